@@ -1,0 +1,2 @@
+//! The `murmura` command.
+fn main() {}

@@ -1,0 +1,42 @@
+//! The table of algorithms. One file each; a row here is all that the rest of murmura knows.
+
+use crate::contract::{Algorithm, Facts};
+use crate::names::nearest;
+use crate::params::{Key, Params};
+
+/// One row of the table.
+pub struct Entry {
+    /// The name that people type.
+    pub name: &'static str,
+    /// One line.
+    pub summary: &'static str,
+    /// Where it was published.
+    pub paper: &'static str,
+    /// What a worker sends in one step, and to whom.
+    pub sends: &'static str,
+    /// What becomes of a run that loses a worker.
+    pub lost_peer: &'static str,
+    /// Its parameters.
+    pub keys: &'static [Key],
+    /// What drivers need to know.
+    pub facts: fn(&Params) -> Facts,
+    /// The worker's side.
+    pub worker: fn(&Params) -> Box<dyn Algorithm>,
+    /// The server's side, where there is one.
+    pub server: Option<fn(&Params) -> Box<dyn Algorithm>>,
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Entry({})", self.name)
+    }
+}
+
+/// All algorithms, by name.
+pub const ALGORITHMS: &[Entry] = &[];
+
+/// The row of this name, or the nearest name if there is one.
+pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {
+    let names = || ALGORITHMS.iter().map(|entry| entry.name);
+    ALGORITHMS.iter().find(|entry| entry.name == name).ok_or_else(|| nearest(name, names()))
+}

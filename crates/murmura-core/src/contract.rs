@@ -1,0 +1,306 @@
+//! The contract between an algorithm and whatever drives it.
+//!
+//! An algorithm is a state machine in the papers' own "upon event" form. Events come with a
+//! [`Cx`]: what this rank knows and may change now. What it wants done goes into the outbox as
+//! [`Effect`]s. It sees no socket, clock, thread or file, so the same object runs in the virtual
+//! cluster, in threads, over TCP and under an outer training loop.
+
+use std::ops::Range;
+
+use crate::layout::Layout;
+use crate::message::{Message, Rank};
+use crate::optim::Optimizer;
+use crate::payload::{Payload, Pool};
+use crate::random::Rng;
+use crate::state::Visitor;
+use crate::time::Time;
+use crate::view::View;
+
+/// One distributed training algorithm, as one worker or one server runs it.
+///
+/// All events have a default that does nothing, except [`on_message`](Algorithm::on_message).
+/// Gradient events reach workers only.
+pub trait Algorithm: Send {
+    /// The first event, also after a resume: post what peers have not consumed at `cx.step`.
+    fn on_start(&mut self, _cx: &mut Cx<'_>) {}
+
+    /// The gradient of bucket `b` is final. `cx.params` and `cx.grad` of that bucket now belong
+    /// to the algorithm; those of later buckets do not yet.
+    fn on_bucket(&mut self, _cx: &mut Cx<'_>, _b: usize) {}
+
+    /// The whole gradient is final; follows the last [`on_bucket`](Algorithm::on_bucket).
+    fn on_gradient(&mut self, _cx: &mut Cx<'_>) {}
+
+    /// The optimizer has run on bucket `b`, as [`Cx::optimize`] asked. It may come before or
+    /// after [`on_gradient`](Algorithm::on_gradient).
+    fn on_optimized(&mut self, _cx: &mut Cx<'_>, _b: usize) {}
+
+    /// A message has arrived whole. `cx.params` and `cx.grad` may be touched only as far as they
+    /// belong to the algorithm; while `cx.computing` they are empty slices, except that rows
+    /// marked [`Facts::snapshot`] always see their parameters.
+    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message);
+
+    /// Membership has changed from `old` to `cx.io.view`.
+    fn on_view(&mut self, _cx: &mut Cx<'_>, _old: &View) {}
+
+    /// No more gradients will come: flush what is pending, absorb what arrives.
+    fn on_drain(&mut self, _cx: &mut Cx<'_>) {}
+
+    /// "I touch neither parameters nor gradient until you hand them over again": the next
+    /// gradient may start. A level, not an edge; asked after every event. Servers say `false`.
+    fn is_ready(&self) -> bool;
+
+    /// Whether nothing of this rank's is still pending after [`on_drain`](Algorithm::on_drain).
+    fn is_drained(&self) -> bool {
+        true
+    }
+
+    /// Which ranks it is waiting for, and for what. For time-outs that name the culprit.
+    fn awaiting(&self, _out: &mut Vec<Awaited>) {}
+
+    /// What one would deploy from this rank: usually the parameters as they are.
+    fn model(&self, params: &[f32], out: &mut [f32]) {
+        out.copy_from_slice(params);
+    }
+
+    /// Lists the whole state once, for saving, loading and comparing.
+    fn state(&mut self, visitor: &mut dyn Visitor);
+
+    /// Whether messages that a living rank sent in an older view remain good. Collectives say
+    /// no; gossip and ledgers must say yes, or they hang or lose mass.
+    fn spans_views(&self) -> bool {
+        false
+    }
+}
+
+/// Something that a rank is waiting for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Awaited {
+    /// From whom.
+    pub from: Rank,
+    /// What, in words.
+    pub what: &'static str,
+}
+
+/// What an event may do to the outside. Kept apart from the vectors, so that a collective can be
+/// lent a slice of the gradient while it sends.
+pub struct Io<'a> {
+    /// The time of the event.
+    pub now: Time,
+    /// Who I am.
+    pub rank: Rank,
+    /// Who is alive, and who mixes with whom.
+    pub view: &'a View,
+    /// Where message memory comes from.
+    pub pool: &'a Pool,
+    /// This rank's own random stream.
+    pub rng: &'a mut Rng,
+    /// Filled here, emptied by the driver, in order.
+    pub out: &'a mut Vec<Effect>,
+}
+
+impl Io<'_> {
+    /// Sends `message` to `to`.
+    pub fn send(&mut self, to: Rank, message: Message) {
+        debug_assert_ne!(to, self.rank, "nobody sends to themselves");
+        self.out.push(Effect::Send { to, message });
+    }
+
+    /// Reports arithmetic over `bytes` bytes that a server or a reduce step has done. The
+    /// virtual cluster charges it before the sends that follow.
+    pub fn work(&mut self, bytes: usize) {
+        self.out.push(Effect::Work { bytes: bytes as u64 });
+    }
+
+    /// Reports a measured fact.
+    pub fn measure(&mut self, fact: Fact) {
+        self.out.push(Effect::Measure(fact));
+    }
+}
+
+/// What a rank knows, and what it may change, when an event reaches it.
+pub struct Cx<'a> {
+    /// Sending, the view, memory, randomness.
+    pub io: Io<'a>,
+    /// Steps completed by this worker; at a server, updates applied.
+    pub step: u64,
+    /// How many steps the run has, where the algorithm is budgeted in rounds; else `u64::MAX`.
+    pub steps: u64,
+    /// Whether a gradient is being computed just now: then the vectors are not here.
+    pub computing: bool,
+    /// The loss that came with the last gradient.
+    pub loss: f32,
+    /// How many samples the last gradient was averaged over.
+    pub samples: u32,
+    /// The learning rate of this step.
+    pub learning_rate: f32,
+    /// The global norm to clip to, for algorithms that clip by themselves
+    /// ([`Facts::clips_itself`]); `None` otherwise.
+    pub clip: Option<f32>,
+    /// The flat model vector, or a server's shard of it.
+    pub params: &'a mut [f32],
+    /// The flat gradient; at a server, scratch of the shard's size.
+    pub grad: &'a mut [f32],
+    /// The buckets of this rank.
+    pub layout: &'a Layout,
+    /// Per bucket of a worker, the pieces of it that servers hold. Empty without servers.
+    pub pieces: &'a [Vec<Piece>],
+    /// The optimizer's state, for handing it to a joiner.
+    pub optimizer: &'a mut dyn Optimizer,
+}
+
+impl Cx<'_> {
+    /// Asks for the optimizer on bucket `b`: [`on_optimized`](Algorithm::on_optimized) follows.
+    /// With clipping by the global norm the answer comes when all buckets have been asked for.
+    pub fn optimize(&mut self, b: usize, mode: Mode) {
+        self.optimize_at(b, mode, self.step);
+    }
+
+    /// As [`optimize`](Cx::optimize), with the learning rate of another step: a server uses that
+    /// of the worker whose gradient it applies.
+    pub fn optimize_at(&mut self, b: usize, mode: Mode, step: u64) {
+        self.io.out.push(Effect::Optimize { bucket: b, mode, step });
+    }
+
+    /// Where bucket `b` lies.
+    pub fn range(&self, b: usize) -> Range<usize> {
+        self.layout.range(b)
+    }
+
+    /// A pooled copy of bucket `b` of the parameters.
+    pub fn params_payload(&self, b: usize) -> Payload {
+        self.io.pool.copy(&self.params[self.layout.range(b)])
+    }
+
+    /// Whether there will be no step after this one.
+    pub fn is_last_step(&self) -> bool {
+        self.step.saturating_add(1) >= self.steps
+    }
+}
+
+/// The part of a bucket that one server holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The server.
+    pub server: Rank,
+    /// Where the piece lies in the worker's vector.
+    pub range: Range<usize>,
+    /// A number for the piece, dense over all buckets: an index for per-piece state.
+    pub index: usize,
+}
+
+/// What an algorithm wants done.
+#[derive(Debug)]
+pub enum Effect {
+    /// Deliver this message.
+    Send {
+        /// To whom.
+        to: Rank,
+        /// What.
+        message: Message,
+    },
+    /// Run the optimizer on a bucket; the node does it, drivers never see it.
+    Optimize {
+        /// Which bucket.
+        bucket: usize,
+        /// What to do with the result.
+        mode: Mode,
+        /// The step whose learning rate is used.
+        step: u64,
+    },
+    /// Arithmetic over so many bytes was done.
+    Work {
+        /// How many.
+        bytes: u64,
+    },
+    /// This worker continues at another step: it has taken over a peer's state. A gradient that
+    /// it is computing is thrown away.
+    EnterAt(u64),
+    /// A measured fact.
+    Measure(Fact),
+}
+
+/// What the optimizer's result does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The parameters take the step.
+    Apply,
+    /// The gradient is replaced by the displacement η·u; the parameters stay.
+    Displace,
+}
+
+/// Facts that only the algorithm can measure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Fact {
+    /// How many updates the model had seen since the base of the gradient applied now.
+    Staleness(u64),
+    /// How many gradients were folded into one message.
+    Folded(u32),
+    /// An exchange was broken off half-way by a lost peer; the mean shifted once.
+    HalfExchange,
+}
+
+/// Facts of a row that drivers need, so that no driver knows an algorithm by name. They may
+/// depend on the row's parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Same bits under any timing.
+    pub synchronous: bool,
+    /// Parameters may change while a gradient is computed: drivers compute on a copy.
+    pub snapshot: bool,
+    /// Needs at least one server.
+    pub servers: bool,
+    /// Whose model is deployed.
+    pub deploy: Deploy,
+    /// When a run ends.
+    pub budget: Budget,
+    /// What it asks of the topology.
+    pub topology: Need,
+    /// Where the optimizer runs.
+    pub optimizer: Place,
+    /// The algorithm clips gradients itself, with [`Cx::clip`]; the optimizer does not.
+    pub clips_itself: bool,
+    /// With a zero learning rate the mean of the workers never changes.
+    pub keeps_mean: bool,
+    /// A worker may have to wait for a slower one (then idle time before the slower one's
+    /// gradient is waiting, not communication).
+    pub waits_for_peers: bool,
+}
+
+/// Whose model is deployed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deploy {
+    /// The mean of the workers.
+    Workers,
+    /// The servers' shards.
+    Servers,
+}
+
+/// When a run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Budget {
+    /// Every worker does `steps` rounds.
+    Rounds,
+    /// All workers together do `workers × steps` gradients, whoever computes them.
+    TotalGradients,
+}
+
+/// What an algorithm asks of the topology.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// None.
+    Nothing,
+    /// Mixing weights, doubly stochastic.
+    Mixing,
+    /// Pairs between two halves of the workers.
+    Pairs,
+}
+
+/// Where the optimizer runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// At every worker.
+    Workers,
+    /// At every server.
+    Servers,
+}

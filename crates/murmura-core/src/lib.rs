@@ -1,0 +1,34 @@
+//! The algorithms of distributed training, as state machines that are told and never ask.
+//!
+//! Nothing here opens a socket, reads a clock, starts a thread (except inside the parallel
+//! vector kernels), touches a file or an environment variable. A driver (the virtual cluster,
+//! threads, TCP, a PyTorch loop) moves messages and time; see [`node::Node`].
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | [`contract`] | [`contract::Algorithm`], the events it gets, the effects it asks for |
+//! | [`node`] | one rank as any driver holds it: algorithm, parameters, optimizer, view |
+//! | [`message`], [`payload`] | what travels, and the pooled memory it travels in |
+//! | [`view`] | numbered membership; who mixes with whom at which step |
+//! | [`layout`] | how the flat vector is cut into buckets and shards |
+//! | [`vector`] | the only hot loops |
+//! | [`random`], [`time`] | seeded named streams; nanoseconds since the run began |
+//! | [`algorithms`], [`collectives`], [`topology`], [`optim`], [`problems`] | the tables |
+
+pub mod algorithms;
+pub mod collectives;
+pub mod contract;
+pub mod layout;
+pub mod message;
+pub mod names;
+pub mod node;
+pub mod optim;
+pub mod params;
+pub mod payload;
+pub mod problems;
+pub mod random;
+pub mod state;
+pub mod time;
+pub mod topology;
+pub mod vector;
+pub mod view;

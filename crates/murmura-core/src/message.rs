@@ -1,0 +1,107 @@
+//! What travels between ranks.
+
+use crate::payload::Payload;
+use crate::time::Time;
+
+/// The number of a participant: workers first, then servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rank(pub u32);
+
+impl Rank {
+    /// As an index.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl From<usize> for Rank {
+    fn from(index: usize) -> Rank {
+        Rank(u32::try_from(index).expect("fewer than 2^32 ranks"))
+    }
+}
+
+impl std::fmt::Display for Rank {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "rank {}", self.0)
+    }
+}
+
+/// One message. Its meaning is the algorithm's; drivers and wire only carry it.
+#[derive(Clone, Debug, Default)]
+pub struct Message {
+    /// What it is, in the numbering of the algorithm that sent it.
+    pub kind: u8,
+    /// The sender's view when it was sent; stamped by the node.
+    pub view: u32,
+    /// The sender's step that it belongs to.
+    pub step: u64,
+    /// The bucket that it belongs to.
+    pub bucket: u32,
+    /// The stage of a collective, or another small number.
+    pub stage: u32,
+    /// A sequence number where messages are acknowledged or deduplicated.
+    pub seq: u64,
+    /// How many gradients are folded into it.
+    pub count: u32,
+    /// One number: a learning rate, a push-sum weight, a loss.
+    pub scalar: f64,
+    /// When the latest computation that this message depends on was finished; stamped by the
+    /// node. It separates waiting for a slow peer from waiting for the network.
+    pub origin: Time,
+    /// Up to two vectors.
+    pub parts: [Part; 2],
+}
+
+impl Message {
+    /// A message without vectors.
+    pub fn new(kind: u8, step: u64, bucket: usize) -> Message {
+        Message { kind, step, bucket: bucket as u32, ..Message::default() }
+    }
+
+    /// With `values` as its first vector.
+    pub fn with(mut self, values: Payload) -> Message {
+        self.parts[0] = Part::Values(values);
+        self
+    }
+
+    /// The first vector, which the sender is known to have filled.
+    pub fn into_values(self) -> Payload {
+        match self.parts.into_iter().next() {
+            Some(Part::Values(values)) => values,
+            _ => Payload::from(Vec::new()),
+        }
+    }
+
+    /// Bytes of all vectors, without any header.
+    pub fn payload_bytes(&self) -> usize {
+        self.parts.iter().map(Part::bytes).sum()
+    }
+}
+
+/// One vector of a message.
+#[derive(Clone, Debug, Default)]
+pub enum Part {
+    /// Nothing.
+    #[default]
+    Empty,
+    /// Plain `f32` values.
+    Values(Payload),
+    /// The first `bytes` bytes of `data` are what a codec wrote.
+    Encoded {
+        /// Pooled memory, in words of four bytes.
+        data: Payload,
+        /// How many bytes of it are used.
+        bytes: usize,
+    },
+}
+
+impl Part {
+    /// Bytes on the wire.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Part::Empty => 0,
+            Part::Values(values) => values.len() * 4,
+            Part::Encoded { bytes, .. } => *bytes,
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Shared vectors in pooled memory.
+//!
+//! One vector that goes to k neighbours is one allocation: a [`Payload`] is cloned by sharing.
+//! When the last holder drops it, its memory returns to the [`Pool`] it came from, so that a
+//! run in steady state allocates nothing of model size.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Keeps the memory of dropped payloads for the next ones. Cloning shares the pool.
+#[derive(Clone, Default)]
+pub struct Pool {
+    shelves: Arc<Mutex<Shelves>>,
+}
+
+#[derive(Default)]
+struct Shelves {
+    /// Free buffers by capacity, in elements.
+    free: BTreeMap<usize, Vec<Vec<f32>>>,
+    /// Buffers handed out and not yet returned.
+    out: usize,
+    /// How many times the allocator had to be asked.
+    allocated: usize,
+}
+
+impl Pool {
+    /// An empty pool.
+    pub fn new() -> Pool {
+        Pool::default()
+    }
+
+    /// A payload of `len` elements with unspecified contents, held by nobody else.
+    pub fn take(&self, len: usize) -> Payload {
+        let mut shelves = self.shelves();
+        shelves.out += 1;
+        // A buffer up to an eighth larger than needed is good enough; a far larger one is not,
+        // or a few small messages would hold the memory of the large ones.
+        let key = shelves.free.range(len..=len + len / 8 + 16).next().map(|(key, _)| *key);
+        let values = match key {
+            Some(key) => {
+                let shelf = shelves.free.get_mut(&key).expect("the key was just found");
+                let values = shelf.pop().expect("an empty shelf is removed");
+                if shelf.is_empty() {
+                    shelves.free.remove(&key);
+                }
+                values
+            }
+            None => {
+                shelves.allocated += 1;
+                vec![0.0; len]
+            }
+        };
+        drop(shelves);
+        let buffer = Buffer { values, pool: Some(self.clone()) };
+        Payload { buffer: Arc::new(buffer), range: 0..len }
+    }
+
+    /// A payload with a copy of `values`.
+    pub fn copy(&self, values: &[f32]) -> Payload {
+        let mut payload = self.take(values.len());
+        payload.try_mut().expect("just taken, so held by nobody else").copy_from_slice(values);
+        payload
+    }
+
+    /// Buffers handed out and not yet returned.
+    pub fn outstanding(&self) -> usize {
+        self.shelves().out
+    }
+
+    /// How many buffers were ever allocated.
+    pub fn allocated(&self) -> usize {
+        self.shelves().allocated
+    }
+
+    fn shelves(&self) -> MutexGuard<'_, Shelves> {
+        // A panic elsewhere cannot leave the shelves half changed in a way that matters.
+        self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("outstanding", &self.outstanding()).finish()
+    }
+}
+
+struct Buffer {
+    values: Vec<f32>,
+    pool: Option<Pool>,
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.take() {
+            let values = std::mem::take(&mut self.values);
+            let mut shelves = pool.shelves();
+            shelves.out -= 1;
+            shelves.free.entry(values.len()).or_default().push(values);
+        }
+    }
+}
+
+/// A vector, or a part of one, that may have several holders.
+#[derive(Clone)]
+pub struct Payload {
+    buffer: Arc<Buffer>,
+    range: Range<usize>,
+}
+
+impl Payload {
+    /// The values, if nobody else holds them: then they may be changed in place.
+    pub fn try_mut(&mut self) -> Option<&mut [f32]> {
+        let range = self.range.clone();
+        Arc::get_mut(&mut self.buffer).map(|buffer| &mut buffer.values[range])
+    }
+
+    /// Shares a part of this payload; `range` is relative to it.
+    pub fn slice(&self, range: Range<usize>) -> Payload {
+        assert!(range.start <= range.end && range.end <= self.len(), "slice outside the payload");
+        let start = self.range.start + range.start;
+        Payload { buffer: Arc::clone(&self.buffer), range: start..start + range.len() }
+    }
+}
+
+impl Deref for Payload {
+    type Target = [f32];
+    fn deref(&self) -> &[f32] {
+        &self.buffer.values[self.range.clone()]
+    }
+}
+
+impl From<Vec<f32>> for Payload {
+    fn from(values: Vec<f32>) -> Payload {
+        let range = 0..values.len();
+        Payload { buffer: Arc::new(Buffer { values, pool: None }), range }
+    }
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Payload({} values)", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_comes_back_when_the_last_holder_drops_it() {
+        let pool = Pool::new();
+        let first = pool.copy(&[1.0, 2.0, 3.0]);
+        let shared = first.slice(1..3);
+        drop(first);
+        assert_eq!((&*shared, pool.outstanding()), (&[2.0, 3.0][..], 1));
+        drop(shared);
+        assert_eq!(pool.outstanding(), 0);
+        drop(pool.take(3));
+        assert_eq!(pool.allocated(), 1);
+    }
+
+    #[test]
+    fn only_a_sole_holder_may_write() {
+        let pool = Pool::new();
+        let mut payload = pool.copy(&[1.0]);
+        let other = payload.clone();
+        assert!(payload.try_mut().is_none());
+        drop(other);
+        payload.try_mut().expect("sole holder")[0] = 2.0;
+        assert_eq!(&*payload, &[2.0]);
+    }
+}

@@ -1,0 +1,52 @@
+//! Problems that the core can solve by itself: for tests, for fast simulation, for the default.
+
+use crate::layout::Tensor;
+
+/// A model with its data: where parameters start, who computes gradients, how good a model is.
+pub trait Problem: Send + Sync {
+    /// Length of the flat vector.
+    fn dimensions(&self) -> usize;
+
+    /// The tensors in backward order; empty if the model is one plain vector.
+    fn tensors(&self) -> Vec<Tensor> {
+        Vec::new()
+    }
+
+    /// The common start of all workers.
+    fn initial(&self) -> Vec<f32>;
+
+    /// The gradient source of worker `rank`.
+    fn source(&self, rank: usize) -> Box<dyn GradientSource>;
+
+    /// How good `params` are, on all data.
+    fn evaluate(&self, params: &[f32]) -> Evaluation;
+}
+
+/// Parameters in, loss and gradient out, for one worker. What it returns is a function of the
+/// step and the parameters alone, never of timing.
+pub trait GradientSource: Send {
+    /// Computes this worker's gradient number `step` at `params` into `grad`.
+    fn gradient(&mut self, step: u64, params: &[f32], grad: &mut [f32]) -> Computed;
+
+    /// Rough number of arithmetic operations of one gradient; tells a driver whether computing
+    /// several in parallel pays.
+    fn operations(&self) -> u64;
+}
+
+/// What comes with a gradient.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Computed {
+    /// The loss over the mini-batch.
+    pub loss: f32,
+    /// How many samples it was averaged over.
+    pub samples: u32,
+}
+
+/// How good a model is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Evaluation {
+    /// The loss over all training data.
+    pub loss: f64,
+    /// The share of right answers on held-out data, where there are answers.
+    pub accuracy: Option<f64>,
+}

@@ -1,0 +1,69 @@
+//! One visitor for saving, loading and comparing the state of an algorithm.
+
+use crate::payload::Payload;
+
+/// Walks over the named parts of a state. Saving reads them, loading writes them, a digest
+/// hashes them; an algorithm lists them once.
+pub trait Visitor {
+    /// A whole number.
+    fn number(&mut self, name: &str, value: &mut u64);
+    /// A vector, whose length may change when loading.
+    fn vector(&mut self, name: &str, value: &mut Vec<f32>);
+
+    /// A real number.
+    fn real(&mut self, name: &str, value: &mut f64) {
+        let mut bits = value.to_bits();
+        self.number(name, &mut bits);
+        *value = f64::from_bits(bits);
+    }
+
+    /// A yes or no.
+    fn flag(&mut self, name: &str, value: &mut bool) {
+        let mut bit = u64::from(*value);
+        self.number(name, &mut bit);
+        *value = bit != 0;
+    }
+
+    /// A vector that may be absent.
+    fn payload(&mut self, name: &str, value: &mut Option<Payload>) {
+        let mut present = value.is_some();
+        self.flag(name, &mut present);
+        let mut values = value.take().map(|payload| payload.to_vec()).unwrap_or_default();
+        if present {
+            self.vector(name, &mut values);
+            *value = Some(Payload::from(values));
+        }
+    }
+}
+
+/// Hashes a state (FNV-1a over names and bits), so that two states can be compared.
+#[derive(Debug)]
+pub struct Digest(pub u64);
+
+impl Default for Digest {
+    fn default() -> Digest {
+        Digest(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Digest {
+    /// Takes in some bytes.
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+}
+
+impl Visitor for Digest {
+    fn number(&mut self, name: &str, value: &mut u64) {
+        self.bytes(name.as_bytes());
+        self.bytes(&value.to_le_bytes());
+    }
+
+    fn vector(&mut self, name: &str, value: &mut Vec<f32>) {
+        self.bytes(name.as_bytes());
+        self.bytes(&(value.len() as u64).to_le_bytes());
+        self.bytes(bytemuck::cast_slice(value));
+    }
+}

@@ -1,0 +1,237 @@
+//! Numbered membership, and who mixes with whom at which step.
+//!
+//! When a worker is lost, its weight goes to the receivers themselves at once, for all steps of
+//! the old topology; the topology rebuilt over the survivors takes effect at `from_step`, which
+//! is beyond the step of every worker.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use crate::message::Rank;
+use crate::topology::Schedule;
+
+/// Who is alive.
+#[derive(Debug)]
+pub struct View {
+    /// Counts up from 0.
+    pub number: u32,
+    /// Living workers, by rank.
+    pub workers: Vec<Rank>,
+    /// Living servers, by rank.
+    pub servers: Vec<Rank>,
+    /// The host of every rank that ever was.
+    pub hosts: Arc<[u32]>,
+    /// Rank to index among the living workers.
+    index: Vec<Option<u32>>,
+    /// Topologies in order of the step from which they hold; the first from step 0.
+    plans: Vec<Plan>,
+}
+
+/// Who mixes with whom, from one worker's side, at one step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Row {
+    /// Whose vectors come in, with what weight, by rank; this worker itself included.
+    pub incoming: Vec<(Rank, f32)>,
+    /// Who is sent to, in order of the offset `(j − i) mod n`, which spreads the load.
+    pub outgoing: Vec<Rank>,
+}
+
+impl View {
+    /// The first view: `workers` workers, then `servers` servers, on these `hosts` (by rank).
+    pub fn first(
+        workers: usize,
+        servers: usize,
+        hosts: Arc<[u32]>,
+        topology: Option<Arc<Schedule>>,
+    ) -> View {
+        let members: Vec<Rank> = (0..workers).map(Rank::from).collect();
+        let plans = topology.map(|schedule| Plan::new(0, members.clone(), schedule));
+        View {
+            number: 0,
+            index: index(&members, workers + servers),
+            workers: members,
+            servers: (workers..workers + servers).map(Rank::from).collect(),
+            hosts,
+            plans: plans.into_iter().collect(),
+        }
+    }
+
+    /// The view after `lost` were lost; `rebuilt` over the survivors holds from `from_step`.
+    pub fn without(&self, lost: &[Rank], from_step: u64, rebuilt: Option<Arc<Schedule>>) -> View {
+        let remain = |ranks: &[Rank]| -> Vec<Rank> {
+            ranks.iter().copied().filter(|rank| !lost.contains(rank)).collect()
+        };
+        let workers = remain(&self.workers);
+        let index = index(&workers, self.index.len());
+        let kept = self.plans.iter().filter(|plan| plan.from_step < from_step || rebuilt.is_none());
+        let mut plans: Vec<Plan> = kept.map(|plan| plan.with_living(&index)).collect();
+        if let Some(schedule) = rebuilt {
+            plans.push(Plan::new(from_step, workers.clone(), schedule));
+        }
+        View {
+            number: self.number + 1,
+            servers: remain(&self.servers),
+            hosts: Arc::clone(&self.hosts),
+            workers,
+            index,
+            plans,
+        }
+    }
+
+    /// Whether `rank` is a living worker or server.
+    pub fn is_alive(&self, rank: Rank) -> bool {
+        self.worker_index(rank).is_some() || self.servers.contains(&rank)
+    }
+
+    /// The place of a living worker among the living workers.
+    pub fn worker_index(&self, rank: Rank) -> Option<usize> {
+        self.index.get(rank.index()).copied().flatten().map(|index| index as usize)
+    }
+
+    /// Who mixes with `rank` at `step`.
+    pub fn row(&self, step: u64, rank: Rank) -> Arc<Row> {
+        let plan = self.plans.iter().rev().find(|plan| plan.from_step <= step);
+        plan.expect("the run has a topology").row(step, rank)
+    }
+
+    /// The topology in force at `step`, with its members.
+    pub fn topology(&self, step: u64) -> Option<(&[Rank], &Schedule)> {
+        let plan = self.plans.iter().rev().find(|plan| plan.from_step <= step)?;
+        Some((&plan.members, &plan.schedule))
+    }
+}
+
+fn index(workers: &[Rank], ranks: usize) -> Vec<Option<u32>> {
+    let mut index = vec![None; ranks];
+    for (place, rank) in workers.iter().enumerate() {
+        index[rank.index()] = Some(place as u32);
+    }
+    index
+}
+
+/// A topology over some members, of whom a few may be dead by now.
+#[derive(Debug)]
+struct Plan {
+    from_step: u64,
+    members: Vec<Rank>,
+    alive: Vec<bool>,
+    schedule: Arc<Schedule>,
+    /// Rows of each round of a periodic schedule, made when first asked for.
+    periodic: Vec<OnceLock<Vec<Arc<Row>>>>,
+    /// Rows of the latest rounds of a schedule without a period.
+    recent: Mutex<BTreeMap<u64, Arc<Vec<Arc<Row>>>>>,
+}
+
+impl Plan {
+    fn new(from_step: u64, members: Vec<Rank>, schedule: Arc<Schedule>) -> Plan {
+        let alive = vec![true; members.len()];
+        Plan::build(from_step, members, alive, schedule)
+    }
+
+    fn build(
+        from_step: u64,
+        members: Vec<Rank>,
+        alive: Vec<bool>,
+        schedule: Arc<Schedule>,
+    ) -> Plan {
+        let rounds = schedule.period().unwrap_or(0);
+        let periodic = (0..rounds).map(|_| OnceLock::new()).collect();
+        let recent = Mutex::new(BTreeMap::new());
+        Plan { from_step, members, alive, schedule, periodic, recent }
+    }
+
+    fn with_living(&self, index: &[Option<u32>]) -> Plan {
+        let alive = self.members.iter().map(|rank| index[rank.index()].is_some()).collect();
+        Plan::build(self.from_step, self.members.clone(), alive, Arc::clone(&self.schedule))
+    }
+
+    fn row(&self, step: u64, rank: Rank) -> Arc<Row> {
+        let place = self.members.binary_search(&rank).expect("a member asks for its own row");
+        if !self.periodic.is_empty() {
+            let slot = (step % self.periodic.len() as u64) as usize;
+            let rows = self.periodic[slot].get_or_init(|| self.rows(step));
+            return Arc::clone(&rows[place]);
+        }
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let rows = recent.entry(step).or_insert_with(|| Arc::new(self.rows(step)));
+        let row = Arc::clone(&rows[place]);
+        while recent.len() > 8 {
+            recent.pop_first();
+        }
+        row
+    }
+
+    fn rows(&self, step: u64) -> Vec<Arc<Row>> {
+        let round = self.schedule.round(step);
+        let n = self.members.len();
+        let mut outgoing: Vec<Vec<usize>> = vec![Vec::new(); n];
+        for (i, weights) in round.rows().iter().enumerate() {
+            for &(j, _) in weights {
+                if i != j && self.alive[i] && self.alive[j] {
+                    outgoing[j].push(i);
+                }
+            }
+        }
+        let row = |(i, to): (usize, &mut Vec<usize>)| {
+            to.sort_by_key(|j| (j + n - i) % n);
+            let outgoing = to.iter().map(|j| self.members[*j]).collect();
+            Arc::new(Row { incoming: self.incoming(i, &round.rows()[i]), outgoing })
+        };
+        outgoing.iter_mut().enumerate().map(row).collect()
+    }
+
+    /// The weights of the living, rounded to `f32`. The worker's own weight takes what the dead
+    /// leave and what rounding leaves, so that the row sums to one.
+    fn incoming(&self, i: usize, weights: &[(usize, f64)]) -> Vec<(Rank, f32)> {
+        let mut incoming = Vec::with_capacity(weights.len() + 1);
+        let mut own = 1.0;
+        for &(j, weight) in weights {
+            if j == i || !self.alive[j] {
+                continue;
+            }
+            own -= f64::from(weight as f32);
+            incoming.push((self.members[j], weight as f32));
+        }
+        let place = incoming.partition_point(|(rank, _)| *rank < self.members[i]);
+        incoming.insert(place, (self.members[i], own as f32));
+        incoming
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::{Round, Schedule};
+
+    fn ring(n: usize) -> Arc<Schedule> {
+        let third = 1.0 / 3.0;
+        let rows = (0..n).map(|i| {
+            let mut row = vec![(i, third), ((i + 1) % n, third), ((i + n - 1) % n, third)];
+            row.sort_by_key(|(j, _)| *j);
+            row
+        });
+        Arc::new(Schedule::periodic(vec![Round::new(rows.collect())]))
+    }
+
+    #[test]
+    fn the_weight_of_a_lost_worker_goes_to_the_receiver_until_the_rebuilt_ring_holds() {
+        let hosts: Arc<[u32]> = (0..5).collect();
+        let view = View::first(5, 0, hosts, Some(ring(5)));
+        let row = view.row(3, Rank(0));
+        assert_eq!(row.outgoing, [Rank(1), Rank(4)]);
+        let view = view.without(&[Rank(1)], 10, Some(ring(4)));
+        let own = |step| view.row(step, Rank(0)).incoming[0];
+        assert_eq!(own(9).0, Rank(0));
+        assert!((own(9).1 - 2.0 / 3.0).abs() < 1e-6);
+        assert_eq!(view.row(10, Rank(0)).outgoing, [Rank(2), Rank(4)]);
+        assert!(!view.is_alive(Rank(1)) && view.is_alive(Rank(4)));
+    }
+
+    #[test]
+    fn rows_sum_to_one_in_f32() {
+        let hosts: Arc<[u32]> = (0..5).collect();
+        let view = View::first(5, 0, hosts, Some(ring(5)));
+        let sum: f64 = view.row(0, Rank(2)).incoming.iter().map(|(_, w)| f64::from(*w)).sum();
+        assert!((sum - 1.0).abs() < 1e-8);
+    }
+}

@@ -1,0 +1,155 @@
+//! What is measured in a run: records as they happen, totals at the end. No sinks, no files.
+
+/// One measured fact.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// Seconds since the run began, on its clock (virtual or real).
+    pub t: f64,
+    /// The rank that it is about.
+    pub rank: u32,
+    /// That rank's step.
+    pub step: u64,
+    /// What happened.
+    pub event: Event,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A worker finished a step: its gradient was computed and it may start the next.
+    Step {
+        /// Loss over the mini-batch.
+        loss: f32,
+        /// Seconds of computing.
+        compute: f64,
+        /// Seconds of communication that compute did not hide.
+        exposed: f64,
+        /// Seconds of waiting for slower peers.
+        waiting: f64,
+    },
+    /// A span of computing, for the timeline. `t` is its start.
+    Compute {
+        /// How long, in seconds.
+        seconds: f64,
+    },
+    /// A message on its way, for the timeline. `t` is when it was handed over.
+    Transfer {
+        /// The receiver.
+        to: u32,
+        /// Bytes, header included.
+        bytes: u64,
+        /// Until it was delivered, in seconds.
+        seconds: f64,
+    },
+    /// The deployed model was evaluated.
+    Evaluation {
+        /// Loss on all training data.
+        loss: f64,
+        /// Share of right answers on held-out data.
+        accuracy: Option<f64>,
+        /// Consensus distance of the workers.
+        consensus: f64,
+    },
+    /// How many updates behind a gradient's base was when it was applied.
+    Staleness {
+        /// Updates.
+        updates: u64,
+    },
+    /// How many gradients one message carried.
+    Folded {
+        /// Gradients.
+        gradients: u32,
+    },
+    /// An exchange was broken off half-way.
+    HalfExchange,
+    /// A rank was lost (crashed, cut off, declared dead).
+    Lost,
+    /// A rank entered this view.
+    View {
+        /// The view's number.
+        number: u32,
+    },
+}
+
+/// Takes records as they happen.
+pub trait Sink: Send {
+    /// Takes one.
+    fn record(&mut self, record: Record);
+
+    /// Whether the detailed ones for the timeline ([`Event::Compute`], [`Event::Transfer`]) are
+    /// wanted.
+    fn wants_timeline(&self) -> bool {
+        false
+    }
+}
+
+/// Takes nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Nowhere;
+
+impl Sink for Nowhere {
+    fn record(&mut self, _record: Record) {}
+}
+
+impl Sink for Vec<Record> {
+    fn record(&mut self, record: Record) {
+        self.push(record);
+    }
+
+    fn wants_timeline(&self) -> bool {
+        true
+    }
+}
+
+/// What one rank did in the whole run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RankReport {
+    /// Its number.
+    pub rank: u32,
+    /// Whether it is a server.
+    pub is_server: bool,
+    /// Whether it was lost before the end.
+    pub lost: bool,
+    /// Steps completed.
+    pub steps: u64,
+    /// Samples used.
+    pub samples: u64,
+    /// Seconds of computing.
+    pub compute_seconds: f64,
+    /// Seconds of communication that compute did not hide.
+    pub exposed_seconds: f64,
+    /// Seconds of waiting for slower peers.
+    pub waiting_seconds: f64,
+    /// Bytes sent, headers included.
+    pub bytes_sent: u64,
+    /// Bytes received, headers included.
+    pub bytes_received: u64,
+    /// Messages sent.
+    pub messages_sent: u64,
+    /// How often each staleness occurred, by updates.
+    pub staleness: std::collections::BTreeMap<u64, u64>,
+    /// Exchanges broken off half-way.
+    pub half_exchanges: u64,
+    /// Gradients that this rank's messages carried, folded ones included (0 where the algorithm
+    /// does not fold).
+    pub folded_gradients: u64,
+    /// Messages that carried them.
+    pub folded_messages: u64,
+    /// Loss of the last gradient.
+    pub last_loss: f32,
+    /// The parameters at the end, drained.
+    pub params: Vec<f32>,
+    /// What one would deploy from this rank.
+    pub model: Vec<f32>,
+}
+
+/// What a run came to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// Seconds on the run's clock until the last worker had finished its last step.
+    pub clock_seconds: f64,
+    /// Every rank, in order.
+    pub ranks: Vec<RankReport>,
+    /// What went wrong without ending the run, in sentences.
+    pub warnings: Vec<String>,
+}
