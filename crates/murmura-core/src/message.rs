@@ -48,6 +48,8 @@ pub struct Message {
     /// When the latest computation that this message depends on was finished; stamped by the
     /// node. It separates waiting for a slow peer from waiting for the network.
     pub origin: Time,
+    /// Whether it belongs to a collective; the virtual cluster may charge those differently.
+    pub collective: bool,
     /// Up to two vectors.
     pub parts: [Part; 2],
 }

@@ -1,1 +1,160 @@
-//! Collectives as state machines.
+//! Collectives as state machines: told, never asking, like the algorithms that use them.
+//!
+//! A machine serves one bucket of one step. Its owner lends it the vector with every call; the
+//! vector itself stays as it was until [`AllReduce::finish`] writes the result, so that a run
+//! that loses a peer half-way still has its gradients. The buffer that a peer's chunk arrived
+//! in is the accumulator and is sent on: one copy per collective, not one per hop.
+//!
+//! Messages may arrive before `start` and in any order; a machine keeps what is early.
+//!
+//! | file | what |
+//! |---|---|
+//! | `ring` | bandwidth-optimal all-reduce, any number of ranks |
+//! | `halving_doubling` | all-reduce in few stages, any number of ranks |
+//! | `hierarchical` | all-reduce inside hosts, then between them |
+//! | `all_gather`, `broadcast` | what their names say |
+
+pub mod all_gather;
+pub mod broadcast;
+mod halving_doubling;
+mod hierarchical;
+mod ring;
+
+use std::sync::Arc;
+
+use crate::contract::{Awaited, Io};
+use crate::message::{Message, Rank};
+use crate::payload::{Payload, Pool};
+use crate::vector;
+use crate::view::View;
+
+pub use halving_doubling::HalvingDoubling;
+pub use hierarchical::Hierarchical;
+pub use ring::Ring;
+
+/// Who takes part, from one rank's side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// All who take part, by rank.
+    pub members: Vec<Rank>,
+    /// Their hosts, in the same order.
+    pub hosts: Vec<u32>,
+    /// My place among them.
+    pub me: usize,
+}
+
+impl Group {
+    /// All living workers of a view, seen from `rank`.
+    pub fn of_workers(view: &View, rank: Rank) -> Group {
+        let members = view.workers.clone();
+        let hosts = members.iter().map(|rank| view.hosts[rank.index()]).collect();
+        let me = view.worker_index(rank).expect("a worker of this view");
+        Group { members, hosts, me }
+    }
+
+    /// How many take part.
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Whether nobody takes part.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+}
+
+/// How the messages of one machine are marked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// The message kind, in the numbering of the owner.
+    pub kind: u8,
+    /// The step.
+    pub step: u64,
+    /// The bucket.
+    pub bucket: usize,
+}
+
+impl Label {
+    fn message(&self, stage: u32, values: Payload) -> Message {
+        let mut message = Message::new(self.kind, self.step, self.bucket).with(values);
+        message.stage = stage;
+        message.collective = true;
+        message
+    }
+}
+
+/// Sums one vector over a group, so that all have the same bits.
+pub trait AllReduce: Send {
+    /// My own vector is ready.
+    fn start(&mut self, io: &mut Io<'_>, data: &[f32]);
+
+    /// A message of this collective has arrived. Before `start`, `data` may be empty.
+    fn on_message(&mut self, io: &mut Io<'_>, data: &[f32], from: Rank, message: Message);
+
+    /// Whether the sum is complete here.
+    fn is_done(&self) -> bool;
+
+    /// Writes `scale ×` the sum over `data`, and lets go of all memory.
+    fn finish(&mut self, scale: f32, data: &mut [f32]);
+
+    /// Whom it is waiting for.
+    fn awaiting(&self, out: &mut Vec<Awaited>);
+}
+
+/// One row of the table.
+pub struct Entry {
+    /// The name that people type.
+    pub name: &'static str,
+    /// One line.
+    pub summary: &'static str,
+    /// Makes the machine for a bucket of so many elements.
+    pub build: fn(Arc<Group>, Label, usize) -> Box<dyn AllReduce>,
+}
+
+/// All all-reduces, by name; the first one is the default.
+pub const COLLECTIVES: &[Entry] = &[
+    Entry {
+        name: "ring",
+        summary: "2(n−1) stages of 1/n of the vector each; bandwidth-optimal",
+        build: |group, label, len| Box::new(Ring::new(group, label, len)),
+    },
+    Entry {
+        name: "halving-doubling",
+        summary: "2 log2 n stages; fewer messages, for small vectors",
+        build: |group, label, len| Box::new(HalvingDoubling::new(group, label, len)),
+    },
+    Entry {
+        name: "hierarchical",
+        summary: "reduce-scatter inside hosts, rings between them, all-gather inside",
+        build: |group, label, len| Box::new(Hierarchical::new(group, label, len)),
+    },
+    Entry {
+        name: "auto",
+        summary: "halving-doubling below 256 KiB per rank, ring above",
+        build: |group, label, len| {
+            if len * 4 < SMALL_BYTES_PER_RANK * group.len() {
+                Box::new(HalvingDoubling::new(group, label, len))
+            } else {
+                Box::new(Ring::new(group, label, len))
+            }
+        },
+    },
+];
+
+/// Below so many bytes per rank, stages cost more than bandwidth.
+const SMALL_BYTES_PER_RANK: usize = 256 * 1024;
+
+/// `received + own`, in the received buffer if nobody else holds it. Addition commutes, so the
+/// bits do not depend on whose buffer it is.
+fn add_own(pool: &Pool, mut received: Payload, own: &[f32]) -> Payload {
+    if let Some(values) = received.try_mut() {
+        vector::add(own, values);
+        return received;
+    }
+    let mut sum = pool.copy(&received);
+    vector::add(own, sum.try_mut().expect("just taken, so held by nobody else"));
+    sum
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,66 @@
+//! All-gather around a ring: everybody ends with everybody's vector, of whatever length.
+//!
+//! ```text
+//! upon start at place r:     send own vector to r+1                             (stage 0)
+//! upon stage s from r−1:     it is the vector of place r−s−1;  send it to r+1   (stage s+1)
+//! ```
+
+use std::sync::Arc;
+
+use super::{Group, Label};
+use crate::contract::{Awaited, Io};
+use crate::message::Message;
+use crate::payload::Payload;
+
+/// One all-gather.
+#[derive(Debug)]
+pub struct AllGather {
+    group: Arc<Group>,
+    label: Label,
+    gathered: Vec<Option<Payload>>,
+}
+
+impl AllGather {
+    /// Among this group.
+    pub fn new(group: Arc<Group>, label: Label) -> AllGather {
+        let gathered = vec![None; group.len()];
+        AllGather { group, label, gathered }
+    }
+
+    /// My own vector is ready.
+    pub fn start(&mut self, io: &mut Io<'_>, own: Payload) {
+        self.keep(io, 0, self.group.me, own);
+    }
+
+    /// A message of this all-gather has arrived.
+    pub fn on_message(&mut self, io: &mut Io<'_>, message: Message) {
+        let n = self.group.len();
+        let stage = message.stage as usize + 1;
+        if stage < n {
+            self.keep(io, stage, (self.group.me + n - stage) % n, message.into_values());
+        }
+    }
+
+    /// Everybody's vector, by place, once all are here.
+    pub fn gathered(&self) -> Option<Vec<&Payload>> {
+        self.gathered.iter().map(Option::as_ref).collect()
+    }
+
+    /// Whom it is waiting for.
+    pub fn awaiting(&self, out: &mut Vec<Awaited>) {
+        if self.gathered().is_none() {
+            let n = self.group.len();
+            let from = self.group.members[(self.group.me + n - 1) % n];
+            out.push(Awaited { from, what: "a vector of the all-gather" });
+        }
+    }
+
+    fn keep(&mut self, io: &mut Io<'_>, stage: usize, place: usize, values: Payload) {
+        let n = self.group.len();
+        if stage + 1 < n {
+            let next = self.group.members[(self.group.me + 1) % n];
+            io.send(next, self.label.message(stage as u32, values.clone()));
+        }
+        self.gathered[place] = Some(values);
+    }
+}

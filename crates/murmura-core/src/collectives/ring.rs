@@ -1,0 +1,133 @@
+//! Ring all-reduce (Patarasuk and Yuan 2009): bandwidth-optimal for every number of ranks.
+//!
+//! ```text
+//! upon start at place r of n:       send chunk r to r+1                           (stage 0)
+//! upon stage s < n−1, chunk c = r−s−1, from r−1:   c += own c;  send c to r+1     (stage s+1)
+//!                                   after stage n−2, r owns the complete chunk r+1
+//! upon stage s ≥ n−1, chunk c:      keep c;  send c to r+1, unless r+1 has it     (stage s+1)
+//! ```
+//! All places modulo n. Chunk c is summed in the order of the places c, c+1, …, so every rank
+//! ends with the same bits.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::{AllReduce, Group, Label, add_own};
+use crate::contract::{Awaited, Io};
+use crate::layout::chunks;
+use crate::message::{Message, Rank};
+use crate::payload::Payload;
+use crate::vector;
+
+/// One ring over one vector.
+#[derive(Debug)]
+pub struct Ring {
+    group: Arc<Group>,
+    label: Label,
+    chunks: Vec<Range<usize>>,
+    /// The next stage to be received; none before the start.
+    next: Option<u32>,
+    /// Stages that arrived too early.
+    early: BTreeMap<u32, Payload>,
+    /// Complete chunks.
+    complete: Vec<Option<Payload>>,
+}
+
+impl Ring {
+    /// A ring for a vector of `len` elements.
+    pub fn new(group: Arc<Group>, label: Label, len: usize) -> Ring {
+        let n = group.len();
+        let complete = vec![None; n];
+        Ring { chunks: chunks(len, n), group, label, next: None, early: BTreeMap::new(), complete }
+    }
+
+    fn stages(&self) -> u32 {
+        2 * (self.group.len() as u32 - 1)
+    }
+
+    /// The place `back` places before me.
+    fn place(&self, back: usize) -> usize {
+        let n = self.group.len();
+        (self.group.me + 2 * n - back) % n
+    }
+
+    fn send(&self, io: &mut Io<'_>, stage: u32, values: Payload) {
+        let next = self.group.members[(self.group.me + 1) % self.group.len()];
+        io.send(next, self.label.message(stage, values));
+    }
+
+    fn receive(&mut self, io: &mut Io<'_>, data: &[f32], stage: u32, values: Payload) {
+        let last_reduce = self.group.len() as u32 - 2;
+        if stage <= last_reduce {
+            let chunk = self.place(stage as usize + 1);
+            io.work(values.len() * 4);
+            let sum = add_own(io.pool, values, &data[self.chunks[chunk].clone()]);
+            if stage == last_reduce {
+                self.complete[chunk] = Some(sum.clone());
+            }
+            self.send(io, stage + 1, sum);
+        } else {
+            let chunk = self.place((stage - last_reduce - 1) as usize);
+            self.complete[chunk] = Some(values.clone());
+            if stage + 1 < self.stages() {
+                self.send(io, stage + 1, values);
+            }
+        }
+    }
+
+    /// The complete sum, chunk by chunk.
+    pub(super) fn into_chunks(self) -> impl Iterator<Item = (Range<usize>, Payload)> {
+        let complete = self.complete.into_iter().map(|chunk| chunk.expect("the ring is done"));
+        self.chunks.into_iter().zip(complete)
+    }
+}
+
+impl AllReduce for Ring {
+    fn start(&mut self, io: &mut Io<'_>, data: &[f32]) {
+        self.next = Some(0);
+        if self.group.len() == 1 {
+            return;
+        }
+        let own = io.pool.copy(&data[self.chunks[self.group.me].clone()]);
+        self.send(io, 0, own);
+        self.advance(io, data);
+    }
+
+    fn on_message(&mut self, io: &mut Io<'_>, data: &[f32], _from: Rank, message: Message) {
+        self.early.insert(message.stage, message.into_values());
+        self.advance(io, data);
+    }
+
+    fn is_done(&self) -> bool {
+        self.next.is_some_and(|next| next >= self.stages())
+    }
+
+    fn finish(&mut self, scale: f32, data: &mut [f32]) {
+        if self.group.len() == 1 {
+            vector::scale(scale, data);
+        }
+        for (range, chunk) in self.chunks.iter().zip(&mut self.complete) {
+            if let Some(values) = chunk.take() {
+                vector::scaled(scale, &values, &mut data[range.clone()]);
+            }
+        }
+    }
+
+    fn awaiting(&self, out: &mut Vec<Awaited>) {
+        if self.next.is_some() && !self.is_done() {
+            let from = self.group.members[self.place(1)];
+            out.push(Awaited { from, what: "a chunk of the ring all-reduce" });
+        }
+    }
+}
+
+impl Ring {
+    fn advance(&mut self, io: &mut Io<'_>, data: &[f32]) {
+        while let Some(stage) = self.next {
+            let Some(values) = self.early.remove(&stage) else { return };
+            self.receive(io, data, stage, values);
+            self.next = Some(stage + 1);
+        }
+    }
+}

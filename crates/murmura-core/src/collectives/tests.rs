@@ -1,0 +1,207 @@
+//! All collectives, all group sizes, awkward lengths, any order of delivery.
+
+use super::all_gather::AllGather;
+use super::broadcast::Broadcast;
+use super::*;
+use crate::contract::Effect;
+use crate::random::Rng;
+use crate::time::Time;
+
+/// Messages on their way between the ranks of a test, delivered in random order.
+struct Wires {
+    view: View,
+    pool: Pool,
+    rng: Rng,
+    flying: Vec<(Rank, Rank, Message)>,
+    sent: Vec<u64>,
+}
+
+impl Wires {
+    fn new(hosts: &[u32], seed: u64) -> Wires {
+        Wires {
+            view: View::first(hosts.len(), 0, hosts.into(), None),
+            pool: Pool::new(),
+            rng: Rng::new(seed, "wires", 0),
+            flying: Vec::new(),
+            sent: vec![0; hosts.len()],
+        }
+    }
+
+    fn group(&self, place: usize) -> Arc<Group> {
+        Arc::new(Group::of_workers(&self.view, Rank::from(place)))
+    }
+
+    fn event(&mut self, rank: usize, event: impl FnOnce(&mut Io<'_>)) {
+        let mut out = Vec::new();
+        event(&mut Io {
+            now: Time::ZERO,
+            rank: Rank::from(rank),
+            view: &self.view,
+            pool: &self.pool,
+            rng: &mut self.rng.clone(),
+            out: &mut out,
+        });
+        for effect in out {
+            if let Effect::Send { to, message } = effect {
+                self.sent[rank] += message.payload_bytes() as u64;
+                self.flying.push((Rank::from(rank), to, message));
+            }
+        }
+    }
+
+    fn next(&mut self) -> Option<(Rank, usize, Message)> {
+        let count = self.flying.len() as u64;
+        if count == 0 {
+            return None;
+        }
+        let (from, to, message) = self.flying.swap_remove(self.rng.below(count) as usize);
+        Some((from, to.index(), message))
+    }
+}
+
+const LABEL: Label = Label { kind: 1, step: 0, bucket: 0 };
+
+/// Runs one all-reduce; starts and deliveries are interleaved at random.
+fn all_reduce(entry: &Entry, hosts: &[u32], inputs: &[Vec<f32>], seed: u64) -> Vec<Vec<f32>> {
+    let n = hosts.len();
+    let mut wires = Wires::new(hosts, seed);
+    let mut data = inputs.to_vec();
+    let mut machines: Vec<_> =
+        (0..n).map(|r| (entry.build)(wires.group(r), LABEL, inputs[r].len())).collect();
+    let mut to_start: Vec<usize> = (0..n).collect();
+    wires.rng.shuffle(&mut to_start);
+    loop {
+        let start_one = wires.flying.is_empty() || wires.rng.below(3) == 0;
+        if let Some(rank) = start_one.then(|| to_start.pop()).flatten() {
+            wires.event(rank, |io| machines[rank].start(io, &data[rank]));
+        } else if let Some((from, to, message)) = wires.next() {
+            // Before its start a machine is not lent the data.
+            let lent: &[f32] = if to_start.contains(&to) { &[] } else { &data[to] };
+            wires.event(to, |io| machines[to].on_message(io, lent, from, message));
+        } else {
+            break;
+        }
+    }
+    for (rank, machine) in machines.iter_mut().enumerate() {
+        let mut awaited = Vec::new();
+        machine.awaiting(&mut awaited);
+        assert!(machine.is_done(), "{}: rank {rank} of {n} awaits {awaited:?}", entry.name);
+        machine.finish(0.5, &mut data[rank]);
+    }
+    drop(machines);
+    assert_eq!(wires.pool.outstanding(), 0, "all memory came back");
+    data
+}
+
+fn inputs(n: usize, len: usize, seed: u64) -> Vec<Vec<f32>> {
+    let mut rng = Rng::new(seed, "inputs", 0);
+    (0..n).map(|_| (0..len).map(|_| rng.normal() as f32).collect()).collect()
+}
+
+fn check(entry: &Entry, hosts: &[u32], len: usize, seed: u64) {
+    let n = hosts.len();
+    let inputs = inputs(n, len, seed);
+    let results = all_reduce(entry, hosts, &inputs, seed);
+    for k in 0..len {
+        let exact: f64 = inputs.iter().map(|x| f64::from(x[k])).sum::<f64>() * 0.5;
+        let size: f64 = inputs.iter().map(|x| f64::from(x[k]).abs()).sum();
+        let error = (f64::from(results[0][k]) - exact).abs();
+        let bound = n as f64 * f64::from(f32::EPSILON) * size;
+        assert!(error <= bound, "{} n={n} len={len} k={k}: off by {error}", entry.name);
+    }
+    for other in &results[1..] {
+        assert_eq!(bits(other), bits(&results[0]), "{} n={n} len={len}", entry.name);
+    }
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|x| x.to_bits()).collect()
+}
+
+#[test]
+fn all_reduce_is_the_sum_with_the_same_bits_everywhere_for_every_n_and_length() {
+    for entry in COLLECTIVES {
+        for n in 1..=17 {
+            let hosts: Vec<u32> = (0..n as u32).map(|r| r / 3).collect();
+            for len in [0, 1, n - 1, n, n + 1, 1000] {
+                check(entry, &hosts, len, 7 + n as u64);
+            }
+        }
+    }
+}
+
+#[test]
+fn all_reduce_does_not_depend_on_the_order_of_delivery() {
+    for entry in COLLECTIVES {
+        let hosts = [0, 0, 0, 1, 1, 2, 2];
+        let inputs = inputs(7, 50, 1);
+        let first = all_reduce(entry, &hosts, &inputs, 0);
+        for seed in 1..50 {
+            let again = all_reduce(entry, &hosts, &inputs, seed);
+            assert_eq!(bits(&again[3]), bits(&first[3]), "{} seed {seed}", entry.name);
+        }
+    }
+}
+
+#[test]
+fn a_large_vector_and_unequal_hosts_work_too() {
+    for entry in COLLECTIVES {
+        check(entry, &[0, 0, 0, 0, 1, 1, 2], 100_003, 5);
+    }
+}
+
+#[test]
+fn a_ring_sends_twice_n_minus_one_nth_of_the_vector() {
+    let hosts = [0, 1, 2, 3];
+    let mut wires = Wires::new(&hosts, 1);
+    let data = inputs(4, 400, 1);
+    let mut rings: Vec<_> = (0..4).map(|r| Ring::new(wires.group(r), LABEL, 400)).collect();
+    for rank in 0..4 {
+        wires.event(rank, |io| rings[rank].start(io, &data[rank]));
+    }
+    while let Some((from, to, message)) = wires.next() {
+        wires.event(to, |io| rings[to].on_message(io, &data[to], from, message));
+    }
+    assert_eq!(wires.sent, [2 * 3 * 400; 4]);
+}
+
+#[test]
+fn a_broadcast_reaches_everybody_from_every_root() {
+    for n in 1..=17usize {
+        for root in [0, n / 2, n - 1] {
+            let hosts: Vec<u32> = (0..n as u32).collect();
+            let mut wires = Wires::new(&hosts, n as u64);
+            let mut machines: Vec<_> =
+                (0..n).map(|r| Broadcast::new(wires.group(r), LABEL, root)).collect();
+            wires.event(root, |io| machines[root].start(io, io.pool.copy(&[1.0, 2.0])));
+            while let Some((_, to, message)) = wires.next() {
+                wires.event(to, |io| machines[to].on_message(io, message));
+            }
+            for machine in &machines {
+                assert_eq!(machine.values().expect("reached")[..], [1.0, 2.0]);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_all_gather_brings_everybodys_vector_to_everybody() {
+    for n in 1..=9usize {
+        let hosts: Vec<u32> = (0..n as u32).collect();
+        let mut wires = Wires::new(&hosts, n as u64);
+        let mut machines: Vec<_> = (0..n).map(|r| AllGather::new(wires.group(r), LABEL)).collect();
+        for rank in 0..n {
+            let own = wires.pool.copy(&vec![rank as f32; rank + 1]);
+            wires.event(rank, |io| machines[rank].start(io, own));
+        }
+        while let Some((_, to, message)) = wires.next() {
+            wires.event(to, |io| machines[to].on_message(io, message));
+        }
+        for machine in &machines {
+            let gathered = machine.gathered().expect("all are here");
+            for (place, values) in gathered.iter().enumerate() {
+                assert_eq!(values[..], vec![place as f32; place + 1]);
+            }
+        }
+    }
+}
