@@ -125,12 +125,10 @@ mod tests {
 
     #[test]
     fn plain_layouts_cover_the_vector_in_order() {
-        for (len, bytes, expected) in
-            [(10, 0, vec![0..10]), (10, 16, vec![0..4, 4..8, 8..10]), (0, 16, vec![0..0])]
-        {
+        for (len, bytes, ends) in [(10, 0, vec![10]), (10, 16, vec![4, 8, 10]), (0, 16, vec![0])] {
             let layout = Layout::plain(len, bytes);
-            let ranges: Vec<_> = layout.buckets.iter().map(|b| b.range.clone()).collect();
-            assert_eq!((ranges, layout.len()), (expected, len));
+            let cut: Vec<_> = layout.buckets.iter().map(|b| b.range.end).collect();
+            assert_eq!((cut, layout.len()), (ends, len));
         }
     }
 

@@ -9,6 +9,8 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::vector;
+
 /// Keeps the memory of dropped payloads for the next ones. Cloning shares the pool.
 #[derive(Clone, Default)]
 pub struct Pool {
@@ -114,6 +116,20 @@ impl Payload {
     pub fn try_mut(&mut self) -> Option<&mut [f32]> {
         let range = self.range.clone();
         Arc::get_mut(&mut self.buffer).map(|buffer| &mut buffer.values[range])
+    }
+
+    /// `self + other`, in place if nobody else holds these values. Addition commutes, so the
+    /// bits do not depend on whose memory it is.
+    pub fn plus(mut self, other: &[f32], pool: &Pool) -> Payload {
+        if let Some(values) = self.try_mut() {
+            vector::add(other, values);
+            return self;
+        }
+        let mut sum = pool.take(self.len());
+        let out = sum.try_mut().expect("just taken, so held by nobody else");
+        out.copy_from_slice(&self);
+        vector::add(other, out);
+        sum
     }
 
     /// Shares a part of this payload; `range` is relative to it.

@@ -1,8 +1,18 @@
 //! The table of algorithms. One file each; a row here is all that the rest of murmura knows.
 
+mod aladdin;
+mod allreduce;
+mod asp;
+mod d_psgd;
+mod fold;
+mod sync_ps;
+
 use crate::contract::{Algorithm, Facts};
 use crate::names::nearest;
 use crate::params::{Key, Params};
+
+/// Makes one side of an algorithm.
+pub type Build = fn(&Params) -> Box<dyn Algorithm>;
 
 /// One row of the table.
 pub struct Entry {
@@ -18,12 +28,14 @@ pub struct Entry {
     pub lost_peer: &'static str,
     /// Its parameters.
     pub keys: &'static [Key],
+    /// Why these parameters cannot go together, if they cannot.
+    pub check: fn(&Params) -> Result<(), &'static str>,
     /// What drivers need to know.
     pub facts: fn(&Params) -> Facts,
     /// The worker's side.
-    pub worker: fn(&Params) -> Box<dyn Algorithm>,
+    pub worker: Build,
     /// The server's side, where there is one.
-    pub server: Option<fn(&Params) -> Box<dyn Algorithm>>,
+    pub server: Option<Build>,
 }
 
 impl std::fmt::Debug for Entry {
@@ -33,7 +45,8 @@ impl std::fmt::Debug for Entry {
 }
 
 /// All algorithms, by name.
-pub const ALGORITHMS: &[Entry] = &[];
+pub const ALGORITHMS: &[Entry] =
+    &[aladdin::ENTRY, allreduce::ENTRY, asp::ENTRY, d_psgd::ENTRY, sync_ps::ENTRY];
 
 /// The row of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {

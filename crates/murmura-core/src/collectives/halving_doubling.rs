@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{AllReduce, Group, Label, add_own};
+use super::{AllReduce, Group, Label};
 use crate::contract::{Awaited, Io};
 use crate::message::{Message, Rank};
 use crate::payload::{Payload, Pool};
@@ -114,7 +114,7 @@ impl HalvingDoubling {
         match action {
             Action::Fold => {
                 io.work(values.len() * 4);
-                self.part = Some(add_own(io.pool, values, data));
+                self.part = Some(values.plus(data, io.pool));
             }
             Action::Halve { keep, .. } => {
                 io.work(values.len() * 4);
@@ -122,7 +122,7 @@ impl HalvingDoubling {
                     Some(part) => &part[self.within(&keep)],
                     None => &data[keep.clone()],
                 };
-                self.part = Some(add_own(io.pool, values, own));
+                self.part = Some(values.plus(own, io.pool));
                 self.range = keep;
             }
             Action::Double { whole } => {
@@ -178,7 +178,7 @@ fn plan(n: usize, place: usize, len: usize) -> Vec<Task> {
     let (pairs, last) = shape(n);
     let m = n.ilog2();
     let paired = place < 2 * pairs;
-    if paired && place % 2 == 0 {
+    if paired && place.is_multiple_of(2) {
         return vec![Task { stage: last, from: place + 1, action: Action::Take }];
     }
     let mut tasks = Vec::new();

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{AllReduce, Group, Label, Ring, add_own};
+use super::{AllReduce, Group, Label, Ring};
 use crate::contract::{Awaited, Io};
 use crate::layout::chunks;
 use crate::message::{Message, Rank};
@@ -100,15 +100,15 @@ impl Hierarchical {
         for part in parts.into_values() {
             sum = Some(match sum {
                 None => part,
-                Some(sum) => add_own(io.pool, sum, &part),
+                Some(sum) => sum.plus(&part, io.pool),
             });
         }
         let mut sum = match sum {
             None => io.pool.copy(own),
-            Some(sum) => add_own(io.pool, sum, own),
+            Some(sum) => sum.plus(own, io.pool),
         };
         for part in after.into_values() {
-            sum = add_own(io.pool, sum, &part);
+            sum = sum.plus(&part, io.pool);
         }
         io.work(sum.len() * 4 * (home - 1));
         chunk.local = Some(sum);

@@ -13,19 +13,20 @@
 //! | `halving_doubling` | all-reduce in few stages, any number of ranks |
 //! | `hierarchical` | all-reduce inside hosts, then between them |
 //! | `all_gather`, `broadcast` | what their names say |
+//! | `recovery` | what survivors do when a member is lost half-way |
 
 pub mod all_gather;
 pub mod broadcast;
 mod halving_doubling;
 mod hierarchical;
+pub mod recovery;
 mod ring;
 
 use std::sync::Arc;
 
 use crate::contract::{Awaited, Io};
 use crate::message::{Message, Rank};
-use crate::payload::{Payload, Pool};
-use crate::vector;
+use crate::payload::Payload;
 use crate::view::View;
 
 pub use halving_doubling::HalvingDoubling;
@@ -143,18 +144,6 @@ pub const COLLECTIVES: &[Entry] = &[
 
 /// Below so many bytes per rank, stages cost more than bandwidth.
 const SMALL_BYTES_PER_RANK: usize = 256 * 1024;
-
-/// `received + own`, in the received buffer if nobody else holds it. Addition commutes, so the
-/// bits do not depend on whose buffer it is.
-fn add_own(pool: &Pool, mut received: Payload, own: &[f32]) -> Payload {
-    if let Some(values) = received.try_mut() {
-        vector::add(own, values);
-        return received;
-    }
-    let mut sum = pool.copy(&received);
-    vector::add(own, sum.try_mut().expect("just taken, so held by nobody else"));
-    sum
-}
 
 #[cfg(test)]
 mod tests;

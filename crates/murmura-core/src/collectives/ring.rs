@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{AllReduce, Group, Label, add_own};
+use super::{AllReduce, Group, Label};
 use crate::contract::{Awaited, Io};
 use crate::layout::chunks;
 use crate::message::{Message, Rank};
@@ -62,7 +62,7 @@ impl Ring {
         if stage <= last_reduce {
             let chunk = self.place(stage as usize + 1);
             io.work(values.len() * 4);
-            let sum = add_own(io.pool, values, &data[self.chunks[chunk].clone()]);
+            let sum = values.plus(&data[self.chunks[chunk].clone()], io.pool);
             if stage == last_reduce {
                 self.complete[chunk] = Some(sum.clone());
             }

@@ -4,6 +4,7 @@ use super::all_gather::AllGather;
 use super::broadcast::Broadcast;
 use super::*;
 use crate::contract::Effect;
+use crate::payload::Pool;
 use crate::random::Rng;
 use crate::time::Time;
 
@@ -190,9 +191,9 @@ fn an_all_gather_brings_everybodys_vector_to_everybody() {
         let hosts: Vec<u32> = (0..n as u32).collect();
         let mut wires = Wires::new(&hosts, n as u64);
         let mut machines: Vec<_> = (0..n).map(|r| AllGather::new(wires.group(r), LABEL)).collect();
-        for rank in 0..n {
+        for (rank, machine) in machines.iter_mut().enumerate() {
             let own = wires.pool.copy(&vec![rank as f32; rank + 1]);
-            wires.event(rank, |io| machines[rank].start(io, own));
+            wires.event(rank, |io| machine.start(io, own));
         }
         while let Some((_, to, message)) = wires.next() {
             wires.event(to, |io| machines[to].on_message(io, message));

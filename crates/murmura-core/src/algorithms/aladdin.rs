@@ -1,0 +1,381 @@
+//! ALADDIN: asymmetric parameter-server training (Ko et al., CIKM 2021).
+//!
+//! ```text
+//! worker, upon bucket b of g:        Δ = η·Opt(g[b]);  x_i ← x_i − Δ            (local self-update)
+//!                                    push Δ; while the last push is not acknowledged, fold into the next
+//!                                    if a model x̃ has come:  x_i ← x_i + α(x̃ − x_i)    (triggered by the server)
+//! worker, upon an acknowledgement:   push what was folded meanwhile
+//! server, upon Δ of k gradients from i:  D ← D + Δ;  c ← c + k;  c_i ← c_i + k;  acknowledge
+//!                                    if c_i ≥ π:  x̃ ← x̃ − D/n;  D, c, c_i ← 0;  send x̃ to i     (lazy update)
+//! upon a lost worker, server:        x̃ ← x̃ − D/n with the old n; then n ← n − 1
+//! ```
+//! The published pseudocode drops the gradient that triggers an update and normalises after use;
+//! with `normaliser = "workers"` every gradient moves x̃ by η/n exactly once, so that x̃ follows
+//! the mean of the workers (Lemma 1). A worker never waits for a server. Every piece (a bucket's
+//! part on one server) runs the protocol for itself.
+
+mod server;
+
+use super::Entry;
+use crate::contract::{
+    Algorithm, Awaited, Budget, Cx, Deploy, Fact, Facts, Mode, Need, Piece, Place,
+};
+use crate::message::{Message, Rank};
+use crate::params::{Key, Kind, Params};
+use crate::payload::Payload;
+use crate::state::Visitor;
+use crate::vector;
+use crate::view::View;
+
+/// The row of the table.
+pub const ENTRY: Entry = Entry {
+    name: "aladdin",
+    summary: "workers update themselves and never wait; servers answer with the global model now \
+              and then",
+    paper: "Ko, Choi, Jei, Lee, Kim 2021 (CIKM)",
+    sends: "its displacement to the servers per step, folded while one is on its way; a model \
+            back per `period` gradients",
+    lost_peer: "its displacements stay; the servers go on with one worker less",
+    keys: &[
+        Key {
+            name: "alpha",
+            kind: Kind::Real { default: 0.5, min: f64::MIN_POSITIVE, max: 1.0 },
+            help: "how far a worker moves to the global model when one comes",
+        },
+        Key {
+            name: "period",
+            kind: Kind::Whole { default: 4, min: 1, max: 1 << 32 },
+            help: "gradients of a worker per model sent back to it (π)",
+        },
+        Key {
+            name: "payload",
+            kind: Kind::Choice(&["delta", "gradient"]),
+            help: "send displacements η·u, or plain gradients that the server scales",
+        },
+        Key {
+            name: "normaliser",
+            kind: Kind::Choice(&["workers", "count", "none"]),
+            help: "the server divides by n, by the number of gradients, or not (ablations)",
+        },
+        Key {
+            name: "track_mean",
+            kind: Kind::Flag(false),
+            help: "also report mixing to the server, so that its model is the workers' mean exactly",
+        },
+        Key {
+            name: "barrier",
+            kind: Kind::Flag(false),
+            help: "synchronous form: everybody mixes every `period` steps with the same model",
+        },
+        Key {
+            name: "drop_trigger",
+            kind: Kind::Flag(false),
+            help: "lose the gradient that triggers an update, as published (ablation)",
+        },
+    ],
+    check,
+    facts: |params| {
+        let barrier = params.flag("barrier");
+        Facts {
+            synchronous: barrier,
+            snapshot: false,
+            servers: true,
+            deploy: Deploy::Servers,
+            budget: if barrier { Budget::Rounds } else { Budget::TotalGradients },
+            topology: Need::Nothing,
+            optimizer: Place::Workers,
+            clips_itself: false,
+            keeps_mean: false,
+            waits_for_peers: barrier,
+        }
+    },
+    worker: |params| Box::new(Worker::new(params)),
+    server: Some(|params| Box::new(server::Server::new(params))),
+};
+
+fn check(params: &Params) -> Result<(), &'static str> {
+    let (gradient, barrier) = (params.text("payload") == "gradient", params.flag("barrier"));
+    if params.flag("track_mean") && gradient {
+        return Err(
+            "`track_mean` needs payload = \"delta\": mixing is a displacement, no gradient",
+        );
+    }
+    if barrier && gradient {
+        return Err("`barrier` needs payload = \"delta\"");
+    }
+    if barrier && (params.flag("track_mean") || params.flag("drop_trigger")) {
+        return Err(
+            "`barrier` keeps the mean exactly: `track_mean` and `drop_trigger` make no sense",
+        );
+    }
+    Ok(())
+}
+
+const PUSH: u8 = 1;
+const ACKNOWLEDGE: u8 = 2;
+const MODEL: u8 = 3;
+/// A push that carries the worker's whole piece of the model; see `track_mean` in the server.
+const ANCHOR: u8 = 4;
+
+/// One worker.
+struct Worker {
+    alpha: f32,
+    period: u64,
+    gradients: bool,
+    track_mean: bool,
+    barrier: bool,
+    /// Per piece.
+    lanes: Vec<Lane>,
+    /// Buckets that are not done with this step.
+    left: usize,
+    draining: bool,
+}
+
+/// What a worker keeps for one piece.
+#[derive(Debug, Default)]
+struct Lane {
+    server: Rank,
+    /// The number of the last push, from 1.
+    seq: u64,
+    /// Whether it has not been acknowledged.
+    unacknowledged: bool,
+    /// What goes with the next push.
+    folded: Option<Folded>,
+    /// An anchor is due with the next push.
+    anchor: bool,
+    /// The newest model that has come and was not used.
+    inbox: Option<(u64, Payload)>,
+    /// The version that was used last.
+    used: u64,
+    /// In barrier form: waiting for the model of this step.
+    waiting: bool,
+}
+
+#[derive(Debug)]
+struct Folded {
+    values: Payload,
+    gradients: u32,
+    /// The learning rate of the gradients; 1 where displacements are sent.
+    rate: f32,
+}
+
+impl Worker {
+    fn new(params: &Params) -> Worker {
+        Worker {
+            alpha: params.real("alpha") as f32,
+            period: params.whole("period"),
+            gradients: params.text("payload") == "gradient",
+            track_mean: params.flag("track_mean"),
+            barrier: params.flag("barrier"),
+            lanes: Vec::new(),
+            left: 0,
+            draining: false,
+        }
+    }
+
+    /// Adds `values` of one gradient to what goes with the next push.
+    fn fold(&mut self, cx: &mut Cx<'_>, piece: &Piece, values: &[f32], gradients: u32) {
+        let rate = if self.gradients { cx.learning_rate } else { 1.0 };
+        let lane = &mut self.lanes[piece.index];
+        let Some(folded) = &mut lane.folded else {
+            lane.folded = Some(Folded { values: cx.io.pool.copy(values), gradients, rate });
+            return;
+        };
+        folded.gradients += gradients;
+        let sum = folded.values.try_mut().expect("folded values have not been sent");
+        if rate == folded.rate {
+            vector::add(values, sum);
+        } else if rate != 0.0 {
+            // The server multiplies by one rate: bring the older gradients to the new one.
+            vector::scale(folded.rate / rate, sum);
+            vector::add(values, sum);
+            folded.rate = rate;
+        }
+    }
+
+    /// Pushes what is folded, unless the last push is still on its way.
+    fn push(&mut self, cx: &mut Cx<'_>, b: usize, piece: &Piece) {
+        let lane = &mut self.lanes[piece.index];
+        if lane.unacknowledged && !self.barrier {
+            return;
+        }
+        // An anchor needs the parameters, which are elsewhere while a gradient is computed.
+        if lane.anchor && cx.computing {
+            return;
+        }
+        let folded = lane.folded.take();
+        let mut message = if lane.anchor {
+            Message::new(ANCHOR, cx.step, b).with(cx.io.pool.copy(&cx.params[piece.range.clone()]))
+        } else if let Some(folded) = &folded {
+            Message::new(PUSH, cx.step, b).with(folded.values.clone())
+        } else {
+            return;
+        };
+        lane.anchor = false;
+        message.count = folded.as_ref().map_or(0, |folded| folded.gradients);
+        message.scalar = folded.as_ref().map_or(1.0, |folded| f64::from(folded.rate));
+        lane.seq += 1;
+        lane.unacknowledged = true;
+        message.seq = lane.seq;
+        if piece.index == 0 {
+            cx.io.measure(Fact::Folded(message.count));
+        }
+        cx.io.send(piece.server, message);
+    }
+
+    /// `x_i ← x_i + α(x̃ − x_i)`, if a model has come.
+    fn mix(&mut self, cx: &mut Cx<'_>, piece: &Piece) {
+        let lane = &mut self.lanes[piece.index];
+        let Some((version, model)) = lane.inbox.take() else { return };
+        lane.used = version;
+        let params = &mut cx.params[piece.range.clone()];
+        if !self.track_mean {
+            return vector::lerp(self.alpha, &model, params);
+        }
+        let mut moved = cx.io.pool.copy(params);
+        vector::lerp(self.alpha, &model, params);
+        let displacement = moved.try_mut().expect("just taken, so held by nobody else");
+        vector::axpy(-1.0, params, displacement);
+        self.fold(cx, piece, &moved, 0);
+    }
+
+    fn exchange(&mut self, cx: &mut Cx<'_>, b: usize) {
+        for piece in &cx.pieces[b] {
+            self.push(cx, b, piece);
+            if self.barrier {
+                self.lanes[piece.index].waiting = (cx.step + 1).is_multiple_of(self.period);
+            }
+            self.mix(cx, piece);
+        }
+        self.left -= 1;
+    }
+}
+
+impl Algorithm for Worker {
+    fn on_start(&mut self, cx: &mut Cx<'_>) {
+        let pieces = cx.pieces.iter().flatten();
+        self.lanes = pieces.map(|p| Lane { server: p.server, ..Lane::default() }).collect();
+    }
+
+    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+        if b == 0 {
+            self.left = cx.layout.buckets.len();
+        }
+        if self.gradients {
+            for piece in &cx.pieces[b] {
+                let gradient = cx.io.pool.copy(&cx.grad[piece.range.clone()]);
+                self.fold(cx, piece, &gradient, 1);
+            }
+        }
+        cx.optimize(b, Mode::Displace);
+    }
+
+    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+        let range = cx.range(b);
+        vector::axpy(-1.0, &cx.grad[range.clone()], &mut cx.params[range]);
+        if !self.gradients {
+            for piece in &cx.pieces[b] {
+                let displacement = std::mem::take(&mut cx.grad);
+                self.fold(cx, piece, &displacement[piece.range.clone()], 1);
+                cx.grad = displacement;
+            }
+        }
+        self.exchange(cx, b);
+    }
+
+    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+        let b = message.bucket as usize;
+        let piece = cx.pieces.get(b).and_then(|p| p.iter().find(|piece| piece.server == from));
+        let Some(piece) = piece else { return };
+        let lane = &mut self.lanes[piece.index];
+        if message.kind == ACKNOWLEDGE {
+            if message.seq == lane.seq {
+                lane.unacknowledged = false;
+                self.push(cx, b, piece);
+            }
+            return;
+        }
+        let newest = lane.inbox.as_ref().map_or(lane.used, |(version, _)| *version);
+        if message.seq > newest {
+            lane.inbox = Some((message.seq, message.into_values()));
+            if std::mem::take(&mut lane.waiting) {
+                self.mix(cx, piece);
+            }
+        }
+    }
+
+    /// With mean tracking, the survivors tell the server anew where they are.
+    fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
+        if !self.track_mean {
+            return;
+        }
+        self.lanes.iter_mut().for_each(|lane| lane.anchor = true);
+        self.flush(cx);
+    }
+
+    fn on_gradient(&mut self, cx: &mut Cx<'_>) {
+        if self.lanes.iter().any(|lane| lane.anchor) {
+            self.flush(cx);
+        }
+    }
+
+    fn on_drain(&mut self, cx: &mut Cx<'_>) {
+        self.draining = true;
+        self.flush(cx);
+    }
+
+    fn is_ready(&self) -> bool {
+        self.left == 0 && !self.lanes.iter().any(|lane| lane.waiting)
+    }
+
+    fn is_drained(&self) -> bool {
+        let open = |lane: &Lane| lane.folded.is_some() || lane.anchor || lane.unacknowledged;
+        self.barrier || !self.lanes.iter().any(open)
+    }
+
+    fn awaiting(&self, out: &mut Vec<Awaited>) {
+        for lane in &self.lanes {
+            if lane.waiting {
+                out.push(Awaited { from: lane.server, what: "the model of this round" });
+            } else if self.draining && lane.unacknowledged {
+                out.push(Awaited { from: lane.server, what: "an acknowledgement" });
+            }
+        }
+    }
+
+    fn state(&mut self, visitor: &mut dyn Visitor) {
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            visitor.number(&format!("lane.{index}.seq"), &mut lane.seq);
+            visitor.number(&format!("lane.{index}.used"), &mut lane.used);
+            visitor.flag(&format!("lane.{index}.unacknowledged"), &mut lane.unacknowledged);
+            visitor.flag(&format!("lane.{index}.anchor"), &mut lane.anchor);
+            let mut gradients =
+                lane.folded.as_ref().map_or(0, |folded| u64::from(folded.gradients));
+            let mut rate = lane.folded.as_ref().map_or(1.0, |folded| f64::from(folded.rate));
+            let mut values = lane.folded.take().map(|folded| folded.values);
+            visitor.number(&format!("lane.{index}.gradients"), &mut gradients);
+            visitor.real(&format!("lane.{index}.rate"), &mut rate);
+            visitor.payload(&format!("lane.{index}.folded"), &mut values);
+            lane.folded = values.map(|values| Folded {
+                values,
+                gradients: gradients as u32,
+                rate: rate as f32,
+            });
+        }
+    }
+
+    /// The ledger must not lose what was sent in an older view.
+    fn spans_views(&self) -> bool {
+        true
+    }
+}
+
+impl Worker {
+    fn flush(&mut self, cx: &mut Cx<'_>) {
+        for (b, pieces) in cx.pieces.iter().enumerate() {
+            for piece in pieces {
+                self.push(cx, b, piece);
+            }
+        }
+    }
+}

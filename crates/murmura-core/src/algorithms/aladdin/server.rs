@@ -1,0 +1,257 @@
+//! The server's side of ALADDIN; the pseudocode is in the parent module.
+
+use std::collections::BTreeMap;
+
+use super::{ACKNOWLEDGE, ANCHOR, MODEL};
+use crate::algorithms::fold::Fold;
+use crate::algorithms::sync_ps::local;
+use crate::contract::{Algorithm, Cx};
+use crate::message::{Message, Rank};
+use crate::params::Params;
+use crate::state::Visitor;
+use crate::vector;
+use crate::view::View;
+
+/// One server.
+pub(super) struct Server {
+    period: u64,
+    normaliser: Normaliser,
+    track_mean: bool,
+    barrier: bool,
+    drop_trigger: bool,
+    /// Workers that count: n.
+    workers: usize,
+    /// Per piece, the sum D of displacements that x̃ has not taken yet, over the whole shard.
+    pending: Vec<f32>,
+    pieces: Vec<State>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Normaliser {
+    Workers,
+    Count,
+    None,
+}
+
+/// What a server keeps for one piece.
+#[derive(Debug, Default)]
+struct State {
+    /// Gradients in D.
+    count: u64,
+    /// Updates of x̃.
+    version: u64,
+    /// Where the piece lies in the shard.
+    range: std::ops::Range<usize>,
+    /// Per worker: gradients since its last model.
+    counts: BTreeMap<Rank, u64>,
+    /// Per worker: the last push that was taken.
+    seqs: BTreeMap<Rank, u64>,
+    /// Barrier form: the round that is being collected.
+    round: u64,
+    /// Barrier form: the displacements of this round and of later ones.
+    rounds: BTreeMap<u64, Fold>,
+    /// Whose anchors are still missing after a loss, and the sum of those that came.
+    anchoring: Option<(Vec<Rank>, Vec<f64>)>,
+}
+
+impl Server {
+    pub(super) fn new(params: &Params) -> Server {
+        Server {
+            period: params.whole("period"),
+            normaliser: match params.text("normaliser") {
+                "workers" => Normaliser::Workers,
+                "count" => Normaliser::Count,
+                _ => Normaliser::None,
+            },
+            track_mean: params.flag("track_mean"),
+            barrier: params.flag("barrier"),
+            drop_trigger: params.flag("drop_trigger"),
+            workers: 0,
+            pending: Vec::new(),
+            pieces: Vec::new(),
+        }
+    }
+
+    /// `x̃ ← x̃ − D/N`; `D ← 0`.
+    fn update(&mut self, cx: &mut Cx<'_>, b: usize) {
+        let piece = &mut self.pieces[b];
+        let pending = &mut self.pending[piece.range.clone()];
+        let divisor = match self.normaliser {
+            Normaliser::Workers => self.workers as f32,
+            Normaliser::Count => piece.count.max(1) as f32,
+            Normaliser::None => 1.0,
+        };
+        vector::axpy(-1.0 / divisor, pending, &mut cx.params[piece.range.clone()]);
+        cx.io.work(pending.len() * 4);
+        pending.fill(0.0);
+        piece.count = 0;
+        piece.version += 1;
+    }
+
+    fn send_model(&self, cx: &mut Cx<'_>, b: usize, to: &[Rank]) {
+        let id = cx.layout.buckets[b].id;
+        let mut message = Message::new(MODEL, 0, id).with(cx.params_payload(b));
+        message.seq = self.pieces[b].version;
+        for worker in to {
+            cx.io.send(*worker, message.clone());
+        }
+    }
+
+    fn acknowledge(cx: &mut Cx<'_>, from: Rank, message: &Message) {
+        let mut answer = Message::new(ACKNOWLEDGE, message.step, message.bucket as usize);
+        answer.seq = message.seq;
+        cx.io.send(from, answer);
+    }
+
+    fn on_push(&mut self, cx: &mut Cx<'_>, b: usize, from: Rank, message: Message) {
+        let seq = self.pieces[b].seqs.entry(from).or_insert(0);
+        let fresh = message.seq == *seq + 1;
+        if fresh {
+            *seq = message.seq;
+        }
+        // A push that comes again was taken before: only its acknowledgement was late.
+        Server::acknowledge(cx, from, &message);
+        if !fresh {
+            return;
+        }
+        let gradients = u64::from(message.count);
+        let piece = &mut self.pieces[b];
+        piece.count += gradients;
+        let counted = piece.counts.entry(from).or_insert(0);
+        *counted += gradients;
+        let triggers = *counted >= self.period;
+        // What a worker pushed before its anchor is contained in the anchor.
+        let anchored = piece.anchoring.as_ref().is_none_or(|(missing, _)| !missing.contains(&from));
+        if message.kind == ANCHOR {
+            self.on_anchor(cx, b, from, &message.into_values());
+        } else if anchored && !(triggers && self.drop_trigger) {
+            let rate = message.scalar as f32;
+            let range = piece.range.clone();
+            cx.io.work(range.len() * 4);
+            vector::axpy(rate, &message.into_values(), &mut self.pending[range]);
+        }
+        if triggers {
+            self.update(cx, b);
+            self.pieces[b].counts.insert(from, 0);
+            self.send_model(cx, b, &[from]);
+        }
+    }
+
+    /// After a loss, with mean tracking, x̃ restarts from the survivors' mean: otherwise the
+    /// offset that the lost worker leaves would stay for ever.
+    fn on_anchor(&mut self, cx: &mut Cx<'_>, b: usize, from: Rank, model: &[f32]) {
+        let piece = &mut self.pieces[b];
+        let Some((missing, sum)) = &mut piece.anchoring else { return };
+        let Some(place) = missing.iter().position(|rank| *rank == from) else { return };
+        missing.remove(place);
+        sum.iter_mut().zip(model).for_each(|(sum, x)| *sum += f64::from(*x));
+        if !missing.is_empty() {
+            return;
+        }
+        let (_, sum) = piece.anchoring.take().expect("just seen");
+        let n = self.workers as f64;
+        let params = &mut cx.params[piece.range.clone()];
+        params.iter_mut().zip(sum).for_each(|(x, sum)| *x = (sum / n) as f32);
+    }
+
+    /// Barrier form: takes the rounds that are complete, in order.
+    fn complete_rounds(&mut self, cx: &mut Cx<'_>, b: usize) {
+        loop {
+            let piece = &mut self.pieces[b];
+            let Some(fold) = piece.rounds.get_mut(&piece.round) else { return };
+            fold.advance(&mut cx.io);
+            if !fold.is_complete(&cx.io) {
+                return;
+            }
+            let (sum, count) = piece.rounds.remove(&piece.round).expect("just seen").into_sum();
+            piece.round += 1;
+            piece.count += u64::from(count);
+            vector::add(&sum, &mut self.pending[piece.range.clone()]);
+            if piece.round.is_multiple_of(self.period) {
+                self.update(cx, b);
+                self.send_model(cx, b, &cx.io.view.workers);
+            }
+        }
+    }
+}
+
+impl Algorithm for Server {
+    fn on_start(&mut self, cx: &mut Cx<'_>) {
+        self.workers = cx.io.view.workers.len();
+        self.pending = vec![0.0; cx.params.len()];
+        let buckets = cx.layout.buckets.iter();
+        self.pieces = buckets
+            .map(|bucket| State { range: bucket.range.clone(), ..State::default() })
+            .collect();
+    }
+
+    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+        let Some(b) = local(cx, message.bucket) else { return };
+        if self.barrier {
+            let (round, piece) = (message.step, &mut self.pieces[b]);
+            if round >= piece.round {
+                let fold = piece.rounds.entry(round).or_default();
+                fold.take(&mut cx.io, from, message.into_values());
+                self.complete_rounds(cx, b);
+            }
+        } else {
+            self.on_push(cx, b, from, message);
+        }
+    }
+
+    fn on_view(&mut self, cx: &mut Cx<'_>, old: &View) {
+        for b in 0..self.pieces.len() {
+            if self.pieces[b].anchoring.is_none() {
+                self.update(cx, b);
+            }
+        }
+        self.workers = cx.io.view.workers.len();
+        for b in 0..self.pieces.len() {
+            let piece = &mut self.pieces[b];
+            for lost in old.workers.iter().filter(|rank| !cx.io.view.is_alive(**rank)) {
+                piece.counts.remove(lost);
+                piece.seqs.remove(lost);
+            }
+            if self.track_mean {
+                let sum = vec![0.0; piece.range.len()];
+                piece.anchoring = Some((cx.io.view.workers.clone(), sum));
+                self.pending[piece.range.clone()].fill(0.0);
+            }
+            self.complete_rounds(cx, b);
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        false
+    }
+
+    fn is_drained(&self) -> bool {
+        self.pieces.iter().all(|piece| piece.rounds.is_empty() && piece.anchoring.is_none())
+    }
+
+    /// `x̃ − D/n`: nothing that was received is left out.
+    fn model(&self, params: &[f32], out: &mut [f32]) {
+        out.copy_from_slice(params);
+        if !self.pending.is_empty() {
+            vector::axpy(-1.0 / self.workers as f32, &self.pending, out);
+        }
+    }
+
+    fn state(&mut self, visitor: &mut dyn Visitor) {
+        visitor.vector("pending", &mut self.pending);
+        for (index, piece) in self.pieces.iter_mut().enumerate() {
+            visitor.number(&format!("piece.{index}.count"), &mut piece.count);
+            visitor.number(&format!("piece.{index}.version"), &mut piece.version);
+            for (rank, count) in &mut piece.counts {
+                visitor.number(&format!("piece.{index}.count.{}", rank.0), count);
+            }
+            for (rank, seq) in &mut piece.seqs {
+                visitor.number(&format!("piece.{index}.seq.{}", rank.0), seq);
+            }
+        }
+    }
+
+    fn spans_views(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,214 @@
+//! ASP: asynchronous parameter server (Dean et al. 2012, Downpour with n_push = n_fetch = 1).
+//!
+//! ```text
+//! worker, upon bucket b of g_i:          push g_i[b] with the version it was computed at
+//! worker, upon the model in answer:      x ← it; next gradient
+//! server, upon g from worker i:          τ = version − its version
+//!                                        x̃ ← x̃ − s(τ)·η·Opt(g);  version += 1;  send x̃ to i
+//! ```
+//! s = 1/n by default, so that n pushes move the model like one synchronous step.
+
+use std::collections::BTreeMap;
+
+use super::Entry;
+use super::sync_ps::local;
+use crate::contract::{Algorithm, Awaited, Budget, Cx, Deploy, Fact, Facts, Mode, Need, Place};
+use crate::message::{Message, Rank};
+use crate::params::{Key, Kind, Params};
+use crate::state::Visitor;
+use crate::vector;
+
+/// The row of the table.
+pub const ENTRY: Entry = Entry {
+    name: "asp",
+    summary: "asynchronous parameter server; nobody waits for other workers",
+    paper: "Dean et al. 2012 (Downpour SGD)",
+    sends: "the gradient to the servers, the model back, per gradient",
+    lost_peer: "it simply stops pushing",
+    keys: &[Key {
+        name: "scale",
+        kind: Kind::Choice(&["workers", "staleness", "none"]),
+        help: "s(τ): 1/n, 1/(n·max(1,τ)) (Zhang et al. 2016), or 1",
+    }],
+    check: |_| Ok(()),
+    facts: |_| Facts {
+        synchronous: false,
+        snapshot: false,
+        servers: true,
+        deploy: Deploy::Servers,
+        budget: Budget::TotalGradients,
+        topology: Need::Nothing,
+        optimizer: Place::Servers,
+        clips_itself: true,
+        keeps_mean: true,
+        waits_for_peers: false,
+    },
+    worker: |_| Box::<Worker>::default(),
+    server: Some(|params| Box::new(Server::new(params))),
+};
+
+const GRADIENT: u8 = 1;
+const MODEL: u8 = 2;
+
+#[derive(Default)]
+struct Worker {
+    /// The version of each piece that I hold.
+    versions: Vec<u64>,
+    /// Pieces whose model has not come yet.
+    awaited: Vec<(Rank, usize)>,
+    handing: bool,
+}
+
+impl Worker {
+    fn push(&mut self, cx: &mut Cx<'_>, b: usize) {
+        for piece in &cx.pieces[b] {
+            let values = cx.io.pool.copy(&cx.grad[piece.range.clone()]);
+            let mut message = Message::new(GRADIENT, cx.step, b).with(values);
+            message.seq = self.versions[piece.index];
+            message.count = 1;
+            cx.io.send(piece.server, message);
+            self.awaited.push((piece.server, b));
+        }
+    }
+}
+
+impl Algorithm for Worker {
+    fn on_start(&mut self, cx: &mut Cx<'_>) {
+        self.versions.resize(cx.pieces.iter().map(Vec::len).sum(), 0);
+    }
+
+    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+        self.handing = true;
+        if cx.clip.is_none() {
+            self.push(cx, b);
+        }
+    }
+
+    fn on_gradient(&mut self, cx: &mut Cx<'_>) {
+        self.handing = false;
+        // Each gradient is applied by itself, so its own norm is the one to clip.
+        if let Some(limit) = cx.clip {
+            vector::clip(f64::from(limit), cx.grad);
+            (0..cx.layout.buckets.len()).for_each(|b| self.push(cx, b));
+        }
+    }
+
+    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+        let b = message.bucket as usize;
+        let awaited = self.awaited.iter().position(|piece| *piece == (from, b));
+        let (Some(place), true) = (awaited, message.step == cx.step) else { return };
+        self.awaited.swap_remove(place);
+        let piece = cx.pieces[b].iter().find(|piece| piece.server == from);
+        let piece = piece.expect("awaited, so it is a piece");
+        self.versions[piece.index] = message.seq;
+        cx.params[piece.range.clone()].copy_from_slice(&message.into_values());
+    }
+
+    fn is_ready(&self) -> bool {
+        self.awaited.is_empty() && !self.handing
+    }
+
+    fn awaiting(&self, out: &mut Vec<Awaited>) {
+        let servers = self.awaited.iter();
+        out.extend(servers.map(|(from, _)| Awaited { from: *from, what: "the new model" }));
+    }
+
+    fn state(&mut self, visitor: &mut dyn Visitor) {
+        for (piece, version) in self.versions.iter_mut().enumerate() {
+            visitor.number(&format!("version.{piece}"), version);
+        }
+    }
+
+    fn spans_views(&self) -> bool {
+        true
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scale {
+    Workers,
+    Staleness,
+    None,
+}
+
+struct Server {
+    scale: Scale,
+    /// Updates applied, per piece.
+    versions: Vec<u64>,
+    /// The step of the next gradient that each worker owes each piece; older ones were applied.
+    next: BTreeMap<(Rank, usize), u64>,
+    /// Whose gradient is being applied: worker, its step, s(τ).
+    serving: Option<(Rank, u64, f32)>,
+}
+
+impl Server {
+    fn new(params: &Params) -> Server {
+        let scale = match params.text("scale") {
+            "workers" => Scale::Workers,
+            "staleness" => Scale::Staleness,
+            _ => Scale::None,
+        };
+        Server { scale, versions: Vec::new(), next: BTreeMap::new(), serving: None }
+    }
+
+    fn scale(&self, workers: usize, staleness: u64) -> f32 {
+        match self.scale {
+            Scale::Workers => 1.0 / workers as f32,
+            Scale::Staleness => 1.0 / (workers as f32 * staleness.max(1) as f32),
+            Scale::None => 1.0,
+        }
+    }
+}
+
+impl Algorithm for Server {
+    fn on_start(&mut self, cx: &mut Cx<'_>) {
+        self.versions.resize(cx.layout.buckets.len(), 0);
+    }
+
+    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+        let Some(b) = local(cx, message.bucket) else { return };
+        let next = self.next.entry((from, b)).or_insert(0);
+        if message.step < *next {
+            return; // Delivered twice: every push is applied exactly once.
+        }
+        *next = message.step + 1;
+        let staleness = self.versions[b].saturating_sub(message.seq);
+        if b == 0 {
+            cx.io.measure(Fact::Staleness(staleness));
+        }
+        let scale = self.scale(cx.io.view.workers.len(), staleness);
+        let step = message.step;
+        self.serving = Some((from, step, scale));
+        cx.grad[cx.layout.range(b)].copy_from_slice(&message.into_values());
+        cx.optimize_at(b, Mode::Displace, step);
+    }
+
+    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+        let (worker, step, scale) = self.serving.take().expect("it was asked for");
+        let range = cx.range(b);
+        vector::axpy(-scale, &cx.grad[range.clone()], &mut cx.params[range.clone()]);
+        cx.io.work(range.len() * 4);
+        self.versions[b] += 1;
+        let mut message =
+            Message::new(MODEL, step, cx.layout.buckets[b].id).with(cx.params_payload(b));
+        message.seq = self.versions[b];
+        cx.io.send(worker, message);
+    }
+
+    fn is_ready(&self) -> bool {
+        false
+    }
+
+    fn state(&mut self, visitor: &mut dyn Visitor) {
+        for (piece, version) in self.versions.iter_mut().enumerate() {
+            visitor.number(&format!("version.{piece}"), version);
+        }
+        for ((rank, piece), step) in &mut self.next {
+            visitor.number(&format!("next.{}.{piece}", rank.0), step);
+        }
+    }
+
+    fn spans_views(&self) -> bool {
+        true
+    }
+}

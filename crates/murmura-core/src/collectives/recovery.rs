@@ -1,0 +1,141 @@
+//! What the survivors of a broken collective do before they go on.
+//!
+//! When a member is lost, some survivors may have finished the step and others not: they can
+//! stand one step apart, and no protocol without a commit round avoids that.
+//!
+//! ```text
+//! upon a new view at step t:        send t to all others
+//! upon t_j from all others:         t* = max t_j
+//!     if t = t*, lowest such rank:  send parameters and optimizer state to those behind
+//!     if t = t*:                    restart the collectives of step t from the kept gradients
+//!     if t < t*:                    wait for that state, take it over, enter at t*
+//! ```
+
+use std::collections::BTreeMap;
+
+use crate::contract::{Awaited, Cx, Effect};
+use crate::message::{Message, Rank};
+use crate::payload::Payload;
+
+/// The first of the two message kinds that a recovery uses; owners number theirs below.
+pub const FIRST_KIND: u8 = 0xf0;
+const STEP: u8 = FIRST_KIND;
+const STATE: u8 = FIRST_KIND + 1;
+
+/// One recovery after another; idle in between.
+#[derive(Debug, Default)]
+pub struct Recovery {
+    running: bool,
+    /// The steps of the others, as far as they are known.
+    steps: BTreeMap<Rank, u64>,
+    /// Ranks that I owe my state, as soon as no gradient is being computed with it.
+    owed: Vec<Rank>,
+    /// The state that a peer sends me, part by part.
+    parts: BTreeMap<u32, Payload>,
+}
+
+/// How a recovery ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recovered {
+    /// Start the collectives of this step again.
+    Restart,
+    /// A peer's state was taken over: what was kept of the old step is void.
+    Entered,
+}
+
+impl Recovery {
+    /// Whether survivors are still comparing.
+    pub fn is_running(&self) -> bool {
+        self.running
+    }
+
+    /// Membership has changed. `None`: not over yet.
+    pub fn begin(&mut self, cx: &mut Cx<'_>) -> Option<Recovered> {
+        *self = Recovery { running: true, ..Recovery::default() };
+        let me = cx.io.rank;
+        for rank in cx.io.view.workers.iter().filter(|rank| **rank != me) {
+            cx.io.send(*rank, Message::new(STEP, cx.step, 0));
+        }
+        self.compare(cx)
+    }
+
+    /// A message of kind [`FIRST_KIND`] or above has arrived.
+    pub fn on_message(
+        &mut self,
+        cx: &mut Cx<'_>,
+        from: Rank,
+        message: Message,
+    ) -> Option<Recovered> {
+        if message.kind == STEP {
+            self.steps.insert(from, message.step);
+            return self.compare(cx);
+        }
+        let (step, total) = (message.step, message.count);
+        self.parts.insert(message.stage, message.into_values());
+        if !self.running || self.parts.len() < total as usize {
+            return None;
+        }
+        self.take_over(cx, step);
+        Some(Recovered::Entered)
+    }
+
+    /// The gradient that was being computed is here, so my parameters are too.
+    pub fn on_gradient(&mut self, cx: &mut Cx<'_>) {
+        self.hand_over(cx);
+    }
+
+    /// Whom it is waiting for.
+    pub fn awaiting(&self, others: &[Rank], out: &mut Vec<Awaited>) {
+        let missing = others.iter().filter(|rank| self.running && !self.steps.contains_key(rank));
+        out.extend(missing.map(|from| Awaited { from: *from, what: "its step after a loss" }));
+    }
+
+    fn compare(&mut self, cx: &mut Cx<'_>) -> Option<Recovered> {
+        if !self.running || self.steps.len() + 1 < cx.io.view.workers.len() {
+            return None;
+        }
+        let most = self.steps.values().copied().max().unwrap_or(cx.step).max(cx.step);
+        if cx.step < most {
+            return None;
+        }
+        let me = cx.io.rank;
+        if !self.steps.iter().any(|(rank, step)| *step == most && *rank < me) {
+            let behind = self.steps.iter().filter(|(_, step)| **step < most);
+            self.owed = behind.map(|(rank, _)| *rank).collect();
+        }
+        self.running = false;
+        if !cx.computing {
+            self.hand_over(cx);
+        }
+        Some(Recovered::Restart)
+    }
+
+    fn hand_over(&mut self, cx: &mut Cx<'_>) {
+        let owed = std::mem::take(&mut self.owed);
+        if owed.is_empty() {
+            return;
+        }
+        let mut parts = vec![cx.io.pool.copy(cx.params)];
+        parts.extend(cx.optimizer.vectors().into_iter().map(|vector| cx.io.pool.copy(vector)));
+        for rank in owed {
+            for (stage, part) in parts.iter().enumerate() {
+                let mut message = Message::new(STATE, cx.step, 0).with(part.clone());
+                message.stage = stage as u32;
+                message.count = parts.len() as u32;
+                cx.io.send(rank, message);
+            }
+        }
+    }
+
+    fn take_over(&mut self, cx: &mut Cx<'_>, step: u64) {
+        // Peers could only finish the step with all of my gradient, so I am not computing one.
+        assert!(!cx.computing, "a rank that is behind has handed its whole gradient over");
+        let mut parts = std::mem::take(&mut self.parts).into_values();
+        cx.params.copy_from_slice(&parts.next().expect("the parameters come first"));
+        for (vector, part) in cx.optimizer.vectors().into_iter().zip(parts) {
+            vector.copy_from_slice(&part);
+        }
+        cx.io.out.push(Effect::EnterAt(step));
+        self.running = false;
+    }
+}
