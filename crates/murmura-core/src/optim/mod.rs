@@ -1,6 +1,15 @@
-//! Optimizers and learning-rate schedules.
+//! Optimizers and learning-rate schedules: the tables. One file per optimizer.
+
+mod schedule;
+mod sgd;
 
 use std::ops::Range;
+
+use crate::names::nearest;
+use crate::params::{Key, Kind, ParamError, Params, Value};
+
+pub use schedule::{SCHEDULES, ScheduleEntry, find_schedule};
+pub use sgd::Sgd;
 
 /// Turns a gradient into a step, bucket by bucket.
 ///
@@ -29,3 +38,111 @@ pub struct At {
 
 /// The learning rate as a function of the step.
 pub type LearningRate = std::sync::Arc<dyn Fn(u64) -> f32 + Send + Sync>;
+
+/// One row of the table of optimizers.
+pub struct Entry {
+    /// The name that people type.
+    pub name: &'static str,
+    /// One line.
+    pub summary: &'static str,
+    /// Where it was published.
+    pub paper: &'static str,
+    /// Its own parameters, beside [`COMMON_KEYS`].
+    pub keys: &'static [Key],
+    /// Refuses parameters that are good one by one but not together.
+    pub check: fn(&Params) -> Result<(), ParamError>,
+    /// Makes it for a vector of this length.
+    pub build: fn(&Params, usize) -> Box<dyn Optimizer>,
+}
+
+/// What every optimizer takes. The run looks at these; optimizers do not.
+pub const COMMON_KEYS: &[Key] = &[
+    Key {
+        name: "lr",
+        kind: Kind::Real { default: 0.05, min: 0.0, max: 1e6 },
+        help: "learning rate, before the schedule",
+    },
+    Key {
+        name: "clip_norm",
+        kind: Kind::Real { default: 0.0, min: 0.0, max: f64::MAX },
+        help: "clip gradients to this global Euclidean norm; 0 switches it off",
+    },
+];
+
+/// All optimizers, by name.
+pub const OPTIMIZERS: &[Entry] = &[sgd::ENTRY];
+
+/// The row of this name, or the nearest name if there is one.
+pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {
+    let names = || OPTIMIZERS.iter().map(|entry| entry.name);
+    OPTIMIZERS.iter().find(|entry| entry.name == name).ok_or_else(|| nearest(name, names()))
+}
+
+impl Entry {
+    /// The keys of [`COMMON_KEYS`] and its own.
+    pub fn all_keys(&self) -> Vec<Key> {
+        [COMMON_KEYS, self.keys].concat()
+    }
+
+    /// Checks what was `given`, and fills in defaults.
+    pub fn params(
+        &self,
+        given: impl IntoIterator<Item = (String, Value)>,
+    ) -> Result<Params, ParamError> {
+        let params = Params::check(&self.all_keys(), given)?;
+        (self.check)(&params)?;
+        Ok(params)
+    }
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Entry({})", self.name)
+    }
+}
+
+fn refused(params: &Params, key: &str, problem: impl Into<String>) -> ParamError {
+    let value = params.iter().find(|(name, _)| *name == key).map(|(_, value)| value.to_string());
+    ParamError { key: key.into(), given: value.unwrap_or_default(), problem: problem.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(given: &[(&str, Value)]) -> String {
+        let entry = find("sgd").expect("in the table");
+        let given = given.iter().map(|(name, value)| (name.to_string(), value.clone()));
+        entry.params(given).expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn impossible_parameters_are_refused_with_a_reason() {
+        for bad in [-0.1, f64::NAN, f64::INFINITY] {
+            assert!(refusal(&[("lr", Value::Number(bad))]).contains("must be a number from 0"));
+        }
+        assert!(refusal(&[("momentum", Value::Number(1.5))]).contains("from 0 to 1"));
+        assert!(refusal(&[("weight_decay", Value::Number(-1.0))]).contains("from 0"));
+        assert!(refusal(&[("clip_norm", Value::Number(-1.0))]).contains("of at least 0"));
+        assert!(refusal(&[("momentun", Value::Number(0.9))]).contains("did you mean `momentum`?"));
+        assert_eq!(
+            refusal(&[("nesterov", Value::Flag(true))]),
+            "`nesterov` = true: needs `momentum` above 0"
+        );
+    }
+
+    #[test]
+    fn a_slip_in_the_name_is_recognised() {
+        assert_eq!(find("sdg").expect_err("unknown"), Some("sgd"));
+        assert_eq!(find("newton").expect_err("unknown"), None);
+    }
+
+    #[test]
+    fn rows_are_in_order_and_their_defaults_are_accepted() {
+        assert!(OPTIMIZERS.is_sorted_by_key(|entry| entry.name));
+        for entry in OPTIMIZERS {
+            let params = entry.params([]).expect("defaults are good");
+            (entry.build)(&params, 3);
+        }
+    }
+}

@@ -1,5 +1,10 @@
 //! Problems that the core can solve by itself: for tests, for fast simulation, for the default.
 
+pub mod dataset;
+pub mod logistic;
+pub mod partition;
+pub mod quadratic;
+
 use crate::layout::Tensor;
 
 /// A model with its data: where parameters start, who computes gradients, how good a model is.

@@ -1,0 +1,390 @@
+//! Quadratics, one per worker, for checking mathematics from outside:
+//! `f_i(x) = ½ Σ_k curvature[i][k]·(x_k − target[i][k])²`, and the loss is the mean of the `f_i`.
+
+use std::sync::Arc;
+
+use super::{Computed, Evaluation, GradientSource, Problem};
+use crate::random::Rng;
+use crate::vector::dispatch::{Level, kernel};
+
+/// What a quadratic problem is made of.
+#[derive(Clone, Debug, Default)]
+pub struct QuadraticOptions {
+    /// How many workers there are.
+    pub workers: usize,
+    /// Length of the vector; with it, a row of one number stands for that number repeated.
+    /// Without it, the rows say.
+    pub dimensions: Option<usize>,
+    /// One row per worker.
+    pub curvature: Vec<Vec<f64>>,
+    /// One row per worker.
+    pub target: Vec<Vec<f64>>,
+    /// Where all workers start; empty means 0.
+    pub start: Vec<f64>,
+    /// Standard deviation of the Gaussian noise on every entry of a gradient.
+    pub noise_std: f64,
+    /// Seeds the noise.
+    pub seed: u64,
+}
+
+/// Why a quadratic problem was refused.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum QuadraticError {
+    /// There must be one row per worker.
+    #[error("`{field}` has {given} rows; one per worker is needed, {workers} in all")]
+    Rows {
+        /// `curvature` or `target`.
+        field: &'static str,
+        /// Rows given.
+        given: usize,
+        /// Rows needed.
+        workers: usize,
+    },
+    /// A row is too short or too long.
+    #[error("`{field}` has {given} numbers; {expected}")]
+    Columns {
+        /// The field, and the row if there are several.
+        field: String,
+        /// Numbers given.
+        given: usize,
+        /// What is allowed.
+        expected: String,
+    },
+    /// Infinite or not a number.
+    #[error("`{field}` holds {given} at position {position}; only finite numbers are allowed")]
+    NotFinite {
+        /// The field, and the row if there are several.
+        field: String,
+        /// What stands there.
+        given: f64,
+        /// Where, from 0.
+        position: usize,
+    },
+    /// A negative or non-finite standard deviation.
+    #[error("`noise_std` = {given}: must be a number of at least 0")]
+    Noise {
+        /// What was given.
+        given: f64,
+    },
+    /// A vector without elements.
+    #[error("`dimensions` = 0: must be at least 1")]
+    Empty,
+}
+
+/// Quadratics, one per worker.
+#[derive(Debug)]
+pub struct Quadratic {
+    dimensions: usize,
+    workers: Arc<[Worker]>,
+    start: Row,
+    noise_std: f64,
+    seed: u64,
+}
+
+/// The function of one worker.
+#[derive(Clone, Debug)]
+struct Worker {
+    curvature: Row,
+    target: Row,
+}
+
+impl Quadratic {
+    /// Checks the options.
+    pub fn new(options: &QuadraticOptions) -> Result<Quadratic, QuadraticError> {
+        let by_rows = options.curvature.first().map_or(0, Vec::len);
+        let shape = Shape {
+            dimensions: options.dimensions.unwrap_or(by_rows),
+            repeats: options.dimensions.is_some(),
+            workers: options.workers,
+        };
+        let curvature = shape.rows("curvature", &options.curvature)?;
+        let target = shape.rows("target", &options.target)?;
+        if shape.dimensions == 0 {
+            return Err(QuadraticError::Empty);
+        }
+        if !(options.noise_std >= 0.0 && options.noise_std.is_finite()) {
+            return Err(QuadraticError::Noise { given: options.noise_std });
+        }
+        let start = match options.start.as_slice() {
+            [] => Row::Repeated(0.0),
+            start => shape.row("start".into(), start)?,
+        };
+        let pairs = curvature.into_iter().zip(target);
+        Ok(Quadratic {
+            dimensions: shape.dimensions,
+            workers: pairs.map(|(curvature, target)| Worker { curvature, target }).collect(),
+            start,
+            noise_std: options.noise_std,
+            seed: options.seed,
+        })
+    }
+}
+
+impl Problem for Quadratic {
+    fn dimensions(&self) -> usize {
+        self.dimensions
+    }
+
+    fn initial(&self) -> Vec<f32> {
+        match &self.start {
+            Row::Repeated(value) => vec![*value; self.dimensions],
+            Row::Full(values) => values.to_vec(),
+        }
+    }
+
+    fn source(&self, rank: usize) -> Box<dyn GradientSource> {
+        Box::new(Source {
+            worker: self.workers[rank].clone(),
+            dimensions: self.dimensions,
+            noise_std: self.noise_std,
+            noise: (self.seed, format!("quadratic.noise.{rank}")),
+        })
+    }
+
+    fn evaluate(&self, params: &[f32]) -> Evaluation {
+        let mut scratch = [0.0; BLOCK];
+        let mut loss = |worker: &Worker| {
+            let blocks = params.chunks(BLOCK).enumerate();
+            let of_block = |(index, x): (usize, &[f32])| {
+                worker.block(index * BLOCK, x, &mut scratch[..x.len()])
+            };
+            blocks.map(of_block).sum::<f64>()
+        };
+        let sum: f64 = self.workers.iter().map(&mut loss).sum();
+        Evaluation { loss: sum / self.workers.len() as f64, accuracy: None }
+    }
+}
+
+/// The gradient source of one worker.
+struct Source {
+    worker: Worker,
+    dimensions: usize,
+    noise_std: f64,
+    /// Seed and name of the noise's streams, one per step.
+    noise: (u64, String),
+}
+
+impl GradientSource for Source {
+    fn gradient(&mut self, step: u64, params: &[f32], grad: &mut [f32]) -> Computed {
+        assert_eq!((params.len(), grad.len()), (self.dimensions, self.dimensions), "lengths agree");
+        let blocks = params.chunks(BLOCK).zip(grad.chunks_mut(BLOCK)).enumerate();
+        let loss: f64 =
+            blocks.map(|(index, (x, grad))| self.worker.block(index * BLOCK, x, grad)).sum();
+        if self.noise_std > 0.0 {
+            let mut rng = Rng::new(self.noise.0, &self.noise.1, step);
+            for entry in grad {
+                *entry += (self.noise_std * rng.normal()) as f32;
+            }
+        }
+        Computed { loss: loss as f32, samples: 1 }
+    }
+
+    fn operations(&self) -> u64 {
+        let per_entry = if self.noise_std > 0.0 { 100 } else { 4 };
+        self.dimensions as u64 * per_entry
+    }
+}
+
+/// A block's worth of all inputs stays in the fastest cache.
+const BLOCK: usize = 1024;
+
+impl Worker {
+    /// Writes the gradient of the block at `offset` and returns the block's part of the loss.
+    fn block(&self, offset: usize, x: &[f32], grad: &mut [f32]) -> f64 {
+        let (mut curvature, mut target) = ([0.0; BLOCK], [0.0; BLOCK]);
+        let function = Block {
+            curvature: self.curvature.block(offset, &mut curvature[..x.len()]),
+            target: self.target.block(offset, &mut target[..x.len()]),
+        };
+        0.5 * gradient_of_block(Level::best(), function, x, grad)
+    }
+}
+
+/// A block of one worker's function.
+struct Block<'a> {
+    curvature: &'a [f32],
+    target: &'a [f32],
+}
+
+kernel! {
+    /// Returns twice the loss. Element k is summed by accumulator k mod 16, whatever the width.
+    fn gradient_of_block(function: Block<'_>, x: &[f32], grad: &mut [f32]) -> f64 {
+        let mut sums = [0.0; 16];
+        let rows = function.curvature.chunks(16).zip(function.target.chunks(16));
+        for ((x, grad), (c, t)) in x.chunks(16).zip(grad.chunks_mut(16)).zip(rows) {
+            let entries = x.iter().zip(grad).zip(c.iter().zip(t)).zip(&mut sums);
+            for (((x, grad), (c, t)), sum) in entries {
+                let distance = x - t;
+                *grad = c * distance;
+                *sum += f64::from(*c) * f64::from(distance) * f64::from(distance);
+            }
+        }
+        sums.iter().sum()
+    }
+}
+
+/// A row of numbers, not spelt out if it is one number repeated.
+#[derive(Clone, Debug)]
+enum Row {
+    Repeated(f32),
+    Full(Arc<[f32]>),
+}
+
+impl Row {
+    /// The entries from `offset` on; `scratch` has their number and is used if need be.
+    fn block<'a>(&'a self, offset: usize, scratch: &'a mut [f32]) -> &'a [f32] {
+        match self {
+            Row::Full(values) => &values[offset..offset + scratch.len()],
+            Row::Repeated(value) => {
+                scratch.fill(*value);
+                scratch
+            }
+        }
+    }
+}
+
+/// What rows are checked against.
+struct Shape {
+    dimensions: usize,
+    repeats: bool,
+    workers: usize,
+}
+
+impl Shape {
+    fn rows(&self, field: &'static str, rows: &[Vec<f64>]) -> Result<Vec<Row>, QuadraticError> {
+        if rows.len() != self.workers {
+            return Err(QuadraticError::Rows { field, given: rows.len(), workers: self.workers });
+        }
+        let named = rows.iter().enumerate();
+        named.map(|(index, row)| self.row(format!("{field}[{index}]"), row)).collect()
+    }
+
+    fn row(&self, field: String, row: &[f64]) -> Result<Row, QuadraticError> {
+        if let Some(position) = row.iter().position(|value| !value.is_finite()) {
+            return Err(QuadraticError::NotFinite { field, given: row[position], position });
+        }
+        match row {
+            [value] if self.repeats => Ok(Row::Repeated(*value as f32)),
+            _ if row.len() == self.dimensions => {
+                Ok(Row::Full(row.iter().map(|value| *value as f32).collect()))
+            }
+            _ => {
+                Err(QuadraticError::Columns { field, given: row.len(), expected: self.expected() })
+            }
+        }
+    }
+
+    fn expected(&self) -> String {
+        if self.repeats {
+            format!("1 or `dimensions` = {} are allowed", self.dimensions)
+        } else {
+            format!("{} are needed, as in `curvature[0]`", self.dimensions)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> QuadraticOptions {
+        QuadraticOptions {
+            workers: 2,
+            curvature: vec![vec![1.0, 2.0], vec![3.0, 0.5]],
+            target: vec![vec![1.0, -1.0], vec![0.0, 4.0]],
+            ..QuadraticOptions::default()
+        }
+    }
+
+    fn refusal(change: impl FnOnce(&mut QuadraticOptions)) -> String {
+        let mut options = options();
+        change(&mut options);
+        Quadratic::new(&options).expect_err("refused").to_string()
+    }
+
+    fn gradient(problem: &Quadratic, rank: usize, step: u64, x: &[f32]) -> (f32, Vec<f32>) {
+        let mut grad = vec![f32::NAN; x.len()];
+        let computed = problem.source(rank).gradient(step, x, &mut grad);
+        (computed.loss, grad)
+    }
+
+    #[test]
+    fn losses_and_gradients_are_those_worked_out_by_hand() {
+        let problem = Quadratic::new(&options()).expect("good options");
+        assert_eq!(problem.initial(), [0.0, 0.0]);
+        assert_eq!(gradient(&problem, 0, 0, &[3.0, 1.0]), (6.0, vec![2.0, 4.0]));
+        assert_eq!(gradient(&problem, 1, 0, &[3.0, 1.0]), (15.75, vec![9.0, -1.5]));
+        let evaluation = problem.evaluate(&[3.0, 1.0]);
+        assert_eq!((evaluation.loss, evaluation.accuracy), (10.875, None));
+    }
+
+    #[test]
+    fn a_repeated_number_is_the_row_spelt_out() {
+        let d = 2 * BLOCK + 7;
+        let repeated = |start: Vec<f64>, times: usize| QuadraticOptions {
+            workers: 1,
+            dimensions: Some(d),
+            curvature: vec![vec![1.7; times]],
+            target: vec![vec![0.3; times]],
+            start,
+            ..QuadraticOptions::default()
+        };
+        let short = Quadratic::new(&repeated(vec![2.0], 1)).expect("good options");
+        let long = Quadratic::new(&repeated(vec![2.0; d], d)).expect("good options");
+        let x = short.initial();
+        assert_eq!(x, long.initial());
+        assert_eq!(gradient(&short, 0, 0, &x), gradient(&long, 0, 0, &x));
+        assert_eq!(short.evaluate(&x), long.evaluate(&x));
+        let expected = 0.5 * 1.7 * 1.7f64.powi(2) * d as f64;
+        assert!((short.evaluate(&x).loss / expected - 1.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn noise_depends_on_seed_rank_and_step_alone() {
+        let with_seed = |seed| {
+            let options = QuadraticOptions { noise_std: 0.5, seed, ..options() };
+            Quadratic::new(&options).expect("good options")
+        };
+        let noise = |seed, rank, step| gradient(&with_seed(seed), rank, step, &[1.0, -1.0]).1;
+        assert_eq!(noise(1, 0, 3), noise(1, 0, 3));
+        assert_ne!(noise(1, 0, 3), noise(2, 0, 3));
+        assert_ne!(noise(1, 0, 3), noise(1, 0, 4));
+        let noise_of = |rank, clean: [f32; 2]| -> Vec<f32> {
+            noise(1, rank, 3).iter().zip(clean).map(|(noisy, clean)| noisy - clean).collect()
+        };
+        assert_ne!(noise_of(0, [0.0, 0.0]), noise_of(1, [3.0, -2.5]));
+        let draws: Vec<f32> = (0..5000).flat_map(|step| noise(1, 0, step)).collect();
+        let variance = draws.iter().map(|x| x * x).sum::<f32>() / draws.len() as f32;
+        assert!((variance - 0.25).abs() < 0.02, "{variance}");
+    }
+
+    #[test]
+    fn refusals_name_the_field_the_row_and_what_is_expected() {
+        assert_eq!(
+            refusal(|options| options.target.truncate(1)),
+            "`target` has 1 rows; one per worker is needed, 2 in all"
+        );
+        assert_eq!(
+            refusal(|options| options.target[1] = vec![1.0; 3]),
+            "`target[1]` has 3 numbers; 2 are needed, as in `curvature[0]`"
+        );
+        assert_eq!(
+            refusal(|options| options.dimensions = Some(5)),
+            "`curvature[0]` has 2 numbers; 1 or `dimensions` = 5 are allowed"
+        );
+        assert_eq!(
+            refusal(|options| options.start = vec![1.0]),
+            "`start` has 1 numbers; 2 are needed, as in `curvature[0]`"
+        );
+        assert_eq!(
+            refusal(|options| options.curvature[1][1] = f64::NAN),
+            "`curvature[1]` holds NaN at position 1; only finite numbers are allowed"
+        );
+        assert!(refusal(|options| options.noise_std = -1.0).contains("at least 0"));
+        assert!(refusal(|options| options.noise_std = f64::INFINITY).contains("at least 0"));
+        let empty = |options: &mut QuadraticOptions| {
+            (options.curvature, options.target) = (vec![vec![]; 2], vec![vec![]; 2]);
+        };
+        assert!(refusal(empty).contains("at least 1"));
+    }
+}
