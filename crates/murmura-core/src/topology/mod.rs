@@ -1,45 +1,278 @@
 //! Who mixes with whom, with what weights, at which step.
+//!
+//! [`TOPOLOGIES`] is the table; [`Entry::build`] makes a checked [`Schedule`] from a row and a
+//! [`Request`]; [`report()`] measures it and [`svg`] draws it; [`pairs()`] splits its workers into
+//! those that ask and those that answer.
 
-use std::sync::Arc;
+mod aer;
+mod complete;
+mod custom;
+mod exponential;
+mod hypercube;
+mod lattice;
+mod pairs;
+mod picture;
+mod random_matching;
+mod report;
+mod ring;
+mod schedule;
+mod spectrum;
+mod star;
+mod validate;
+mod weights;
 
-/// One round: for each worker the weights it puts on the vectors that come in, its own included,
-/// by index.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Round {
-    rows: Vec<Vec<(usize, f64)>>,
+#[cfg(test)]
+mod tests;
+
+use crate::names::nearest;
+use crate::params::{Key, Params};
+
+pub use pairs::{Pairs, pairs};
+pub use picture::svg;
+pub use report::{Report, RoundReport, report};
+pub use schedule::{Round, Schedule, Shape};
+pub use validate::{Flaw, validate};
+
+/// One row of the table.
+pub struct Entry {
+    /// The name that people type.
+    pub name: &'static str,
+    /// One line, with the generalisation to other numbers of workers where there is one.
+    pub summary: &'static str,
+    /// Where it was published.
+    pub paper: &'static str,
+    /// Its parameters.
+    pub keys: &'static [Key],
+    /// What holds for every number of workers above two; `None` where a file decides.
+    pub facts: Option<Facts>,
+    /// Makes the rounds; [`Entry::build`] also checks them.
+    make: fn(&Request) -> Result<Schedule, TopologyError>,
 }
 
-impl Round {
-    /// From rows `i -> [(j, W_ij)]`, each sorted by `j`.
-    pub fn new(rows: Vec<Vec<(usize, f64)>>) -> Round {
-        Round { rows }
-    }
+/// What is true of a topology whatever its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Every round is the same.
+    pub is_static: bool,
+    /// `W_ij = W_ji` in every round.
+    pub is_symmetric: bool,
+    /// Somebody sends to a worker that does not send back in the same round.
+    pub is_directed: bool,
+}
 
-    /// Row `i` lists `(j, W_ij)` for every `W_ij ≠ 0`, by `j`.
-    pub fn rows(&self) -> &[Vec<(usize, f64)>] {
-        &self.rows
+/// What a topology is made for.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The host of each worker; as many as there are workers.
+    pub hosts: &'a [u32],
+    /// The run's seed.
+    pub seed: u64,
+    /// The row's parameters, checked.
+    pub params: &'a Params,
+    /// The contents of the file of a `custom` topology.
+    pub text: Option<&'a str>,
+}
+
+/// Why a topology cannot be made.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum TopologyError {
+    /// There is nobody to connect.
+    #[error("`{topology}` needs at least one worker")]
+    NoWorkers {
+        /// The topology.
+        topology: &'static str,
+    },
+    /// It does not exist for this number of workers.
+    #[error("`{topology}` needs {needs}: {workers} workers do not work, {works} do")]
+    Workers {
+        /// The topology.
+        topology: &'static str,
+        /// What it asks for.
+        needs: &'static str,
+        /// How many there are.
+        workers: usize,
+        /// The nearest numbers that work.
+        works: String,
+    },
+    /// It does not exist for workers placed like this.
+    #[error("`{topology}` {problem}")]
+    Hosts {
+        /// The topology.
+        topology: &'static str,
+        /// What is wrong, and what would work.
+        problem: String,
+    },
+    /// No file was given.
+    #[error("`custom` needs `file`: a text file with one edge `i j [weight]` a line, or a matrix")]
+    NoFile,
+    /// The file cannot be understood.
+    #[error("line {line} of the topology file: {problem}")]
+    File {
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong, and what is allowed.
+        problem: String,
+    },
+    /// The weights do not keep the mean, or do not connect the workers.
+    #[error("`{topology}`: {flaw}")]
+    Flaw {
+        /// The topology.
+        topology: &'static str,
+        /// What is wrong, and where.
+        flaw: Flaw,
+    },
+}
+
+impl Entry {
+    /// The rounds for these workers, checked.
+    pub fn build(&self, request: &Request) -> Result<Schedule, TopologyError> {
+        if request.hosts.is_empty() {
+            return Err(TopologyError::NoWorkers { topology: self.name });
+        }
+        let schedule = (self.make)(request)?.named(self.name);
+        validate(&schedule).map_err(|flaw| TopologyError::Flaw { topology: self.name, flaw })?;
+        Ok(schedule)
     }
 }
 
-/// The rounds of a topology: a pure function of the step, so that all workers agree.
-#[derive(Debug)]
-pub struct Schedule {
-    rounds: Vec<Arc<Round>>,
-}
-
-impl Schedule {
-    /// Round `step mod rounds.len()` holds at `step`.
-    pub fn periodic(rounds: Vec<Round>) -> Schedule {
-        Schedule { rounds: rounds.into_iter().map(Arc::new).collect() }
-    }
-
-    /// The round of this step.
-    pub fn round(&self, step: u64) -> Arc<Round> {
-        Arc::clone(&self.rounds[(step % self.rounds.len() as u64) as usize])
-    }
-
-    /// After how many steps the rounds repeat; `None` if they are drawn at random.
-    pub fn period(&self) -> Option<usize> {
-        Some(self.rounds.len())
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Entry({})", self.name)
     }
 }
+
+/// The row of this name, or the nearest name if there is one.
+pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {
+    let names = || TOPOLOGIES.iter().map(|entry| entry.name);
+    TOPOLOGIES.iter().find(|entry| entry.name == name).ok_or_else(|| nearest(name, names()))
+}
+
+/// All topologies, by name.
+pub const TOPOLOGIES: &[Entry] = &[
+    Entry {
+        name: "aer",
+        summary: "alternating exponential ring: averages within hosts and across pairs of hosts, \
+                  in turn; a power of two hosts, equally many workers on each",
+        paper: "Decent-DP, Wang et al., ICLR 2025",
+        keys: &[],
+        facts: VARYING,
+        make: aer::aer,
+    },
+    Entry {
+        name: "bipartite-exponential",
+        summary: "undirected, offsets 1 and 1 + 2^k: even workers meet odd ones only; \
+                  an even number of workers",
+        paper: "AD-PSGD, arXiv:1710.06952; offsets as in the code of arXiv:1811.10792",
+        keys: &[],
+        facts: STATIC,
+        make: exponential::bipartite,
+    },
+    Entry {
+        name: "complete",
+        summary: "everyone with everyone: the exact mean in every round",
+        paper: "the limit that all others are measured against",
+        keys: &[],
+        facts: STATIC,
+        make: complete::complete,
+    },
+    Entry {
+        name: "custom",
+        summary: "edges or weights from a text file, one round or several",
+        paper: "your own",
+        keys: custom::KEYS,
+        facts: None,
+        make: custom::custom,
+    },
+    Entry {
+        name: "exponential",
+        summary: "directed, to the workers 1, 2, 4, 8, … further on",
+        paper: "Ying et al. 2021, arXiv:2110.13363",
+        keys: &[],
+        facts: Some(Facts { is_static: true, is_symmetric: false, is_directed: true }),
+        make: exponential::all_hops,
+    },
+    Entry {
+        name: "grid",
+        summary: "rows × columns without wrap-around, the closest pair of factors; \
+                  a prime number gives a path",
+        paper: "Metropolis weights, Xiao and Boyd 2004",
+        keys: &[],
+        facts: STATIC,
+        make: lattice::grid,
+    },
+    Entry {
+        name: "hypercube",
+        summary: "workers whose numbers differ in one bit; \
+                  any number of workers (Metropolis weights where corners are missing)",
+        paper: "Ying et al. 2021, arXiv:2110.13363",
+        keys: &[],
+        facts: STATIC,
+        make: hypercube::all_bits,
+    },
+    Entry {
+        name: "one-peer-exponential",
+        summary: "directed, one hop of 1, 2, 4, … a round, in turn; \
+                  the exact mean after each period if the number of workers is a power of two",
+        paper: "SGP, Assran et al. 2019, arXiv:1811.10792; Ying et al. 2021, arXiv:2110.13363",
+        keys: &[],
+        facts: Some(Facts { is_static: false, is_symmetric: false, is_directed: true }),
+        make: exponential::one_hop,
+    },
+    Entry {
+        name: "one-peer-hypercube",
+        summary: "pairs whose numbers differ in one bit, bit after bit; \
+                  a worker whose partner does not exist rests",
+        paper: "Decent-DP (`one-peer-exp`), Wang et al., ICLR 2025",
+        keys: &[],
+        facts: VARYING,
+        make: hypercube::one_bit,
+    },
+    Entry {
+        name: "one-peer-ring",
+        summary: "pairs on a ring, with the left and the right neighbour in turn; \
+                  an odd number leaves one worker out, each once a period",
+        paper: "Decent-DP (`ring`), Wang et al., ICLR 2025",
+        keys: &[],
+        facts: VARYING,
+        make: ring::one_peer,
+    },
+    Entry {
+        name: "random-matching",
+        summary: "random pairs, drawn anew each round from the seed; \
+                  an odd number leaves one random worker out",
+        paper: "Boyd et al. 2006, randomized gossip",
+        keys: &[],
+        facts: VARYING,
+        make: random_matching::random_matching,
+    },
+    Entry {
+        name: "ring",
+        summary: "the left and the right neighbour, a third each",
+        paper: "D-PSGD, Lian et al. 2017, arXiv:1705.09056",
+        keys: &[],
+        facts: STATIC,
+        make: ring::ring,
+    },
+    Entry {
+        name: "star",
+        summary: "worker 0 in the middle, everyone else only with it",
+        paper: "Metropolis weights, Xiao and Boyd 2004",
+        keys: &[],
+        facts: STATIC,
+        make: star::star,
+    },
+    Entry {
+        name: "torus",
+        summary: "rows × columns with wrap-around, the closest pair of factors, a fifth each; \
+                  Metropolis weights if a side is shorter than 3",
+        paper: "Ying et al. 2021, arXiv:2110.13363",
+        keys: &[],
+        facts: STATIC,
+        make: lattice::torus,
+    },
+];
+
+const STATIC: Option<Facts> =
+    Some(Facts { is_static: true, is_symmetric: true, is_directed: false });
+const VARYING: Option<Facts> =
+    Some(Facts { is_static: false, is_symmetric: true, is_directed: false });

@@ -1,0 +1,296 @@
+//! A topology as an SVG picture: one panel, or one for each round of the period.
+
+use std::f64::consts::{FRAC_PI_2, TAU};
+use std::fmt::Write;
+
+use super::{Report, Round, Schedule, Shape};
+
+/// Panels at most; a longer period is cut off.
+const PANELS: u64 = 8;
+/// A panel with more edges than this shows those of worker 0 only.
+const EDGES: usize = 4000;
+/// Space above the panels, for the title.
+const HEAD: f64 = 74.0;
+/// Space around everything.
+const MARGIN: f64 = 20.0;
+
+const INK: &str = "#1e293b";
+const PALE: &str = "#64748b";
+const NEAR: &str = "#3b82f6";
+const FAR: &str = "#f97316";
+const RESTING: &str = "#cbd5e1";
+
+/// Draws a topology; `report` is what [`super::report()`] says of it.
+pub fn svg(schedule: &Schedule, report: &Report) -> String {
+    let panels = match schedule.period() {
+        Some(period) => (period as u64).min(PANELS),
+        None => PANELS,
+    };
+    let side = if panels == 1 { 440.0 } else { 250.0 };
+    let plan = Plan::new(schedule, side);
+    let columns = if panels <= 4 { panels } else { panels.div_ceil(2) };
+    let caption = if panels == 1 { 0.0 } else { 24.0 };
+    let width = (columns as f64 * side).max(440.0) + 2.0 * MARGIN;
+    let height = HEAD + panels.div_ceil(columns) as f64 * (plan.height + caption) + MARGIN;
+    let mut out = head(width, height, schedule, report);
+    for step in 0..panels {
+        let left = (width - columns as f64 * side) / 2.0 + (step % columns) as f64 * side;
+        let top = HEAD + (step / columns) as f64 * (plan.height + caption);
+        let _ = write!(out, "<g transform=\"translate({left:.1} {top:.1})\">");
+        plan.panel(&mut out, &schedule.round(step));
+        if panels > 1 {
+            let (x, y) = (side / 2.0, plan.height + 8.0);
+            text(&mut out, (x, y), &format!("round {step}"), (12.0, PALE, "400"));
+        }
+        out.push_str("</g>\n");
+    }
+    out.push_str("</svg>\n");
+    out
+}
+
+fn head(width: f64, height: f64, schedule: &Schedule, report: &Report) -> String {
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" \
+         width=\"{width:.0}\" height=\"{height:.0}\" \
+         font-family=\"system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif\" text-anchor=\"middle\">\n\
+         <rect x=\"0.5\" y=\"0.5\" width=\"{:.0}\" height=\"{:.0}\" rx=\"12\" fill=\"#ffffff\" \
+         stroke=\"#e2e8f0\"/>\n",
+        width - 1.0,
+        height - 1.0
+    );
+    for (id, colour) in [("near", NEAR), ("far", FAR)] {
+        let _ = writeln!(
+            out,
+            "<marker id=\"{id}\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"8\" \
+             markerHeight=\"8\" markerUnits=\"userSpaceOnUse\" orient=\"auto\">\
+             <path d=\"M0 1 L7 4 L0 7 z\" fill=\"{colour}\"/></marker>"
+        );
+    }
+    text(&mut out, (width / 2.0, 34.0), schedule.name(), (20.0, INK, "600"));
+    text(&mut out, (width / 2.0, 56.0), &subtitle(report), (13.0, PALE, "400"));
+    out
+}
+
+fn subtitle(report: &Report) -> String {
+    let noun = if report.workers == 1 { "worker" } else { "workers" };
+    let speed = match (report.period, report.mean_square) {
+        (Some(1), _) => format!("ρ = {}", short(report.rho)),
+        (Some(period), _) => {
+            let product = short(report.period_rho.unwrap_or(1.0));
+            let shown = if period as u64 > PANELS { ", the first 8 shown" } else { "" };
+            format!("period {period}{shown} · ρ of a period = {product}")
+        }
+        (None, mean_square) => {
+            let factor = short(mean_square.unwrap_or(1.0));
+            format!("drawn at random, 8 rounds shown · mean-square contraction {factor}")
+        }
+    };
+    format!("{} {noun} · {speed}", report.workers)
+}
+
+/// Four digits, no trailing zeros.
+fn short(number: f64) -> String {
+    let digits = format!("{number:.4}");
+    digits.trim_end_matches('0').trim_end_matches('.').to_string()
+}
+
+/// Text whose middle is at `at`, with its `(size, colour, weight)`.
+fn text(out: &mut String, at: (f64, f64), words: &str, (size, colour, weight): (f64, &str, &str)) {
+    let _ = writeln!(
+        out,
+        "<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"{size:.1}\" fill=\"{colour}\" \
+         font-weight=\"{weight}\">{words}</text>",
+        at.0, at.1
+    );
+}
+
+/// Where the workers of a panel stand.
+struct Plan {
+    places: Vec<(f64, f64)>,
+    /// The radius of a worker.
+    dot: f64,
+    /// Discs behind the workers of a host: centre and radius.
+    discs: Vec<(f64, f64, f64)>,
+    /// The host of each worker, where the picture shows hosts.
+    hosts: Vec<u32>,
+    /// Workers in a row of a lattice, and the distance between them.
+    lattice: Option<(usize, f64)>,
+    side: f64,
+    height: f64,
+}
+
+impl Plan {
+    fn new(schedule: &Schedule, side: f64) -> Plan {
+        let n = schedule.workers();
+        match schedule.shape() {
+            Shape::Hub => Plan::hub(n, side),
+            // A long path or ring is too thin in one row.
+            Shape::Lattice { columns } if n > *columns || n <= 16 => Plan::rows(n, *columns, side),
+            Shape::Hosts(hosts) => Plan::hosts(hosts, side),
+            Shape::Circle | Shape::Lattice { .. } => Plan::circle(n, side),
+        }
+    }
+
+    fn square(places: Vec<(f64, f64)>, spacing: f64, side: f64) -> Plan {
+        let dot = (0.34 * spacing).clamp(1.5, side / 27.0);
+        let (discs, hosts) = (Vec::new(), Vec::new());
+        Plan { places, dot, discs, hosts, lattice: None, side, height: side }
+    }
+
+    fn circle(n: usize, side: f64) -> Plan {
+        let radius = if n == 1 { 0.0 } else { 0.41 * side };
+        let places = around((side / 2.0, side / 2.0), radius, n).collect();
+        Plan::square(places, spacing(radius, n), side)
+    }
+
+    fn hub(n: usize, side: f64) -> Plan {
+        let centre = (side / 2.0, side / 2.0);
+        let places = std::iter::once(centre).chain(around(centre, 0.41 * side, n - 1)).collect();
+        Plan::square(places, spacing(0.41 * side, n - 1), side)
+    }
+
+    fn rows(n: usize, columns: usize, side: f64) -> Plan {
+        let rows = n / columns;
+        let cell = (side / (columns as f64 + 0.6)).min(80.0);
+        let left = (side - (columns - 1) as f64 * cell) / 2.0;
+        let place =
+            |i: usize| (left + (i % columns) as f64 * cell, (0.75 + (i / columns) as f64) * cell);
+        let mut plan = Plan::square((0..n).map(place).collect(), cell, side);
+        plan.height = (rows as f64 + 0.5) * cell;
+        plan.lattice = Some((columns, cell));
+        plan
+    }
+
+    fn hosts(hosts: &[u32], side: f64) -> Plan {
+        let mut numbers = hosts.to_vec();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let radius = if numbers.len() == 1 { 0.0 } else { 0.33 * side };
+        let disc = (0.42 * spacing(radius, numbers.len())).min(0.165 * side);
+        let mut places = vec![(0.0, 0.0); hosts.len()];
+        let mut gap = disc;
+        let mut discs = Vec::new();
+        for (number, centre) in
+            numbers.iter().zip(around((side / 2.0, side / 2.0), radius, numbers.len()))
+        {
+            let members: Vec<usize> = (0..hosts.len()).filter(|i| hosts[*i] == *number).collect();
+            let ring = if members.len() == 1 { 0.0 } else { 0.64 * disc };
+            gap = spacing(ring, members.len()).min(gap);
+            for (member, place) in members.iter().zip(around(centre, ring, members.len())) {
+                places[*member] = place;
+            }
+            discs.push((centre.0, centre.1, disc));
+        }
+        let dot = (0.36 * gap).min(0.3 * disc).max(1.5);
+        Plan { dot, discs, hosts: hosts.to_vec(), ..Plan::square(places, gap, side) }
+    }
+
+    fn panel(&self, out: &mut String, round: &Round) {
+        for (x, y, radius) in &self.discs {
+            let _ = writeln!(
+                out,
+                "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius:.1}\" fill=\"#f1f5f9\" \
+                 stroke=\"#e2e8f0\"/>"
+            );
+        }
+        let is_directed = round.is_directed();
+        let drawn = |edge: &(usize, usize)| is_directed || edge.0 < edge.1;
+        let mut edges: Vec<(usize, usize)> = round.edges().filter(drawn).collect();
+        if edges.len() > EDGES {
+            edges.retain(|(from, to)| *from == 0 || *to == 0);
+            let words = "too many edges: those of worker 0";
+            text(out, (self.side / 2.0, 4.0), words, (11.0, PALE, "400"));
+        }
+        let opacity = if edges.len() > 150 { 0.4 } else { 0.75 };
+        let _ = writeln!(
+            out,
+            "<g fill=\"none\" stroke-width=\"{:.1}\" stroke-opacity=\"{opacity}\">",
+            (self.dot / 7.0).clamp(0.4, 2.0)
+        );
+        edges.iter().for_each(|edge| self.edge(out, *edge, is_directed));
+        out.push_str("</g>\n");
+        (0..self.places.len()).for_each(|i| self.worker(out, i, round));
+    }
+
+    fn edge(&self, out: &mut String, (from, to): (usize, usize), is_directed: bool) {
+        let crosses = !self.hosts.is_empty() && self.hosts[from] != self.hosts[to];
+        let (colour, id) = if crosses { (FAR, "far") } else { (NEAR, "near") };
+        let marker =
+            if is_directed { format!(" marker-end=\"url(#{id})\"") } else { String::new() };
+        let (start, end) = (self.places[from], self.places[to]);
+        let path = match self.lattice {
+            Some((columns, cell)) if wraps(from, to, columns) => {
+                // Out of the way of the workers between the two ends.
+                let bend = if from / columns == to / columns { (0.0, -cell) } else { (-cell, 0.0) };
+                let middle = ((start.0 + end.0) / 2.0 + bend.0, (start.1 + end.1) / 2.0 + bend.1);
+                format!("Q{:.1} {:.1} {:.1} {:.1}", middle.0, middle.1, end.0, end.1)
+            }
+            _ => {
+                let (x, y) = short_of(start, end, if is_directed { self.dot + 1.0 } else { 0.0 });
+                format!("L{x:.1} {y:.1}")
+            }
+        };
+        let _ = writeln!(
+            out,
+            "<path d=\"M{:.1} {:.1} {path}\" stroke=\"{colour}\"{marker}/>",
+            start.0, start.1
+        );
+    }
+
+    fn worker(&self, out: &mut String, i: usize, round: &Round) {
+        let (x, y) = self.places[i];
+        let rests = round.workers() > 1 && round.rows()[i].len() == 1;
+        let fill = if rests { RESTING } else { INK };
+        let _ = writeln!(
+            out,
+            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{:.1}\" fill=\"{fill}\"/>",
+            self.dot
+        );
+        let colour = if rests { INK } else { "#ffffff" };
+        let size = self.dot * if self.places.len() > 100 { 0.8 } else { 1.0 };
+        if self.dot >= 5.5 {
+            text(out, (x, y + 0.36 * size), &i.to_string(), (size, colour, "500"));
+        } else {
+            self.label_outside(out, i);
+        }
+    }
+
+    /// The number beside a worker that is too small to hold it; not all if they would overlap.
+    fn label_outside(&self, out: &mut String, i: usize) {
+        let stride = (4.5 / self.dot).ceil() as usize;
+        if self.lattice.is_some() || !self.discs.is_empty() || !i.is_multiple_of(stride) {
+            return;
+        }
+        let centre = self.side / 2.0;
+        let (dx, dy) = (self.places[i].0 - centre, self.places[i].1 - centre);
+        let reach = 1.0 + (self.dot + 9.0) / dx.hypot(dy).max(1.0);
+        let at = (centre + dx * reach, centre + dy * reach + 3.0);
+        text(out, at, &i.to_string(), (8.0, PALE, "400"));
+    }
+}
+
+/// `n` places on a circle, clockwise from the top.
+fn around(centre: (f64, f64), radius: f64, n: usize) -> impl Iterator<Item = (f64, f64)> {
+    (0..n).map(move |i| {
+        let (sin, cos) = (TAU * i as f64 / n as f64 - FRAC_PI_2).sin_cos();
+        (centre.0 + radius * cos, centre.1 + radius * sin)
+    })
+}
+
+/// The distance between neighbours of [`around`]; the diameter if there are none.
+fn spacing(radius: f64, n: usize) -> f64 {
+    if n <= 1 { 100.0 } else { 2.0 * radius * (TAU / 2.0 / n as f64).sin() }
+}
+
+/// Whether the edge of a lattice goes around its border.
+fn wraps(from: usize, to: usize, columns: usize) -> bool {
+    let apart = from.abs_diff(to);
+    if from / columns == to / columns { apart > 1 } else { apart > columns }
+}
+
+/// The point `gap` before `end` on the way from `start`.
+fn short_of(start: (f64, f64), end: (f64, f64), gap: f64) -> (f64, f64) {
+    let (dx, dy) = (end.0 - start.0, end.1 - start.1);
+    let share = 1.0 - gap / dx.hypot(dy).max(gap);
+    (start.0 + dx * share, start.1 + dy * share)
+}

@@ -1,0 +1,28 @@
+//! The ring with both neighbours at once, and the ring in pairs.
+
+use super::weights::{graph, groups, metropolis};
+use super::{Request, Schedule, TopologyError};
+
+/// A third each to oneself, left and right; halves if there are only two workers.
+pub(super) fn ring(request: &Request) -> Result<Schedule, TopologyError> {
+    let n = request.hosts.len();
+    Ok(Schedule::fixed(metropolis(&graph(n, (0..n).map(|i| (i, (i + 1) % n))))))
+}
+
+/// Round `t` pairs `(t, t+1), (t+2, t+3), …` around the ring.
+///
+/// For even n that is Decent-DP's ring, of period 2. For odd n worker `t − 1` is left out of
+/// round `t`; after n rounds everyone was left out once.
+pub(super) fn one_peer(request: &Request) -> Result<Schedule, TopologyError> {
+    let n = request.hosts.len();
+    let period = match n {
+        1 | 2 => 1,
+        n if n % 2 == 0 => 2,
+        n => n,
+    };
+    let round = |t: usize| {
+        let pair = |k: usize| vec![(t + 2 * k) % n, (t + 2 * k + 1) % n];
+        groups(n, &(0..n / 2).map(pair).collect::<Vec<_>>())
+    };
+    Ok(Schedule::periodic((0..period).map(round).collect()))
+}
