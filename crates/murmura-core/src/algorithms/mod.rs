@@ -1,5 +1,6 @@
 //! The table of algorithms. One file each; a row here is all that the rest of murmura knows.
 
+mod ad_psgd;
 mod aladdin;
 mod allreduce;
 mod asp;
@@ -46,7 +47,7 @@ impl std::fmt::Debug for Entry {
 
 /// All algorithms, by name.
 pub const ALGORITHMS: &[Entry] =
-    &[aladdin::ENTRY, allreduce::ENTRY, asp::ENTRY, d_psgd::ENTRY, sync_ps::ENTRY];
+    &[ad_psgd::ENTRY, aladdin::ENTRY, allreduce::ENTRY, asp::ENTRY, d_psgd::ENTRY, sync_ps::ENTRY];
 
 /// The row of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {

@@ -130,7 +130,8 @@ impl Server {
             cx.io.work(range.len() * 4);
             vector::axpy(rate, &message.into_values(), &mut self.pending[range]);
         }
-        if triggers {
+        // While anchors are missing, x̃ is about to be replaced: nothing may move into it.
+        if triggers && self.pieces[b].anchoring.is_none() {
             self.update(cx, b);
             self.pieces[b].counts.insert(from, 0);
             self.send_model(cx, b, &[from]);

@@ -1,0 +1,212 @@
+//! AD-PSGD: asynchronous decentralized parallel SGD (Lian et al. 2018; Zhang et al.'s note).
+//!
+//! ```text
+//! upon bucket b of g (taken at a copy of x_i, some averages ago):   x_i ← x_i − η·Opt(g[b])
+//! active i, when its gradient is applied and no exchange is open:
+//!         j = random passive neighbour;  send x_i to j;  remember what was sent as s
+//! passive j, upon x_i from i:           send x_j to i;  x_j ← x_j + ½(x_i − x_j)
+//! active i, upon x_j from j:            x_i ← x_i + ½(x_j − s)
+//! upon a lost j, active i:              keep x_i; the exchange is closed
+//! ```
+//! The difference form lets gradients land between request and answer: the result equals
+//! "average, then apply", the mean is kept by every exchange, and nobody ever waits. Only active
+//! workers ask, and only passive ones, so there is no cycle to deadlock in.
+
+use super::Entry;
+use crate::contract::{Algorithm, Budget, Cx, Deploy, Fact, Facts, Mode, Need, Place};
+use crate::message::{Message, Rank};
+use crate::params::{Key, Kind, Params};
+use crate::payload::Payload;
+use crate::state::Visitor;
+use crate::topology;
+use crate::vector;
+use crate::view::View;
+
+/// The row of the table.
+pub const ENTRY: Entry = Entry {
+    name: "ad-psgd",
+    summary: "after a gradient, average with one random neighbour; nobody waits",
+    paper: "Lian et al. 2018, arXiv:1710.06952",
+    sends: "per exchange, the model to one random neighbour and its model back",
+    lost_peer: "open exchanges with it are closed; a half-finished one shifts the mean once",
+    keys: &[Key {
+        name: "averages",
+        kind: Kind::Whole { default: 1, min: 1, max: 1 << 16 },
+        help: "exchanges that an active worker starts per gradient, one after another",
+    }],
+    check: |_| Ok(()),
+    facts: |_| Facts {
+        synchronous: false,
+        snapshot: true,
+        servers: false,
+        deploy: Deploy::Workers,
+        budget: Budget::TotalGradients,
+        topology: Need::Pairs,
+        optimizer: Place::Workers,
+        clips_itself: false,
+        keeps_mean: true,
+        waits_for_peers: false,
+    },
+    worker: |params| Box::new(AdPsgd::new(params)),
+    server: None,
+};
+
+const REQUEST: u8 = 1;
+const ANSWER: u8 = 2;
+
+/// One worker.
+struct AdPsgd {
+    averages: u64,
+    /// Passive neighbours; empty for a passive worker.
+    partners: Vec<Rank>,
+    /// Buckets whose gradient is not applied yet.
+    left: usize,
+    /// Exchanges that may still be started for the last gradient.
+    allowed: u64,
+    /// The number of the last exchange that I started.
+    seq: u64,
+    open: Option<Exchange>,
+}
+
+/// An exchange that waits for answers.
+#[derive(Debug)]
+struct Exchange {
+    peer: Rank,
+    /// What was sent, per bucket; taken when the answer is here.
+    sent: Vec<Option<Payload>>,
+}
+
+impl AdPsgd {
+    fn new(params: &Params) -> AdPsgd {
+        AdPsgd {
+            averages: params.whole("averages"),
+            partners: Vec::new(),
+            left: 0,
+            allowed: 0,
+            seq: 0,
+            open: None,
+        }
+    }
+
+    fn find_partners(&mut self, cx: &Cx<'_>) {
+        let Some((members, schedule)) = cx.io.view.topology(u64::MAX) else { return };
+        let place = members.binary_search(&cx.io.rank).expect("a member of the topology");
+        let pairs = topology::pairs(schedule);
+        let partners = pairs.partners[place].iter().filter(|_| pairs.active[place]);
+        self.partners = partners.map(|j| members[*j]).collect();
+    }
+
+    fn ask(&mut self, cx: &mut Cx<'_>) {
+        if self.open.is_some() || self.allowed == 0 || self.partners.is_empty() {
+            return;
+        }
+        self.allowed -= 1;
+        self.seq += 1;
+        let peer = self.partners[cx.io.rng.below(self.partners.len() as u64) as usize];
+        let mut sent = Vec::with_capacity(cx.layout.buckets.len());
+        for b in 0..cx.layout.buckets.len() {
+            let values = cx.params_payload(b);
+            let mut message = Message::new(REQUEST, cx.step, b).with(values.clone());
+            message.seq = self.seq;
+            cx.io.send(peer, message);
+            sent.push(Some(values));
+        }
+        self.open = Some(Exchange { peer, sent });
+    }
+
+    fn answer(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+        let b = message.bucket as usize;
+        let mut answer = Message::new(ANSWER, message.step, b).with(cx.params_payload(b));
+        answer.seq = message.seq;
+        cx.io.send(from, answer);
+        vector::lerp(0.5, &message.into_values(), &mut cx.params[cx.layout.range(b)]);
+    }
+
+    fn absorb(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+        let (b, seq) = (message.bucket as usize, message.seq);
+        let Some(exchange) = &mut self.open else { return };
+        if exchange.peer != from || seq != self.seq {
+            return;
+        }
+        let Some(sent) = exchange.sent[b].take() else { return };
+        let theirs = message.into_values();
+        vector::add_difference(0.5, &theirs, &sent, &mut cx.params[cx.layout.range(b)]);
+        if exchange.sent.iter().all(Option::is_none) {
+            self.open = None;
+            self.ask(cx);
+        }
+    }
+}
+
+impl Algorithm for AdPsgd {
+    fn on_start(&mut self, cx: &mut Cx<'_>) {
+        self.find_partners(cx);
+    }
+
+    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+        if b == 0 {
+            self.left = cx.layout.buckets.len();
+        }
+        cx.optimize(b, Mode::Displace);
+    }
+
+    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+        let range = cx.range(b);
+        vector::axpy(-1.0, &cx.grad[range.clone()], &mut cx.params[range]);
+        self.left -= 1;
+        if self.left == 0 {
+            self.allowed = self.averages;
+            self.ask(cx);
+        }
+    }
+
+    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+        match message.kind {
+            REQUEST => self.answer(cx, from, message),
+            _ => self.absorb(cx, from, message),
+        }
+    }
+
+    fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
+        self.find_partners(cx);
+        if self.open.as_ref().is_some_and(|exchange| !cx.io.view.is_alive(exchange.peer)) {
+            self.open = None;
+            cx.io.measure(Fact::HalfExchange);
+            self.ask(cx);
+        }
+    }
+
+    fn on_drain(&mut self, _cx: &mut Cx<'_>) {
+        self.allowed = 0;
+    }
+
+    fn is_ready(&self) -> bool {
+        self.left == 0
+    }
+
+    fn is_drained(&self) -> bool {
+        self.open.is_none()
+    }
+
+    fn awaiting(&self, out: &mut Vec<crate::contract::Awaited>) {
+        if let Some(exchange) = &self.open {
+            out.push(crate::contract::Awaited { from: exchange.peer, what: "its model" });
+        }
+    }
+
+    fn state(&mut self, visitor: &mut dyn Visitor) {
+        visitor.number("seq", &mut self.seq);
+        visitor.number("allowed", &mut self.allowed);
+        let mut peer = self.open.as_ref().map_or(u64::MAX, |exchange| u64::from(exchange.peer.0));
+        visitor.number("peer", &mut peer);
+        if let Some(exchange) = &mut self.open {
+            for (b, sent) in exchange.sent.iter_mut().enumerate() {
+                visitor.payload(&format!("sent.{b}"), sent);
+            }
+        }
+    }
+
+    fn spans_views(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,136 @@
+//! Synchronous algorithms that lose a worker at any moment, and a second one soon after.
+
+mod support;
+
+use murmura_core::random::Rng;
+use support::{Case, Lab};
+
+/// Loses two of five workers in any order of events; returns the survivors' end.
+fn lose_two(case: &Case, seed: u64) -> Lab {
+    let mut lab = Lab::new(case);
+    let mut rng = Rng::new(seed, "loss", 0);
+    let moment = 1 + rng.below(case.steps * 30);
+    let mut events = 0;
+    while events < moment && !lab.choices().is_empty() {
+        let choices = lab.choices();
+        lab.take(choices[rng.below(choices.len() as u64) as usize]);
+        events += 1;
+    }
+    let workers = lab.workers() as u64;
+    let first = rng.below(workers) as usize;
+    lab.crash(first);
+    // Some hear of it at once, some events pass, then the second is lost.
+    for rank in 0..lab.nodes.len() {
+        if rng.below(2) == 0 {
+            lab.tell_view(rank);
+        }
+    }
+    let pause = rng.below(20);
+    for _ in 0..pause {
+        let choices = lab.choices();
+        if !choices.is_empty() {
+            lab.take(choices[rng.below(choices.len() as u64) as usize]);
+        }
+    }
+    let second = (first + 1 + rng.below(workers - 1) as usize) % workers as usize;
+    lab.crash(second);
+    let mut order: Vec<usize> = (0..lab.nodes.len()).collect();
+    rng.shuffle(&mut order);
+    for rank in order {
+        lab.tell_view(rank);
+        lab.tell_view(rank);
+        let choices = lab.choices();
+        if !choices.is_empty() {
+            lab.take(choices[rng.below(choices.len() as u64) as usize]);
+        }
+    }
+    lab.run_to_end(&mut rng);
+    lab
+}
+
+fn case(algorithm: &'static str) -> Case {
+    let mut case = Case { steps: 12, servers: 2, ..Case::wide(algorithm, 5, 7) };
+    case.optimizer = vec![("momentum", murmura_core::params::Value::Number(0.5))];
+    case
+}
+
+#[test]
+fn all_reduce_survivors_finish_with_the_same_bits() {
+    for collective in ["ring", "halving-doubling", "hierarchical"] {
+        for seed in 0..150 {
+            let lab = lose_two(&case("allreduce").with("collective", collective), seed);
+            let living = lab.living_workers();
+            assert_eq!(living.len(), 3);
+            for rank in &living[1..] {
+                assert_eq!(
+                    lab.nodes[*rank].params(),
+                    lab.nodes[living[0]].params(),
+                    "{collective}, seed {seed}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn synchronous_server_survivors_finish_with_the_servers_model() {
+    for seed in 0..150 {
+        let lab = lose_two(&case("sync-ps"), seed);
+        for rank in lab.living_workers() {
+            assert_eq!(lab.nodes[rank].params(), lab.server_model(), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn gossip_survivors_finish_in_every_form() {
+    for form in ["consensus", "adapt-then-combine", "combine-then-adapt"] {
+        for topology in ["ring", "one-peer-exponential", "random-matching"] {
+            for seed in 0..100 {
+                let mut case = case("d-psgd").with("form", form);
+                case.topology = topology;
+                lose_two(&case, seed);
+            }
+        }
+    }
+}
+
+#[test]
+fn asynchronous_servers_go_on_without_the_lost() {
+    for algorithm in ["asp", "aladdin"] {
+        for seed in 0..100 {
+            let lab = lose_two(&case(algorithm), seed);
+            assert_eq!(lab.living_workers().len(), 3);
+        }
+    }
+    for seed in 0..100 {
+        lose_two(&case("aladdin").with("barrier", true).with("period", 2.0), seed);
+    }
+}
+
+#[test]
+fn a_survivor_that_is_a_step_behind_takes_over_the_state_of_one_ahead() {
+    let mut entered = 0;
+    for seed in 0..400 {
+        let mut lab = Lab::new(&case("allreduce"));
+        let mut rng = Rng::new(seed, "behind", 0);
+        lab.run_while(&mut rng, |lab| {
+            let steps: Vec<u64> = (0..5).map(|rank| lab.nodes[rank].step()).collect();
+            steps.iter().max() == steps.iter().min() || steps[0] < 3
+        });
+        let behind: Vec<usize> = (0..5).filter(|r| lab.nodes[*r].step() == 3).collect();
+        if behind.is_empty() || lab.choices().is_empty() {
+            continue;
+        }
+        entered += 1;
+        let lost = (0..5).find(|rank| !behind.contains(rank) || behind.len() == 5);
+        lab.crash(lost.expect("somebody is ahead"));
+        (0..5).for_each(|rank| lab.tell_view(rank));
+        lab.run_to_end(&mut rng);
+        let living = lab.living_workers();
+        for rank in &living[1..] {
+            assert_eq!(lab.nodes[*rank].params(), lab.nodes[living[0]].params(), "seed {seed}");
+        }
+    }
+    assert!(entered > 50, "only {entered} runs had somebody behind");
+}
