@@ -18,6 +18,7 @@ pub(crate) enum Level {
 }
 
 /// Proof that the processor was asked: only this file can make one.
+#[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Detected(());
 
