@@ -207,7 +207,7 @@ mod tests {
         Sgd::new(&entry.params(given).expect("good parameters"), len)
     }
 
-    /// Five steps of f(x) = x² / 2 (so g = x) from x = 1 at rate 0.1, in exact decimals, worked
+    /// Five steps of f(x) = x² / 2 (so g = x) from x = 1 at rate 0.1, in double precision, worked
     /// out from the pseudocode in the documentation of `torch.optim.SGD`.
     #[test]
     fn five_steps_are_those_of_pytorch() {
