@@ -133,12 +133,12 @@ impl Dataset {
         let (index, value) = word
             .split_once(':')
             .and_then(|(index, value)| Some((index.parse::<u32>().ok()?, value.parse().ok()?)))
-            .ok_or_else(|| format!("`{word}` is not of the form index:value"))?;
+            .ok_or_else(|| format!("`{}` is not of the form index:value", shown(word)))?;
         if index == 0 || index > FEATURES_MAX {
             return Err(format!("index {index} is not between 1 and {FEATURES_MAX}"));
         }
         if !f32::is_finite(value) {
-            return Err(format!("`{word}` is not a finite number"));
+            return Err(format!("`{}` is not a finite number", shown(word)));
         }
         let row_start = *self.starts.last().expect("starts with a zero");
         if self.indices[row_start..].last().is_some_and(|last| *last >= index - 1) {
@@ -170,7 +170,14 @@ impl Dataset {
 
 fn parse_label(word: &str) -> Result<f32, String> {
     let label = word.parse::<f32>().ok().filter(|label| [-1.0, 0.0, 1.0, 2.0].contains(label));
-    label.ok_or_else(|| format!("label `{word}` is not one of −1, 0, 1, 2 (two classes only)"))
+    label.ok_or_else(|| {
+        format!("label `{}` is not one of −1, 0, 1, 2 (two classes only)", shown(word))
+    })
+}
+
+/// Enough of a word to recognise it: a wrong file may be one long word.
+fn shown(word: &str) -> String {
+    word.escape_debug().take(40).collect()
 }
 
 #[cfg(test)]
@@ -218,6 +225,7 @@ mod tests {
         assert!(refusal(b"NaN 1:1\n").starts_with("line 1: label `NaN`"));
         assert!(refusal(b"1\n0\n-1\n").starts_with("line 3: its label does not go"));
         assert!(refusal(b"2\n0\n").starts_with("line 2: its label does not go"));
+        assert!(refusal("x".repeat(1000).as_bytes()).len() < 150);
         assert!(refusal(b"\x1f\x8b\x08\x00").contains("is the file compressed?"));
     }
 

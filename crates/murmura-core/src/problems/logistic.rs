@@ -54,6 +54,9 @@ pub enum LogisticError {
         /// Workers there are.
         workers: usize,
     },
+    /// Nothing to learn.
+    #[error("the samples have no features; lines read `label index:value index:value …`")]
+    NoFeatures,
     /// Not a distribution.
     #[error("`concentration` = {given}: must be a number above 0")]
     Concentration {
@@ -88,7 +91,8 @@ impl Logistic {
         options: &LogisticOptions,
     ) -> Result<Logistic, LogisticError> {
         let (samples, workers) = (train.len(), options.workers);
-        if workers == 0 || samples < workers {
+        assert!(workers > 0, "a run has at least one worker");
+        if samples < workers {
             return Err(LogisticError::TooFewSamples { samples, workers });
         }
         match options.partition {
@@ -103,6 +107,9 @@ impl Logistic {
             return Err(LogisticError::Penalty { given: options.l2 });
         }
         let features = train.features().max(test.as_ref().map_or(0, Dataset::features));
+        if features == 0 {
+            return Err(LogisticError::NoFeatures);
+        }
         let parts = options.partition.divide(&train, workers, options.seed);
         Ok(Logistic {
             model: Model { features, bias: options.bias, l2: options.l2 as f32 },
@@ -180,9 +187,9 @@ impl GradientSource for Source {
         let share = 1.0 / self.batch as f64;
         let mut loss = self.model.penalty(params);
         self.model.write_penalty_gradient(params, grad);
-        let first = step * self.batch as u64;
-        for position in first..first + self.batch as u64 {
-            let sample = self.train.sample(self.order.at(position));
+        for place in 0..self.batch {
+            let index = self.draw(step, place);
+            let sample = self.train.sample(index);
             loss += share * self.model.loss_with_gradient(params, sample, share, grad);
         }
         Computed { loss: loss as f32, samples: self.batch as u32 }
@@ -191,6 +198,17 @@ impl GradientSource for Source {
     fn operations(&self) -> u64 {
         let entries = self.train.entries() / self.train.len();
         (self.batch * (4 * entries + 40) + 2 * self.model.features) as u64
+    }
+}
+
+impl Source {
+    /// The sample at this place of the mini-batch of this step.
+    fn draw(&mut self, step: u64, place: usize) -> usize {
+        if self.batch == self.order.part.len() {
+            // All of them, whatever the order.
+            return self.order.part[place] as usize;
+        }
+        self.order.at(step * self.batch as u64 + place as u64)
     }
 }
 
@@ -235,7 +253,7 @@ impl Model {
     }
 
     fn loss(self, params: &[f32], sample: Sample<'_>) -> f64 {
-        softplus(-f64::from(sample.label) * self.score(params, sample))
+        loss_and_doubt(f64::from(sample.label) * self.score(params, sample)).0
     }
 
     /// Adds `share` of the sample's gradient to `grad` and returns the sample's loss.
@@ -247,15 +265,15 @@ impl Model {
         grad: &mut [f32],
     ) -> f64 {
         let label = f64::from(sample.label);
-        let score = self.score(params, sample);
-        let slope = (-label * share / (1.0 + (label * score).exp())) as f32;
+        let (loss, doubt) = loss_and_doubt(label * self.score(params, sample));
+        let slope = (-label * share * doubt) as f32;
         for (k, x) in sample.indices.iter().zip(sample.values) {
             grad[*k as usize] += slope * x;
         }
         if self.bias {
             grad[self.features] += slope;
         }
-        softplus(-label * score)
+        loss
     }
 
     fn penalty(self, params: &[f32]) -> f64 {
@@ -275,9 +293,11 @@ impl Model {
     }
 }
 
-/// `ln(1 + exp(x))` without overflow.
-fn softplus(x: f64) -> f64 {
-    x.max(0.0) + (-x.abs()).exp().ln_1p()
+/// `ln(1 + exp(−margin))` and `1 / (1 + exp(margin))`, without overflow.
+fn loss_and_doubt(margin: f64) -> (f64, f64) {
+    let small = (-margin.abs()).exp();
+    let doubt = if margin > 0.0 { small / (1.0 + small) } else { 1.0 / (1.0 + small) };
+    ((-margin).max(0.0) + small.ln_1p(), doubt)
 }
 
 #[cfg(test)]

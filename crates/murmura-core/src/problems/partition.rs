@@ -18,11 +18,11 @@ pub enum Partition {
 }
 
 impl Partition {
-    /// The samples of each worker, a function of the arguments alone. Every worker gets at least
+    /// The samples of each worker, in rising order, a function of the arguments alone. Every worker gets at least
     /// one if there are enough: one that drew none takes a sample of the one that has most.
     pub fn divide(self, dataset: &Dataset, workers: usize, seed: u64) -> Vec<Vec<u32>> {
         let mut rng = Rng::new(seed, "partition", 0);
-        let mut parts = match self {
+        let mut parts: Vec<Vec<u32>> = match self {
             Partition::Iid => {
                 let mut order: Vec<u32> = (0..dataset.len() as u32).collect();
                 rng.shuffle(&mut order);
@@ -33,6 +33,7 @@ impl Partition {
             }
         };
         feed_the_empty(&mut parts);
+        parts.iter_mut().for_each(|part| part.sort_unstable());
         parts
     }
 }

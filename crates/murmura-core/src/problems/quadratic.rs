@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{Computed, Evaluation, GradientSource, Problem};
 use crate::random::Rng;
+use crate::vector;
 use crate::vector::dispatch::{Level, kernel};
 
 /// What a quadratic problem is made of.
@@ -91,6 +92,7 @@ struct Worker {
 impl Quadratic {
     /// Checks the options.
     pub fn new(options: &QuadraticOptions) -> Result<Quadratic, QuadraticError> {
+        assert!(options.workers > 0, "a run has at least one worker");
         let by_rows = options.curvature.first().map_or(0, Vec::len);
         let shape = Shape {
             dimensions: options.dimensions.unwrap_or(by_rows),
@@ -142,13 +144,13 @@ impl Problem for Quadratic {
     }
 
     fn evaluate(&self, params: &[f32]) -> Evaluation {
-        let mut scratch = [0.0; BLOCK];
+        let mut gradient = [0.0; BLOCK];
         let mut loss = |worker: &Worker| {
+            let spelt_out = worker.spelt_out();
             let blocks = params.chunks(BLOCK).enumerate();
-            let of_block = |(index, x): (usize, &[f32])| {
-                worker.block(index * BLOCK, x, &mut scratch[..x.len()])
-            };
-            blocks.map(of_block).sum::<f64>()
+            blocks
+                .map(|(index, x)| spelt_out.block(index, x, &mut gradient[..x.len()]))
+                .sum::<f64>()
         };
         let sum: f64 = self.workers.iter().map(&mut loss).sum();
         Evaluation { loss: sum / self.workers.len() as f64, accuracy: None }
@@ -167,9 +169,9 @@ struct Source {
 impl GradientSource for Source {
     fn gradient(&mut self, step: u64, params: &[f32], grad: &mut [f32]) -> Computed {
         assert_eq!((params.len(), grad.len()), (self.dimensions, self.dimensions), "lengths agree");
+        let spelt_out = self.worker.spelt_out();
         let blocks = params.chunks(BLOCK).zip(grad.chunks_mut(BLOCK)).enumerate();
-        let loss: f64 =
-            blocks.map(|(index, (x, grad))| self.worker.block(index * BLOCK, x, grad)).sum();
+        let loss: f64 = blocks.map(|(index, (x, grad))| spelt_out.block(index, x, grad)).sum();
         if self.noise_std > 0.0 {
             let mut rng = Rng::new(self.noise.0, &self.noise.1, step);
             for entry in grad {
@@ -185,41 +187,52 @@ impl GradientSource for Source {
     }
 }
 
-/// A block's worth of all inputs stays in the fastest cache.
+/// So many elements of all inputs stay in the fastest cache.
 const BLOCK: usize = 1024;
 
 impl Worker {
-    /// Writes the gradient of the block at `offset` and returns the block's part of the loss.
-    fn block(&self, offset: usize, x: &[f32], grad: &mut [f32]) -> f64 {
-        let (mut curvature, mut target) = ([0.0; BLOCK], [0.0; BLOCK]);
-        let function = Block {
-            curvature: self.curvature.block(offset, &mut curvature[..x.len()]),
-            target: self.target.block(offset, &mut target[..x.len()]),
-        };
-        0.5 * gradient_of_block(Level::best(), function, x, grad)
+    fn spelt_out(&self) -> SpeltOut<'_> {
+        SpeltOut {
+            worker: self,
+            curvature: self.curvature.repeated_block(),
+            target: self.target.repeated_block(),
+        }
     }
 }
 
-/// A block of one worker's function.
-struct Block<'a> {
-    curvature: &'a [f32],
-    target: &'a [f32],
+/// The function of one worker, with a block's worth of the numbers that are repeated.
+struct SpeltOut<'a> {
+    worker: &'a Worker,
+    curvature: [f32; BLOCK],
+    target: [f32; BLOCK],
+}
+
+impl SpeltOut<'_> {
+    /// Writes the gradient of block `index` and returns the block's part of the loss.
+    fn block(&self, index: usize, x: &[f32], grad: &mut [f32]) -> f64 {
+        let start = index * BLOCK;
+        let curvature = self.worker.curvature.part(start, x.len(), &self.curvature);
+        let target = self.worker.target.part(start, x.len(), &self.target);
+        let distance = &mut [0.0; BLOCK][..x.len()];
+        write_gradient(Level::best(), (curvature, target), x, (distance, grad));
+        0.5 * vector::dot(grad, distance)
+    }
 }
 
 kernel! {
-    /// Returns twice the loss. Element k is summed by accumulator k mod 16, whatever the width.
-    fn gradient_of_block(function: Block<'_>, x: &[f32], grad: &mut [f32]) -> f64 {
-        let mut sums = [0.0; 16];
-        let rows = function.curvature.chunks(16).zip(function.target.chunks(16));
-        for ((x, grad), (c, t)) in x.chunks(16).zip(grad.chunks_mut(16)).zip(rows) {
-            let entries = x.iter().zip(grad).zip(c.iter().zip(t)).zip(&mut sums);
-            for (((x, grad), (c, t)), sum) in entries {
-                let distance = x - t;
-                *grad = c * distance;
-                *sum += f64::from(*c) * f64::from(distance) * f64::from(distance);
-            }
+    fn write_gradient(
+        curvature_and_target: (&[f32], &[f32]),
+        x: &[f32],
+        distance_and_grad: (&mut [f32], &mut [f32]),
+    ) {
+        let (curvature, target) = curvature_and_target;
+        let (distance, grad) = distance_and_grad;
+        for ((distance, x), target) in distance.iter_mut().zip(x).zip(target) {
+            *distance = x - target;
         }
-        sums.iter().sum()
+        for ((grad, curvature), distance) in grad.iter_mut().zip(curvature).zip(distance) {
+            *grad = curvature * *distance;
+        }
     }
 }
 
@@ -231,14 +244,18 @@ enum Row {
 }
 
 impl Row {
-    /// The entries from `offset` on; `scratch` has their number and is used if need be.
-    fn block<'a>(&'a self, offset: usize, scratch: &'a mut [f32]) -> &'a [f32] {
+    fn repeated_block(&self) -> [f32; BLOCK] {
         match self {
-            Row::Full(values) => &values[offset..offset + scratch.len()],
-            Row::Repeated(value) => {
-                scratch.fill(*value);
-                scratch
-            }
+            Row::Repeated(value) => [*value; BLOCK],
+            Row::Full(_) => [0.0; BLOCK],
+        }
+    }
+
+    /// The `len` entries from `start` on; `repeated` is what [`Row::repeated_block`] returned.
+    fn part<'a>(&'a self, start: usize, len: usize, repeated: &'a [f32; BLOCK]) -> &'a [f32] {
+        match self {
+            Row::Repeated(_) => &repeated[..len],
+            Row::Full(values) => &values[start..start + len],
         }
     }
 }
