@@ -141,7 +141,7 @@ impl Plan {
     }
 
     fn square(places: Vec<(f64, f64)>, spacing: f64, side: f64) -> Plan {
-        let dot = (0.3 * spacing).clamp(1.5, side / 27.0);
+        let dot = (0.3 * spacing).clamp(1.5, 4.5 + 0.03 * side);
         let (discs, hosts) = (Vec::new(), Vec::new());
         Plan {
             places,
@@ -220,11 +220,10 @@ impl Plan {
             let words = "too many edges: those of worker 0";
             text(out, (self.side / 2.0, 4.0), words, (11.0, PALE, "400"));
         }
-        let opacity = if edges.len() > 150 { 0.4 } else { 0.75 };
+        let (width, opacity) = if edges.len() > 150 { (0.8, 0.4) } else { (1.6, 0.75) };
         let _ = writeln!(
             out,
-            "<g fill=\"none\" stroke-width=\"{:.1}\" stroke-opacity=\"{opacity}\">",
-            (self.dot / 7.0).clamp(0.8, 2.0)
+            "<g fill=\"none\" stroke-width=\"{width}\" stroke-opacity=\"{opacity}\">"
         );
         edges.iter().for_each(|edge| self.edge(out, *edge, is_directed));
         out.push_str("</g>\n");
