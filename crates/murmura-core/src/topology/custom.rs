@@ -28,7 +28,7 @@ pub(super) const KEYS: &[Key] = &[Key {
     name: "file",
     kind: Kind::Text,
     help: "text file: edges `i j [weight]` or `i -> j weight`, or `matrix` and its rows; \
-           `---` between rounds",
+           `---` between rounds; weights like 0.25 or 1/3",
 }];
 
 pub(super) fn custom(request: &Request) -> Result<Schedule, TopologyError> {
@@ -92,7 +92,11 @@ fn sections(text: &str) -> Result<Vec<Vec<Line<'_>>>, TopologyError> {
         }
     }
     if sections.last().is_some_and(Vec::is_empty) {
-        return Line { number: last, text: "" }.refuse("the file ends before a round");
+        let problem = match sections.len() {
+            1 => format!("the file says nothing; {FORMS}"),
+            _ => "there is no round after the last `---`".to_string(),
+        };
+        return Line { number: last, text: "" }.refuse(problem);
     }
     Ok(sections)
 }

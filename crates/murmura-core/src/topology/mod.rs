@@ -43,7 +43,7 @@ pub struct Entry {
     pub paper: &'static str,
     /// Its parameters.
     pub keys: &'static [Key],
-    /// What holds for every number of workers above two; `None` where a file decides.
+    /// What holds from three workers on (`aer`: from two hosts on); `None` where a file decides.
     pub facts: Option<Facts>,
     /// Makes the rounds; [`Entry::build`] also checks them.
     make: fn(&Request) -> Result<Schedule, TopologyError>,

@@ -26,15 +26,16 @@ pub fn svg(schedule: &Schedule, report: &Report) -> String {
         Some(period) => (period as u64).min(PANELS),
         None => PANELS,
     };
-    let side = if panels == 1 { 440.0 } else { 250.0 };
+    let (side, pitch) = if panels == 1 { (440.0, 440.0) } else { (240.0, 268.0) };
     let plan = Plan::new(schedule, side);
     let columns = if panels <= 4 { panels } else { panels.div_ceil(2) };
     let caption = if panels == 1 { 0.0 } else { 24.0 };
-    let width = (columns as f64 * side).max(440.0) + 2.0 * MARGIN;
+    let width = (columns as f64 * pitch).max(440.0) + 2.0 * MARGIN;
     let height = HEAD + panels.div_ceil(columns) as f64 * (plan.height + caption) + MARGIN;
     let mut out = head(width, height, schedule, report);
     for step in 0..panels {
-        let left = (width - columns as f64 * side) / 2.0 + (step % columns) as f64 * side;
+        let middle = width / 2.0 + ((step % columns) as f64 + 0.5 - columns as f64 / 2.0) * pitch;
+        let left = middle - side / 2.0;
         let top = HEAD + (step / columns) as f64 * (plan.height + caption);
         let _ = write!(out, "<g transform=\"translate({left:.1} {top:.1})\">");
         plan.panel(&mut out, &schedule.round(step));
@@ -67,7 +68,11 @@ fn head(width: f64, height: f64, schedule: &Schedule, report: &Report) -> String
         );
     }
     text(&mut out, (width / 2.0, 34.0), schedule.name(), (20.0, INK, "600"));
-    text(&mut out, (width / 2.0, 56.0), &subtitle(report), (13.0, PALE, "400"));
+    let mut words = subtitle(report);
+    if matches!(schedule.shape(), Shape::Hosts(_)) {
+        words += " · orange: between hosts";
+    }
+    text(&mut out, (width / 2.0, 56.0), &words, (13.0, PALE, "400"));
     out
 }
 
@@ -107,14 +112,18 @@ fn text(out: &mut String, at: (f64, f64), words: &str, (size, colour, weight): (
 /// Where the workers of a panel stand.
 struct Plan {
     places: Vec<(f64, f64)>,
+    /// The distance between neighbours.
+    spacing: f64,
     /// The radius of a worker.
     dot: f64,
     /// Discs behind the workers of a host: centre and radius.
     discs: Vec<(f64, f64, f64)>,
     /// The host of each worker, where the picture shows hosts.
     hosts: Vec<u32>,
-    /// Workers in a row of a lattice, and the distance between them.
-    lattice: Option<(usize, f64)>,
+    /// Workers in a row of a lattice.
+    lattice: Option<usize>,
+    /// All workers stand on one circle.
+    is_circle: bool,
     side: f64,
     height: f64,
 }
@@ -132,15 +141,25 @@ impl Plan {
     }
 
     fn square(places: Vec<(f64, f64)>, spacing: f64, side: f64) -> Plan {
-        let dot = (0.34 * spacing).clamp(1.5, side / 27.0);
+        let dot = (0.3 * spacing).clamp(1.5, 4.5 + 0.03 * side);
         let (discs, hosts) = (Vec::new(), Vec::new());
-        Plan { places, dot, discs, hosts, lattice: None, side, height: side }
+        Plan {
+            places,
+            spacing,
+            dot,
+            discs,
+            hosts,
+            lattice: None,
+            is_circle: false,
+            side,
+            height: side,
+        }
     }
 
     fn circle(n: usize, side: f64) -> Plan {
         let radius = if n == 1 { 0.0 } else { 0.41 * side };
         let places = around((side / 2.0, side / 2.0), radius, n).collect();
-        Plan::square(places, spacing(radius, n), side)
+        Plan { is_circle: true, ..Plan::square(places, spacing(radius, n), side) }
     }
 
     fn hub(n: usize, side: f64) -> Plan {
@@ -151,13 +170,13 @@ impl Plan {
 
     fn rows(n: usize, columns: usize, side: f64) -> Plan {
         let rows = n / columns;
-        let cell = (side / (columns as f64 + 0.6)).min(80.0);
+        let cell = (side / (columns as f64 + 0.6)).min(88.0);
         let left = (side - (columns - 1) as f64 * cell) / 2.0;
         let place =
             |i: usize| (left + (i % columns) as f64 * cell, (0.75 + (i / columns) as f64) * cell);
         let mut plan = Plan::square((0..n).map(place).collect(), cell, side);
         plan.height = (rows as f64 + 0.5) * cell;
-        plan.lattice = Some((columns, cell));
+        plan.lattice = Some(columns);
         plan
     }
 
@@ -165,8 +184,8 @@ impl Plan {
         let mut numbers = hosts.to_vec();
         numbers.sort_unstable();
         numbers.dedup();
-        let radius = if numbers.len() == 1 { 0.0 } else { 0.33 * side };
-        let disc = (0.42 * spacing(radius, numbers.len())).min(0.165 * side);
+        let radius = if numbers.len() == 1 { 0.0 } else { 0.3 * side };
+        let disc = (0.42 * spacing(radius, numbers.len())).min(0.16 * side);
         let mut places = vec![(0.0, 0.0); hosts.len()];
         let mut gap = disc;
         let mut discs = Vec::new();
@@ -201,11 +220,10 @@ impl Plan {
             let words = "too many edges: those of worker 0";
             text(out, (self.side / 2.0, 4.0), words, (11.0, PALE, "400"));
         }
-        let opacity = if edges.len() > 150 { 0.4 } else { 0.75 };
+        let (width, opacity) = if edges.len() > 150 { (0.8, 0.4) } else { (1.6, 0.75) };
         let _ = writeln!(
             out,
-            "<g fill=\"none\" stroke-width=\"{:.1}\" stroke-opacity=\"{opacity}\">",
-            (self.dot / 7.0).clamp(0.4, 2.0)
+            "<g fill=\"none\" stroke-width=\"{width}\" stroke-opacity=\"{opacity}\">"
         );
         edges.iter().for_each(|edge| self.edge(out, *edge, is_directed));
         out.push_str("</g>\n");
@@ -218,23 +236,37 @@ impl Plan {
         let marker =
             if is_directed { format!(" marker-end=\"url(#{id})\"") } else { String::new() };
         let (start, end) = (self.places[from], self.places[to]);
-        let path = match self.lattice {
-            Some((columns, cell)) if wraps(from, to, columns) => {
-                // Out of the way of the workers between the two ends.
-                let bend = if from / columns == to / columns { (0.0, -cell) } else { (-cell, 0.0) };
-                let middle = ((start.0 + end.0) / 2.0 + bend.0, (start.1 + end.1) / 2.0 + bend.1);
-                format!("Q{:.1} {:.1} {:.1} {:.1}", middle.0, middle.1, end.0, end.1)
-            }
-            _ => {
-                let (x, y) = short_of(start, end, if is_directed { self.dot + 1.0 } else { 0.0 });
-                format!("L{x:.1} {y:.1}")
-            }
-        };
+        let via = self.via(from, to);
+        let (x, y) = short_of(via, end, if is_directed { self.dot + 1.0 } else { 0.0 });
+        let path = format!("Q{:.1} {:.1} {x:.1} {y:.1}", via.0, via.1);
         let _ = writeln!(
             out,
             "<path d=\"M{:.1} {:.1} {path}\" stroke=\"{colour}\"{marker}/>",
             start.0, start.1
         );
+    }
+
+    /// Where the curve of an edge bends, out of the way of the workers between its ends.
+    fn via(&self, from: usize, to: usize) -> (f64, f64) {
+        let (start, end) = (self.places[from], self.places[to]);
+        let middle = ((start.0 + end.0) / 2.0, (start.1 + end.1) / 2.0);
+        let n = self.places.len();
+        let steps = from.abs_diff(to);
+        match self.lattice {
+            Some(columns) if wraps(from, to, columns) => {
+                let is_row = from / columns == to / columns;
+                if is_row {
+                    (middle.0, middle.1 - self.spacing)
+                } else {
+                    (middle.0 - self.spacing, middle.1)
+                }
+            }
+            None if self.is_circle && steps.min(n - steps) > 1 => {
+                let centre = self.side / 2.0;
+                (middle.0 + 0.4 * (centre - middle.0), middle.1 + 0.4 * (centre - middle.1))
+            }
+            _ => middle,
+        }
     }
 
     fn worker(&self, out: &mut String, i: usize, round: &Round) {
@@ -248,7 +280,7 @@ impl Plan {
         );
         let colour = if rests { INK } else { "#ffffff" };
         let size = self.dot * if self.places.len() > 100 { 0.8 } else { 1.0 };
-        if self.dot >= 5.5 {
+        if self.dot >= 6.5 {
             text(out, (x, y + 0.36 * size), &i.to_string(), (size, colour, "500"));
         } else {
             self.label_outside(out, i);
@@ -257,8 +289,10 @@ impl Plan {
 
     /// The number beside a worker that is too small to hold it; not all if they would overlap.
     fn label_outside(&self, out: &mut String, i: usize) {
-        let stride = (4.5 / self.dot).ceil() as usize;
-        if self.lattice.is_some() || !self.discs.is_empty() || !i.is_multiple_of(stride) {
+        let stride = (15.0 / self.spacing).ceil() as usize;
+        let is_last = i > 0 && i + stride > self.places.len();
+        let is_crowded = self.lattice.is_some() || !self.discs.is_empty();
+        if is_crowded || is_last || !i.is_multiple_of(stride) {
             return;
         }
         let centre = self.side / 2.0;

@@ -15,6 +15,14 @@ pub(super) fn ring(request: &Request) -> Result<Schedule, TopologyError> {
 /// round `t`; after n rounds everyone was left out once.
 pub(super) fn one_peer(request: &Request) -> Result<Schedule, TopologyError> {
     let n = request.hosts.len();
+    if n > ODD_MAX && !n.is_multiple_of(2) {
+        return Err(TopologyError::Workers {
+            topology: "one-peer-ring",
+            needs: "an even number of workers above 2048, because an odd n has n rounds",
+            workers: n,
+            works: format!("{} and {}", n - 1, n + 1),
+        });
+    }
     let period = match n {
         1 | 2 => 1,
         n if n % 2 == 0 => 2,
@@ -26,3 +34,6 @@ pub(super) fn one_peer(request: &Request) -> Result<Schedule, TopologyError> {
     };
     Ok(Schedule::periodic((0..period).map(round).collect()))
 }
+
+/// Some hundred megabytes of rounds.
+const ODD_MAX: usize = 2048;

@@ -333,6 +333,8 @@ fn refusals_name_what_would_work() {
         "`aer` needs equally many workers on each host: host 0 has 2, host 1 has 1; 4 workers on \
          these 2 hosts would do"
     );
+    assert!(refusal("complete", &[0; 9000]).ends_with("9000 workers do not work, 8192 do"));
+    assert!(refusal("one-peer-ring", &[0; 4001]).ends_with("4000 and 4002 do"));
     assert!(refusal("custom", &[0; 3]).starts_with("`custom` needs `file`"));
 }
 
@@ -362,8 +364,11 @@ fn custom_files_give_edges_weights_and_rounds() {
 #[test]
 fn custom_files_with_mistakes_are_refused_by_line() {
     let table = [
-        ("", "line 1 of the topology file: the file ends before a round"),
-        ("0 1\n---\n", "line 2 of the topology file: the file ends before a round"),
+        (
+            "",
+            "line 1 of the topology file: the file says nothing; a line is `i j`, `i j weight`, `i -> j weight`, `matrix` or `---`",
+        ),
+        ("0 1\n---\n", "line 2 of the topology file: there is no round after the last `---`"),
         ("---\n0 1\n", "line 1 of the topology file: there is no round before this `---`"),
         ("0 1\n1 3\n", "line 2 of the topology file: there is no worker 3: the run has 3, 0 to 2"),
         (
@@ -399,7 +404,7 @@ fn custom_files_with_mistakes_are_refused_by_line() {
         ),
         (
             "0 1\n",
-            "`custom`: worker 2 is never connected with worker 0, in no round and over no detour",
+            "`custom`: nothing ever gets from worker 0 to worker 2: all rounds together do not connect them",
         ),
         (
             "matrix\n.5 .5 0\n.5 .5 0\n0 0 .9",

@@ -59,7 +59,9 @@ pub enum Flaw {
         sum: f64,
     },
     /// Nothing ever gets from one part of the workers to the other.
-    #[error("worker {worker} is never connected with worker 0, in no round and over no detour")]
+    #[error(
+        "nothing ever gets from worker 0 to worker {worker}: all rounds together do not connect them"
+    )]
     Apart {
         /// The first worker that is out of reach.
         worker: usize,
