@@ -18,13 +18,13 @@ impl Rng {
         for byte in name.bytes() {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
+        // All words depend on all of seed, name and index: many streams are drawn from once or
+        // twice only, and must be independent from the first value on.
         let mut mixer = seed;
-        let mut state = [0; 4];
-        for (slot, salt) in state.iter_mut().zip([0, hash, index, hash ^ index]) {
-            mixer ^= salt;
-            *slot = split_mix(&mut mixer);
+        for salt in [hash, index] {
+            mixer = split_mix(&mut (mixer ^ salt));
         }
-        Rng { state }
+        Rng { state: std::array::from_fn(|_| split_mix(&mut mixer)) }
     }
 
     /// The next 64 random bits.
@@ -114,6 +114,17 @@ mod tests {
         assert_ne!(draw(1, "data", 0), draw(2, "data", 0));
         assert_ne!(draw(1, "data", 0), draw(1, "data", 1));
         assert_ne!(draw(1, "data", 0), draw(1, "noise", 0));
+    }
+
+    #[test]
+    fn first_values_of_many_streams_are_independent() {
+        for seed in [1, 7] {
+            let n = 100_000;
+            let first = |index| Rng::new(seed, "many", index).normal();
+            let mean = (0..n).map(first).sum::<f64>() / n as f64;
+            let square = (0..n).map(|index| first(index).powi(2)).sum::<f64>() / n as f64;
+            assert!(mean.abs() < 0.015 && (square - 1.0).abs() < 0.02, "{mean} {square}");
+        }
     }
 
     #[test]

@@ -152,4 +152,28 @@ pub struct Outcome {
     pub ranks: Vec<RankReport>,
     /// What went wrong without ending the run, in sentences.
     pub warnings: Vec<String>,
+    /// How much was on its way, where the driver can tell.
+    pub in_flight: InFlight,
+}
+
+/// How much was on its way: handed over by its sender, not yet taken in by its receiver.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct InFlight {
+    /// Most messages at any moment.
+    pub peak_messages: u64,
+    /// Most bytes at any moment, headers included.
+    pub peak_bytes: u64,
+    /// The same for consecutive stretches of the run, all of one length.
+    pub series: Vec<Peak>,
+}
+
+/// The most that was on its way in one stretch of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Peak {
+    /// When the stretch ended.
+    pub until_seconds: f64,
+    /// Messages.
+    pub messages: u64,
+    /// Bytes, headers included.
+    pub bytes: u64,
 }
