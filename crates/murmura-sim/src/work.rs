@@ -103,7 +103,8 @@ impl Driver<'_> {
             let at = running.pass.ready(member.node.layout(), b + 1);
             return self.queue.schedule(at.max(self.now), Event::Bucket(rank as u32));
         }
-        let (pass, handoff) = (running.pass, running.handoff);
+        // What the last bucket still costs lies after the pass.
+        let (pass, handoff) = (running.pass, running.handoff.since(running.behind));
         let computed = self.computed[rank];
         member.running = None;
         member.unready = Some(Unready {

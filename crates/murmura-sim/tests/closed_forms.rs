@@ -1,5 +1,6 @@
 //! Times that a person can work out by hand, to the nanosecond.
 
+#[allow(dead_code)]
 mod common;
 
 use common::{Case, SMALL, Shape, nanoseconds};

@@ -1,0 +1,224 @@
+//! Slow, lost, cut-off and paused ranks; delayed, doubled and dropped messages.
+
+#[allow(dead_code)]
+mod common;
+
+use common::{Case, SMALL, Shape, nanoseconds};
+use murmura_core::message::Rank;
+use murmura_core::random::Rng;
+use murmura_core::time::Time;
+use murmura_record::{Outcome, RankReport};
+use murmura_sim::{Crash, Cut, Flight, Pause, Plain, Rule, SimError, Verdict};
+
+/// All algorithms of the table, on a small cluster where steps take about a millisecond.
+fn every_algorithm(workers: usize) -> impl Iterator<Item = Case> {
+    murmura_core::algorithms::ALGORITHMS.iter().map(move |entry| {
+        let servers = if entry.server.is_some() { 2 } else { 0 };
+        let shape = Shape { workers, servers, len: 12, buckets: 2, steps: 20 };
+        Case::of(entry, shape).on(|cluster| {
+            cluster.compute_ms = 1.0;
+            cluster.detect_ms = 3.0;
+        })
+    })
+}
+
+fn bits(outcome: &Outcome) -> Vec<Vec<u32>> {
+    let of = |rank: &RankReport| -> Vec<u32> { rank.params.iter().map(|x| x.to_bits()).collect() };
+    outcome.ranks.iter().map(of).collect()
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run_whatever_the_threads() {
+    for case in every_algorithm(5) {
+        let name = case.setup.entry.name;
+        let with = |threads, seed| {
+            let mut case = Case::of(
+                case.setup.entry,
+                Shape {
+                    workers: 5,
+                    servers: if case.setup.entry.server.is_some() { 2 } else { 0 },
+                    // Large enough to be worth a thread.
+                    len: 30_000,
+                    buckets: 3,
+                    steps: 4,
+                },
+            )
+            .on(|cluster| {
+                cluster.compute_cv = 0.3;
+                cluster.threads = threads;
+            });
+            case.setup.seed = seed;
+            case.run()
+        };
+        let once = with(1, 1);
+        assert_eq!(once, with(1, 1), "{name}");
+        assert_eq!(once, with(3, 1), "{name}");
+        assert_ne!(once.clock_seconds, with(1, 2).clock_seconds, "{name}");
+    }
+}
+
+#[test]
+fn synchronous_algorithms_give_the_same_bits_under_any_timing() {
+    for case in every_algorithm(5).filter(|case| case.setup.facts().synchronous) {
+        let plain = bits(&case.run());
+        let odd = case.on(|cluster| {
+            cluster.compute_cv = 1.0;
+            cluster.slow.insert(3, 7.0);
+            cluster.host_bandwidth_gbps.insert(1, 0.001);
+            cluster.faults.rules = vec![Rule::function(|flight: &Flight| {
+                Verdict::Delay(Time(Rng::new(5, "delay", flight.number).below(3_000_000)))
+            })];
+        });
+        assert_eq!(bits(&odd.run()), plain, "{}", odd.setup.entry.name);
+    }
+}
+
+#[test]
+fn a_slow_worker_sets_the_pace_only_where_others_wait_for_it() {
+    for case in every_algorithm(4) {
+        let facts = case.setup.facts();
+        let plain = case.run();
+        let slow = case.on(|cluster| {
+            cluster.slow.insert(0, 10.0);
+        });
+        let slowed = slow.run();
+        let ratio = slowed.clock_seconds / plain.clock_seconds;
+        let name = slow.setup.entry.name;
+        if facts.waits_for_peers {
+            assert!(ratio > 4.0, "{name}: {ratio}");
+            assert!(slowed.ranks[1].waiting_seconds > 0.0, "{name}");
+        } else {
+            assert!(ratio < 2.0, "{name}: {ratio}");
+            assert!(slowed.ranks[1].steps > 20 && slowed.ranks[0].steps < 20, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_run_survives_crashes_at_any_moment_with_a_second_one_soon_after() {
+    for case in every_algorithm(5) {
+        let name = case.setup.entry.name;
+        let mut case = case;
+        for moment in 0..60 {
+            let at_ms = 0.13 + f64::from(moment) * 0.37;
+            // Before the first loss is noticed, around that time, and after it.
+            let second_ms = at_ms + [0.05, 2.95, 3.2, 4.7][moment as usize % 4];
+            case.cluster.faults.crashes =
+                vec![Crash { rank: 1, at_ms }, Crash { rank: 3, at_ms: second_ms }];
+            let outcome = case.try_run().unwrap_or_else(|e| panic!("{name} at {at_ms} ms: {e}"));
+            assert_eq!(outcome.warnings, [""; 0], "{name} at {at_ms} ms");
+            let living = outcome.ranks.iter().filter(|rank| !rank.lost && !rank.is_server);
+            assert!(living.clone().count() >= 3, "{name} at {at_ms} ms");
+            assert!(living.flat_map(|rank| &rank.params).all(|x| x.is_finite()), "{name}");
+        }
+    }
+}
+
+#[test]
+fn replicas_of_all_reduce_stay_equal_after_a_crash() {
+    for moment in 0..40 {
+        let case = Case::new("allreduce", Shape { buckets: 2, ..SMALL }).on(|cluster| {
+            cluster.compute_ms = 1.0;
+            cluster.detect_ms = 2.0;
+            cluster.slow.insert(2, 1.3);
+            cluster.faults.crashes = vec![Crash { rank: 1, at_ms: f64::from(moment) * 0.31 }];
+        });
+        let outcome = case.run();
+        let bits = bits(&outcome);
+        assert_eq!((&bits[0], &bits[0]), (&bits[2], &bits[3]), "moment {moment}");
+        assert!(outcome.ranks[1].lost);
+    }
+}
+
+#[test]
+fn a_lost_server_ends_the_run_with_its_name() {
+    let shape = Shape { workers: 2, servers: 2, len: 10, buckets: 1, steps: 20 };
+    let case = Case::new("sync-ps", shape)
+        .on(|c| c.faults.crashes = vec![Crash { rank: 3, at_ms: 150.0 }]);
+    let error = case.try_run().expect_err("nobody else has its shard");
+    assert_eq!(error, SimError::ServerLost { rank: Rank(3), at: Time::from_ms(150.0) });
+    assert!(error.to_string().starts_with("server rank 3 was lost after 0.15 s"), "{error}");
+}
+
+#[test]
+fn when_all_workers_are_lost_the_last_one_is_named() {
+    let crashes = (0..4).map(|rank| Crash { rank, at_ms: 10.0 + f64::from(rank) }).collect();
+    let case = Case::new("d-psgd", SMALL).on(|c| c.faults.crashes = crashes);
+    let error = case.try_run().expect_err("nobody is left");
+    assert_eq!(error, SimError::AllWorkersLost { rank: Rank(3), at: Time::from_ms(13.0) });
+}
+
+#[test]
+fn a_dropped_message_of_a_synchronous_algorithm_is_a_deadlock_that_names_who_awaits_what() {
+    let dropped = |flight: &Flight| match (flight.from.0, flight.to.0, flight.time.0) {
+        (2, 1, 400_000_000..) => Verdict::Drop,
+        _ => Verdict::Pass,
+    };
+    let case = Case::new("d-psgd", SMALL).on(|c| c.faults.rules = vec![Rule::function(dropped)]);
+    let error = case.try_run().expect_err("rank 1 waits for ever");
+    let SimError::Deadlock { stuck, .. } = &error else { panic!("{error}") };
+    assert_eq!(stuck.len(), 4, "all depend on each other");
+    assert_eq!(stuck[1].awaits[0].from, Rank(2));
+    assert!(error.to_string().contains("rank 1 at step 4 awaits its model from rank 2"), "{error}");
+}
+
+#[test]
+fn duplicates_and_reordering_do_not_change_what_is_learnt() {
+    // Collectives rely on a transport that delivers once.
+    let robust = ["aladdin", "asp", "d-psgd", "sync-ps"];
+    for mut case in every_algorithm(4).filter(|case| robust.contains(&case.setup.entry.name)) {
+        let name = case.setup.entry.name;
+        let plain = case.run();
+        let twice = Plain { share: 0.3, ..Plain::all(Verdict::Duplicate) };
+        let late = Plain { share: 0.3, ..Plain::all(Verdict::Delay(Time::from_ms(2.0))) };
+        case.cluster.faults.rules = vec![Rule::Plain(twice), Rule::Plain(late)];
+        let disturbed = case.run();
+        if case.setup.facts().synchronous {
+            assert_eq!(bits(&disturbed), bits(&plain), "{name}");
+        }
+        let steps = |outcome: &Outcome| outcome.ranks.iter().map(|rank| rank.steps).sum::<u64>();
+        assert_eq!(steps(&disturbed), steps(&plain), "{name}");
+    }
+}
+
+#[test]
+fn a_pause_delays_the_run_by_its_length() {
+    let shape = Shape { workers: 1, ..SMALL };
+    let pause = |from_ms, until_ms| {
+        let pauses = vec![Pause { rank: 0, from_ms, until_ms }];
+        Case::new("allreduce", shape).on(|c| c.faults.pauses = pauses).clock_ns()
+    };
+    let plain = Case::new("allreduce", shape).clock_ns();
+    assert_eq!(pause(150.0, 180.0), plain + 30_000_000);
+    assert_eq!(pause(0.0, 1.0), plain + 1_000_000);
+    assert_eq!(pause(1e6, 2e6), plain);
+}
+
+#[test]
+fn a_rank_that_is_cut_off_for_long_is_taken_for_lost() {
+    let cuts = vec![Cut { rank: 2, from_ms: 250.0, until_ms: f64::INFINITY }];
+    let case = Case::new("d-psgd", SMALL).on(|c| c.faults.cuts = cuts);
+    let outcome = case.run();
+    assert!(outcome.ranks[2].lost && outcome.ranks[2].steps < 20);
+    assert!(outcome.ranks.iter().all(|rank| rank.lost == (rank.rank == 2)));
+    assert!(nanoseconds(outcome.clock_seconds) > 2_000_000_000);
+}
+
+#[test]
+fn wrong_clusters_are_refused_before_anything_runs() {
+    let refusal = |change: fn(&mut murmura_sim::Cluster)| {
+        Case::new("d-psgd", SMALL).on(change).try_run().expect_err("refused").to_string()
+    };
+    assert_eq!(
+        refusal(|c| c.slow = [(4, 2.0)].into()),
+        "`cluster.slow` = { 4 = … }: there are 4 workers, numbered from 0"
+    );
+    assert!(refusal(|c| c.host_bandwidth_gbps = [(9, 2.0)].into()).contains("no rank lives there"));
+    assert!(refusal(|c| c.bandwidth_gbps = f64::NAN).contains("bandwidth_gbps"));
+    let endless = refusal(|c| {
+        c.compute_ms = 3e9;
+        c.slow = [(1, 1e6)].into();
+    });
+    assert!(endless.ends_with("the run would exceed ten years"), "{endless}");
+    assert!(refusal(|c| c.faults.crashes = vec![Crash { rank: 7, at_ms: 1.0 }]).contains("= 7"));
+}
