@@ -179,6 +179,32 @@ fn ranks_of_one_host_use_their_own_links_side_by_side() {
     assert_eq!(last, Some(3 * 1_000_000));
 }
 
+static PUSH_TO_FIRST: Entry = sender(|_| {
+    Box::new(Sender {
+        script: |rank| if rank == Rank(0) { &[] } else { &[0] },
+        with_gradient: |_| true,
+    })
+});
+
+#[test]
+fn a_full_link_holds_up_its_sender_until_the_receiver_reads_between_gradients() {
+    let shape = Shape { workers: 2, steps: 5, ..SMALL };
+    let case = Case::of(&PUSH_TO_FIRST, shape).on(|cluster| {
+        cluster.link_messages = 2;
+        cluster.slow.insert(0, 10.0);
+    });
+    let outcome = case.run();
+    // Pushes at 100 and 200 ms fill the link; that of 300 ms leaves when rank 0 reads at 1000 ms.
+    // Then one more fits, at 1100 ms; that of 1200 ms leaves at 2000 ms.
+    let split = |rank: usize| {
+        let report = &outcome.ranks[rank];
+        [report.compute_seconds, report.exposed_seconds].map(nanoseconds)
+    };
+    assert_eq!(split(1), [500_000_000, 700_000_000 + 800_000_000]);
+    assert_eq!(split(0), [5_000_000_000, 0]);
+    assert_eq!(outcome.in_flight.peak_messages, 2);
+}
+
 const COMPUTE: u64 = 100_000_000;
 
 #[test]

@@ -115,6 +115,65 @@ fn a_run_survives_crashes_at_any_moment_with_a_second_one_soon_after() {
 }
 
 #[test]
+fn crashes_do_not_hang_a_cluster_with_every_cost_switched_on() {
+    for mut case in every_algorithm(5) {
+        let name = case.setup.entry.name;
+        let cluster = &mut case.cluster;
+        cluster.compute_cv = 0.5;
+        cluster.handoff_send_us = 100.0;
+        cluster.handoff_receive_us = 100.0;
+        cluster.reduce_gbs = 0.001;
+        cluster.collective_fixed_us = 100.0;
+        cluster.start_barrier = true;
+        cluster.link_messages = 2;
+        cluster.faults.pauses = vec![Pause { rank: 2, from_ms: 4.0, until_ms: 9.0 }];
+        for moment in 0..30 {
+            let at_ms = f64::from(moment) * 0.7;
+            let second = Crash { rank: 0, at_ms: at_ms + 3.3 };
+            case.cluster.faults.crashes = vec![Crash { rank: 4, at_ms }, second];
+            let outcome = case.try_run().unwrap_or_else(|e| panic!("{name} at {at_ms} ms: {e}"));
+            assert_eq!(outcome.warnings, [""; 0], "{name} at {at_ms} ms");
+        }
+    }
+}
+
+#[test]
+fn what_is_on_its_way_stays_bounded_when_workers_never_wait() {
+    let peaks = |steps| {
+        let shape = Shape { workers: 8, servers: 1, len: 1000, buckets: 1, steps };
+        let case = Case::new("aladdin", shape).on(|cluster| {
+            // The server's card needs 2.3 ms for what the workers compute in 1 ms.
+            cluster.compute_ms = 1.0;
+            cluster.bandwidth_gbps = 0.113;
+        });
+        let outcome = case.run();
+        assert_eq!(outcome.clock_seconds, steps as f64 * 1e-3, "nobody waits");
+        let series = &outcome.in_flight.series;
+        let late = series[series.len() / 2..].iter().map(|peak| peak.messages).max();
+        let early = series[..series.len() / 2].iter().map(|peak| peak.messages).max();
+        (early, late)
+    };
+    let (early, late) = peaks(100);
+    assert!(early <= Some(24) && late <= early, "{early:?} {late:?}");
+    assert_eq!(peaks(800), (early, late));
+}
+
+#[test]
+fn a_server_that_never_answers_leaves_independent_runs_and_a_warning() {
+    let shape = Shape { workers: 3, servers: 1, len: 10, buckets: 1, steps: 20 };
+    let silent = Plain { from: Some(3), ..Plain::all(Verdict::Drop) };
+    let case = Case::new("aladdin", shape).on(|c| c.faults.rules = vec![Rule::Plain(silent)]);
+    let outcome = case.run();
+    assert_eq!(outcome.clock_seconds, 2.0);
+    assert_eq!(outcome.warnings.len(), 3, "{:?}", outcome.warnings);
+    assert!(outcome.warnings[1].starts_with("rank 1 is not drained at the end; it awaits"));
+    for (rank, report) in outcome.ranks[..3].iter().enumerate() {
+        let alone = rank as f64 * (1.0 - 0.9f64.powi(20));
+        assert!((f64::from(report.params[0]) - alone).abs() < 1e-5, "rank {rank}");
+    }
+}
+
+#[test]
 fn replicas_of_all_reduce_stay_equal_after_a_crash() {
     for moment in 0..40 {
         let case = Case::new("allreduce", Shape { buckets: 2, ..SMALL }).on(|cluster| {
