@@ -2,6 +2,8 @@
 //!
 //! A frame is a header of [`HEADER_BYTES`] bytes, then the vectors of the message, nothing else.
 
+#![warn(clippy::disallowed_methods, clippy::disallowed_types)]
+
 use murmura_core::message::Message;
 
 /// Bytes of a frame before its vectors.
