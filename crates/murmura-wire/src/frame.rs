@@ -149,10 +149,11 @@ pub fn encode_header(route: Route, sent_micros: u32, message: &Message) -> [u8; 
     let mut header = [0; HEADER_BYTES];
     let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
     let shapes = [Shape::of(&message.parts[0]), Shape::of(&message.parts[1])];
-    let tags = shapes[0].tag() | shapes[1].tag() << 2;
+    let collective = if message.collective { COLLECTIVE } else { 0 };
+    let flags = shapes[0].tag() | shapes[1].tag() << 2 | collective;
     put(0, &MAGIC);
     put(4, &VERSION.to_le_bytes());
-    put(6, &[message.kind, tags]);
+    put(6, &[message.kind, flags]);
     put(8, &message.view.to_le_bytes());
     put(12, &route.from.0.to_le_bytes());
     put(16, &route.to.0.to_le_bytes());
@@ -232,8 +233,7 @@ impl Header {
     /// The message that it announces, with vectors from `pool` whose contents are still to be
     /// read: part after part, into [`bytes_mut`].
     pub fn allocate(&self, pool: &Pool) -> Message {
-        let Fields { kind, view, step, bucket, stage, seq, count, scalar, origin, .. } =
-            self.fields;
+        let fields = self.fields;
         let part = |shape: Shape| match shape {
             Shape::Empty => Part::Empty,
             Shape::Values(len) => Part::Values(pool.take(len as usize)),
@@ -243,7 +243,19 @@ impl Header {
             },
         };
         let parts = self.parts.map(part);
-        Message { kind, view, step, bucket, stage, seq, count, scalar, origin, parts }
+        Message {
+            kind: fields.kind,
+            view: fields.view,
+            step: fields.step,
+            bucket: fields.bucket,
+            stage: fields.stage,
+            seq: fields.seq,
+            count: fields.count,
+            scalar: fields.scalar,
+            origin: fields.origin,
+            collective: fields.collective,
+            parts,
+        }
     }
 
     /// Bytes of the vectors that follow.
@@ -327,11 +339,11 @@ mod tests {
             count: 17,
             scalar: -0.25,
             origin: Time(19),
+            collective: true,
             parts: [
                 Part::Values(pool.copy(&[1.0, -2.5])),
                 Part::Encoded { data: pool.copy(&[3.0, 4.0]), bytes: 7 },
             ],
-            ..Message::default()
         }
     }
 
@@ -375,7 +387,7 @@ mod tests {
         assert!(matches!(refused(|h| h[30] ^= 1), FrameError::Checksum { .. }));
         assert!(matches!(refused_whole(|h| h[12] = 4), FrameError::Route { .. }));
         assert!(matches!(refused_whole(|h| h[16] = 200), FrameError::Route { .. }));
-        assert_eq!(refused_whole(|h| h[7] |= 1 << 7), FrameError::Flags(1 << 7 | 0b1001));
+        assert_eq!(refused_whole(|h| h[7] |= 1 << 7), FrameError::Flags(1 << 7 | 0b1_1001));
         assert_eq!(refused_whole(|h| h[7] |= 3), FrameError::Tag { part: 0, tag: 3 });
         assert_eq!(refused_whole(|h| h[7] = 8), FrameError::Empty { part: 0, length: 2 });
         let most = LIMITS.part_bytes;
