@@ -1,2 +1,81 @@
-//! The project's own commands.
-fn main() {}
+//! The project's own commands: `cargo xtask test`, `cargo xtask bench`.
+
+mod bench;
+mod edges;
+mod test;
+mod tidy;
+
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+
+const HELP: &str = "\
+The project's own commands.
+
+usage: cargo xtask COMMAND
+
+  test          everything that must hold: format, tidy, clippy, dependency edges, docs, tests
+  test --quick  without clippy and docs, for working
+  bench         whole-program ratios, us and the peer or the physical limit in one run
+  bench NAME…   only these (see `bench --list`)
+  bench --keep  also write the numbers to docs/benchmarks.json
+";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let result = match words.first().map(String::as_str) {
+        Some("test") => test::run(&words[1..]),
+        Some("bench") => bench::run(&words[1..]),
+        None | Some("help" | "--help" | "-h") => {
+            print!("{HELP}");
+            Ok(())
+        }
+        Some(other) => {
+            eprint!("unknown command `{other}`\n\n{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The command as a person would type it.
+fn shown(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+/// Runs a command with its output visible.
+fn execute(command: &mut Command) -> Result<()> {
+    println!("\n$ {}", shown(command));
+    let status = command.status().with_context(|| format!("cannot start `{}`", shown(command)))?;
+    if !status.success() {
+        bail!("`{}` failed ({status})", shown(command));
+    }
+    Ok(())
+}
+
+/// Runs a command and returns what it printed.
+fn output(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("cannot start `{}`", shown(command)))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("`{}` failed ({}):\n{said}", shown(command), output.status);
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+fn cargo() -> Command {
+    Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_string()))
+}
+
+/// Whether a program can be started.
+fn exists(program: &str) -> bool {
+    let found = Command::new(program).arg("--version").output();
+    found.is_ok_and(|output| output.status.success())
+}

@@ -15,6 +15,8 @@
 //! | [`random`], [`time`] | seeded named streams; nanoseconds since the run began |
 //! | [`algorithms`], [`collectives`], [`topology`], [`optim`], [`problems`] | the tables |
 
+#![warn(clippy::disallowed_methods, clippy::disallowed_types)]
+
 pub mod algorithms;
 pub mod collectives;
 pub mod contract;

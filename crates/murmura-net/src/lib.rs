@@ -1,1 +1,36 @@
-//! murmura-net
+//! The real cluster: threads in one process, processes over TCP, machines that join.
+//!
+//! ```text
+//! receive frame or gradient -> node.* -> write frames -> if ready, start the next gradient
+//! ```
+//!
+//! Every rank has a thread of its own. Frames are decoded, handled and answered on that thread,
+//! without a hop to another; gradients are computed on a second one, so that messages are handled
+//! meanwhile. Ranks of one process share message memory and send no bytes.
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | [`Coordinator`], [`join`], [`threads`] | the three ways to be part of a run |
+//! | [`launcher`] | what `mpirun`, `srun`, `torchrun` and Kubernetes say in the environment |
+//! | `rank`, `link`, `compute`, `host` | a rank on its thread, its connections, its gradients |
+//! | `conductor` | tickets, drain, termination, time limits: what one place must decide |
+//! | `rendezvous`, `mesh`, `door`, `protocol` | who is who, and connecting everyone with everyone |
+
+mod clock;
+mod compute;
+mod conductor;
+mod door;
+mod error;
+mod host;
+pub mod launcher;
+mod link;
+mod mesh;
+mod options;
+mod protocol;
+mod rank;
+mod rendezvous;
+
+pub use conductor::Observer;
+pub use error::NetError;
+pub use options::Options;
+pub use rendezvous::{Coordinator, Hosted, join, threads};

@@ -1,5 +1,7 @@
 //! What is measured in a run: records as they happen, totals at the end. No sinks, no files.
 
+#![warn(clippy::disallowed_methods, clippy::disallowed_types)]
+
 /// One measured fact.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {

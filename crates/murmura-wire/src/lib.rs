@@ -1,13 +1,18 @@
-//! Bytes to messages and back: frame layout, limits, versions.
+//! Bytes to messages and back: frame layout, limits, versions. No sockets, no clock.
 //!
-//! A frame is a header of [`HEADER_BYTES`] bytes, then the vectors of the message, nothing else.
+//! | module | what is in it |
+//! |---|---|
+//! | [`frame`] | one message: a header of [`HEADER_BYTES`] bytes, then its vectors as they are |
+//! | [`decoder`] | frames from bytes that arrive in any pieces |
+//! | [`control`] | handshake, rendezvous and what a run is conducted with: small, bounded |
 
-use murmura_core::message::Message;
+#![warn(clippy::disallowed_methods, clippy::disallowed_types)]
 
-/// Bytes of a frame before its vectors.
-pub const HEADER_BYTES: usize = 80;
+pub mod control;
+pub mod decoder;
+pub mod frame;
 
-/// Bytes of `message` on the wire, header included.
-pub fn frame_bytes(message: &Message) -> u64 {
-    (HEADER_BYTES + message.payload_bytes()) as u64
-}
+pub use frame::{HEADER_BYTES, frame_bytes};
+
+/// The version of everything that is sent. Both ends must have the same.
+pub const VERSION: u16 = 1;

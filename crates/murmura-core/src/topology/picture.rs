@@ -59,14 +59,12 @@ fn head(width: f64, height: f64, schedule: &Schedule, report: &Report) -> String
         width - 1.0,
         height - 1.0
     );
-    for (id, colour) in [("near", NEAR), ("far", FAR)] {
-        let _ = writeln!(
-            out,
-            "<marker id=\"{id}\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"8\" \
-             markerHeight=\"8\" markerUnits=\"userSpaceOnUse\" orient=\"auto\">\
-             <path d=\"M0 1 L7 4 L0 7 z\" fill=\"{colour}\"/></marker>"
-        );
-    }
+    let _ = writeln!(
+        out,
+        "<marker id=\"arrow\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"8\" \
+         markerHeight=\"8\" markerUnits=\"userSpaceOnUse\" orient=\"auto\">\
+         <path d=\"M0 1 L7 4 L0 7 z\" fill=\"{NEAR}\"/></marker>"
+    );
     text(&mut out, (width / 2.0, 34.0), schedule.name(), (20.0, INK, "600"));
     let mut words = subtitle(report);
     if matches!(schedule.shape(), Shape::Hosts(_)) {
@@ -93,8 +91,11 @@ fn subtitle(report: &Report) -> String {
     format!("{} {noun} · {speed}", report.workers)
 }
 
-/// Four digits, no trailing zeros.
+/// Four digits, no trailing zeros; nothing below one is rounded up to it.
 fn short(number: f64) -> String {
+    if (0.9999..1.0).contains(&number) {
+        return format!("1 − {:.1e}", 1.0 - number);
+    }
     let digits = format!("{number:.4}");
     digits.trim_end_matches('0').trim_end_matches('.').to_string()
 }
@@ -232,9 +233,8 @@ impl Plan {
 
     fn edge(&self, out: &mut String, (from, to): (usize, usize), is_directed: bool) {
         let crosses = !self.hosts.is_empty() && self.hosts[from] != self.hosts[to];
-        let (colour, id) = if crosses { (FAR, "far") } else { (NEAR, "near") };
-        let marker =
-            if is_directed { format!(" marker-end=\"url(#{id})\"") } else { String::new() };
+        let colour = if crosses { FAR } else { NEAR };
+        let marker = if is_directed { " marker-end=\"url(#arrow)\"" } else { "" };
         let (start, end) = (self.places[from], self.places[to]);
         let via = self.via(from, to);
         let (x, y) = short_of(via, end, if is_directed { self.dot + 1.0 } else { 0.0 });

@@ -27,11 +27,9 @@ impl Round {
 
     /// Every message of the round: `(from, to)`, by `to`, then by `from`.
     pub fn edges(&self) -> impl Iterator<Item = (usize, usize)> {
-        let sources = |(to, row): (usize, &Vec<(usize, f64)>)| {
-            let others = row.iter().map(|(from, _)| *from).filter(move |from| *from != to);
-            others.map(move |from| (from, to)).collect::<Vec<_>>()
-        };
-        self.rows.iter().enumerate().flat_map(sources)
+        self.rows.iter().enumerate().flat_map(|(to, row)| {
+            row.iter().map(move |(from, _)| (*from, to)).filter(|(from, to)| from != to)
+        })
     }
 
     /// `W_ij`.

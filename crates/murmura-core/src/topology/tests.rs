@@ -506,6 +506,9 @@ fn pictures_of_many_workers_stay_small() {
     let schedule = build("complete", 300);
     let picture = svg(&schedule, &report(&schedule));
     assert!(picture.len() < 200_000 && picture.contains("those of worker 0"));
+    let schedule = build("ring", 1024);
+    let picture = svg(&schedule, &report(&schedule));
+    assert!(picture.contains("ρ = 1 − 1.3e-5"), "a ring of 1024 mixes slowly, but it mixes");
 }
 
 #[test]

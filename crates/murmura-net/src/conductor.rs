@@ -1,0 +1,402 @@
+//! What one place must decide: tickets, the end, drain, termination, time limits, giving up.
+
+use std::net::{Shutdown, TcpStream};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use murmura_core::contract::Budget;
+use murmura_core::node::Setup;
+use murmura_record::{Event as Measured, Outcome, RankReport, Record};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::error::NetError;
+use crate::host::tick_period;
+use crate::options::Options;
+use crate::protocol::{self, Command, Event};
+use crate::rank::Inbox;
+
+/// How long better evidence is waited for after a first sign of trouble.
+const GRACE: Duration = Duration::from_millis(500);
+/// The shortest and the longest time between two probes.
+const PROBE_PAUSE: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(20));
+
+/// Watches a run.
+pub trait Observer: Send {
+    /// Takes one measured fact.
+    fn record(&mut self, record: Record);
+
+    /// Whether the detailed records for the timeline are wanted.
+    fn wants_timeline(&self) -> bool {
+        false
+    }
+
+    /// `done` of `total` steps of all workers are complete.
+    fn progress(&mut self, _done: u64, _total: u64) {}
+}
+
+impl Observer for murmura_record::Nowhere {
+    fn record(&mut self, _record: Record) {}
+}
+
+/// What reaches the conductor.
+#[derive(Debug)]
+pub(crate) enum Incoming {
+    /// A rank says something.
+    Event(Event),
+    /// The process of a rank has gone, or, in a joined process, the coordinator's.
+    Gone { rank: u32, reason: String },
+    /// The coordinator has ended the run; only in a joined process.
+    Aborted(String),
+}
+
+/// How a rank is told something.
+#[derive(Debug)]
+pub(crate) enum Port {
+    /// It lives here.
+    Near(UnboundedSender<Inbox>),
+    /// It has joined.
+    Far(TcpStream),
+}
+
+impl Port {
+    fn tell(&self, command: Command) {
+        // One who cannot be told is gone, and that is noticed where it is read.
+        match self {
+            Port::Near(inbox) => drop(inbox.send(Inbox::Command(command))),
+            Port::Far(stream) => drop(protocol::write(stream, &command)),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Running,
+    Draining,
+    Finishing,
+}
+
+/// Decides for a whole run.
+pub(crate) struct Conductor<'a> {
+    options: Options,
+    workers: usize,
+    total: u64,
+    observer: &'a mut dyn Observer,
+    ports: Vec<Port>,
+    phase: Phase,
+    tickets: Tickets,
+    seats: Vec<Seat>,
+    probes: Probes,
+    done: u64,
+    clock_seconds: f64,
+    trouble: Option<Trouble>,
+    warnings: Vec<String>,
+    ticked: Instant,
+}
+
+/// What is known of one rank.
+#[derive(Debug)]
+struct Seat {
+    finished: bool,
+    computing: bool,
+    heard: Instant,
+    report: Option<RankReport>,
+}
+
+#[derive(Debug)]
+struct Tickets {
+    budgeted: bool,
+    left: u64,
+    granted: Vec<u64>,
+    /// Wanted soon, not urgently.
+    wanted: Vec<bool>,
+}
+
+/// Counts messages until none is on its way: twice in a row the same sums, sent = received.
+#[derive(Debug)]
+struct Probes {
+    number: u64,
+    answers: Vec<Option<(bool, u64, u64)>>,
+    previous: Option<(u64, u64)>,
+    pause: Duration,
+    next: Option<Instant>,
+    /// When the sums last changed.
+    changed: Instant,
+}
+
+/// The first signs that the run cannot go on, best evidence first.
+#[derive(Debug)]
+struct Trouble {
+    until: Instant,
+    weight: u8,
+    error: NetError,
+}
+
+impl<'a> Conductor<'a> {
+    pub(crate) fn new(
+        setup: &Setup,
+        options: &Options,
+        ports: Vec<Port>,
+        observer: &'a mut dyn Observer,
+    ) -> Conductor<'a> {
+        let (workers, now) = (setup.workers(), Instant::now());
+        let total = workers as u64 * setup.steps;
+        let budgeted = setup.facts().budget == Budget::TotalGradients;
+        let seat = |rank: usize| Seat {
+            finished: rank >= workers,
+            computing: false,
+            heard: now,
+            report: None,
+        };
+        Conductor {
+            options: options.clone(),
+            workers,
+            total,
+            observer,
+            phase: Phase::Running,
+            tickets: Tickets {
+                budgeted,
+                left: total,
+                granted: vec![0; workers],
+                wanted: vec![false; workers],
+            },
+            seats: (0..ports.len()).map(seat).collect(),
+            probes: Probes {
+                number: 0,
+                answers: vec![None; ports.len()],
+                previous: None,
+                pause: PROBE_PAUSE.0,
+                next: None,
+                changed: now,
+            },
+            ports,
+            done: 0,
+            clock_seconds: 0.0,
+            trouble: None,
+            warnings: Vec::new(),
+            ticked: now,
+        }
+    }
+
+    /// Conducts until the end. On failure everybody has been told.
+    pub(crate) fn conduct(mut self, incoming: &Receiver<Incoming>) -> Result<Outcome, NetError> {
+        let result = self.attend(incoming);
+        if let Err(error) = &result {
+            self.tell_all(&Command::Abort(error.to_string()));
+        }
+        for port in &self.ports {
+            if let Port::Far(stream) = port {
+                // What was written still arrives; nothing more is read.
+                let _ = stream.shutdown(Shutdown::Write);
+            }
+        }
+        result
+    }
+
+    fn attend(&mut self, incoming: &Receiver<Incoming>) -> Result<Outcome, NetError> {
+        let period = tick_period(&self.options);
+        loop {
+            let now = Instant::now();
+            let wake = [Some(self.ticked + period), self.probes.next, self.trouble_until()];
+            let wake = wake.into_iter().flatten().min().unwrap_or(now);
+            match incoming.recv_timeout(wake.saturating_duration_since(now)) {
+                Ok(Incoming::Event(event)) => self.event(event),
+                Ok(Incoming::Gone { rank, reason }) => self.gone(rank, reason),
+                Ok(Incoming::Aborted(reason)) => return Err(NetError::Aborted(reason)),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            }
+            let now = Instant::now();
+            if self.trouble_until().is_some_and(|until| until <= now) {
+                return Err(self.trouble.take().expect("it has a time").error);
+            }
+            if self.probes.next.is_some_and(|next| next <= now) {
+                self.probe();
+            }
+            if self.ticked + period <= now {
+                self.tick(now);
+            }
+            if self.phase == Phase::Finishing && self.seats.iter().all(|s| s.report.is_some()) {
+                return Ok(self.outcome());
+            }
+        }
+    }
+
+    fn trouble_until(&self) -> Option<Instant> {
+        self.trouble.as_ref().map(|trouble| trouble.until)
+    }
+
+    fn tell(&self, rank: u32, command: Command) {
+        self.ports[rank as usize].tell(command);
+    }
+
+    fn tell_all(&self, command: &Command) {
+        for port in &self.ports {
+            port.tell(command.clone());
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Record(record) => {
+                if matches!(record.event, Measured::Step { .. }) {
+                    self.done += 1;
+                    self.hear(record.rank);
+                    self.observer.progress(self.done, self.total);
+                }
+                self.observer.record(record);
+            }
+            Event::Ticket { rank, number, urgent } => self.ticket(rank, number, urgent),
+            Event::Finished { rank, at } => {
+                self.hear(rank);
+                self.seats[rank as usize].finished = true;
+                self.clock_seconds = self.clock_seconds.max(at.seconds());
+                if self.seats.iter().all(|seat| seat.finished) {
+                    self.phase = Phase::Draining;
+                    self.probes.changed = Instant::now();
+                    self.tell_all(&Command::Drain);
+                    self.probe();
+                }
+            }
+            Event::Probed { rank, probe, drained, sent, received } => {
+                self.hear(rank);
+                if probe == self.probes.number {
+                    self.probes.answers[rank as usize] = Some((drained, sent, received));
+                    self.count();
+                }
+            }
+            Event::Report(report) => {
+                self.hear(report.rank);
+                let rank = report.rank as usize;
+                self.seats[rank].report = Some(*report);
+            }
+            Event::Pulse { rank, computing } => {
+                self.hear(rank);
+                self.seats[rank as usize].computing = computing;
+            }
+            Event::Stalled { rank, complaint } => {
+                self.hear(rank);
+                self.seats[rank as usize].computing = false;
+                // While somebody computes, the others wait for a reason.
+                if !self.seats.iter().any(|seat| seat.computing) {
+                    self.suspect(3, NetError::Stalled(complaint));
+                }
+            }
+            Event::Lost { rank, peer, reason } => {
+                if self.phase != Phase::Finishing {
+                    let reason = format!("{reason} (seen by rank {rank})");
+                    self.suspect(2, NetError::Lost { rank: peer, reason });
+                }
+            }
+            Event::Failed { rank, reason } => self.suspect(0, NetError::Failed { rank, reason }),
+            Event::Warning(text) => self.warnings.push(text),
+        }
+    }
+
+    fn hear(&mut self, rank: u32) {
+        self.seats[rank as usize].heard = Instant::now();
+    }
+
+    fn gone(&mut self, rank: u32, reason: String) {
+        if self.seats[rank as usize].report.is_none() {
+            self.suspect(1, NetError::Lost { rank, reason });
+        }
+    }
+
+    /// Notes that the run cannot go on; evidence of less weight gives way to better.
+    fn suspect(&mut self, weight: u8, error: NetError) {
+        let until = if weight == 0 { Instant::now() } else { Instant::now() + GRACE };
+        match &mut self.trouble {
+            Some(trouble) if trouble.weight <= weight => {}
+            Some(trouble) => {
+                *trouble = Trouble { until: trouble.until.min(until), weight, error };
+            }
+            None => self.trouble = Some(Trouble { until, weight, error }),
+        }
+    }
+
+    /// A ticket wanted soon is granted while there are plenty; near the end only to whoever
+    /// would use it now, so that nobody sits on one while others are idle.
+    fn ticket(&mut self, rank: u32, number: u64, urgent: bool) {
+        self.hear(rank);
+        let worker = rank as usize;
+        if !self.tickets.budgeted || number != self.tickets.granted[worker] + 1 {
+            return;
+        }
+        if self.tickets.left == 0 {
+            self.tell(rank, Command::Deny);
+        } else if urgent || self.tickets.left > 2 * self.workers as u64 {
+            self.tickets.left -= 1;
+            self.tickets.granted[worker] += 1;
+            self.tickets.wanted[worker] = false;
+            self.tell(rank, Command::Grant);
+        } else {
+            self.tickets.wanted[worker] = true;
+        }
+    }
+
+    fn probe(&mut self) {
+        self.probes.next = None;
+        self.probes.number += 1;
+        self.probes.answers.fill(None);
+        self.tell_all(&Command::Probe(self.probes.number));
+    }
+
+    fn count(&mut self) {
+        let answers: Option<Vec<_>> = self.probes.answers.iter().copied().collect();
+        let Some(answers) = answers else { return };
+        let drained = answers.iter().all(|(drained, _, _)| *drained);
+        let sent: u64 = answers.iter().map(|(_, sent, _)| sent).sum();
+        let received: u64 = answers.iter().map(|(_, _, received)| received).sum();
+        let sums = Some((sent, received));
+        if drained && sent == received && self.probes.previous == sums {
+            self.phase = Phase::Finishing;
+            self.tell_all(&Command::Finish);
+            return;
+        }
+        if self.probes.previous == sums {
+            self.probes.pause = (self.probes.pause * 2).min(PROBE_PAUSE.1);
+        } else {
+            (self.probes.changed, self.probes.pause) = (Instant::now(), PROBE_PAUSE.0);
+        }
+        self.probes.previous = sums;
+        self.probes.next = Some(Instant::now() + self.probes.pause);
+    }
+
+    /// Looks at the clock: says that the coordinator is alive, and who has been silent.
+    fn tick(&mut self, now: Instant) {
+        self.ticked = now;
+        self.tell_all(&Command::Pulse);
+        let limit = self.options.peer_seconds;
+        let silent = self.seats.iter().enumerate().filter(|(_, seat)| seat.report.is_none());
+        let silent = silent.map(|(rank, seat)| (now.duration_since(seat.heard), rank)).max();
+        if let Some((silence, rank)) = silent.filter(|(time, _)| time.as_secs_f64() >= limit) {
+            let reason = format!("it has been silent for {:.1} s", silence.as_secs_f64());
+            self.suspect(1, NetError::Lost { rank: rank as u32, reason });
+        }
+        let drained = now.duration_since(self.probes.changed).as_secs_f64();
+        if self.phase == Phase::Draining && drained >= self.options.drain_seconds {
+            self.suspect(2, NetError::Stalled(self.undrained(drained)));
+        }
+    }
+
+    fn undrained(&self, seconds: f64) -> String {
+        let silent = |answer: &Option<(bool, u64, u64)>| !answer.is_some_and(|(d, _, _)| d);
+        let who: Vec<String> = (0..self.ports.len())
+            .filter(|rank| silent(&self.probes.answers[*rank]))
+            .map(|rank| format!("rank {rank}"))
+            .collect();
+        let (sent, received) = self.probes.previous.unwrap_or_default();
+        let who = if who.is_empty() { "nobody".to_string() } else { who.join(", ") };
+        format!(
+            "waited {seconds:.1} s for the last messages: {sent} were sent, {received} received; \
+             still not drained: {who}"
+        )
+    }
+
+    fn outcome(&mut self) -> Outcome {
+        let mut outcome = Outcome::default();
+        outcome.clock_seconds = self.clock_seconds;
+        outcome.warnings = std::mem::take(&mut self.warnings);
+        outcome.ranks = self.seats.iter_mut().filter_map(|seat| seat.report.take()).collect();
+        outcome
+    }
+}

@@ -1,0 +1,211 @@
+//! The ranks that live in this process, each on its thread.
+
+use std::cell::RefCell;
+use std::net::TcpStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::mpsc::Sender;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use murmura_core::message::Rank;
+use murmura_core::node::Setup;
+use murmura_core::payload::Pool;
+use murmura_core::problems::{GradientSource, Problem};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::clock::Clock;
+use crate::compute::{self, Pace};
+use crate::conductor::Incoming;
+use crate::error::NetError;
+use crate::link::{self, Link, ReadError, read_frames};
+use crate::options::Options;
+use crate::protocol::{Command, Event};
+use crate::rank::{Inbox, Parts, Shell, Way};
+
+/// A rank that is to live here, with its connections.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    pub(crate) rank: Rank,
+    pub(crate) links: Vec<(Rank, TcpStream)>,
+}
+
+/// What all ranks of this process have in common.
+#[derive(Clone)]
+pub(crate) struct House {
+    pub(crate) setup: Setup,
+    pub(crate) options: Options,
+    pub(crate) clock: Clock,
+    pub(crate) timeline: bool,
+    pub(crate) conductor: Sender<Incoming>,
+}
+
+/// The running ranks of this process. Dropping it ends them.
+#[derive(Debug)]
+pub(crate) struct Hosts {
+    inboxes: Vec<(Rank, UnboundedSender<Inbox>)>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Hosts {
+    /// Starts every rank of `seats`.
+    pub(crate) fn start(
+        house: &House,
+        problem: &dyn Problem,
+        seats: Vec<Seat>,
+    ) -> Result<Hosts, NetError> {
+        let doors: Vec<_> = seats.iter().map(|seat| (seat.rank, unbounded_channel())).collect();
+        let inboxes = doors.iter().map(|(rank, (sender, _))| (*rank, sender.clone())).collect();
+        let mut hosts = Hosts { inboxes, threads: Vec::new() };
+        let pool = Pool::new();
+        for (seat, (_, (_, inbox))) in seats.into_iter().zip(doors) {
+            let is_worker = seat.rank.index() < house.setup.workers();
+            let life = Life {
+                source: is_worker.then(|| problem.source(seat.rank.index())),
+                house: house.clone(),
+                pool: pool.clone(),
+                near: hosts.inboxes.clone(),
+                seat,
+                inbox,
+            };
+            hosts.threads.push(life.begin()?);
+        }
+        Ok(hosts)
+    }
+
+    /// The way to a rank that lives here.
+    pub(crate) fn inbox(&self, rank: Rank) -> Option<&UnboundedSender<Inbox>> {
+        self.inboxes.iter().find(|(here, _)| *here == rank).map(|(_, inbox)| inbox)
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for (_, inbox) in &self.inboxes {
+            let _ = inbox.send(Inbox::Command(Command::Abort(String::new())));
+        }
+        for thread in self.threads.drain(..) {
+            // A panic was caught and told to the conductor inside.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// All that one rank's thread takes with it.
+struct Life {
+    house: House,
+    source: Option<Box<dyn GradientSource>>,
+    pool: Pool,
+    seat: Seat,
+    near: Vec<(Rank, UnboundedSender<Inbox>)>,
+    inbox: UnboundedReceiver<Inbox>,
+}
+
+impl Life {
+    fn begin(self) -> Result<JoinHandle<()>, NetError> {
+        let (rank, conductor) = (self.seat.rank, self.house.conductor.clone());
+        let run = move || {
+            let reason = match catch_unwind(AssertUnwindSafe(|| self.live())) {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => error.to_string(),
+                Err(panic) => format!("it panicked: {}", compute::text(&*panic)),
+            };
+            let _ = conductor.send(Incoming::Event(Event::Failed { rank: rank.0, reason }));
+        };
+        let thread = std::thread::Builder::new().name(format!("rank-{}", rank.0)).spawn(run);
+        thread.map_err(|error| NetError::Setup(format!("cannot start a thread: {error}")))
+    }
+
+    fn live(self) -> std::io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let tasks = tokio::task::LocalSet::new();
+        tasks.block_on(&runtime, self.attend())
+    }
+
+    async fn attend(mut self) -> std::io::Result<()> {
+        let Life { house, source, pool, seat, near, .. } = &mut self;
+        let rank = seat.rank;
+        let mut ways = vec![Way::Myself; house.setup.ranks()];
+        for (peer, inbox) in near.iter().filter(|(peer, _)| *peer != rank) {
+            ways[peer.index()] = Way::Near(inbox.clone());
+        }
+        let mut halves = Vec::new();
+        for (peer, stream) in seat.links.drain(..) {
+            stream.set_nonblocking(true)?;
+            let (read, write) = tokio::net::TcpStream::from_std(stream)?.into_split();
+            let link = Link::new(write);
+            ways[peer.index()] = Way::Far(Rc::clone(&link));
+            halves.push((peer, read, link));
+        }
+        let mine = near.iter().find(|(peer, _)| *peer == rank).expect("it lives here");
+        let compute = match source.take() {
+            Some(source) => {
+                let pace = Pace::of(rank.0, &house.options);
+                Some(compute::start(format!("gradient-{}", rank.0), source, pace, mine.1.clone())?)
+            }
+            None => None,
+        };
+        let parts = Parts {
+            node: house.setup.node(rank, pool.clone()),
+            facts: house.setup.facts(),
+            clock: house.clock,
+            options: house.options.clone(),
+            conductor: house.conductor.clone(),
+            compute,
+            timeline: house.timeline,
+        };
+        let shell = Rc::new(RefCell::new(Shell::new(parts, ways)));
+        for (peer, read, link) in halves {
+            let limits = link::limits(peer, rank, house.setup.layout.len());
+            let (reader, writer) = (Rc::clone(&shell), Rc::clone(&shell));
+            let pool = pool.clone();
+            tokio::task::spawn_local(async move {
+                let error = read_frames(read, limits, pool, |header, message| {
+                    reader.borrow_mut().message(peer, header.sent_micros, message);
+                });
+                match error.await {
+                    ReadError::Frame(error) => {
+                        reader.borrow().failed(format!("{peer} sent it a bad frame: {error}"));
+                    }
+                    error => reader.borrow().lost(peer, error.to_string()),
+                }
+            });
+            tokio::task::spawn_local(async move {
+                let error = link.write_rest().await;
+                writer.borrow().lost(peer, format!("the connection broke: {error}"));
+            });
+        }
+        shell.borrow_mut().start();
+        let period = tick_period(&house.options);
+        self.listen(&shell, period).await;
+        Ok(())
+    }
+
+    /// Takes what other threads have to say, until the last word.
+    async fn listen(&mut self, shell: &RefCell<Shell>, period: Duration) {
+        let mut ticks = tokio::time::interval(period);
+        loop {
+            tokio::select! {
+                word = self.inbox.recv() => match word {
+                    Some(Inbox::Message { from, sent_micros, message }) => {
+                        shell.borrow_mut().message(from, sent_micros, message);
+                    }
+                    Some(Inbox::Gradient(gradient)) => shell.borrow_mut().gradient(gradient),
+                    Some(Inbox::Broken(reason)) => shell.borrow().failed(reason),
+                    Some(Inbox::Command(command)) => {
+                        if shell.borrow_mut().command(command) {
+                            return;
+                        }
+                    }
+                    None => return,
+                },
+                _ = ticks.tick() => shell.borrow_mut().tick(),
+            }
+        }
+    }
+}
+
+/// How often somebody looks at the clock: often enough for the shortest limit.
+pub(crate) fn tick_period(options: &Options) -> Duration {
+    Duration::from_secs_f64((options.peer_seconds / 8.0).clamp(0.01, 1.0))
+}

@@ -1,0 +1,36 @@
+//! What a driver of real runs can be told: time limits, and slowness for experiments.
+
+use std::collections::BTreeMap;
+
+/// Time limits of every kind of waiting, and emulated slowness.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// How long all processes together may take to join, load their data and connect.
+    pub connect_seconds: f64,
+    /// How long a peer that has connected may take to say who it is.
+    pub handshake_seconds: f64,
+    /// How long nothing may move while nobody computes; and how long a process may be silent.
+    pub peer_seconds: f64,
+    /// How long one gradient may take.
+    pub compute_seconds: f64,
+    /// How long what is pending may take to arrive after the last gradient.
+    pub drain_seconds: f64,
+    /// Workers that take so many times as long for a gradient, for experiments.
+    pub slow: BTreeMap<u32, f64>,
+    /// A gradient takes at least so long, for experiments.
+    pub compute_ms: Option<f64>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            connect_seconds: 30.0,
+            handshake_seconds: 5.0,
+            peer_seconds: 30.0,
+            compute_seconds: 3600.0,
+            drain_seconds: 30.0,
+            slow: BTreeMap::new(),
+            compute_ms: None,
+        }
+    }
+}

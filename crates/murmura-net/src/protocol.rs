@@ -1,0 +1,408 @@
+//! What processes say to each other beside the frames of the run: packets and their fields.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+
+use murmura_core::time::Time;
+use murmura_record::{Event as Measured, RankReport, Record};
+use murmura_wire::control::{self, ControlError, HEAD_BYTES, Reader, Writer};
+
+/// The longest packet before a run is agreed on, the job apart.
+pub(crate) const SMALL_BYTES: u64 = 64 << 10;
+/// The longest job.
+pub(crate) const JOB_BYTES: u64 = 64 << 20;
+
+/// What is said while a run is set up.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Setting {
+    /// A worker wants to take part, as this rank or any.
+    Join { rank: Option<u32>, key: String },
+    /// It may, as this rank. `open` tells whether other machines may take part.
+    Welcome { run: u64, rank: u32, open: bool, timeline: bool, job: Vec<u8> },
+    /// It may not. `elsewhere`: this is another run than the one it looks for.
+    Refused { reason: String, elsewhere: bool },
+    /// The worker cannot run the job.
+    Unable { reason: String },
+    /// The worker has loaded its data and listens for its peers.
+    Listening { port: u16 },
+    /// What time is it?
+    Ping,
+    /// It is this, on the coordinator's clock.
+    Pong { now: Time },
+    /// Where the ranks listen.
+    Peers { addresses: Vec<String> },
+    /// The worker is connected with all its peers.
+    Meshed,
+    /// The run begins; its zero on the coordinator's clock.
+    Start { zero: Time },
+    /// First word on a connection between two ranks.
+    Hello { run: u64, from: u32, to: u32 },
+    /// The answer to it.
+    Accepted,
+}
+
+/// What a rank tells the conductor.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Event {
+    /// It wants the right to its gradient number `number`, from 1: now, or soon.
+    Ticket { rank: u32, number: u64, urgent: bool },
+    /// It will compute no more gradients.
+    Finished { rank: u32, at: Time },
+    /// The answer to a probe.
+    Probed { rank: u32, probe: u64, drained: bool, sent: u64, received: u64 },
+    /// All that it did.
+    Report(Box<RankReport>),
+    /// A measured fact.
+    Record(Record),
+    /// It is alive.
+    Pulse { rank: u32, computing: bool },
+    /// It has been waiting for too long.
+    Stalled { rank: u32, complaint: String },
+    /// It has lost a peer.
+    Lost { rank: u32, peer: u32, reason: String },
+    /// It cannot go on.
+    Failed { rank: u32, reason: String },
+    /// Something went wrong that does not end the run.
+    Warning(String),
+}
+
+/// What the conductor tells a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// One more gradient may be computed.
+    Grant,
+    /// No more gradients.
+    Deny,
+    /// Flush what is pending.
+    Drain,
+    /// Say how many messages were sent and received.
+    Probe(u64),
+    /// Send the report and end.
+    Finish,
+    /// End at once.
+    Abort(String),
+    /// The coordinator is alive.
+    Pulse,
+}
+
+/// Anything that is written as one packet.
+pub(crate) trait Packet: Sized {
+    fn encode(&self) -> Vec<u8>;
+    fn decode(reader: &mut Reader<'_>, kind: u16) -> Result<Self, ControlError>;
+}
+
+/// Why a packet could not be had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PacketError {
+    #[error("the connection was closed")]
+    Closed,
+    #[error("nothing was said in time")]
+    Silent,
+    #[error("{0}")]
+    Io(io::Error),
+    #[error("{0}")]
+    Wrong(#[from] ControlError),
+}
+
+impl From<io::Error> for PacketError {
+    fn from(error: io::Error) -> PacketError {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::ConnectionAborted => PacketError::Closed,
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => PacketError::Silent,
+            _ => PacketError::Io(error),
+        }
+    }
+}
+
+/// Writes one packet.
+pub(crate) fn write(mut stream: &TcpStream, packet: &impl Packet) -> Result<(), PacketError> {
+    Ok(stream.write_all(&packet.encode())?)
+}
+
+/// Reads one packet with a body of at most `most` bytes.
+pub(crate) fn read<P: Packet>(mut stream: &TcpStream, most: u64) -> Result<P, PacketError> {
+    let mut head = [0; HEAD_BYTES];
+    stream.read_exact(&mut head)?;
+    let head = control::decode_head(&head, most)?;
+    let mut body = Vec::new();
+    // Memory follows what really arrives, whatever length was announced.
+    stream.take(head.length as u64).read_to_end(&mut body)?;
+    if body.len() < head.length {
+        return Err(PacketError::Closed);
+    }
+    head.check(&body)?;
+    let mut reader = Reader::new(head.kind, &body);
+    let packet = P::decode(&mut reader, head.kind)?;
+    reader.end()?;
+    Ok(packet)
+}
+
+impl Packet for Setting {
+    fn encode(&self) -> Vec<u8> {
+        let w = Writer::default();
+        match self {
+            Setting::Join { rank, key } => {
+                let rank = rank.map_or(u64::MAX, u64::from);
+                w.number(rank).text(key).packet(1)
+            }
+            Setting::Welcome { run, rank, open, timeline, job } => {
+                w.number(*run).number(*rank).number(*open).number(*timeline).bytes(job).packet(2)
+            }
+            Setting::Refused { reason, elsewhere } => w.text(reason).number(*elsewhere).packet(3),
+            Setting::Unable { reason } => w.text(reason).packet(4),
+            Setting::Listening { port } => w.number(*port).packet(5),
+            Setting::Ping => w.packet(6),
+            Setting::Pong { now } => w.number(now.0).packet(7),
+            Setting::Peers { addresses } => {
+                w.list(addresses, |w, address| w.text(address)).packet(8)
+            }
+            Setting::Meshed => w.packet(9),
+            Setting::Start { zero } => w.number(zero.0).packet(10),
+            Setting::Hello { run, from, to } => w.number(*run).number(*from).number(*to).packet(11),
+            Setting::Accepted => w.packet(12),
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>, kind: u16) -> Result<Setting, ControlError> {
+        Ok(match kind {
+            1 => Setting::Join { rank: u32::try_from(r.number()?).ok(), key: r.text()? },
+            2 => Setting::Welcome {
+                run: r.number()?,
+                rank: r.small()?,
+                open: r.flag()?,
+                timeline: r.flag()?,
+                job: r.bytes()?.to_vec(),
+            },
+            3 => Setting::Refused { reason: r.text()?, elsewhere: r.flag()? },
+            4 => Setting::Unable { reason: r.text()? },
+            5 => Setting::Listening { port: r.small()? },
+            6 => Setting::Ping,
+            7 => Setting::Pong { now: Time(r.number()?) },
+            8 => Setting::Peers { addresses: r.list(Reader::text)? },
+            9 => Setting::Meshed,
+            10 => Setting::Start { zero: Time(r.number()?) },
+            11 => Setting::Hello { run: r.number()?, from: r.small()?, to: r.small()? },
+            12 => Setting::Accepted,
+            _ => return Err(r.unknown()),
+        })
+    }
+}
+
+impl Packet for Command {
+    fn encode(&self) -> Vec<u8> {
+        let w = Writer::default();
+        match self {
+            Command::Grant => w.packet(101),
+            Command::Deny => w.packet(102),
+            Command::Drain => w.packet(103),
+            Command::Probe(probe) => w.number(*probe).packet(104),
+            Command::Finish => w.packet(105),
+            Command::Abort(reason) => w.text(reason).packet(106),
+            Command::Pulse => w.packet(107),
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>, kind: u16) -> Result<Command, ControlError> {
+        Ok(match kind {
+            101 => Command::Grant,
+            102 => Command::Deny,
+            103 => Command::Drain,
+            104 => Command::Probe(r.number()?),
+            105 => Command::Finish,
+            106 => Command::Abort(r.text()?),
+            107 => Command::Pulse,
+            _ => return Err(r.unknown()),
+        })
+    }
+}
+
+impl Packet for Event {
+    fn encode(&self) -> Vec<u8> {
+        let w = Writer::default();
+        match self {
+            Event::Ticket { rank, number, urgent } => {
+                w.number(*rank).number(*number).number(*urgent).packet(201)
+            }
+            Event::Finished { rank, at } => w.number(*rank).number(at.0).packet(202),
+            Event::Probed { rank, probe, drained, sent, received } => w
+                .number(*rank)
+                .number(*probe)
+                .number(*drained)
+                .number(*sent)
+                .number(*received)
+                .packet(203),
+            Event::Report(report) => write_report(w, report).packet(204),
+            Event::Record(record) => write_record(w, record).packet(205),
+            Event::Pulse { rank, computing } => w.number(*rank).number(*computing).packet(206),
+            Event::Stalled { rank, complaint } => w.number(*rank).text(complaint).packet(207),
+            Event::Lost { rank, peer, reason } => {
+                w.number(*rank).number(*peer).text(reason).packet(208)
+            }
+            Event::Failed { rank, reason } => w.number(*rank).text(reason).packet(209),
+            Event::Warning(text) => w.text(text).packet(210),
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>, kind: u16) -> Result<Event, ControlError> {
+        Ok(match kind {
+            201 => Event::Ticket { rank: r.small()?, number: r.number()?, urgent: r.flag()? },
+            202 => Event::Finished { rank: r.small()?, at: Time(r.number()?) },
+            203 => Event::Probed {
+                rank: r.small()?,
+                probe: r.number()?,
+                drained: r.flag()?,
+                sent: r.number()?,
+                received: r.number()?,
+            },
+            204 => Event::Report(Box::new(read_report(r)?)),
+            205 => Event::Record(read_record(r)?),
+            206 => Event::Pulse { rank: r.small()?, computing: r.flag()? },
+            207 => Event::Stalled { rank: r.small()?, complaint: r.text()? },
+            208 => Event::Lost { rank: r.small()?, peer: r.small()?, reason: r.text()? },
+            209 => Event::Failed { rank: r.small()?, reason: r.text()? },
+            210 => Event::Warning(r.text()?),
+            _ => return Err(r.unknown()),
+        })
+    }
+}
+
+fn write_report(w: Writer, report: &RankReport) -> Writer {
+    let staleness: Vec<(u64, u64)> = report.staleness.iter().map(|(k, v)| (*k, *v)).collect();
+    w.number(report.rank)
+        .number(report.is_server)
+        .number(report.lost)
+        .number(report.steps)
+        .number(report.samples)
+        .real(report.compute_seconds)
+        .real(report.exposed_seconds)
+        .real(report.waiting_seconds)
+        .number(report.bytes_sent)
+        .number(report.bytes_received)
+        .number(report.messages_sent)
+        .list(&staleness, |w, (updates, times)| w.number(*updates).number(*times))
+        .number(report.half_exchanges)
+        .number(report.folded_gradients)
+        .number(report.folded_messages)
+        .number(report.last_loss.to_bits())
+        .values(&report.params)
+        .values(&report.model)
+}
+
+fn read_report(r: &mut Reader<'_>) -> Result<RankReport, ControlError> {
+    Ok(RankReport {
+        rank: r.small()?,
+        is_server: r.flag()?,
+        lost: r.flag()?,
+        steps: r.number()?,
+        samples: r.number()?,
+        compute_seconds: r.real()?,
+        exposed_seconds: r.real()?,
+        waiting_seconds: r.real()?,
+        bytes_sent: r.number()?,
+        bytes_received: r.number()?,
+        messages_sent: r.number()?,
+        staleness: r.list(|r| Ok((r.number()?, r.number()?)))?.into_iter().collect(),
+        half_exchanges: r.number()?,
+        folded_gradients: r.number()?,
+        folded_messages: r.number()?,
+        last_loss: f32::from_bits(r.small()?),
+        params: r.values()?,
+        model: r.values()?,
+    })
+}
+
+fn write_record(w: Writer, record: &Record) -> Writer {
+    let w = w.real(record.t).number(record.rank).number(record.step);
+    match &record.event {
+        Measured::Step { loss, compute, exposed, waiting } => {
+            w.number(0u8).number(loss.to_bits()).real(*compute).real(*exposed).real(*waiting)
+        }
+        Measured::Compute { seconds } => w.number(1u8).real(*seconds),
+        Measured::Transfer { to, bytes, seconds } => {
+            w.number(2u8).number(*to).number(*bytes).real(*seconds)
+        }
+        Measured::Evaluation { loss, accuracy, consensus } => w
+            .number(3u8)
+            .real(*loss)
+            .number(accuracy.is_some())
+            .real(accuracy.unwrap_or_default())
+            .real(*consensus),
+        Measured::Staleness { updates } => w.number(4u8).number(*updates),
+        Measured::Folded { gradients } => w.number(5u8).number(*gradients),
+        Measured::HalfExchange => w.number(6u8),
+        Measured::Lost => w.number(7u8),
+        Measured::View { number } => w.number(8u8).number(*number),
+    }
+}
+
+fn read_record(r: &mut Reader<'_>) -> Result<Record, ControlError> {
+    let (t, rank, step) = (r.real()?, r.small()?, r.number()?);
+    let event = match r.number()? {
+        0 => Measured::Step {
+            loss: f32::from_bits(r.small()?),
+            compute: r.real()?,
+            exposed: r.real()?,
+            waiting: r.real()?,
+        },
+        1 => Measured::Compute { seconds: r.real()? },
+        2 => Measured::Transfer { to: r.small()?, bytes: r.number()?, seconds: r.real()? },
+        3 => Measured::Evaluation {
+            loss: r.real()?,
+            accuracy: {
+                let (known, accuracy) = (r.flag()?, r.real()?);
+                known.then_some(accuracy)
+            },
+            consensus: r.real()?,
+        },
+        4 => Measured::Staleness { updates: r.number()? },
+        5 => Measured::Folded { gradients: r.small()? },
+        6 => Measured::HalfExchange,
+        7 => Measured::Lost,
+        8 => Measured::View { number: r.small()? },
+        _ => return Err(r.unknown()),
+    };
+    Ok(Record { t, rank, step, event })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn comes_back<P: Packet + PartialEq + std::fmt::Debug>(packet: P) {
+        let bytes = packet.encode();
+        let head = control::decode_head(bytes[..HEAD_BYTES].try_into().expect("a head"), 1 << 20)
+            .expect("a good head");
+        let mut reader = Reader::new(head.kind, &bytes[HEAD_BYTES..]);
+        assert_eq!(P::decode(&mut reader, head.kind).expect("its own bytes"), packet);
+        reader.end().expect("nothing follows");
+    }
+
+    #[test]
+    fn reports_and_records_come_back_as_they_were() {
+        comes_back(Event::Report(Box::new(RankReport {
+            rank: 3,
+            steps: 9,
+            staleness: [(0, 4), (7, 1)].into(),
+            last_loss: -0.5,
+            params: vec![1.0, 2.0],
+            model: vec![3.0],
+            ..RankReport::default()
+        })));
+        let events = [
+            Measured::Step { loss: 0.5, compute: 1.0, exposed: 2.0, waiting: 3.0 },
+            Measured::Evaluation { loss: 1.0, accuracy: Some(0.5), consensus: 0.1 },
+            Measured::Evaluation { loss: 1.0, accuracy: None, consensus: 0.1 },
+            Measured::Transfer { to: 1, bytes: 80, seconds: 0.5 },
+            Measured::HalfExchange,
+        ];
+        for event in events {
+            comes_back(Event::Record(Record { t: 1.5, rank: 2, step: 3, event }));
+        }
+        comes_back(Setting::Join { rank: None, key: "run".into() });
+        comes_back(Setting::Peers { addresses: vec!["127.0.0.1:1".into()] });
+        comes_back(Command::Probe(4));
+    }
+}

@@ -1,0 +1,406 @@
+//! One rank on its thread: what happens is told to the node, what the node wants is done.
+
+use std::rc::Rc;
+use std::sync::mpsc;
+
+use murmura_core::contract::{Budget, Effect, Fact, Facts};
+use murmura_core::message::{Message, Rank};
+use murmura_core::node::{Lent, Node};
+use murmura_core::time::Time;
+use murmura_record::{Event as Measured, RankReport, Record};
+use murmura_wire::frame::{self, Route};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::clock::Clock;
+use crate::compute::Gradient;
+use crate::conductor::Incoming;
+use crate::link::Link;
+use crate::options::Options;
+use crate::protocol::{Command, Event};
+
+/// What reaches a rank from other threads.
+#[derive(Debug)]
+pub(crate) enum Inbox {
+    /// A message from a rank of the same process.
+    Message { from: Rank, sent_micros: u32, message: Message },
+    /// A gradient.
+    Gradient(Gradient),
+    /// The gradient's thread cannot go on.
+    Broken(String),
+    /// A word from the conductor.
+    Command(Command),
+}
+
+/// How another rank is reached.
+#[derive(Clone, Debug)]
+pub(crate) enum Way {
+    /// It is this one.
+    Myself,
+    /// It lives in the same process.
+    Near(UnboundedSender<Inbox>),
+    /// It is connected.
+    Far(Rc<Link>),
+}
+
+/// The right to compute gradients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Tickets {
+    /// Granted in all.
+    granted: u64,
+    /// Granted and not used.
+    held: u64,
+    /// One is asked for, and whether that was urgent.
+    asked: Option<bool>,
+    /// There are no more.
+    exhausted: bool,
+}
+
+/// A gradient that has been handed over and whose step is not complete.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    step: u64,
+    done: Time,
+    compute_seconds: f64,
+}
+
+/// A rank.
+pub(crate) struct Shell {
+    node: Node,
+    facts: Facts,
+    clock: Clock,
+    options: Options,
+    /// By rank.
+    ways: Vec<Way>,
+    /// Connections with something new to write.
+    touched: Vec<Rc<Link>>,
+    conductor: mpsc::Sender<Incoming>,
+    compute: Option<mpsc::Sender<Lent>>,
+    tickets: Tickets,
+    pending: Option<Pending>,
+    computing_since: Option<Time>,
+    /// When something last happened here.
+    moved: Time,
+    finished: bool,
+    draining: bool,
+    received: u64,
+    timeline: bool,
+    report: RankReport,
+}
+
+/// What a rank is made of.
+pub(crate) struct Parts {
+    pub(crate) node: Node,
+    pub(crate) facts: Facts,
+    pub(crate) clock: Clock,
+    pub(crate) options: Options,
+    pub(crate) conductor: mpsc::Sender<Incoming>,
+    /// Absent at a server.
+    pub(crate) compute: Option<mpsc::Sender<Lent>>,
+    pub(crate) timeline: bool,
+}
+
+impl Shell {
+    pub(crate) fn new(parts: Parts, ways: Vec<Way>) -> Shell {
+        let Parts { node, facts, clock, options, conductor, compute, timeline } = parts;
+        let report = RankReport {
+            rank: node.rank.0,
+            is_server: node.is_server,
+            ..RankReport::default()
+        };
+        Shell {
+            finished: node.is_server,
+            node,
+            facts,
+            options,
+            ways,
+            touched: Vec::new(),
+            conductor,
+            compute,
+            tickets: Tickets::default(),
+            pending: None,
+            computing_since: None,
+            moved: clock.now(),
+            clock,
+            draining: false,
+            received: 0,
+            timeline,
+            report,
+        }
+    }
+
+    pub(crate) fn start(&mut self) {
+        self.node.start(self.clock.now());
+        self.settle();
+    }
+
+    /// A message has arrived, handed over at `sent_micros`.
+    pub(crate) fn message(&mut self, from: Rank, sent_micros: u32, message: Message) {
+        let now = self.clock.now();
+        self.moved = now;
+        self.received += 1;
+        let bytes = frame::frame_bytes(&message);
+        self.report.bytes_received += bytes;
+        if self.timeline {
+            let micros = ((now.0 / 1000) as u32).wrapping_sub(sent_micros);
+            // Clocks of two machines agree only roughly; a negative span is taken as none.
+            let seconds = if micros < 1 << 31 { f64::from(micros) / 1e6 } else { 0.0 };
+            let event = Measured::Transfer { to: self.node.rank.0, bytes, seconds };
+            let (t, step) = (now.seconds() - seconds, message.step);
+            self.tell(Event::Record(Record { t, rank: from.0, step, event }));
+        }
+        self.node.message(now, from, message);
+        self.settle();
+    }
+
+    /// A gradient has been computed.
+    pub(crate) fn gradient(&mut self, gradient: Gradient) {
+        let now = self.clock.now();
+        let Gradient { lent, computed, took } = gradient;
+        self.moved = now;
+        self.computing_since = None;
+        let compute_seconds = took.as_secs_f64();
+        self.report.compute_seconds += compute_seconds;
+        self.report.samples += u64::from(computed.samples);
+        self.report.last_loss = computed.loss;
+        self.pending = Some(Pending { step: lent.step, done: now, compute_seconds });
+        if self.timeline {
+            let t = now.seconds() - compute_seconds;
+            let event = Measured::Compute { seconds: compute_seconds };
+            self.tell(Event::Record(Record { t, rank: self.node.rank.0, step: lent.step, event }));
+        }
+        self.node.restore(lent);
+        for bucket in 0..self.node.layout().buckets.len() {
+            self.node.bucket(now, bucket);
+            self.carry_out();
+        }
+        self.node.gradient(now, computed);
+        self.settle();
+    }
+
+    /// The conductor has spoken. `true`: this was the last word.
+    pub(crate) fn command(&mut self, command: Command) -> bool {
+        self.moved = self.clock.now();
+        match command {
+            Command::Grant => {
+                self.tickets.granted += 1;
+                self.tickets.held += 1;
+                self.tickets.asked = None;
+            }
+            Command::Deny => {
+                self.tickets.exhausted = true;
+                self.tickets.asked = None;
+            }
+            Command::Drain => {
+                self.draining = true;
+                self.node.drain(self.moved);
+            }
+            Command::Probe(probe) => self.tell(Event::Probed {
+                rank: self.node.rank.0,
+                probe,
+                drained: self.draining && self.node.is_drained(),
+                sent: self.report.messages_sent,
+                received: self.received,
+            }),
+            Command::Finish => {
+                let report = self.final_report();
+                self.tell(Event::Report(Box::new(report)));
+                return true;
+            }
+            Command::Abort(_) => return true,
+            Command::Pulse => {}
+        }
+        self.settle();
+        false
+    }
+
+    /// Called now and then: says that it is alive, and complains when it has waited too long.
+    pub(crate) fn tick(&mut self) {
+        let (now, rank) = (self.clock.now(), self.node.rank.0);
+        self.tell(Event::Pulse { rank, computing: self.computing_since.is_some() });
+        if let Some(since) = self.computing_since {
+            let seconds = now.since(since).seconds();
+            if seconds > self.options.compute_seconds {
+                let reason = format!("its gradient of step {} takes {seconds:.1} s", self.node.step());
+                self.tell(Event::Failed { rank, reason });
+            }
+            return;
+        }
+        let waited = now.since(self.moved).seconds();
+        if waited >= self.options.peer_seconds && !(self.finished && !self.draining) {
+            let complaint = self.complaint(waited);
+            if !complaint.is_empty() {
+                self.tell(Event::Stalled { rank, complaint });
+            }
+        }
+    }
+
+    /// "rank 2 waited 30.0 s for rank 1: …"
+    fn complaint(&self, waited: f64) -> String {
+        let (rank, step) = (self.node.rank, self.node.step());
+        let mut sentences = self.node.awaiting().into_iter().map(|awaited| {
+            let what = awaited.what;
+            format!("{rank} waited {waited:.1} s for {}: {what} of step {step}", awaited.from)
+        });
+        // Whoever waits for many is told about one, or the sentence is not read.
+        let first = sentences.next().unwrap_or_default();
+        match sentences.count() {
+            0 => first,
+            more => format!("{first} (and for {more} more)"),
+        }
+    }
+
+    /// A peer is gone.
+    pub(crate) fn lost(&self, peer: Rank, reason: String) {
+        self.tell(Event::Lost { rank: self.node.rank.0, peer: peer.0, reason });
+    }
+
+    /// This rank cannot go on.
+    pub(crate) fn failed(&self, reason: String) {
+        self.tell(Event::Failed { rank: self.node.rank.0, reason });
+    }
+
+    fn tell(&self, event: Event) {
+        // A conductor that is gone needs no telling: its host ends this rank.
+        let _ = self.conductor.send(Incoming::Event(event));
+    }
+
+    /// After every event: sends what is to be sent, and goes on if the node wants to.
+    fn settle(&mut self) {
+        self.carry_out();
+        self.complete_step();
+        self.go_on();
+    }
+
+    fn carry_out(&mut self) {
+        let now = self.clock.now();
+        let sent_micros = (now.0 / 1000) as u32;
+        let (from, step) = (self.node.rank, self.node.step());
+        for effect in self.node.take_effects() {
+            match effect {
+                Effect::Send { to, message } => {
+                    self.report.messages_sent += 1;
+                    self.report.bytes_sent += frame::frame_bytes(&message);
+                    match &self.ways[to.index()] {
+                        Way::Near(inbox) => {
+                            // A rank that has ended is known to the conductor.
+                            let _ = inbox.send(Inbox::Message { from, sent_micros, message });
+                        }
+                        Way::Far(link) => {
+                            let route = Route { from, to };
+                            link.push(frame::encode_header(route, sent_micros, &message), message);
+                            self.touched.push(Rc::clone(link));
+                        }
+                        Way::Myself => unreachable!("nobody sends to themselves"),
+                    }
+                }
+                Effect::Measure(fact) => {
+                    let event = measured(fact, &mut self.report);
+                    let record = Record { t: now.seconds(), rank: from.0, step, event };
+                    let _ = self.conductor.send(Incoming::Event(Event::Record(record)));
+                }
+                Effect::Work { .. } | Effect::Optimize { .. } | Effect::EnterAt(_) => {}
+            }
+        }
+        for link in self.touched.drain(..) {
+            // A broken connection is reported by whoever reads it.
+            let _ = link.flush();
+        }
+    }
+
+    /// If the step whose gradient was handed over is complete, splits its time.
+    fn complete_step(&mut self) {
+        let Some(pending) = self.pending.filter(|pending| self.node.step() > pending.step) else {
+            return;
+        };
+        self.pending = None;
+        let now = self.clock.now();
+        let idle = now.since(pending.done);
+        let waiting = match self.facts.waits_for_peers {
+            true => self.node.origin().since(pending.done).min(idle),
+            false => Time::ZERO,
+        };
+        let exposed = (idle - waiting).seconds();
+        self.report.steps += 1;
+        self.report.waiting_seconds += waiting.seconds();
+        self.report.exposed_seconds += exposed;
+        let event = Measured::Step {
+            loss: self.report.last_loss,
+            compute: pending.compute_seconds,
+            exposed,
+            waiting: waiting.seconds(),
+        };
+        let (t, rank) = (now.seconds(), self.node.rank.0);
+        self.tell(Event::Record(Record { t, rank, step: pending.step, event }));
+    }
+
+    /// Starts the next gradient, or asks for the right to, or finishes.
+    fn go_on(&mut self) {
+        if self.finished || self.pending.is_some() {
+            return;
+        }
+        if self.node.has_finished_rounds() {
+            self.finish();
+        } else if self.node.wants_gradient() {
+            match self.facts.budget {
+                Budget::Rounds => self.compute(),
+                Budget::TotalGradients if self.tickets.held > 0 => {
+                    self.tickets.held -= 1;
+                    self.compute();
+                    self.ask(false);
+                }
+                Budget::TotalGradients if self.tickets.exhausted => self.finish(),
+                Budget::TotalGradients => self.ask(true),
+            }
+        }
+    }
+
+    fn compute(&mut self) {
+        self.computing_since = Some(self.clock.now());
+        let compute = self.compute.as_ref().expect("only workers want gradients");
+        // A thread that has ended said why before it did.
+        let _ = compute.send(self.node.lend());
+    }
+
+    /// Asks for a ticket, unless it has been done as urgently, or there are none.
+    fn ask(&mut self, urgent: bool) {
+        if self.tickets.exhausted || self.tickets.asked >= Some(urgent) {
+            return;
+        }
+        self.tickets.asked = Some(urgent);
+        let number = self.tickets.granted + 1;
+        self.tell(Event::Ticket { rank: self.node.rank.0, number, urgent });
+    }
+
+    fn finish(&mut self) {
+        self.finished = true;
+        self.tell(Event::Finished { rank: self.node.rank.0, at: self.clock.now() });
+    }
+
+    fn final_report(&mut self) -> RankReport {
+        let mut report = std::mem::take(&mut self.report);
+        if self.node.is_server {
+            report.steps = self.node.step();
+        }
+        report.params = self.node.params().to_vec();
+        report.model = self.node.model();
+        report
+    }
+}
+
+fn measured(fact: Fact, report: &mut RankReport) -> Measured {
+    match fact {
+        Fact::Staleness(updates) => {
+            *report.staleness.entry(updates).or_default() += 1;
+            Measured::Staleness { updates }
+        }
+        Fact::Folded(gradients) => {
+            report.folded_gradients += u64::from(gradients);
+            report.folded_messages += 1;
+            Measured::Folded { gradients }
+        }
+        Fact::HalfExchange => {
+            report.half_exchanges += 1;
+            Measured::HalfExchange
+        }
+    }
+}

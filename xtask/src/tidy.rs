@@ -1,0 +1,58 @@
+//! Small rules that no other tool checks.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+
+/// An aim, reported when it is missed; nobody is stopped by it.
+const LINES_BEFORE_TESTS: usize = 500;
+
+pub(crate) fn check() -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask has a parent");
+    let mut files = Vec::new();
+    for folder in ["crates", "xtask", "tests"] {
+        collect(&root.join(folder), &mut files)?;
+    }
+    files.sort();
+    let mut wrong = Vec::new();
+    for file in &files {
+        let text = fs::read_to_string(file)?;
+        let name = file.strip_prefix(root).unwrap_or(file).display();
+        if !text.starts_with("//!") {
+            wrong.push(format!("{name}: opens without a sentence that says what is in it"));
+        }
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(&text);
+        let lines = code.lines().count();
+        let is_test =
+            file.components().any(|part| part.as_os_str() == "tests") || file.ends_with("tests.rs");
+        if lines > LINES_BEFORE_TESTS && !is_test {
+            println!("tidy: {name} has {lines} lines before tests: is it about one thing?");
+        }
+        for (number, line) in text.lines().enumerate() {
+            if line.trim_end() != line {
+                wrong.push(format!("{name}:{}: white space at the end", number + 1));
+            }
+        }
+    }
+    if !wrong.is_empty() {
+        bail!("tidy:\n  {}", wrong.join("\n  "));
+    }
+    println!("tidy: {} files", files.len());
+    Ok(())
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    if !folder.exists() {
+        return Ok(());
+    }
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            collect(&path, files)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
