@@ -1,1 +1,19 @@
-//! murmura-run
+//! From a configuration to a run and its files.
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | [`config`] | a run file, checked, every default filled in |
+//! | [`tasks`] | the table of tasks: models with their data |
+//! | [`plan`] | configuration to everything that a driver needs |
+//! | [`drive`] | the ways to run a plan: virtual cluster, threads, processes, machines |
+//! | [`conduct`] | a run from its plan to its files, whoever drives it |
+//! | [`files`] | the run's directory and what is in it |
+//! | [`error`] | why a request was refused, why a run failed |
+
+pub mod conduct;
+pub mod config;
+pub mod drive;
+pub mod error;
+pub mod files;
+pub mod plan;
+pub mod tasks;

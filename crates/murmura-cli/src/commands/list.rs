@@ -1,0 +1,186 @@
+//! `murmura list`: the tables.
+
+use std::collections::BTreeSet;
+
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, ValueEnum};
+use murmura_core::params::{Key, Kind};
+use murmura_core::{algorithms, collectives, optim, topology};
+use murmura_run::config::row::Listed;
+use murmura_run::config::understood::written;
+use murmura_run::tasks::Task;
+use serde_json::{Value, json};
+
+use super::Command;
+use crate::text::{bold, pale, say};
+
+/// The row.
+pub const COMMAND: Command = Command { name: "list", parser: Args::command, run };
+
+const EXAMPLES: &str = "\
+Examples:
+  murmura list algorithms             names, what they do, their keys and defaults
+  murmura list topologies --json      the same for programs";
+
+/// Print one of the tables: what a configuration may name, with keys and defaults
+#[derive(Debug, Parser)]
+#[command(after_help = EXAMPLES)]
+struct Args {
+    /// Which table
+    #[arg(value_enum)]
+    table: Table,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Table {
+    Algorithms,
+    Topologies,
+    Optimizers,
+    Schedules,
+    Tasks,
+    Collectives,
+}
+
+/// One row of any table, for printing.
+struct Row {
+    name: &'static str,
+    summary: &'static str,
+    /// Where it was published, where that is known.
+    paper: Option<&'static str>,
+    /// Further facts, as name and text.
+    facts: Vec<(&'static str, &'static str)>,
+    keys: Vec<Key>,
+    /// Keys whose values are more than a number or a word: name, shape, help.
+    extras: Vec<(&'static str, &'static str, &'static str)>,
+}
+
+fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+    let args = Args::from_arg_matches(matches)?;
+    let rows = rows(args.table);
+    if args.json {
+        let rows: Vec<Value> = rows.iter().map(row_json).collect();
+        say(&serde_json::to_string_pretty(&rows)?);
+    } else {
+        print(&rows);
+    }
+    Ok(())
+}
+
+fn rows(table: Table) -> Vec<Row> {
+    match table {
+        Table::Algorithms => listed(|row: &algorithms::Entry| {
+            let facts = vec![("sends", row.sends), ("loses a worker", row.lost_peer)];
+            (Some(row.paper), facts)
+        }),
+        Table::Topologies => listed(|row: &topology::Entry| (Some(row.paper), Vec::new())),
+        Table::Optimizers => listed(|row: &optim::Entry| (Some(row.paper), Vec::new())),
+        Table::Schedules => listed(|_: &optim::ScheduleEntry| (None, Vec::new())),
+        Table::Tasks => listed(|_: &Task| (None, Vec::new())),
+        Table::Collectives => collectives::COLLECTIVES
+            .iter()
+            .map(|row| Row {
+                name: row.name,
+                summary: row.summary,
+                paper: None,
+                facts: Vec::new(),
+                keys: Vec::new(),
+                extras: Vec::new(),
+            })
+            .collect(),
+    }
+}
+
+type Facts = (Option<&'static str>, Vec<(&'static str, &'static str)>);
+
+fn listed<T: Listed>(facts: impl Fn(&'static T) -> Facts) -> Vec<Row> {
+    let row = |entry: &'static T| {
+        let (paper, facts) = facts(entry);
+        let extras = entry.extras().iter();
+        Row {
+            name: entry.name(),
+            summary: entry.summary(),
+            paper,
+            facts,
+            keys: entry.keys(),
+            extras: extras.map(|extra| (extra.name, extra.shape.describe(), extra.help)).collect(),
+        }
+    };
+    T::rows().iter().map(row).collect()
+}
+
+fn print(rows: &[Row]) {
+    let common = common(rows);
+    for row in rows {
+        say(&format!("{}  {}", bold(row.name), row.summary));
+        for (name, text) in row.paper.map(|paper| ("paper", paper)).iter().chain(&row.facts) {
+            say(&format!("    {} {text}", pale(&format!("{name}:"))));
+        }
+        for key in row.keys.iter().filter(|key| !common.contains(key.name)) {
+            say(&format!("    {} = {}  {}", key.name, default(key), pale(&about(key))));
+        }
+        for (name, shape, help) in &row.extras {
+            say(&format!("    {name}  {}", pale(&format!("{shape}: {help}"))));
+        }
+    }
+    let Some(first) = rows.first().filter(|_| !common.is_empty()) else {
+        return;
+    };
+    say("\nAll of them have:");
+    for key in first.keys.iter().filter(|key| common.contains(key.name)) {
+        say(&format!("    {} = {}  {}", key.name, default(key), pale(&about(key))));
+    }
+}
+
+/// The keys that every one of several rows has.
+fn common(rows: &[Row]) -> BTreeSet<&'static str> {
+    let names = |row: &Row| row.keys.iter().map(|key| key.name).collect::<BTreeSet<_>>();
+    match rows {
+        [first, _, ..] => rows.iter().fold(names(first), |common, row| &common & &names(row)),
+        _ => BTreeSet::new(),
+    }
+}
+
+fn default(key: &Key) -> String {
+    written(key.kind, &key.kind.default()).to_string()
+}
+
+/// The help of a key, and what it may be where that is not plain.
+fn about(key: &Key) -> String {
+    match key.kind {
+        Kind::Choice(words) if words.len() > 1 => format!("{} ({})", key.help, words.join(", ")),
+        _ => key.help.to_string(),
+    }
+}
+
+fn row_json(row: &Row) -> Value {
+    let keys = row.keys.iter().map(|key| {
+        let mut about = json!({
+            "name": key.name,
+            "default": written(key.kind, &key.kind.default()),
+            "help": key.help,
+        });
+        match key.kind {
+            Kind::Real { min, max, .. } => about["range"] = json!([min, max]),
+            Kind::Whole { min, max, .. } => about["range"] = json!([min, max]),
+            Kind::Choice(words) => about["choices"] = json!(words),
+            Kind::Flag(_) | Kind::Text | Kind::Reals => {}
+        }
+        about
+    });
+    let extras = row.extras.iter().map(
+        |(name, shape, help)| json!({"name": name, "default": null, "shape": shape, "help": help}),
+    );
+    let mut about = json!({
+        "name": row.name,
+        "summary": row.summary,
+        "paper": row.paper,
+        "keys": keys.chain(extras).collect::<Vec<_>>(),
+    });
+    for (name, text) in &row.facts {
+        about[name.replace(' ', "_")] = json!(text);
+    }
+    about
+}

@@ -1,0 +1,70 @@
+//! The table of commands. One file each.
+
+mod join;
+mod list;
+mod serve;
+mod simulate;
+mod topology;
+mod train;
+
+use clap::ArgMatches;
+
+/// One row of the table.
+pub struct Command {
+    /// The name that people type.
+    pub name: &'static str,
+    /// What it takes, with help and examples.
+    pub parser: fn() -> clap::Command,
+    /// Does it.
+    pub run: fn(&ArgMatches) -> anyhow::Result<()>,
+}
+
+/// All commands, in the order in which a person meets them.
+pub const COMMANDS: &[Command] = &[
+    train::COMMAND,
+    simulate::COMMAND,
+    topology::COMMAND,
+    list::COMMAND,
+    serve::COMMAND,
+    join::COMMAND,
+];
+
+const ABOUT: &str = "Train one model on many machines that are not all fast, not all alike and \
+                     not all reliable";
+
+const EXAMPLES: &str = "\
+Without a command, murmura trains the embedded default: logistic regression on a small real data
+set, 8 workers, ALADDIN.
+
+Examples:
+  murmura                                        train the embedded default
+  murmura train run.toml --set workers=4         train what a file says, with four workers
+  murmura simulate run.toml --out runs/first     the same run in the virtual cluster
+  murmura list algorithms                        what there is to choose from
+
+Exit status: 0 done, 1 the run failed, 2 the request was wrong, 130 interrupted.";
+
+/// The parser of the whole command line.
+pub fn parser() -> clap::Command {
+    let base = clap::Command::new("murmura")
+        .about(ABOUT)
+        .after_help(EXAMPLES)
+        .version(env!("CARGO_PKG_VERSION"))
+        .disable_help_subcommand(true)
+        .infer_subcommands(false);
+    COMMANDS.iter().fold(base, |parser, row| parser.subcommand((row.parser)().name(row.name)))
+}
+
+/// Runs the command that was asked for; without one, `train` with the embedded default.
+pub fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+    match matches.subcommand() {
+        Some((name, matches)) => {
+            let row = COMMANDS.iter().find(|row| row.name == name);
+            (row.expect("the parser knows the commands of the table").run)(matches)
+        }
+        None => {
+            let row = &COMMANDS[0];
+            (row.run)(&(row.parser)().get_matches_from([row.name]))
+        }
+    }
+}

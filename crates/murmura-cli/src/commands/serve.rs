@@ -1,0 +1,68 @@
+//! `murmura serve`: coordinates a run whose workers join from other machines.
+
+use std::net::{SocketAddr, UdpSocket};
+
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
+use murmura_run::drive::Place;
+use murmura_run::plan::Plan;
+
+use super::Command;
+use crate::request::{Output, Run};
+use crate::session;
+
+/// The row.
+pub const COMMAND: Command = Command { name: "serve", parser: Args::command, run };
+
+const EXAMPLES: &str = "\
+Examples:
+  murmura serve run.toml                          then, on each of the machines:
+  murmura join coordinator.example:29470          (as often as the run has workers)
+  murmura serve run.toml --bind 10.0.0.1:4000 --set workers=2 --out runs/two
+
+This process hosts the servers of the run, if it has any, and no worker. A data file that the run
+names must be at the same path on every machine.";
+
+/// Coordinate a run whose workers join from other machines
+#[derive(Debug, Parser)]
+#[command(after_help = EXAMPLES)]
+struct Args {
+    #[command(flatten)]
+    run: Run,
+
+    /// Where to listen
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:29470")]
+    bind: String,
+
+    /// How long to wait for the workers to join, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    wait: u32,
+
+    #[command(flatten)]
+    output: Output,
+}
+
+fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+    let args = Args::from_arg_matches(matches)?;
+    let plan = Plan::new(args.run.config(None)?)?;
+    let place = Place::open(&args.bind, f64::from(args.wait))?;
+    if !args.output.quiet {
+        let (workers, address) = (plan.config.workers, reachable(place.address()));
+        eprintln!("waiting for {workers} workers; on each machine run: murmura join {address}");
+    }
+    session::run(plan, ("serve", &args.run), &args.output, |plan, listener| {
+        place.run(plan, &[], listener)
+    })
+}
+
+/// The address that others can use: of a machine that listens everywhere, its own.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    if !address.ip().is_unspecified() {
+        return address;
+    }
+    // Connecting a datagram socket sends nothing; it only chooses the way out.
+    let way_out = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
+        socket.connect("192.0.2.1:9")?;
+        socket.local_addr()
+    });
+    way_out.map_or(address, |own| SocketAddr::new(own.ip(), address.port()))
+}

@@ -1,0 +1,37 @@
+//! `murmura simulate`: a run in the virtual cluster.
+
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
+use murmura_run::drive;
+use murmura_run::plan::Plan;
+
+use super::Command;
+use crate::request::{Output, Run};
+use crate::session;
+
+/// The row.
+pub const COMMAND: Command = Command { name: "simulate", parser: Args::command, run };
+
+const EXAMPLES: &str = "\
+Examples:
+  murmura simulate                                         the embedded default
+  murmura simulate run.toml --set cluster.slow.3=10        worker 3 takes ten times as long
+  murmura simulate run.toml --set cluster.bandwidth_gbps=1 --json
+  murmura simulate --set algorithm.name=d-psgd --set topology.name=torus --set workers=16
+
+The clock is virtual and the mathematics real: the same file gives the same run with `train`.";
+
+/// Run a configuration in the virtual cluster
+#[derive(Debug, Parser)]
+#[command(after_help = EXAMPLES)]
+struct Args {
+    #[command(flatten)]
+    run: Run,
+    #[command(flatten)]
+    output: Output,
+}
+
+fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+    let args = Args::from_arg_matches(matches)?;
+    let plan = Plan::new(args.run.config(None)?)?;
+    session::run(plan, ("simulate", &args.run), &args.output, drive::simulate)
+}

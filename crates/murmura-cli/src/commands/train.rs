@@ -1,0 +1,84 @@
+//! `murmura train`: a run for real, in threads, in processes, or under a launcher.
+
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
+use murmura_run::drive::{self, Launched};
+use murmura_run::error::RunError;
+use murmura_run::plan::Plan;
+
+use super::Command;
+use crate::request::{Output, Run};
+use crate::session;
+
+/// The row.
+pub const COMMAND: Command = Command { name: "train", parser: Args::command, run };
+
+const EXAMPLES: &str = "\
+Examples:
+  murmura train                                      the embedded default
+  murmura train run.toml --set optimizer.lr=0.1      what a file says, with another learning rate
+  murmura train run.toml --processes                 one process per worker, over TCP
+  murmura train run.toml --set algorithm.name=allreduce --out runs/allreduce
+  mpirun -n 4 murmura train run.toml                 one process per worker, started by MPI
+                                                     (or srun, torchrun, a Kubernetes indexed job)
+
+For workers on other machines see `murmura serve` and `murmura join`.";
+
+/// Train for real: threads, processes on this machine, or the processes of a launcher
+#[derive(Debug, Parser)]
+#[command(after_help = EXAMPLES)]
+struct Args {
+    #[command(flatten)]
+    run: Run,
+
+    /// One process per worker, over TCP on this machine, instead of threads
+    #[arg(long, conflicts_with = "threads")]
+    processes: bool,
+
+    /// All workers as threads of this process, even under a launcher
+    #[arg(long)]
+    threads: bool,
+
+    #[command(flatten)]
+    output: Output,
+}
+
+fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+    let args = Args::from_arg_matches(matches)?;
+    if args.processes {
+        let executable = std::env::current_exe()?;
+        return session::run(
+            plan(&args, None)?,
+            ("train", &args.run),
+            &args.output,
+            |plan, listener| drive::processes(plan, &executable, listener),
+        );
+    }
+    match drive::launched().filter(|_| !args.threads) {
+        Some(launched) => run_launched(&args, &launched),
+        None => {
+            session::run(plan(&args, None)?, ("train", &args.run), &args.output, drive::threads)
+        }
+    }
+}
+
+fn plan(args: &Args, launched: Option<&Launched>) -> Result<Plan, RunError> {
+    let plan = Plan::new(args.run.config(launched.map(Launched::world))?)?;
+    if let Some(launched) = launched {
+        launched.check(&plan)?;
+    }
+    Ok(plan)
+}
+
+fn run_launched(args: &Args, launched: &Launched) -> anyhow::Result<()> {
+    let plan = plan(args, Some(launched));
+    if launched.is_first() {
+        return session::run(plan?, ("train", &args.run), &args.output, |plan, listener| {
+            launched.lead(plan, listener)
+        });
+    }
+    match plan {
+        Ok(plan) => Ok(launched.follow(plan)?),
+        // The first process says what is wrong, once for all.
+        Err(_) => std::process::exit(2),
+    }
+}

@@ -1,0 +1,60 @@
+//! What the commands that run something have in common: a run file, settings, a directory.
+
+use std::path::PathBuf;
+
+use murmura_run::config::Config;
+use murmura_run::config::source::{self, Setting};
+use murmura_run::error::{RequestError, RunError};
+
+/// A run file with settings on top of it.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Run {
+    /// The run file; without it, the embedded default is run
+    #[arg(value_name = "RUN.toml")]
+    pub file: Option<PathBuf>,
+
+    /// Set a key of the configuration, as in optimizer.lr=0.1; may be given several times
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub settings: Vec<String>,
+}
+
+/// Where the run's files go, and what is printed.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Output {
+    /// Where the run's files go; without it, a new folder under runs/
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+
+    /// Replace the run that the folder holds
+    #[arg(long, requires = "out")]
+    pub force: bool,
+
+    /// Print the summary as JSON to standard output, and nothing else there
+    #[arg(long)]
+    pub json: bool,
+
+    /// Print nothing but errors
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+impl Run {
+    /// The configuration that is asked for, for as many workers as a launcher has started.
+    pub fn config(&self, launched: Option<usize>) -> Result<Config, RequestError> {
+        let table = match &self.file {
+            Some(path) => source::read(path)?,
+            // The embedded default is what is meant where nothing is said.
+            None => source::Table::new(),
+        };
+        let settings: Vec<Setting> =
+            self.settings.iter().map(|given| source::setting(given)).collect::<Result<_, _>>()?;
+        Config::read(table, &settings, launched)
+    }
+}
+
+/// The exit status of a command that ended with this error.
+pub fn status(error: &anyhow::Error) -> u8 {
+    let request = error.downcast_ref::<RequestError>().is_some()
+        || matches!(error.downcast_ref::<RunError>(), Some(RunError::Request(_)));
+    if request { 2 } else { 1 }
+}

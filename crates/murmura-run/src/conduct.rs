@@ -1,0 +1,135 @@
+//! A run from its plan to its files, whoever drives it.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use murmura_core::problems::Evaluation;
+use murmura_core::time::Time;
+use murmura_record::{Event, Outcome, Record, Sink};
+
+use crate::error::RunError;
+use crate::files::directory::Directory;
+use crate::files::records::Recorder;
+use crate::files::summary::{About, Summary};
+use crate::files::tensors::{self, Models};
+use crate::plan::Plan;
+
+/// Whoever shows progress: sees every record.
+pub type Watch<'a> = &'a mut (dyn FnMut(&Record) + Send);
+
+/// A run that has ended well.
+#[derive(Debug)]
+pub struct Finished {
+    /// What it came to.
+    pub summary: Summary,
+    /// Where its files are.
+    pub directory: PathBuf,
+}
+
+/// Lets `drive` run the plan on a `clock` that is virtual or real, and writes the files.
+pub fn conduct(
+    plan: &Plan,
+    directory: &Directory,
+    watch: Watch<'_>,
+    drive: impl FnOnce(&mut Listener<'_>) -> Result<(&'static str, Outcome), RunError>,
+) -> Result<Finished, RunError> {
+    let finished = attempt(plan, directory, watch, drive);
+    if finished.is_err() {
+        directory.abandon();
+    }
+    finished
+}
+
+fn attempt(
+    plan: &Plan,
+    directory: &Directory,
+    watch: Watch<'_>,
+    drive: impl FnOnce(&mut Listener<'_>) -> Result<(&'static str, Outcome), RunError>,
+) -> Result<Finished, RunError> {
+    let failed =
+        |error: io::Error| RunError::Write { path: directory.path().into(), source: error };
+    let draft = directory.draft("records.jsonl").map_err(failed)?;
+    let recorder = Recorder::new(draft, plan.total_steps(), watch);
+    let mut listener = Listener { plan, recorder };
+    let (clock, outcome) = drive(&mut listener)?;
+    let end = Time::from_seconds(outcome.clock_seconds);
+    let (model, evaluation) = listener.evaluate(end, plan.setup.steps, &Models::of(&outcome));
+    let recorded = listener.recorder.finish().map_err(failed)?;
+    let mut config = plan.config.understood();
+    if let Some(epochs) = plan.epochs {
+        config["epochs"] = epochs.into();
+    }
+    let summary = Summary::new(
+        &outcome,
+        About {
+            clock,
+            config,
+            evaluation,
+            records_stride: recorded.stride,
+            warnings: warnings(plan, evaluation),
+        },
+    );
+    // The summary comes last: where it stands, the rest is there too.
+    let write = || -> io::Result<()> {
+        let mut trace = directory.draft("trace.json")?;
+        recorded.timeline.write(&mut trace, &outcome)?;
+        let mut finals = directory.draft("final.safetensors")?;
+        tensors::write(&mut finals, &model, &outcome)?;
+        let mut page = directory.draft("summary.json")?;
+        serde_json::to_writer_pretty(&mut page, &summary)?;
+        writeln!(page)?;
+        recorded.draft.commit()?;
+        trace.commit()?;
+        finals.commit()?;
+        page.commit()
+    };
+    write().map_err(failed)?;
+    Ok(Finished { summary, directory: directory.path().to_path_buf() })
+}
+
+/// Hears what a driver says of a run: records what it tells, evaluates what it shows.
+pub struct Listener<'a> {
+    plan: &'a Plan,
+    recorder: Recorder<'a>,
+}
+
+impl Listener<'_> {
+    /// Takes a record.
+    pub fn record(&mut self, record: Record) {
+        self.recorder.record(record);
+    }
+
+    /// Whether records for the timeline are wanted.
+    pub fn wants_timeline(&self) -> bool {
+        self.recorder.wants_timeline()
+    }
+
+    /// After how many steps of each worker [`Listener::evaluate`] is to be called.
+    pub fn evaluate_every(&self) -> Option<u64> {
+        match self.plan.config.evaluations {
+            0 => None,
+            count => Some(self.plan.setup.steps.div_ceil(count)),
+        }
+    }
+
+    /// Evaluates what would be deployed at this moment; returns it with what it is worth.
+    pub fn evaluate(&mut self, now: Time, step: u64, models: &Models) -> (Vec<f32>, Evaluation) {
+        let model = models.deployed(self.plan.setup.facts().deploy);
+        let evaluation = self.plan.problem.evaluate(&model);
+        let event = Event::Evaluation {
+            loss: evaluation.loss,
+            accuracy: evaluation.accuracy,
+            consensus: models.consensus_distance(),
+        };
+        self.record(Record { t: now.seconds(), rank: 0, step, event });
+        (model, evaluation)
+    }
+}
+
+fn warnings(plan: &Plan, evaluation: Evaluation) -> Vec<String> {
+    let diverged = (!evaluation.loss.is_finite()).then(|| {
+        let lr = plan.config.optimizer.params().real("lr");
+        format!("the run diverged (its loss is not a number); try less than `optimizer.lr` = {lr}")
+    });
+    plan.config.notes.iter().cloned().chain(diverged).collect()
+}

@@ -1,0 +1,217 @@
+//! A run file, checked and with every default filled in.
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | [`source`] | text to a table; `--set` on top of it |
+//! | [`section`] | one table against the keys that it may have |
+//! | [`row`] | a table that names a row of one of the tables of murmura |
+//! | [`rows`] | those tables, as the configuration sees them |
+//! | [`cluster`] | `[cluster]` |
+//! | `hint` | what somebody may have meant by a key that is unknown |
+//! | [`understood`] | the configuration as it was understood, as JSON |
+
+pub mod cluster;
+mod hint;
+pub mod row;
+pub mod rows;
+pub mod section;
+pub mod source;
+pub mod understood;
+
+use murmura_core::params::{Key, Kind, Params};
+use murmura_core::{algorithms, optim, topology};
+use toml::{Table, Value};
+
+use crate::error::RequestError;
+use crate::tasks::Task;
+use row::{Row, rename};
+use section::{Allowed, Values, dotted};
+use source::Setting;
+
+/// The keys that stand in no table.
+pub const TOP: &[Key] = &[
+    Key {
+        name: "seed",
+        kind: Kind::Whole { default: 1, min: 0, max: 1 << 53 },
+        help: "all that is drawn at random follows from it",
+    },
+    Key {
+        name: "workers",
+        kind: Kind::Whole { default: 8, min: 1, max: 100_000 },
+        help: "how many compute gradients",
+    },
+    Key {
+        name: "steps",
+        kind: Kind::Whole { default: 2000, min: 1, max: 1_000_000_000_000 },
+        help: "steps of each worker",
+    },
+    Key {
+        name: "epochs",
+        kind: Kind::Real { default: 0.0, min: f64::MIN_POSITIVE, max: 1e9 },
+        help: "passes over the data, instead of steps",
+    },
+    Key {
+        name: "evaluations",
+        kind: Kind::Whole { default: 20, min: 0, max: 1_000_000 },
+        help: "how often the model is evaluated on the way, evenly; 0 = only at the end",
+    },
+];
+
+/// The keys of `[codec]`.
+pub const CODEC: &[Key] =
+    &[Key { name: "name", kind: Kind::Choice(&["f32"]), help: "how vectors become bytes" }];
+
+/// The keys of `[buckets]`.
+pub const BUCKETS: &[Key] = &[Key {
+    name: "size_mb",
+    kind: Kind::Real { default: 25.0, min: 0.0, max: 1e6 },
+    help: "largest bucket in megabytes of 10^6 bytes; 0 = one bucket",
+}];
+
+const TABLES: &[&str] =
+    &["algorithm", "topology", "optimizer", "codec", "buckets", "task", "cluster"];
+
+/// A configuration in which every key has a value.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `seed`.
+    pub seed: u64,
+    /// `workers`.
+    pub workers: usize,
+    /// `steps` or `epochs`.
+    pub length: Length,
+    /// `evaluations`.
+    pub evaluations: u64,
+    /// `[algorithm]`.
+    pub algorithm: Row<algorithms::Entry>,
+    /// `[topology]`.
+    pub topology: Row<topology::Entry>,
+    /// `[optimizer]`.
+    pub optimizer: Row<optim::Entry>,
+    /// `[optimizer.schedule]`.
+    pub schedule: Row<optim::ScheduleEntry>,
+    /// `[codec]`.
+    pub codec: Params,
+    /// `[buckets]`.
+    pub buckets: Params,
+    /// `[task]`.
+    pub task: Row<Task>,
+    /// `[cluster]`.
+    pub cluster: Values,
+    /// What was left out of account, in sentences.
+    pub notes: Vec<String>,
+}
+
+/// How long a run is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Length {
+    /// Steps of each worker.
+    Steps(u64),
+    /// Passes over the data, by all workers together.
+    Epochs(f64),
+}
+
+impl Config {
+    /// The configuration of a file's table with settings on top. `launched` is the number of
+    /// workers that a launcher has started, where there is one.
+    pub fn read(
+        mut table: Table,
+        settings: &[Setting],
+        launched: Option<usize>,
+    ) -> Result<Config, RequestError> {
+        let mut notes = Vec::new();
+        for setting in settings {
+            notes.extend(renamed(&mut table, setting)?);
+        }
+        for setting in settings {
+            source::apply(&mut table, setting)?;
+        }
+        if let (Some(workers), false) = (launched, table.contains_key("workers")) {
+            table.insert("workers".to_string(), Value::Integer(workers as i64));
+        }
+        let mut config = Config::check(&table)?;
+        config.notes.extend(notes);
+        Ok(config)
+    }
+
+    fn check(table: &Table) -> Result<Config, RequestError> {
+        let top = Allowed { path: "", keys: TOP, extras: &[], others: TABLES }.check(table)?.params;
+        let inside = |name| inside(table, "", name);
+        let plain = |path, keys: &'static [Key]| {
+            let allowed = Allowed { path, keys, extras: &[], others: &[] };
+            allowed.check(&inside(path)?).map(|values| values.params)
+        };
+        let optimizer = inside("optimizer")?;
+        let schedule = self::inside(&optimizer, "optimizer", "schedule")?;
+        Ok(Config {
+            seed: top.whole("seed"),
+            workers: top.whole("workers") as usize,
+            length: length(table, &top)?,
+            evaluations: top.whole("evaluations"),
+            algorithm: Row::read(&inside("algorithm")?)?,
+            topology: Row::read(&inside("topology")?)?,
+            optimizer: Row::read(&optimizer)?,
+            schedule: Row::read(&schedule)?,
+            codec: plain("codec", CODEC)?,
+            buckets: plain("buckets", BUCKETS)?,
+            task: Row::read(&inside("task")?)?,
+            cluster: cluster::read(&inside("cluster")?)?,
+            notes: Vec::new(),
+        })
+    }
+}
+
+fn length(table: &Table, top: &Params) -> Result<Length, RequestError> {
+    match (table.get("steps"), table.get("epochs")) {
+        (Some(_), Some(epochs)) => {
+            let problem = "`steps` is given too; a run is as long as one of them says";
+            Err(RequestError::field("epochs", epochs, problem))
+        }
+        (None, Some(_)) => Ok(Length::Epochs(top.real("epochs"))),
+        _ => Ok(Length::Steps(top.whole("steps"))),
+    }
+}
+
+/// The table `name` in the table at `path`; an absent one is empty.
+fn inside(table: &Table, path: &str, name: &str) -> Result<Table, RequestError> {
+    match table.get(name) {
+        None => Ok(Table::new()),
+        Some(Value::Table(inside)) => Ok(inside.clone()),
+        Some(other) => {
+            let path = dotted(path, name);
+            let problem = format!("must be a table: [{path}]; did you mean `{path}.name`?");
+            Err(RequestError::field(path, other, problem))
+        }
+    }
+}
+
+/// If `setting` names another row than the table does, takes out the keys that only the old row
+/// has: they were not meant for the new one.
+fn renamed(table: &mut Table, setting: &Setting) -> Result<Vec<String>, RequestError> {
+    let (Some((last, path)), Value::String(new)) = (setting.path.split_last(), &setting.value)
+    else {
+        return Ok(Vec::new());
+    };
+    let mut place = Some(table);
+    for name in path {
+        place = place.and_then(|table| table.get_mut(name)).and_then(Value::as_table_mut);
+    }
+    let (Some(place), "name") = (place, last.as_str()) else {
+        return Ok(Vec::new());
+    };
+    let path = path.join(".");
+    let lost = match path.as_str() {
+        "algorithm" => rename::<algorithms::Entry>(place, new),
+        "topology" => rename::<topology::Entry>(place, new),
+        "optimizer" => rename::<optim::Entry>(place, new),
+        "optimizer.schedule" => rename::<optim::ScheduleEntry>(place, new),
+        "task" => rename::<Task>(place, new),
+        _ => Vec::new(),
+    };
+    let note =
+        |key: String| format!("`{path}.{key}` of the file is not used: {new} has no such key");
+    Ok(lost.into_iter().map(note).collect())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+//! The tables of murmura, as the configuration sees them.
+
+use murmura_core::params::{Key, ParamError, Params, Value};
+use murmura_core::{algorithms, optim, topology};
+
+use super::row::Listed;
+
+impl Listed for algorithms::Entry {
+    const PATH: &'static str = "algorithm";
+    const DEFAULT: &'static str = "aladdin";
+
+    fn rows() -> &'static [Self] {
+        algorithms::ALGORITHMS
+    }
+    fn name(&self) -> &'static str {
+        self.name
+    }
+    fn summary(&self) -> &'static str {
+        self.summary
+    }
+    fn keys(&self) -> Vec<Key> {
+        self.keys.to_vec()
+    }
+    fn check(&self, given: Vec<(String, Value)>) -> Result<Params, ParamError> {
+        let params = Params::check(self.keys, given)?;
+        (self.check)(&params).map_err(|problem| ParamError {
+            key: "name".to_string(),
+            given: format!("{:?}", self.name),
+            problem: problem.to_string(),
+        })?;
+        Ok(params)
+    }
+}
+
+impl Listed for topology::Entry {
+    const PATH: &'static str = "topology";
+    const DEFAULT: &'static str = "ring";
+
+    fn rows() -> &'static [Self] {
+        topology::TOPOLOGIES
+    }
+    fn name(&self) -> &'static str {
+        self.name
+    }
+    fn summary(&self) -> &'static str {
+        self.summary
+    }
+    fn keys(&self) -> Vec<Key> {
+        self.keys.to_vec()
+    }
+}
+
+impl Listed for optim::Entry {
+    const PATH: &'static str = "optimizer";
+    const DEFAULT: &'static str = "sgd";
+    const INSIDE: &'static [&'static str] = &["schedule"];
+
+    fn rows() -> &'static [Self] {
+        optim::OPTIMIZERS
+    }
+    fn name(&self) -> &'static str {
+        self.name
+    }
+    fn summary(&self) -> &'static str {
+        self.summary
+    }
+    fn keys(&self) -> Vec<Key> {
+        self.all_keys()
+    }
+    fn check(&self, given: Vec<(String, Value)>) -> Result<Params, ParamError> {
+        self.params(given)
+    }
+}
+
+impl Listed for optim::ScheduleEntry {
+    const PATH: &'static str = "optimizer.schedule";
+    const DEFAULT: &'static str = "constant";
+
+    fn rows() -> &'static [Self] {
+        optim::SCHEDULES
+    }
+    fn name(&self) -> &'static str {
+        self.name
+    }
+    fn summary(&self) -> &'static str {
+        self.summary
+    }
+    fn keys(&self) -> Vec<Key> {
+        self.all_keys()
+    }
+    fn check(&self, given: Vec<(String, Value)>) -> Result<Params, ParamError> {
+        self.params(given)
+    }
+}

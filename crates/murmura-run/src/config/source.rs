@@ -1,0 +1,143 @@
+//! From text to a table: a run file, and `--set key=value` on top of it.
+
+use std::path::Path;
+
+pub use toml::Table;
+use toml::Value;
+
+use crate::error::RequestError;
+
+/// One `--set`, taken apart.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setting {
+    /// The dotted key.
+    pub path: Vec<String>,
+    /// What it becomes.
+    pub value: Value,
+}
+
+/// Reads a run file.
+pub fn read(path: &Path) -> Result<Table, RequestError> {
+    read_text(path)
+        .and_then(|text| parse(&text))
+        .map_err(|problem| RequestError::file(path, problem))
+}
+
+/// Reads a text file; the error says why it cannot be read.
+pub fn read_text(path: &Path) -> Result<String, String> {
+    let bytes = std::fs::read(path).map_err(|error| why(&error))?;
+    String::from_utf8(bytes).map_err(|_| "is not a text file".to_string())
+}
+
+/// Reads a run file's text; the error says where it stops being TOML.
+pub fn parse(text: &str) -> Result<Table, String> {
+    text.parse::<Table>().map_err(|error| format!("is not TOML: {}", error.to_string().trim_end()))
+}
+
+/// What an error of the system means, in words that a person would use.
+pub fn why(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "no such file".to_string(),
+        std::io::ErrorKind::IsADirectory => "is a folder, not a file".to_string(),
+        std::io::ErrorKind::PermissionDenied => "permission denied".to_string(),
+        _ => error.to_string(),
+    }
+}
+
+/// Takes `key=value` apart. The value is TOML; what is not TOML is taken as text, so that names
+/// and paths need no quotes.
+pub fn setting(given: &str) -> Result<Setting, RequestError> {
+    let refuse = |problem: &str| RequestError::Setting {
+        given: given.to_string(),
+        problem: problem.to_string(),
+    };
+    let (key, text) = given
+        .split_once('=')
+        .ok_or_else(|| refuse("must be key=value, for example --set optimizer.lr=0.1"))?;
+    let path: Vec<String> = key.trim().split('.').map(|part| unquoted(part.trim())).collect();
+    if path.iter().any(String::is_empty) {
+        return Err(refuse("the key has an empty part; write it as in optimizer.lr"));
+    }
+    let text = text.trim();
+    let value = match format!("value = {text}").parse::<Table>() {
+        Ok(mut table) if table.len() == 1 => {
+            table.remove("value").unwrap_or_else(|| Value::String(text.to_string()))
+        }
+        Err(_) if text.starts_with(['[', '{', '"', '\'']) => {
+            return Err(refuse("the value begins like TOML but is not TOML"));
+        }
+        _ => Value::String(text.to_string()),
+    };
+    Ok(Setting { path, value })
+}
+
+fn unquoted(part: &str) -> String {
+    let inner = part.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    inner.unwrap_or(part).to_string()
+}
+
+/// Puts a setting into the table, making tables on the way.
+pub fn apply(table: &mut Table, setting: &Setting) -> Result<(), RequestError> {
+    let (last, tables) = setting.path.split_last().expect("a setting has at least one part");
+    let mut place = table;
+    for (depth, name) in tables.iter().enumerate() {
+        let entry = place.entry(name.clone()).or_insert_with(|| Value::Table(Table::new()));
+        place = match entry {
+            Value::Table(inner) => inner,
+            other => {
+                let path = setting.path[..=depth].join(".");
+                let problem = "is a value, not a table: nothing can be set inside it";
+                return Err(RequestError::field(path, other, problem));
+            }
+        };
+    }
+    place.insert(last.clone(), setting.value.clone());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(given: &str) -> Value {
+        setting(given).expect("a good setting").value
+    }
+
+    #[test]
+    fn values_are_toml_and_else_text() {
+        assert_eq!(value("workers=4"), Value::Integer(4));
+        assert_eq!(value("optimizer.lr = 0.1"), Value::Float(0.1));
+        assert_eq!(value("algorithm.name=d-psgd"), Value::String("d-psgd".into()));
+        assert_eq!(value("algorithm.name=\"d-psgd\""), Value::String("d-psgd".into()));
+        assert_eq!(value("task.data=some/file.gz"), Value::String("some/file.gz".into()));
+        assert_eq!(value("algorithm.track_mean=true"), Value::Boolean(true));
+        assert_eq!(value("task.start=[1, 2]").to_string(), "[1, 2]");
+        assert_eq!(value("x=1\ny = 2"), Value::String("1\ny = 2".into()));
+    }
+
+    #[test]
+    fn keys_may_have_quoted_parts() {
+        let setting = setting("cluster.slow.\"3\"=10").expect("good");
+        assert_eq!(setting.path, ["cluster", "slow", "3"]);
+    }
+
+    #[test]
+    fn settings_go_into_tables_that_need_not_exist() {
+        let mut table = parse("seed = 1\n[optimizer]\nlr = 0.1").expect("good");
+        for given in ["optimizer.lr=0.2", "cluster.slow.3=10", "cluster.slow.4=2"] {
+            apply(&mut table, &setting(given).expect("good")).expect("applied");
+        }
+        assert_eq!(table["optimizer"]["lr"], Value::Float(0.2));
+        assert_eq!(table["cluster"]["slow"].to_string(), "{ 3 = 10, 4 = 2 }");
+        let refused = apply(&mut table, &setting("seed.x=1").expect("good"));
+        assert!(refused.expect_err("a value").to_string().starts_with("`seed` = 1: is a value"));
+    }
+
+    #[test]
+    fn half_written_settings_are_refused() {
+        for given in ["workers", "=3", "optimizer..lr=1", "task.start=[1, 2"] {
+            let message = setting(given).expect_err("refused").to_string();
+            assert!(message.starts_with(&format!("--set {given}: ")), "{message}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Workers that are slow on purpose, in a real run: `cluster.slow`, for experiments.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use murmura_core::layout::Tensor;
+use murmura_core::problems::{Computed, Evaluation, GradientSource, Problem};
+
+use crate::plan::Plan;
+
+/// A problem of which some workers' gradients take so many times as long.
+pub(super) struct Slowed {
+    problem: Arc<dyn Problem>,
+    factors: BTreeMap<u32, f64>,
+}
+
+impl Slowed {
+    /// The problem of a plan, slow where its cluster says so.
+    pub(super) fn of(plan: &Plan) -> Slowed {
+        Slowed { problem: Arc::clone(&plan.problem), factors: plan.cluster.slow.clone() }
+    }
+}
+
+impl Problem for Slowed {
+    fn dimensions(&self) -> usize {
+        self.problem.dimensions()
+    }
+
+    fn tensors(&self) -> Vec<Tensor> {
+        self.problem.tensors()
+    }
+
+    fn initial(&self) -> Vec<f32> {
+        self.problem.initial()
+    }
+
+    fn source(&self, rank: usize) -> Box<dyn GradientSource> {
+        let source = self.problem.source(rank);
+        match self.factors.get(&(rank as u32)) {
+            Some(factor) if *factor > 1.0 => Box::new(Source { source, factor: *factor }),
+            _ => source,
+        }
+    }
+
+    fn evaluate(&self, params: &[f32]) -> Evaluation {
+        self.problem.evaluate(params)
+    }
+}
+
+struct Source {
+    source: Box<dyn GradientSource>,
+    factor: f64,
+}
+
+impl GradientSource for Source {
+    fn gradient(&mut self, step: u64, params: &[f32], grad: &mut [f32]) -> Computed {
+        let began = Instant::now();
+        let computed = self.source.gradient(step, params, grad);
+        let rest = began.elapsed().as_secs_f64() * (self.factor - 1.0);
+        std::thread::sleep(Duration::from_secs_f64(rest));
+        computed
+    }
+
+    fn operations(&self) -> u64 {
+        self.source.operations()
+    }
+}

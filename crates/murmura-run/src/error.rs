@@ -1,0 +1,78 @@
+//! Why a request was refused, and why a run failed. The two have different exit statuses.
+
+use std::path::PathBuf;
+
+/// The request was wrong: nothing was run and nothing was written.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum RequestError {
+    /// A key of the configuration.
+    #[error("`{path}` = {given}: {problem}")]
+    Field {
+        /// The key with its tables, dotted.
+        path: String,
+        /// What was written, as TOML.
+        given: String,
+        /// What is allowed instead.
+        problem: String,
+    },
+    /// A file that was named.
+    #[error("{}: {problem}", path.display())]
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A `--set` that is not `key=value`.
+    #[error("--set {given}: {problem}")]
+    Setting {
+        /// What was written.
+        given: String,
+        /// What is allowed instead.
+        problem: String,
+    },
+    /// Parts of the request that do not go together.
+    #[error("{0}")]
+    Conflict(String),
+}
+
+impl RequestError {
+    /// A key, with the value as TOML would write it.
+    pub fn field(
+        path: impl Into<String>,
+        given: impl std::fmt::Display,
+        problem: impl Into<String>,
+    ) -> RequestError {
+        RequestError::Field { path: path.into(), given: given.to_string(), problem: problem.into() }
+    }
+
+    /// A file.
+    pub fn file(path: impl Into<PathBuf>, problem: impl std::fmt::Display) -> RequestError {
+        RequestError::File { path: path.into(), problem: problem.to_string() }
+    }
+}
+
+/// Why there is no finished run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The request was wrong.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The virtual cluster could not go on.
+    #[error(transparent)]
+    Sim(#[from] murmura_sim::SimError),
+    /// The real cluster could not go on.
+    #[error(transparent)]
+    Net(#[from] murmura_net::NetError),
+    /// A process could not be started or ended badly.
+    #[error("{0}")]
+    Process(String),
+    /// A file could not be written.
+    #[error("cannot write the run's files in {}: {source}", path.display())]
+    Write {
+        /// The run's directory.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}

@@ -1,0 +1,175 @@
+//! `records.jsonl`: what was measured, one record a line. `docs/records.md` lists the kinds.
+
+use std::io::{self, Write};
+
+use murmura_record::{Event, Record, Sink};
+
+use super::directory::Draft;
+use super::trace::Timeline;
+
+/// How many lines of one kind a file may about have; of longer runs every k-th step is written.
+const LINES: u64 = 250_000;
+
+/// Takes the records of a run: writes lines, keeps the beginning of the timeline, and passes
+/// every record on to whoever shows progress.
+pub struct Recorder<'a> {
+    draft: Draft,
+    stride: u64,
+    /// The first failure of writing; nothing is written after it.
+    failure: Option<io::Error>,
+    timeline: Timeline,
+    watch: &'a mut (dyn FnMut(&Record) + Send),
+}
+
+/// What is left when a run has ended.
+#[derive(Debug)]
+pub struct Recorded {
+    /// The lines, not yet in their place.
+    pub draft: Draft,
+    /// Of every worker, each step whose number this divides was written.
+    pub stride: u64,
+    /// The beginning of the timeline.
+    pub timeline: Timeline,
+}
+
+impl<'a> Recorder<'a> {
+    /// For a run of about `steps` steps in all.
+    pub fn new(
+        draft: Draft,
+        steps: u64,
+        watch: &'a mut (dyn FnMut(&Record) + Send),
+    ) -> Recorder<'a> {
+        let stride = steps.div_ceil(LINES).max(1);
+        Recorder { draft, stride, failure: None, timeline: Timeline::default(), watch }
+    }
+
+    /// Ends the recording.
+    pub fn finish(self) -> io::Result<Recorded> {
+        match self.failure {
+            Some(error) => Err(error),
+            None => {
+                Ok(Recorded { draft: self.draft, stride: self.stride, timeline: self.timeline })
+            }
+        }
+    }
+
+    fn is_written(&self, record: &Record) -> bool {
+        match record.event {
+            Event::Compute { .. } | Event::Transfer { .. } => false,
+            Event::Step { .. } | Event::Staleness { .. } | Event::Folded { .. } => {
+                record.step.is_multiple_of(self.stride)
+            }
+            _ => true,
+        }
+    }
+}
+
+impl Sink for Recorder<'_> {
+    fn record(&mut self, record: Record) {
+        if self.failure.is_none() && self.is_written(&record) {
+            self.failure = write_line(&mut self.draft, &record).err();
+        }
+        (self.watch)(&record);
+        self.timeline.take(&record);
+    }
+
+    fn wants_timeline(&self) -> bool {
+        !self.timeline.is_full()
+    }
+}
+
+/// Writes one record as one line of JSON.
+pub fn write_line(out: &mut impl Write, record: &Record) -> io::Result<()> {
+    let Record { t, rank, step, .. } = record;
+    write!(out, "{{\"t\":{},\"rank\":{rank},\"step\":{step},\"kind\":", Real(*t))?;
+    match &record.event {
+        Event::Step { loss, compute, exposed, waiting } => write!(
+            out,
+            "\"step\",\"loss\":{},\"compute\":{},\"exposed\":{},\"waiting\":{}",
+            Single(*loss),
+            Real(*compute),
+            Real(*exposed),
+            Real(*waiting)
+        ),
+        Event::Compute { seconds } => write!(out, "\"compute\",\"seconds\":{}", Real(*seconds)),
+        Event::Transfer { to, bytes, seconds } => {
+            write!(out, "\"transfer\",\"to\":{to},\"bytes\":{bytes},\"seconds\":{}", Real(*seconds))
+        }
+        Event::Evaluation { loss, accuracy, consensus } => write!(
+            out,
+            "\"evaluation\",\"loss\":{},\"accuracy\":{},\"consensus\":{}",
+            Real(*loss),
+            Real(accuracy.unwrap_or(f64::NAN)),
+            Real(*consensus)
+        ),
+        Event::Staleness { updates } => write!(out, "\"staleness\",\"updates\":{updates}"),
+        Event::Folded { gradients } => write!(out, "\"folded\",\"gradients\":{gradients}"),
+        Event::HalfExchange => write!(out, "\"half-exchange\""),
+        Event::Lost => write!(out, "\"lost\""),
+        Event::View { number } => write!(out, "\"view\",\"number\":{number}"),
+    }?;
+    out.write_all(b"}\n")
+}
+
+/// A number as JSON has it: what is not finite is `null`.
+struct Real(f64);
+
+impl std::fmt::Display for Real {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0.is_finite() { write!(f, "{:?}", self.0) } else { f.write_str("null") }
+    }
+}
+
+/// As [`Real`], with the digits of single precision.
+struct Single(f32);
+
+impl std::fmt::Display for Single {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0.is_finite() { write!(f, "{:?}", self.0) } else { f.write_str("null") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(event: Event) -> serde_json::Value {
+        let mut bytes = Vec::new();
+        let record = Record { t: 0.25, rank: 3, step: 7, event };
+        write_line(&mut bytes, &record).expect("written");
+        assert_eq!(bytes.last(), Some(&b'\n'));
+        serde_json::from_slice(&bytes).expect("JSON")
+    }
+
+    #[test]
+    fn every_kind_is_one_line_of_json() {
+        let step = Event::Step { loss: 0.1, compute: 1e-9, exposed: 2.5e10, waiting: 0.0 };
+        let read = line(step);
+        assert_eq!(read["t"], 0.25);
+        assert_eq!((read["rank"].as_u64(), read["step"].as_u64()), (Some(3), Some(7)));
+        assert_eq!(read["kind"], "step");
+        assert_eq!(read["loss"], 0.1);
+        assert_eq!(read["compute"], 1e-9);
+        assert_eq!(read["exposed"], 2.5e10);
+        for (event, kind) in [
+            (Event::Compute { seconds: 1.0 }, "compute"),
+            (Event::Transfer { to: 1, bytes: 80, seconds: 0.5 }, "transfer"),
+            (Event::Evaluation { loss: 1.0, accuracy: Some(0.5), consensus: 0.0 }, "evaluation"),
+            (Event::Staleness { updates: 4 }, "staleness"),
+            (Event::Folded { gradients: 2 }, "folded"),
+            (Event::HalfExchange, "half-exchange"),
+            (Event::Lost, "lost"),
+            (Event::View { number: 2 }, "view"),
+        ] {
+            assert_eq!(line(event)["kind"], kind);
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_number_is_null() {
+        let event = Event::Evaluation { loss: f64::NAN, accuracy: None, consensus: f64::INFINITY };
+        let read = line(event);
+        assert!(read["loss"].is_null() && read["accuracy"].is_null());
+        assert!(read["consensus"].is_null());
+    }
+}

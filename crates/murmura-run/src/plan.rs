@@ -1,0 +1,214 @@
+//! From a configuration to everything that a driver needs. Every command goes through here.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use murmura_core::contract::{Facts, Need, Place};
+use murmura_core::layout::Layout;
+use murmura_core::node::{MakeTopology, Setup};
+use murmura_core::params::Value;
+use murmura_core::problems::Problem;
+use murmura_core::topology::{self, Schedule, TopologyError};
+use murmura_core::view::View;
+use murmura_sim::Cluster;
+
+use crate::config::row::Row;
+use crate::config::source::read_text;
+use crate::config::{Config, Length, cluster};
+use crate::error::RequestError;
+use crate::tasks;
+
+/// A run, ready to be driven.
+pub struct Plan {
+    /// The configuration, its length in steps.
+    pub config: Config,
+    /// The epochs that were asked for, if they were.
+    pub epochs: Option<f64>,
+    /// What the nodes have in common.
+    pub setup: Setup,
+    /// What is trained.
+    pub problem: Arc<dyn Problem>,
+    /// Where it is simulated.
+    pub cluster: Cluster,
+}
+
+impl Plan {
+    /// Checks what can only be checked together, loads the data, builds the topology.
+    pub fn new(mut config: Config) -> Result<Plan, RequestError> {
+        let facts = (config.algorithm.entry.facts)(config.algorithm.params());
+        let servers = servers(&config, &facts)?;
+        check_clipping(&config, &facts, servers)?;
+        let cluster = cluster::build(&config.cluster)?;
+        let hosts = cluster::placement(&config.cluster, config.workers, servers)?;
+        let make = make_topology(&config, &facts)?;
+        let schedule =
+            make.as_ref().map(|make| make.build(&hosts[..config.workers])).transpose()?;
+        let request = tasks::Request {
+            values: &config.task.values,
+            workers: config.workers,
+            seed: config.seed,
+        };
+        let built = config.task.entry.build(&request)?;
+        let epochs = fix_steps(&mut config, built.steps_per_epoch)?;
+        let view = View::first(config.workers, servers, hosts.into(), schedule);
+        let setup = setup(&config, &*built.problem, view, make);
+        cluster.check_for(&setup).map_err(cluster::refused)?;
+        Ok(Plan { config, epochs, setup, problem: built.problem, cluster })
+    }
+
+    /// Steps of all workers together.
+    pub fn total_steps(&self) -> u64 {
+        self.setup.steps * self.config.workers as u64
+    }
+
+    /// What another process needs to make the same plan.
+    pub fn job(&self) -> Vec<u8> {
+        self.config.understood().to_string().into_bytes()
+    }
+
+    /// The plan that another process made.
+    pub fn from_job(job: &[u8]) -> Result<Plan, RequestError> {
+        let table: toml::Table = serde_json::from_slice(job)
+            .map_err(|error| RequestError::Conflict(format!("the job is not readable: {error}")))?;
+        Plan::new(Config::read(table, &[], None)?)
+    }
+}
+
+fn setup(config: &Config, problem: &dyn Problem, view: View, make: Option<Maker>) -> Setup {
+    let bytes = (config.buckets.real("size_mb") * 1e6) as usize;
+    let tensors = problem.tensors();
+    let layout = if tensors.is_empty() {
+        Layout::plain(problem.dimensions(), bytes)
+    } else {
+        Layout::of_tensors(tensors, bytes)
+    };
+    let optimizer = config.optimizer.clone();
+    let (lr, clip) = (optimizer.params().real("lr"), optimizer.params().real("clip_norm") as f32);
+    let steps = config.steps();
+    Setup {
+        entry: config.algorithm.entry,
+        params: config.algorithm.params().clone(),
+        layout: Arc::new(layout),
+        initial: problem.initial().into(),
+        optimizer: Arc::new(move |len| (optimizer.entry.build)(optimizer.params(), len)),
+        learning_rate: config.schedule.entry.build(config.schedule.params(), lr, steps),
+        clip: (clip > 0.0).then_some(clip),
+        steps,
+        seed: config.seed,
+        view: Arc::new(view),
+        topology: make.map(Maker::into_function),
+    }
+}
+
+impl Config {
+    /// Steps of each worker, once they are known.
+    pub fn steps(&self) -> u64 {
+        match self.length {
+            Length::Steps(steps) => steps,
+            Length::Epochs(_) => unreachable!("a plan counts in steps"),
+        }
+    }
+}
+
+/// Turns epochs into steps; returns the epochs.
+fn fix_steps(config: &mut Config, per_epoch: Option<u64>) -> Result<Option<f64>, RequestError> {
+    let Length::Epochs(epochs) = config.length else {
+        return Ok(None);
+    };
+    let Some(per_epoch) = per_epoch else {
+        let problem = format!(
+            "the task `{}` has no data to go through; give `steps` instead",
+            config.task.entry.name
+        );
+        return Err(RequestError::field("epochs", epochs, problem));
+    };
+    config.length = Length::Steps((epochs * per_epoch as f64).ceil().max(1.0) as u64);
+    Ok(Some(epochs))
+}
+
+fn servers(config: &Config, facts: &Facts) -> Result<usize, RequestError> {
+    match (facts.servers, config.cluster.params.whole("servers")) {
+        (false, _) => Ok(0),
+        (true, 0) => {
+            let problem = format!("`{}` needs at least 1 server", config.algorithm.entry.name);
+            Err(RequestError::field("cluster.servers", 0, problem))
+        }
+        (true, servers) => Ok(servers as usize),
+    }
+}
+
+/// A server sees only its shard, so it cannot know the norm of the whole gradient.
+fn check_clipping(config: &Config, facts: &Facts, servers: usize) -> Result<(), RequestError> {
+    let clip = config.optimizer.params().real("clip_norm");
+    if clip > 0.0 && servers > 1 && facts.optimizer == Place::Servers && !facts.clips_itself {
+        let problem = format!(
+            "`{}` clips at its servers, and each of {servers} sees only its shard; \
+             use one server (`cluster.servers` = 1) or no clipping (0)",
+            config.algorithm.entry.name
+        );
+        return Err(RequestError::field("optimizer.clip_norm", clip, problem));
+    }
+    Ok(())
+}
+
+/// What makes the topology, for algorithms that ask for one.
+fn make_topology(config: &Config, facts: &Facts) -> Result<Option<Maker>, RequestError> {
+    if facts.topology == Need::Nothing {
+        return Ok(None);
+    }
+    Maker::new(config.topology.clone(), config.seed).map(Some)
+}
+
+/// Makes the topology of a run, now and after a change of membership.
+pub struct Maker {
+    row: Row<topology::Entry>,
+    seed: u64,
+    /// The file of a custom topology.
+    text: Option<String>,
+}
+
+impl Maker {
+    /// For this row; reads the file of a custom topology.
+    pub fn new(row: Row<topology::Entry>, seed: u64) -> Result<Maker, RequestError> {
+        let named = row.params().iter().find(|(name, _)| *name == "file");
+        let text = match named {
+            Some((_, Value::Text(path))) if !path.is_empty() => {
+                let refuse = |problem| {
+                    let given = toml::Value::from(path.as_str());
+                    RequestError::field("topology.file", given, problem)
+                };
+                Some(read_text(Path::new(path)).map_err(refuse)?)
+            }
+            _ => None,
+        };
+        Ok(Maker { row, seed, text })
+    }
+
+    /// The topology over workers on these hosts.
+    pub fn build(&self, hosts: &[u32]) -> Result<Arc<Schedule>, RequestError> {
+        self.request(hosts).map(Arc::new).map_err(|error| self.refused(&error))
+    }
+
+    fn refused(&self, error: &TopologyError) -> RequestError {
+        let (key, given) = match error {
+            TopologyError::NoFile | TopologyError::File { .. } => {
+                ("file", self.row.params().text("file"))
+            }
+            _ => ("name", self.row.entry.name),
+        };
+        RequestError::field(format!("topology.{key}"), toml::Value::from(given), error.to_string())
+    }
+
+    fn request(&self, hosts: &[u32]) -> Result<Schedule, TopologyError> {
+        self.row.entry.build(&topology::Request {
+            hosts,
+            seed: self.seed,
+            params: self.row.params(),
+            text: self.text.as_deref(),
+        })
+    }
+
+    fn into_function(self) -> MakeTopology {
+        Arc::new(move |hosts| self.request(hosts).ok().map(Arc::new))
+    }
+}
