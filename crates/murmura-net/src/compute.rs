@@ -54,9 +54,8 @@ pub(crate) fn start(
     let work = move || {
         for mut lent in asked {
             let begun = Instant::now();
-            let gradient = AssertUnwindSafe(|| {
-                source.gradient(lent.step, &lent.params, &mut lent.grad)
-            });
+            let gradient =
+                AssertUnwindSafe(|| source.gradient(lent.step, &lent.params, &mut lent.grad));
             let answer = match catch_unwind(gradient) {
                 Ok(computed) => {
                     if let Some(rest) = pace.rest(begun.elapsed().as_secs_f64()) {

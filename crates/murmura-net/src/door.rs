@@ -25,7 +25,8 @@ impl Door {
     ) -> std::io::Result<Door> {
         let address = listener.local_addr()?;
         let closing = Arc::new(AtomicBool::new(false));
-        let (seen, hear, heard) = (Arc::clone(&closing), Arc::new(hear), Arc::new(AtomicUsize::new(0)));
+        let (seen, hear, heard) =
+            (Arc::clone(&closing), Arc::new(hear), Arc::new(AtomicUsize::new(0)));
         let thread = std::thread::Builder::new().name("door".into()).spawn(move || {
             for visit in listener.incoming() {
                 if seen.load(Ordering::Acquire) {

@@ -101,8 +101,10 @@ impl Mesh {
                     links.entry(own).or_default().push((peer, stream));
                 }
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    let names: BTreeSet<String> =
-                        missing.iter().map(|(peer, own)| format!("{peer} to connect to {own}")).collect();
+                    let names: BTreeSet<String> = missing
+                        .iter()
+                        .map(|(peer, own)| format!("{peer} to connect to {own}"))
+                        .collect();
                     return Err(NetError::Missing {
                         address: self.door.address(),
                         seconds: begun.elapsed().as_secs_f64(),
@@ -196,7 +198,10 @@ impl Guard {
             return Err(format!("it began with {hello:?} instead of a hello"));
         };
         if run != self.plan.run {
-            return Err(format!("it belongs to run {run:016x}, this is run {:016x}", self.plan.run));
+            return Err(format!(
+                "it belongs to run {run:016x}, this is run {:016x}",
+                self.plan.run
+            ));
         }
         let (from, to) = (Rank(from), Rank(to));
         if !self.plan.here.contains(&to) {

@@ -102,11 +102,8 @@ pub(crate) struct Parts {
 impl Shell {
     pub(crate) fn new(parts: Parts, ways: Vec<Way>) -> Shell {
         let Parts { node, facts, clock, options, conductor, compute, timeline } = parts;
-        let report = RankReport {
-            rank: node.rank.0,
-            is_server: node.is_server,
-            ..RankReport::default()
-        };
+        let report =
+            RankReport { rank: node.rank.0, is_server: node.is_server, ..RankReport::default() };
         Shell {
             finished: node.is_server,
             node,
@@ -220,7 +217,8 @@ impl Shell {
         if let Some(since) = self.computing_since {
             let seconds = now.since(since).seconds();
             if seconds > self.options.compute_seconds {
-                let reason = format!("its gradient of step {} takes {seconds:.1} s", self.node.step());
+                let reason =
+                    format!("its gradient of step {} takes {seconds:.1} s", self.node.step());
                 self.tell(Event::Failed { rank, reason });
             }
             return;

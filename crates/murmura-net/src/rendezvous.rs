@@ -100,10 +100,8 @@ impl Coordinator {
     /// Leaves the address in a file where ranks on this machine look for it (see [`launcher`]).
     pub fn publish(&mut self, path: &std::path::Path) -> Result<(), NetError> {
         self.key = launcher::key(path);
-        launcher::publish(path, self.address).map_err(|source| NetError::Listen {
-            address: path.display().to_string(),
-            source,
-        })
+        launcher::publish(path, self.address)
+            .map_err(|source| NetError::Listen { address: path.display().to_string(), source })
     }
 
     /// Waits for the workers that it does not host itself, hands each the `job`, runs, and gives
@@ -511,11 +509,7 @@ struct Welcome {
 }
 
 /// Finds the coordinator and asks to take part; tries again until it is there.
-fn ask(
-    addr: &str,
-    rank: Option<u32>,
-    options: &Options,
-) -> Result<(TcpStream, Welcome), NetError> {
+fn ask(addr: &str, rank: Option<u32>, options: &Options) -> Result<(TcpStream, Welcome), NetError> {
     let begun = Instant::now();
     let limit = Duration::from_secs_f64(options.connect_seconds);
     let mut pause = Duration::from_millis(2);
@@ -553,8 +547,10 @@ fn ask_once(
         Ok(stream) => stream,
         Err(error) => return Ok(Err(error.to_string())),
     };
-    let wrong =
-        |error: PacketError| NetError::Handshake { address: address.into(), problem: error.to_string() };
+    let wrong = |error: PacketError| NetError::Handshake {
+        address: address.into(),
+        problem: error.to_string(),
+    };
     prepare(&stream, options.connect_seconds).map_err(|error| wrong(error.into()))?;
     let join = Setting::Join { rank, key: key.into() };
     protocol::write(&stream, &join).map_err(wrong)?;
@@ -563,7 +559,9 @@ fn ask_once(
             Ok(Ok((stream, Welcome { run, rank, open, timeline, job })))
         }
         Setting::Refused { reason, elsewhere: true } => Ok(Err(reason)),
-        Setting::Refused { reason, .. } => Err(NetError::Refused { address: address.into(), reason }),
+        Setting::Refused { reason, .. } => {
+            Err(NetError::Refused { address: address.into(), reason })
+        }
         other => Err(unexpected(address, &other)),
     }
 }
@@ -577,10 +575,9 @@ fn hear(stream: &TcpStream, address: &str) -> Result<Setting, NetError> {
     match protocol::read::<Word>(stream, SMALL_BYTES + JOB_BYTES) {
         Ok(Word::Setting(setting)) => Ok(setting),
         Ok(Word::Aborted(reason)) => Err(NetError::Aborted(reason)),
-        Err(error) => Err(NetError::LostCoordinator {
-            address: address.into(),
-            reason: error.to_string(),
-        }),
+        Err(error) => {
+            Err(NetError::LostCoordinator { address: address.into(), reason: error.to_string() })
+        }
     }
 }
 

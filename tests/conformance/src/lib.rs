@@ -1,0 +1,145 @@
+//! A scenario is the text of a run file. It is written once and run by every driver: the virtual
+//! cluster, threads, and TCP between ranks that join a coordinator on loopback.
+
+use std::sync::Arc;
+
+use murmura_core::problems::Problem;
+use murmura_net::{Coordinator, Hosted, Options};
+use murmura_record::{Nowhere, Outcome};
+use murmura_run::config::Config;
+use murmura_run::config::source;
+use murmura_run::plan::Plan;
+
+/// The four quadratics of the golden numbers: curvatures 1 to 4, optimum 1.05.
+pub const REFERENCE: &str = "
+[task]
+name = \"quadratic\"
+curvature = [[1], [2], [3], [4]]
+target = [[1], [-2], [0.5], [3]]
+";
+
+/// A run file as a plan. Panics with the refusal's words.
+pub fn plan(text: &str) -> Plan {
+    let table = source::parse(text).unwrap_or_else(|problem| panic!("{problem}\n{text}"));
+    let config = Config::read(table, &[], None).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    Plan::new(config).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+/// Ways to run a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arm {
+    /// In virtual time.
+    Virtual,
+    /// Every rank a thread of one process.
+    Threads,
+    /// Every worker connected by TCP on loopback.
+    Tcp,
+}
+
+/// All arms.
+pub const ARMS: [Arm; 3] = [Arm::Virtual, Arm::Threads, Arm::Tcp];
+
+impl Arm {
+    /// Runs the plan. Panics with the failure's words.
+    pub fn run(self, plan: &Plan) -> Outcome {
+        let (setup, problem) = (&plan.setup, &*plan.problem);
+        match self {
+            Arm::Virtual => murmura_sim::simulate(setup, problem, &plan.cluster, &mut Nowhere)
+                .unwrap_or_else(|error| panic!("virtual: {error}")),
+            Arm::Threads => murmura_net::threads(setup, problem, &options(plan), &mut Nowhere)
+                .unwrap_or_else(|error| panic!("threads: {error}")),
+            Arm::Tcp => tcp(plan),
+        }
+    }
+}
+
+fn options(plan: &Plan) -> Options {
+    Options { slow: plan.cluster.slow.clone(), ..Options::default() }
+}
+
+/// Workers that join a coordinator, each on a thread of its own with its own sockets.
+fn tcp(plan: &Plan) -> Outcome {
+    let coordinator = Coordinator::bind("127.0.0.1:0", options(plan)).expect("loopback is there");
+    let address = coordinator.address().to_string();
+    std::thread::scope(|scope| {
+        for rank in 0..plan.setup.workers() as u32 {
+            let address = &address;
+            scope.spawn(move || {
+                let mut build = |_: &[u8]| -> Result<_, String> {
+                    let problem: Box<dyn Problem> = Box::new(Shared(Arc::clone(&plan.problem)));
+                    Ok((plan.setup.clone(), problem))
+                };
+                murmura_net::join(address, Some(rank), &options(plan), &mut build)
+                    .unwrap_or_else(|error| panic!("rank {rank}: {error}"));
+            });
+        }
+        let (setup, problem) = (&plan.setup, &*plan.problem);
+        coordinator
+            .run(Vec::new(), setup, problem, &Hosted::default(), &mut Nowhere)
+            .unwrap_or_else(|error| panic!("coordinator: {error}"))
+    })
+}
+
+/// One problem for several ranks of a test.
+struct Shared(Arc<dyn Problem>);
+
+impl Problem for Shared {
+    fn dimensions(&self) -> usize {
+        self.0.dimensions()
+    }
+
+    fn initial(&self) -> Vec<f32> {
+        self.0.initial()
+    }
+
+    fn source(&self, rank: usize) -> Box<dyn murmura_core::problems::GradientSource> {
+        self.0.source(rank)
+    }
+
+    fn evaluate(&self, params: &[f32]) -> murmura_core::problems::Evaluation {
+        self.0.evaluate(params)
+    }
+}
+
+/// The parameters of all ranks, as bits.
+pub fn bits(outcome: &Outcome) -> Vec<Vec<u32>> {
+    let of = |params: &Vec<f32>| params.iter().map(|x| x.to_bits()).collect();
+    outcome.ranks.iter().map(|rank| of(&rank.params)).collect()
+}
+
+/// What would be deployed.
+pub fn deployed(plan: &Plan, outcome: &Outcome) -> Vec<f32> {
+    let models = murmura_run::files::tensors::Models::of(outcome);
+    models.deployed(plan.setup.facts().deploy)
+}
+
+/// Parameters of the living workers, first entry only.
+pub fn firsts(outcome: &Outcome) -> Vec<f64> {
+    let workers = outcome.ranks.iter().filter(|rank| !rank.is_server && !rank.lost);
+    workers.map(|rank| f64::from(rank.params[0])).collect()
+}
+
+/// A temporary file that goes away with the value.
+pub struct Scratch(std::path::PathBuf);
+
+impl Scratch {
+    /// With this text.
+    pub fn new(name: &str, text: &str) -> Scratch {
+        let unique = format!("murmura-{}-{name}", std::process::id());
+        let path = std::env::temp_dir().join(unique);
+        std::fs::write(&path, text).expect("the temporary folder can be written");
+        Scratch(path)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> std::path::Display<'_> {
+        self.0.display()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // A file that is left behind in the temporary folder harms nobody.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}

@@ -1,0 +1,108 @@
+//! Closed forms and golden numbers: heterogeneous quadratics whose fixed points are known.
+//!
+//! The numbers were computed in double precision. Parameters here are `f32`: a fixed point is
+//! found to about ulp / (η·a) ≈ 1e-6, hence the tolerance.
+
+use conformance::{Arm, REFERENCE, Scratch, deployed, firsts, plan};
+
+const TOLERANCE: f64 = 3e-6;
+
+/// Runs a scenario on the reference problem; the workers' parameters and the deployed one.
+fn fixed_point(head: &str) -> (Vec<f64>, f64) {
+    let plan = plan(&format!("workers = 4\nsteps = 20000\n{head}\n{REFERENCE}"));
+    let outcome = Arm::Virtual.run(&plan);
+    (firsts(&outcome), f64::from(deployed(&plan, &outcome)[0]))
+}
+
+fn near(found: f64, expected: f64, what: &str) {
+    assert!((found - expected).abs() < TOLERANCE, "{what}: {found} is not {expected}");
+}
+
+/// `W_α = (1−α)I + αJ` for four workers and α = 0.4.
+fn w_alpha() -> Scratch {
+    let row = |i: usize| (0..4).map(|j| if i == j { "0.7 " } else { "0.1 " }).collect::<String>();
+    let rows: Vec<String> = (0..4).map(row).collect();
+    let name = format!("w-alpha-{:?}.txt", std::thread::current().id());
+    Scratch::new(&name, &format!("matrix\n{}\n", rows.join("\n")))
+}
+
+#[test]
+fn exact_methods_reach_the_optimum() {
+    for name in ["allreduce", "sync-ps"] {
+        let (_, model) = fixed_point(&format!("[algorithm]\nname = \"{name}\""));
+        near(model, 1.05, name);
+    }
+}
+
+#[test]
+fn d_psgd_on_a_ring_stops_where_the_linear_system_says() {
+    let run =
+        |form: &str| fixed_point(&format!("[algorithm]\nname = \"d-psgd\"\nform = \"{form}\""));
+    let (workers, mean) = run("consensus");
+    let expected = [0.9917965546, 0.5620699469, 0.9009643234, 1.4202926454];
+    workers.iter().zip(expected).for_each(|(x, expected)| near(*x, expected, "consensus"));
+    near(mean, 0.9687808676, "consensus mean");
+    let (workers, mean) = run("adapt-then-combine");
+    let expected = [1.0518469019, 0.8507730949, 1.0145516971, 1.1757379542];
+    workers.iter().zip(expected).for_each(|(x, expected)| near(*x, expected, "adapt"));
+    near(mean, 1.0232274120, "adapt-then-combine mean");
+}
+
+#[test]
+fn combine_then_adapt_follows_adapt_then_combine_by_half_a_step() {
+    // y = W x of combine-then-adapt is the fixed point of adapt-then-combine: x = y − η·u(y).
+    let head = "[algorithm]\nname = \"d-psgd\"\nform = \"combine-then-adapt\"";
+    let (workers, _) = fixed_point(head);
+    let mixed = [1.0518469019, 0.8507730949, 1.0145516971, 1.1757379542];
+    for (i, x) in workers.iter().enumerate() {
+        let (a, b) = ([1.0, 2.0, 3.0, 4.0][i], [1.0, -2.0, 0.5, 3.0][i]);
+        near(*x, mixed[i] - 0.05 * a * (mixed[i] - b), "combine-then-adapt");
+    }
+}
+
+#[test]
+fn with_w_alpha_fixed_points_are_weighted_means_of_the_targets() {
+    let file = w_alpha();
+    let topology = format!("[topology]\nname = \"custom\"\nfile = \"{}\"", file.path());
+    let run = |form: &str, optimizer: &str| {
+        let algorithm = format!("[algorithm]\nname = \"d-psgd\"\nform = \"{form}\"");
+        fixed_point(&format!("{algorithm}\n{topology}\n[optimizer]\nlr = 0.05\n{optimizer}")).1
+    };
+    near(run("adapt-then-combine", ""), 0.9648534948944, "adapt-then-combine");
+    near(run("consensus", ""), 0.9240088105727, "consensus");
+    let momentum = run("adapt-then-combine", "momentum = 0.9");
+    near(momentum, 0.7384923282188, "momentum amplifies the bias: step η/(1−β)");
+}
+
+#[test]
+fn aladdin_with_a_barrier_is_what_its_theory_says() {
+    let run = |alpha: f64, period: u64| {
+        let keys = format!("barrier = true\nalpha = {alpha}\nperiod = {period}");
+        fixed_point(&format!("[algorithm]\nname = \"aladdin\"\n{keys}")).1
+    };
+    near(run(0.4, 1), 0.9648534948944, "π = 1: D-PSGD in adapt-then-combine form with W_α");
+    near(run(1.0, 5), 0.9130861227979, "α = 1: local SGD with period π");
+    near(run(1.0, 1), 1.05, "α = 1, π = 1: AllReduce");
+}
+
+#[test]
+fn gradients_cancel_at_every_gossip_fixed_point() {
+    let (workers, _) = fixed_point("[algorithm]\nname = \"d-psgd\"");
+    let (a, b) = ([1.0, 2.0, 3.0, 4.0], [1.0, -2.0, 0.5, 3.0]);
+    let sum: f64 = workers.iter().enumerate().map(|(i, x)| a[i] * (x - b[i])).sum();
+    assert!(sum.abs() < 2e-5, "Σ a_i(x_i − b_i) = {sum}");
+}
+
+/// Consensus form needs `η < (1 + λ_min(W))/L`: 2/3 on a ring of four with L = 1.
+#[test]
+fn consensus_form_is_stable_just_below_its_bound_and_not_just_above() {
+    let end = |lr: f64| {
+        let task = "[task]\nname = \"quadratic\"\ncurvature = [[1], [1], [1], [1]]\n\
+                    target = [[1], [-2], [0.5], [3]]";
+        let head = format!("workers = 4\nsteps = 1000\n[optimizer]\nlr = {lr}");
+        let plan = plan(&format!("{head}\n[algorithm]\nname = \"d-psgd\"\n{task}"));
+        firsts(&Arm::Virtual.run(&plan)).iter().fold(0.0, |most: f64, x| most.max(x.abs()))
+    };
+    assert!(end(0.64) < 10.0);
+    assert!(end(0.70) > 1e6);
+}
