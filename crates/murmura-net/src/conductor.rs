@@ -68,6 +68,15 @@ impl Port {
     }
 }
 
+impl Drop for Port {
+    fn drop(&mut self) {
+        if let Port::Far(stream) = self {
+            // What was written still arrives; then the worker sees that this was all.
+            let _ = stream.shutdown(Shutdown::Write);
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Running,
@@ -182,12 +191,6 @@ impl<'a> Conductor<'a> {
         let result = self.attend(incoming);
         if let Err(error) = &result {
             self.tell_all(&Command::Abort(error.to_string()));
-        }
-        for port in &self.ports {
-            if let Port::Far(stream) = port {
-                // What was written still arrives; nothing more is read.
-                let _ = stream.shutdown(Shutdown::Write);
-            }
         }
         result
     }
@@ -364,7 +367,9 @@ impl<'a> Conductor<'a> {
     /// Looks at the clock: says that the coordinator is alive, and who has been silent.
     fn tick(&mut self, now: Instant) {
         self.ticked = now;
-        self.tell_all(&Command::Pulse);
+        for port in self.ports.iter().filter(|port| matches!(port, Port::Far(_))) {
+            port.tell(Command::Pulse);
+        }
         let limit = self.options.peer_seconds;
         let silent = self.seats.iter().enumerate().filter(|(_, seat)| seat.report.is_none());
         let silent = silent.map(|(rank, seat)| (now.duration_since(seat.heard), rank)).max();

@@ -10,12 +10,13 @@ use murmura_core::message::Rank;
 use murmura_core::node::Setup;
 use murmura_core::problems::Problem;
 use murmura_record::Outcome;
+use tokio::sync::mpsc::UnboundedSender;
 
 use crate::clock::Clock;
 use crate::conductor::{Conductor, Incoming, Observer, Port};
 use crate::door::Door;
 use crate::error::NetError;
-use crate::host::{Hosts, House, Seat, tick_period};
+use crate::host::{Hosts, House, Seat};
 use crate::launcher;
 use crate::mesh::{Mesh, Plan, prepare};
 use crate::options::Options;
@@ -395,9 +396,9 @@ impl Lobby {
     ) -> Result<Vec<Guest>, NetError> {
         let begun = Instant::now();
         let deadline = begun + Duration::from_secs_f64(self.options.connect_seconds);
-        let residents = self.taken().values().filter(|by| by.is_none()).count();
-        let hosted = self.taken().keys().filter(|rank| **rank < self.workers).count();
-        let expected = if residents == 0 { self.workers as usize } else { self.remote(hosted) };
+        let is_hosted = |(rank, by): &(&u32, &Option<_>)| **rank < self.workers && by.is_none();
+        let hosted = self.taken().iter().filter(is_hosted).count();
+        let expected = self.workers as usize - hosted;
         let mut guests: Vec<Guest> = Vec::new();
         while guests.len() < expected {
             match arrivals.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -418,10 +419,6 @@ impl Lobby {
             }
         }
         Ok(guests)
-    }
-
-    fn remote(&self, hosted: usize) -> usize {
-        self.workers as usize - hosted
     }
 
     fn missing(&self, there: &[u32]) -> String {
@@ -493,8 +490,8 @@ pub fn join(
     };
     let hosts = Hosts::start(&house, &*problem, seats)?;
     let inbox = hosts.inbox(Rank(rank)).expect("it was just started").clone();
-    attend_coordinator(&stream, inbox, conductor);
-    serve(&stream, &incoming, options).map_err(|reason| match reason {
+    attend_coordinator(&stream, inbox, conductor, options);
+    serve(&stream, &incoming).map_err(|reason| match reason {
         Ended::Aborted(reason) => NetError::Aborted(reason),
         Ended::Gone(reason) => NetError::LostCoordinator { address, reason },
     })
@@ -634,11 +631,13 @@ enum Ended {
 /// Hears the coordinator on a thread of its own and tells the rank.
 fn attend_coordinator(
     stream: &TcpStream,
-    inbox: tokio::sync::mpsc::UnboundedSender<Inbox>,
+    inbox: UnboundedSender<Inbox>,
     conductor: Sender<Incoming>,
+    options: &Options,
 ) {
     let stream = stream.try_clone().expect("a connected socket can be duplicated");
-    let _ = stream.set_read_timeout(None);
+    // The coordinator says every now and then that it is alive.
+    let _ = stream.set_read_timeout(Some(Duration::from_secs_f64(options.peer_seconds)));
     std::thread::spawn(move || {
         loop {
             let last = match protocol::read::<Command>(&stream, SMALL_BYTES) {
@@ -656,25 +655,20 @@ fn attend_coordinator(
     });
 }
 
-/// Passes on what the rank says until its report is out.
-fn serve(
-    stream: &TcpStream,
-    incoming: &Receiver<Incoming>,
-    options: &Options,
-) -> Result<(), Ended> {
-    let period = tick_period(options);
-    loop {
-        match incoming.recv_timeout(period) {
-            Ok(Incoming::Event(event)) => {
-                let last = matches!(event, Event::Report(_));
+/// Passes on what the rank says, until the coordinator has everybody's report.
+fn serve(stream: &TcpStream, incoming: &Receiver<Incoming>) -> Result<(), Ended> {
+    let mut reported = false;
+    for word in incoming {
+        match word {
+            // A process that left earlier, with words unread, could take its own report with it.
+            Incoming::Gone { .. } if reported => return Ok(()),
+            Incoming::Gone { reason, .. } => return Err(Ended::Gone(reason)),
+            Incoming::Aborted(reason) => return Err(Ended::Aborted(reason)),
+            Incoming::Event(event) => {
+                reported |= matches!(event, Event::Report(_));
                 protocol::write(stream, &event).map_err(|error| Ended::Gone(error.to_string()))?;
-                if last {
-                    return Ok(());
-                }
             }
-            Ok(Incoming::Aborted(reason)) => return Err(Ended::Aborted(reason)),
-            Ok(Incoming::Gone { reason, .. }) => return Err(Ended::Gone(reason)),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
         }
     }
+    Err(Ended::Gone("nobody listens to it any more".into()))
 }
