@@ -60,8 +60,8 @@ fn every_step_is_recorded_and_time_is_split() {
     let run = Run::of("d-psgd", 3).steps(7);
     let mut watch = Watch::new();
     let options = Options { compute_ms: Some(2.0), ..Options::default() };
-    let outcome = murmura_net::threads(&run.setup(), &run.problem(), &options, &mut watch)
-        .expect("it ends");
+    let outcome =
+        murmura_net::threads(&run.setup(), &run.problem(), &options, &mut watch).expect("it ends");
     let steps = watch.records.iter().filter(|r| matches!(r.event, Event::Step { .. })).count();
     let spans = watch.records.iter().filter(|r| matches!(r.event, Event::Compute { .. })).count();
     let transfers = watch.records.iter().filter(|r| matches!(r.event, Event::Transfer { .. }));

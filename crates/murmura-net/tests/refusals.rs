@@ -98,7 +98,10 @@ fn a_second_process_with_a_taken_rank_is_refused_by_name() {
             coordinator.run(run.job(), &run.setup(), &run.problem(), &hosted, &mut Watch::new())
         });
         let error = worker(&address, Some(0)).expect_err("rank 0 lives with the coordinator");
-        assert!(error.to_string().ends_with("rank 0 is taken by the coordinator itself"), "{error}");
+        assert!(
+            error.to_string().ends_with("rank 0 is taken by the coordinator itself"),
+            "{error}"
+        );
         scope.spawn(|| worker(&address, Some(1)).expect("it takes part"));
         conducted.join().expect("no panic").expect("the run is not disturbed");
     });
@@ -132,7 +135,8 @@ fn a_worker_that_cannot_run_the_job_ends_the_run_by_name() {
     let coordinator = coordinator(Options::default());
     let address = coordinator.address().to_string();
     std::thread::scope(|scope| {
-        let refuse = || join(&address, None, &Options::default(), &mut |_| Err("no data here".into()));
+        let refuse =
+            || join(&address, None, &Options::default(), &mut |_| Err("no data here".into()));
         let joined = scope.spawn(refuse);
         let error = coordinator
             .run(run.job(), &run.setup(), &run.problem(), NOBODY, &mut Watch::new())
@@ -173,7 +177,10 @@ fn whoever_waits_too_long_says_for_whom_for_what_and_how_long() {
     let error = murmura_net::threads(&run.setup(), &run.problem(), &options, &mut Watch::new())
         .expect_err("nobody answers");
     let text = error.to_string();
-    assert!(text.contains(" waited 0.") && text.contains(" s for rank 1: an answer of step 0"), "{text}");
+    assert!(
+        text.contains(" waited 0.") && text.contains(" s for rank 1: an answer of step 0"),
+        "{text}"
+    );
 }
 
 /// Not a test by itself: what [`child`] runs in a process of its own.

@@ -1,0 +1,152 @@
+//! What every row of the table buys: convergence, the mean, exact bytes, a slow worker.
+//!
+//! Determinism, crashes and timing of every row are tested beside the virtual cluster itself.
+
+use conformance::{Arm, deployed, firsts, plan};
+use murmura_core::algorithms::ALGORITHMS;
+use murmura_core::contract::{Budget, Deploy};
+use murmura_wire::HEADER_BYTES;
+
+/// Forms of a row that differ enough to be tested apart, beside its defaults.
+fn variants(name: &str) -> Vec<String> {
+    let more: &[&str] = match name {
+        "aladdin" => {
+            &["payload = \"gradient\"", "track_mean = true", "barrier = true", "period = 1"]
+        }
+        "allreduce" => &["collective = \"halving-doubling\"", "collective = \"hierarchical\""],
+        "asp" => &["scale = \"staleness\""],
+        "d-psgd" => &["form = \"adapt-then-combine\"", "form = \"combine-then-adapt\""],
+        _ => &[],
+    };
+    let default = format!("[algorithm]\nname = \"{name}\"\n");
+    std::iter::once(default.clone())
+        .chain(more.iter().map(|key| format!("{default}{key}\n")))
+        .collect()
+}
+
+fn all_variants() -> impl Iterator<Item = String> {
+    ALGORITHMS.iter().flat_map(|entry| variants(entry.name))
+}
+
+/// Held-out accuracy and training loss of the embedded data set, from a centralized solution:
+/// accuracy 0.974, loss 0.06. Every row comes near it, also where workers see few labels.
+#[test]
+fn every_row_learns_the_embedded_data_iid_and_dirichlet() {
+    for algorithm in all_variants() {
+        for (partition, most) in [("iid", 0.085), ("dirichlet", 0.14)] {
+            let text = format!(
+                "workers = 8\nsteps = 1500\n{algorithm}[optimizer]\nlr = 0.2\n\
+                 [task]\nname = \"logistic\"\nbatch = 16\npartition = \"{partition}\"\nconcentration = 0.5\n\
+                 [cluster]\nhosts = 4"
+            );
+            let plan = plan(&text);
+            let outcome = Arm::Virtual.run(&plan);
+            let found = plan.problem.evaluate(&deployed(&plan, &outcome));
+            assert!(found.loss < most, "{partition}: loss {}\n{algorithm}", found.loss);
+            let accuracy = found.accuracy.expect("there is held-out data");
+            assert!(accuracy > 0.93, "{partition}: accuracy {accuracy}\n{algorithm}");
+        }
+    }
+}
+
+#[test]
+fn rows_that_say_so_keep_the_mean_when_nothing_is_learnt() {
+    // Workers that start apart: one step with a rate, then none. The mean of what the first step
+    // did must survive any number of exchanges.
+    let task = "[task]\nname = \"quadratic\"\ncurvature = [[1], [2], [3], [4]]\n\
+                target = [[1], [-2], [0.5], [3]]\n";
+    let schedule = "[optimizer]\nlr = 0.05\n[optimizer.schedule]\nname = \"step\"\nmilestones = [1]\n\
+                    gamma = 0.0\n";
+    for entry in ALGORITHMS {
+        let text = |steps: u64| {
+            format!(
+                "workers = 4\nsteps = {steps}\n[algorithm]\nname = \"{}\"\n{schedule}{task}",
+                entry.name
+            )
+        };
+        let plan = plan(&text(200));
+        let facts = plan.setup.facts();
+        if !facts.keeps_mean || facts.deploy == Deploy::Servers {
+            continue;
+        }
+        let mean = |plan: &murmura_run::plan::Plan| {
+            let workers = firsts(&Arm::Virtual.run(plan));
+            workers.iter().sum::<f64>() / workers.len() as f64
+        };
+        // The mean gradient at 0 is Σ a_i·(0 − b_i)/4 = −10.5/4.
+        let after_one_step = 0.05 * 10.5 / 4.0;
+        let found = mean(&plan);
+        assert!((found - after_one_step).abs() < 1e-6, "{}: {found}", entry.name);
+    }
+}
+
+/// Bytes that all ranks together send in a run of `steps`, by the row's own rule.
+fn expected_bytes(name: &str, n: u64, steps: u64, elements: u64) -> Option<u64> {
+    let header = HEADER_BYTES as u64;
+    let whole = header + 4 * elements;
+    Some(match name {
+        // A ring: 2(n−1) messages of 1/n of the vector, at every rank.
+        "allreduce" => steps * n * 2 * (n - 1) * (header + 4 * elements / n),
+        // Gradient up, model down, for every worker.
+        "sync-ps" | "asp" => steps * n * 2 * whole,
+        // The model to two neighbours.
+        "d-psgd" => steps * n * 2 * whole,
+        // On a fast network nothing is folded: a displacement up and an acknowledgement back per
+        // gradient, a model back per period (4).
+        "aladdin" => steps * n * (whole + header) + steps * n / 4 * whole,
+        // Half of the workers ask once per gradient of theirs, and are answered.
+        "ad-psgd" => steps * n / 2 * 2 * whole,
+        _ => return None,
+    })
+}
+
+#[test]
+fn every_row_sends_exactly_the_bytes_that_its_formula_says() {
+    for entry in ALGORITHMS {
+        let (n, steps, elements) = (4, 40, 1000);
+        let text = format!(
+            "workers = {n}\nsteps = {steps}\n[algorithm]\nname = \"{}\"\n[task]\nname = \"quadratic\"\n\
+             dimensions = {elements}\ncurvature = [[1], [2], [3], [4]]\ntarget = [[1], [-2], [0.5], [3]]",
+            entry.name
+        );
+        let expected = expected_bytes(entry.name, n, steps, elements);
+        let expected = expected.unwrap_or_else(|| panic!("{}: add its formula here", entry.name));
+        let outcome = Arm::Virtual.run(&plan(&text));
+        let sent: u64 = outcome.ranks.iter().map(|rank| rank.bytes_sent).sum();
+        let received: u64 = outcome.ranks.iter().map(|rank| rank.bytes_received).sum();
+        assert_eq!((sent, received), (expected, expected), "{}", entry.name);
+    }
+}
+
+#[test]
+fn a_slow_worker_leaves_the_rate_of_the_others_within_one_percent_where_nobody_waits() {
+    for entry in ALGORITHMS {
+        let text = |slow: &str| {
+            format!(
+                "workers = 8\nsteps = 500\n[algorithm]\nname = \"{}\"\n[task]\nname = \"quadratic\"\n\
+                 dimensions = 1000\ncurvature = {:?}\ntarget = {:?}\n[cluster]\ncompute_cv = 0.1\n{slow}",
+                entry.name,
+                vec![[1.0]; 8],
+                vec![[1.0]; 8],
+            )
+        };
+        let (even, slow) = (plan(&text("")), plan(&text("slow = { \"3\" = 100.0 }")));
+        let facts = even.setup.facts();
+        if facts.budget != Budget::TotalGradients || facts.waits_for_peers {
+            continue;
+        }
+        // Seconds per step of everybody but the slow one.
+        let pace = |plan: &murmura_run::plan::Plan| {
+            let outcome = Arm::Virtual.run(plan);
+            let others = outcome.ranks.iter().filter(|rank| !rank.is_server && rank.rank != 3);
+            let busy = |rank: &murmura_record::RankReport| {
+                rank.compute_seconds + rank.exposed_seconds + rank.waiting_seconds
+            };
+            let (seconds, steps) =
+                others.fold((0.0, 0), |(s, n), rank| (s + busy(rank), n + rank.steps));
+            seconds / steps as f64
+        };
+        let ratio = pace(&slow) / pace(&even);
+        assert!((ratio - 1.0).abs() < 0.01, "{}: {ratio}", entry.name);
+    }
+}
