@@ -97,8 +97,9 @@ impl AllReduceSgd {
     /// restarted from `cx.grad`.
     fn step_if_reduced(&mut self, cx: &mut Cx<'_>) {
         let buckets = cx.layout.buckets.len();
-        let mut this_step = self.running.range(..(cx.step + 1, 0));
-        if self.handed < buckets || !this_step.all(|(_, machine)| machine.is_done()) {
+        // After a loss the buckets are started again one by one, though all were handed over.
+        let reduced = |b| self.running.get(&(cx.step, b)).is_some_and(|machine| machine.is_done());
+        if self.handed < buckets || !(0..buckets).all(reduced) {
             return;
         }
         let scale = 1.0 / self.group.len() as f32;
