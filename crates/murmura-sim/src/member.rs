@@ -30,6 +30,8 @@ pub(crate) struct Member {
     pub(crate) unready: Option<Unready>,
     /// When the last step was complete.
     pub(crate) ready_at: Time,
+    /// Whether it has since been held up by a change of membership.
+    pub(crate) frozen: bool,
     /// A worker that has done its share.
     pub(crate) finished: bool,
     /// When the last view that was announced arrives.
@@ -62,8 +64,9 @@ pub(crate) struct Running {
     pub(crate) next: usize,
     /// How far the pass has fallen behind since its next event was scheduled.
     pub(crate) behind: Time,
-    /// Time spent on hand-offs during the pass.
-    pub(crate) handoff: Time,
+    /// Time of this step that was spent on communication so far, and on waiting for others.
+    pub(crate) exposed: Time,
+    pub(crate) waiting: Time,
 }
 
 /// A step that waits for the algorithm to be ready.
@@ -72,7 +75,9 @@ pub(crate) struct Unready {
     /// When the gradient was handed over.
     pub(crate) since: Time,
     pub(crate) compute: Time,
-    pub(crate) handoff: Time,
+    /// As in [`Running`], until then.
+    pub(crate) exposed: Time,
+    pub(crate) waiting: Time,
     pub(crate) loss: f32,
 }
 
@@ -91,6 +96,7 @@ impl Member {
             running: None,
             unready: None,
             ready_at: Time::ZERO,
+            frozen: false,
             finished: false,
             view_at: Time::ZERO,
         }
@@ -106,7 +112,7 @@ impl Member {
         self.occupy(now, cost);
         if let Some(running) = &mut self.running {
             running.behind = running.behind + cost;
-            running.handoff = running.handoff + cost;
+            running.exposed = running.exposed + cost;
         }
     }
 
@@ -115,6 +121,7 @@ impl Member {
         self.free = self.free.max(until);
         if let Some(running) = &mut self.running {
             running.behind = running.behind + until.since(now);
+            running.waiting = running.waiting + until.since(now);
         }
     }
 

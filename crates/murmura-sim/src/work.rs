@@ -44,7 +44,11 @@ impl Driver<'_> {
         if self.gradients_left == 0 {
             return self.finish(rank);
         }
-        if self.is_frozen(rank) || !member.node.wants_gradient() {
+        if self.is_frozen(rank) {
+            self.members[rank].frozen = true;
+            return;
+        }
+        if !member.node.wants_gradient() {
             return;
         }
         self.compute(rank);
@@ -59,14 +63,16 @@ impl Driver<'_> {
 
     fn compute(&mut self, rank: usize) {
         let member = &mut self.members[rank];
-        // Only a change of membership holds up a worker that is ready.
+        // What held up this gradient is part of its step.
         let held_up = self.now.since(member.ready_at);
-        member.report.waiting_seconds += held_up.seconds();
+        let (waiting, exposed) = match std::mem::take(&mut member.frozen) {
+            true => (held_up, Time::ZERO),
+            false => (Time::ZERO, held_up),
+        };
         let lent = member.node.lend();
         let pass = self.compute.pass(self.now, rank as u32, lent.step);
         let at = pass.ready(member.node.layout(), 0);
-        let (behind, handoff) = (Time::ZERO, Time::ZERO);
-        member.running = Some(Running { pass, next: 0, behind, handoff });
+        member.running = Some(Running { pass, next: 0, behind: Time::ZERO, exposed, waiting });
         self.gradients.begin(rank, lent);
         self.queue.schedule(at, Event::Bucket(rank as u32));
     }
@@ -104,14 +110,16 @@ impl Driver<'_> {
             return self.queue.schedule(at.max(self.now), Event::Bucket(rank as u32));
         }
         // What the last bucket still costs lies after the pass.
-        let (pass, handoff) = (running.pass, running.handoff.since(running.behind));
+        let exposed = running.exposed.since(running.behind);
+        let (pass, waiting) = (running.pass, running.waiting);
         let computed = self.computed[rank];
         member.running = None;
         member.unready = Some(Unready {
             step: member.node.step(),
             since: self.now,
             compute: pass.total,
-            handoff,
+            exposed,
+            waiting,
             loss: computed.loss,
         });
         member.report.samples += u64::from(computed.samples);
@@ -128,14 +136,14 @@ impl Driver<'_> {
     /// The worker may start its next gradient now: what lies behind it is one step.
     fn complete_step(&mut self, rank: usize) {
         let member = &mut self.members[rank];
-        let Some(Unready { step, since, compute, handoff, loss }) = member.unready.take() else {
-            return;
-        };
-        let idle = self.now.since(since);
-        let late = member.node.origin().since(since);
-        let waiting = if self.facts.waits_for_peers { late.min(idle) } else { Time::ZERO };
-        let exposed = (idle + handoff - waiting).seconds();
-        let (compute, waiting) = (compute.seconds(), waiting.seconds());
+        let Some(unready) = member.unready.take() else { return };
+        let idle = self.now.since(unready.since);
+        let late = member.node.origin().since(unready.since);
+        let late = if self.facts.waits_for_peers { late.min(idle) } else { Time::ZERO };
+        let Unready { step, loss, .. } = unready;
+        let compute = unready.compute.seconds();
+        let exposed = (unready.exposed + idle - late).seconds();
+        let waiting = (unready.waiting + late).seconds();
         member.ready_at = self.now;
         let report = &mut member.report;
         report.steps += 1;

@@ -160,3 +160,24 @@ fn records_add_up_to_the_reports_and_bytes_to_the_messages() {
         assert_eq!(report.bytes_received, 2 * 4 * FRAME);
     }
 }
+
+#[test]
+fn the_parts_of_a_workers_time_add_up_to_the_clock() {
+    for form in ["consensus", "adapt-then-combine", "combine-then-adapt"] {
+        let shape = Shape { len: 2 * LEN, buckets: 2, ..SMALL };
+        let case = case("d-psgd", shape).with("form", Value::Text(form.into())).on(|cluster| {
+            cluster.handoff_send_us = 10.0;
+            cluster.handoff_receive_us = 20.0;
+            cluster.slow.insert(1, 1.5);
+            cluster.detect_ms = 5.0;
+            cluster.faults.crashes = vec![murmura_sim::Crash { rank: 2, at_ms: 500.0 }];
+        });
+        let outcome = case.run();
+        let total = |rank: &murmura_record::RankReport| {
+            nanoseconds(rank.compute_seconds + rank.exposed_seconds + rank.waiting_seconds)
+        };
+        let living = outcome.ranks.iter().filter(|rank| !rank.lost);
+        let last = living.map(total).max();
+        assert_eq!(last, Some(nanoseconds(outcome.clock_seconds)), "{form}");
+    }
+}
