@@ -108,7 +108,7 @@ impl Quadratic {
             return Err(QuadraticError::Noise { given: options.noise_std });
         }
         let start = match options.start.as_slice() {
-            [] => Row::Repeated(0.0),
+            [] => Row::repeated(0.0, shape.dimensions),
             start => shape.row("start".into(), start)?,
         };
         let pairs = curvature.into_iter().zip(target);
@@ -129,7 +129,7 @@ impl Problem for Quadratic {
 
     fn initial(&self) -> Vec<f32> {
         match &self.start {
-            Row::Repeated(value) => vec![*value; self.dimensions],
+            Row::Repeated(block) => vec![block[0]; self.dimensions],
             Row::Full(values) => values.to_vec(),
         }
     }
@@ -146,11 +146,8 @@ impl Problem for Quadratic {
     fn evaluate(&self, params: &[f32]) -> Evaluation {
         let mut gradient = [0.0; BLOCK];
         let mut loss = |worker: &Worker| {
-            let spelt_out = worker.spelt_out();
             let blocks = params.chunks(BLOCK).enumerate();
-            blocks
-                .map(|(index, x)| spelt_out.block(index, x, &mut gradient[..x.len()]))
-                .sum::<f64>()
+            blocks.map(|(index, x)| worker.block(index, x, &mut gradient[..x.len()])).sum::<f64>()
         };
         let sum: f64 = self.workers.iter().map(&mut loss).sum();
         Evaluation { loss: sum / self.workers.len() as f64, accuracy: None }
@@ -169,9 +166,8 @@ struct Source {
 impl GradientSource for Source {
     fn gradient(&mut self, step: u64, params: &[f32], grad: &mut [f32]) -> Computed {
         assert_eq!((params.len(), grad.len()), (self.dimensions, self.dimensions), "lengths agree");
-        let spelt_out = self.worker.spelt_out();
         let blocks = params.chunks(BLOCK).zip(grad.chunks_mut(BLOCK)).enumerate();
-        let loss: f64 = blocks.map(|(index, (x, grad))| spelt_out.block(index, x, grad)).sum();
+        let loss: f64 = blocks.map(|(index, (x, grad))| self.worker.block(index, x, grad)).sum();
         if self.noise_std > 0.0 {
             let mut rng = Rng::new(self.noise.0, &self.noise.1, step);
             for entry in grad {
@@ -191,30 +187,12 @@ impl GradientSource for Source {
 const BLOCK: usize = 1024;
 
 impl Worker {
-    fn spelt_out(&self) -> SpeltOut<'_> {
-        SpeltOut {
-            worker: self,
-            curvature: self.curvature.repeated_block(),
-            target: self.target.repeated_block(),
-        }
-    }
-}
-
-/// The function of one worker, with a block's worth of the numbers that are repeated.
-struct SpeltOut<'a> {
-    worker: &'a Worker,
-    curvature: [f32; BLOCK],
-    target: [f32; BLOCK],
-}
-
-impl SpeltOut<'_> {
     /// Writes the gradient of block `index` and returns the block's part of the loss.
     fn block(&self, index: usize, x: &[f32], grad: &mut [f32]) -> f64 {
         let start = index * BLOCK;
-        let curvature = self.worker.curvature.part(start, x.len(), &self.curvature);
-        let target = self.worker.target.part(start, x.len(), &self.target);
+        let rows = (self.curvature.part(start, x.len()), self.target.part(start, x.len()));
         let distance = &mut [0.0; BLOCK][..x.len()];
-        write_gradient(Level::best(), (curvature, target), x, (distance, grad));
+        write_gradient(Level::best(), rows, x, (distance, grad));
         0.5 * vector::dot(grad, distance)
     }
 }
@@ -236,25 +214,23 @@ kernel! {
     }
 }
 
-/// A row of numbers, not spelt out if it is one number repeated.
+/// A row of numbers.
 #[derive(Clone, Debug)]
 enum Row {
-    Repeated(f32),
+    /// One number, spelt out for one block.
+    Repeated(Arc<[f32]>),
     Full(Arc<[f32]>),
 }
 
 impl Row {
-    fn repeated_block(&self) -> [f32; BLOCK] {
-        match self {
-            Row::Repeated(value) => [*value; BLOCK],
-            Row::Full(_) => [0.0; BLOCK],
-        }
+    fn repeated(value: f64, dimensions: usize) -> Row {
+        Row::Repeated(vec![value as f32; dimensions.min(BLOCK)].into())
     }
 
-    /// The `len` entries from `start` on; `repeated` is what [`Row::repeated_block`] returned.
-    fn part<'a>(&'a self, start: usize, len: usize, repeated: &'a [f32; BLOCK]) -> &'a [f32] {
+    /// The `len` entries from `start` on, within one block.
+    fn part(&self, start: usize, len: usize) -> &[f32] {
         match self {
-            Row::Repeated(_) => &repeated[..len],
+            Row::Repeated(block) => &block[..len],
             Row::Full(values) => &values[start..start + len],
         }
     }
@@ -281,7 +257,7 @@ impl Shape {
             return Err(QuadraticError::NotFinite { field, given: row[position], position });
         }
         match row {
-            [value] if self.repeats => Ok(Row::Repeated(*value as f32)),
+            [value] if self.repeats => Ok(Row::repeated(*value, self.dimensions)),
             _ if row.len() == self.dimensions => {
                 Ok(Row::Full(row.iter().map(|value| *value as f32).collect()))
             }
