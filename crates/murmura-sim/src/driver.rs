@@ -16,7 +16,7 @@ use crate::cluster::Cluster;
 use crate::compute::ComputeModel;
 use crate::gates::Gates;
 use crate::gradients::Gradients;
-use crate::in_flight::Traffic;
+use crate::in_flight::Load;
 use crate::member::Member;
 use crate::membership::RankFault;
 use crate::network::{Network, bits_per_second};
@@ -61,7 +61,7 @@ pub(crate) struct Driver<'a> {
     /// When the last step was completed.
     pub(crate) clock: Time,
     pub(crate) messages: u64,
-    pub(crate) in_flight: Traffic,
+    pub(crate) in_flight: Load,
     /// Memory for the effects of one event.
     pub(crate) effects: Vec<Effect>,
 }
@@ -100,7 +100,7 @@ impl<'a> Driver<'a> {
             steps_done: 0,
             clock: Time::ZERO,
             messages: 0,
-            in_flight: Traffic::new(),
+            in_flight: Load::new(),
             effects: Vec::new(),
             setup,
             cluster,
@@ -181,12 +181,14 @@ impl<'a> Driver<'a> {
     }
 
     fn deadlock(&self) -> SimError {
-        let unfinished = self.members.iter().filter(|m| !m.node.is_server && !m.finished);
-        let stuck = unfinished.map(|member| Stuck {
+        let stuck = self.members.iter().filter(|member| !member.finished).map(|member| Stuck {
             rank: member.node.rank,
             step: member.node.step(),
             awaits: member.node.awaiting(),
         });
+        // A server that awaits nothing is not stuck.
+        let workers = self.setup.workers();
+        let stuck = stuck.filter(|s| s.rank.index() < workers || !s.awaits.is_empty());
         SimError::Deadlock { at: self.now, stuck: stuck.collect() }
     }
 

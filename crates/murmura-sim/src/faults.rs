@@ -130,11 +130,10 @@ impl Plain {
     }
 
     fn matches(&self, seed: u64, flight: &Flight) -> bool {
-        let ms = flight.time.seconds() * 1e3;
         self.from.is_none_or(|from| from == flight.from.0)
             && self.to.is_none_or(|to| to == flight.to.0)
             && self.kind.is_none_or(|kind| kind == flight.kind)
-            && (self.from_ms..self.until_ms).contains(&ms)
+            && (Time::from_ms(self.from_ms)..Time::from_ms(self.until_ms)).contains(&flight.time)
             && (self.share >= 1.0 || Rng::new(seed, "fault", flight.number).uniform() < self.share)
     }
 }
@@ -169,8 +168,8 @@ impl Faults {
         if self.cuts.iter().any(|cut| cut.separates(flight)) {
             return Verdict::Drop;
         }
-        let verdicts = self.rules.iter().map(|rule| rule.verdict(seed, flight));
-        verdicts.into_iter().find(|verdict| *verdict != Verdict::Pass).unwrap_or(Verdict::Pass)
+        let mut verdicts = self.rules.iter().map(|rule| rule.verdict(seed, flight));
+        verdicts.find(|verdict| *verdict != Verdict::Pass).unwrap_or(Verdict::Pass)
     }
 
     /// Whether any message can be touched at all.
@@ -216,7 +215,8 @@ impl Faults {
 impl Cut {
     fn separates(&self, flight: &Flight) -> bool {
         let touched = self.rank == flight.from.0 || self.rank == flight.to.0;
-        touched && (self.from_ms..self.until_ms).contains(&(flight.time.seconds() * 1e3))
+        let span = Time::from_ms(self.from_ms)..Time::from_ms(self.until_ms);
+        touched && span.contains(&flight.time)
     }
 }
 

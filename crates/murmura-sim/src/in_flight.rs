@@ -5,7 +5,7 @@ use murmura_record::{InFlight, Peak};
 
 /// Counts messages that were handed over and not yet taken in.
 #[derive(Debug)]
-pub(crate) struct Traffic {
+pub(crate) struct Load {
     messages: u64,
     bytes: u64,
     /// Peaks of stretches of equal length; when they do not suffice, pairs are merged.
@@ -16,9 +16,9 @@ pub(crate) struct Traffic {
 /// Peaks are kept for at most so many stretches of time.
 const STRETCHES: usize = 32;
 
-impl Traffic {
-    pub(crate) fn new() -> Traffic {
-        Traffic { messages: 0, bytes: 0, stretches: vec![(0, 0)], stretch_ns: 1_000_000 }
+impl Load {
+    pub(crate) fn new() -> Load {
+        Load { messages: 0, bytes: 0, stretches: vec![(0, 0)], stretch_ns: 1_000_000 }
     }
 
     pub(crate) fn add(&mut self, now: Time, bytes: u64) {
@@ -71,12 +71,12 @@ mod tests {
 
     #[test]
     fn peaks_survive_merging_and_quiet_stretches_stay_quiet() {
-        let mut traffic = Traffic::new();
-        traffic.add(Time(10), 100);
-        traffic.add(Time(20), 100);
-        traffic.remove(Time(30), 100);
-        traffic.add(Time(1_000_000_000), 5);
-        let report = traffic.report();
+        let mut load = Load::new();
+        load.add(Time(10), 100);
+        load.add(Time(20), 100);
+        load.remove(Time(30), 100);
+        load.add(Time(1_000_000_000), 5);
+        let report = load.report();
         assert_eq!((report.peak_messages, report.peak_bytes), (2, 200));
         assert!(report.series.len() <= STRETCHES);
         assert_eq!(report.series[1].messages, 1);

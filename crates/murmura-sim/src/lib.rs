@@ -128,7 +128,7 @@ pub enum SimError {
     },
 }
 
-/// A worker that waits for something that will never come.
+/// A worker or server that waits for something that will never come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stuck {
     /// Who.

@@ -111,9 +111,14 @@ impl Driver<'_> {
     }
 
     fn queue_out(&mut self, held: Held) {
-        let member = &mut self.members[held.from.index()];
+        let Held { from, to, message } = held;
+        let limited = self.is_limited(from.index(), &message);
+        let member = &mut self.members[from.index()];
         let at = member.free.max(self.now);
-        member.outbox.push_back(Outgoing { at, to: held.to, message: held.message });
+        if at > self.now || limited || !member.outbox.is_empty() {
+            return member.outbox.push_back(Outgoing { at, to, message });
+        }
+        self.hand_over(from.index(), to, message, false);
     }
 
     /// Hands to the network what the processor has ready and links have room for, in order.
@@ -201,7 +206,13 @@ impl Driver<'_> {
         member.report.bytes_received += bytes;
         let is_worker = !member.node.is_server;
         let handoff = if is_worker { self.handoff_receive.cost(&message) } else { Time::ZERO };
-        member.inbox.push_back(Arrived { from, message, bytes, handoff, holds_link });
+        let limited = self.cluster.link_messages > 0;
+        let arrived = Arrived { from, message, bytes, handoff, holds_link };
+        if limited || handoff > Time::ZERO || member.free > self.now || !member.inbox.is_empty() {
+            member.inbox.push_back(arrived);
+        } else {
+            self.read(rank, arrived);
+        }
         self.settle(rank);
     }
 
@@ -245,12 +256,16 @@ impl Driver<'_> {
                 member.hand_off(self.now, handoff);
                 continue;
             }
-            let Arrived { from, message, bytes, holds_link, .. } =
-                member.inbox.pop_front().expect("just seen");
-            member.node.message(self.now, from, message);
-            self.leave_network((from, Rank::from(rank)), bytes, holds_link);
-            self.carry_out(rank);
+            let arrived = member.inbox.pop_front().expect("just seen");
+            self.read(rank, arrived);
         }
+    }
+
+    fn read(&mut self, rank: usize, arrived: Arrived) {
+        let Arrived { from, message, bytes, holds_link, .. } = arrived;
+        self.members[rank].node.message(self.now, from, message);
+        self.leave_network((from, Rank::from(rank)), bytes, holds_link);
+        self.carry_out(rank);
     }
 
     fn measure(&mut self, rank: usize, fact: Fact) {

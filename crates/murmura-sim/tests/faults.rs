@@ -253,6 +253,16 @@ fn a_dropped_message_of_a_synchronous_algorithm_is_a_deadlock_that_names_who_awa
 }
 
 #[test]
+fn a_deadlock_at_a_server_names_whose_gradient_is_missing() {
+    let shape = Shape { workers: 3, servers: 1, len: 10, buckets: 1, steps: 20 };
+    let lost = Plain { from: Some(1), from_ms: 250.0, ..Plain::all(Verdict::Drop) };
+    let case = Case::new("sync-ps", shape).on(|c| c.faults.rules = vec![Rule::Plain(lost)]);
+    let error = case.try_run().expect_err("the server waits for ever").to_string();
+    assert!(error.contains("rank 0 at step 2 awaits the new model from rank 3"), "{error}");
+    assert!(error.contains("awaits its gradient from rank 1"), "{error}");
+}
+
+#[test]
 fn duplicates_and_reordering_do_not_change_what_is_learnt() {
     // Collectives rely on a transport that delivers once.
     let robust = ["aladdin", "asp", "d-psgd", "sync-ps"];
