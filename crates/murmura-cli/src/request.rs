@@ -50,6 +50,24 @@ impl Run {
             self.settings.iter().map(|given| source::setting(given)).collect::<Result<_, _>>()?;
         Config::read(table, &settings, launched)
     }
+
+    /// The run as it was typed, for typing it again, but for the settings of some keys.
+    pub fn as_typed(&self, but: &[&str]) -> String {
+        let is_kept = |given: &&String| !but.iter().any(|key| given.split('=').next() == Some(key));
+        let file = self.file.iter().map(|path| format!(" {}", quoted(&path.to_string_lossy())));
+        let settings = self.settings.iter().filter(is_kept);
+        file.chain(settings.map(|given| format!(" --set {}", quoted(given)))).collect()
+    }
+}
+
+/// As a shell takes it.
+fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,+@%".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        text.to_string()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
 }
 
 /// The exit status of a command that ended with this error.

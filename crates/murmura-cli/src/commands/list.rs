@@ -118,19 +118,28 @@ fn print(rows: &[Row]) {
         for (name, text) in row.paper.map(|paper| ("paper", paper)).iter().chain(&row.facts) {
             say(&format!("    {} {text}", pale(&format!("{name}:"))));
         }
-        for key in row.keys.iter().filter(|key| !common.contains(key.name)) {
-            say(&format!("    {} = {}  {}", key.name, default(key), pale(&about(key))));
-        }
-        for (name, shape, help) in &row.extras {
-            say(&format!("    {name}  {}", pale(&format!("{shape}: {help}"))));
-        }
+        print_keys(row, |key| !common.contains(key));
     }
     let Some(first) = rows.first().filter(|_| !common.is_empty()) else {
         return;
     };
     say("\nAll of them have:");
-    for key in first.keys.iter().filter(|key| common.contains(key.name)) {
-        say(&format!("    {} = {}  {}", key.name, default(key), pale(&about(key))));
+    print_keys(first, |key| common.contains(key));
+}
+
+/// The keys with their defaults in one column, what they are in the next.
+fn print_keys(row: &Row, is_wanted: impl Fn(&str) -> bool) {
+    let plain = row.keys.iter().map(|key| (key.name, default(key), about(key)));
+    let extras = row.extras.iter();
+    let extras = extras.map(|(name, shape, help)| (*name, "…".into(), format!("{shape}: {help}")));
+    let keys: Vec<(String, String)> = plain
+        .chain(extras)
+        .filter(|(name, ..)| is_wanted(name))
+        .map(|(name, default, about)| (format!("{name} = {default}"), about))
+        .collect();
+    let width = keys.iter().map(|(key, _)| key.chars().count()).max().unwrap_or(0);
+    for (key, about) in keys {
+        say(&format!("    {key:<width$}  {}", pale(&about)));
     }
 }
 
