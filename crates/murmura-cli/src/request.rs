@@ -70,9 +70,16 @@ fn quoted(text: &str) -> String {
     }
 }
 
+/// Refuses what is not an address with a port.
+pub fn check_address(name: &str, given: &str) -> Result<(), RequestError> {
+    let parts = given.rsplit_once(':');
+    let good = parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    let problem = "must be a host and a port, as in 10.0.0.1:29470";
+    if good { Ok(()) } else { Err(RequestError::field(name, given, problem)) }
+}
+
 /// The exit status of a command that ended with this error.
 pub fn status(error: &anyhow::Error) -> u8 {
-    let request = error.downcast_ref::<RequestError>().is_some()
-        || matches!(error.downcast_ref::<RunError>(), Some(RunError::Request(_)));
-    if request { 2 } else { 1 }
+    let of_run = error.downcast_ref::<RunError>().is_some_and(RunError::is_request);
+    if of_run || error.is::<RequestError>() { 2 } else { 1 }
 }

@@ -83,6 +83,8 @@ fn wrong_requests_end_with_status_2_and_change_nothing() {
         (vec!["topology", "aer", "--workers", "6"], "power of two"),
         (vec!["list", "algorithm"], "algorithms"),
         (vec!["train", "--processes", "--threads"], "cannot be used with"),
+        (vec!["serve", "--bind", "here"], "`--bind` = here: must be a host and a port"),
+        (vec!["join", "coordinator"], "`HOST:PORT` = coordinator: must be a host and a port"),
         (vec!["serve", "--set", "task.name=digits"], "unknown name"),
     ] {
         let output = run(&folder, &words);
@@ -248,6 +250,9 @@ fn workers_join_from_elsewhere() {
     let first = said.next().expect("a line").expect("text");
     let address = first.rsplit(' ').next().expect("an address").to_string();
     assert!(first.starts_with("waiting for 3 workers"), "{first}");
+    let beyond = run(&folder, &["join", &address, "--rank", "3"]);
+    assert_eq!(status(&beyond), 2, "there are workers 0 to 2 only");
+    assert!(text(&beyond.stderr).contains("there is no worker 3"), "{beyond:?}");
     let joined = |rank: &[&str]| murmura(&folder, &[&["join", &address], rank].concat()).spawn();
     let workers = [joined(&["--rank", "2"]), joined(&[]), joined(&["-q"])];
     for worker in workers {
