@@ -322,6 +322,7 @@ fn tables_are_printed_for_people_and_for_programs() {
         ("schedules", "cosine"),
         ("tasks", "quadratic"),
         ("collectives", "hierarchical"),
+        ("settings", "cluster"),
     ] {
         let output = run(&folder, &["list", table]);
         assert!(text(&output.stdout).contains(name), "{table}");
