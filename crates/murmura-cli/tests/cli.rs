@@ -222,18 +222,27 @@ fn an_earlier_run_is_neither_overwritten_nor_lost() {
 #[test]
 fn synchronous_runs_are_the_same_bits_however_they_are_driven() {
     let folder = folder();
-    for algorithm in ["allreduce", "d-psgd", "sync-ps"] {
-        let name = format!("algorithm.name={algorithm}");
-        let tensors = |mode: &[&str]| {
-            let out = format!("{algorithm}{}", mode.concat());
-            let words = [mode, &["--set", &name, "--set", "cluster.slow.1=2", "--out", &out]];
-            let output = quick(&folder, &words.concat());
+    let cases = ["allreduce", "d-psgd", "sync-ps"].map(|name| [1, 2, 3, 4, 8].map(|n| (name, n)));
+    for (algorithm, workers) in cases.into_iter().flatten() {
+        let (name, count) = (format!("algorithm.name={algorithm}"), format!("workers={workers}"));
+        let shared = ["--set", &name, "--set", &count, "--set", "steps=20", "--quiet"];
+        let tensors = |mode: &[&str], out: &str| {
+            let out = format!("{algorithm}-{workers}-{out}");
+            let output = run(&folder, &[mode, &shared, &["--out", &out]].concat());
             assert_eq!(status(&output), 0, "{}", text(&output.stderr));
             fs::read(folder.path().join(&out).join("final.safetensors")).expect("there")
         };
-        let simulated = tensors(&["simulate"]);
-        assert!(simulated == tensors(&["train"]), "{algorithm} in threads");
-        assert!(simulated == tensors(&["train", "--processes"]), "{algorithm} in processes");
+        let slow = ["--set", "cluster.slow.0=3"];
+        let simulated = tensors(&["simulate"], "simulated");
+        for (mode, out) in [
+            (&["simulate"][..], "again"),
+            (&["train"], "threads"),
+            (&["train", "--processes"], "processes"),
+        ] {
+            assert!(simulated == tensors(mode, out), "{algorithm}, {workers} workers, {out}");
+            let slowed = tensors(&[mode, &slow].concat(), &format!("{out}-slow"));
+            assert!(simulated == slowed, "{algorithm}, {workers} workers, {out}, one slow");
+        }
     }
 }
 
