@@ -3,10 +3,10 @@
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use murmura_record::{Event, Record};
 
-use crate::text::{number, whole};
+use crate::text::{number, seconds, whole};
 
 /// The longest that a piped run says nothing.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -20,7 +20,8 @@ pub struct Progress {
     total: u64,
     done: u64,
     loss: Option<f64>,
-    began: Instant,
+    /// When the first step was done: joining and loading say nothing about the rate.
+    began: Option<Instant>,
     spoke: Instant,
     tenth: u64,
 }
@@ -29,15 +30,14 @@ impl Progress {
     /// For `total` steps; `quiet` shows nothing.
     pub fn new(total: u64, quiet: bool) -> Progress {
         let is_terminal = std::io::stderr().is_terminal();
-        let now = Instant::now();
         Progress {
             bar: (is_terminal && !quiet).then(|| bar(total)),
             lines: !is_terminal && !quiet,
             total,
             done: 0,
             loss: None,
-            began: now,
-            spoke: now,
+            began: None,
+            spoke: Instant::now(),
             tenth: 0,
         }
     }
@@ -47,6 +47,10 @@ impl Progress {
         let Event::Step { loss, .. } = record.event else {
             return;
         };
+        if self.began.is_none() {
+            self.began = Some(Instant::now());
+            self.bar.iter().for_each(ProgressBar::reset_elapsed);
+        }
         self.done += 1;
         // Mini-batches are noisy: show about the mean of the last fifty.
         let loss = f64::from(loss);
@@ -76,15 +80,16 @@ impl Progress {
     }
 
     fn line(&self) -> String {
-        let rate = self.done as f64 / self.began.elapsed().as_secs_f64().max(1e-9);
+        let elapsed = self.began.map_or(0.0, |began| began.elapsed().as_secs_f64());
+        let rate = self.done as f64 / elapsed.max(1e-9);
         let remaining = self.total.saturating_sub(self.done) as f64 / rate;
         format!(
-            "{:>3} %  {} of {} steps  {} steps/s  {:.0} s left  loss {}",
+            "{:>3} %  {} of {} steps  {} steps/s  {} left  loss {}",
             self.done * 100 / self.total.max(1),
             whole(self.done),
             whole(self.total),
             whole(rate as u64),
-            remaining,
+            seconds(remaining),
             self.loss.map(number).unwrap_or_default()
         )
     }
@@ -92,9 +97,12 @@ impl Progress {
 
 fn bar(total: u64) -> ProgressBar {
     let template = "{bar:32.cyan/dim} {percent:>3} %  {human_pos} of {human_len} steps  \
-                    {per_sec}  {eta} left  loss {msg}";
+                    {rate}  {eta} left  loss {msg}";
     let style = ProgressStyle::with_template(template).expect("the template is well formed");
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(15));
-    bar.set_style(style.progress_chars("━╸─"));
+    let rate = |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+        let _ = write!(out, "{} steps/s", whole(state.per_sec() as u64));
+    };
+    bar.set_style(style.with_key("rate", rate).progress_chars("━╸─"));
     bar
 }

@@ -16,17 +16,15 @@ pub fn print(finished: &Finished, asked: (&'static str, &Run)) {
     say("");
     say(&columns(&results(summary)));
     say(&columns(&times(summary)));
-    say(&format!("files  {}", finished.directory.display()));
-    say(&pale(
-        "       summary.json, records.jsonl, final.safetensors; trace.json opens in Perfetto",
-    ));
     for warning in &summary.warnings {
-        say(&format!("note   {warning}"));
+        say(&format!("Note: {warning}"));
     }
-    say("");
-    say("Try next:");
-    for line in next(summary, asked) {
+    say(&format!("Files: {}", finished.directory.display()));
+    say(&pale("  summary.json  records.jsonl  final.safetensors  trace.json (opens in Perfetto)"));
+    say("\nTry next:");
+    for (line, what) in next(summary, asked) {
         say(&format!("  {line}"));
+        say(&pale(&format!("      {what}")));
     }
 }
 
@@ -44,26 +42,33 @@ fn headline(summary: &Summary) -> String {
 }
 
 fn results(summary: &Summary) -> Vec<Vec<String>> {
-    let row = |name: &str, value: Option<String>, what: &str| {
-        let value = value.unwrap_or_else(|| "–".to_string());
-        vec![name.to_string(), value, what.to_string()]
-    };
+    let total = &summary.total;
     let percent = |share: f64| format!("{:.2} %", share * 100.0);
-    let rows = vec![
-        row("loss", summary.loss.map(number), ""),
-        row("accuracy", summary.accuracy.map(percent), ""),
-        row("speedup", summary.speedup.map(number), ""),
-        row("consensus distance", summary.consensus_distance.map(number), ""),
-        row("sent", Some(bytes(summary.total.bytes_sent)), ""),
-        row("messages", Some(whole(summary.total.messages_sent)), ""),
+    let rows = [
+        ("loss", summary.loss.map(number)),
+        ("accuracy", summary.accuracy.map(percent)),
+        ("consensus distance", summary.consensus_distance.map(number)),
+        ("samples per second", summary.samples_per_second.map(|rate| whole(rate as u64))),
+        ("speedup over one worker", summary.speedup.map(|speedup| format!("{speedup:.2}"))),
+        ("bytes sent", Some(bytes(total.bytes_sent))),
+        ("messages sent", Some(whole(total.messages_sent))),
+        ("gradients per message", summary.gradients_per_message.map(number)),
     ];
-    rows
+    let there = rows.into_iter().filter_map(|(name, value)| Some(vec![name.into(), value?]));
+    there.collect()
 }
 
-/// Where the workers' time went.
+/// Where the workers' time went. What is left of the clock is the driver's own work, the system's,
+/// and what a worker does not have to do any more.
 fn times(summary: &Summary) -> Vec<Vec<String>> {
-    let head = ["worker", "steps", "compute", "exposed", "waiting", "sent", "received"];
+    let head = ["worker", "steps", "compute", "exposed", "waiting", "other", "sent", "received"];
     let mut rows = vec![head.map(str::to_string).to_vec()];
+    let split = |worker: &WorkerSummary| {
+        let known = [worker.compute_seconds, worker.exposed_seconds, worker.waiting_seconds];
+        let other = summary.clock_seconds - known.iter().sum::<f64>();
+        // What is below a nanosecond comes from adding up.
+        [known[0], known[1], known[2], if other < 1e-9 { 0.0 } else { other }]
+    };
     for (worker, rank) in summary.workers.iter().zip(&summary.ranks).take(shown(summary)) {
         let mut row = vec![worker.rank.to_string(), whole(worker.steps)];
         row.extend(split(worker).map(seconds));
@@ -73,13 +78,14 @@ fn times(summary: &Summary) -> Vec<Vec<String>> {
     if shown(summary) < summary.workers.len() {
         rows.push(vec!["…".to_string()]);
     }
-    let total = &summary.total;
-    let spent = [total.compute_seconds, total.exposed_seconds, total.waiting_seconds];
-    let all: f64 = spent.iter().sum();
+    let spent = summary.workers.iter().map(split).fold([0.0; 4], |sum, part| {
+        [sum[0] + part[0], sum[1] + part[1], sum[2] + part[2], sum[3] + part[3]]
+    });
+    let all = spent.iter().sum::<f64>().max(f64::MIN_POSITIVE);
     let mut sum = vec!["all".to_string(), whole(summary.steps)];
     sum.extend(spent.map(seconds));
     let mut share = vec![String::new(), String::new()];
-    share.extend(spent.map(|part| format!("{:.1} %", 100.0 * part / all.max(f64::MIN_POSITIVE))));
+    share.extend(spent.map(|part| format!("{:.1} %", 100.0 * part / all)));
     rows.extend([sum, share]);
     rows
 }
@@ -88,23 +94,21 @@ fn shown(summary: &Summary) -> usize {
     if summary.workers.len() <= LISTED { LISTED } else { LISTED / 2 }
 }
 
-fn split(worker: &WorkerSummary) -> [f64; 3] {
-    [worker.compute_seconds, worker.exposed_seconds, worker.waiting_seconds]
-}
-
-/// Three commands that work from here.
-fn next(summary: &Summary, (command, run): (&'static str, &Run)) -> Vec<String> {
+/// Three commands that work from here, and what they show.
+fn next(summary: &Summary, (command, run): (&'static str, &Run)) -> [(String, &'static str); 3] {
     let me = std::env::args().next().unwrap_or_else(|| "murmura".to_string());
-    let file = run.file.as_ref().map(|path| format!(" {}", path.display())).unwrap_or_default();
+    let asked = run.as_typed(&[]);
     let other = match summary.config["algorithm"]["name"].as_str() {
         Some("allreduce") => "aladdin",
         _ => "allreduce",
     };
-    let switched = if command == "simulate" { "train" } else { "simulate" };
-    let lines = vec![
-        format!("{me} {switched}{file}"),
-        format!("{me} simulate{file} --set algorithm.name={other} --set cluster.slow.0=10"),
-        format!("{me} list algorithms"),
-    ];
-    lines
+    let switched = match command {
+        "simulate" => (format!("{me} train{asked}"), "the same run for real"),
+        _ => (format!("{me} simulate{asked}"), "the same run in the virtual cluster"),
+    };
+    let without = run.as_typed(&["algorithm.name", "cluster.slow.0"]);
+    let slow =
+        format!("{me} simulate{without} --set algorithm.name={other} --set cluster.slow.0=10");
+    let list = format!("{me} list algorithms");
+    [switched, (slow, "another algorithm, and a worker ten times slower"), (list, "all there are")]
 }

@@ -50,11 +50,36 @@ impl Run {
             self.settings.iter().map(|given| source::setting(given)).collect::<Result<_, _>>()?;
         Config::read(table, &settings, launched)
     }
+
+    /// The run as it was typed, for typing it again, but for the settings of some keys.
+    pub fn as_typed(&self, but: &[&str]) -> String {
+        let is_kept = |given: &&String| !but.iter().any(|key| given.split('=').next() == Some(key));
+        let file = self.file.iter().map(|path| format!(" {}", quoted(&path.to_string_lossy())));
+        let settings = self.settings.iter().filter(is_kept);
+        file.chain(settings.map(|given| format!(" --set {}", quoted(given)))).collect()
+    }
+}
+
+/// As a shell takes it.
+fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,+@%".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        text.to_string()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
+/// Refuses what is not an address with a port.
+pub fn check_address(name: &str, given: &str) -> Result<(), RequestError> {
+    let parts = given.rsplit_once(':');
+    let good = parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    let problem = "must be a host and a port, as in 10.0.0.1:29470";
+    if good { Ok(()) } else { Err(RequestError::field(name, given, problem)) }
 }
 
 /// The exit status of a command that ended with this error.
 pub fn status(error: &anyhow::Error) -> u8 {
-    let request = error.downcast_ref::<RequestError>().is_some()
-        || matches!(error.downcast_ref::<RunError>(), Some(RunError::Request(_)));
-    if request { 2 } else { 1 }
+    let of_run = error.downcast_ref::<RunError>().is_some_and(RunError::is_request);
+    if of_run || error.is::<RequestError>() { 2 } else { 1 }
 }

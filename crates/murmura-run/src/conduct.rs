@@ -66,7 +66,7 @@ fn attempt(
             config,
             evaluation,
             records_stride: recorded.stride,
-            warnings: warnings(plan, evaluation),
+            warnings: warnings(plan, clock, evaluation),
         },
     );
     // The summary comes last: where it stands, the rest is there too.
@@ -126,10 +126,16 @@ impl Listener<'_> {
     }
 }
 
-fn warnings(plan: &Plan, evaluation: Evaluation) -> Vec<String> {
-    let diverged = (!evaluation.loss.is_finite()).then(|| {
+fn warnings(plan: &Plan, clock: &str, evaluation: Evaluation) -> Vec<String> {
+    let mut warnings = plan.config.notes.clone();
+    if clock == "real" && !plan.config.cluster.inside("faults").is_empty() {
+        warnings.push("`cluster.faults` happen in `murmura simulate` only".to_string());
+    }
+    if !evaluation.loss.is_finite() {
         let lr = plan.config.optimizer.params().real("lr");
-        format!("the run diverged (its loss is not a number); try less than `optimizer.lr` = {lr}")
-    });
-    plan.config.notes.iter().cloned().chain(diverged).collect()
+        warnings.push(format!(
+            "the run diverged (its loss is not a number); try less than `optimizer.lr` = {lr}"
+        ));
+    }
+    warnings
 }

@@ -76,3 +76,17 @@ pub enum RunError {
         source: std::io::Error,
     },
 }
+
+impl RunError {
+    /// Whether the request was wrong, so that nothing was run: also one that the coordinator of
+    /// a run refused, for a rank that is taken or does not exist.
+    pub fn is_request(&self) -> bool {
+        use {murmura_net::NetError, murmura_sim::SimError};
+        matches!(
+            self,
+            RunError::Request(_)
+                | RunError::Sim(SimError::Cluster(_))
+                | RunError::Net(NetError::Refused { .. })
+        )
+    }
+}

@@ -35,8 +35,9 @@ pub struct Plan {
 impl Plan {
     /// Checks what can only be checked together, loads the data, builds the topology.
     pub fn new(mut config: Config) -> Result<Plan, RequestError> {
-        let facts = (config.algorithm.entry.facts)(config.algorithm.params());
-        let servers = servers(&config, &facts)?;
+        let facts = config.facts();
+        let servers = config.servers();
+        check_servers(&config, &facts)?;
         check_clipping(&config, &facts, servers)?;
         let cluster = cluster::build(&config.cluster)?;
         let hosts = cluster::placement(&config.cluster, config.workers, servers)?;
@@ -100,16 +101,6 @@ fn setup(config: &Config, problem: &dyn Problem, view: View, make: Option<Maker>
     }
 }
 
-impl Config {
-    /// Steps of each worker, once they are known.
-    pub fn steps(&self) -> u64 {
-        match self.length {
-            Length::Steps(steps) => steps,
-            Length::Epochs(_) => unreachable!("a plan counts in steps"),
-        }
-    }
-}
-
 /// Turns epochs into steps; returns the epochs.
 fn fix_steps(config: &mut Config, per_epoch: Option<u64>) -> Result<Option<f64>, RequestError> {
     let Length::Epochs(epochs) = config.length else {
@@ -126,15 +117,12 @@ fn fix_steps(config: &mut Config, per_epoch: Option<u64>) -> Result<Option<f64>,
     Ok(Some(epochs))
 }
 
-fn servers(config: &Config, facts: &Facts) -> Result<usize, RequestError> {
-    match (facts.servers, config.cluster.params.whole("servers")) {
-        (false, _) => Ok(0),
-        (true, 0) => {
-            let problem = format!("`{}` needs at least 1 server", config.algorithm.entry.name);
-            Err(RequestError::field("cluster.servers", 0, problem))
-        }
-        (true, servers) => Ok(servers as usize),
+fn check_servers(config: &Config, facts: &Facts) -> Result<(), RequestError> {
+    if !facts.servers || config.servers() > 0 {
+        return Ok(());
     }
+    let problem = format!("`{}` needs at least 1 server", config.algorithm.entry.name);
+    Err(RequestError::field("cluster.servers", 0, problem))
 }
 
 /// A server sees only its shard, so it cannot know the norm of the whole gradient.

@@ -4,6 +4,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use murmura_run::drive;
 
 use super::Command;
+use crate::request::check_address;
 
 /// The row.
 pub const COMMAND: Command = Command { name: "join", parser: Args::command, run };
@@ -38,6 +39,7 @@ struct Args {
 
 fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
+    check_address("HOST:PORT", &args.address)?;
     if !args.quiet {
         eprintln!("joining the run at {}", args.address);
     }

@@ -6,7 +6,9 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, ValueEnum};
 use murmura_core::params::{Key, Kind};
 use murmura_core::{algorithms, collectives, optim, topology};
 use murmura_run::config::row::Listed;
+use murmura_run::config::section::Extra;
 use murmura_run::config::understood::written;
+use murmura_run::config::{self, cluster};
 use murmura_run::tasks::Task;
 use serde_json::{Value, json};
 
@@ -19,6 +21,7 @@ pub const COMMAND: Command = Command { name: "list", parser: Args::command, run 
 const EXAMPLES: &str = "\
 Examples:
   murmura list algorithms             names, what they do, their keys and defaults
+  murmura list settings               all other keys of a configuration
   murmura list topologies --json      the same for programs";
 
 /// Print one of the tables: what a configuration may name, with keys and defaults
@@ -42,6 +45,7 @@ enum Table {
     Schedules,
     Tasks,
     Collectives,
+    Settings,
 }
 
 /// One row of any table, for printing.
@@ -90,7 +94,35 @@ fn rows(table: Table) -> Vec<Row> {
                 extras: Vec::new(),
             })
             .collect(),
+        Table::Settings => settings(),
     }
+}
+
+/// The keys of a configuration that belong to no row of a table.
+fn settings() -> Vec<Row> {
+    let table = |name, summary, keys: &[Key], extras: &[Extra]| Row {
+        name,
+        summary,
+        paper: None,
+        facts: Vec::new(),
+        keys: keys.to_vec(),
+        extras: extras.iter().map(extra).collect(),
+    };
+    vec![
+        table("top", "what stands in no table", config::TOP, &[]),
+        table("codec", "how vectors become bytes", config::CODEC, &[]),
+        table("buckets", "how the model is cut for sending", config::BUCKETS, &[]),
+        table(
+            "cluster",
+            "the virtual cluster; `train` uses hosts, servers, server_hosts and slow",
+            cluster::KEYS,
+            cluster::EXTRAS,
+        ),
+    ]
+}
+
+fn extra(extra: &Extra) -> (&'static str, &'static str, &'static str) {
+    (extra.name, extra.shape.describe(), extra.help)
 }
 
 type Facts = (Option<&'static str>, Vec<(&'static str, &'static str)>);
@@ -98,14 +130,13 @@ type Facts = (Option<&'static str>, Vec<(&'static str, &'static str)>);
 fn listed<T: Listed>(facts: impl Fn(&'static T) -> Facts) -> Vec<Row> {
     let row = |entry: &'static T| {
         let (paper, facts) = facts(entry);
-        let extras = entry.extras().iter();
         Row {
             name: entry.name(),
             summary: entry.summary(),
             paper,
             facts,
             keys: entry.keys(),
-            extras: extras.map(|extra| (extra.name, extra.shape.describe(), extra.help)).collect(),
+            extras: entry.extras().iter().map(extra).collect(),
         }
     };
     T::rows().iter().map(row).collect()
@@ -118,19 +149,28 @@ fn print(rows: &[Row]) {
         for (name, text) in row.paper.map(|paper| ("paper", paper)).iter().chain(&row.facts) {
             say(&format!("    {} {text}", pale(&format!("{name}:"))));
         }
-        for key in row.keys.iter().filter(|key| !common.contains(key.name)) {
-            say(&format!("    {} = {}  {}", key.name, default(key), pale(&about(key))));
-        }
-        for (name, shape, help) in &row.extras {
-            say(&format!("    {name}  {}", pale(&format!("{shape}: {help}"))));
-        }
+        print_keys(row, |key| !common.contains(key));
     }
     let Some(first) = rows.first().filter(|_| !common.is_empty()) else {
         return;
     };
     say("\nAll of them have:");
-    for key in first.keys.iter().filter(|key| common.contains(key.name)) {
-        say(&format!("    {} = {}  {}", key.name, default(key), pale(&about(key))));
+    print_keys(first, |key| common.contains(key));
+}
+
+/// The keys with their defaults in one column, what they are in the next.
+fn print_keys(row: &Row, is_wanted: impl Fn(&str) -> bool) {
+    let plain = row.keys.iter().map(|key| (key.name, shown(&default(key)), about(key)));
+    let extras = row.extras.iter();
+    let extras = extras.map(|(name, shape, help)| (*name, "…".into(), format!("{shape}: {help}")));
+    let keys: Vec<(String, String)> = plain
+        .chain(extras)
+        .filter(|(name, ..)| is_wanted(name))
+        .map(|(name, default, about)| (format!("{name} = {default}"), about))
+        .collect();
+    let width = keys.iter().map(|(key, _)| key.chars().count()).max().unwrap_or(0);
+    for (key, about) in keys {
+        say(&format!("    {key:<width$}  {}", pale(&about)));
     }
 }
 
@@ -143,8 +183,17 @@ fn common(rows: &[Row]) -> BTreeSet<&'static str> {
     }
 }
 
-fn default(key: &Key) -> String {
-    written(key.kind, &key.kind.default()).to_string()
+/// What an absent key means; nothing where the default depends on the rest.
+fn default(key: &Key) -> Value {
+    match key.kind {
+        Kind::Whole { default, min, .. } if default < min => Value::Null,
+        Kind::Real { default, min, .. } if default < min => Value::Null,
+        kind => written(kind, &kind.default()),
+    }
+}
+
+fn shown(default: &Value) -> String {
+    if default.is_null() { "…".to_string() } else { default.to_string() }
 }
 
 /// The help of a key, and what it may be where that is not plain.
@@ -159,7 +208,7 @@ fn row_json(row: &Row) -> Value {
     let keys = row.keys.iter().map(|key| {
         let mut about = json!({
             "name": key.name,
-            "default": written(key.kind, &key.kind.default()),
+            "default": default(key),
             "help": key.help,
         });
         match key.kind {

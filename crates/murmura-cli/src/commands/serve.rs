@@ -7,7 +7,7 @@ use murmura_run::drive::Place;
 use murmura_run::plan::Plan;
 
 use super::Command;
-use crate::request::{Output, Run};
+use crate::request::{Output, Run, check_address};
 use crate::session;
 
 /// The row.
@@ -43,6 +43,7 @@ struct Args {
 
 fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
+    check_address("--bind", &args.bind)?;
     let plan = Plan::new(args.run.config(None)?)?;
     let place = Place::open(&args.bind, f64::from(args.wait))?;
     if !args.output.quiet {

@@ -18,6 +18,7 @@ pub mod section;
 pub mod source;
 pub mod understood;
 
+use murmura_core::contract::{Facts, Need};
 use murmura_core::params::{Key, Kind, Params};
 use murmura_core::{algorithms, optim, topology};
 use toml::{Table, Value};
@@ -130,8 +131,31 @@ impl Config {
             table.insert("workers".to_string(), Value::Integer(workers as i64));
         }
         let mut config = Config::check(&table)?;
-        config.notes.extend(notes);
+        let topology_set = settings.iter().any(|setting| setting.path[0] == "topology");
+        if topology_set && config.facts().topology == Need::Nothing {
+            let name = config.algorithm.entry.name;
+            notes.push(format!("`topology` is not used: {name} has none"));
+        }
+        config.notes = notes;
         Ok(config)
+    }
+
+    /// What drivers need to know of the algorithm.
+    pub fn facts(&self) -> Facts {
+        (self.algorithm.entry.facts)(self.algorithm.params())
+    }
+
+    /// How many servers there are: none for an algorithm that has no use for them.
+    pub fn servers(&self) -> usize {
+        if self.facts().servers { self.cluster.params.whole("servers") as usize } else { 0 }
+    }
+
+    /// Steps of each worker; a plan has turned epochs into them.
+    pub fn steps(&self) -> u64 {
+        match self.length {
+            Length::Steps(steps) => steps,
+            Length::Epochs(_) => unreachable!("a plan counts in steps"),
+        }
     }
 
     fn check(table: &Table) -> Result<Config, RequestError> {

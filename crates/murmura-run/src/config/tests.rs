@@ -162,6 +162,7 @@ fn nothing_said_is_the_default_of_the_manual() {
     assert_eq!(config["buckets"]["size_mb"], 25.0);
     assert_eq!(config["task"]["batch"], 32);
     assert_eq!(config["cluster"]["hosts"], 8);
+    assert_eq!(config["cluster"]["server_hosts"], serde_json::json!([8]));
     assert_eq!(config["cluster"]["backward_share"], 0.67);
     assert_eq!(plan.setup.view.hosts.to_vec(), (0..9).collect::<Vec<u32>>());
 }
@@ -224,6 +225,24 @@ fn what_was_understood_is_a_configuration_that_is_understood_the_same() {
     assert_eq!(again.config.understood(), plan.config.understood());
     assert_eq!(plan.setup.steps, (1.5 * f64::from(455u32.div_ceil(3 * 32))).ceil() as u64);
     assert_eq!(plan.setup.view.hosts.to_vec(), [0, 0, 1, 2]);
+}
+
+#[test]
+fn a_quadratic_given_by_rows_is_understood_by_another_process_too() {
+    let text = "workers = 2
+        task = { name = \"quadratic\", curvature = [[1, 2], [3, 4]], target = [[0, 1], [1, 0]] }";
+    let plan = plan(text, &[]).expect("good");
+    let again = Plan::from_job(&plan.job()).expect("good");
+    assert_eq!((plan.problem.dimensions(), again.problem.dimensions()), (2, 2));
+}
+
+#[test]
+fn a_topology_that_nobody_uses_is_mentioned_if_it_was_asked_for() {
+    let notes = |set: &[&str]| plan("topology.name = \"torus\"", set).expect("good").config.notes;
+    assert_eq!(notes(&[]), [""; 0]);
+    let note = "`topology` is not used: aladdin has none";
+    assert_eq!(notes(&["topology.name=star"]), [note]);
+    assert_eq!(notes(&["topology.name=star", "algorithm.name=d-psgd"]), [""; 0]);
 }
 
 #[test]

@@ -17,6 +17,9 @@ impl Config {
         if self.cluster.params.whole("hosts") == 0 {
             cluster.insert("hosts".to_string(), json!(self.workers));
         }
+        if let Ok(hosts) = cluster::placement(&self.cluster, self.workers, self.servers()) {
+            cluster.insert("server_hosts".to_string(), json!(hosts[self.workers..]));
+        }
         let mut config = Map::new();
         let mut put = |name: &str, value: Value| config.insert(name.to_string(), value);
         put("seed", json!(self.seed));

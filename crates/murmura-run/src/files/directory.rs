@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::config::source::why;
 use crate::error::RequestError;
 
 /// The files of a run. A directory that has one of them holds a run.
@@ -45,7 +44,7 @@ impl Directory {
             );
             return Err(RequestError::file(path, problem));
         }
-        fs::create_dir_all(path).map_err(|error| RequestError::file(path, why(&error)))?;
+        fs::create_dir_all(path).map_err(|error| unmade(path, &error))?;
         Ok(Directory { path: path.to_path_buf(), force })
     }
 
@@ -70,6 +69,10 @@ impl Directory {
     }
 }
 
+fn unmade(path: &Path, error: &io::Error) -> RequestError {
+    RequestError::file(path, format!("cannot be made: {error}"))
+}
+
 /// The first of the run's files that is there.
 fn held(path: &Path) -> Option<&'static str> {
     FILES.into_iter().find(|file| path.join(file).exists())
@@ -77,14 +80,14 @@ fn held(path: &Path) -> Option<&'static str> {
 
 fn fresh(parent: &Path, algorithm: &str, now: SystemTime) -> Result<Directory, RequestError> {
     let stem = format!("{}-{algorithm}", stamp(now));
-    fs::create_dir_all(parent).map_err(|error| RequestError::file(parent, why(&error)))?;
+    fs::create_dir_all(parent).map_err(|error| unmade(parent, &error))?;
     for number in 1.. {
         let name = if number == 1 { stem.clone() } else { format!("{stem}-{number}") };
         let path = parent.join(name);
         match fs::create_dir(&path) {
             Ok(()) => return Ok(Directory { path, force: false }),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(RequestError::file(path, why(&error))),
+            Err(error) => return Err(unmade(&path, &error)),
         }
     }
     unreachable!("numbers do not run out")

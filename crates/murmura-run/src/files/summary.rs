@@ -145,7 +145,7 @@ impl Summary {
             config: about.config,
             loss: finite(about.evaluation.loss),
             accuracy: about.evaluation.accuracy,
-            clock_seconds: outcome.clock_seconds,
+            clock_seconds: rounded(outcome.clock_seconds),
             steps: workers.iter().map(|rank| rank.steps).sum(),
             samples,
             samples_per_second: rate,
@@ -175,16 +175,20 @@ fn finite(number: f64) -> Option<f64> {
     number.is_finite().then_some(number)
 }
 
+/// To the nanosecond, which is all that clocks know: what is below it comes from adding up.
+fn rounded(seconds: f64) -> f64 {
+    (seconds * 1e9).round() / 1e9
+}
+
 fn total(outcome: &Outcome) -> Total {
-    let mut total = Total::default();
-    for rank in &outcome.ranks {
-        total.compute_seconds += rank.compute_seconds;
-        total.exposed_seconds += rank.exposed_seconds;
-        total.waiting_seconds += rank.waiting_seconds;
-        total.bytes_sent += rank.bytes_sent;
-        total.messages_sent += rank.messages_sent;
+    let seconds = |of: fn(&RankReport) -> f64| rounded(outcome.ranks.iter().map(of).sum());
+    Total {
+        compute_seconds: seconds(|rank| rank.compute_seconds),
+        exposed_seconds: seconds(|rank| rank.exposed_seconds),
+        waiting_seconds: seconds(|rank| rank.waiting_seconds),
+        bytes_sent: outcome.ranks.iter().map(|rank| rank.bytes_sent).sum(),
+        messages_sent: outcome.ranks.iter().map(|rank| rank.messages_sent).sum(),
     }
-    total
 }
 
 fn worker(rank: &RankReport) -> WorkerSummary {
@@ -192,9 +196,9 @@ fn worker(rank: &RankReport) -> WorkerSummary {
         rank: rank.rank,
         steps: rank.steps,
         samples: rank.samples,
-        compute_seconds: rank.compute_seconds,
-        exposed_seconds: rank.exposed_seconds,
-        waiting_seconds: rank.waiting_seconds,
+        compute_seconds: rounded(rank.compute_seconds),
+        exposed_seconds: rounded(rank.exposed_seconds),
+        waiting_seconds: rounded(rank.waiting_seconds),
         last_loss: Some(rank.last_loss).filter(|loss| loss.is_finite()),
     }
 }

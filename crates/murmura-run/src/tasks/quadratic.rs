@@ -16,8 +16,8 @@ pub const TASK: Task = Task {
     keys: &[
         Key {
             name: "dimensions",
-            kind: Kind::Whole { default: 0, min: 1, max: 1 << 33 },
-            help: "length of the vector; a row of one number is then repeated",
+            kind: Kind::Whole { default: 0, min: 0, max: 1 << 32 },
+            help: "length of the vector; a row of one number is then repeated; 0 = as the rows say",
         },
         Key { name: "start", kind: Kind::Reals, help: "where all workers start; 0 if absent" },
         Key {
