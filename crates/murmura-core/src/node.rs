@@ -144,6 +144,7 @@ impl Setup {
             held: Vec::new(),
             origin: Time::ZERO,
             effects: Vec::new(),
+            queue: VecDeque::new(),
             out: Vec::new(),
         }
     }
@@ -214,6 +215,8 @@ pub struct Node {
     origin: Time,
     /// What the algorithm has asked for in the event that is being handled.
     effects: Vec<Effect>,
+    /// What is still to be carried out of that event; empty between events.
+    queue: VecDeque<Effect>,
     /// What the driver has to carry out.
     out: Vec<Effect>,
 }
@@ -407,12 +410,12 @@ impl Node {
     /// Runs one event, then everything that follows from it at once.
     fn event(&mut self, now: Time, handle: impl FnOnce(&mut dyn Algorithm, &mut Cx<'_>)) {
         self.call(now, handle);
-        let mut queue: VecDeque<Effect> = self.effects.drain(..).collect();
-        while let Some(effect) = queue.pop_front() {
+        self.queue.extend(self.effects.drain(..));
+        while let Some(effect) = self.queue.pop_front() {
             self.carry_out(now, effect);
             // What an optimized bucket leads to comes before what was asked for after it.
             for effect in self.effects.drain(..).rev() {
-                queue.push_front(effect);
+                self.queue.push_front(effect);
             }
         }
         if self.gradient_given && self.algorithm.is_ready() {
