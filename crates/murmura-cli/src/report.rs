@@ -1,7 +1,7 @@
 //! What a person sees when a run has ended.
 
 use murmura_run::conduct::Finished;
-use murmura_run::files::summary::{Summary, WorkerSummary};
+use murmura_run::files::summary::{Clock, Summary, WorkerSummary};
 
 use crate::request::Run;
 use crate::text::{bold, bytes, columns, number, pale, say, seconds, whole};
@@ -37,7 +37,10 @@ fn headline(summary: &Summary) -> String {
         summary.workers.len(),
         whole(summary.steps),
         seconds(summary.clock_seconds),
-        summary.clock
+        match summary.clock {
+            Clock::Virtual => "virtual",
+            Clock::Real => "real",
+        }
     )
 }
 
@@ -61,7 +64,7 @@ fn results(summary: &Summary) -> Vec<Vec<String>> {
 /// Where the workers' time went. What is left of the clock is the driver's own work, the system's,
 /// and what a worker does not have to do any more.
 fn times(summary: &Summary) -> Vec<Vec<String>> {
-    let head = ["worker", "steps", "compute", "exposed", "waiting", "other", "sent", "received"];
+    let head = ["", "steps", "compute", "exposed", "waiting", "other", "sent", "received"];
     let mut rows = vec![head.map(str::to_string).to_vec()];
     let split = |worker: &WorkerSummary| {
         let known = [worker.compute_seconds, worker.exposed_seconds, worker.waiting_seconds];
@@ -70,7 +73,8 @@ fn times(summary: &Summary) -> Vec<Vec<String>> {
         [known[0], known[1], known[2], if other < 1e-9 { 0.0 } else { other }]
     };
     for (worker, rank) in summary.workers.iter().zip(&summary.ranks).take(shown(summary)) {
-        let mut row = vec![worker.rank.to_string(), whole(worker.steps)];
+        let lost = if rank.lost { " (lost)" } else { "" };
+        let mut row = vec![format!("worker {}{lost}", worker.rank), whole(worker.steps)];
         row.extend(split(worker).map(seconds));
         row.extend([bytes(rank.bytes_sent), bytes(rank.bytes_received)]);
         rows.push(row);
@@ -78,11 +82,17 @@ fn times(summary: &Summary) -> Vec<Vec<String>> {
     if shown(summary) < summary.workers.len() {
         rows.push(vec!["…".to_string()]);
     }
+    for (number, rank) in summary.ranks.iter().skip(summary.workers.len()).enumerate() {
+        let mut row = vec![format!("server {number}")];
+        row.resize(6, String::new());
+        row.extend([bytes(rank.bytes_sent), bytes(rank.bytes_received)]);
+        rows.push(row);
+    }
     let spent = summary.workers.iter().map(split).fold([0.0; 4], |sum, part| {
         [sum[0] + part[0], sum[1] + part[1], sum[2] + part[2], sum[3] + part[3]]
     });
     let all = spent.iter().sum::<f64>().max(f64::MIN_POSITIVE);
-    let mut sum = vec!["all".to_string(), whole(summary.steps)];
+    let mut sum = vec!["workers".to_string(), whole(summary.steps)];
     sum.extend(spent.map(seconds));
     let mut share = vec![String::new(), String::new()];
     share.extend(spent.map(|part| format!("{:.1} %", 100.0 * part / all)));

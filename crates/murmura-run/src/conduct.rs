@@ -5,12 +5,13 @@ use std::path::PathBuf;
 
 use murmura_core::problems::Evaluation;
 use murmura_core::time::Time;
-use murmura_record::{Event, Outcome, Record, Sink};
+use murmura_record::{Event, Record, Sink};
 
+use crate::drive::Driven;
 use crate::error::RunError;
-use crate::files::directory::Directory;
+use crate::files::directory::{Directory, Draft};
 use crate::files::records::Recorder;
-use crate::files::summary::{About, Summary};
+use crate::files::summary::{About, Clock, Summary};
 use crate::files::tensors::{self, Models};
 use crate::plan::Plan;
 
@@ -26,12 +27,12 @@ pub struct Finished {
     pub directory: PathBuf,
 }
 
-/// Lets `drive` run the plan on a `clock` that is virtual or real, and writes the files.
+/// Lets `drive` run the plan, and writes the files.
 pub fn conduct(
     plan: &Plan,
     directory: &Directory,
     watch: Watch<'_>,
-    drive: impl FnOnce(&mut Listener<'_>) -> Result<(&'static str, Outcome), RunError>,
+    drive: impl FnOnce(&mut Listener<'_>) -> Driven,
 ) -> Result<Finished, RunError> {
     let finished = attempt(plan, directory, watch, drive);
     if finished.is_err() {
@@ -44,7 +45,7 @@ fn attempt(
     plan: &Plan,
     directory: &Directory,
     watch: Watch<'_>,
-    drive: impl FnOnce(&mut Listener<'_>) -> Result<(&'static str, Outcome), RunError>,
+    drive: impl FnOnce(&mut Listener<'_>) -> Driven,
 ) -> Result<Finished, RunError> {
     let failed =
         |error: io::Error| RunError::Write { path: directory.path().into(), source: error };
@@ -59,29 +60,19 @@ fn attempt(
     if let Some(epochs) = plan.epochs {
         config["epochs"] = epochs.into();
     }
-    let summary = Summary::new(
-        &outcome,
-        About {
-            clock,
-            config,
-            evaluation,
-            records_stride: recorded.stride,
-            warnings: warnings(plan, clock, evaluation),
-        },
-    );
-    // The summary comes last: where it stands, the rest is there too.
+    let warnings = warnings(plan, clock, evaluation);
+    let about = About { clock, config, evaluation, records_stride: recorded.stride, warnings };
+    let summary = Summary::new(&outcome, about);
     let write = || -> io::Result<()> {
         let mut trace = directory.draft("trace.json")?;
         recorded.timeline.write(&mut trace, &outcome)?;
-        let mut finals = directory.draft("final.safetensors")?;
-        tensors::write(&mut finals, &model, &outcome)?;
+        let mut tensors = directory.draft("final.safetensors")?;
+        tensors::write(&mut tensors, &model, &outcome)?;
         let mut page = directory.draft("summary.json")?;
         serde_json::to_writer_pretty(&mut page, &summary)?;
         writeln!(page)?;
-        recorded.draft.commit()?;
-        trace.commit()?;
-        finals.commit()?;
-        page.commit()
+        // The summary comes last: where it stands, the rest is there too.
+        [recorded.draft, trace, tensors, page].into_iter().try_for_each(Draft::commit)
     };
     write().map_err(failed)?;
     Ok(Finished { summary, directory: directory.path().to_path_buf() })
@@ -126,9 +117,9 @@ impl Listener<'_> {
     }
 }
 
-fn warnings(plan: &Plan, clock: &str, evaluation: Evaluation) -> Vec<String> {
+fn warnings(plan: &Plan, clock: Clock, evaluation: Evaluation) -> Vec<String> {
     let mut warnings = plan.config.notes.clone();
-    if clock == "real" && !plan.config.cluster.inside("faults").is_empty() {
+    if clock == Clock::Real && !plan.config.cluster.inside("faults").is_empty() {
         warnings.push("`cluster.faults` happen in `murmura simulate` only".to_string());
     }
     if !evaluation.loss.is_finite() {

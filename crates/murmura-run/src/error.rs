@@ -2,6 +2,9 @@
 
 use std::path::PathBuf;
 
+/// As much of a wrong value as a message repeats.
+const GIVEN_CHARS: usize = 80;
+
 /// The request was wrong: nothing was run and nothing was written.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RequestError {
@@ -37,13 +40,18 @@ pub enum RequestError {
 }
 
 impl RequestError {
-    /// A key, with the value as TOML would write it.
+    /// A key, with the value as TOML would write it; of a long one, the beginning.
     pub fn field(
         path: impl Into<String>,
         given: impl std::fmt::Display,
         problem: impl Into<String>,
     ) -> RequestError {
-        RequestError::Field { path: path.into(), given: given.to_string(), problem: problem.into() }
+        let mut given = given.to_string();
+        if let Some((cut, _)) = given.char_indices().nth(GIVEN_CHARS) {
+            given.truncate(cut);
+            given.push('…');
+        }
+        RequestError::Field { path: path.into(), given, problem: problem.into() }
     }
 
     /// A file.

@@ -122,7 +122,13 @@ impl Config {
     ) -> Result<Config, RequestError> {
         let mut notes = Vec::new();
         for setting in settings {
-            notes.extend(renamed(&mut table, setting)?);
+            notes.extend(renamed(&mut table, setting));
+            match setting.path.as_slice() {
+                // A length that is set is meant instead of the file's.
+                [key] if key == "steps" => drop(table.remove("epochs")),
+                [key] if key == "epochs" => drop(table.remove("steps")),
+                _ => {}
+            }
         }
         for setting in settings {
             source::apply(&mut table, setting)?;
@@ -211,17 +217,17 @@ fn inside(table: &Table, path: &str, name: &str) -> Result<Table, RequestError> 
 
 /// If `setting` names another row than the table does, takes out the keys that only the old row
 /// has: they were not meant for the new one.
-fn renamed(table: &mut Table, setting: &Setting) -> Result<Vec<String>, RequestError> {
+fn renamed(table: &mut Table, setting: &Setting) -> Vec<String> {
     let (Some((last, path)), Value::String(new)) = (setting.path.split_last(), &setting.value)
     else {
-        return Ok(Vec::new());
+        return Vec::new();
     };
     let mut place = Some(table);
     for name in path {
         place = place.and_then(|table| table.get_mut(name)).and_then(Value::as_table_mut);
     }
     let (Some(place), "name") = (place, last.as_str()) else {
-        return Ok(Vec::new());
+        return Vec::new();
     };
     let path = path.join(".");
     let lost = match path.as_str() {
@@ -234,7 +240,7 @@ fn renamed(table: &mut Table, setting: &Setting) -> Result<Vec<String>, RequestE
     };
     let note =
         |key: String| format!("`{path}.{key}` of the file is not used: {new} has no such key");
-    Ok(lost.into_iter().map(note).collect())
+    lost.into_iter().map(note).collect()
 }
 
 #[cfg(test)]

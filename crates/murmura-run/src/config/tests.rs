@@ -145,6 +145,14 @@ fn wrong_requests_name_the_field_the_value_and_what_is_allowed() {
 }
 
 #[test]
+fn a_message_repeats_only_the_beginning_of_a_long_value() {
+    let rows = vec!["[1.0]"; 100].join(", ");
+    let message = refusal(&format!("task = {{ name = \"quadratic\", curvature = [{rows}] }}"));
+    assert!(message.contains("…: `curvature` has 100 rows"), "{message}");
+    assert!(message.len() < 200, "{message}");
+}
+
+#[test]
 fn nothing_said_is_the_default_of_the_manual() {
     let plan = plan("", &[]).expect("good");
     let config = plan.config.understood();
@@ -264,6 +272,9 @@ fn settings_win_over_the_file_and_later_ones_over_earlier_ones() {
     let plan = plan("workers = 2\n[optimizer]\nlr = 0.1", &["workers=3", "workers=4"]);
     let config = plan.expect("good").config;
     assert_eq!((config.workers, config.optimizer.params().real("lr")), (4, 0.1));
+    assert_eq!(self::plan("steps = 9", &["epochs=1"]).expect("good").epochs, Some(1.0));
+    assert_eq!(self::plan("epochs = 9", &["steps=5"]).expect("good").setup.steps, 5);
+    assert!(self::plan("", &["steps=5", "epochs=1"]).is_err(), "one of them must give way");
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! The ways to run a plan: the virtual cluster, threads, processes, machines that join.
 //!
-//! Each function is what [`conduct`](crate::conduct::conduct) lets drive: it gives the clock's
-//! kind and what the run came to.
+//! Each is what [`conduct`](crate::conduct::conduct) lets drive.
 
 mod launched;
 mod processes;
@@ -15,6 +14,7 @@ use murmura_record::{Outcome, Record};
 
 use crate::conduct::Listener;
 use crate::error::RunError;
+use crate::files::summary::Clock;
 use crate::files::tensors::Models;
 use crate::plan::Plan;
 
@@ -22,20 +22,20 @@ pub use launched::{Launched, launched};
 pub use processes::processes;
 use slowed::Slowed;
 
-/// The kind of a run's clock, and what the run came to.
-pub type Driven = Result<(&'static str, Outcome), RunError>;
+/// What a run's times are measured by, and what the run came to.
+pub type Driven = Result<(Clock, Outcome), RunError>;
 
 /// Runs the plan in the virtual cluster.
 pub fn simulate(plan: &Plan, listener: &mut Listener<'_>) -> Driven {
     let outcome = murmura_sim::simulate(&plan.setup, &*plan.problem, &plan.cluster, listener)?;
-    Ok(("virtual", outcome))
+    Ok((Clock::Virtual, outcome))
 }
 
 /// Runs every rank as a thread of this process.
 pub fn threads(plan: &Plan, listener: &mut Listener<'_>) -> Driven {
     let problem = Slowed::of(plan);
     let outcome = murmura_net::threads(&plan.setup, &problem, &Options::default(), listener)?;
-    Ok(("real", outcome))
+    Ok((Clock::Real, outcome))
 }
 
 /// A place where workers of other processes and machines join.
@@ -60,7 +60,7 @@ impl Place {
         let hosted = Hosted { workers: here.to_vec() };
         let problem = Slowed::of(plan);
         let outcome = self.coordinator.run(plan.job(), &plan.setup, &problem, &hosted, listener)?;
-        Ok(("real", outcome))
+        Ok((Clock::Real, outcome))
     }
 }
 

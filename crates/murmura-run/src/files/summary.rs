@@ -14,8 +14,8 @@ use super::tensors::Models;
 pub struct Summary {
     /// The version of murmura.
     pub version: String,
-    /// Whether the clock was `virtual` or `real`.
-    pub clock: String,
+    /// What the times are measured by.
+    pub clock: Clock,
     /// The configuration as it was understood.
     pub config: Value,
     /// Loss of the deployed model on all training data; `null` if it is not a number.
@@ -52,6 +52,16 @@ pub struct Summary {
     pub records_stride: u64,
     /// What went wrong without ending the run.
     pub warnings: Vec<String>,
+}
+
+/// What the times of a run are measured by.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Clock {
+    /// The clock of the virtual cluster.
+    Virtual,
+    /// The clock on the wall.
+    Real,
 }
 
 /// Sums over a run.
@@ -117,8 +127,8 @@ pub struct InFlightSummary {
 /// What a summary is made of beside the outcome.
 #[derive(Debug)]
 pub struct About {
-    /// `virtual` or `real`.
-    pub clock: &'static str,
+    /// What the times are measured by.
+    pub clock: Clock,
     /// The configuration as it was understood.
     pub config: Value,
     /// How good the deployed model is.
@@ -141,7 +151,7 @@ impl Summary {
             .fold(0.0, f64::max);
         Summary {
             version: env!("CARGO_PKG_VERSION").to_string(),
-            clock: about.clock.to_string(),
+            clock: about.clock,
             config: about.config,
             loss: finite(about.evaluation.loss),
             accuracy: about.evaluation.accuracy,
@@ -242,7 +252,7 @@ mod tests {
         let ranks = vec![worker(0, 100, 10.0), worker(1, 100, 40.0)];
         let outcome = Outcome { clock_seconds: 40.0, ranks, ..Outcome::default() };
         let about = About {
-            clock: "virtual",
+            clock: Clock::Virtual,
             config: Value::Null,
             evaluation: Evaluation { loss: f64::NAN, accuracy: None },
             records_stride: 1,

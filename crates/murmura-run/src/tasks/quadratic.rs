@@ -78,14 +78,8 @@ fn refused(request: &Request, error: &QuadraticError) -> RequestError {
         QuadraticError::Empty => "dimensions",
     };
     let given = match request.values.matrix(field) {
-        Some(rows) => abridged(rows),
-        None => abridged(&[request.values.params.reals("start").to_vec()]),
+        Some(rows) => format!("{rows:?}"),
+        None => format!("{:?}", request.values.params.reals("start")),
     };
     RequestError::field(format!("task.{field}"), given, error.to_string())
-}
-
-/// A matrix for an error message: whole if it is small.
-fn abridged(rows: &[Vec<f64>]) -> String {
-    let whole = format!("{rows:?}");
-    if whole.len() <= 60 { whole } else { format!("[{} rows]", rows.len()) }
 }
