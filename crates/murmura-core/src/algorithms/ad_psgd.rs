@@ -12,13 +12,14 @@
 //! "average, then apply", the mean is kept by every exchange, and nobody ever waits. Only active
 //! workers ask, and only passive ones, so there is no cycle to deadlock in.
 
+use std::collections::BTreeMap;
+
 use super::Entry;
-use crate::contract::{Algorithm, Budget, Cx, Deploy, Fact, Facts, Mode, Need, Place};
+use crate::contract::{Algorithm, Awaited, Budget, Cx, Deploy, Fact, Facts, Mode, Need, Place};
 use crate::message::{Message, Rank};
 use crate::params::{Key, Kind, Params};
 use crate::payload::Payload;
 use crate::state::Visitor;
-use crate::topology;
 use crate::vector;
 use crate::view::View;
 
@@ -66,6 +67,8 @@ struct AdPsgd {
     /// The number of the last exchange that I started.
     seq: u64,
     open: Option<Exchange>,
+    /// The last request that was answered, by worker and bucket: one that comes twice is not.
+    answered: BTreeMap<(Rank, usize), u64>,
 }
 
 /// An exchange that waits for answers.
@@ -85,13 +88,14 @@ impl AdPsgd {
             allowed: 0,
             seq: 0,
             open: None,
+            answered: BTreeMap::new(),
         }
     }
 
     fn find_partners(&mut self, cx: &Cx<'_>) {
         let Some((members, schedule)) = cx.io.view.topology(u64::MAX) else { return };
         let place = members.binary_search(&cx.io.rank).expect("a member of the topology");
-        let pairs = topology::pairs(schedule);
+        let pairs = schedule.pairs();
         let partners = pairs.partners[place].iter().filter(|_| pairs.active[place]);
         self.partners = partners.map(|j| members[*j]).collect();
     }
@@ -116,6 +120,11 @@ impl AdPsgd {
 
     fn answer(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
         let b = message.bucket as usize;
+        let last = self.answered.entry((from, b)).or_insert(0);
+        if message.seq <= *last {
+            return;
+        }
+        *last = message.seq;
         let mut answer = Message::new(ANSWER, message.step, b).with(cx.params_payload(b));
         answer.seq = message.seq;
         cx.io.send(from, answer);
@@ -188,15 +197,18 @@ impl Algorithm for AdPsgd {
         self.open.is_none()
     }
 
-    fn awaiting(&self, out: &mut Vec<crate::contract::Awaited>) {
+    fn awaiting(&self, out: &mut Vec<Awaited>) {
         if let Some(exchange) = &self.open {
-            out.push(crate::contract::Awaited { from: exchange.peer, what: "its model" });
+            out.push(Awaited { from: exchange.peer, what: "its model" });
         }
     }
 
     fn state(&mut self, visitor: &mut dyn Visitor) {
         visitor.number("seq", &mut self.seq);
         visitor.number("allowed", &mut self.allowed);
+        for ((rank, b), seq) in &mut self.answered {
+            visitor.number(&format!("answered.{}.{b}", rank.0), seq);
+        }
         let mut peer = self.open.as_ref().map_or(u64::MAX, |exchange| u64::from(exchange.peer.0));
         visitor.number("peer", &mut peer);
         if let Some(exchange) = &mut self.open {

@@ -1,7 +1,7 @@
 //! Who mixes with whom, with what weights, at which step.
 //!
 //! [`TOPOLOGIES`] is the table; [`Entry::build`] makes a checked [`Schedule`] from a row and a
-//! [`Request`]; [`report()`] measures it and [`svg`] draws it; [`pairs()`] splits its workers into
+//! [`Request`]; [`report()`] measures it and [`svg`] draws it; [`Schedule::pairs`] splits its workers into
 //! those that ask and those that answer.
 
 mod aer;
@@ -27,7 +27,7 @@ mod tests;
 use crate::names::nearest;
 use crate::params::{Key, Params};
 
-pub use pairs::{Pairs, pairs};
+pub use pairs::Pairs;
 pub use picture::svg;
 pub use report::{Report, RoundReport, report};
 pub use schedule::{Round, Schedule, Shape};

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use super::Schedule;
 use super::validate::Parts;
 
 /// Who asks, and whom.
@@ -14,24 +13,23 @@ pub struct Pairs {
     pub partners: Vec<Vec<usize>>,
 }
 
-/// Splits the workers of a topology, over all of its rounds, into active and passive ones.
-///
-/// A bipartite graph has its own two sides, worker 0 passive. In any other the odd workers are
-/// active and edges between workers of the same side are not used; if that would cut the graph
-/// in two, the distance from worker 0 decides instead, odd ones active. The edges that remain
-/// always connect all workers, because they contain a tree of shortest paths.
-pub fn pairs(schedule: &Schedule) -> Pairs {
-    let neighbours = schedule.neighbours();
-    let by_distance = distances(&neighbours).iter().map(|far| far % 2 == 1).collect();
-    let by_distance = Pairs::new(by_distance, &neighbours);
-    if by_distance.partners == neighbours {
-        return by_distance;
-    }
-    let by_index = Pairs::new((0..neighbours.len()).map(|i| i % 2 == 1).collect(), &neighbours);
-    if by_index.is_connected() { by_index } else { by_distance }
-}
-
 impl Pairs {
+    /// Splits the workers of a topology, over all of its rounds, into active and passive ones.
+    ///
+    /// A bipartite graph has its own two sides, worker 0 passive. In any other the odd workers are
+    /// active and edges between workers of the same side are not used; if that would cut the graph
+    /// in two, the distance from worker 0 decides instead, odd ones active. The edges that remain
+    /// always connect all workers, because they contain a tree of shortest paths.
+    pub(super) fn of(neighbours: &[Vec<usize>]) -> Pairs {
+        let by_distance = distances(neighbours).iter().map(|far| far % 2 == 1).collect();
+        let by_distance = Pairs::new(by_distance, neighbours);
+        if by_distance.partners == neighbours {
+            return by_distance;
+        }
+        let by_index = Pairs::new((0..neighbours.len()).map(|i| i % 2 == 1).collect(), neighbours);
+        if by_index.is_connected() { by_index } else { by_distance }
+    }
+
     fn new(active: Vec<bool>, neighbours: &[Vec<usize>]) -> Pairs {
         let across = |(i, list): (usize, &Vec<usize>)| {
             list.iter().copied().filter(|j| active[*j] != active[i]).collect()
@@ -73,7 +71,7 @@ mod tests {
     #[test]
     fn partners_are_on_the_other_side_and_connect_everyone() {
         for (name, schedule) in cases(1..=20) {
-            let pairs = pairs(&schedule);
+            let pairs = schedule.pairs();
             assert!(pairs.is_connected(), "{name} {}", schedule.workers());
             for (i, partners) in pairs.partners.iter().enumerate() {
                 for j in partners {
@@ -86,29 +84,29 @@ mod tests {
 
     #[test]
     fn an_even_ring_uses_all_edges_and_an_odd_one_leaves_out_the_last() {
-        assert_eq!(pairs(&build("ring", 4)).partners, [[1, 3], [0, 2], [1, 3], [0, 2]]);
-        let odd = pairs(&build("ring", 5));
+        assert_eq!(build("ring", 4).pairs().clone().partners, [[1, 3], [0, 2], [1, 3], [0, 2]]);
+        let odd = build("ring", 5).pairs().clone();
         assert_eq!(odd.active, [false, true, false, true, false]);
         assert_eq!(odd.partners, [vec![1], vec![0, 2], vec![1, 3], vec![2, 4], vec![3]]);
     }
 
     #[test]
     fn odd_workers_ask_even_ones_on_a_complete_graph() {
-        let pairs = pairs(&build("complete", 6));
+        let pairs = build("complete", 6).pairs().clone();
         assert_eq!(pairs.partners[1], [0, 2, 4]);
         assert_eq!(pairs.partners[4], [1, 3, 5]);
     }
 
     #[test]
     fn the_two_sides_of_a_star_are_hub_and_leaves() {
-        let pairs = pairs(&build("star", 4));
+        let pairs = build("star", 4).pairs().clone();
         assert_eq!(pairs.active, [false, true, true, true]);
     }
 
     #[test]
     fn where_parity_would_cut_the_graph_the_distance_decides() {
         // On a torus of 3 × 4 all steps between rows keep the parity of the index.
-        let pairs = pairs(&build("torus", 12));
+        let pairs = build("torus", 12).pairs().clone();
         assert!(pairs.partners[0].contains(&4));
     }
 }

@@ -1,6 +1,8 @@
 //! Rounds of weights, and which of them holds at which step.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+use super::pairs::Pairs;
 
 /// One round: for each worker the weights it puts on the vectors that come in, its own included,
 /// by index.
@@ -57,6 +59,8 @@ pub struct Schedule {
     name: &'static str,
     shape: Shape,
     rounds: Rounds,
+    /// Made when first asked for; every worker asks.
+    pairs: OnceLock<Pairs>,
 }
 
 #[derive(Debug)]
@@ -99,7 +103,11 @@ impl Schedule {
     pub fn periodic(rounds: Vec<Round>) -> Schedule {
         assert!(!rounds.is_empty(), "a schedule has at least one round");
         let rounds = Rounds::Periodic(rounds.into_iter().map(Arc::new).collect());
-        Schedule { name: "custom", shape: Shape::Circle, rounds }
+        Schedule::of(rounds)
+    }
+
+    fn of(rounds: Rounds) -> Schedule {
+        Schedule { name: "custom", shape: Shape::Circle, rounds, pairs: OnceLock::new() }
     }
 
     /// The same round for ever.
@@ -108,7 +116,7 @@ impl Schedule {
     }
 
     pub(super) fn drawn(drawn: Drawn) -> Schedule {
-        Schedule { name: "custom", shape: Shape::Circle, rounds: Rounds::Drawn(drawn) }
+        Schedule::of(Rounds::Drawn(drawn))
     }
 
     pub(super) fn named(self, name: &'static str) -> Schedule {
@@ -133,6 +141,11 @@ impl Schedule {
             Rounds::Periodic(rounds) => Some(rounds.len()),
             Rounds::Drawn(_) => None,
         }
+    }
+
+    /// The workers split into those that ask and those that answer.
+    pub fn pairs(&self) -> &Pairs {
+        self.pairs.get_or_init(|| Pairs::of(&self.neighbours()))
     }
 
     /// The topology's name in the table.
