@@ -65,7 +65,6 @@ fn distances(neighbours: &[Vec<usize>]) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::topology::tests::{build, cases};
 
     #[test]

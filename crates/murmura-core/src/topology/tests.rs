@@ -275,7 +275,7 @@ fn bipartite_exponential_joins_even_and_odd_workers_at_the_published_offsets() {
         [1, 3, 5, 9, 15, 17, 23, 27, 29, 31]
     );
     for (_, schedule) in cases([2, 4, 6, 20, 64]).filter(|(name, _)| name.starts_with("bip")) {
-        assert!(pairs(&schedule).partners == schedule.neighbours());
+        assert!(schedule.pairs().partners == schedule.neighbours());
     }
 }
 
