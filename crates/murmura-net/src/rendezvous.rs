@@ -17,7 +17,7 @@ use crate::conductor::{Conductor, Incoming, Observer, Port};
 use crate::door::Door;
 use crate::error::NetError;
 use crate::host::{Hosts, House, Seat};
-use crate::launcher;
+use crate::launcher::{self, Launched, Published, Rendezvous};
 use crate::mesh::{Mesh, Plan, prepare};
 use crate::options::Options;
 use crate::protocol::{self, Command, Event, JOB_BYTES, PacketError, SMALL_BYTES, Setting};
@@ -81,7 +81,7 @@ pub struct Coordinator {
     listener: TcpListener,
     address: SocketAddr,
     options: Options,
-    key: String,
+    published: Option<Published>,
 }
 
 impl Coordinator {
@@ -90,7 +90,7 @@ impl Coordinator {
         let failed = |source| NetError::Listen { address: addr.to_string(), source };
         let listener = TcpListener::bind(addr).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        Ok(Coordinator { listener, address, options, key: String::new() })
+        Ok(Coordinator { listener, address, options, published: None })
     }
 
     /// Where it listens.
@@ -98,11 +98,24 @@ impl Coordinator {
         self.address
     }
 
-    /// Leaves the address in a file where ranks on this machine look for it (see [`launcher`]).
-    pub fn publish(&mut self, path: &std::path::Path) -> Result<(), NetError> {
-        self.key = launcher::key(path);
-        launcher::publish(path, self.address)
-            .map_err(|source| NetError::Listen { address: path.display().to_string(), source })
+    /// For rank 0 of processes that a launcher has started: listens where the others will look.
+    pub fn of_launch(launched: &Launched, options: Options) -> Result<Coordinator, NetError> {
+        match &launched.rendezvous {
+            Rendezvous::Address(address) => {
+                // The name is how others reach this machine; it need not be one of its own.
+                let port = address.rsplit_once(':').map_or("0", |(_, port)| port);
+                Coordinator::bind(&format!("0.0.0.0:{port}"), options)
+            }
+            Rendezvous::LocalFile(path) => {
+                let mut coordinator = Coordinator::bind("127.0.0.1:0", options)?;
+                let published = Published::new(path, coordinator.address);
+                coordinator.published = Some(published.map_err(|source| {
+                    let address = path.display().to_string();
+                    NetError::Listen { address, source }
+                })?);
+                Ok(coordinator)
+            }
+        }
     }
 
     /// Waits for the workers that it does not host itself, hands each the `job`, runs, and gives
@@ -126,7 +139,7 @@ impl Coordinator {
             open,
             timeline: observer.wants_timeline(),
             job,
-            key: self.key.clone(),
+            key: self.published.as_ref().map(Published::key).unwrap_or_default(),
             clock,
             workers: setup.workers() as u32,
             options: self.options.clone(),
@@ -145,6 +158,7 @@ impl Coordinator {
         .map_err(|source| NetError::Listen { address: self.address.to_string(), source })?;
 
         let joined = lobby.gather(&arrivals, door.address())?;
+        drop(self.published);
         let streams = introduce(&plan, &mesh, joined, &self.options);
         let (streams, seats) = match streams {
             Ok(both) => both,
