@@ -1,7 +1,7 @@
 //! Connecting every rank with every other: the higher rank of a pair dials.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -144,6 +144,12 @@ impl Mesh {
             Err(error) => Err(wrong(error.to_string())),
         }
     }
+}
+
+/// A listening socket on any free port.
+pub(crate) fn listen(ip: IpAddr) -> Result<TcpListener, NetError> {
+    TcpListener::bind((ip, 0))
+        .map_err(|source| NetError::Listen { address: format!("{ip}, any port"), source })
 }
 
 /// What the kernel may hold of a stream within one machine. More would fall out of the cache
