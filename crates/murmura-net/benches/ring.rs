@@ -3,12 +3,15 @@
 
 mod common;
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 
 use common::{ELEMENTS, Nothing, is_test, median, setup, wants_json};
 use murmura_core::collectives::{AllReduce, Group, Label, Ring};
 use murmura_core::contract::{Algorithm, Cx};
+use murmura_core::layout::chunks;
 use murmura_core::message::{Message, Rank};
 use murmura_core::params::Params;
 use murmura_core::problems::Problem;
@@ -17,36 +20,42 @@ use murmura_core::time::Time;
 use murmura_net::{Coordinator, Hosted, Options, join};
 use murmura_record::Nowhere;
 
+/// The vector is reduced in pieces of 1 MiB: each is added while it is still in the cache, and
+/// sent on while the next arrives.
+const PIECES: usize = 25;
 /// Rounds that only fill pools and caches.
 const WARM_UP: u64 = 3;
 
 static MEASURED: Mutex<Vec<f64>> = Mutex::new(Vec::new());
 
-/// One ring after another over the whole vector, as `all_reduce` in place would do it.
+/// One all-reduce after another over the whole vector, in place, as a ring per piece.
 #[derive(Default)]
 struct Rings {
     group: Option<Arc<Group>>,
-    /// The ring of this step, and of the next one if a peer is ahead.
-    rings: std::collections::BTreeMap<u64, Ring>,
+    /// By step and piece; a peer may be one step ahead.
+    rings: BTreeMap<(u64, usize), Ring>,
     begun: Time,
-    busy: bool,
+    /// Pieces that are not reduced yet.
+    left: usize,
 }
 
 impl Rings {
-    fn ring(&mut self, step: u64) -> &mut Ring {
+    fn ring(&mut self, step: u64, piece: usize) -> &mut Ring {
         let group = Arc::clone(self.group.as_ref().expect("started"));
-        let label = Label { kind: 1, step, bucket: 0 };
-        self.rings.entry(step).or_insert_with(|| Ring::new(group, label, ELEMENTS))
+        let label = Label { kind: 1, step, bucket: piece };
+        let new = || Ring::new(group, label, range(piece).len());
+        self.rings.entry((step, piece)).or_insert_with(new)
     }
 
-    fn finish_if_done(&mut self, cx: &mut Cx<'_>) {
-        if self.busy && self.ring(cx.step).is_done() {
-            let mut ring = self.rings.remove(&cx.step).expect("it is there");
-            ring.finish(1.0 / cx.io.view.workers.len() as f32, cx.grad);
-            self.busy = false;
-            if cx.step >= WARM_UP {
-                MEASURED.lock().expect("no panic").push(cx.io.now.since(self.begun).seconds());
-            }
+    fn finish_if_done(&mut self, cx: &mut Cx<'_>, piece: usize) {
+        if !self.ring(cx.step, piece).is_done() {
+            return;
+        }
+        let mut ring = self.rings.remove(&(cx.step, piece)).expect("it is there");
+        ring.finish(1.0 / cx.io.view.workers.len() as f32, &mut cx.grad[range(piece)]);
+        self.left -= 1;
+        if self.left == 0 && cx.step >= WARM_UP {
+            MEASURED.lock().expect("no panic").push(cx.io.now.since(self.begun).seconds());
         }
     }
 }
@@ -57,29 +66,39 @@ impl Algorithm for Rings {
     }
 
     fn on_gradient(&mut self, cx: &mut Cx<'_>) {
-        // From the moment at which this rank's last round was over: what comes between rounds
-        // is counted too, and nobody gains by letting others wait.
+        // The clock is not set back between rounds: what lies between them counts too.
         if cx.step <= WARM_UP {
             self.begun = cx.io.now;
         }
-        self.busy = true;
+        self.left = PIECES;
         let step = cx.step;
-        self.ring(step).start(&mut cx.io, cx.grad);
-        self.finish_if_done(cx);
+        for piece in 0..PIECES {
+            self.ring(step, piece).start(&mut cx.io, &cx.grad[range(piece)]);
+        }
+        for piece in 0..PIECES {
+            self.finish_if_done(cx, piece);
+        }
     }
 
     fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
-        let mine = message.step == cx.step && self.busy;
-        let data = if mine { &*cx.grad } else { &[] };
-        self.ring(message.step).on_message(&mut cx.io, data, from, message);
-        self.finish_if_done(cx);
+        let (step, piece) = (message.step, message.bucket as usize);
+        let is_mine = step == cx.step && self.left > 0;
+        let data = if is_mine { &cx.grad[range(piece)] } else { &[] };
+        self.ring(step, piece).on_message(&mut cx.io, data, from, message);
+        if is_mine {
+            self.finish_if_done(cx, piece);
+        }
     }
 
     fn is_ready(&self) -> bool {
-        !self.busy
+        self.left == 0
     }
 
     fn state(&mut self, _visitor: &mut dyn Visitor) {}
+}
+
+fn range(piece: usize) -> Range<usize> {
+    chunks(ELEMENTS, PIECES)[piece].clone()
 }
 
 fn rings(_: &Params) -> Box<dyn Algorithm> {

@@ -398,10 +398,11 @@ impl<'a> Conductor<'a> {
     }
 
     fn outcome(&mut self) -> Outcome {
-        let mut outcome = Outcome::default();
-        outcome.clock_seconds = self.clock_seconds;
-        outcome.warnings = std::mem::take(&mut self.warnings);
-        outcome.ranks = self.seats.iter_mut().filter_map(|seat| seat.report.take()).collect();
-        outcome
+        Outcome {
+            clock_seconds: self.clock_seconds,
+            warnings: std::mem::take(&mut self.warnings),
+            ranks: self.seats.iter_mut().filter_map(|seat| seat.report.take()).collect(),
+            ..Outcome::default()
+        }
     }
 }

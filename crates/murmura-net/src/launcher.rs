@@ -98,7 +98,7 @@ const LAUNCHERS: &[Variables] = &[
         world: "PMI_SIZE",
         local_rank: "MPI_LOCALRANKID",
         local_size: "MPI_LOCALNRANKS",
-        job: &["PMI_JOBID", "HYDI_CONTROL_FD", "PMI_PORT"],
+        job: &["PMI_JOBID", "PMI_PORT"],
     },
     Variables {
         launcher: "Slurm",
@@ -186,16 +186,37 @@ fn meeting_file(launcher: &str, job: &str) -> PathBuf {
     std::env::temp_dir().join(name.chars().take(120).collect::<String>())
 }
 
-/// What tells the run of this meeting file from others.
-pub(crate) fn key(path: &Path) -> String {
+fn key(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Writes `address` into the file, all at once.
-pub(crate) fn publish(path: &Path, address: SocketAddr) -> io::Result<()> {
-    let beside = path.with_extension(format!("{}", std::process::id()));
-    std::fs::write(&beside, address.to_string())?;
-    std::fs::rename(&beside, path)
+/// A meeting file that is there. Dropping it removes the file.
+#[derive(Debug)]
+pub(crate) struct Published {
+    path: PathBuf,
+}
+
+impl Published {
+    /// Writes `address` into the file, all at once. One that a dead run has left is replaced;
+    /// whoever has read it finds nobody there, or somebody with another key, and reads again.
+    pub(crate) fn new(path: &Path, address: SocketAddr) -> io::Result<Published> {
+        let beside = path.with_extension(std::process::id().to_string());
+        std::fs::write(&beside, address.to_string())?;
+        std::fs::rename(&beside, path)?;
+        Ok(Published { path: path.to_path_buf() })
+    }
+
+    /// What tells its run from others.
+    pub(crate) fn key(&self) -> String {
+        key(&self.path)
+    }
+}
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        // Whoever comes later finds no run; that nothing is left behind is only tidiness.
+        let _ = std::fs::remove_file(&self.path);
+    }
 }
 
 /// `HOST:PORT` and the run's key, from what [`join`](crate::join) was given.
@@ -204,7 +225,7 @@ pub(crate) fn resolve(addr: &str) -> Result<(String, String), String> {
         return Ok((addr.to_string(), String::new()));
     };
     let address = std::fs::read_to_string(path)
-        .map_err(|error| format!("rank 0 has not left its address there: {error}"))?;
+        .map_err(|error| format!("rank 0 has not left its address there: {error}; if it is on another machine, set MURMURA_RENDEZVOUS=HOST:PORT for all"))?;
     Ok((address.trim().to_string(), key(path)))
 }
 

@@ -14,23 +14,26 @@
 //! | [`launcher`] | what `mpirun`, `srun`, `torchrun` and Kubernetes say in the environment |
 //! | `rank`, `link`, `compute`, `host` | a rank on its thread, its connections, its gradients |
 //! | `conductor` | tickets, drain, termination, time limits: what one place must decide |
-//! | `rendezvous`, `mesh`, `door`, `protocol` | who is who, and connecting everyone with everyone |
+//! | `lobby`, `mesh`, `door`, `protocol` | who is who, and connecting everyone with everyone |
 
 mod clock;
 mod compute;
 mod conductor;
+mod coordinator;
 mod door;
 mod error;
 mod host;
+mod join;
 pub mod launcher;
 mod link;
+mod lobby;
 mod mesh;
 mod options;
 mod protocol;
 mod rank;
-mod rendezvous;
 
 pub use conductor::Observer;
+pub use coordinator::{Coordinator, Hosted, threads};
 pub use error::NetError;
+pub use join::{BuildRun, join};
 pub use options::Options;
-pub use rendezvous::{Coordinator, Hosted, join, threads};

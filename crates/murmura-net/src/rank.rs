@@ -224,7 +224,7 @@ impl Shell {
             return;
         }
         let waited = now.since(self.moved).seconds();
-        if waited >= self.options.peer_seconds && !(self.finished && !self.draining) {
+        if waited >= self.options.peer_seconds && (self.draining || !self.finished) {
             let complaint = self.complaint(waited);
             if !complaint.is_empty() {
                 self.tell(Event::Stalled { rank, complaint });

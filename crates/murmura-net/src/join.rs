@@ -1,0 +1,261 @@
+//! A worker's process: joins a run, builds it from the coordinator's job, takes part.
+
+use std::net::{IpAddr, TcpStream, ToSocketAddrs};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use murmura_core::message::Rank;
+use murmura_core::node::Setup;
+use murmura_core::problems::Problem;
+use murmura_wire::control::{ControlError, Reader};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::clock::Clock;
+use crate::conductor::Incoming;
+use crate::coordinator::check;
+use crate::error::NetError;
+use crate::host::{Hosts, House};
+use crate::launcher;
+use crate::mesh::{Mesh, Plan, listen, prepare};
+use crate::options::Options;
+use crate::protocol::{self, Command, Event, JOB_BYTES, PacketError, SMALL_BYTES, Setting};
+use crate::rank::Inbox;
+
+/// Makes a run from the bytes of a job, or says why it cannot be run here.
+pub type BuildRun<'a> = dyn FnMut(&[u8]) -> Result<(Setup, Box<dyn Problem>), String> + 'a;
+
+/// Takes part in the run that is coordinated at `addr` (or at the address in a file, `file:PATH`),
+/// as `rank` or as any. `build` makes the run from the coordinator's job.
+pub fn join(
+    addr: &str,
+    rank: Option<u32>,
+    options: &Options,
+    build: &mut BuildRun<'_>,
+) -> Result<(), NetError> {
+    let (stream, welcome) = ask(addr, rank, options)?;
+    let address = stream.peer_addr().map_or_else(|_| addr.to_string(), |peer| peer.to_string());
+    let gone = |error: PacketError| NetError::LostCoordinator {
+        address: address.clone(),
+        reason: error.to_string(),
+    };
+    let Welcome { run, rank, open, timeline, job } = welcome;
+    prepare(&stream, options.connect_seconds).map_err(|error| gone(error.into()))?;
+    let built = build(&job).and_then(|(setup, problem)| match check(&setup) {
+        Ok(()) => Ok((setup, problem)),
+        Err(error) => Err(error.to_string()),
+    });
+    let (setup, problem) = built.map_err(|reason| {
+        let _ = protocol::write(&stream, &Setting::Unable { reason: reason.clone() });
+        NetError::Job(reason)
+    })?;
+    let (conductor, incoming) = channel();
+    let plan = Plan { run, ranks: setup.ranks(), here: [Rank(rank)].into() };
+    let own = stream.local_addr().map_err(|error| gone(error.into()))?.ip();
+    let ip = match (open, own) {
+        (false, ip) => ip,
+        (true, IpAddr::V4(_)) => IpAddr::from([0, 0, 0, 0]),
+        (true, IpAddr::V6(_)) => IpAddr::from([0u16; 8]),
+    };
+    let mesh = Mesh::open(plan, listen(ip)?, options, conductor.clone())
+        .map_err(|source| NetError::Listen { address: "a port for peers".into(), source })?;
+    let clock = synchronize(&stream).map_err(gone)?;
+    protocol::write(&stream, &Setting::Listening { port: mesh.port() }).map_err(gone)?;
+    let addresses = match hear(&stream, &address)? {
+        Setting::Peers { addresses } if addresses.len() == setup.ranks() => addresses,
+        other => return Err(unexpected(&address, &other)),
+    };
+    let seats = mesh.connect(&addresses, options).inspect_err(|error| {
+        let _ = protocol::write(&stream, &Setting::Unable { reason: error.to_string() });
+    })?;
+    protocol::write(&stream, &Setting::Meshed).map_err(gone)?;
+    let Setting::Start { zero } = hear(&stream, &address)? else {
+        return Err(unexpected(&address, &Setting::Meshed));
+    };
+    let house = House {
+        setup,
+        options: options.clone(),
+        clock: clock.restarted(zero),
+        timeline,
+        conductor: conductor.clone(),
+    };
+    let hosts = Hosts::start(&house, &*problem, seats)?;
+    let inbox = hosts.inbox(Rank(rank)).expect("it was just started").clone();
+    attend_coordinator(&stream, inbox, conductor, options);
+    serve(&stream, &incoming).map_err(|reason| match reason {
+        Ended::Aborted(reason) => NetError::Aborted(reason),
+        Ended::Gone(reason) => NetError::LostCoordinator { address, reason },
+    })
+}
+
+struct Welcome {
+    run: u64,
+    rank: u32,
+    open: bool,
+    timeline: bool,
+    job: Vec<u8>,
+}
+
+/// Finds the coordinator and asks to take part; tries again until it is there.
+fn ask(addr: &str, rank: Option<u32>, options: &Options) -> Result<(TcpStream, Welcome), NetError> {
+    let begun = Instant::now();
+    let limit = Duration::from_secs_f64(options.connect_seconds);
+    let mut pause = Duration::from_millis(2);
+    loop {
+        let problem = match launcher::resolve(addr) {
+            Ok((address, key)) => match ask_once(&address, rank, &key, options)? {
+                Ok(welcomed) => return Ok(welcomed),
+                Err(problem) => problem,
+            },
+            Err(problem) => problem,
+        };
+        if begun.elapsed() + pause >= limit {
+            let seconds = begun.elapsed().as_secs_f64();
+            return Err(NetError::Connect { address: addr.to_string(), seconds, problem });
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(200));
+    }
+}
+
+/// The inner error is one that may pass: nobody listens yet, or somebody else does.
+fn ask_once(
+    address: &str,
+    rank: Option<u32>,
+    key: &str,
+    options: &Options,
+) -> Result<Result<(TcpStream, Welcome), String>, NetError> {
+    let limit = Duration::from_secs_f64(options.connect_seconds);
+    let stream = match address.to_socket_addrs().map(|mut found| found.next()) {
+        Ok(Some(target)) => TcpStream::connect_timeout(&target, limit),
+        Ok(None) => return Ok(Err("the name has no address".into())),
+        Err(error) => Err(error),
+    };
+    let stream = match stream {
+        Ok(stream) => stream,
+        Err(error) => return Ok(Err(error.to_string())),
+    };
+    let wrong = |error: PacketError| NetError::Handshake {
+        address: address.into(),
+        problem: error.to_string(),
+    };
+    prepare(&stream, options.connect_seconds).map_err(|error| wrong(error.into()))?;
+    let join = Setting::Join { rank, key: key.into() };
+    protocol::write(&stream, &join).map_err(wrong)?;
+    match protocol::read(&stream, JOB_BYTES + SMALL_BYTES).map_err(wrong)? {
+        Setting::Welcome { run, rank, open, timeline, job } => {
+            Ok(Ok((stream, Welcome { run, rank, open, timeline, job })))
+        }
+        Setting::Refused { reason, elsewhere: true } => Ok(Err(reason)),
+        Setting::Refused { reason, .. } => {
+            Err(NetError::Refused { address: address.into(), reason })
+        }
+        other => Err(unexpected(address, &other)),
+    }
+}
+
+fn unexpected(address: &str, word: &Setting) -> NetError {
+    NetError::Handshake { address: address.into(), problem: format!("unexpected {word:?}") }
+}
+
+/// One word of the coordinator before the run, which may also be that there will be none.
+fn hear(stream: &TcpStream, address: &str) -> Result<Setting, NetError> {
+    match protocol::read::<Word>(stream, SMALL_BYTES + JOB_BYTES) {
+        Ok(Word::Setting(setting)) => Ok(setting),
+        Ok(Word::Aborted(reason)) => Err(NetError::Aborted(reason)),
+        Err(error) => {
+            Err(NetError::LostCoordinator { address: address.into(), reason: error.to_string() })
+        }
+    }
+}
+
+enum Word {
+    Setting(Setting),
+    Aborted(String),
+}
+
+impl protocol::Packet for Word {
+    fn encode(&self) -> Vec<u8> {
+        match self {
+            Word::Setting(setting) => setting.encode(),
+            Word::Aborted(reason) => Command::Abort(reason.clone()).encode(),
+        }
+    }
+
+    fn decode(reader: &mut Reader<'_>, kind: u16) -> Result<Word, ControlError> {
+        match Command::decode(&mut reader.clone(), kind) {
+            Ok(Command::Abort(reason)) => {
+                reader.text()?;
+                Ok(Word::Aborted(reason))
+            }
+            _ => Setting::decode(reader, kind).map(Word::Setting),
+        }
+    }
+}
+
+/// The coordinator's clock, from the quickest of a few questions.
+fn synchronize(stream: &TcpStream) -> Result<Clock, PacketError> {
+    let mut best: Option<(Duration, Clock)> = None;
+    for _ in 0..8 {
+        let asked = Instant::now();
+        protocol::write(stream, &Setting::Ping)?;
+        let answer = protocol::read(stream, SMALL_BYTES)?;
+        let took = asked.elapsed();
+        if let Setting::Pong { now } = answer
+            && best.is_none_or(|(least, _)| took < least)
+        {
+            best = Some((took, Clock::showing(now, asked + took / 2)));
+        }
+    }
+    Ok(best.map_or_else(Clock::start, |(_, clock)| clock))
+}
+
+/// Why a joined process ends before its time.
+enum Ended {
+    Aborted(String),
+    Gone(String),
+}
+
+/// Hears the coordinator on a thread of its own and tells the rank.
+fn attend_coordinator(
+    stream: &TcpStream,
+    inbox: UnboundedSender<Inbox>,
+    conductor: Sender<Incoming>,
+    options: &Options,
+) {
+    let stream = stream.try_clone().expect("a connected socket can be duplicated");
+    // The coordinator says every now and then that it is alive.
+    let _ = stream.set_read_timeout(Some(Duration::from_secs_f64(options.peer_seconds)));
+    std::thread::spawn(move || {
+        loop {
+            let last = match protocol::read::<Command>(&stream, SMALL_BYTES) {
+                Ok(Command::Pulse) => continue,
+                Ok(Command::Abort(reason)) => Incoming::Aborted(reason),
+                Ok(command) => {
+                    let _ = inbox.send(Inbox::Command(command));
+                    continue;
+                }
+                Err(error) => Incoming::Gone { rank: 0, reason: error.to_string() },
+            };
+            let _ = conductor.send(last);
+            return;
+        }
+    });
+}
+
+/// Passes on what the rank says, until the coordinator has everybody's report.
+fn serve(stream: &TcpStream, incoming: &Receiver<Incoming>) -> Result<(), Ended> {
+    let mut reported = false;
+    for word in incoming {
+        match word {
+            // A process that left earlier, with words unread, could take its own report with it.
+            Incoming::Gone { .. } if reported => return Ok(()),
+            Incoming::Gone { reason, .. } => return Err(Ended::Gone(reason)),
+            Incoming::Aborted(reason) => return Err(Ended::Aborted(reason)),
+            Incoming::Event(event) => {
+                reported |= matches!(event, Event::Report(_));
+                protocol::write(stream, &event).map_err(|error| Ended::Gone(error.to_string()))?;
+            }
+        }
+    }
+    Err(Ended::Gone("nobody listens to it any more".into()))
+}

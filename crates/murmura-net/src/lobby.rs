@@ -1,0 +1,177 @@
+//! Where workers arrive, are given a rank, and load their data.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::clock::Clock;
+use crate::conductor::Incoming;
+use crate::error::NetError;
+use crate::mesh::prepare;
+use crate::options::Options;
+use crate::protocol::{self, Command, Event, PacketError, SMALL_BYTES, Setting};
+
+/// A worker that has joined, loaded its data, and listens.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    pub(crate) rank: u32,
+    pub(crate) stream: TcpStream,
+    pub(crate) address: SocketAddr,
+}
+
+/// Where workers arrive.
+pub(crate) struct Lobby {
+    pub(crate) run: u64,
+    pub(crate) open: bool,
+    pub(crate) timeline: bool,
+    pub(crate) job: Vec<u8>,
+    pub(crate) key: String,
+    pub(crate) clock: Clock,
+    pub(crate) workers: u32,
+    pub(crate) options: Options,
+    /// By whom each rank is taken; `None`: by the coordinator's own process.
+    pub(crate) taken: Mutex<BTreeMap<u32, Option<SocketAddr>>>,
+    pub(crate) warnings: Mutex<Sender<Incoming>>,
+}
+
+/// Who came, or why it came to nothing.
+pub(crate) type Arrival = Result<Guest, (u32, String)>;
+
+impl Lobby {
+    fn taken(&self) -> MutexGuard<'_, BTreeMap<u32, Option<SocketAddr>>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Talks to one visitor until it is ready to meet its peers.
+    pub(crate) fn hear(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        arrived: &Mutex<Sender<Arrival>>,
+    ) {
+        let send = |arrival| {
+            let arrived = arrived.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = arrived.send(arrival);
+        };
+        let rank = match self.admit(&stream, peer) {
+            Ok(rank) => rank,
+            Err((reason, elsewhere)) => {
+                let text = format!("refused {peer}: {reason}");
+                let _ = protocol::write(&stream, &Setting::Refused { reason, elsewhere });
+                let warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+                let _ = warnings.send(Incoming::Event(Event::Warning(text)));
+                return;
+            }
+        };
+        match self.prepare(&stream, rank) {
+            Ok(port) => {
+                let address = SocketAddr::new(peer.ip(), port);
+                send(Ok(Guest { rank, stream, address }));
+            }
+            Err(reason) => {
+                self.taken().remove(&rank);
+                send(Err((rank, format!("{reason} (at {peer})"))));
+            }
+        }
+    }
+
+    /// The rank of a visitor who may take part.
+    fn admit(&self, stream: &TcpStream, peer: SocketAddr) -> Result<u32, (String, bool)> {
+        let plain = |reason: String| (reason, false);
+        prepare(stream, self.options.handshake_seconds).map_err(|e| plain(e.to_string()))?;
+        let word = protocol::read(stream, SMALL_BYTES).map_err(|e| plain(e.to_string()))?;
+        let Setting::Join { rank, key } = word else {
+            return Err(plain(format!("it began with {word:?} instead of asking to join")));
+        };
+        if key != self.key && !key.is_empty() {
+            return Err((format!("this is not the run \"{key}\""), true));
+        }
+        let mut taken = self.taken();
+        let free = || (0..self.workers).find(|rank| !taken.contains_key(rank));
+        let rank = match rank {
+            Some(rank) if rank >= self.workers => {
+                let last = self.workers - 1;
+                return Err(plain(format!("there is no worker {rank}; workers are 0 to {last}")));
+            }
+            Some(rank) => rank,
+            None => free().ok_or_else(|| {
+                plain(format!("all {} workers have joined already", self.workers))
+            })?,
+        };
+        match taken.get(&rank) {
+            Some(Some(by)) => Err(plain(format!("rank {rank} is taken by {by}"))),
+            Some(None) => Err(plain(format!("rank {rank} is taken by the coordinator itself"))),
+            None => {
+                taken.insert(rank, Some(peer));
+                Ok(rank)
+            }
+        }
+    }
+
+    /// Hands over the job; gives the port at which the worker listens once it is ready.
+    fn prepare(&self, stream: &TcpStream, rank: u32) -> Result<u16, String> {
+        let Lobby { run, open, timeline, .. } = *self;
+        let welcome = Setting::Welcome { run, rank, open, timeline, job: self.job.clone() };
+        let text = |error: PacketError| error.to_string();
+        prepare(stream, self.options.connect_seconds).map_err(|error| error.to_string())?;
+        protocol::write(stream, &welcome).map_err(text)?;
+        loop {
+            match protocol::read(stream, SMALL_BYTES).map_err(text)? {
+                Setting::Ping => {
+                    let pong = Setting::Pong { now: self.clock.now() };
+                    protocol::write(stream, &pong).map_err(text)?;
+                }
+                Setting::Listening { port } => return Ok(port),
+                Setting::Unable { reason } => return Err(reason),
+                other => return Err(format!("it said {other:?} instead of where it listens")),
+            }
+        }
+    }
+
+    /// Waits for all workers.
+    pub(crate) fn gather(
+        &self,
+        arrivals: &Receiver<Arrival>,
+        address: SocketAddr,
+    ) -> Result<Vec<Guest>, NetError> {
+        let begun = Instant::now();
+        let deadline = begun + Duration::from_secs_f64(self.options.connect_seconds);
+        let is_hosted = |(rank, by): &(&u32, &Option<_>)| **rank < self.workers && by.is_none();
+        let hosted = self.taken().iter().filter(is_hosted).count();
+        let expected = self.workers as usize - hosted;
+        let mut guests: Vec<Guest> = Vec::new();
+        while guests.len() < expected {
+            match arrivals.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(Ok(guest)) => guests.push(guest),
+                Ok(Err((rank, reason))) => {
+                    let error = NetError::Failed { rank, reason };
+                    for guest in &guests {
+                        let _ = protocol::write(&guest.stream, &Command::Abort(error.to_string()));
+                    }
+                    return Err(error);
+                }
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    let there: Vec<u32> = guests.iter().map(|guest| guest.rank).collect();
+                    let missing = self.missing(&there);
+                    let seconds = begun.elapsed().as_secs_f64();
+                    return Err(NetError::Missing { address, seconds, missing });
+                }
+            }
+        }
+        Ok(guests)
+    }
+
+    fn missing(&self, there: &[u32]) -> String {
+        let taken = self.taken();
+        let missing = (0..self.workers).filter(|rank| !there.contains(rank)).filter_map(|rank| {
+            match taken.get(&rank) {
+                None => Some(format!("worker {rank} to join")),
+                Some(Some(peer)) => Some(format!("worker {rank} at {peer} to load its data")),
+                Some(None) => None,
+            }
+        });
+        missing.collect::<Vec<_>>().join(", ")
+    }
+}
