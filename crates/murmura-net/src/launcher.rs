@@ -38,7 +38,7 @@ pub enum Rendezvous {
 }
 
 impl Rendezvous {
-    /// What [`join`](crate::join) takes.
+    /// What [`join`](crate::join()) takes.
     pub fn to_join(&self) -> String {
         match self {
             Rendezvous::Address(address) => address.clone(),
@@ -219,7 +219,7 @@ impl Drop for Published {
     }
 }
 
-/// `HOST:PORT` and the run's key, from what [`join`](crate::join) was given.
+/// `HOST:PORT` and the run's key, from what [`join`](crate::join()) was given.
 pub(crate) fn resolve(addr: &str) -> Result<(String, String), String> {
     let Some(path) = addr.strip_prefix("file:").map(Path::new) else {
         return Ok((addr.to_string(), String::new()));

@@ -10,7 +10,7 @@
 //!
 //! | module | what is in it |
 //! |---|---|
-//! | [`Coordinator`], [`join`], [`threads`] | the three ways to be part of a run |
+//! | [`Coordinator`], [`join()`], [`threads`] | the three ways to be part of a run |
 //! | [`launcher`] | what `mpirun`, `srun`, `torchrun` and Kubernetes say in the environment |
 //! | `rank`, `link`, `compute`, `host` | a rank on its thread, its connections, its gradients |
 //! | `conductor` | tickets, drain, termination, time limits: what one place must decide |
