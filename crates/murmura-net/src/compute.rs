@@ -1,4 +1,4 @@
-//! Gradients of one rank, on a thread of their own.
+//! Who computes the gradients of one rank.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +9,6 @@ use murmura_core::node::Lent;
 use murmura_core::problems::{Computed, GradientSource};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::options::Options;
 use crate::rank::Inbox;
 
 /// A gradient, with the vectors that were lent for it.
@@ -20,58 +19,58 @@ pub(crate) struct Gradient {
     pub(crate) took: Duration,
 }
 
-/// Emulated slowness.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
-    factor: f64,
-    least_seconds: f64,
+/// Who computes the gradients of a rank.
+pub(crate) enum Compute {
+    /// A thread of their own, so that messages are handled meanwhile. It ends when this is
+    /// dropped, after the gradient that it is computing; nobody waits for that.
+    Beside(mpsc::Sender<Lent>),
+    /// The rank's own thread: for gradients that take less time than waking another thread.
+    Here(Box<dyn GradientSource>, UnboundedSender<Inbox>),
 }
 
-impl Pace {
-    pub(crate) fn of(rank: u32, options: &Options) -> Pace {
-        Pace {
-            factor: options.slow.get(&rank).copied().unwrap_or(1.0),
-            least_seconds: options.compute_ms.unwrap_or(0.0) / 1e3,
+/// Below so many operations (some tens of microseconds) another thread does not pay.
+const SMALL_OPERATIONS: u64 = 100_000;
+
+impl Compute {
+    /// Answers go to `inbox`.
+    pub(crate) fn start(
+        name: String,
+        mut source: Box<dyn GradientSource>,
+        inbox: UnboundedSender<Inbox>,
+    ) -> std::io::Result<Compute> {
+        if source.operations() < SMALL_OPERATIONS {
+            return Ok(Compute::Here(source, inbox));
         }
-    }
-
-    /// How much longer a gradient that took `seconds` is to take.
-    fn rest(self, seconds: f64) -> Option<Duration> {
-        let rest = seconds.max(self.least_seconds) * self.factor - seconds;
-        (rest > 0.0).then(|| Duration::from_secs_f64(rest))
-    }
-}
-
-/// Starts the thread. It ends when the sender that is returned is dropped, after the gradient
-/// that it is computing; nobody waits for that.
-pub(crate) fn start(
-    name: String,
-    mut source: Box<dyn GradientSource>,
-    pace: Pace,
-    inbox: UnboundedSender<Inbox>,
-) -> std::io::Result<mpsc::Sender<Lent>> {
-    let (sender, asked) = mpsc::channel::<Lent>();
-    let work = move || {
-        for mut lent in asked {
-            let begun = Instant::now();
-            let gradient =
-                AssertUnwindSafe(|| source.gradient(lent.step, &lent.params, &mut lent.grad));
-            let answer = match catch_unwind(gradient) {
-                Ok(computed) => {
-                    if let Some(rest) = pace.rest(begun.elapsed().as_secs_f64()) {
-                        std::thread::sleep(rest);
-                    }
-                    Inbox::Gradient(Gradient { lent, computed, took: begun.elapsed() })
+        let (sender, asked) = mpsc::channel::<Lent>();
+        let work = move || {
+            for lent in asked {
+                if inbox.send(gradient(&mut *source, lent)).is_err() {
+                    return;
                 }
-                Err(panic) => Inbox::Broken(format!("its gradient panicked: {}", text(&*panic))),
-            };
-            if inbox.send(answer).is_err() {
-                return;
             }
+        };
+        std::thread::Builder::new().name(name).spawn(work)?;
+        Ok(Compute::Beside(sender))
+    }
+
+    /// Asks for the gradient of `lent`; the answer comes through the inbox in either case, so
+    /// that messages have their turn in between.
+    pub(crate) fn ask(&mut self, lent: Lent) {
+        // Whoever is gone said why before.
+        match self {
+            Compute::Beside(thread) => drop(thread.send(lent)),
+            Compute::Here(source, inbox) => drop(inbox.send(gradient(&mut **source, lent))),
         }
-    };
-    std::thread::Builder::new().name(name).spawn(work)?;
-    Ok(sender)
+    }
+}
+
+fn gradient(source: &mut dyn GradientSource, mut lent: Lent) -> Inbox {
+    let begun = Instant::now();
+    let compute = AssertUnwindSafe(|| source.gradient(lent.step, &lent.params, &mut lent.grad));
+    match catch_unwind(compute) {
+        Ok(computed) => Inbox::Gradient(Gradient { lent, computed, took: begun.elapsed() }),
+        Err(panic) => Inbox::Broken(format!("its gradient panicked: {}", text(&*panic))),
+    }
 }
 
 /// What a panic said.

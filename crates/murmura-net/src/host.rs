@@ -15,7 +15,7 @@ use murmura_core::problems::{GradientSource, Problem};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::clock::Clock;
-use crate::compute::{self, Pace};
+use crate::compute::{self, Compute};
 use crate::conductor::Incoming;
 use crate::error::NetError;
 use crate::link::{self, Link, ReadError, read_frames};
@@ -138,13 +138,8 @@ impl Life {
             halves.push((peer, read, link));
         }
         let mine = near.iter().find(|(peer, _)| *peer == rank).expect("it lives here");
-        let compute = match source.take() {
-            Some(source) => {
-                let pace = Pace::of(rank.0, &house.options);
-                Some(compute::start(format!("gradient-{}", rank.0), source, pace, mine.1.clone())?)
-            }
-            None => None,
-        };
+        let start = |source| Compute::start(format!("gradient-{}", rank.0), source, mine.1.clone());
+        let compute = source.take().map(start).transpose()?;
         let parts = Parts {
             node: house.setup.node(rank, pool.clone()),
             facts: house.setup.facts(),

@@ -1,8 +1,6 @@
-//! What a driver of real runs can be told: time limits, and slowness for experiments.
+//! How long anybody may wait for anything in a real run.
 
-use std::collections::BTreeMap;
-
-/// Time limits of every kind of waiting, and emulated slowness.
+/// Time limits of every kind of waiting.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// How long all processes together may take to join, load their data and connect.
@@ -15,10 +13,6 @@ pub struct Options {
     pub compute_seconds: f64,
     /// How long what is pending may take to arrive after the last gradient.
     pub drain_seconds: f64,
-    /// Workers that take so many times as long for a gradient, for experiments.
-    pub slow: BTreeMap<u32, f64>,
-    /// A gradient takes at least so long, for experiments.
-    pub compute_ms: Option<f64>,
 }
 
 impl Default for Options {
@@ -29,8 +23,6 @@ impl Default for Options {
             peer_seconds: 30.0,
             compute_seconds: 3600.0,
             drain_seconds: 30.0,
-            slow: BTreeMap::new(),
-            compute_ms: None,
         }
     }
 }

@@ -5,14 +5,14 @@ use std::sync::mpsc;
 
 use murmura_core::contract::{Budget, Effect, Fact, Facts};
 use murmura_core::message::{Message, Rank};
-use murmura_core::node::{Lent, Node};
+use murmura_core::node::Node;
 use murmura_core::time::Time;
 use murmura_record::{Event as Measured, RankReport, Record};
 use murmura_wire::frame::{self, Route};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::clock::Clock;
-use crate::compute::Gradient;
+use crate::compute::{Compute, Gradient};
 use crate::conductor::Incoming;
 use crate::link::Link;
 use crate::options::Options;
@@ -55,12 +55,15 @@ struct Tickets {
     exhausted: bool,
 }
 
-/// A gradient that has been handed over and whose step is not complete.
+/// A gradient that has been handed over.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     step: u64,
+    /// When it was here.
     done: Time,
     compute_seconds: f64,
+    /// From asking for it until it was here, without the computing itself.
+    handing_seconds: f64,
 }
 
 /// A rank.
@@ -74,9 +77,12 @@ pub(crate) struct Shell {
     /// Connections with something new to write.
     touched: Vec<Rc<Link>>,
     conductor: mpsc::Sender<Incoming>,
-    compute: Option<mpsc::Sender<Lent>>,
+    compute: Option<Compute>,
     tickets: Tickets,
+    /// The gradient whose step is not complete.
     pending: Option<Pending>,
+    /// The gradient whose step is complete; its time is split when the next one starts.
+    idle: Option<Pending>,
     computing_since: Option<Time>,
     /// When something last happened here.
     moved: Time,
@@ -95,7 +101,7 @@ pub(crate) struct Parts {
     pub(crate) options: Options,
     pub(crate) conductor: mpsc::Sender<Incoming>,
     /// Absent at a server.
-    pub(crate) compute: Option<mpsc::Sender<Lent>>,
+    pub(crate) compute: Option<Compute>,
     pub(crate) timeline: bool,
 }
 
@@ -115,6 +121,7 @@ impl Shell {
             compute,
             tickets: Tickets::default(),
             pending: None,
+            idle: None,
             computing_since: None,
             moved: clock.now(),
             clock,
@@ -154,12 +161,14 @@ impl Shell {
         let now = self.clock.now();
         let Gradient { lent, computed, took } = gradient;
         self.moved = now;
-        self.computing_since = None;
+        let asked = self.computing_since.take().unwrap_or(now);
         let compute_seconds = took.as_secs_f64();
+        let handing_seconds = (now.since(asked).seconds() - compute_seconds).max(0.0);
         self.report.compute_seconds += compute_seconds;
         self.report.samples += u64::from(computed.samples);
         self.report.last_loss = computed.loss;
-        self.pending = Some(Pending { step: lent.step, done: now, compute_seconds });
+        self.pending =
+            Some(Pending { step: lent.step, done: now, compute_seconds, handing_seconds });
         if self.timeline {
             let t = now.seconds() - compute_seconds;
             let event = Measured::Compute { seconds: compute_seconds };
@@ -305,19 +314,25 @@ impl Shell {
         }
     }
 
-    /// If the step whose gradient was handed over is complete, splits its time.
     fn complete_step(&mut self) {
-        let Some(pending) = self.pending.filter(|pending| self.node.step() > pending.step) else {
-            return;
-        };
-        self.pending = None;
+        let complete = |pending: &mut Pending| self.node.step() > pending.step;
+        if let Some(pending) = self.pending.take_if(complete) {
+            self.idle = Some(pending);
+        }
+    }
+
+    /// Splits the time of the last step, from its gradient to the next one. What is neither
+    /// computing nor waiting for a slower peer is communication, the way of a gradient between
+    /// threads included.
+    fn split_time(&mut self) {
+        let Some(pending) = self.idle.take() else { return };
         let now = self.clock.now();
         let idle = now.since(pending.done);
         let waiting = match self.facts.waits_for_peers {
             true => self.node.origin().since(pending.done).min(idle),
             false => Time::ZERO,
         };
-        let exposed = (idle - waiting).seconds();
+        let exposed = (idle - waiting).seconds() + pending.handing_seconds;
         self.report.steps += 1;
         self.report.waiting_seconds += waiting.seconds();
         self.report.exposed_seconds += exposed;
@@ -353,10 +368,10 @@ impl Shell {
     }
 
     fn compute(&mut self) {
+        self.split_time();
         self.computing_since = Some(self.clock.now());
-        let compute = self.compute.as_ref().expect("only workers want gradients");
-        // A thread that has ended said why before it did.
-        let _ = compute.send(self.node.lend());
+        let lent = self.node.lend();
+        self.compute.as_mut().expect("only workers want gradients").ask(lent);
     }
 
     /// Asks for a ticket, unless it has been done as urgently, or there are none.
@@ -370,6 +385,7 @@ impl Shell {
     }
 
     fn finish(&mut self) {
+        self.split_time();
         self.finished = true;
         self.tell(Event::Finished { rank: self.node.rank.0, at: self.clock.now() });
     }

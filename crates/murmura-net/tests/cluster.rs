@@ -29,14 +29,6 @@ fn synchronous_algorithms_give_the_same_bits_in_threads_and_over_sockets() {
 }
 
 #[test]
-fn a_slow_worker_changes_the_time_and_not_the_bits() {
-    let run = Run::of("allreduce", 3);
-    let slow = Options { slow: [(1, 20.0)].into(), ..Options::default() };
-    let slowed = murmura_net::threads(&run.setup(), &run.problem(), &slow, &mut Watch::new());
-    assert_eq!(bits(&slowed.expect("slow")), bits(&run.threads().expect("fast")));
-}
-
-#[test]
 fn asynchronous_runs_compute_exactly_their_budget_of_gradients() {
     for entry in ALGORITHMS {
         if (entry.facts)(&Params::defaults(entry.keys)).budget != Budget::TotalGradients {
@@ -59,7 +51,7 @@ fn asynchronous_runs_compute_exactly_their_budget_of_gradients() {
 fn every_step_is_recorded_and_time_is_split() {
     let run = Run::of("d-psgd", 3).steps(7);
     let mut watch = Watch::new();
-    let options = Options { compute_ms: Some(2.0), ..Options::default() };
+    let options = Options::default();
     let outcome =
         murmura_net::threads(&run.setup(), &run.problem(), &options, &mut watch).expect("it ends");
     let steps = watch.records.iter().filter(|r| matches!(r.event, Event::Step { .. })).count();
@@ -69,7 +61,6 @@ fn every_step_is_recorded_and_time_is_split() {
     let sent: u64 = outcome.ranks.iter().map(|rank| rank.messages_sent).sum();
     assert_eq!(transfers.count() as u64, sent);
     for rank in &outcome.ranks {
-        assert!(rank.compute_seconds >= 7.0 * 0.002);
         assert!(rank.exposed_seconds >= 0.0 && rank.waiting_seconds >= 0.0);
         let split = rank.compute_seconds + rank.exposed_seconds + rank.waiting_seconds;
         assert!(split <= outcome.clock_seconds * 1.01, "{split} of {}", outcome.clock_seconds);

@@ -1,13 +1,12 @@
 //! A scenario is the text of a run file. It is written once and run by every driver: the virtual
 //! cluster, threads, and TCP between ranks that join a coordinator on loopback.
 
-use std::sync::Arc;
-
 use murmura_core::problems::Problem;
 use murmura_net::{Coordinator, Hosted, Options};
 use murmura_record::{Nowhere, Outcome};
 use murmura_run::config::Config;
 use murmura_run::config::source;
+use murmura_run::drive::Slowed;
 use murmura_run::plan::Plan;
 
 /// The four quadratics of the golden numbers: curvatures 1 to 4, optimum 1.05.
@@ -46,30 +45,30 @@ impl Arm {
         match self {
             Arm::Virtual => murmura_sim::simulate(setup, problem, &plan.cluster, &mut Nowhere)
                 .unwrap_or_else(|error| panic!("virtual: {error}")),
-            Arm::Threads => murmura_net::threads(setup, problem, &options(plan), &mut Nowhere)
-                .unwrap_or_else(|error| panic!("threads: {error}")),
+            Arm::Threads => {
+                let (problem, options) = (Slowed::of(plan), Options::default());
+                murmura_net::threads(setup, &problem, &options, &mut Nowhere)
+                    .unwrap_or_else(|error| panic!("threads: {error}"))
+            }
             Arm::Tcp => tcp(plan),
         }
     }
 }
 
-fn options(plan: &Plan) -> Options {
-    Options { slow: plan.cluster.slow.clone(), ..Options::default() }
-}
-
 /// Workers that join a coordinator, each on a thread of its own with its own sockets.
 fn tcp(plan: &Plan) -> Outcome {
-    let coordinator = Coordinator::bind("127.0.0.1:0", options(plan)).expect("loopback is there");
+    let coordinator =
+        Coordinator::bind("127.0.0.1:0", Options::default()).expect("loopback is there");
     let address = coordinator.address().to_string();
     std::thread::scope(|scope| {
         for rank in 0..plan.setup.workers() as u32 {
             let address = &address;
             scope.spawn(move || {
                 let mut build = |_: &[u8]| -> Result<_, String> {
-                    let problem: Box<dyn Problem> = Box::new(Shared(Arc::clone(&plan.problem)));
+                    let problem: Box<dyn Problem> = Box::new(Slowed::of(plan));
                     Ok((plan.setup.clone(), problem))
                 };
-                murmura_net::join(address, Some(rank), &options(plan), &mut build)
+                murmura_net::join(address, Some(rank), &Options::default(), &mut build)
                     .unwrap_or_else(|error| panic!("rank {rank}: {error}"));
             });
         }
@@ -78,27 +77,6 @@ fn tcp(plan: &Plan) -> Outcome {
             .run(Vec::new(), setup, problem, &Hosted::default(), &mut Nowhere)
             .unwrap_or_else(|error| panic!("coordinator: {error}"))
     })
-}
-
-/// One problem for several ranks of a test.
-struct Shared(Arc<dyn Problem>);
-
-impl Problem for Shared {
-    fn dimensions(&self) -> usize {
-        self.0.dimensions()
-    }
-
-    fn initial(&self) -> Vec<f32> {
-        self.0.initial()
-    }
-
-    fn source(&self, rank: usize) -> Box<dyn murmura_core::problems::GradientSource> {
-        self.0.source(rank)
-    }
-
-    fn evaluate(&self, params: &[f32]) -> murmura_core::problems::Evaluation {
-        self.0.evaluate(params)
-    }
 }
 
 /// The parameters of all ranks, as bits.

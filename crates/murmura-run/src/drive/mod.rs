@@ -20,7 +20,7 @@ use crate::plan::Plan;
 
 pub use launched::{Launched, launched};
 pub use processes::processes;
-use slowed::Slowed;
+pub use slowed::Slowed;
 
 /// What a run's times are measured by, and what the run came to.
 pub type Driven = Result<(Clock, Outcome), RunError>;
