@@ -1,11 +1,11 @@
-//! The bare ring all-reduce of 25 MiB over TCP, one process per rank, beside what one round
-//! would take at the speed of a bare socket.
+//! The bare ring all-reduce of 25 MiB over TCP, one process per rank, whole and cut into pieces.
 
 mod common;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use common::{ELEMENTS, Nothing, is_test, median, setup, wants_json};
@@ -20,11 +20,13 @@ use murmura_core::time::Time;
 use murmura_net::{Coordinator, Hosted, Options, join};
 use murmura_record::Nowhere;
 
-/// The vector is reduced in pieces of 1 MiB: each is added while it is still in the cache, and
-/// sent on while the next arrives.
-const PIECES: usize = 25;
+/// In how many pieces the vector is reduced: whole, and in pieces of 1 MiB.
+const CUTS: [usize; 2] = [1, 25];
 /// Rounds that only fill pools and caches.
 const WARM_UP: u64 = 3;
+
+/// The cut of the run that this process takes part in.
+static PIECES: AtomicUsize = AtomicUsize::new(1);
 
 static MEASURED: Mutex<Vec<f64>> = Mutex::new(Vec::new());
 
@@ -70,12 +72,12 @@ impl Algorithm for Rings {
         if cx.step <= WARM_UP {
             self.begun = cx.io.now;
         }
-        self.left = PIECES;
+        self.left = pieces();
         let step = cx.step;
-        for piece in 0..PIECES {
+        for piece in 0..pieces() {
             self.ring(step, piece).start(&mut cx.io, &cx.grad[range(piece)]);
         }
-        for piece in 0..PIECES {
+        for piece in 0..pieces() {
             self.finish_if_done(cx, piece);
         }
     }
@@ -97,8 +99,12 @@ impl Algorithm for Rings {
     fn state(&mut self, _visitor: &mut dyn Visitor) {}
 }
 
+fn pieces() -> usize {
+    PIECES.load(Ordering::Relaxed)
+}
+
 fn range(piece: usize) -> Range<usize> {
-    chunks(ELEMENTS, PIECES)[piece].clone()
+    chunks(ELEMENTS, pieces())[piece].clone()
 }
 
 fn rings(_: &Params) -> Box<dyn Algorithm> {
@@ -116,22 +122,24 @@ fn child(address: &str, rank: usize) -> Child {
 fn take_part(address: &str) {
     let rank = std::env::var("MURMURA_BENCH_RANK").ok().and_then(|rank| rank.parse().ok());
     join(address, rank, &Options::default(), &mut |job| {
-        let text = String::from_utf8_lossy(job);
-        let (workers, steps) = text.split_once(' ').ok_or("two numbers")?;
-        let number = |text: &str| text.parse::<u64>().map_err(|error| error.to_string());
-        let setup = setup(rings, number(workers)? as usize, number(steps)?);
+        let text = String::from_utf8_lossy(job).into_owned();
+        let numbers: Vec<u64> = text.split(' ').filter_map(|word| word.parse().ok()).collect();
+        let [workers, steps, pieces] = numbers[..] else { return Err("three numbers".into()) };
+        PIECES.store(pieces as usize, Ordering::Relaxed);
+        let setup = setup(rings, workers as usize, steps);
         Ok((setup, Box::new(Nothing) as Box<dyn Problem>))
     })
     .expect("it takes part");
 }
 
 /// Milliseconds per round, by the clock of rank 0 over all rounds after the warm-up.
-fn processes(workers: usize, rounds: u64) -> f64 {
+fn processes(workers: usize, pieces: usize, rounds: u64) -> f64 {
+    PIECES.store(pieces, Ordering::Relaxed);
     let steps = WARM_UP + rounds;
     let coordinator = Coordinator::bind("127.0.0.1:0", Options::default()).expect("a free port");
     let address = coordinator.address().to_string();
     let children: Vec<Child> = (1..workers).map(|rank| child(&address, rank)).collect();
-    let job = format!("{workers} {steps}").into_bytes();
+    let job = format!("{workers} {steps} {pieces}").into_bytes();
     let hosted = Hosted { workers: vec![0] };
     MEASURED.lock().expect("no panic").clear();
     coordinator
@@ -150,18 +158,31 @@ fn main() {
     }
     let (runs, rounds) = if is_test() { (1, 1) } else { (9, 10) };
     for workers in [2, 4] {
-        let mut each: Vec<f64> = (0..runs).map(|_| processes(workers, rounds)).collect();
-        let least = each.iter().copied().fold(f64::INFINITY, f64::min);
-        let ms = median(&mut each);
-        if wants_json() {
-            println!(
-                "{{\"bench\":\"ring\",\"processes\":{workers},\"ms\":{ms:.2},\"least_ms\":{least:.2}}}"
-            );
-        } else {
-            println!(
-                "ring all-reduce of 25 MiB, {workers} processes over TCP: {ms:.1} ms \
-                 (median of {runs} × {rounds} rounds; least {least:.1})"
-            );
+        let mut each: [Vec<f64>; CUTS.len()] = Default::default();
+        for run in 0..runs {
+            for turn in 0..CUTS.len() {
+                let cut = (run + turn) % CUTS.len();
+                each[cut].push(processes(workers, CUTS[cut], rounds));
+            }
         }
+        for (pieces, times) in CUTS.iter().zip(&mut each) {
+            report(workers, *pieces, times);
+        }
+    }
+}
+
+fn report(workers: usize, pieces: usize, times: &mut [f64]) {
+    let (runs, ms) = (times.len(), median(times));
+    let (least, most) = (times[0], times[runs - 1]);
+    if wants_json() {
+        println!(
+            "{{\"bench\":\"ring\",\"processes\":{workers},\"pieces\":{pieces},\"ms\":{ms:.2},\
+             \"least_ms\":{least:.2},\"most_ms\":{most:.2}}}"
+        );
+    } else {
+        println!(
+            "ring all-reduce of 25 MiB over TCP, {workers} processes, {pieces:2} pieces: \
+             {ms:5.1} ms (median of {runs} runs in turns; {least:.1} to {most:.1})"
+        );
     }
 }
