@@ -18,6 +18,8 @@ pub(crate) struct Member {
     /// Until when its processor is taken by arithmetic, hand-offs or a pause. Messages are read,
     /// sends go out, and gradients start only then.
     pub(crate) free: Time,
+    /// Until when it stands still.
+    paused_until: Time,
     /// Delivered messages that wait for the processor, in order of arrival.
     pub(crate) inbox: VecDeque<Arrived>,
     /// Sends that wait for the processor or for room in a link, in order.
@@ -90,6 +92,7 @@ impl Member {
             report,
             lost: None,
             free: Time::ZERO,
+            paused_until: Time::ZERO,
             inbox: VecDeque::new(),
             outbox: VecDeque::new(),
             wake: None,
@@ -118,10 +121,13 @@ impl Member {
 
     /// Stands still until `until`.
     pub(crate) fn pause(&mut self, now: Time, until: Time) {
+        // Where pauses overlap, the time counts once.
+        let longer = until.since(now.max(self.paused_until));
+        self.paused_until = self.paused_until.max(until);
         self.free = self.free.max(until);
         if let Some(running) = &mut self.running {
-            running.behind = running.behind + until.since(now);
-            running.waiting = running.waiting + until.since(now);
+            running.behind = running.behind + longer;
+            running.waiting = running.waiting + longer;
         }
     }
 

@@ -80,6 +80,9 @@ impl Driver<'_> {
     /// The next bucket of a gradient is ready, unless the pass was held up.
     pub(crate) fn bucket_ready(&mut self, rank: usize) {
         let member = &mut self.members[rank];
+        if !member.is_alive() {
+            return;
+        }
         let Some(running) = &mut member.running else { return };
         let behind = std::mem::take(&mut running.behind);
         if behind > Time::ZERO {

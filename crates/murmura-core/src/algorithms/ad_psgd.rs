@@ -97,7 +97,9 @@ impl AdPsgd {
         let place = members.binary_search(&cx.io.rank).expect("a member of the topology");
         let pairs = schedule.pairs();
         let partners = pairs.partners[place].iter().filter(|_| pairs.active[place]);
-        self.partners = partners.map(|j| members[*j]).collect();
+        let partners = partners.map(|j| members[*j]);
+        // A topology that cannot be rebuilt without the lost still lists them.
+        self.partners = partners.filter(|partner| cx.io.view.is_alive(*partner)).collect();
     }
 
     fn ask(&mut self, cx: &mut Cx<'_>) {
@@ -181,6 +183,7 @@ impl Algorithm for AdPsgd {
         if self.open.as_ref().is_some_and(|exchange| !cx.io.view.is_alive(exchange.peer)) {
             self.open = None;
             cx.io.measure(Fact::HalfExchange);
+            self.allowed += 1;
             self.ask(cx);
         }
     }

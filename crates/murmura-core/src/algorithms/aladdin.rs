@@ -84,7 +84,7 @@ pub const ENTRY: Entry = Entry {
             budget: if barrier { Budget::Rounds } else { Budget::TotalGradients },
             topology: Need::Nothing,
             optimizer: Place::Workers,
-            clips_itself: false,
+            clips_itself: params.text("payload") == "gradient",
             keeps_mean: false,
             waits_for_peers: barrier,
         }
@@ -173,6 +173,22 @@ impl Worker {
         }
     }
 
+    fn step(&mut self, cx: &mut Cx<'_>, b: usize) {
+        if self.gradients {
+            self.fold_bucket(cx, b);
+        }
+        cx.optimize(b, Mode::Displace);
+    }
+
+    /// Folds what `cx.grad` holds for bucket `b`: a gradient, or the displacement made of it.
+    fn fold_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+        let grad = std::mem::take(&mut cx.grad);
+        for piece in &cx.pieces[b] {
+            self.fold(cx, piece, &grad[piece.range.clone()], 1);
+        }
+        cx.grad = grad;
+    }
+
     /// Adds `values` of one gradient to what goes with the next push.
     fn fold(&mut self, cx: &mut Cx<'_>, piece: &Piece, values: &[f32], gradients: u32) {
         let rate = if self.gradients { cx.learning_rate } else { 1.0 };
@@ -217,7 +233,7 @@ impl Worker {
         lane.seq += 1;
         lane.unacknowledged = true;
         message.seq = lane.seq;
-        if piece.index == 0 {
+        if piece.index == 0 && message.count > 0 {
             cx.io.measure(Fact::Folded(message.count));
         }
         cx.io.send(piece.server, message);
@@ -253,32 +269,26 @@ impl Worker {
 
 impl Algorithm for Worker {
     fn on_start(&mut self, cx: &mut Cx<'_>) {
-        let pieces = cx.pieces.iter().flatten();
-        self.lanes = pieces.map(|p| Lane { server: p.server, ..Lane::default() }).collect();
+        self.lanes.resize_with(cx.pieces.iter().map(Vec::len).sum(), Lane::default);
+        for piece in cx.pieces.iter().flatten() {
+            self.lanes[piece.index].server = piece.server;
+        }
     }
 
     fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
         if b == 0 {
             self.left = cx.layout.buckets.len();
         }
-        if self.gradients {
-            for piece in &cx.pieces[b] {
-                let gradient = cx.io.pool.copy(&cx.grad[piece.range.clone()]);
-                self.fold(cx, piece, &gradient, 1);
-            }
+        if cx.clip.is_none() {
+            self.step(cx, b);
         }
-        cx.optimize(b, Mode::Displace);
     }
 
     fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
         let range = cx.range(b);
         vector::axpy(-1.0, &cx.grad[range.clone()], &mut cx.params[range]);
         if !self.gradients {
-            for piece in &cx.pieces[b] {
-                let displacement = std::mem::take(&mut cx.grad);
-                self.fold(cx, piece, &displacement[piece.range.clone()], 1);
-                cx.grad = displacement;
-            }
+            self.fold_bucket(cx, b);
         }
         self.exchange(cx, b);
     }
@@ -314,6 +324,11 @@ impl Algorithm for Worker {
     }
 
     fn on_gradient(&mut self, cx: &mut Cx<'_>) {
+        // What is sent as it is has to be clipped before it is sent.
+        if let Some(limit) = cx.clip {
+            vector::clip(f64::from(limit), cx.grad);
+            (0..cx.layout.buckets.len()).for_each(|b| self.step(cx, b));
+        }
         if self.lanes.iter().any(|lane| lane.anchor) {
             self.flush(cx);
         }
@@ -344,6 +359,9 @@ impl Algorithm for Worker {
     }
 
     fn state(&mut self, visitor: &mut dyn Visitor) {
+        let mut lanes = self.lanes.len() as u64;
+        visitor.number("lanes", &mut lanes);
+        self.lanes.resize_with(lanes as usize, Lane::default);
         for (index, lane) in self.lanes.iter_mut().enumerate() {
             visitor.number(&format!("lane.{index}.seq"), &mut lane.seq);
             visitor.number(&format!("lane.{index}.used"), &mut lane.used);

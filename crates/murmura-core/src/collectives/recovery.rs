@@ -28,6 +28,8 @@ pub struct Recovery {
     running: bool,
     /// The steps of the others, as far as they are known.
     steps: BTreeMap<Rank, u64>,
+    /// The peer ahead of me whose state I wait for.
+    sponsor: Option<Rank>,
     /// Ranks that I owe my state, as soon as no gradient is being computed with it.
     owed: Vec<Rank>,
     /// The state that a peer sends me, part by part.
@@ -86,6 +88,9 @@ impl Recovery {
 
     /// Whom it is waiting for.
     pub fn awaiting(&self, others: &[Rank], out: &mut Vec<Awaited>) {
+        if let (true, Some(from)) = (self.running, self.sponsor) {
+            return out.push(Awaited { from, what: "its state after a loss" });
+        }
         let missing = others.iter().filter(|rank| self.running && !self.steps.contains_key(rank));
         out.extend(missing.map(|from| Awaited { from: *from, what: "its step after a loss" }));
     }
@@ -96,6 +101,8 @@ impl Recovery {
         }
         let most = self.steps.values().copied().max().unwrap_or(cx.step).max(cx.step);
         if cx.step < most {
+            self.sponsor =
+                self.steps.iter().find(|(_, step)| **step == most).map(|(rank, _)| *rank);
             return None;
         }
         let me = cx.io.rank;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{ACKNOWLEDGE, ANCHOR, MODEL};
 use crate::algorithms::fold::Fold;
 use crate::algorithms::sync_ps::local;
-use crate::contract::{Algorithm, Cx};
+use crate::contract::{Algorithm, Awaited, Cx};
 use crate::message::{Message, Rank};
 use crate::params::Params;
 use crate::state::Visitor;
@@ -21,6 +21,8 @@ pub(super) struct Server {
     drop_trigger: bool,
     /// Workers that count: n.
     workers: usize,
+    /// Who they are.
+    living: Vec<Rank>,
     /// Per piece, the sum D of displacements that x̃ has not taken yet, over the whole shard.
     pending: Vec<f32>,
     pieces: Vec<State>,
@@ -67,20 +69,26 @@ impl Server {
             barrier: params.flag("barrier"),
             drop_trigger: params.flag("drop_trigger"),
             workers: 0,
+            living: Vec::new(),
             pending: Vec::new(),
             pieces: Vec::new(),
         }
     }
 
-    /// `x̃ ← x̃ − D/N`; `D ← 0`.
-    fn update(&mut self, cx: &mut Cx<'_>, b: usize) {
-        let piece = &mut self.pieces[b];
-        let pending = &mut self.pending[piece.range.clone()];
-        let divisor = match self.normaliser {
+    /// N.
+    fn divisor(&self, piece: &State) -> f32 {
+        match self.normaliser {
             Normaliser::Workers => self.workers as f32,
             Normaliser::Count => piece.count.max(1) as f32,
             Normaliser::None => 1.0,
-        };
+        }
+    }
+
+    /// `x̃ ← x̃ − D/N`; `D ← 0`.
+    fn update(&mut self, cx: &mut Cx<'_>, b: usize) {
+        let divisor = self.divisor(&self.pieces[b]);
+        let piece = &mut self.pieces[b];
+        let pending = &mut self.pending[piece.range.clone()];
         vector::axpy(-1.0 / divisor, pending, &mut cx.params[piece.range.clone()]);
         cx.io.work(pending.len() * 4);
         pending.fill(0.0);
@@ -123,7 +131,10 @@ impl Server {
         // What a worker pushed before its anchor is contained in the anchor.
         let anchored = piece.anchoring.as_ref().is_none_or(|(missing, _)| !missing.contains(&from));
         if message.kind == ANCHOR {
-            self.on_anchor(cx, b, from, &message.into_values());
+            // One of an older view is followed by one of this view, which contains it.
+            if message.view == cx.io.view.number {
+                self.on_anchor(cx, b, from, &message.into_values());
+            }
         } else if anchored && !(triggers && self.drop_trigger) {
             let rate = message.scalar as f32;
             let range = piece.range.clone();
@@ -167,7 +178,9 @@ impl Server {
             let (sum, count) = piece.rounds.remove(&piece.round).expect("just seen").into_sum();
             piece.round += 1;
             piece.count += u64::from(count);
-            vector::add(&sum, &mut self.pending[piece.range.clone()]);
+            // A round that a lost worker still took part in was a round of that many.
+            let share = self.workers as f32 / count as f32;
+            vector::axpy(share, &sum, &mut self.pending[piece.range.clone()]);
             if piece.round.is_multiple_of(self.period) {
                 self.update(cx, b);
                 self.send_model(cx, b, &cx.io.view.workers);
@@ -178,12 +191,13 @@ impl Server {
 
 impl Algorithm for Server {
     fn on_start(&mut self, cx: &mut Cx<'_>) {
-        self.workers = cx.io.view.workers.len();
-        self.pending = vec![0.0; cx.params.len()];
-        let buckets = cx.layout.buckets.iter();
-        self.pieces = buckets
-            .map(|bucket| State { range: bucket.range.clone(), ..State::default() })
-            .collect();
+        self.living.clone_from(&cx.io.view.workers);
+        self.workers = self.living.len();
+        self.pending.resize(cx.params.len(), 0.0);
+        self.pieces.resize_with(cx.layout.buckets.len(), State::default);
+        for (piece, bucket) in self.pieces.iter_mut().zip(&cx.layout.buckets) {
+            piece.range = bucket.range.clone();
+        }
     }
 
     fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
@@ -206,7 +220,8 @@ impl Algorithm for Server {
                 self.update(cx, b);
             }
         }
-        self.workers = cx.io.view.workers.len();
+        self.living.clone_from(&cx.io.view.workers);
+        self.workers = self.living.len();
         for b in 0..self.pieces.len() {
             let piece = &mut self.pieces[b];
             for lost in old.workers.iter().filter(|rank| !cx.io.view.is_alive(**rank)) {
@@ -226,29 +241,41 @@ impl Algorithm for Server {
         false
     }
 
+    fn awaiting(&self, out: &mut Vec<Awaited>) {
+        for piece in &self.pieces {
+            let missing = piece.rounds.get(&piece.round).map(|fold| fold.missing(&self.living));
+            let missing = missing.unwrap_or_default().into_iter();
+            out.extend(missing.map(|from| Awaited { from, what: "its displacement" }));
+            let anchors = piece.anchoring.iter().flat_map(|(missing, _)| missing);
+            out.extend(anchors.map(|from| Awaited { from: *from, what: "its model after a loss" }));
+        }
+    }
+
     fn is_drained(&self) -> bool {
         self.pieces.iter().all(|piece| piece.rounds.is_empty() && piece.anchoring.is_none())
     }
 
-    /// `x̃ − D/n`: nothing that was received is left out.
+    /// `x̃ − D/N`: nothing that was received is left out.
     fn model(&self, params: &[f32], out: &mut [f32]) {
         out.copy_from_slice(params);
-        if !self.pending.is_empty() {
-            vector::axpy(-1.0 / self.workers as f32, &self.pending, out);
+        for piece in &self.pieces {
+            let range = piece.range.clone();
+            let pending = &self.pending[range.clone()];
+            vector::axpy(-1.0 / self.divisor(piece), pending, &mut out[range]);
         }
     }
 
     fn state(&mut self, visitor: &mut dyn Visitor) {
         visitor.vector("pending", &mut self.pending);
+        let mut pieces = self.pieces.len() as u64;
+        visitor.number("pieces", &mut pieces);
+        self.pieces.resize_with(pieces as usize, State::default);
         for (index, piece) in self.pieces.iter_mut().enumerate() {
             visitor.number(&format!("piece.{index}.count"), &mut piece.count);
             visitor.number(&format!("piece.{index}.version"), &mut piece.version);
-            for (rank, count) in &mut piece.counts {
-                visitor.number(&format!("piece.{index}.count.{}", rank.0), count);
-            }
-            for (rank, seq) in &mut piece.seqs {
-                visitor.number(&format!("piece.{index}.seq.{}", rank.0), seq);
-            }
+            visitor.number(&format!("piece.{index}.round"), &mut piece.round);
+            visitor.by_rank(&format!("piece.{index}.counts"), &mut piece.counts);
+            visitor.by_rank(&format!("piece.{index}.seqs"), &mut piece.seqs);
         }
     }
 
