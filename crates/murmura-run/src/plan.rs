@@ -44,6 +44,7 @@ impl Plan {
         let make = make_topology(&config, &facts)?;
         let schedule =
             make.as_ref().map(|make| make.build(&hosts[..config.workers])).transpose()?;
+        check_topology(&config, &facts, schedule.as_deref())?;
         let request = tasks::Request {
             values: &config.task.values,
             workers: config.workers,
@@ -137,6 +138,20 @@ fn check_clipping(config: &Config, facts: &Facts, servers: usize) -> Result<(), 
         return Err(RequestError::field("optimizer.clip_norm", clip, problem));
     }
     Ok(())
+}
+
+/// Some methods take only some topologies.
+fn check_topology(
+    config: &Config,
+    facts: &Facts,
+    schedule: Option<&Schedule>,
+) -> Result<(), RequestError> {
+    let Some(reason) = schedule.and_then(|schedule| facts.topology.refusal(schedule)) else {
+        return Ok(());
+    };
+    let given = toml::Value::from(config.topology.entry.name);
+    let problem = format!("`{}` {reason}", config.algorithm.entry.name);
+    Err(RequestError::field("topology.name", given, problem))
 }
 
 /// What makes the topology, for algorithms that ask for one.
