@@ -5,6 +5,7 @@ mod aladdin;
 mod allreduce;
 mod asp;
 mod d_psgd;
+mod exchange;
 mod fold;
 mod sync_ps;
 
