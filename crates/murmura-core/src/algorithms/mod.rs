@@ -5,6 +5,7 @@ mod aladdin;
 mod allreduce;
 mod asp;
 mod d_psgd;
+mod exact_diffusion;
 mod exchange;
 mod fold;
 mod sync_ps;
@@ -47,8 +48,16 @@ impl std::fmt::Debug for Entry {
 }
 
 /// All algorithms, by name.
-pub const ALGORITHMS: &[Entry] =
-    &[ad_psgd::ENTRY, aladdin::ENTRY, allreduce::ENTRY, asp::ENTRY, d_psgd::ENTRY, sync_ps::ENTRY];
+pub const ALGORITHMS: &[Entry] = &[
+    ad_psgd::ENTRY,
+    aladdin::ENTRY,
+    allreduce::ENTRY,
+    asp::ENTRY,
+    d_psgd::ENTRY,
+    exact_diffusion::D2,
+    exact_diffusion::ENTRY,
+    sync_ps::ENTRY,
+];
 
 /// The row of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {
