@@ -7,6 +7,7 @@ mod asp;
 mod d_psgd;
 mod exact_diffusion;
 mod exchange;
+mod extra;
 mod fold;
 mod sync_ps;
 
@@ -56,6 +57,7 @@ pub const ALGORITHMS: &[Entry] = &[
     d_psgd::ENTRY,
     exact_diffusion::D2,
     exact_diffusion::ENTRY,
+    extra::ENTRY,
     sync_ps::ENTRY,
 ];
 
