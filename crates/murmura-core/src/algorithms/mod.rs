@@ -9,6 +9,8 @@ mod exact_diffusion;
 mod exchange;
 mod extra;
 mod fold;
+mod gradient_tracking;
+mod push_sum;
 mod sync_ps;
 
 use crate::contract::{Algorithm, Facts};
@@ -58,6 +60,7 @@ pub const ALGORITHMS: &[Entry] = &[
     exact_diffusion::D2,
     exact_diffusion::ENTRY,
     extra::ENTRY,
+    gradient_tracking::ENTRY,
     sync_ps::ENTRY,
 ];
 
