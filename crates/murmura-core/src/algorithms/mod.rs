@@ -4,6 +4,7 @@ mod ad_psgd;
 mod aladdin;
 mod allreduce;
 mod asp;
+mod d_amsgrad;
 mod d_psgd;
 mod exact_diffusion;
 mod exchange;
@@ -56,6 +57,7 @@ pub const ALGORITHMS: &[Entry] = &[
     aladdin::ENTRY,
     allreduce::ENTRY,
     asp::ENTRY,
+    d_amsgrad::ENTRY,
     d_psgd::ENTRY,
     exact_diffusion::D2,
     exact_diffusion::ENTRY,
