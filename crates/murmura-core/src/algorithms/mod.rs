@@ -6,6 +6,7 @@ mod allreduce;
 mod asp;
 mod d_amsgrad;
 mod d_psgd;
+mod decentlam;
 mod exact_diffusion;
 mod exchange;
 mod extra;
@@ -60,6 +61,7 @@ pub const ALGORITHMS: &[Entry] = &[
     d_amsgrad::ENTRY,
     d_psgd::ENTRY,
     exact_diffusion::D2,
+    decentlam::ENTRY,
     exact_diffusion::ENTRY,
     extra::ENTRY,
     gradient_tracking::ENTRY,
