@@ -13,6 +13,7 @@ mod extra;
 mod fold;
 mod gradient_tracking;
 mod push_sum;
+mod qg_dmsgd;
 mod sync_ps;
 
 use crate::contract::{Algorithm, Facts};
@@ -65,6 +66,7 @@ pub const ALGORITHMS: &[Entry] = &[
     exact_diffusion::ENTRY,
     extra::ENTRY,
     gradient_tracking::ENTRY,
+    qg_dmsgd::ENTRY,
     sync_ps::ENTRY,
 ];
 
