@@ -14,6 +14,7 @@ mod fold;
 mod gradient_tracking;
 mod push_sum;
 mod qg_dmsgd;
+mod sgp;
 mod sync_ps;
 
 use crate::contract::{Algorithm, Facts};
@@ -67,6 +68,7 @@ pub const ALGORITHMS: &[Entry] = &[
     extra::ENTRY,
     gradient_tracking::ENTRY,
     qg_dmsgd::ENTRY,
+    sgp::ENTRY,
     sync_ps::ENTRY,
 ];
 
