@@ -8,7 +8,7 @@ mod support;
 
 use std::sync::Arc;
 
-use murmura_core::params::Value;
+use murmura_core::params::{Params, Value};
 use murmura_core::random::Rng;
 use murmura_core::topology::{Round, Schedule};
 use murmura_core::view::View;
@@ -321,6 +321,38 @@ fn a_resumed_run_ends_with_the_same_bits() {
             let resumed = Lab::resumed(&until(10), &first.saved());
             assert_eq!(end(resumed), end(Lab::new(&until(10))), "{} at {cut}", case_name(&case));
         }
+    }
+}
+
+#[test]
+fn free_running_sgp_reaches_a_common_optimum_in_any_order() {
+    for seed in 0..10 {
+        let case = Case { steps: 600, target: vec![vec![3.0]; 4], ..Case::reference("sgp") };
+        let mut lab = Lab::new(&case.with("free_running", true));
+        lab.run_to_end(&mut Rng::new(seed, "order", 0));
+        lab.nodes.iter().for_each(|node| near(f64::from(node.params()[0]), 3.0, "free sgp"));
+    }
+}
+
+#[test]
+fn a_free_running_run_can_be_resumed_with_everything_on_its_way_lost() {
+    let until = |steps| Case { steps, ..Case::wide("sgp", 5, 7) }.with("free_running", true);
+    let mut first = Lab::new(&until(6));
+    let mut rng = Rng::new(1, "order", 0);
+    first.run_while(&mut rng, |lab| lab.gradients.iter().sum::<u64>() < 30);
+    let mut resumed = Lab::resumed(&until(6), &first.saved());
+    resumed.run_to_end(&mut rng);
+    let total: f64 = (0..5).map(|rank| resumed.real(rank, "weight.0")).sum();
+    assert!((total - 5.0).abs() < 1e-12, "{total}");
+}
+
+#[test]
+fn parameters_that_contradict_each_other_are_refused() {
+    let entry = murmura_core::algorithms::find("sgp").expect("in the table");
+    for other in [("overlap", Value::Number(1.0)), ("biased", Value::Flag(true))] {
+        let given = [("free_running".to_string(), Value::Flag(true)), (other.0.into(), other.1)];
+        let params = Params::check(entry.keys, given).expect("good one by one");
+        assert!((entry.check)(&params).expect_err("refused").contains(other.0));
     }
 }
 

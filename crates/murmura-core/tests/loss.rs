@@ -126,10 +126,10 @@ fn tracking_and_momentum_gossip_survivors_finish_on_any_topology() {
 }
 
 #[test]
-fn asynchronous_servers_go_on_without_the_lost() {
-    for algorithm in ["asp", "aladdin"] {
+fn asynchronous_methods_go_on_without_the_lost() {
+    for case in [case("asp"), case("aladdin"), case("sgp").with("free_running", true)] {
         for seed in 0..100 {
-            let lab = lose_two(&case(algorithm), seed);
+            let lab = lose_two(&case, seed);
             assert_eq!(lab.living_workers().len(), 3);
         }
     }

@@ -6,7 +6,7 @@ mod support;
 use std::sync::Arc;
 
 use murmura_core::random::Rng;
-use support::{Case, Lab};
+use support::{Case, Choice, Flight, Lab};
 
 const FORMS: [&str; 4] = ["diging", "semi-atc", "atc", "push"];
 
@@ -182,9 +182,8 @@ fn a_second_copy_of_a_message_changes_nothing() {
         while !lab.choices().is_empty() {
             let choices = lab.choices();
             let choice = choices[rng.below(choices.len() as u64) as usize];
-            if let (support::Choice::Deliver(place), true) = (choice, rng.below(4) == 0) {
-                let support::Flight { from, to, message } = &lab.flying[place];
-                let copy = support::Flight { from: *from, to: *to, message: message.clone() };
+            if let (Choice::Deliver(place), true) = (choice, rng.below(4) == 0) {
+                let copy = copy(&lab.flying[place]);
                 lab.flying.push(copy);
             }
             lab.take(choice);
@@ -192,4 +191,74 @@ fn a_second_copy_of_a_message_changes_nothing() {
         lab.run_to_end(&mut rng);
         assert_eq!(params(&lab), plain, "{}", case.algorithm);
     }
+}
+
+#[test]
+fn free_running_push_sum_loses_no_mass_when_messages_are_lost_doubled_and_reordered() {
+    for seed in 0..60 {
+        let topology = ["ring", "star", "one-peer-exponential"][seed as usize % 3];
+        let case = Case { steps: 40, topology, seed, ..slope(5) }.with("free_running", true);
+        let mut lab = Lab::new(&case);
+        let mut rng = Rng::new(seed, "faults", 0);
+        while !lab.choices().is_empty() {
+            let choices = lab.choices();
+            let choice = choices[rng.below(choices.len() as u64) as usize];
+            match (choice, rng.below(5)) {
+                (Choice::Deliver(place), 0) => drop(lab.flying.remove(place)),
+                (Choice::Deliver(place), 1) => {
+                    let copy = copy(&lab.flying[place]);
+                    lab.flying.push(copy);
+                    lab.take(choice);
+                }
+                _ => lab.take(choice),
+            }
+        }
+        lab.run_to_end(&mut rng);
+        let total: f64 = weights(&mut lab).iter().map(|of| of[0]).sum();
+        assert!((total - 5.0).abs() < 1e-12, "{topology}, seed {seed}: {total}");
+        let moved: f64 = (0..5).map(|i| lab.gradients[i] as f64 * (i + 1) as f64 / 64.0).sum();
+        let mass = lab.total("numerator")[0];
+        assert!((mass - moved).abs() < 2e-5, "{topology}, seed {seed}: {mass} not {moved}");
+    }
+}
+
+#[test]
+fn free_running_workers_take_back_what_a_lost_one_has_not_acknowledged() {
+    for seed in 0..60 {
+        let case = Case { steps: 20, ..case("sgp") }.with("free_running", true);
+        let mut lab = Lab::new(&case);
+        let mut rng = Rng::new(seed, "loss", 0);
+        // Messages from and to worker 2 never arrive, so all that it has is its own.
+        while lab.gradients.iter().sum::<u64>() < 30 {
+            lab.flying.retain(|flight| flight.from.0 != 2 && flight.to.0 != 2);
+            let choices = lab.choices();
+            lab.take(choices[rng.below(choices.len() as u64) as usize]);
+        }
+        lab.crash(2);
+        (0..5).for_each(|rank| lab.tell_view(rank));
+        lab.run_to_end(&mut rng);
+        let weights = weights(&mut lab);
+        for b in 0..weights[0].len() {
+            let total: f64 = weights.iter().map(|of| of[b]).sum();
+            assert!((total - 4.0).abs() < 1e-12, "seed {seed}: {total}");
+        }
+    }
+}
+
+#[test]
+fn a_free_running_worker_goes_on_though_nobody_answers() {
+    let case = Case { steps: 40, ..case("sgp") }.with("free_running", true);
+    let mut lab = Lab::new(&case);
+    while lab.gradients[0] < 40 {
+        lab.flying.clear();
+        let own = |choice: &Choice| matches!(choice, Choice::Start(0) | Choice::Finish(0));
+        let choice = lab.choices().into_iter().find(own);
+        lab.take(choice.expect("it never waits"));
+    }
+    // It has given away what it could spare, and steps on with the rest: no further than six times.
+    assert!(weights(&mut lab)[0].iter().all(|weight| *weight > 1.0 / 6.0));
+}
+
+fn copy(flight: &Flight) -> Flight {
+    Flight { from: flight.from, to: flight.to, message: flight.message.clone() }
 }

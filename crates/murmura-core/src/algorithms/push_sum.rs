@@ -52,6 +52,11 @@ impl PushSum {
         vector::axpy(-1.0, &cx.grad[range.clone()], &mut self.numerator[range]);
     }
 
+    /// The weight of bucket `b`.
+    pub fn weight(&self, b: usize) -> f64 {
+        self.weights[b]
+    }
+
     /// Divides the mass of bucket `b`; returns the share that each of `receivers` gets.
     pub fn divide(&mut self, cx: &Cx<'_>, b: usize, receivers: usize) -> (Payload, f64) {
         let (kept, each) = division(receivers);
@@ -65,6 +70,12 @@ impl PushSum {
     pub fn absorb(&mut self, cx: &Cx<'_>, b: usize, gathered: &Gathered) {
         gathered.add(0, &mut self.numerator[cx.range(b)]);
         self.weights[b] += gathered.scalars();
+    }
+
+    /// Adds mass that somebody gave, or gives back.
+    pub fn add(&mut self, cx: &Cx<'_>, b: usize, values: &[f32], weight: f64) {
+        vector::add(values, &mut self.numerator[cx.range(b)]);
+        self.weights[b] += weight;
     }
 
     /// Shows z = x/w in the parameters.

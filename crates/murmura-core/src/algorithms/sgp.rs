@@ -15,13 +15,18 @@
 //! per (round, bucket, sender), so that a second copy changes nothing; those of the last τ rounds
 //! are kept and sent again after a resume, so that what a broken connection lost is only late.
 //! Numerator and weight travel in one message: whatever is lost, z stays a weighted average.
+//! With `free_running` nobody waits for anybody: see [`free`].
+
+mod free;
 
 use std::ops::Range;
+
+use free::Free;
 
 use super::Entry;
 use super::exchange::{self, Exchange};
 use super::push_sum::PushSum;
-use crate::contract::{Algorithm, Awaited, Cx, Facts, Mode, Need};
+use crate::contract::{Algorithm, Awaited, Budget, Cx, Facts, Mode, Need};
 use crate::message::{Message, Rank};
 use crate::params::{Key, Kind, Params};
 use crate::payload::Payload;
@@ -44,17 +49,42 @@ pub const ENTRY: Entry = Entry {
                    next gradient",
         },
         Key {
+            name: "free_running",
+            kind: Kind::Flag(false),
+            help: "take in what has arrived and never wait; a lost message is then only late, \
+                   and a run depends on timing",
+        },
+        Key {
             name: "biased",
             kind: Kind::Flag(false),
             help: "ignore the push-sum weights; only to show what they are for",
         },
     ],
-    check: |_| Ok(()),
-    // Push-sum keeps the mass; the mean only where degrees are equal and nothing is on its way.
-    facts: |_| Facts { topology: Need::Edges, keeps_mean: false, ..exchange::FACTS },
-    worker: |params| Box::new(Sgp::new(params)),
+    check: |params| match (params.flag("free_running"), params.whole("overlap")) {
+        (true, 1..) => Err("`overlap` counts rounds to wait for, and `free_running` never waits"),
+        (true, _) if params.flag("biased") => Err("`biased` shows what weights are for, in rounds"),
+        _ => Ok(()),
+    },
+    facts,
+    worker: |params| match params.flag("free_running") {
+        true => Box::<Free>::default(),
+        false => Box::new(Sgp::new(params)),
+    },
     server: None,
 };
+
+fn facts(params: &Params) -> Facts {
+    let waits = !params.flag("free_running");
+    Facts {
+        synchronous: waits,
+        waits_for_peers: waits,
+        budget: if waits { Budget::Rounds } else { Budget::TotalGradients },
+        topology: Need::Edges,
+        // Push-sum keeps the mass; the mean only if degrees are equal and nothing is on its way.
+        keeps_mean: false,
+        ..exchange::FACTS
+    }
+}
 
 const SHARE: u8 = 1;
 
