@@ -84,6 +84,26 @@ fn push_forms_take_irregular_degrees() {
     }
 }
 
+/// Worker 0 sends to everyone, the others only to the next: no two workers are alike, and no
+/// weights on these edges would be doubly stochastic.
+fn one_way() -> Arc<View> {
+    let senders: [&[usize]; 4] = [&[0, 3], &[0, 1], &[0, 1, 2], &[0, 2, 3]];
+    let row = |from: &&[usize]| from.iter().map(|j| (*j, 1.0 / from.len() as f64)).collect();
+    let schedule = Schedule::periodic(vec![Round::new(senders.iter().map(row).collect())]);
+    Arc::new(View::first(4, 0, (0..4).collect(), Some(Arc::new(schedule))))
+}
+
+#[test]
+fn push_tracking_finds_the_optimum_on_a_one_way_graph_and_plain_tracking_does_not() {
+    let run = |form| {
+        let case =
+            Case { steps: 12000, learning_rate: 0.02, ..Case::reference("gradient-tracking") };
+        end(&mut Lab::with(&case.with("form", form), |setup| setup.view = one_way()))
+    };
+    run("push").iter().for_each(|x| near(*x, 1.05, "push"));
+    assert!(run("diging").iter().any(|x| (x - 1.05).abs() > 0.01));
+}
+
 #[test]
 fn momentum_inside_the_recursion_does_not_amplify_the_bias() {
     let run = |algorithm, beta| {
