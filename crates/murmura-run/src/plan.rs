@@ -159,7 +159,8 @@ fn make_topology(config: &Config, facts: &Facts) -> Result<Option<Maker>, Reques
     if facts.topology == Need::Nothing {
         return Ok(None);
     }
-    Maker::new(config.topology.clone(), config.seed).map(Some)
+    let make = Maker::new(config.topology.clone(), config.seed)?;
+    Ok(Some(Maker { need: facts.topology, ..make }))
 }
 
 /// Makes the topology of a run, now and after a change of membership.
@@ -168,6 +169,8 @@ pub struct Maker {
     seed: u64,
     /// The file of a custom topology.
     text: Option<String>,
+    /// What the method asks of it.
+    need: Need,
 }
 
 impl Maker {
@@ -184,7 +187,7 @@ impl Maker {
             }
             _ => None,
         };
-        Ok(Maker { row, seed, text })
+        Ok(Maker { row, seed, text, need: Need::Mixing })
     }
 
     /// The topology over workers on these hosts.
@@ -203,12 +206,16 @@ impl Maker {
     }
 
     fn request(&self, hosts: &[u32]) -> Result<Schedule, TopologyError> {
-        self.row.entry.build(&topology::Request {
+        let request = topology::Request {
             hosts,
             seed: self.seed,
             params: self.row.params(),
             text: self.text.as_deref(),
-        })
+        };
+        match self.need {
+            Need::Edges => self.row.entry.build_edges(&request),
+            _ => self.row.entry.build(&request),
+        }
     }
 
     fn into_function(self) -> MakeTopology {
