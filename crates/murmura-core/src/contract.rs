@@ -14,6 +14,7 @@ use crate::payload::{Payload, Pool};
 use crate::random::Rng;
 use crate::state::Visitor;
 use crate::time::Time;
+use crate::topology::Schedule;
 use crate::view::View;
 
 /// One distributed training algorithm, as one worker or one server runs it.
@@ -292,8 +293,33 @@ pub enum Need {
     Nothing,
     /// Mixing weights, doubly stochastic.
     Mixing,
+    /// Mixing weights that are the same at every step, and the same in both directions.
+    StaticSymmetric,
+    /// Only who sends to whom: senders divide their mass themselves, so that directed and
+    /// irregular graphs do as well.
+    Edges,
     /// Pairs between two halves of the workers.
     Pairs,
+}
+
+impl Need {
+    /// Why this topology does not do, if it does not.
+    pub fn refusal(self, schedule: &Schedule) -> Option<String> {
+        if self != Need::StaticSymmetric {
+            return None;
+        }
+        let flaw = match schedule.period() {
+            Some(1) if schedule.round(0).is_symmetric() => return None,
+            Some(1) => "its weights differ between the two directions of an edge",
+            _ => "its rounds change from step to step",
+        };
+        let name = schedule.name();
+        Some(format!(
+            "needs the same symmetric weights at every step, or it may diverge: `{name}` does \
+             not do, {flaw}; `ring`, `torus`, `grid`, `hypercube` and `complete` do, and \
+             `gradient-tracking` takes any topology"
+        ))
+    }
 }
 
 /// Where the optimizer runs.
@@ -303,4 +329,27 @@ pub enum Place {
     Workers,
     /// At every server.
     Servers,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::Params;
+    use crate::topology;
+
+    #[test]
+    fn methods_that_need_fixed_symmetric_weights_refuse_all_others_with_the_reason() {
+        for entry in topology::TOPOLOGIES.iter().filter(|entry| entry.name != "custom") {
+            let params = Params::defaults(entry.keys);
+            let hosts: Vec<u32> = (0..8).collect();
+            let request = topology::Request { hosts: &hosts, seed: 1, params: &params, text: None };
+            let schedule = entry.build(&request).expect("eight workers work everywhere");
+            let facts = entry.facts.expect("no file");
+            let refusal = Need::StaticSymmetric.refusal(&schedule);
+            assert_eq!(refusal.is_none(), facts.is_static && facts.is_symmetric, "{refusal:?}");
+            assert!(refusal.is_none_or(|reason| reason.contains(entry.name)));
+            assert_eq!(Need::Mixing.refusal(&schedule), None);
+            assert_eq!(Need::Edges.refusal(&schedule), None);
+        }
+    }
 }

@@ -66,6 +66,12 @@ impl Message {
         self
     }
 
+    /// With `values` as its second vector: the two arrive together or not at all.
+    pub fn and(mut self, values: Payload) -> Message {
+        self.parts[1] = Part::Values(values);
+        self
+    }
+
     /// The first vector, which the sender is known to have filled.
     pub fn into_values(self) -> Payload {
         match self.parts.into_iter().next() {

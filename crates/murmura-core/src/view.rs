@@ -25,6 +25,8 @@ pub struct View {
     index: Vec<Option<u32>>,
     /// Topologies in order of the step from which they hold; the first from step 0.
     plans: Vec<Plan>,
+    /// The steps that were agreed on after losses.
+    changes: Vec<u64>,
 }
 
 /// Who mixes with whom, from one worker's side, at one step.
@@ -53,6 +55,7 @@ impl View {
             servers: (workers..workers + servers).map(Rank::from).collect(),
             hosts,
             plans: plans.into_iter().collect(),
+            changes: Vec::new(),
         }
     }
 
@@ -68,6 +71,8 @@ impl View {
         if let Some(schedule) = rebuilt {
             plans.push(Plan::new(from_step, workers.clone(), schedule));
         }
+        let mut changes = self.changes.clone();
+        changes.push(from_step);
         View {
             number: self.number + 1,
             servers: remain(&self.servers),
@@ -75,6 +80,7 @@ impl View {
             workers,
             index,
             plans,
+            changes,
         }
     }
 
@@ -92,6 +98,12 @@ impl View {
     pub fn row(&self, step: u64, rank: Rank) -> Arc<Row> {
         let plan = self.plans.iter().rev().find(|plan| plan.from_step <= step);
         plan.expect("the run has a topology").row(step, rank)
+    }
+
+    /// Whether `step` was agreed on after a loss: what the lost have left in the survivors' sums
+    /// can be cleared there, because all of them reach it, and none has passed it yet.
+    pub fn changes_at(&self, step: u64) -> bool {
+        self.changes.contains(&step)
     }
 
     /// The topology in force at `step`, with its members.
@@ -225,6 +237,9 @@ mod tests {
         assert!((own(9).1 - 2.0 / 3.0).abs() < 1e-6);
         assert_eq!(view.row(10, Rank(0)).outgoing, [Rank(2), Rank(4)]);
         assert!(!view.is_alive(Rank(1)) && view.is_alive(Rank(4)));
+        let view = view.without(&[Rank(2)], 12, None);
+        let agreed: Vec<u64> = (0..20).filter(|step| view.changes_at(*step)).collect();
+        assert_eq!(agreed, [10, 12]);
     }
 
     #[test]

@@ -96,10 +96,40 @@ fn gossip_survivors_finish_in_every_form() {
 }
 
 #[test]
-fn asynchronous_servers_go_on_without_the_lost() {
-    for algorithm in ["asp", "aladdin"] {
+fn corrected_gossip_survivors_finish_on_fixed_topologies() {
+    for algorithm in ["exact-diffusion", "d2", "extra"] {
+        for topology in ["ring", "star", "complete"] {
+            for seed in 0..100 {
+                lose_two(&Case { topology, ..case(algorithm) }, seed);
+            }
+        }
+    }
+}
+
+#[test]
+fn tracking_and_momentum_gossip_survivors_finish_on_any_topology() {
+    let forms = ["diging", "semi-atc", "atc", "push"];
+    let mut cases = forms.map(|form| case("gradient-tracking").with("form", form)).to_vec();
+    cases.extend(["d-amsgrad", "decentlam", "qg-dmsgd", "sgp"].map(case));
+    cases.extend([1.0, 3.0].map(|overlap| case("sgp").with("overlap", overlap)));
+    for case in cases {
+        for topology in ["ring", "one-peer-exponential", "random-matching", "star"] {
+            for seed in 0..50 {
+                let lab = lose_two(&Case { topology, ..case.clone() }, seed);
+                for rank in lab.living_workers() {
+                    let finite = lab.nodes[rank].params().iter().all(|x| x.is_finite());
+                    assert!(finite, "{} on {topology}, seed {seed}", case.algorithm);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn asynchronous_methods_go_on_without_the_lost() {
+    for case in [case("asp"), case("aladdin"), case("sgp").with("free_running", true)] {
         for seed in 0..100 {
-            let lab = lose_two(&case(algorithm), seed);
+            let lab = lose_two(&case, seed);
             assert_eq!(lab.living_workers().len(), 3);
         }
     }

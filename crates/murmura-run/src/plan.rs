@@ -44,6 +44,7 @@ impl Plan {
         let make = make_topology(&config, &facts)?;
         let schedule =
             make.as_ref().map(|make| make.build(&hosts[..config.workers])).transpose()?;
+        check_topology(&config, &facts, schedule.as_deref())?;
         let request = tasks::Request {
             values: &config.task.values,
             workers: config.workers,
@@ -139,12 +140,27 @@ fn check_clipping(config: &Config, facts: &Facts, servers: usize) -> Result<(), 
     Ok(())
 }
 
+/// Some methods take only some topologies.
+fn check_topology(
+    config: &Config,
+    facts: &Facts,
+    schedule: Option<&Schedule>,
+) -> Result<(), RequestError> {
+    let Some(reason) = schedule.and_then(|schedule| facts.topology.refusal(schedule)) else {
+        return Ok(());
+    };
+    let given = toml::Value::from(config.topology.entry.name);
+    let problem = format!("`{}` {reason}", config.algorithm.entry.name);
+    Err(RequestError::field("topology.name", given, problem))
+}
+
 /// What makes the topology, for algorithms that ask for one.
 fn make_topology(config: &Config, facts: &Facts) -> Result<Option<Maker>, RequestError> {
     if facts.topology == Need::Nothing {
         return Ok(None);
     }
-    Maker::new(config.topology.clone(), config.seed).map(Some)
+    let make = Maker::new(config.topology.clone(), config.seed)?;
+    Ok(Some(Maker { need: facts.topology, ..make }))
 }
 
 /// Makes the topology of a run, now and after a change of membership.
@@ -153,6 +169,8 @@ pub struct Maker {
     seed: u64,
     /// The file of a custom topology.
     text: Option<String>,
+    /// What the method asks of it.
+    need: Need,
 }
 
 impl Maker {
@@ -169,7 +187,7 @@ impl Maker {
             }
             _ => None,
         };
-        Ok(Maker { row, seed, text })
+        Ok(Maker { row, seed, text, need: Need::Mixing })
     }
 
     /// The topology over workers on these hosts.
@@ -188,12 +206,16 @@ impl Maker {
     }
 
     fn request(&self, hosts: &[u32]) -> Result<Schedule, TopologyError> {
-        self.row.entry.build(&topology::Request {
+        let request = topology::Request {
             hosts,
             seed: self.seed,
             params: self.row.params(),
             text: self.text.as_deref(),
-        })
+        };
+        match self.need {
+            Need::Edges => self.row.entry.build_edges(&request),
+            _ => self.row.entry.build(&request),
+        }
     }
 
     fn into_function(self) -> MakeTopology {

@@ -26,6 +26,18 @@ const SYNCHRONOUS: &[&str] = &[
     "name = \"d-psgd\"",
     "name = \"d-psgd\"\nform = \"adapt-then-combine\"",
     "name = \"d-psgd\"\nform = \"combine-then-adapt\"",
+    "name = \"d-amsgrad\"",
+    "name = \"d2\"",
+    "name = \"decentlam\"",
+    "name = \"exact-diffusion\"",
+    "name = \"extra\"",
+    "name = \"gradient-tracking\"",
+    "name = \"gradient-tracking\"\nform = \"semi-atc\"",
+    "name = \"gradient-tracking\"\nform = \"atc\"",
+    "name = \"gradient-tracking\"\nform = \"push\"",
+    "name = \"qg-dmsgd\"",
+    "name = \"sgp\"",
+    "name = \"sgp\"\noverlap = 2",
     "name = \"aladdin\"\nbarrier = true\nperiod = 3",
 ];
 
@@ -58,7 +70,7 @@ fn a_slow_worker_does_not_change_the_bits_of_synchronous_algorithms() {
 #[test]
 fn clipping_and_schedules_are_the_same_in_every_arm() {
     let more = "[optimizer.schedule]\nname = \"cosine\"\nwarmup_steps = 3";
-    for algorithm in ["name = \"allreduce\"", "name = \"d-psgd\""] {
+    for algorithm in SYNCHRONOUS.iter().filter(|name| !name.contains("sync-ps")) {
         let text =
             scenario(algorithm, 3, 12, more).replace("lr = 0.05", "lr = 0.05\nclip_norm = 0.8");
         let plan = plan(&text);
@@ -73,7 +85,12 @@ fn clipping_and_schedules_are_the_same_in_every_arm() {
 /// the loss above the optimum's, relative to the start's.
 #[test]
 fn asynchronous_algorithms_end_near_the_optimum_in_every_arm() {
-    for algorithm in ["name = \"asp\"", "name = \"aladdin\"", "name = \"ad-psgd\""] {
+    for algorithm in [
+        "name = \"asp\"",
+        "name = \"aladdin\"",
+        "name = \"ad-psgd\"",
+        "name = \"sgp\"\nfree_running = true",
+    ] {
         let text = scenario(algorithm, 4, 400, "").replace("momentum = 0.5", "momentum = 0.0");
         let plan = plan(&text);
         let best = {

@@ -35,6 +35,40 @@ fn exact_methods_reach_the_optimum() {
 }
 
 #[test]
+fn corrected_gossip_reaches_the_optimum_on_a_ring() {
+    for algorithm in [
+        "exact-diffusion\"",
+        "d2\"",
+        "extra\"",
+        "gradient-tracking\"",
+        "gradient-tracking\"\nform = \"semi-atc\"",
+        "gradient-tracking\"\nform = \"atc\"",
+        "gradient-tracking\"\nform = \"push\"",
+    ] {
+        let (workers, _) = fixed_point(&format!("[algorithm]\nname = \"{algorithm}"));
+        workers.iter().for_each(|x| near(*x, 1.05, algorithm));
+    }
+}
+
+#[test]
+fn push_forms_take_one_way_edges_from_a_file() {
+    let file = Scratch::new("one-way.txt", "0 -> 1\n0 -> 2\n0 -> 3\n1 -> 2\n2 -> 3\n3 -> 0\n");
+    let topology = format!("[topology]\nname = \"custom\"\nfile = \"{}\"", file.path());
+    let algorithm = "[algorithm]\nname = \"gradient-tracking\"\nform = \"push\"";
+    let optimizer = "[optimizer]\nlr = 0.02";
+    let (workers, _) = fixed_point(&format!("{algorithm}\n{topology}\n{optimizer}"));
+    workers.iter().for_each(|x| near(*x, 1.05, "push"));
+}
+
+#[test]
+fn tracking_the_second_moment_leads_near_the_optimum() {
+    let keys = "beta1 = 0.9\nbeta2 = 0.99\nepsilon = 1e-3";
+    let head = format!("[algorithm]\nname = \"d-amsgrad\"\n{keys}\n[optimizer]\nlr = 0.01");
+    let (_, mean) = fixed_point(&head);
+    assert!((mean - 1.0464).abs() < 1e-3, "{mean}");
+}
+
+#[test]
 fn d_psgd_on_a_ring_stops_where_the_linear_system_says() {
     let run =
         |form: &str| fixed_point(&format!("[algorithm]\nname = \"d-psgd\"\nform = \"{form}\""));
@@ -72,6 +106,11 @@ fn with_w_alpha_fixed_points_are_weighted_means_of_the_targets() {
     near(run("consensus", ""), 0.9240088105727, "consensus");
     let momentum = run("adapt-then-combine", "momentum = 0.9");
     near(momentum, 0.7384923282188, "momentum amplifies the bias: step η/(1−β)");
+    for name in ["decentlam", "qg-dmsgd"] {
+        let optimizer = "[optimizer]\nlr = 0.05\nmomentum = 0.9";
+        let head = format!("[algorithm]\nname = \"{name}\"\n{topology}\n{optimizer}");
+        near(fixed_point(&head).1, 0.9648534948944, name);
+    }
 }
 
 #[test]

@@ -4,8 +4,17 @@ mod ad_psgd;
 mod aladdin;
 mod allreduce;
 mod asp;
+mod d_amsgrad;
 mod d_psgd;
+mod decentlam;
+mod exact_diffusion;
+mod exchange;
+mod extra;
 mod fold;
+mod gradient_tracking;
+mod push_sum;
+mod qg_dmsgd;
+mod sgp;
 mod sync_ps;
 
 use crate::contract::{Algorithm, Facts};
@@ -46,8 +55,22 @@ impl std::fmt::Debug for Entry {
 }
 
 /// All algorithms, by name.
-pub const ALGORITHMS: &[Entry] =
-    &[ad_psgd::ENTRY, aladdin::ENTRY, allreduce::ENTRY, asp::ENTRY, d_psgd::ENTRY, sync_ps::ENTRY];
+pub const ALGORITHMS: &[Entry] = &[
+    ad_psgd::ENTRY,
+    aladdin::ENTRY,
+    allreduce::ENTRY,
+    asp::ENTRY,
+    d_amsgrad::ENTRY,
+    d_psgd::ENTRY,
+    exact_diffusion::D2,
+    decentlam::ENTRY,
+    exact_diffusion::ENTRY,
+    extra::ENTRY,
+    gradient_tracking::ENTRY,
+    qg_dmsgd::ENTRY,
+    sgp::ENTRY,
+    sync_ps::ENTRY,
+];
 
 /// The row of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {

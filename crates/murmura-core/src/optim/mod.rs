@@ -25,6 +25,12 @@ pub trait Optimizer: Send {
 
     /// The state vectors, for checkpoints and for handing them to a joiner.
     fn vectors(&mut self) -> Vec<&mut Vec<f32>>;
+
+    /// The velocity that momentum multiplies at the next step, for algorithms that put another
+    /// in its place; `None` without momentum.
+    fn velocity(&mut self) -> Option<&mut [f32]> {
+        None
+    }
 }
 
 /// When a step is taken, and how far.

@@ -121,6 +121,10 @@ impl Optimizer for Sgd {
     fn vectors(&mut self) -> Vec<&mut Vec<f32>> {
         if self.velocity.is_empty() { Vec::new() } else { vec![&mut self.velocity] }
     }
+
+    fn velocity(&mut self) -> Option<&mut [f32]> {
+        if self.velocity.is_empty() { None } else { Some(&mut self.velocity) }
+    }
 }
 
 /// The numbers of one step.

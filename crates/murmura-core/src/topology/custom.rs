@@ -12,6 +12,11 @@
 //! 1 -> 2 1/2
 //! 2 -> 0 1/2
 //! ---
+//! 0 -> 1       # edges in one direction without weights: senders divide evenly. That is column
+//! 1 -> 2       # stochastic only, so it is for methods that push: sgp, gradient-tracking in push form
+//! 2 -> 0
+//! 0 -> 2
+//! ---
 //! matrix       # row i: the weights that worker i puts on workers 0, 1, …
 //! 1/2 1/2 0
 //! 1/2 0   1/2
@@ -20,14 +25,14 @@
 
 use std::collections::BTreeMap;
 
-use super::weights::{graph, metropolis, with_self};
+use super::weights::{graph, metropolis, shares, with_self};
 use super::{Request, Round, Schedule, TopologyError};
 use crate::params::{Key, Kind};
 
 pub(super) const KEYS: &[Key] = &[Key {
     name: "file",
     kind: Kind::Text,
-    help: "text file: edges `i j [weight]` or `i -> j weight`, or `matrix` and its rows; \
+    help: "text file: edges `i j [weight]` or `i -> j [weight]`, or `matrix` and its rows; \
            `---` between rounds; weights like 0.25 or 1/3",
 }];
 
@@ -144,7 +149,11 @@ fn edges(lines: &[Line], workers: usize) -> Result<Round, TopologyError> {
         }
     }
     if is_weighted == Some(false) {
-        return Ok(metropolis(&graph(workers, given.into_keys())));
+        let is_mutual = given.keys().all(|(to, from)| given.contains_key(&(*from, *to)));
+        return Ok(match is_mutual {
+            true => metropolis(&graph(workers, given.into_keys())),
+            false => shares(workers, given.into_keys().map(|(to, from)| (from, to))),
+        });
     }
     let mut rows = vec![Vec::new(); workers];
     for ((to, from), (weight, _)) in given {
@@ -158,7 +167,7 @@ fn edge(line: Line, workers: usize) -> Result<(usize, usize, Option<f64>, bool),
     let words: Vec<&str> = line.text.split_whitespace().collect();
     let (from, to, weight, is_mutual) = match words[..] {
         [i, "->", j, weight] => (i, j, Some(line.weight(weight)?), false),
-        [_, "->", _] => return line.refuse("an edge in one direction needs a weight"),
+        [i, "->", j] => (i, j, None, false),
         [i, j] => (i, j, None, true),
         [i, j, weight] => (i, j, Some(line.weight(weight)?), true),
         _ => return line.refuse(FORMS),
@@ -170,4 +179,4 @@ fn edge(line: Line, workers: usize) -> Result<(usize, usize, Option<f64>, bool),
     Ok((from, to, weight, is_mutual))
 }
 
-const FORMS: &str = "a line is `i j`, `i j weight`, `i -> j weight`, `matrix` or `---`";
+const FORMS: &str = "a line is `i j`, `i j weight`, `i -> j [weight]`, `matrix` or `---`";

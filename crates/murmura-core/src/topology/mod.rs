@@ -31,7 +31,7 @@ pub use pairs::Pairs;
 pub use picture::svg;
 pub use report::{Report, RoundReport, report};
 pub use schedule::{Round, Schedule, Shape};
-pub use validate::{Flaw, validate};
+pub use validate::{Flaw, validate, validate_edges};
 
 /// One row of the table.
 pub struct Entry {
@@ -126,11 +126,25 @@ pub enum TopologyError {
 impl Entry {
     /// The rounds for these workers, checked.
     pub fn build(&self, request: &Request) -> Result<Schedule, TopologyError> {
+        self.build_checked(request, validate)
+    }
+
+    /// The rounds for methods that use the edges and not the weights: senders divide by
+    /// themselves, so edges may go one way, and degrees differ.
+    pub fn build_edges(&self, request: &Request) -> Result<Schedule, TopologyError> {
+        self.build_checked(request, validate_edges)
+    }
+
+    fn build_checked(
+        &self,
+        request: &Request,
+        check: fn(&Schedule) -> Result<(), Flaw>,
+    ) -> Result<Schedule, TopologyError> {
         if request.hosts.is_empty() {
             return Err(TopologyError::NoWorkers { topology: self.name });
         }
         let schedule = (self.make)(request)?.named(self.name);
-        validate(&schedule).map_err(|flaw| TopologyError::Flaw { topology: self.name, flaw })?;
+        check(&schedule).map_err(|flaw| TopologyError::Flaw { topology: self.name, flaw })?;
         Ok(schedule)
     }
 }

@@ -362,11 +362,36 @@ fn custom_files_give_edges_weights_and_rounds() {
 }
 
 #[test]
+fn one_way_edges_without_weights_are_divided_evenly_for_methods_that_push() {
+    let edges = |text: &str| {
+        let params = Params::default();
+        let request = Request { hosts: &[0; 3], seed: 1, params: &params, text: Some(text) };
+        find("custom").unwrap().build_edges(&request).map_err(|error| error.to_string())
+    };
+    let graph = edges("0 1\n1 -> 2\n2 -> 0\n").unwrap();
+    let third = 1.0 / 3.0;
+    assert_eq!(
+        graph.round(0).rows(),
+        [
+            vec![(0, 0.5), (1, third), (2, 0.5)],
+            vec![(0, 0.5), (1, third)],
+            vec![(1, third), (2, 0.5)]
+        ]
+    );
+    let back = edges("0 1\n0 -> 2\n").unwrap_err();
+    assert!(back.contains("nothing ever gets from worker 2 to worker 0"), "{back}");
+    let there = edges("0 1\n2 -> 0\n").unwrap_err();
+    assert!(there.contains("nothing ever gets from worker 0 to worker 2"), "{there}");
+    let both = custom("0 -> 1\n1 -> 0\n1 2\n", 3).unwrap();
+    assert_eq!(both.round(0), custom("0 1\n1 2\n", 3).unwrap().round(0));
+}
+
+#[test]
 fn custom_files_with_mistakes_are_refused_by_line() {
     let table = [
         (
             "",
-            "line 1 of the topology file: the file says nothing; a line is `i j`, `i j weight`, `i -> j weight`, `matrix` or `---`",
+            "line 1 of the topology file: the file says nothing; a line is `i j`, `i j weight`, `i -> j [weight]`, `matrix` or `---`",
         ),
         ("0 1\n---\n", "line 2 of the topology file: there is no round after the last `---`"),
         ("---\n0 1\n", "line 1 of the topology file: there is no round before this `---`"),
@@ -376,7 +401,10 @@ fn custom_files_with_mistakes_are_refused_by_line() {
             "line 2 of the topology file: a round gives weights to all of its edges or to none",
         ),
         ("0 1\n1 2\n1 0\n", "line 3 of the topology file: line 1 has given this edge already"),
-        ("0 -> 1\n", "line 1 of the topology file: an edge in one direction needs a weight"),
+        (
+            "0 -> 1\n",
+            "`custom`: round 0, row 0: the weights that worker 0 puts on others and itself sum to 0.5, not 1; only methods that push (`sgp`, and `gradient-tracking` in push form) take such one-way edges",
+        ),
         (
             "1 1\n",
             "line 1 of the topology file: a worker's own weight is what its edges leave; give edges only",
@@ -391,11 +419,11 @@ fn custom_files_with_mistakes_are_refused_by_line() {
         ),
         (
             "a b\n",
-            "line 1 of the topology file: `a` is not a worker; a line is `i j`, `i j weight`, `i -> j weight`, `matrix` or `---`",
+            "line 1 of the topology file: `a` is not a worker; a line is `i j`, `i j weight`, `i -> j [weight]`, `matrix` or `---`",
         ),
         (
             "0 1 2 3 4\n",
-            "line 1 of the topology file: a line is `i j`, `i j weight`, `i -> j weight`, `matrix` or `---`",
+            "line 1 of the topology file: a line is `i j`, `i j weight`, `i -> j [weight]`, `matrix` or `---`",
         ),
         ("matrix\n1 0 0\n", "line 1 of the topology file: this matrix has 1 rows for 3 workers"),
         (

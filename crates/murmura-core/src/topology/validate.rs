@@ -58,12 +58,32 @@ pub enum Flaw {
         /// What they sum to.
         sum: f64,
     },
+    /// Senders divide their mass without a remainder, but receivers do not average.
+    #[error(
+        "round {round}, row {row}: the weights that worker {row} puts on others and itself sum to {sum}, not 1; only methods that push (`sgp`, and `gradient-tracking` in push form) take such one-way edges"
+    )]
+    PushOnly {
+        /// Counted from 0.
+        round: usize,
+        /// The receiving worker.
+        row: usize,
+        /// What they sum to.
+        sum: f64,
+    },
     /// Nothing ever gets from one part of the workers to the other.
     #[error(
         "nothing ever gets from worker 0 to worker {worker}: all rounds together do not connect them"
     )]
     Apart {
         /// The first worker that is out of reach.
+        worker: usize,
+    },
+    /// One-way edges lead to the other workers, and none leads back.
+    #[error(
+        "nothing ever gets from worker {worker} to worker 0: all rounds together lead only away from worker 0"
+    )]
+    NoWayBack {
+        /// The first worker from which worker 0 is out of reach.
         worker: usize,
     },
 }
@@ -87,6 +107,36 @@ pub fn validate(schedule: &Schedule) -> Result<(), Flaw> {
     }
 }
 
+/// Checks, for methods that use edges and not weights, that all rounds together lead from
+/// everyone to everyone.
+pub fn validate_edges(schedule: &Schedule) -> Result<(), Flaw> {
+    let rounds = (0..schedule.period().unwrap_or(0)).map(|step| schedule.round(step as u64));
+    let edges: Vec<(usize, usize)> = rounds.flat_map(|r| r.edges().collect::<Vec<_>>()).collect();
+    if schedule.period().is_none() {
+        return Ok(());
+    }
+    let back: Vec<(usize, usize)> = edges.iter().map(|(from, to)| (*to, *from)).collect();
+    match (unreached(schedule.workers(), &edges), unreached(schedule.workers(), &back)) {
+        (Some(worker), _) => Err(Flaw::Apart { worker }),
+        (_, Some(worker)) => Err(Flaw::NoWayBack { worker }),
+        _ => Ok(()),
+    }
+}
+
+/// The first worker to which no way leads from worker 0.
+fn unreached(workers: usize, edges: &[(usize, usize)]) -> Option<usize> {
+    let mut next = vec![Vec::new(); workers];
+    edges.iter().for_each(|(from, to)| next[*from].push(*to));
+    let mut reached = vec![false; workers];
+    let mut open = vec![0];
+    while let Some(worker) = open.pop() {
+        if !std::mem::replace(&mut reached[worker], true) {
+            open.extend(&next[worker]);
+        }
+    }
+    reached.iter().position(|reached| !reached)
+}
+
 fn check(round: usize, weights: &Round, n: usize) -> Result<(), Flaw> {
     let last = n - 1;
     if weights.workers() != n {
@@ -98,7 +148,7 @@ fn check(round: usize, weights: &Round, n: usize) -> Result<(), Flaw> {
             last: weights.workers().min(n) - 1,
         });
     }
-    let mut columns = vec![0.0; n];
+    let (mut rows, mut columns) = (vec![0.0; n], vec![0.0; n]);
     for (row, entries) in weights.rows().iter().enumerate() {
         for &(column, weight) in entries {
             if column > last {
@@ -107,16 +157,16 @@ fn check(round: usize, weights: &Round, n: usize) -> Result<(), Flaw> {
             if weight.is_nan() || weight < 0.0 {
                 return Err(Flaw::Weight { round, row, column, weight });
             }
+            rows[row] += weight;
             columns[column] += weight;
         }
-        let sum: f64 = entries.iter().map(|(_, weight)| weight).sum();
-        if !is_one(sum) {
-            return Err(Flaw::Row { round, row, sum });
-        }
     }
-    match columns.iter().position(|sum| !is_one(*sum)) {
-        Some(column) => Err(Flaw::Column { round, column, sum: columns[column] }),
-        None => Ok(()),
+    let flaw = |sums: &[f64]| sums.iter().position(|sum| !is_one(*sum));
+    match (flaw(&rows), flaw(&columns)) {
+        (Some(row), None) => Err(Flaw::PushOnly { round, row, sum: rows[row] }),
+        (Some(row), _) => Err(Flaw::Row { round, row, sum: rows[row] }),
+        (None, Some(column)) => Err(Flaw::Column { round, column, sum: columns[column] }),
+        (None, None) => Ok(()),
     }
 }
 

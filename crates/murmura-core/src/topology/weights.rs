@@ -1,4 +1,4 @@
-//! Three ways to give weights to a graph, all doubly stochastic.
+//! Ways to give weights to a graph: three that are doubly stochastic, one for pushing.
 
 use std::collections::BTreeSet;
 
@@ -51,6 +51,18 @@ pub(super) fn hops(workers: usize, hops: &[usize]) -> Round {
         row
     };
     Round::new((0..workers).map(row).collect())
+}
+
+/// Every sender divides evenly among its receivers and itself: columns sum to one, rows need not.
+pub(super) fn shares(workers: usize, edges: impl IntoIterator<Item = (usize, usize)>) -> Round {
+    let edges: Vec<(usize, usize)> = edges.into_iter().collect();
+    let mut receivers = vec![0usize; workers];
+    edges.iter().for_each(|(from, _)| receivers[*from] += 1);
+    let share = |from: usize| (from, 1.0 / (receivers[from] + 1) as f64);
+    let mut rows: Vec<Vec<(usize, f64)>> = (0..workers).map(|i| vec![share(i)]).collect();
+    edges.iter().for_each(|(from, to)| rows[*to].push(share(*from)));
+    rows.iter_mut().for_each(|row| row.sort_unstable_by_key(|(j, _)| *j));
+    Round::new(rows)
 }
 
 /// The row of worker `i` with these weights on others; its own is what is left of one.

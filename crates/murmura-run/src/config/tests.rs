@@ -303,3 +303,18 @@ fn a_launcher_decides_the_number_of_workers_unless_the_file_does() {
         |text| Config::read(parse(text).expect("TOML"), &[], Some(4)).expect("good").workers;
     assert_eq!((workers(""), workers("workers = 2")), (4, 2));
 }
+
+#[test]
+fn a_method_refuses_a_topology_on_which_it_could_diverge() {
+    let refusal = |algorithm: &str, topology: &str| {
+        let text = format!("algorithm.name = \"{algorithm}\"\ntopology.name = \"{topology}\"");
+        plan(&text, &["workers=8"]).err().map(|error| error.to_string())
+    };
+    let message = refusal("extra", "one-peer-ring").expect("refused");
+    assert!(message.starts_with("`topology.name` = \"one-peer-ring\": `extra` needs the same"));
+    assert!(message.contains("its rounds change from step to step"), "{message}");
+    let message = refusal("d2", "exponential").expect("refused");
+    assert!(message.contains("its weights differ between the two directions"), "{message}");
+    assert_eq!(refusal("exact-diffusion", "torus"), None);
+    assert_eq!(refusal("gradient-tracking", "one-peer-exponential"), None);
+}

@@ -1,0 +1,233 @@
+//! D-AMSGrad: decentralized AMSGrad that tracks the mean second moment (Chen et al. 2021).
+//!
+//! ```text
+//! state: m_i = v_i = 0, v̂_i = ũ_i = ε
+//! upon start:                              send (x_i, ũ_i)[b] for step 0, every bucket b
+//! upon g[b]:                               m_i ← β₁m_i + (1−β₁)g;  v_i ← β₂v_i + (1−β₂)g²
+//!                                          Δ ← max(v̂_i, v_i) − v̂_i;  v̂_i ← v̂_i + Δ
+//! upon (x_j, ũ_j)[b] of this step, too:    x_i ← Σ_j W_ij x_j;  ũ½ ← Σ_j W_ij ũ_j
+//!                                          x_i ← x_i − η·Opt(m_i/√max(ũ½, ε));  ũ_i ← ũ½ + Δ
+//!                                          send (x_i, ũ_i)[b] for the next step
+//! upon a lost peer:                        its weight goes to myself at once; at the agreed step ũ_i ← v̂_i
+//! ```
+//! Σ ũ_i = Σ v̂_i at every step: all workers come to divide by the same mean, where plain
+//! decentralized Adam divides each by its own and may stop at a point that is no optimum. The
+//! optimizer is meant to be plain `sgd`; its weight decay is then decoupled, as in AdamW.
+
+use super::Entry;
+use super::exchange::{self, Exchange};
+use crate::contract::{Algorithm, Awaited, Cx, Facts, Mode};
+use crate::message::{Message, Rank};
+use crate::params::{Key, Kind, Params};
+use crate::state::Visitor;
+use crate::vector;
+use crate::vector::dispatch::{Level, PART_MIN, in_parts, kernel};
+use crate::view::View;
+
+/// The row of the table.
+pub const ENTRY: Entry = Entry {
+    name: "d-amsgrad",
+    summary: "decentralized AMSGrad with a tracked second moment; with the optimizer sgd",
+    paper: "Chen, Karimi, Zhao and Li 2021, arXiv:2109.03194",
+    sends: "the model and the tracked second moment to every neighbour per step, in one message",
+    lost_peer: "its weight goes to the receivers at once; at an agreed step the survivors' \
+                tracked moments begin anew from their own, over the rebuilt topology",
+    keys: &[
+        Key {
+            name: "beta1",
+            kind: Kind::Real { default: 0.9, min: 0.0, max: 1.0 },
+            help: "share of the first moment that is kept at each step",
+        },
+        Key {
+            name: "beta2",
+            kind: Kind::Real { default: 0.999, min: 0.0, max: 1.0 },
+            help: "share of the second moment that is kept at each step",
+        },
+        Key {
+            name: "epsilon",
+            kind: Kind::Real { default: 1e-6, min: 1e-30, max: 1e6 },
+            help: "smallest second moment, and the first",
+        },
+    ],
+    check: |_| Ok(()),
+    facts: |_| Facts { clips_itself: true, ..exchange::FACTS },
+    worker: |params| Box::new(DAmsgrad::new(params)),
+    server: None,
+};
+
+const MODEL: u8 = 1;
+
+/// One worker.
+struct DAmsgrad {
+    rule: Rule,
+    /// m.
+    first: Vec<f32>,
+    /// v.
+    second: Vec<f32>,
+    /// v̂, which never shrinks.
+    largest: Vec<f32>,
+    /// ũ.
+    tracked: Vec<f32>,
+    exchange: Exchange,
+}
+
+#[derive(Clone, Copy)]
+struct Rule {
+    beta1: f32,
+    beta2: f32,
+    epsilon: f32,
+}
+
+impl DAmsgrad {
+    fn new(params: &Params) -> DAmsgrad {
+        let real = |name| params.real(name) as f32;
+        DAmsgrad {
+            rule: Rule { beta1: real("beta1"), beta2: real("beta2"), epsilon: real("epsilon") },
+            first: Vec::new(),
+            second: Vec::new(),
+            largest: Vec::new(),
+            tracked: Vec::new(),
+            exchange: Exchange::default(),
+        }
+    }
+
+    fn post(&self, cx: &mut Cx<'_>, b: usize, step: u64) {
+        let tracked = cx.io.pool.copy(&self.tracked[cx.range(b)]);
+        let message = Message::new(MODEL, step, b).with(cx.params_payload(b)).and(tracked);
+        exchange::post(&mut cx.io, &message);
+    }
+
+    /// Takes bucket `b` of the gradient, and leaves Δ in its place.
+    fn take(&mut self, cx: &mut Cx<'_>, b: usize) {
+        let range = cx.range(b);
+        let (rule, level) = (self.rule, Level::best());
+        let vectors = [
+            &mut cx.grad[range.clone()],
+            &mut self.first[range.clone()],
+            &mut self.second[range.clone()],
+            &mut self.largest[range],
+        ];
+        in_parts(vectors, PART_MIN, |_, [grad, first, second, largest]| {
+            update_moments(level, rule, grad, (first, second, largest));
+        });
+        self.exchange.wait(b);
+        self.advance(cx, b);
+    }
+
+    fn advance(&mut self, cx: &mut Cx<'_>, b: usize) {
+        let Some(gathered) = self.exchange.gather(b) else { return };
+        let range = cx.range(b);
+        let tracked = &mut self.tracked[range.clone()];
+        gathered.mix(0, &mut cx.params[range.clone()]);
+        let mut scratch = cx.io.pool.take(tracked.len());
+        let pull = scratch.try_mut().expect("just taken, so held by nobody else");
+        gathered.pull(1, tracked, 1.0, pull);
+        vector::add(pull, tracked);
+        let (level, epsilon, first) =
+            (Level::best(), self.rule.epsilon, &self.first[range.clone()]);
+        in_parts([&mut cx.grad[range], tracked], PART_MIN, |at, [grad, tracked]| {
+            normalise(level, epsilon, &first[at..][..grad.len()], (grad, tracked));
+        });
+        cx.optimize(b, Mode::Apply);
+    }
+}
+
+impl Algorithm for DAmsgrad {
+    fn on_start(&mut self, cx: &mut Cx<'_>) {
+        let len = cx.params.len();
+        self.first.resize(len, 0.0);
+        self.second.resize(len, 0.0);
+        self.largest.resize(len, self.rule.epsilon);
+        self.tracked.resize(len, self.rule.epsilon);
+        self.exchange.enter(cx, cx.step);
+        if cx.step < cx.steps {
+            (0..cx.layout.buckets.len()).for_each(|b| self.post(cx, b, cx.step));
+        }
+    }
+
+    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+        if b == 0 {
+            self.exchange.begin(cx, cx.step);
+        }
+        if cx.clip.is_none() {
+            self.take(cx, b);
+        }
+    }
+
+    /// The norm to clip to is that of the whole gradient.
+    fn on_gradient(&mut self, cx: &mut Cx<'_>) {
+        if let Some(limit) = cx.clip {
+            vector::clip(f64::from(limit), cx.grad);
+            (0..cx.layout.buckets.len()).for_each(|b| self.take(cx, b));
+        }
+    }
+
+    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+        let range = cx.range(b);
+        if cx.io.view.changes_at(cx.step + 1) {
+            self.tracked[range.clone()].copy_from_slice(&self.largest[range]);
+        }
+        if !cx.is_last_step() {
+            self.post(cx, b, cx.step + 1);
+        }
+        self.exchange.finish();
+    }
+
+    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+        if let Some(b) = self.exchange.on_message(from, message) {
+            self.advance(cx, b);
+        }
+    }
+
+    fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
+        self.exchange.on_view(cx);
+        (0..cx.layout.buckets.len()).for_each(|b| self.advance(cx, b));
+    }
+
+    fn is_ready(&self) -> bool {
+        self.exchange.is_over()
+    }
+
+    fn awaiting(&self, out: &mut Vec<Awaited>) {
+        self.exchange.awaiting("its model", out);
+    }
+
+    fn state(&mut self, visitor: &mut dyn Visitor) {
+        visitor.vector("first", &mut self.first);
+        visitor.vector("second", &mut self.second);
+        visitor.vector("largest", &mut self.largest);
+        visitor.vector("tracked", &mut self.tracked);
+    }
+
+    fn spans_views(&self) -> bool {
+        true
+    }
+}
+
+/// The moments m, v and v̂.
+type Moments<'a> = (&'a mut [f32], &'a mut [f32], &'a mut [f32]);
+
+kernel! {
+    /// Updates the moments; the gradient becomes the growth of v̂.
+    fn update_moments(rule: Rule, grad: &mut [f32], moments: Moments<'_>) {
+        let (first, second, largest) = moments;
+        for (((g, m), v), most) in grad.iter_mut().zip(first).zip(second).zip(largest) {
+            *m = rule.beta1 * *m + (1.0 - rule.beta1) * *g;
+            *v = rule.beta2 * *v + (1.0 - rule.beta2) * (*g * *g);
+            *g = most.max(*v) - *most;
+            *most += *g;
+        }
+    }
+}
+
+kernel! {
+    /// The growth of v̂ goes to the tracked moment; the direction takes its place.
+    fn normalise(epsilon: f32, first: &[f32], growth_and_tracked: (&mut [f32], &mut [f32])) {
+        let (growth, tracked) = growth_and_tracked;
+        for ((growth, tracked), m) in growth.iter_mut().zip(tracked).zip(first) {
+            let direction = m / tracked.max(epsilon).sqrt();
+            *tracked += *growth;
+            *growth = direction;
+        }
+    }
+}

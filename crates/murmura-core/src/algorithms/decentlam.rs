@@ -1,0 +1,120 @@
+//! DecentLaM (Yuan et al. 2021): momentum that does not amplify the bias of unequal data.
+//!
+//! ```text
+//! upon g[b] at x_i:                h ← x_i[b] − η·g[b];  send h
+//! upon h_j from all neighbours:    y ← Σ_j W_ij h_j;  g̃ ← (x_i[b] − y)/η;  x_i[b] ← x_i[b] − η·Opt(g̃)
+//! upon a lost peer:                its weight goes to myself at once
+//! ```
+//! The optimizer, and so its momentum, works on g̃: the gradient together with the pull of the
+//! neighbours. Without momentum x_i⁺ = y, which is D-PSGD in adapt-then-combine form.
+
+use super::Entry;
+use super::exchange::{self, Exchange};
+use crate::contract::{Algorithm, Awaited, Cx, Mode};
+use crate::message::{Message, Rank};
+use crate::state::Visitor;
+use crate::vector;
+use crate::vector::dispatch::{Level, PART_MIN, in_parts, kernel};
+use crate::view::View;
+
+/// The row of the table.
+pub const ENTRY: Entry = Entry {
+    name: "decentlam",
+    summary: "d-psgd whose optimizer sees gradient and neighbours as one; for momentum 0.9 or so",
+    paper: "Yuan et al. 2021, arXiv:2104.11981",
+    sends: "the stepped model to every neighbour per step",
+    lost_peer: "its weight goes to the receivers at once; the topology is rebuilt over the \
+                survivors from an agreed step on; momentum is kept",
+    keys: &[],
+    check: |_| Ok(()),
+    facts: |_| exchange::FACTS,
+    worker: |_| Box::new(DecentLam::default()),
+    server: None,
+};
+
+const STEPPED: u8 = 1;
+
+/// One worker.
+#[derive(Default)]
+struct DecentLam {
+    exchange: Exchange,
+}
+
+impl DecentLam {
+    fn advance(&mut self, cx: &mut Cx<'_>, b: usize) {
+        let Some(gathered) = self.exchange.gather(b) else { return };
+        let range = cx.range(b);
+        let (params, mixed) = (&mut cx.params[range.clone()], &mut cx.grad[range]);
+        gathered.mix(0, mixed);
+        if cx.learning_rate == 0.0 {
+            // The limit of a small rate: g̃ alone moves the parameters, all the way to y.
+            params.copy_from_slice(mixed);
+            return self.exchange.finish();
+        }
+        pull(1.0 / cx.learning_rate, params, mixed);
+        cx.optimize(b, Mode::Apply);
+    }
+}
+
+impl Algorithm for DecentLam {
+    fn on_start(&mut self, cx: &mut Cx<'_>) {
+        self.exchange.enter(cx, cx.step);
+    }
+
+    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+        if b == 0 {
+            self.exchange.begin(cx, cx.step);
+        }
+        let stepped = &mut cx.grad[cx.layout.range(b)];
+        vector::scale(-cx.learning_rate, stepped);
+        vector::add(&cx.params[cx.layout.range(b)], stepped);
+        let message = Message::new(STEPPED, cx.step, b).with(cx.io.pool.copy(stepped));
+        exchange::post(&mut cx.io, &message);
+        self.exchange.wait(b);
+        self.advance(cx, b);
+    }
+
+    fn on_optimized(&mut self, _cx: &mut Cx<'_>, _b: usize) {
+        self.exchange.finish();
+    }
+
+    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+        if let Some(b) = self.exchange.on_message(from, message) {
+            self.advance(cx, b);
+        }
+    }
+
+    fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
+        self.exchange.on_view(cx);
+        (0..cx.layout.buckets.len()).for_each(|b| self.advance(cx, b));
+    }
+
+    fn is_ready(&self) -> bool {
+        self.exchange.is_over()
+    }
+
+    fn awaiting(&self, out: &mut Vec<Awaited>) {
+        self.exchange.awaiting("its stepped model", out);
+    }
+
+    /// Between steps there is nothing but parameters and optimizer.
+    fn state(&mut self, _visitor: &mut dyn Visitor) {}
+
+    fn spans_views(&self) -> bool {
+        true
+    }
+}
+
+/// `y ← a·(x − y)`.
+fn pull(a: f32, x: &[f32], y: &mut [f32]) {
+    let level = Level::best();
+    in_parts([y], PART_MIN, |at, [y]| pull_part(level, a, &x[at..][..y.len()], y));
+}
+
+kernel! {
+    fn pull_part(a: f32, x: &[f32], y: &mut [f32]) {
+        for (y, x) in y.iter_mut().zip(x) {
+            *y = a * (x - *y);
+        }
+    }
+}

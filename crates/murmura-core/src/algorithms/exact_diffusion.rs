@@ -1,0 +1,134 @@
+//! Exact Diffusion (Yuan et al. 2019) and D² (Tang et al. 2018): gossip without heterogeneity bias.
+//!
+//! ```text
+//! state: c_i, at first 0
+//! upon g[b] at x_i:                φ_i ← x_i[b] − η·Opt(g[b]) + c_i[b];  send φ_i
+//! upon φ_j from all neighbours:    δ ← Σ_j W̄_ij (φ_j − φ_i)         W̄ = (I + W)/2 or, in D², W̄ = W
+//!                                  x_i[b] ← φ_i + δ;   c_i[b] ← c_i[b] + δ
+//! upon a lost peer:                its weight goes to myself at once; at the agreed step c_i ← 0
+//! ```
+//! The papers keep ψ = x − η·u instead: c_i = x_i − ψ_i of the step before. Since Σ c_i = 0, the
+//! mean takes the step −η·ḡ whatever the learning rate was before; the form with one rate times
+//! the difference of gradients drifts away after a change. And δ, unlike x_i − ψ_i, rounds to
+//! zero in sum: in `f32` the papers' form is 1.5e-3 off the optimum after 6 000 steps, and going.
+
+use super::Entry;
+use super::exchange::{self, Exchange};
+use crate::contract::{Algorithm, Awaited, Cx, Facts, Mode, Need};
+use crate::message::{Message, Rank};
+use crate::state::Visitor;
+use crate::vector;
+use crate::view::View;
+
+const SENDS: &str = "the corrected model to every neighbour per step";
+const LOST_PEER: &str = "its weight goes to the receivers at once; at an agreed step the \
+                         survivors set their corrections back to zero, over the rebuilt topology";
+
+/// The row of Exact Diffusion.
+pub const ENTRY: Entry = Entry {
+    name: "exact-diffusion",
+    summary: "adapt, correct, combine with half the weights: the exact optimum on unequal data",
+    paper: "Yuan, Ying, Zhao and Sayed 2019, arXiv:1702.05122",
+    sends: SENDS,
+    lost_peer: LOST_PEER,
+    keys: &[],
+    check: |_| Ok(()),
+    facts: |_| Facts { topology: Need::StaticSymmetric, ..exchange::FACTS },
+    worker: |_| Box::new(Diffusion::new(0.5)),
+    server: None,
+};
+
+/// The row of D².
+pub const D2: Entry = Entry {
+    name: "d2",
+    summary: "exact diffusion with the full weights: faster mixing, for weights not too negative",
+    paper: "Tang et al. 2018, arXiv:1803.07068",
+    sends: SENDS,
+    lost_peer: LOST_PEER,
+    keys: &[],
+    check: |_| Ok(()),
+    facts: |_| Facts { topology: Need::StaticSymmetric, ..exchange::FACTS },
+    worker: |_| Box::new(Diffusion::new(1.0)),
+    server: None,
+};
+
+const CORRECTED: u8 = 1;
+
+/// One worker.
+struct Diffusion {
+    /// How much of the weights W is used: ½ for (I + W)/2.
+    share: f32,
+    /// c.
+    correction: Vec<f32>,
+    exchange: Exchange,
+}
+
+impl Diffusion {
+    fn new(share: f32) -> Diffusion {
+        Diffusion { share, correction: Vec::new(), exchange: Exchange::default() }
+    }
+
+    fn advance(&mut self, cx: &mut Cx<'_>, b: usize) {
+        let Some(gathered) = self.exchange.gather(b) else { return };
+        let range = cx.range(b);
+        let (params, pull) = (&mut cx.params[range.clone()], &mut cx.grad[range.clone()]);
+        gathered.pull(0, params, self.share, pull);
+        vector::add(pull, params);
+        vector::add(pull, &mut self.correction[range]);
+        self.exchange.finish();
+    }
+}
+
+impl Algorithm for Diffusion {
+    fn on_start(&mut self, cx: &mut Cx<'_>) {
+        self.correction.resize(cx.params.len(), 0.0);
+        self.exchange.enter(cx, cx.step);
+    }
+
+    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+        if b == 0 {
+            self.exchange.begin(cx, cx.step);
+        }
+        if cx.io.view.changes_at(cx.step) {
+            self.correction[cx.range(b)].fill(0.0);
+        }
+        cx.optimize(b, Mode::Displace);
+    }
+
+    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+        let range = cx.range(b);
+        let params = &mut cx.params[range.clone()];
+        vector::add_difference(1.0, &self.correction[range.clone()], &cx.grad[range], params);
+        let message = Message::new(CORRECTED, cx.step, b).with(cx.params_payload(b));
+        exchange::post(&mut cx.io, &message);
+        self.exchange.wait(b);
+        self.advance(cx, b);
+    }
+
+    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+        if let Some(b) = self.exchange.on_message(from, message) {
+            self.advance(cx, b);
+        }
+    }
+
+    fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
+        self.exchange.on_view(cx);
+        (0..cx.layout.buckets.len()).for_each(|b| self.advance(cx, b));
+    }
+
+    fn is_ready(&self) -> bool {
+        self.exchange.is_over()
+    }
+
+    fn awaiting(&self, out: &mut Vec<Awaited>) {
+        self.exchange.awaiting("its corrected model", out);
+    }
+
+    fn state(&mut self, visitor: &mut dyn Visitor) {
+        visitor.vector("correction", &mut self.correction);
+    }
+
+    fn spans_views(&self) -> bool {
+        true
+    }
+}

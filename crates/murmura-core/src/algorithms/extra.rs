@@ -1,0 +1,122 @@
+//! EXTRA (Shi et al. 2015): D-PSGD in consensus form with a correction that sums up disagreement.
+//!
+//! ```text
+//! state: p_i, at first 0
+//! upon start:                            send x_i[b] for step 0, every bucket b
+//! upon g[b] and x_j[b] of this step:     δ ← Σ_j W_ij (x_j − x_i)[b]
+//!                                        x_i[b] ← x_i[b] + δ − (η·Opt(g[b]) + p_i[b]);  p_i[b] ← p_i[b] − δ/2
+//!                                        send x_i[b] for the next step
+//! upon a lost peer:                      its weight goes to myself at once; at the agreed step p_i ← 0
+//! ```
+//! The published form, x″ = (I+W)x′ − ½(I+W)x − η(g′ − g), is this with p eliminated. With p the
+//! exchange overlaps the computation, one vector is kept instead of three, and since Σ p_i = 0 the
+//! mean takes the step −η·ḡ whatever the learning rate was before.
+
+use super::Entry;
+use super::exchange::{self, Exchange};
+use crate::contract::{Algorithm, Awaited, Cx, Facts, Mode, Need};
+use crate::message::{Message, Rank};
+use crate::state::Visitor;
+use crate::vector;
+use crate::view::View;
+
+/// The row of the table.
+pub const ENTRY: Entry = Entry {
+    name: "extra",
+    summary: "d-psgd with a correction of its bias: the exact optimum on unequal data",
+    paper: "Shi, Ling, Wu and Yin 2015, arXiv:1404.6264",
+    sends: "the model to every neighbour per step",
+    lost_peer: "its weight goes to the receivers at once; at an agreed step the survivors set \
+                their corrections back to zero, over the rebuilt topology",
+    keys: &[],
+    check: |_| Ok(()),
+    facts: |_| Facts { topology: Need::StaticSymmetric, ..exchange::FACTS },
+    worker: |_| Box::new(Extra::default()),
+    server: None,
+};
+
+const MODEL: u8 = 1;
+
+/// One worker.
+#[derive(Default)]
+struct Extra {
+    /// Half the disagreement with the neighbours, summed over all steps.
+    correction: Vec<f32>,
+    exchange: Exchange,
+}
+
+impl Extra {
+    fn post(&self, cx: &mut Cx<'_>, b: usize, step: u64) {
+        let message = Message::new(MODEL, step, b).with(cx.params_payload(b));
+        exchange::post(&mut cx.io, &message);
+    }
+
+    fn advance(&mut self, cx: &mut Cx<'_>, b: usize) {
+        let Some(gathered) = self.exchange.gather(b) else { return };
+        let range = cx.range(b);
+        let (params, displacement) = (&mut cx.params[range.clone()], &mut cx.grad[range.clone()]);
+        let correction = &mut self.correction[range];
+        let mut scratch = cx.io.pool.take(params.len());
+        let pull = scratch.try_mut().expect("just taken, so held by nobody else");
+        gathered.pull(0, params, 1.0, pull);
+        vector::add(correction, displacement);
+        vector::add_difference(1.0, pull, displacement, params);
+        vector::axpy(-0.5, pull, correction);
+        if !cx.is_last_step() {
+            self.post(cx, b, cx.step + 1);
+        }
+        self.exchange.finish();
+    }
+}
+
+impl Algorithm for Extra {
+    fn on_start(&mut self, cx: &mut Cx<'_>) {
+        self.correction.resize(cx.params.len(), 0.0);
+        self.exchange.enter(cx, cx.step);
+        if cx.step < cx.steps {
+            (0..cx.layout.buckets.len()).for_each(|b| self.post(cx, b, cx.step));
+        }
+    }
+
+    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+        if b == 0 {
+            self.exchange.begin(cx, cx.step);
+        }
+        if cx.io.view.changes_at(cx.step) {
+            self.correction[cx.range(b)].fill(0.0);
+        }
+        cx.optimize(b, Mode::Displace);
+    }
+
+    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+        self.exchange.wait(b);
+        self.advance(cx, b);
+    }
+
+    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+        if let Some(b) = self.exchange.on_message(from, message) {
+            self.advance(cx, b);
+        }
+    }
+
+    fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
+        self.exchange.on_view(cx);
+        (0..cx.layout.buckets.len()).for_each(|b| self.advance(cx, b));
+    }
+
+    fn is_ready(&self) -> bool {
+        self.exchange.is_over()
+    }
+
+    fn awaiting(&self, out: &mut Vec<Awaited>) {
+        self.exchange.awaiting("its model", out);
+    }
+
+    fn state(&mut self, visitor: &mut dyn Visitor) {
+        visitor.vector("correction", &mut self.correction);
+    }
+
+    fn spans_views(&self) -> bool {
+        true
+    }
+}

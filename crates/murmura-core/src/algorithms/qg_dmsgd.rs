@@ -1,0 +1,130 @@
+//! QG-DmSGD: quasi-global momentum (Lin et al. 2021).
+//!
+//! ```text
+//! upon g[b] at x_i:                d ← η·Opt(g[b]) with the velocity m̂;  x½ ← x_i[b] − d;  send x½
+//! upon x½_j from all neighbours:   x⁺ ← Σ_j W_ij x½_j
+//!                                  m̂ ← μ·m̂ + (1−μ)·(x_i[b] − x⁺)/η;  x_i[b] ← x⁺
+//! upon a lost peer:                its weight goes to myself at once
+//! ```
+//! The velocity m̂ of the optimizer is replaced after every step by what the model really did,
+//! neighbours included; its `momentum` β (and Nesterov) multiplies it as usual, m = β·m̂ + g.
+//! Without momentum nothing is left but D-PSGD in adapt-then-combine form.
+
+use super::Entry;
+use super::exchange::{self, Exchange};
+use crate::contract::{Algorithm, Awaited, Cx, Mode};
+use crate::message::{Message, Rank};
+use crate::params::{Key, Kind, Params};
+use crate::state::Visitor;
+use crate::vector;
+use crate::view::View;
+
+/// The row of the table.
+pub const ENTRY: Entry = Entry {
+    name: "qg-dmsgd",
+    summary: "d-psgd whose momentum follows the mixed model; needs an optimizer with momentum",
+    paper: "Lin et al. 2021, arXiv:2102.04761",
+    sends: "the stepped model to every neighbour per step",
+    lost_peer: "its weight goes to the receivers at once; the topology is rebuilt over the \
+                survivors from an agreed step on; momentum is kept",
+    keys: &[Key {
+        name: "mu",
+        kind: Kind::Real { default: 0.9, min: 0.0, max: 1.0 },
+        help: "share of the quasi-global momentum that is kept at each step",
+    }],
+    check: |_| Ok(()),
+    facts: |_| exchange::FACTS,
+    worker: |params| Box::new(Qg::new(params)),
+    server: None,
+};
+
+const STEPPED: u8 = 1;
+
+/// One worker.
+struct Qg {
+    mu: f32,
+    /// m̂ as it was before this step; between steps the optimizer holds it.
+    momentum: Vec<f32>,
+    exchange: Exchange,
+}
+
+impl Qg {
+    fn new(params: &Params) -> Qg {
+        let mu = params.real("mu") as f32;
+        Qg { mu, momentum: Vec::new(), exchange: Exchange::default() }
+    }
+
+    fn advance(&mut self, cx: &mut Cx<'_>, b: usize) {
+        let Some(gathered) = self.exchange.gather(b) else { return };
+        let range = cx.range(b);
+        let (params, mixed) = (&mut cx.params[range.clone()], &mut cx.grad[range.clone()]);
+        gathered.mix(0, mixed);
+        if let Some(velocity) = cx.optimizer.velocity() {
+            let (velocity, momentum) = (&mut velocity[range.clone()], &self.momentum[range]);
+            match cx.learning_rate {
+                // A step of rate zero says nothing about the direction.
+                0.0 => velocity.copy_from_slice(momentum),
+                rate => {
+                    vector::scaled(self.mu, momentum, velocity);
+                    vector::add_difference((1.0 - self.mu) / rate, params, mixed, velocity);
+                }
+            }
+        }
+        params.copy_from_slice(mixed);
+        self.exchange.finish();
+    }
+}
+
+impl Algorithm for Qg {
+    fn on_start(&mut self, cx: &mut Cx<'_>) {
+        self.momentum = vec![0.0; cx.params.len()];
+        self.exchange.enter(cx, cx.step);
+    }
+
+    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+        if b == 0 {
+            self.exchange.begin(cx, cx.step);
+        }
+        if let Some(velocity) = cx.optimizer.velocity() {
+            let range = cx.layout.range(b);
+            self.momentum[range.clone()].copy_from_slice(&velocity[range]);
+        }
+        cx.optimize(b, Mode::Displace);
+    }
+
+    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+        let stepped = &mut cx.grad[cx.layout.range(b)];
+        vector::scale(-1.0, stepped);
+        vector::add(&cx.params[cx.layout.range(b)], stepped);
+        let message = Message::new(STEPPED, cx.step, b).with(cx.io.pool.copy(stepped));
+        exchange::post(&mut cx.io, &message);
+        self.exchange.wait(b);
+        self.advance(cx, b);
+    }
+
+    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+        if let Some(b) = self.exchange.on_message(from, message) {
+            self.advance(cx, b);
+        }
+    }
+
+    fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
+        self.exchange.on_view(cx);
+        (0..cx.layout.buckets.len()).for_each(|b| self.advance(cx, b));
+    }
+
+    fn is_ready(&self) -> bool {
+        self.exchange.is_over()
+    }
+
+    fn awaiting(&self, out: &mut Vec<Awaited>) {
+        self.exchange.awaiting("its stepped model", out);
+    }
+
+    /// Between steps there is nothing but parameters and optimizer.
+    fn state(&mut self, _visitor: &mut dyn Visitor) {}
+
+    fn spans_views(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,242 @@
+//! SGP that never waits: whatever has arrived is taken in.
+//!
+//! ```text
+//! upon g[b] at z_i:          x_i[b] ← x_i[b] − η·Opt(g[b]);  if w_i ≥ ½: divide (x_i[b], w_i) as in SGP
+//!                            for each receiver j: add its share to what j is owed;  pay j
+//!                            z_i[b] ← x_i[b]/w_i
+//! pay j:                     if j has acknowledged the last payment: send all that j is owed, numbered
+//!                            if that was 8 of my steps ago: send the last payment once more
+//! upon a payment from j:     acknowledge it;  if it is new: (x_i[b], w_i) ← (x_i[b], w_i) + payment
+//! upon its acknowledgement:  forget the payment;  pay j
+//! upon drain:                pay everyone
+//! upon a lost peer:          take back what it was owed and what it has not acknowledged
+//! ```
+//! What is owed is the sum of all shares since the last acknowledgement, so a message that is
+//! lost, late or doubled changes no sum: it is only late. (The sum since the beginning, which
+//! needs no acknowledgement, would outgrow the precision of `f32`.) A worker that gives faster
+//! than it gets keeps what it has: z_i moves by η/w_i, ever further as its weight shrinks.
+
+use std::collections::BTreeMap;
+
+use super::super::push_sum::PushSum;
+use crate::contract::{Algorithm, Awaited, Cx, Io, Mode};
+use crate::message::{Message, Rank};
+use crate::payload::{Payload, Pool};
+use crate::state::Visitor;
+use crate::view::View;
+
+const PAYMENT: u8 = 1;
+const ACKNOWLEDGE: u8 = 2;
+
+/// A payment that is not acknowledged after so many of my steps is sent again.
+const PATIENCE_STEPS: u64 = 8;
+
+/// Who has less than this keeps it.
+const LEAST_WEIGHT: f64 = 0.5;
+
+/// One worker.
+#[derive(Default)]
+pub struct Free {
+    mass: PushSum,
+    /// Buckets that are not done with this step.
+    left: usize,
+    /// By receiver and bucket.
+    debts: BTreeMap<(Rank, usize), Debt>,
+    /// The number of the last payment that was taken in, by sender and bucket.
+    seen: BTreeMap<(Rank, usize), u64>,
+    draining: bool,
+}
+
+/// What one receiver has not got yet.
+#[derive(Debug, Default)]
+struct Debt {
+    /// The number of the last payment.
+    seq: u64,
+    /// My step when it was last sent.
+    paid_at: u64,
+    /// The last payment, until it is acknowledged.
+    paid: Mass,
+    /// What has come together since.
+    owed: Mass,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Mass {
+    values: Option<Payload>,
+    weight: f64,
+}
+
+impl Mass {
+    fn add(&mut self, pool: &Pool, values: &Payload, weight: f64) {
+        self.weight += weight;
+        self.values = Some(match self.values.take() {
+            Some(sum) => sum.plus(values, pool),
+            None => values.clone(),
+        });
+    }
+
+    fn state(&mut self, name: &str, visitor: &mut dyn Visitor) {
+        visitor.real(&format!("{name}.weight"), &mut self.weight);
+        visitor.payload(name, &mut self.values);
+    }
+}
+
+impl Debt {
+    fn pay(&mut self, io: &mut Io<'_>, step: u64, (to, b): (Rank, usize)) {
+        if self.paid.values.is_none() && self.owed.values.is_some() {
+            self.paid = std::mem::take(&mut self.owed);
+            self.seq += 1;
+            self.send(io, step, (to, b));
+        } else if self.paid.values.is_some() && step >= self.paid_at + PATIENCE_STEPS {
+            self.send(io, step, (to, b));
+        }
+    }
+
+    fn send(&mut self, io: &mut Io<'_>, step: u64, (to, b): (Rank, usize)) {
+        let Some(values) = &self.paid.values else { return };
+        let (seq, scalar) = (self.seq, self.paid.weight);
+        let message = Message { seq, scalar, ..Message::new(PAYMENT, step, b) };
+        io.send(to, message.with(values.clone()));
+        self.paid_at = step;
+    }
+}
+
+impl Free {
+    fn take_in(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+        let b = message.bucket as usize;
+        let answer = Message { seq: message.seq, ..Message::new(ACKNOWLEDGE, message.step, b) };
+        cx.io.send(from, answer);
+        let seen = self.seen.entry((from, b)).or_default();
+        if message.seq > *seen {
+            *seen = message.seq;
+            let weight = message.scalar;
+            self.mass.add(cx, b, &message.into_values(), weight);
+        }
+    }
+
+    fn pay(&mut self, cx: &mut Cx<'_>, of_bucket: impl Fn(usize) -> bool) {
+        for (key, debt) in self.debts.iter_mut().filter(|((_, b), _)| of_bucket(*b)) {
+            debt.pay(&mut cx.io, cx.step, *key);
+        }
+    }
+
+    /// Sends everything that is not acknowledged once more: the first copies may be lost.
+    fn repeat(&mut self, cx: &mut Cx<'_>) {
+        self.debts.iter_mut().for_each(|(key, debt)| debt.send(&mut cx.io, cx.step, *key));
+    }
+}
+
+impl Algorithm for Free {
+    fn on_start(&mut self, cx: &mut Cx<'_>) {
+        self.mass.start(cx);
+        self.repeat(cx);
+    }
+
+    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+        if b == 0 {
+            self.left = cx.layout.buckets.len();
+        }
+        cx.optimize(b, Mode::Displace);
+    }
+
+    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+        self.mass.displace(cx, b);
+        if self.mass.weight(b) >= LEAST_WEIGHT {
+            let row = cx.io.view.row(cx.step, cx.io.rank);
+            let (share, weight) = self.mass.divide(cx, b, row.outgoing.len());
+            for to in &row.outgoing {
+                self.debts.entry((*to, b)).or_default().owed.add(cx.io.pool, &share, weight);
+            }
+        }
+        self.pay(cx, |bucket| bucket == b);
+        self.mass.show(cx, b);
+        self.left -= 1;
+    }
+
+    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+        let key = (from, message.bucket as usize);
+        if message.kind == PAYMENT {
+            self.take_in(cx, from, message);
+            if self.draining {
+                self.mass.show(cx, key.1);
+            }
+            return;
+        }
+        if let Some(debt) = self.debts.get_mut(&key).filter(|debt| debt.seq == message.seq) {
+            debt.paid = Mass::default();
+            debt.pay(&mut cx.io, cx.step, key);
+        }
+    }
+
+    fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
+        let view = cx.io.view;
+        self.seen.retain(|(from, _), _| view.is_alive(*from));
+        self.debts.retain(|(to, b), debt| {
+            let is_alive = view.is_alive(*to);
+            for mass in [&debt.paid, &debt.owed] {
+                if let Some(values) = mass.values.as_ref().filter(|_| !is_alive) {
+                    self.mass.add(cx, *b, values, mass.weight);
+                }
+            }
+            is_alive
+        });
+    }
+
+    fn on_drain(&mut self, cx: &mut Cx<'_>) {
+        self.draining = true;
+        self.repeat(cx);
+        self.pay(cx, |_| true);
+    }
+
+    fn is_ready(&self) -> bool {
+        self.left == 0
+    }
+
+    fn is_drained(&self) -> bool {
+        self.debts.values().all(|debt| debt.paid.values.is_none() && debt.owed.values.is_none())
+    }
+
+    fn awaiting(&self, out: &mut Vec<Awaited>) {
+        let open =
+            self.debts.iter().filter(|(_, debt)| self.draining && debt.paid.values.is_some());
+        out.extend(open.map(|((from, _), _)| Awaited { from: *from, what: "an acknowledgement" }));
+    }
+
+    fn state(&mut self, visitor: &mut dyn Visitor) {
+        self.mass.state(visitor);
+        visit_map("debts", &mut self.debts, visitor, |name, debt, visitor| {
+            visitor.number(&format!("{name}.seq"), &mut debt.seq);
+            visitor.number(&format!("{name}.paid_at"), &mut debt.paid_at);
+            debt.paid.state(&format!("{name}.paid"), visitor);
+            debt.owed.state(&format!("{name}.owed"), visitor);
+        });
+        visit_map("seen", &mut self.seen, visitor, |name, seq, visitor| visitor.number(name, seq));
+    }
+
+    /// Payments of an older view are mass like any other.
+    fn spans_views(&self) -> bool {
+        true
+    }
+}
+
+/// Lists a map by peer and bucket; when loading, it is filled anew.
+fn visit_map<T: Default>(
+    name: &str,
+    map: &mut BTreeMap<(Rank, usize), T>,
+    visitor: &mut dyn Visitor,
+    visit: impl Fn(&str, &mut T, &mut dyn Visitor),
+) {
+    let mut entries: Vec<_> = std::mem::take(map).into_iter().collect();
+    let mut len = entries.len() as u64;
+    visitor.number(name, &mut len);
+    entries.resize_with(len as usize, Default::default);
+    for (slot, ((rank, b), value)) in entries.iter_mut().enumerate() {
+        let name = format!("{name}.{slot}");
+        let (mut peer, mut bucket) = (u64::from(rank.0), *b as u64);
+        visitor.number(&format!("{name}.peer"), &mut peer);
+        visitor.number(&format!("{name}.bucket"), &mut bucket);
+        (*rank, *b) = (Rank(peer as u32), bucket as usize);
+        visit(&name, value, visitor);
+    }
+    map.extend(entries);
+}
