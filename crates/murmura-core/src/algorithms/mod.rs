@@ -4,8 +4,16 @@ mod ad_psgd;
 mod aladdin;
 mod allreduce;
 mod asp;
+mod bmuf;
 mod d_psgd;
+mod diloco;
 mod fold;
+mod gossip;
+mod gossip_aga;
+mod gossip_pga;
+mod local_sgd;
+mod periodic;
+mod slowmo;
 mod sync_ps;
 
 use crate::contract::{Algorithm, Facts};
@@ -46,8 +54,20 @@ impl std::fmt::Debug for Entry {
 }
 
 /// All algorithms, by name.
-pub const ALGORITHMS: &[Entry] =
-    &[ad_psgd::ENTRY, aladdin::ENTRY, allreduce::ENTRY, asp::ENTRY, d_psgd::ENTRY, sync_ps::ENTRY];
+pub const ALGORITHMS: &[Entry] = &[
+    ad_psgd::ENTRY,
+    aladdin::ENTRY,
+    allreduce::ENTRY,
+    asp::ENTRY,
+    bmuf::ENTRY,
+    d_psgd::ENTRY,
+    diloco::ENTRY,
+    gossip_aga::ENTRY,
+    gossip_pga::ENTRY,
+    local_sgd::ENTRY,
+    slowmo::ENTRY,
+    sync_ps::ENTRY,
+];
 
 /// The row of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {
