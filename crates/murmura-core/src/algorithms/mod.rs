@@ -14,6 +14,7 @@ mod gossip_pga;
 mod local_sgd;
 mod periodic;
 mod slowmo;
+mod ssp;
 mod sync_ps;
 
 use crate::contract::{Algorithm, Facts};
@@ -66,6 +67,7 @@ pub const ALGORITHMS: &[Entry] = &[
     gossip_pga::ENTRY,
     local_sgd::ENTRY,
     slowmo::ENTRY,
+    ssp::ENTRY,
     sync_ps::ENTRY,
 ];
 
