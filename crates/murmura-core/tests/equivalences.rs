@@ -131,3 +131,49 @@ fn accum_adam_of_one_step_is_decentralized_adam() {
     assert_eq!(with("accum-adam", vec![("accumulate", Value::Number(1.0))]), with("adam", vec![]));
     assert_ne!(with("accum-adam", vec![("accumulate", Value::Number(4.0))]), with("adam", vec![]));
 }
+
+/// The servers' model of an asynchronous run, in an order that depends on the seed alone.
+fn server_model(case: &Case, seed: u64) -> Vec<f32> {
+    let mut lab = Lab::new(case);
+    lab.run_to_end(&mut Rng::new(seed, "order", 0));
+    lab.server_model()
+}
+
+#[test]
+fn ssp_without_staleness_is_the_synchronous_server() {
+    let ssp = with_momentum(case("ssp").with("staleness", 0.0));
+    assert_eq!(models(&ssp), models(&with_momentum(case("sync-ps"))));
+}
+
+#[test]
+fn ssp_with_boundless_staleness_is_asp() {
+    for seed in 0..20 {
+        let ssp = with_momentum(case("ssp").with("staleness", 1e9));
+        let asp = with_momentum(case("asp"));
+        assert_eq!(server_model(&ssp, seed), server_model(&asp, seed), "seed {seed}");
+    }
+}
+
+#[test]
+fn the_synchronous_server_is_all_reduce() {
+    assert_near(
+        &models(&with_momentum(case("sync-ps"))),
+        &models(&with_momentum(case("allreduce"))),
+    );
+}
+
+#[test]
+fn one_worker_without_elasticity_is_sgd() {
+    for form in ["asynchronous", "synchronous"] {
+        let alone = |algorithm| Case { steps: 40, ..Case::wide(algorithm, 1, 5) };
+        let easgd = alone("easgd").with("moving_rate", 1e-30).with("form", form);
+        assert_eq!(models(&with_momentum(easgd)), models(&with_momentum(alone("allreduce"))));
+    }
+}
+
+#[test]
+fn eamsgd_without_momentum_is_easgd() {
+    let easgd = periodic("easgd").with("form", "synchronous");
+    let eamsgd = periodic("eamsgd").with("form", "synchronous").with("momentum", 0.0);
+    assert_eq!(models(&eamsgd), models(&easgd));
+}

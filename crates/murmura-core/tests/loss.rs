@@ -191,3 +191,27 @@ fn a_worker_that_missed_an_average_gets_its_result_from_one_that_has_it() {
     }
     assert!(helped > 50, "only {helped} runs had somebody behind");
 }
+
+#[test]
+fn bounded_staleness_and_elastic_averaging_go_on_without_the_lost() {
+    for seed in 0..100 {
+        for case in [
+            case("ssp").with("staleness", (seed % 4) as f64),
+            case("easgd").with("period", 2.0),
+            case("eamsgd").with("period", 2.0).with("form", "synchronous"),
+        ] {
+            let lab = lose_two(&case, seed);
+            assert_eq!(lab.living_workers().len(), 3);
+        }
+    }
+}
+
+#[test]
+fn servers_with_backups_lose_workers_and_the_rest_finish_with_their_model() {
+    for seed in 0..150 {
+        let lab = lose_two(&case("sync-ps").with("backup", 1.0 + (seed % 2) as f64), seed);
+        for rank in lab.living_workers() {
+            assert_eq!(lab.nodes[rank].params(), lab.server_model(), "seed {seed}");
+        }
+    }
+}

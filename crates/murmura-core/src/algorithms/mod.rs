@@ -7,6 +7,8 @@ mod asp;
 mod bmuf;
 mod d_psgd;
 mod diloco;
+mod eamsgd;
+mod easgd;
 mod fold;
 mod gossip;
 mod gossip_aga;
@@ -63,6 +65,8 @@ pub const ALGORITHMS: &[Entry] = &[
     bmuf::ENTRY,
     d_psgd::ENTRY,
     diloco::ENTRY,
+    eamsgd::ENTRY,
+    easgd::ENTRY,
     gossip_aga::ENTRY,
     gossip_pga::ENTRY,
     local_sgd::ENTRY,
