@@ -13,7 +13,9 @@
 //! Between averages nobody waits for anybody but for neighbours. A worker that has not finished
 //! an average when others have is waiting in it, so their result is what it lacks.
 
-use std::collections::BTreeMap;
+mod outer;
+mod period;
+mod rounds;
 
 use super::gossip::Gossip;
 use crate::collectives::average::{Average, REDUCE};
@@ -22,78 +24,11 @@ use crate::layout::Layout;
 use crate::message::{Message, Rank};
 use crate::optim::Optimizer;
 use crate::params::{Key, Kind, Params};
-use crate::payload::Payload;
 use crate::state::Visitor;
 use crate::view::View;
-
-/// What becomes of an average.
-pub(super) trait Outer: Send {
-    /// `params` holds the average a; writes the start of the next round over it and over `start`.
-    fn step(&mut self, round: Round, start: &mut [f32], params: &mut [f32]);
-
-    /// State vectors, whose lengths may change.
-    fn vectors(&mut self) -> Vec<&mut Vec<f32>> {
-        Vec::new()
-    }
-}
-
-/// What an outer step may want to know.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Round {
-    /// The learning rate of the step that ended it.
-    pub learning_rate: f32,
-    /// How many workers took part.
-    pub workers: usize,
-}
-
-/// `x₀ ← a`: plain averaging.
-pub(super) struct Plain;
-
-impl Outer for Plain {
-    fn step(&mut self, _round: Round, start: &mut [f32], params: &mut [f32]) {
-        start.copy_from_slice(params);
-    }
-}
-
-/// `x₀ ← x₀ − rule(x₀ − a, v)` for every element, in one pass; `v` starts at 0.
-pub(super) fn outer_step(
-    start: &mut [f32],
-    params: &mut [f32],
-    velocity: &mut Vec<f32>,
-    rule: impl Fn(f32, &mut f32) -> f32,
-) {
-    velocity.resize(start.len(), 0.0);
-    for ((start, x), v) in start.iter_mut().zip(params).zip(velocity) {
-        *start -= rule(*start - *x, v);
-        *x = *start;
-    }
-}
-
-/// When a round ends.
-pub(super) trait Period: Send {
-    /// Whether this step ends with an average. Asked once per step, before its gradient is used.
-    fn is_due(&mut self, cx: &Cx<'_>) -> bool;
-
-    /// The loss of this step is known.
-    fn on_loss(&mut self, _loss: f32) {}
-
-    /// Numbers that are averaged together with the model.
-    fn numbers(&mut self) -> &mut [f32] {
-        &mut []
-    }
-
-    /// The average is done; [`numbers`](Period::numbers) holds the means.
-    fn on_average(&mut self) {}
-
-    /// Lists its state.
-    fn state(&mut self, visitor: &mut dyn Visitor);
-}
-
-/// The key of all rows whose rounds have a fixed length.
-pub(super) const fn period_key(default: u64) -> Key {
-    let kind = Kind::Whole { default, min: 1, max: 1 << 53 };
-    Key { name: "period", kind, help: "steps from one exact average to the next (H)" }
-}
+pub(super) use outer::{Outer, Plain, Round, outer_step};
+pub(super) use period::{Every, Period, period_key};
+use rounds::{RESULT, ROUND, Rounds};
 
 /// The key of all rows that average.
 pub(super) const BUFFERS: Key = Key {
@@ -101,17 +36,6 @@ pub(super) const BUFFERS: Key = Key {
     kind: Kind::Choice(&["keep", "reset", "average"]),
     help: "what an average does to the optimizer's own vectors (momentum, moments)",
 };
-
-/// A round every `period` steps.
-pub(super) struct Every(pub u64);
-
-impl Period for Every {
-    fn is_due(&mut self, cx: &Cx<'_>) -> bool {
-        (cx.step + 1).is_multiple_of(self.0)
-    }
-
-    fn state(&mut self, _visitor: &mut dyn Visitor) {}
-}
 
 /// What a lost worker means where nothing is exchanged between averages.
 pub(super) const LOST_PEER: &str = "the average is restarted among the survivors from their kept \
@@ -145,11 +69,6 @@ enum Buffers {
     Average,
 }
 
-/// How many rounds each survivor of a loss has finished.
-const ROUND: u8 = 0xf0;
-/// The result of an average that the receiver could not finish.
-const RESULT: u8 = 0xf1;
-
 /// One worker.
 pub(super) struct Periodic {
     period: Box<dyn Period>,
@@ -170,10 +89,8 @@ pub(super) struct Periodic {
     handed: Vec<bool>,
     /// Buckets that are not done with this step.
     left: usize,
-    /// After a loss: rounds of the others, until all are known.
-    comparing: Option<BTreeMap<Rank, u64>>,
-    /// The result that a peer sends me.
-    result: BTreeMap<u32, Payload>,
+    /// After a loss: who stands where.
+    rounds: Rounds,
 }
 
 impl Periodic {
@@ -195,8 +112,7 @@ impl Periodic {
             due: false,
             handed: Vec::new(),
             left: 0,
-            comparing: None,
-            result: BTreeMap::new(),
+            rounds: Rounds::default(),
         }
     }
 
@@ -225,7 +141,7 @@ impl Periodic {
 
     fn hand(&mut self, cx: &mut Cx<'_>, part: usize) {
         self.handed[part] = true;
-        if self.comparing.is_none() {
+        if !self.rounds.is_running() {
             self.start(cx, part);
         }
     }
@@ -269,52 +185,28 @@ impl Periodic {
         self.due = false;
     }
 
-    /// All rounds are known: those behind are helped, the rest go on.
+    /// When all rounds are known, those behind are helped and the rest go on.
     fn compare(&mut self, cx: &mut Cx<'_>) {
-        let Some(rounds) = &self.comparing else { return };
-        if rounds.len() + 1 < cx.io.view.workers.len() || rounds.values().any(|r| *r > self.round) {
-            return;
+        let Some(behind) = self.rounds.conclude(cx, self.round) else { return };
+        if !behind.is_empty() {
+            // Everything that the last average has changed and that all have in common.
+            let mut parts = vec![cx.io.pool.copy(&self.start), cx.io.pool.copy(&self.numbers)];
+            parts.extend(self.outer.vectors().into_iter().map(|vector| cx.io.pool.copy(vector)));
+            Rounds::help(cx, &behind, &parts);
         }
-        let rounds = self.comparing.take().expect("just seen");
-        let first = !rounds.iter().any(|(rank, r)| *r == self.round && *rank < cx.io.rank);
-        let behind = rounds.iter().filter(|(_, round)| first && **round < self.round);
-        let behind: Vec<Rank> = behind.map(|(rank, _)| *rank).collect();
-        self.help(cx, &behind);
-        for part in (0..self.handed.len()).filter(|part| self.handed[*part]).collect::<Vec<_>>() {
-            self.start(cx, part);
-        }
+        let handed = (0..self.handed.len()).filter(|part| self.handed[*part]);
+        handed.collect::<Vec<_>>().into_iter().for_each(|part| self.start(cx, part));
     }
 
-    /// Everything that the last average has changed and that all have in common.
-    fn help(&mut self, cx: &mut Cx<'_>, behind: &[Rank]) {
-        if behind.is_empty() {
-            return;
-        }
-        let mut parts = vec![cx.io.pool.copy(&self.start)];
-        parts.extend(self.outer.vectors().into_iter().map(|vector| cx.io.pool.copy(vector)));
-        parts.push(cx.io.pool.copy(&self.numbers));
-        for (stage, part) in parts.iter().enumerate() {
-            let mut message = Message::new(RESULT, cx.step, 0).with(part.clone());
-            (message.stage, message.count) = (stage as u32, parts.len() as u32);
-            behind.iter().for_each(|rank| cx.io.send(*rank, message.clone()));
-        }
-    }
-
+    /// Takes over what others have made of the average that I am waiting in.
     fn on_result(&mut self, cx: &mut Cx<'_>, message: Message) {
-        let total = message.count as usize;
-        self.result.insert(message.stage, message.into_values());
-        if self.result.len() < total {
-            return;
-        }
-        let mut parts = std::mem::take(&mut self.result).into_values();
-        self.start = parts.next().expect("the model comes first").to_vec();
-        cx.params.copy_from_slice(&self.start);
-        for (vector, part) in self.outer.vectors().into_iter().zip(&mut parts) {
+        let Some(parts) = self.rounds.on_result(message) else { return };
+        self.start.copy_from_slice(&parts[0]);
+        cx.params.copy_from_slice(&parts[0]);
+        self.period.numbers().copy_from_slice(&parts[1]);
+        for (vector, part) in self.outer.vectors().into_iter().zip(&parts[2..]) {
             *vector = part.to_vec();
         }
-        let numbers = parts.next().expect("the numbers come last");
-        self.period.numbers().copy_from_slice(&numbers);
-        self.comparing = None;
         self.enter_round(cx);
     }
 
@@ -400,10 +292,8 @@ impl Algorithm for Periodic {
             REDUCE | ROUND | RESULT if outdated => {}
             REDUCE => self.on_reduce(cx, from, message),
             ROUND => {
-                if let Some(rounds) = &mut self.comparing {
-                    rounds.insert(from, message.seq);
-                    self.compare(cx);
-                }
+                self.rounds.on_round(from, &message);
+                self.compare(cx);
             }
             RESULT => self.on_result(cx, message),
             _ => {
@@ -417,13 +307,7 @@ impl Algorithm for Periodic {
     fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
         let lens = self.lens(cx);
         self.average.enter(cx, lens);
-        self.result.clear();
-        self.comparing = Some(BTreeMap::new());
-        let mut message = Message::new(ROUND, cx.step, 0);
-        message.seq = self.round;
-        for rank in self.average.others() {
-            cx.io.send(rank, message.clone());
-        }
+        self.rounds.begin(cx, self.round);
         self.compare(cx);
         if let Some(gossip) = &mut self.gossip {
             self.left -= gossip.on_view(cx);
@@ -435,10 +319,7 @@ impl Algorithm for Periodic {
     }
 
     fn awaiting(&self, out: &mut Vec<Awaited>) {
-        if let Some(rounds) = &self.comparing {
-            let missing = self.average.others().into_iter().filter(|r| !rounds.contains_key(r));
-            out.extend(missing.map(|from| Awaited { from, what: "its round after a loss" }));
-        }
+        self.rounds.awaiting(&self.average.others(), out);
         self.average.awaiting(out);
         if let Some(gossip) = &self.gossip {
             gossip.awaiting(out);

@@ -94,8 +94,10 @@ impl Server {
     fn answer(&mut self, cx: &mut Cx<'_>, b: usize) {
         let piece = &mut self.pieces[b];
         let slowest = piece.slowest();
-        let free = piece.held.extract_if(.., |_, needed| *needed <= slowest);
-        let free: Vec<Rank> = free.map(|(rank, _)| rank).collect();
+        let near = |needed: &u64| *needed <= slowest;
+        let free = piece.held.iter().filter(|(_, needed)| near(needed));
+        let free: Vec<Rank> = free.map(|(rank, _)| *rank).collect();
+        piece.held.retain(|_, needed| !near(needed));
         if free.is_empty() {
             return;
         }
