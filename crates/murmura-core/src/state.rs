@@ -1,5 +1,8 @@
 //! One visitor for saving, loading and comparing the state of an algorithm.
 
+use std::collections::BTreeMap;
+
+use crate::message::Rank;
 use crate::payload::Payload;
 
 /// Walks over the named parts of a state. Saving reads them, loading writes them, a digest
@@ -22,6 +25,25 @@ pub trait Visitor {
         let mut bit = u64::from(*value);
         self.number(name, &mut bit);
         *value = bit != 0;
+    }
+
+    /// Whole numbers, whose count may change when loading.
+    fn numbers(&mut self, name: &str, values: &mut Vec<u64>) {
+        let mut count = values.len() as u64;
+        self.number(&format!("{name}.count"), &mut count);
+        values.resize(count as usize, 0);
+        for (index, value) in values.iter_mut().enumerate() {
+            self.number(&format!("{name}.{index}"), value);
+        }
+    }
+
+    /// A whole number for each of some ranks, which may change when loading.
+    fn by_rank(&mut self, name: &str, values: &mut BTreeMap<Rank, u64>) {
+        let pairs = std::mem::take(values).into_iter();
+        let mut pairs: Vec<u64> = pairs.flat_map(|(rank, value)| [rank.0.into(), value]).collect();
+        self.numbers(name, &mut pairs);
+        let (pairs, _) = pairs.as_chunks::<2>();
+        values.extend(pairs.iter().map(|[rank, value]| (Rank(*rank as u32), *value)));
     }
 
     /// A vector that may be absent.
