@@ -53,11 +53,11 @@ fn gossip_pga_with_period_one_is_all_reduce() {
 
 #[test]
 fn gossip_pga_without_mixing_is_local_sgd() {
-    let (mut setup, problem) = with_momentum(periodic("gossip-pga")).setup();
     let alone = Round::new((0..5).map(|i| vec![(i, 1.0)]).collect());
     let identity = Arc::new(Schedule::periodic(vec![alone]));
-    setup.view = Arc::new(View::first(5, 0, Arc::clone(&setup.view.hosts), Some(identity)));
-    let pga = finish(Lab::of(setup, &problem));
+    let pga = finish(Lab::with(&with_momentum(periodic("gossip-pga")), |setup| {
+        setup.view = Arc::new(View::first(5, 0, Arc::clone(&setup.view.hosts), Some(identity)));
+    }));
     assert_eq!(pga, models(&with_momentum(periodic("local-sgd"))));
 }
 

@@ -150,3 +150,55 @@ fn a_fast_worker_does_its_whole_round_without_the_others() {
     assert!(!lab.choices().contains(&Choice::Start(0)), "now it waits for the average");
     assert!(!lab.nodes[0].awaiting().is_empty());
 }
+
+#[test]
+fn a_resumed_run_ends_with_the_same_bits() {
+    let synchronous = |algorithm| case_of(algorithm).with("form", "synchronous");
+    for case in [
+        case_of("local-sgd").with("after_drop", true),
+        case_of("local-sgd").with("buffers", "average"),
+        case_of("slowmo"),
+        case_of("bmuf"),
+        case_of("diloco"),
+        case_of("gossip-pga"),
+        case_of("gossip-aga").with("warmup_steps", 3.0).with("period_max", 4.0),
+        synchronous("easgd"),
+        synchronous("eamsgd"),
+        Case { params: Vec::new(), ..case_of("sync-ps") },
+    ] {
+        let until = |steps| Case { steps, ..case.clone() };
+        let end = |mut lab: Lab| -> Vec<Vec<f32>> {
+            lab.run_to_end(&mut Rng::new(2, "order", 0));
+            lab.nodes.iter().map(|node| node.params().to_vec()).collect()
+        };
+        for cut in 1..10 {
+            let mut first = run(&until(cut));
+            let resumed = Lab::resumed(&until(12), &first.saved());
+            assert_eq!(end(resumed), end(Lab::new(&until(12))), "{} at {cut}", case.algorithm);
+        }
+    }
+}
+
+fn case_of(algorithm: &'static str) -> Case {
+    let mut case = Case { servers: 2, ..Case::wide(algorithm, 3, 5) }.with("period", 3.0);
+    case.schedule = |step| if step < 6 { 1.0 } else { 0.5 };
+    case.optimizer_name = "accum-adam";
+    case.optimizer = vec![("accumulate", Value::Number(2.0))];
+    case
+}
+
+#[test]
+fn asynchronous_servers_can_be_resumed() {
+    for case in [
+        Case { params: Vec::new(), ..case_of("ssp") },
+        case_of("easgd"),
+        case_of("eamsgd"),
+        Case { params: Vec::new(), ..case_of("sync-ps") }.with("backup", 1.0),
+    ] {
+        for cut in 1..8 {
+            let mut first = run(&Case { steps: cut, ..case.clone() });
+            let mut resumed = Lab::resumed(&Case { steps: 12, ..case.clone() }, &first.saved());
+            resumed.run_to_end(&mut Rng::new(cut, "order", 0));
+        }
+    }
+}

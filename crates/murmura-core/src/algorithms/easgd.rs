@@ -240,6 +240,9 @@ impl Algorithm for Worker {
 
     fn state(&mut self, visitor: &mut dyn Visitor) {
         visitor.vector("velocity", &mut self.velocity);
+        let mut count = self.lanes.len() as u64;
+        visitor.number("lanes", &mut count);
+        self.lanes.resize_with(count as usize, Lane::default);
         for (index, lane) in self.lanes.iter_mut().enumerate() {
             visitor.number(&format!("lane.{index}.seq"), &mut lane.seq);
             visitor.payload(&format!("lane.{index}.centre"), &mut lane.centre);

@@ -183,14 +183,13 @@ impl Algorithm for Server {
     }
 
     fn state(&mut self, visitor: &mut dyn Visitor) {
+        let mut count = self.pieces.len() as u64;
+        visitor.number("pieces", &mut count);
+        self.pieces.resize_with(count as usize, Piece::default);
         for (index, piece) in self.pieces.iter_mut().enumerate() {
             visitor.number(&format!("piece.{index}.version"), &mut piece.version);
-            for (rank, clock) in &mut piece.clocks {
-                visitor.number(&format!("piece.{index}.clock.{}", rank.0), clock);
-            }
-            for (rank, needed) in &mut piece.held {
-                visitor.number(&format!("piece.{index}.held.{}", rank.0), needed);
-            }
+            visitor.by_rank(&format!("piece.{index}.clocks"), &mut piece.clocks);
+            visitor.by_rank(&format!("piece.{index}.held"), &mut piece.held);
         }
     }
 

@@ -204,9 +204,7 @@ impl Algorithm for Server {
     }
 
     fn state(&mut self, visitor: &mut dyn Visitor) {
-        for (piece, step) in self.steps.iter_mut().enumerate() {
-            visitor.number(&format!("step.{piece}"), step);
-        }
+        visitor.numbers("steps", &mut self.steps);
     }
 
     fn spans_views(&self) -> bool {

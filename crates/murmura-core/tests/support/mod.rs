@@ -199,18 +199,28 @@ pub struct Lab {
 
 impl Lab {
     pub fn new(case: &Case) -> Lab {
-        let (setup, problem) = case.setup();
-        Lab::of(setup, &problem)
+        Lab::with(case, |_| {})
     }
 
-    /// Of a setup that a test has changed.
-    pub fn of(setup: Setup, problem: &Quadratic) -> Lab {
+    /// As [`new`](Lab::new), with a setup that no case describes.
+    pub fn with(case: &Case, change: impl FnOnce(&mut Setup)) -> Lab {
+        Lab::build(case, change, &[])
+    }
+
+    /// Goes on from what [`saved`](Lab::saved) returned.
+    pub fn resumed(case: &Case, saved: &[Saved]) -> Lab {
+        Lab::build(case, |_| {}, saved)
+    }
+
+    fn build(case: &Case, change: impl FnOnce(&mut Setup), saved: &[Saved]) -> Lab {
+        let (mut setup, problem) = case.setup();
+        change(&mut setup);
         let pool = Pool::new();
         let ranks = setup.ranks();
         let nodes = (0..ranks).map(|rank| setup.node(Rank::from(rank), pool.clone())).collect();
         let budget = match setup.facts().budget {
             Budget::Rounds => u64::MAX,
-            Budget::TotalGradients => setup.steps * setup.workers() as u64,
+            Budget::TotalGradients => case.steps * case.workers as u64,
         };
         let mut lab = Lab {
             nodes,
@@ -221,7 +231,7 @@ impl Lab {
             sent: vec![0; ranks],
             alive: vec![true; ranks],
             view: Arc::clone(&setup.view),
-            sources: (0..setup.workers()).map(|rank| problem.source(rank)).collect(),
+            sources: (0..case.workers).map(|rank| problem.source(rank)).collect(),
             computing: (0..ranks).map(|_| None).collect(),
             budget,
             frozen: vec![false; ranks],
@@ -229,6 +239,9 @@ impl Lab {
             setup,
         };
         for rank in 0..ranks {
+            if let Some(saved) = saved.get(rank) {
+                lab.nodes[rank].state(&mut Loader(saved.clone()));
+            }
             lab.nodes[rank].start(Time::ZERO);
             lab.collect(rank);
         }
@@ -387,6 +400,40 @@ impl Lab {
         mean
     }
 
+    /// The state of every rank.
+    pub fn saved(&mut self) -> Vec<Saved> {
+        let save = |node: &mut Node| {
+            let mut saved = Saved::default();
+            node.state(&mut saved);
+            saved
+        };
+        self.nodes.iter_mut().map(save).collect()
+    }
+
+    /// A named vector of a rank's state.
+    pub fn vector(&mut self, rank: usize, name: &str) -> Vec<f32> {
+        self.named(rank, name).1
+    }
+
+    /// A named number of a rank's state that is real.
+    pub fn real(&mut self, rank: usize, name: &str) -> f64 {
+        f64::from_bits(self.named(rank, name).0)
+    }
+
+    fn named(&mut self, rank: usize, name: &str) -> (u64, Vec<f32>) {
+        let mut saved = Saved::default();
+        self.nodes[rank].state(&mut saved);
+        let found = saved.0.into_iter().find(|(known, _)| known == name);
+        found.unwrap_or_else(|| panic!("rank {rank} has no `{name}`")).1
+    }
+
+    /// The sum over the living workers of a named vector.
+    pub fn total(&mut self, name: &str) -> Vec<f64> {
+        let vectors: Vec<Vec<f32>> =
+            self.living_workers().iter().map(|rank| self.vector(*rank, name)).collect();
+        (0..vectors[0].len()).map(|k| vectors.iter().map(|v| f64::from(v[k])).sum()).collect()
+    }
+
     /// The servers' shards, with nothing pending.
     pub fn server_model(&self) -> Vec<f32> {
         self.nodes[self.workers()..].iter().flat_map(Node::model).collect()
@@ -420,6 +467,41 @@ impl Visitor for Control {
     }
 
     fn vector(&mut self, _name: &str, _value: &mut Vec<f32>) {}
+}
+
+/// The named parts of a state, in order; a part is a number or a vector.
+#[derive(Clone, Default)]
+pub struct Saved(std::collections::VecDeque<(String, (u64, Vec<f32>))>);
+
+impl Visitor for Saved {
+    fn number(&mut self, name: &str, value: &mut u64) {
+        self.0.push_back((name.to_string(), (*value, Vec::new())));
+    }
+
+    fn vector(&mut self, name: &str, value: &mut Vec<f32>) {
+        self.0.push_back((name.to_string(), (0, value.clone())));
+    }
+}
+
+/// Writes a saved state back.
+struct Loader(Saved);
+
+impl Loader {
+    fn next(&mut self, name: &str) -> (u64, Vec<f32>) {
+        let (known, part) = self.0.0.pop_front().expect("as many parts as were saved");
+        assert_eq!(known, name, "parts come in the order in which they were saved");
+        part
+    }
+}
+
+impl Visitor for Loader {
+    fn number(&mut self, name: &str, value: &mut u64) {
+        *value = self.next(name).0;
+    }
+
+    fn vector(&mut self, name: &str, value: &mut Vec<f32>) {
+        *value = self.next(name).1;
+    }
 }
 
 fn flight_digest(flight: &Flight) -> u64 {

@@ -115,11 +115,12 @@ impl Algorithm for Server {
     }
 
     fn state(&mut self, visitor: &mut dyn Visitor) {
+        let mut count = self.pieces.len() as u64;
+        visitor.number("pieces", &mut count);
+        self.pieces.resize_with(count as usize, State::default);
         for (index, piece) in self.pieces.iter_mut().enumerate() {
             visitor.number(&format!("piece.{index}.round"), &mut piece.round);
-            for (rank, seq) in &mut piece.seqs {
-                visitor.number(&format!("piece.{index}.seq.{}", rank.0), seq);
-            }
+            visitor.by_rank(&format!("piece.{index}.seqs"), &mut piece.seqs);
         }
     }
 
