@@ -13,7 +13,7 @@
 use super::Entry;
 use super::periodic::{self, BUFFERS, Every, Outer, Periodic, Round, outer_step, period_key};
 use crate::collectives::average::COLLECTIVE;
-use crate::contract::Need;
+use crate::contract::{Facts, Need};
 use crate::params::{Key, Kind, Params};
 
 /// The row of the table.
@@ -44,7 +44,7 @@ pub const ENTRY: Entry = Entry {
         COLLECTIVE,
     ],
     check,
-    facts: |_| periodic::facts(Need::Nothing),
+    facts: |_| Facts { keeps_mean: false, ..periodic::facts(Need::Nothing) },
     worker: |params| {
         let outer = Bmuf {
             nesterov: params.text("form") == "nesterov",

@@ -12,7 +12,7 @@
 use super::Entry;
 use super::periodic::{self, BUFFERS, Every, Outer, Periodic, Round, outer_step, period_key};
 use crate::collectives::average::COLLECTIVE;
-use crate::contract::Need;
+use crate::contract::{Facts, Need};
 use crate::params::{Key, Kind};
 
 /// The row of the table.
@@ -43,7 +43,7 @@ pub const ENTRY: Entry = Entry {
         COLLECTIVE,
     ],
     check: |_| Ok(()),
-    facts: |_| periodic::facts(Need::Nothing),
+    facts: |_| Facts { keeps_mean: false, ..periodic::facts(Need::Nothing) },
     worker: |params| {
         let outer = DiLoCo {
             learning_rate: params.real("outer_lr") as f32,
