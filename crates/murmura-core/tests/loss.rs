@@ -164,3 +164,84 @@ fn a_survivor_that_is_a_step_behind_takes_over_the_state_of_one_ahead() {
     }
     assert!(entered > 50, "only {entered} runs had somebody behind");
 }
+
+#[test]
+fn survivors_of_periodic_averaging_finish_with_the_same_bits() {
+    for algorithm in ["local-sgd", "slowmo", "bmuf", "diloco"] {
+        for (seed, buffers) in (0..150).zip(["keep", "reset", "average"].iter().cycle()) {
+            // The last step ends a round, so all stand at its average.
+            let lab =
+                lose_two(&case(algorithm).with("period", 3.0).with("buffers", *buffers), seed);
+            let living = lab.living_workers();
+            for rank in &living[1..] {
+                let (one, other) = (lab.nodes[*rank].params(), lab.nodes[living[0]].params());
+                assert_eq!(one, other, "{algorithm}, seed {seed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn survivors_of_gossip_with_global_averages_finish() {
+    for topology in ["ring", "one-peer-exponential"] {
+        for seed in 0..150 {
+            let case = Case { topology, ..case("gossip-pga") }.with("period", 3.0);
+            let lab = lose_two(&case, seed);
+            let living = lab.living_workers();
+            for rank in &living[1..] {
+                let (one, other) = (lab.nodes[*rank].params(), lab.nodes[living[0]].params());
+                assert_eq!(one, other, "{topology}, seed {seed}");
+            }
+            let case = Case { topology, ..self::case("gossip-aga") };
+            lose_two(&case.with("period", 2.0).with("warmup_steps", 2.0), seed);
+        }
+    }
+}
+
+#[test]
+fn a_worker_that_missed_an_average_gets_its_result_from_one_that_has_it() {
+    let mut helped = 0;
+    for seed in 0..200 {
+        let mut lab = Lab::new(&case("diloco").with("period", 3.0));
+        let mut rng = Rng::new(seed, "behind", 0);
+        // Until somebody is through the first average and somebody is not.
+        lab.run_while(&mut rng, |lab| (0..5).all(|rank| lab.nodes[rank].step() < 3));
+        let behind: Vec<usize> = (0..5).filter(|rank| lab.nodes[*rank].step() < 3).collect();
+        let ahead: Vec<usize> = (0..5).filter(|rank| !behind.contains(rank)).collect();
+        if ahead.len() != 1 {
+            continue;
+        }
+        let model = lab.nodes[ahead[0]].params().to_vec();
+        lab.crash(behind[0]);
+        (0..5).for_each(|rank| lab.tell_view(rank));
+        lab.run_while(&mut rng, |lab| lab.nodes[behind[1]].step() < 3);
+        assert_eq!(lab.nodes[behind[1]].params(), model, "seed {seed}");
+        helped += 1;
+        lab.run_to_end(&mut rng);
+    }
+    assert!(helped > 50, "only {helped} runs had somebody behind");
+}
+
+#[test]
+fn bounded_staleness_and_elastic_averaging_go_on_without_the_lost() {
+    for seed in 0..100 {
+        for case in [
+            case("ssp").with("staleness", (seed % 4) as f64),
+            case("easgd").with("period", 2.0),
+            case("eamsgd").with("period", 2.0).with("form", "synchronous"),
+        ] {
+            let lab = lose_two(&case, seed);
+            assert_eq!(lab.living_workers().len(), 3);
+        }
+    }
+}
+
+#[test]
+fn servers_with_backups_lose_workers_and_the_rest_finish_with_their_model() {
+    for seed in 0..150 {
+        let lab = lose_two(&case("sync-ps").with("backup", 1.0 + (seed % 2) as f64), seed);
+        for rank in lab.living_workers() {
+            assert_eq!(lab.nodes[rank].params(), lab.server_model(), "seed {seed}");
+        }
+    }
+}

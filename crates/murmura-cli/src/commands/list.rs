@@ -174,13 +174,16 @@ fn print_keys(row: &Row, is_wanted: impl Fn(&str) -> bool) {
     }
 }
 
-/// The keys that every one of several rows has.
+/// The keys that every one of several rows has, with one meaning and one default.
 fn common(rows: &[Row]) -> BTreeSet<&'static str> {
-    let names = |row: &Row| row.keys.iter().map(|key| key.name).collect::<BTreeSet<_>>();
-    match rows {
-        [first, _, ..] => rows.iter().fold(names(first), |common, row| &common & &names(row)),
+    let keys = |row: &Row| -> BTreeSet<(&'static str, String, String)> {
+        row.keys.iter().map(|key| (key.name, shown(&default(key)), about(key))).collect()
+    };
+    let common = match rows {
+        [first, _, ..] => rows.iter().fold(keys(first), |common, row| &common & &keys(row)),
         _ => BTreeSet::new(),
-    }
+    };
+    common.into_iter().map(|(name, ..)| name).collect()
 }
 
 /// What an absent key means; nothing where the default depends on the rest.

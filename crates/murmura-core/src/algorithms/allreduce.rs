@@ -8,15 +8,12 @@
 //! ```
 //! Replicas hold the same bits after every step: each chunk is summed once and copied.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use super::Entry;
+use crate::collectives::average::{Average, COLLECTIVE};
 use crate::collectives::recovery::{self, Recovered, Recovery};
-use crate::collectives::{self, AllReduce, COLLECTIVES, Group, Label};
 use crate::contract::{Algorithm, Awaited, Budget, Cx, Deploy, Facts, Mode, Need, Place};
 use crate::message::{Message, Rank};
-use crate::params::{Key, Kind, Params};
+use crate::params::Params;
 use crate::state::Visitor;
 use crate::view::View;
 
@@ -28,11 +25,7 @@ pub const ENTRY: Entry = Entry {
     sends: "gradient buckets around a ring: 2(n−1)/n of the model per step",
     lost_peer: "the step is restarted among the survivors from their kept gradients; replicas \
                 stay bit-equal",
-    keys: &[Key {
-        name: "collective",
-        kind: Kind::Choice(&["ring", "halving-doubling", "hierarchical", "auto"]),
-        help: "how gradients are summed",
-    }],
+    keys: &[COLLECTIVE],
     check: |_| Ok(()),
     facts: |_| Facts {
         synchronous: true,
@@ -50,14 +43,9 @@ pub const ENTRY: Entry = Entry {
     server: None,
 };
 
-const REDUCE: u8 = 1;
-
 /// One worker.
 struct AllReduceSgd {
-    collective: &'static collectives::Entry,
-    group: Arc<Group>,
-    /// The all-reduce of each (step, bucket). A peer may be one step ahead.
-    running: BTreeMap<(u64, usize), Box<dyn AllReduce>>,
+    average: Average,
     /// Buckets of this step's gradient that were handed over.
     handed: usize,
     /// Buckets of this step that the optimizer has done.
@@ -67,45 +55,28 @@ struct AllReduceSgd {
 
 impl AllReduceSgd {
     fn new(params: &Params) -> AllReduceSgd {
-        let name = params.text("collective");
-        let collective = COLLECTIVES.iter().find(|entry| entry.name == name);
-        AllReduceSgd {
-            collective: collective.expect("the choice lists the table's names"),
-            group: Arc::new(Group { members: Vec::new(), hosts: Vec::new(), me: 0 }),
-            running: BTreeMap::new(),
-            handed: 0,
-            optimized: 0,
-            recovery: Recovery::default(),
-        }
+        let average = Average::new(params);
+        AllReduceSgd { average, handed: 0, optimized: 0, recovery: Recovery::default() }
     }
 
-    fn machine(&mut self, cx: &Cx<'_>, step: u64, b: usize) -> &mut dyn AllReduce {
-        let (group, build) = (&self.group, self.collective.build);
-        let label = Label { kind: REDUCE, step, bucket: b };
-        let new = || build(Arc::clone(group), label, cx.range(b).len());
-        self.running.entry((step, b)).or_insert_with(new).as_mut()
+    fn enter(&mut self, cx: &Cx<'_>) {
+        let lens = cx.layout.buckets.iter().map(|bucket| bucket.range.len()).collect();
+        self.average.enter(cx, lens);
     }
 
     fn start(&mut self, cx: &mut Cx<'_>, b: usize) {
-        let range = cx.range(b);
-        let step = cx.step;
-        self.machine(cx, step, b).start(&mut cx.io, &cx.grad[range]);
+        self.average.start(&mut cx.io, cx.step, b, &cx.grad[cx.layout.range(b)]);
         self.step_if_reduced(cx);
     }
 
     /// Nothing is written before all buckets are reduced, so that until then the step can be
     /// restarted from `cx.grad`.
     fn step_if_reduced(&mut self, cx: &mut Cx<'_>) {
-        let buckets = cx.layout.buckets.len();
-        // After a loss the buckets are started again one by one, though all were handed over.
-        let reduced = |b| self.running.get(&(cx.step, b)).is_some_and(|machine| machine.is_done());
-        if self.handed < buckets || !(0..buckets).all(reduced) {
+        if !self.average.is_done() {
             return;
         }
-        let scale = 1.0 / self.group.len() as f32;
-        for b in 0..buckets {
-            let mut machine = self.running.remove(&(cx.step, b)).expect("every bucket was started");
-            machine.finish(scale, &mut cx.grad[cx.layout.range(b)]);
+        for b in 0..cx.layout.buckets.len() {
+            self.average.finish(b, &mut cx.grad[cx.layout.range(b)]);
             cx.optimize(b, Mode::Apply);
         }
     }
@@ -121,7 +92,7 @@ impl AllReduceSgd {
 
 impl Algorithm for AllReduceSgd {
     fn on_start(&mut self, cx: &mut Cx<'_>) {
-        self.group = Arc::new(Group::of_workers(cx.io.view, cx.io.rank));
+        self.enter(cx);
     }
 
     fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
@@ -147,18 +118,17 @@ impl Algorithm for AllReduceSgd {
             let recovered = self.recovery.on_message(cx, from, message);
             return self.after_recovery(cx, recovered);
         }
-        let (step, b) = (message.step, message.bucket as usize);
-        let handed = step == cx.step && b < self.handed;
-        let range = if handed { cx.range(b) } else { 0..0 };
-        self.machine(cx, step, b).on_message(&mut cx.io, &cx.grad[range], from, message);
-        if handed {
+        let b = message.bucket as usize;
+        let started = self.average.has_started(message.step, b);
+        let range = if started { cx.range(b) } else { 0..0 };
+        self.average.on_message(&mut cx.io, &cx.grad[range], from, message);
+        if started {
             self.step_if_reduced(cx);
         }
     }
 
     fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
-        self.group = Arc::new(Group::of_workers(cx.io.view, cx.io.rank));
-        self.running.clear();
+        self.enter(cx);
         let recovered = self.recovery.begin(cx);
         self.after_recovery(cx, recovered);
     }
@@ -168,11 +138,8 @@ impl Algorithm for AllReduceSgd {
     }
 
     fn awaiting(&self, out: &mut Vec<Awaited>) {
-        self.recovery.awaiting(&self.group.members, out);
-        out.retain(|awaited| awaited.from != self.group.members[self.group.me]);
-        for machine in self.running.values().filter(|machine| !machine.is_done()) {
-            machine.awaiting(out);
-        }
+        self.recovery.awaiting(&self.average.others(), out);
+        self.average.awaiting(out);
     }
 
     /// Between steps there is nothing but parameters and optimizer; early chunks of peers are

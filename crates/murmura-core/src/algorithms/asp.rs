@@ -48,7 +48,7 @@ pub const ENTRY: Entry = Entry {
 };
 
 const GRADIENT: u8 = 1;
-const MODEL: u8 = 2;
+pub(super) const MODEL: u8 = 2;
 
 #[derive(Default)]
 struct Worker {

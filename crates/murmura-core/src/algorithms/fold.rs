@@ -36,15 +36,31 @@ impl Fold {
             if self.first_missing(io).is_some_and(|missing| missing < *rank) {
                 return;
             }
-            let (rank, values) = self.early.pop_first().expect("just seen");
-            io.work(values.len() * 4);
-            self.sum = Some(match self.sum.take() {
-                None => values,
-                Some(sum) => sum.plus(&values, io.pool),
-            });
-            self.last = Some(rank);
-            self.count += 1;
+            self.add_first(io);
         }
+    }
+
+    /// Adds all that has come, whoever is missing.
+    pub fn close(&mut self, io: &mut Io<'_>) {
+        while !self.early.is_empty() {
+            self.add_first(io);
+        }
+    }
+
+    fn add_first(&mut self, io: &mut Io<'_>) {
+        let (rank, values) = self.early.pop_first().expect("there is one");
+        io.work(values.len() * 4);
+        self.sum = Some(match self.sum.take() {
+            None => values,
+            Some(sum) => sum.plus(&values, io.pool),
+        });
+        self.last = Some(rank);
+        self.count += 1;
+    }
+
+    /// How many vectors have come.
+    pub fn len(&self) -> usize {
+        self.count as usize + self.early.len()
     }
 
     /// Whether the vectors of all living workers are in the sum.

@@ -4,17 +4,28 @@ mod ad_psgd;
 mod aladdin;
 mod allreduce;
 mod asp;
+mod bmuf;
 mod d_amsgrad;
 mod d_psgd;
 mod decentlam;
+mod diloco;
+mod eamsgd;
+mod easgd;
 mod exact_diffusion;
 mod exchange;
 mod extra;
 mod fold;
+mod gossip;
+mod gossip_aga;
+mod gossip_pga;
 mod gradient_tracking;
+mod local_sgd;
+mod periodic;
 mod push_sum;
 mod qg_dmsgd;
 mod sgp;
+mod slowmo;
+mod ssp;
 mod sync_ps;
 
 use crate::contract::{Algorithm, Facts};
@@ -60,15 +71,24 @@ pub const ALGORITHMS: &[Entry] = &[
     aladdin::ENTRY,
     allreduce::ENTRY,
     asp::ENTRY,
+    bmuf::ENTRY,
     d_amsgrad::ENTRY,
     d_psgd::ENTRY,
     exact_diffusion::D2,
     decentlam::ENTRY,
+    diloco::ENTRY,
+    eamsgd::ENTRY,
+    easgd::ENTRY,
     exact_diffusion::ENTRY,
     extra::ENTRY,
+    gossip_aga::ENTRY,
+    gossip_pga::ENTRY,
     gradient_tracking::ENTRY,
+    local_sgd::ENTRY,
     qg_dmsgd::ENTRY,
     sgp::ENTRY,
+    slowmo::ENTRY,
+    ssp::ENTRY,
     sync_ps::ENTRY,
 ];
 

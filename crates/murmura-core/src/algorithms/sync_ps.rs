@@ -5,6 +5,8 @@
 //! worker, upon the model of this step: x ← it; next gradient
 //! server, upon g_i of step t from all: g ← Σ_i g_i / n in the order of ranks;  x̃ ← x̃ − η·Opt(g)
 //!                                      send x̃ to all workers
+//!     with b backup workers:           from the first n − b instead of all; later ones are dropped
+//! worker, upon models of later steps:  it was too late: x ← the newest; enter there
 //! upon a lost worker:                  divide by the number of gradients received
 //! ```
 
@@ -12,8 +14,10 @@ use std::collections::BTreeMap;
 
 use super::Entry;
 use super::fold::Fold;
-use crate::contract::{Algorithm, Awaited, Budget, Cx, Deploy, Facts, Mode, Need, Place};
+use crate::contract::{Algorithm, Awaited, Budget, Cx, Deploy, Effect, Facts, Mode, Need, Place};
 use crate::message::{Message, Rank};
+use crate::params::{Key, Kind};
+use crate::payload::Payload;
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
@@ -21,14 +25,19 @@ use crate::view::View;
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
     name: "sync-ps",
-    summary: "synchronous parameter server; every step waits for all gradients",
-    paper: "Li et al. 2014 (parameter server), with a barrier every step",
+    summary: "synchronous parameter server; every step waits for all gradients, or for all but a few",
+    paper: "Li et al. 2014 (parameter server), with a barrier every step; backup workers: Chen et \
+            al. 2016, arXiv:1604.00981",
     sends: "the gradient to the servers, the model back, per step",
     lost_peer: "the servers divide by the number of gradients received",
-    keys: &[],
+    keys: &[Key {
+        name: "backup",
+        kind: Kind::Whole { default: 0, min: 0, max: 1 << 20 },
+        help: "a step waits for all but so many gradients; late ones are dropped",
+    }],
     check: |_| Ok(()),
-    facts: |_| Facts {
-        synchronous: true,
+    facts: |params| Facts {
+        synchronous: params.whole("backup") == 0,
         snapshot: false,
         servers: true,
         deploy: Deploy::Servers,
@@ -40,7 +49,9 @@ pub const ENTRY: Entry = Entry {
         waits_for_peers: true,
     },
     worker: |_| Box::<Worker>::default(),
-    server: Some(|_| Box::<Server>::default()),
+    server: Some(|params| {
+        Box::new(Server { backup: params.whole("backup") as usize, ..Server::default() })
+    }),
 };
 
 const GRADIENT: u8 = 1;
@@ -48,43 +59,73 @@ const MODEL: u8 = 2;
 
 #[derive(Default)]
 struct Worker {
-    /// Servers whose piece of the new model has not come yet, one entry per piece.
-    awaited: Vec<(Rank, usize)>,
+    /// The server of each piece.
+    servers: Vec<Rank>,
+    /// Models that have come, by step and piece. A late worker may find several.
+    models: BTreeMap<u64, BTreeMap<usize, Payload>>,
     /// The gradient of this step is not complete yet.
     handing: bool,
+    /// The step is not over.
+    waiting: bool,
 }
 
-impl Algorithm for Worker {
-    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
-        self.handing = true;
-        for piece in &cx.pieces[b] {
-            let values = cx.io.pool.copy(&cx.grad[piece.range.clone()]);
-            cx.io.send(piece.server, Message::new(GRADIENT, cx.step, b).with(values));
-            self.awaited.push((piece.server, b));
+impl Worker {
+    /// Takes the newest model that is there whole.
+    fn adopt(&mut self, cx: &mut Cx<'_>) {
+        let whole = self.models.iter().rev().find(|(_, pieces)| pieces.len() == self.servers.len());
+        let (Some((&step, pieces)), true, false) = (whole, self.waiting, self.handing) else {
+            return;
+        };
+        for (piece, values) in cx.pieces.iter().flatten().zip(pieces.values()) {
+            cx.params[piece.range.clone()].copy_from_slice(values);
+        }
+        self.models = self.models.split_off(&(step + 1));
+        self.waiting = false;
+        if step > cx.step {
+            cx.io.out.push(Effect::EnterAt(step + 1));
         }
     }
 
-    fn on_gradient(&mut self, _cx: &mut Cx<'_>) {
+    fn has(&self, step: u64, piece: usize) -> bool {
+        self.models.range(step..).any(|(_, pieces)| pieces.contains_key(&piece))
+    }
+}
+
+impl Algorithm for Worker {
+    fn on_start(&mut self, cx: &mut Cx<'_>) {
+        self.servers = cx.pieces.iter().flatten().map(|piece| piece.server).collect();
+    }
+
+    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+        (self.handing, self.waiting) = (true, true);
+        for piece in cx.pieces[b].iter().filter(|piece| !self.has(cx.step, piece.index)) {
+            let values = cx.io.pool.copy(&cx.grad[piece.range.clone()]);
+            cx.io.send(piece.server, Message::new(GRADIENT, cx.step, b).with(values));
+        }
+    }
+
+    fn on_gradient(&mut self, cx: &mut Cx<'_>) {
         self.handing = false;
+        self.adopt(cx);
     }
 
     fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
-        let b = message.bucket as usize;
-        let awaited = self.awaited.iter().position(|piece| *piece == (from, b));
-        let (Some(place), true) = (awaited, message.step == cx.step) else { return };
-        self.awaited.swap_remove(place);
-        let piece = cx.pieces[b].iter().find(|piece| piece.server == from);
-        let range = piece.expect("awaited, so it is a piece").range.clone();
-        cx.params[range].copy_from_slice(&message.into_values());
+        let pieces = &cx.pieces[message.bucket as usize];
+        let Some(piece) = pieces.iter().find(|piece| piece.server == from) else { return };
+        if message.step >= cx.step {
+            let models = self.models.entry(message.step).or_default();
+            models.insert(piece.index, message.into_values());
+            self.adopt(cx);
+        }
     }
 
     fn is_ready(&self) -> bool {
-        self.awaited.is_empty() && !self.handing
+        !self.waiting
     }
 
     fn awaiting(&self, out: &mut Vec<Awaited>) {
-        let servers = self.awaited.iter();
-        out.extend(servers.map(|(from, _)| Awaited { from: *from, what: "the new model" }));
+        let missing = (0..self.servers.len()).filter(|piece| self.waiting && !self.has(0, *piece));
+        out.extend(missing.map(|p| Awaited { from: self.servers[p], what: "the new model" }));
     }
 
     fn state(&mut self, _visitor: &mut dyn Visitor) {}
@@ -101,6 +142,8 @@ struct Server {
     /// Per piece, the step whose gradients are collected.
     steps: Vec<u64>,
     workers: Vec<Rank>,
+    /// How many gradients a step does not wait for.
+    backup: usize,
 }
 
 impl Server {
@@ -108,9 +151,11 @@ impl Server {
         let round = (self.steps[b], b);
         let Some(fold) = self.rounds.get_mut(&round) else { return };
         fold.advance(&mut cx.io);
-        if !fold.is_complete(&cx.io) {
+        let enough = cx.io.view.workers.len().saturating_sub(self.backup).max(1);
+        if !fold.is_complete(&cx.io) && fold.len() < enough {
             return;
         }
+        fold.close(&mut cx.io);
         let (sum, count) = self.rounds.remove(&round).expect("just seen").into_sum();
         vector::scaled(1.0 / count as f32, &sum, &mut cx.grad[cx.layout.range(b)]);
         cx.io.work(sum.len() * 4);
@@ -159,9 +204,7 @@ impl Algorithm for Server {
     }
 
     fn state(&mut self, visitor: &mut dyn Visitor) {
-        for (piece, step) in self.steps.iter_mut().enumerate() {
-            visitor.number(&format!("step.{piece}"), step);
-        }
+        visitor.numbers("steps", &mut self.steps);
     }
 
     fn spans_views(&self) -> bool {

@@ -13,9 +13,11 @@
 //! | `halving_doubling` | all-reduce in few stages, any number of ranks |
 //! | `hierarchical` | all-reduce inside hosts, then between them |
 //! | `all_gather`, `broadcast` | what their names say |
+//! | `average` | the mean of a vector cut into parts, by any of the above |
 //! | `recovery` | what survivors do when a member is lost half-way |
 
 pub mod all_gather;
+pub mod average;
 pub mod broadcast;
 mod halving_doubling;
 mod hierarchical;

@@ -1,5 +1,7 @@
 //! Optimizers and learning-rate schedules: the tables. One file per optimizer.
 
+mod accum_adam;
+mod adam;
 mod schedule;
 mod sgd;
 
@@ -76,7 +78,8 @@ pub const COMMON_KEYS: &[Key] = &[
 ];
 
 /// All optimizers, by name.
-pub const OPTIMIZERS: &[Entry] = &[sgd::ENTRY];
+pub const OPTIMIZERS: &[Entry] =
+    &[accum_adam::ACCUM_ADAM, accum_adam::ACCUM_ADAMW, adam::ADAM, adam::ADAMW, sgd::ENTRY];
 
 /// The row of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {

@@ -34,6 +34,9 @@ pub struct Case {
     pub topology: &'static str,
     pub steps: u64,
     pub learning_rate: f64,
+    /// What the learning rate is multiplied by at a step.
+    pub schedule: fn(u64) -> f64,
+    pub optimizer_name: &'static str,
     pub optimizer: Vec<(&'static str, Value)>,
     pub clip: Option<f32>,
     pub bucket_bytes: usize,
@@ -55,6 +58,8 @@ impl Case {
             topology: "ring",
             steps: 100,
             learning_rate: 0.05,
+            schedule: |_| 1.0,
+            optimizer_name: "sgd",
             optimizer: Vec::new(),
             clip: None,
             bucket_bytes: 0,
@@ -106,16 +111,16 @@ impl Case {
         });
         let hosts: Arc<[u32]> = (0..(self.workers + servers) as u32).collect();
         let schedule = make(&hosts[..self.workers]);
-        let sgd = optim::find("sgd").expect("in the table");
-        let sgd_params = sgd.params(named(&self.optimizer)).expect("good parameters");
-        let rate = self.learning_rate as f32;
+        let optimizer = optim::find(self.optimizer_name).expect("in the table");
+        let optimizer_params = optimizer.params(named(&self.optimizer)).expect("good parameters");
+        let (rate, factor) = (self.learning_rate, self.schedule);
         let setup = Setup {
             entry,
             params,
             layout: Arc::new(Layout::plain(problem.dimensions(), self.bucket_bytes)),
             initial: problem.initial().into(),
-            optimizer: Arc::new(move |len| (sgd.build)(&sgd_params, len)),
-            learning_rate: Arc::new(move |_| rate),
+            optimizer: Arc::new(move |len| (optimizer.build)(&optimizer_params, len)),
+            learning_rate: Arc::new(move |step| (rate * factor(step)) as f32),
             clip: self.clip,
             steps: self.steps,
             seed: self.seed,

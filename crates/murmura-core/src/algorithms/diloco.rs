@@ -1,0 +1,79 @@
+//! DiLoCo: many local steps, then one step of Nesterov SGD on the way they went together
+//! (Douillard et al. 2023, Algorithm 1).
+//!
+//! ```text
+//! upon a gradient:     x_i ← x_i − η·Opt(g_i)                the paper's Opt is AdamW
+//! every H steps:       a = Σ_i x_i / n;   G = x₀ − a
+//!                      v ← μ·v + G;   x₀ ← x₀ − lr·(G + μ·v);   x_i ← x₀
+//! ```
+//! With `nesterov = false` the last line is x₀ − lr·v. The optimizer's state stays local. The
+//! rounds themselves, and what a lost worker means, are in `periodic.rs`.
+
+use super::Entry;
+use super::periodic::{self, BUFFERS, Every, Outer, Periodic, Round, outer_step, period_key};
+use crate::collectives::average::COLLECTIVE;
+use crate::contract::{Facts, Need};
+use crate::params::{Key, Kind};
+
+/// The row of the table.
+pub const ENTRY: Entry = Entry {
+    name: "diloco",
+    summary: "hundreds of local steps, then one Nesterov step on what they achieved together",
+    paper: "Douillard et al. 2023, arXiv:2311.08105",
+    sends: "the model around a ring, 2(n−1)/n of it, once per `period` steps; nothing in between",
+    lost_peer: periodic::LOST_PEER,
+    keys: &[
+        period_key(500),
+        Key {
+            name: "outer_lr",
+            kind: Kind::Real { default: 0.7, min: 0.0, max: 100.0 },
+            help: "learning rate of the outer step",
+        },
+        Key {
+            name: "outer_momentum",
+            kind: Kind::Real { default: 0.9, min: 0.0, max: 0.9999 },
+            help: "share of the outer velocity that is kept per round (μ)",
+        },
+        Key {
+            name: "nesterov",
+            kind: Kind::Flag(true),
+            help: "look ahead along the outer velocity; false is heavy-ball momentum",
+        },
+        BUFFERS,
+        COLLECTIVE,
+    ],
+    check: |_| Ok(()),
+    facts: |_| Facts { keeps_mean: false, ..periodic::facts(Need::Nothing) },
+    worker: |params| {
+        let outer = DiLoCo {
+            learning_rate: params.real("outer_lr") as f32,
+            momentum: params.real("outer_momentum") as f32,
+            nesterov: params.flag("nesterov"),
+            velocity: Vec::new(),
+        };
+        Box::new(Periodic::new(params, Box::new(Every(params.whole("period"))), Box::new(outer)))
+    },
+    server: None,
+};
+
+struct DiLoCo {
+    learning_rate: f32,
+    momentum: f32,
+    nesterov: bool,
+    /// v
+    velocity: Vec<f32>,
+}
+
+impl Outer for DiLoCo {
+    fn step(&mut self, _round: Round, start: &mut [f32], params: &mut [f32]) {
+        let (lr, mu, nesterov) = (self.learning_rate, self.momentum, self.nesterov);
+        outer_step(start, params, &mut self.velocity, |g, v| {
+            *v = mu * *v + g;
+            lr * if nesterov { g + mu * *v } else { *v }
+        });
+    }
+
+    fn vectors(&mut self) -> Vec<&mut Vec<f32>> {
+        vec![&mut self.velocity]
+    }
+}

@@ -1,0 +1,35 @@
+//! EAMSGD: EASGD with Nesterov momentum in every worker (Zhang, Choromanska and LeCun 2015).
+//!
+//! ```text
+//! worker, upon g = grad(x_i + δ·v):   v ← δ·v − η·Opt(g);   x_i ← x_i + v
+//!     if t mod τ = 0:                 e = α·(x_i − x̃), before that step;  x_i ← x_i − e;  x̃ ← x̃ + e
+//! ```
+//! Worker, servers and what a lost worker means are those of `easgd.rs`; between steps a worker
+//! holds x_i + δ·v, where its gradient is taken.
+
+use super::Entry;
+use super::easgd::{self, FORM, LOST_PEER, MOVING_RATE, PERIOD, SENDS, Server, Worker};
+use crate::params::{Key, Kind};
+
+/// The row of the table.
+pub const ENTRY: Entry = Entry {
+    name: "eamsgd",
+    summary: "EASGD whose workers have Nesterov momentum",
+    paper: "Zhang, Choromanska, LeCun 2015, arXiv:1412.6651",
+    sends: SENDS,
+    lost_peer: LOST_PEER,
+    keys: &[
+        MOVING_RATE,
+        PERIOD,
+        FORM,
+        Key {
+            name: "momentum",
+            kind: Kind::Real { default: 0.99, min: 0.0, max: 0.9999 },
+            help: "share of the velocity that is kept at each step (δ)",
+        },
+    ],
+    check: |_| Ok(()),
+    facts: easgd::facts,
+    worker: |params| Box::new(Worker::new(params, params.real("momentum"))),
+    server: Some(|params| Box::new(Server::new(params))),
+};

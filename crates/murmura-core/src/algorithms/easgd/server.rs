@@ -1,0 +1,130 @@
+//! The server's side of EASGD; the pseudocode is in the parent module.
+
+use std::collections::BTreeMap;
+
+use super::{CENTRE, FETCH, is_synchronous};
+use crate::algorithms::fold::Fold;
+use crate::algorithms::sync_ps::local;
+use crate::contract::{Algorithm, Cx};
+use crate::message::{Message, Rank};
+use crate::params::Params;
+use crate::state::Visitor;
+use crate::vector;
+use crate::view::View;
+
+/// One server.
+pub struct Server {
+    synchronous: bool,
+    pieces: Vec<State>,
+}
+
+/// What a server keeps for one piece.
+#[derive(Debug, Default)]
+struct State {
+    /// Per worker: exchanges that are in the centre.
+    seqs: BTreeMap<Rank, u64>,
+    /// Who has asked for the centre before its last difference came, and which one that is.
+    asked: BTreeMap<Rank, u64>,
+    /// Synchronous form: rounds that are in the centre.
+    round: u64,
+    /// Synchronous form: differences of this round and of later ones.
+    rounds: BTreeMap<u64, Fold>,
+}
+
+impl Server {
+    pub fn new(params: &Params) -> Server {
+        Server { synchronous: is_synchronous(params), pieces: Vec::new() }
+    }
+
+    fn send_centre(cx: &mut Cx<'_>, b: usize, seq: u64, to: &[Rank]) {
+        let id = cx.layout.buckets[b].id;
+        let mut message = Message::new(CENTRE, 0, id).with(cx.params_payload(b));
+        message.seq = seq;
+        to.iter().for_each(|worker| cx.io.send(*worker, message.clone()));
+    }
+
+    fn add(cx: &mut Cx<'_>, b: usize, elastic: &[f32]) {
+        cx.io.work(elastic.len() * 4);
+        vector::add(elastic, &mut cx.params[cx.layout.range(b)]);
+    }
+
+    /// Answers a worker that has asked, once all its own differences are in the centre.
+    fn answer(&mut self, cx: &mut Cx<'_>, b: usize, from: Rank) {
+        let piece = &mut self.pieces[b];
+        let done = piece.seqs.get(&from).copied().unwrap_or(0);
+        if piece.asked.get(&from).is_some_and(|asked| *asked <= done) {
+            let seq = piece.asked.remove(&from).expect("just seen");
+            Server::send_centre(cx, b, seq, &[from]);
+        }
+    }
+
+    fn complete_rounds(&mut self, cx: &mut Cx<'_>, b: usize) {
+        let piece = &mut self.pieces[b];
+        let Some(fold) = piece.rounds.get_mut(&piece.round) else { return };
+        fold.advance(&mut cx.io);
+        if fold.is_complete(&cx.io) {
+            let (sum, _) = piece.rounds.remove(&piece.round).expect("just seen").into_sum();
+            piece.round += 1;
+            Server::add(cx, b, &sum);
+            Server::send_centre(cx, b, self.pieces[b].round, &cx.io.view.workers);
+        }
+    }
+}
+
+impl Algorithm for Server {
+    fn on_start(&mut self, cx: &mut Cx<'_>) {
+        self.pieces.resize_with(cx.layout.buckets.len(), State::default);
+        for b in (0..self.pieces.len()).filter(|_| self.synchronous) {
+            Server::send_centre(cx, b, self.pieces[b].round, &cx.io.view.workers);
+        }
+    }
+
+    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+        let Some(b) = local(cx, message.bucket) else { return };
+        let (piece, seq) = (&mut self.pieces[b], message.seq);
+        if message.kind == FETCH {
+            piece.asked.insert(from, seq);
+            return self.answer(cx, b, from);
+        }
+        if self.synchronous {
+            if seq > piece.round {
+                let fold = piece.rounds.entry(seq - 1).or_default();
+                fold.take(&mut cx.io, from, message.into_values());
+                self.complete_rounds(cx, b);
+            }
+            return;
+        }
+        let done = piece.seqs.entry(from).or_insert(0);
+        // A difference that comes again is in the centre already.
+        if seq == *done + 1 {
+            *done = seq;
+            Server::add(cx, b, &message.into_values());
+            self.answer(cx, b, from);
+        }
+    }
+
+    fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
+        for b in 0..self.pieces.len() {
+            self.pieces[b].asked.retain(|rank, _| cx.io.view.is_alive(*rank));
+            self.complete_rounds(cx, b);
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        false
+    }
+
+    fn state(&mut self, visitor: &mut dyn Visitor) {
+        let mut count = self.pieces.len() as u64;
+        visitor.number("pieces", &mut count);
+        self.pieces.resize_with(count as usize, State::default);
+        for (index, piece) in self.pieces.iter_mut().enumerate() {
+            visitor.number(&format!("piece.{index}.round"), &mut piece.round);
+            visitor.by_rank(&format!("piece.{index}.seqs"), &mut piece.seqs);
+        }
+    }
+
+    fn spans_views(&self) -> bool {
+        true
+    }
+}

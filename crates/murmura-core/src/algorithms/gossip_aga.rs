@@ -1,0 +1,132 @@
+//! Gossip-AGA: gossip with global averages that become rarer as the loss falls (Chen et al. 2021,
+//! Algorithm 2).
+//!
+//! ```text
+//! upon a gradient:                    x½ ← x_i − η·Opt(g_i);   C ← C + 1
+//!     if C < H:                       x_i ← Σ_j W_ij x½_j           over the neighbours
+//!     else:                           x_i ← Σ_j x½_j / n;   C ← 0   exact average over all
+//!         F = mean loss of all workers since the last average
+//!         during warm-up:             F_init ← (F_init + F)/2       the first F as it is
+//!         after it:                   H ← ⌈F_init/F · H_init⌉,  from 1 to H_max
+//! ```
+//! F is averaged with the model, so that all compute the same H. The rounds themselves, and what
+//! a lost worker means, are in `periodic.rs` and `gossip.rs`.
+
+use super::Entry;
+use super::periodic::{self, BUFFERS, Period, Periodic, Plain};
+use crate::collectives::average::COLLECTIVE;
+use crate::contract::{Cx, Need};
+use crate::params::{Key, Kind, Params};
+use crate::state::Visitor;
+
+/// The row of the table.
+pub const ENTRY: Entry = Entry {
+    name: "gossip-aga",
+    summary: "gossip with exact averages over all workers, rarer as the loss falls",
+    paper: "Chen et al. 2021, arXiv:2105.09080",
+    sends: "the model to every neighbour per step; every H steps 2(n−1)/n of it around a ring \
+            instead, with one number for the loss",
+    lost_peer: periodic::LOST_NEIGHBOUR,
+    keys: &[
+        Key {
+            name: "period",
+            kind: Kind::Whole { default: 4, min: 1, max: 1 << 32 },
+            help: "steps from one exact average to the next at the beginning (H_init)",
+        },
+        Key {
+            name: "period_max",
+            kind: Kind::Whole { default: 64, min: 1, max: 1 << 32 },
+            help: "the most steps from one exact average to the next",
+        },
+        Key {
+            name: "warmup_steps",
+            kind: Kind::Whole { default: 100, min: 0, max: 1 << 53 },
+            help: "steps in which the initial loss is measured and the period stays",
+        },
+        BUFFERS,
+        COLLECTIVE,
+    ],
+    check: |params| {
+        if params.whole("period") > params.whole("period_max") {
+            return Err("`period` must not exceed `period_max`");
+        }
+        Ok(())
+    },
+    facts: |_| periodic::facts(Need::Mixing),
+    worker: |params| {
+        let period = Box::new(Adaptive::new(params));
+        Box::new(Periodic::new(params, period, Box::new(Plain)).with_gossip())
+    },
+    server: None,
+};
+
+/// A period that follows the loss.
+struct Adaptive {
+    /// H_init
+    initial: u64,
+    /// H
+    period: u64,
+    period_max: u64,
+    warmup_steps: u64,
+    /// Steps of this round, this one included: C.
+    steps: u64,
+    /// Steps in all, this one included.
+    total: u64,
+    /// F: the sum of the losses while the round lasts, then their mean over all workers.
+    loss: f32,
+    /// F_init; 0 before the first average.
+    initial_loss: f64,
+}
+
+impl Adaptive {
+    fn new(params: &Params) -> Adaptive {
+        Adaptive {
+            initial: params.whole("period"),
+            period: params.whole("period"),
+            period_max: params.whole("period_max"),
+            warmup_steps: params.whole("warmup_steps"),
+            steps: 0,
+            total: 0,
+            loss: 0.0,
+            initial_loss: 0.0,
+        }
+    }
+}
+
+impl Period for Adaptive {
+    fn is_due(&mut self, cx: &Cx<'_>) -> bool {
+        (self.steps, self.total) = (self.steps + 1, cx.step + 1);
+        self.steps >= self.period
+    }
+
+    fn on_loss(&mut self, loss: f32) {
+        // A running mean, so that it is one at the end of the round whatever H is.
+        self.loss += (loss - self.loss) / self.steps as f32;
+    }
+
+    fn numbers(&mut self) -> &mut [f32] {
+        std::slice::from_mut(&mut self.loss)
+    }
+
+    fn on_average(&mut self) {
+        let loss = f64::from(self.loss);
+        if self.initial_loss == 0.0 {
+            self.initial_loss = loss;
+        } else if self.total <= self.warmup_steps {
+            self.initial_loss = (self.initial_loss + loss) / 2.0;
+        } else {
+            let period = (self.initial_loss / loss * self.initial as f64).ceil();
+            self.period = (period as u64).clamp(1, self.period_max);
+        }
+        (self.steps, self.loss) = (0, 0.0);
+    }
+
+    fn state(&mut self, visitor: &mut dyn Visitor) {
+        visitor.number("period", &mut self.period);
+        visitor.number("steps_of_round", &mut self.steps);
+        visitor.real("initial_loss", &mut self.initial_loss);
+        let mut loss = f64::from(self.loss);
+        visitor.real("loss", &mut loss);
+        self.loss = loss as f32;
+    }
+}

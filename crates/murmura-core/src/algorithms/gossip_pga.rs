@@ -1,0 +1,31 @@
+//! Gossip-PGA: gossip with a periodic global average (Chen et al. 2021, Algorithm 1).
+//!
+//! ```text
+//! upon a gradient at step k:          x½ ← x_i − η·Opt(g_i)
+//!     if (k + 1) mod H = 0:           x_i ← Σ_j x½_j / n            exact average over all
+//!     else:                           x_i ← Σ_j W_ij x½_j           over the neighbours
+//! ```
+//! The rounds themselves, and what a lost worker means, are in `periodic.rs` and `gossip.rs`.
+
+use super::Entry;
+use super::periodic::{self, BUFFERS, Every, Periodic, Plain, period_key};
+use crate::collectives::average::COLLECTIVE;
+use crate::contract::Need;
+
+/// The row of the table.
+pub const ENTRY: Entry = Entry {
+    name: "gossip-pga",
+    summary: "gossip, and every `period` steps an exact average over all workers",
+    paper: "Chen et al. 2021, arXiv:2105.09080",
+    sends: "the model to every neighbour per step; every `period` steps 2(n−1)/n of it around a \
+            ring instead",
+    lost_peer: periodic::LOST_NEIGHBOUR,
+    keys: &[period_key(6), BUFFERS, COLLECTIVE],
+    check: |_| Ok(()),
+    facts: |_| periodic::facts(Need::Mixing),
+    worker: |params| {
+        let period = Box::new(Every(params.whole("period")));
+        Box::new(Periodic::new(params, period, Box::new(Plain)).with_gossip())
+    },
+    server: None,
+};

@@ -1,0 +1,84 @@
+//! Local SGD (McMahan et al. 2017, Stich 2019) and post-local SGD (Lin et al. 2020).
+//!
+//! ```text
+//! upon a gradient:               x_i ← x_i − η·Opt(g_i)
+//! every H steps:                 x_i ← Σ_j x_j / n
+//! post-local:                    H = 1 until `start_step`, or until η first drops; then H
+//! ```
+//! The rounds themselves, and what a lost worker means, are in `periodic.rs`. With plain SGD and
+//! H = 1 this is AllReduce SGD.
+
+use super::Entry;
+use super::periodic::{self, BUFFERS, Period, Periodic, Plain, period_key};
+use crate::collectives::average::COLLECTIVE;
+use crate::contract::{Cx, Need};
+use crate::params::{Key, Kind, Params};
+use crate::state::Visitor;
+
+/// The row of the table.
+pub const ENTRY: Entry = Entry {
+    name: "local-sgd",
+    summary: "local steps; every `period` steps all models are averaged exactly",
+    paper: "McMahan et al. 2017, arXiv:1602.05629; Stich 2019, arXiv:1805.09767; post-local: Lin \
+            et al. 2020, arXiv:1808.07217",
+    sends: "the model around a ring, 2(n−1)/n of it, once per `period` steps; nothing in between",
+    lost_peer: periodic::LOST_PEER,
+    keys: &[
+        period_key(8),
+        Key {
+            name: "start_step",
+            kind: Kind::Whole { default: 0, min: 0, max: 1 << 53 },
+            help: "post-local: average at every step before this one",
+        },
+        Key {
+            name: "after_drop",
+            kind: Kind::Flag(false),
+            help: "post-local: average at every step until the learning rate first drops",
+        },
+        BUFFERS,
+        COLLECTIVE,
+    ],
+    check: |_| Ok(()),
+    facts: |_| periodic::facts(Need::Nothing),
+    worker: |params| {
+        Box::new(Periodic::new(params, Box::new(PostLocal::new(params)), Box::new(Plain)))
+    },
+    server: None,
+};
+
+/// Every step at first, every H steps later.
+struct PostLocal {
+    period: u64,
+    start_step: u64,
+    /// Whether the learning rate has not dropped yet, where that is waited for.
+    before_drop: bool,
+    /// The highest learning rate so far.
+    highest: f32,
+}
+
+impl PostLocal {
+    fn new(params: &Params) -> PostLocal {
+        PostLocal {
+            period: params.whole("period"),
+            start_step: params.whole("start_step"),
+            before_drop: params.flag("after_drop"),
+            highest: 0.0,
+        }
+    }
+}
+
+impl Period for PostLocal {
+    fn is_due(&mut self, cx: &Cx<'_>) -> bool {
+        self.before_drop &= cx.learning_rate >= self.highest;
+        self.highest = self.highest.max(cx.learning_rate);
+        let every_step = self.before_drop || cx.step < self.start_step;
+        every_step || (cx.step + 1).is_multiple_of(self.period)
+    }
+
+    fn state(&mut self, visitor: &mut dyn Visitor) {
+        let mut highest = f64::from(self.highest);
+        visitor.flag("before_drop", &mut self.before_drop);
+        visitor.real("highest_rate", &mut highest);
+        self.highest = highest as f32;
+    }
+}

@@ -1,0 +1,343 @@
+//! Rounds of local steps that end with an exact average: the worker of Local SGD, SlowMo, BMUF,
+//! DiLoCo, Gossip-PGA and Gossip-AGA.
+//!
+//! ```text
+//! upon bucket b of g:              x_i[b] ← x_i[b] − η·Opt(g[b])
+//!     if this step ends the round: start the average of x_i[b]
+//!     else, where there is gossip: x_i[b] ← Σ_j W_ij x_j[b] over the neighbours
+//! upon all buckets averaged:       a = Σ_i x_i / n;   x₀ ← Outer(x₀, a);   x_i ← x₀
+//! upon a lost worker:              tell the others how many rounds I have finished
+//!     if one of them is ahead:     it sends me x₀ and the outer state; they are my average
+//!     else:                        start the average again from the kept x_i
+//! ```
+//! Between averages nobody waits for anybody but for neighbours. A worker that has not finished
+//! an average when others have is waiting in it, so their result is what it lacks.
+
+mod outer;
+mod period;
+mod rounds;
+
+use super::gossip::Gossip;
+use crate::collectives::average::{Average, REDUCE};
+use crate::contract::{Algorithm, Awaited, Budget, Cx, Deploy, Facts, Mode, Need, Place};
+use crate::layout::Layout;
+use crate::message::{Message, Rank};
+use crate::optim::Optimizer;
+use crate::params::{Key, Kind, Params};
+use crate::state::Visitor;
+use crate::view::View;
+pub(super) use outer::{Outer, Plain, Round, outer_step};
+pub(super) use period::{Every, Period, period_key};
+use rounds::{RESULT, ROUND, Rounds};
+
+/// The key of all rows that average.
+pub(super) const BUFFERS: Key = Key {
+    name: "buffers",
+    kind: Kind::Choice(&["keep", "reset", "average"]),
+    help: "what an average does to the optimizer's own vectors (momentum, moments)",
+};
+
+/// What a lost worker means where nothing is exchanged between averages.
+pub(super) const LOST_PEER: &str = "the average is restarted among the survivors from their kept \
+    models; whoever missed an average that others have finished gets their result";
+
+/// What a lost worker means where there is gossip between averages.
+pub(super) const LOST_NEIGHBOUR: &str = "its weight goes to the receivers at once, and the \
+    topology is rebuilt over the survivors from an agreed step on; an exact average is restarted \
+    among the survivors, and whoever missed one that others have finished gets their result";
+
+/// The facts of all these rows.
+pub(super) fn facts(topology: Need) -> Facts {
+    Facts {
+        synchronous: true,
+        snapshot: false,
+        servers: false,
+        deploy: Deploy::Workers,
+        budget: Budget::Rounds,
+        topology,
+        optimizer: Place::Workers,
+        clips_itself: false,
+        keeps_mean: true,
+        waits_for_peers: true,
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Buffers {
+    Keep,
+    Reset,
+    Average,
+}
+
+/// One worker.
+pub(super) struct Periodic {
+    period: Box<dyn Period>,
+    outer: Box<dyn Outer>,
+    buffers: Buffers,
+    /// What happens on steps that do not end a round, if anything.
+    gossip: Option<Gossip>,
+    average: Average,
+    /// Where this round began: x₀.
+    start: Vec<f32>,
+    /// The means of the period's numbers in the last average.
+    numbers: Vec<f32>,
+    /// Averages finished.
+    round: u64,
+    /// Whether this step ends the round.
+    due: bool,
+    /// Parts of the average that are ready for it.
+    handed: Vec<bool>,
+    /// Buckets that are not done with this step.
+    left: usize,
+    /// After a loss: who stands where.
+    rounds: Rounds,
+}
+
+impl Periodic {
+    pub(super) fn new(params: &Params, period: Box<dyn Period>, outer: Box<dyn Outer>) -> Periodic {
+        let buffers = match params.text("buffers") {
+            "keep" => Buffers::Keep,
+            "reset" => Buffers::Reset,
+            _ => Buffers::Average,
+        };
+        Periodic {
+            period,
+            outer,
+            buffers,
+            gossip: None,
+            average: Average::new(params),
+            start: Vec::new(),
+            numbers: Vec::new(),
+            round: 0,
+            due: false,
+            handed: Vec::new(),
+            left: 0,
+            rounds: Rounds::default(),
+        }
+    }
+
+    /// With gossip on the steps that do not end a round.
+    pub(super) fn with_gossip(mut self) -> Periodic {
+        self.gossip = Some(Gossip::default());
+        self
+    }
+
+    /// Parts of an average: the buckets of the model, those of the optimizer's vectors if they
+    /// are averaged, the numbers of the period if there are any.
+    fn lens(&mut self, cx: &mut Cx<'_>) -> Vec<usize> {
+        let averaged = self.buffers == Buffers::Average;
+        let vectors = 1 + if averaged { cx.optimizer.vectors().len() } else { 0 };
+        let buckets = || cx.layout.buckets.iter().map(|bucket| bucket.range.len());
+        let mut lens: Vec<usize> = (0..vectors).flat_map(|_| buckets()).collect();
+        let numbers = self.period.numbers().len();
+        lens.extend((numbers > 0).then_some(numbers));
+        lens
+    }
+
+    /// Whether `part` is that of the period's numbers.
+    fn is_numbers(&mut self, part: usize) -> bool {
+        part + 1 == self.handed.len() && !self.period.numbers().is_empty()
+    }
+
+    fn hand(&mut self, cx: &mut Cx<'_>, part: usize) {
+        self.handed[part] = true;
+        if !self.rounds.is_running() {
+            self.start(cx, part);
+        }
+    }
+
+    fn start(&mut self, cx: &mut Cx<'_>, part: usize) {
+        let numbers = self.is_numbers(part);
+        let data = match numbers {
+            true => self.period.numbers(),
+            false => vector(part, cx.layout, cx.params, cx.optimizer),
+        };
+        self.average.start(&mut cx.io, cx.step, part, data);
+        self.finish_if_done(cx);
+    }
+
+    fn finish_if_done(&mut self, cx: &mut Cx<'_>) {
+        if !self.average.is_done() {
+            return;
+        }
+        for part in 0..self.handed.len() {
+            let numbers = self.is_numbers(part);
+            let data = match numbers {
+                true => self.period.numbers(),
+                false => vector(part, cx.layout, cx.params, cx.optimizer),
+            };
+            self.average.finish(part, data);
+        }
+        let round = Round { learning_rate: cx.learning_rate, workers: cx.io.view.workers.len() };
+        self.outer.step(round, &mut self.start, cx.params);
+        self.enter_round(cx);
+    }
+
+    fn enter_round(&mut self, cx: &mut Cx<'_>) {
+        if self.buffers == Buffers::Reset {
+            cx.optimizer.vectors().into_iter().for_each(|vector| vector.fill(0.0));
+        }
+        self.numbers = self.period.numbers().to_vec();
+        self.period.on_average();
+        self.handed.fill(false);
+        self.round += 1;
+        self.left = 0;
+        self.due = false;
+    }
+
+    /// When all rounds are known, those behind are helped and the rest go on.
+    fn compare(&mut self, cx: &mut Cx<'_>) {
+        let Some(behind) = self.rounds.conclude(cx, self.round) else { return };
+        if !behind.is_empty() {
+            // Everything that the last average has changed and that all have in common.
+            let mut parts = vec![cx.io.pool.copy(&self.start), cx.io.pool.copy(&self.numbers)];
+            parts.extend(self.outer.vectors().into_iter().map(|vector| cx.io.pool.copy(vector)));
+            Rounds::help(cx, &behind, &parts);
+        }
+        let handed = (0..self.handed.len()).filter(|part| self.handed[*part]);
+        handed.collect::<Vec<_>>().into_iter().for_each(|part| self.start(cx, part));
+    }
+
+    /// Takes over what others have made of the average that I am waiting in.
+    fn on_result(&mut self, cx: &mut Cx<'_>, message: Message) {
+        let Some(parts) = self.rounds.on_result(message) else { return };
+        self.start.copy_from_slice(&parts[0]);
+        cx.params.copy_from_slice(&parts[0]);
+        self.period.numbers().copy_from_slice(&parts[1]);
+        for (vector, part) in self.outer.vectors().into_iter().zip(&parts[2..]) {
+            *vector = part.to_vec();
+        }
+        self.enter_round(cx);
+    }
+
+    fn on_reduce(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+        let part = message.bucket as usize;
+        let started = self.average.has_started(message.step, part);
+        let numbers = self.is_numbers(part);
+        let data = match (started, numbers) {
+            (false, _) => &[],
+            (true, true) => &*self.period.numbers(),
+            (true, false) => vector(part, cx.layout, cx.params, cx.optimizer),
+        };
+        self.average.on_message(&mut cx.io, data, from, message);
+        if started {
+            self.finish_if_done(cx);
+        }
+    }
+}
+
+/// Bucket `part` of the model, or, counting on, of the optimizer's vectors.
+fn vector<'a>(
+    part: usize,
+    layout: &Layout,
+    params: &'a mut [f32],
+    optimizer: &'a mut dyn Optimizer,
+) -> &'a mut [f32] {
+    let buckets = layout.buckets.len();
+    let range = layout.range(part % buckets);
+    match part / buckets {
+        0 => &mut params[range],
+        vector => &mut optimizer.vectors().swap_remove(vector - 1)[range],
+    }
+}
+
+impl Algorithm for Periodic {
+    fn on_start(&mut self, cx: &mut Cx<'_>) {
+        if self.start.is_empty() {
+            self.start = cx.params.to_vec();
+        }
+        let lens = self.lens(cx);
+        self.handed = vec![false; lens.len()];
+        self.average.enter(cx, lens);
+    }
+
+    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+        if b == 0 {
+            self.left = cx.layout.buckets.len();
+            self.due = self.period.is_due(cx);
+            if let Some(gossip) = &mut self.gossip {
+                gossip.enter(cx);
+            }
+        }
+        cx.optimize(b, Mode::Apply);
+    }
+
+    fn on_gradient(&mut self, cx: &mut Cx<'_>) {
+        self.period.on_loss(cx.loss);
+        let last = self.handed.len() - 1;
+        if self.due && self.is_numbers(last) {
+            self.hand(cx, last);
+        }
+    }
+
+    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+        if self.due {
+            let parts = (b..self.handed.len()).step_by(cx.layout.buckets.len());
+            for part in parts.collect::<Vec<_>>() {
+                if !self.is_numbers(part) {
+                    self.hand(cx, part);
+                }
+            }
+            return;
+        }
+        match &mut self.gossip {
+            Some(gossip) => self.left -= gossip.exchange(cx, b),
+            None => self.left -= 1,
+        }
+    }
+
+    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+        let outdated = message.view < cx.io.view.number;
+        match message.kind {
+            REDUCE | ROUND | RESULT if outdated => {}
+            REDUCE => self.on_reduce(cx, from, message),
+            ROUND => {
+                self.rounds.on_round(from, &message);
+                self.compare(cx);
+            }
+            RESULT => self.on_result(cx, message),
+            _ => {
+                if let Some(gossip) = &mut self.gossip {
+                    self.left -= gossip.on_message(cx, from, message);
+                }
+            }
+        }
+    }
+
+    fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
+        let lens = self.lens(cx);
+        self.average.enter(cx, lens);
+        self.rounds.begin(cx, self.round);
+        self.compare(cx);
+        if let Some(gossip) = &mut self.gossip {
+            self.left -= gossip.on_view(cx);
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.left == 0
+    }
+
+    fn awaiting(&self, out: &mut Vec<Awaited>) {
+        self.rounds.awaiting(&self.average.others(), out);
+        self.average.awaiting(out);
+        if let Some(gossip) = &self.gossip {
+            gossip.awaiting(out);
+        }
+    }
+
+    fn state(&mut self, visitor: &mut dyn Visitor) {
+        visitor.number("round", &mut self.round);
+        visitor.vector("start", &mut self.start);
+        visitor.vector("numbers", &mut self.numbers);
+        for (slot, vector) in self.outer.vectors().into_iter().enumerate() {
+            visitor.vector(&format!("outer.{slot}"), vector);
+        }
+        self.period.state(visitor);
+    }
+
+    /// Gossip must not lose what was sent in an older view; averages drop it by themselves.
+    fn spans_views(&self) -> bool {
+        self.gossip.is_some()
+    }
+}

@@ -1,0 +1,44 @@
+//! Outer rules: what becomes of an exact average.
+
+/// Where the next round starts, given where this one started and the average it ended with.
+pub trait Outer: Send {
+    /// `params` holds the average a; writes the start of the next round over it and over `start`.
+    fn step(&mut self, round: Round, start: &mut [f32], params: &mut [f32]);
+
+    /// State vectors, whose lengths may change.
+    fn vectors(&mut self) -> Vec<&mut Vec<f32>> {
+        Vec::new()
+    }
+}
+
+/// What an outer rule may want to know.
+#[derive(Clone, Copy, Debug)]
+pub struct Round {
+    /// The learning rate of the step that ended it.
+    pub learning_rate: f32,
+    /// How many workers took part.
+    pub workers: usize,
+}
+
+/// `x₀ ← a`: plain averaging.
+pub struct Plain;
+
+impl Outer for Plain {
+    fn step(&mut self, _round: Round, start: &mut [f32], params: &mut [f32]) {
+        start.copy_from_slice(params);
+    }
+}
+
+/// `x₀ ← x₀ − rule(G, v)` with `G = x₀ − a` for every element, in one pass; `v` starts at 0.
+pub fn outer_step(
+    start: &mut [f32],
+    params: &mut [f32],
+    velocity: &mut Vec<f32>,
+    rule: impl Fn(f32, &mut f32) -> f32,
+) {
+    velocity.resize(start.len(), 0.0);
+    for ((start, x), v) in start.iter_mut().zip(params).zip(velocity) {
+        *start -= rule(*start - *x, v);
+        *x = *start;
+    }
+}

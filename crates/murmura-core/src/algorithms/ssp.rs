@@ -1,0 +1,199 @@
+//! SSP: stale synchronous parallel (Ho et al. 2013). A fast worker may be `s` steps ahead.
+//!
+//! ```text
+//! worker, upon bucket b of g_i at clock c:   push g_i[b];  clock c + 1
+//! worker, upon the model in answer:          x ← it; next gradient
+//! server, upon g of clock c from worker i:   x̃ ← x̃ − η·Opt(g)/n;  clock_i = c + 1
+//!                                            answer i with x̃ as soon as min_j clock_j ≥ c + 1 − s
+//! upon a lost worker:                        it no longer counts for the minimum
+//! ```
+//! So clocks never differ by more than s + 1, and an answer holds all updates of all workers up
+//! to clock c − s and all of the receiver's own. The worker's side is that of ASP, which this is
+//! when s is large. With s = 0 it is the synchronous parameter server and is run as such: a
+//! server takes the gradients of one clock together.
+
+use std::collections::BTreeMap;
+
+use super::sync_ps::local;
+use super::{Entry, asp, sync_ps};
+use crate::contract::{Algorithm, Awaited, Budget, Cx, Fact, Facts, Mode};
+use crate::message::{Message, Rank};
+use crate::params::{Key, Kind, Params};
+use crate::state::Visitor;
+use crate::vector;
+use crate::view::View;
+
+/// The row of the table.
+pub const ENTRY: Entry = Entry {
+    name: "ssp",
+    summary: "parameter server whose fast workers may be `staleness` steps ahead of the slowest",
+    paper: "Ho et al. 2013 (NIPS)",
+    sends: "the gradient to the servers, the model back, per gradient",
+    lost_peer: "it no longer holds the others back; what it pushed stays",
+    keys: &[Key {
+        name: "staleness",
+        kind: Kind::Whole { default: 3, min: 0, max: 1 << 53 },
+        help: "how many steps a worker may be ahead of the slowest one when it starts a gradient",
+    }],
+    check: |_| Ok(()),
+    facts: |params| {
+        if is_synchronous(params) {
+            return (sync_ps::ENTRY.facts)(&sync_params());
+        }
+        let budget = Budget::TotalGradients;
+        Facts { budget, waits_for_peers: true, ..(asp::ENTRY.facts)(params) }
+    },
+    worker: |params| match is_synchronous(params) {
+        true => (sync_ps::ENTRY.worker)(&sync_params()),
+        false => (asp::ENTRY.worker)(params),
+    },
+    server: Some(|params| match is_synchronous(params) {
+        true => sync_ps::ENTRY.server.expect("it has servers")(&sync_params()),
+        false => Box::new(Server::new(params)),
+    }),
+};
+
+fn is_synchronous(params: &Params) -> bool {
+    params.whole("staleness") == 0
+}
+
+fn sync_params() -> Params {
+    Params::defaults(sync_ps::ENTRY.keys)
+}
+
+struct Server {
+    staleness: u64,
+    pieces: Vec<Piece>,
+    /// Whose gradient is being applied: worker, its step.
+    serving: Option<(Rank, u64)>,
+}
+
+/// What a server keeps for one piece of the model.
+#[derive(Debug, Default)]
+struct Piece {
+    /// Updates applied.
+    version: u64,
+    /// Gradients of each living worker that were applied.
+    clocks: BTreeMap<Rank, u64>,
+    /// Answers that are held back, with the clock that all must have reached first.
+    held: BTreeMap<Rank, u64>,
+}
+
+impl Piece {
+    fn slowest(&self) -> u64 {
+        self.clocks.values().copied().min().unwrap_or(0)
+    }
+}
+
+impl Server {
+    fn new(params: &Params) -> Server {
+        Server { staleness: params.whole("staleness"), pieces: Vec::new(), serving: None }
+    }
+
+    /// Answers all who are no longer too far ahead.
+    fn answer(&mut self, cx: &mut Cx<'_>, b: usize) {
+        let piece = &mut self.pieces[b];
+        let slowest = piece.slowest();
+        let near = |needed: &u64| *needed <= slowest;
+        let free = piece.held.iter().filter(|(_, needed)| near(needed));
+        let free: Vec<Rank> = free.map(|(rank, _)| *rank).collect();
+        piece.held.retain(|_, needed| !near(needed));
+        if free.is_empty() {
+            return;
+        }
+        let values = cx.params_payload(b);
+        for worker in free {
+            let step = piece.clocks[&worker] - 1;
+            let id = cx.layout.buckets[b].id;
+            let mut message = Message::new(asp::MODEL, step, id).with(values.clone());
+            message.seq = piece.version;
+            cx.io.send(worker, message);
+        }
+    }
+}
+
+impl Algorithm for Server {
+    fn on_start(&mut self, cx: &mut Cx<'_>) {
+        self.pieces.resize_with(cx.layout.buckets.len(), Piece::default);
+        for piece in &mut self.pieces {
+            for worker in &cx.io.view.workers {
+                piece.clocks.entry(*worker).or_insert(0);
+            }
+        }
+    }
+
+    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+        let Some(b) = local(cx, message.bucket) else { return };
+        let piece = &mut self.pieces[b];
+        let clock = piece.clocks.get(&from).copied().unwrap_or(u64::MAX);
+        if message.step < clock {
+            // Every push is applied exactly once; one that comes again wants its answer again.
+            if message.step + 1 == clock {
+                piece.held.insert(from, clock.saturating_sub(self.staleness));
+                self.answer(cx, b);
+            }
+            return;
+        }
+        if b == 0 {
+            let staleness = piece.version.saturating_sub(message.seq);
+            cx.io.measure(Fact::Staleness(staleness));
+        }
+        let step = message.step;
+        self.serving = Some((from, step));
+        cx.grad[cx.layout.range(b)].copy_from_slice(&message.into_values());
+        cx.optimize_at(b, Mode::Displace, step);
+    }
+
+    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+        let (worker, step) = self.serving.take().expect("it was asked for");
+        let (range, share) = (cx.range(b), 1.0 / cx.io.view.workers.len() as f32);
+        vector::axpy(-share, &cx.grad[range.clone()], &mut cx.params[range.clone()]);
+        cx.io.work(range.len() * 4);
+        let piece = &mut self.pieces[b];
+        piece.version += 1;
+        piece.clocks.insert(worker, step + 1);
+        piece.held.insert(worker, (step + 1).saturating_sub(self.staleness));
+        self.answer(cx, b);
+    }
+
+    /// A worker that joins enters at the slowest clock.
+    fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
+        for b in 0..self.pieces.len() {
+            let piece = &mut self.pieces[b];
+            piece.clocks.retain(|rank, _| cx.io.view.is_alive(*rank));
+            piece.held.retain(|rank, _| cx.io.view.is_alive(*rank));
+            let slowest = piece.slowest();
+            for worker in &cx.io.view.workers {
+                piece.clocks.entry(*worker).or_insert(slowest);
+            }
+            self.answer(cx, b);
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        false
+    }
+
+    fn awaiting(&self, out: &mut Vec<Awaited>) {
+        for piece in self.pieces.iter().filter(|piece| !piece.held.is_empty()) {
+            let slowest = piece.slowest();
+            let slow = piece.clocks.iter().filter(|(_, clock)| **clock == slowest);
+            out.extend(slow.map(|(from, _)| Awaited { from: *from, what: "its gradient" }));
+        }
+    }
+
+    fn state(&mut self, visitor: &mut dyn Visitor) {
+        let mut count = self.pieces.len() as u64;
+        visitor.number("pieces", &mut count);
+        self.pieces.resize_with(count as usize, Piece::default);
+        for (index, piece) in self.pieces.iter_mut().enumerate() {
+            visitor.number(&format!("piece.{index}.version"), &mut piece.version);
+            visitor.by_rank(&format!("piece.{index}.clocks"), &mut piece.clocks);
+            visitor.by_rank(&format!("piece.{index}.held"), &mut piece.held);
+        }
+    }
+
+    fn spans_views(&self) -> bool {
+        true
+    }
+}
