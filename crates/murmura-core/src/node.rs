@@ -58,6 +58,9 @@ pub struct Setup {
     pub learning_rate: LearningRate,
     /// Clip gradients to this global norm.
     pub clip: Option<f32>,
+    /// Samples that a gradient of each worker is averaged over, so that one of more samples
+    /// counts for more; empty if all are alike.
+    pub samples: Arc<[u32]>,
     /// Steps per worker.
     pub steps: u64,
     /// The run's seed.
@@ -130,6 +133,8 @@ impl Setup {
             optimizer,
             learning_rate: Arc::clone(&self.learning_rate),
             clip: self.clip,
+            share: share(&self.samples, &self.view, rank),
+            samples: Arc::clone(&self.samples),
             rng: Rng::new(self.seed, "algorithm", u64::from(rank.0)),
             view: Arc::clone(&self.view),
             pool,
@@ -161,6 +166,13 @@ impl Setup {
         let rebuilt = self.topology.as_ref().and_then(|make| make(&hosts));
         view.without(lost, from_step, rebuilt)
     }
+}
+
+/// `samples_i · n / Σ samples`: with it, the plain mean over the workers is the mean over samples.
+fn share(samples: &[u32], view: &View, rank: Rank) -> f32 {
+    let of = |rank: &Rank| samples.get(rank.index()).map_or(1.0, |samples| f64::from(*samples));
+    let sum: f64 = view.workers.iter().map(of).sum();
+    (of(&rank) * view.workers.len() as f64 / sum) as f32
 }
 
 fn pieces(layout: &Layout, shards: &[std::ops::Range<usize>], workers: usize) -> Vec<Vec<Piece>> {
@@ -197,6 +209,9 @@ pub struct Node {
     asked: Vec<(usize, Mode, u64)>,
     learning_rate: LearningRate,
     clip: Option<f32>,
+    /// What a gradient of this worker counts for; 1 where all have as many samples.
+    share: f32,
+    samples: Arc<[u32]>,
     rng: Rng,
     view: Arc<View>,
     pool: Pool,
@@ -282,6 +297,9 @@ impl Node {
     /// The gradient of bucket `b` is final. Buckets come in order.
     pub fn bucket(&mut self, now: Time, b: usize) {
         self.origin = self.origin.max(now);
+        if self.share != 1.0 {
+            vector::scale(self.share, &mut self.grad[self.layout.range(b)]);
+        }
         self.event(now, |algorithm, cx| algorithm.on_bucket(cx, b));
     }
 
@@ -312,6 +330,7 @@ impl Node {
     pub fn change_view(&mut self, now: Time, view: Arc<View>) {
         assert!(view.number > self.view.number, "views only go up");
         let old = std::mem::replace(&mut self.view, view);
+        self.share = share(&self.samples, &self.view, self.rank);
         if self.started {
             self.event(now, |algorithm, cx| algorithm.on_view(cx, &old));
             self.release_held(now);

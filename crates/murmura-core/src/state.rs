@@ -46,6 +46,17 @@ pub trait Visitor {
         values.extend(pairs.iter().map(|[rank, value]| (Rank(*rank as u32), *value)));
     }
 
+    /// A whole number for each of some ranks and buckets, which may change when loading.
+    fn by_bucket(&mut self, name: &str, values: &mut BTreeMap<(Rank, usize), u64>) {
+        let flat = std::mem::take(values).into_iter();
+        let flat = flat.flat_map(|((rank, b), value)| [rank.0.into(), b as u64, value]);
+        let mut flat: Vec<u64> = flat.collect();
+        self.numbers(name, &mut flat);
+        let (triples, _) = flat.as_chunks::<3>();
+        let entry = |[rank, b, value]: &[u64; 3]| ((Rank(*rank as u32), *b as usize), *value);
+        values.extend(triples.iter().map(entry));
+    }
+
     /// A vector that may be absent.
     fn payload(&mut self, name: &str, value: &mut Option<Payload>) {
         let mut present = value.is_some();

@@ -61,41 +61,47 @@ fn every_order_of_messages_and_gradients_ends_without_deadlock() {
     }
 }
 
-#[test]
-fn exchanges_keep_the_mean_under_any_order_and_any_topology() {
-    for (seed, topology) in (0..60).zip(["ring", "complete", "exponential", "grid"].iter().cycle())
-    {
-        let mut case = Case { topology, learning_rate: 0.0, ..Case::wide("ad-psgd", 6, 5) };
-        (case.steps, case.seed) = (20, seed);
-        case.start = vec![1.0, -2.0, 3.0, 0.5, 0.25];
-        let mut lab = Lab::new(&case);
-        lab.run_to_end(&mut Rng::new(seed, "order", 0));
-        for (mean, start) in lab.mean().iter().zip(&case.start) {
-            assert!((mean - start).abs() < 1e-6);
-        }
-        assert_eq!(lab.gradients.iter().sum::<u64>(), 120);
-    }
-}
-
-#[test]
-fn the_mean_moves_by_the_displacements_alone() {
-    // With a constant gradient (no curvature to speak of) the mean is known whatever happens.
+/// With a constant gradient (no curvature to speak of) the mean is known whatever happens: every
+/// gradient of worker i moves it by η(i + 1)/n.
+fn constant_gradients(topology: &'static str) -> Case {
     let n = 6;
-    let case = Case {
+    Case {
         workers: n,
+        topology,
         curvature: vec![vec![1e-9]; n],
         target: (0..n).map(|i| vec![1e9 * (i + 1) as f64]).collect(),
         steps: 30,
         learning_rate: 1.0 / 1024.0,
         ..Case::reference("ad-psgd")
-    };
-    for seed in 0..20 {
-        let mut lab = Lab::new(&case);
-        lab.run_to_end(&mut Rng::new(seed, "order", 0));
-        let moved: f64 = (0..n).map(|i| lab.gradients[i] as f64 * (i + 1) as f64).sum();
-        let expected = moved / 1024.0 / n as f64;
-        assert!((lab.mean()[0] - expected).abs() < 1e-5, "{} not {expected}", lab.mean()[0]);
     }
+}
+
+fn check_mean(lab: &Lab, what: &str) {
+    let moved: f64 = (0..6).map(|i| lab.gradients[i] as f64 * (i + 1) as f64).sum();
+    let expected = moved / 1024.0 / 6.0;
+    assert!((lab.mean()[0] - expected).abs() < 1e-5, "{what}: {} not {expected}", lab.mean()[0]);
+}
+
+#[test]
+fn the_mean_moves_by_the_gradients_alone_under_any_order_and_topology() {
+    for topology in ["ring", "complete", "exponential", "grid", "star"] {
+        for seed in 0..20 {
+            let mut lab = Lab::new(&constant_gradients(topology));
+            lab.run_to_end(&mut Rng::new(seed, "order", 0));
+            check_mean(&lab, topology);
+            let apart = lab.nodes.iter().any(|node| node.params() != lab.nodes[0].params());
+            assert!(apart, "workers differ, so there is a mean to keep");
+        }
+    }
+}
+
+#[test]
+fn a_request_that_comes_twice_is_answered_once() {
+    let mut rng = Rng::new(1, "twice", 0);
+    let mut lab = Lab::new(&constant_gradients("ring"));
+    lab.run_with_duplicates(&mut rng);
+    lab.run_to_end(&mut rng);
+    check_mean(&lab, "with duplicates");
 }
 
 #[test]
@@ -116,5 +122,21 @@ fn a_lost_worker_is_forgotten_at_any_moment_and_a_second_one_too() {
         }
         lab.run_to_end(&mut rng);
         assert_eq!(lab.living_workers().len(), 4);
+        // What the lost were computing is lost; the survivors do the rest.
+        assert!(lab.gradients.iter().sum::<u64>() >= 58);
+    }
+}
+
+#[test]
+fn where_the_topology_cannot_be_rebuilt_nobody_asks_the_lost() {
+    for seed in 0..50 {
+        let case = Case { steps: 20, ..Case::wide("ad-psgd", 6, 5) };
+        let mut lab = Lab::new(&case);
+        lab.setup.topology = None;
+        let mut rng = Rng::new(seed, "stuck", 0);
+        lab.run_while(&mut rng, |lab| lab.gradients.iter().sum::<u64>() < 20);
+        lab.crash(2);
+        (0..6).for_each(|rank| lab.tell_view(rank));
+        lab.run_to_end(&mut rng);
     }
 }

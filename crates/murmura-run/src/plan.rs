@@ -95,6 +95,7 @@ fn setup(config: &Config, problem: &dyn Problem, view: View, make: Option<Maker>
         optimizer: Arc::new(move |len| (optimizer.entry.build)(optimizer.params(), len)),
         learning_rate: config.schedule.entry.build(config.schedule.params(), lr, steps),
         clip: (clip > 0.0).then_some(clip),
+        samples: problem.samples().into(),
         steps,
         seed: config.seed,
         view: Arc::new(view),

@@ -125,3 +125,24 @@ fn one_worker_is_plain_sgd_under_every_synchronous_algorithm() {
         assert_eq!(run(algorithm), x.to_bits(), "{algorithm}");
     }
 }
+
+/// With full local batches and parts of unequal size, the mean over workers must be the mean over
+/// samples: the same as one worker that has all of them.
+#[test]
+fn all_reduce_counts_a_worker_by_its_samples() {
+    let run = |workers: usize| {
+        let text = format!(
+            "workers = {workers}\nsteps = 40\n[algorithm]\nname = \"allreduce\"\n[optimizer]\nlr = 0.5\n\
+             [task]\nname = \"logistic\"\nbatch = 0\npartition = \"dirichlet\"\nconcentration = 0.3"
+        );
+        let plan = plan(&text);
+        let samples = plan.problem.samples();
+        let outcome = Arm::Virtual.run(&plan);
+        (samples, deployed(&plan, &outcome))
+    };
+    let ((samples, five), (_, one)) = (run(5), run(1));
+    assert!(samples.iter().max() > samples.iter().min(), "parts differ: {samples:?}");
+    for (a, b) in five.iter().zip(one) {
+        assert!((a - b).abs() < 1e-4, "{a} is not {b}");
+    }
+}

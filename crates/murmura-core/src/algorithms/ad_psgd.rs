@@ -209,16 +209,17 @@ impl Algorithm for AdPsgd {
     fn state(&mut self, visitor: &mut dyn Visitor) {
         visitor.number("seq", &mut self.seq);
         visitor.number("allowed", &mut self.allowed);
-        for ((rank, b), seq) in &mut self.answered {
-            visitor.number(&format!("answered.{}.{b}", rank.0), seq);
-        }
+        visitor.by_bucket("answered", &mut self.answered);
         let mut peer = self.open.as_ref().map_or(u64::MAX, |exchange| u64::from(exchange.peer.0));
+        let mut buckets = self.open.as_ref().map_or(0, |exchange| exchange.sent.len() as u64);
         visitor.number("peer", &mut peer);
-        if let Some(exchange) = &mut self.open {
-            for (b, sent) in exchange.sent.iter_mut().enumerate() {
-                visitor.payload(&format!("sent.{b}"), sent);
-            }
+        visitor.number("buckets", &mut buckets);
+        let mut sent = self.open.take().map(|exchange| exchange.sent).unwrap_or_default();
+        sent.resize(buckets as usize, None);
+        for (b, sent) in sent.iter_mut().enumerate() {
+            visitor.payload(&format!("sent.{b}"), sent);
         }
+        self.open = (peer != u64::MAX).then(|| Exchange { peer: Rank(peer as u32), sent });
     }
 
     fn spans_views(&self) -> bool {

@@ -114,9 +114,7 @@ impl Algorithm for Worker {
     }
 
     fn state(&mut self, visitor: &mut dyn Visitor) {
-        for (piece, version) in self.versions.iter_mut().enumerate() {
-            visitor.number(&format!("version.{piece}"), version);
-        }
+        visitor.numbers("versions", &mut self.versions);
     }
 
     fn spans_views(&self) -> bool {
@@ -200,12 +198,8 @@ impl Algorithm for Server {
     }
 
     fn state(&mut self, visitor: &mut dyn Visitor) {
-        for (piece, version) in self.versions.iter_mut().enumerate() {
-            visitor.number(&format!("version.{piece}"), version);
-        }
-        for ((rank, piece), step) in &mut self.next {
-            visitor.number(&format!("next.{}.{piece}", rank.0), step);
-        }
+        visitor.numbers("versions", &mut self.versions);
+        visitor.by_bucket("next", &mut self.next);
     }
 
     fn spans_views(&self) -> bool {

@@ -133,9 +133,18 @@ impl Logistic {
     pub fn samples_per_worker(&self) -> Vec<usize> {
         self.parts.iter().map(|part| part.len()).collect()
     }
+
+    /// Samples in a mini-batch of a worker that has so many.
+    fn batch_of(&self, part: usize) -> usize {
+        if self.batch == 0 { part } else { self.batch.min(part) }
+    }
 }
 
 impl Problem for Logistic {
+    fn samples(&self) -> Vec<u32> {
+        self.parts.iter().map(|part| self.batch_of(part.len()) as u32).collect()
+    }
+
     fn dimensions(&self) -> usize {
         self.model.features + usize::from(self.model.bias)
     }
@@ -146,7 +155,7 @@ impl Problem for Logistic {
 
     fn source(&self, rank: usize) -> Box<dyn GradientSource> {
         let part = Arc::clone(&self.parts[rank]);
-        let batch = if self.batch == 0 { part.len() } else { self.batch.min(part.len()) };
+        let batch = self.batch_of(part.len());
         Box::new(Source {
             train: Arc::clone(&self.train),
             model: self.model,

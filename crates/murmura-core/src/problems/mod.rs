@@ -23,6 +23,11 @@ pub trait Problem: Send + Sync {
     /// The gradient source of worker `rank`.
     fn source(&self, rank: usize) -> Box<dyn GradientSource>;
 
+    /// How many samples a gradient of each worker is averaged over; empty if all are alike.
+    fn samples(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
     /// How good `params` are, on all data.
     fn evaluate(&self, params: &[f32]) -> Evaluation;
 }

@@ -122,6 +122,7 @@ impl Case {
             optimizer: Arc::new(move |len| (optimizer.build)(&optimizer_params, len)),
             learning_rate: Arc::new(move |step| (rate * factor(step)) as f32),
             clip: self.clip,
+            samples: Arc::from([]),
             steps: self.steps,
             seed: self.seed,
             view: Arc::new(View::first(self.workers, servers, hosts, schedule)),
@@ -331,6 +332,33 @@ impl Lab {
                 break;
             }
             self.take(choices[rng.below(choices.len() as u64) as usize]);
+        }
+    }
+
+    /// At most so many events.
+    pub fn some_events(&mut self, rng: &mut Rng, most: u64) {
+        for _ in 0..rng.below(most) {
+            let choices = self.choices();
+            if !choices.is_empty() {
+                self.take(choices[rng.below(choices.len() as u64) as usize]);
+            }
+        }
+    }
+
+    /// As [`run`](Lab::run), delivering about every fourth message twice.
+    pub fn run_with_duplicates(&mut self, rng: &mut Rng) {
+        loop {
+            let choices = self.choices();
+            if choices.is_empty() {
+                return;
+            }
+            let choice = choices[rng.below(choices.len() as u64) as usize];
+            if let (Choice::Deliver(place), 0) = (choice, rng.below(4)) {
+                let Flight { from, to, message } = &self.flying[place];
+                let copy = Flight { from: *from, to: *to, message: message.clone() };
+                self.flying.push(copy);
+            }
+            self.take(choice);
         }
     }
 

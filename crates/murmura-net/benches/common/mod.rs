@@ -55,6 +55,7 @@ pub fn setup(worker: fn(&Params) -> Box<dyn Algorithm>, workers: usize, steps: u
         optimizer: Arc::new(move |len| (sgd.build)(&params, len)),
         learning_rate: Arc::new(|_| 0.0),
         clip: None,
+        samples: Arc::from([]),
         steps,
         seed: 1,
         view: Arc::new(View::first(workers, 0, (0..workers as u32).collect(), None)),

@@ -81,6 +81,7 @@ impl Run {
             optimizer: Arc::new(move |len| (sgd.build)(&sgd_params, len)),
             learning_rate: Arc::new(|_| 0.1),
             clip: None,
+            samples: Arc::from([]),
             steps: self.steps,
             seed: 1,
             view: Arc::new(view),

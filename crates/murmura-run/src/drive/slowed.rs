@@ -43,6 +43,10 @@ impl Problem for Slowed {
         }
     }
 
+    fn samples(&self) -> Vec<u32> {
+        self.problem.samples()
+    }
+
     fn evaluate(&self, params: &[f32]) -> Evaluation {
         self.problem.evaluate(params)
     }

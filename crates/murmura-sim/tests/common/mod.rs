@@ -59,6 +59,7 @@ impl Case {
             optimizer: Arc::new(move |len| (sgd.build)(&params, len)),
             learning_rate: Arc::new(|_| 0.1),
             clip: None,
+            samples: Arc::from([]),
             steps,
             seed: 1,
             view: Arc::new(View::first(workers, servers, hosts, topology)),
