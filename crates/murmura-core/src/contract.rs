@@ -6,6 +6,7 @@
 //! cluster, in threads, over TCP and under an outer training loop.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::layout::Layout;
 use crate::message::{Message, Rank};
@@ -14,7 +15,7 @@ use crate::payload::{Payload, Pool};
 use crate::random::Rng;
 use crate::state::Visitor;
 use crate::time::Time;
-use crate::topology::Schedule;
+use crate::topology::{self, Round, Schedule};
 use crate::view::View;
 
 /// One distributed training algorithm, as one worker or one server runs it.
@@ -295,6 +296,8 @@ pub enum Need {
     Mixing,
     /// Mixing weights that are the same at every step, and the same in both directions.
     StaticSymmetric,
+    /// As [`StaticSymmetric`](Need::StaticSymmetric), and no eigenvalue of the weights below −1/3.
+    MildlyNegative,
     /// Only who sends to whom: senders divide their mass themselves, so that directed and
     /// irregular graphs do as well.
     Edges,
@@ -305,20 +308,35 @@ pub enum Need {
 impl Need {
     /// Why this topology does not do, if it does not.
     pub fn refusal(self, schedule: &Schedule) -> Option<String> {
-        if self != Need::StaticSymmetric {
+        if !matches!(self, Need::StaticSymmetric | Need::MildlyNegative) {
             return None;
         }
+        let (name, round) = (schedule.name(), schedule.round(0));
         let flaw = match schedule.period() {
-            Some(1) if schedule.round(0).is_symmetric() => return None,
+            Some(1) if round.is_symmetric() => return self.eigenvalue_refusal(name, &round),
             Some(1) => "its weights differ between the two directions of an edge",
             _ => "its rounds change from step to step",
         };
-        let name = schedule.name();
         Some(format!(
             "needs the same symmetric weights at every step, or it may diverge: `{name}` does \
-             not do, {flaw}; `ring`, `torus`, `grid`, `hypercube` and `complete` do, and \
-             `gradient-tracking` takes any topology"
+             not do, {flaw}; `ring`, `star` and `complete` do, and `gradient-tracking` takes any \
+             topology"
         ))
+    }
+
+    fn eigenvalue_refusal(self, name: &str, round: &Arc<Round>) -> Option<String> {
+        if self != Need::MildlyNegative {
+            return None;
+        }
+        let least = topology::least_eigenvalue(round);
+        (least < -1.0 / 3.0 - 1e-9).then(|| {
+            format!(
+                "needs weights without eigenvalues below −1/3, or it diverges: `{name}` has \
+                 {least:.3} with {} workers; `ring`, `star` and `complete` do, and \
+                 `exact-diffusion` takes any symmetric weights",
+                round.workers()
+            )
+        })
     }
 }
 
@@ -335,7 +353,6 @@ pub enum Place {
 mod tests {
     use super::*;
     use crate::params::Params;
-    use crate::topology;
 
     #[test]
     fn methods_that_need_fixed_symmetric_weights_refuse_all_others_with_the_reason() {
@@ -348,6 +365,8 @@ mod tests {
             let refusal = Need::StaticSymmetric.refusal(&schedule);
             assert_eq!(refusal.is_none(), facts.is_static && facts.is_symmetric, "{refusal:?}");
             assert!(refusal.is_none_or(|reason| reason.contains(entry.name)));
+            let mild = ["complete", "ring", "star"].contains(&entry.name);
+            assert_eq!(Need::MildlyNegative.refusal(&schedule).is_none(), mild, "{}", entry.name);
             assert_eq!(Need::Mixing.refusal(&schedule), None);
             assert_eq!(Need::Edges.refusal(&schedule), None);
         }

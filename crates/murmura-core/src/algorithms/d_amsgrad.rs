@@ -45,7 +45,7 @@ pub const ENTRY: Entry = Entry {
         },
         Key {
             name: "epsilon",
-            kind: Kind::Real { default: 1e-6, min: 1e-30, max: 1e6 },
+            kind: Kind::Real { default: 1e-6, min: f64::MIN_POSITIVE, max: 1e6 },
             help: "smallest second moment, and the first",
         },
     ],
@@ -82,7 +82,12 @@ impl DAmsgrad {
     fn new(params: &Params) -> DAmsgrad {
         let real = |name| params.real(name) as f32;
         DAmsgrad {
-            rule: Rule { beta1: real("beta1"), beta2: real("beta2"), epsilon: real("epsilon") },
+            rule: Rule {
+                beta1: real("beta1"),
+                beta2: real("beta2"),
+                // What is above zero must not become zero, or 0/0 would follow.
+                epsilon: real("epsilon").max(f32::MIN_POSITIVE),
+            },
             first: Vec::new(),
             second: Vec::new(),
             largest: Vec::new(),

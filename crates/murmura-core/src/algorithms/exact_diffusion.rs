@@ -41,13 +41,13 @@ pub const ENTRY: Entry = Entry {
 /// The row of D².
 pub const D2: Entry = Entry {
     name: "d2",
-    summary: "exact diffusion with the full weights: faster mixing, for weights not too negative",
+    summary: "exact diffusion with the full weights: faster mixing, on fewer topologies",
     paper: "Tang et al. 2018, arXiv:1803.07068",
     sends: SENDS,
     lost_peer: LOST_PEER,
     keys: &[],
     check: |_| Ok(()),
-    facts: |_| Facts { topology: Need::StaticSymmetric, ..exchange::FACTS },
+    facts: |_| Facts { topology: Need::MildlyNegative, ..exchange::FACTS },
     worker: |_| Box::new(Diffusion::new(1.0)),
     server: None,
 };

@@ -6,7 +6,7 @@
 //! wait(b):                       bucket b lacks nothing but the neighbours' vectors
 //! upon a message of (t', b):     keep it; t' may be ahead of t
 //! gather(b):                     all that came for (t, b), once everyone's is here
-//! finish(b):                     bucket b is done with this step
+//! finish():                      one bucket more is done with this step
 //! ```
 
 use std::collections::BTreeMap;

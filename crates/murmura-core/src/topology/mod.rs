@@ -31,6 +31,7 @@ pub use pairs::Pairs;
 pub use picture::svg;
 pub use report::{Report, RoundReport, report};
 pub use schedule::{Round, Schedule, Shape};
+pub use spectrum::least_eigenvalue;
 pub use validate::{Flaw, validate, validate_edges};
 
 /// One row of the table.

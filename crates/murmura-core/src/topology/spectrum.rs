@@ -1,4 +1,4 @@
-//! `‖W − J‖₂`: by how much mixing shrinks the distance to the mean, at worst.
+//! `‖W − J‖₂`: by how much mixing shrinks the distance to the mean, at worst; least eigenvalues.
 
 use std::f64::consts::TAU;
 use std::sync::Arc;
@@ -21,6 +21,17 @@ pub(super) fn product_rho(rounds: &[Arc<Round>]) -> f64 {
     let is_circulant = rounds.iter().all(|round| is_circulant(round));
     let rho = if is_circulant { circulant_rho(rounds) } else { dense_rho(rounds) };
     if rho < ZERO { 0.0 } else { rho }
+}
+
+/// The least eigenvalue of symmetric weights: near −1, mixing overshoots and swings.
+pub fn least_eigenvalue(round: &Arc<Round>) -> f64 {
+    let n = round.workers();
+    if !is_circulant(round) {
+        return product(std::slice::from_ref(round)).symmetric_eigenvalues().min();
+    }
+    let wave = |mode: usize, j: usize| (TAU * (mode * j % n) as f64 / n as f64).cos();
+    let of_mode = |mode| round.rows()[0].iter().map(|(j, weight)| weight * wave(mode, *j)).sum();
+    (0..n).map(of_mode).fold(1.0, f64::min)
 }
 
 /// Whether some difference between workers survives the round in full.
@@ -108,6 +119,18 @@ mod tests {
             assert!((fast - dense).abs() < 1e-9, "{name} {n}: {fast} {dense}");
         }
         assert!(!is_circulant(&build("grid", 12).round(0)));
+    }
+
+    #[test]
+    fn least_eigenvalues_are_the_known_ones() {
+        let least = |name, n| least_eigenvalue(&build(name, n).round(0));
+        let near = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-9, "{found}");
+        near(least("ring", 8), -1.0 / 3.0);
+        near(least("ring", 5), 1.0 / 3.0 + 2.0 / 3.0 * (0.8 * TAU / 2.0).cos());
+        near(least("torus", 16), -0.6);
+        near(least("hypercube", 8), -0.5);
+        near(least("complete", 5), 0.0);
+        near(least("complete", 1), 1.0);
     }
 
     #[test]

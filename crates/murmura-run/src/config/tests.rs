@@ -315,6 +315,8 @@ fn a_method_refuses_a_topology_on_which_it_could_diverge() {
     assert!(message.contains("its rounds change from step to step"), "{message}");
     let message = refusal("d2", "exponential").expect("refused");
     assert!(message.contains("its weights differ between the two directions"), "{message}");
+    let message = refusal("d2", "torus").expect("refused");
+    assert!(message.contains("without eigenvalues below −1/3"), "{message}");
     assert_eq!(refusal("exact-diffusion", "torus"), None);
     assert_eq!(refusal("gradient-tracking", "one-peer-exponential"), None);
 }
