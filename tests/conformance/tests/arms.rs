@@ -39,6 +39,17 @@ const SYNCHRONOUS: &[&str] = &[
     "name = \"sgp\"",
     "name = \"sgp\"\noverlap = 2",
     "name = \"aladdin\"\nbarrier = true\nperiod = 3",
+    "name = \"local-sgd\"\nperiod = 3\nstart_step = 2",
+    "name = \"local-sgd\"\nperiod = 3\nbuffers = \"average\"\ncollective = \"halving-doubling\"",
+    "name = \"slowmo\"\nperiod = 3\nbuffers = \"reset\"",
+    "name = \"bmuf\"\nperiod = 3",
+    "name = \"bmuf\"\nperiod = 3\nform = \"nesterov\"",
+    "name = \"diloco\"\nperiod = 3",
+    "name = \"gossip-pga\"\nperiod = 3",
+    "name = \"gossip-aga\"\nperiod = 2\nwarmup_steps = 4",
+    "name = \"easgd\"\nperiod = 2\nform = \"synchronous\"",
+    "name = \"eamsgd\"\nperiod = 2\nform = \"synchronous\"\nmomentum = 0.9",
+    "name = \"ssp\"\nstaleness = 0",
 ];
 
 #[test]
@@ -70,7 +81,8 @@ fn a_slow_worker_does_not_change_the_bits_of_synchronous_algorithms() {
 #[test]
 fn clipping_and_schedules_are_the_same_in_every_arm() {
     let more = "[optimizer.schedule]\nname = \"cosine\"\nwarmup_steps = 3";
-    for algorithm in SYNCHRONOUS.iter().filter(|name| !name.contains("sync-ps")) {
+    let at_server = |name: &str| name.contains("sync-ps") || name.contains("ssp");
+    for algorithm in SYNCHRONOUS.iter().filter(|name| !at_server(name)) {
         let text =
             scenario(algorithm, 3, 12, more).replace("lr = 0.05", "lr = 0.05\nclip_norm = 0.8");
         let plan = plan(&text);

@@ -125,6 +125,35 @@ fn aladdin_with_a_barrier_is_what_its_theory_says() {
 }
 
 #[test]
+fn outer_momentum_does_not_move_the_fixed_point_of_local_sgd() {
+    for algorithm in [
+        "local-sgd\"",
+        "slowmo\"",
+        "bmuf\"",
+        "bmuf\"\nform = \"nesterov\"",
+        "diloco\"",
+        "diloco\"\nnesterov = false\nouter_lr = 1.0",
+    ] {
+        let head = format!("[algorithm]\nname = \"{algorithm}\nperiod = 5");
+        near(fixed_point(&head).1, 0.9130861227979, algorithm);
+    }
+}
+
+#[test]
+fn the_centre_of_synchronous_easgd_is_a_weighted_mean_of_the_targets() {
+    let keys = "form = \"synchronous\"\nmoving_rate = 0.1\nperiod = 1";
+    let (_, centre) = fixed_point(&format!("[algorithm]\nname = \"easgd\"\n{keys}"));
+    near(centre, 0.7777777777778, "centre");
+}
+
+#[test]
+fn decentralized_adam_stops_where_its_steps_have_equal_signs() {
+    let optimizer = "[optimizer]\nname = \"adam\"\nlr = 0.01\nbeta1 = 0.9\nbeta2 = 0.99";
+    let (_, mean) = fixed_point(&format!("[algorithm]\nname = \"d-psgd\"\n{optimizer}"));
+    assert!((mean - 0.6005).abs() < 1e-3, "{mean}");
+}
+
+#[test]
 fn gradients_cancel_at_every_gossip_fixed_point() {
     let (workers, _) = fixed_point("[algorithm]\nname = \"d-psgd\"");
     let (a, b) = ([1.0, 2.0, 3.0, 4.0], [1.0, -2.0, 0.5, 3.0]);

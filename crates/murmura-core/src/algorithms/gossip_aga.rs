@@ -10,7 +10,7 @@
 //!         after it:                   H ← ⌈F_init/F · H_init⌉,  from 1 to H_max
 //! ```
 //! F is averaged with the model, so that all compute the same H. The rounds themselves, and what
-//! a lost worker means, are in `periodic.rs` and `gossip.rs`.
+//! a lost worker means, are in `periodic.rs` and `exchange.rs`.
 
 use super::Entry;
 use super::periodic::{self, BUFFERS, Period, Periodic, Plain};

@@ -5,7 +5,7 @@
 //!     if (k + 1) mod H = 0:           x_i ← Σ_j x½_j / n            exact average over all
 //!     else:                           x_i ← Σ_j W_ij x½_j           over the neighbours
 //! ```
-//! The rounds themselves, and what a lost worker means, are in `periodic.rs` and `gossip.rs`.
+//! The rounds themselves, and what a lost worker means, are in `periodic.rs` and `exchange.rs`.
 
 use super::Entry;
 use super::periodic::{self, BUFFERS, Every, Periodic, Plain, period_key};

@@ -15,7 +15,6 @@ mod exact_diffusion;
 mod exchange;
 mod extra;
 mod fold;
-mod gossip;
 mod gossip_aga;
 mod gossip_pga;
 mod gradient_tracking;

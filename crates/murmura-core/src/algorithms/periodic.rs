@@ -17,7 +17,7 @@ mod outer;
 mod period;
 mod rounds;
 
-use super::gossip::Gossip;
+use super::exchange::{self, Exchange};
 use crate::collectives::average::{Average, REDUCE};
 use crate::contract::{Algorithm, Awaited, Budget, Cx, Deploy, Facts, Mode, Need, Place};
 use crate::layout::Layout;
@@ -62,6 +62,9 @@ pub(super) fn facts(topology: Need) -> Facts {
     }
 }
 
+/// A neighbour's model; averages have kinds of their own.
+const MODEL: u8 = 2;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Buffers {
     Keep,
@@ -75,7 +78,7 @@ pub(super) struct Periodic {
     outer: Box<dyn Outer>,
     buffers: Buffers,
     /// What happens on steps that do not end a round, if anything.
-    gossip: Option<Gossip>,
+    gossip: Option<Exchange>,
     average: Average,
     /// Where this round began: x₀.
     start: Vec<f32>,
@@ -118,7 +121,7 @@ impl Periodic {
 
     /// With gossip on the steps that do not end a round.
     pub(super) fn with_gossip(mut self) -> Periodic {
-        self.gossip = Some(Gossip::default());
+        self.gossip = Some(Exchange::default());
         self
     }
 
@@ -210,6 +213,14 @@ impl Periodic {
         self.enter_round(cx);
     }
 
+    /// `x_i[b] ← Σ_j W_ij x_j[b]`, once all neighbours' are here.
+    fn mix(&mut self, cx: &mut Cx<'_>, b: usize) {
+        if let Some(gathered) = self.gossip.as_mut().and_then(|gossip| gossip.gather(b)) {
+            gathered.mix(0, &mut cx.params[cx.layout.range(b)]);
+            self.left -= 1;
+        }
+    }
+
     fn on_reduce(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
         let part = message.bucket as usize;
         let started = self.average.has_started(message.step, part);
@@ -256,7 +267,7 @@ impl Algorithm for Periodic {
             self.left = cx.layout.buckets.len();
             self.due = self.period.is_due(cx);
             if let Some(gossip) = &mut self.gossip {
-                gossip.enter(cx);
+                gossip.begin(cx, cx.step);
             }
         }
         cx.optimize(b, Mode::Apply);
@@ -281,7 +292,12 @@ impl Algorithm for Periodic {
             return;
         }
         match &mut self.gossip {
-            Some(gossip) => self.left -= gossip.exchange(cx, b),
+            Some(gossip) => {
+                gossip.wait(b);
+                let message = Message::new(MODEL, cx.step, b).with(cx.params_payload(b));
+                exchange::post(&mut cx.io, &message);
+                self.mix(cx, b);
+            }
             None => self.left -= 1,
         }
     }
@@ -297,8 +313,9 @@ impl Algorithm for Periodic {
             }
             RESULT => self.on_result(cx, message),
             _ => {
-                if let Some(gossip) = &mut self.gossip {
-                    self.left -= gossip.on_message(cx, from, message);
+                let gossip = self.gossip.as_mut();
+                if let Some(b) = gossip.and_then(|gossip| gossip.on_message(from, message)) {
+                    self.mix(cx, b);
                 }
             }
         }
@@ -310,7 +327,8 @@ impl Algorithm for Periodic {
         self.rounds.begin(cx, self.round);
         self.compare(cx);
         if let Some(gossip) = &mut self.gossip {
-            self.left -= gossip.on_view(cx);
+            gossip.on_view(cx);
+            (0..cx.layout.buckets.len()).for_each(|b| self.mix(cx, b));
         }
     }
 
@@ -322,7 +340,7 @@ impl Algorithm for Periodic {
         self.rounds.awaiting(&self.average.others(), out);
         self.average.awaiting(out);
         if let Some(gossip) = &self.gossip {
-            gossip.awaiting(out);
+            gossip.awaiting("its model", out);
         }
     }
 

@@ -40,7 +40,9 @@ pub const ENTRY: Entry = Entry {
         if is_synchronous(params) {
             return (sync_ps::ENTRY.facts)(&sync_params());
         }
-        let budget = Budget::TotalGradients;
+        // Every worker does its rounds: nobody is left alone for more than s + 1 of them, and a
+        // worker that is held back must not keep gradients from those it waits for.
+        let budget = Budget::Rounds;
         Facts { budget, waits_for_peers: true, ..(asp::ENTRY.facts)(params) }
     },
     worker: |params| match is_synchronous(params) {
