@@ -152,37 +152,59 @@ fn processes(workers: usize, pieces: usize, rounds: u64) -> f64 {
     total / rounds as f64 * 1e3
 }
 
+/// The same by PyTorch over gloo, where `MURMURA_TORCH_PYTHON` names a Python that has it.
+fn gloo(python: &str, workers: usize, rounds: u64) -> f64 {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/gloo.py");
+    let output = Command::new(python)
+        .args([script, &workers.to_string(), &rounds.to_string()])
+        .env("OMP_NUM_THREADS", "1")
+        .output()
+        .expect("MURMURA_TORCH_PYTHON can be started");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let said = String::from_utf8_lossy(&output.stderr);
+    printed.trim().parse().unwrap_or_else(|_| panic!("gloo printed {printed:?}: {said}"))
+}
+
 fn main() {
     if let Ok(address) = std::env::var("MURMURA_BENCH_ADDRESS") {
         return take_part(&address);
     }
+    let python = std::env::var("MURMURA_TORCH_PYTHON").ok();
     let (runs, rounds) = if is_test() { (1, 1) } else { (9, 10) };
     for workers in [2, 4] {
         let mut each: [Vec<f64>; CUTS.len()] = Default::default();
+        let mut peer = Vec::new();
         for run in 0..runs {
             for turn in 0..CUTS.len() {
                 let cut = (run + turn) % CUTS.len();
                 each[cut].push(processes(workers, CUTS[cut], rounds));
             }
+            peer.extend(python.as_ref().map(|python| gloo(python, workers, rounds)));
         }
+        let peer = (!peer.is_empty()).then(|| median(&mut peer));
         for (pieces, times) in CUTS.iter().zip(&mut each) {
-            report(workers, *pieces, times);
+            report(workers, *pieces, times, peer);
         }
     }
 }
 
-fn report(workers: usize, pieces: usize, times: &mut [f64]) {
+fn report(workers: usize, pieces: usize, times: &mut [f64], gloo: Option<f64>) {
     let (runs, ms) = (times.len(), median(times));
     let (least, most) = (times[0], times[runs - 1]);
     if wants_json() {
+        let peer =
+            gloo.map(|gloo| format!("\"gloo ms\": {gloo:.2}, \"ratio\": {:.3}, ", gloo / ms));
         println!(
-            "{{\"bench\":\"ring\",\"processes\":{workers},\"pieces\":{pieces},\"ms\":{ms:.2},\
-             \"least_ms\":{least:.2},\"most_ms\":{most:.2}}}"
+            "{{\"name\": \"{workers} processes, {pieces} pieces\", {}\"goal\": \"1 (gloo's time / ours)\", \
+             \"ms\": {ms:.2}, \"least ms\": {least:.2}, \"most ms\": {most:.2}}}",
+            peer.unwrap_or_default()
         );
     } else {
+        let peer = gloo.map(|gloo| format!("; gloo {gloo:.1} ms"));
         println!(
             "ring all-reduce of 25 MiB over TCP, {workers} processes, {pieces:2} pieces: \
-             {ms:5.1} ms (median of {runs} runs in turns; {least:.1} to {most:.1})"
+             {ms:5.1} ms (median of {runs} runs in turns; {least:.1} to {most:.1}){}",
+            peer.unwrap_or_default()
         );
     }
 }

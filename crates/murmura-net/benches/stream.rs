@@ -150,9 +150,9 @@ fn main() {
     let (ratio, over_default) = (ours / same, ours / default);
     if wants_json() {
         println!(
-            "{{\"bench\":\"stream\",\"runs\":{runs},\"stack_gb_per_s\":{ours:.3},\
-             \"bare_same_buffer_gb_per_s\":{same:.3},\"bare_default_gb_per_s\":{default:.3},\
-             \"ratio\":{ratio:.3},\"ratio_to_default\":{over_default:.3}}}"
+            "{{\"name\": \"25 MiB payloads, bare socket = 1\", \"goal\": 0.9, \"ratio\": {ratio:.3}, \
+             \"GB/s\": {ours:.3}, \"bare, same buffer\": {same:.3}, \
+             \"bare, kernel's buffer\": {default:.3}}}"
         );
     } else {
         println!("25 MiB payloads over one loopback stream, medians of {runs} runs in turns");
