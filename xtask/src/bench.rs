@@ -3,14 +3,19 @@
 //! Every benchmark is a program of its own crate that prints one JSON object a line:
 //! `{"name": …, "ratio": …, "goal": …, …}`. Here they are run one after another, collected,
 //! shown as one table and kept as JSON.
+//!
+//! Peers that the project does not build (PyTorch's gloo) are measured where they are found:
+//! `cargo xtask bench --torch` makes an environment for them outside the repository, once, and
+//! later runs find it there.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::{cargo, output};
+use crate::{cargo, execute, output};
 
 /// One program that measures.
 struct Bench {
@@ -48,8 +53,15 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         BENCHES.iter().for_each(|bench| println!("{:8} {}", bench.name, bench.what));
         return Ok(());
     }
-    let keep = words.iter().any(|word| word == "--keep");
-    let names: Vec<&String> = words.iter().filter(|word| *word != "--keep").collect();
+    let (flags, names): (Vec<&String>, Vec<&String>) =
+        words.iter().partition(|word| word.starts_with("--"));
+    let keep = flags.iter().any(|flag| *flag == "--keep");
+    if flags.iter().any(|flag| *flag == "--torch") {
+        install_torch()?;
+    }
+    if let Some(flag) = flags.iter().find(|flag| !["--keep", "--torch"].contains(&flag.as_str())) {
+        bail!("unknown option `{flag}`; there are --keep, --torch and --list");
+    }
     for name in &names {
         if !BENCHES.iter().any(|bench| bench.name == *name) {
             bail!("no benchmark `{name}`; `cargo xtask bench --list` shows all");
@@ -74,8 +86,30 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// Where an environment with PyTorch is kept: with the caches, never in the repository.
+fn torch_environment() -> Option<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
+    Some(cache.or(home)?.join("murmura/torch"))
+}
+
+fn install_torch() -> Result<()> {
+    let folder = torch_environment().context("neither HOME nor XDG_CACHE_HOME is set")?;
+    if folder.join("bin/python").exists() {
+        return Ok(());
+    }
+    execute(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
+    execute(Command::new(folder.join("bin/pip")).args(["install", "--quiet", "torch", "numpy"]))
+}
+
 fn measure(bench: &Bench) -> Result<Vec<Value>> {
-    let printed = output(cargo().args(bench.command))?;
+    let mut command = cargo();
+    command.args(bench.command);
+    let python = torch_environment().map(|folder| folder.join("bin/python"));
+    if let Some(python) = python.filter(|python| python.exists()) {
+        command.env("MURMURA_TORCH_PYTHON", python);
+    }
+    let printed = output(&mut command)?;
     let lines = printed.lines().filter(|line| line.starts_with('{'));
     let mut rows = Vec::new();
     for line in lines {

@@ -1,6 +1,7 @@
-//! The project's own commands: `cargo xtask test`, `cargo xtask bench`.
+//! The project's own commands: `cargo xtask test`, `cargo xtask bench`, `cargo xtask docs`.
 
 mod bench;
+mod docs;
 mod edges;
 mod test;
 mod tidy;
@@ -19,6 +20,7 @@ usage: cargo xtask COMMAND
   bench         whole-program ratios, us and the peer or the physical limit in one run
   bench NAME…   only these (see `bench --list`)
   bench --keep  also write the numbers to docs/benchmarks.json
+  docs          make the pages of the manual that come from the tables
 ";
 
 fn main() -> ExitCode {
@@ -26,6 +28,7 @@ fn main() -> ExitCode {
     let result = match words.first().map(String::as_str) {
         Some("test") => test::run(&words[1..]),
         Some("bench") => bench::run(&words[1..]),
+        Some("docs") => docs::run(),
         None | Some("help" | "--help" | "-h") => {
             print!("{HELP}");
             Ok(())

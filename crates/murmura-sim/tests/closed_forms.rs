@@ -68,6 +68,7 @@ const fn sender(worker: murmura_core::algorithms::Build) -> Entry {
     Entry {
         name: "sender",
         summary: "",
+        file: file!(),
         paper: "",
         sends: "",
         lost_peer: "",

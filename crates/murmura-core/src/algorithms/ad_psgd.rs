@@ -27,6 +27,7 @@ use crate::view::View;
 pub const ENTRY: Entry = Entry {
     name: "ad-psgd",
     summary: "after a gradient, average with one random neighbour; nobody waits",
+    file: file!(),
     paper: "Lian et al. 2018, arXiv:1710.06952",
     sends: "per exchange, the model to one random neighbour and its model back",
     lost_peer: "open exchanges with it are closed; a half-finished one shifts the mean once",

@@ -32,6 +32,7 @@ pub const ENTRY: Entry = Entry {
     name: "aladdin",
     summary: "workers update themselves and never wait; servers answer with the global model now \
               and then",
+    file: file!(),
     paper: "Ko, Choi, Jei, Lee, Kim 2021 (CIKM)",
     sends: "its displacement to the servers per step, folded while one is on its way; a model \
             back per `period` gradients",

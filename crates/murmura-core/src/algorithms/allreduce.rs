@@ -21,6 +21,7 @@ use crate::view::View;
 pub const ENTRY: Entry = Entry {
     name: "allreduce",
     summary: "synchronous SGD; every step averages all gradients exactly",
+    file: file!(),
     paper: "Goyal et al. 2017, arXiv:1706.02677; ring: Patarasuk and Yuan 2009",
     sends: "gradient buckets around a ring: 2(n−1)/n of the model per step",
     lost_peer: "the step is restarted among the survivors from their kept gradients; replicas \

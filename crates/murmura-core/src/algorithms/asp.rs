@@ -22,6 +22,7 @@ use crate::vector;
 pub const ENTRY: Entry = Entry {
     name: "asp",
     summary: "asynchronous parameter server; nobody waits for other workers",
+    file: file!(),
     paper: "Dean et al. 2012 (Downpour SGD)",
     sends: "the gradient to the servers, the model back, per gradient",
     lost_peer: "it simply stops pushing",

@@ -20,6 +20,7 @@ use crate::params::{Key, Kind, Params};
 pub const ENTRY: Entry = Entry {
     name: "bmuf",
     summary: "Local SGD whose averages are filtered by block momentum",
+    file: file!(),
     paper: "Chen and Huo 2016 (ICASSP)",
     sends: "the model around a ring, 2(n−1)/n of it, once per `period` steps; nothing in between",
     lost_peer: periodic::LOST_PEER,

@@ -28,6 +28,7 @@ use crate::view::View;
 pub const ENTRY: Entry = Entry {
     name: "d-amsgrad",
     summary: "decentralized AMSGrad with a tracked second moment; with the optimizer sgd",
+    file: file!(),
     paper: "Chen, Karimi, Zhao and Li 2021, arXiv:2109.03194",
     sends: "the model and the tracked second moment to every neighbour per step, in one message",
     lost_peer: "its weight goes to the receivers at once; at an agreed step the survivors' \

@@ -29,6 +29,7 @@ use crate::view::View;
 pub const ENTRY: Entry = Entry {
     name: "d-psgd",
     summary: "every step averages the model with the neighbours of the topology",
+    file: file!(),
     paper: "Lian et al. 2017, arXiv:1705.09056",
     sends: "the model to every neighbour per step",
     lost_peer: "its weight goes to the receivers at once; the topology is rebuilt over the \

@@ -21,6 +21,7 @@ use crate::view::View;
 pub const ENTRY: Entry = Entry {
     name: "decentlam",
     summary: "d-psgd whose optimizer sees gradient and neighbours as one; for momentum 0.9 or so",
+    file: file!(),
     paper: "Yuan et al. 2021, arXiv:2104.11981",
     sends: "the stepped model to every neighbour per step",
     lost_peer: "its weight goes to the receivers at once; the topology is rebuilt over the \

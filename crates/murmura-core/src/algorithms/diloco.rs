@@ -19,6 +19,7 @@ use crate::params::{Key, Kind};
 pub const ENTRY: Entry = Entry {
     name: "diloco",
     summary: "hundreds of local steps, then one Nesterov step on what they achieved together",
+    file: file!(),
     paper: "Douillard et al. 2023, arXiv:2311.08105",
     sends: "the model around a ring, 2(n−1)/n of it, once per `period` steps; nothing in between",
     lost_peer: periodic::LOST_PEER,

@@ -15,6 +15,7 @@ use crate::params::{Key, Kind};
 pub const ENTRY: Entry = Entry {
     name: "eamsgd",
     summary: "EASGD whose workers have Nesterov momentum",
+    file: file!(),
     paper: "Zhang, Choromanska, LeCun 2015, arXiv:1412.6651",
     sends: SENDS,
     lost_peer: LOST_PEER,

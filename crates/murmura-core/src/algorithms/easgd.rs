@@ -29,6 +29,7 @@ pub(super) use server::Server;
 pub const ENTRY: Entry = Entry {
     name: "easgd",
     summary: "independent workers, tied to a centre at the servers by an elastic force",
+    file: file!(),
     paper: "Zhang, Choromanska, LeCun 2015, arXiv:1412.6651",
     sends: SENDS,
     lost_peer: LOST_PEER,

@@ -28,6 +28,7 @@ const LOST_PEER: &str = "its weight goes to the receivers at once; at an agreed 
 pub const ENTRY: Entry = Entry {
     name: "exact-diffusion",
     summary: "adapt, correct, combine with half the weights: the exact optimum on unequal data",
+    file: file!(),
     paper: "Yuan, Ying, Zhao and Sayed 2019, arXiv:1702.05122",
     sends: SENDS,
     lost_peer: LOST_PEER,
@@ -42,6 +43,7 @@ pub const ENTRY: Entry = Entry {
 pub const D2: Entry = Entry {
     name: "d2",
     summary: "exact diffusion with the full weights: faster mixing, on fewer topologies",
+    file: file!(),
     paper: "Tang et al. 2018, arXiv:1803.07068",
     sends: SENDS,
     lost_peer: LOST_PEER,

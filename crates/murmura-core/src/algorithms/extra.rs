@@ -24,6 +24,7 @@ use crate::view::View;
 pub const ENTRY: Entry = Entry {
     name: "extra",
     summary: "d-psgd with a correction of its bias: the exact optimum on unequal data",
+    file: file!(),
     paper: "Shi, Ling, Wu and Yin 2015, arXiv:1404.6264",
     sends: "the model to every neighbour per step",
     lost_peer: "its weight goes to the receivers at once; at an agreed step the survivors set \

@@ -23,6 +23,7 @@ use crate::state::Visitor;
 pub const ENTRY: Entry = Entry {
     name: "gossip-aga",
     summary: "gossip with exact averages over all workers, rarer as the loss falls",
+    file: file!(),
     paper: "Chen et al. 2021, arXiv:2105.09080",
     sends: "the model to every neighbour per step; every H steps 2(n−1)/n of it around a ring \
             instead, with one number for the loss",

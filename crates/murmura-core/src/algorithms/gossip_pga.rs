@@ -16,6 +16,7 @@ use crate::contract::Need;
 pub const ENTRY: Entry = Entry {
     name: "gossip-pga",
     summary: "gossip, and every `period` steps an exact average over all workers",
+    file: file!(),
     paper: "Chen et al. 2021, arXiv:2105.09080",
     sends: "the model to every neighbour per step; every `period` steps 2(n−1)/n of it around a \
             ring instead",

@@ -29,6 +29,7 @@ use crate::view::View;
 pub const ENTRY: Entry = Entry {
     name: "gradient-tracking",
     summary: "tracks the mean gradient: the exact optimum on unequal data, over any topology",
+    file: file!(),
     paper: "Nedić, Olshevsky and Shi 2017, arXiv:1607.03218 (DIGing, Push-DIGing); \
             Xu et al. 2015 (atc)",
     sends: "the model and the tracked gradient to every neighbour per step, in one message \

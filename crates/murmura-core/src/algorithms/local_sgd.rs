@@ -19,6 +19,7 @@ use crate::state::Visitor;
 pub const ENTRY: Entry = Entry {
     name: "local-sgd",
     summary: "local steps; every `period` steps all models are averaged exactly",
+    file: file!(),
     paper: "McMahan et al. 2017, arXiv:1602.05629; Stich 2019, arXiv:1805.09767; post-local: Lin \
             et al. 2020, arXiv:1808.07217",
     sends: "the model around a ring, 2(n−1)/n of it, once per `period` steps; nothing in between",

@@ -42,6 +42,8 @@ pub struct Entry {
     pub summary: &'static str,
     /// Where it was published.
     pub paper: &'static str,
+    /// The file that implements it.
+    pub file: &'static str,
     /// What a worker sends in one step, and to whom.
     pub sends: &'static str,
     /// What becomes of a run that loses a worker.

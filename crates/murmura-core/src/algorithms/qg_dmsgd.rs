@@ -23,6 +23,7 @@ use crate::view::View;
 pub const ENTRY: Entry = Entry {
     name: "qg-dmsgd",
     summary: "d-psgd whose momentum follows the mixed model; needs an optimizer with momentum",
+    file: file!(),
     paper: "Lin et al. 2021, arXiv:2102.04761",
     sends: "the stepped model to every neighbour per step",
     lost_peer: "its weight goes to the receivers at once; the topology is rebuilt over the \

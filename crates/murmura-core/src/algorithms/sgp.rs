@@ -37,6 +37,7 @@ use crate::view::View;
 pub const ENTRY: Entry = Entry {
     name: "sgp",
     summary: "every step pushes shares of the model along directed edges; weights undo the bias",
+    file: file!(),
     paper: "Assran et al. 2019, arXiv:1811.10792 (Algorithm 1; overlap: Algorithm 2)",
     sends: "a share of the model and of its weight to every out-neighbour per step",
     lost_peer: "it gets no shares any more; at an agreed step the survivors set their weights \

@@ -19,6 +19,7 @@ use crate::params::{Key, Kind};
 pub const ENTRY: Entry = Entry {
     name: "slowmo",
     summary: "Local SGD whose averages move with slow momentum, in units of the learning rate",
+    file: file!(),
     paper: "Wang et al. 2020, arXiv:1910.00643",
     sends: "the model around a ring, 2(n−1)/n of it, once per `period` steps; nothing in between",
     lost_peer: periodic::LOST_PEER,

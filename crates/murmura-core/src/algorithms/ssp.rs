@@ -27,6 +27,7 @@ use crate::view::View;
 pub const ENTRY: Entry = Entry {
     name: "ssp",
     summary: "parameter server whose fast workers may be `staleness` steps ahead of the slowest",
+    file: file!(),
     paper: "Ho et al. 2013 (NIPS)",
     sends: "the gradient to the servers, the model back, per gradient",
     lost_peer: "it no longer holds the others back; what it pushed stays",

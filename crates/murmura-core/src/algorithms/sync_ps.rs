@@ -26,6 +26,7 @@ use crate::view::View;
 pub const ENTRY: Entry = Entry {
     name: "sync-ps",
     summary: "synchronous parameter server; every step waits for all gradients, or for all but a few",
+    file: file!(),
     paper: "Li et al. 2014 (parameter server), with a barrier every step; backup workers: Chen et \
             al. 2016, arXiv:1604.00981",
     sends: "the gradient to the servers, the model back, per step",
