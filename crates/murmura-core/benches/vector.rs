@@ -46,8 +46,10 @@ struct Vectors {
 
 fn kernels(elements: usize) -> Vec<Kernel> {
     let kernel = |name, vectors, run| Kernel { name, vectors, run };
-    let mut plain = sgd(elements, 0.0);
-    let mut momentum = sgd(elements, 0.9);
+    let mut plain = optimizer("sgd", elements, &[]);
+    let mut momentum = optimizer("sgd", elements, &[("momentum", 0.9)]);
+    let mut adam = optimizer("adam", elements, &[]);
+    let mut accumulating = optimizer("accum-adam", elements, &[]);
     vec![
         kernel("axpy", 3, Box::new(|v| vector::axpy(0.5, &v.x[0], &mut v.y))),
         kernel("lerp", 3, Box::new(|v| vector::lerp(0.5, &v.x[0], &mut v.y))),
@@ -74,6 +76,9 @@ fn kernels(elements: usize) -> Vec<Kernel> {
         ),
         kernel("sgd", 3, Box::new(move |v| apply(&mut *plain, v))),
         kernel("sgd-momentum", 5, Box::new(move |v| apply(&mut *momentum, v))),
+        kernel("adam", 7, Box::new(move |v| apply(&mut *adam, v))),
+        // Three steps of four only read the moments.
+        kernel("accum-adam", 7, Box::new(move |v| apply(&mut *accumulating, v))),
     ]
 }
 
@@ -87,9 +92,9 @@ fn add_difference(v: &mut Vectors) {
     vector::add_difference(0.5, &v.x[0], &v.x[1], &mut v.y);
 }
 
-fn sgd(elements: usize, momentum: f64) -> Box<dyn Optimizer> {
-    let entry = optim::find("sgd").expect("in the table");
-    let given = [("momentum".to_string(), Value::Number(momentum))];
+fn optimizer(name: &str, elements: usize, given: &[(&str, f64)]) -> Box<dyn Optimizer> {
+    let entry = optim::find(name).expect("in the table");
+    let given = given.iter().map(|(key, value)| (key.to_string(), Value::Number(*value)));
     (entry.build)(&entry.params(given).expect("good parameters"), elements)
 }
 

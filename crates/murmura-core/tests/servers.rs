@@ -166,6 +166,8 @@ fn synchronous_eamsgd_is_its_recursion() {
     for i in 0..4 {
         let held = f64::from(lab.nodes[i].params()[0]);
         assert!((held - (x[i] + delta * v[i])).abs() < 1e-5, "worker {i} holds {held}");
+        let model = f64::from(lab.nodes[i].model()[0]);
+        assert!((model - x[i]).abs() < 1e-5, "worker {i} would deploy {model}");
     }
 }
 

@@ -56,6 +56,28 @@ fn every_row_learns_the_embedded_data_iid_and_dirichlet() {
     }
 }
 
+/// Adaptive steps are about as long as the learning rate, so theirs is smaller.
+#[test]
+fn every_row_learns_with_every_optimizer() {
+    let mut problems = Vec::new();
+    for optimizer in ["accum-adam", "accum-adamw", "adam", "adamw"] {
+        for entry in ALGORITHMS {
+            let algorithm = &variants(entry.name)[0];
+            let text = format!(
+                "workers = 8\nsteps = 800\n{algorithm}[optimizer]\nname = \"{optimizer}\"\nlr = 0.005\n\
+                 [task]\nname = \"logistic\"\nbatch = 16\npartition = \"dirichlet\"\n\
+                 concentration = 0.5\n[cluster]\nhosts = 4"
+            );
+            let plan = plan(&text);
+            let found = plan.problem.evaluate(&deployed(&plan, &Arm::Virtual.run(&plan)));
+            if found.loss.is_nan() || found.loss > 0.14 {
+                problems.push(format!("{} with {optimizer}: loss {}", entry.name, found.loss));
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{problems:#?}");
+}
+
 #[test]
 fn rows_that_say_so_keep_the_mean_when_nothing_is_learnt() {
     // Workers that start apart: one step with a rate, then none. The mean of what the first step

@@ -51,7 +51,7 @@ pub(super) const MOVING_RATE: Key = Key {
 };
 pub(super) const PERIOD: Key = Key {
     name: "period",
-    kind: Kind::Whole { default: 10, min: 1, max: 1 << 53 },
+    kind: Kind::Whole { default: 10, min: 1, max: u64::MAX },
     help: "steps of a worker from one exchange to the next (τ)",
 };
 pub(super) const FORM: Key = Key {
@@ -237,6 +237,14 @@ impl Algorithm for Worker {
     fn awaiting(&self, out: &mut Vec<Awaited>) {
         let waiting = self.lanes.iter().filter(|lane| lane.waiting);
         out.extend(waiting.map(|lane| Awaited { from: lane.server, what: "the centre" }));
+    }
+
+    /// x, not the point ahead of it where the next gradient is taken.
+    fn model(&self, params: &[f32], out: &mut [f32]) {
+        out.copy_from_slice(params);
+        if !self.velocity.is_empty() {
+            vector::axpy(-self.momentum, &self.velocity, out);
+        }
     }
 
     fn state(&mut self, visitor: &mut dyn Visitor) {

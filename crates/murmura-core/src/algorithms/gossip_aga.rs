@@ -31,17 +31,17 @@ pub const ENTRY: Entry = Entry {
     keys: &[
         Key {
             name: "period",
-            kind: Kind::Whole { default: 4, min: 1, max: 1 << 32 },
+            kind: Kind::Whole { default: 4, min: 1, max: u64::MAX },
             help: "steps from one exact average to the next at the beginning (H_init)",
         },
         Key {
             name: "period_max",
-            kind: Kind::Whole { default: 64, min: 1, max: 1 << 32 },
+            kind: Kind::Whole { default: 64, min: 1, max: u64::MAX },
             help: "the most steps from one exact average to the next",
         },
         Key {
             name: "warmup_steps",
-            kind: Kind::Whole { default: 100, min: 0, max: 1 << 53 },
+            kind: Kind::Whole { default: 100, min: 0, max: u64::MAX },
             help: "steps in which the initial loss is measured and the period stays",
         },
         BUFFERS,

@@ -28,7 +28,7 @@ pub const ENTRY: Entry = Entry {
         period_key(8),
         Key {
             name: "start_step",
-            kind: Kind::Whole { default: 0, min: 0, max: 1 << 53 },
+            kind: Kind::Whole { default: 0, min: 0, max: u64::MAX },
             help: "post-local: average at every step before this one",
         },
         Key {

@@ -33,7 +33,7 @@ pub const ENTRY: Entry = Entry {
     lost_peer: "it no longer holds the others back; what it pushed stays",
     keys: &[Key {
         name: "staleness",
-        kind: Kind::Whole { default: 3, min: 0, max: 1 << 53 },
+        kind: Kind::Whole { default: 3, min: 0, max: u64::MAX },
         help: "how many steps a worker may be ahead of the slowest one when it starts a gradient",
     }],
     check: |_| Ok(()),

@@ -34,7 +34,7 @@ pub const ENTRY: Entry = Entry {
     keys: &[Key {
         name: "backup",
         kind: Kind::Whole { default: 0, min: 0, max: 1 << 20 },
-        help: "a step waits for all but so many gradients; late ones are dropped",
+        help: "a step waits for all but so many gradients, and for one at least; late ones are dropped",
     }],
     check: |_| Ok(()),
     facts: |params| Facts {

@@ -35,6 +35,6 @@ impl Period for Every {
 
 /// The key of rows whose rounds have a fixed length.
 pub const fn period_key(default: u64) -> Key {
-    let kind = Kind::Whole { default, min: 1, max: 1 << 53 };
+    let kind = Kind::Whole { default, min: 1, max: u64::MAX };
     Key { name: "period", kind, help: "steps from one exact average to the next (H)" }
 }
