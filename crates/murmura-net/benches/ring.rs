@@ -20,8 +20,8 @@ use murmura_core::time::Time;
 use murmura_net::{Coordinator, Hosted, Options, join};
 use murmura_record::Nowhere;
 
-/// In how many pieces the vector is reduced: whole, and in pieces of 1 MiB.
-const CUTS: [usize; 2] = [1, 25];
+/// In how many pieces the vector is reduced: whole, and in pieces of about 3 MiB.
+const CUTS: [usize; 2] = [1, 8];
 /// Rounds that only fill pools and caches.
 const WARM_UP: u64 = 3;
 
