@@ -298,6 +298,32 @@ fn mpirun_starts_one_worker_per_process() {
     assert_eq!(text(&wrong.stderr).matches("has started 3 processes").count(), 1, "{wrong:?}");
 }
 
+#[test]
+fn a_launcher_that_says_too_little_is_refused_unless_threads_are_asked_for() {
+    let folder = folder();
+    let with = |words: &[&str], variables: &[(&str, &str)]| {
+        let mut command = murmura(&folder, &[words, &QUICK, &["-q"]].concat());
+        command.envs(variables.iter().copied()).output().expect("started")
+    };
+    let beyond = [("RANK", "5"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "h")];
+    let half = [("JOB_COMPLETION_INDEX", "0")];
+    for (variables, expected) in [
+        (&beyond[..], "error: torchrun: RANK=5: must be below WORLD_SIZE=2 (--threads leaves"),
+        (&half, "error: Kubernetes: MURMURA_WORLD_SIZE is not set: set it to the number"),
+    ] {
+        let refused = with(&["train"], variables);
+        assert_eq!(status(&refused), 2, "{refused:?}");
+        assert!(text(&refused.stderr).starts_with(expected), "{refused:?}");
+        assert_eq!(status(&with(&["train", "--threads"], variables)), 0);
+    }
+    let second = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "h")];
+    let other = with(&["simulate", "--out", "run"], &second);
+    assert_eq!((status(&other), folder.path().join("run").exists()), (0, false), "{other:?}");
+    let racing = with(&["train", "--threads", "--out", "run"], &second);
+    assert_eq!(status(&racing), 2);
+    assert!(text(&racing.stderr).contains("each would write to --out run"), "{racing:?}");
+}
+
 #[cfg(unix)]
 #[test]
 fn an_interrupted_run_leaves_nothing() {
