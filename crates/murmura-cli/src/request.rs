@@ -78,6 +78,12 @@ pub fn check_address(name: &str, given: &str) -> Result<(), RequestError> {
     if good { Ok(()) } else { Err(RequestError::field(name, given, problem)) }
 }
 
+/// Refuses a wait in which nobody can come.
+pub fn check_wait(seconds: u32) -> Result<(), RequestError> {
+    let problem = "must be at least 1 second; nobody can be there at once";
+    if seconds > 0 { Ok(()) } else { Err(RequestError::field("--wait", seconds, problem)) }
+}
+
 /// The exit status of a command that ended with this error.
 pub fn status(error: &anyhow::Error) -> u8 {
     let of_run = error.downcast_ref::<RunError>().is_some_and(RunError::is_request);

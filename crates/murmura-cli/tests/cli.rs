@@ -85,6 +85,7 @@ fn wrong_requests_end_with_status_2_and_change_nothing() {
         (vec!["train", "--processes", "--threads"], "cannot be used with"),
         (vec!["serve", "--bind", "here"], "`--bind` = here: must be a host and a port"),
         (vec!["join", "coordinator"], "`HOST:PORT` = coordinator: must be a host and a port"),
+        (vec!["join", "127.0.0.1:1", "--wait", "0"], "`--wait` = 0: must be at least 1 second"),
         (vec!["serve", "--set", "task.name=digits"], "unknown name"),
     ] {
         let output = run(&folder, &words);
@@ -102,7 +103,7 @@ fn a_run_that_fails_ends_with_status_1_and_leaves_nothing() {
     let output = quick(&folder, &["simulate", "--set", crash, "--out", "failed"]);
     assert_eq!(status(&output), 1);
     assert!(text(&output.stderr).contains("error: server rank 3 was lost"), "{output:?}");
-    let output = run(&folder, &["join", "127.0.0.1:1", "--wait", "0"]);
+    let output = run(&folder, &["join", "127.0.0.1:1", "--wait", "1"]);
     assert_eq!(status(&output), 1);
     assert!(text(&output.stderr).contains("127.0.0.1:1"), "{output:?}");
     assert_eq!(files(folder.path()), [""; 0]);
@@ -268,8 +269,19 @@ fn workers_join_from_elsewhere() {
         assert!(worker.expect("started").wait().expect("waited for").success());
     }
     let rest: Vec<String> = said.map(|line| line.expect("text")).collect();
+    assert!(rest.iter().any(|line| line == "3 of 3 workers have joined"), "{rest:?}");
     assert!(serve.wait().expect("waited for").success(), "{rest:?}");
     assert_eq!(summary(&folder, "served")["steps"], 60);
+}
+
+#[test]
+fn a_worker_of_a_parent_that_is_gone_ends_at_once() {
+    let folder = folder();
+    // Its standard input is at its end from the beginning; it would wait for ten minutes.
+    let words = ["join", "127.0.0.1:1", "--quiet", "--with-parent"];
+    let output = run(&folder, &words);
+    assert_eq!(status(&output), 1);
+    assert!(output.stderr.is_empty(), "{output:?}");
 }
 
 #[test]

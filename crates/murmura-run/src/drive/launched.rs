@@ -65,7 +65,7 @@ impl Launched {
     pub fn lead(&self, plan: &Plan, listener: &mut Listener<'_>) -> Driven {
         let options = Options { connect_seconds: WAIT_SECONDS, ..Options::default() };
         let coordinator = Coordinator::of_launch(&self.found, options)?;
-        Place { coordinator }.run(plan, &[0], listener)
+        Place { coordinator }.run(plan, &[0], listener, &mut |_, _| Ok(()))
     }
 
     /// Takes part as one of the others.
