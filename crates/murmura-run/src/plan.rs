@@ -16,6 +16,7 @@ use crate::config::row::Row;
 use crate::config::source::read_text;
 use crate::config::{Config, Length, cluster};
 use crate::error::RequestError;
+use crate::memory;
 use crate::tasks;
 
 /// A run, ready to be driven.
@@ -39,6 +40,7 @@ impl Plan {
         let servers = config.servers();
         check_servers(&config, &facts)?;
         check_clipping(&config, &facts, servers)?;
+        check_plain_sgd(&config, &facts)?;
         let cluster = cluster::build(&config.cluster)?;
         let hosts = cluster::placement(&config.cluster, config.workers, servers)?;
         let make = make_topology(&config, &facts)?;
@@ -51,6 +53,7 @@ impl Plan {
             seed: config.seed,
         };
         let built = config.task.entry.build(&request)?;
+        memory::check(&config, &facts, built.problem.dimensions(), memory::available())?;
         let epochs = fix_steps(&mut config, built.steps_per_epoch)?;
         let view = View::first(config.workers, servers, hosts.into(), schedule);
         let setup = setup(&config, &*built.problem, view, make);
@@ -139,6 +142,28 @@ fn check_clipping(config: &Config, facts: &Facts, servers: usize) -> Result<(), 
         return Err(RequestError::field("optimizer.clip_norm", clip, problem));
     }
     Ok(())
+}
+
+/// Where servers take the plain step, the workers must take it too.
+fn check_plain_sgd(config: &Config, facts: &Facts) -> Result<(), RequestError> {
+    let (optimizer, name) = (&config.optimizer, config.algorithm.entry.name);
+    if !facts.plain_sgd {
+        return Ok(());
+    }
+    let problem = format!(
+        "with `algorithm.payload` = \"gradient\" the servers of `{name}` take plain SGD steps, \
+         and the workers' steps must be the same; use `optimizer.name` = \"sgd\" without \
+         momentum and weight decay, or `algorithm.payload` = \"delta\""
+    );
+    if optimizer.entry.name != "sgd" {
+        let given = toml::Value::from(optimizer.entry.name);
+        return Err(RequestError::field("optimizer.name", given, problem));
+    }
+    let more = ["momentum", "weight_decay"].map(|key| (key, optimizer.params().real(key)));
+    match more.into_iter().find(|(_, value)| *value > 0.0) {
+        Some((key, value)) => Err(RequestError::field(format!("optimizer.{key}"), value, problem)),
+        None => Ok(()),
+    }
 }
 
 /// Some methods take only some topologies.
