@@ -1,5 +1,6 @@
 //! What the commands that run something have in common: a run file, settings, a directory.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use murmura_run::config::Config;
@@ -68,6 +69,19 @@ fn quoted(text: &str) -> String {
     } else {
         format!("'{}'", text.replace('\'', r"'\''"))
     }
+}
+
+/// What was typed, with `train` where the options come without a command.
+pub fn words(typed: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut words: Vec<OsString> = typed.collect();
+    let of_all = ["-h", "--help", "-V", "--version"];
+    let is_option = |word: &OsString| {
+        word.to_str().is_some_and(|word| word.starts_with('-') && !of_all.contains(&word))
+    };
+    if words.get(1).is_none_or(is_option) {
+        words.insert(words.len().min(1), "train".into());
+    }
+    words
 }
 
 /// Refuses what is not an address with a port.

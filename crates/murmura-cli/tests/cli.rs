@@ -125,6 +125,39 @@ fn piped_output_is_plain_with_progress_on_the_other_stream() {
     assert!(quiet.stdout.is_empty() && quiet.stderr.is_empty(), "{quiet:?}");
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn what_cannot_be_printed_is_an_error_unless_the_reader_is_gone() {
+    let folder = folder();
+    for words in [
+        &["simulate", "--json", "--set", "workers=3", "--set", "steps=20"][..],
+        &["simulate", "--set", "workers=3", "--set", "steps=20"],
+        &["list", "tasks"],
+        &["topology", "ring", "--workers", "4"],
+        &["--help"],
+    ] {
+        let full = fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+        let output = murmura(&folder, words).stdout(full).output().expect("started");
+        assert_eq!(status(&output), 1, "{words:?}");
+        let said = text(&output.stderr);
+        assert!(said.contains("cannot write to standard output: No space left"), "{said}");
+        let mut child = murmura(&folder, words).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = child.spawn().expect("started");
+        drop(child.stdout.take());
+        assert!(child.wait().expect("waited for").success(), "{words:?}");
+    }
+}
+
+#[test]
+fn options_without_a_command_are_those_of_train() {
+    let folder = folder();
+    let output = run(&folder, &["--json", "--set", "steps=5", "--out", "run"]);
+    assert_eq!(status(&output), 0, "{output:?}");
+    assert_eq!(summary(&folder, "run")["clock"], "real");
+    let quiet = run(&folder, &["-q", "--set", "steps=5"]);
+    assert_eq!((status(&quiet), quiet.stdout.len()), (0, 0));
+}
+
 #[test]
 fn what_is_suggested_works() {
     let folder = folder();
