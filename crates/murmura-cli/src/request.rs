@@ -10,7 +10,7 @@ use murmura_run::error::{RequestError, RunError};
 /// A run file with settings on top of it.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Run {
-    /// The run file; without it, the embedded default is run
+    /// The run file, or the summary.json of a run to repeat; without it, the embedded default
     #[arg(value_name = "RUN.toml")]
     pub file: Option<PathBuf>,
 

@@ -141,8 +141,9 @@ fn what_cannot_be_printed_is_an_error_unless_the_reader_is_gone() {
         assert_eq!(status(&output), 1, "{words:?}");
         let said = text(&output.stderr);
         assert!(said.contains("cannot write to standard output: No space left"), "{said}");
-        let mut child = murmura(&folder, words).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = child.spawn().expect("started");
+        let mut command = murmura(&folder, words);
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("started");
         drop(child.stdout.take());
         assert!(child.wait().expect("waited for").success(), "{words:?}");
     }
@@ -183,7 +184,7 @@ fn json_is_the_summary_and_nothing_else() {
     let keys: Vec<&str> =
         printed.as_object().expect("a table").keys().map(String::as_str).collect();
     let expected = "version clock config loss accuracy clock_seconds steps samples \
-        samples_per_second speedup consensus_distance total workers ranks staleness \
+        epochs samples_per_second speedup consensus_distance total workers ranks staleness \
         gradients_per_message half_exchanges in_flight records_stride warnings";
     let mut expected: Vec<&str> = expected.split_whitespace().collect();
     let mut sorted = keys.clone();
@@ -251,6 +252,23 @@ fn an_earlier_run_is_neither_overwritten_nor_lost() {
     quick(&folder, &["simulate"]);
     quick(&folder, &["simulate"]);
     assert_eq!(files(&folder.path().join("runs")).len(), 2, "each run has its own folder");
+}
+
+#[test]
+fn a_run_is_repeated_from_its_summary() {
+    let folder = folder();
+    let words = ["simulate", "-q", "--set", "epochs=2", "--set", "workers=3", "--out", "one"];
+    assert_eq!(status(&run(&folder, &words)), 0);
+    let again = run(&folder, &["simulate", "one/summary.json", "-q", "--out", "two"]);
+    assert_eq!(status(&again), 0, "{again:?}");
+    let tensors = |run: &str| fs::read(folder.path().join(run).join("final.safetensors"));
+    assert!(tensors("one").expect("there") == tensors("two").expect("there"));
+    assert_eq!(summary(&folder, "one")["epochs"], 2.0);
+    assert_eq!(summary(&folder, "one")["config"], summary(&folder, "two")["config"]);
+    fs::write(folder.path().join("other.json"), "{\"workers\": 3}").expect("written");
+    let other = run(&folder, &["simulate", "other.json"]);
+    assert_eq!(status(&other), 2);
+    assert!(text(&other.stderr).contains("other.json: has no `config`"), "{other:?}");
 }
 
 #[test]

@@ -56,12 +56,10 @@ fn attempt(
     let end = Time::from_seconds(outcome.clock_seconds);
     let (model, evaluation) = listener.evaluate(end, plan.setup.steps, &Models::of(&outcome));
     let recorded = listener.recorder.finish().map_err(failed)?;
-    let mut config = plan.config.understood();
-    if let Some(epochs) = plan.epochs {
-        config["epochs"] = epochs.into();
-    }
+    let (config, epochs) = (plan.config.understood(), plan.epochs);
     let warnings = warnings(plan, clock, evaluation);
-    let about = About { clock, config, evaluation, records_stride: recorded.stride, warnings };
+    let about =
+        About { clock, config, epochs, evaluation, records_stride: recorded.stride, warnings };
     let summary = Summary::new(&outcome, about);
     let write = || -> io::Result<()> {
         let mut trace = directory.draft("trace.json")?;

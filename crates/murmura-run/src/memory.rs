@@ -33,11 +33,12 @@ pub fn check(
     }
 }
 
-/// What the vectors of a run take at least: every worker has its parameters, a gradient, perhaps
-/// a copy to compute on, and one vector on its way; all servers together have as much without
-/// the copy; the start and the result are there too.
+/// What the vectors of a run take: every worker has its parameters, a gradient, perhaps a copy to
+/// compute on, one vector on its way, and two that it reports at the end; all servers together
+/// have three; the start and the result are there too. Runs were measured to take as much in
+/// threads, and three quarters of it in the virtual cluster.
 fn bytes(config: &Config, facts: &Facts, dimensions: usize) -> f64 {
-    let of_worker = 3 + usize::from(facts.snapshot);
+    let of_worker = 5 + usize::from(facts.snapshot);
     let of_servers = if config.servers() > 0 { 3 } else { 0 };
     let vectors = config.workers * of_worker + of_servers + 2;
     4.0 * dimensions as f64 * vectors as f64
@@ -73,9 +74,9 @@ mod tests {
     #[test]
     fn a_run_that_does_not_fit_is_refused_with_both_numbers() {
         let text = "workers = 2\nalgorithm.name = \"allreduce\"";
-        assert_eq!(refusal(text, 1_000_000_000, 32e9), None);
+        assert_eq!(refusal(text, 1_000_000_000, 48e9), None);
         let message = refusal(text, 1_000_000_000, 31.4e9).expect("refused");
-        let expected = "needs about 32 GB of memory, this machine has 31 GB free";
+        let expected = "needs about 48 GB of memory, this machine has 31 GB free";
         assert!(message.contains(expected), "{message}");
     }
 

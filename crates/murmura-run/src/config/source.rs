@@ -16,11 +16,22 @@ pub struct Setting {
     pub value: Value,
 }
 
-/// Reads a run file.
+/// Reads a run file, or the configuration of a run that has ended from its `summary.json`.
 pub fn read(path: &Path) -> Result<Table, RequestError> {
+    let is_summary = path.extension().is_some_and(|extension| extension == "json");
+    let parse = if is_summary { parse_summary } else { parse };
     read_text(path)
         .and_then(|text| parse(&text))
         .map_err(|problem| RequestError::file(path, problem))
+}
+
+/// The configuration that the text of a summary holds.
+fn parse_summary(text: &str) -> Result<Table, String> {
+    let mut summary: serde_json::Value =
+        serde_json::from_str(text).map_err(|error| format!("is not JSON: {error}"))?;
+    let config = summary.get_mut("config").map(serde_json::Value::take);
+    let config = config.ok_or("has no `config`; a file that ends in .json must be a summary")?;
+    serde_json::from_value(config).map_err(|error| format!("`config` is not a table: {error}"))
 }
 
 /// Reads a text file; the error says why it cannot be read.

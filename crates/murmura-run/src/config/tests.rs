@@ -117,10 +117,6 @@ const WRONG: &[(&str, &str)] = &[
         "algorithm.payload = \"gradient\"\noptimizer.name = \"adam\"",
         "`optimizer.name` = \"adam\": with `algorithm.payload` = \"gradient\" the servers",
     ),
-    (
-        "task = { name = \"quadratic\", dimensions = 4000000000 }\nworkers = 10000",
-        "10000 workers with a model of 4000000000 parameters: the run needs about 640",
-    ),
     ("workers = 600", "`workers` = 600: 455 training samples are too few"),
     // Tasks and their files.
     ("task.data = \"not/there\"", "`task.data` = \"not/there\": no such file"),
