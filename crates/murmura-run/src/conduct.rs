@@ -47,32 +47,37 @@ fn attempt(
     watch: Watch<'_>,
     drive: impl FnOnce(&mut Listener<'_>) -> Driven,
 ) -> Result<Finished, RunError> {
-    let failed =
-        |error: io::Error| RunError::Write { path: directory.path().into(), source: error };
-    let draft = directory.draft("records.jsonl").map_err(failed)?;
+    let failed = |name: &'static str| {
+        let path = directory.path().join(name);
+        move |source: io::Error| RunError::Write { path, source }
+    };
+    let draft = directory.draft("records.jsonl").map_err(failed("records.jsonl"))?;
     let recorder = Recorder::new(draft, plan.total_steps(), watch);
     let mut listener = Listener { plan, recorder };
     let (clock, outcome) = drive(&mut listener)?;
     let end = Time::from_seconds(outcome.clock_seconds);
     let (model, evaluation) = listener.evaluate(end, plan.setup.steps, &Models::of(&outcome));
-    let recorded = listener.recorder.finish().map_err(failed)?;
+    let recorded = listener.recorder.finish().map_err(failed("records.jsonl"))?;
     let (config, epochs) = (plan.config.understood(), plan.epochs);
     let warnings = warnings(plan, clock, evaluation);
     let about =
         About { clock, config, epochs, evaluation, records_stride: recorded.stride, warnings };
     let summary = Summary::new(&outcome, about);
-    let write = || -> io::Result<()> {
-        let mut trace = directory.draft("trace.json")?;
-        recorded.timeline.write(&mut trace, &outcome)?;
-        let mut tensors = directory.draft("final.safetensors")?;
-        tensors::write(&mut tensors, &model, &outcome)?;
-        let mut page = directory.draft("summary.json")?;
-        serde_json::to_writer_pretty(&mut page, &summary)?;
-        writeln!(page)?;
-        // The summary comes last: where it stands, the rest is there too.
-        [recorded.draft, trace, tensors, page].into_iter().try_for_each(Draft::commit)
+    let write = |name: &'static str, fill: &dyn Fn(&mut Draft) -> io::Result<()>| {
+        let draft = directory.draft(name).and_then(|mut draft| fill(&mut draft).map(|()| draft));
+        draft.map_err(failed(name))
     };
-    write().map_err(failed)?;
+    let trace = write("trace.json", &|out| recorded.timeline.write(out, &outcome))?;
+    let tensors = write("final.safetensors", &|out| tensors::write(out, &model, &outcome))?;
+    let page = write("summary.json", &|out| {
+        serde_json::to_writer_pretty(&mut *out, &summary)?;
+        writeln!(out)
+    })?;
+    // The summary comes last: where it stands, the rest is there too.
+    for draft in [recorded.draft, trace, tensors, page] {
+        let name = draft.name();
+        draft.commit().map_err(failed(name))?;
+    }
     Ok(Finished { summary, directory: directory.path().to_path_buf() })
 }
 

@@ -42,6 +42,7 @@ impl Plan {
         check_clipping(&config, &facts, servers)?;
         check_plain_sgd(&config, &facts)?;
         let cluster = cluster::build(&config.cluster)?;
+        cluster::check_ranks(&config.cluster, config.workers + servers)?;
         let hosts = cluster::placement(&config.cluster, config.workers, servers)?;
         let make = make_topology(&config, &facts)?;
         let schedule =

@@ -74,12 +74,22 @@ pub fn setting(given: &str) -> Result<Setting, RequestError> {
         Ok(mut table) if table.len() == 1 => {
             table.remove("value").unwrap_or_else(|| Value::String(text.to_string()))
         }
+        Err(_) if is_integer(text) => {
+            return Err(refuse(
+                "the number is too large; whole numbers end at 9223372036854775807",
+            ));
+        }
         Err(_) if text.starts_with(['[', '{', '"', '\'']) => {
             return Err(refuse("the value begins like TOML but is not TOML"));
         }
         _ => Value::String(text.to_string()),
     };
     Ok(Setting { path, value })
+}
+
+fn is_integer(text: &str) -> bool {
+    let digits = text.trim_start_matches(['+', '-']);
+    !digits.is_empty() && !digits.starts_with('0') && digits.bytes().all(|b| b.is_ascii_digit())
 }
 
 fn unquoted(part: &str) -> String {
@@ -124,6 +134,13 @@ mod tests {
         assert_eq!(value("algorithm.track_mean=true"), Value::Boolean(true));
         assert_eq!(value("task.start=[1, 2]").to_string(), "[1, 2]");
         assert_eq!(value("x=1\ny = 2"), Value::String("1\ny = 2".into()));
+    }
+
+    #[test]
+    fn a_number_that_is_too_large_is_no_text() {
+        let message = setting("workers=99999999999999999999").expect_err("refused").to_string();
+        assert!(message.contains("the number is too large"), "{message}");
+        assert_eq!(value("algorithm.name=99-red"), Value::String("99-red".into()));
     }
 
     #[test]
