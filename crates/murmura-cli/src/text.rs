@@ -7,13 +7,18 @@ use std::sync::{Mutex, PoisonError};
 /// Prints an error to standard error, in red on a terminal, with its causes where the message
 /// does not name them already.
 pub fn complain(error: &anyhow::Error) {
+    let text = told(error);
+    eprintln!("{} {text}", paint("error:", "31;1", std::io::stderr().is_terminal()));
+}
+
+fn told(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
         if !text.contains(&cause) {
             let _ = write!(text, ": {cause}");
         }
     }
-    eprintln!("{} {text}", paint("error:", "31;1", std::io::stderr().is_terminal()));
+    text
 }
 
 /// The first line that could not be printed.
@@ -123,6 +128,17 @@ pub fn number(number: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let source = || io::Error::from_raw_os_error(28);
+        let path = "run/trace.json".into();
+        let named = murmura_run::error::RunError::Write { path, source: source() };
+        let expected = format!("cannot write run/trace.json: {}", source());
+        assert_eq!(told(&anyhow::Error::new(named)), expected);
+        let with_context = anyhow::Error::new(source()).context("no picture");
+        assert_eq!(told(&with_context), format!("no picture: {}", source()));
+    }
 
     #[test]
     fn columns_are_aligned_by_characters() {

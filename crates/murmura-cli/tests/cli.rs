@@ -442,8 +442,38 @@ fn a_topology_is_measured_and_drawn() {
     assert_eq!(report["rounds"][0]["in_degree_max"], 2);
     let picture = fs::read_to_string(folder.path().join("ring.svg")).expect("drawn");
     assert!(picture.starts_with("<svg"));
+    let again = run(&folder, &words);
+    assert_eq!(status(&again), 2);
+    assert!(text(&again.stderr).contains("ring.svg: is there already"), "{again:?}");
+    assert_eq!(status(&run(&folder, &[&words[..], &["--force"]].concat())), 0);
     let plain = run(&folder, &["topology", "aer", "--workers", "8", "--hosts", "4"]);
     assert!(text(&plain.stdout).starts_with("aer over 8 workers"), "{plain:?}");
+    assert!(text(&plain.stdout).contains("geometric mean over a period"), "{plain:?}");
+}
+
+#[test]
+fn a_run_that_diverged_says_so_in_its_table() {
+    let folder = folder();
+    let words = ["--set", "task.name=quadratic", "--set", "optimizer.lr=1e6"];
+    let output = run(&folder, &[&["simulate", "--set", "steps=200"], &words[..]].concat());
+    assert_eq!(status(&output), 0, "{output:?}");
+    let report = text(&output.stdout);
+    assert!(report.lines().any(|line| line.starts_with("loss ") && line.ends_with(" NaN")));
+    assert!(report.contains("Note: the run diverged"), "{report}");
+}
+
+#[test]
+fn as_many_evaluations_are_recorded_as_were_asked_for() {
+    let folder = folder();
+    for (steps, count) in [("30", "20"), ("40", "20"), ("20", "1"), ("20", "0")] {
+        let settings = [format!("steps={steps}"), format!("evaluations={count}")];
+        let words = ["simulate", "-q", "--out", "run", "--force"];
+        let set = ["--set", &settings[0], "--set", &settings[1]];
+        assert_eq!(status(&run(&folder, &[&words[..], &set].concat())), 0);
+        let records = fs::read_to_string(folder.path().join("run/records.jsonl")).expect("there");
+        let lines = records.lines().filter(|line| line.contains("\"evaluation\"")).count();
+        assert_eq!(lines, count.parse::<usize>().expect("a number").max(1), "{settings:?}");
+    }
 }
 
 #[test]

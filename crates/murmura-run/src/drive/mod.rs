@@ -129,6 +129,9 @@ impl murmura_sim::Observer for Listener<'_> {
     }
 
     fn snapshot(&mut self, now: Time, step: u64, models: murmura_sim::Models) {
+        if !self.is_due(step) {
+            return;
+        }
         let models = Models {
             workers: models.workers.iter().map(|(_, model)| model.as_slice()).collect(),
             servers: models.servers.iter().map(|(_, model)| model.as_slice()).collect(),
