@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use murmura_record::{Event, Record};
 
-use crate::text::{number, seconds, whole};
+use crate::text::{mention, number, seconds, whole};
 
 /// The longest that a piped run says nothing.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -75,7 +75,7 @@ impl Progress {
         let tenth = self.done * 10 / self.total.max(1);
         if self.lines && (tenth > self.tenth || self.spoke.elapsed() > SILENCE) {
             (self.tenth, self.spoke) = (tenth, Instant::now());
-            eprintln!("{}", self.line());
+            mention(&self.line());
         }
     }
 

@@ -61,8 +61,8 @@ fn results(summary: &Summary) -> Vec<Vec<String>> {
     there.collect()
 }
 
-/// Where the workers' time went. What is left of the clock is what a worker does not have to do any
-/// more; it has a column where there is more of it than rounding.
+/// Where the workers' time went. What is left of the clock, before a worker's first gradient and
+/// after its last step, has a column where it is not negligible.
 fn times(summary: &Summary) -> Vec<Vec<String>> {
     let split = |worker: &WorkerSummary| {
         let known = [worker.compute_seconds, worker.exposed_seconds, worker.waiting_seconds];

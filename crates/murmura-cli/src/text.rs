@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 /// does not name them already.
 pub fn complain(error: &anyhow::Error) {
     let text = told(error);
-    eprintln!("{} {text}", paint("error:", "31;1", std::io::stderr().is_terminal()));
+    mention(&format!("{} {text}", paint("error:", "31;1", std::io::stderr().is_terminal())));
 }
 
 fn told(error: &anyhow::Error) -> String {
@@ -19,6 +19,11 @@ fn told(error: &anyhow::Error) -> String {
         }
     }
     text
+}
+
+/// Prints a line to standard error. Nobody can be told where that fails.
+pub fn mention(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// The first line that could not be printed.

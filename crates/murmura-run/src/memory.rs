@@ -1,47 +1,46 @@
 //! Whether a run fits into this machine, before it is tried.
 
-use murmura_core::contract::Facts;
-
-use crate::config::Config;
 use crate::error::RequestError;
 
-/// Refuses a plan whose vectors do not fit into `available` bytes, and servers without anything
-/// to hold. All ranks are taken to live on this machine.
-pub fn check(
-    config: &Config,
-    facts: &Facts,
-    dimensions: usize,
-    available: Option<f64>,
-) -> Result<(), RequestError> {
-    if config.servers() > dimensions {
-        let problem = format!(
-            "the model has {dimensions} parameters, so that some servers would hold nothing; use \
-             at most {dimensions}"
-        );
-        return Err(RequestError::field("cluster.servers", config.servers(), problem));
-    }
-    let needed = bytes(config, facts, dimensions);
-    match available {
-        Some(available) if needed > available => Err(RequestError::Conflict(format!(
-            "{} workers with a model of {dimensions} parameters: the run needs about {} GB of \
-             memory, this machine has {} GB free; use fewer workers or a smaller model",
-            config.workers,
-            gigabytes(needed),
-            gigabytes(available)
-        ))),
-        _ => Ok(()),
-    }
+/// The vectors of a run that live on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vectors {
+    /// Parameters of the model.
+    pub dimensions: usize,
+    /// Workers that live here.
+    pub workers: usize,
+    /// Whether they compute on a copy of their parameters.
+    pub snapshot: bool,
+    /// Whether the servers live here.
+    pub servers: bool,
 }
 
-/// What the vectors of a run take: every worker has its parameters, a gradient, perhaps a copy to
-/// compute on, one vector on its way, and two that it reports at the end; all servers together
-/// have three; the start and the result are there too. Runs were measured to take as much in
-/// threads, and three quarters of it in the virtual cluster.
-fn bytes(config: &Config, facts: &Facts, dimensions: usize) -> f64 {
-    let of_worker = 5 + usize::from(facts.snapshot);
-    let of_servers = if config.servers() > 0 { 3 } else { 0 };
-    let vectors = config.workers * of_worker + of_servers + 2;
-    4.0 * dimensions as f64 * vectors as f64
+impl Vectors {
+    /// Refuses what does not fit into `available` bytes.
+    pub fn check(&self, available: Option<f64>) -> Result<(), RequestError> {
+        let (Vectors { dimensions, workers, .. }, needed) = (self, self.bytes());
+        match available {
+            Some(available) if needed > available => Err(RequestError::Conflict(format!(
+                "{workers} worker{} with a model of {dimensions} parameters: the run needs about \
+                 {} GB of memory, this machine has {} GB free; use fewer workers or a smaller model",
+                if *workers == 1 { "" } else { "s" },
+                gigabytes(needed),
+                gigabytes(available)
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Every worker has its parameters, a gradient, perhaps a copy to compute on, one vector on its
+    /// way, and two that it reports at the end; all servers together have three; the start and the
+    /// result are there too. Runs were measured to take as much in threads, and three quarters of
+    /// it in the virtual cluster.
+    fn bytes(&self) -> f64 {
+        let of_worker = 5 + usize::from(self.snapshot);
+        let of_servers = if self.servers { 3 } else { 0 };
+        let vectors = self.workers * of_worker + of_servers + 2;
+        4.0 * self.dimensions as f64 * vectors as f64
+    }
 }
 
 fn gigabytes(bytes: f64) -> String {
@@ -63,28 +62,17 @@ fn free(meminfo: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::source::parse;
-
-    fn refusal(text: &str, dimensions: usize, available: f64) -> Option<String> {
-        let config = Config::read(parse(text).expect("TOML"), &[], None).expect("good");
-        let refused = check(&config, &config.facts(), dimensions, Some(available));
-        refused.err().map(|error| error.to_string())
-    }
 
     #[test]
     fn a_run_that_does_not_fit_is_refused_with_both_numbers() {
-        let text = "workers = 2\nalgorithm.name = \"allreduce\"";
-        assert_eq!(refusal(text, 1_000_000_000, 48e9), None);
-        let message = refusal(text, 1_000_000_000, 31.4e9).expect("refused");
+        let vectors =
+            Vectors { dimensions: 1_000_000_000, workers: 2, snapshot: false, servers: false };
+        assert_eq!(vectors.check(Some(48e9)), Ok(()));
+        assert_eq!(vectors.check(None), Ok(()));
+        let message = vectors.check(Some(31.4e9)).expect_err("refused").to_string();
         let expected = "needs about 48 GB of memory, this machine has 31 GB free";
         assert!(message.contains(expected), "{message}");
-    }
-
-    #[test]
-    fn a_server_without_parameters_is_refused() {
-        assert_eq!(refusal("cluster.servers = 31", 31, 1e9), None);
-        let message = refusal("cluster.servers = 32", 31, 1e9).expect("refused");
-        assert!(message.starts_with("`cluster.servers` = 32: the model has 31 parameters"));
+        assert!(Vectors { servers: true, ..vectors }.check(Some(48e9)).is_err());
     }
 
     #[test]

@@ -5,6 +5,7 @@ use murmura_run::drive;
 
 use super::Command;
 use crate::request::{check_address, check_wait};
+use crate::text::mention;
 
 /// The row.
 pub const COMMAND: Command = Command { name: "join", parser: Args::command, run };
@@ -49,11 +50,11 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     check_address("HOST:PORT", &args.address)?;
     check_wait(args.wait)?;
     if !args.quiet {
-        eprintln!("joining the run at {}", args.address);
+        mention(&format!("joining the run at {}", args.address));
     }
     drive::join(&args.address, args.rank, f64::from(args.wait), None)?;
     if !args.quiet {
-        eprintln!("the run has ended; its results are with the coordinator");
+        mention("the run has ended; its results are with the coordinator");
     }
     Ok(())
 }

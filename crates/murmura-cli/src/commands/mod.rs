@@ -50,7 +50,6 @@ pub fn parser() -> clap::Command {
         .about(ABOUT)
         .after_help(EXAMPLES)
         .version(env!("CARGO_PKG_VERSION"))
-        .subcommand_required(true)
         .disable_help_subcommand(true)
         .infer_subcommands(false);
     COMMANDS.iter().fold(base, |parser, row| parser.subcommand((row.parser)().name(row.name)))
@@ -58,7 +57,7 @@ pub fn parser() -> clap::Command {
 
 /// Runs the command that was asked for.
 pub fn run(matches: &ArgMatches) -> anyhow::Result<()> {
-    let (name, matches) = matches.subcommand().expect("the parser requires a command");
+    let (name, matches) = matches.subcommand().expect("`train` stands where there was none");
     let row = COMMANDS.iter().find(|row| row.name == name);
     (row.expect("the parser knows the commands of the table").run)(matches)
 }

@@ -9,6 +9,7 @@ use murmura_run::plan::Plan;
 use super::Command;
 use crate::request::{Output, Run, check_address, check_wait};
 use crate::session;
+use crate::text::mention;
 
 /// The row.
 pub const COMMAND: Command = Command { name: "serve", parser: Args::command, run };
@@ -51,12 +52,13 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     session::run(plan, ("serve", &args.run), &args.output, |plan, listener| {
         if is_told {
             let (workers, address) = (plan.config.workers, reachable(place.address()));
-            eprintln!("waiting for {workers} workers; on each machine run: murmura join {address}");
+            let how = format!("on each machine run: murmura join {address}");
+            mention(&format!("waiting for {workers} workers; {how}"));
         }
         let mut before = 0;
         let mut tell = |there: usize, expected: usize| {
             if is_told && there > before {
-                eprintln!("{there} of {expected} workers have joined");
+                mention(&format!("{there} of {expected} workers have joined"));
             }
             before = there;
             Ok(())

@@ -37,5 +37,6 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
         return Ok(());
     }
     let plan = Plan::new(args.run.config(None)?)?;
+    plan.check_memory()?;
     session::run(plan, ("simulate", &args.run), &args.output, drive::simulate)
 }

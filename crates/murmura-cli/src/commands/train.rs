@@ -19,7 +19,7 @@ Examples:
   murmura train run.toml --processes                 one process per worker, over TCP
   murmura train run.toml --set algorithm.name=allreduce --out runs/allreduce
   mpirun -n 4 murmura train run.toml                 one process per worker, started by MPI
-                                                     (or srun, torchrun, a Kubernetes indexed job)
+                                                     (or srun, torchrun, Kubernetes: docs/launchers.md)
 
 For workers on other machines see `murmura serve` and `murmura join`.";
 
@@ -54,6 +54,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
         return run_launched(&args, &launched);
     }
     let plan = plan(&args, None)?;
+    plan.check_memory()?;
     if args.processes {
         let executable = std::env::current_exe()?;
         return session::run(plan, asked, &args.output, |plan, listener| {
