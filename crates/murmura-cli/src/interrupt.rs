@@ -7,7 +7,7 @@ const INTERRUPTED: i32 = 130;
 pub fn install() {
     let stop = || {
         murmura_run::files::directory::abandon_drafts();
-        eprintln!("\nmurmura: interrupted; this run left no files");
+        crate::text::mention("\nmurmura: interrupted; this run left no files");
         std::process::exit(INTERRUPTED);
     };
     ctrlc::set_handler(stop).expect("handlers are installed once, at the start");

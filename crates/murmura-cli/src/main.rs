@@ -13,15 +13,23 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     interrupt::install();
-    let matches = match commands::parser().try_get_matches() {
-        Ok(matches) => matches,
+    let ended = match commands::parser().try_get_matches_from(request::words(std::env::args_os())) {
+        Ok(matches) => commands::run(&matches),
+        // Help and version come this way too, with status 0.
+        Err(message) if !message.use_stderr() => {
+            text::say(message.render().to_string().trim_end());
+            Ok(())
+        }
         Err(message) => {
-            // Help and version come this way too, with status 0.
             let _ = message.print();
             return ExitCode::from(message.exit_code() as u8);
         }
     };
-    match commands::run(&matches) {
+    let said = |()| match text::unsaid() {
+        Some(error) => Err(anyhow::anyhow!("cannot write to standard output: {error}")),
+        None => Ok(()),
+    };
+    match ended.and_then(said) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             text::complain(&error);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use murmura_record::{Event, Record};
 
-use crate::text::{number, seconds, whole};
+use crate::text::{mention, number, seconds, whole};
 
 /// The longest that a piped run says nothing.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -75,7 +75,7 @@ impl Progress {
         let tenth = self.done * 10 / self.total.max(1);
         if self.lines && (tenth > self.tenth || self.spoke.elapsed() > SILENCE) {
             (self.tenth, self.spoke) = (tenth, Instant::now());
-            eprintln!("{}", self.line());
+            mention(&self.line());
         }
     }
 
@@ -95,9 +95,22 @@ impl Progress {
     }
 }
 
+/// What fits into one line of so many columns, with numbers as long as they get: a line that wraps
+/// is not drawn over but piles up.
+fn template(columns: u16) -> &'static str {
+    match columns {
+        120.. => {
+            "{bar:32.cyan/dim} {percent:>3} %  {human_pos} of {human_len} steps  {rate}  \
+             {eta} left  loss {msg}"
+        }
+        68.. => "{bar:12.cyan/dim} {percent:>3} %  {rate}  {eta} left  loss {msg}",
+        36.. => "{percent:>3} %  {eta} left  loss {msg}",
+        _ => "{percent:>3} %",
+    }
+}
+
 fn bar(total: u64) -> ProgressBar {
-    let template = "{bar:32.cyan/dim} {percent:>3} %  {human_pos} of {human_len} steps  \
-                    {rate}  {eta} left  loss {msg}";
+    let template = template(console::Term::stderr().size().1);
     let style = ProgressStyle::with_template(template).expect("the template is well formed");
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(15));
     let rate = |state: &ProgressState, out: &mut dyn std::fmt::Write| {
@@ -105,4 +118,30 @@ fn bar(total: u64) -> ProgressBar {
     };
     bar.set_style(style.with_key("rate", rate).progress_chars("━╸─"));
     bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_is_longer_than_the_terminal_is_wide() {
+        let longest = [
+            ("{bar:32.cyan/dim}", 32),
+            ("{bar:12.cyan/dim}", 12),
+            ("{percent:>3}", 3),
+            ("{human_pos}", 11),
+            ("{human_len}", 11),
+            ("{rate}", "1,234,567 steps/s".len()),
+            ("{eta}", 3),
+            ("{msg}", "-1.234e-10".len()),
+        ];
+        for columns in 5..200 {
+            let fill = |line: String, (key, length): &(&str, usize)| {
+                line.replace(key, &"x".repeat(*length))
+            };
+            let line = longest.iter().fold(template(columns).to_string(), fill);
+            assert!(!line.contains('{') && line.len() < usize::from(columns).max(6), "{line}");
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! What a person sees when a run has ended.
 
 use murmura_run::conduct::Finished;
-use murmura_run::files::summary::{Clock, Summary, WorkerSummary};
+use murmura_run::files::summary::{Clock, RankSummary, Summary, WorkerSummary};
 
 use crate::request::Run;
 use crate::text::{bold, bytes, columns, number, pale, say, seconds, whole};
@@ -48,7 +48,7 @@ fn results(summary: &Summary) -> Vec<Vec<String>> {
     let total = &summary.total;
     let percent = |share: f64| format!("{:.2} %", share * 100.0);
     let rows = [
-        ("loss", summary.loss.map(number)),
+        ("loss", Some(summary.loss.map_or_else(|| "NaN".to_string(), number))),
         ("accuracy", summary.accuracy.map(percent)),
         ("consensus distance", summary.consensus_distance.map(number)),
         ("samples per second", summary.samples_per_second.map(|rate| whole(rate as u64))),
@@ -61,42 +61,45 @@ fn results(summary: &Summary) -> Vec<Vec<String>> {
     there.collect()
 }
 
-/// Where the workers' time went. What is left of the clock is the driver's own work, the system's,
-/// and what a worker does not have to do any more.
+/// Where the workers' time went. What is left of the clock, before a worker's first gradient and
+/// after its last step, has a column where it is not negligible.
 fn times(summary: &Summary) -> Vec<Vec<String>> {
-    let head = ["", "steps", "compute", "exposed", "waiting", "other", "sent", "received"];
-    let mut rows = vec![head.map(str::to_string).to_vec()];
     let split = |worker: &WorkerSummary| {
         let known = [worker.compute_seconds, worker.exposed_seconds, worker.waiting_seconds];
         let other = summary.clock_seconds - known.iter().sum::<f64>();
-        // What is below a nanosecond comes from adding up.
-        [known[0], known[1], known[2], if other < 1e-9 { 0.0 } else { other }]
+        [known[0], known[1], known[2], other.max(0.0)]
     };
+    let spent = summary.workers.iter().map(split).fold([0.0; 4], |sum, part| {
+        [sum[0] + part[0], sum[1] + part[1], sum[2] + part[2], sum[3] + part[3]]
+    });
+    let all = spent.iter().sum::<f64>().max(f64::MIN_POSITIVE);
+    let columns = if spent[3] > 0.01 * all { 4 } else { 3 };
+    let names = ["compute", "exposed", "waiting", "other"];
+    let table = |name: &str, steps: &str, parts: [String; 4], traffic: [String; 2]| {
+        let parts = parts.into_iter().take(columns);
+        [name.to_string(), steps.to_string()].into_iter().chain(parts).chain(traffic).collect()
+    };
+    let traffic = |rank: &RankSummary| [bytes(rank.bytes_sent), bytes(rank.bytes_received)];
+    let mut rows: Vec<Vec<String>> = vec![table(
+        "",
+        "steps",
+        names.map(str::to_string),
+        ["sent", "received"].map(str::to_string),
+    )];
     for (worker, rank) in summary.workers.iter().zip(&summary.ranks).take(shown(summary)) {
         let lost = if rank.lost { " (lost)" } else { "" };
-        let mut row = vec![format!("worker {}{lost}", worker.rank), whole(worker.steps)];
-        row.extend(split(worker).map(seconds));
-        row.extend([bytes(rank.bytes_sent), bytes(rank.bytes_received)]);
-        rows.push(row);
+        let name = format!("worker {}{lost}", worker.rank);
+        rows.push(table(&name, &whole(worker.steps), split(worker).map(seconds), traffic(rank)));
     }
     if shown(summary) < summary.workers.len() {
         rows.push(vec!["…".to_string()]);
     }
     for (number, rank) in summary.ranks.iter().skip(summary.workers.len()).enumerate() {
-        let mut row = vec![format!("server {number}")];
-        row.resize(6, String::new());
-        row.extend([bytes(rank.bytes_sent), bytes(rank.bytes_received)]);
-        rows.push(row);
+        rows.push(table(&format!("server {number}"), "", Default::default(), traffic(rank)));
     }
-    let spent = summary.workers.iter().map(split).fold([0.0; 4], |sum, part| {
-        [sum[0] + part[0], sum[1] + part[1], sum[2] + part[2], sum[3] + part[3]]
-    });
-    let all = spent.iter().sum::<f64>().max(f64::MIN_POSITIVE);
-    let mut sum = vec!["workers".to_string(), whole(summary.steps)];
-    sum.extend(spent.map(seconds));
-    let mut share = vec![String::new(), String::new()];
-    share.extend(spent.map(|part| format!("{:.1} %", 100.0 * part / all)));
-    rows.extend([sum, share]);
+    let share = spent.map(|part| format!("{:.1} %", 100.0 * part / all));
+    rows.push(table("workers", &whole(summary.steps), spent.map(seconds), Default::default()));
+    rows.push(table("", "", share, Default::default()));
     rows
 }
 

@@ -1,5 +1,6 @@
 //! What the commands that run something have in common: a run file, settings, a directory.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use murmura_run::config::Config;
@@ -9,7 +10,7 @@ use murmura_run::error::{RequestError, RunError};
 /// A run file with settings on top of it.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Run {
-    /// The run file; without it, the embedded default is run
+    /// The run file, or the summary.json of a run to repeat; without it, the embedded default
     #[arg(value_name = "RUN.toml")]
     pub file: Option<PathBuf>,
 
@@ -70,12 +71,31 @@ fn quoted(text: &str) -> String {
     }
 }
 
+/// What was typed, with `train` where the options come without a command.
+pub fn words(typed: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut words: Vec<OsString> = typed.collect();
+    let of_all = ["-h", "--help", "-V", "--version"];
+    let is_option = |word: &OsString| {
+        word.to_str().is_some_and(|word| word.starts_with('-') && !of_all.contains(&word))
+    };
+    if words.get(1).is_none_or(is_option) {
+        words.insert(words.len().min(1), "train".into());
+    }
+    words
+}
+
 /// Refuses what is not an address with a port.
 pub fn check_address(name: &str, given: &str) -> Result<(), RequestError> {
     let parts = given.rsplit_once(':');
     let good = parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
     let problem = "must be a host and a port, as in 10.0.0.1:29470";
     if good { Ok(()) } else { Err(RequestError::field(name, given, problem)) }
+}
+
+/// Refuses a wait in which nobody can come.
+pub fn check_wait(seconds: u32) -> Result<(), RequestError> {
+    let problem = "must be at least 1 second; nobody can be there at once";
+    if seconds > 0 { Ok(()) } else { Err(RequestError::field("--wait", seconds, problem)) }
 }
 
 /// The exit status of a command that ended with this error.

@@ -1,17 +1,46 @@
 //! Text for people: aligned columns, numbers with units, complaints.
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal, Write as _};
+use std::io::{self, IsTerminal, Write as _};
+use std::sync::{Mutex, PoisonError};
 
-/// Prints an error to standard error, in red on a terminal.
+/// Prints an error to standard error, in red on a terminal, with its causes where the message
+/// does not name them already.
 pub fn complain(error: &anyhow::Error) {
-    eprintln!("{} {error:#}", paint("error:", "31;1", std::io::stderr().is_terminal()));
+    let text = told(error);
+    mention(&format!("{} {text}", paint("error:", "31;1", std::io::stderr().is_terminal())));
 }
 
-/// Prints a line to standard output. A reader that has gone away (`murmura list | head`) is no
-/// reason to fail.
+fn told(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            let _ = write!(text, ": {cause}");
+        }
+    }
+    text
+}
+
+/// Prints a line to standard error. Nobody can be told where that fails.
+pub fn mention(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// The first line that could not be printed.
+static UNSAID: Mutex<Option<io::Error>> = Mutex::new(None);
+
+/// Prints a line to standard output; [`unsaid`] tells at the end whether that went well.
 pub fn say(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
+    if let Err(error) = writeln!(std::io::stdout(), "{line}") {
+        UNSAID.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+}
+
+/// Why something could not be printed, if so. A reader that has gone away (`murmura list | head`)
+/// has seen enough.
+pub fn unsaid() -> Option<io::Error> {
+    let error = UNSAID.lock().unwrap_or_else(PoisonError::into_inner).take();
+    error.filter(|error| error.kind() != io::ErrorKind::BrokenPipe)
 }
 
 /// `text` in bold where standard output is a terminal.
@@ -104,6 +133,17 @@ pub fn number(number: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let source = || io::Error::from_raw_os_error(28);
+        let path = "run/trace.json".into();
+        let named = murmura_run::error::RunError::Write { path, source: source() };
+        let expected = format!("cannot write run/trace.json: {}", source());
+        assert_eq!(told(&anyhow::Error::new(named)), expected);
+        let with_context = anyhow::Error::new(source()).context("no picture");
+        assert_eq!(told(&with_context), format!("no picture: {}", source()));
+    }
 
     #[test]
     fn columns_are_aligned_by_characters() {

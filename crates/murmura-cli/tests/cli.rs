@@ -83,14 +83,17 @@ fn wrong_requests_end_with_status_2_and_change_nothing() {
         (vec!["topology", "aer", "--workers", "6"], "power of two"),
         (vec!["list", "algorithm"], "algorithms"),
         (vec!["train", "--processes", "--threads"], "cannot be used with"),
+        (vec!["serve", "--bind", "127.0.0.1:0", "--out", "broken.toml"], "broken.toml: is a file"),
         (vec!["serve", "--bind", "here"], "`--bind` = here: must be a host and a port"),
         (vec!["join", "coordinator"], "`HOST:PORT` = coordinator: must be a host and a port"),
+        (vec!["join", "127.0.0.1:1", "--wait", "0"], "`--wait` = 0: must be at least 1 second"),
         (vec!["serve", "--set", "task.name=digits"], "unknown name"),
     ] {
         let output = run(&folder, &words);
         assert_eq!(status(&output), 2, "{words:?}");
         assert!(output.stdout.is_empty(), "{words:?}");
-        assert!(text(&output.stderr).contains(expected), "{words:?}: {}", text(&output.stderr));
+        let said = text(&output.stderr);
+        assert!(said.contains(expected) && !said.contains("waiting for"), "{words:?}: {said}");
     }
     assert_eq!(files(folder.path()), ["broken.toml"]);
 }
@@ -102,7 +105,7 @@ fn a_run_that_fails_ends_with_status_1_and_leaves_nothing() {
     let output = quick(&folder, &["simulate", "--set", crash, "--out", "failed"]);
     assert_eq!(status(&output), 1);
     assert!(text(&output.stderr).contains("error: server rank 3 was lost"), "{output:?}");
-    let output = run(&folder, &["join", "127.0.0.1:1", "--wait", "0"]);
+    let output = run(&folder, &["join", "127.0.0.1:1", "--wait", "1"]);
     assert_eq!(status(&output), 1);
     assert!(text(&output.stderr).contains("127.0.0.1:1"), "{output:?}");
     assert_eq!(files(folder.path()), [""; 0]);
@@ -122,6 +125,40 @@ fn piped_output_is_plain_with_progress_on_the_other_stream() {
     assert!(progress.contains("100 %  800 of 800 steps"), "{progress}");
     let quiet = run(&folder, &["simulate", "--set", "steps=100", "--quiet"]);
     assert!(quiet.stdout.is_empty() && quiet.stderr.is_empty(), "{quiet:?}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_cannot_be_printed_is_an_error_unless_the_reader_is_gone() {
+    let folder = folder();
+    for words in [
+        &["simulate", "--json", "--set", "workers=3", "--set", "steps=20"][..],
+        &["simulate", "--set", "workers=3", "--set", "steps=20"],
+        &["list", "tasks"],
+        &["topology", "ring", "--workers", "4"],
+        &["--help"],
+    ] {
+        let full = fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+        let output = murmura(&folder, words).stdout(full).output().expect("started");
+        assert_eq!(status(&output), 1, "{words:?}");
+        let said = text(&output.stderr);
+        assert!(said.contains("cannot write to standard output: No space left"), "{said}");
+        let mut command = murmura(&folder, words);
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("started");
+        drop(child.stdout.take());
+        assert!(child.wait().expect("waited for").success(), "{words:?}");
+    }
+}
+
+#[test]
+fn options_without_a_command_are_those_of_train() {
+    let folder = folder();
+    let output = run(&folder, &["--json", "--set", "steps=5", "--out", "run"]);
+    assert_eq!(status(&output), 0, "{output:?}");
+    assert_eq!(summary(&folder, "run")["clock"], "real");
+    let quiet = run(&folder, &["-q", "--set", "steps=5"]);
+    assert_eq!((status(&quiet), quiet.stdout.len()), (0, 0));
 }
 
 #[test]
@@ -149,7 +186,7 @@ fn json_is_the_summary_and_nothing_else() {
     let keys: Vec<&str> =
         printed.as_object().expect("a table").keys().map(String::as_str).collect();
     let expected = "version clock config loss accuracy clock_seconds steps samples \
-        samples_per_second speedup consensus_distance total workers ranks staleness \
+        epochs samples_per_second speedup consensus_distance total workers ranks staleness \
         gradients_per_message half_exchanges in_flight records_stride warnings";
     let mut expected: Vec<&str> = expected.split_whitespace().collect();
     let mut sorted = keys.clone();
@@ -220,6 +257,23 @@ fn an_earlier_run_is_neither_overwritten_nor_lost() {
 }
 
 #[test]
+fn a_run_is_repeated_from_its_summary() {
+    let folder = folder();
+    let words = ["simulate", "-q", "--set", "epochs=2", "--set", "workers=3", "--out", "one"];
+    assert_eq!(status(&run(&folder, &words)), 0);
+    let again = run(&folder, &["simulate", "one/summary.json", "-q", "--out", "two"]);
+    assert_eq!(status(&again), 0, "{again:?}");
+    let tensors = |run: &str| fs::read(folder.path().join(run).join("final.safetensors"));
+    assert!(tensors("one").expect("there") == tensors("two").expect("there"));
+    assert_eq!(summary(&folder, "one")["epochs"], 2.0);
+    assert_eq!(summary(&folder, "one")["config"], summary(&folder, "two")["config"]);
+    fs::write(folder.path().join("other.json"), "{\"workers\": 3}").expect("written");
+    let other = run(&folder, &["simulate", "other.json"]);
+    assert_eq!(status(&other), 2);
+    assert!(text(&other.stderr).contains("other.json: has no `config`"), "{other:?}");
+}
+
+#[test]
 fn synchronous_runs_are_the_same_bits_however_they_are_driven() {
     let folder = folder();
     let cases = ["allreduce", "d-psgd", "sync-ps"].map(|name| [1, 2, 3, 4, 8].map(|n| (name, n)));
@@ -268,8 +322,19 @@ fn workers_join_from_elsewhere() {
         assert!(worker.expect("started").wait().expect("waited for").success());
     }
     let rest: Vec<String> = said.map(|line| line.expect("text")).collect();
+    assert!(rest.iter().any(|line| line == "3 of 3 workers have joined"), "{rest:?}");
     assert!(serve.wait().expect("waited for").success(), "{rest:?}");
     assert_eq!(summary(&folder, "served")["steps"], 60);
+}
+
+#[test]
+fn a_worker_of_a_parent_that_is_gone_ends_at_once() {
+    let folder = folder();
+    // Its standard input is at its end from the beginning; it would wait for ten minutes.
+    let words = ["join", "127.0.0.1:1", "--quiet", "--with-parent"];
+    let output = run(&folder, &words);
+    assert_eq!(status(&output), 1);
+    assert!(output.stderr.is_empty(), "{output:?}");
 }
 
 #[test]
@@ -296,6 +361,32 @@ fn mpirun_starts_one_worker_per_process() {
     let wrong = run(&["train", "--set", "workers=5"]).expect("there");
     assert_eq!(status(&wrong), 2);
     assert_eq!(text(&wrong.stderr).matches("has started 3 processes").count(), 1, "{wrong:?}");
+}
+
+#[test]
+fn a_launcher_that_says_too_little_is_refused_unless_threads_are_asked_for() {
+    let folder = folder();
+    let with = |words: &[&str], variables: &[(&str, &str)]| {
+        let mut command = murmura(&folder, &[words, &QUICK, &["-q"]].concat());
+        command.envs(variables.iter().copied()).output().expect("started")
+    };
+    let beyond = [("RANK", "5"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "h")];
+    let half = [("JOB_COMPLETION_INDEX", "0")];
+    for (variables, expected) in [
+        (&beyond[..], "error: torchrun: RANK=5: must be below WORLD_SIZE=2 (--threads leaves"),
+        (&half, "error: Kubernetes: MURMURA_WORLD_SIZE is not set: set it to the number"),
+    ] {
+        let refused = with(&["train"], variables);
+        assert_eq!(status(&refused), 2, "{refused:?}");
+        assert!(text(&refused.stderr).starts_with(expected), "{refused:?}");
+        assert_eq!(status(&with(&["train", "--threads"], variables)), 0);
+    }
+    let second = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "h")];
+    let other = with(&["simulate", "--out", "run"], &second);
+    assert_eq!((status(&other), folder.path().join("run").exists()), (0, false), "{other:?}");
+    let racing = with(&["train", "--threads", "--out", "run"], &second);
+    assert_eq!(status(&racing), 2);
+    assert!(text(&racing.stderr).contains("each would write to --out run"), "{racing:?}");
 }
 
 #[cfg(unix)]
@@ -353,8 +444,38 @@ fn a_topology_is_measured_and_drawn() {
     assert_eq!(report["rounds"][0]["in_degree_max"], 2);
     let picture = fs::read_to_string(folder.path().join("ring.svg")).expect("drawn");
     assert!(picture.starts_with("<svg"));
+    let again = run(&folder, &words);
+    assert_eq!(status(&again), 2);
+    assert!(text(&again.stderr).contains("ring.svg: is there already"), "{again:?}");
+    assert_eq!(status(&run(&folder, &[&words[..], &["--force"]].concat())), 0);
     let plain = run(&folder, &["topology", "aer", "--workers", "8", "--hosts", "4"]);
     assert!(text(&plain.stdout).starts_with("aer over 8 workers"), "{plain:?}");
+    assert!(text(&plain.stdout).contains("geometric mean over a period"), "{plain:?}");
+}
+
+#[test]
+fn a_run_that_diverged_says_so_in_its_table() {
+    let folder = folder();
+    let words = ["--set", "task.name=quadratic", "--set", "optimizer.lr=1e6"];
+    let output = run(&folder, &[&["simulate", "--set", "steps=200"], &words[..]].concat());
+    assert_eq!(status(&output), 0, "{output:?}");
+    let report = text(&output.stdout);
+    assert!(report.lines().any(|line| line.starts_with("loss ") && line.ends_with(" NaN")));
+    assert!(report.contains("Note: the run diverged"), "{report}");
+}
+
+#[test]
+fn as_many_evaluations_are_recorded_as_were_asked_for() {
+    let folder = folder();
+    for (steps, count) in [("30", "20"), ("40", "20"), ("20", "1"), ("20", "0")] {
+        let settings = [format!("steps={steps}"), format!("evaluations={count}")];
+        let words = ["simulate", "-q", "--out", "run", "--force"];
+        let set = ["--set", &settings[0], "--set", &settings[1]];
+        assert_eq!(status(&run(&folder, &[&words[..], &set].concat())), 0);
+        let records = fs::read_to_string(folder.path().join("run/records.jsonl")).expect("there");
+        let lines = records.lines().filter(|line| line.contains("\"evaluation\"")).count();
+        assert_eq!(lines, count.parse::<usize>().expect("a number").max(1), "{settings:?}");
+    }
 }
 
 #[test]

@@ -264,6 +264,9 @@ pub struct Facts {
     pub clips_itself: bool,
     /// With a zero learning rate the mean of the workers never changes.
     pub keeps_mean: bool,
+    /// Servers apply the plain step η·g to what workers apply through the optimizer: any other
+    /// optimizer than plain SGD would make the two disagree.
+    pub plain_sgd: bool,
     /// A worker may have to wait for a slower one (then idle time before the slower one's
     /// gradient is waiting, not communication).
     pub waits_for_peers: bool,

@@ -32,6 +32,12 @@ pub trait Observer: Send {
 
     /// `done` of `total` steps of all workers are complete.
     fn progress(&mut self, _done: u64, _total: u64) {}
+
+    /// While workers are awaited, now and then: so many of those who must join have joined. A
+    /// reason ends the waiting.
+    fn gathering(&mut self, _there: usize, _expected: usize) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 impl Observer for murmura_record::Nowhere {

@@ -160,7 +160,7 @@ impl Coordinator {
         })
         .map_err(|source| NetError::Listen { address: self.address.to_string(), source })?;
 
-        let joined = lobby.gather(&arrivals, door.address())?;
+        let joined = lobby.gather(&arrivals, door.address(), observer)?;
         drop(self.published);
         let streams = introduce(&plan, &mesh, joined, &self.options);
         let (streams, seats) = match streams {

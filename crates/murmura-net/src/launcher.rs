@@ -56,9 +56,19 @@ struct Variables {
     local_size: &'static str,
     /// What tells one job from another.
     job: &'static [&'static str],
+    /// Which of rank and number of processes show that it was this launcher.
+    sign: Sign,
 }
 
-/// In order: what a person sets by hand wins; what wraps others comes last.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sign {
+    /// The rank alone: nobody else sets it.
+    Rank,
+    /// Both: other programs set one of them for their own purposes.
+    Both,
+}
+
+/// In order: what a person sets by hand wins; what wraps others comes last, and pods wrap all.
 const LAUNCHERS: &[Variables] = &[
     Variables {
         launcher: "murmura",
@@ -67,14 +77,7 @@ const LAUNCHERS: &[Variables] = &[
         local_rank: "MURMURA_LOCAL_RANK",
         local_size: "MURMURA_LOCAL_SIZE",
         job: &["MURMURA_JOB"],
-    },
-    Variables {
-        launcher: "Kubernetes",
-        rank: "JOB_COMPLETION_INDEX",
-        world: "MURMURA_WORLD_SIZE",
-        local_rank: "",
-        local_size: "",
-        job: &[],
+        sign: Sign::Rank,
     },
     Variables {
         launcher: "torchrun",
@@ -83,6 +86,7 @@ const LAUNCHERS: &[Variables] = &[
         local_rank: "LOCAL_RANK",
         local_size: "LOCAL_WORLD_SIZE",
         job: &["TORCHELASTIC_RUN_ID"],
+        sign: Sign::Both,
     },
     Variables {
         launcher: "Open MPI",
@@ -91,6 +95,7 @@ const LAUNCHERS: &[Variables] = &[
         local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
         local_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
         job: &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"],
+        sign: Sign::Rank,
     },
     Variables {
         launcher: "MPICH",
@@ -99,6 +104,7 @@ const LAUNCHERS: &[Variables] = &[
         local_rank: "MPI_LOCALRANKID",
         local_size: "MPI_LOCALNRANKS",
         job: &["PMI_JOBID", "PMI_PORT"],
+        sign: Sign::Rank,
     },
     Variables {
         launcher: "Slurm",
@@ -107,59 +113,170 @@ const LAUNCHERS: &[Variables] = &[
         local_rank: "SLURM_LOCALID",
         local_size: "SLURM_TASKS_PER_NODE",
         job: &["SLURM_JOB_ID"],
+        sign: Sign::Both,
+    },
+    Variables {
+        launcher: "Kubernetes",
+        rank: "JOB_COMPLETION_INDEX",
+        world: "MURMURA_WORLD_SIZE",
+        local_rank: "",
+        local_size: "",
+        job: &[],
+        sign: Sign::Rank,
     },
 ];
 
+/// Why a process that was launched cannot take part.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{launcher}: {}: {problem}", shown(variable, value.as_deref()))]
+pub struct LauncherError {
+    /// Who launched it.
+    pub launcher: &'static str,
+    /// The variable of the environment.
+    pub variable: &'static str,
+    /// What it is set to, if it is.
+    pub value: Option<String>,
+    /// What is needed.
+    pub problem: String,
+}
+
+fn shown(variable: &str, value: Option<&str>) -> String {
+    match value {
+        Some(value) => format!("{variable}={value}"),
+        None => format!("{variable} is not set"),
+    }
+}
+
 /// Recognises a launcher from the environment, given as a function so that this is one too. A
-/// process that was not launched by any, or whose launcher does not say where to meet, gets
-/// `None`.
-pub fn detect(env: impl Fn(&str) -> Option<String>) -> Option<Launched> {
-    let get = |name: &str| env(name).filter(|value| !value.is_empty());
-    let number = |name: &str| get(name)?.parse::<u32>().ok();
-    LAUNCHERS.iter().find_map(|variables| {
-        let (rank, world) = (number(variables.rank)?, number(variables.world)?);
-        let rendezvous = meeting(variables, &get)?;
-        (rank < world).then(|| Launched {
+/// process that was not launched by any gets `None`; one that was, but cannot know its place or
+/// where to meet, gets the reason: going on alone would train the same model many times over.
+pub fn detect(env: impl Fn(&str) -> Option<String>) -> Result<Option<Launched>, LauncherError> {
+    let environment = Environment { get: &|name| env(name).filter(|value| !value.is_empty()) };
+    match LAUNCHERS.iter().find(|variables| environment.shows(variables)) {
+        Some(variables) => environment.read(variables).map(Some),
+        None => environment.check_unused().map(|()| None),
+    }
+}
+
+struct Environment<'a> {
+    get: &'a dyn Fn(&str) -> Option<String>,
+}
+
+impl Environment<'_> {
+    fn get(&self, name: &str) -> Option<String> {
+        (self.get)(name)
+    }
+
+    fn shows(&self, variables: &Variables) -> bool {
+        let has = |name| self.get(name).is_some();
+        has(variables.rank) && (variables.sign == Sign::Rank || has(variables.world))
+    }
+
+    fn read(&self, variables: &Variables) -> Result<Launched, LauncherError> {
+        let launcher = variables.launcher;
+        let world = self.number(launcher, variables.world)?;
+        let rank = self.number(launcher, variables.rank)?;
+        if world == 0 {
+            return Err(self.refusal(launcher, variables.world, "must be at least 1"));
+        }
+        if rank >= world {
+            let problem = format!("must be below {}={world}", variables.world);
+            return Err(self.refusal(launcher, variables.rank, problem));
+        }
+        let local = |name: &str| self.get(name)?.parse::<u32>().ok();
+        Ok(Launched {
             rank,
             world,
-            rendezvous,
-            local_rank: number(variables.local_rank),
-            local_size: number(variables.local_size),
-            launcher: variables.launcher,
+            // Whoever is alone meets nobody.
+            rendezvous: match world {
+                1 => Rendezvous::Address("127.0.0.1:0".to_string()),
+                _ => self.meeting(variables)?,
+            },
+            local_rank: local(variables.local_rank),
+            local_size: local(variables.local_size),
+            launcher,
         })
-    })
-}
+    }
 
-fn meeting(variables: &Variables, get: &impl Fn(&str) -> Option<String>) -> Option<Rendezvous> {
-    if let Some(address) = get("MURMURA_RENDEZVOUS") {
-        return Some(Rendezvous::Address(with_port(&address)));
+    fn number(&self, launcher: &'static str, name: &'static str) -> Result<u32, LauncherError> {
+        let number = self.get(name).and_then(|value| value.parse::<u32>().ok());
+        let needed = if name == "MURMURA_WORLD_SIZE" {
+            "set it to the number of processes"
+        } else {
+            "must be a whole number"
+        };
+        number.ok_or_else(|| self.refusal(launcher, name, needed))
     }
-    if let Some(host) = get("MASTER_ADDR") {
-        // The launcher's own port is taken by its own rendezvous; ours is the next one.
-        let port = get("MASTER_PORT").and_then(|port| port.parse::<u16>().ok());
-        let port = port.and_then(|port| port.checked_add(1)).unwrap_or(PORT);
-        return Some(Rendezvous::Address(format!("{host}:{port}")));
-    }
-    if variables.launcher == "Slurm" {
-        return slurm_meeting(get);
-    }
-    let job = variables.job.iter().find_map(|name| get(name))?;
-    Some(Rendezvous::LocalFile(meeting_file(variables.launcher, &job)))
-}
 
-/// With several nodes the first one's name is known; its tasks all find it there.
-fn slurm_meeting(get: &impl Fn(&str) -> Option<String>) -> Option<Rendezvous> {
-    let job = get("SLURM_JOB_ID")?;
-    if get("SLURM_JOB_NUM_NODES").or_else(|| get("SLURM_NNODES")).as_deref() == Some("1") {
-        let step = get("SLURM_STEP_ID").unwrap_or_default();
-        return Some(Rendezvous::LocalFile(meeting_file("Slurm", &format!("{job}.{step}"))));
+    fn refusal(
+        &self,
+        launcher: &'static str,
+        variable: &'static str,
+        problem: impl Into<String>,
+    ) -> LauncherError {
+        LauncherError { launcher, variable, value: self.get(variable), problem: problem.into() }
     }
-    let list = get("SLURM_STEP_NODELIST").or_else(|| get("SLURM_JOB_NODELIST"));
-    let host = list.map(|list| first_host(&list)).or_else(|| get("SLURM_LAUNCH_NODE_IPADDR"))?;
-    let number: u32 = job.parse().unwrap_or(0);
-    // Two jobs on one node must not meet at the same port.
-    let port = PORT + (number % 1000) as u16;
-    Some(Rendezvous::Address(format!("{host}:{port}")))
+
+    fn meeting(&self, variables: &Variables) -> Result<Rendezvous, LauncherError> {
+        let launcher = variables.launcher;
+        if let Some(address) = self.get("MURMURA_RENDEZVOUS") {
+            let refuse = || {
+                let problem = "must be a host, or a host and a port from 1 to 65535";
+                self.refusal(launcher, "MURMURA_RENDEZVOUS", problem)
+            };
+            return with_port(&address).map(Rendezvous::Address).ok_or_else(refuse);
+        }
+        if let Some(host) = self.get("MASTER_ADDR") {
+            let port = match self.get("MASTER_PORT").map(|port| port.parse::<u16>()) {
+                None => PORT,
+                // The launcher's own port is taken by its own rendezvous; ours is the next one.
+                Some(Ok(port @ 1..=65_534)) => port + 1,
+                Some(_) => {
+                    let problem = "must be a port from 1 to 65534";
+                    return Err(self.refusal(launcher, "MASTER_PORT", problem));
+                }
+            };
+            return Ok(Rendezvous::Address(format!("{host}:{port}")));
+        }
+        let found = match launcher {
+            "Slurm" => self.slurm_meeting(),
+            _ => variables.job.iter().find_map(|name| {
+                Some(Rendezvous::LocalFile(meeting_file(launcher, &self.get(name)?)))
+            }),
+        };
+        found.ok_or_else(|| {
+            let problem = "the processes do not know where to meet; set \
+                           MURMURA_RENDEZVOUS=HOST:PORT for all, with the host of rank 0";
+            self.refusal(launcher, "MURMURA_RENDEZVOUS", problem)
+        })
+    }
+
+    /// With several nodes the first one's name is known; its tasks all find it there.
+    fn slurm_meeting(&self) -> Option<Rendezvous> {
+        let get = |name| self.get(name);
+        let job = get("SLURM_JOB_ID")?;
+        if get("SLURM_JOB_NUM_NODES").or_else(|| get("SLURM_NNODES")).as_deref() == Some("1") {
+            let step = get("SLURM_STEP_ID").unwrap_or_default();
+            return Some(Rendezvous::LocalFile(meeting_file("Slurm", &format!("{job}.{step}"))));
+        }
+        let list = get("SLURM_STEP_NODELIST").or_else(|| get("SLURM_JOB_NODELIST"));
+        let host =
+            list.map(|list| first_host(&list)).or_else(|| get("SLURM_LAUNCH_NODE_IPADDR"))?;
+        let number: u32 = job.parse().unwrap_or(0);
+        // Two jobs on one node must not meet at the same port.
+        let port = PORT + (number % 1000) as u16;
+        Some(Rendezvous::Address(format!("{host}:{port}")))
+    }
+
+    /// Our own variables are meant for us: without a rank they are half of a launch.
+    fn check_unused(&self) -> Result<(), LauncherError> {
+        let ours = ["MURMURA_WORLD_SIZE", "MURMURA_RENDEZVOUS"];
+        let Some(name) = ours.into_iter().find(|name| self.get(name).is_some()) else {
+            return Ok(());
+        };
+        let problem = "nothing says which of the processes this is; set MURMURA_RANK too";
+        Err(self.refusal("murmura", name, problem))
+    }
 }
 
 /// `node[03-07,9],other` → `node03`.
@@ -173,9 +290,17 @@ fn first_host(list: &str) -> String {
     }
 }
 
-fn with_port(address: &str) -> String {
-    let has_port = address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    if has_port { address.to_string() } else { format!("{address}:{PORT}") }
+/// `HOST:PORT`, with the usual port where there is none; nothing where it cannot be one.
+fn with_port(address: &str) -> Option<String> {
+    let bare_six = address.matches(':').count() > 1 && !address.starts_with('[');
+    match address.rsplit_once(':') {
+        _ if bare_six => Some(format!("[{address}]:{PORT}")),
+        Some((host, port)) if !port.ends_with(']') => {
+            let good = !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0);
+            good.then(|| address.to_string())
+        }
+        _ => Some(format!("{address}:{PORT}")),
+    }
 }
 
 fn meeting_file(launcher: &str, job: &str) -> PathBuf {
@@ -233,9 +358,13 @@ pub(crate) fn resolve(addr: &str) -> Result<(String, String), String> {
 mod tests {
     use super::*;
 
-    fn launched(pairs: &[(&str, &str)]) -> Option<Launched> {
+    fn detected(pairs: &[(&str, &str)]) -> Result<Option<Launched>, LauncherError> {
         let find = |name: &str| pairs.iter().find(|(key, _)| *key == name);
         detect(|name| find(name).map(|(_, value)| value.to_string()))
+    }
+
+    fn launched(pairs: &[(&str, &str)]) -> Option<Launched> {
+        detected(pairs).expect("a usable launcher or none")
     }
 
     fn address(launched: &Launched) -> String {
@@ -304,12 +433,77 @@ mod tests {
     }
 
     #[test]
-    fn a_process_without_a_launcher_or_with_half_of_one_is_alone() {
-        assert_eq!(launched(&[]), None);
-        assert_eq!(launched(&[("RANK", "0"), ("WORLD_SIZE", "2")]), None);
-        let beyond = [("RANK", "2"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "h")];
-        assert_eq!(launched(&beyond), None);
-        let words = [("RANK", "two"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "h")];
-        assert_eq!(launched(&words), None);
+    fn what_other_programs_set_for_their_own_purposes_is_no_launcher() {
+        for alone in [&[][..], &[("RANK", "0")], &[("WORLD_SIZE", "2")], &[("SLURM_PROCID", "0")]] {
+            assert_eq!(launched(alone), None, "{alone:?}");
+        }
+        let one = launched(&[("RANK", "0"), ("WORLD_SIZE", "1")]).expect("torchrun");
+        assert_eq!((one.world, address(&one)), (1, "127.0.0.1:0".into()));
+        let inner = [
+            ("JOB_COMPLETION_INDEX", "3"),
+            ("RANK", "1"),
+            ("WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "h"),
+        ];
+        assert_eq!(launched(&inner).expect("torchrun in a pod").launcher, "torchrun");
+    }
+
+    #[test]
+    fn a_launcher_that_says_too_little_or_contradicts_itself_is_refused_by_variable() {
+        let at = [("MASTER_ADDR", "h"), ("MASTER_PORT", "29500")];
+        let torch = |rank, world| [&[("RANK", rank), ("WORLD_SIZE", world)], &at[..]].concat();
+        let cases: Vec<(Vec<(&str, &str)>, &str)> = vec![
+            (torch("5", "2"), "torchrun: RANK=5: must be below WORLD_SIZE=2"),
+            (torch("x", "2"), "torchrun: RANK=x: must be a whole number"),
+            (torch("-1", "2"), "torchrun: RANK=-1: must be a whole number"),
+            (torch("0", "0"), "torchrun: WORLD_SIZE=0: must be at least 1"),
+            (
+                vec![("RANK", "0"), ("WORLD_SIZE", "2")],
+                "torchrun: MURMURA_RENDEZVOUS is not set: the processes do not know where to \
+                 meet; set MURMURA_RENDEZVOUS=HOST:PORT",
+            ),
+            (
+                vec![("RANK", "0"), ("WORLD_SIZE", "2"), at[0], ("MASTER_PORT", "abc")],
+                "torchrun: MASTER_PORT=abc: must be a port from 1 to 65534",
+            ),
+            (
+                vec![("RANK", "0"), ("WORLD_SIZE", "2"), at[0], ("MASTER_PORT", "65535")],
+                "torchrun: MASTER_PORT=65535: must be",
+            ),
+            (
+                vec![("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2")],
+                "Slurm: MURMURA_RENDEZVOUS is not set",
+            ),
+            (
+                vec![("JOB_COMPLETION_INDEX", "0")],
+                "Kubernetes: MURMURA_WORLD_SIZE is not set: set it to the number of processes",
+            ),
+            (
+                vec![
+                    ("MURMURA_RANK", "0"),
+                    ("MURMURA_WORLD_SIZE", "2"),
+                    ("MURMURA_RENDEZVOUS", "h:x"),
+                ],
+                "murmura: MURMURA_RENDEZVOUS=h:x: must be a host",
+            ),
+            (vec![("MURMURA_RANK", "0")], "murmura: MURMURA_WORLD_SIZE is not set"),
+            (vec![("MURMURA_WORLD_SIZE", "2")], "murmura: MURMURA_WORLD_SIZE=2: nothing says"),
+            (vec![("OMPI_COMM_WORLD_RANK", "0")], "Open MPI: OMPI_COMM_WORLD_SIZE is not set"),
+        ];
+        for (pairs, expected) in cases {
+            let message = detected(&pairs).expect_err(expected).to_string();
+            assert!(message.starts_with(expected), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_meeting_place_without_a_port_gets_the_usual_one() {
+        let port = |address: &str| with_port(address);
+        assert_eq!(port("h"), Some(format!("h:{PORT}")));
+        assert_eq!(port("h:7"), Some("h:7".into()));
+        assert_eq!(port("fd00::1"), Some(format!("[fd00::1]:{PORT}")));
+        assert_eq!(port("[fd00::1]"), Some(format!("[fd00::1]:{PORT}")));
+        assert_eq!(port("[fd00::1]:7"), Some("[fd00::1]:7".into()));
+        assert_eq!((port("h:0"), port(":7"), port("h:")), (None, None, None));
     }
 }

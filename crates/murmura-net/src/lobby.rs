@@ -7,11 +7,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::clock::Clock;
-use crate::conductor::Incoming;
+use crate::conductor::{Incoming, Observer};
 use crate::error::NetError;
 use crate::mesh::prepare;
 use crate::options::Options;
 use crate::protocol::{self, Command, Event, PacketError, SMALL_BYTES, Setting};
+
+/// The longest between two looks at whether waiting still makes sense.
+const GLANCE: Duration = Duration::from_millis(20);
 
 /// A worker that has joined, loaded its data, and listens.
 #[derive(Debug)]
@@ -135,23 +138,35 @@ impl Lobby {
         &self,
         arrivals: &Receiver<Arrival>,
         address: SocketAddr,
+        observer: &mut dyn Observer,
     ) -> Result<Vec<Guest>, NetError> {
+        let mut guests: Vec<Guest> = Vec::new();
+        self.fill(&mut guests, arrivals, address, observer).inspect_err(|error| {
+            for guest in &guests {
+                let _ = protocol::write(&guest.stream, &Command::Abort(error.to_string()));
+            }
+        })?;
+        Ok(guests)
+    }
+
+    fn fill(
+        &self,
+        guests: &mut Vec<Guest>,
+        arrivals: &Receiver<Arrival>,
+        address: SocketAddr,
+        observer: &mut dyn Observer,
+    ) -> Result<(), NetError> {
         let begun = Instant::now();
         let deadline = begun + Duration::from_secs_f64(self.options.connect_seconds);
         let is_hosted = |(rank, by): &(&u32, &Option<_>)| **rank < self.workers && by.is_none();
         let hosted = self.taken().iter().filter(is_hosted).count();
         let expected = self.workers as usize - hosted;
-        let mut guests: Vec<Guest> = Vec::new();
         while guests.len() < expected {
-            match arrivals.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match arrivals.recv_timeout(left.min(GLANCE)) {
                 Ok(Ok(guest)) => guests.push(guest),
-                Ok(Err((rank, reason))) => {
-                    let error = NetError::Failed { rank, reason };
-                    for guest in &guests {
-                        let _ = protocol::write(&guest.stream, &Command::Abort(error.to_string()));
-                    }
-                    return Err(error);
-                }
+                Ok(Err((rank, reason))) => return Err(NetError::Failed { rank, reason }),
+                Err(RecvTimeoutError::Timeout) if !left.is_zero() => {}
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                     let there: Vec<u32> = guests.iter().map(|guest| guest.rank).collect();
                     let missing = self.missing(&there);
@@ -159,8 +174,9 @@ impl Lobby {
                     return Err(NetError::Missing { address, seconds, missing });
                 }
             }
+            observer.gathering(guests.len(), expected).map_err(NetError::Setup)?;
         }
-        Ok(guests)
+        Ok(())
     }
 
     fn missing(&self, there: &[u32]) -> String {

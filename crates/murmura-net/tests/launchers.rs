@@ -11,7 +11,7 @@ use murmura_net::{Coordinator, Hosted, Options};
 
 /// What every process does, whoever has launched it.
 fn take_part(run: &Run, result: &str) {
-    let launched = detect(|name| std::env::var(name).ok()).expect("a launcher");
+    let launched = detect(|name| std::env::var(name).ok()).expect("usable").expect("a launcher");
     assert_eq!(launched.world as usize, run.workers);
     if launched.rank > 0 {
         return worker(&launched.rendezvous.to_join(), Some(launched.rank)).expect("it takes part");

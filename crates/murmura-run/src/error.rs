@@ -76,9 +76,9 @@ pub enum RunError {
     #[error("{0}")]
     Process(String),
     /// A file could not be written.
-    #[error("cannot write the run's files in {}: {source}", path.display())]
+    #[error("cannot write {}: {source}", path.display())]
     Write {
-        /// The run's directory.
+        /// Which.
         path: PathBuf,
         /// Why.
         source: std::io::Error,

@@ -6,6 +6,7 @@
 //! | [`tasks`] | the table of tasks: models with their data |
 //! | [`plan`] | configuration to everything that a driver needs |
 //! | [`drive`] | the ways to run a plan: virtual cluster, threads, processes, machines |
+//! | [`memory`] | whether a run fits into this machine |
 //! | [`conduct`] | a run from its plan to its files, whoever drives it |
 //! | [`files`] | the run's directory and what is in it |
 //! | [`error`] | why a request was refused, why a run failed |
@@ -15,5 +16,6 @@ pub mod config;
 pub mod drive;
 pub mod error;
 pub mod files;
+pub mod memory;
 pub mod plan;
 pub mod tasks;

@@ -16,6 +16,7 @@ use crate::config::row::Row;
 use crate::config::source::read_text;
 use crate::config::{Config, Length, cluster};
 use crate::error::RequestError;
+use crate::memory::{self, Vectors};
 use crate::tasks;
 
 /// A run, ready to be driven.
@@ -39,7 +40,9 @@ impl Plan {
         let servers = config.servers();
         check_servers(&config, &facts)?;
         check_clipping(&config, &facts, servers)?;
+        check_plain_sgd(&config, &facts)?;
         let cluster = cluster::build(&config.cluster)?;
+        cluster::check_ranks(&config.cluster, config.workers + servers)?;
         let hosts = cluster::placement(&config.cluster, config.workers, servers)?;
         let make = make_topology(&config, &facts)?;
         let schedule =
@@ -51,11 +54,22 @@ impl Plan {
             seed: config.seed,
         };
         let built = config.task.entry.build(&request)?;
+        let dimensions = built.problem.dimensions();
+        check_shards(servers, dimensions)?;
+        // The others may live on other machines; `check_memory` is for those who do not.
+        vectors(dimensions, &facts, 1, 0).check(memory::available())?;
         let epochs = fix_steps(&mut config, built.steps_per_epoch)?;
         let view = View::first(config.workers, servers, hosts.into(), schedule);
         let setup = setup(&config, &*built.problem, view, make);
         cluster.check_for(&setup).map_err(cluster::refused)?;
         Ok(Plan { config, epochs, setup, problem: built.problem, cluster })
+    }
+
+    /// Refuses a plan whose ranks do not all fit into this machine together.
+    pub fn check_memory(&self) -> Result<(), RequestError> {
+        let (config, facts) = (&self.config, self.setup.facts());
+        let dimensions = self.setup.layout.len();
+        vectors(dimensions, &facts, config.workers, config.servers()).check(memory::available())
     }
 
     /// Steps of all workers together.
@@ -139,6 +153,44 @@ fn check_clipping(config: &Config, facts: &Facts, servers: usize) -> Result<(), 
         return Err(RequestError::field("optimizer.clip_norm", clip, problem));
     }
     Ok(())
+}
+
+fn vectors(dimensions: usize, facts: &Facts, workers: usize, servers: usize) -> Vectors {
+    Vectors { dimensions, workers, snapshot: facts.snapshot, servers: servers > 0 }
+}
+
+/// Every server holds something.
+fn check_shards(servers: usize, dimensions: usize) -> Result<(), RequestError> {
+    if servers <= dimensions {
+        return Ok(());
+    }
+    let problem = format!(
+        "the model has {dimensions} parameters, so that some servers would hold nothing; use at \
+         most {dimensions}"
+    );
+    Err(RequestError::field("cluster.servers", servers, problem))
+}
+
+/// Where servers take the plain step, the workers must take it too.
+fn check_plain_sgd(config: &Config, facts: &Facts) -> Result<(), RequestError> {
+    let (optimizer, name) = (&config.optimizer, config.algorithm.entry.name);
+    if !facts.plain_sgd {
+        return Ok(());
+    }
+    let problem = format!(
+        "with `algorithm.payload` = \"gradient\" the servers of `{name}` take plain SGD steps, \
+         and the workers' steps must be the same; use `optimizer.name` = \"sgd\" without \
+         momentum and weight decay, or `algorithm.payload` = \"delta\""
+    );
+    if optimizer.entry.name != "sgd" {
+        let given = toml::Value::from(optimizer.entry.name);
+        return Err(RequestError::field("optimizer.name", given, problem));
+    }
+    let more = ["momentum", "weight_decay"].map(|key| (key, optimizer.params().real(key)));
+    match more.into_iter().find(|(_, value)| *value > 0.0) {
+        Some((key, value)) => Err(RequestError::field(format!("optimizer.{key}"), value, problem)),
+        None => Ok(()),
+    }
 }
 
 /// Some methods take only some topologies.

@@ -84,6 +84,7 @@ const fn sender(worker: murmura_core::algorithms::Build) -> Entry {
             optimizer: Place::Workers,
             clips_itself: false,
             keeps_mean: true,
+            plain_sgd: false,
             waits_for_peers: false,
         },
         worker,

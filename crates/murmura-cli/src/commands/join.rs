@@ -4,7 +4,8 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use murmura_run::drive;
 
 use super::Command;
-use crate::request::check_address;
+use crate::request::{check_address, check_wait};
+use crate::text::mention;
 
 /// The row.
 pub const COMMAND: Command = Command { name: "join", parser: Args::command, run };
@@ -32,6 +33,10 @@ struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     wait: u32,
 
+    /// End when standard input is closed
+    #[arg(long, hide = true)]
+    with_parent: bool,
+
     /// Print nothing but errors
     #[arg(long, short)]
     quiet: bool,
@@ -39,13 +44,17 @@ struct Args {
 
 fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
+    if args.with_parent {
+        drive::end_with_parent();
+    }
     check_address("HOST:PORT", &args.address)?;
+    check_wait(args.wait)?;
     if !args.quiet {
-        eprintln!("joining the run at {}", args.address);
+        mention(&format!("joining the run at {}", args.address));
     }
     drive::join(&args.address, args.rank, f64::from(args.wait), None)?;
     if !args.quiet {
-        eprintln!("the run has ended; its results are with the coordinator");
+        mention("the run has ended; its results are with the coordinator");
     }
     Ok(())
 }

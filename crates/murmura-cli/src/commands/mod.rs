@@ -33,8 +33,8 @@ const ABOUT: &str = "Train one model on many machines that are not all fast, not
                      not all reliable";
 
 const EXAMPLES: &str = "\
-Without a command, murmura trains the embedded default: logistic regression on a small real data
-set, 8 workers, ALADDIN.
+Without a command, murmura trains (`murmura -q` is `murmura train -q`): the embedded default is
+logistic regression on a small real data set, 8 workers, ALADDIN.
 
 Examples:
   murmura                                        train the embedded default
@@ -55,16 +55,9 @@ pub fn parser() -> clap::Command {
     COMMANDS.iter().fold(base, |parser, row| parser.subcommand((row.parser)().name(row.name)))
 }
 
-/// Runs the command that was asked for; without one, `train` with the embedded default.
+/// Runs the command that was asked for.
 pub fn run(matches: &ArgMatches) -> anyhow::Result<()> {
-    match matches.subcommand() {
-        Some((name, matches)) => {
-            let row = COMMANDS.iter().find(|row| row.name == name);
-            (row.expect("the parser knows the commands of the table").run)(matches)
-        }
-        None => {
-            let row = &COMMANDS[0];
-            (row.run)(&(row.parser)().get_matches_from([row.name]))
-        }
-    }
+    let (name, matches) = matches.subcommand().expect("`train` stands where there was none");
+    let row = COMMANDS.iter().find(|row| row.name == name);
+    (row.expect("the parser knows the commands of the table").run)(matches)
 }

@@ -7,8 +7,9 @@ use murmura_run::drive::Place;
 use murmura_run::plan::Plan;
 
 use super::Command;
-use crate::request::{Output, Run, check_address};
+use crate::request::{Output, Run, check_address, check_wait};
 use crate::session;
+use crate::text::mention;
 
 /// The row.
 pub const COMMAND: Command = Command { name: "serve", parser: Args::command, run };
@@ -44,14 +45,25 @@ struct Args {
 fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
     check_address("--bind", &args.bind)?;
+    check_wait(args.wait)?;
     let plan = Plan::new(args.run.config(None)?)?;
     let place = Place::open(&args.bind, f64::from(args.wait))?;
-    if !args.output.quiet {
-        let (workers, address) = (plan.config.workers, reachable(place.address()));
-        eprintln!("waiting for {workers} workers; on each machine run: murmura join {address}");
-    }
+    let is_told = !args.output.quiet;
     session::run(plan, ("serve", &args.run), &args.output, |plan, listener| {
-        place.run(plan, &[], listener)
+        if is_told {
+            let (workers, address) = (plan.config.workers, reachable(place.address()));
+            let how = format!("on each machine run: murmura join {address}");
+            mention(&format!("waiting for {workers} workers; {how}"));
+        }
+        let mut before = 0;
+        let mut tell = |there: usize, expected: usize| {
+            if is_told && there > before {
+                mention(&format!("{there} of {expected} workers have joined"));
+            }
+            before = there;
+            Ok(())
+        };
+        place.run(plan, &[], listener, &mut tell)
     })
 }
 

@@ -32,6 +32,11 @@ struct Args {
 
 fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
+    // Under a launcher one process simulates for all.
+    if matches!(drive::launched(), Ok(Some(launched)) if !launched.is_first()) {
+        return Ok(());
+    }
     let plan = Plan::new(args.run.config(None)?)?;
+    plan.check_memory()?;
     session::run(plan, ("simulate", &args.run), &args.output, drive::simulate)
 }

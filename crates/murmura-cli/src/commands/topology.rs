@@ -55,6 +55,10 @@ struct Args {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 
+    /// Replace the file of the picture
+    #[arg(long, requires = "svg")]
+    force: bool,
+
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -62,6 +66,10 @@ struct Args {
 
 fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
+    if let Some(path) = args.svg.as_ref().filter(|path| !args.force && path.exists()) {
+        let problem = "is there already and stays as it is; choose another, or use --force";
+        return Err(RequestError::file(path, problem).into());
+    }
     let schedule = Maker::new(row(&args)?, args.seed)?.build(&hosts(&args)?)?;
     let report = report(&schedule);
     if let Some(path) = &args.svg {
@@ -128,8 +136,13 @@ fn print(report: &Report) {
     }
     say(&columns(&rows));
     let some = |value: Option<f64>| value.map_or("–".to_string(), number);
+    let per_round = match report.period {
+        Some(2..) => "rho per round (geometric mean over a period)",
+        Some(_) => "rho per round",
+        None => "rho per round (root of the mean square)",
+    };
     let facts = [
-        ("rho per round", format!("{:.6}", report.rho)),
+        (per_round, format!("{:.6}", report.rho)),
         ("spectral gap", format!("{:.6}", report.spectral_gap)),
         ("rho over a period", report.period_rho.map_or("–".into(), |rho| format!("{rho:.6}"))),
         ("mean-square contraction", some(report.mean_square)),

@@ -19,7 +19,7 @@ Examples:
   murmura train run.toml --processes                 one process per worker, over TCP
   murmura train run.toml --set algorithm.name=allreduce --out runs/allreduce
   mpirun -n 4 murmura train run.toml                 one process per worker, started by MPI
-                                                     (or srun, torchrun, a Kubernetes indexed job)
+                                                     (or srun, torchrun, Kubernetes: docs/launchers.md)
 
 For workers on other machines see `murmura serve` and `murmura join`.";
 
@@ -44,21 +44,24 @@ struct Args {
 
 fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
+    let asked = ("train", &args.run);
+    if args.processes || args.threads {
+        // What a launcher says is of interest only where its processes would be in each other's way.
+        if let (Ok(Some(launched)), Some(out)) = (drive::launched(), &args.output.out) {
+            return Err(launched.refuse_sharing(out).into());
+        }
+    } else if let Some(launched) = drive::launched()? {
+        return run_launched(&args, &launched);
+    }
+    let plan = plan(&args, None)?;
+    plan.check_memory()?;
     if args.processes {
         let executable = std::env::current_exe()?;
-        return session::run(
-            plan(&args, None)?,
-            ("train", &args.run),
-            &args.output,
-            |plan, listener| drive::processes(plan, &executable, listener),
-        );
+        return session::run(plan, asked, &args.output, |plan, listener| {
+            drive::processes(plan, &executable, listener)
+        });
     }
-    match drive::launched().filter(|_| !args.threads) {
-        Some(launched) => run_launched(&args, &launched),
-        None => {
-            session::run(plan(&args, None)?, ("train", &args.run), &args.output, drive::threads)
-        }
-    }
+    session::run(plan, asked, &args.output, drive::threads)
 }
 
 fn plan(args: &Args, launched: Option<&Launched>) -> Result<Plan, RunError> {

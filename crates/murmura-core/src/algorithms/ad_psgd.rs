@@ -47,6 +47,7 @@ pub const ENTRY: Entry = Entry {
         optimizer: Place::Workers,
         clips_itself: false,
         keeps_mean: true,
+        plain_sgd: false,
         waits_for_peers: false,
     },
     worker: |params| Box::new(AdPsgd::new(params)),

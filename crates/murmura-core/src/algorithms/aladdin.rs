@@ -87,6 +87,7 @@ pub const ENTRY: Entry = Entry {
             optimizer: Place::Workers,
             clips_itself: params.text("payload") == "gradient",
             keeps_mean: false,
+            plain_sgd: params.text("payload") == "gradient",
             waits_for_peers: barrier,
         }
     },

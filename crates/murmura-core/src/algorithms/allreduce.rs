@@ -38,6 +38,7 @@ pub const ENTRY: Entry = Entry {
         optimizer: Place::Workers,
         clips_itself: false,
         keeps_mean: true,
+        plain_sgd: false,
         waits_for_peers: true,
     },
     worker: |params| Box::new(AllReduceSgd::new(params)),

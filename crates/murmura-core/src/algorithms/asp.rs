@@ -42,6 +42,7 @@ pub const ENTRY: Entry = Entry {
         optimizer: Place::Servers,
         clips_itself: true,
         keeps_mean: true,
+        plain_sgd: false,
         waits_for_peers: false,
     },
     worker: |_| Box::<Worker>::default(),

@@ -72,6 +72,7 @@ pub(super) fn facts(params: &Params) -> Facts {
         optimizer: Place::Workers,
         clips_itself: false,
         keeps_mean: false,
+        plain_sgd: false,
         waits_for_peers: synchronous,
     }
 }

@@ -36,6 +36,7 @@ pub const FACTS: Facts = Facts {
     optimizer: Place::Workers,
     clips_itself: false,
     keeps_mean: true,
+    plain_sgd: false,
     waits_for_peers: true,
 };
 

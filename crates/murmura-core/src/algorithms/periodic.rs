@@ -58,6 +58,7 @@ pub(super) fn facts(topology: Need) -> Facts {
         optimizer: Place::Workers,
         clips_itself: false,
         keeps_mean: true,
+        plain_sgd: false,
         waits_for_peers: true,
     }
 }

@@ -83,6 +83,7 @@ fn facts(params: &Params) -> Facts {
         topology: Need::Edges,
         // Push-sum keeps the mass; the mean only if degrees are equal and nothing is on its way.
         keeps_mean: false,
+        plain_sgd: false,
         ..exchange::FACTS
     }
 }

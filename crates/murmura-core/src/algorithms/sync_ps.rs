@@ -47,6 +47,7 @@ pub const ENTRY: Entry = Entry {
         optimizer: Place::Servers,
         clips_itself: false,
         keeps_mean: true,
+        plain_sgd: false,
         waits_for_peers: true,
     },
     worker: |_| Box::<Worker>::default(),

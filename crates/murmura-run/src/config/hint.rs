@@ -8,9 +8,20 @@ use super::section::{Allowed, dotted};
 use super::{BUCKETS, TOP, cluster};
 use crate::tasks::Task;
 
+/// What other programs call it, and what it is called here.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("batch_size", "batch"),
+    ("iterations", "steps"),
+    ("learning_rate", "lr"),
+    ("max_grad_norm", "clip_norm"),
+    ("num_workers", "workers"),
+    ("world_size", "workers"),
+];
+
 /// A near name of this table; else another row that has the key; else another table that has
 /// it; else all that is allowed.
 pub(super) fn hint(allowed: &Allowed, name: &str) -> String {
+    let name = ELSEWHERE.iter().find(|(other, _)| *other == name).map_or(name, |(_, ours)| ours);
     let names = allowed.names();
     let longer = |valid: &&&str| name.len() >= 3 && valid.starts_with(name);
     let near = nearest(name, names.iter().copied()).or(names.iter().find(longer).copied());

@@ -54,7 +54,7 @@ pub const TOP: &[Key] = &[
     Key {
         name: "evaluations",
         kind: Kind::Whole { default: 20, min: 0, max: 1_000_000 },
-        help: "how often the model is evaluated on the way, evenly; 0 = only at the end",
+        help: "how often `simulate` evaluates the model, evenly, the last time at the end; 0 = as 1",
     },
 ];
 

@@ -23,9 +23,10 @@ impl Listed for algorithms::Entry {
     }
     fn check(&self, given: Vec<(String, Value)>) -> Result<Params, ParamError> {
         let params = Params::check(self.keys, given)?;
+        // No key by itself: the table as a whole.
         (self.check)(&params).map_err(|problem| ParamError {
-            key: "name".to_string(),
-            given: format!("{:?}", self.name),
+            key: String::new(),
+            given: String::new(),
             problem: problem.to_string(),
         })?;
         Ok(params)

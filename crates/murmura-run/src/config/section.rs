@@ -121,9 +121,12 @@ impl Allowed<'_> {
                 return Err(self.unknown(name, value));
             }
         }
-        let params = check(plain).map_err(|error| {
-            let written = table.get(&error.key).map_or(error.given, ToString::to_string);
-            RequestError::field(self.path_of(&error.key), written, error.problem)
+        let params = check(plain).map_err(|error| match error.key.as_str() {
+            "" => RequestError::field(self.path, Value::Table(table.clone()), error.problem),
+            key => {
+                let written = table.get(key).map_or(error.given, ToString::to_string);
+                RequestError::field(self.path_of(key), written, error.problem)
+            }
         })?;
         Ok(Values { params, extras })
     }
@@ -178,13 +181,21 @@ fn matrix(value: &Value) -> Option<Vec<Vec<f64>>> {
 fn numbered(value: &Value) -> Result<BTreeMap<u32, f64>, String> {
     let form = || "must be a table from number to value, as in { \"3\" = 10.0 }".to_string();
     let read = |(key, value): (&String, &Value)| {
-        let key: u32 = key.parse().map_err(|_| form())?;
+        // "03" and "3" would be the same worker.
+        let plain = |key: &str| key.parse().ok().filter(|number: &u32| number.to_string() == key);
+        let key: u32 = plain(key).ok_or_else(form)?;
         match number(value) {
             Some(value) if value > 0.0 => Ok((key, value)),
             _ => Err(format!("the value of {key} must be a number above 0")),
         }
     };
     value.as_table().ok_or_else(form)?.iter().map(read).collect()
+}
+
+/// Numbers as a person would write them.
+pub fn list(numbers: &[f64]) -> String {
+    let numbers: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+    format!("[{}]", numbers.join(", "))
 }
 
 /// A finite number.

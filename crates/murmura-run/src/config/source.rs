@@ -16,11 +16,22 @@ pub struct Setting {
     pub value: Value,
 }
 
-/// Reads a run file.
+/// Reads a run file, or the configuration of a run that has ended from its `summary.json`.
 pub fn read(path: &Path) -> Result<Table, RequestError> {
+    let is_summary = path.extension().is_some_and(|extension| extension == "json");
+    let parse = if is_summary { parse_summary } else { parse };
     read_text(path)
         .and_then(|text| parse(&text))
         .map_err(|problem| RequestError::file(path, problem))
+}
+
+/// The configuration that the text of a summary holds.
+fn parse_summary(text: &str) -> Result<Table, String> {
+    let mut summary: serde_json::Value =
+        serde_json::from_str(text).map_err(|error| format!("is not JSON: {error}"))?;
+    let config = summary.get_mut("config").map(serde_json::Value::take);
+    let config = config.ok_or("has no `config`; a file that ends in .json must be a summary")?;
+    serde_json::from_value(config).map_err(|error| format!("`config` is not a table: {error}"))
 }
 
 /// Reads a text file; the error says why it cannot be read.
@@ -63,12 +74,22 @@ pub fn setting(given: &str) -> Result<Setting, RequestError> {
         Ok(mut table) if table.len() == 1 => {
             table.remove("value").unwrap_or_else(|| Value::String(text.to_string()))
         }
+        Err(_) if is_integer(text) => {
+            return Err(refuse(
+                "the number is too large; whole numbers end at 9223372036854775807",
+            ));
+        }
         Err(_) if text.starts_with(['[', '{', '"', '\'']) => {
             return Err(refuse("the value begins like TOML but is not TOML"));
         }
         _ => Value::String(text.to_string()),
     };
     Ok(Setting { path, value })
+}
+
+fn is_integer(text: &str) -> bool {
+    let digits = text.trim_start_matches(['+', '-']);
+    !digits.is_empty() && !digits.starts_with('0') && digits.bytes().all(|b| b.is_ascii_digit())
 }
 
 fn unquoted(part: &str) -> String {
@@ -113,6 +134,13 @@ mod tests {
         assert_eq!(value("algorithm.track_mean=true"), Value::Boolean(true));
         assert_eq!(value("task.start=[1, 2]").to_string(), "[1, 2]");
         assert_eq!(value("x=1\ny = 2"), Value::String("1\ny = 2".into()));
+    }
+
+    #[test]
+    fn a_number_that_is_too_large_is_no_text() {
+        let message = setting("workers=99999999999999999999").expect_err("refused").to_string();
+        assert!(message.contains("the number is too large"), "{message}");
+        assert_eq!(value("algorithm.name=99-red"), Value::String("99-red".into()));
     }
 
     #[test]

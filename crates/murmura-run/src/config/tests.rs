@@ -36,12 +36,30 @@ const WRONG: &[(&str, &str)] = &[
     ("algorithm.period = 0", "`algorithm.period` = 0: must be a whole number from 1"),
     ("buckets.size_mb = -1", "`buckets.size_mb` = -1: must be a number from 0"),
     ("cluster.bandwidth_gbps = 0", "`cluster.bandwidth_gbps` = 0: must be a number from"),
+    (
+        "cluster.bandwidth_gbps = -1",
+        "`cluster.bandwidth_gbps` = -1: must be a number from 0.000001",
+    ),
+    (
+        "cluster.bandwidth_gbps = 1e10",
+        "`cluster.bandwidth_gbps` = 10000000000.0: must be a number f",
+    ),
     ("cluster.latency_us = nan", "`cluster.latency_us` = nan: must be a number"),
     ("cluster.backward_share = 2", "`cluster.backward_share` = 2: must be a number from 0 to 1"),
     ("cluster.slow = { \"3\" = 0 }", "`cluster.slow` = { 3 = 0 }: the value of 3 must be"),
     // Names and keys that do not exist.
     ("worker = 4", "`worker` = 4: unknown key; did you mean `workers`?"),
     ("lr = 0.1", "`lr` = 0.1: unknown key; did you mean `optimizer.lr`?"),
+    ("learning_rate = 0.1", "`learning_rate` = 0.1: unknown key; did you mean `optimizer.lr`?"),
+    (
+        "optimizer.learning_rate = 0.1",
+        "`optimizer.learning_rate` = 0.1: unknown key; did you mean `optimizer.lr`?",
+    ),
+    ("batch_size = 8", "`batch_size` = 8: unknown key; did you mean `task.batch`?"),
+    (
+        "algorithm = { payload = \"gradient\", barrier = true }",
+        "`algorithm` = { barrier = true, payload = \"gradient\" }: `barrier` needs payload",
+    ),
     ("tusk.name = 1", "`tusk` = { name = 1 }: unknown key; did you mean `task`?"),
     (
         "algorithm.name = \"aladin\"",
@@ -76,18 +94,43 @@ const WRONG: &[(&str, &str)] = &[
         "cluster.faults.crashes = [{ rank = 1, when_ms = 1 }]",
         "`cluster.faults.crashes.0.when_ms` = 1: unknown key; allowed are rank, at_ms",
     ),
+    (
+        "cluster.faults.pauses = [{ rank = 1, from_ms = 5, until_ms = 9 }, { rank = 1, \
+         from_ms = 5, until_ms = 3 }]",
+        "`cluster.faults.pauses.1.until_ms` = 3: must be after `from_ms` = 5",
+    ),
+    (
+        "cluster.faults.pauses = [{ rank = 1 }]",
+        "`cluster.faults.pauses.0` = { rank = 1 }: needs `until_ms`",
+    ),
+    (
+        "cluster.faults.crashes = [{ at_ms = 1 }]",
+        "`cluster.faults.crashes.0` = { at_ms = 1 }: needs",
+    ),
+    (
+        "cluster.faults.crashes = [{ rank = 1, at_ms = 1e10 }]",
+        "`cluster.faults.crashes.0.at_ms` = 10000000000.0: must be a number from 0 to 3000000000",
+    ),
+    (
+        "cluster.faults.rules = [{ verdict = \"delay\" }]",
+        "`cluster.faults.rules.0` = { verdict = \"delay\" }: needs `delay_ms`",
+    ),
+    ("cluster.faults.rules = [{ share = 2 }]", "`cluster.faults.rules.0.share` = 2: must be"),
+    ("cluster.faults.rules = [{ to = 9 }]", "`cluster.faults.rules.0.to` = 9: there are 9 ranks"),
+    ("cluster.faults.rules = [{ kind = 1 }]", "`cluster.faults.rules.0.kind` = 1: unknown key"),
     ("cluster.faults.pauses = 3", "`cluster.faults.pauses` = 3: must be a list of tables"),
     // What does not go together.
     ("steps = 5\nepochs = 5", "`epochs` = 5: `steps` is given too"),
     ("cluster.hosts = 9", "`cluster.hosts` = 9: must be at most `workers` = 8"),
     ("cluster.slow = { \"8\" = 2 }", "`cluster.slow` = { 8 = … }: there are 8 workers"),
+    ("cluster.slow = { \"03\" = 2 }", "`cluster.slow` = { 03 = 2 }: must be a table from number"),
     ("cluster.slow = [1, 2]", "`cluster.slow` = [1, 2]: must be a table"),
     ("cluster.servers = 0", "`cluster.servers` = 0: `aladdin` needs at least 1 server"),
-    ("cluster.server_hosts = [1, 2]", "`cluster.server_hosts` = [1.0, 2.0]: must name one host"),
-    ("cluster.server_hosts = [9]", "`cluster.server_hosts` = [9.0]: hosts are whole numbers"),
+    ("cluster.server_hosts = [1, 2]", "`cluster.server_hosts` = [1, 2]: must name one host"),
+    ("cluster.server_hosts = [9]", "`cluster.server_hosts` = [9]: hosts are whole numbers"),
     (
         "cluster.faults.crashes = [{ rank = 9, at_ms = 1 }]",
-        "`cluster.faults.crashes.rank` = 9: there are 9 ranks",
+        "`cluster.faults.crashes.0.rank` = 9: there are 9 ranks",
     ),
     (
         "algorithm.name = \"sync-ps\"\ncluster.servers = 2\noptimizer.clip_norm = 1",
@@ -105,6 +148,18 @@ const WRONG: &[(&str, &str)] = &[
         "algorithm.name = \"d-psgd\"\ntopology = { name = \"custom\", file = \"not/there\" }",
         "`topology.file` = \"not/there\": no such file",
     ),
+    (
+        "cluster.servers = 32",
+        "`cluster.servers` = 32: the model has 31 parameters, so that some servers",
+    ),
+    (
+        "algorithm.payload = \"gradient\"\noptimizer.momentum = 0.9",
+        "`optimizer.momentum` = 0.9: with `algorithm.payload` = \"gradient\" the servers",
+    ),
+    (
+        "algorithm.payload = \"gradient\"\noptimizer.name = \"adam\"",
+        "`optimizer.name` = \"adam\": with `algorithm.payload` = \"gradient\" the servers",
+    ),
     ("workers = 600", "`workers` = 600: 455 training samples are too few"),
     // Tasks and their files.
     ("task.data = \"not/there\"", "`task.data` = \"not/there\": no such file"),
@@ -117,11 +172,11 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "task = { name = \"quadratic\", curvature = [[1], [2]] }",
-        "`task.curvature` = [[1.0], [2.0]]: `curvature` has 2 rows",
+        "`task.curvature` = [[1], [2]]: `curvature` has 2 rows",
     ),
     (
         "workers = 1\ntask = { name = \"quadratic\", curvature = [[1, 2]], target = [[1]] }",
-        "`task.target` = [[1.0]]: ",
+        "`task.target` = [[1]]: ",
     ),
     (
         "workers = 1\ntask = { name = \"quadratic\", curvature = [1, 2] }",

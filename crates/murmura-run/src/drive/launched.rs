@@ -1,6 +1,8 @@
 //! Under a launcher (`mpirun`, `srun`, `torchrun`, Kubernetes): every process is one worker.
 
-use murmura_net::launcher::{self, Rendezvous};
+use std::path::Path;
+
+use murmura_net::launcher;
 use murmura_net::{Coordinator, Options};
 
 use super::{Driven, Place, join};
@@ -18,9 +20,11 @@ pub struct Launched {
 }
 
 /// Whether this process is one of several that a launcher has started.
-pub fn launched() -> Option<Launched> {
-    let found = launcher::detect(|name| std::env::var(name).ok())?;
-    (found.world > 1).then_some(Launched { found })
+pub fn launched() -> Result<Option<Launched>, RequestError> {
+    let found = launcher::detect(|name| std::env::var(name).ok()).map_err(|error| {
+        RequestError::Conflict(format!("{error} (--threads leaves launchers out of account)"))
+    })?;
+    Ok(found.filter(|found| found.world > 1).map(|found| Launched { found }))
 }
 
 impl Launched {
@@ -32,6 +36,15 @@ impl Launched {
     /// Whether this process coordinates the run, writes its files and reports.
     pub fn is_first(&self) -> bool {
         self.found.rank == 0
+    }
+
+    /// Refuses what every process would do by itself, all into the same folder.
+    pub fn refuse_sharing(&self, out: &Path) -> RequestError {
+        let (launcher, world, out) = (self.found.launcher, self.world(), out.display());
+        RequestError::Conflict(format!(
+            "{launcher} has started {world} processes, and each would write to --out {out}; \
+             leave out --out, or leave out --threads and --processes to train together"
+        ))
     }
 
     /// Refuses a plan for another number of workers than were launched.
@@ -51,23 +64,8 @@ impl Launched {
     /// Runs the plan as the first process.
     pub fn lead(&self, plan: &Plan, listener: &mut Listener<'_>) -> Driven {
         let options = Options { connect_seconds: WAIT_SECONDS, ..Options::default() };
-        let coordinator = match &self.found.rendezvous {
-            Rendezvous::Address(address) => {
-                // The others may know this machine by a name that it does not know itself.
-                let port = address.rsplit_once(':').map_or("0", |(_, port)| port);
-                Coordinator::bind(&format!("0.0.0.0:{port}"), options)?
-            }
-            Rendezvous::LocalFile(path) => {
-                let mut coordinator = Coordinator::bind("127.0.0.1:0", options)?;
-                coordinator.publish(path)?;
-                coordinator
-            }
-        };
-        let driven = Place { coordinator }.run(plan, &[0], listener);
-        if let Rendezvous::LocalFile(path) = &self.found.rendezvous {
-            let _ = std::fs::remove_file(path);
-        }
-        driven
+        let coordinator = Coordinator::of_launch(&self.found, options)?;
+        Place { coordinator }.run(plan, &[0], listener, &mut |_, _| Ok(()))
     }
 
     /// Takes part as one of the others.

@@ -19,7 +19,7 @@ use crate::files::tensors::Models;
 use crate::plan::Plan;
 
 pub use launched::{Launched, launched};
-pub use processes::processes;
+pub use processes::{end_with_parent, processes};
 pub use slowed::Slowed;
 
 /// What a run's times are measured by, and what the run came to.
@@ -56,11 +56,42 @@ impl Place {
     }
 
     /// Runs the plan with those who join; `here` are the workers of this process.
-    pub fn run(self, plan: &Plan, here: &[u32], listener: &mut Listener<'_>) -> Driven {
+    pub fn run(
+        self,
+        plan: &Plan,
+        here: &[u32],
+        listener: &mut Listener<'_>,
+        gathering: Gathering<'_>,
+    ) -> Driven {
         let hosted = Hosted { workers: here.to_vec() };
         let problem = Slowed::of(plan);
-        let outcome = self.coordinator.run(plan.job(), &plan.setup, &problem, &hosted, listener)?;
+        let mut host = Host { listener, gathering };
+        let outcome =
+            self.coordinator.run(plan.job(), &plan.setup, &problem, &hosted, &mut host)?;
         Ok((Clock::Real, outcome))
+    }
+}
+
+/// Hears, while workers are awaited, how many of how many have joined; a reason ends the waiting.
+pub type Gathering<'a> = &'a mut (dyn FnMut(usize, usize) -> Result<(), String> + Send);
+
+/// A listener that is told who joins.
+struct Host<'a, 'b> {
+    listener: &'a mut Listener<'b>,
+    gathering: Gathering<'a>,
+}
+
+impl murmura_net::Observer for Host<'_, '_> {
+    fn record(&mut self, record: Record) {
+        self.listener.record(record);
+    }
+
+    fn wants_timeline(&self) -> bool {
+        self.listener.wants_timeline()
+    }
+
+    fn gathering(&mut self, there: usize, expected: usize) -> Result<(), String> {
+        (self.gathering)(there, expected)
     }
 }
 
@@ -98,6 +129,9 @@ impl murmura_sim::Observer for Listener<'_> {
     }
 
     fn snapshot(&mut self, now: Time, step: u64, models: murmura_sim::Models) {
+        if !self.is_due(step) {
+            return;
+        }
         let models = Models {
             workers: models.workers.iter().map(|(_, model)| model.as_slice()).collect(),
             servers: models.servers.iter().map(|(_, model)| model.as_slice()).collect(),

@@ -59,7 +59,8 @@ impl Directory {
         let beside = self.path.join(format!(".{name}.{}.partial", std::process::id()));
         drafts().insert(beside.clone());
         let file = File::create(&beside)?;
-        Ok(Draft { writer: BufWriter::new(file), beside, place, force: self.force, done: false })
+        let writer = BufWriter::new(file);
+        Ok(Draft { name, writer, beside, place, force: self.force, done: false })
     }
 
     /// Takes back the directory of a run that came to nothing, if there is nothing in it.
@@ -136,6 +137,7 @@ pub fn abandon_drafts() {
 /// A file being written, under another name; dropped without a commit, it leaves nothing.
 #[derive(Debug)]
 pub struct Draft {
+    name: &'static str,
     writer: BufWriter<File>,
     beside: PathBuf,
     place: PathBuf,
@@ -144,6 +146,11 @@ pub struct Draft {
 }
 
 impl Draft {
+    /// The name that the file will have.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
     /// Puts the file in its place.
     pub fn commit(mut self) -> io::Result<()> {
         self.writer.flush()?;

@@ -18,6 +18,8 @@ pub struct Summary {
     pub clock: Clock,
     /// The configuration as it was understood.
     pub config: Value,
+    /// The epochs that were asked for instead of steps, if they were.
+    pub epochs: Option<f64>,
     /// Loss of the deployed model on all training data; `null` if it is not a number.
     pub loss: Option<f64>,
     /// Share of right answers on held-out data.
@@ -131,6 +133,8 @@ pub struct About {
     pub clock: Clock,
     /// The configuration as it was understood.
     pub config: Value,
+    /// The epochs that were asked for, if they were.
+    pub epochs: Option<f64>,
     /// How good the deployed model is.
     pub evaluation: Evaluation,
     /// Of `records.jsonl`.
@@ -153,6 +157,7 @@ impl Summary {
             version: env!("CARGO_PKG_VERSION").to_string(),
             clock: about.clock,
             config: about.config,
+            epochs: about.epochs,
             loss: finite(about.evaluation.loss),
             accuracy: about.evaluation.accuracy,
             clock_seconds: rounded(outcome.clock_seconds),
@@ -254,6 +259,7 @@ mod tests {
         let about = About {
             clock: Clock::Virtual,
             config: Value::Null,
+            epochs: None,
             evaluation: Evaluation { loss: f64::NAN, accuracy: None },
             records_stride: 1,
             warnings: Vec::new(),

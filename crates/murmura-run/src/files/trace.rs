@@ -3,6 +3,7 @@
 //! One track per rank with what it was doing (computing, waiting for a slower peer, waiting for
 //! the network), and the messages on their way as spans beside it.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use murmura_record::{Event, Outcome, Record};
@@ -16,8 +17,20 @@ pub const SPANS: usize = 20_000;
 #[derive(Debug, Default)]
 pub struct Timeline {
     spans: Vec<Span>,
+    /// The last computing of each rank.
+    computed: BTreeMap<u32, Computed>,
     /// When the first span that found no place began.
     cut: Option<f64>,
+}
+
+/// A span of computing, in seconds, and the end of the span before it on the same track.
+#[derive(Clone, Copy, Debug, Default)]
+struct Computed {
+    free: f64,
+    start: f64,
+    end: f64,
+    /// Until when the track is taken.
+    taken: f64,
 }
 
 #[derive(Debug)]
@@ -47,19 +60,35 @@ impl Timeline {
     /// Takes the spans of a record, if it has any.
     pub fn take(&mut self, record: &Record) {
         match record.event {
-            Event::Compute { seconds } => self.push(record, record.t, seconds, What::Compute),
+            Event::Compute { seconds } => self.compute(record, seconds),
             Event::Transfer { to, bytes, seconds } => {
                 self.push(record, record.t, seconds, What::Transfer { to, bytes });
             }
-            Event::Step { exposed, waiting, .. } => {
-                // A step ends when the last thing has arrived: first the peer was late, then the
-                // network was busy.
-                let (late, busy) = (record.t - exposed - waiting, record.t - exposed);
-                self.push(record, late, waiting, What::Waiting);
-                self.push(record, busy, exposed, What::Exposed);
-            }
+            Event::Step { exposed, waiting, .. } => self.idle(record, exposed, waiting),
             _ => {}
         }
+    }
+
+    fn compute(&mut self, record: &Record, seconds: f64) {
+        let free = self.computed.get(&record.rank).map_or(0.0, |last| last.taken);
+        let (start, end) = (record.t.max(free), record.t + seconds);
+        self.push(record, start, end - start, What::Compute);
+        self.computed.insert(record.rank, Computed { free, start, end, taken: end });
+    }
+
+    /// After the computing first the peer was late, then the network was busy, until the next
+    /// gradient started. What is exposed beyond that was on the way to the computing.
+    fn idle(&mut self, record: &Record, exposed: f64, waiting: f64) {
+        let last = self.computed.entry(record.rank).or_default();
+        let Computed { free, start, end, .. } = *last;
+        last.taken = record.t.max(end);
+        let after = (record.t - end - waiting).clamp(0.0, exposed);
+        let busy = record.t - after;
+        let late = (busy - waiting).max(end);
+        let asked = (start - (exposed - after)).max(free);
+        self.push(record, asked, start - asked, What::Exposed);
+        self.push(record, late, busy - late, What::Waiting);
+        self.push(record, busy, after, What::Exposed);
     }
 
     fn push(&mut self, record: &Record, start: f64, seconds: f64, what: What) {
@@ -166,6 +195,16 @@ mod tests {
         assert_eq!(named("waiting for a slower peer"), (Some(1.75e6), Some(1e6)));
         assert_eq!(named("waiting for the network"), (Some(2.75e6), Some(0.25e6)));
         assert_eq!(named("worker 0 → server 0"), (Some(1.5e6), None));
+    }
+
+    #[test]
+    fn what_a_gradient_took_beside_computing_stands_before_it() {
+        let mut timeline = Timeline::default();
+        timeline.take(&record(1.0, Event::Compute { seconds: 0.5 }));
+        let step = Event::Step { loss: 0.0, compute: 0.5, exposed: 1.0, waiting: 0.25 };
+        timeline.take(&record(2.0, step));
+        let spans: Vec<(f64, f64)> = timeline.spans.iter().map(|s| (s.start, s.seconds)).collect();
+        assert_eq!(spans, [(1.0, 0.5), (0.25, 0.75), (1.5, 0.25), (1.75, 0.25)]);
     }
 
     #[test]

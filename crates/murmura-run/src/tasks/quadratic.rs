@@ -6,7 +6,7 @@ use murmura_core::params::{Key, Kind};
 use murmura_core::problems::quadratic::{Quadratic, QuadraticError, QuadraticOptions};
 
 use super::{Built, Request, Task};
-use crate::config::section::{Extra, Shape};
+use crate::config::section::{Extra, Shape, list};
 use crate::error::RequestError;
 
 /// The row.
@@ -78,8 +78,11 @@ fn refused(request: &Request, error: &QuadraticError) -> RequestError {
         QuadraticError::Empty => "dimensions",
     };
     let given = match request.values.matrix(field) {
-        Some(rows) => format!("{rows:?}"),
-        None => format!("{:?}", request.values.params.reals("start")),
+        Some(rows) => {
+            let rows: Vec<String> = rows.iter().map(|row| list(row)).collect();
+            format!("[{}]", rows.join(", "))
+        }
+        None => list(request.values.params.reals("start")),
     };
     RequestError::field(format!("task.{field}"), given, error.to_string())
 }
