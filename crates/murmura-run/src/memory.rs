@@ -33,8 +33,8 @@ impl Vectors {
 
     /// Every worker has its parameters, a gradient, perhaps a copy to compute on, one vector on its
     /// way, and two that it reports at the end; all servers together have three; the start and the
-    /// result are there too. Runs were measured to take as much in threads, and three quarters of
-    /// it in the virtual cluster.
+    /// result are there too. Fitted to measured runs: as much in threads, 0.7 to 0.9 of it in the
+    /// virtual cluster.
     fn bytes(&self) -> f64 {
         let of_worker = 5 + usize::from(self.snapshot);
         let of_servers = if self.servers { 3 } else { 0 };
