@@ -174,7 +174,7 @@ impl Measured {
 
     fn json(&self) -> String {
         format!(
-            r#"{{"name":"{}","threads":{},"bytes":{},"seconds":{:e},"memcpy_seconds":{:e},"ratio":{:.4}}}"#,
+            r#"{{"name":"{}","goal":0.8,"threads":{},"bytes":{},"seconds":{:e},"memcpy_seconds":{:e},"ratio":{:.4}}}"#,
             self.name,
             self.threads,
             self.bytes,

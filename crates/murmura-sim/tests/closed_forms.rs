@@ -1,6 +1,6 @@
 //! Times that a person can work out by hand, to the nanosecond.
 
-#[allow(dead_code)]
+#[allow(dead_code, reason = "each test file uses its own part")]
 mod common;
 
 use common::{Case, SMALL, Shape, nanoseconds};

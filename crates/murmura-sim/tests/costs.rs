@@ -1,6 +1,6 @@
 //! The knobs beside the wire, each worked out by hand; and how a worker's time is split.
 
-#[allow(dead_code)]
+#[allow(dead_code, reason = "each test file uses its own part")]
 mod common;
 
 use common::{Case, SMALL, Shape, nanoseconds};

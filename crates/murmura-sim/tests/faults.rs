@@ -1,6 +1,6 @@
 //! Slow, lost, cut-off and paused ranks; delayed, doubled and dropped messages.
 
-#[allow(dead_code)]
+#[allow(dead_code, reason = "each test file uses its own part")]
 mod common;
 
 use common::{Case, SMALL, Shape, nanoseconds};

@@ -1,6 +1,6 @@
 //! What an observer sees while a run goes on.
 
-#[allow(dead_code)]
+#[allow(dead_code, reason = "each test file uses its own part")]
 mod common;
 
 use common::{Case, Shape};

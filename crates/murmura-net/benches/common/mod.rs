@@ -1,5 +1,5 @@
 //! A run of a bench's own algorithm over vectors of 25 MiB, with gradients that cost nothing.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each user takes its own part")]
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 //! Small runs on quadratics, for the tests of this crate.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each user takes its own part")]
 
 use std::sync::Arc;
 
