@@ -12,12 +12,14 @@
 //! | [`view`] | numbered membership; who mixes with whom at which step |
 //! | [`layout`] | how the flat vector is cut into buckets and shards |
 //! | [`vector`] | the only hot loops |
+//! | [`codec`] | the table of codecs: vectors as fewer bytes, and error feedback |
 //! | [`random`], [`time`] | seeded named streams; nanoseconds since the run began |
 //! | [`algorithms`], [`collectives`], [`topology`], [`optim`], [`problems`] | the tables |
 
 #![warn(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod algorithms;
+pub mod codec;
 pub mod collectives;
 pub mod contract;
 pub mod layout;

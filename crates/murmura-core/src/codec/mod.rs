@@ -1,0 +1,227 @@
+//! Codecs turn a vector into bytes and back: the table. One file per codec.
+//!
+//! The number of bytes is a function of the codec's parameters and of the vector's length alone,
+//! so that both ends, the wire and the virtual cluster know it beforehand. All numbers on the
+//! wire are little-endian. The same input gives the same bytes on every machine.
+//!
+//! PowerSGD is not here: it is a protocol of two all-reduces, not a way to write down one vector.
+
+mod bf16;
+mod error_feedback;
+mod f16;
+mod plain;
+mod qsgd;
+mod random_k;
+mod share;
+mod sign;
+#[cfg(test)]
+mod tests;
+mod top_k;
+
+use crate::message::{Part, Rank};
+use crate::names::nearest;
+use crate::params::{Key, Params};
+use crate::payload::Pool;
+
+pub use error_feedback::ErrorFeedback;
+
+/// Turns vectors into bytes and back. Both ends build it from the same parameters and seed.
+///
+/// What it keeps between calls is scratch memory: the bytes depend on the arguments only.
+pub trait Codec: Send {
+    /// The exact bytes on the wire of a vector of `len` elements.
+    fn bytes(&self, len: usize) -> usize;
+
+    /// What may be relied on for vectors of `len` elements.
+    fn facts(&self, len: usize) -> Facts;
+
+    /// Writes `values` to the front of `out` and returns how many bytes that took, which is
+    /// `self.bytes(values.len())`. Panics if `out` is shorter.
+    fn encode(&mut self, at: Place, values: &[f32], out: &mut [u8]) -> usize;
+
+    /// Reads a whole vector; `at` is what its sender passed to `encode`. After an error the
+    /// contents of `out` are unspecified.
+    fn decode(&mut self, at: Place, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError>;
+}
+
+/// Which vector of the run it is; with the seed, this decides all random choices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Who encodes.
+    pub rank: Rank,
+    /// The encoder's step.
+    pub step: u64,
+    /// The bucket, or another number that tells the vectors of one step apart.
+    pub bucket: u32,
+}
+
+/// What may be relied on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Facts {
+    /// What is decoded is what was encoded, bit by bit.
+    pub lossless: bool,
+    /// The expectation of what is decoded is what was encoded.
+    pub unbiased: bool,
+    /// The largest known δ with `E‖C(v) − v‖² ≤ (1 − δ)‖v‖²` for every finite `v` whose elements
+    /// are zero or normal numbers. Error feedback needs it above 0.
+    pub contraction: f64,
+}
+
+/// One row of the table of codecs.
+pub struct Entry {
+    /// The name that people type.
+    pub name: &'static str,
+    /// One line.
+    pub summary: &'static str,
+    /// Where it was published.
+    pub paper: &'static str,
+    /// Its parameters.
+    pub keys: &'static [Key],
+    /// Makes it, for a run with this seed.
+    pub build: fn(&Params, u64) -> Box<dyn Codec>,
+}
+
+/// All codecs, by name.
+pub const CODECS: &[Entry] = &[
+    bf16::ENTRY,
+    f16::ENTRY,
+    plain::ENTRY,
+    qsgd::ENTRY,
+    random_k::ENTRY,
+    sign::ENTRY,
+    top_k::ENTRY,
+];
+
+/// The row of this name, or the nearest name if there is one.
+pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {
+    let names = || CODECS.iter().map(|entry| entry.name);
+    CODECS.iter().find(|entry| entry.name == name).ok_or_else(|| nearest(name, names()))
+}
+
+impl Entry {
+    /// The exact bytes on the wire of a vector of `len` elements.
+    pub fn bytes(&self, params: &Params, len: usize) -> usize {
+        (self.build)(params, 0).bytes(len)
+    }
+
+    /// What may be relied on for vectors of `len` elements.
+    pub fn facts(&self, params: &Params, len: usize) -> Facts {
+        (self.build)(params, 0).facts(len)
+    }
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Entry({})", self.name)
+    }
+}
+
+/// Why bytes are not what the codec wrote.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum CodecError {
+    /// The message carries plain values or nothing.
+    #[error("the message has no encoded vector")]
+    NotEncoded,
+    /// Too few or too many bytes.
+    #[error("{codec}: {given} bytes given, but {values} values take exactly {needed}")]
+    Length {
+        /// The codec's name.
+        codec: &'static str,
+        /// The bytes that there are.
+        given: usize,
+        /// The bytes that there should be.
+        needed: usize,
+        /// The length of the vector.
+        values: usize,
+    },
+    /// A number that the codec never writes.
+    #[error("{codec}: {what} is {given}, must be {allowed}")]
+    Number {
+        /// The codec's name.
+        codec: &'static str,
+        /// Which number.
+        what: &'static str,
+        /// What it is.
+        given: f64,
+        /// What it may be.
+        allowed: String,
+    },
+    /// An index that does not follow the one before it.
+    #[error("{codec}: index {index} follows index {before}, but indices must ascend")]
+    Order {
+        /// The codec's name.
+        codec: &'static str,
+        /// The index.
+        index: usize,
+        /// The one before it.
+        before: usize,
+    },
+    /// Bits after the last value that are not zero.
+    #[error("{codec}: the bits after the last value are not zero")]
+    Padding {
+        /// The codec's name.
+        codec: &'static str,
+    },
+}
+
+/// Encodes `values` into memory of the pool, ready to be a part of a message.
+pub fn pack(codec: &mut dyn Codec, at: Place, values: &[f32], pool: &Pool) -> Part {
+    let mut data = pool.take(codec.bytes(values.len()).div_ceil(size_of::<f32>()));
+    let out = data.try_mut().expect("just taken, so held by nobody else");
+    let bytes = codec.encode(at, values, bytemuck::cast_slice_mut(out));
+    Part::Encoded { data, bytes }
+}
+
+/// Decodes a part of a message that [`pack`] made at the other end.
+pub fn unpack(
+    codec: &mut dyn Codec,
+    at: Place,
+    part: &Part,
+    out: &mut [f32],
+) -> Result<(), CodecError> {
+    match part {
+        Part::Encoded { data, bytes } => {
+            let all: &[u8] = bytemuck::cast_slice(data);
+            codec.decode(at, all.get(..*bytes).unwrap_or(all), out)
+        }
+        Part::Values(_) | Part::Empty => Err(CodecError::NotEncoded),
+    }
+}
+
+/// Refuses `bytes` unless there are exactly `needed` of them, for so many `values`.
+fn exact(
+    codec: &'static str,
+    bytes: &[u8],
+    needed: usize,
+    values: usize,
+) -> Result<(), CodecError> {
+    match bytes.len() == needed {
+        true => Ok(()),
+        false => Err(CodecError::Length { codec, given: bytes.len(), needed, values }),
+    }
+}
+
+/// Splits off a leading `f32`.
+fn leading(bytes: &[u8]) -> (f32, &[u8]) {
+    let (first, rest) = bytes.split_first_chunk().expect("the length was checked");
+    (f32::from_le_bytes(*first), rest)
+}
+
+/// Refuses a length that no vector has.
+fn length(codec: &'static str, what: &'static str, given: f32) -> Result<f32, CodecError> {
+    if given.is_finite() && given.is_sign_positive() {
+        return Ok(given);
+    }
+    let allowed = "finite and not negative".to_string();
+    Err(CodecError::Number { codec, what, given: given.into(), allowed })
+}
+
+/// The bits of the magnitude of a number: they are ordered like the magnitudes, with infinity
+/// and what is not a number at the end.
+#[inline(always)]
+fn magnitude(value: f32) -> u32 {
+    value.to_bits() & 0x7fff_ffff
+}
+
+/// The magnitude of infinity; finite numbers lie below.
+const INFINITY: u32 = 0x7f80_0000;

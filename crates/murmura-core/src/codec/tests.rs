@@ -1,0 +1,290 @@
+//! What every row of the table owes: exact bytes, round trips, bounds, and calm under any bytes.
+
+use super::*;
+use crate::params::Value;
+use crate::random::Rng;
+use crate::vector;
+
+const LENGTHS: [usize; 9] = [0, 1, 7, 8, 9, 31, 32, 33, 1000];
+
+fn build(name: &str, given: &[(&str, Value)]) -> Box<dyn Codec> {
+    let entry = find(name).expect("in the table");
+    let given = given.iter().map(|(key, value)| (key.to_string(), value.clone()));
+    (entry.build)(&Params::check(entry.keys, given).expect("good parameters"), 7)
+}
+
+/// Every codec, with its defaults and with others.
+fn variants() -> Vec<(String, Box<dyn Codec>)> {
+    let defaults = CODECS.iter().map(|entry| (entry.name.to_string(), build(entry.name, &[])));
+    let share = |x| ("share", Value::Number(x));
+    let levels = |x| ("levels", Value::Number(x));
+    let others: Vec<(&str, Vec<(&str, Value)>)> = vec![
+        ("top-k", vec![share(0.3)]),
+        ("top-k", vec![share(1.0)]),
+        ("random-k", vec![share(0.3)]),
+        ("random-k", vec![share(1.0)]),
+        ("qsgd", vec![levels(1.0)]),
+        ("qsgd", vec![levels(5.0)]),
+        ("qsgd", vec![levels(5.0), ("contract", Value::Flag(true))]),
+        ("qsgd", vec![levels(32_767.0)]),
+    ];
+    let others =
+        others.into_iter().map(|(name, given)| (format!("{name} {given:?}"), build(name, &given)));
+    defaults.chain(others).collect()
+}
+
+fn at(step: u64) -> Place {
+    Place { rank: Rank(1), step, bucket: 3 }
+}
+
+fn normals(len: usize, seed: u64) -> Vec<f32> {
+    let mut rng = Rng::new(seed, "values", len as u64);
+    (0..len).map(|_| rng.normal() as f32).collect()
+}
+
+fn round_trip(codec: &mut dyn Codec, at: Place, values: &[f32]) -> Vec<f32> {
+    let mut bytes = vec![0xaa; codec.bytes(values.len()) + 5];
+    let mut out = vec![f32::NAN; values.len()];
+    let used = codec.encode(at, values, &mut bytes);
+    assert_eq!(used, codec.bytes(values.len()));
+    assert_eq!(bytes[used..], [0xaa; 5], "nothing is written beyond the end");
+    codec.decode(at, &bytes[..used], &mut out).expect("just encoded");
+    out
+}
+
+/// ‖C(v) − v‖² / ‖v‖².
+fn loss(values: &[f32], out: &[f32]) -> f64 {
+    let square = |x: f64| x * x;
+    let errors = values.iter().zip(out).map(|(v, o)| square(f64::from(*v) - f64::from(*o)));
+    errors.sum::<f64>() / vector::sum_of_squares(values)
+}
+
+#[test]
+fn rows_are_in_order_and_slips_are_recognised() {
+    assert!(CODECS.is_sorted_by_key(|entry| entry.name));
+    assert_eq!(find("topk").expect_err("unknown"), Some("top-k"));
+    assert_eq!(find("random_k").expect_err("unknown"), Some("random-k"));
+}
+
+#[test]
+fn bytes_are_those_of_the_formats() {
+    let bytes = |name, given: &[(&str, Value)]| {
+        let codec = build(name, given);
+        [0, 1, 1000, 100_000].map(|len| codec.bytes(len))
+    };
+    assert_eq!(bytes("f32", &[]), [0, 4, 4000, 400_000]);
+    assert_eq!(bytes("bf16", &[]), [0, 2, 2000, 200_000]);
+    assert_eq!(bytes("f16", &[]), [4, 6, 2004, 200_004]);
+    assert_eq!(bytes("sign", &[]), [4, 5, 129, 12_504]);
+    assert_eq!(bytes("random-k", &[]), [0, 4, 40, 4000]);
+    assert_eq!(bytes("top-k", &[]), [0, 10, 64, 6008]);
+    assert_eq!(bytes("qsgd", &[]), [4, 5, 1004, 100_004]);
+    assert_eq!(bytes("qsgd", &[("levels", Value::Number(5.0))]), [4, 5, 504, 50_004]);
+}
+
+#[test]
+fn vectors_of_all_lengths_make_the_trip() {
+    for (name, mut codec) in variants() {
+        for len in LENGTHS {
+            let values = normals(len, 1);
+            let out = round_trip(&mut *codec, at(0), &values);
+            let facts = codec.facts(len);
+            if facts.lossless {
+                assert_eq!(out, values, "{name}, {len} values");
+            } else {
+                assert!(out.iter().all(|x| x.is_finite()), "{name}, {len} values");
+            }
+            let zeros = round_trip(&mut *codec, at(0), &vec![0.0; len]);
+            assert!(zeros.iter().all(|x| *x == 0.0), "{name}: nothing from nothing");
+        }
+    }
+}
+
+#[test]
+fn mean_loss_is_within_the_contraction_of_the_table() {
+    for (name, mut codec) in variants() {
+        for len in [1, 9, 33, 1000] {
+            for seed in 0..3 {
+                let values = normals(len, seed);
+                // The bound is on the expectation; only codecs that draw need a mean.
+                let draws = 400;
+                let losses = (0..draws)
+                    .map(|step| loss(&values, &round_trip(&mut *codec, at(step), &values)));
+                let mean = losses.sum::<f64>() / draws as f64;
+                let bound = 1.0 - codec.facts(len).contraction;
+                let slack = if name.starts_with("random-k") { 0.05 } else { 1e-6 };
+                // Without a contraction the variance is what is bounded.
+                let bound =
+                    if codec.facts(len).contraction > 0.0 { bound } else { variance(&name, len) };
+                assert!(mean <= bound + slack, "{name}, {len} values: {mean} > {bound}");
+            }
+        }
+    }
+}
+
+fn variance(name: &str, len: usize) -> f64 {
+    let levels = if name.contains("5.0") { 5.0 } else { 1.0 };
+    let levels = if name == "qsgd" { 127.0 } else { levels };
+    (len as f64 / (levels * levels)).min((len as f64).sqrt() / levels)
+}
+
+#[test]
+fn loss_of_sign_is_what_the_norms_say() {
+    let values = normals(1000, 5);
+    let out = round_trip(&mut *build("sign", &[]), at(0), &values);
+    let l1: f64 = values.iter().map(|x| f64::from(x.abs())).sum();
+    let delta = l1 * l1 / (1000.0 * vector::sum_of_squares(&values));
+    assert!((loss(&values, &out) - (1.0 - delta)).abs() < 1e-6);
+}
+
+#[test]
+fn top_k_keeps_the_largest_and_of_equals_the_first() {
+    let mut codec = build("top-k", &[("share", Value::Number(0.5))]);
+    let out = round_trip(&mut *codec, at(0), &[1.0, -3.0, 2.0, -2.0, 2.0, 0.0]);
+    assert_eq!(out, [0.0, -3.0, 2.0, -2.0, 0.0, 0.0]);
+    for (len, share, seed) in [(1000, 0.1, 1), (70_000, 0.01, 2), (200_000, 0.003, 3)] {
+        // Coarse values, so that there are many ties.
+        let values: Vec<f32> = normals(len, seed).iter().map(|x| (x * 8.0).round() / 8.0).collect();
+        let mut order: Vec<usize> = (0..len).collect();
+        order.sort_by(|a, b| values[*b].abs().total_cmp(&values[*a].abs()).then(a.cmp(b)));
+        let mut wanted = vec![0.0; len];
+        order[..share::kept(share, len)].iter().for_each(|k| wanted[*k] = values[*k]);
+        let mut codec = build("top-k", &[("share", Value::Number(share))]);
+        assert_eq!(round_trip(&mut *codec, at(0), &values), wanted);
+    }
+}
+
+#[test]
+fn top_k_at_one_percent_sends_less_than_two_and_a_half() {
+    let (plain, sparse) = (build("f32", &[]), build("top-k", &[]));
+    for len in [1000, 65_536, 6_553_600] {
+        assert!((sparse.bytes(len) as f64) < 0.025 * plain.bytes(len) as f64);
+    }
+}
+
+#[test]
+fn random_k_sends_the_values_as_they_are() {
+    let values = normals(1000, 4);
+    let out = round_trip(&mut *build("random-k", &[]), at(9), &values);
+    let kept: Vec<usize> = (0..1000).filter(|k| out[*k] != 0.0).collect();
+    assert_eq!(kept.len(), 10);
+    assert!(kept.iter().all(|k| out[*k] == values[*k]));
+}
+
+#[test]
+fn bytes_are_a_function_of_the_arguments() {
+    for ((name, mut first), (_, mut second)) in variants().into_iter().zip(variants()) {
+        let values = normals(1000, 6);
+        let encode = |codec: &mut dyn Codec| {
+            let mut bytes = vec![0; codec.bytes(1000)];
+            codec.encode(at(4), &values, &mut bytes);
+            bytes
+        };
+        // The first has a history, the second has none.
+        round_trip(&mut *first, at(3), &normals(33, 1));
+        assert_eq!(encode(&mut *first), encode(&mut *second), "{name}");
+        assert_eq!(encode(&mut *first), encode(&mut *first), "{name}");
+    }
+}
+
+#[test]
+fn what_is_not_finite_stays_where_it_is() {
+    for (name, mut codec) in variants() {
+        let mut values = normals(100, 8);
+        (values[3], values[50], values[51]) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
+        let out = round_trip(&mut *codec, at(0), &values);
+        let elsewhere = (0..100).filter(|k| ![3, 50, 51].contains(k));
+        assert!(elsewhere.into_iter().all(|k| out[k].is_finite()), "{name}: {out:?}");
+        for all in [f32::NAN, f32::INFINITY, f32::MAX, f32::MIN_POSITIVE, f32::from_bits(1)] {
+            round_trip(&mut *codec, at(0), &[all; 33]);
+        }
+    }
+}
+
+#[test]
+fn wrong_lengths_are_refused_by_name() {
+    for (name, mut codec) in variants() {
+        let right = codec.bytes(100);
+        for wrong in [0, right - 1, right + 1, 4 * right] {
+            let error = codec.decode(at(0), &vec![0; wrong], &mut [0.0; 100]).expect_err("refused");
+            assert!(
+                error.to_string().contains(&format!("100 values take exactly {right}")),
+                "{name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn hostile_bytes_are_read_or_refused_but_never_panic() {
+    let mut rng = Rng::new(11, "fuzz", 0);
+    let mut refused = 0;
+    for (_, mut codec) in variants() {
+        for round in 0..2000 {
+            let len = LENGTHS[rng.below(9) as usize];
+            let mut bytes = vec![0; codec.bytes(len)];
+            codec.encode(at(0), &normals(len, round % 5), &mut bytes);
+            // All random, or a few bytes changed.
+            let changes = if round % 2 == 0 { bytes.len() } else { bytes.len().min(3) };
+            for _ in 0..changes {
+                let place = rng.below(bytes.len() as u64) as usize;
+                bytes[place] = rng.next_u64() as u8;
+            }
+            refused += usize::from(codec.decode(at(0), &bytes, &mut vec![0.0; len]).is_err());
+        }
+    }
+    assert!(refused > 1000, "{refused}");
+}
+
+#[test]
+fn refusals_say_what_is_wrong() {
+    let refusal = |name: &str, given: &[(&str, Value)], bytes: &[u8], len: usize| {
+        build(name, given)
+            .decode(at(0), bytes, &mut vec![0.0; len])
+            .expect_err("refused")
+            .to_string()
+    };
+    let nan = f32::NAN.to_le_bytes();
+    assert_eq!(
+        refusal("f16", &[], &3f32.to_le_bytes(), 0),
+        "f16: the scale is 3, must be a power of two"
+    );
+    assert!(
+        refusal("sign", &[], &nan, 0)
+            .starts_with("sign: the mean magnitude is NaN, must be finite")
+    );
+    assert!(refusal("qsgd", &[], &nan, 0).starts_with("qsgd: the norm is NaN, must be finite"));
+    assert!(refusal("sign", &[], &[0, 0, 0, 0, 2], 1).contains("bits after the last value"));
+    let half = [("share", Value::Number(0.5))];
+    let top_k = |count: u32, places: [u16; 2]| {
+        let mut bytes = count.to_le_bytes().to_vec();
+        bytes.extend([0; 8]);
+        places.iter().for_each(|place| bytes.extend(place.to_le_bytes()));
+        refusal("top-k", &half, &bytes, 4)
+    };
+    assert_eq!(top_k(3, [0, 1]), "top-k: the count of a block is 3, must be at most 2");
+    assert_eq!(top_k(1, [0, 1]), "top-k: the sum of the counts is 1, must be 2");
+    assert_eq!(top_k(2, [1, 1]), "top-k: index 1 follows index 1, but indices must ascend");
+    assert_eq!(top_k(2, [1, 4]), "top-k: an index is 4, must be below 4");
+}
+
+#[test]
+fn parts_of_messages_live_in_pooled_memory() {
+    let pool = Pool::new();
+    for entry in CODECS {
+        let mut codec = build(entry.name, &[]);
+        let values = normals(1001, 2);
+        let mut out = vec![0.0; 1001];
+        let part = pack(&mut *codec, at(0), &values, &pool);
+        assert_eq!(part.bytes(), entry.bytes(&Params::defaults(entry.keys), 1001));
+        unpack(&mut *codec, at(0), &part, &mut out).expect("just packed");
+        assert_eq!(out, round_trip(&mut *codec, at(0), &values));
+        drop(part);
+        let before = pool.allocated();
+        drop(pack(&mut *codec, at(1), &values, &pool));
+        assert_eq!(pool.allocated(), before);
+        let plain = Part::Values(pool.copy(&values));
+        assert!(unpack(&mut *codec, at(0), &plain, &mut out).is_err());
+    }
+    assert_eq!(pool.outstanding(), 0);
+}
