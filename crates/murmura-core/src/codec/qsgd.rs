@@ -3,13 +3,17 @@
 //! ```text
 //! Q(v)_i = ‖v‖₂·sgn(v_i)·ξ_i / s,  ξ_i = ⌊x⌋ + [u_i < x − ⌊x⌋],  x = s·|v_i| / ‖v‖₂
 //!
-//! bytes 0..4   ‖v‖₂: f32; divided by 1 + ω where `contract` is set
+//! 4 bytes      ‖v‖₂: f32; divided by 1 + ω where `contract` is set
 //! then         codes of w = 1 + ⌈log₂(s + 1)⌉ bits, ξ_i·2 + [v_i < 0], lowest bits first;
 //!              unused bits are 0
 //! ```
 //!
 //! `E‖Q(v) − v‖² ≤ ω‖v‖²` with `ω = min(d/s², √d/s)` (Alistarh et al. 2017, Lemma 3.1), and
 //! `Q/(1 + ω)` is a contraction with `δ = 1/(1 + ω)`: that is what error feedback needs.
+//!
+//! `ω` grows with `d`, so that one norm for millions of elements needs many levels or is mostly
+//! noise. With `group` set, every group of so many elements is written as a vector of its own
+//! (the paper's section 4 does so with 512).
 //!
 //! The norm is that of the finite elements. What is not a number is sent as 0, an infinity as
 //! the highest level. A vector whose norm is below `s`/`f32::MAX` is sent as 0.
@@ -35,6 +39,11 @@ const KEYS: &[Key] = &[
         help: "levels above 0; an element takes 1 + ceil(log2(levels + 1)) bits",
     },
     Key {
+        name: "group",
+        kind: Kind::Whole { default: 0, min: 0, max: u32::MAX as u64 },
+        help: "elements that share one norm; 0 stands for all of the vector",
+    },
+    Key {
         name: "contract",
         kind: Kind::Flag(false),
         help: "divide by 1 + min(d/s^2, sqrt(d)/s): biased, but fit for error feedback",
@@ -45,6 +54,8 @@ struct Qsgd {
     levels: u32,
     /// Bits per element.
     width: usize,
+    /// Elements that share one norm.
+    group: usize,
     contract: bool,
     seed: u64,
 }
@@ -53,12 +64,14 @@ impl Qsgd {
     fn new(params: &Params, seed: u64) -> Qsgd {
         let levels = params.whole("levels") as u32;
         let width = 1 + (levels + 1).next_power_of_two().ilog2() as usize;
-        Qsgd { levels, width, contract: params.flag("contract"), seed }
+        let group = Some(params.whole("group") as usize).filter(|group| *group > 0);
+        let contract = params.flag("contract");
+        Qsgd { levels, width, group: group.unwrap_or(usize::MAX), contract, seed }
     }
 
     /// The bound ω of the relative variance.
     fn variance(&self, len: usize) -> f64 {
-        let (d, s) = (len as f64, f64::from(self.levels));
+        let (d, s) = (len.min(self.group) as f64, f64::from(self.levels));
         (d / (s * s)).min(d.sqrt() / s)
     }
 
@@ -67,40 +80,27 @@ impl Qsgd {
         let of_step = Rng::new(of_rank, "step", at.step).next_u64();
         Lanes::new(Rng::new(of_step, "bucket", at.bucket.into()))
     }
-}
 
-impl Codec for Qsgd {
-    fn bytes(&self, len: usize) -> usize {
+    fn group_bytes(&self, len: usize) -> usize {
         4 + (len * self.width).div_ceil(8)
     }
 
-    fn facts(&self, len: usize) -> Facts {
-        let variance = self.variance(len);
-        let contraction =
-            if self.contract { 1.0 / (1.0 + variance) } else { (1.0 - variance).max(0.0) };
-        Facts { lossless: false, unbiased: !self.contract, contraction }
-    }
-
-    fn encode(&mut self, at: Place, values: &[f32], out: &mut [u8]) -> usize {
+    fn encode_group(&self, values: &[f32], lanes: &mut Lanes, out: &mut [u8]) {
         let norm = finite_norm(values).min(f64::from(f32::MAX));
         let factor = Some((f64::from(self.levels) / norm) as f32).filter(|x| x.is_finite());
         let shrink = if self.contract { 1.0 + self.variance(values.len()) } else { 1.0 };
         let head = if factor.is_some() { (norm / shrink) as f32 } else { 0.0 };
-        let (first, mut rest) = out[..self.bytes(values.len())].split_at_mut(4);
+        let (first, rest) = out.split_at_mut(4);
         first.copy_from_slice(&head.to_le_bytes());
-        let (level, mut lanes) = (Level::best(), self.lanes(at));
-        let scale = (factor.unwrap_or(0.0), self.levels as f32);
-        for values in values.chunks(BATCH) {
+        let (level, scale) = (Level::best(), (factor.unwrap_or(0.0), self.levels as f32));
+        for (values, out) in values.chunks(BATCH).zip(rest.chunks_mut(BATCH / 8 * self.width)) {
             let mut codes = [0; BATCH];
-            round(level, values, scale, (&mut lanes, &mut codes));
-            let packed = rest.split_off_mut(..(values.len() * self.width).div_ceil(8));
-            pack(&codes, self.width, packed.expect("as many bytes as `bytes` says"));
+            round(level, values, scale, (lanes, &mut codes));
+            pack(&codes, self.width, out);
         }
-        self.bytes(values.len())
     }
 
-    fn decode(&mut self, _: Place, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
-        exact(ENTRY.name, bytes, self.bytes(out.len()), out.len())?;
+    fn decode_group(&self, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
         let (norm, rest) = leading(bytes);
         let unit = length(ENTRY.name, "the norm", norm)? / self.levels as f32;
         let mut highest = 0;
@@ -119,6 +119,43 @@ impl Codec for Qsgd {
                 given: highest.into(),
                 allowed: format!("at most {}", self.levels),
             });
+        }
+        Ok(())
+    }
+}
+
+impl Codec for Qsgd {
+    fn bytes(&self, len: usize) -> usize {
+        // An empty vector is one empty group.
+        let whole = len.saturating_sub(1) / self.group;
+        let last = len - whole * self.group.min(len);
+        whole * self.group_bytes(self.group.min(len)) + self.group_bytes(last)
+    }
+
+    fn facts(&self, len: usize) -> Facts {
+        let variance = self.variance(len);
+        let contraction =
+            if self.contract { 1.0 / (1.0 + variance) } else { (1.0 - variance).max(0.0) };
+        Facts { lossless: false, unbiased: !self.contract, contraction }
+    }
+
+    fn encode(&mut self, at: Place, values: &[f32], out: &mut [u8]) -> usize {
+        let bytes = self.bytes(values.len());
+        let stride = self.group_bytes(self.group.min(values.len()));
+        let mut lanes = self.lanes(at);
+        let mut groups = values.chunks(self.group);
+        for out in out[..bytes].chunks_mut(stride) {
+            self.encode_group(groups.next().unwrap_or(&[]), &mut lanes, out);
+        }
+        bytes
+    }
+
+    fn decode(&mut self, _: Place, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
+        exact(ENTRY.name, bytes, self.bytes(out.len()), out.len())?;
+        let stride = self.group_bytes(self.group.min(out.len()));
+        let mut groups = out.chunks_mut(self.group);
+        for bytes in bytes.chunks(stride) {
+            self.decode_group(bytes, groups.next().unwrap_or(&mut []))?;
         }
         Ok(())
     }
@@ -154,8 +191,9 @@ impl Lanes {
     #[inline(always)]
     fn draw(&mut self) -> [u32; LANES] {
         let [a, b, c, d] = &mut self.state;
-        std::array::from_fn(|k| {
-            let drawn = a[k].wrapping_add(d[k]);
+        let mut drawn = [0; LANES];
+        for k in 0..LANES {
+            drawn[k] = a[k].wrapping_add(d[k]);
             let shifted = b[k] << 9;
             c[k] ^= a[k];
             d[k] ^= b[k];
@@ -163,8 +201,8 @@ impl Lanes {
             a[k] ^= d[k];
             c[k] ^= shifted;
             d[k] = d[k].rotate_left(11);
-            drawn
-        })
+        }
+        drawn
     }
 }
 
@@ -295,6 +333,22 @@ mod tests {
                 let mean = sum / draws as f64;
                 assert!((mean - f64::from(*value)).abs() < allowed, "{levels}: {mean} {value}");
             }
+        }
+    }
+
+    #[test]
+    fn variance_is_within_the_lemma() {
+        let values: Vec<f32> = (0..400).map(|k| (k as f32 * 0.9).sin()).collect();
+        for levels in [1, 4, 20, 127] {
+            let (mut codec, draws) = (codec(levels, false), 200);
+            let mut loss = |step| {
+                let drawn = round_trip(&mut codec, at(step), &values);
+                let errors: Vec<f32> = drawn.iter().zip(&values).map(|(x, v)| x - v).collect();
+                vector::sum_of_squares(&errors) / vector::sum_of_squares(&values)
+            };
+            let mean = (0..draws).map(&mut loss).sum::<f64>() / draws as f64;
+            let bound = codec.variance(values.len());
+            assert!(mean <= bound && mean > 0.1 * bound, "{levels}: {mean} {bound}");
         }
     }
 
