@@ -283,3 +283,26 @@ fn parts_of_messages_live_in_pooled_memory() {
     }
     assert_eq!(pool.outstanding(), 0);
 }
+
+#[test]
+fn formats_do_not_change_by_accident() {
+    let values: Vec<f32> = (0..1000).map(|k| ((k * 7919 % 1000) as f32 - 500.0) / 64.0).collect();
+    let digests = CODECS.iter().map(|entry| {
+        let mut codec = build(entry.name, &[]);
+        let mut bytes = vec![0; codec.bytes(values.len())];
+        codec.encode(at(2), &values, &mut bytes);
+        let mut digest = crate::state::Digest::default();
+        digest.bytes(&bytes);
+        (entry.name, digest.0)
+    });
+    let wanted = [
+        ("bf16", 0x8dee_aa2c_685b_b77f),
+        ("f16", 0x22b8_1045_ba11_0893),
+        ("f32", 0xcfaa_48d0_4686_d49f),
+        ("qsgd", 0xb6ab_d1de_8314_00e2),
+        ("random-k", 0xaba9_fccf_9375_a054),
+        ("sign", 0xca22_0641_74a6_1b68),
+        ("top-k", 0x8f5c_78b0_6aa8_1766),
+    ];
+    assert_eq!(digests.collect::<Vec<_>>(), wanted);
+}
