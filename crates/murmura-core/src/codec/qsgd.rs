@@ -223,6 +223,10 @@ kernel! {
     }
 }
 
+/// 2²³: numbers from here on are whole, and their lowest bits count. Adding it rounds, which
+/// vectorises where a conversion that must saturate does not.
+const WHOLE: f32 = 8_388_608.0;
+
 #[inline(always)]
 fn round_lanes(
     values: &[f32; LANES],
@@ -232,11 +236,15 @@ fn round_lanes(
     std::array::from_fn(|k| {
         let exact = values[k].abs() * factor;
         let exact = if exact > levels { levels } else { exact };
-        let below = exact as i32;
+        // What is not a number compares as false.
+        let exact = if exact >= 0.0 { exact } else { 0.0 };
+        let nearest = (exact + WHOLE) - WHOLE;
+        let below = if nearest > exact { nearest - 1.0 } else { nearest };
         // 24 bits, because so many fit into an `f32`.
         let uniform = (draws[k] >> 8) as i32 as f32 * (1.0 / 16_777_216.0);
-        let up = uniform < exact - below as f32;
-        (below + i32::from(up)) as u32 * 2 + u32::from(values[k] < 0.0)
+        let chosen = if uniform < exact - below { below + 1.0 } else { below };
+        let whole = (chosen + WHOLE).to_bits() - WHOLE.to_bits();
+        whole * 2 + u32::from(values[k] < 0.0)
     })
 }
 
