@@ -32,6 +32,11 @@ const BENCHES: &[Bench] = &[
         command: &["bench", "-q", "-p", "murmura-core", "--bench", "vector", "--", "--json"],
     },
     Bench {
+        name: "codec",
+        what: "encoding and decoding, GB/s of f32 on one core; the ratio is to the goal",
+        command: &["bench", "-q", "-p", "murmura-core", "--bench", "codec", "--", "--json"],
+    },
+    Bench {
         name: "stream",
         what: "one TCP stream through the whole stack against a bare blocking socket",
         command: &["bench", "-q", "-p", "murmura-net", "--bench", "stream", "--", "--json"],
