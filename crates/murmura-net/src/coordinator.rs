@@ -176,8 +176,7 @@ impl Coordinator {
         for (rank, stream) in &streams {
             // A worker that is gone is noticed by whoever reads what it says.
             let _ = protocol::write(stream, &Setting::Start { zero });
-            let most = SMALL_BYTES + 8 * setup.layout.len() as u64 + (1 << 20);
-            attend_worker(*rank, stream, most, conductor.clone());
+            attend_worker(*rank, stream, setup, conductor.clone());
         }
         let house = House {
             setup: setup.clone(),
@@ -209,14 +208,18 @@ fn run_number() -> u64 {
 }
 
 /// Hears what a joined worker says, on a thread of its own, until it is gone.
-fn attend_worker(rank: u32, stream: &TcpStream, most: u64, conductor: Sender<Incoming>) {
+fn attend_worker(rank: u32, stream: &TcpStream, setup: &Setup, conductor: Sender<Incoming>) {
     let stream = stream.try_clone().expect("a connected socket can be duplicated");
+    let (ranks, len) = (setup.ranks(), setup.layout.len());
+    let most = SMALL_BYTES + 8 * len as u64 + (1 << 20);
     let _ = stream.set_read_timeout(None);
     std::thread::spawn(move || {
         loop {
-            let word = match protocol::read::<Event>(&stream, most) {
+            let word = protocol::read::<Event>(&stream, most).map_err(|error| error.to_string());
+            let word = word.and_then(|event| event.check(rank, ranks, len).map(|()| event));
+            let word = match word {
                 Ok(event) => Incoming::Event(event),
-                Err(error) => Incoming::Gone { rank, reason: error.to_string() },
+                Err(reason) => Incoming::Gone { rank, reason },
             };
             let last = matches!(word, Incoming::Gone { .. });
             if conductor.send(word).is_err() || last {

@@ -48,6 +48,10 @@ pub fn join(
         let _ = protocol::write(&stream, &Setting::Unable { reason: reason.clone() });
         NetError::Job(reason)
     })?;
+    if rank as usize >= setup.workers() {
+        let problem = format!("it gave rank {rank} of {} workers", setup.workers());
+        return Err(NetError::Handshake { address, problem });
+    }
     let (conductor, incoming) = channel();
     let plan = Plan { run, ranks: setup.ranks(), here: [Rank(rank)].into() };
     let own = stream.local_addr().map_err(|error| gone(error.into()))?.ip();

@@ -66,6 +66,44 @@ pub(crate) enum Event {
     Warning(String),
 }
 
+impl Event {
+    /// Whether this may be said on the connection of worker `rank`, one of `ranks`, in a run over
+    /// `len` elements; whatever counts ranks or elements later relies on it.
+    pub(crate) fn check(&self, rank: u32, ranks: usize, len: usize) -> Result<(), String> {
+        let speaker = match self {
+            // The receiver of a transfer knows how long it took; the record is the sender's.
+            Event::Record(Record { rank, event: Measured::Transfer { .. }, .. })
+            | Event::Lost { peer: rank, .. }
+                if *rank as usize >= ranks =>
+            {
+                return Err(format!("it spoke of rank {rank}; ranks are 0 to {}", ranks - 1));
+            }
+            Event::Record(Record { event: Measured::Transfer { .. }, .. }) | Event::Warning(_) => {
+                rank
+            }
+            Event::Record(record) => record.rank,
+            Event::Report(report) => report.rank,
+            Event::Ticket { rank, .. }
+            | Event::Finished { rank, .. }
+            | Event::Probed { rank, .. }
+            | Event::Pulse { rank, .. }
+            | Event::Stalled { rank, .. }
+            | Event::Lost { rank, .. }
+            | Event::Failed { rank, .. } => *rank,
+        };
+        if speaker != rank {
+            return Err(format!("it spoke for rank {speaker}"));
+        }
+        match self {
+            Event::Report(report) if report.params.len() != len || report.model.len() != len => {
+                let (params, model) = (report.params.len(), report.model.len());
+                Err(format!("it reported {params} parameters and a model of {model}, not {len}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// What the conductor tells a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {

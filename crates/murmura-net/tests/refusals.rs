@@ -263,3 +263,19 @@ fn workers_end_when_the_coordinator_is_gone() {
     assert!(conducted.is_err());
     assert_eq!(worker.wait().expect("it ends by itself").code(), Some(1));
 }
+
+#[test]
+fn a_coordinator_that_gives_a_rank_that_does_not_exist_is_refused() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("it listens").to_string();
+    std::thread::scope(|scope| {
+        let joined = scope.spawn(|| worker(&address, None));
+        let (mut stream, _) = listener.accept().expect("it comes");
+        let job = Run::of("allreduce", 2).job();
+        let fields = murmura_wire::control::Writer::default().number(1u32).number(2u32);
+        let welcome = fields.number(false).number(false).bytes(&job).packet(2);
+        stream.write_all(&welcome).expect("it hears");
+        let error = joined.join().expect("no panic").expect_err("there is no worker 2");
+        assert!(error.to_string().ends_with("failed: it gave rank 2 of 2 workers"), "{error}");
+    });
+}

@@ -1,0 +1,108 @@
+//! Peers that keep to the handshake and then break every rule, on purpose.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use common::{Run, Watch, coordinator};
+use murmura_core::message::{Message, Rank};
+use murmura_core::payload::Pool;
+use murmura_net::{Hosted, NetError, Options};
+use murmura_wire::control::{HEAD_BYTES, Reader, Writer, decode_head};
+use murmura_wire::frame::{self, Route};
+
+/// Worker 1 of two, connected like any other, that says what it wants.
+struct Intruder {
+    coordinator: TcpStream,
+    peer: TcpStream,
+}
+
+/// The next packet that is no pulse, as its kind and body.
+fn packet(mut stream: &TcpStream) -> (u16, Vec<u8>) {
+    loop {
+        let mut head = [0; HEAD_BYTES];
+        stream.read_exact(&mut head).expect("a packet");
+        let head = decode_head(&head, 1 << 20).expect("a good head");
+        let mut body = vec![0; head.length];
+        stream.read_exact(&mut body).expect("its body");
+        if head.kind != 107 {
+            return (head.kind, body);
+        }
+    }
+}
+
+fn say(mut stream: &TcpStream, packet: &[u8]) {
+    stream.write_all(packet).expect("it hears");
+}
+
+fn ask_to_join(address: &str) -> (TcpStream, u64) {
+    let stream = TcpStream::connect(address).expect("it listens");
+    say(&stream, &Writer::default().number(1u32).text("").packet(1));
+    let (kind, welcome) = packet(&stream);
+    assert_eq!(kind, 2, "it is welcome");
+    let run = Reader::new(kind, &welcome).number().expect("the run");
+    (stream, run)
+}
+
+impl Intruder {
+    fn join(address: &str) -> Intruder {
+        let (coordinator, run) = ask_to_join(address);
+        // Nobody dials the highest rank.
+        say(&coordinator, &Writer::default().number(1u32).packet(5));
+        let (kind, peers) = packet(&coordinator);
+        let addresses = Reader::new(kind, &peers).list(Reader::text).expect("addresses");
+        let peer = TcpStream::connect(&addresses[0]).expect("rank 0 listens");
+        say(&peer, &Writer::default().number(run).number(1u32).number(0u32).packet(11));
+        assert_eq!(packet(&peer).0, 12, "it is accepted");
+        say(&coordinator, &Writer::default().packet(9));
+        assert_eq!(packet(&coordinator).0, 10, "the run begins");
+        Intruder { coordinator, peer }
+    }
+
+    fn send(&mut self, message: &Message) {
+        let header = frame::encode_header(Route { from: Rank(1), to: Rank(0) }, 0, message);
+        let [first, second] = frame::slices(message);
+        for bytes in [&header[..], first, second] {
+            self.peer.write_all(bytes).expect("rank 0 hears");
+        }
+    }
+}
+
+/// How a run of two ends whose worker 1 is an intruder.
+fn ended(algorithm: &str, options: Options, intrude: impl FnOnce(Intruder) + Send) -> NetError {
+    let run = Run::of(algorithm, 2);
+    let coordinator = coordinator(options);
+    let address = coordinator.address().to_string();
+    std::thread::scope(|scope| {
+        scope.spawn(|| intrude(Intruder::join(&address)));
+        let hosted = Hosted { workers: vec![0] };
+        coordinator
+            .run(run.job(), &run.setup(), &run.problem(), &hosted, &mut Watch::new())
+            .expect_err("it cannot go on")
+    })
+}
+
+/// Stays connected until it is told that the run has ended.
+fn stay(intruder: &Intruder) {
+    while packet(&intruder.coordinator).0 != 106 {}
+}
+
+#[test]
+fn whoever_speaks_for_another_rank_is_named() {
+    let pulse = |rank: u32| Writer::default().number(rank).number(0u32).packet(206);
+    let ticket = |rank: u32| Writer::default().number(rank).number(1u32).number(1u32).packet(201);
+    let lost = Writer::default().number(1u32).number(7u32).text("no").packet(208);
+    let words = [
+        (pulse(999), "lost rank 1: it spoke for rank 999"),
+        (ticket(0), "lost rank 1: it spoke for rank 0"),
+        (lost, "lost rank 1: it spoke of rank 7; ranks are 0 to 1"),
+    ];
+    for (word, expected) in words {
+        let error = ended("allreduce", Options::default(), |intruder| {
+            say(&intruder.coordinator, &word);
+            stay(&intruder);
+        });
+        assert_eq!(error.to_string(), expected);
+    }
+}
