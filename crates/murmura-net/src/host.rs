@@ -148,6 +148,7 @@ impl Life {
             conductor: house.conductor.clone(),
             compute,
             timeline: house.timeline,
+            buckets: bucket_numbers(&house.setup),
         };
         let shell = Rc::new(RefCell::new(Shell::new(parts, ways)));
         for (peer, read, link) in halves {
@@ -156,11 +157,20 @@ impl Life {
             let pool = pool.clone();
             tokio::task::spawn_local(async move {
                 let error = read_frames(read, limits, pool, |header, message| {
-                    reader.borrow_mut().message(peer, header.sent_micros, message);
+                    reader.borrow().check(&message)?;
+                    // What only the algorithm can see to be wrong ends in a panic, which would be
+                    // lost in this task.
+                    let take = || reader.borrow_mut().message(peer, header.sent_micros, message);
+                    catch_unwind(AssertUnwindSafe(take))
+                        .map_err(|panic| compute::text(&*panic).to_string())
                 });
                 match error.await {
                     ReadError::Frame(error) => {
                         reader.borrow().failed(format!("{peer} sent it a bad frame: {error}"));
+                    }
+                    ReadError::Message(why) => {
+                        let reason = format!("{peer} sent it a message that it cannot take: {why}");
+                        reader.borrow().failed(reason);
                     }
                     error => reader.borrow().lost(peer, error.to_string()),
                 }
@@ -198,6 +208,13 @@ impl Life {
             }
         }
     }
+}
+
+/// Above every number of a bucket in a message: where an average takes in the optimizer's vectors
+/// and a few numbers, their parts count on after the model's buckets.
+fn bucket_numbers(setup: &Setup) -> u32 {
+    let vectors = 1 + (setup.optimizer)(1).vectors().len();
+    u32::try_from(setup.layout.buckets.len() * vectors + 1).unwrap_or(u32::MAX)
 }
 
 /// How often somebody looks at the clock: often enough for the shortest limit.

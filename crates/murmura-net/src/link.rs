@@ -145,14 +145,16 @@ pub(crate) enum ReadError {
     Broken(#[from] io::Error),
     #[error("it sent a bad frame: {0}")]
     Frame(#[from] FrameError),
+    #[error("it sent a message that could not be taken: {0}")]
+    Message(String),
 }
 
-/// Reads frames and hands each to `deliver`; ends only with an error.
+/// Reads frames and hands each to `deliver`, which may refuse it; ends only with an error.
 pub(crate) async fn read_frames(
     stream: OwnedReadHalf,
     limits: Limits,
     pool: Pool,
-    mut deliver: impl FnMut(Header, Message),
+    mut deliver: impl FnMut(Header, Message) -> Result<(), String>,
 ) -> ReadError {
     let mut decoder = Decoder::new(limits, pool);
     let mut buffer = vec![0; BUFFER_BYTES];
@@ -169,7 +171,7 @@ async fn read_some(
     stream: &OwnedReadHalf,
     decoder: &mut Decoder,
     buffer: &mut [u8],
-    deliver: &mut impl FnMut(Header, Message),
+    deliver: &mut impl FnMut(Header, Message) -> Result<(), String>,
 ) -> Result<(), ReadError> {
     let spare = decoder.spare();
     let direct = spare.len() >= DIRECT_BYTES;
@@ -189,7 +191,7 @@ async fn read_some(
         decoder.advance(count);
     }
     while let Some((header, message)) = decoder.take(&mut bytes)? {
-        deliver(header, message);
+        deliver(header, message).map_err(ReadError::Message)?;
     }
     Ok(())
 }

@@ -91,6 +91,8 @@ pub(crate) struct Shell {
     received: u64,
     timeline: bool,
     report: RankReport,
+    /// Above every number of a bucket that a message may carry.
+    buckets: u32,
 }
 
 /// What a rank is made of.
@@ -103,11 +105,13 @@ pub(crate) struct Parts {
     /// Absent at a server.
     pub(crate) compute: Option<Compute>,
     pub(crate) timeline: bool,
+    /// Above every number of a bucket that a message may carry.
+    pub(crate) buckets: u32,
 }
 
 impl Shell {
     pub(crate) fn new(parts: Parts, ways: Vec<Way>) -> Shell {
-        let Parts { node, facts, clock, options, conductor, compute, timeline } = parts;
+        let Parts { node, facts, clock, options, conductor, compute, timeline, buckets } = parts;
         let report =
             RankReport { rank: node.rank.0, is_server: node.is_server, ..RankReport::default() };
         Shell {
@@ -129,12 +133,27 @@ impl Shell {
             received: 0,
             timeline,
             report,
+            buckets,
         }
     }
 
     pub(crate) fn start(&mut self) {
         self.node.start(self.clock.now());
         self.settle();
+    }
+
+    /// Whether a message from another process can be one of this run: those of a view to come
+    /// would be held, and real runs have one view; those of a bucket that does not exist would be
+    /// kept for a step that never asks for them.
+    pub(crate) fn check(&self, message: &Message) -> Result<(), String> {
+        let view = self.node.view().number;
+        if message.view > view {
+            return Err(format!("it is of view {}, this rank is in view {view}", message.view));
+        }
+        if message.bucket >= self.buckets {
+            return Err(format!("there is no bucket {}", message.bucket));
+        }
+        Ok(())
     }
 
     /// A message has arrived, handed over at `sent_micros`.

@@ -70,8 +70,8 @@ impl Intruder {
 }
 
 /// How a run of two ends whose worker 1 is an intruder.
-fn ended(algorithm: &str, options: Options, intrude: impl FnOnce(Intruder) + Send) -> NetError {
-    let run = Run::of(algorithm, 2);
+fn ended(options: Options, intrude: impl FnOnce(Intruder) + Send) -> NetError {
+    let run = Run::of("allreduce", 2);
     let coordinator = coordinator(options);
     let address = coordinator.address().to_string();
     std::thread::scope(|scope| {
@@ -99,10 +99,33 @@ fn whoever_speaks_for_another_rank_is_named() {
         (lost, "lost rank 1: it spoke of rank 7; ranks are 0 to 1"),
     ];
     for (word, expected) in words {
-        let error = ended("allreduce", Options::default(), |intruder| {
+        let error = ended(Options::default(), |intruder| {
             say(&intruder.coordinator, &word);
             stay(&intruder);
         });
         assert_eq!(error.to_string(), expected);
+    }
+}
+
+#[test]
+fn a_message_that_cannot_be_taken_ends_the_run_at_once_and_names_its_sender() {
+    let pool = Pool::new();
+    let late = Message { view: 1, ..Message::default() };
+    let short = Message::new(0, 0, 0).with(pool.copy(&[1.0]));
+    let messages = [
+        (Message::new(0, 0, 9999), "there is no bucket 9999"),
+        (late, "it is of view 1, this rank is in view 0"),
+        (short, ""),
+    ];
+    for (message, expected) in messages {
+        // Whoever only waited for it would wait for half a minute.
+        let error = ended(Options::default(), |mut intruder| {
+            intruder.send(&message);
+            stay(&intruder);
+        });
+        let text = error.to_string();
+        let expected =
+            format!("rank 0 failed: rank 1 sent it a message that it cannot take: {expected}");
+        assert!(text.starts_with(&expected), "{text}");
     }
 }
