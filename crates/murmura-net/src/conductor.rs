@@ -12,7 +12,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::error::NetError;
 use crate::host::tick_period;
 use crate::options::Options;
-use crate::protocol::{self, Command, Event};
+use crate::protocol::{self, Command, Event, PacketError};
 use crate::rank::Inbox;
 
 /// How long better evidence is waited for after a first sign of trouble.
@@ -62,15 +62,24 @@ pub(crate) enum Port {
     Near(UnboundedSender<Inbox>),
     /// It has joined.
     Far(TcpStream),
+    /// It could not be told something; it is told nothing more.
+    Deaf,
 }
 
 impl Port {
-    fn tell(&self, command: Command) {
-        // One who cannot be told is gone, and that is noticed where it is read.
-        match self {
-            Port::Near(inbox) => drop(inbox.send(Inbox::Command(command))),
-            Port::Far(stream) => drop(protocol::write(stream, &command)),
-        }
+    /// Why a rank is gone, if it could not be told and that is not seen where it is read.
+    fn tell(&mut self, command: Command) -> Result<(), String> {
+        let told = match self {
+            Port::Near(inbox) => {
+                let _ = inbox.send(Inbox::Command(command));
+                return Ok(());
+            }
+            Port::Far(stream) => protocol::write(stream, &command),
+            Port::Deaf => return Ok(()),
+        };
+        let Err(error) = told else { return Ok(()) };
+        *self = Port::Deaf;
+        if matches!(error, PacketError::Closed) { Ok(()) } else { Err(error.to_string()) }
     }
 }
 
@@ -196,6 +205,12 @@ impl<'a> Conductor<'a> {
     pub(crate) fn conduct(mut self, incoming: &Receiver<Incoming>) -> Result<Outcome, NetError> {
         let result = self.attend(incoming);
         if let Err(error) = &result {
+            for port in &self.ports {
+                if let Port::Far(stream) = port {
+                    // Whoever does not listen must not keep the word from others.
+                    let _ = stream.set_write_timeout(Some(GRACE));
+                }
+            }
             self.tell_all(&Command::Abort(error.to_string()));
         }
         result
@@ -233,13 +248,15 @@ impl<'a> Conductor<'a> {
         self.trouble.as_ref().map(|trouble| trouble.until)
     }
 
-    fn tell(&self, rank: u32, command: Command) {
-        self.ports[rank as usize].tell(command);
+    fn tell(&mut self, rank: u32, command: Command) {
+        if let Err(reason) = self.ports[rank as usize].tell(command) {
+            self.gone(rank, reason);
+        }
     }
 
-    fn tell_all(&self, command: &Command) {
-        for port in &self.ports {
-            port.tell(command.clone());
+    fn tell_all(&mut self, command: &Command) {
+        for rank in 0..self.ports.len() {
+            self.tell(rank as u32, command.clone());
         }
     }
 
@@ -373,8 +390,10 @@ impl<'a> Conductor<'a> {
     /// Looks at the clock: says that the coordinator is alive, and who has been silent.
     fn tick(&mut self, now: Instant) {
         self.ticked = now;
-        for port in self.ports.iter().filter(|port| matches!(port, Port::Far(_))) {
-            port.tell(Command::Pulse);
+        for rank in 0..self.ports.len() {
+            if matches!(self.ports[rank], Port::Far(_)) {
+                self.tell(rank as u32, Command::Pulse);
+            }
         }
         let limit = self.options.peer_seconds;
         let silent = self.seats.iter().enumerate().filter(|(_, seat)| seat.report.is_none());

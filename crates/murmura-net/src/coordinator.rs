@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use murmura_core::message::Rank;
 use murmura_core::node::Setup;
@@ -176,6 +177,9 @@ impl Coordinator {
         for (rank, stream) in &streams {
             // A worker that is gone is noticed by whoever reads what it says.
             let _ = protocol::write(stream, &Setting::Start { zero });
+            // While one rank takes nothing, the others hear nothing; that must be short for them.
+            let patience = Duration::from_secs_f64(self.options.peer_seconds / 4.0);
+            let _ = stream.set_write_timeout(Some(patience));
             attend_worker(*rank, stream, setup, conductor.clone());
         }
         let house = House {

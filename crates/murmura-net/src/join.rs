@@ -1,7 +1,10 @@
 //! A worker's process: joins a run, builds it from the coordinator's job, takes part.
 
-use std::net::{IpAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Shutdown, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use murmura_core::message::Rank;
@@ -20,6 +23,9 @@ use crate::mesh::{Mesh, Plan, listen, prepare};
 use crate::options::Options;
 use crate::protocol::{self, Command, Event, JOB_BYTES, PacketError, SMALL_BYTES, Setting};
 use crate::rank::Inbox;
+
+/// Events that may wait for the coordinator before records are left out.
+const WAITING: usize = 1 << 16;
 
 /// Makes a run from the bytes of a job, or says why it cannot be run here.
 pub type BuildRun<'a> = dyn FnMut(&[u8]) -> Result<(Setup, Box<dyn Problem>), String> + 'a;
@@ -84,8 +90,10 @@ pub fn join(
     };
     let hosts = Hosts::start(&house, &*problem, seats)?;
     let inbox = hosts.inbox(Rank(rank)).expect("it was just started").clone();
-    attend_coordinator(&stream, inbox, conductor, options);
-    serve(&stream, &incoming).map_err(|reason| match reason {
+    // From here on a coordinator that takes nothing is as good as gone.
+    prepare(&stream, options.peer_seconds).map_err(|error| gone(error.into()))?;
+    attend_coordinator(&stream, inbox, conductor.clone());
+    serve(&stream, &incoming, conductor).map_err(|reason| match reason {
         Ended::Aborted(reason) => NetError::Aborted(reason),
         Ended::Gone(reason) => NetError::LostCoordinator { address, reason },
     })
@@ -219,16 +227,14 @@ enum Ended {
     Gone(String),
 }
 
-/// Hears the coordinator on a thread of its own and tells the rank.
+/// Hears the coordinator, which says every now and then that it is alive, on a thread of its own
+/// and tells the rank.
 fn attend_coordinator(
     stream: &TcpStream,
     inbox: UnboundedSender<Inbox>,
     conductor: Sender<Incoming>,
-    options: &Options,
 ) {
     let stream = stream.try_clone().expect("a connected socket can be duplicated");
-    // The coordinator says every now and then that it is alive.
-    let _ = stream.set_read_timeout(Some(Duration::from_secs_f64(options.peer_seconds)));
     std::thread::spawn(move || {
         loop {
             let last = match protocol::read::<Command>(&stream, SMALL_BYTES) {
@@ -241,25 +247,95 @@ fn attend_coordinator(
                 Err(error) => Incoming::Gone { rank: 0, reason: error.to_string() },
             };
             let _ = conductor.send(last);
+            // Whoever is writing to it need not wait.
+            let _ = stream.shutdown(Shutdown::Both);
             return;
         }
     });
 }
 
-/// Passes on what the rank says, until the coordinator has everybody's report.
-fn serve(stream: &TcpStream, incoming: &Receiver<Incoming>) -> Result<(), Ended> {
-    let mut reported = false;
+/// Passes on what the rank says, until the coordinator has everybody's report. Writing may wait
+/// for the coordinator; this does not, so that it hears when there is none any more.
+fn serve(
+    stream: &TcpStream,
+    incoming: &Receiver<Incoming>,
+    conductor: Sender<Incoming>,
+) -> Result<(), Ended> {
+    let mut pen = Pen::new(stream, conductor);
     for word in incoming {
         match word {
             // A process that left earlier, with words unread, could take its own report with it.
-            Incoming::Gone { .. } if reported => return Ok(()),
-            Incoming::Gone { reason, .. } => return Err(Ended::Gone(reason)),
+            Incoming::Gone { reason, .. } => return pen.finish(reason).map_err(Ended::Gone),
             Incoming::Aborted(reason) => return Err(Ended::Aborted(reason)),
-            Incoming::Event(event) => {
-                reported |= matches!(event, Event::Report(_));
-                protocol::write(stream, &event).map_err(|error| Ended::Gone(error.to_string()))?;
-            }
+            Incoming::Event(event) => pen.pass_on(event),
         }
     }
     Err(Ended::Gone("nobody listens to it any more".into()))
+}
+
+/// Writes events to the coordinator on a thread of its own.
+struct Pen {
+    events: Sender<Event>,
+    waiting: Arc<AtomicUsize>,
+    left_out: u64,
+    reported: bool,
+    thread: JoinHandle<Result<(), PacketError>>,
+}
+
+impl Pen {
+    fn new(stream: &TcpStream, conductor: Sender<Incoming>) -> Pen {
+        let stream = stream.try_clone().expect("a connected socket can be duplicated");
+        let (events, queue) = channel();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let written = Arc::clone(&waiting);
+        let thread = std::thread::spawn(move || {
+            for event in queue {
+                protocol::write(&stream, &event).inspect_err(|error| {
+                    // Whoever reads sees a closed connection too, after the last words in it.
+                    if !matches!(error, PacketError::Closed) {
+                        let _ =
+                            conductor.send(Incoming::Gone { rank: 0, reason: error.to_string() });
+                    }
+                })?;
+                written.fetch_sub(1, Ordering::Relaxed);
+            }
+            Ok(())
+        });
+        Pen { events, waiting, left_out: 0, reported: false, thread }
+    }
+
+    fn pass_on(&mut self, event: Event) {
+        if matches!(event, Event::Record(_)) && self.waiting.load(Ordering::Relaxed) >= WAITING {
+            self.left_out += 1;
+            return;
+        }
+        if let Event::Report(report) = &event {
+            self.reported = true;
+            if self.left_out > 0 {
+                let (rank, count) = (report.rank, self.left_out);
+                self.put(Event::Warning(format!(
+                    "rank {rank} left out {count} records that the coordinator did not take in time"
+                )));
+            }
+        }
+        self.put(event);
+    }
+
+    fn put(&self, event: Event) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        // A thread that has ended has said why.
+        let _ = self.events.send(event);
+    }
+
+    /// The coordinator is gone: that is well if it was told everything, the report included.
+    fn finish(self, reason: String) -> Result<(), String> {
+        if !self.reported {
+            return Err(reason);
+        }
+        drop(self.events);
+        match self.thread.join() {
+            Ok(Ok(())) => Ok(()),
+            _ => Err(reason),
+        }
+    }
 }

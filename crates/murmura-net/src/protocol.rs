@@ -136,6 +136,8 @@ pub(crate) enum PacketError {
     Closed,
     #[error("nothing was said in time")]
     Silent,
+    #[error("it took no word in time")]
+    Deaf,
     #[error("{0}")]
     Io(io::Error),
     #[error("{0}")]
@@ -157,7 +159,10 @@ impl From<io::Error> for PacketError {
 
 /// Writes one packet.
 pub(crate) fn write(mut stream: &TcpStream, packet: &impl Packet) -> Result<(), PacketError> {
-    Ok(stream.write_all(&packet.encode())?)
+    stream.write_all(&packet.encode()).map_err(|error| match error.into() {
+        PacketError::Silent => PacketError::Deaf,
+        other => other,
+    })
 }
 
 /// Reads one packet with a body of at most `most` bytes.

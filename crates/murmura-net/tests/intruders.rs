@@ -3,9 +3,9 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 
-use common::{Run, Watch, coordinator};
+use common::{Run, Watch, coordinator, worker_with};
 use murmura_core::message::{Message, Rank};
 use murmura_core::payload::Pool;
 use murmura_net::{Hosted, NetError, Options};
@@ -71,7 +71,10 @@ impl Intruder {
 
 /// How a run of two ends whose worker 1 is an intruder.
 fn ended(options: Options, intrude: impl FnOnce(Intruder) + Send) -> NetError {
-    let run = Run::of("allreduce", 2);
+    ended_of(&Run::of("allreduce", 2), options, intrude)
+}
+
+fn ended_of(run: &Run, options: Options, intrude: impl FnOnce(Intruder) + Send) -> NetError {
     let coordinator = coordinator(options);
     let address = coordinator.address().to_string();
     std::thread::scope(|scope| {
@@ -128,4 +131,57 @@ fn a_message_that_cannot_be_taken_ends_the_run_at_once_and_names_its_sender() {
             format!("rank 0 failed: rank 1 sent it a message that it cannot take: {expected}");
         assert!(text.starts_with(&expected), "{text}");
     }
+}
+
+#[test]
+fn a_rank_that_asks_and_never_listens_is_named() {
+    // All tickets are gone from the start, so that every question is answered.
+    let run = Run::of("ad-psgd", 2).steps(0);
+    let options = Options { peer_seconds: 1.0, connect_seconds: 600.0, ..Options::default() };
+    let error = ended_of(&run, options, |intruder| {
+        let ticket = Writer::default().number(1u32).number(1u32).number(1u32).packet(201);
+        let tickets = ticket.repeat(1000);
+        while (&intruder.coordinator).write_all(&tickets).is_ok() {}
+    });
+    assert_eq!(error.to_string(), "lost rank 1: it took no word in time");
+}
+
+/// How a lone worker ends whose coordinator starts the run and then only does `act`, and reads
+/// nothing.
+fn abandoned(act: impl Fn(&TcpStream)) -> NetError {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("it listens").to_string();
+    let run = Run::of("allreduce", 1).steps(u64::MAX >> 8);
+    let options = Options { peer_seconds: 0.5, connect_seconds: 600.0, ..Options::default() };
+    std::thread::scope(|scope| {
+        let joined = scope.spawn(|| worker_with(&address, None, &options));
+        let (stream, _) = listener.accept().expect("it comes");
+        assert_eq!(packet(&stream).0, 1);
+        let welcome = Writer::default().number(1u32).number(0u32).number(false).number(true);
+        say(&stream, &welcome.bytes(&run.job()).packet(2));
+        while packet(&stream).0 == 6 {
+            say(&stream, &Writer::default().number(0u32).packet(7));
+        }
+        say(&stream, &Writer::default().list(&[address.clone()], |w, a| w.text(a)).packet(8));
+        assert_eq!(packet(&stream).0, 9);
+        say(&stream, &Writer::default().number(0u32).packet(10));
+        while !joined.is_finished() {
+            act(&stream);
+        }
+        joined.join().expect("no panic").expect_err("nobody coordinates")
+    })
+}
+
+#[test]
+fn a_worker_leaves_a_coordinator_that_has_stopped() {
+    let error = abandoned(|_| std::thread::yield_now());
+    assert!(error.to_string().ends_with("nothing was said in time"), "{error}");
+}
+
+#[test]
+fn a_worker_leaves_a_coordinator_that_takes_no_word() {
+    let error = abandoned(|mut stream| {
+        let _ = stream.write_all(&Writer::default().packet(107));
+    });
+    assert!(error.to_string().ends_with("it took no word in time"), "{error}");
 }

@@ -128,7 +128,11 @@ pub fn coordinator(options: Options) -> Coordinator {
 }
 
 pub fn worker(address: &str, rank: Option<u32>) -> Result<(), NetError> {
-    join(address, rank, &Options::default(), &mut |job| {
+    worker_with(address, rank, &Options::default())
+}
+
+pub fn worker_with(address: &str, rank: Option<u32>, options: &Options) -> Result<(), NetError> {
+    join(address, rank, options, &mut |job| {
         let run = Run::parse(job);
         Ok((run.setup(), Box::new(run.problem()) as Box<dyn Problem>))
     })
