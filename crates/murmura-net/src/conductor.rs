@@ -17,6 +17,8 @@ use crate::rank::Inbox;
 
 /// How long better evidence is waited for after a first sign of trouble.
 const GRACE: Duration = Duration::from_millis(500);
+/// A drain in which messages still arrive may take so many times as long as one without.
+const DRAIN_FACTOR: f64 = 10.0;
 /// The shortest and the longest time between two probes.
 const PROBE_PAUSE: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(20));
 
@@ -107,6 +109,8 @@ pub(crate) struct Conductor<'a> {
     observer: &'a mut dyn Observer,
     ports: Vec<Port>,
     phase: Phase,
+    /// When the phase began.
+    entered: Instant,
     tickets: Tickets,
     seats: Vec<Seat>,
     probes: Probes,
@@ -121,7 +125,8 @@ pub(crate) struct Conductor<'a> {
 #[derive(Debug)]
 struct Seat {
     finished: bool,
-    computing: bool,
+    /// Since when it has said, without completing a step, that it computes.
+    computing: Option<Instant>,
     heard: Instant,
     report: Option<RankReport>,
 }
@@ -167,7 +172,7 @@ impl<'a> Conductor<'a> {
         let budgeted = setup.facts().budget == Budget::TotalGradients;
         let seat = |rank: usize| Seat {
             finished: rank >= workers,
-            computing: false,
+            computing: None,
             heard: now,
             report: None,
         };
@@ -177,6 +182,7 @@ impl<'a> Conductor<'a> {
             total,
             observer,
             phase: Phase::Running,
+            entered: now,
             tickets: Tickets {
                 budgeted,
                 left: total,
@@ -266,6 +272,7 @@ impl<'a> Conductor<'a> {
                 if matches!(record.event, Measured::Step { .. }) {
                     self.done += 1;
                     self.hear(record.rank);
+                    self.seats[record.rank as usize].computing = None;
                     self.observer.progress(self.done, self.total);
                 }
                 self.observer.record(record);
@@ -276,8 +283,8 @@ impl<'a> Conductor<'a> {
                 self.seats[rank as usize].finished = true;
                 self.clock_seconds = self.clock_seconds.max(at.seconds());
                 if self.seats.iter().all(|seat| seat.finished) {
-                    self.phase = Phase::Draining;
-                    self.probes.changed = Instant::now();
+                    self.enter(Phase::Draining);
+                    self.probes.changed = self.entered;
                     self.tell_all(&Command::Drain);
                     self.probe();
                 }
@@ -296,13 +303,14 @@ impl<'a> Conductor<'a> {
             }
             Event::Pulse { rank, computing } => {
                 self.hear(rank);
-                self.seats[rank as usize].computing = computing;
+                let since = &mut self.seats[rank as usize].computing;
+                *since = computing.then(|| since.unwrap_or_else(Instant::now));
             }
             Event::Stalled { rank, complaint } => {
                 self.hear(rank);
-                self.seats[rank as usize].computing = false;
+                self.seats[rank as usize].computing = None;
                 // While somebody computes, the others wait for a reason.
-                if !self.seats.iter().any(|seat| seat.computing) {
+                if !self.seats.iter().any(|seat| seat.computing.is_some()) {
                     self.suspect(3, NetError::Stalled(complaint));
                 }
             }
@@ -315,6 +323,10 @@ impl<'a> Conductor<'a> {
             Event::Failed { rank, reason } => self.suspect(0, NetError::Failed { rank, reason }),
             Event::Warning(text) => self.warnings.push(text),
         }
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        (self.phase, self.entered) = (phase, Instant::now());
     }
 
     fn hear(&mut self, rank: u32) {
@@ -374,7 +386,7 @@ impl<'a> Conductor<'a> {
         let received: u64 = answers.iter().map(|(_, _, received)| received).sum();
         let sums = Some((sent, received));
         if drained && sent == received && self.probes.previous == sums {
-            self.phase = Phase::Finishing;
+            self.enter(Phase::Finishing);
             self.tell_all(&Command::Finish);
             return;
         }
@@ -402,9 +414,35 @@ impl<'a> Conductor<'a> {
             let reason = format!("it has been silent for {:.1} s", silence.as_secs_f64());
             self.suspect(1, NetError::Lost { rank: rank as u32, reason });
         }
-        let drained = now.duration_since(self.probes.changed).as_secs_f64();
-        if self.phase == Phase::Draining && drained >= self.options.drain_seconds {
-            self.suspect(2, NetError::Stalled(self.undrained(drained)));
+        if let Some(complaint) = self.overdue(now) {
+            self.suspect(2, NetError::Stalled(complaint));
+        }
+    }
+
+    /// What has taken too long although everybody says to be alive.
+    fn overdue(&self, now: Instant) -> Option<String> {
+        let seconds = |since: Instant| now.duration_since(since).as_secs_f64();
+        let (entered, limit) = (seconds(self.entered), self.options.drain_seconds);
+        match self.phase {
+            Phase::Running => {
+                // A rank looks at its own clock first, and knows more.
+                let limit = self.options.compute_seconds + self.options.peer_seconds;
+                let since = |seat: &Seat| seat.computing.map(seconds);
+                let seats = self.seats.iter().enumerate();
+                let mut long = seats.filter_map(|(rank, seat)| Some((rank, since(seat)?)));
+                let (rank, seconds) = long.find(|(_, seconds)| *seconds >= limit)?;
+                Some(format!("waited {seconds:.1} s for rank {rank}: its gradient"))
+            }
+            Phase::Draining => {
+                let still = seconds(self.probes.changed);
+                let overdue = still >= limit || entered >= DRAIN_FACTOR * limit;
+                overdue.then(|| self.undrained(entered))
+            }
+            Phase::Finishing if entered >= limit => {
+                let rank = self.seats.iter().position(|seat| seat.report.is_none())?;
+                Some(format!("waited {entered:.1} s for rank {rank}: its report"))
+            }
+            Phase::Finishing => None,
         }
     }
 

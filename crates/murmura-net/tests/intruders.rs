@@ -18,18 +18,20 @@ struct Intruder {
     peer: TcpStream,
 }
 
-/// The next packet that is no pulse, as its kind and body.
-fn packet(mut stream: &TcpStream) -> (u16, Vec<u8>) {
-    loop {
-        let mut head = [0; HEAD_BYTES];
-        stream.read_exact(&mut head).expect("a packet");
-        let head = decode_head(&head, 1 << 20).expect("a good head");
-        let mut body = vec![0; head.length];
-        stream.read_exact(&mut body).expect("its body");
-        if head.kind != 107 {
-            return (head.kind, body);
-        }
-    }
+/// The next packet, as its kind and body.
+fn any_packet(mut stream: &TcpStream) -> (u16, Vec<u8>) {
+    let mut head = [0; HEAD_BYTES];
+    stream.read_exact(&mut head).expect("a packet");
+    let head = decode_head(&head, 1 << 20).expect("a good head");
+    let mut body = vec![0; head.length];
+    stream.read_exact(&mut body).expect("its body");
+    (head.kind, body)
+}
+
+/// The next packet that is no pulse.
+fn packet(stream: &TcpStream) -> (u16, Vec<u8>) {
+    let mut packets = std::iter::repeat_with(|| any_packet(stream));
+    packets.find(|(kind, _)| *kind != 107).expect("they do not end")
 }
 
 fn say(mut stream: &TcpStream, packet: &[u8]) {
@@ -38,6 +40,7 @@ fn say(mut stream: &TcpStream, packet: &[u8]) {
 
 fn ask_to_join(address: &str) -> (TcpStream, u64) {
     let stream = TcpStream::connect(address).expect("it listens");
+    stream.set_nodelay(true).expect("connected");
     say(&stream, &Writer::default().number(1u32).text("").packet(1));
     let (kind, welcome) = packet(&stream);
     assert_eq!(kind, 2, "it is welcome");
@@ -162,7 +165,10 @@ fn abandoned(act: impl Fn(&TcpStream)) -> NetError {
         while packet(&stream).0 == 6 {
             say(&stream, &Writer::default().number(0u32).packet(7));
         }
-        say(&stream, &Writer::default().list(&[address.clone()], |w, a| w.text(a)).packet(8));
+        say(
+            &stream,
+            &Writer::default().list(std::slice::from_ref(&address), |w, a| w.text(a)).packet(8),
+        );
         assert_eq!(packet(&stream).0, 9);
         say(&stream, &Writer::default().number(0u32).packet(10));
         while !joined.is_finished() {
@@ -184,4 +190,53 @@ fn a_worker_leaves_a_coordinator_that_takes_no_word() {
         let _ = stream.write_all(&Writer::default().packet(107));
     });
     assert!(error.to_string().ends_with("it took no word in time"), "{error}");
+}
+
+/// Says that it is alive as often as the coordinator does, and `answer`s what it is told, until
+/// it is told that the run has ended.
+fn live(intruder: &Intruder, computing: bool, mut answer: impl FnMut(u16, &[u8])) {
+    let pulse = Writer::default().number(1u32).number(computing).packet(206);
+    loop {
+        let (kind, body) = any_packet(&intruder.coordinator);
+        if kind == 106 {
+            return;
+        }
+        say(&intruder.coordinator, &pulse);
+        answer(kind, &body);
+    }
+}
+
+#[test]
+fn whoever_computes_for_ever_is_named() {
+    let limits = Options { compute_seconds: 0.2, peer_seconds: 0.4, ..Options::default() };
+    let error = ended(limits, |intruder| live(&intruder, true, |_, _| {}));
+    let text = error.to_string();
+    assert!(
+        text.starts_with("waited 0.") && text.ends_with(" s for rank 1: its gradient"),
+        "{text}"
+    );
+}
+
+#[test]
+fn whoever_never_reports_or_never_comes_to_rest_is_named() {
+    let run = Run::of("ad-psgd", 2).steps(0);
+    let limits = Options { drain_seconds: 0.05, peer_seconds: 0.4, ..Options::default() };
+    for (restless, expected) in
+        [(0, " s for rank 1: its report"), (1, " s for the last messages: ")]
+    {
+        let error = ended_of(&run, limits.clone(), |intruder| {
+            say(&intruder.coordinator, &Writer::default().number(1u32).number(0u32).packet(202));
+            let mut sent = 0u32;
+            live(&intruder, false, |kind, body| {
+                if kind == 104 {
+                    sent += restless;
+                    let probe = Reader::new(kind, body).number().expect("its number");
+                    let answer = Writer::default().number(1u32).number(probe).number(true);
+                    say(&intruder.coordinator, &answer.number(sent).number(0u32).packet(203));
+                }
+            });
+        });
+        let text = error.to_string();
+        assert!(text.starts_with("waited ") && text.contains(expected), "{text}");
+    }
 }
