@@ -12,11 +12,13 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::error::NetError;
 use crate::host::tick_period;
 use crate::options::Options;
-use crate::protocol::{self, Command, Event, PacketError};
+use crate::protocol::{self, Command, Event, PacketError, REASON_CHARS, WARNING_CHARS, shown};
 use crate::rank::Inbox;
 
 /// How long better evidence is waited for after a first sign of trouble.
 const GRACE: Duration = Duration::from_millis(500);
+/// Warnings that are kept; more are counted.
+const WARNINGS: usize = 50;
 /// A drain in which messages still arrive may take so many times as long as one without.
 const DRAIN_FACTOR: f64 = 10.0;
 /// The shortest and the longest time between two probes.
@@ -118,6 +120,8 @@ pub(crate) struct Conductor<'a> {
     clock_seconds: f64,
     trouble: Option<Trouble>,
     warnings: Vec<String>,
+    /// Warnings that were too many.
+    unsaid: u64,
     ticked: Instant,
 }
 
@@ -203,6 +207,7 @@ impl<'a> Conductor<'a> {
             clock_seconds: 0.0,
             trouble: None,
             warnings: Vec::new(),
+            unsaid: 0,
             ticked: now,
         }
     }
@@ -311,17 +316,21 @@ impl<'a> Conductor<'a> {
                 self.seats[rank as usize].computing = None;
                 // While somebody computes, the others wait for a reason.
                 if !self.seats.iter().any(|seat| seat.computing.is_some()) {
-                    self.suspect(3, NetError::Stalled(complaint));
+                    self.suspect(3, NetError::Stalled(shown(&complaint, REASON_CHARS)));
                 }
             }
             Event::Lost { rank, peer, reason } => {
                 if self.phase != Phase::Finishing {
-                    let reason = format!("{reason} (seen by rank {rank})");
+                    let reason = format!("{} (seen by rank {rank})", shown(&reason, REASON_CHARS));
                     self.suspect(2, NetError::Lost { rank: peer, reason });
                 }
             }
-            Event::Failed { rank, reason } => self.suspect(0, NetError::Failed { rank, reason }),
-            Event::Warning(text) => self.warnings.push(text),
+            Event::Failed { rank, reason } => {
+                let reason = shown(&reason, REASON_CHARS);
+                self.suspect(0, NetError::Failed { rank, reason });
+            }
+            Event::Warning(_) if self.warnings.len() >= WARNINGS => self.unsaid += 1,
+            Event::Warning(text) => self.warnings.push(shown(&text, WARNING_CHARS)),
         }
     }
 
@@ -461,6 +470,9 @@ impl<'a> Conductor<'a> {
     }
 
     fn outcome(&mut self) -> Outcome {
+        if self.unsaid > 0 {
+            self.warnings.push(format!("and {} warnings more", self.unsaid));
+        }
         Outcome {
             clock_seconds: self.clock_seconds,
             warnings: std::mem::take(&mut self.warnings),

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use murmura_core::message::Rank;
 use murmura_core::node::Setup;
@@ -21,7 +21,7 @@ use crate::launcher::{Launched, Published, Rendezvous};
 use crate::lobby::{Guest, Lobby};
 use crate::mesh::{Mesh, Plan, listen};
 use crate::options::Options;
-use crate::protocol::{self, Command, Event, PacketError, SMALL_BYTES, Setting};
+use crate::protocol::{self, Command, Event, PacketError, SMALL_BYTES, Setting, Wait};
 
 /// Which workers live in the coordinator's process. Servers always do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -149,6 +149,7 @@ impl Coordinator {
             options: self.options.clone(),
             taken: Mutex::new(plan.here.iter().map(|rank| (rank.0, None)).collect()),
             warnings: Mutex::new(conductor.clone()),
+            last_refusal: Mutex::default(),
         };
         let listener = listen(self.address.ip())?;
         let mesh = Mesh::open(plan.clone(), listener, &self.options, conductor.clone())
@@ -161,9 +162,13 @@ impl Coordinator {
         })
         .map_err(|source| NetError::Listen { address: self.address.to_string(), source })?;
 
+        let begun = Instant::now();
         let joined = lobby.gather(&arrivals, door.address(), observer)?;
         drop(self.published);
-        let streams = introduce(&plan, &mesh, joined, &self.options);
+        // All processes together have one limit; the last to come still needs a moment.
+        let left = self.options.connect_seconds - begun.elapsed().as_secs_f64();
+        let wait = Wait::new(left.max(self.options.handshake_seconds), "it to be connected");
+        let streams = introduce(&plan, &mesh, joined, (&self.options, wait));
         let (streams, seats) = match streams {
             Ok(both) => both,
             Err((streams, error)) => {
@@ -219,7 +224,8 @@ fn attend_worker(rank: u32, stream: &TcpStream, setup: &Setup, conductor: Sender
     let _ = stream.set_read_timeout(None);
     std::thread::spawn(move || {
         loop {
-            let word = protocol::read::<Event>(&stream, most).map_err(|error| error.to_string());
+            let word =
+                protocol::read::<Event>(&stream, most, None).map_err(|error| error.to_string());
             let word = word.and_then(|event| event.check(rank, ranks, len).map(|()| event));
             let word = match word {
                 Ok(event) => Incoming::Event(event),
@@ -240,7 +246,7 @@ fn introduce(
     plan: &Plan,
     mesh: &Mesh,
     joined: Vec<Guest>,
-    options: &Options,
+    (options, wait): (&Options, Wait),
 ) -> Result<(Streams, Vec<Seat>), (Streams, NetError)> {
     let addresses: BTreeMap<u32, SocketAddr> =
         joined.iter().map(|guest| (guest.rank, guest.address)).collect();
@@ -253,9 +259,9 @@ fn introduce(
             protocol::write(stream, &peers).map_err(|error| lost(*rank, error))?;
         }
         let from_here = table(plan, IpAddr::from([127, 0, 0, 1]), mesh.port(), &addresses);
-        let seats = mesh.connect(&from_here, options)?;
+        let seats = mesh.connect(&from_here, options, wait)?;
         for (rank, stream) in &streams {
-            match protocol::read(stream, SMALL_BYTES) {
+            match protocol::read(stream, SMALL_BYTES, Some(wait)) {
                 Ok(Setting::Meshed) => {}
                 Ok(Setting::Unable { reason }) => {
                     return Err(NetError::Failed { rank: *rank, reason });

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::protocol::{self, Setting};
+
 /// Visitors that are being heard at one time.
 const VISITORS: usize = 1024;
 
@@ -40,6 +42,9 @@ impl Door {
                 let Ok(peer) = stream.peer_addr() else { continue };
                 if heard.fetch_add(1, Ordering::AcqRel) >= VISITORS {
                     heard.fetch_sub(1, Ordering::AcqRel);
+                    let reason = "too many visitors at one time".to_string();
+                    // A new connection has room for so little.
+                    let _ = protocol::write(&stream, &Setting::Refused { reason, elsewhere: true });
                     continue;
                 }
                 let (hear, counted) = (Arc::clone(&hear), Arc::clone(&heard));

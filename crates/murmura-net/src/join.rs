@@ -21,7 +21,7 @@ use crate::host::{Hosts, House};
 use crate::launcher;
 use crate::mesh::{Mesh, Plan, listen, prepare};
 use crate::options::Options;
-use crate::protocol::{self, Command, Event, JOB_BYTES, PacketError, SMALL_BYTES, Setting};
+use crate::protocol::{self, Command, Event, JOB_BYTES, PacketError, SMALL_BYTES, Setting, Wait};
 use crate::rank::Inbox;
 
 /// Events that may wait for the coordinator before records are left out.
@@ -68,17 +68,18 @@ pub fn join(
     };
     let mesh = Mesh::open(plan, listen(ip)?, options, conductor.clone())
         .map_err(|source| NetError::Listen { address: "a port for peers".into(), source })?;
-    let clock = synchronize(&stream).map_err(gone)?;
+    let begin = Wait::new(options.connect_seconds, "the run to begin");
+    let clock = synchronize(&stream, begin).map_err(gone)?;
     protocol::write(&stream, &Setting::Listening { port: mesh.port() }).map_err(gone)?;
-    let addresses = match hear(&stream, &address)? {
+    let addresses = match hear(&stream, &address, begin)? {
         Setting::Peers { addresses } if addresses.len() == setup.ranks() => addresses,
         other => return Err(unexpected(&address, &other)),
     };
-    let seats = mesh.connect(&addresses, options).inspect_err(|error| {
+    let seats = mesh.connect(&addresses, options, begin).inspect_err(|error| {
         let _ = protocol::write(&stream, &Setting::Unable { reason: error.to_string() });
     })?;
     protocol::write(&stream, &Setting::Meshed).map_err(gone)?;
-    let Setting::Start { zero } = hear(&stream, &address)? else {
+    let Setting::Start { zero } = hear(&stream, &address, begin)? else {
         return Err(unexpected(&address, &Setting::Meshed));
     };
     let house = House {
@@ -92,7 +93,7 @@ pub fn join(
     let inbox = hosts.inbox(Rank(rank)).expect("it was just started").clone();
     // From here on a coordinator that takes nothing is as good as gone.
     prepare(&stream, options.peer_seconds).map_err(|error| gone(error.into()))?;
-    attend_coordinator(&stream, inbox, conductor.clone());
+    attend_coordinator(&stream, inbox, conductor.clone(), options.peer_seconds);
     serve(&stream, &incoming, conductor).map_err(|reason| match reason {
         Ended::Aborted(reason) => NetError::Aborted(reason),
         Ended::Gone(reason) => NetError::LostCoordinator { address, reason },
@@ -153,7 +154,8 @@ fn ask_once(
     prepare(&stream, options.connect_seconds).map_err(|error| wrong(error.into()))?;
     let join = Setting::Join { rank, key: key.into() };
     protocol::write(&stream, &join).map_err(wrong)?;
-    match protocol::read(&stream, JOB_BYTES + SMALL_BYTES).map_err(wrong)? {
+    let wait = Wait::new(options.connect_seconds, "an answer");
+    match protocol::read(&stream, JOB_BYTES + SMALL_BYTES, Some(wait)).map_err(wrong)? {
         Setting::Welcome { run, rank, open, timeline, job } => {
             Ok(Ok((stream, Welcome { run, rank, open, timeline, job })))
         }
@@ -170,8 +172,8 @@ fn unexpected(address: &str, word: &Setting) -> NetError {
 }
 
 /// One word of the coordinator before the run, which may also be that there will be none.
-fn hear(stream: &TcpStream, address: &str) -> Result<Setting, NetError> {
-    match protocol::read::<Word>(stream, SMALL_BYTES + JOB_BYTES) {
+fn hear(stream: &TcpStream, address: &str, wait: Wait) -> Result<Setting, NetError> {
+    match protocol::read::<Word>(stream, SMALL_BYTES + JOB_BYTES, Some(wait)) {
         Ok(Word::Setting(setting)) => Ok(setting),
         Ok(Word::Aborted(reason)) => Err(NetError::Aborted(reason)),
         Err(error) => {
@@ -205,12 +207,12 @@ impl protocol::Packet for Word {
 }
 
 /// The coordinator's clock, from the quickest of a few questions.
-fn synchronize(stream: &TcpStream) -> Result<Clock, PacketError> {
+fn synchronize(stream: &TcpStream, wait: Wait) -> Result<Clock, PacketError> {
     let mut best: Option<(Duration, Clock)> = None;
     for _ in 0..8 {
         let asked = Instant::now();
         protocol::write(stream, &Setting::Ping)?;
-        let answer = protocol::read(stream, SMALL_BYTES)?;
+        let answer = protocol::read(stream, SMALL_BYTES, Some(wait))?;
         let took = asked.elapsed();
         if let Setting::Pong { now } = answer
             && best.is_none_or(|(least, _)| took < least)
@@ -233,11 +235,13 @@ fn attend_coordinator(
     stream: &TcpStream,
     inbox: UnboundedSender<Inbox>,
     conductor: Sender<Incoming>,
+    peer_seconds: f64,
 ) {
     let stream = stream.try_clone().expect("a connected socket can be duplicated");
     std::thread::spawn(move || {
         loop {
-            let last = match protocol::read::<Command>(&stream, SMALL_BYTES) {
+            let wait = Wait::new(peer_seconds, "a sign of life");
+            let last = match protocol::read::<Command>(&stream, SMALL_BYTES, Some(wait)) {
                 Ok(Command::Pulse) => continue,
                 Ok(Command::Abort(reason)) => Incoming::Aborted(reason),
                 Ok(command) => {

@@ -11,7 +11,9 @@ use crate::conductor::{Incoming, Observer};
 use crate::error::NetError;
 use crate::mesh::prepare;
 use crate::options::Options;
-use crate::protocol::{self, Command, Event, PacketError, SMALL_BYTES, Setting};
+use crate::protocol::{
+    self, Command, Event, PacketError, SMALL_BYTES, Setting, WARNING_CHARS, Wait, shown,
+};
 
 /// The longest between two looks at whether waiting still makes sense.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -37,6 +39,7 @@ pub(crate) struct Lobby {
     /// By whom each rank is taken; `None`: by the coordinator's own process.
     pub(crate) taken: Mutex<BTreeMap<u32, Option<SocketAddr>>>,
     pub(crate) warnings: Mutex<Sender<Incoming>>,
+    pub(crate) last_refusal: Mutex<Option<String>>,
 }
 
 /// Who came, or why it came to nothing.
@@ -45,6 +48,12 @@ pub(crate) type Arrival = Result<Guest, (u32, String)>;
 impl Lobby {
     fn taken(&self) -> MutexGuard<'_, BTreeMap<u32, Option<SocketAddr>>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn warn(&self, text: String) {
+        *self.last_refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.clone());
+        let warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = warnings.send(Incoming::Event(Event::Warning(text)));
     }
 
     /// Talks to one visitor until it is ready to meet its peers.
@@ -61,10 +70,8 @@ impl Lobby {
         let rank = match self.admit(&stream, peer) {
             Ok(rank) => rank,
             Err((reason, elsewhere)) => {
-                let text = format!("refused {peer}: {reason}");
+                self.warn(format!("refused {peer}: {}", shown(&reason, WARNING_CHARS)));
                 let _ = protocol::write(&stream, &Setting::Refused { reason, elsewhere });
-                let warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
-                let _ = warnings.send(Incoming::Event(Event::Warning(text)));
                 return;
             }
         };
@@ -84,7 +91,9 @@ impl Lobby {
     fn admit(&self, stream: &TcpStream, peer: SocketAddr) -> Result<u32, (String, bool)> {
         let plain = |reason: String| (reason, false);
         prepare(stream, self.options.handshake_seconds).map_err(|e| plain(e.to_string()))?;
-        let word = protocol::read(stream, SMALL_BYTES).map_err(|e| plain(e.to_string()))?;
+        let wait = Wait::new(self.options.handshake_seconds, "a word to join");
+        let word = protocol::read(stream, SMALL_BYTES, Some(wait));
+        let word = word.map_err(|e| plain(e.to_string()))?;
         let Setting::Join { rank, key } = word else {
             return Err(plain(format!("it began with {word:?} instead of asking to join")));
         };
@@ -120,8 +129,9 @@ impl Lobby {
         let text = |error: PacketError| error.to_string();
         prepare(stream, self.options.connect_seconds).map_err(|error| error.to_string())?;
         protocol::write(stream, &welcome).map_err(text)?;
+        let wait = Wait::new(self.options.connect_seconds, "its data to be loaded");
         loop {
-            match protocol::read(stream, SMALL_BYTES).map_err(text)? {
+            match protocol::read(stream, SMALL_BYTES, Some(wait)).map_err(text)? {
                 Setting::Ping => {
                     let pong = Setting::Pong { now: self.clock.now() };
                     protocol::write(stream, &pong).map_err(text)?;
@@ -188,6 +198,10 @@ impl Lobby {
                 Some(None) => None,
             }
         });
-        missing.collect::<Vec<_>>().join(", ")
+        let missing = missing.collect::<Vec<_>>().join(", ");
+        match &*self.last_refusal.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(refusal) => format!("{missing} (last it {refusal})"),
+            None => missing,
+        }
     }
 }

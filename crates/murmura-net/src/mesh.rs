@@ -13,7 +13,7 @@ use crate::door::Door;
 use crate::error::NetError;
 use crate::host::Seat;
 use crate::options::Options;
-use crate::protocol::{self, Event, SMALL_BYTES, Setting};
+use crate::protocol::{self, Event, SMALL_BYTES, Setting, WARNING_CHARS, Wait, shown};
 
 /// Who lives where.
 #[derive(Clone, Debug)]
@@ -65,7 +65,7 @@ impl Mesh {
         let guard = Guard {
             plan: plan.clone(),
             missing: Mutex::new(plan.expected()),
-            patience: Duration::from_secs_f64(options.handshake_seconds),
+            patience_seconds: options.handshake_seconds,
             arrived: Mutex::new(sender),
             warnings: Mutex::new(warnings),
         };
@@ -83,9 +83,9 @@ impl Mesh {
         &self,
         addresses: &[String],
         options: &Options,
+        wait: Wait,
     ) -> Result<Vec<Seat>, NetError> {
         let begun = Instant::now();
-        let deadline = begun + Duration::from_secs_f64(options.connect_seconds);
         let mut links: BTreeMap<Rank, Vec<(Rank, TcpStream)>> =
             self.plan.here.iter().map(|rank| (*rank, Vec::new())).collect();
         for (peer, own) in self.plan.dialled() {
@@ -94,8 +94,7 @@ impl Mesh {
         }
         let mut missing = self.plan.expected();
         while !missing.is_empty() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.arrivals.recv_timeout(left) {
+            match self.arrivals.recv_timeout(wait.left()) {
                 Ok((peer, own, stream)) => {
                     missing.remove(&(peer, own));
                     links.entry(own).or_default().push((peer, stream));
@@ -135,7 +134,8 @@ impl Mesh {
             .map_err(|error| wrong(error.to_string()))?;
         let hello = Setting::Hello { run: self.plan.run, from: from.0, to: to.0 };
         protocol::write(&stream, &hello).map_err(|error| wrong(error.to_string()))?;
-        match protocol::read(&stream, SMALL_BYTES) {
+        let wait = Wait::new(options.handshake_seconds, "an answer to a hello");
+        match protocol::read(&stream, SMALL_BYTES, Some(wait)) {
             Ok(Setting::Accepted) => Ok(stream),
             Ok(Setting::Refused { reason, .. }) => {
                 Err(NetError::Refused { address: format!("{to} at {address}"), reason })
@@ -178,7 +178,7 @@ pub(crate) fn prepare(stream: &TcpStream, seconds: f64) -> std::io::Result<()> {
 struct Guard {
     plan: Plan,
     missing: Mutex<BTreeSet<(Rank, Rank)>>,
-    patience: Duration,
+    patience_seconds: f64,
     arrived: Mutex<Sender<(Rank, Rank, TcpStream)>>,
     warnings: Mutex<Sender<Incoming>>,
 }
@@ -202,7 +202,8 @@ impl Guard {
                 self.missing().insert((from, to));
             }
             (Err(reason), _) => {
-                let text = format!("refused a connection from {peer}: {reason}");
+                let text =
+                    format!("refused a connection from {peer}: {}", shown(&reason, WARNING_CHARS));
                 let warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
                 let _ = warnings.send(Incoming::Event(Event::Warning(text)));
             }
@@ -214,10 +215,12 @@ impl Guard {
     }
 
     fn judge(&self, stream: &TcpStream) -> Result<(Rank, Rank), String> {
-        prepare(stream, self.patience.as_secs_f64())
+        prepare(stream, self.patience_seconds)
             .and_then(|()| tune(stream))
             .map_err(|error| error.to_string())?;
-        let hello = protocol::read(stream, SMALL_BYTES).map_err(|error| error.to_string())?;
+        let wait = Wait::new(self.patience_seconds, "a hello");
+        let hello = protocol::read(stream, SMALL_BYTES, Some(wait));
+        let hello = hello.map_err(|error| error.to_string())?;
         let Setting::Hello { run, from, to } = hello else {
             return Err(format!("it began with {hello:?} instead of a hello"));
         };

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 use murmura_core::time::Time;
 use murmura_record::{Event as Measured, RankReport, Record};
@@ -11,6 +12,11 @@ use murmura_wire::control::{self, ControlError, HEAD_BYTES, Reader, Writer};
 pub(crate) const SMALL_BYTES: u64 = 64 << 10;
 /// The longest job.
 pub(crate) const JOB_BYTES: u64 = 64 << 20;
+
+/// Characters that are shown of a warning.
+pub(crate) const WARNING_CHARS: usize = 200;
+/// Characters that are shown of what ends a run.
+pub(crate) const REASON_CHARS: usize = 2000;
 
 /// What is said while a run is set up.
 #[derive(Clone, Debug, PartialEq)]
@@ -134,8 +140,8 @@ pub(crate) trait Packet: Sized {
 pub(crate) enum PacketError {
     #[error("the connection was closed")]
     Closed,
-    #[error("nothing was said in time")]
-    Silent,
+    #[error("waited {seconds:.1} s for {what}; nothing, or not all of it, was said")]
+    Silent { seconds: f64, what: &'static str },
     #[error("it took no word in time")]
     Deaf,
     #[error("{0}")]
@@ -151,7 +157,7 @@ impl From<io::Error> for PacketError {
             | io::ErrorKind::ConnectionReset
             | io::ErrorKind::BrokenPipe
             | io::ErrorKind::ConnectionAborted => PacketError::Closed,
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => PacketError::Silent,
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => PacketError::Deaf,
             _ => PacketError::Io(error),
         }
     }
@@ -159,14 +165,66 @@ impl From<io::Error> for PacketError {
 
 /// Writes one packet.
 pub(crate) fn write(mut stream: &TcpStream, packet: &impl Packet) -> Result<(), PacketError> {
-    stream.write_all(&packet.encode()).map_err(|error| match error.into() {
-        PacketError::Silent => PacketError::Deaf,
-        other => other,
+    Ok(stream.write_all(&packet.encode())?)
+}
+
+/// How long words may be waited for, and what they are; several may share one limit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait {
+    begun: Instant,
+    seconds: f64,
+    what: &'static str,
+}
+
+impl Wait {
+    pub(crate) fn new(seconds: f64, what: &'static str) -> Wait {
+        Wait { begun: Instant::now(), seconds, what }
+    }
+
+    /// How much of it is left.
+    pub(crate) fn left(&self) -> Duration {
+        Duration::try_from_secs_f64(self.seconds)
+            .unwrap_or(Duration::MAX)
+            .saturating_sub(self.begun.elapsed())
+    }
+
+    fn over(&self) -> PacketError {
+        PacketError::Silent { seconds: self.seconds, what: self.what }
+    }
+}
+
+/// A stream whose reading ends with the wait, however slowly bytes drip in.
+struct Patient<'a> {
+    stream: &'a TcpStream,
+    wait: Option<Wait>,
+}
+
+impl Read for Patient<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if let Some(wait) = &self.wait {
+            let left = wait.left();
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.stream.set_read_timeout(Some(left))?;
+        }
+        self.stream.read(buffer)
+    }
+}
+
+/// Reads one packet with a body of at most `most` bytes; without a `wait`, for as long as it takes.
+pub(crate) fn read<P: Packet>(
+    stream: &TcpStream,
+    most: u64,
+    wait: Option<Wait>,
+) -> Result<P, PacketError> {
+    read_body(Patient { stream, wait }, most).map_err(|error| match (error, wait) {
+        (PacketError::Deaf, Some(wait)) => wait.over(),
+        (error, _) => error,
     })
 }
 
-/// Reads one packet with a body of at most `most` bytes.
-pub(crate) fn read<P: Packet>(mut stream: &TcpStream, most: u64) -> Result<P, PacketError> {
+fn read_body<P: Packet>(mut stream: Patient<'_>, most: u64) -> Result<P, PacketError> {
     let mut head = [0; HEAD_BYTES];
     stream.read_exact(&mut head)?;
     let head = control::decode_head(&head, most)?;
@@ -181,6 +239,17 @@ pub(crate) fn read<P: Packet>(mut stream: &TcpStream, most: u64) -> Result<P, Pa
     let packet = P::decode(&mut reader, head.kind)?;
     reader.end()?;
     Ok(packet)
+}
+
+/// What somebody else has said, fit to be shown: no control characters, at most `most` characters.
+pub(crate) fn shown(text: &str, most: usize) -> String {
+    let is_plain = |c: char| matches!(c, '"' | '\'' | '\\');
+    let escape = |c: char| if is_plain(c) { c.to_string() } else { c.escape_debug().to_string() };
+    let mut shown: String = text.chars().take(most).map(escape).collect();
+    if text.chars().nth(most).is_some() {
+        shown.push('…');
+    }
+    shown
 }
 
 impl Packet for Setting {
@@ -421,6 +490,12 @@ mod tests {
         let mut reader = Reader::new(head.kind, &bytes[HEAD_BYTES..]);
         assert_eq!(P::decode(&mut reader, head.kind).expect("its own bytes"), packet);
         reader.end().expect("nothing follows");
+    }
+
+    #[test]
+    fn what_others_say_is_shown_on_one_line_and_not_at_any_length() {
+        assert_eq!(shown("a \"b\"\n\u{1b}[31m", 200), "a \"b\"\\n\\u{1b}[31m");
+        assert_eq!(shown("abcd", 3), "abc…");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use common::{Run, Watch, bits, coordinator, worker};
 use murmura_core::algorithms::Entry;
@@ -71,9 +71,39 @@ fn a_peer_that_says_nothing_is_sent_away_after_the_time_limit() {
         let mut silent = TcpStream::connect(address).expect("it listens");
         let mut answer = Vec::new();
         silent.read_to_end(&mut answer).expect("it is closed");
-        assert!(String::from_utf8_lossy(&answer).contains("nothing was said in time"));
+        assert!(String::from_utf8_lossy(&answer).contains("waited 0.2 s for a word to join"));
     });
-    assert!(warnings.iter().any(|w| w.contains("nothing was said")), "{warnings:?}");
+    assert!(warnings.iter().any(|w| w.contains("waited 0.2 s for a word")), "{warnings:?}");
+}
+
+#[test]
+fn a_peer_that_drips_is_sent_away_after_the_time_limit() {
+    disturbed(|address| {
+        let mut slow = TcpStream::connect(address).expect("it listens");
+        slow.set_read_timeout(Some(Duration::from_millis(50))).expect("connected");
+        let mut answer = [0; 512];
+        // A whole word would take many times the limit.
+        let join = murmura_wire::control::encode(1, &[0; 16]);
+        let length = join.iter().find_map(|byte| {
+            slow.write_all(&[*byte]).expect("it hears");
+            slow.read(&mut answer).ok()
+        });
+        let answer = String::from_utf8_lossy(&answer[..length.expect("an answer")]);
+        assert!(answer.contains("waited 0.2 s for a word to join"), "{answer}");
+    });
+}
+
+#[test]
+fn many_warnings_are_counted() {
+    let warnings = disturbed(|address| {
+        for _ in 0..60 {
+            let mut stranger = TcpStream::connect(address).expect("it listens");
+            stranger.write_all(b"GET / HTTP/1.1\r\nHost: murmura\r\n\r\n").expect("it hears");
+            let _ = stranger.read_to_end(&mut Vec::new());
+        }
+    });
+    assert_eq!(warnings.len(), 51);
+    assert_eq!(warnings[50], "and 10 warnings more");
 }
 
 #[test]
@@ -118,6 +148,19 @@ fn missing_workers_are_named() {
         .expect_err("nobody came");
     assert!(matches!(&error, NetError::Missing { .. }), "{error}");
     assert!(error.to_string().ends_with("for worker 1 to join"), "{error}");
+}
+
+#[test]
+fn whoever_was_refused_while_workers_are_missing_is_named() {
+    let run = Run::of("allreduce", 1);
+    let coordinator = coordinator(Options { connect_seconds: 1.0, ..Options::default() });
+    let mut stranger = TcpStream::connect(coordinator.address()).expect("it listens");
+    stranger.write_all(b"GET / HTTP/1.1\r\nHost: murmura\r\n\r\n").expect("it hears");
+    let error = coordinator
+        .run(run.job(), &run.setup(), &run.problem(), NOBODY, &mut Watch::new())
+        .expect_err("no worker came");
+    let text = error.to_string();
+    assert!(text.contains(" for worker 0 to join (last it refused 127.0.0.1:"), "{text}");
 }
 
 #[test]
