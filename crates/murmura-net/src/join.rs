@@ -282,8 +282,8 @@ struct Pen {
     events: Sender<Event>,
     waiting: Arc<AtomicUsize>,
     left_out: u64,
-    reported: bool,
-    thread: JoinHandle<Result<(), PacketError>>,
+    /// Gives in the end whether the report was written.
+    thread: JoinHandle<bool>,
 }
 
 impl Pen {
@@ -293,19 +293,23 @@ impl Pen {
         let waiting = Arc::new(AtomicUsize::new(0));
         let written = Arc::clone(&waiting);
         let thread = std::thread::spawn(move || {
+            let mut reported = false;
             for event in queue {
-                protocol::write(&stream, &event).inspect_err(|error| {
-                    // Whoever reads sees a closed connection too, after the last words in it.
-                    if !matches!(error, PacketError::Closed) {
-                        let _ =
-                            conductor.send(Incoming::Gone { rank: 0, reason: error.to_string() });
+                match protocol::write(&stream, &event) {
+                    Ok(()) => reported |= matches!(event, Event::Report(_)),
+                    // Whoever reads sees that too, after the last words in the connection.
+                    Err(PacketError::Closed) => break,
+                    Err(error) => {
+                        let reason = error.to_string();
+                        let _ = conductor.send(Incoming::Gone { rank: 0, reason });
+                        break;
                     }
-                })?;
+                }
                 written.fetch_sub(1, Ordering::Relaxed);
             }
-            Ok(())
+            reported
         });
-        Pen { events, waiting, left_out: 0, reported: false, thread }
+        Pen { events, waiting, left_out: 0, thread }
     }
 
     fn pass_on(&mut self, event: Event) {
@@ -313,14 +317,13 @@ impl Pen {
             self.left_out += 1;
             return;
         }
-        if let Event::Report(report) = &event {
-            self.reported = true;
-            if self.left_out > 0 {
-                let (rank, count) = (report.rank, self.left_out);
-                self.put(Event::Warning(format!(
-                    "rank {rank} left out {count} records that the coordinator did not take in time"
-                )));
-            }
+        if let Event::Report(report) = &event
+            && self.left_out > 0
+        {
+            let (rank, count) = (report.rank, self.left_out);
+            self.put(Event::Warning(format!(
+                "rank {rank} left out {count} records that the coordinator did not take in time"
+            )));
         }
         self.put(event);
     }
@@ -331,15 +334,9 @@ impl Pen {
         let _ = self.events.send(event);
     }
 
-    /// The coordinator is gone: that is well if it was told everything, the report included.
+    /// The coordinator is gone: that is well if it has the report.
     fn finish(self, reason: String) -> Result<(), String> {
-        if !self.reported {
-            return Err(reason);
-        }
         drop(self.events);
-        match self.thread.join() {
-            Ok(Ok(())) => Ok(()),
-            _ => Err(reason),
-        }
+        if matches!(self.thread.join(), Ok(true)) { Ok(()) } else { Err(reason) }
     }
 }

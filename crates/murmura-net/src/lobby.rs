@@ -1,6 +1,7 @@
 //! Where workers arrive, are given a rank, and load their data.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +13,8 @@ use crate::error::NetError;
 use crate::mesh::prepare;
 use crate::options::Options;
 use crate::protocol::{
-    self, Command, Event, PacketError, SMALL_BYTES, Setting, WARNING_CHARS, Wait, shown,
+    self, Command, Event, PacketError, REASON_CHARS, SMALL_BYTES, Setting, WARNING_CHARS, Wait,
+    shown,
 };
 
 /// The longest between two looks at whether waiting still makes sense.
@@ -24,6 +26,19 @@ pub(crate) struct Guest {
     pub(crate) rank: u32,
     pub(crate) stream: TcpStream,
     pub(crate) address: SocketAddr,
+}
+
+impl Guest {
+    /// Whether it is still connected.
+    fn stays(&self) -> bool {
+        let _ = self.stream.set_nonblocking(true);
+        let seen = self.stream.peek(&mut [0]);
+        let _ = self.stream.set_nonblocking(false);
+        match seen {
+            Ok(count) => count > 0,
+            Err(error) => error.kind() == ErrorKind::WouldBlock,
+        }
+    }
 }
 
 /// Where workers arrive.
@@ -76,14 +91,23 @@ impl Lobby {
             }
         };
         match self.prepare(&stream, rank) {
-            Ok(port) => {
+            Ok(Ok(port)) => {
                 let address = SocketAddr::new(peer.ip(), port);
                 send(Ok(Guest { rank, stream, address }));
             }
-            Err(reason) => {
-                self.taken().remove(&rank);
+            Ok(Err(reason)) => {
+                let reason = shown(&reason, REASON_CHARS);
                 send(Err((rank, format!("{reason} (at {peer})"))));
             }
+            Err(reason) => self.lose(rank, &reason),
+        }
+    }
+
+    /// A worker has left before the run: another may take its place.
+    fn lose(&self, rank: u32, reason: &str) {
+        if let Some(Some(peer)) = self.taken().remove(&rank) {
+            let reason = shown(reason, WARNING_CHARS);
+            self.warn(format!("lost {peer}, which was to be rank {rank}: {reason}"));
         }
     }
 
@@ -122,8 +146,9 @@ impl Lobby {
         }
     }
 
-    /// Hands over the job; gives the port at which the worker listens once it is ready.
-    fn prepare(&self, stream: &TcpStream, rank: u32) -> Result<u16, String> {
+    /// Hands over the job; gives the port at which the worker listens once it is ready, or why it
+    /// cannot run the job. An error is that it left, or does not speak as it should.
+    fn prepare(&self, stream: &TcpStream, rank: u32) -> Result<Result<u16, String>, String> {
         let Lobby { run, open, timeline, .. } = *self;
         let welcome = Setting::Welcome { run, rank, open, timeline, job: self.job.clone() };
         let text = |error: PacketError| error.to_string();
@@ -136,8 +161,8 @@ impl Lobby {
                     let pong = Setting::Pong { now: self.clock.now() };
                     protocol::write(stream, &pong).map_err(text)?;
                 }
-                Setting::Listening { port } => return Ok(port),
-                Setting::Unable { reason } => return Err(reason),
+                Setting::Listening { port } => return Ok(Ok(port)),
+                Setting::Unable { reason } => return Ok(Err(reason)),
                 other => return Err(format!("it said {other:?} instead of where it listens")),
             }
         }
@@ -184,6 +209,13 @@ impl Lobby {
                     return Err(NetError::Missing { address, seconds, missing });
                 }
             }
+            guests.retain(|guest| {
+                let stays = guest.stays();
+                if !stays {
+                    self.lose(guest.rank, "the connection was closed");
+                }
+                stays
+            });
             observer.gathering(guests.len(), expected).map_err(NetError::Setup)?;
         }
         Ok(())

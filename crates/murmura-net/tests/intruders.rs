@@ -12,6 +12,8 @@ use murmura_net::{Hosted, NetError, Options};
 use murmura_wire::control::{HEAD_BYTES, Reader, Writer, decode_head};
 use murmura_wire::frame::{self, Route};
 
+const NOBODY: &Hosted = &Hosted { workers: Vec::new() };
+
 /// Worker 1 of two, connected like any other, that says what it wants.
 struct Intruder {
     coordinator: TcpStream,
@@ -38,11 +40,15 @@ fn say(mut stream: &TcpStream, packet: &[u8]) {
     stream.write_all(packet).expect("it hears");
 }
 
+/// Asks to be rank 1 until nobody else is.
 fn ask_to_join(address: &str) -> (TcpStream, u64) {
     let stream = TcpStream::connect(address).expect("it listens");
     stream.set_nodelay(true).expect("connected");
     say(&stream, &Writer::default().number(1u32).text("").packet(1));
     let (kind, welcome) = packet(&stream);
+    if kind == 3 {
+        return ask_to_join(address);
+    }
     assert_eq!(kind, 2, "it is welcome");
     let run = Reader::new(kind, &welcome).number().expect("the run");
     (stream, run)
@@ -92,6 +98,30 @@ fn ended_of(run: &Run, options: Options, intrude: impl FnOnce(Intruder) + Send) 
 /// Stays connected until it is told that the run has ended.
 fn stay(intruder: &Intruder) {
     while packet(&intruder.coordinator).0 != 106 {}
+}
+
+#[test]
+fn whoever_leaves_before_the_run_frees_its_rank() {
+    let run = Run::of("allreduce", 2);
+    let coordinator = coordinator(Options::default());
+    let address = coordinator.address().to_string();
+    let outcome = std::thread::scope(|scope| {
+        let conducted = scope.spawn(|| {
+            coordinator.run(run.job(), &run.setup(), &run.problem(), NOBODY, &mut Watch::new())
+        });
+        for is_ready in [false, true] {
+            let (stream, _) = ask_to_join(&address);
+            if is_ready {
+                say(&stream, &Writer::default().number(1u32).packet(5));
+            }
+        }
+        drop(ask_to_join(&address));
+        scope.spawn(|| worker_with(&address, Some(0), &Options::default()).expect("it takes part"));
+        scope.spawn(|| while worker_with(&address, Some(1), &Options::default()).is_err() {});
+        conducted.join().expect("no panic").expect("the run is not disturbed")
+    });
+    let is_named = |text: &String| text.contains("which was to be rank 1");
+    assert!(outcome.warnings.iter().any(is_named), "{:?}", outcome.warnings);
 }
 
 #[test]
