@@ -131,7 +131,9 @@ struct Seat {
     finished: bool,
     /// Since when it has said, without completing a step, that it computes.
     computing: Option<Instant>,
+    /// When it last said anything, and anything else than that it is alive.
     heard: Instant,
+    moved: Instant,
     report: Option<RankReport>,
 }
 
@@ -178,6 +180,7 @@ impl<'a> Conductor<'a> {
             finished: rank >= workers,
             computing: None,
             heard: now,
+            moved: now,
             report: None,
         };
         Conductor {
@@ -307,9 +310,9 @@ impl<'a> Conductor<'a> {
                 self.seats[rank].report = Some(*report);
             }
             Event::Pulse { rank, computing } => {
-                self.hear(rank);
-                let since = &mut self.seats[rank as usize].computing;
-                *since = computing.then(|| since.unwrap_or_else(Instant::now));
+                let (seat, now) = (&mut self.seats[rank as usize], Instant::now());
+                seat.heard = now;
+                seat.computing = computing.then(|| seat.computing.unwrap_or(now));
             }
             Event::Stalled { rank, complaint } => {
                 self.hear(rank);
@@ -339,7 +342,8 @@ impl<'a> Conductor<'a> {
     }
 
     fn hear(&mut self, rank: u32) {
-        self.seats[rank as usize].heard = Instant::now();
+        let (seat, now) = (&mut self.seats[rank as usize], Instant::now());
+        (seat.heard, seat.moved) = (now, now);
     }
 
     fn gone(&mut self, rank: u32, reason: String) {
@@ -434,13 +438,22 @@ impl<'a> Conductor<'a> {
         let (entered, limit) = (seconds(self.entered), self.options.drain_seconds);
         match self.phase {
             Phase::Running => {
-                // A rank looks at its own clock first, and knows more.
-                let limit = self.options.compute_seconds + self.options.peer_seconds;
-                let since = |seat: &Seat| seat.computing.map(seconds);
-                let seats = self.seats.iter().enumerate();
-                let mut long = seats.filter_map(|(rank, seat)| Some((rank, since(seat)?)));
-                let (rank, seconds) = long.find(|(_, seconds)| *seconds >= limit)?;
-                Some(format!("waited {seconds:.1} s for rank {rank}: its gradient"))
+                // A rank looks at its own clock first, and knows more. Whoever does not compute
+                // may have to wait for one who does.
+                let Options { compute_seconds, peer_seconds, .. } = self.options;
+                let late = |seat: &Seat| {
+                    let (since, limit, what) = match seat.computing {
+                        Some(since) => (since, compute_seconds, "its gradient"),
+                        None if seat.finished => return None,
+                        None => (seat.moved, 2.0 * compute_seconds, "a step or its end"),
+                    };
+                    let time = seconds(since);
+                    (time >= limit + peer_seconds).then_some((time, what))
+                };
+                let mut seats = self.seats.iter().enumerate();
+                let (rank, (time, what)) =
+                    seats.find_map(|(rank, seat)| Some((rank, late(seat)?)))?;
+                Some(format!("waited {time:.1} s for rank {rank}: {what}"))
             }
             Phase::Draining => {
                 let still = seconds(self.probes.changed);

@@ -125,11 +125,17 @@ fn whoever_leaves_before_the_run_frees_its_rank() {
 }
 
 #[test]
-fn whoever_speaks_for_another_rank_is_named() {
+fn whoever_speaks_for_another_rank_or_reports_another_model_is_named() {
     let pulse = |rank: u32| Writer::default().number(rank).number(0u32).packet(206);
     let ticket = |rank: u32| Writer::default().number(rank).number(1u32).number(1u32).packet(201);
     let lost = Writer::default().number(1u32).number(7u32).text("no").packet(208);
+    let reals = |w: Writer| w.real(0.0).real(0.0).real(0.0);
+    let numbers = |w: Writer, count| (0..count).fold(w, |w, _| w.number(0u32));
+    let report = numbers(reals(numbers(Writer::default().number(1u32), 4)), 3);
+    let report =
+        numbers(report.list::<u32>(&[], |w, _| w), 4).values(&[1.0]).values(&[]).packet(204);
     let words = [
+        (report, "lost rank 1: it reported 1 parameters and a model of 0, not 37"),
         (pulse(999), "lost rank 1: it spoke for rank 999"),
         (ticket(0), "lost rank 1: it spoke for rank 0"),
         (lost, "lost rank 1: it spoke of rank 7; ranks are 0 to 1"),
@@ -237,14 +243,15 @@ fn live(intruder: &Intruder, computing: bool, mut answer: impl FnMut(u16, &[u8])
 }
 
 #[test]
-fn whoever_computes_for_ever_is_named() {
-    let limits = Options { compute_seconds: 0.2, peer_seconds: 0.4, ..Options::default() };
-    let error = ended(limits, |intruder| live(&intruder, true, |_, _| {}));
-    let text = error.to_string();
-    assert!(
-        text.starts_with("waited 0.") && text.ends_with(" s for rank 1: its gradient"),
-        "{text}"
-    );
+fn whoever_computes_or_idles_for_ever_is_named() {
+    let run = Run::of("ad-psgd", 2).steps(0);
+    let limits = Options { compute_seconds: 0.1, peer_seconds: 0.4, ..Options::default() };
+    for (computing, expected) in [(true, "its gradient"), (false, "a step or its end")] {
+        let intrude = |intruder: Intruder| live(&intruder, computing, |_, _| {});
+        let text = ended_of(&run, limits.clone(), intrude).to_string();
+        let expected = format!(" s for rank 1: {expected}");
+        assert!(text.starts_with("waited ") && text.ends_with(&expected), "{text}");
+    }
 }
 
 #[test]
