@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex};
 use common::{ELEMENTS, Nothing, is_test, median, setup, wants_json};
 use murmura_core::collectives::{AllReduce, Group, Label, Ring};
 use murmura_core::contract::{Algorithm, Cx};
-use murmura_core::layout::chunks;
+use murmura_core::layout::{Layout, chunks};
 use murmura_core::message::{Message, Rank};
+use murmura_core::node::Setup;
 use murmura_core::params::Params;
 use murmura_core::problems::Problem;
 use murmura_core::state::Visitor;
@@ -107,6 +108,13 @@ fn range(piece: usize) -> Range<usize> {
     chunks(ELEMENTS, pieces())[piece].clone()
 }
 
+/// The run, with a bucket for every piece.
+fn cut(workers: usize, steps: u64) -> Setup {
+    let pieces = PIECES.load(Ordering::Relaxed);
+    let layout = Arc::new(Layout::plain(ELEMENTS, ELEMENTS.div_ceil(pieces) * 4));
+    Setup { layout, ..setup(rings, workers, steps) }
+}
+
 fn rings(_: &Params) -> Box<dyn Algorithm> {
     Box::<Rings>::default()
 }
@@ -126,7 +134,7 @@ fn take_part(address: &str) {
         let numbers: Vec<u64> = text.split(' ').filter_map(|word| word.parse().ok()).collect();
         let [workers, steps, pieces] = numbers[..] else { return Err("three numbers".into()) };
         PIECES.store(pieces as usize, Ordering::Relaxed);
-        let setup = setup(rings, workers as usize, steps);
+        let setup = cut(workers as usize, steps);
         Ok((setup, Box::new(Nothing) as Box<dyn Problem>))
     })
     .expect("it takes part");
@@ -142,9 +150,7 @@ fn processes(workers: usize, pieces: usize, rounds: u64) -> f64 {
     let job = format!("{workers} {steps} {pieces}").into_bytes();
     let hosted = Hosted { workers: vec![0] };
     MEASURED.lock().expect("no panic").clear();
-    coordinator
-        .run(job, &setup(rings, workers, steps), &Nothing, &hosted, &mut Nowhere)
-        .expect("it ends");
+    coordinator.run(job, &cut(workers, steps), &Nothing, &hosted, &mut Nowhere).expect("it ends");
     for mut child in children {
         assert!(child.wait().expect("it was started").success());
     }
