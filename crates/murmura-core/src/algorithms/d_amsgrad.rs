@@ -16,13 +16,12 @@
 
 use super::Entry;
 use super::exchange::{self, Exchange};
-use crate::contract::{Algorithm, Awaited, Cx, Facts, Mode};
-use crate::message::{Message, Rank};
+use crate::contract::{Algorithm, Cx, Facts, Mode};
+use crate::message::Message;
 use crate::params::{Key, Kind, Params};
 use crate::state::Visitor;
 use crate::vector;
 use crate::vector::dispatch::{Level, PART_MIN, in_parts, kernel};
-use crate::view::View;
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
@@ -179,34 +178,13 @@ impl Algorithm for DAmsgrad {
         self.exchange.finish();
     }
 
-    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
-        if let Some(b) = self.exchange.on_message(from, message) {
-            self.advance(cx, b);
-        }
-    }
-
-    fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
-        self.exchange.on_view(cx);
-        (0..cx.layout.buckets.len()).for_each(|b| self.advance(cx, b));
-    }
-
-    fn is_ready(&self) -> bool {
-        self.exchange.is_over()
-    }
-
-    fn awaiting(&self, out: &mut Vec<Awaited>) {
-        self.exchange.awaiting("its model", out);
-    }
+    exchange::rest!("its model");
 
     fn state(&mut self, visitor: &mut dyn Visitor) {
         visitor.vector("first", &mut self.first);
         visitor.vector("second", &mut self.second);
         visitor.vector("largest", &mut self.largest);
         visitor.vector("tracked", &mut self.tracked);
-    }
-
-    fn spans_views(&self) -> bool {
-        true
     }
 }
 

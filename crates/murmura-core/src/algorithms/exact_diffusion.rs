@@ -14,11 +14,10 @@
 
 use super::Entry;
 use super::exchange::{self, Exchange};
-use crate::contract::{Algorithm, Awaited, Cx, Facts, Mode, Need};
-use crate::message::{Message, Rank};
+use crate::contract::{Algorithm, Cx, Facts, Mode, Need};
+use crate::message::Message;
 use crate::state::Visitor;
 use crate::vector;
-use crate::view::View;
 
 const SENDS: &str = "the corrected model to every neighbour per step";
 const LOST_PEER: &str = "its weight goes to the receivers at once; at an agreed step the \
@@ -107,30 +106,9 @@ impl Algorithm for Diffusion {
         self.advance(cx, b);
     }
 
-    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
-        if let Some(b) = self.exchange.on_message(from, message) {
-            self.advance(cx, b);
-        }
-    }
-
-    fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
-        self.exchange.on_view(cx);
-        (0..cx.layout.buckets.len()).for_each(|b| self.advance(cx, b));
-    }
-
-    fn is_ready(&self) -> bool {
-        self.exchange.is_over()
-    }
-
-    fn awaiting(&self, out: &mut Vec<Awaited>) {
-        self.exchange.awaiting("its corrected model", out);
-    }
+    exchange::rest!("its corrected model");
 
     fn state(&mut self, visitor: &mut dyn Visitor) {
         visitor.vector("correction", &mut self.correction);
-    }
-
-    fn spans_views(&self) -> bool {
-        true
     }
 }

@@ -138,6 +138,44 @@ fn find(received: &[(Rank, Message)], rank: Rank) -> Option<&Message> {
     Some(&received[place].1)
 }
 
+/// The events that are the same in every method with one exchange a step: a struct with the field
+/// `exchange` and the method `advance(cx, b)`, which goes on with bucket `b` if it can.
+macro_rules! rest {
+    ($awaited:literal) => {
+        fn on_message(
+            &mut self,
+            cx: &mut $crate::contract::Cx<'_>,
+            from: $crate::message::Rank,
+            message: $crate::message::Message,
+        ) {
+            if let Some(b) = self.exchange.on_message(from, message) {
+                self.advance(cx, b);
+            }
+        }
+
+        fn on_view(&mut self, cx: &mut $crate::contract::Cx<'_>, _old: &$crate::view::View) {
+            self.exchange.on_view(cx);
+            (0..cx.layout.buckets.len()).for_each(|b| self.advance(cx, b));
+        }
+
+        fn is_ready(&self) -> bool {
+            self.exchange.is_over()
+        }
+
+        fn awaiting(&self, out: &mut Vec<$crate::contract::Awaited>) {
+            self.exchange.awaiting($awaited, out);
+        }
+
+        /// A neighbour that has mixed my vector no longer has it to send again, so what was sent
+        /// in an older view must stay good.
+        fn spans_views(&self) -> bool {
+            true
+        }
+    };
+}
+
+pub(super) use rest;
+
 /// Everything that came in for one bucket of one step.
 #[derive(Debug)]
 pub struct Gathered {

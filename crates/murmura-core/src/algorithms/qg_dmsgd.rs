@@ -12,12 +12,11 @@
 
 use super::Entry;
 use super::exchange::{self, Exchange};
-use crate::contract::{Algorithm, Awaited, Cx, Mode};
-use crate::message::{Message, Rank};
+use crate::contract::{Algorithm, Cx, Mode};
+use crate::message::Message;
 use crate::params::{Key, Kind, Params};
 use crate::state::Visitor;
 use crate::vector;
-use crate::view::View;
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
@@ -103,29 +102,8 @@ impl Algorithm for Qg {
         self.advance(cx, b);
     }
 
-    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
-        if let Some(b) = self.exchange.on_message(from, message) {
-            self.advance(cx, b);
-        }
-    }
-
-    fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
-        self.exchange.on_view(cx);
-        (0..cx.layout.buckets.len()).for_each(|b| self.advance(cx, b));
-    }
-
-    fn is_ready(&self) -> bool {
-        self.exchange.is_over()
-    }
-
-    fn awaiting(&self, out: &mut Vec<Awaited>) {
-        self.exchange.awaiting("its stepped model", out);
-    }
+    exchange::rest!("its stepped model");
 
     /// Between steps there is nothing but parameters and optimizer.
     fn state(&mut self, _visitor: &mut dyn Visitor) {}
-
-    fn spans_views(&self) -> bool {
-        true
-    }
 }
