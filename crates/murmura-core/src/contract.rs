@@ -124,11 +124,13 @@ impl Io<'_> {
 pub struct Cx<'a> {
     /// Sending, the view, memory, randomness.
     pub io: Io<'a>,
-    /// Steps completed by this worker; at a server, updates applied.
+    /// Steps completed by this worker. A server has none: it stays 0, and what belongs to a
+    /// worker's step comes with that worker's message.
     pub step: u64,
     /// How many steps the run has, where the algorithm is budgeted in rounds; else `u64::MAX`.
     pub steps: u64,
-    /// Whether a gradient is being computed just now: then the vectors are not here.
+    /// Whether a gradient is not complete yet: the vectors are not here, or only the buckets that
+    /// were handed over belong to the algorithm.
     pub computing: bool,
     /// The loss that came with the last gradient.
     pub loss: f32,

@@ -1,5 +1,15 @@
 //! Names that people type: finding them in a table, and saying which one they may have meant.
 
+/// The row of this name in a table, or the nearest name if there is one.
+pub fn find<T>(
+    rows: &'static [T],
+    name_of: fn(&T) -> &'static str,
+    name: &str,
+) -> Result<&'static T, Option<&'static str>> {
+    let found = rows.iter().find(|row| name_of(row) == name);
+    found.ok_or_else(|| nearest(name, rows.iter().map(name_of)))
+}
+
 /// The entry of `valid` nearest to `given`, if it is near enough to be a slip.
 pub fn nearest<'a>(given: &str, valid: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let given = given.to_ascii_lowercase().replace('_', "-");

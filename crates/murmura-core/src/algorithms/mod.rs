@@ -28,7 +28,7 @@ mod ssp;
 mod sync_ps;
 
 use crate::contract::{Algorithm, Facts};
-use crate::names::nearest;
+use crate::names;
 use crate::params::{Key, Params};
 
 /// Makes one side of an algorithm.
@@ -95,6 +95,5 @@ pub const ALGORITHMS: &[Entry] = &[
 
 /// The row of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {
-    let names = || ALGORITHMS.iter().map(|entry| entry.name);
-    ALGORITHMS.iter().find(|entry| entry.name == name).ok_or_else(|| nearest(name, names()))
+    names::find(ALGORITHMS, |entry| entry.name, name)
 }

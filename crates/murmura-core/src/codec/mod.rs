@@ -19,7 +19,7 @@ mod tests;
 mod top_k;
 
 use crate::message::{Part, Rank};
-use crate::names::nearest;
+use crate::names;
 use crate::params::{Key, Params};
 use crate::payload::Pool;
 
@@ -94,8 +94,7 @@ pub const CODECS: &[Entry] = &[
 
 /// The row of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {
-    let names = || CODECS.iter().map(|entry| entry.name);
-    CODECS.iter().find(|entry| entry.name == name).ok_or_else(|| nearest(name, names()))
+    names::find(CODECS, |entry| entry.name, name)
 }
 
 impl Entry {

@@ -7,7 +7,7 @@ mod sgd;
 
 use std::ops::Range;
 
-use crate::names::nearest;
+use crate::names;
 use crate::params::{Key, Kind, ParamError, Params, Value};
 
 pub use schedule::{SCHEDULES, ScheduleEntry, find_schedule};
@@ -83,8 +83,7 @@ pub const OPTIMIZERS: &[Entry] =
 
 /// The row of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {
-    let names = || OPTIMIZERS.iter().map(|entry| entry.name);
-    OPTIMIZERS.iter().find(|entry| entry.name == name).ok_or_else(|| nearest(name, names()))
+    names::find(OPTIMIZERS, |entry| entry.name, name)
 }
 
 impl Entry {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::{LearningRate, refused};
-use crate::names::nearest;
+use crate::names;
 use crate::params::{Key, Kind, ParamError, Params, Value};
 
 /// The share of the full learning rate at a step.
@@ -88,8 +88,7 @@ pub const SCHEDULES: &[ScheduleEntry] = &[
 
 /// The row of this name, or the nearest name if there is one.
 pub fn find_schedule(name: &str) -> Result<&'static ScheduleEntry, Option<&'static str>> {
-    let names = || SCHEDULES.iter().map(|entry| entry.name);
-    SCHEDULES.iter().find(|entry| entry.name == name).ok_or_else(|| nearest(name, names()))
+    names::find(SCHEDULES, |entry| entry.name, name)
 }
 
 impl ScheduleEntry {

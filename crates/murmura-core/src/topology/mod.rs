@@ -24,7 +24,7 @@ mod weights;
 #[cfg(test)]
 mod tests;
 
-use crate::names::nearest;
+use crate::names;
 use crate::params::{Key, Params};
 
 pub use pairs::Pairs;
@@ -158,8 +158,7 @@ impl std::fmt::Debug for Entry {
 
 /// The row of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {
-    let names = || TOPOLOGIES.iter().map(|entry| entry.name);
-    TOPOLOGIES.iter().find(|entry| entry.name == name).ok_or_else(|| nearest(name, names()))
+    names::find(TOPOLOGIES, |entry| entry.name, name)
 }
 
 /// All topologies, by name.
