@@ -28,7 +28,14 @@ pub trait Problem: Send + Sync {
         Vec::new()
     }
 
-    /// How good `params` are, on all data.
+    /// What belongs to a model with these parameters but is not trained (the statistics of batch
+    /// normalisation), by name: for whoever takes the model elsewhere.
+    fn buffers(&self, _params: &[f32]) -> Vec<(Tensor, Vec<f32>)> {
+        Vec::new()
+    }
+
+    /// How good `params` are. A function of the parameters alone: what a model needs besides them
+    /// is computed here from the data.
     fn evaluate(&self, params: &[f32]) -> Evaluation;
 }
 

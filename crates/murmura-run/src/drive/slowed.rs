@@ -47,6 +47,10 @@ impl Problem for Slowed {
         self.problem.samples()
     }
 
+    fn buffers(&self, params: &[f32]) -> Vec<(Tensor, Vec<f32>)> {
+        self.problem.buffers(params)
+    }
+
     fn evaluate(&self, params: &[f32]) -> Evaluation {
         self.problem.evaluate(params)
     }
