@@ -5,9 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use murmura_core::algorithms::{ALGORITHMS, Entry};
+use murmura_core::algorithms::{ALGORITHMS, Codecs, Entry};
+use murmura_core::codec::CODECS;
 use murmura_core::contract::{Budget, Deploy, Need};
 use murmura_core::params::{Kind, Params};
+
+use crate::{cargo, execute};
 
 pub(crate) fn run() -> Result<()> {
     let file = algorithms_file();
@@ -18,16 +21,26 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
+/// Trains with everything; a9a is used where the shared data are.
+pub(crate) fn matrix() -> Result<()> {
+    let (page, data) = (root().join("docs/convergence.md"), root().join("../shared/data/libsvm"));
+    let run = ["run", "--release", "--quiet", "-p", "conformance", "--bin", "matrix", "--"];
+    execute(cargo().args(run).arg(page).arg(data))
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask has a parent")
+}
+
 fn algorithms_file() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask has a parent");
-    root.join("docs/algorithms.md")
+    root().join("docs/algorithms.md")
 }
 
 fn algorithms() -> String {
     let mut page = String::from(
         "# Algorithms\n\nMade from the table by `cargo xtask docs`; do not edit. `murmura list \
-         algorithms` prints the same.\n\n| name | in one line | synchronous | topology | deployed |\n\
-         |---|---|---|---|---|\n",
+         algorithms` prints the same.\n\n| name | in one line | synchronous | topology | codecs | deployed \
+         |\n|---|---|---|---|---|---|\n",
     );
     for entry in ALGORITHMS {
         let facts = (entry.facts)(&Params::defaults(entry.keys));
@@ -38,12 +51,22 @@ fn algorithms() -> String {
         };
         let (name, summary) = (entry.name, entry.summary);
         let topology = topology(facts.topology);
+        let codecs = (entry.codecs)(&Params::defaults(entry.keys)).words();
         let _ = writeln!(
             page,
-            "| [`{name}`](#{name}) | {summary} | {synchronous} | {topology} | {deployed} |"
+            "| [`{name}`](#{name}) | {summary} | {synchronous} | {topology} | {codecs} | {deployed} |"
         );
     }
     ALGORITHMS.iter().for_each(|entry| section(&mut page, entry));
+    page.push_str(
+        "\n## Codecs\n\nWhat a vector of d elements takes on the wire beside the 80 bytes of a frame \
+         and, if it is encoded, 4 bytes for d.\n\n| name | in one line | bytes | paper |\n\
+         |---|---|---|---|\n",
+    );
+    for codec in CODECS {
+        let (name, summary, wire, paper) = (codec.name, codec.summary, codec.wire, codec.paper);
+        let _ = writeln!(page, "| `{name}` | {summary} | {wire} | {paper} |");
+    }
     page
 }
 
@@ -55,13 +78,14 @@ fn section(page: &mut String, entry: &Entry) {
     };
     let _ = write!(
         page,
-        "\n## {}\n\n{}\n\n- Paper: {}\n- Sends: {}\n- Topology: {}\n- Ends: {ends}\n- Loses a \
+        "\n## {}\n\n{}\n\n- Paper: {}\n- Sends: {}\n- Topology: {}\n- Codecs: {}\n- Ends: {ends}\n- Loses a \
          worker: {}\n- File: [{}](../{})\n",
         entry.name,
         sentence(entry.summary),
         entry.paper,
         entry.sends,
         topology(facts.topology),
+        codecs(entry),
         entry.lost_peer,
         entry.file.rsplit('/').next().unwrap_or(entry.file),
         entry.file
@@ -82,6 +106,15 @@ fn section(page: &mut String, entry: &Entry) {
             key.kind.default(),
             key.help.replace('|', "\\|")
         );
+    }
+}
+
+fn codecs(entry: &Entry) -> String {
+    match (entry.codecs)(&Params::defaults(entry.keys)) {
+        codecs @ (Codecs::Exact(why) | Codecs::Rounding(why)) => {
+            format!("{}: {why}", codecs.words())
+        }
+        codecs => codecs.words().to_string(),
     }
 }
 

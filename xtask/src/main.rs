@@ -21,6 +21,7 @@ usage: cargo xtask COMMAND
   bench NAME…   only these (see `bench --list`)
   bench --keep  also write the numbers to docs/benchmarks.json
   docs          make the pages of the manual that come from the tables
+  matrix        train with every algorithm, optimizer and codec; writes docs/convergence.md
 ";
 
 fn main() -> ExitCode {
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         Some("test") => test::run(&words[1..]),
         Some("bench") => bench::run(&words[1..]),
         Some("docs") => docs::run(),
+        Some("matrix") => docs::matrix(),
         None | Some("help" | "--help" | "-h") => {
             print!("{HELP}");
             Ok(())

@@ -8,8 +8,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::codec::{Coder, Shape};
 use crate::layout::Layout;
-use crate::message::{Message, Rank};
+use crate::message::{Message, Part, Rank};
 use crate::optim::Optimizer;
 use crate::payload::{Payload, Pool};
 use crate::random::Rng;
@@ -95,6 +96,8 @@ pub struct Io<'a> {
     pub view: &'a View,
     /// Where message memory comes from.
     pub pool: &'a Pool,
+    /// Turns vectors into bytes, where the run has a codec.
+    pub coder: &'a mut Coder,
     /// This rank's own random stream.
     pub rng: &'a mut Rng,
     /// Filled here, emptied by the driver, in order.
@@ -106,6 +109,30 @@ impl Io<'_> {
     pub fn send(&mut self, to: Rank, message: Message) {
         debug_assert_ne!(to, self.rank, "nobody sends to themselves");
         self.out.push(Effect::Send { to, message });
+    }
+
+    /// `message` with its vectors encoded; receivers see what is decoded from them.
+    pub fn encoded(&mut self, mut message: Message) -> Message {
+        for part in 0..message.parts.len() {
+            if let Part::Values(values) = &message.parts[part] {
+                let at = Coder::place(self.rank, &message, part);
+                message.parts[part] = self.coder.pack(at, values, self.pool);
+            }
+        }
+        message
+    }
+
+    /// `message` as it travels where its vectors are models: encoded, if the codec rounds.
+    pub fn rounded(&mut self, message: Message) -> Message {
+        match self.coder.shape() {
+            Shape::Rounding => self.encoded(message),
+            _ => message,
+        }
+    }
+
+    /// What receivers see of `values` in a [rounded](Io::rounded) message.
+    pub fn round(&mut self, values: &mut [f32]) {
+        self.coder.round(values, self.pool);
     }
 
     /// Reports arithmetic over `bytes` bytes that a server or a reduce step has done. The

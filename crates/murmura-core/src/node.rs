@@ -21,9 +21,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::algorithms::Entry;
+use crate::codec::{self, Coder};
 use crate::contract::{Algorithm, Awaited, Cx, Effect, Facts, Io, Mode, Piece, Place};
 use crate::layout::{Layout, intersect};
-use crate::message::{Message, Rank};
+use crate::message::{Message, Part, Rank};
 use crate::optim::{At, LearningRate, Optimizer};
 use crate::params::Params;
 use crate::payload::Pool;
@@ -48,6 +49,8 @@ pub struct Setup {
     pub entry: &'static Entry,
     /// Its parameters.
     pub params: Params,
+    /// What vectors travel as.
+    pub codec: Coding,
     /// How the model is cut.
     pub layout: Arc<Layout>,
     /// Where every worker starts.
@@ -69,6 +72,23 @@ pub struct Setup {
     pub view: Arc<View>,
     /// Makes the topology anew when membership changes.
     pub topology: Option<MakeTopology>,
+}
+
+/// A codec with its parameters.
+#[derive(Clone, Debug)]
+pub struct Coding {
+    /// The codec.
+    pub entry: &'static codec::Entry,
+    /// Its parameters.
+    pub params: Params,
+}
+
+impl Default for Coding {
+    /// Vectors travel as they are.
+    fn default() -> Coding {
+        let entry = codec::find("f32").expect("in the table");
+        Coding { entry, params: Params::defaults(entry.keys) }
+    }
 }
 
 impl Setup {
@@ -135,6 +155,7 @@ impl Setup {
             clip: self.clip,
             share: share(&self.samples, &self.view, rank),
             samples: Arc::clone(&self.samples),
+            coder: Coder::new(self.codec.entry, &self.codec.params, self.seed),
             rng: Rng::new(self.seed, "algorithm", u64::from(rank.0)),
             view: Arc::clone(&self.view),
             pool,
@@ -212,6 +233,7 @@ pub struct Node {
     /// What a gradient of this worker counts for; 1 where all have as many samples.
     share: f32,
     samples: Arc<[u32]>,
+    coder: Coder,
     rng: Rng,
     view: Arc<View>,
     pool: Pool,
@@ -323,7 +345,22 @@ impl Node {
             return;
         }
         self.origin = self.origin.max(message.origin);
+        let message = self.decoded(from, message);
         self.event(now, |algorithm, cx| algorithm.on_message(cx, from, message));
+    }
+
+    /// `message` with plain vectors. Panics if they are not what the run's codec writes, as an
+    /// algorithm does with a vector that is not what its peers send.
+    fn decoded(&mut self, from: Rank, mut message: Message) -> Message {
+        for part in 0..message.parts.len() {
+            if matches!(message.parts[part], Part::Encoded { .. }) {
+                let (at, most) = (Coder::place(from, &message, part), self.layout.len());
+                let values = self.coder.unpack(at, &message.parts[part], most, &self.pool);
+                let values = values.unwrap_or_else(|error| panic!("{error}"));
+                message.parts[part] = Part::Values(values);
+            }
+        }
+        message
     }
 
     /// Membership has changed.
@@ -450,6 +487,7 @@ impl Node {
                 rank: self.rank,
                 view: &self.view,
                 pool: &self.pool,
+                coder: &mut self.coder,
                 rng: &mut self.rng,
                 out: &mut self.effects,
             },

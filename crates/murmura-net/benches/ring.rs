@@ -45,7 +45,7 @@ struct Rings {
 impl Rings {
     fn ring(&mut self, step: u64, piece: usize) -> &mut Ring {
         let group = Arc::clone(self.group.as_ref().expect("started"));
-        let label = Label { kind: 1, step, bucket: piece };
+        let label = Label { kind: 1, step, bucket: piece, phase: 0, rounds: false };
         let new = || Ring::new(group, label, range(piece).len());
         self.rings.entry((step, piece)).or_insert_with(new)
     }

@@ -197,7 +197,7 @@ async fn read_some(
 }
 
 /// The limits of the connection over which `from` sends to `to`, in a run over vectors of `len`
-/// elements. A codec may need a little more than the plain vector.
+/// elements. A codec may need half as much again as the plain vector, and a little more.
 pub(crate) fn limits(from: Rank, to: Rank, len: usize) -> Limits {
-    Limits { route: frame::Route { from, to }, part_bytes: len as u64 * 4 + 4096 }
+    Limits { route: frame::Route { from, to }, part_bytes: len as u64 * 7 + 4096 }
 }

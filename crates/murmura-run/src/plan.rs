@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use murmura_core::contract::{Facts, Need, Place};
 use murmura_core::layout::Layout;
-use murmura_core::node::{MakeTopology, Setup};
+use murmura_core::node::{Coding, MakeTopology, Setup};
 use murmura_core::params::Value;
 use murmura_core::problems::Problem;
 use murmura_core::topology::{self, Schedule, TopologyError};
@@ -61,6 +61,7 @@ impl Plan {
         let epochs = fix_steps(&mut config, built.steps_per_epoch)?;
         let view = View::first(config.workers, servers, hosts.into(), schedule);
         let setup = setup(&config, &*built.problem, view, make);
+        check_codec(&config, &setup.layout)?;
         cluster.check_for(&setup).map_err(cluster::refused)?;
         Ok(Plan { config, epochs, setup, problem: built.problem, cluster })
     }
@@ -104,6 +105,7 @@ fn setup(config: &Config, problem: &dyn Problem, view: View, make: Option<Maker>
     Setup {
         entry: config.algorithm.entry,
         params: config.algorithm.params().clone(),
+        codec: Coding { entry: config.codec.entry, params: config.codec.params().clone() },
         layout: Arc::new(layout),
         initial: problem.initial().into(),
         optimizer: Arc::new(move |len| (optimizer.entry.build)(optimizer.params(), len)),
@@ -205,6 +207,39 @@ fn check_topology(
     let given = toml::Value::from(config.topology.entry.name);
     let problem = format!("`{}` {reason}", config.algorithm.entry.name);
     Err(RequestError::field("topology.name", given, problem))
+}
+
+/// Every method takes only the codecs that leave it what it needs.
+fn check_codec(config: &Config, layout: &Layout) -> Result<(), RequestError> {
+    let (codec, algorithm) = (&config.codec, &config.algorithm);
+    let longest = layout.buckets.iter().map(|bucket| bucket.range.len()).max().unwrap_or(0);
+    let codecs = (algorithm.entry.codecs)(algorithm.params());
+    let collective = algorithm.params().iter().find(|(key, _)| *key == "collective");
+    let ring = collective.is_none_or(|(_, value)| *value == Value::Text("ring".to_string()));
+    let no_matrix = !layout.tensors.iter().any(|tensor| tensor.shape.len() > 1);
+    let name = algorithm.entry.name;
+    let problem = match codec.entry.name {
+        "f16" if !ring => Some(
+            "has one scale per message, so that replicas have the same bits only with \
+             `algorithm.collective` = \"ring\""
+                .to_string(),
+        ),
+        "power-sgd" if no_matrix => Some(format!(
+            "compresses matrices, and the model of task `{}` has none",
+            config.task.entry.name
+        )),
+        _ => {
+            let refusal = codecs.refusal(codec.entry, codec.params(), longest);
+            refusal.map(|reason| format!("`{name}` {reason}"))
+        }
+    };
+    match problem {
+        Some(problem) => {
+            let given = toml::Value::from(codec.entry.name);
+            Err(RequestError::field("codec.name", given, problem))
+        }
+        None => Ok(()),
+    }
 }
 
 /// What makes the topology, for algorithms that ask for one.

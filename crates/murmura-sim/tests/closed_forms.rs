@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Case, SMALL, Shape, nanoseconds};
-use murmura_core::algorithms::Entry;
+use murmura_core::algorithms::{Codecs, Entry};
 use murmura_core::contract::{Algorithm, Budget, Cx, Deploy, Facts, Need, Place};
 use murmura_core::message::{Message, Rank};
 use murmura_core::params::Params;
@@ -74,6 +74,7 @@ const fn sender(worker: murmura_core::algorithms::Build) -> Entry {
         lost_peer: "",
         keys: &[],
         check: |_| Ok(()),
+        codecs: |_| Codecs::All,
         facts: |_: &Params| Facts {
             synchronous: true,
             snapshot: false,

@@ -1,6 +1,8 @@
 //! A scenario is the text of a run file. It is written once and run by every driver: the virtual
 //! cluster, threads, and TCP between ranks that join a coordinator on loopback.
 
+pub mod matrix;
+
 use murmura_core::problems::Problem;
 use murmura_net::{Coordinator, Hosted, Options};
 use murmura_record::{Nowhere, Outcome};

@@ -66,6 +66,43 @@ fn synchronous_algorithms_give_the_same_bits_in_every_arm() {
     }
 }
 
+/// With codecs, one of each shape for every way that vectors travel.
+const CODED: &[(&str, &[&str])] = &[
+    ("name = \"allreduce\"", &["bf16", "f16", "qsgd", "random-k", "sign", "top-k"]),
+    ("name = \"allreduce\"\ncollective = \"hierarchical\"", &["bf16", "random-k"]),
+    ("name = \"local-sgd\"\nperiod = 3", &["bf16", "random-k", "top-k"]),
+    ("name = \"diloco\"\nperiod = 3", &["f16"]),
+    ("name = \"sync-ps\"", &["bf16", "sign", "top-k"]),
+    ("name = \"aladdin\"\nbarrier = true\nperiod = 3", &["f16", "top-k"]),
+    ("name = \"easgd\"\nperiod = 2\nform = \"synchronous\"", &["bf16"]),
+    ("name = \"d-psgd\"", &["bf16", "f16"]),
+    ("name = \"sgp\"\noverlap = 2", &["bf16"]),
+    ("name = \"gossip-pga\"\nperiod = 3", &["bf16"]),
+    ("name = \"choco\"", &["f32", "bf16", "random-k", "sign", "top-k"]),
+    ("name = \"choco\"\nform = \"after-step\"", &["f32", "sign"]),
+];
+
+#[test]
+fn codecs_give_the_same_bits_and_bytes_in_every_arm() {
+    for (algorithm, codecs) in CODED {
+        for codec in *codecs {
+            for workers in [1, 2, 5] {
+                let more = format!("[codec]\nname = \"{codec}\"");
+                let plan = plan(&scenario(algorithm, workers, 12, &more));
+                let run = |arm: Arm| {
+                    let outcome = arm.run(&plan);
+                    let sent: Vec<u64> = outcome.ranks.iter().map(|r| r.bytes_sent).collect();
+                    (bits(&outcome), sent)
+                };
+                let expected = run(Arm::Virtual);
+                for arm in ARMS {
+                    assert_eq!(run(arm), expected, "{arm:?}, n = {workers}, {algorithm}, {codec}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_slow_worker_does_not_change_the_bits_of_synchronous_algorithms() {
     for algorithm in SYNCHRONOUS {

@@ -2,8 +2,12 @@
 //!
 //! Determinism, crashes and timing of every row are tested beside the virtual cluster itself.
 
+use std::path::Path;
+
+use conformance::matrix::{self, Data};
 use conformance::{Arm, deployed, firsts, plan};
 use murmura_core::algorithms::ALGORITHMS;
+use murmura_core::codec::{CODECS, Shape};
 use murmura_core::contract::{Budget, Deploy};
 use murmura_wire::HEADER_BYTES;
 
@@ -20,6 +24,7 @@ fn variants(name: &str) -> Vec<String> {
         "local-sgd" => &["start_step = 500", "buffers = \"average\""],
         "ssp" => &["staleness = 0"],
         "sync-ps" => &["backup = 2"],
+        "choco" => &["form = \"after-step\""],
         "d-psgd" => &["form = \"adapt-then-combine\"", "form = \"combine-then-adapt\""],
         _ => &[],
     };
@@ -56,23 +61,15 @@ fn every_row_learns_the_embedded_data_iid_and_dirichlet() {
     }
 }
 
-/// Adaptive steps are about as long as the learning rate, so theirs is smaller.
+/// The whole matrix is `cargo xtask matrix`, its table `docs/convergence.md`.
 #[test]
-fn every_row_learns_with_every_optimizer() {
+fn every_two_of_algorithm_optimizer_codec_and_partition_learn_together() {
     let mut problems = Vec::new();
-    for optimizer in ["accum-adam", "accum-adamw", "adam", "adamw"] {
-        for entry in ALGORITHMS {
-            let algorithm = &variants(entry.name)[0];
-            let text = format!(
-                "workers = 8\nsteps = 800\n{algorithm}[optimizer]\nname = \"{optimizer}\"\nlr = 0.005\n\
-                 [task]\nname = \"logistic\"\nbatch = 16\npartition = \"dirichlet\"\n\
-                 concentration = 0.5\n[cluster]\nhosts = 4"
-            );
-            let plan = plan(&text);
-            let found = plan.problem.evaluate(&deployed(&plan, &Arm::Virtual.run(&plan)));
-            if found.loss.is_nan() || found.loss > 0.14 {
-                problems.push(format!("{} with {optimizer}: loss {}", entry.name, found.loss));
-            }
+    for cell in matrix::pairwise() {
+        let found = cell.run(Data::Embedded, Path::new(""));
+        let most = matrix::most(Data::Embedded, cell.partition);
+        if found.loss.is_nan() || found.loss > most {
+            problems.push(format!("{cell:?}: loss {} of at most {most}", found.loss));
         }
     }
     assert!(problems.is_empty(), "{problems:#?}");
@@ -138,9 +135,8 @@ fn expected_bytes(name: &str, n: u64, steps: u64, elements: u64) -> Option<u64> 
         // Gradient up, model down, for every worker.
         "sync-ps" | "asp" | "ssp" => steps * n * 2 * whole,
         // The model to two neighbours.
-        "d-psgd" | "d2" | "decentlam" | "exact-diffusion" | "extra" | "qg-dmsgd" | "sgp" => {
-            steps * n * 2 * whole
-        }
+        "choco" | "d-psgd" | "d2" | "decentlam" | "exact-diffusion" | "extra" | "qg-dmsgd"
+        | "sgp" => steps * n * 2 * whole,
         // Two vectors in one message to two neighbours.
         "d-amsgrad" | "gradient-tracking" => steps * n * 2 * (whole + 4 * elements),
         // On a fast network nothing is folded: a displacement up and an acknowledgement back per
@@ -200,5 +196,77 @@ fn a_slow_worker_leaves_the_rate_of_the_others_within_one_percent_where_nobody_w
         };
         let ratio = pace(&slow) / pace(&even);
         assert!((ratio - 1.0).abs() < 0.01, "{}: {ratio}", entry.name);
+    }
+}
+
+/// Bytes of all messages of a run with a codec that turns d elements into `encoded(d)` bytes.
+fn encoded_bytes(
+    row: &str,
+    shape: Shape,
+    size: (u64, u64, u64),
+    encoded: &dyn Fn(u64) -> u64,
+) -> u64 {
+    let (n, steps, elements) = size;
+    let header = HEADER_BYTES as u64;
+    let (plain, coded) = (header + 4 * elements, header + 4 + encoded(elements));
+    let model = if shape == Shape::Rounding { coded } else { plain };
+    match (row, shape) {
+        // A ring of rounded chunks; a ring of the elements that all keep; all to all.
+        ("allreduce", Shape::Rounding) => {
+            steps * n * 2 * (n - 1) * (header + 4 + encoded(elements / n))
+        }
+        ("allreduce", Shape::Shared) => steps * 2 * (n - 1) * (n * header + encoded(elements)),
+        ("allreduce", _) => steps * n * (n - 1) * coded,
+        // Gradient up, displacement down.
+        ("sync-ps", _) => steps * n * 2 * coded,
+        // Gradient up, model down.
+        ("asp", _) => steps * n * (coded + model),
+        // Displacement up, acknowledgement down, a model per period, the rest at the end.
+        ("aladdin", _) => {
+            steps * n * (coded + header) + steps * n / 4 * model + n * (plain + header)
+        }
+        // To two neighbours.
+        ("choco" | "d-psgd", _) => steps * n * 2 * coded,
+        _ => panic!("{row}: add its formula here"),
+    }
+}
+
+#[test]
+fn every_codec_sends_exactly_the_bytes_that_its_formula_says() {
+    let (n, steps, elements) = (4, 40, 1000);
+    let rows = ["aladdin", "allreduce", "asp", "choco", "d-psgd", "sync-ps"];
+    for codec in CODECS.iter().filter(|codec| codec.shape != Shape::LowRank && codec.name != "f32")
+    {
+        for row in rows.iter().filter(|row| **row != "d-psgd" || codec.shape == Shape::Rounding) {
+            let keys = if codec.name == "qsgd" { "contract = true" } else { "" };
+            let text = format!(
+                "workers = {n}\nsteps = {steps}\n[algorithm]\nname = \"{row}\"\n[codec]\nname = \"{}\"\n{keys}\n\
+                 [task]\nname = \"quadratic\"\ndimensions = {elements}\ncurvature = [[1], [2], [3], [4]]\n\
+                 target = [[1], [-2], [0.5], [3]]",
+                codec.name
+            );
+            let plan = plan(&text);
+            let encoded = |len: u64| codec.bytes(&plan.setup.codec.params, len as usize) as u64;
+            let expected = encoded_bytes(row, codec.shape, (n, steps, elements), &encoded);
+            let outcome = Arm::Virtual.run(&plan);
+            let sent: u64 = outcome.ranks.iter().map(|rank| rank.bytes_sent).sum();
+            assert_eq!(sent, expected, "{row} with {}", codec.name);
+        }
+    }
+}
+
+#[test]
+fn one_percent_of_the_elements_are_less_than_two_and_a_half_percent_of_the_bytes() {
+    for row in ["choco", "sync-ps"] {
+        let sent = |codec: &str| -> u64 {
+            let text = format!(
+                "workers = 4\nsteps = 5\n[algorithm]\nname = \"{row}\"\n[codec]\n{codec}\n\
+                 [task]\nname = \"quadratic\"\ndimensions = 100000\ncurvature = [[1], [2], [3], [4]]\n\
+                 target = [[1], [-2], [0.5], [3]]"
+            );
+            Arm::Virtual.run(&plan(&text)).ranks.iter().map(|rank| rank.bytes_sent).sum()
+        };
+        let share = sent("name = \"top-k\"\nshare = 0.01") as f64 / sent("name = \"f32\"") as f64;
+        assert!(share < 0.025, "{row}: {share}");
     }
 }

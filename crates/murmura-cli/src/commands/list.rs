@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, ValueEnum};
-use murmura_core::params::{Key, Kind};
-use murmura_core::{algorithms, collectives, optim, topology};
+use murmura_core::params::{Key, Kind, Params};
+use murmura_core::{algorithms, codec, collectives, optim, topology};
 use murmura_run::config::row::Listed;
 use murmura_run::config::section::Extra;
 use murmura_run::config::understood::written;
@@ -43,6 +43,7 @@ enum Table {
     Topologies,
     Optimizers,
     Schedules,
+    Codecs,
     Tasks,
     Collectives,
     Settings,
@@ -76,11 +77,16 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
 fn rows(table: Table) -> Vec<Row> {
     match table {
         Table::Algorithms => listed(|row: &algorithms::Entry| {
-            let facts = vec![("sends", row.sends), ("loses a worker", row.lost_peer)];
+            let codecs = (row.codecs)(&Params::defaults(row.keys)).words();
+            let facts =
+                vec![("sends", row.sends), ("codecs", codecs), ("loses a worker", row.lost_peer)];
             (Some(row.paper), facts)
         }),
         Table::Topologies => listed(|row: &topology::Entry| (Some(row.paper), Vec::new())),
         Table::Optimizers => listed(|row: &optim::Entry| (Some(row.paper), Vec::new())),
+        Table::Codecs => {
+            listed(|row: &codec::Entry| (Some(row.paper), vec![("bytes of d elements", row.wire)]))
+        }
         Table::Schedules => listed(|_: &optim::ScheduleEntry| (None, Vec::new())),
         Table::Tasks => listed(|_: &Task| (None, Vec::new())),
         Table::Collectives => collectives::COLLECTIVES
@@ -110,7 +116,6 @@ fn settings() -> Vec<Row> {
     };
     vec![
         table("top", "what stands in no table", config::TOP, &[]),
-        table("codec", "how vectors become bytes", config::CODEC, &[]),
         table("buckets", "how the model is cut for sending", config::BUCKETS, &[]),
         table(
             "cluster",

@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Entry;
+use super::{Codecs, Entry};
 use crate::contract::{Algorithm, Awaited, Budget, Cx, Deploy, Fact, Facts, Mode, Need, Place};
 use crate::message::{Message, Rank};
 use crate::params::{Key, Kind, Params};
@@ -37,6 +37,7 @@ pub const ENTRY: Entry = Entry {
         help: "exchanges that an active worker starts per gradient, one after another",
     }],
     check: |_| Ok(()),
+    codecs: |_| Codecs::OF_MODELS,
     facts: |_| Facts {
         synchronous: false,
         snapshot: true,
@@ -113,9 +114,10 @@ impl AdPsgd {
         let peer = self.partners[cx.io.rng.below(self.partners.len() as u64) as usize];
         let mut sent = Vec::with_capacity(cx.layout.buckets.len());
         for b in 0..cx.layout.buckets.len() {
-            let values = cx.params_payload(b);
+            let values = seen(cx, b);
             let mut message = Message::new(REQUEST, cx.step, b).with(values.clone());
             message.seq = self.seq;
+            let message = cx.io.rounded(message);
             cx.io.send(peer, message);
             sent.push(Some(values));
         }
@@ -129,10 +131,13 @@ impl AdPsgd {
             return;
         }
         *last = message.seq;
-        let mut answer = Message::new(ANSWER, message.step, b).with(cx.params_payload(b));
+        let own = seen(cx, b);
+        let mut answer = Message::new(ANSWER, message.step, b).with(own.clone());
         answer.seq = message.seq;
+        let answer = cx.io.rounded(answer);
         cx.io.send(from, answer);
-        vector::lerp(0.5, &message.into_values(), &mut cx.params[cx.layout.range(b)]);
+        let params = &mut cx.params[cx.layout.range(b)];
+        vector::add_difference(0.5, &message.into_values(), &own, params);
     }
 
     fn absorb(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
@@ -149,6 +154,13 @@ impl AdPsgd {
             self.ask(cx);
         }
     }
+}
+
+/// Bucket `b` of the parameters as a peer sees it.
+fn seen(cx: &mut Cx<'_>, b: usize) -> Payload {
+    let mut values = cx.params_payload(b);
+    cx.io.round(values.try_mut().expect("just taken, so held by nobody else"));
+    values
 }
 
 impl Algorithm for AdPsgd {

@@ -7,6 +7,7 @@
 //! worker, upon an acknowledgement:   push what was folded meanwhile
 //! server, upon Δ of k gradients from i:  D ← D + Δ;  c ← c + k;  c_i ← c_i + k;  acknowledge
 //!                                    if c_i ≥ π:  x̃ ← x̃ − D/n;  D, c, c_i ← 0;  send x̃ to i     (lazy update)
+//! with a codec C:                    a push is C(Δ + e), and e what C left out; the last one is exact
 //! upon a lost worker, server:        x̃ ← x̃ − D/n with the old n; then n ← n − 1
 //! ```
 //! The published pseudocode drops the gradient that triggers an update and normalises after use;
@@ -16,9 +17,10 @@
 
 mod server;
 
-use super::Entry;
+use super::{Codecs, Entry};
+use crate::codec::{ErrorFeedback, Shape};
 use crate::contract::{
-    Algorithm, Awaited, Budget, Cx, Deploy, Fact, Facts, Mode, Need, Piece, Place,
+    Algorithm, Awaited, Budget, Cx, Deploy, Fact, Facts, Io, Mode, Need, Piece, Place,
 };
 use crate::message::{Message, Rank};
 use crate::params::{Key, Kind, Params};
@@ -75,6 +77,7 @@ pub const ENTRY: Entry = Entry {
         },
     ],
     check,
+    codecs: |_| Codecs::Feedback,
     facts: |params| {
         let barrier = params.flag("barrier");
         Facts {
@@ -143,6 +146,8 @@ struct Lane {
     unacknowledged: bool,
     /// What goes with the next push.
     folded: Option<Folded>,
+    /// What the codec has left out of the pushes.
+    left_out: ErrorFeedback,
     /// An anchor is due with the next push.
     anchor: bool,
     /// The newest model that has come and was not used.
@@ -159,6 +164,21 @@ struct Folded {
     gradients: u32,
     /// The learning rate of the gradients; 1 where displacements are sent.
     rate: f32,
+}
+
+impl Lane {
+    /// The last push of a run with a codec: with all that was left out, exactly.
+    fn last(&mut self, io: &mut Io<'_>, folded: Option<Folded>, len: usize) -> Payload {
+        let rate = folded.as_ref().map(|folded| folded.rate);
+        let mut values = folded.map_or_else(|| io.pool.take(len), |folded| folded.values);
+        let out = values.try_mut().expect("folded values have not been sent");
+        if rate.is_none() {
+            out.fill(0.0);
+        }
+        self.left_out.at_rate(rate.unwrap_or(1.0));
+        self.left_out.flush(out);
+        values
+    }
 }
 
 impl Worker {
@@ -221,18 +241,32 @@ impl Worker {
         if lane.anchor && cx.computing {
             return;
         }
-        let folded = lane.folded.take();
-        let mut message = if lane.anchor {
-            Message::new(ANCHOR, cx.step, b).with(cx.io.pool.copy(&cx.params[piece.range.clone()]))
-        } else if let Some(folded) = &folded {
-            Message::new(PUSH, cx.step, b).with(folded.values.clone())
-        } else {
+        let owes = self.draining && !self.barrier && !lane.left_out.error().is_empty();
+        if !lane.anchor && lane.folded.is_none() && !owes {
             return;
-        };
-        lane.anchor = false;
+        }
+        let folded = lane.folded.take();
+        let kind = if lane.anchor { ANCHOR } else { PUSH };
+        let mut message = Message::new(kind, cx.step, b);
         message.count = folded.as_ref().map_or(0, |folded| folded.gradients);
         message.scalar = folded.as_ref().map_or(1.0, |folded| f64::from(folded.rate));
+        let message = if lane.anchor {
+            // Whatever the server lacks is contained in the whole model.
+            lane.left_out = ErrorFeedback::default();
+            message.with(cx.io.pool.copy(&cx.params[piece.range.clone()]))
+        } else if owes {
+            message.with(lane.last(&mut cx.io, folded, piece.range.len()))
+        } else {
+            let folded = folded.expect("there is nothing else to send");
+            lane.left_out.at_rate(folded.rate);
+            match cx.io.coder.shape() {
+                Shape::Plain => message.with(folded.values),
+                _ => lane.left_out.load(&mut cx.io, message, &folded.values),
+            }
+        };
+        lane.anchor = false;
         lane.seq += 1;
+        let mut message = message;
         lane.unacknowledged = true;
         message.seq = lane.seq;
         if piece.index == 0 && message.count > 0 {
@@ -346,7 +380,8 @@ impl Algorithm for Worker {
     }
 
     fn is_drained(&self) -> bool {
-        let open = |lane: &Lane| lane.folded.is_some() || lane.anchor || lane.unacknowledged;
+        let owes = |lane: &Lane| lane.folded.is_some() || !lane.left_out.error().is_empty();
+        let open = |lane: &Lane| owes(lane) || lane.anchor || lane.unacknowledged;
         self.barrier || !self.lanes.iter().any(open)
     }
 
@@ -369,6 +404,7 @@ impl Algorithm for Worker {
             visitor.number(&format!("lane.{index}.used"), &mut lane.used);
             visitor.flag(&format!("lane.{index}.unacknowledged"), &mut lane.unacknowledged);
             visitor.flag(&format!("lane.{index}.anchor"), &mut lane.anchor);
+            lane.left_out.state(&format!("lane.{index}.left_out"), visitor);
             let mut gradients =
                 lane.folded.as_ref().map_or(0, |folded| u64::from(folded.gradients));
             let mut rate = lane.folded.as_ref().map_or(1.0, |folded| f64::from(folded.rate));

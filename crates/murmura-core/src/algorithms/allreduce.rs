@@ -8,7 +8,7 @@
 //! ```
 //! Replicas hold the same bits after every step: each chunk is summed once and copied.
 
-use super::Entry;
+use super::{Codecs, Entry};
 use crate::collectives::average::{Average, COLLECTIVE};
 use crate::collectives::recovery::{self, Recovered, Recovery};
 use crate::contract::{Algorithm, Awaited, Budget, Cx, Deploy, Facts, Mode, Need, Place};
@@ -28,6 +28,7 @@ pub const ENTRY: Entry = Entry {
                 stay bit-equal",
     keys: &[COLLECTIVE],
     check: |_| Ok(()),
+    codecs: |_| Codecs::All,
     facts: |_| Facts {
         synchronous: true,
         snapshot: false,
@@ -62,8 +63,7 @@ impl AllReduceSgd {
     }
 
     fn enter(&mut self, cx: &Cx<'_>) {
-        let lens = cx.layout.buckets.iter().map(|bucket| bucket.range.len()).collect();
-        self.average.enter(cx, lens);
+        self.average.enter(cx, &[]);
     }
 
     fn start(&mut self, cx: &mut Cx<'_>, b: usize) {
@@ -78,7 +78,7 @@ impl AllReduceSgd {
             return;
         }
         for b in 0..cx.layout.buckets.len() {
-            self.average.finish(b, &mut cx.grad[cx.layout.range(b)]);
+            self.average.finish(&mut cx.io, b, &mut cx.grad[cx.layout.range(b)]);
             cx.optimize(b, Mode::Apply);
         }
     }
@@ -144,7 +144,8 @@ impl Algorithm for AllReduceSgd {
         self.average.awaiting(out);
     }
 
-    /// Between steps there is nothing but parameters and optimizer; early chunks of peers are
-    /// sent again after a resume.
-    fn state(&mut self, _visitor: &mut dyn Visitor) {}
+    /// Early chunks of peers are sent again after a resume.
+    fn state(&mut self, visitor: &mut dyn Visitor) {
+        self.average.state(visitor);
+    }
 }

@@ -6,12 +6,14 @@
 //! server, upon g from worker i:          τ = version − its version
 //!                                        x̃ ← x̃ − s(τ)·η·Opt(g);  version += 1;  send x̃ to i
 //! ```
+//! With a codec C a push is C(g_i + e_i), and e_i what C left out.
 //! s = 1/n by default, so that n pushes move the model like one synchronous step.
 
 use std::collections::BTreeMap;
 
-use super::Entry;
-use super::sync_ps::local;
+use super::sync_ps::{self, local};
+use super::{Codecs, Entry};
+use crate::codec::ErrorFeedback;
 use crate::contract::{Algorithm, Awaited, Budget, Cx, Deploy, Fact, Facts, Mode, Need, Place};
 use crate::message::{Message, Rank};
 use crate::params::{Key, Kind, Params};
@@ -32,6 +34,7 @@ pub const ENTRY: Entry = Entry {
         help: "s(τ): 1/n, 1/(n·max(1,τ)) (Zhang et al. 2016), or 1",
     }],
     check: |_| Ok(()),
+    codecs: |_| Codecs::Feedback,
     facts: |_| Facts {
         synchronous: false,
         snapshot: false,
@@ -59,15 +62,19 @@ struct Worker {
     /// Pieces whose model has not come yet.
     awaited: Vec<(Rank, usize)>,
     handing: bool,
+    /// What the codec has left out, per piece.
+    lanes: Vec<ErrorFeedback>,
 }
 
 impl Worker {
     fn push(&mut self, cx: &mut Cx<'_>, b: usize) {
         for piece in &cx.pieces[b] {
-            let values = cx.io.pool.copy(&cx.grad[piece.range.clone()]);
-            let mut message = Message::new(GRADIENT, cx.step, b).with(values);
+            let mut message = Message::new(GRADIENT, cx.step, b);
             message.seq = self.versions[piece.index];
             message.count = 1;
+            let lane = &mut self.lanes[piece.index];
+            lane.at_rate(cx.learning_rate);
+            let message = lane.load(&mut cx.io, message, &cx.grad[piece.range.clone()]);
             cx.io.send(piece.server, message);
             self.awaited.push((piece.server, b));
         }
@@ -77,6 +84,7 @@ impl Worker {
 impl Algorithm for Worker {
     fn on_start(&mut self, cx: &mut Cx<'_>) {
         self.versions.resize(cx.pieces.iter().map(Vec::len).sum(), 0);
+        self.lanes.resize_with(self.versions.len(), ErrorFeedback::default);
     }
 
     fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
@@ -117,6 +125,7 @@ impl Algorithm for Worker {
 
     fn state(&mut self, visitor: &mut dyn Visitor) {
         visitor.numbers("versions", &mut self.versions);
+        sync_ps::state(&mut self.lanes, visitor);
     }
 
     fn spans_views(&self) -> bool {
@@ -192,6 +201,7 @@ impl Algorithm for Server {
         let mut message =
             Message::new(MODEL, step, cx.layout.buckets[b].id).with(cx.params_payload(b));
         message.seq = self.versions[b];
+        let message = cx.io.rounded(message);
         cx.io.send(worker, message);
     }
 

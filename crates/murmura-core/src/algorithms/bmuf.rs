@@ -10,8 +10,8 @@
 //! μ = 1 − 1/n by default, so that a round moves the model about as far as n workers together.
 //! The rounds themselves, and what a lost worker means, are in `periodic.rs`.
 
-use super::Entry;
 use super::periodic::{self, BUFFERS, Every, Outer, Periodic, Round, outer_step, period_key};
+use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
 use crate::contract::{Facts, Need};
 use crate::params::{Key, Kind, Params};
@@ -45,6 +45,7 @@ pub const ENTRY: Entry = Entry {
         COLLECTIVE,
     ],
     check,
+    codecs: |_| Codecs::OF_MOMENTUM,
     facts: |_| Facts { keeps_mean: false, ..periodic::facts(Need::Nothing) },
     worker: |params| {
         let outer = Bmuf {

@@ -14,8 +14,8 @@
 //! decentralized Adam divides each by its own and may stop at a point that is no optimum. The
 //! optimizer is meant to be plain `sgd`; its weight decay is then decoupled, as in AdamW.
 
-use super::Entry;
 use super::exchange::{self, Exchange};
+use super::{Codecs, Entry};
 use crate::contract::{Algorithm, Cx, Facts, Mode};
 use crate::message::Message;
 use crate::params::{Key, Kind, Params};
@@ -50,6 +50,7 @@ pub const ENTRY: Entry = Entry {
         },
     ],
     check: |_| Ok(()),
+    codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
     facts: |_| Facts { clips_itself: true, ..exchange::FACTS },
     worker: |params| Box::new(DAmsgrad::new(params)),
     server: None,
@@ -123,7 +124,7 @@ impl DAmsgrad {
         let Some(gathered) = self.exchange.gather(b) else { return };
         let range = cx.range(b);
         let tracked = &mut self.tracked[range.clone()];
-        gathered.mix(0, &mut cx.params[range.clone()]);
+        gathered.mix(&mut cx.io, 0, &mut cx.params[range.clone()]);
         let mut scratch = cx.io.pool.take(tracked.len());
         let pull = scratch.try_mut().expect("just taken, so held by nobody else");
         gathered.pull(1, tracked, 1.0, pull);

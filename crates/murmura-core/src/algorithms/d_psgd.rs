@@ -17,8 +17,8 @@
 //! In consensus form the exchange overlaps the whole computation of a step. Weight decay sees
 //! the mixed parameters, as in Decent-DP.
 
-use super::Entry;
 use super::exchange::{self, Exchange};
+use super::{Codecs, Entry};
 use crate::contract::{Algorithm, Cx, Mode};
 use crate::message::Message;
 use crate::params::{Key, Kind, Params};
@@ -39,6 +39,7 @@ pub const ENTRY: Entry = Entry {
         help: "when neighbours are averaged relative to the gradient step",
     }],
     check: |_| Ok(()),
+    codecs: |_| Codecs::OF_MODELS,
     facts: |_| exchange::FACTS,
     worker: |params| Box::new(DPsgd::new(params)),
     server: None,
@@ -77,7 +78,7 @@ impl DPsgd {
     /// Mixes bucket `b` if it waits for nothing but what is here.
     fn advance(&mut self, cx: &mut Cx<'_>, b: usize) {
         let Some(gathered) = self.exchange.gather(b) else { return };
-        gathered.mix(0, &mut cx.params[cx.layout.range(b)]);
+        gathered.mix(&mut cx.io, 0, &mut cx.params[cx.layout.range(b)]);
         match self.form {
             Form::Consensus => cx.optimize(b, Mode::Apply),
             _ => self.exchange.finish(),

@@ -8,8 +8,8 @@
 //! The optimizer, and so its momentum, works on g̃: the gradient together with the pull of the
 //! neighbours. Without momentum x_i⁺ = y, which is D-PSGD in adapt-then-combine form.
 
-use super::Entry;
 use super::exchange::{self, Exchange};
+use super::{Codecs, Entry};
 use crate::contract::{Algorithm, Cx, Mode};
 use crate::message::Message;
 use crate::state::Visitor;
@@ -27,6 +27,11 @@ pub const ENTRY: Entry = Entry {
                 survivors from an agreed step on; momentum is kept",
     keys: &[],
     check: |_| Ok(()),
+    codecs: |_| {
+        Codecs::Exact(
+            "it divides what mixing has moved by the learning rate, which would amplify every rounding",
+        )
+    },
     facts: |_| exchange::FACTS,
     worker: |_| Box::new(DecentLam::default()),
     server: None,
@@ -45,7 +50,7 @@ impl DecentLam {
         let Some(gathered) = self.exchange.gather(b) else { return };
         let range = cx.range(b);
         let (params, mixed) = (&mut cx.params[range.clone()], &mut cx.grad[range]);
-        gathered.mix(0, mixed);
+        gathered.mix(&mut cx.io, 0, mixed);
         if cx.learning_rate == 0.0 {
             // The limit of a small rate: g̃ alone moves the parameters, all the way to y.
             params.copy_from_slice(mixed);

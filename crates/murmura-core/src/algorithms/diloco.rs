@@ -9,8 +9,8 @@
 //! With `nesterov = false` the last line is x₀ − lr·v. The optimizer's state stays local. The
 //! rounds themselves, and what a lost worker means, are in `periodic.rs`.
 
-use super::Entry;
 use super::periodic::{self, BUFFERS, Every, Outer, Periodic, Round, outer_step, period_key};
+use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
 use crate::contract::{Facts, Need};
 use crate::params::{Key, Kind};
@@ -44,6 +44,7 @@ pub const ENTRY: Entry = Entry {
         COLLECTIVE,
     ],
     check: |_| Ok(()),
+    codecs: |_| Codecs::OF_MOMENTUM,
     facts: |_| Facts { keeps_mean: false, ..periodic::facts(Need::Nothing) },
     worker: |params| {
         let outer = DiLoCo {

@@ -7,8 +7,8 @@
 //! Worker, servers and what a lost worker means are those of `easgd.rs`; between steps a worker
 //! holds x_i + δ·v, where its gradient is taken.
 
-use super::Entry;
 use super::easgd::{self, FORM, LOST_PEER, MOVING_RATE, PERIOD, SENDS, Server, Worker};
+use super::{Codecs, Entry};
 use crate::params::{Key, Kind};
 
 /// The row of the table.
@@ -30,6 +30,7 @@ pub const ENTRY: Entry = Entry {
         },
     ],
     check: |_| Ok(()),
+    codecs: |_| Codecs::OF_MODELS,
     facts: easgd::facts,
     worker: |params| Box::new(Worker::new(params, params.real("momentum"))),
     server: Some(|params| Box::new(Server::new(params))),

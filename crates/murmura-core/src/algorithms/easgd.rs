@@ -16,7 +16,7 @@
 
 mod server;
 
-use super::Entry;
+use super::{Codecs, Entry};
 use crate::contract::{Algorithm, Awaited, Budget, Cx, Deploy, Facts, Mode, Need, Piece, Place};
 use crate::message::{Message, Rank};
 use crate::params::{Key, Kind, Params};
@@ -35,6 +35,7 @@ pub const ENTRY: Entry = Entry {
     lost_peer: LOST_PEER,
     keys: &[MOVING_RATE, PERIOD, FORM],
     check: |_| Ok(()),
+    codecs: |_| Codecs::OF_MODELS,
     facts,
     worker: |params| Box::new(Worker::new(params, 0.0)),
     server: Some(|params| Box::new(Server::new(params))),
@@ -158,6 +159,7 @@ impl Worker {
             let out = elastic.try_mut().expect("just taken, so held by nobody else");
             out.fill(0.0);
             vector::add_difference(rate as f32, params, &centre, out);
+            cx.io.round(out);
             elastic
         });
         let displacement = &cx.grad[range.clone()];
@@ -171,6 +173,7 @@ impl Worker {
             lane.seq += 1;
             let mut message = Message::new(ELASTIC, cx.step, b).with(elastic);
             message.seq = lane.seq;
+            let message = cx.io.rounded(message);
             cx.io.send(piece.server, message);
         }
         self.left -= 1;

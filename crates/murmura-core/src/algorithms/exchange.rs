@@ -12,14 +12,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::codec::Shape;
 use crate::contract::{Awaited, Budget, Cx, Deploy, Facts, Io, Need, Place};
 use crate::message::{Message, Part, Rank};
 use crate::vector;
 use crate::view::Row;
 
-/// Sends `message` to everyone who mixes my vectors at its step.
+/// Sends `message` to everyone who mixes my vectors at its step, rounded where the codec rounds.
 pub fn post(io: &mut Io<'_>, message: &Message) {
     let row = io.view.row(message.step, io.rank);
+    let message = io.rounded(message.clone());
     for to in &row.outgoing {
         io.send(*to, message.clone());
     }
@@ -186,8 +188,19 @@ pub struct Gathered {
 
 impl Gathered {
     /// `own ← Σ_j W_ij v_j`, in the order of ranks, where v is vector number `part`.
-    pub fn mix(&self, part: usize, own: &mut [f32]) {
-        self.sum(part, own, |weight| weight);
+    ///
+    /// Where the neighbours' vectors are rounded: `own ← own + Σ_j W_ij (v_j − v_i)` with v_i
+    /// rounded as they see it. What one gains another loses, so that the mean is kept, and
+    /// nothing that is too small for the rounding is lost.
+    pub fn mix(&self, io: &mut Io<'_>, part: usize, own: &mut [f32]) {
+        if io.coder.shape() != Shape::Rounding {
+            return self.sum(part, own, |weight| weight);
+        }
+        let mut seen = io.pool.copy(own);
+        io.round(seen.try_mut().expect("just taken, so held by nobody else"));
+        for (rank, weight) in self.row.incoming.iter().filter(|(rank, _)| *rank != self.me) {
+            vector::add_difference(*weight, values(&self.message(*rank).parts[part]), &seen, own);
+        }
     }
 
     /// `out ← scale·Σ_j W_ij (v_j − own)`, in the order of ranks: how far mixing would move me.
@@ -206,6 +219,12 @@ impl Gathered {
     /// `own ← own + Σ_j v_j` over the neighbours, in the order of ranks.
     pub fn add(&self, part: usize, own: &mut [f32]) {
         self.sum(part, own, |_| 1.0);
+    }
+
+    /// Vector number `part` of every neighbour, in the order of ranks.
+    pub fn vectors(&self, part: usize) -> impl Iterator<Item = (Rank, &[f32])> {
+        let others = self.row.incoming.iter().filter(|(rank, _)| *rank != self.me);
+        others.map(move |(rank, _)| (*rank, values(&self.message(*rank).parts[part])))
     }
 
     /// The sum of the neighbours' scalars.

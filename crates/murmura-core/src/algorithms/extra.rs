@@ -12,8 +12,8 @@
 //! exchange overlaps the computation, one vector is kept instead of three, and since Σ p_i = 0 the
 //! mean takes the step −η·ḡ whatever the learning rate was before.
 
-use super::Entry;
 use super::exchange::{self, Exchange};
+use super::{Codecs, Entry};
 use crate::contract::{Algorithm, Cx, Facts, Mode, Need};
 use crate::message::Message;
 use crate::state::Visitor;
@@ -30,6 +30,7 @@ pub const ENTRY: Entry = Entry {
                 their corrections back to zero, over the rebuilt topology",
     keys: &[],
     check: |_| Ok(()),
+    codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
     facts: |_| Facts { topology: Need::StaticSymmetric, ..exchange::FACTS },
     worker: |_| Box::new(Extra::default()),
     server: None,

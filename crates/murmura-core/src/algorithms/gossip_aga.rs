@@ -12,8 +12,8 @@
 //! F is averaged with the model, so that all compute the same H. The rounds themselves, and what
 //! a lost worker means, are in `periodic.rs` and `exchange.rs`.
 
-use super::Entry;
 use super::periodic::{self, BUFFERS, Period, Periodic, Plain};
+use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
 use crate::contract::{Cx, Need};
 use crate::params::{Key, Kind, Params};
@@ -53,6 +53,7 @@ pub const ENTRY: Entry = Entry {
         }
         Ok(())
     },
+    codecs: |_| Codecs::OF_MODELS,
     facts: |_| periodic::facts(Need::Mixing),
     worker: |params| {
         let period = Box::new(Adaptive::new(params));

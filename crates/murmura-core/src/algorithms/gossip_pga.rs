@@ -7,8 +7,8 @@
 //! ```
 //! The rounds themselves, and what a lost worker means, are in `periodic.rs` and `exchange.rs`.
 
-use super::Entry;
 use super::periodic::{self, BUFFERS, Every, Periodic, Plain, period_key};
+use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
 use crate::contract::Need;
 
@@ -23,6 +23,7 @@ pub const ENTRY: Entry = Entry {
     lost_peer: periodic::LOST_NEIGHBOUR,
     keys: &[period_key(6), BUFFERS, COLLECTIVE],
     check: |_| Ok(()),
+    codecs: |_| Codecs::OF_MODELS,
     facts: |_| periodic::facts(Need::Mixing),
     worker: |params| {
         let period = Box::new(Every(params.whole("period")));

@@ -15,9 +15,9 @@
 //! ```
 //! Σ y_i = Σ g_i at every step. Two vectors that belong together travel in one message.
 
-use super::Entry;
 use super::exchange::{self, Exchange};
 use super::push_sum::{self, PushSum};
+use super::{Codecs, Entry};
 use crate::contract::{Algorithm, Awaited, Cx, Facts, Mode, Need};
 use crate::message::{Message, Rank};
 use crate::params::{Key, Kind, Params};
@@ -42,6 +42,7 @@ pub const ENTRY: Entry = Entry {
         help: "what is mixed when; push takes directed and irregular graphs",
     }],
     check: |_| Ok(()),
+    codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
     facts: |params| match params.text("form") {
         "push" => Facts { topology: Need::Edges, keeps_mean: false, ..exchange::FACTS },
         _ => exchange::FACTS,
@@ -126,7 +127,7 @@ impl GradientTracking {
             Form::Push => {
                 let receivers = cx.io.view.row(cx.step, cx.io.rank).outgoing.len();
                 let (values, scalar) = self.mass.divide(cx, b, receivers);
-                let tracker = push_sum::divide(pool, tracker, receivers);
+                let tracker = push_sum::divide(&mut cx.io, tracker, receivers);
                 Message { scalar, ..message }.with(values).and(tracker)
             }
             _ => message.with(cx.params_payload(b)).and(pool.copy(tracker)),
@@ -136,7 +137,7 @@ impl GradientTracking {
 
     fn advance_tracker(&mut self, cx: &mut Cx<'_>, b: usize) {
         let Some(gathered) = self.trackers.gather(b) else { return };
-        gathered.mix(0, &mut self.tracker[cx.range(b)]);
+        gathered.mix(&mut cx.io, 0, &mut self.tracker[cx.layout.range(b)]);
         self.follow(cx, b);
     }
 
@@ -151,9 +152,9 @@ impl GradientTracking {
             return self.models.finish();
         }
         let params = &mut cx.params[range.clone()];
-        gathered.mix(0, params);
+        gathered.mix(&mut cx.io, 0, params);
         if self.form != Form::Atc {
-            gathered.mix(1, tracker);
+            gathered.mix(&mut cx.io, 1, tracker);
         }
         if self.form == Form::Diging {
             vector::axpy(-1.0, &cx.grad[range], params);

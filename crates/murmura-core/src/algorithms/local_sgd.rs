@@ -8,8 +8,8 @@
 //! The rounds themselves, and what a lost worker means, are in `periodic.rs`. With plain SGD and
 //! H = 1 this is AllReduce SGD.
 
-use super::Entry;
 use super::periodic::{self, BUFFERS, Period, Periodic, Plain, period_key};
+use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
 use crate::contract::{Cx, Need};
 use crate::params::{Key, Kind, Params};
@@ -40,6 +40,7 @@ pub const ENTRY: Entry = Entry {
         COLLECTIVE,
     ],
     check: |_| Ok(()),
+    codecs: |_| Codecs::All,
     facts: |_| periodic::facts(Need::Nothing),
     worker: |params| {
         Box::new(Periodic::new(params, Box::new(PostLocal::new(params)), Box::new(Plain)))

@@ -5,6 +5,8 @@ mod aladdin;
 mod allreduce;
 mod asp;
 mod bmuf;
+mod choco;
+mod codecs;
 mod d_amsgrad;
 mod d_psgd;
 mod decentlam;
@@ -14,7 +16,7 @@ mod easgd;
 mod exact_diffusion;
 mod exchange;
 mod extra;
-mod fold;
+
 mod gossip_aga;
 mod gossip_pga;
 mod gradient_tracking;
@@ -30,6 +32,8 @@ mod sync_ps;
 use crate::contract::{Algorithm, Facts};
 use crate::names;
 use crate::params::{Key, Params};
+
+pub use codecs::Codecs;
 
 /// Makes one side of an algorithm.
 pub type Build = fn(&Params) -> Box<dyn Algorithm>;
@@ -52,6 +56,8 @@ pub struct Entry {
     pub keys: &'static [Key],
     /// Why these parameters cannot go together, if they cannot.
     pub check: fn(&Params) -> Result<(), &'static str>,
+    /// Which codecs it can be trusted with.
+    pub codecs: fn(&Params) -> Codecs,
     /// What drivers need to know.
     pub facts: fn(&Params) -> Facts,
     /// The worker's side.
@@ -73,6 +79,7 @@ pub const ALGORITHMS: &[Entry] = &[
     allreduce::ENTRY,
     asp::ENTRY,
     bmuf::ENTRY,
+    choco::ENTRY,
     d_amsgrad::ENTRY,
     d_psgd::ENTRY,
     exact_diffusion::D2,

@@ -17,7 +17,10 @@ mod outer;
 mod period;
 mod rounds;
 
+use std::ops::Range;
+
 use super::exchange::{self, Exchange};
+use crate::codec::Shape;
 use crate::collectives::average::{Average, REDUCE};
 use crate::contract::{Algorithm, Awaited, Budget, Cx, Deploy, Facts, Mode, Need, Place};
 use crate::layout::Layout;
@@ -25,6 +28,7 @@ use crate::message::{Message, Rank};
 use crate::optim::Optimizer;
 use crate::params::{Key, Kind, Params};
 use crate::state::Visitor;
+use crate::vector;
 use crate::view::View;
 pub(super) use outer::{Outer, Plain, Round, outer_step};
 pub(super) use period::{Every, Period, period_key};
@@ -91,6 +95,9 @@ pub(super) struct Periodic {
     due: bool,
     /// Parts of the average that are ready for it.
     handed: Vec<bool>,
+    /// The buckets of the model, and whether a codec may leave something out.
+    ranges: Vec<Range<usize>>,
+    coded: bool,
     /// Buckets that are not done with this step.
     left: usize,
     /// After a loss: who stands where.
@@ -115,6 +122,8 @@ impl Periodic {
             round: 0,
             due: false,
             handed: Vec::new(),
+            ranges: Vec::new(),
+            coded: false,
             left: 0,
             rounds: Rounds::default(),
         }
@@ -127,15 +136,16 @@ impl Periodic {
     }
 
     /// Parts of an average: the buckets of the model, those of the optimizer's vectors if they
-    /// are averaged, the numbers of the period if there are any.
-    fn lens(&mut self, cx: &mut Cx<'_>) -> Vec<usize> {
+    /// are averaged, the numbers of the period if there are any. Returns how many these are.
+    fn enter(&mut self, cx: &mut Cx<'_>) -> usize {
         let averaged = self.buffers == Buffers::Average;
-        let vectors = 1 + if averaged { cx.optimizer.vectors().len() } else { 0 };
+        let vectors = if averaged { cx.optimizer.vectors().len() } else { 0 };
         let buckets = || cx.layout.buckets.iter().map(|bucket| bucket.range.len());
         let mut lens: Vec<usize> = (0..vectors).flat_map(|_| buckets()).collect();
         let numbers = self.period.numbers().len();
         lens.extend((numbers > 0).then_some(numbers));
-        lens
+        self.average.enter(cx, &lens);
+        cx.layout.buckets.len() + lens.len()
     }
 
     /// Whether `part` is that of the period's numbers.
@@ -145,16 +155,25 @@ impl Periodic {
 
     fn hand(&mut self, cx: &mut Cx<'_>, part: usize) {
         self.handed[part] = true;
+        if let Some(range) = self.relative(part) {
+            vector::axpy(-1.0, &self.start[range.clone()], &mut cx.params[range]);
+        }
         if !self.rounds.is_running() {
             self.start(cx, part);
         }
+    }
+
+    /// Where a codec may leave something out, buckets of the model travel as what they have moved
+    /// since the round began: that is small, and x₀ is known to all.
+    fn relative(&self, part: usize) -> Option<Range<usize>> {
+        self.ranges.get(part).filter(|_| self.coded).cloned()
     }
 
     fn start(&mut self, cx: &mut Cx<'_>, part: usize) {
         let numbers = self.is_numbers(part);
         let data = match numbers {
             true => self.period.numbers(),
-            false => vector(part, cx.layout, cx.params, cx.optimizer),
+            false => bucket(part, cx.layout, cx.params, cx.optimizer),
         };
         self.average.start(&mut cx.io, cx.step, part, data);
         self.finish_if_done(cx);
@@ -168,9 +187,12 @@ impl Periodic {
             let numbers = self.is_numbers(part);
             let data = match numbers {
                 true => self.period.numbers(),
-                false => vector(part, cx.layout, cx.params, cx.optimizer),
+                false => bucket(part, cx.layout, cx.params, cx.optimizer),
             };
-            self.average.finish(part, data);
+            self.average.finish(&mut cx.io, part, data);
+            if let Some(range) = self.relative(part) {
+                vector::add(&self.start[range.clone()], &mut cx.params[range]);
+            }
         }
         let round = Round { learning_rate: cx.learning_rate, workers: cx.io.view.workers.len() };
         self.outer.step(round, &mut self.start, cx.params);
@@ -217,7 +239,7 @@ impl Periodic {
     /// `x_i[b] ← Σ_j W_ij x_j[b]`, once all neighbours' are here.
     fn mix(&mut self, cx: &mut Cx<'_>, b: usize) {
         if let Some(gathered) = self.gossip.as_mut().and_then(|gossip| gossip.gather(b)) {
-            gathered.mix(0, &mut cx.params[cx.layout.range(b)]);
+            gathered.mix(&mut cx.io, 0, &mut cx.params[cx.layout.range(b)]);
             self.left -= 1;
         }
     }
@@ -229,7 +251,7 @@ impl Periodic {
         let data = match (started, numbers) {
             (false, _) => &[],
             (true, true) => &*self.period.numbers(),
-            (true, false) => vector(part, cx.layout, cx.params, cx.optimizer),
+            (true, false) => bucket(part, cx.layout, cx.params, cx.optimizer),
         };
         self.average.on_message(&mut cx.io, data, from, message);
         if started {
@@ -239,7 +261,7 @@ impl Periodic {
 }
 
 /// Bucket `part` of the model, or, counting on, of the optimizer's vectors.
-fn vector<'a>(
+fn bucket<'a>(
     part: usize,
     layout: &Layout,
     params: &'a mut [f32],
@@ -258,9 +280,9 @@ impl Algorithm for Periodic {
         if self.start.is_empty() {
             self.start = cx.params.to_vec();
         }
-        let lens = self.lens(cx);
-        self.handed = vec![false; lens.len()];
-        self.average.enter(cx, lens);
+        self.handed = vec![false; self.enter(cx)];
+        self.ranges = cx.layout.buckets.iter().map(|bucket| bucket.range.clone()).collect();
+        self.coded = cx.io.coder.shape() != Shape::Plain;
     }
 
     fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
@@ -323,8 +345,7 @@ impl Algorithm for Periodic {
     }
 
     fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
-        let lens = self.lens(cx);
-        self.average.enter(cx, lens);
+        self.enter(cx);
         self.rounds.begin(cx, self.round);
         self.compare(cx);
         if let Some(gossip) = &mut self.gossip {
@@ -345,7 +366,16 @@ impl Algorithm for Periodic {
         }
     }
 
+    fn model(&self, params: &[f32], out: &mut [f32]) {
+        out.copy_from_slice(params);
+        let handed = (0..self.ranges.len()).filter(|part| self.handed[*part]);
+        for range in handed.filter_map(|part| self.relative(part)) {
+            vector::add(&self.start[range.clone()], &mut out[range]);
+        }
+    }
+
     fn state(&mut self, visitor: &mut dyn Visitor) {
+        self.average.state(visitor);
         visitor.number("round", &mut self.round);
         visitor.vector("start", &mut self.start);
         visitor.vector("numbers", &mut self.numbers);

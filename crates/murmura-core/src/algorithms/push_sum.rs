@@ -7,8 +7,9 @@
 //! ```
 //! What all workers hold and what is on its way never changes in sum.
 
-use crate::contract::Cx;
-use crate::payload::{Payload, Pool};
+use crate::codec::Shape;
+use crate::contract::{Cx, Io};
+use crate::payload::Payload;
 use crate::state::Visitor;
 use crate::vector;
 
@@ -58,9 +59,10 @@ impl PushSum {
     }
 
     /// Divides the mass of bucket `b`; returns the share that each of `receivers` gets.
-    pub fn divide(&mut self, cx: &Cx<'_>, b: usize, receivers: usize) -> (Payload, f64) {
+    pub fn divide(&mut self, cx: &mut Cx<'_>, b: usize, receivers: usize) -> (Payload, f64) {
         let (kept, each) = division(receivers);
-        let share = divide(cx.io.pool, &mut self.numerator[cx.range(b)], receivers);
+        let range = cx.range(b);
+        let share = divide(&mut cx.io, &mut self.numerator[range], receivers);
         let weight = f64::from(each) * self.weights[b];
         self.weights[b] *= f64::from(kept);
         (share, weight)
@@ -103,12 +105,19 @@ impl PushSum {
     }
 }
 
-/// Keeps in `values` what division leaves; returns one share.
-pub fn divide(pool: &Pool, values: &mut [f32], receivers: usize) -> Payload {
+/// Keeps in `values` what division leaves; returns one share. Where shares are rounded, what
+/// rounding takes from them is kept too: mass is not lost.
+pub fn divide(io: &mut Io<'_>, values: &mut [f32], receivers: usize) -> Payload {
     let (kept, each) = division(receivers);
-    let mut share = pool.take(values.len());
-    vector::scaled(each, values, share.try_mut().expect("just taken, so held by nobody else"));
-    vector::scale(kept, values);
+    let mut share = io.pool.take(values.len());
+    let out = share.try_mut().expect("just taken, so held by nobody else");
+    vector::scaled(each, values, out);
+    if io.coder.shape() == Shape::Rounding {
+        io.round(out);
+        vector::axpy(-(receivers as f32), out, values);
+    } else {
+        vector::scale(kept, values);
+    }
     share
 }
 

@@ -10,8 +10,8 @@
 //! neighbours included; its `momentum` β (and Nesterov) multiplies it as usual, m = β·m̂ + g.
 //! Without momentum nothing is left but D-PSGD in adapt-then-combine form.
 
-use super::Entry;
 use super::exchange::{self, Exchange};
+use super::{Codecs, Entry};
 use crate::contract::{Algorithm, Cx, Mode};
 use crate::message::Message;
 use crate::params::{Key, Kind, Params};
@@ -33,6 +33,11 @@ pub const ENTRY: Entry = Entry {
         help: "share of the quasi-global momentum that is kept at each step",
     }],
     check: |_| Ok(()),
+    codecs: |_| {
+        Codecs::Exact(
+            "it divides what mixing has moved by the learning rate, which would amplify every rounding",
+        )
+    },
     facts: |_| exchange::FACTS,
     worker: |params| Box::new(Qg::new(params)),
     server: None,
@@ -58,7 +63,7 @@ impl Qg {
         let Some(gathered) = self.exchange.gather(b) else { return };
         let range = cx.range(b);
         let (params, mixed) = (&mut cx.params[range.clone()], &mut cx.grad[range.clone()]);
-        gathered.mix(0, mixed);
+        gathered.mix(&mut cx.io, 0, mixed);
         if let Some(velocity) = cx.optimizer.velocity() {
             let (velocity, momentum) = (&mut velocity[range.clone()], &self.momentum[range]);
             match cx.learning_rate {

@@ -23,9 +23,9 @@ use std::ops::Range;
 
 use free::Free;
 
-use super::Entry;
 use super::exchange::{self, Exchange};
 use super::push_sum::PushSum;
+use super::{Codecs, Entry};
 use crate::contract::{Algorithm, Awaited, Budget, Cx, Facts, Mode, Need};
 use crate::message::{Message, Rank};
 use crate::params::{Key, Kind, Params};
@@ -65,6 +65,12 @@ pub const ENTRY: Entry = Entry {
         (true, 1..) => Err("`overlap` counts rounds to wait for, and `free_running` never waits"),
         (true, _) if params.flag("biased") => Err("`biased` shows what weights are for, in rounds"),
         _ => Ok(()),
+    },
+    codecs: |params| match params.flag("free_running") {
+        true => {
+            Codecs::Exact("sums of all shares so far travel, and rounding would grow with them")
+        }
+        false => Codecs::OF_MODELS,
     },
     facts,
     worker: |params| match params.flag("free_running") {

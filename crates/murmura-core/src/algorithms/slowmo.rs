@@ -9,8 +9,8 @@
 //! unlike BMUF's. Where it is 0 the average is taken as it is. The rounds themselves, and what a
 //! lost worker means, are in `periodic.rs`.
 
-use super::Entry;
 use super::periodic::{self, BUFFERS, Every, Outer, Periodic, Round, outer_step, period_key};
+use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
 use crate::contract::{Facts, Need};
 use crate::params::{Key, Kind};
@@ -39,6 +39,7 @@ pub const ENTRY: Entry = Entry {
         COLLECTIVE,
     ],
     check: |_| Ok(()),
+    codecs: |_| Codecs::OF_MOMENTUM,
     facts: |_| Facts { keeps_mean: false, ..periodic::facts(Need::Nothing) },
     worker: |params| {
         let outer = SlowMo {

@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 
 use super::sync_ps::local;
-use super::{Entry, asp, sync_ps};
+use super::{Codecs, Entry, asp, sync_ps};
 use crate::contract::{Algorithm, Awaited, Budget, Cx, Fact, Facts, Mode};
 use crate::message::{Message, Rank};
 use crate::params::{Key, Kind, Params};
@@ -37,6 +37,7 @@ pub const ENTRY: Entry = Entry {
         help: "how many steps a worker may be ahead of the slowest one when it starts a gradient",
     }],
     check: |_| Ok(()),
+    codecs: |_| Codecs::Feedback,
     facts: |params| {
         if is_synchronous(params) {
             return (sync_ps::ENTRY.facts)(&sync_params());
@@ -110,6 +111,7 @@ impl Server {
             let id = cx.layout.buckets[b].id;
             let mut message = Message::new(asp::MODEL, step, id).with(values.clone());
             message.seq = piece.version;
+            let message = cx.io.rounded(message);
             cx.io.send(worker, message);
         }
     }

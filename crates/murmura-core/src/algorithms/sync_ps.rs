@@ -8,12 +8,17 @@
 //!     with b backup workers:           from the first n − b instead of all; later ones are dropped
 //! worker, upon models of later steps:  it was too late: x ← the newest; enter there
 //! upon a lost worker:                  divide by the number of gradients received
+//! with a codec C (DoubleSqueeze, Tang et al. 2019):
+//!     worker sends C(g_i + e_i) and keeps e_i, the server sends d = C(η·Opt(g) + E) and keeps E;
+//!     server and workers:              x ← x − d
 //! ```
+//! With a codec the replicas hold the same bits as the servers after every step.
 
 use std::collections::BTreeMap;
 
-use super::Entry;
-use super::fold::Fold;
+use super::{Codecs, Entry};
+use crate::codec::{Coder, ErrorFeedback, Shape};
+use crate::collectives::fold::Fold;
 use crate::contract::{Algorithm, Awaited, Budget, Cx, Deploy, Effect, Facts, Mode, Need, Place};
 use crate::message::{Message, Rank};
 use crate::params::{Key, Kind};
@@ -37,6 +42,10 @@ pub const ENTRY: Entry = Entry {
         help: "a step waits for all but so many gradients, and for one at least; late ones are dropped",
     }],
     check: |_| Ok(()),
+    codecs: |params| match params.whole("backup") {
+        0 => Codecs::Feedback,
+        _ => Codecs::Exact("a worker that is late takes the newest model, and codecs send changes"),
+    },
     facts: |params| Facts {
         synchronous: params.whole("backup") == 0,
         snapshot: false,
@@ -69,6 +78,10 @@ struct Worker {
     handing: bool,
     /// The step is not over.
     waiting: bool,
+    /// Servers send what changes, not the model.
+    coded: bool,
+    /// What the codec has left out, per piece.
+    lanes: Vec<ErrorFeedback>,
 }
 
 impl Worker {
@@ -79,7 +92,11 @@ impl Worker {
             return;
         };
         for (piece, values) in cx.pieces.iter().flatten().zip(pieces.values()) {
-            cx.params[piece.range.clone()].copy_from_slice(values);
+            let params = &mut cx.params[piece.range.clone()];
+            match self.coded {
+                true => vector::axpy(-1.0, values, params),
+                false => params.copy_from_slice(values),
+            }
         }
         self.models = self.models.split_off(&(step + 1));
         self.waiting = false;
@@ -96,13 +113,22 @@ impl Worker {
 impl Algorithm for Worker {
     fn on_start(&mut self, cx: &mut Cx<'_>) {
         self.servers = cx.pieces.iter().flatten().map(|piece| piece.server).collect();
+        self.lanes.resize_with(self.servers.len(), ErrorFeedback::default);
+        self.coded = cx.io.coder.shape() != Shape::Plain;
     }
 
     fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
         (self.handing, self.waiting) = (true, true);
-        for piece in cx.pieces[b].iter().filter(|piece| !self.has(cx.step, piece.index)) {
-            let values = cx.io.pool.copy(&cx.grad[piece.range.clone()]);
-            cx.io.send(piece.server, Message::new(GRADIENT, cx.step, b).with(values));
+        for piece in &cx.pieces[b] {
+            if self.has(cx.step, piece.index) {
+                continue;
+            }
+            let lane = &mut self.lanes[piece.index];
+            lane.at_rate(cx.learning_rate);
+            let (message, grad) =
+                (Message::new(GRADIENT, cx.step, b), &cx.grad[piece.range.clone()]);
+            let message = lane.load(&mut cx.io, message, grad);
+            cx.io.send(piece.server, message);
         }
     }
 
@@ -130,10 +156,22 @@ impl Algorithm for Worker {
         out.extend(missing.map(|p| Awaited { from: self.servers[p], what: "the new model" }));
     }
 
-    fn state(&mut self, _visitor: &mut dyn Visitor) {}
+    fn state(&mut self, visitor: &mut dyn Visitor) {
+        state(&mut self.lanes, visitor);
+    }
 
     fn spans_views(&self) -> bool {
         true
+    }
+}
+
+/// Lists what the codec has left out, lane by lane.
+pub(super) fn state(lanes: &mut Vec<ErrorFeedback>, visitor: &mut dyn Visitor) {
+    let mut count = lanes.len() as u64;
+    visitor.number("lanes", &mut count);
+    lanes.resize_with(count as usize, ErrorFeedback::default);
+    for (index, lane) in lanes.iter_mut().enumerate() {
+        lane.state(&format!("lane.{index}.error"), visitor);
     }
 }
 
@@ -146,6 +184,10 @@ struct Server {
     workers: Vec<Rank>,
     /// How many gradients a step does not wait for.
     backup: usize,
+    /// Send what changes, not the model.
+    coded: bool,
+    /// What the codec has left out, per piece.
+    lanes: Vec<ErrorFeedback>,
 }
 
 impl Server {
@@ -161,8 +203,22 @@ impl Server {
         let (sum, count) = self.rounds.remove(&round).expect("just seen").into_sum();
         vector::scaled(1.0 / count as f32, &sum, &mut cx.grad[cx.layout.range(b)]);
         cx.io.work(sum.len() * 4);
-        cx.optimize_at(b, Mode::Apply, self.steps[b]);
+        let mode = if self.coded { Mode::Displace } else { Mode::Apply };
+        cx.optimize_at(b, mode, self.steps[b]);
         self.steps[b] += 1;
+    }
+}
+
+impl Server {
+    /// Moves the model by what receivers will decode of the displacement, and puts that into
+    /// `message`.
+    fn squeeze(&mut self, cx: &mut Cx<'_>, b: usize, mut message: Message) -> Message {
+        let (range, at) = (cx.range(b), Coder::place(cx.io.rank, &message, 0));
+        let displacement = &mut cx.grad[range.clone()];
+        let lane = &mut self.lanes[b];
+        message.parts[0] = lane.pack(cx.io.coder, at, displacement, cx.io.pool);
+        vector::axpy(-1.0, displacement, &mut cx.params[range]);
+        message
     }
 }
 
@@ -170,6 +226,8 @@ impl Algorithm for Server {
     fn on_start(&mut self, cx: &mut Cx<'_>) {
         self.workers.clone_from(&cx.io.view.workers);
         self.steps.resize(cx.layout.buckets.len(), cx.step);
+        self.lanes.resize_with(cx.layout.buckets.len(), ErrorFeedback::default);
+        self.coded = cx.io.coder.shape() != Shape::Plain;
     }
 
     fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
@@ -183,7 +241,11 @@ impl Algorithm for Server {
 
     fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
         let id = cx.layout.buckets[b].id;
-        let message = Message::new(MODEL, self.steps[b] - 1, id).with(cx.params_payload(b));
+        let message = Message::new(MODEL, self.steps[b] - 1, id);
+        let message = match self.coded {
+            true => self.squeeze(cx, b, message),
+            false => message.with(cx.params_payload(b)),
+        };
         for worker in &cx.io.view.workers {
             cx.io.send(*worker, message.clone());
         }
@@ -207,6 +269,7 @@ impl Algorithm for Server {
 
     fn state(&mut self, visitor: &mut dyn Visitor) {
         visitor.numbers("steps", &mut self.steps);
+        state(&mut self.lanes, visitor);
     }
 
     fn spans_views(&self) -> bool {

@@ -3,13 +3,15 @@
 //! The range is that of `f32`, the precision 8 bits. As in IEEE 754, what is nearer to 2¹²⁸ than
 //! to the largest finite number becomes infinite.
 
-use super::{Codec, CodecError, Entry, Facts, INFINITY, Place, exact, magnitude};
+use super::{Codec, CodecError, Entry, Facts, INFINITY, Place, Shape, exact, magnitude};
 use crate::vector::dispatch::{Level, kernel};
 
 pub const ENTRY: Entry = Entry {
     name: "bf16",
     summary: "rounded to 8 bits of precision with the range of f32: 2 bytes each",
     paper: "Kalamkar et al. 2019, A study of bfloat16 for deep learning training",
+    wire: "2·d",
+    shape: Shape::Rounding,
     keys: &[],
     build: |_, _| Box::new(Bf16),
 };
@@ -23,7 +25,8 @@ impl Codec for Bf16 {
 
     fn facts(&self, _: usize) -> Facts {
         // Half a unit in the last of 8 places is 2⁻⁸ of the value at most.
-        Facts { lossless: false, unbiased: false, contraction: 1.0 - 2f64.powi(-16) }
+        let contraction = 1.0 - 2f64.powi(-16);
+        Facts { lossless: false, unbiased: false, contraction, typical: contraction }
     }
 
     fn encode(&mut self, _: Place, values: &[f32], out: &mut [u8]) -> usize {

@@ -9,13 +9,15 @@
 //! much as possible stays a normal number: 11 bits of precision down to 2⁻²⁸ of the largest.
 //! Only what would round to 2¹²⁸ becomes infinite.
 
-use super::{Codec, CodecError, Entry, Facts, INFINITY, Place, exact, leading, magnitude};
+use super::{Codec, CodecError, Entry, Facts, INFINITY, Place, Shape, exact, leading, magnitude};
 use crate::vector::dispatch::{Level, kernel};
 
 pub const ENTRY: Entry = Entry {
     name: "f16",
     summary: "rounded to 11 bits of precision under one scale: 2 bytes each",
     paper: "Micikevicius et al. 2018, Mixed precision training",
+    wire: "4 + 2·d",
+    shape: Shape::Rounding,
     keys: &[],
     build: |_, _| Box::new(F16),
 };
@@ -30,7 +32,8 @@ impl Codec for F16 {
     fn facts(&self, _: usize) -> Facts {
         // 2⁻²² for normal numbers; the steps below them are 2⁻³⁹ of the largest, which adds far
         // less than as much again for any vector that fits into memory.
-        Facts { lossless: false, unbiased: false, contraction: 1.0 - 2f64.powi(-21) }
+        let contraction = 1.0 - 2f64.powi(-21);
+        Facts { lossless: false, unbiased: false, contraction, typical: contraction }
     }
 
     fn encode(&mut self, _: Place, values: &[f32], out: &mut [u8]) -> usize {
@@ -59,9 +62,11 @@ impl Codec for F16 {
     }
 }
 
-/// The exponent of the scale, such that it and its inverse are normal numbers.
+/// The exponent of the scale, such that it and its inverse are normal numbers. It is that of the
+/// largest magnitude *after* rounding to 11 bits, so that what was decoded has the same scale.
 fn scale_exponent(largest: u32) -> i32 {
-    ((largest >> 23) as i32 - 127 - 14).clamp(-126, 113)
+    let rounded = (largest + (1 << 12)).min(INFINITY - 1);
+    ((rounded >> 23) as i32 - 127 - 14).clamp(-126, 113)
 }
 
 fn power_of_two(exponent: i32) -> f32 {

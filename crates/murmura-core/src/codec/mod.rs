@@ -4,12 +4,15 @@
 //! so that both ends, the wire and the virtual cluster know it beforehand. All numbers on the
 //! wire are little-endian. The same input gives the same bytes on every machine.
 //!
-//! PowerSGD is not here: it is a protocol of two all-reduces, not a way to write down one vector.
+//! `power-sgd` is a protocol of two averages rather than a way to write down one vector: averages
+//! run it (`collectives/low_rank.rs`); all else travels as it is.
 
 mod bf16;
+mod coder;
 mod error_feedback;
 mod f16;
 mod plain;
+mod power_sgd;
 mod qsgd;
 mod random_k;
 mod share;
@@ -18,12 +21,13 @@ mod sign;
 mod tests;
 mod top_k;
 
-use crate::message::{Part, Rank};
+use crate::message::Rank;
 use crate::names;
 use crate::params::{Key, Params};
-use crate::payload::Pool;
 
+pub use coder::Coder;
 pub use error_feedback::ErrorFeedback;
+pub use power_sgd::RANK;
 
 /// Turns vectors into bytes and back. Both ends build it from the same parameters and seed.
 ///
@@ -65,6 +69,24 @@ pub struct Facts {
     /// The largest known δ with `E‖C(v) − v‖² ≤ (1 − δ)‖v‖²` for every finite `v` whose elements
     /// are zero or normal numbers. Error feedback needs it above 0.
     pub contraction: f64,
+    /// About the δ of the vectors that training meets; only to choose defaults by.
+    pub typical: f64,
+}
+
+/// How a codec can be used, which decides the methods that it goes with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// Nothing is lost.
+    Plain,
+    /// Every element is kept, rounded. Encoding what was decoded changes nothing more, so
+    /// whoever passes a vector on passes the same bits.
+    Rounding,
+    /// All ranks keep the same elements: their vectors of one step can be summed as they travel.
+    Shared,
+    /// Every sender decides by itself what to keep.
+    Own,
+    /// Matrices travel as two thin factors, each of which is averaged.
+    LowRank,
 }
 
 /// One row of the table of codecs.
@@ -75,6 +97,10 @@ pub struct Entry {
     pub summary: &'static str,
     /// Where it was published.
     pub paper: &'static str,
+    /// What a vector of d elements becomes, in bytes.
+    pub wire: &'static str,
+    /// How it can be used.
+    pub shape: Shape,
     /// Its parameters.
     pub keys: &'static [Key],
     /// Makes it, for a run with this seed.
@@ -86,6 +112,7 @@ pub const CODECS: &[Entry] = &[
     bf16::ENTRY,
     f16::ENTRY,
     plain::ENTRY,
+    power_sgd::ENTRY,
     qsgd::ENTRY,
     random_k::ENTRY,
     sign::ENTRY,
@@ -118,9 +145,17 @@ impl std::fmt::Debug for Entry {
 /// Why bytes are not what the codec wrote.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CodecError {
-    /// The message carries plain values or nothing.
-    #[error("the message has no encoded vector")]
-    NotEncoded,
+    /// Not even its length.
+    #[error("an encoded vector of {0} bytes: its length alone takes 4")]
+    Truncated(usize),
+    /// A vector that is longer than any of this run.
+    #[error("an encoded vector of {given} values, but the longest of this run has {most}")]
+    TooLong {
+        /// What it says.
+        given: usize,
+        /// What there is.
+        most: usize,
+    },
     /// Too few or too many bytes.
     #[error("{codec}: {given} bytes given, but {values} values take exactly {needed}")]
     Length {
@@ -161,30 +196,6 @@ pub enum CodecError {
         /// The codec's name.
         codec: &'static str,
     },
-}
-
-/// Encodes `values` into memory of the pool, ready to be a part of a message.
-pub fn pack(codec: &mut dyn Codec, at: Place, values: &[f32], pool: &Pool) -> Part {
-    let mut data = pool.take(codec.bytes(values.len()).div_ceil(size_of::<f32>()));
-    let out = data.try_mut().expect("just taken, so held by nobody else");
-    let bytes = codec.encode(at, values, bytemuck::cast_slice_mut(out));
-    Part::Encoded { data, bytes }
-}
-
-/// Decodes a part of a message that [`pack`] made at the other end.
-pub fn unpack(
-    codec: &mut dyn Codec,
-    at: Place,
-    part: &Part,
-    out: &mut [f32],
-) -> Result<(), CodecError> {
-    match part {
-        Part::Encoded { data, bytes } => {
-            let all: &[u8] = bytemuck::cast_slice(data);
-            codec.decode(at, all.get(..*bytes).unwrap_or(all), out)
-        }
-        Part::Values(_) | Part::Empty => Err(CodecError::NotEncoded),
-    }
 }
 
 /// Refuses `bytes` unless there are exactly `needed` of them, for so many `values`.

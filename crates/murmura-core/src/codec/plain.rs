@@ -1,11 +1,13 @@
 //! `f32`: the values as they are, 4 bytes each.
 
-use super::{Codec, CodecError, Entry, Facts, Place, exact};
+use super::{Codec, CodecError, Entry, Facts, Place, Shape, exact};
 
 pub const ENTRY: Entry = Entry {
     name: "f32",
     summary: "the values as they are",
     paper: "none",
+    wire: "4·d",
+    shape: Shape::Plain,
     keys: &[],
     build: |_, _| Box::new(Plain),
 };
@@ -18,7 +20,7 @@ impl Codec for Plain {
     }
 
     fn facts(&self, _: usize) -> Facts {
-        Facts { lossless: true, unbiased: true, contraction: 1.0 }
+        Facts { lossless: true, unbiased: true, contraction: 1.0, typical: 1.0 }
     }
 
     fn encode(&mut self, _: Place, values: &[f32], out: &mut [u8]) -> usize {

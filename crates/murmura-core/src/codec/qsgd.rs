@@ -18,7 +18,7 @@
 //! The norm is that of the finite elements. What is not a number is sent as 0, an infinity as
 //! the highest level. A vector whose norm is below `s`/`f32::MAX` is sent as 0.
 
-use super::{Codec, CodecError, Entry, Facts, Place, exact, leading, length};
+use super::{Codec, CodecError, Entry, Facts, Place, Shape, exact, leading, length};
 use crate::params::{Key, Kind, Params};
 use crate::random::Rng;
 use crate::vector;
@@ -28,6 +28,8 @@ pub const ENTRY: Entry = Entry {
     name: "qsgd",
     summary: "rounded at random to a few levels of the norm, without bias",
     paper: "Alistarh et al. 2017, QSGD",
+    wire: "4 + ⌈g·w/8⌉ for each group of g elements, w = 1 + ⌈log2(levels + 1)⌉",
+    shape: Shape::Own,
     keys: KEYS,
     build: |params, seed| Box::new(Qsgd::new(params, seed)),
 };
@@ -136,7 +138,7 @@ impl Codec for Qsgd {
         let variance = self.variance(len);
         let contraction =
             if self.contract { 1.0 / (1.0 + variance) } else { (1.0 - variance).max(0.0) };
-        Facts { lossless: false, unbiased: !self.contract, contraction }
+        Facts { lossless: false, unbiased: !self.contract, contraction, typical: contraction }
     }
 
     fn encode(&mut self, at: Place, values: &[f32], out: &mut [u8]) -> usize {

@@ -10,13 +10,15 @@
 //! rescaled: that would be unbiased, but no contraction, which error feedback needs.
 
 use super::share::{self, kept};
-use super::{Codec, CodecError, Entry, Facts, Place, exact};
+use super::{Codec, CodecError, Entry, Facts, Place, Shape, exact};
 use crate::random::Rng;
 
 pub const ENTRY: Entry = Entry {
     name: "random-k",
     summary: "a random share of the elements, the same at all ranks; only values travel",
     paper: "Stich et al. 2018, Sparsified SGD with memory",
+    wire: "4·k, k = ⌈share·d⌉",
+    shape: Shape::Shared,
     keys: &[share::KEY],
     build: |params, seed| Box::new(RandomK { share: params.real("share"), mask: Mask::new(seed) }),
 };
@@ -34,7 +36,7 @@ impl Codec for RandomK {
     fn facts(&self, len: usize) -> Facts {
         let contraction = share::contraction(self.share, len);
         let lossless = kept(self.share, len) == len;
-        Facts { lossless, unbiased: lossless, contraction }
+        Facts { lossless, unbiased: lossless, contraction, typical: contraction }
     }
 
     fn encode(&mut self, at: Place, values: &[f32], out: &mut [u8]) -> usize {

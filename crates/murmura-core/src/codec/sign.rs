@@ -9,7 +9,7 @@
 //!
 //! What is not finite counts as 0 in the mean, so that it spoils no other element.
 
-use super::{Codec, CodecError, Entry, Facts, INFINITY, Place};
+use super::{Codec, CodecError, Entry, Facts, INFINITY, Place, Shape};
 use super::{exact, leading, length, magnitude};
 use crate::vector::dispatch::{Level, kernel};
 
@@ -17,6 +17,8 @@ pub const ENTRY: Entry = Entry {
     name: "sign",
     summary: "the mean magnitude and one bit per element",
     paper: "Karimireddy et al. 2019, Error feedback fixes SignSGD",
+    wire: "4 + ⌈d/8⌉",
+    shape: Shape::Own,
     keys: &[],
     build: |_, _| Box::new(Sign),
 };
@@ -30,7 +32,9 @@ impl Codec for Sign {
 
     fn facts(&self, len: usize) -> Facts {
         // ‖v‖₁²/(d·‖v‖₂²), which is smallest where one element is all there is.
-        Facts { lossless: false, unbiased: false, contraction: 1.0 / len.max(1) as f64 }
+        // For normal elements it is 2/π.
+        let (contraction, typical) = (1.0 / len.max(1) as f64, std::f64::consts::FRAC_2_PI);
+        Facts { lossless: false, unbiased: false, contraction, typical }
     }
 
     fn encode(&mut self, _: Place, values: &[f32], out: &mut [u8]) -> usize {

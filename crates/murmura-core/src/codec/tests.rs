@@ -1,7 +1,9 @@
 //! What every row of the table owes: exact bytes, round trips, bounds, and calm under any bytes.
 
 use super::*;
+use crate::message::Part;
 use crate::params::Value;
+use crate::payload::Pool;
 use crate::random::Rng;
 use crate::vector;
 
@@ -263,25 +265,50 @@ fn refusals_say_what_is_wrong() {
     assert_eq!(top_k(2, [1, 4]), "top-k: an index is 4, must be below 4");
 }
 
+fn coder(entry: &Entry) -> Coder {
+    Coder::new(entry, &Params::defaults(entry.keys), 7)
+}
+
 #[test]
 fn parts_of_messages_live_in_pooled_memory() {
     let pool = Pool::new();
     for entry in CODECS {
-        let mut codec = build(entry.name, &[]);
+        let (mut coder, mut codec) = (coder(entry), build(entry.name, &[]));
         let values = normals(1001, 2);
-        let mut out = vec![0.0; 1001];
-        let part = pack(&mut *codec, at(0), &values, &pool);
-        assert_eq!(part.bytes(), entry.bytes(&Params::defaults(entry.keys), 1001));
-        unpack(&mut *codec, at(0), &part, &mut out).expect("just packed");
-        assert_eq!(out, round_trip(&mut *codec, at(0), &values));
-        drop(part);
+        let part = coder.pack(at(0), &values, &pool);
+        assert_eq!(part.bytes(), 4 + entry.bytes(&Params::defaults(entry.keys), 1001));
+        let out = coder.unpack(at(0), &part, 1001, &pool).expect("just packed");
+        assert_eq!(*out, round_trip(&mut *codec, at(0), &values));
+        let error = coder.unpack(at(0), &part, 1000, &pool).expect_err("too long");
+        assert_eq!(error, CodecError::TooLong { given: 1001, most: 1000 });
+        drop((part, out));
         let before = pool.allocated();
-        drop(pack(&mut *codec, at(1), &values, &pool));
+        drop(coder.pack(at(1), &values, &pool));
         assert_eq!(pool.allocated(), before);
-        let plain = Part::Values(pool.copy(&values));
-        assert!(unpack(&mut *codec, at(0), &plain, &mut out).is_err());
+        for bytes in [0, 3, 4, 20] {
+            let cut = Part::Encoded { data: pool.copy(&[f32::from_bits(1001); 5]), bytes };
+            assert!(coder.unpack(at(0), &cut, 1001, &pool).is_err(), "{}", entry.name);
+        }
     }
     assert_eq!(pool.outstanding(), 0);
+}
+
+#[test]
+fn what_was_rounded_once_is_not_rounded_again() {
+    let (pool, mut rng) = (Pool::new(), Rng::new(5, "rounding", 0));
+    for entry in CODECS.iter().filter(|entry| entry.shape == Shape::Rounding) {
+        let mut coder = coder(entry);
+        for _ in 0..2000 {
+            // Magnitudes far apart, with a largest one that likes to round up to a power of two.
+            let spread = |rng: &mut Rng| (rng.normal() * 8.0).exp2() * rng.normal();
+            let mut values: Vec<f32> = (0..9).map(|_| spread(&mut rng) as f32).collect();
+            values.push(f32::from_bits(0x4bff_e000 + rng.below(0x4000) as u32));
+            coder.round(&mut values, &pool);
+            let once = values.clone();
+            coder.round(&mut values, &pool);
+            assert_eq!(values, once, "{}", entry.name);
+        }
+    }
 }
 
 #[test]
@@ -299,6 +326,7 @@ fn formats_do_not_change_by_accident() {
         ("bf16", 0x8dee_aa2c_685b_b77f),
         ("f16", 0x22b8_1045_ba11_0893),
         ("f32", 0xcfaa_48d0_4686_d49f),
+        ("power-sgd", 0xcfaa_48d0_4686_d49f),
         ("qsgd", 0xb6ab_d1de_8314_00e2),
         ("random-k", 0xaba9_fccf_9375_a054),
         ("sign", 0xca22_0641_74a6_1b68),

@@ -14,13 +14,15 @@
 //! What is not a number counts as larger than all, an infinity as larger than every number.
 
 use super::share::{self, kept};
-use super::{Codec, CodecError, Entry, Facts, Place, exact, magnitude};
+use super::{Codec, CodecError, Entry, Facts, Place, Shape, exact, magnitude};
 use crate::vector::dispatch::{Level, kernel};
 
 pub const ENTRY: Entry = Entry {
     name: "top-k",
     summary: "the share of the elements with the largest magnitudes",
     paper: "Stich et al. 2018, Sparsified SGD with memory",
+    wire: "6·k + 4·⌈d/65536⌉, k = ⌈share·d⌉",
+    shape: Shape::Own,
     keys: &[share::KEY],
     build: |params, _| Box::new(TopK { share: params.real("share") }),
 };
@@ -40,7 +42,9 @@ impl Codec for TopK {
     fn facts(&self, len: usize) -> Facts {
         let contraction = share::contraction(self.share, len);
         let lossless = kept(self.share, len) == len;
-        Facts { lossless, unbiased: lossless, contraction }
+        // The largest of normal elements hold about four times their share.
+        let typical = (4.0 * contraction).min(1.0);
+        Facts { lossless, unbiased: lossless, contraction, typical }
     }
 
     fn encode(&mut self, _: Place, values: &[f32], out: &mut [u8]) -> usize {

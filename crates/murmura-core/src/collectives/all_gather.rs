@@ -59,7 +59,7 @@ impl AllGather {
         let n = self.group.len();
         if stage + 1 < n {
             let next = self.group.members[(self.group.me + 1) % n];
-            io.send(next, self.label.message(stage as u32, values.clone()));
+            io.send(next, self.label.bare(stage as u32).with(values.clone()));
         }
         self.gathered[place] = Some(values);
     }

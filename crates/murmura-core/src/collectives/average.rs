@@ -2,14 +2,31 @@
 //!
 //! The owner lends a part with every call and keeps it as it was until [`Average::finish`] writes
 //! the mean over it; so after a loss the same parts can be started again.
+//!
+//! With a codec, each part goes the way that the codec's shape allows; what is left out comes back
+//! with the next average (error feedback), and all workers end with the same bits:
+//!
+//! | shape | way |
+//! |---|---|
+//! | rounding | the collective, every hop rounded; a complete sum is rounded once more by its owner |
+//! | shared | the collective over the elements that all keep |
+//! | own | everybody sends to everybody; sums in the order of ranks |
+//! | low rank | two collectives over thin factors, see [`low_rank`](super::low_rank) |
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::fold::Fold;
+use super::low_rank::{Cut, LowRank, Memory};
 use super::{AllReduce, COLLECTIVES, Entry, Group, Label};
+use crate::codec::{Coder, ErrorFeedback, Shape};
 use crate::contract::{Awaited, Cx, Io};
+use crate::layout::Layout;
 use crate::message::{Message, Rank};
 use crate::params::{Key, Kind, Params};
+use crate::payload::Payload;
+use crate::state::Visitor;
+use crate::vector;
 
 /// The kind of the messages of an average; owners number theirs from 2.
 pub const REDUCE: u8 = 1;
@@ -25,14 +42,56 @@ pub const COLLECTIVE: Key = Key {
 pub struct Average {
     collective: &'static Entry,
     group: Arc<Group>,
-    /// Elements of each part.
-    lens: Vec<usize>,
-    /// The sum of each (step, part). A peer may be ahead.
-    running: BTreeMap<(u64, usize), Box<dyn AllReduce>>,
+    parts: Vec<Part>,
+    /// What each part remembers of what a codec has left out; empty without one.
+    memories: Vec<Remembered>,
+    /// The sum of each (step, part, phase). A peer may be ahead.
+    running: BTreeMap<(u64, usize, u64), Sum>,
     /// The step whose average is under way.
     step: u64,
-    /// Its parts that were handed over and not written yet.
-    started: Vec<bool>,
+}
+
+/// One part of the vector.
+struct Part {
+    len: usize,
+    way: Way,
+    /// Handed over and not written yet.
+    started: bool,
+    under_way: UnderWay,
+}
+
+/// Which way a part goes.
+enum Way {
+    Plain { rounds: bool },
+    Shared,
+    Own,
+    LowRank(Cut),
+}
+
+/// What a part that was handed over is known by to its sums.
+#[derive(Default)]
+enum UnderWay {
+    /// The owner's vector itself.
+    #[default]
+    Lent,
+    /// What receivers decode of mine, and the elements of it that travel, where all keep the same.
+    Offered {
+        own: Payload,
+        kept: Payload,
+    },
+    Factors(LowRank),
+}
+
+#[derive(Default)]
+struct Remembered {
+    feedback: ErrorFeedback,
+    factors: Memory,
+}
+
+/// A sum under way.
+enum Sum {
+    Reduce(Box<dyn AllReduce>),
+    Gather(Fold),
 }
 
 impl Average {
@@ -43,51 +102,123 @@ impl Average {
         Average {
             collective: collective.expect("the choice lists the table's names"),
             group: Arc::new(Group { members: Vec::new(), hosts: Vec::new(), me: 0 }),
-            lens: Vec::new(),
+            parts: Vec::new(),
+            memories: Vec::new(),
             running: BTreeMap::new(),
             step: 0,
-            started: Vec::new(),
         }
     }
 
-    /// From now on among the living workers, over parts of these lengths. What was under way is
-    /// forgotten.
-    pub fn enter(&mut self, cx: &Cx<'_>, lens: Vec<usize>) {
+    /// From now on among the living workers: the buckets of the model, which the codec may
+    /// encode, then vectors of these lengths, which it may not. What was under way is forgotten.
+    pub fn enter(&mut self, cx: &Cx<'_>, others: &[usize]) {
         self.group = Arc::new(Group::of_workers(cx.io.view, cx.io.rank));
-        self.started = vec![false; lens.len()];
-        self.lens = lens;
+        let part = |len, way| Part { len, way, started: false, under_way: UnderWay::Lent };
+        let alone = self.group.len() == 1;
+        let buckets = (0..cx.layout.buckets.len()).map(|b| {
+            let way = if alone { Way::Plain { rounds: false } } else { way(cx, b) };
+            part(cx.layout.range(b).len(), way)
+        });
+        let others = others.iter().map(|len| part(*len, Way::Plain { rounds: false }));
+        self.parts = buckets.chain(others).collect();
+        self.memories.resize_with(cx.layout.buckets.len(), Remembered::default);
         self.running.clear();
     }
 
     /// My part is ready.
     pub fn start(&mut self, io: &mut Io<'_>, step: u64, part: usize, data: &[f32]) {
         self.step = step;
-        self.started[part] = true;
-        self.machine(step, part).start(io, data);
+        self.parts[part].started = true;
+        let label = self.label(step, part, 0);
+        let at = Coder::place(io.rank, &label.bare(0), 0);
+        match &self.parts[part].way {
+            Way::Plain { .. } => self.reduce(io, (step, part, 0)).start(io, data),
+            Way::Shared | Way::Own => {
+                let mut own = io.pool.copy(data);
+                let values = own.try_mut().expect("just taken, so held by nobody else");
+                let memory = &self.memories[part].feedback;
+                let offered = memory.offer(io.coder, at, values, io.pool);
+                let kept = Coder::kept(&offered);
+                if matches!(self.parts[part].way, Way::Shared) {
+                    self.reduce(io, (step, part, 0)).start(io, &kept);
+                } else {
+                    let mut message = label.bare(0);
+                    message.parts[0] = offered;
+                    self.to_all(io, &message);
+                    self.gather(step, part).take(io, io.rank, own.clone());
+                }
+                self.parts[part].under_way = UnderWay::Offered { own, kept };
+            }
+            Way::LowRank(cut) => {
+                let memory = &mut self.memories[part].factors;
+                let factors = LowRank::begin(cut, memory, data, io.pool);
+                self.reduce(io, (step, part, 0)).start(io, factors.first());
+                self.parts[part].under_way = UnderWay::Factors(factors);
+                self.turn(io, part);
+            }
+        }
     }
 
     /// Whether this part was handed over, so that its vector must be lent.
     pub fn has_started(&self, step: u64, part: usize) -> bool {
-        self.step == step && self.started[part]
+        self.step == step && self.parts[part].started
     }
 
     /// A message of kind [`REDUCE`] has arrived; `data` may be empty before the part is started.
     pub fn on_message(&mut self, io: &mut Io<'_>, data: &[f32], from: Rank, message: Message) {
-        let machine = self.machine(message.step, message.bucket as usize);
-        machine.on_message(io, data, from, message);
+        let (step, part, phase) = (message.step, message.bucket as usize, message.seq);
+        if matches!(self.parts[part].way, Way::Own) {
+            return self.gather(step, part).take(io, from, message.into_values());
+        }
+        let started = self.has_started(step, part);
+        let under_way = std::mem::take(&mut self.parts[part].under_way);
+        let data = match &under_way {
+            UnderWay::Lent => data,
+            _ if !started => &[],
+            UnderWay::Offered { kept, .. } => kept,
+            UnderWay::Factors(factors) if phase == 0 => factors.first(),
+            UnderWay::Factors(factors) => factors.second(),
+        };
+        self.reduce(io, (step, part, phase)).on_message(io, data, from, message);
+        self.parts[part].under_way = under_way;
+        if started {
+            self.turn(io, part);
+        }
     }
 
     /// Whether all parts are started and summed.
     pub fn is_done(&self) -> bool {
-        let summed = |part| self.running.get(&(self.step, part)).is_some_and(|sum| sum.is_done());
-        self.started.iter().all(|started| *started) && (0..self.lens.len()).all(summed)
+        (0..self.parts.len()).all(|part| self.parts[part].started && self.is_summed(part))
     }
 
     /// Writes the mean over `data`.
-    pub fn finish(&mut self, part: usize, data: &mut [f32]) {
-        let mut machine = self.running.remove(&(self.step, part)).expect("the part was started");
-        machine.finish(1.0 / self.group.len() as f32, data);
-        self.started[part] = false;
+    pub fn finish(&mut self, io: &mut Io<'_>, part: usize, data: &mut [f32]) {
+        let scale = 1.0 / self.group.len() as f32;
+        let label = self.label(self.step, part, 0);
+        let sum = self.running.remove(&(self.step, part, self.last_phase(part)));
+        let feedback = &mut self.memories.get_mut(part).map(|memory| &mut memory.feedback);
+        let own = std::mem::take(&mut self.parts[part].under_way);
+        match (sum.expect("the part was started"), own) {
+            (Sum::Gather(fold), UnderWay::Offered { own, .. }) => {
+                let feedback = feedback.as_mut().expect("a bucket");
+                feedback.commit(io.coder, data, &own);
+                vector::scaled(scale, &fold.into_sum().0, data);
+            }
+            (Sum::Reduce(mut sum), UnderWay::Offered { own, kept }) => {
+                let feedback = feedback.as_mut().expect("a bucket");
+                feedback.commit(io.coder, data, &own);
+                let mean = finished(io, &mut *sum, scale, &kept);
+                io.coder.spread(Coder::place(io.rank, &label.bare(0), 0), &mean, data);
+            }
+            (Sum::Reduce(mut sum), UnderWay::Factors(factors)) => {
+                let mean = finished(io, &mut *sum, scale, factors.second());
+                let Way::LowRank(cut) = &self.parts[part].way else { return };
+                factors.end(cut, &mut self.memories[part].factors, &mean, data);
+            }
+            (Sum::Reduce(mut sum), UnderWay::Lent) => sum.finish(scale, data),
+            (Sum::Gather(_), _) => unreachable!("what is gathered was offered"),
+        }
+        self.parts[part].started = false;
     }
 
     /// All who take part but me, by rank.
@@ -98,14 +229,127 @@ impl Average {
 
     /// Whom it is waiting for.
     pub fn awaiting(&self, out: &mut Vec<Awaited>) {
-        for machine in self.running.values().filter(|machine| !machine.is_done()) {
-            machine.awaiting(out);
+        for ((step, part, _), sum) in &self.running {
+            match sum {
+                Sum::Reduce(sum) if !sum.is_done() => sum.awaiting(out),
+                Sum::Gather(fold) if self.has_started(*step, *part) => {
+                    let missing = fold.missing(&self.group.members).into_iter();
+                    out.extend(missing.map(|from| Awaited { from, what: "its encoded vector" }));
+                }
+                _ => {}
+            }
         }
     }
 
-    fn machine(&mut self, step: u64, part: usize) -> &mut dyn AllReduce {
-        let label = Label { kind: REDUCE, step, bucket: part };
-        let new = || (self.collective.build)(Arc::clone(&self.group), label, self.lens[part]);
-        self.running.entry((step, part)).or_insert_with(new).as_mut()
+    /// Lists what it remembers between averages.
+    pub fn state(&mut self, visitor: &mut dyn Visitor) {
+        let mut count = self.memories.len() as u64;
+        visitor.number("average.parts", &mut count);
+        self.memories.resize_with(count as usize, Remembered::default);
+        for (part, memory) in self.memories.iter_mut().enumerate() {
+            memory.feedback.state(&format!("average.{part}.error"), visitor);
+            visitor.vector(&format!("average.{part}.factors.error"), &mut memory.factors.error);
+            visitor.vector(&format!("average.{part}.factors"), &mut memory.factors.factor);
+        }
     }
+
+    fn label(&self, step: u64, part: usize, phase: u64) -> Label {
+        let rounds = matches!(self.parts[part].way, Way::Plain { rounds: true });
+        Label { kind: REDUCE, step, bucket: part, phase, rounds }
+    }
+
+    /// Sends to all others, each rank beginning with the one after it.
+    fn to_all(&self, io: &mut Io<'_>, message: &Message) {
+        let (n, me) = (self.group.len(), self.group.me);
+        for offset in 1..n {
+            io.send(self.group.members[(me + offset) % n], message.clone());
+        }
+    }
+
+    fn reduce(&mut self, io: &Io<'_>, at: (u64, usize, u64)) -> &mut dyn AllReduce {
+        let (step, part, phase) = at;
+        let len = match &self.parts[part].way {
+            Way::Shared => io.coder.kept_len(self.parts[part].len),
+            Way::LowRank(cut) if phase == 0 => cut.first_len(),
+            Way::LowRank(cut) => cut.second_len(),
+            Way::Plain { .. } | Way::Own => self.parts[part].len,
+        };
+        let label = self.label(step, part, phase);
+        let (group, build) = (&self.group, self.collective.build);
+        let new = || Sum::Reduce(build(Arc::clone(group), label, len));
+        match self.running.entry(at).or_insert_with(new) {
+            Sum::Reduce(sum) => sum.as_mut(),
+            Sum::Gather(_) => unreachable!("a part goes one way"),
+        }
+    }
+
+    fn gather(&mut self, step: u64, part: usize) -> &mut Fold {
+        let new = || Sum::Gather(Fold::default());
+        match self.running.entry((step, part, 0)).or_insert_with(new) {
+            Sum::Gather(fold) => fold,
+            Sum::Reduce(_) => unreachable!("a part goes one way"),
+        }
+    }
+
+    fn last_phase(&self, part: usize) -> u64 {
+        u64::from(matches!(self.parts[part].way, Way::LowRank(_)))
+    }
+
+    fn is_summed(&self, part: usize) -> bool {
+        match self.running.get(&(self.step, part, self.last_phase(part))) {
+            Some(Sum::Reduce(sum)) => sum.is_done(),
+            Some(Sum::Gather(fold)) => fold.len() == self.group.len(),
+            None => false,
+        }
+    }
+
+    /// Starts the second sum over thin factors when the first is there.
+    fn turn(&mut self, io: &mut Io<'_>, part: usize) {
+        let first = (self.step, part, 0);
+        let done = matches!(self.running.get(&first), Some(Sum::Reduce(sum)) if sum.is_done());
+        let (Way::LowRank(_), true) = (&self.parts[part].way, done) else { return };
+        let Some(Sum::Reduce(mut sum)) = self.running.remove(&first) else { return };
+        let under_way = std::mem::take(&mut self.parts[part].under_way);
+        let (UnderWay::Factors(mut factors), Way::LowRank(cut)) =
+            (under_way, &self.parts[part].way)
+        else {
+            return;
+        };
+        let scale = 1.0 / self.group.len() as f32;
+        let mean = finished(io, &mut *sum, scale, factors.first());
+        factors.turn(cut, &mean, io.pool);
+        self.reduce(io, (self.step, part, 1)).start(io, factors.second());
+        self.parts[part].under_way = UnderWay::Factors(factors);
+    }
+}
+
+/// `scale ×` the sum, where `data` is what this rank put into it.
+fn finished(io: &Io<'_>, sum: &mut dyn AllReduce, scale: f32, data: &[f32]) -> Payload {
+    let mut mean = io.pool.copy(data);
+    sum.finish(scale, mean.try_mut().expect("just taken, so held by nobody else"));
+    mean
+}
+
+/// The way of bucket `b`.
+fn way(cx: &Cx<'_>, b: usize) -> Way {
+    match cx.io.coder.shape() {
+        Shape::Plain => Way::Plain { rounds: false },
+        Shape::Rounding => Way::Plain { rounds: true },
+        Shape::Shared => Way::Shared,
+        Shape::Own => Way::Own,
+        Shape::LowRank => {
+            let cut = Cut::new(tensors(cx.layout, b), cx.io.coder.factors());
+            if cut.has_matrices() { Way::LowRank(cut) } else { Way::Plain { rounds: false } }
+        }
+    }
+}
+
+/// The tensors that fill bucket `b`.
+fn tensors(layout: &Layout, b: usize) -> impl Iterator<Item = &crate::layout::Tensor> {
+    let (range, mut end) = (layout.range(b), 0);
+    layout.tensors.iter().filter(move |tensor| {
+        let start = end;
+        end += tensor.len();
+        range.start <= start && end <= range.end
+    })
 }

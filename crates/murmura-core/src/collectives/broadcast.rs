@@ -65,7 +65,7 @@ impl Broadcast {
             let child = place + (1 << bit);
             if child < n {
                 let to = self.group.members[(child + self.root) % n];
-                io.send(to, self.label.message(0, values.clone()));
+                io.send(to, self.label.bare(0).with(values.clone()));
             }
         }
         self.values = Some(values);

@@ -75,7 +75,8 @@ impl HalvingDoubling {
     }
 
     fn send(&self, io: &mut Io<'_>, to: usize, stage: u32, values: Payload) {
-        io.send(self.group.members[to], self.label.message(stage, values));
+        let message = self.label.message(io, stage, values);
+        io.send(self.group.members[to], message);
     }
 
     /// My sum over `wanted`, shared where it can be.
@@ -122,7 +123,11 @@ impl HalvingDoubling {
                     Some(part) => &part[self.within(&keep)],
                     None => &data[keep.clone()],
                 };
-                self.part = Some(values.plus(own, io.pool));
+                let mut sum = values.plus(own, io.pool);
+                if !matches!(self.plan.last(), Some(Task { action: Action::Halve { .. }, .. })) {
+                    sum = self.label.complete(io, sum);
+                }
+                self.part = Some(sum);
                 self.range = keep;
             }
             Action::Double { whole } => {

@@ -137,8 +137,10 @@ impl Hierarchical {
         if ring.is_done() {
             let ring = chunk.ring.take().expect("just used");
             let local = chunk.local.clone().expect("just used");
-            let complete =
-                if self.ring_stages == 0 { local } else { joined(io, ring, local.len()) };
+            let complete = match self.ring_stages {
+                0 => self.label.complete(io, local),
+                _ => joined(io, ring, local.len()),
+            };
             self.pass_on(io, c, complete);
         }
     }
@@ -146,7 +148,7 @@ impl Hierarchical {
     fn pass_on(&mut self, io: &mut Io<'_>, c: usize, complete: Payload) {
         let stage = self.base(c) + self.ring_stages + 1;
         for place in self.home.iter().filter(|place| **place != self.group.me) {
-            let message = self.label.message(stage, complete.clone());
+            let message = self.label.message(io, stage, complete.clone());
             io.send(self.group.members[*place], message);
         }
         self.chunks[c].complete = Some(complete);
@@ -176,7 +178,8 @@ impl AllReduce for Hierarchical {
             let Chunk { owner, range, .. } = &self.chunks[c];
             if *owner != self.group.me {
                 let values = io.pool.copy(&data[range.clone()]);
-                io.send(self.group.members[*owner], self.label.message(self.base(c), values));
+                let message = self.label.message(io, self.base(c), values);
+                io.send(self.group.members[*owner], message);
             }
         }
         for c in 0..self.chunks.len() {

@@ -13,19 +13,24 @@
 //! | `halving_doubling` | all-reduce in few stages, any number of ranks |
 //! | `hierarchical` | all-reduce inside hosts, then between them |
 //! | `all_gather`, `broadcast` | what their names say |
-//! | `average` | the mean of a vector cut into parts, by any of the above |
+//! | `average` | the mean of a vector cut into parts, by any of the above and with any codec |
+//! | `low_rank` | the mean of matrices by thin factors |
+//! | `fold` | a sum in the order of ranks, whatever the order of arrival |
 //! | `recovery` | what survivors do when a member is lost half-way |
 
 pub mod all_gather;
 pub mod average;
 pub mod broadcast;
+pub(crate) mod fold;
 mod halving_doubling;
 mod hierarchical;
+mod low_rank;
 pub mod recovery;
 mod ring;
 
 use std::sync::Arc;
 
+use crate::codec::Shape;
 use crate::contract::{Awaited, Io};
 use crate::message::{Message, Rank};
 use crate::payload::Payload;
@@ -75,14 +80,39 @@ pub struct Label {
     pub step: u64,
     /// The bucket.
     pub bucket: usize,
+    /// Which of several sums over the bucket.
+    pub phase: u64,
+    /// Whether a codec that rounds may be used.
+    pub rounds: bool,
 }
 
 impl Label {
-    fn message(&self, stage: u32, values: Payload) -> Message {
-        let mut message = Message::new(self.kind, self.step, self.bucket).with(values);
+    fn bare(&self, stage: u32) -> Message {
+        let mut message = Message::new(self.kind, self.step, self.bucket);
         message.stage = stage;
+        message.seq = self.phase;
         message.collective = true;
         message
+    }
+
+    fn message(&self, io: &mut Io<'_>, stage: u32, values: Payload) -> Message {
+        let message = self.bare(stage).with(values);
+        if self.rounds { io.rounded(message) } else { message }
+    }
+
+    /// `sum`, which is complete here and goes to others: with the bits that they get.
+    fn complete(&self, io: &mut Io<'_>, mut sum: Payload) -> Payload {
+        if self.rounds && io.coder.shape() == Shape::Rounding {
+            match sum.try_mut() {
+                Some(values) => io.round(values),
+                None => {
+                    let mut own = io.pool.copy(&sum);
+                    io.round(own.try_mut().expect("just taken, so held by nobody else"));
+                    sum = own;
+                }
+            }
+        }
+        sum
     }
 }
 

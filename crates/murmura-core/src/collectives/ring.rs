@@ -54,7 +54,8 @@ impl Ring {
 
     fn send(&self, io: &mut Io<'_>, stage: u32, values: Payload) {
         let next = self.group.members[(self.group.me + 1) % self.group.len()];
-        io.send(next, self.label.message(stage, values));
+        let message = self.label.message(io, stage, values);
+        io.send(next, message);
     }
 
     fn receive(&mut self, io: &mut Io<'_>, data: &[f32], stage: u32, values: Payload) {
@@ -62,8 +63,9 @@ impl Ring {
         if stage <= last_reduce {
             let chunk = self.place(stage as usize + 1);
             io.work(values.len() * 4);
-            let sum = values.plus(&data[self.chunks[chunk].clone()], io.pool);
+            let mut sum = values.plus(&data[self.chunks[chunk].clone()], io.pool);
             if stage == last_reduce {
+                sum = self.label.complete(io, sum);
                 self.complete[chunk] = Some(sum.clone());
             }
             self.send(io, stage + 1, sum);

@@ -3,7 +3,9 @@
 use super::all_gather::AllGather;
 use super::broadcast::Broadcast;
 use super::*;
+use crate::codec::{self, Coder};
 use crate::contract::Effect;
+use crate::params::Params;
 use crate::payload::Pool;
 use crate::random::Rng;
 use crate::time::Time;
@@ -13,8 +15,14 @@ struct Wires {
     view: View,
     pool: Pool,
     rng: Rng,
+    coder: Coder,
     flying: Vec<(Rank, Rank, Message)>,
     sent: Vec<u64>,
+}
+
+fn coder(name: &str) -> Coder {
+    let entry = codec::find(name).expect("in the table");
+    Coder::new(entry, &Params::defaults(entry.keys), 1)
 }
 
 impl Wires {
@@ -23,6 +31,7 @@ impl Wires {
             view: View::first(hosts.len(), 0, hosts.into(), None),
             pool: Pool::new(),
             rng: Rng::new(seed, "wires", 0),
+            coder: coder("f32"),
             flying: Vec::new(),
             sent: vec![0; hosts.len()],
         }
@@ -39,6 +48,7 @@ impl Wires {
             rank: Rank::from(rank),
             view: &self.view,
             pool: &self.pool,
+            coder: &mut self.coder,
             rng: &mut self.rng.clone(),
             out: &mut out,
         });
@@ -60,7 +70,7 @@ impl Wires {
     }
 }
 
-const LABEL: Label = Label { kind: 1, step: 0, bucket: 0 };
+const LABEL: Label = Label { kind: 1, step: 0, bucket: 0, phase: 0, rounds: true };
 
 /// Runs one all-reduce; starts and deliveries are interleaved at random.
 fn all_reduce(entry: &Entry, hosts: &[u32], inputs: &[Vec<f32>], seed: u64) -> Vec<Vec<f32>> {

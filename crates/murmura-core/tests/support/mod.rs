@@ -9,10 +9,11 @@
 use std::sync::Arc;
 
 use murmura_core::algorithms;
+use murmura_core::codec;
 use murmura_core::contract::{Budget, Effect, Fact};
 use murmura_core::layout::Layout;
 use murmura_core::message::{Message, Rank};
-use murmura_core::node::{Lent, MakeTopology, Node, Setup};
+use murmura_core::node::{Coding, Lent, MakeTopology, Node, Setup};
 use murmura_core::optim;
 use murmura_core::params::{Params, Value};
 use murmura_core::payload::Pool;
@@ -36,6 +37,8 @@ pub struct Case {
     pub learning_rate: f64,
     /// What the learning rate is multiplied by at a step.
     pub schedule: fn(u64) -> f64,
+    pub codec: &'static str,
+    pub codec_params: Vec<(&'static str, Value)>,
     pub optimizer_name: &'static str,
     pub optimizer: Vec<(&'static str, Value)>,
     pub clip: Option<f32>,
@@ -59,6 +62,8 @@ impl Case {
             steps: 100,
             learning_rate: 0.05,
             schedule: |_| 1.0,
+            codec: "f32",
+            codec_params: Vec::new(),
             optimizer_name: "sgd",
             optimizer: Vec::new(),
             clip: None,
@@ -113,10 +118,13 @@ impl Case {
         let schedule = make(&hosts[..self.workers]);
         let optimizer = optim::find(self.optimizer_name).expect("in the table");
         let optimizer_params = optimizer.params(named(&self.optimizer)).expect("good parameters");
+        let codec = codec::find(self.codec).expect("in the table");
+        let codec_params = Params::check(codec.keys, named(&self.codec_params));
         let (rate, factor) = (self.learning_rate, self.schedule);
         let setup = Setup {
             entry,
             params,
+            codec: Coding { entry: codec, params: codec_params.expect("good parameters") },
             layout: Arc::new(Layout::plain(problem.dimensions(), self.bucket_bytes)),
             initial: problem.initial().into(),
             optimizer: Arc::new(move |len| (optimizer.build)(&optimizer_params, len)),
@@ -330,6 +338,21 @@ impl Lab {
             let choices = self.choices();
             if choices.is_empty() {
                 break;
+            }
+            self.take(choices[rng.below(choices.len() as u64) as usize]);
+        }
+    }
+
+    /// Until every worker has done so many steps, and nobody one more: a cut between steps.
+    pub fn run_until_step(&mut self, step: u64, rng: &mut Rng) {
+        loop {
+            let mut choices = self.choices();
+            choices.retain(|choice| match choice {
+                Choice::Start(rank) => self.nodes[*rank].step() < step,
+                _ => true,
+            });
+            if choices.is_empty() {
+                return;
             }
             self.take(choices[rng.below(choices.len() as u64) as usize]);
         }

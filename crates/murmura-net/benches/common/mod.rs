@@ -50,6 +50,7 @@ pub fn setup(worker: fn(&Params) -> Box<dyn Algorithm>, workers: usize, steps: u
     Setup {
         entry,
         params: Params::defaults(entry.keys),
+        codec: Default::default(),
         layout: Arc::new(Layout::plain(ELEMENTS, 0)),
         initial: Nothing.initial().into(),
         optimizer: Arc::new(move |len| (sgd.build)(&params, len)),

@@ -76,6 +76,7 @@ impl Run {
         Setup {
             entry: self.algorithm,
             params,
+            codec: Default::default(),
             layout: Arc::new(Layout::plain(self.dimensions, self.bucket_bytes)),
             initial: self.problem().initial().into(),
             optimizer: Arc::new(move |len| (sgd.build)(&sgd_params, len)),

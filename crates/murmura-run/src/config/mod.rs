@@ -20,7 +20,7 @@ pub mod understood;
 
 use murmura_core::contract::{Facts, Need};
 use murmura_core::params::{Key, Kind, Params};
-use murmura_core::{algorithms, optim, topology};
+use murmura_core::{algorithms, codec, optim, topology};
 use toml::{Table, Value};
 
 use crate::error::RequestError;
@@ -58,10 +58,6 @@ pub const TOP: &[Key] = &[
     },
 ];
 
-/// The keys of `[codec]`.
-pub const CODEC: &[Key] =
-    &[Key { name: "name", kind: Kind::Choice(&["f32"]), help: "how vectors become bytes" }];
-
 /// The keys of `[buckets]`.
 pub const BUCKETS: &[Key] = &[Key {
     name: "size_mb",
@@ -92,7 +88,7 @@ pub struct Config {
     /// `[optimizer.schedule]`.
     pub schedule: Row<optim::ScheduleEntry>,
     /// `[codec]`.
-    pub codec: Params,
+    pub codec: Row<codec::Entry>,
     /// `[buckets]`.
     pub buckets: Params,
     /// `[task]`.
@@ -182,7 +178,7 @@ impl Config {
             topology: Row::read(&inside("topology")?)?,
             optimizer: Row::read(&optimizer)?,
             schedule: Row::read(&schedule)?,
-            codec: plain("codec", CODEC)?,
+            codec: Row::read(&inside("codec")?)?,
             buckets: plain("buckets", BUCKETS)?,
             task: Row::read(&inside("task")?)?,
             cluster: cluster::read(&inside("cluster")?)?,
@@ -235,6 +231,7 @@ fn renamed(table: &mut Table, setting: &Setting) -> Vec<String> {
         "topology" => rename::<topology::Entry>(place, new),
         "optimizer" => rename::<optim::Entry>(place, new),
         "optimizer.schedule" => rename::<optim::ScheduleEntry>(place, new),
+        "codec" => rename::<codec::Entry>(place, new),
         "task" => rename::<Task>(place, new),
         _ => Vec::new(),
     };

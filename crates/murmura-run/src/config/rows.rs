@@ -1,7 +1,7 @@
 //! The tables of murmura, as the configuration sees them.
 
 use murmura_core::params::{Key, ParamError, Params, Value};
-use murmura_core::{algorithms, optim, topology};
+use murmura_core::{algorithms, codec, optim, topology};
 
 use super::row::Listed;
 
@@ -91,5 +91,23 @@ impl Listed for optim::ScheduleEntry {
     }
     fn check(&self, given: Vec<(String, Value)>) -> Result<Params, ParamError> {
         self.params(given)
+    }
+}
+
+impl Listed for codec::Entry {
+    const PATH: &'static str = "codec";
+    const DEFAULT: &'static str = "f32";
+
+    fn rows() -> &'static [Self] {
+        codec::CODECS
+    }
+    fn name(&self) -> &'static str {
+        self.name
+    }
+    fn summary(&self) -> &'static str {
+        self.summary
+    }
+    fn keys(&self) -> Vec<Key> {
+        self.keys.to_vec()
     }
 }

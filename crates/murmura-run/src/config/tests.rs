@@ -86,7 +86,12 @@ const WRONG: &[(&str, &str)] = &[
          `optimizer.schedule.warmup_steps`?",
     ),
     ("optimizer.schedule = 3", "`optimizer.schedule` = 3: must be a table: [optimizer.schedule]"),
-    ("codec.name = \"f16\"", "`codec.name` = \"f16\": must be one of f32"),
+    (
+        "codec.name = \"f15\"",
+        "`codec.name` = \"f15\": unknown name; did you mean \"f16\"? known are bf16, f16, f32, power-sgd, \
+         qsgd, random-k, sign, top-k",
+    ),
+    ("codec.share = 0.1", "`codec.share`"),
     ("task.partition = \"idd\"", "`task.partition` = \"idd\": must be one of iid, dirichlet"),
     ("cluster.bandwith_gbps = 1", "`cluster.bandwith_gbps` = 1: unknown key; did you mean"),
     ("cluster.faults.crash = []", "`cluster.faults.crash` = []: unknown key; did you mean"),

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::row::{Listed, Row};
 use super::section::{Shaped, Values};
-use super::{BUCKETS, CODEC, Config, Length, cluster};
+use super::{BUCKETS, Config, Length, cluster};
 
 impl Config {
     /// All keys with their values.
@@ -32,7 +32,7 @@ impl Config {
         put("algorithm", Value::Object(row(&self.algorithm)));
         put("topology", Value::Object(row(&self.topology)));
         put("optimizer", Value::Object(optimizer));
-        put("codec", Value::Object(plain(CODEC, &self.codec)));
+        put("codec", Value::Object(row(&self.codec)));
         put("buckets", Value::Object(plain(BUCKETS, &self.buckets)));
         put("task", Value::Object(row(&self.task)));
         put("cluster", Value::Object(cluster));

@@ -54,6 +54,7 @@ impl Case {
         let setup = Setup {
             entry,
             params: with_short_rounds(entry),
+            codec: Default::default(),
             layout: Arc::new(Layout::plain(len, len / buckets * 4)),
             initial: problem.initial().into(),
             optimizer: Arc::new(move |len| (sgd.build)(&params, len)),

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{ACKNOWLEDGE, ANCHOR, MODEL};
-use crate::algorithms::fold::Fold;
 use crate::algorithms::sync_ps::local;
+use crate::collectives::fold::Fold;
 use crate::contract::{Algorithm, Awaited, Cx};
 use crate::message::{Message, Rank};
 use crate::params::Params;
@@ -100,6 +100,7 @@ impl Server {
         let id = cx.layout.buckets[b].id;
         let mut message = Message::new(MODEL, 0, id).with(cx.params_payload(b));
         message.seq = self.pieces[b].version;
+        let message = cx.io.rounded(message);
         for worker in to {
             cx.io.send(*worker, message.clone());
         }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{CENTRE, FETCH, is_synchronous};
-use crate::algorithms::fold::Fold;
 use crate::algorithms::sync_ps::local;
+use crate::collectives::fold::Fold;
 use crate::contract::{Algorithm, Cx};
 use crate::message::{Message, Rank};
 use crate::params::Params;
@@ -40,6 +40,7 @@ impl Server {
         let id = cx.layout.buckets[b].id;
         let mut message = Message::new(CENTRE, 0, id).with(cx.params_payload(b));
         message.seq = seq;
+        let message = cx.io.rounded(message);
         to.iter().for_each(|worker| cx.io.send(*worker, message.clone()));
     }
 

@@ -1,6 +1,6 @@
-//! A server's sum over the workers of one round, in the order of ranks.
+//! The sum of one vector of each worker, in the order of ranks.
 //!
-//! Vectors are added as soon as all of a lower rank are there, so that a server holds the rest
+//! Vectors are added as soon as all of a lower rank are there, so that whoever sums holds the rest
 //! only, and the sum has the same bits whatever the order of arrival.
 
 use std::collections::BTreeMap;

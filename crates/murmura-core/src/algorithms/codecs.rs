@@ -1,0 +1,70 @@
+//! Which codecs a row can be trusted with, and why not with others.
+
+use crate::codec::{Entry, Shape};
+use crate::params::Params;
+
+/// Which codecs a row can be trusted with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Codecs {
+    /// It averages gradients or displacements exactly: any.
+    All,
+    /// It pushes gradients or displacements to a server, which can wait for what is left out:
+    /// any that encodes a vector by itself.
+    Feedback,
+    /// It sends differences to copies that both ends keep: any contraction.
+    Contraction,
+    /// Only those that round, and why.
+    Rounding(&'static str),
+    /// None, and why.
+    Exact(&'static str),
+}
+
+impl Codecs {
+    /// It sends models.
+    pub const OF_MODELS: Codecs =
+        Codecs::Rounding("it sends whole models, of which nothing may be left out");
+
+    /// It has an outer momentum.
+    pub const OF_MOMENTUM: Codecs =
+        Codecs::Rounding("its outer momentum would amplify what others leave out and send late");
+
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Codecs::All => "all",
+            Codecs::Feedback => "all but power-sgd",
+            Codecs::Contraction => {
+                "all contractions: bf16, f16, random-k, sign, top-k, qsgd with `contract`"
+            }
+            Codecs::Rounding(_) => "bf16, f16",
+            Codecs::Exact(_) => "f32 alone",
+        }
+    }
+
+    /// Why `codec` does not do for vectors of up to `longest` elements, if it does not.
+    pub fn refusal(self, codec: &Entry, params: &Params, longest: usize) -> Option<String> {
+        let name = codec.name;
+        match (self, codec.shape) {
+            (_, Shape::Plain) | (Codecs::All, _) => None,
+            (Codecs::Exact(why), _) => Some(format!("cannot go with `{name}`: {why}; `f32` does")),
+            (Codecs::Rounding(_), Shape::Rounding) => None,
+            (Codecs::Rounding(why), _) => Some(format!(
+                "cannot go with `{name}`: {why}; `bf16` and `f16` do, and `choco` gossips with any \
+                 codec"
+            )),
+            (_, Shape::LowRank) => Some(format!(
+                "cannot go with `{name}`, whose factors have to be averaged over all workers: \
+                 `allreduce` and `local-sgd` do that"
+            )),
+            (Codecs::Feedback, _) => None,
+            (Codecs::Contraction, _) => {
+                (codec.facts(params, longest).contraction <= 0.0).then(|| {
+                    format!(
+                        "needs a contraction, and `{name}` is none for {longest} elements: set \
+                         `codec.contract` = true"
+                    )
+                })
+            }
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! `power-sgd`: matrices as two thin factors. Averages run the protocol
+//! (`collectives/low_rank.rs`); a vector that is no part of an average travels as it is.
+
+use super::{Entry, Shape, plain};
+use crate::params::{Key, Kind};
+
+pub const ENTRY: Entry = Entry {
+    name: "power-sgd",
+    summary: "averages of matrices by two thin factors, each averaged exactly; vectors as they are",
+    paper: "Vogels et al. 2019, PowerSGD (Algorithm 1), arXiv:1905.13727",
+    wire: "4·r·(rows + columns) per matrix, in two averages, r = min(rank, rows, columns); 4·d per vector",
+    shape: Shape::LowRank,
+    keys: &[RANK],
+    build: plain::ENTRY.build,
+};
+
+/// How thin the factors are.
+pub const RANK: Key = Key {
+    name: "rank",
+    kind: Kind::Whole { default: 2, min: 1, max: 1 << 16 },
+    help: "columns of the factors; 2 for vision, 4 for language in the paper",
+};
