@@ -20,7 +20,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::algorithms::Entry;
+use crate::algorithms::{Entry, hierarchy};
 use crate::codec::{self, Coder};
 use crate::contract::{Algorithm, Awaited, Cx, Effect, Facts, Io, Mode, Piece, Place};
 use crate::layout::{Layout, intersect};
@@ -94,7 +94,11 @@ impl Default for Coding {
 impl Setup {
     /// What drivers need to know of the algorithm.
     pub fn facts(&self) -> Facts {
-        (self.entry.facts)(&self.params)
+        let facts = (self.entry.facts)(&self.params);
+        match self.view.between() {
+            Some(_) => hierarchy::facts(facts, &self.view),
+            None => facts,
+        }
     }
 
     /// Ranks in all: workers, then servers.
@@ -126,7 +130,7 @@ impl Setup {
         let algorithm = if is_server {
             (self.entry.server.expect("the row says that it has servers"))(&self.params)
         } else {
-            (self.entry.worker)(&self.params)
+            hierarchy::wrap((self.entry.worker)(&self.params), &self.view, rank)
         };
         let optimizes = is_server == (facts.optimizer == Place::Servers);
         let optimizer = (self.optimizer)(if optimizes { params.len() } else { 0 });
@@ -178,7 +182,8 @@ impl Setup {
     /// The view after `lost` were lost, with the topology rebuilt over the survivors from
     /// `from_step` on.
     pub fn view_without(&self, view: &View, lost: &[Rank], from_step: u64) -> View {
-        let hosts: Vec<u32> = view
+        let mixing = view.between().map_or(view, Arc::as_ref);
+        let hosts: Vec<u32> = mixing
             .workers
             .iter()
             .filter(|rank| !lost.contains(rank))

@@ -3,6 +3,9 @@
 //! When a worker is lost, its weight goes to the receivers themselves at once, for all steps of
 //! the old topology; the topology rebuilt over the survivors takes effect at `from_step`, which
 //! is beyond the step of every worker.
+//!
+//! Where workers of one host average exactly, only the first living worker of each host mixes: the
+//! view has a second one inside, [`View::between`], whose workers are those.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -27,6 +30,8 @@ pub struct View {
     plans: Vec<Plan>,
     /// The steps that were agreed on after losses.
     changes: Vec<u64>,
+    /// The view of those who mix for their host, where only they mix.
+    between: Option<Arc<View>>,
 }
 
 /// Who mixes with whom, from one worker's side, at one step.
@@ -56,11 +61,43 @@ impl View {
             hosts,
             plans: plans.into_iter().collect(),
             changes: Vec::new(),
+            between: None,
         }
+    }
+
+    /// The first view where the workers of a host average exactly and `topology` is one of hosts:
+    /// its places are the hosts in the order of their first workers.
+    pub fn of_hosts(workers: usize, hosts: Arc<[u32]>, topology: Arc<Schedule>) -> View {
+        let outer = View::first(workers, 0, hosts, None);
+        let leaders = outer.leaders();
+        let between = View {
+            index: index(&leaders, workers),
+            workers: leaders.clone(),
+            hosts: Arc::clone(&outer.hosts),
+            plans: vec![Plan::new(0, leaders, topology)],
+            ..View::first(0, 0, Arc::from([]), None)
+        };
+        View { between: Some(Arc::new(between)), ..outer }
     }
 
     /// The view after `lost` were lost; `rebuilt` over the survivors holds from `from_step`.
     pub fn without(&self, lost: &[Rank], from_step: u64, rebuilt: Option<Arc<Schedule>>) -> View {
+        if let Some(between) = &self.between {
+            let outer = self.losing(lost, from_step, None);
+            let between = match between.workers.iter().any(|leader| lost.contains(leader)) {
+                // Messages bear the number of the outer view, so that is what counts inside too.
+                true => Arc::new(View {
+                    number: outer.number,
+                    ..between.losing(lost, from_step, rebuilt)
+                }),
+                false => Arc::clone(between),
+            };
+            return View { between: Some(between), ..outer };
+        }
+        self.losing(lost, from_step, rebuilt)
+    }
+
+    fn losing(&self, lost: &[Rank], from_step: u64, rebuilt: Option<Arc<Schedule>>) -> View {
         let remain = |ranks: &[Rank]| -> Vec<Rank> {
             ranks.iter().copied().filter(|rank| !lost.contains(rank)).collect()
         };
@@ -75,6 +112,7 @@ impl View {
         changes.push(from_step);
         View {
             number: self.number + 1,
+            between: None,
             servers: remain(&self.servers),
             hosts: Arc::clone(&self.hosts),
             workers,
@@ -82,6 +120,31 @@ impl View {
             plans,
             changes,
         }
+    }
+
+    /// The view of those who mix for their host, where the others of the host do not: its workers
+    /// are the first of each host.
+    pub fn between(&self) -> Option<&Arc<View>> {
+        self.between.as_ref()
+    }
+
+    /// Whether the loss of `rank` leaves workers of its host without the one who mixes for them.
+    pub fn is_leader_of_others(&self, rank: Rank) -> bool {
+        let leads = self.between().is_some_and(|between| between.workers.contains(&rank));
+        leads && self.neighbours_on_host(rank).count() > 1
+    }
+
+    /// Living workers on the host of `rank`, by rank.
+    pub fn neighbours_on_host(&self, rank: Rank) -> impl Iterator<Item = Rank> {
+        let host = self.hosts[rank.index()];
+        let workers = self.workers.iter().copied();
+        workers.filter(move |other| self.hosts[other.index()] == host)
+    }
+
+    /// The first living worker of each host, by rank.
+    fn leaders(&self) -> Vec<Rank> {
+        let first = |rank: &Rank| self.neighbours_on_host(*rank).next() == Some(*rank);
+        self.workers.iter().copied().filter(first).collect()
     }
 
     /// Whether `rank` is a living worker or server.

@@ -1,18 +1,21 @@
 //! From a configuration to everything that a driver needs. Every command goes through here.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use murmura_core::algorithms::{self, ALGORITHMS};
 use murmura_core::contract::{Facts, Need, Place};
 use murmura_core::layout::Layout;
 use murmura_core::node::{Coding, MakeTopology, Setup};
-use murmura_core::params::Value;
+use murmura_core::params::{Params, Value};
 use murmura_core::problems::Problem;
 use murmura_core::topology::{self, Schedule, TopologyError};
 use murmura_core::view::View;
 use murmura_sim::Cluster;
 
 use crate::config::row::Row;
+use crate::config::rows::WITHIN_HOST;
 use crate::config::source::read_text;
 use crate::config::{Config, Length, cluster};
 use crate::error::RequestError;
@@ -41,6 +44,7 @@ impl Plan {
         check_servers(&config, &facts)?;
         check_clipping(&config, &facts, servers)?;
         check_plain_sgd(&config, &facts)?;
+        check_within_host(&config, &facts)?;
         let cluster = cluster::build(&config.cluster)?;
         cluster::check_ranks(&config.cluster, config.workers + servers)?;
         let hosts = cluster::placement(&config.cluster, config.workers, servers)?;
@@ -59,7 +63,12 @@ impl Plan {
         // The others may live on other machines; `check_memory` is for those who do not.
         vectors(dimensions, &facts, 1, 0).check(memory::available())?;
         let epochs = fix_steps(&mut config, built.steps_per_epoch)?;
-        let view = View::first(config.workers, servers, hosts.into(), schedule);
+        let view = match schedule {
+            Some(schedule) if averages_within_hosts(&config.topology) => {
+                View::of_hosts(config.workers, hosts.into(), schedule)
+            }
+            schedule => View::first(config.workers, servers, hosts.into(), schedule),
+        };
         let setup = setup(&config, &*built.problem, view, make);
         check_codec(&config, &setup.layout)?;
         cluster.check_for(&setup).map_err(cluster::refused)?;
@@ -195,6 +204,28 @@ fn check_plain_sgd(config: &Config, facts: &Facts) -> Result<(), RequestError> {
     }
 }
 
+fn averages_within_hosts(topology: &Row<topology::Entry>) -> bool {
+    topology.params().text(WITHIN_HOST.name) == "average"
+}
+
+/// Only who gossips can gossip between hosts.
+fn check_within_host(config: &Config, facts: &Facts) -> Result<(), RequestError> {
+    if facts.topology != Need::Nothing || !averages_within_hosts(&config.topology) {
+        return Ok(());
+    }
+    let gossips = |entry: &&algorithms::Entry| {
+        (entry.facts)(&Params::defaults(entry.keys)).topology != Need::Nothing
+    };
+    let all: Vec<&str> = ALGORITHMS.iter().filter(gossips).map(|entry| entry.name).collect();
+    let problem = format!(
+        "`{}` does not gossip, so that there is nothing to do between hosts; use one of {}",
+        config.algorithm.entry.name,
+        all.join(", ")
+    );
+    let given = toml::Value::from("average");
+    Err(RequestError::field("topology.within_host", given, problem))
+}
+
 /// Some methods take only some topologies.
 fn check_topology(
     config: &Config,
@@ -294,8 +325,13 @@ impl Maker {
     }
 
     fn request(&self, hosts: &[u32]) -> Result<Schedule, TopologyError> {
+        let mut hosts = hosts.to_vec();
+        if averages_within_hosts(&self.row) {
+            let mut seen = BTreeSet::new();
+            hosts.retain(|host| seen.insert(*host));
+        }
         let request = topology::Request {
-            hosts,
+            hosts: &hosts,
             seed: self.seed,
             params: self.row.params(),
             text: self.text.as_deref(),

@@ -118,6 +118,18 @@ pub enum SimError {
         /// When.
         at: Time,
     },
+    /// The worker that mixes for its host was lost, and others of the host were not.
+    #[error(
+        "{rank} was lost after {} s; it gossips for its host (`topology.within_host` = \
+         \"average\"), and with it the state of the algorithm there",
+        at.seconds()
+    )]
+    LeaderLost {
+        /// Which.
+        rank: Rank,
+        /// When.
+        at: Time,
+    },
     /// No worker is left.
     #[error("the last worker, {rank}, was lost after {} s", at.seconds())]
     AllWorkersLost {

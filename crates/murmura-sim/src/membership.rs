@@ -78,6 +78,10 @@ impl Driver<'_> {
         if member.node.is_server {
             return Err(SimError::ServerLost { rank: who, at });
         }
+        if self.views.last().expect("there is a first view").is_leader_of_others(who) {
+            return Err(SimError::LeaderLost { rank: who, at });
+        }
+        let member = &mut self.members[rank];
         member.lost = Some(at);
         member.report.lost = true;
         member.unready = None;

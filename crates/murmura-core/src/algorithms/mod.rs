@@ -20,6 +20,7 @@ mod extra;
 mod gossip_aga;
 mod gossip_pga;
 mod gradient_tracking;
+pub(crate) mod hierarchy;
 mod local_sgd;
 mod periodic;
 mod push_sum;

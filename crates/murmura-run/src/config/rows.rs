@@ -1,6 +1,6 @@
 //! The tables of murmura, as the configuration sees them.
 
-use murmura_core::params::{Key, ParamError, Params, Value};
+use murmura_core::params::{Key, Kind, ParamError, Params, Value};
 use murmura_core::{algorithms, codec, optim, topology};
 
 use super::row::Listed;
@@ -33,6 +33,14 @@ impl Listed for algorithms::Entry {
     }
 }
 
+/// A key of every topology.
+pub const WITHIN_HOST: Key = Key {
+    name: "within_host",
+    kind: Kind::Choice(&["gossip", "average"]),
+    help: "what the workers of one host do: gossip as all others, or average their gradients \
+           exactly and let one of them gossip for the host; the topology is then one of hosts",
+};
+
 impl Listed for topology::Entry {
     const PATH: &'static str = "topology";
     const DEFAULT: &'static str = "ring";
@@ -47,7 +55,7 @@ impl Listed for topology::Entry {
         self.summary
     }
     fn keys(&self) -> Vec<Key> {
-        self.keys.to_vec()
+        self.keys.iter().copied().chain([WITHIN_HOST]).collect()
     }
 }
 
