@@ -196,3 +196,62 @@ fn every_gossip_method_learns_between_hosts() {
         assert!(found.loss < 0.14, "{algorithm}: loss {}", found.loss);
     }
 }
+
+fn losing(algorithm: &str, ranks: &[u32]) -> murmura_run::plan::Plan {
+    let crash = |(place, rank)| format!("{{ rank = {rank}, at_ms = {} }}", 1030 + 150 * place);
+    let crashes: Vec<String> = ranks.iter().enumerate().map(crash).collect();
+    let text = format!(
+        "workers = 4\nsteps = 6000\n[algorithm]\n{algorithm}\n[topology]\nwithin_host = \"average\"\n\
+         {REFERENCE}[cluster]\nhosts = 2\ndetect_ms = 30\n[cluster.faults]\ncrashes = [{}]",
+        crashes.join(", ")
+    );
+    plan(&text)
+}
+
+/// Without worker 1, whose objective pulls to −2, the optimum is 14.5/8; without both workers of
+/// the second host it is that of the first host alone, −1.
+#[test]
+fn after_a_loss_exact_methods_find_the_optimum_of_those_left() {
+    for algorithm in ["extra", "exact-diffusion", "gradient-tracking"] {
+        let name = format!("name = \"{algorithm}\"");
+        for (lost, optimum) in [(&[1][..], 1.8125), (&[3, 2][..], -1.0)] {
+            for x in firsts(&Arm::Virtual.run(&losing(&name, lost))) {
+                assert!((x - optimum).abs() < 3e-6, "{algorithm} without {lost:?}: {x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_gossip_method_outlives_a_member_and_a_whole_host() {
+    for algorithm in gossip() {
+        for lost in [&[1][..], &[3][..], &[3, 2][..]] {
+            let outcome = Arm::Virtual.run(&losing(&algorithm, lost));
+            let living = firsts(&outcome);
+            assert_eq!(living.len(), 4 - lost.len(), "{algorithm}");
+            assert!(living.iter().all(|x| x.abs() < 3.0), "{algorithm}: {living:?}");
+        }
+    }
+}
+
+#[test]
+fn the_loss_of_the_worker_that_gossips_for_others_ends_the_run_and_names_it() {
+    let plan = losing("name = \"d-psgd\"", &[2]);
+    let nowhere = &mut murmura_record::Nowhere;
+    let result = murmura_sim::simulate(&plan.setup, &*plan.problem, &plan.cluster, nowhere);
+    let words = result.expect_err("the host has no leader").to_string();
+    assert!(words.starts_with("rank 2 was lost after 1.03 s; it gossips for its host"), "{words}");
+}
+
+#[test]
+fn rows_that_do_not_gossip_refuse_to_do_it_between_hosts() {
+    for name in ["allreduce", "aladdin", "local-sgd", "sync-ps"] {
+        let text = format!("algorithm.name = \"{name}\"\ntopology.within_host = \"average\"");
+        let table = murmura_run::config::source::parse(&text).expect("good TOML");
+        let config = murmura_run::config::Config::read(table, &[], None).expect("good by itself");
+        let Err(error) = murmura_run::plan::Plan::new(config) else { panic!("{name} took it") };
+        let words = error.to_string();
+        let begin = format!("`topology.within_host` = \"average\": `{name}` does not gossip");
+        assert!(words.starts_with(&begin) && words.contains("d-psgd"), "{words}");
+    }
+}
