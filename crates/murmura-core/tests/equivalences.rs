@@ -51,14 +51,37 @@ fn gossip_pga_with_period_one_is_all_reduce() {
     assert_near(&models(&case("gossip-pga").with("period", 1.0)), &models(&case("allreduce")));
 }
 
-#[test]
-fn gossip_pga_without_mixing_is_local_sgd() {
+/// The models where nobody mixes with anybody: W = I.
+fn models_without_mixing(case: &Case) -> Vec<Vec<f32>> {
     let alone = Round::new((0..5).map(|i| vec![(i, 1.0)]).collect());
     let identity = Arc::new(Schedule::periodic(vec![alone]));
-    let pga = finish(Lab::with(&with_momentum(periodic("gossip-pga")), |setup| {
+    finish(Lab::with(case, |setup| {
         setup.view = Arc::new(View::first(5, 0, Arc::clone(&setup.view.hosts), Some(identity)));
-    }));
+    }))
+}
+
+#[test]
+fn gossip_pga_without_mixing_is_local_sgd() {
+    let pga = models_without_mixing(&with_momentum(periodic("gossip-pga")));
     assert_eq!(pga, models(&with_momentum(periodic("local-sgd"))));
+}
+
+#[test]
+fn d_psgd_without_mixing_is_independent_runs() {
+    for form in ["consensus", "adapt-then-combine", "combine-then-adapt"] {
+        let case = with_momentum(case("d-psgd").with("form", form));
+        let together = models_without_mixing(&case);
+        for (worker, model) in together.iter().enumerate() {
+            let alone = Case {
+                workers: 1,
+                curvature: vec![case.curvature[worker].clone()],
+                target: vec![case.target[worker].clone()],
+                ..with_momentum(self::case("allreduce"))
+            };
+            assert_eq!(models(&alone)[0], *model, "{form}, worker {worker}");
+        }
+        assert_ne!(together[0], together[1], "{form}: workers differ");
+    }
 }
 
 #[test]

@@ -109,6 +109,31 @@ fn total(lab: &Lab) -> Vec<f64> {
     total
 }
 
+/// With constant gradients the model is known whatever the order: every gradient of worker i moves
+/// it by η·i/n, once, however often its message comes.
+#[test]
+fn the_ledger_of_asp_balances_under_any_interleaving_with_duplicates_and_reordering() {
+    for seed in 0..100 {
+        let n = 4;
+        let case = Case {
+            workers: n,
+            servers: 1,
+            curvature: vec![vec![1e-9]; n],
+            target: (0..n).map(|i| vec![1e9 * (i + 1) as f64]).collect(),
+            steps: 20,
+            learning_rate: 1.0 / 1024.0,
+            ..Case::reference("asp")
+        };
+        let mut lab = Lab::new(&case);
+        let mut rng = Rng::new(seed, "ledger", 0);
+        lab.run_with_duplicates(&mut rng);
+        lab.run_to_end(&mut rng);
+        let moved: f64 = (0..n).map(|i| lab.gradients[i] as f64 * (i + 1) as f64).sum();
+        let (model, expected) = (f64::from(lab.server_model()[0]), moved / 1024.0 / n as f64);
+        assert!((model - expected).abs() < 1e-5, "seed {seed}: {model} is not {expected}");
+    }
+}
+
 #[test]
 fn elastic_exchanges_keep_the_sum_of_workers_and_centre_under_any_interleaving() {
     for algorithm in ["easgd", "eamsgd"] {

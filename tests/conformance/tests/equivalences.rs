@@ -1,6 +1,6 @@
 //! Pairs of algorithms that must be the same, each under the name of the equivalence.
 
-use conformance::{Arm, REFERENCE, bits, deployed, firsts, plan};
+use conformance::{Arm, REFERENCE, Scratch, bits, deployed, firsts, plan};
 
 const WIDE: &str = "
 workers = 5
@@ -75,6 +75,24 @@ fn aladdin_barrier_period_1_alpha_1_equals_all_reduce() {
         "[algorithm]\nname = \"aladdin\"\nbarrier = true\nperiod = 1\nalpha = 1.0",
         "[algorithm]\nname = \"allreduce\"",
     );
+}
+
+/// `W_α = (1−α)I + αJ`, here with α = 0.4 and five workers.
+#[test]
+fn aladdin_barrier_period_1_equals_atc_with_w_alpha() {
+    let row = |i: usize| (0..5).map(|j| if i == j { "0.68 " } else { "0.08 " }).collect::<String>();
+    let rows: Vec<String> = (0..5).map(row).collect();
+    let file = Scratch::new("w-alpha-of-five.txt", &format!("matrix\n{}\n", rows.join("\n")));
+    let atc = format!(
+        "[algorithm]\nname = \"d-psgd\"\nform = \"adapt-then-combine\"\n\
+         [topology]\nname = \"custom\"\nfile = \"{}\"",
+        file.path()
+    );
+    let aladdin = "[algorithm]\nname = \"aladdin\"\nbarrier = true\nperiod = 1\nalpha = 0.4";
+    let workers = |text: &str| firsts(&Arm::Virtual.run(&plan(&format!("{WIDE}{text}"))));
+    let (atc, aladdin) = (workers(&atc), workers(aladdin));
+    assert!(atc.iter().any(|x| (x - atc[0]).abs() > 1e-3), "workers differ: {atc:?}");
+    atc.iter().zip(&aladdin).for_each(|(x, y)| assert!((x - y).abs() < 2e-6, "{x} is not {y}"));
 }
 
 #[test]

@@ -55,9 +55,8 @@ fn solve(mut a: Vec<Vec<f64>>, mut b: Vec<f64>) -> Vec<f64> {
     for pivot in 0..n {
         for row in pivot + 1..n {
             let factor = a[row][pivot] / a[pivot][pivot];
-            for column in pivot..n {
-                a[row][column] -= factor * a[pivot][column];
-            }
+            let above = a[pivot].clone();
+            a[row].iter_mut().zip(above).for_each(|(entry, above)| *entry -= factor * above);
             b[row] -= factor * b[pivot];
         }
     }

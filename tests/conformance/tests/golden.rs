@@ -3,7 +3,7 @@
 //! The numbers were computed in double precision. Parameters here are `f32`: a fixed point is
 //! found to about ulp / (η·a) ≈ 1e-6, hence the tolerance.
 
-use conformance::{Arm, REFERENCE, Scratch, deployed, firsts, plan};
+use conformance::{Arm, REFERENCE, Scratch, bits, deployed, firsts, plan};
 
 const TOLERANCE: f64 = 3e-6;
 
@@ -173,4 +173,41 @@ fn consensus_form_is_stable_just_below_its_bound_and_not_just_above() {
     };
     assert!(end(0.64) < 10.0);
     assert!(end(0.70) > 1e6);
+}
+
+/// The golden runs of synchronous methods, as far as time allows over sockets: the fixed points
+/// above are then those of TCP too.
+#[test]
+fn golden_runs_have_the_same_bits_over_tcp() {
+    let file = w_alpha();
+    let topology = format!("[topology]\nname = \"custom\"\nfile = \"{}\"", file.path());
+    let momentum = format!("{topology}\n[optimizer]\nlr = 0.05\nmomentum = 0.9");
+    let adam = "[optimizer]\nname = \"adam\"\nlr = 0.01\nbeta1 = 0.9\nbeta2 = 0.99".to_string();
+    let slow = "[optimizer]\nlr = 0.01".to_string();
+    for (algorithm, more) in [
+        ("allreduce\"", String::new()),
+        ("sync-ps\"", String::new()),
+        ("d-psgd\"", String::new()),
+        ("d-psgd\"\nform = \"adapt-then-combine\"", String::new()),
+        ("d-psgd\"", topology.clone()),
+        ("d-psgd\"\nform = \"adapt-then-combine\"", momentum.clone()),
+        ("d-psgd\"", adam),
+        ("decentlam\"", momentum.clone()),
+        ("qg-dmsgd\"", momentum),
+        ("d-amsgrad\"\nbeta1 = 0.9\nbeta2 = 0.99\nepsilon = 1e-3", slow),
+        ("exact-diffusion\"", String::new()),
+        ("d2\"", String::new()),
+        ("extra\"", String::new()),
+        ("gradient-tracking\"", String::new()),
+        ("gradient-tracking\"\nform = \"atc\"", String::new()),
+        ("aladdin\"\nbarrier = true\nalpha = 0.4\nperiod = 1", String::new()),
+        ("local-sgd\"\nperiod = 5", String::new()),
+        ("diloco\"\nperiod = 5", String::new()),
+        ("easgd\"\nform = \"synchronous\"\nmoving_rate = 0.1\nperiod = 1", String::new()),
+    ] {
+        let head = format!("workers = 4\nsteps = 500\n[algorithm]\nname = \"{algorithm}\n{more}");
+        let plan = plan(&format!("{head}\n{REFERENCE}"));
+        assert!(plan.setup.facts().synchronous, "{algorithm}");
+        assert_eq!(bits(&Arm::Tcp.run(&plan)), bits(&Arm::Virtual.run(&plan)), "{algorithm}");
+    }
 }
