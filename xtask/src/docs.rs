@@ -10,13 +10,17 @@ use murmura_core::codec::CODECS;
 use murmura_core::contract::{Budget, Deploy, Need};
 use murmura_core::params::{Kind, Params};
 
-use crate::{cargo, execute};
+use crate::{cargo, execute, papers};
 
 pub(crate) fn run() -> Result<()> {
-    let file = algorithms_file();
+    write(&algorithms_file(), &algorithms())?;
+    write(&page_file("papers.md"), &papers::page())
+}
+
+fn write(file: &Path, page: &str) -> Result<()> {
     let beside = file.with_extension("md.new");
-    fs::write(&beside, algorithms())?;
-    fs::rename(&beside, &file)?;
+    fs::write(&beside, page)?;
+    fs::rename(&beside, file)?;
     println!("{} is up to date", file.display());
     Ok(())
 }
@@ -33,7 +37,11 @@ fn root() -> &'static Path {
 }
 
 fn algorithms_file() -> PathBuf {
-    root().join("docs/algorithms.md")
+    page_file("algorithms.md")
+}
+
+fn page_file(name: &str) -> PathBuf {
+    root().join("docs").join(name)
 }
 
 fn algorithms() -> String {
@@ -143,6 +151,12 @@ mod tests {
     fn the_page_of_algorithms_is_what_the_table_says() {
         let page = fs::read_to_string(algorithms_file()).expect("the page is there");
         assert!(page == algorithms(), "docs/algorithms.md is out of date: run `cargo xtask docs`");
+    }
+
+    #[test]
+    fn the_page_of_papers_is_what_the_tables_say() {
+        let page = fs::read_to_string(page_file("papers.md")).expect("the page is there");
+        assert!(page == papers::page(), "docs/papers.md is out of date: run `cargo xtask docs`");
     }
 
     #[test]

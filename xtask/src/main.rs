@@ -3,6 +3,7 @@
 mod bench;
 mod docs;
 mod edges;
+mod papers;
 mod test;
 mod tidy;
 
