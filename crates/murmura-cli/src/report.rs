@@ -111,7 +111,11 @@ fn shown(summary: &Summary) -> usize {
 fn next(summary: &Summary, (command, run): (&'static str, &Run)) -> [(String, &'static str); 3] {
     let me = std::env::args().next().unwrap_or_else(|| "murmura".to_string());
     let asked = run.as_typed(&[]);
+    // Between hosts only gossip methods go on.
+    let hosts = summary.config["topology"]["within_host"] == "average";
     let other = match summary.config["algorithm"]["name"].as_str() {
+        Some("d-psgd") if hosts => "sgp",
+        _ if hosts => "d-psgd",
         Some("allreduce") => "aladdin",
         _ => "allreduce",
     };
