@@ -69,6 +69,12 @@ pub trait Algorithm: Send {
     /// Lists the whole state once, for saving, loading and comparing.
     fn state(&mut self, visitor: &mut dyn Visitor);
 
+    /// Whether a new worker can take the place of one that was lost, with its parameters and
+    /// nothing else; what the lost one had beside them begins anew.
+    fn can_be_replaced(&self) -> bool {
+        true
+    }
+
     /// Whether messages that a living rank sent in an older view remain good. Collectives say
     /// no; gossip and ledgers must say yes, or they hang or lose mass.
     fn spans_views(&self) -> bool {

@@ -130,7 +130,7 @@ impl Setup {
         let algorithm = if is_server {
             (self.entry.server.expect("the row says that it has servers"))(&self.params)
         } else {
-            hierarchy::wrap((self.entry.worker)(&self.params), &self.view, rank)
+            hierarchy::wrap((self.entry.worker)(&self.params), &self.view)
         };
         let optimizes = is_server == (facts.optimizer == Place::Servers);
         let optimizer = (self.optimizer)(if optimizes { params.len() } else { 0 });
@@ -179,16 +179,17 @@ impl Setup {
         }
     }
 
+    /// Whether the loss of `rank` ends the run: it mixes for others of its host, and none of them
+    /// could go on from the parameters alone.
+    pub fn cannot_lose(&self, view: &View, rank: Rank) -> bool {
+        view.is_leader_of_others(rank) && !(self.entry.worker)(&self.params).can_be_replaced()
+    }
+
     /// The view after `lost` were lost, with the topology rebuilt over the survivors from
     /// `from_step` on.
     pub fn view_without(&self, view: &View, lost: &[Rank], from_step: u64) -> View {
-        let mixing = view.between().map_or(view, Arc::as_ref);
-        let hosts: Vec<u32> = mixing
-            .workers
-            .iter()
-            .filter(|rank| !lost.contains(rank))
-            .map(|rank| view.hosts[rank.index()])
-            .collect();
+        let mixing = view.mixing_without(lost);
+        let hosts: Vec<u32> = mixing.iter().map(|rank| view.hosts[rank.index()]).collect();
         let rebuilt = self.topology.as_ref().and_then(|make| make(&hosts));
         view.without(lost, from_step, rebuilt)
     }

@@ -7,7 +7,7 @@
 //! Where workers of one host average exactly, only the first living worker of each host mixes: the
 //! view has a second one inside, [`View::between`], whose workers are those.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::message::Rank;
@@ -83,37 +83,51 @@ impl View {
     /// The view after `lost` were lost; `rebuilt` over the survivors holds from `from_step`.
     pub fn without(&self, lost: &[Rank], from_step: u64, rebuilt: Option<Arc<Schedule>>) -> View {
         if let Some(between) = &self.between {
-            let outer = self.losing(lost, from_step, None);
+            let outer = self.after(remain(&self.workers, lost), lost, (from_step, None));
             let between = match between.workers.iter().any(|leader| lost.contains(leader)) {
-                // Messages bear the number of the outer view, so that is what counts inside too.
-                true => Arc::new(View {
-                    number: outer.number,
-                    ..between.losing(lost, from_step, rebuilt)
-                }),
+                true => {
+                    let rebuilt = rebuilt.map(|schedule| (outer.leaders(), schedule));
+                    let rebuilt = rebuilt.or_else(|| between.replaced(&outer));
+                    let between = between.after(outer.leaders(), lost, (from_step, rebuilt));
+                    // Messages bear the number of the outer view, so it counts inside too.
+                    Arc::new(View { number: outer.number, ..between })
+                }
                 false => Arc::clone(between),
             };
             return View { between: Some(between), ..outer };
         }
-        self.losing(lost, from_step, rebuilt)
+        let workers = remain(&self.workers, lost);
+        let rebuilt = rebuilt.map(|schedule| (workers.clone(), schedule));
+        self.after(workers, lost, (from_step, rebuilt))
     }
 
-    fn losing(&self, lost: &[Rank], from_step: u64, rebuilt: Option<Arc<Schedule>>) -> View {
-        let remain = |ranks: &[Rank]| -> Vec<Rank> {
-            ranks.iter().copied().filter(|rank| !lost.contains(rank)).collect()
-        };
-        let workers = remain(&self.workers);
+    /// The members of the topology in force, those who were lost replaced by those who mix for
+    /// their hosts now. For a topology that cannot be rebuilt.
+    fn replaced(&self, outer: &View) -> Option<(Vec<Rank>, Arc<Schedule>)> {
+        let plan = self.plans.last()?;
+        let now = |member: &Rank| outer.neighbours_on_host(*member).next().unwrap_or(*member);
+        Some((plan.members.iter().map(now).collect(), Arc::clone(&plan.schedule)))
+    }
+
+    /// The view of these workers, with the topology over some members from a step on, if any.
+    fn after(
+        &self,
+        workers: Vec<Rank>,
+        lost: &[Rank],
+        (from_step, rebuilt): (u64, Option<(Vec<Rank>, Arc<Schedule>)>),
+    ) -> View {
         let index = index(&workers, self.index.len());
         let kept = self.plans.iter().filter(|plan| plan.from_step < from_step || rebuilt.is_none());
         let mut plans: Vec<Plan> = kept.map(|plan| plan.with_living(&index)).collect();
-        if let Some(schedule) = rebuilt {
-            plans.push(Plan::new(from_step, workers.clone(), schedule));
+        if let Some((members, schedule)) = rebuilt {
+            plans.push(Plan::new(from_step, members, schedule).with_living(&index));
         }
         let mut changes = self.changes.clone();
         changes.push(from_step);
         View {
             number: self.number + 1,
             between: None,
-            servers: remain(&self.servers),
+            servers: remain(&self.servers, lost),
             hosts: Arc::clone(&self.hosts),
             workers,
             index,
@@ -139,6 +153,16 @@ impl View {
         let host = self.hosts[rank.index()];
         let workers = self.workers.iter().copied();
         workers.filter(move |other| self.hosts[other.index()] == host)
+    }
+
+    /// The workers that mix once `lost` are lost, by rank.
+    pub fn mixing_without(&self, lost: &[Rank]) -> Vec<Rank> {
+        let workers = remain(&self.workers, lost);
+        if self.between.is_none() {
+            return workers;
+        }
+        let mut seen = BTreeSet::new();
+        workers.into_iter().filter(|rank| seen.insert(self.hosts[rank.index()])).collect()
     }
 
     /// The first living worker of each host, by rank.
@@ -174,6 +198,10 @@ impl View {
         let plan = self.plans.iter().rev().find(|plan| plan.from_step <= step)?;
         Some((&plan.members, &plan.schedule))
     }
+}
+
+fn remain(ranks: &[Rank], lost: &[Rank]) -> Vec<Rank> {
+    ranks.iter().copied().filter(|rank| !lost.contains(rank)).collect()
 }
 
 fn index(workers: &[Rank], ranks: usize) -> Vec<Option<u32>> {
@@ -221,7 +249,10 @@ impl Plan {
     }
 
     fn row(&self, step: u64, rank: Rank) -> Arc<Row> {
-        let place = self.members.binary_search(&rank).expect("a member asks for its own row");
+        // Who has come in the place of another is a member from an agreed step on.
+        let Ok(place) = self.members.binary_search(&rank) else {
+            return Arc::new(Row { incoming: vec![(rank, 1.0)], outgoing: Vec::new() });
+        };
         if !self.periodic.is_empty() {
             let slot = (step % self.periodic.len() as u64) as usize;
             let rows = self.periodic[slot].get_or_init(|| self.rows(step));

@@ -78,7 +78,7 @@ impl Driver<'_> {
         if member.node.is_server {
             return Err(SimError::ServerLost { rank: who, at });
         }
-        if self.views.last().expect("there is a first view").is_leader_of_others(who) {
+        if self.setup.cannot_lose(self.views.last().expect("there is a first view"), who) {
             return Err(SimError::LeaderLost { rank: who, at });
         }
         let member = &mut self.members[rank];

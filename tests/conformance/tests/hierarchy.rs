@@ -209,12 +209,15 @@ fn losing(algorithm: &str, ranks: &[u32]) -> murmura_run::plan::Plan {
 }
 
 /// Without worker 1, whose objective pulls to −2, the optimum is 14.5/8; without both workers of
-/// the second host it is that of the first host alone, −1.
+/// the second host it is that of the first host alone, −1; without worker 0, which leads the first
+/// host, it is 9.5/9.
 #[test]
 fn after_a_loss_exact_methods_find_the_optimum_of_those_left() {
     for algorithm in ["extra", "exact-diffusion", "gradient-tracking"] {
         let name = format!("name = \"{algorithm}\"");
-        for (lost, optimum) in [(&[1][..], 1.8125), (&[3, 2][..], -1.0)] {
+        for (lost, optimum) in
+            [(&[1][..], 1.8125), (&[3, 2][..], -1.0), (&[2, 3][..], -1.0), (&[0][..], 9.5 / 9.0)]
+        {
             for x in firsts(&Arm::Virtual.run(&losing(&name, lost))) {
                 assert!((x - optimum).abs() < 3e-6, "{algorithm} without {lost:?}: {x}");
             }
@@ -223,9 +226,12 @@ fn after_a_loss_exact_methods_find_the_optimum_of_those_left() {
 }
 
 #[test]
-fn every_gossip_method_outlives_a_member_and_a_whole_host() {
+fn every_gossip_method_outlives_members_leaders_and_a_whole_host() {
     for algorithm in gossip() {
-        for lost in [&[1][..], &[3][..], &[3, 2][..]] {
+        let replaces = !algorithm.contains("gossip-");
+        let more = [&[0][..], &[2], &[0, 1], &[2, 0], &[0, 3]];
+        let more = more.into_iter().filter(|_| replaces);
+        for lost in [&[1][..], &[3][..], &[3, 2][..]].into_iter().chain(more) {
             let outcome = Arm::Virtual.run(&losing(&algorithm, lost));
             let living = firsts(&outcome);
             assert_eq!(living.len(), 4 - lost.len(), "{algorithm}");
@@ -234,13 +240,16 @@ fn every_gossip_method_outlives_a_member_and_a_whole_host() {
     }
 }
 
+/// Rounds of averages over all are counted from the beginning, so nobody can come in later.
 #[test]
-fn the_loss_of_the_worker_that_gossips_for_others_ends_the_run_and_names_it() {
-    let plan = losing("name = \"d-psgd\"", &[2]);
-    let nowhere = &mut murmura_record::Nowhere;
-    let result = murmura_sim::simulate(&plan.setup, &*plan.problem, &plan.cluster, nowhere);
-    let words = result.expect_err("the host has no leader").to_string();
-    assert!(words.starts_with("rank 2 was lost after 1.03 s; it gossips for its host"), "{words}");
+fn where_nobody_can_take_over_the_loss_of_a_leader_ends_the_run_and_names_it() {
+    for name in ["gossip-pga", "gossip-aga"] {
+        let plan = losing(&format!("name = \"{name}\""), &[2]);
+        let nowhere = &mut murmura_record::Nowhere;
+        let result = murmura_sim::simulate(&plan.setup, &*plan.problem, &plan.cluster, nowhere);
+        let words = result.expect_err("the host has no leader").to_string();
+        assert!(words.starts_with("rank 2 was lost after 1.03 s; it gossips for"), "{words}");
+    }
 }
 
 #[test]

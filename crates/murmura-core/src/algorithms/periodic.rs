@@ -385,6 +385,11 @@ impl Algorithm for Periodic {
         self.period.state(visitor);
     }
 
+    /// Rounds are counted from the beginning, and all workers must count alike.
+    fn can_be_replaced(&self) -> bool {
+        false
+    }
+
     /// Gossip must not lose what was sent in an older view; averages drop it by themselves.
     fn spans_views(&self) -> bool {
         self.gossip.is_some()
