@@ -48,6 +48,8 @@ pub struct Case {
     pub start: Vec<f64>,
     pub noise_std: f64,
     pub seed: u64,
+    /// On how many hosts the workers average exactly and gossip between; none: all gossip.
+    pub hosts: Option<usize>,
 }
 
 impl Case {
@@ -73,6 +75,7 @@ impl Case {
             start: Vec::new(),
             noise_std: 0.0,
             seed: 1,
+            hosts: None,
         }
     }
 
@@ -115,7 +118,18 @@ impl Case {
             Some(Arc::new(entry.build(&request).expect("this number of workers works")))
         });
         let hosts: Arc<[u32]> = (0..(self.workers + servers) as u32).collect();
-        let schedule = make(&hosts[..self.workers]);
+        let view = match self.hosts {
+            Some(count) => {
+                let host = |worker| (worker * count / self.workers) as u32;
+                let between = make(&(0..count as u32).collect::<Vec<u32>>());
+                let hosts = (0..self.workers).map(host).collect();
+                View::of_hosts(self.workers, hosts, between.expect("just made"))
+            }
+            None => {
+                let schedule = make(&hosts[..self.workers]);
+                View::first(self.workers, servers, hosts, schedule)
+            }
+        };
         let optimizer = optim::find(self.optimizer_name).expect("in the table");
         let optimizer_params = optimizer.params(named(&self.optimizer)).expect("good parameters");
         let codec = codec::find(self.codec).expect("in the table");
@@ -133,7 +147,7 @@ impl Case {
             samples: Arc::from([]),
             steps: self.steps,
             seed: self.seed,
-            view: Arc::new(View::first(self.workers, servers, hosts, schedule)),
+            view: Arc::new(view),
             topology: Some(make),
         };
         (setup, problem)

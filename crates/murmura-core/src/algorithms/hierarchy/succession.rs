@@ -24,6 +24,8 @@ use crate::message::{Message, Rank};
 pub(super) struct Succession {
     /// The others of my host, and what they have, while it is not known of all.
     known: Option<BTreeMap<Rank, Option<u64>>>,
+    /// The view that it began with; what was said before it is void.
+    view: u32,
     /// What I have, counted from 1.
     mine: u64,
     /// Whether somebody has parameters that I lack; then what I wait for.
@@ -37,7 +39,7 @@ impl Succession {
     pub(super) fn begin(&mut self, cx: &mut Cx<'_>, host: &[Rank], step: Option<u64>) {
         let others: Vec<Rank> = host.iter().copied().filter(|rank| *rank != cx.io.rank).collect();
         self.mine = step.map_or(0, |step| step + 1);
-        (self.lack, self.owed) = (None, None);
+        (self.lack, self.owed, self.view) = (None, None, cx.io.view.number);
         for rank in &others {
             let message = Message::new(POSITION, cx.step, 0);
             cx.io.send(*rank, Message { seq: self.mine, ..message });
@@ -48,7 +50,7 @@ impl Succession {
 
     /// Another worker of my host says what it has.
     pub(super) fn on_position(&mut self, cx: &Cx<'_>, from: Rank, message: &Message) {
-        if let (Some(known), true) = (&mut self.known, message.view == cx.io.view.number) {
+        if let (Some(known), true) = (&mut self.known, message.view >= self.view) {
             known.insert(from, Some(message.seq));
             self.conclude(cx);
         }

@@ -1,0 +1,168 @@
+//! Gossip between hosts in any order of events: bits, resuming, doubled messages, losses.
+
+mod support;
+
+use murmura_core::params::Value;
+use murmura_core::random::Rng;
+use support::{Case, Lab};
+
+/// Seven workers on three hosts: 3 + 2 + 2.
+fn case(algorithm: &'static str) -> Case {
+    let optimizer = vec![("momentum", Value::Number(0.3))];
+    Case { hosts: Some(3), steps: 10, optimizer, ..Case::wide(algorithm, 7, 7) }
+}
+
+fn synchronous() -> Vec<Case> {
+    let mut cases: Vec<Case> = ["consensus", "adapt-then-combine", "combine-then-adapt"]
+        .map(|form| case("d-psgd").with("form", form))
+        .into();
+    cases
+        .extend(["diging", "atc", "push"].map(|form| case("gradient-tracking").with("form", form)));
+    cases.extend(
+        ["d-amsgrad", "decentlam", "exact-diffusion", "extra", "qg-dmsgd", "sgp"].map(case),
+    );
+    cases.push(case("sgp").with("overlap", 2.0));
+    cases
+}
+
+fn asynchronous() -> Vec<Case> {
+    vec![case("ad-psgd"), case("sgp").with("free_running", true)]
+}
+
+/// Rows with rounds that all workers count alike.
+fn counting() -> Vec<Case> {
+    vec![
+        case("gossip-pga").with("period", 3.0),
+        case("gossip-aga").with("period", 2.0).with("warmup_steps", 4.0),
+    ]
+}
+
+fn params(lab: &Lab) -> Vec<Vec<f32>> {
+    lab.nodes.iter().map(|node| node.params().to_vec()).collect()
+}
+
+fn name(case: &Case) -> String {
+    let keys: Vec<&str> = case.params.iter().map(|(key, _)| *key).collect();
+    format!("{} {keys:?}", case.algorithm)
+}
+
+fn check_hosts(lab: &Lab, what: &str) {
+    let living = lab.living_workers();
+    for pair in living.windows(2) {
+        let host = |rank: usize| rank * 3 / 7;
+        if host(pair[0]) == host(pair[1]) {
+            let [one, other] = [pair[0], pair[1]].map(|rank| lab.nodes[rank].params());
+            assert_eq!(one, other, "{what}: {pair:?} are on one host");
+        }
+    }
+}
+
+#[test]
+fn the_order_of_events_does_not_change_a_bit() {
+    for case in synchronous().into_iter().chain(counting()) {
+        for clip in [None, Some(0.5)] {
+            let case = Case { clip, ..case.clone() };
+            let run = |seed| {
+                let mut lab = Lab::new(&case);
+                lab.run_to_end(&mut Rng::new(seed, "order", 0));
+                check_hosts(&lab, &name(&case));
+                params(&lab)
+            };
+            (1..6).for_each(|seed| assert_eq!(run(seed), run(0), "{}", name(&case)));
+        }
+    }
+}
+
+#[test]
+fn a_second_copy_of_a_message_changes_nothing() {
+    for case in synchronous() {
+        let (mut once, mut twice) = (Lab::new(&case), Lab::new(&case));
+        once.run_to_end(&mut Rng::new(1, "order", 0));
+        twice.run_with_duplicates(&mut Rng::new(2, "order", 0));
+        twice.run_to_end(&mut Rng::new(3, "order", 0));
+        assert_eq!(params(&once), params(&twice), "{}", name(&case));
+    }
+}
+
+#[test]
+fn asynchronous_methods_leave_every_host_with_the_same_bits() {
+    for case in asynchronous() {
+        for seed in 0..50 {
+            let mut lab = Lab::new(&case);
+            lab.run_to_end(&mut Rng::new(seed, "order", 0));
+            check_hosts(&lab, &name(&case));
+        }
+    }
+}
+
+#[test]
+fn a_resumed_run_ends_with_the_same_bits() {
+    for case in synchronous().into_iter().chain(counting()) {
+        let until = |steps| Case { steps, noise_std: 0.5, ..case.clone() };
+        let end = |mut lab: Lab| {
+            lab.run_to_end(&mut Rng::new(2, "order", 0));
+            params(&lab)
+        };
+        for cut in [1, 5, 9] {
+            let mut first = Lab::new(&until(cut));
+            first.run(&mut Rng::new(1, "order", 0));
+            let resumed = Lab::resumed(&until(10), &first.saved());
+            assert_eq!(end(resumed), end(Lab::new(&until(10))), "{} at {cut}", name(&case));
+        }
+    }
+}
+
+/// Loses the workers one after the other, at any moment, with news of it at any moment.
+fn lose(case: &Case, lost: &[usize], seed: u64) -> Lab {
+    let (mut lab, mut rng) = (Lab::new(case), Rng::new(seed, "loss", 0));
+    lab.some_events(&mut rng, case.steps * 60);
+    for rank in lost {
+        lab.crash(*rank);
+        for rank in 0..lab.nodes.len() {
+            if rng.below(2) == 0 {
+                lab.tell_view(rank);
+            }
+            lab.some_events(&mut rng, 3);
+        }
+        lab.some_events(&mut rng, 40);
+    }
+    let mut order: Vec<usize> = (0..lab.nodes.len()).collect();
+    rng.shuffle(&mut order);
+    for rank in order {
+        lost.iter().for_each(|_| lab.tell_view(rank));
+        lab.some_events(&mut rng, 3);
+    }
+    lab.run_to_end(&mut rng);
+    lab
+}
+
+#[test]
+fn survivors_finish_whoever_is_lost_and_whenever() {
+    let cases = synchronous().into_iter().chain(asynchronous());
+    for (place, case) in cases.enumerate() {
+        for seed in 0..120 {
+            let mut rng = Rng::new(seed, "who", place as u64);
+            let mut ranks: Vec<usize> = (0..7).collect();
+            rng.shuffle(&mut ranks);
+            let lost = &ranks[..1 + rng.below(3) as usize];
+            let lab = lose(&case, lost, seed);
+            let what = format!("{}, seed {seed}, without {lost:?}", name(&case));
+            check_hosts(&lab, &what);
+            let finite = |rank: &usize| lab.nodes[*rank].params().iter().all(|x| x.is_finite());
+            assert!(lab.living_workers().iter().all(finite), "{what}");
+        }
+    }
+}
+
+#[test]
+fn methods_that_count_rounds_outlive_members_and_hosts() {
+    for case in counting() {
+        for seed in 0..60 {
+            for lost in [&[1][..], &[1, 2], &[6, 5], &[4, 3, 2]] {
+                // The first of a host is lost only after all its members.
+                let lab = lose(&case, lost, seed);
+                check_hosts(&lab, &format!("{}, seed {seed}, without {lost:?}", name(&case)));
+            }
+        }
+    }
+}
