@@ -34,6 +34,9 @@ pub struct View {
     between: Option<Arc<View>>,
 }
 
+/// A topology with its members, in the order of its places.
+type Members = (Vec<Rank>, Arc<Schedule>);
+
 /// Who mixes with whom, from one worker's side, at one step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row {
@@ -103,7 +106,7 @@ impl View {
 
     /// The members of the topology in force, those who were lost replaced by those who mix for
     /// their hosts now. For a topology that cannot be rebuilt.
-    fn replaced(&self, outer: &View) -> Option<(Vec<Rank>, Arc<Schedule>)> {
+    fn replaced(&self, outer: &View) -> Option<Members> {
         let plan = self.plans.last()?;
         let now = |member: &Rank| outer.neighbours_on_host(*member).next().unwrap_or(*member);
         Some((plan.members.iter().map(now).collect(), Arc::clone(&plan.schedule)))
@@ -114,7 +117,7 @@ impl View {
         &self,
         workers: Vec<Rank>,
         lost: &[Rank],
-        (from_step, rebuilt): (u64, Option<(Vec<Rank>, Arc<Schedule>)>),
+        (from_step, rebuilt): (u64, Option<Members>),
     ) -> View {
         let index = index(&workers, self.index.len());
         let kept = self.plans.iter().filter(|plan| plan.from_step < from_step || rebuilt.is_none());

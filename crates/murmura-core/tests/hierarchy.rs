@@ -2,9 +2,10 @@
 
 mod support;
 
+use murmura_core::message::Rank;
 use murmura_core::params::Value;
 use murmura_core::random::Rng;
-use support::{Case, Lab};
+use support::{Case, Choice, Flight, Lab};
 
 /// Seven workers on three hosts: 3 + 2 + 2.
 fn case(algorithm: &'static str) -> Case {
@@ -151,6 +152,33 @@ fn survivors_finish_whoever_is_lost_and_whenever() {
             let finite = |rank: &usize| lab.nodes[*rank].params().iter().all(|x| x.is_finite());
             assert!(lab.living_workers().iter().all(finite), "{what}");
         }
+    }
+}
+
+/// A bucket of the parameters that only the lost leader knew must not be put together with buckets
+/// that its successor makes.
+#[test]
+fn a_part_of_what_a_lost_leader_handed_out_is_void() {
+    const PARAMS: u8 = 0xe2;
+    for (case, seed) in
+        synchronous().into_iter().flat_map(|case| (0..10).map(move |seed| (case.clone(), seed)))
+    {
+        let (mut lab, mut rng) = (Lab::new(&case), Rng::new(seed, "part", 0));
+        // In the last step: later ones would cover it up.
+        let on_its_way = |lab: &Lab| {
+            let wanted = |flight: &Flight| {
+                let message = &flight.message;
+                (message.kind, message.step, flight.to) == (PARAMS, case.steps, Rank(2))
+            };
+            lab.flying.iter().position(wanted)
+        };
+        lab.run_while(&mut rng, |lab| on_its_way(lab).is_none());
+        let place = on_its_way(&lab).expect("the leader of the first host hands out");
+        lab.take(Choice::Deliver(place));
+        lab.crash(0);
+        (1..7).for_each(|rank| lab.tell_view(rank));
+        lab.run_to_end(&mut rng);
+        check_hosts(&lab, &name(&case));
     }
 }
 

@@ -160,7 +160,7 @@ impl Algorithm for Worker {
             self.succession.begin(cx, &now, self.member.step);
         }
         if had != self.first {
-            self.member.forget_late();
+            self.member.forget_leader();
             if !self.leads() {
                 self.member.send_again(cx, self.first);
             }

@@ -60,8 +60,9 @@ impl Member {
         true
     }
 
-    /// The leader has changed, and the new one counts anew.
-    pub(super) fn forget_late(&mut self) {
+    /// The leader has changed: what only a part has come of, the new one may make otherwise.
+    pub(super) fn forget_leader(&mut self) {
+        self.next.clear();
         self.late.clear();
     }
 
