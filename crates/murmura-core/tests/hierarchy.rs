@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::collections::BTreeMap;
+
 use murmura_core::message::Rank;
 use murmura_core::params::Value;
 use murmura_core::random::Rng;
@@ -113,26 +115,59 @@ fn a_resumed_run_ends_with_the_same_bits() {
     }
 }
 
+/// Where the gradients of a host's survivors are taken: at each step, at one point.
+#[derive(Default)]
+struct Points(BTreeMap<(usize, u64), Vec<f32>>);
+
+impl Points {
+    /// Plays at most so many events.
+    fn play(&mut self, lab: &mut Lab, rng: &mut Rng, most: u64, lost: &[usize]) {
+        for _ in 0..most {
+            let choices = lab.choices();
+            let Some(last) = choices.len().checked_sub(1) else { return };
+            let choice = choices[rng.below(last as u64 + 1) as usize];
+            if let Choice::Start(rank) = choice
+                && !lost.contains(&rank)
+            {
+                let node = &lab.nodes[rank];
+                let point = self.0.entry((rank * 3 / 7, node.step()));
+                let point = point.or_insert_with(|| node.params().to_vec());
+                assert_eq!(node.params(), point, "rank {rank} at step {}", node.step());
+            }
+            lab.take(choice);
+        }
+    }
+}
+
 /// Loses the workers one after the other, at any moment, with news of it at any moment.
 fn lose(case: &Case, lost: &[usize], seed: u64) -> Lab {
-    let (mut lab, mut rng) = (Lab::new(case), Rng::new(seed, "loss", 0));
-    lab.some_events(&mut rng, case.steps * 60);
+    let (mut lab, mut rng, mut points) =
+        (Lab::new(case), Rng::new(seed, "loss", 0), Points::default());
+    // Where parameters change at any time, those of a leader may have changed since it sent them.
+    let exempt: Vec<usize> = (0..7).filter(|_| lab.setup.facts().snapshot).collect();
+    let lost_or_exempt: Vec<usize> = lost.iter().copied().chain(exempt).collect();
+    let mut play = |lab: &mut Lab, rng: &mut Rng, most: u64| {
+        let events = rng.below(most);
+        points.play(lab, rng, events, &lost_or_exempt);
+    };
+    play(&mut lab, &mut rng, case.steps * 60);
     for rank in lost {
         lab.crash(*rank);
         for rank in 0..lab.nodes.len() {
             if rng.below(2) == 0 {
                 lab.tell_view(rank);
             }
-            lab.some_events(&mut rng, 3);
+            play(&mut lab, &mut rng, 3);
         }
-        lab.some_events(&mut rng, 40);
+        play(&mut lab, &mut rng, 40);
     }
     let mut order: Vec<usize> = (0..lab.nodes.len()).collect();
     rng.shuffle(&mut order);
     for rank in order {
         lost.iter().for_each(|_| lab.tell_view(rank));
-        lab.some_events(&mut rng, 3);
+        play(&mut lab, &mut rng, 3);
     }
+    play(&mut lab, &mut rng, u64::MAX);
     lab.run_to_end(&mut rng);
     lab
 }
