@@ -24,6 +24,11 @@ fn synchronous() -> Vec<Case> {
     cases.extend(
         ["d-amsgrad", "decentlam", "exact-diffusion", "extra", "qg-dmsgd", "sgp"].map(case),
     );
+    for form in ["overlap", "after-step"] {
+        let codec_params = vec![("share", Value::Number(0.4))];
+        cases.push(Case { codec: "top-k", codec_params, ..case("choco").with("form", form) });
+    }
+    cases.push(Case { codec: "bf16", ..case("d-psgd") });
     cases.push(case("sgp").with("overlap", 2.0));
     cases
 }

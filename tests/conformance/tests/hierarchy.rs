@@ -17,6 +17,7 @@ fn gossip() -> Vec<String> {
         "name = \"d-psgd\"\nform = \"combine-then-adapt\"",
         "name = \"gradient-tracking\"\nform = \"atc\"",
         "name = \"gradient-tracking\"\nform = \"push\"",
+        "name = \"choco\"\nform = \"after-step\"",
         "name = \"sgp\"\noverlap = 1",
         "name = \"sgp\"\nfree_running = true",
     ] {
