@@ -113,7 +113,6 @@ const FILES: Places = &[
     ("optim/accum-adamw", "accum_adam"),
     ("optim/adamw", "adam"),
     ("codec/f32", "plain"),
-    ("codec/power-sgd", "../collectives/low_rank"),
     ("topology/bipartite-exponential", "exponential"),
     ("topology/grid", "lattice"),
     ("topology/one-peer-exponential", "exponential"),
@@ -136,6 +135,12 @@ const OTHERS: &[[&str; 4]] = &[
         "Tang et al. 2019, arXiv:1905.05957",
         "the algorithm named DoubleSqueeze",
         "crates/murmura-core/src/algorithms/sync_ps.rs",
+    ],
+    [
+        "the two sums of PowerSGD",
+        "Vogels et al. 2019, arXiv:1905.13727",
+        "Algorithm 1",
+        "crates/murmura-core/src/collectives/low_rank.rs",
     ],
     [
         "push-sum",
