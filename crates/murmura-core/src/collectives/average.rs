@@ -11,7 +11,7 @@
 //! | rounding | the collective, every hop rounded; a complete sum is rounded once more by its owner |
 //! | shared | the collective over the elements that all keep |
 //! | own | everybody sends to everybody; sums in the order of ranks |
-//! | low rank | two collectives over thin factors, see [`low_rank`](super::low_rank) |
+//! | low rank | two collectives over thin factors, see `low_rank.rs` |
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
