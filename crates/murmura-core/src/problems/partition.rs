@@ -1,5 +1,7 @@
 //! Who gets which samples.
 
+use std::collections::BTreeMap;
+
 use super::dataset::Dataset;
 use crate::layout::chunks;
 use crate::random::Rng;
@@ -21,15 +23,22 @@ impl Partition {
     /// The samples of each worker, in rising order, a function of the arguments alone. Every worker gets at least
     /// one if there are enough: one that drew none takes a sample of the one that has most.
     pub fn divide(self, dataset: &Dataset, workers: usize, seed: u64) -> Vec<Vec<u32>> {
+        let labels: Vec<u32> =
+            dataset.samples().map(|sample| u32::from(sample.label > 0.0)).collect();
+        self.divide_labels(&labels, workers, seed)
+    }
+
+    /// The same for samples of any number of classes, given by their labels.
+    pub fn divide_labels(self, labels: &[u32], workers: usize, seed: u64) -> Vec<Vec<u32>> {
         let mut rng = Rng::new(seed, "partition", 0);
         let mut parts: Vec<Vec<u32>> = match self {
             Partition::Iid => {
-                let mut order: Vec<u32> = (0..dataset.len() as u32).collect();
+                let mut order: Vec<u32> = (0..labels.len() as u32).collect();
                 rng.shuffle(&mut order);
                 chunks(order.len(), workers).into_iter().map(|part| order[part].to_vec()).collect()
             }
             Partition::Dirichlet { concentration } => {
-                by_label(dataset, workers, concentration, &mut rng)
+                by_label(labels, workers, concentration, &mut rng)
             }
         };
         feed_the_empty(&mut parts);
@@ -38,12 +47,13 @@ impl Partition {
     }
 }
 
-fn by_label(dataset: &Dataset, workers: usize, concentration: f64, rng: &mut Rng) -> Vec<Vec<u32>> {
+fn by_label(labels: &[u32], workers: usize, concentration: f64, rng: &mut Rng) -> Vec<Vec<u32>> {
+    let mut of_label: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for (index, label) in (0..).zip(labels) {
+        of_label.entry(*label).or_default().push(index);
+    }
     let mut parts = vec![Vec::new(); workers];
-    for label in [-1.0, 1.0] {
-        let mut order: Vec<u32> = (0..dataset.len() as u32)
-            .filter(|index| dataset.sample(*index as usize).label == label)
-            .collect();
+    for mut order in of_label.into_values() {
         rng.shuffle(&mut order);
         let mut taken = 0;
         for (part, end) in parts.iter_mut().zip(ends(order.len(), workers, concentration, rng)) {
@@ -133,6 +143,23 @@ mod tests {
         let (even, skewed) = (divide(1000.0), divide(0.1));
         assert!(even < 0.55 && skewed > 0.75, "{even} {skewed}");
         divide(1e-300);
+    }
+
+    #[test]
+    fn samples_of_ten_classes_are_divided_like_those_of_two() {
+        let labels: Vec<u32> = (0..1000).map(|k| k % 10).collect();
+        let parts = Partition::Dirichlet { concentration: 0.1 }.divide_labels(&labels, 8, 3);
+        assert_divided(&parts, 1000);
+        let classes = |part: &Vec<u32>| {
+            let seen: std::collections::BTreeSet<u32> =
+                part.iter().map(|index| labels[*index as usize]).collect();
+            seen.len()
+        };
+        let mean = parts.iter().map(classes).sum::<usize>() as f64 / 8.0;
+        assert!(mean < 8.0, "{mean} of 10 classes at a worker");
+        let two: Vec<u32> = (0..103).map(|k| k % 2).collect();
+        let partition = Partition::Dirichlet { concentration: 0.5 };
+        assert_eq!(partition.divide_labels(&two, 4, 1), partition.divide(&dataset(103), 4, 1));
     }
 
     #[test]
