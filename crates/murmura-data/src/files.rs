@@ -1,0 +1,101 @@
+//! Files as they come: plain, gzip or xz, told apart by their first bytes.
+
+use std::fs::File;
+use std::io::{BufReader, Read, Seek};
+use std::path::{Path, PathBuf};
+
+use flate2::bufread::MultiGzDecoder;
+use lzma_rust2::XzReader;
+
+use crate::error::DataError;
+
+/// Endings of the names of packed files.
+const PACKED: [&str; 2] = ["gz", "xz"];
+/// Memory that an xz stream may ask for, in kB; `xz -9` needs 64 MiB of dictionary.
+const XZ_MEMORY_KB: u32 = 256 * 1024;
+/// The most memory that is taken on the word of a header alone.
+const BELIEVED_BYTES: usize = 64 << 20;
+
+/// The file `name` in this folder, or its packed form `name.gz` or `name.xz`.
+pub fn find(folder: &Path, name: &str) -> Option<PathBuf> {
+    let packed = PACKED.iter().map(|ending| folder.join(format!("{name}.{ending}")));
+    std::iter::once(folder.join(name)).chain(packed).find(|path| path.is_file())
+}
+
+/// Like [`find`], or an error that names what is missing.
+pub fn require(folder: &Path, name: &str) -> Result<PathBuf, DataError> {
+    find(folder, name).ok_or_else(|| DataError::Missing {
+        folder: folder.to_path_buf(),
+        wanted: format!("{name} (nor {name}.gz or {name}.xz)"),
+    })
+}
+
+/// The content of a file, unpacked while it is read.
+pub struct Content {
+    path: PathBuf,
+    reader: Box<dyn Read + Send>,
+}
+
+impl Content {
+    /// Opens a file, whatever it is packed with.
+    pub fn open(path: &Path) -> Result<Content, DataError> {
+        let wrong = DataError::reading(path);
+        let mut file = File::open(path).map_err(&wrong)?;
+        let mut magic = Vec::new();
+        file.by_ref().take(6).read_to_end(&mut magic).map_err(&wrong)?;
+        file.rewind().map_err(&wrong)?;
+        let file = BufReader::with_capacity(1 << 16, file);
+        let reader: Box<dyn Read + Send> = if magic.starts_with(&[0x1f, 0x8b]) {
+            Box::new(MultiGzDecoder::new(file))
+        } else if magic == *b"\xfd7zXZ\0" {
+            Box::new(XzReader::new_mem_limit(file, true, XZ_MEMORY_KB))
+        } else {
+            Box::new(file)
+        };
+        Ok(Content { path: path.to_path_buf(), reader })
+    }
+
+    /// Fills `out`, or says that the file ends too early.
+    pub fn fill(&mut self, out: &mut [u8]) -> Result<(), DataError> {
+        self.reader.read_exact(out).map_err(DataError::reading(&self.path))
+    }
+
+    /// Exactly `len` bytes. A header that lies about them costs no memory.
+    pub fn take(&mut self, len: usize) -> Result<Vec<u8>, DataError> {
+        let mut bytes = Vec::with_capacity(len.min(BELIEVED_BYTES));
+        let read = self.reader.by_ref().take(len as u64).read_to_end(&mut bytes);
+        read.map_err(DataError::reading(&self.path))?;
+        if bytes.len() < len {
+            let problem = format!("ends {} bytes too early: it was cut off", len - bytes.len());
+            return Err(DataError::damaged(&self.path, problem));
+        }
+        Ok(bytes)
+    }
+
+    /// Everything up to the end, at most `limit` bytes.
+    pub fn rest(&mut self, limit: usize) -> Result<Vec<u8>, DataError> {
+        let mut bytes = Vec::new();
+        let read = self.reader.by_ref().take(limit as u64 + 1).read_to_end(&mut bytes);
+        read.map_err(DataError::reading(&self.path))?;
+        if bytes.len() > limit {
+            let problem = format!("is longer than {limit} bytes, the most that is read");
+            return Err(DataError::damaged(&self.path, problem));
+        }
+        Ok(bytes)
+    }
+
+    /// Nothing may follow; reading to the end also checks the checksum of a packed file.
+    pub fn end(mut self) -> Result<(), DataError> {
+        let mut byte = [0];
+        match self.reader.read(&mut byte).map_err(DataError::reading(&self.path))? {
+            0 => Ok(()),
+            _ => Err(DataError::damaged(&self.path, "is longer than its header says")),
+        }
+    }
+}
+
+impl Read for Content {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        self.reader.read(out)
+    }
+}

@@ -1,0 +1,86 @@
+//! JPEG and PNG files to pictures of red, green and blue.
+
+use std::io::Cursor;
+use std::path::Path;
+
+use png::{ColorType, Transformations};
+use zune_jpeg::JpegDecoder;
+use zune_jpeg::zune_core::bytestream::ZCursor;
+use zune_jpeg::zune_core::colorspace::ColorSpace;
+use zune_jpeg::zune_core::options::DecoderOptions;
+
+use super::resample::Picture;
+use crate::error::DataError;
+
+/// Larger images are refused before memory is taken for them.
+const SIDE_MAX: usize = 16_384;
+const PIXELS_MAX: usize = 100_000_000;
+
+/// Decodes a file, told by its first bytes: ImageNet has a PNG whose name ends in JPEG.
+pub(super) fn decode(path: &Path) -> Result<Picture, DataError> {
+    let bytes = std::fs::read(path).map_err(DataError::reading(path))?;
+    let decoded = if bytes.starts_with(&[0xff, 0xd8]) {
+        decode_jpeg(&bytes)
+    } else if bytes.starts_with(b"\x89PNG") {
+        decode_png(&bytes)
+    } else {
+        Err("is neither JPEG nor PNG".to_string())
+    };
+    decoded.map_err(|problem| DataError::damaged(path, problem))
+}
+
+fn decode_jpeg(bytes: &[u8]) -> Result<Picture, String> {
+    // The decoder fills what is missing with grey; a file that was cut off lacks its end mark.
+    let ending = &bytes[bytes.len() / 2..];
+    if !ending.windows(2).any(|pair| pair == [0xff, 0xd9]) {
+        return Err("ends too early: the file was cut off".to_string());
+    }
+    let options = DecoderOptions::default()
+        .jpeg_set_out_colorspace(ColorSpace::RGB)
+        .set_max_width(SIDE_MAX)
+        .set_max_height(SIDE_MAX);
+    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
+    let wrong = |error: &dyn std::fmt::Display| format!("is damaged: {error}");
+    decoder.decode_headers().map_err(|error| wrong(&error))?;
+    let (width, height) = decoder.dimensions().ok_or("has no size")?;
+    check_size(width, height)?;
+    let rgb = decoder.decode().map_err(|error| wrong(&error))?;
+    picture(width, height, rgb)
+}
+
+fn decode_png(bytes: &[u8]) -> Result<Picture, String> {
+    let wrong = |error: png::DecodingError| format!("is damaged: {error}");
+    let mut decoder = png::Decoder::new(Cursor::new(bytes));
+    decoder.set_transformations(Transformations::normalize_to_color8());
+    let mut reader = decoder.read_info().map_err(wrong)?;
+    let (width, height) = (reader.info().width as usize, reader.info().height as usize);
+    check_size(width, height)?;
+    let size = reader.output_buffer_size().ok_or("is too large")?;
+    let mut pixels = vec![0; size];
+    let frame = reader.next_frame(&mut pixels).map_err(wrong)?;
+    pixels.truncate(frame.buffer_size());
+    let rgb = match frame.color_type {
+        ColorType::Rgb => pixels,
+        ColorType::Rgba => pixels.chunks_exact(4).flat_map(|p| [p[0], p[1], p[2]]).collect(),
+        ColorType::Grayscale => pixels.iter().flat_map(|grey| [*grey; 3]).collect(),
+        ColorType::GrayscaleAlpha => pixels.chunks_exact(2).flat_map(|p| [p[0]; 3]).collect(),
+        ColorType::Indexed => return Err("has colours that were not looked up".to_string()),
+    };
+    picture(width, height, rgb)
+}
+
+fn check_size(width: usize, height: usize) -> Result<(), String> {
+    let is_good = (1..=SIDE_MAX).contains(&width)
+        && (1..=SIDE_MAX).contains(&height)
+        && width * height <= PIXELS_MAX;
+    is_good.then_some(()).ok_or_else(|| {
+        format!("is {width}×{height}; at most {PIXELS_MAX} pixels and {SIDE_MAX} a side are read")
+    })
+}
+
+fn picture(width: usize, height: usize, rgb: Vec<u8>) -> Result<Picture, String> {
+    if rgb.len() != width * height * 3 {
+        return Err(format!("gave {} values for {width}×{height} pixels", rgb.len()));
+    }
+    Ok(Picture { width, height, rgb })
+}

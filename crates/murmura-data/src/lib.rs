@@ -1,0 +1,22 @@
+//! Data sets, and batches of them ahead of the step that needs them.
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | [`images`] | labelled images: digits (embedded), IDX, CIFAR-10, folders of JPEG and PNG |
+//! | [`augment`] | pad-crop, flip and normalise |
+//! | [`order`] | which sample comes when: a function of (seed, epoch, rank) |
+//! | [`loader`] | batches made ahead on a few shared threads |
+//! | [`text`] | sentence pairs, byte-pair vocabularies, windows of plain text |
+//! | [`bleu`] | corpus BLEU as sacreBLEU computes it |
+//! | [`catalogue`] | the table of data sets: addresses, checksums, terms |
+//! | [`fetch`], [`check`] | downloading and verifying what the table names |
+//!
+//! A data set is read once and shared by all workers of a process. Nothing read from outside is
+//! believed: lengths are checked before memory is taken, and every error names the file.
+
+pub mod augment;
+pub mod error;
+pub mod files;
+pub mod images;
+pub mod loader;
+pub mod order;
