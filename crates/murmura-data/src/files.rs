@@ -99,3 +99,16 @@ impl Read for Content {
         self.reader.read(out)
     }
 }
+
+/// Writes a file beside `path` and renames it, so that `path` is always whole.
+pub(crate) fn write_beside(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
+    let wrong = DataError::writing(path);
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".{}.new", std::process::id()));
+    let beside = path.with_file_name(name);
+    let written = std::fs::write(&beside, bytes).and_then(|()| std::fs::rename(&beside, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&beside);
+    }
+    written.map_err(wrong)
+}

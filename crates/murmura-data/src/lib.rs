@@ -15,8 +15,11 @@
 //! believed: lengths are checked before memory is taken, and every error names the file.
 
 pub mod augment;
+pub mod bleu;
 pub mod error;
 pub mod files;
 pub mod images;
 pub mod loader;
 pub mod order;
+mod sha256;
+pub mod text;

@@ -12,17 +12,14 @@ pub struct Order {
     part: Arc<[u32]>,
     seed: u64,
     stream: String,
-    /// The orders of the epoch that was asked for last and of its neighbours: batches that are
-    /// made at the same time may belong to different ones.
-    epochs: Mutex<BTreeMap<u64, Arc<[u32]>>>,
+    epochs: Epochs,
 }
 
 impl Order {
     /// Of the samples `part`, which must not be empty.
     pub fn new(part: Arc<[u32]>, seed: u64, rank: usize) -> Order {
         assert!(!part.is_empty(), "a worker has at least one sample");
-        let stream = format!("order.{rank}");
-        Order { part, seed, stream, epochs: Mutex::default() }
+        Order { part, seed, stream: format!("order.{rank}"), epochs: Epochs::default() }
     }
 
     /// Samples of an epoch.
@@ -37,7 +34,7 @@ impl Order {
         let mut at = position;
         while out.len() < count {
             let (epoch, place) = (at / len, (at % len) as usize);
-            let order = self.epoch(epoch);
+            let order = self.epochs.of(epoch, || self.epoch(epoch));
             let taken = (order.len() - place).min(count - out.len());
             out.extend_from_slice(&order[place..place + taken]);
             at += taken as u64;
@@ -45,17 +42,25 @@ impl Order {
     }
 
     /// The samples of one epoch, in its order.
-    pub fn epoch(&self, epoch: u64) -> Arc<[u32]> {
-        let mut epochs = self.epochs.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(order) = epochs.get(&epoch) {
-            return Arc::clone(order);
-        }
+    pub(crate) fn epoch(&self, epoch: u64) -> Vec<u32> {
         let mut order = self.part.to_vec();
         Rng::new(self.seed, &self.stream, epoch).shuffle(&mut order);
-        let order: Arc<[u32]> = order.into();
-        epochs.retain(|known, _| known.abs_diff(epoch) == 1);
-        epochs.insert(epoch, Arc::clone(&order));
         order
+    }
+}
+
+/// The orders of the epoch that was asked for last and of its neighbours: batches that are made
+/// at the same time may belong to different ones.
+#[derive(Debug, Default)]
+pub(crate) struct Epochs(Mutex<BTreeMap<u64, Arc<[u32]>>>);
+
+impl Epochs {
+    /// The order of an epoch, made if it is not known.
+    pub(crate) fn of(&self, epoch: u64, make: impl FnOnce() -> Vec<u32>) -> Arc<[u32]> {
+        let mut epochs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        epochs.retain(|known, _| known.abs_diff(epoch) <= 1);
+        let order = epochs.entry(epoch).or_insert_with(|| make().into());
+        Arc::clone(order)
     }
 }
 
