@@ -16,7 +16,10 @@
 
 pub mod augment;
 pub mod bleu;
+pub mod catalogue;
+pub mod check;
 pub mod error;
+pub mod fetch;
 pub mod files;
 pub mod images;
 pub mod loader;

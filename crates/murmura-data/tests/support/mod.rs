@@ -1,6 +1,8 @@
 //! What the tests share: the folder of real data sets, where there is one.
 #![allow(dead_code)]
 
+pub mod server;
+
 use std::path::PathBuf;
 
 /// A folder of `../shared/data` beside the repository; says so where it is not there.

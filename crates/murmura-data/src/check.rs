@@ -1,0 +1,124 @@
+//! Verifying what one already has: which data set it is, and whether every file is whole.
+
+use std::path::{Path, PathBuf};
+
+use crate::catalogue::{Content, DATA_SETS, DataSet};
+use crate::error::DataError;
+use crate::{files, sha256};
+
+/// What was found out about a folder.
+#[derive(Debug)]
+pub struct Verdict {
+    /// Which data set it is.
+    pub data_set: &'static DataSet,
+    /// Every file of it, in the order of the table.
+    pub files: Vec<Checked>,
+}
+
+/// One file.
+#[derive(Debug)]
+pub struct Checked {
+    /// Its name, unpacked.
+    pub name: &'static str,
+    /// Where it was found, packed or not.
+    pub path: Option<PathBuf>,
+    /// How it is.
+    pub state: State,
+}
+
+/// How a file is.
+#[derive(Debug, PartialEq, Eq)]
+pub enum State {
+    /// Its content has the right checksum.
+    Good,
+    /// It is not there.
+    Missing,
+    /// Its content is not what it should be.
+    Wrong(String),
+}
+
+impl Verdict {
+    /// Whether every file is there and good.
+    pub fn is_good(&self) -> bool {
+        self.files.iter().all(|file| file.state == State::Good)
+    }
+}
+
+/// Finds out which data set a folder holds and verifies every file of it, unpacked in passing; or
+/// the one file that `path` names. `progress` is told how many bytes were read. None if it is no
+/// data set of the table.
+pub fn check(path: &Path, progress: &mut dyn FnMut(u64)) -> Result<Option<Verdict>, DataError> {
+    std::fs::metadata(path).map_err(DataError::reading(path))?;
+    let inner = path.join("cifar-10-batches-bin");
+    let folder = match path.is_file() {
+        true => path.parent().unwrap_or(path),
+        false if inner.is_dir() => &inner,
+        false => path,
+    };
+    let is_meant = |file: &&Content| {
+        let found = files::find(folder, file.name);
+        if path.is_file() { found.as_deref() == Some(path) } else { true }
+    };
+    let is_there = |file: &'static Content| files::find(folder, file.name).is_some();
+    let present = |set: &&DataSet| set.files().filter(is_meant).any(is_there);
+    let mut best: Option<(usize, Verdict)> = None;
+    let mut known: Vec<(PathBuf, Sum)> = Vec::new();
+    for data_set in DATA_SETS.iter().filter(present) {
+        let mut sum = |path: PathBuf| {
+            if let Some((_, sum)) = known.iter().find(|(other, _)| *other == path) {
+                return sum.clone();
+            }
+            let sum = content_sum(&path, progress).map_err(|error| problem(&path, &error));
+            known.push((path, sum.clone()));
+            sum
+        };
+        let check = |file: &'static Content| verify(folder, file, &mut sum);
+        let verdict =
+            Verdict { data_set, files: data_set.files().filter(is_meant).map(check).collect() };
+        let good = verdict.files.iter().filter(|file| file.state == State::Good).count();
+        // Two data sets have files of the same names: the one whose checksums are right is meant.
+        if best.as_ref().is_none_or(|(most, _)| good > *most) {
+            best = Some((good, verdict));
+        }
+    }
+    Ok(best.map(|(_, verdict)| verdict))
+}
+
+type Sum = Result<(String, u64), String>;
+
+fn verify(folder: &Path, file: &'static Content, sum: &mut dyn FnMut(PathBuf) -> Sum) -> Checked {
+    let path = files::find(folder, file.name);
+    let state = match path.clone().map(sum) {
+        None => State::Missing,
+        Some(Err(problem)) => State::Wrong(problem),
+        Some(Ok(found)) => compare(file, &found),
+    };
+    Checked { name: file.name, path, state }
+}
+
+/// Length and checksum of a file's content beside what they should be.
+pub(crate) fn compare(file: &Content, (sum, bytes): &(String, u64)) -> State {
+    if *bytes != file.bytes {
+        State::Wrong(format!("holds {bytes} bytes, not {}", file.bytes))
+    } else if sum != file.sha256 {
+        State::Wrong(format!("has the SHA-256 {sum}, not {}", file.sha256))
+    } else {
+        State::Good
+    }
+}
+
+/// Checksum and length of the content of a file, packed or not.
+pub(crate) fn content_sum(
+    path: &Path,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(String, u64), DataError> {
+    let mut content = files::Content::open(path)?;
+    sha256::of_reader(&mut content, progress).map_err(DataError::reading(path))
+}
+
+/// The error without the path, which stands beside it.
+fn problem(path: &Path, error: &DataError) -> String {
+    let text = error.to_string();
+    let prefix = format!("{}: ", path.display());
+    text.strip_prefix(&prefix).map_or(text.clone(), String::from)
+}
