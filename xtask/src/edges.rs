@@ -36,6 +36,11 @@ const RULES: &[Rule] = &[
     Rule { name: "murmura-record", may_know: &[], never: PURE },
     Rule { name: "murmura-wire", may_know: &["murmura-core"], never: PURE },
     Rule {
+        name: "murmura-data",
+        may_know: &["murmura-core"],
+        never: &["tokio", "burn", "pyo3", "axum", "clap", "anyhow", "indicatif", "serde", "rand"],
+    },
+    Rule {
         name: "murmura-sim",
         may_know: &["murmura-core", "murmura-record", "murmura-wire"],
         never: &["tokio", "socket2", "burn", "pyo3", "axum", "clap", "anyhow", "serde"],

@@ -55,7 +55,7 @@ const FILES: [&str; 4] = ["final.safetensors", "records.jsonl", "summary.json", 
 #[test]
 fn every_command_has_help_with_examples() {
     let folder = folder();
-    for command in ["train", "simulate", "topology", "list", "serve", "join"] {
+    for command in ["train", "simulate", "topology", "list", "data", "serve", "join"] {
         let output = run(&folder, &[command, "--help"]);
         assert_eq!(status(&output), 0, "{command}");
         assert!(text(&output.stdout).contains("Examples:\n  murmura "), "{command}");
@@ -507,4 +507,32 @@ fn the_example_of_a_quadratic_finds_its_known_minimum() {
     let words = model.data().as_chunks::<4>().0;
     let values: Vec<f32> = words.iter().map(|word| f32::from_le_bytes(*word)).collect();
     assert!((values[0] - 1.0).abs() < 1e-5 && (values[1] - 2.0).abs() < 1e-5, "{values:?}");
+}
+
+#[test]
+fn data_sets_are_listed_verified_and_fetched_by_name() {
+    let folder = folder();
+    let listed = run(&folder, &["data"]);
+    assert_eq!(status(&listed), 0);
+    for name in ["cifar10", "fashion-mnist", "mnist", "multi30k", "tiny-shakespeare"] {
+        assert!(text(&listed.stdout).contains(name), "{name}");
+    }
+    let here = folder.path().to_str().expect("text");
+    fs::write(folder.path().join("input.txt"), "To be, or not to be").expect("written");
+    let wrong = run(&folder, &["data", "check", here]);
+    assert_eq!(status(&wrong), 1);
+    assert!(text(&wrong.stdout).contains("input.txt  holds 19 bytes, not 1115394"));
+    assert!(text(&wrong.stderr).contains("1 of 1 file of tiny-shakespeare wrong or missing"));
+    for (words, expected) in [
+        (vec!["data", "get", "mnsit"], "did you mean mnist?"),
+        (vec!["data", "get", "mnist", "--from", "ftp://x"], "must begin with http://"),
+        (vec!["data", "get", "mnist", "--to", "input.txt"], "is a file"),
+        (vec!["data", "check", "nowhere"], "nowhere: is not there"),
+        (vec!["data", "fetch"], "unrecognized subcommand"),
+    ] {
+        let output = run(&folder, &words);
+        assert_eq!(status(&output), 2, "{words:?}");
+        assert!(text(&output.stderr).contains(expected), "{words:?}: {}", text(&output.stderr));
+    }
+    assert_eq!(files(folder.path()), ["input.txt"]);
 }

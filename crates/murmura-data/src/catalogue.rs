@@ -1,5 +1,7 @@
 //! The table of data sets that can be downloaded and verified.
 
+use std::path::PathBuf;
+
 use murmura_core::names;
 
 /// One row of the table.
@@ -62,6 +64,19 @@ impl Download {
 /// The row of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static DataSet, Option<&'static str>> {
     names::find(DATA_SETS, |row| row.name, name)
+}
+
+/// Where downloads go unless told otherwise: `murmura/NAME` in the user's folder for data
+/// (`$XDG_DATA_HOME`, or `~/.local/share`). None where there is no home.
+pub fn home(name: &str) -> Option<PathBuf> {
+    let folder = |variable: &str| {
+        std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
+    };
+    let data = folder("XDG_DATA_HOME").or_else(|| {
+        let home = folder("HOME").or_else(|| folder("USERPROFILE"));
+        home.map(|home| home.join(".local/share"))
+    });
+    data.map(|data| data.join("murmura").join(name))
 }
 
 /// All data sets, by name. The checksums were computed from the files; those of MNIST are the

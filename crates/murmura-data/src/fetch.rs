@@ -62,14 +62,14 @@ pub enum FetchError {
         status: u16,
     },
     /// It could not be reached, or the connection was lost again and again.
-    #[error(
-        "{address}: {problem}; what has come so far is kept, the same command goes on from there"
-    )]
+    #[error("{address}: {problem}{}", kept(*bytes))]
     Lost {
         /// What was asked for.
         address: String,
         /// What happened last.
         problem: String,
+        /// What has come so far.
+        bytes: u64,
     },
     /// What came is not the data set.
     #[error("{address}: {problem}; what came was thrown away")]
@@ -88,6 +88,13 @@ pub enum FetchError {
     /// A file could not be read or written.
     #[error(transparent)]
     File(#[from] DataError),
+}
+
+fn kept(bytes: u64) -> String {
+    match bytes {
+        0 => String::new(),
+        _ => format!("; {bytes} bytes have come and are kept: the same command goes on from there"),
+    }
 }
 
 /// Attempts that bring nothing new, one after the other, before giving up.
@@ -186,7 +193,9 @@ impl Part {
             failures = if self.len > farthest { 0 } else { failures + 1 };
             farthest = farthest.max(self.len);
             if failures >= ATTEMPTS {
-                return Err(FetchError::Lost { address: self.address.clone(), problem });
+                self.discard_empty();
+                let (address, bytes) = (self.address.clone(), self.len);
+                return Err(FetchError::Lost { address, problem, bytes });
             }
             tell(Told::Again(&problem));
             std::thread::sleep(pause * 2u32.pow(failures));

@@ -198,7 +198,9 @@ fn a_server_that_fails_again_and_again_is_given_up_and_the_part_is_kept() {
     let options = from(&server, &folder);
     let error = fetch(numbers(), &options, &mut |_| {}).expect_err("given up");
     assert!(matches!(error, FetchError::Lost { .. }), "{error}");
-    assert!(error.to_string().contains("503") && server.asked().len() == 5, "{error}");
+    let words = error.to_string();
+    assert!(words.contains("503") && words.contains("10000 bytes have come"), "{words}");
+    assert_eq!(server.asked().len(), 5);
     let part = std::fs::metadata(options.to.join("numbers.gz.part")).expect("kept");
     assert_eq!(part.len(), 10_000);
 }
@@ -213,7 +215,8 @@ fn nobody_at_the_address_is_an_error() {
         pause: Duration::ZERO,
     };
     let error = fetch(numbers(), &options, &mut |_| {}).expect_err("nobody there");
-    assert!(matches!(error, FetchError::Lost { .. }), "{error}");
+    assert!(matches!(error, FetchError::Lost { bytes: 0, .. }), "{error}");
+    assert!(names(folder.path()).is_empty());
 }
 
 #[test]

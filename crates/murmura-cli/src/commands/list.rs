@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, ValueEnum};
 use murmura_core::params::{Key, Kind, Params};
 use murmura_core::{algorithms, codec, collectives, optim, topology};
+use murmura_data::catalogue;
 use murmura_run::config::row::Listed;
 use murmura_run::config::section::Extra;
 use murmura_run::config::understood::written;
@@ -46,6 +47,7 @@ enum Table {
     Codecs,
     Tasks,
     Collectives,
+    Data,
     Settings,
 }
 
@@ -100,7 +102,19 @@ fn rows(table: Table) -> Vec<Row> {
                 extras: Vec::new(),
             })
             .collect(),
+        Table::Data => catalogue::DATA_SETS.iter().map(data).collect(),
         Table::Settings => settings(),
+    }
+}
+
+fn data(row: &catalogue::DataSet) -> Row {
+    Row {
+        name: row.name,
+        summary: row.summary,
+        paper: None,
+        facts: vec![("terms", row.terms)],
+        keys: Vec::new(),
+        extras: Vec::new(),
     }
 }
 

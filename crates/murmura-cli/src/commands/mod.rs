@@ -1,5 +1,6 @@
 //! The table of commands. One file each.
 
+mod data;
 mod join;
 mod list;
 mod serve;
@@ -25,6 +26,7 @@ pub const COMMANDS: &[Command] = &[
     simulate::COMMAND,
     topology::COMMAND,
     list::COMMAND,
+    data::COMMAND,
     serve::COMMAND,
     join::COMMAND,
 ];
