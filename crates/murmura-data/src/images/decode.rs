@@ -52,9 +52,10 @@ fn decode_png(bytes: &[u8]) -> Result<Picture, String> {
     let wrong = |error: png::DecodingError| format!("is damaged: {error}");
     let mut decoder = png::Decoder::new(Cursor::new(bytes));
     decoder.set_transformations(Transformations::normalize_to_color8());
-    let mut reader = decoder.read_info().map_err(wrong)?;
-    let (width, height) = (reader.info().width as usize, reader.info().height as usize);
+    let header = decoder.read_header_info().map_err(wrong)?;
+    let (width, height) = (header.width as usize, header.height as usize);
     check_size(width, height)?;
+    let mut reader = decoder.read_info().map_err(wrong)?;
     let size = reader.output_buffer_size().ok_or("is too large")?;
     let mut pixels = vec![0; size];
     let frame = reader.next_frame(&mut pixels).map_err(wrong)?;

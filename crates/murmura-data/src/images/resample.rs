@@ -78,3 +78,45 @@ fn weights(begin: f64, len: f64, available: usize, side: usize) -> Vec<Taps> {
     };
     (0..side).map(taps).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::images::decode::decode;
+
+    #[test]
+    fn pictures_are_decoded_and_resampled_as_pillow_does() {
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/images"));
+        let expected = std::fs::read_to_string(folder.join("expected.txt")).expect("a file");
+        let mut count = 0;
+        for line in expected.lines().filter(|line| !line.starts_with('#')) {
+            let words: Vec<&str> = line.split(' ').collect();
+            let number = |place: usize| words[place].parse::<f64>().expect("a number");
+            let [left, top, width, height] = [2, 3, 4, 5].map(number);
+            let side = number(1) as usize;
+            let mut out = vec![0; 3 * side * side];
+            let picture = decode(&folder.join(words[0])).expect("good");
+            resample(&picture, Part { left, top, width, height }, side, &mut out);
+            let byte = |k: usize| u8::from_str_radix(&words[6][2 * k..2 * k + 2], 16).expect("hex");
+            let far = (0..out.len()).map(|k| out[k].abs_diff(byte(k))).max();
+            println!("{} to {side}: the largest difference is {far:?}", words[0]);
+            // Decoders may round JPEG differently; Pillow rounds between the two directions.
+            let allowed = if words[0].ends_with("jpg") { 4 } else { 1 };
+            assert!(far <= Some(allowed), "{}: {far:?}", words[0]);
+            count += 1;
+        }
+        assert_eq!(count, 12);
+    }
+
+    #[test]
+    fn a_part_of_the_size_of_the_output_is_copied() {
+        let rgb: Vec<u8> = (0..5 * 4 * 3).collect();
+        let picture = Picture { width: 5, height: 4, rgb };
+        let mut out = [0; 12];
+        let part = Part { left: 2.0, top: 1.0, width: 2.0, height: 2.0 };
+        resample(&picture, part, 2, &mut out);
+        assert_eq!(out, [21, 24, 36, 39, 22, 25, 37, 40, 23, 26, 38, 41]);
+    }
+}
