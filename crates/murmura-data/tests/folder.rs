@@ -5,7 +5,7 @@ use std::path::Path;
 
 use murmura_core::random::Rng;
 use murmura_data::augment::{Augmentation, ImageBatches};
-use murmura_data::images::{FolderOptions, Images, Shape, View, folder};
+use murmura_data::images::{FolderOptions, Shape, View, folder};
 use murmura_data::loader::{Loader, Pool};
 use tempfile::TempDir;
 
