@@ -6,7 +6,7 @@ use murmura_core::random::Rng;
 
 use crate::error::DataError;
 use crate::images::{Images, Normalisation, Shape, View};
-use crate::loader::Source;
+use crate::loader::{Effort, Source};
 use crate::order::Order;
 
 /// How training images are varied.
@@ -120,8 +120,19 @@ impl ImageBatches {
     }
 }
 
+/// Values that are normalised in about the time in which a thread wakes.
+const FEW_VALUES: usize = 8192;
+
 impl Source for ImageBatches {
     type Batch = ImageBatch;
+
+    fn effort(&self) -> Effort {
+        match self.batch * self.images.shape().len() {
+            _ if self.images.is_decoded_late() => Effort::Much,
+            0..=FEW_VALUES => Effort::Little,
+            _ => Effort::Some,
+        }
+    }
 
     fn fill(&self, step: u64, batch: &mut ImageBatch) -> Result<(), DataError> {
         let (images, shape) = (&*self.images, self.images.shape());

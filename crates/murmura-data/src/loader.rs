@@ -17,6 +17,23 @@ pub trait Source: Send + Sync + 'static {
 
     /// Makes the batch of this step, whatever was in `batch` before.
     fn fill(&self, step: u64, batch: &mut Self::Batch) -> Result<(), DataError>;
+
+    /// What a batch costs, which decides who makes it.
+    fn effort(&self) -> Effort {
+        Effort::Some
+    }
+}
+
+/// What a batch costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// Less than waking a thread (some µs): whoever needs it makes it.
+    Little,
+    /// Less than a thread that has begun may have to wait for a core (some ms): made ahead, but if
+    /// it is not there in time, whoever needs it makes it too.
+    Some,
+    /// More than that: a batch that was begun is waited for.
+    Much,
 }
 
 /// Threads that make batches for any number of loaders. They end when the pool and all its
@@ -135,12 +152,13 @@ enum Slot<B> {
 impl<S: Source> Loader<S> {
     /// Makes `ahead` batches in advance; with 0 the caller makes its own.
     pub fn new(pool: &Arc<Pool>, source: S, ahead: usize) -> Loader<S> {
+        let ahead = if source.effort() == Effort::Little { 0 } else { ahead as u64 };
         let slots = Mutex::new(Slots { of_step: BTreeMap::new(), free: Vec::new() });
         Loader {
             pool: Arc::clone(pool),
             shared: Arc::new(Shared { source, slots, changed: Condvar::new() }),
             current: S::Batch::default(),
-            ahead: ahead as u64,
+            ahead,
         }
     }
 
@@ -152,24 +170,28 @@ impl<S: Source> Loader<S> {
     /// The batch of this step. Any step may be asked for; the ones after it are made next.
     pub fn batch(&mut self, step: u64) -> Result<&S::Batch, DataError> {
         let wanted = step + 1..=step.saturating_add(self.ahead);
-        let taken = {
+        let is_near = {
             let mut slots = lock(&self.shared.slots);
             slots.free.push(mem::take(&mut self.current));
             slots.forget_all_but(step, *wanted.end());
-            // Where no thread has begun, the caller is faster than whoever is busy elsewhere.
-            if matches!(slots.of_step.get(&step), Some(Slot::Asked)) {
+            let is_near = match slots.of_step.get(&step) {
+                Some(Slot::Ready(..)) => true,
+                Some(Slot::Running) => self.shared.source.effort() == Effort::Much,
+                // Where no thread has begun, the caller is faster than whoever is busy elsewhere.
+                Some(Slot::Asked) | None => false,
+            };
+            if !is_near {
                 slots.of_step.remove(&step);
             }
-            let taken = slots.of_step.contains_key(&step);
             for next in wanted {
                 if let Entry::Vacant(slot) = slots.of_step.entry(next) {
                     slot.insert(Slot::Asked);
                     self.pool.queue.push(Arc::clone(&self.shared) as Arc<dyn Job>, next);
                 }
             }
-            taken
+            is_near
         };
-        let (batch, result) = if taken { self.shared.wait(step) } else { self.shared.make(step) };
+        let (batch, result) = if is_near { self.shared.wait(step) } else { self.shared.make(step) };
         self.current = batch;
         result.map(|()| &self.current)
     }
@@ -259,6 +281,7 @@ mod tests {
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc;
+    use std::thread::ThreadId;
 
     use super::*;
 
@@ -303,9 +326,9 @@ mod tests {
             loader.batch(step).expect("good");
         }
         let fresh = steps.fresh.load(Ordering::Relaxed);
-        assert!(fresh <= 4, "{fresh} buffers for 600 steps");
-        // The two ahead may or may not have been begun.
-        assert!((600..=602).contains(&steps.made.load(Ordering::Relaxed)));
+        // The current one, two ahead, and one in the hands of each thread.
+        assert!(fresh <= 7, "{fresh} buffers for 600 steps");
+        assert!(steps.made.load(Ordering::Relaxed) >= 600);
     }
 
     #[test]
@@ -340,8 +363,11 @@ mod tests {
 
     /// Says when it has begun, and waits to be let go.
     struct Gate {
+        effort: Effort,
         begun: Mutex<mpsc::Sender<u64>>,
         go: Barrier,
+        /// Threads that have made a batch.
+        makers: Mutex<Vec<ThreadId>>,
     }
 
     impl Source for Arc<Gate> {
@@ -349,26 +375,62 @@ mod tests {
 
         fn fill(&self, step: u64, batch: &mut u64) -> Result<(), DataError> {
             *batch = step;
-            if step > 0 {
+            let maker = thread::current();
+            if maker.name().is_some_and(|name| name.starts_with("loader ")) {
                 let _ = lock(&self.begun).send(step);
                 self.go.wait();
             }
+            lock(&self.makers).push(maker.id());
             Ok(())
         }
+
+        fn effort(&self) -> Effort {
+            self.effort
+        }
+    }
+
+    fn gate(effort: Effort) -> (Arc<Gate>, mpsc::Receiver<u64>) {
+        let (begun, begins) = mpsc::channel();
+        let (begun, makers) = (Mutex::new(begun), Mutex::default());
+        (Arc::new(Gate { effort, begun, go: Barrier::new(2), makers }), begins)
     }
 
     #[test]
     fn the_next_batch_is_made_while_the_current_one_is_used() {
-        let (begun, begins) = mpsc::channel();
-        let gate = Arc::new(Gate { begun: Mutex::new(begun), go: Barrier::new(2) });
+        let (gate, begins) = gate(Effort::Much);
         let mut loader = Loader::new(&Pool::new(1), Arc::clone(&gate), 1);
         assert_eq!(*loader.batch(0).expect("good"), 0);
         // Nobody has asked for step 1 yet.
         assert_eq!(begins.recv(), Ok(1));
+        let opener = thread::spawn({
+            let gate = Arc::clone(&gate);
+            move || gate.go.wait()
+        });
+        // It is waited for, though it was not ready.
+        assert_eq!(*loader.batch(1).expect("good"), 1);
+        opener.join().expect("no panic");
+        assert_eq!(begins.recv(), Ok(2));
+        let makers = lock(&gate.makers).clone();
+        assert_eq!((makers.len(), makers[0]), (2, thread::current().id()));
+        assert_ne!(makers[1], thread::current().id());
         gate.go.wait();
         let shared = Arc::downgrade(&loader.shared);
         drop(loader);
         // The threads were joined: nothing holds the source any more.
         assert!(shared.upgrade().is_none());
+    }
+
+    #[test]
+    fn a_batch_that_is_quickly_made_is_not_waited_for() {
+        let (gate, begins) = gate(Effort::Some);
+        let mut loader = Loader::new(&Pool::new(1), Arc::clone(&gate), 1);
+        loader.batch(0).expect("good");
+        // The thread has begun, and does not get on.
+        assert_eq!(begins.recv(), Ok(1));
+        assert_eq!(*loader.batch(1).expect("good"), 1);
+        assert_eq!(*lock(&gate.makers), [thread::current().id(); 2]);
+        gate.go.wait();
+        assert_eq!(begins.recv(), Ok(2));
+        gate.go.wait();
     }
 }

@@ -9,7 +9,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use lzma_rust2::{XzOptions, XzWriter};
 use murmura_data::error::DataError;
-use murmura_data::images::{Images, Split, View, cifar10, idx};
+use murmura_data::images::{Split, View, cifar10, idx};
 use murmura_data::text::{Pairs, lines, plain};
 use tempfile::TempDir;
 

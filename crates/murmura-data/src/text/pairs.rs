@@ -8,7 +8,7 @@ use murmura_core::random::Rng;
 use super::{BEGIN, END, PAD, Vocabulary, lines};
 use crate::error::DataError;
 use crate::files;
-use crate::loader::Source;
+use crate::loader::{Effort, Source};
 use crate::order::{Epochs, Order};
 
 /// Sentences of one language, and line by line those of another.
@@ -210,6 +210,10 @@ impl PairBatches {
 
 impl Source for PairBatches {
     type Batch = PairBatch;
+
+    fn effort(&self) -> Effort {
+        Effort::Little
+    }
 
     fn fill(&self, step: u64, batch: &mut PairBatch) -> Result<(), DataError> {
         let mut samples = std::mem::take(&mut batch.samples);

@@ -8,7 +8,7 @@ use murmura_core::random::Rng;
 use super::BYTES_MAX;
 use crate::error::DataError;
 use crate::files::{self, Content};
-use crate::loader::Source;
+use crate::loader::{Effort, Source};
 
 /// A text, of which the end is put aside.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +94,10 @@ impl WindowBatches {
 
 impl Source for WindowBatches {
     type Batch = WindowBatch;
+
+    fn effort(&self) -> Effort {
+        Effort::Little
+    }
 
     fn fill(&self, step: u64, batch: &mut WindowBatch) -> Result<(), DataError> {
         batch.tokens.clear();
