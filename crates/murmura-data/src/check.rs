@@ -1,9 +1,13 @@
 //! Verifying what one already has: which data set it is, and whether every file is whole.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::catalogue::{Content, DATA_SETS, DataSet};
 use crate::error::DataError;
+use crate::images::{FolderOptions, View, folder};
 use crate::{files, sha256};
 
 /// What was found out about a folder.
@@ -94,6 +98,33 @@ fn verify(folder: &Path, file: &'static Content, sum: &mut dyn FnMut(PathBuf) ->
         Some(Ok(found)) => compare(file, &found),
     };
     Checked { name: file.name, path, state }
+}
+
+/// Decodes every picture of a folder of `train/CLASS/` and `val/CLASS/`, on all cores, and tells
+/// those that are broken, in their order; `progress` is told of each picture.
+pub fn check_pictures(
+    root: &Path,
+    progress: &(dyn Fn() + Sync),
+) -> Result<(usize, Vec<DataError>), DataError> {
+    let split = folder(root, FolderOptions { side: 1, resized: 1 })?;
+    let sets = [split.train, split.test];
+    let all: Vec<(usize, usize)> =
+        (0..2).flat_map(|set| (0..sets[set].len()).map(move |index| (set, index))).collect();
+    let (next, broken) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let work = || {
+        let mut out = vec![0; sets[0].shape().len()];
+        while let Some((set, index)) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Err(error) = sets[*set].pixels(*index, View::Centre, &mut out) {
+                let mut broken = broken.lock().unwrap_or_else(PoisonError::into_inner);
+                broken.insert((*set, *index), error);
+            }
+            progress();
+        }
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| (0..cores).for_each(|_| drop(scope.spawn(work))));
+    let broken = broken.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok((all.len(), broken.into_values().collect()))
 }
 
 /// Length and checksum of a file's content beside what they should be.

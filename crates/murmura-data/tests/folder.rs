@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use murmura_core::random::Rng;
 use murmura_data::augment::{Augmentation, ImageBatches};
+use murmura_data::check::check_pictures;
 use murmura_data::images::{FolderOptions, Shape, View, folder};
 use murmura_data::loader::{Loader, Pool};
 use tempfile::TempDir;
@@ -106,6 +108,23 @@ fn a_loader_gives_pictures_and_names_the_one_that_is_broken() {
     fs::remove_file(root.path().join("train/bird/really-a-png.jpg")).expect("there");
     let error = train.pixels(0, View::Centre, &mut [0; 768]).expect_err("gone").to_string();
     assert!(error.contains("cannot read") && error.contains("really-a-png.jpg"), "{error}");
+}
+
+#[test]
+fn checking_a_folder_names_every_broken_picture() {
+    let root = tree();
+    let count = AtomicUsize::new(0);
+    let progress = || {
+        count.fetch_add(1, Ordering::Relaxed);
+    };
+    let (all, broken) = check_pictures(root.path(), &progress).expect("good");
+    assert_eq!((all, broken.len(), count.load(Ordering::Relaxed)), (6, 0, 6));
+    fs::write(root.path().join("val/cat/1.jpg"), "no picture").expect("written");
+    fs::write(root.path().join("train/bird/1.jpg"), b"\xff\xd8").expect("written");
+    let (_, broken) = check_pictures(root.path(), &|| {}).expect("names only");
+    let said: Vec<String> = broken.iter().map(ToString::to_string).collect();
+    assert!(said.len() == 2 && said[0].contains("train/bird/1.jpg: ends too early"), "{said:?}");
+    assert!(said[1].contains("val/cat/1.jpg: is neither JPEG nor PNG"), "{said:?}");
 }
 
 #[test]

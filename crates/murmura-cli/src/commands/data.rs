@@ -2,18 +2,19 @@
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use murmura_data::catalogue::{self, DATA_SETS, DataSet};
-use murmura_data::check::{State, Verdict, check};
+use murmura_data::check::{State, Verdict, check, check_pictures};
 use murmura_data::fetch::{Fetch, Told, fetch};
 use murmura_run::error::RequestError;
 use serde_json::json;
 
 use super::Command;
-use crate::text::{bold, bytes, columns, mention, pale, say};
+use crate::text::{bold, bytes, columns, mention, pale, say, whole};
 
 /// The row.
 pub const COMMAND: Command = Command { name: "data", parser: Args::command, run };
@@ -24,6 +25,7 @@ Examples:
   murmura data get fashion-mnist                download, verify, say where it is
   murmura data get cifar10 --to /data/cifar10   into this folder
   murmura data check /data/cifar10              is every file there and whole?
+  murmura data check /data/imagenet             can every picture under train/ and val/ be decoded?
 
 A download that was cut off goes on where it ended: type the same command again. Files are verified
 by the SHA-256 of their content, so copies that were packed again (.gz, .xz) are good too.";
@@ -141,6 +143,9 @@ fn verify(path: &Path, as_json: bool) -> anyhow::Result<()> {
     if !path.exists() {
         return Err(RequestError::file(path, "is not there").into());
     }
+    if path.join("train").is_dir() {
+        return verify_pictures(path, as_json);
+    }
     let mut display = Display::new(as_json);
     display.begin("reading", 0, None);
     let verdict = check(path, &mut |more| display.take(Told::Bytes(more)));
@@ -159,6 +164,33 @@ fn verify(path: &Path, as_json: bool) -> anyhow::Result<()> {
     if wrong > 0 {
         let name = verdict.data_set.name;
         anyhow::bail!("{wrong} of {} of {name} wrong or missing", counted(verdict.files.len()));
+    }
+    Ok(())
+}
+
+/// A folder of pictures has no checksums: every picture is decoded.
+fn verify_pictures(path: &Path, as_json: bool) -> anyhow::Result<()> {
+    let display = Mutex::new(Display::new(as_json));
+    let lock = || display.lock().unwrap_or_else(PoisonError::into_inner);
+    lock().begin_counting();
+    let checked = check_pictures(path, &|| lock().advance(1));
+    lock().clear();
+    let (all, broken) = checked?;
+    if as_json {
+        let broken: Vec<String> = broken.iter().map(ToString::to_string).collect();
+        say(&serde_json::to_string_pretty(&json!({ "pictures": all, "broken": broken }))?);
+    } else {
+        broken.iter().for_each(|error| say(&error.to_string()));
+    }
+    if !broken.is_empty() {
+        anyhow::bail!(
+            "{} of {} pictures are broken",
+            whole(broken.len() as u64),
+            whole(all as u64)
+        );
+    }
+    if !as_json {
+        say(&format!("{} pictures, all can be decoded", whole(all as u64)));
     }
     Ok(())
 }
@@ -255,6 +287,14 @@ impl Display {
         bar.set_position(from);
         bar.reset_eta();
         self.bar = Some(bar);
+    }
+
+    fn begin_counting(&mut self) {
+        self.begin("pictures", 0, None);
+        if let Some(bar) = &self.bar {
+            let style = ProgressStyle::with_template("{spinner} {human_pos} pictures  {per_sec}");
+            bar.set_style(style.expect("the template is well formed"));
+        }
     }
 
     fn advance(&mut self, more: u64) {

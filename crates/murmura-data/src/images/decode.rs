@@ -35,7 +35,11 @@ fn decode_jpeg(bytes: &[u8]) -> Result<Picture, String> {
     if !ending.windows(2).any(|pair| pair == [0xff, 0xd9]) {
         return Err("ends too early: the file was cut off".to_string());
     }
-    let options = DecoderOptions::default()
+    decode_jpeg_with(bytes, DecoderOptions::default())
+}
+
+fn decode_jpeg_with(bytes: &[u8], options: DecoderOptions) -> Result<Picture, String> {
+    let options = options
         .jpeg_set_out_colorspace(ColorSpace::RGB)
         .set_max_width(SIDE_MAX)
         .set_max_height(SIDE_MAX);
@@ -84,4 +88,20 @@ fn picture(width: usize, height: usize, rgb: Vec<u8>) -> Result<Picture, String>
         return Err(format!("gave {} values for {width}×{height} pixels", rgb.len()));
     }
     Ok(Picture { width, height, rgb })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_jpeg_has_the_same_pixels_with_and_without_vector_instructions() {
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/images"));
+        for name in ["baseline.jpg", "progressive.jpg", "grey.jpg", "cmyk.jpg"] {
+            let bytes = std::fs::read(folder.join(name)).expect("a file");
+            let plain = DecoderOptions::default().set_use_unsafe(false);
+            let plain = decode_jpeg_with(&bytes, plain).expect("good");
+            assert!(decode_jpeg(&bytes).expect("good").rgb == plain.rgb, "{name}");
+        }
+    }
 }
