@@ -127,6 +127,7 @@ pub fn fetch(
             tell(Told::Present(download.name()));
             continue;
         }
+        refuse_what_is_in_the_way(&options.to, download)?;
         let address = match &options.mirror {
             Some(mirror) => format!("{}/{}", mirror.trim_end_matches('/'), download.name()),
             None => download.address.to_string(),
@@ -144,6 +145,18 @@ fn is_present(folder: &Path, download: &Download) -> bool {
         let sum = files::find(folder, file.name).map(|path| content_sum(&path, &mut |_| {}));
         matches!(sum, Some(Ok(sum)) if compare(file, &sum) == State::Good)
     })
+}
+
+/// A wrong `train.en` would be read although a good `train.en.gz` came to lie beside it.
+fn refuse_what_is_in_the_way(folder: &Path, download: &Download) -> Result<(), FetchError> {
+    let found = download.files.iter().find_map(|file| files::find(folder, file.name));
+    match found.filter(|path| !download.is_archive && *path != folder.join(download.name())) {
+        Some(path) => {
+            let problem = "is not what it should be, and is in the way: move or remove it";
+            Err(DataError::damaged(&path, problem).into())
+        }
+        None => Ok(()),
+    }
 }
 
 /// A file that is under way.

@@ -220,6 +220,20 @@ fn nobody_at_the_address_is_an_error() {
 }
 
 #[test]
+fn a_wrong_file_of_the_same_name_is_replaced_and_one_in_the_way_is_named() {
+    let folder = folder();
+    let server = Server::new(|_, asked| file(&packed(&content()), asked.from, usize::MAX));
+    let options = from(&server, &folder);
+    std::fs::create_dir_all(&options.to).expect("made");
+    std::fs::write(options.to.join("numbers.gz"), "wrong").expect("written");
+    fetch(numbers(), &options, &mut |_| {}).expect("good");
+    assert_eq!(std::fs::read(options.to.join("numbers.gz")).expect("a file"), packed(&content()));
+    std::fs::write(options.to.join("numbers"), "wrong").expect("written");
+    let error = fetch(numbers(), &options, &mut |_| {}).expect_err("refused").to_string();
+    assert!(error.contains("test/numbers: is not what it should be"), "{error}");
+}
+
+#[test]
 fn two_downloads_do_not_write_the_same_file() {
     let folder = folder();
     let part = std::fs::File::create(folder.path().join("numbers.gz.part")).expect("a file");
