@@ -8,13 +8,13 @@ use std::time::Duration;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use murmura_data::catalogue::{self, DATA_SETS, DataSet};
-use murmura_data::check::{State, Verdict, check, check_pictures};
+use murmura_data::check::{Checked, State, Verdict, check, check_pictures};
 use murmura_data::fetch::{Fetch, Told, fetch};
 use murmura_run::error::RequestError;
 use serde_json::json;
 
 use super::Command;
-use crate::text::{bold, bytes, columns, mention, pale, say, whole};
+use crate::text::{bold, bytes, mention, pale, say, whole};
 
 /// The row.
 pub const COMMAND: Command = Command { name: "data", parser: Args::command, run };
@@ -196,18 +196,16 @@ fn verify_pictures(path: &Path, as_json: bool) -> anyhow::Result<()> {
 }
 
 fn print(verdict: &Verdict) {
-    let rows: Vec<Vec<String>> = verdict
-        .files
-        .iter()
-        .map(|file| {
-            let path = file.path.as_deref().and_then(Path::file_name);
-            let name = path.map_or(file.name.into(), |name| name.to_string_lossy());
-            vec![name.into_owned(), told(&file.state).to_string()]
-        })
-        .collect();
-    say(columns(&rows).trim_end());
+    let name = |file: &Checked| {
+        let path = file.path.as_deref().and_then(Path::file_name);
+        path.map_or(file.name.into(), |name| name.to_string_lossy()).into_owned()
+    };
+    let width = verdict.files.iter().map(|file| name(file).chars().count()).max().unwrap_or(0);
+    for file in &verdict.files {
+        say(&format!("{:<width$}  {}", name(file), told(&file.state)));
+    }
     if verdict.is_good() {
-        say(&format!("{}: all of {} good", verdict.data_set.name, counted(verdict.files.len())));
+        say(&format!("{}: {}, good", verdict.data_set.name, counted(verdict.files.len())));
     }
 }
 
@@ -273,7 +271,8 @@ impl Display {
     }
 
     fn begin(&mut self, name: &str, from: u64, total: Option<u64>) {
-        (self.name, self.done, self.total, self.tenth) = (name.to_string(), from, total, 0);
+        (self.name, self.done, self.total) = (name.to_string(), from, total);
+        self.tenth = total.map_or(0, |total| from * 10 / total.max(1));
         if self.is_quiet || !std::io::stderr().is_terminal() {
             return;
         }
