@@ -116,6 +116,7 @@ fn next(summary: &Summary, (command, run): (&'static str, &Run)) -> [(String, &'
     let other = match summary.config["algorithm"]["name"].as_str() {
         Some("d-psgd") if hosts => "sgp",
         _ if hosts => "d-psgd",
+        Some("allreduce") if summary.config["codec"]["name"] == "power-sgd" => "local-sgd",
         Some("allreduce") => "aladdin",
         _ => "allreduce",
     };

@@ -1,7 +1,7 @@
 //! What somebody may have meant by a key that is unknown in its table.
 
 use murmura_core::names::nearest;
-use murmura_core::{algorithms, optim, topology};
+use murmura_core::{algorithms, codec, optim, topology};
 
 use super::row::Listed;
 use super::section::{Allowed, dotted};
@@ -59,6 +59,7 @@ fn owners(name: &str) -> Vec<Owner> {
     owners.extend(rows_with::<topology::Entry>(name));
     owners.extend(rows_with::<optim::Entry>(name));
     owners.extend(rows_with::<optim::ScheduleEntry>(name));
+    owners.extend(rows_with::<codec::Entry>(name));
     owners.extend(rows_with::<Task>(name));
     owners
 }
