@@ -1,0 +1,15 @@
+//! Networks: models whose parameters are one flat vector, their gradients, and the problems that
+//! train them. The only crate that knows Burn.
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | [`parameters`] | named tensors in one flat vector, and how they start |
+//! | [`tape`] | a forward pass, recorded and played back |
+//! | [`ops`] | the layers' vocabulary |
+//! | [`models`] | networks, one file each |
+
+mod matrix;
+pub mod models;
+pub mod ops;
+pub mod parameters;
+pub mod tape;
