@@ -7,9 +7,14 @@
 //! | [`tape`] | a forward pass, recorded and played back |
 //! | [`ops`] | the layers' vocabulary |
 //! | [`models`] | networks, one file each |
+//! | [`classify`] | the problem of classifying images |
+//! | [`work`] | how the workers share the data |
 
+pub mod classify;
+pub mod error;
 mod matrix;
 pub mod models;
 pub mod ops;
 pub mod parameters;
 pub mod tape;
+pub mod work;

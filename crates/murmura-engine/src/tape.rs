@@ -81,6 +81,25 @@ pub struct Statistics {
     pub moments: Vec<(Vec<f32>, Vec<f32>)>,
 }
 
+impl Statistics {
+    /// The mean over batches.
+    pub fn mean(batches: &[Statistics]) -> Statistics {
+        let mean = |of: &dyn Fn(&Statistics) -> &[f32]| {
+            let mut sum = vec![0.0f64; of(&batches[0]).len()];
+            for batch in batches {
+                sum.iter_mut().zip(of(batch)).for_each(|(sum, x)| *sum += f64::from(*x));
+            }
+            sum.iter().map(|sum| (sum / batches.len() as f64) as f32).collect()
+        };
+        let norms = 0..batches.first().map_or(0, |batch| batch.moments.len());
+        let moments = |norm: usize| {
+            let means = mean(&|batch: &Statistics| &batch.moments[norm].0);
+            (means, mean(&|batch: &Statistics| &batch.moments[norm].1))
+        };
+        Statistics { moments: norms.map(moments).collect() }
+    }
+}
+
 type Step = Box<dyn FnOnce(FlexTensor, &mut Backward<'_>)>;
 
 /// A forward pass.
@@ -88,7 +107,10 @@ pub struct Tape<'a> {
     pub(crate) parameters: &'a Parameters,
     params: &'a [f32],
     pub(crate) mode: Mode,
-    pub(crate) statistics: Statistics,
+    /// What batch normalisation uses instead of the batch's own moments.
+    given: Option<&'a Statistics>,
+    /// What batch normalisation has measured.
+    measured: Statistics,
     /// What dropout draws from.
     pub(crate) rng: Rng,
     steps: Vec<(usize, Step)>,
@@ -102,7 +124,8 @@ impl<'a> Tape<'a> {
             parameters,
             params,
             mode,
-            statistics: Statistics::default(),
+            given: None,
+            measured: Statistics::default(),
             rng: Rng::new(0, "dropout", 0),
             steps: Vec::new(),
         }
@@ -115,14 +138,21 @@ impl<'a> Tape<'a> {
     }
 
     /// Batch normalisation uses these.
-    pub fn with_statistics(mut self, statistics: Statistics) -> Tape<'a> {
-        self.statistics = statistics;
+    pub fn with_statistics(mut self, statistics: &'a Statistics) -> Tape<'a> {
+        self.given = Some(statistics);
         self
+    }
+
+    /// Keeps what a batch normalisation has measured.
+    pub(crate) fn keep_moments(&mut self, statistic: Statistic, moments: (Vec<f32>, Vec<f32>)) {
+        let all = &mut self.measured.moments;
+        all.resize_with(all.len().max(statistic.0 + 1), Default::default);
+        all[statistic.0] = moments;
     }
 
     /// What batch normalisation has measured.
     pub fn into_statistics(self) -> Statistics {
-        self.statistics
+        self.measured
     }
 
     /// An input whose gradient can be asked for; for tests.
@@ -137,7 +167,7 @@ impl<'a> Tape<'a> {
 
     /// The calibrated mean and variance of a batch normalisation.
     pub(crate) fn moments(&self, statistic: Statistic) -> &(Vec<f32>, Vec<f32>) {
-        &self.statistics.moments[statistic.0]
+        &self.given.expect("answers need statistics").moments[statistic.0]
     }
 
     /// Whether something that only depends on these has a gradient.

@@ -1,6 +1,8 @@
 //! The table of tasks: a model with its data. One file each.
 
+mod images;
 mod logistic;
+mod network;
 mod quadratic;
 
 use std::sync::Arc;
@@ -45,7 +47,8 @@ pub struct Built {
 }
 
 /// All tasks, by name.
-pub const TASKS: &[Task] = &[logistic::TASK, quadratic::TASK];
+pub const TASKS: &[Task] =
+    &[images::DIGITS_MLP, images::DIGITS_CNN, logistic::TASK, quadratic::TASK];
 
 impl Task {
     /// Makes the problem, loading its data.
