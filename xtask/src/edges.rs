@@ -46,7 +46,17 @@ const RULES: &[Rule] = &[
     Rule {
         name: "murmura-sim",
         may_know: &["murmura-core", "murmura-record", "murmura-wire"],
-        never: &["tokio", "socket2", "burn-flex", "gemm", "pyo3", "axum", "clap", "anyhow", "serde"],
+        never: &[
+            "tokio",
+            "socket2",
+            "burn-flex",
+            "gemm",
+            "pyo3",
+            "axum",
+            "clap",
+            "anyhow",
+            "serde",
+        ],
     },
     Rule {
         name: "murmura-net",

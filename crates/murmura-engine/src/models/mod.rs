@@ -1,15 +1,20 @@
 //! Networks, one file each.
 
+mod attention;
 mod cnn;
+mod language;
 mod mlp;
 mod resnet;
 mod resnet_bottleneck;
+mod transformer;
 mod vgg;
 
 pub use cnn::cnn;
+pub use language::{Language, LanguageSize};
 pub use mlp::mlp;
 pub use resnet::{resnet18, resnet20};
 pub use resnet_bottleneck::resnet50;
+pub use transformer::{Sentences, Transformer, TransformerSize};
 pub use vgg::{VggHead, vgg16};
 
 use crate::parameters::{Builder, Parameters};
@@ -50,5 +55,7 @@ pub struct Images {
     pub classes: usize,
 }
 
+#[cfg(test)]
+mod reference_tests;
 #[cfg(test)]
 mod tests;
