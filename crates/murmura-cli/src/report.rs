@@ -50,6 +50,7 @@ fn results(summary: &Summary) -> Vec<Vec<String>> {
     let rows = [
         ("loss", Some(summary.loss.map_or_else(|| "NaN".to_string(), number))),
         ("accuracy", summary.accuracy.map(percent)),
+        ("BLEU", summary.bleu.map(|bleu| format!("{bleu:.1}"))),
         ("consensus distance", summary.consensus_distance.map(number)),
         ("samples per second", summary.samples_per_second.map(|rate| whole(rate as u64))),
         ("speedup over one worker", summary.speedup.map(|speedup| format!("{speedup:.2}"))),
