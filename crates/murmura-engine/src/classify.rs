@@ -3,18 +3,19 @@
 use std::sync::Arc;
 
 use murmura_core::layout::Tensor;
-use murmura_core::problems::{Computed, Evaluation, GradientSource, Problem};
+use murmura_core::problems::{Evaluation, GradientSource, Problem};
 use murmura_core::random::Rng;
 use murmura_data::augment::{Augmentation, ImageBatch, ImageBatches};
 use murmura_data::images::{Images, Shape, Split};
-use murmura_data::loader::{Loader, Pool, Source as _};
-use rayon::prelude::*;
+use murmura_data::loader::Pool;
 
 use crate::error::EngineError;
+use crate::learner::{Learn, Learner};
 use crate::models::ImageModel;
-use crate::ops::loss::{score, score_with_gradient};
+use crate::ops::loss::{Scored, score, score_with_gradient};
+use crate::parameters::Parameters;
 use crate::tape::{Mode, Statistics, Tape, Value};
-use crate::work::{Work, WorkOptions, limit};
+use crate::work::{Work, WorkOptions, each, limit};
 
 /// Images of one forward pass that is not trained on.
 const EVALUATION_BATCH: usize = 128;
@@ -25,7 +26,7 @@ const WORTH_A_THREAD: usize = 20_000;
 
 /// Classification of images that are divided among workers.
 pub struct Classify {
-    model: Arc<ImageModel>,
+    network: Arc<Network>,
     data: Split,
     work: Work,
     augmentation: Augmentation,
@@ -33,6 +34,12 @@ pub struct Classify {
     test: Arc<[u32]>,
     calibration: Arc<[u32]>,
     seed: u64,
+}
+
+/// A model with the size of its images.
+struct Network {
+    model: ImageModel,
+    shape: Shape,
 }
 
 impl Classify {
@@ -53,7 +60,7 @@ impl Classify {
         let train = limit(options.subset, data.train.len());
         Ok(Classify {
             calibration: calibration(train, options.seed),
-            model: Arc::new(model),
+            network: Arc::new(Network { model, shape: data.train.shape() }),
             data,
             work,
             augmentation,
@@ -70,13 +77,13 @@ impl Classify {
 
     /// Means and variances of the model's batch normalisations over some of the training images.
     fn statistics(&self, params: &[f32]) -> Statistics {
-        if self.model.parameters.statistics().is_empty() {
+        if self.network.model.parameters.statistics().is_empty() {
             return Statistics::default();
         }
         let part = Arc::clone(&self.calibration);
         let batches = each_batch(&self.data.train, part, |images, _| {
-            let mut tape = Tape::new(&self.model.parameters, params, Mode::Calibrate);
-            self.model.network.scores(&mut tape, images);
+            let mut tape = Tape::new(&self.network.model.parameters, params, Mode::Calibrate);
+            self.network.model.network.scores(&mut tape, images);
             tape.into_statistics()
         });
         Statistics::mean(&batches)
@@ -102,13 +109,7 @@ fn each_batch<T: Send>(
 ) -> Vec<T> {
     let shape = images.shape();
     let batches = ImageBatches::in_turn(Arc::clone(images), part, EVALUATION_BATCH);
-    let steps = (0..batches.steps_per_epoch()).into_par_iter();
-    let make = |step| {
-        let mut batch = ImageBatch::default();
-        batches.fill(step, &mut batch).unwrap_or_else(|error| panic!("{error}"));
-        of(input(&batch, shape), &batch.labels)
-    };
-    steps.map(make).collect()
+    each(&batches, batches.steps_per_epoch(), |batch| of(input(batch, shape), &batch.labels))
 }
 
 fn input(batch: &ImageBatch, Shape { channels, height, width }: Shape) -> Value {
@@ -117,15 +118,15 @@ fn input(batch: &ImageBatch, Shape { channels, height, width }: Shape) -> Value 
 
 impl Problem for Classify {
     fn dimensions(&self) -> usize {
-        self.model.parameters.len()
+        self.network.model.parameters.len()
     }
 
     fn tensors(&self) -> Vec<Tensor> {
-        self.model.parameters.tensors()
+        self.network.model.parameters.tensors()
     }
 
     fn initial(&self) -> Vec<f32> {
-        self.model.parameters.initial(self.seed)
+        self.network.model.parameters.initial(self.seed)
     }
 
     fn source(&self, rank: usize) -> Box<dyn GradientSource> {
@@ -135,14 +136,8 @@ impl Problem for Classify {
         let ahead = if batch * shape.len() < WORTH_A_THREAD { 0 } else { 2 };
         let batches = ImageBatches::shuffled(images, part, batch, (self.seed, rank));
         let batches = batches.varied(self.augmentation);
-        Box::new(Source {
-            model: Arc::clone(&self.model),
-            loader: Loader::new(&self.pool, batches, ahead),
-            shape,
-            batch,
-            accumulate: self.work.accumulate as u64,
-            dropout: (self.seed, format!("dropout.{rank}")),
-        })
+        let batches = (&self.pool, batches, ahead);
+        Box::new(Learner::new(&self.network, batches, &self.work, (self.seed, rank)))
     }
 
     fn samples(&self) -> Vec<u32> {
@@ -150,7 +145,7 @@ impl Problem for Classify {
     }
 
     fn buffers(&self, params: &[f32]) -> Vec<(Tensor, Vec<f32>)> {
-        let names = self.model.parameters.statistics().iter();
+        let names = self.network.model.parameters.statistics().iter();
         let moments = self.statistics(params).moments;
         let named = |((scope, channels), (means, variances)): (&(String, usize), _)| {
             let tensor = |name| Tensor { name: format!("{scope}.{name}"), shape: vec![*channels] };
@@ -162,50 +157,24 @@ impl Problem for Classify {
     fn evaluate(&self, params: &[f32]) -> Evaluation {
         let statistics = self.statistics(params);
         let scored = each_batch(&self.data.test, Arc::clone(&self.test), |images, labels| {
-            let tape = Tape::new(&self.model.parameters, params, Mode::Evaluate);
+            let tape = Tape::new(&self.network.model.parameters, params, Mode::Evaluate);
             let mut tape = tape.with_statistics(&statistics);
-            score(&self.model.network.scores(&mut tape, images), labels, 0.0)
+            score(&self.network.model.network.scores(&mut tape, images), labels, 0.0)
         });
-        let count = self.test.len() as f64;
-        let right = scored.iter().map(|scored| scored.right).sum::<usize>();
-        Evaluation {
-            loss: scored.iter().map(|scored| scored.loss).sum::<f64>() / count,
-            accuracy: Some(right as f64 / count),
-        }
+        Scored::sum(&scored).evaluation()
     }
 }
 
-/// The gradients of one worker.
-struct Source {
-    model: Arc<ImageModel>,
-    loader: Loader<ImageBatches>,
-    shape: Shape,
-    batch: usize,
-    accumulate: u64,
-    /// Seed and name of the stream that dropout draws from.
-    dropout: (u64, String),
-}
-
-impl GradientSource for Source {
-    fn gradient(&mut self, step: u64, params: &[f32], grad: &mut [f32]) -> Computed {
-        grad.fill(0.0);
-        let samples = self.batch as u64 * self.accumulate;
-        let mut loss = 0.0;
-        for place in step * self.accumulate..(step + 1) * self.accumulate {
-            let batch = self.loader.batch(place).unwrap_or_else(|error| panic!("{error}"));
-            let rng = Rng::new(self.dropout.0, &self.dropout.1, place);
-            let tape = Tape::new(&self.model.parameters, params, Mode::Train);
-            let mut tape = tape.with_rng(rng);
-            let scores = self.model.network.scores(&mut tape, input(batch, self.shape));
-            let (scored, seed) = score_with_gradient(&scores, &batch.labels, 0.0, samples as f32);
-            tape.backward(&scores, seed, grad);
-            loss += scored.loss;
-        }
-        Computed { loss: (loss / samples as f64) as f32, samples: samples as u32 }
+impl Learn<ImageBatch> for Network {
+    fn parameters(&self) -> &Parameters {
+        &self.model.parameters
     }
 
-    fn operations(&self) -> u64 {
-        // Two for each weight and pass, at least: convolutions use theirs more than once.
-        6 * self.model.parameters.len() as u64 * self.batch as u64 * self.accumulate
+    fn learn(&self, mut tape: Tape<'_>, batch: &ImageBatch, share: f32, grad: &mut [f32]) -> f64 {
+        let count = batch.labels.len() as f32;
+        let scores = self.model.network.scores(&mut tape, input(batch, self.shape));
+        let (scored, seed) = score_with_gradient(&scores, &batch.labels, 0.0, count / share);
+        tape.backward(&scores, seed, grad);
+        scored.loss / f64::from(count)
     }
 }

@@ -8,13 +8,18 @@
 //! | [`ops`] | the layers' vocabulary |
 //! | [`models`] | networks, one file each |
 //! | [`classify`] | the problem of classifying images |
+//! | [`translate`] | the problem of translating sentences |
+//! | [`language`] | the problem of predicting the next byte of a text |
 //! | [`work`] | how the workers share the data |
 
 pub mod classify;
 pub mod error;
+pub mod language;
+mod learner;
 mod matrix;
 pub mod models;
 pub mod ops;
 pub mod parameters;
 pub mod tape;
+pub mod translate;
 pub mod work;

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use murmura_core::problems::partition::Partition;
+use murmura_data::loader::Source;
+use rayon::prelude::*;
 
 use crate::error::EngineError;
 
@@ -86,6 +88,20 @@ impl Work {
         let drawn = self.batches.iter().sum::<usize>() * self.accumulate;
         self.samples.div_ceil(drawn) as u64
     }
+}
+
+/// Calls `of` with the number of every batch; several at a time, results in order.
+pub(crate) fn each<S: Source, T: Send>(
+    batches: &S,
+    steps: u64,
+    of: impl Fn(&S::Batch) -> T + Sync + Send,
+) -> Vec<T> {
+    let make = |step| {
+        let mut batch = S::Batch::default();
+        batches.fill(step, &mut batch).unwrap_or_else(|error| panic!("{error}"));
+        of(&batch)
+    };
+    (0..steps).into_par_iter().map(make).collect()
 }
 
 /// How many of `len` there are if `subset` are asked for.

@@ -1,5 +1,7 @@
 //! Cross-entropy of scores.
 
+use murmura_core::problems::Evaluation;
+
 use crate::tape::Value;
 
 /// Marks a target that does not count: padding.
@@ -14,6 +16,24 @@ pub struct Scored {
     pub right: usize,
     /// How many targets count.
     pub counted: usize,
+}
+
+impl Scored {
+    /// All together.
+    pub fn sum(parts: &[Scored]) -> Scored {
+        Scored {
+            loss: parts.iter().map(|part| part.loss).sum(),
+            right: parts.iter().map(|part| part.right).sum(),
+            counted: parts.iter().map(|part| part.counted).sum(),
+        }
+    }
+
+    /// Means over the targets that count.
+    pub fn evaluation(&self) -> Evaluation {
+        let counted = self.counted as f64;
+        let accuracy = Some(self.right as f64 / counted);
+        Evaluation { loss: self.loss / counted, accuracy, bleu: None }
+    }
 }
 
 /// Scores `[rows, classes]` against one target per row.

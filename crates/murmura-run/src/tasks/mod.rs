@@ -4,6 +4,7 @@ mod images;
 mod logistic;
 mod network;
 mod quadratic;
+mod text;
 
 use std::sync::Arc;
 
@@ -47,8 +48,19 @@ pub struct Built {
 }
 
 /// All tasks, by name.
-pub const TASKS: &[Task] =
-    &[images::DIGITS_MLP, images::DIGITS_CNN, logistic::TASK, quadratic::TASK];
+pub const TASKS: &[Task] = &[
+    images::DIGITS_MLP,
+    images::DIGITS_CNN,
+    images::FASHION_CNN,
+    images::CIFAR10_RESNET20,
+    images::CIFAR10_RESNET18,
+    images::CIFAR10_VGG16,
+    images::IMAGENET_RESNET50,
+    text::MULTI30K_TRANSFORMER,
+    text::SHAKESPEARE_LM,
+    logistic::TASK,
+    quadratic::TASK,
+];
 
 impl Task {
     /// Makes the problem, loading its data.

@@ -1,12 +1,23 @@
 //! Keys that the tasks with networks have in common.
 
+use std::path::Path;
+
 use murmura_core::params::{Key, Kind};
 use murmura_core::problems::partition::Partition;
+use murmura_data::catalogue;
+use murmura_data::error::DataError;
 use murmura_engine::error::EngineError;
 use murmura_engine::work::WorkOptions;
 
 use super::Request;
 use crate::error::RequestError;
+
+/// `data`.
+pub(super) const DATA: Key = Key {
+    name: "data",
+    kind: Kind::Text,
+    help: "where the data are; if absent, where `murmura data get` puts them",
+};
 
 /// `batch`.
 pub(super) const fn batch(default: u64) -> Key {
@@ -63,19 +74,50 @@ pub(super) const TEST_SUBSET: Key = Key {
 /// How the workers share the data.
 pub(super) fn options(request: &Request) -> WorkOptions {
     let params = &request.values.params;
+    // Text has no labels to divide it by, and so no such key.
+    let divided = params.iter().any(|(name, _)| name == "partition");
     WorkOptions {
         workers: request.workers,
         batch: params.whole("batch") as usize,
         batches: params.reals("batches").to_vec(),
         accumulate: params.whole("accumulate") as usize,
-        partition: match params.text("partition") {
-            "dirichlet" => Partition::Dirichlet { concentration: params.real("concentration") },
+        partition: match divided.then(|| params.text("partition")) {
+            Some("dirichlet") => {
+                Partition::Dirichlet { concentration: params.real("concentration") }
+            }
             _ => Partition::Iid,
         },
         subset: params.whole("subset") as usize,
         test_subset: params.whole("test_subset") as usize,
         seed: request.seed,
     }
+}
+
+/// Reads the data set `name` from where `task.data` says, or from where downloads go.
+pub(super) fn located<T>(
+    request: &Request,
+    name: &str,
+    read: impl FnOnce(&Path) -> Result<T, DataError>,
+) -> Result<T, RequestError> {
+    let given = request.values.params.text("data");
+    let field =
+        |problem: String| RequestError::field("task.data", toml::Value::from(given), problem);
+    if !given.is_empty() {
+        return read(Path::new(given)).map_err(|error| field(error.to_string()));
+    }
+    let how = match catalogue::find(name) {
+        Ok(_) => format!(
+            "the data set {name} is not on this machine; `murmura data get {name}` fetches it, \
+             or --data PATH says where it is"
+        ),
+        Err(_) => "--data PATH must say where the images are; murmura cannot fetch them".into(),
+    };
+    let home = catalogue::home(name).filter(|home| home.exists());
+    let home = home.ok_or_else(|| field(how.clone()))?;
+    read(&home).map_err(|error| match error {
+        DataError::Missing { .. } => field(format!("{how} ({error})")),
+        other => field(other.to_string()),
+    })
 }
 
 /// What is wrong, by the name of the key.
