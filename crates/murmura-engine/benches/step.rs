@@ -134,7 +134,9 @@ fn main() {
     let is_test = std::env::args().any(|word| word == "--test");
     let json = std::env::args().any(|word| word == "--json");
     let mut torch = if is_test { None } else { Torch::start() };
-    for case in &CASES {
+    let asked: Vec<String> = std::env::args().skip(1).filter(|w| !w.starts_with("--")).collect();
+    let is_asked = |case: &&Case| asked.is_empty() || asked.iter().any(|name| name == case.name);
+    for case in CASES.iter().filter(is_asked) {
         let options = WorkOptions { batch: BATCH, ..WorkOptions::default() };
         let problem = Classify::new(model(case), data(case.shape), case.augmentation, &options);
         let problem = problem.expect("a good problem");
