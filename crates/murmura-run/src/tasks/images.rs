@@ -24,7 +24,7 @@ pub const DIGITS_MLP: Task = Task {
         batch(32),
         Key {
             name: "hidden",
-            kind: Kind::Whole { default: 64, min: 1, max: 1 << 16 },
+            kind: Kind::Whole { default: 256, min: 1, max: 1 << 16 },
             help: "neurons of the hidden layer",
         },
         PARTITION,

@@ -77,7 +77,7 @@ impl std::fmt::Debug for Task {
 
 impl Listed for Task {
     const PATH: &'static str = "task";
-    const DEFAULT: &'static str = "logistic";
+    const DEFAULT: &'static str = "digits-mlp";
 
     fn rows() -> &'static [Self] {
         TASKS
