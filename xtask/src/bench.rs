@@ -37,6 +37,11 @@ const BENCHES: &[Bench] = &[
         command: &["bench", "-q", "-p", "murmura-core", "--bench", "codec", "--", "--json"],
     },
     Bench {
+        name: "engine",
+        what: "steps of networks against PyTorch (its time / ours), and what data add to a step",
+        command: &["bench", "-q", "-p", "murmura-engine", "--bench", "step", "--", "--json"],
+    },
+    Bench {
         name: "stream",
         what: "one TCP stream through the whole stack against a bare blocking socket",
         command: &["bench", "-q", "-p", "murmura-net", "--bench", "stream", "--", "--json"],

@@ -27,6 +27,9 @@ const PURE: &[&str] = &[
     "indicatif",
     "rayon",
     "burn",
+    "burn-backend",
+    "burn-flex",
+    "gemm",
     "pyo3",
     "axum",
 ];
@@ -43,16 +46,39 @@ const RULES: &[Rule] = &[
     Rule {
         name: "murmura-sim",
         may_know: &["murmura-core", "murmura-record", "murmura-wire"],
-        never: &["tokio", "socket2", "burn", "pyo3", "axum", "clap", "anyhow", "serde"],
+        never: &[
+            "tokio",
+            "socket2",
+            "burn-flex",
+            "gemm",
+            "pyo3",
+            "axum",
+            "clap",
+            "anyhow",
+            "serde",
+        ],
     },
     Rule {
         name: "murmura-net",
         may_know: &["murmura-core", "murmura-record", "murmura-wire"],
-        never: &["burn", "pyo3", "axum", "clap", "anyhow", "serde"],
+        never: &["burn-flex", "gemm", "pyo3", "axum", "clap", "anyhow", "serde"],
+    },
+    Rule {
+        name: "murmura-engine",
+        may_know: &["murmura-core", "murmura-data"],
+        never: &["tokio", "socket2", "pyo3", "axum", "clap", "anyhow", "indicatif"],
     },
     Rule {
         name: "murmura-run",
-        may_know: &["murmura-core", "murmura-record", "murmura-wire", "murmura-sim", "murmura-net"],
+        may_know: &[
+            "murmura-core",
+            "murmura-data",
+            "murmura-engine",
+            "murmura-record",
+            "murmura-wire",
+            "murmura-sim",
+            "murmura-net",
+        ],
         never: EDGE,
     },
 ];

@@ -50,6 +50,7 @@ fn results(summary: &Summary) -> Vec<Vec<String>> {
     let rows = [
         ("loss", Some(summary.loss.map_or_else(|| "NaN".to_string(), number))),
         ("accuracy", summary.accuracy.map(percent)),
+        ("BLEU", summary.bleu.map(|bleu| format!("{bleu:.1}"))),
         ("consensus distance", summary.consensus_distance.map(number)),
         ("samples per second", summary.samples_per_second.map(|rate| whole(rate as u64))),
         ("speedup over one worker", summary.speedup.map(|speedup| format!("{speedup:.2}"))),
@@ -107,8 +108,8 @@ fn shown(summary: &Summary) -> usize {
     if summary.workers.len() <= LISTED { LISTED } else { LISTED / 2 }
 }
 
-/// Three commands that work from here, and what they show.
-fn next(summary: &Summary, (command, run): (&'static str, &Run)) -> [(String, &'static str); 3] {
+/// Commands that work from here, and what they show.
+fn next(summary: &Summary, (command, run): (&'static str, &Run)) -> Vec<(String, &'static str)> {
     let me = std::env::args().next().unwrap_or_else(|| "murmura".to_string());
     let asked = run.as_typed(&[]);
     // Between hosts only gossip methods go on.
@@ -128,5 +129,18 @@ fn next(summary: &Summary, (command, run): (&'static str, &Run)) -> [(String, &'
     let slow =
         format!("{me} simulate{without} --set algorithm.name={other} --set cluster.slow.0=10");
     let list = format!("{me} list algorithms");
-    [switched, (slow, "another algorithm, and a worker ten times slower"), (list, "all there are")]
+    let mut next = vec![
+        switched,
+        (slow, "another algorithm, and a worker ten times slower"),
+        (list, "all there are"),
+    ];
+    let task = summary.config["task"]["name"].as_str().unwrap_or_default();
+    if task.starts_with("digits") {
+        let train = "--set task.name=cifar10-resnet20 --set workers=2 --set epochs=1";
+        next.push((
+            format!("{me} data get cifar10 && {me} train {train}"),
+            "a larger network on CIFAR-10",
+        ));
+    }
+    next
 }

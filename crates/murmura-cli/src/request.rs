@@ -17,6 +17,11 @@ pub struct Run {
     /// Set a key of the configuration, as in optimizer.lr=0.1; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
+
+    /// Where the data of the task are, the same as --set task.data=PATH; without it, where
+    /// `murmura data get` puts them
+    #[arg(long, value_name = "PATH")]
+    pub data: Option<String>,
 }
 
 /// Where the run's files go, and what is printed.
@@ -47,8 +52,12 @@ impl Run {
             // The embedded default is what is meant where nothing is said.
             None => source::Table::new(),
         };
-        let settings: Vec<Setting> =
+        let mut settings: Vec<Setting> =
             self.settings.iter().map(|given| source::setting(given)).collect::<Result<_, _>>()?;
+        settings.extend(self.data.iter().map(|data| Setting {
+            path: vec!["task".to_string(), "data".to_string()],
+            value: data.as_str().into(),
+        }));
         Config::read(table, &settings, launched)
     }
 
@@ -57,7 +66,8 @@ impl Run {
         let is_kept = |given: &&String| !but.iter().any(|key| given.split('=').next() == Some(key));
         let file = self.file.iter().map(|path| format!(" {}", quoted(&path.to_string_lossy())));
         let settings = self.settings.iter().filter(is_kept);
-        file.chain(settings.map(|given| format!(" --set {}", quoted(given)))).collect()
+        let data = self.data.iter().map(|data| format!(" --data {}", quoted(data)));
+        file.chain(settings.map(|given| format!(" --set {}", quoted(given)))).chain(data).collect()
     }
 }
 

@@ -179,7 +179,7 @@ impl Problem for Logistic {
             });
             right.count() as f64 / test.len() as f64
         });
-        Evaluation { loss, accuracy }
+        Evaluation { loss, accuracy, bleu: None }
     }
 }
 

@@ -62,8 +62,11 @@ pub struct Computed {
 /// How good a model is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evaluation {
-    /// The loss over all training data.
+    /// The loss: over all training data of the small problems, over held-out data of networks.
     pub loss: f64,
     /// The share of right answers on held-out data, where there are answers.
     pub accuracy: Option<f64>,
+    /// How near translations of held-out sentences are to those of people, from 0 to 100, where
+    /// there are translations.
+    pub bleu: Option<f64>,
 }

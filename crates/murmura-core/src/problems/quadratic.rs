@@ -150,7 +150,7 @@ impl Problem for Quadratic {
             blocks.map(|(index, x)| worker.block(index, x, &mut gradient[..x.len()])).sum::<f64>()
         };
         let sum: f64 = self.workers.iter().map(&mut loss).sum();
-        Evaluation { loss: sum / self.workers.len() as f64, accuracy: None }
+        Evaluation { loss: sum / self.workers.len() as f64, accuracy: None, bleu: None }
     }
 }
 

@@ -29,7 +29,7 @@ impl Problem for Nothing {
         Box::new(Nothing)
     }
     fn evaluate(&self, _params: &[f32]) -> Evaluation {
-        Evaluation { loss: 0.0, accuracy: None }
+        Evaluation { loss: 0.0, accuracy: None, bleu: None }
     }
 }
 

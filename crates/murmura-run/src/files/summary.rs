@@ -24,6 +24,9 @@ pub struct Summary {
     pub loss: Option<f64>,
     /// Share of right answers on held-out data.
     pub accuracy: Option<f64>,
+    /// Of translations of held-out sentences, where there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bleu: Option<f64>,
     /// Until the last worker had finished its last step.
     pub clock_seconds: f64,
     /// Steps of all workers.
@@ -160,6 +163,7 @@ impl Summary {
             epochs: about.epochs,
             loss: finite(about.evaluation.loss),
             accuracy: about.evaluation.accuracy,
+            bleu: about.evaluation.bleu,
             clock_seconds: rounded(outcome.clock_seconds),
             steps: workers.iter().map(|rank| rank.steps).sum(),
             samples,
@@ -260,7 +264,7 @@ mod tests {
             clock: Clock::Virtual,
             config: Value::Null,
             epochs: None,
-            evaluation: Evaluation { loss: f64::NAN, accuracy: None },
+            evaluation: Evaluation { loss: f64::NAN, accuracy: None, bleu: None },
             records_stride: 1,
             warnings: Vec::new(),
         };

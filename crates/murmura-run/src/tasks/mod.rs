@@ -1,7 +1,10 @@
 //! The table of tasks: a model with its data. One file each.
 
+mod images;
 mod logistic;
+mod network;
 mod quadratic;
+mod text;
 
 use std::sync::Arc;
 
@@ -45,7 +48,19 @@ pub struct Built {
 }
 
 /// All tasks, by name.
-pub const TASKS: &[Task] = &[logistic::TASK, quadratic::TASK];
+pub const TASKS: &[Task] = &[
+    images::DIGITS_MLP,
+    images::DIGITS_CNN,
+    images::FASHION_CNN,
+    images::CIFAR10_RESNET20,
+    images::CIFAR10_RESNET18,
+    images::CIFAR10_VGG16,
+    images::IMAGENET_RESNET50,
+    text::MULTI30K_TRANSFORMER,
+    text::SHAKESPEARE_LM,
+    logistic::TASK,
+    quadratic::TASK,
+];
 
 impl Task {
     /// Makes the problem, loading its data.
@@ -62,7 +77,7 @@ impl std::fmt::Debug for Task {
 
 impl Listed for Task {
     const PATH: &'static str = "task";
-    const DEFAULT: &'static str = "logistic";
+    const DEFAULT: &'static str = "digits-mlp";
 
     fn rows() -> &'static [Self] {
         TASKS

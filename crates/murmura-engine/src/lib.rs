@@ -1,0 +1,25 @@
+//! Networks: models whose parameters are one flat vector, their gradients, and the problems that
+//! train them. The only crate that knows Burn.
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | [`parameters`] | named tensors in one flat vector, and how they start |
+//! | [`tape`] | a forward pass, recorded and played back |
+//! | [`ops`] | the layers' vocabulary |
+//! | [`models`] | networks, one file each |
+//! | [`classify`] | the problem of classifying images |
+//! | [`translate`] | the problem of translating sentences |
+//! | [`language`] | the problem of predicting the next byte of a text |
+//! | [`work`] | how the workers share the data |
+
+pub mod classify;
+pub mod error;
+pub mod language;
+mod learner;
+mod matrix;
+pub mod models;
+pub mod ops;
+pub mod parameters;
+pub mod tape;
+pub mod translate;
+pub mod work;

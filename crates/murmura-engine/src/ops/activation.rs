@@ -1,0 +1,62 @@
+//! Functions of single numbers.
+
+use burn_backend::ops::ActivationOps;
+use burn_flex::Flex;
+
+use crate::tape::{Mode, Tape, Value, tensor};
+
+impl Tape<'_> {
+    /// `max(x, 0)`.
+    pub fn relu(&mut self, x: Value) -> Value {
+        let tracked = self.tracks(&[&x]);
+        let slot = x.slot();
+        // Where nobody else holds it, the input is overwritten.
+        let mut y = x.tensor;
+        let values: &mut [f32] = y.storage_mut();
+        values.iter_mut().for_each(|x| *x = x.max(0.0));
+        if !tracked {
+            return Value::untracked(y);
+        }
+        let kept = y.clone();
+        self.record(y, move |mut dy, backward| {
+            let values: &mut [f32] = dy.storage_mut();
+            for (dy, y) in values.iter_mut().zip(kept.storage::<f32>()) {
+                *dy = if *y > 0.0 { *dy } else { 0.0 };
+            }
+            backward.add(slot, dy);
+        })
+    }
+
+    /// Gaussian error linear unit, in its exact form.
+    pub fn gelu(&mut self, x: &Value) -> Value {
+        let (slot, kept) = (x.slot(), x.tensor.clone());
+        let y = Flex::gelu(x.tensor.clone());
+        self.record_if(&[x], y, move |dy, backward| {
+            backward.add(slot, Flex::gelu_backward(kept, dy));
+        })
+    }
+
+    /// In training, sets a `share` of the numbers to 0 and enlarges the others to make up for it.
+    pub fn dropout(&mut self, x: &Value, share: f64) -> Value {
+        if self.mode != Mode::Train || share == 0.0 {
+            return x.clone();
+        }
+        let keep = (1.0 / (1.0 - share)) as f32;
+        // 32 bits of randomness decide each number.
+        let limit = (share * 2f64.powi(32)) as u64;
+        let rng = &mut self.rng;
+        let mut word = 0;
+        let draw = |index: usize| {
+            word = if index.is_multiple_of(2) { rng.next_u64() } else { word >> 32 };
+            if word & 0xffff_ffff < limit { 0.0 } else { keep }
+        };
+        let mask: Vec<f32> = (0..x.values().len()).map(draw).collect();
+        let y = x.values().iter().zip(&mask).map(|(x, keep)| x * keep).collect();
+        let (slot, shape) = (x.slot(), x.shape().to_vec());
+        self.record_if(&[x], tensor(y, &shape), move |mut dy, backward| {
+            let values: &mut [f32] = dy.storage_mut();
+            values.iter_mut().zip(&mask).for_each(|(dy, keep)| *dy *= keep);
+            backward.add(slot, dy);
+        })
+    }
+}

@@ -1,0 +1,22 @@
+//! The layers' vocabulary: each operation with its forward and its backward pass.
+
+mod activation;
+mod attention;
+mod batch_norm;
+mod conv;
+mod embedding;
+mod layer_norm;
+mod linear;
+pub mod loss;
+mod pool;
+mod shape;
+
+pub use attention::Mask;
+pub use batch_norm::{BatchNorm, Then};
+pub use conv::Conv;
+pub use embedding::Embedding;
+pub use layer_norm::LayerNorm;
+pub use linear::Linear;
+
+#[cfg(test)]
+mod tests;
