@@ -79,9 +79,12 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
 fn rows(table: Table) -> Vec<Row> {
     match table {
         Table::Algorithms => listed(|row: &algorithms::Entry| {
-            let codecs = (row.codecs)(&Params::defaults(row.keys)).words();
-            let facts =
-                vec![("sends", row.sends), ("codecs", codecs), ("loses a worker", row.lost_peer)];
+            let facts = vec![
+                ("sends", row.sends),
+                ("codecs", (row.codecs)(&Params::defaults(row.keys)).words()),
+                ("loses a worker", row.lost_peer),
+                ("goes on with more or fewer", row.resized),
+            ];
             (Some(row.paper), facts)
         }),
         Table::Topologies => listed(|row: &topology::Entry| (Some(row.paper), Vec::new())),
