@@ -27,14 +27,14 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// For `total` steps; `quiet` shows nothing.
-    pub fn new(total: u64, quiet: bool) -> Progress {
+    /// For `total` steps, of which some are `done`; `quiet` shows nothing.
+    pub fn new(total: u64, done: u64, quiet: bool) -> Progress {
         let is_terminal = std::io::stderr().is_terminal();
         Progress {
             bar: (is_terminal && !quiet).then(|| bar(total)),
             lines: !is_terminal && !quiet,
             total,
-            done: 0,
+            done,
             loss: None,
             began: None,
             spoke: Instant::now(),

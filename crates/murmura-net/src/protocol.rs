@@ -4,12 +4,22 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use murmura_core::state::Saved;
 use murmura_core::time::Time;
-use murmura_record::{Event as Measured, RankReport, Record};
+use murmura_record::{Cuts, Event as Measured, Part, RankReport, Record};
 use murmura_wire::control::{self, ControlError, HEAD_BYTES, Reader, Writer};
 
 /// The longest packet before a run is agreed on, the job apart.
 pub(crate) const SMALL_BYTES: u64 = 64 << 10;
+/// Vectors of the model's length that a rank's state has at most: the widest row keeps the shares
+/// of its last 64 rounds.
+const STATE_VECTORS: u64 = 96;
+
+/// The longest state of a rank of a model with so many elements.
+pub(crate) fn state_bytes(len: usize) -> u64 {
+    SMALL_BYTES + (8 << 20) + 4 * STATE_VECTORS * len as u64
+}
+
 /// The longest job.
 pub(crate) const JOB_BYTES: u64 = 64 << 20;
 
@@ -39,8 +49,11 @@ pub(crate) enum Setting {
     Peers { addresses: Vec<String> },
     /// The worker is connected with all its peers.
     Meshed,
-    /// The run begins; its zero on the coordinator's clock.
-    Start { zero: Time },
+    /// The worker goes on from this; said before the start. `anew`: all but the common part of the
+    /// state begins anew.
+    Resume { part: Box<Part>, anew: bool },
+    /// The run begins; its zero on the coordinator's clock, and when it is cut.
+    Start { zero: Time, cuts: Cuts },
     /// First word on a connection between two ranks.
     Hello { run: u64, from: u32, to: u32 },
     /// The answer to it.
@@ -70,6 +83,16 @@ pub(crate) enum Event {
     Failed { rank: u32, reason: String },
     /// Something went wrong that does not end the run.
     Warning(String),
+    /// What it would deploy after this step.
+    Shown { rank: u32, step: u64, model: Vec<f32> },
+    /// Its part of the cut after this step.
+    Saved { rank: u32, step: u64, part: Box<Part> },
+    /// The first step at which it can still be cut; it goes no further.
+    Met { rank: u32, step: u64 },
+    /// It knows of the cut that was agreed on.
+    Noted { rank: u32 },
+    /// It computes no gradient, and will not start one.
+    Paused { rank: u32 },
 }
 
 impl Event {
@@ -95,6 +118,11 @@ impl Event {
             | Event::Pulse { rank, .. }
             | Event::Stalled { rank, .. }
             | Event::Lost { rank, .. }
+            | Event::Shown { rank, .. }
+            | Event::Saved { rank, .. }
+            | Event::Met { rank, .. }
+            | Event::Noted { rank }
+            | Event::Paused { rank }
             | Event::Failed { rank, .. } => *rank,
         };
         if speaker != rank {
@@ -104,6 +132,17 @@ impl Event {
             Event::Report(report) if report.params.len() != len || report.model.len() != len => {
                 let (params, model) = (report.params.len(), report.model.len());
                 Err(format!("it reported {params} parameters and a model of {model}, not {len}"))
+            }
+            Event::Shown { model, .. } if model.len() != len => {
+                Err(format!("it showed a model of {}, not {len}", model.len()))
+            }
+            Event::Saved { part, .. } => {
+                let params = part.state.vectors.get("params").map_or(0, Vec::len);
+                let longest = part.state.vectors.values().map(Vec::len).max().unwrap_or(0);
+                if params == len && longest <= len {
+                    return Ok(());
+                }
+                Err(format!("it saved {params} parameters and vectors of {longest}, not {len}"))
             }
             _ => Ok(()),
         }
@@ -127,6 +166,20 @@ pub(crate) enum Command {
     Abort(String),
     /// The coordinator is alive.
     Pulse,
+    /// Say where you can still be cut, and go no further.
+    Meet,
+    /// Save there; go on after it, unless it is the last step.
+    SaveAt { step: u64, last: bool },
+    /// Show your model as soon as it is there, as that of this step.
+    Show(u64),
+    /// Start no more gradients.
+    Pause,
+    /// Everything rests: save, as after this step.
+    Save(u64),
+    /// Go on.
+    Go,
+    /// Cuts until this step cannot be lost any more.
+    Safe(u64),
 }
 
 /// Anything that is written as one packet.
@@ -272,9 +325,15 @@ impl Packet for Setting {
                 w.list(addresses, |w, address| w.text(address)).packet(8)
             }
             Setting::Meshed => w.packet(9),
-            Setting::Start { zero } => w.number(zero.0).packet(10),
+            Setting::Start { zero, cuts } => w
+                .number(zero.0)
+                .number(cuts.save_every)
+                .number(cuts.shows)
+                .number(cuts.steps)
+                .packet(10),
             Setting::Hello { run, from, to } => w.number(*run).number(*from).number(*to).packet(11),
             Setting::Accepted => w.packet(12),
+            Setting::Resume { part, anew } => write_part(w.number(*anew), part).packet(13),
         }
     }
 
@@ -295,9 +354,13 @@ impl Packet for Setting {
             7 => Setting::Pong { now: Time(r.number()?) },
             8 => Setting::Peers { addresses: r.list(Reader::text)? },
             9 => Setting::Meshed,
-            10 => Setting::Start { zero: Time(r.number()?) },
+            10 => Setting::Start {
+                zero: Time(r.number()?),
+                cuts: Cuts { save_every: r.number()?, shows: r.number()?, steps: r.number()? },
+            },
             11 => Setting::Hello { run: r.number()?, from: r.small()?, to: r.small()? },
             12 => Setting::Accepted,
+            13 => Setting::Resume { anew: r.flag()?, part: Box::new(read_part(r)?) },
             _ => return Err(r.unknown()),
         })
     }
@@ -314,6 +377,13 @@ impl Packet for Command {
             Command::Finish => w.packet(105),
             Command::Abort(reason) => w.text(reason).packet(106),
             Command::Pulse => w.packet(107),
+            Command::Meet => w.packet(108),
+            Command::SaveAt { step, last } => w.number(*step).number(*last).packet(109),
+            Command::Show(step) => w.number(*step).packet(110),
+            Command::Pause => w.packet(111),
+            Command::Save(step) => w.number(*step).packet(112),
+            Command::Go => w.packet(113),
+            Command::Safe(step) => w.number(*step).packet(114),
         }
     }
 
@@ -326,6 +396,13 @@ impl Packet for Command {
             105 => Command::Finish,
             106 => Command::Abort(r.text()?),
             107 => Command::Pulse,
+            108 => Command::Meet,
+            109 => Command::SaveAt { step: r.number()?, last: r.flag()? },
+            110 => Command::Show(r.number()?),
+            111 => Command::Pause,
+            112 => Command::Save(r.number()?),
+            113 => Command::Go,
+            114 => Command::Safe(r.number()?),
             _ => return Err(r.unknown()),
         })
     }
@@ -355,6 +432,15 @@ impl Packet for Event {
             }
             Event::Failed { rank, reason } => w.number(*rank).text(reason).packet(209),
             Event::Warning(text) => w.text(text).packet(210),
+            Event::Shown { rank, step, model } => {
+                w.number(*rank).number(*step).values(model).packet(211)
+            }
+            Event::Saved { rank, step, part } => {
+                write_part(w.number(*rank).number(*step), part).packet(212)
+            }
+            Event::Met { rank, step } => w.number(*rank).number(*step).packet(213),
+            Event::Noted { rank } => w.number(*rank).packet(214),
+            Event::Paused { rank } => w.number(*rank).packet(215),
         }
     }
 
@@ -376,9 +462,31 @@ impl Packet for Event {
             208 => Event::Lost { rank: r.small()?, peer: r.small()?, reason: r.text()? },
             209 => Event::Failed { rank: r.small()?, reason: r.text()? },
             210 => Event::Warning(r.text()?),
+            211 => Event::Shown { rank: r.small()?, step: r.number()?, model: r.values()? },
+            212 => {
+                Event::Saved { rank: r.small()?, step: r.number()?, part: Box::new(read_part(r)?) }
+            }
+            213 => Event::Met { rank: r.small()?, step: r.number()? },
+            214 => Event::Noted { rank: r.small()? },
+            215 => Event::Paused { rank: r.small()? },
             _ => return Err(r.unknown()),
         })
     }
+}
+
+fn write_part(w: Writer, part: &Part) -> Writer {
+    let Saved { numbers, vectors } = &part.state;
+    let numbers: Vec<(&String, &u64)> = numbers.iter().collect();
+    let vectors: Vec<(&String, &Vec<f32>)> = vectors.iter().collect();
+    let w = w.list(&numbers, |w, (name, value)| w.text(name).number(**value));
+    let w = w.list(&vectors, |w, (name, values)| w.text(name).values(values));
+    write_report(w, &part.report)
+}
+
+fn read_part(r: &mut Reader<'_>) -> Result<Part, ControlError> {
+    let numbers = r.list(|r| Ok((r.text()?, r.number()?)))?.into_iter().collect();
+    let vectors = r.list(|r| Ok((r.text()?, r.values()?)))?.into_iter().collect();
+    Ok(Part { state: Saved { numbers, vectors }, report: read_report(r)? })
 }
 
 fn write_report(w: Writer, report: &RankReport) -> Writer {
@@ -442,6 +550,16 @@ fn write_record(w: Writer, record: &Record) -> Writer {
             .number(accuracy.is_some())
             .real(accuracy.unwrap_or_default())
             .real(*consensus),
+        Measured::Workers { loss, accuracy } => {
+            let reals =
+                [loss[0], loss[1], accuracy.map_or(0.0, |a| a[0]), accuracy.map_or(0.0, |a| a[1])];
+            let w = w.number(9u8).number(accuracy.is_some());
+            reals.iter().fold(w, |w, real| w.real(*real))
+        }
+        Measured::Checkpoint { failure } => {
+            let w = w.number(10u8).number(failure.is_some());
+            w.text(failure.as_deref().unwrap_or_default())
+        }
         Measured::Staleness { updates } => w.number(4u8).number(*updates),
         Measured::Folded { gradients } => w.number(5u8).number(*gradients),
         Measured::HalfExchange => w.number(6u8),
@@ -474,6 +592,16 @@ fn read_record(r: &mut Reader<'_>) -> Result<Record, ControlError> {
         6 => Measured::HalfExchange,
         7 => Measured::Lost,
         8 => Measured::View { number: r.small()? },
+        9 => {
+            let known = r.flag()?;
+            let loss = [r.real()?, r.real()?];
+            let accuracy = [r.real()?, r.real()?];
+            Measured::Workers { loss, accuracy: known.then_some(accuracy) }
+        }
+        10 => {
+            let (failed, reason) = (r.flag()?, r.text()?);
+            Measured::Checkpoint { failure: failed.then_some(reason) }
+        }
         _ => return Err(r.unknown()),
     };
     Ok(Record { t, rank, step, event })
@@ -515,6 +643,8 @@ mod tests {
             Measured::Evaluation { loss: 1.0, accuracy: None, consensus: 0.1 },
             Measured::Transfer { to: 1, bytes: 80, seconds: 0.5 },
             Measured::HalfExchange,
+            Measured::Workers { loss: [1.0, 2.0], accuracy: Some([0.5, 0.25]) },
+            Measured::Checkpoint { failure: Some("disk full".into()) },
         ];
         for event in events {
             comes_back(Event::Record(Record { t: 1.5, rank: 2, step: 3, event }));
@@ -522,5 +652,15 @@ mod tests {
         comes_back(Setting::Join { rank: None, key: "run".into() });
         comes_back(Setting::Peers { addresses: vec!["127.0.0.1:1".into()] });
         comes_back(Command::Probe(4));
+        comes_back(Command::SaveAt { step: 9, last: true });
+        let state = Saved {
+            numbers: [("step".to_string(), u64::MAX)].into(),
+            vectors: [("params".to_string(), vec![1.0, -2.0])].into(),
+        };
+        let part = Box::new(Part { state, report: RankReport { steps: 3, ..Default::default() } });
+        comes_back(Event::Saved { rank: 1, step: 4, part: part.clone() });
+        comes_back(Setting::Resume { part, anew: true });
+        let cuts = Cuts { save_every: 5, shows: 6, steps: 7 };
+        comes_back(Setting::Start { zero: Time(8), cuts });
     }
 }

@@ -206,7 +206,8 @@ fn abandoned(act: impl Fn(&TcpStream)) -> NetError {
             &Writer::default().list(std::slice::from_ref(&address), |w, a| w.text(a)).packet(8),
         );
         assert_eq!(packet(&stream).0, 9);
-        say(&stream, &Writer::default().number(0u32).packet(10));
+        let start = [0u64; 4].iter().fold(Writer::default(), |w, field| w.number(*field));
+        say(&stream, &start.packet(10));
         while !joined.is_finished() {
             act(&stream);
         }

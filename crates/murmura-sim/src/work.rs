@@ -29,6 +29,7 @@ impl Driver<'_> {
                 return;
             }
             self.complete_step(rank);
+            self.cut_if_due(rank);
         }
         self.start_gradient(rank);
     }
@@ -43,6 +44,9 @@ impl Driver<'_> {
         }
         if self.gradients_left == 0 {
             return self.finish(rank);
+        }
+        if self.cutting.holds(member.node.step()) {
+            return;
         }
         if self.is_frozen(rank) {
             self.members[rank].frozen = true;
@@ -171,14 +175,12 @@ impl Driver<'_> {
         if self.steps_done.is_multiple_of((total / 1000).max(1)) || self.steps_done == total {
             self.observer.progress(self.steps_done, total, self.now);
         }
-        let Some(every) = self.observer.evaluate_every() else { return };
-        if self.steps_done.is_multiple_of(every.max(1) * workers) {
-            let models = self.models();
-            self.observer.snapshot(self.now, self.steps_done / workers, models);
+        if self.steps_done.is_multiple_of(workers) {
+            self.cut_on_average(self.steps_done / workers);
         }
     }
 
-    fn models(&mut self) -> Models {
+    pub(crate) fn models(&mut self) -> Models {
         let mut models = Models::default();
         for rank in 0..self.members.len() {
             let member = &self.members[rank];

@@ -1,8 +1,8 @@
 //! `records.jsonl`: what was measured, one record a line. `docs/records.md` lists the kinds.
 
-use std::io::{self, Write};
+use std::io::{self, BufRead, Write};
 
-use murmura_record::{Event, Record, Sink};
+use murmura_record::{Event, Record, Sink, Start};
 
 use super::directory::Draft;
 use super::trace::Timeline;
@@ -43,6 +43,24 @@ impl<'a> Recorder<'a> {
         Recorder { draft, stride, failure: None, timeline: Timeline::default(), watch }
     }
 
+    /// Takes over the records of the run that is gone on from: those until then.
+    pub fn go_on(&mut self, lines: impl BufRead, start: &Start) -> io::Result<()> {
+        for line in lines.lines() {
+            let line = line?;
+            if is_before(&line, start) {
+                writeln!(self.draft, "{line}")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes sure that what was recorded is with the system, whatever becomes of this process.
+    pub fn flush(&mut self) {
+        if self.failure.is_none() {
+            self.failure = self.draft.flush().err();
+        }
+    }
+
     /// Ends the recording.
     pub fn finish(self) -> io::Result<Recorded> {
         match self.failure {
@@ -78,6 +96,26 @@ impl Sink for Recorder<'_> {
     }
 }
 
+/// Whether a line was recorded before the cut that is gone on from; a half-written one was not.
+fn is_before(line: &str, start: &Start) -> bool {
+    let Ok(record) = serde_json::from_str::<serde_json::Value>(line) else { return false };
+    let number = |key: &str| record[key].as_u64();
+    let (Some(rank), Some(step), Some(t)) = (number("rank"), number("step"), record["t"].as_f64())
+    else {
+        return false;
+    };
+    match record["kind"].as_str() {
+        Some("step" | "staleness" | "folded") if !start.anew => {
+            start.parts.get(rank as usize).is_some_and(|part| {
+                // Servers count nothing; their records go by the clock.
+                if part.report.is_server { t <= start.now.seconds() } else { step < part.step() }
+            })
+        }
+        Some(_) => t <= start.now.seconds(),
+        None => false,
+    }
+}
+
 /// Writes one record as one line of JSON.
 pub fn write_line(out: &mut impl Write, record: &Record) -> io::Result<()> {
     let Record { t, rank, step, .. } = record;
@@ -102,6 +140,22 @@ pub fn write_line(out: &mut impl Write, record: &Record) -> io::Result<()> {
             Real(accuracy.unwrap_or(f64::NAN)),
             Real(*consensus)
         ),
+        Event::Workers { loss, accuracy } => {
+            let [mean, worst] = accuracy.unwrap_or([f64::NAN; 2]);
+            write!(
+                out,
+                "\"workers\",\"loss_mean\":{},\"loss_worst\":{},\"accuracy_mean\":{},\
+                 \"accuracy_worst\":{}",
+                Real(loss[0]),
+                Real(loss[1]),
+                Real(mean),
+                Real(worst)
+            )
+        }
+        Event::Checkpoint { failure } => {
+            let failure = serde_json::to_string(failure).map_err(io::Error::other)?;
+            write!(out, "\"checkpoint\",\"failure\":{failure}")
+        }
         Event::Staleness { updates } => write!(out, "\"staleness\",\"updates\":{updates}"),
         Event::Folded { gradients } => write!(out, "\"folded\",\"gradients\":{gradients}"),
         Event::HalfExchange => write!(out, "\"half-exchange\""),
@@ -155,6 +209,8 @@ mod tests {
             (Event::Compute { seconds: 1.0 }, "compute"),
             (Event::Transfer { to: 1, bytes: 80, seconds: 0.5 }, "transfer"),
             (Event::Evaluation { loss: 1.0, accuracy: Some(0.5), consensus: 0.0 }, "evaluation"),
+            (Event::Workers { loss: [1.0, 2.0], accuracy: None }, "workers"),
+            (Event::Checkpoint { failure: Some("disk \"full\"".into()) }, "checkpoint"),
             (Event::Staleness { updates: 4 }, "staleness"),
             (Event::Folded { gradients: 2 }, "folded"),
             (Event::HalfExchange, "half-exchange"),
