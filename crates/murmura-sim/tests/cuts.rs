@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use common::{Case, Shape};
 use murmura_core::algorithms::{ALGORITHMS, Entry};
+use murmura_core::codec::CODECS;
 use murmura_core::message::Rank;
+use murmura_core::node::{Coding, Setup};
 use murmura_core::optim;
 use murmura_core::params::{Key, Kind, Params, Value};
 use murmura_core::time::Time;
@@ -98,12 +100,35 @@ fn cases() -> Vec<(String, Case)> {
             let momentum = Value::Number(if plain { 0.0 } else { 0.5 });
             let params = Params::defaults(sgd.keys).with("momentum", momentum);
             case.setup.optimizer = Arc::new(move |len| (sgd.build)(&params, len));
+            let shown = name.clone();
             // Unequal speeds, so that ranks stand at different steps when one of them is cut.
             case.cluster.compute_cv = 0.6;
+            if key.is_empty() {
+                cases.extend(
+                    coded(entry, &case).map(|(codec, case)| (format!("{shown}{codec}"), case)),
+                );
+            }
             cases.push((name, case));
         }
     }
     cases
+}
+
+/// The same with every codec that the row takes.
+fn coded(entry: &'static Entry, case: &Case) -> impl Iterator<Item = (&'static str, Case)> {
+    let codecs = CODECS.iter().filter(|codec| codec.name != "f32").filter_map(|codec| {
+        let params = Params::defaults(codec.keys);
+        let takes = (entry.codecs)(&case.setup.params);
+        let refusal = takes.refusal(codec, &params, SHAPE.len);
+        refusal.is_none().then_some(Coding { entry: codec, params })
+    });
+    codecs.map(move |codec| {
+        let servers = case.setup.ranks() - case.setup.workers();
+        let mut coded = Case::of(entry, Shape { servers, ..SHAPE });
+        coded.setup = Setup { codec, ..case.setup.clone() };
+        coded.cluster = case.cluster.clone();
+        (coded.setup.codec.entry.name, coded)
+    })
 }
 
 fn resumed(case: &Case, start: &Start) -> Outcome {
