@@ -9,11 +9,11 @@ use murmura_core::message::Rank;
 use murmura_core::time::Time;
 use murmura_record::{Cuts, Event, Models as Shown, Observer, Part, Record, Sink, Wish};
 
-use crate::checkpoint::write::{Saver, Written};
-use crate::checkpoint::{self, Best, Manifest};
+use crate::checkpoint::write::{Keep, Saver, Written};
+use crate::checkpoint::{Best, Manifest};
 use crate::conduct::is_asked_to_stop;
 use crate::evaluate::{Evaluated, Evaluator, Judge, Snapshot};
-use crate::files::directory::Directory;
+use crate::files::directory::{Directory, Draft};
 use crate::files::records::{Recorded, Recorder};
 use crate::files::tensors::{Export, Models};
 use crate::plan::Plan;
@@ -30,7 +30,10 @@ pub struct Listener<'a> {
     /// Absent where the clock is virtual: then nobody waits for an evaluation.
     evaluator: Option<Evaluator>,
     best: Option<Best>,
-    /// The first failure to write the best model.
+    /// The best model, where it is not in its place yet: that happens when the run can be gone on
+    /// with, or has ended.
+    best_draft: Option<Draft>,
+    /// The first failure to write it.
     best_failure: Option<String>,
     saver: Saver,
     /// Parts that have come, of cuts that are not whole.
@@ -40,6 +43,8 @@ pub struct Listener<'a> {
     failure: Option<String>,
     /// Checkpoints until this step are written, or cannot be.
     safe: u64,
+    /// There is one that this run can be gone on from.
+    has_saved: bool,
 }
 
 /// What is left when a run has ended well.
@@ -61,7 +66,8 @@ impl<'a> Listener<'a> {
         let judge = Judge { problem, deploy: plan.setup.facts().deploy };
         let best = plan.resumed.as_ref().and_then(|resumed| resumed.best);
         let manifest = Manifest::of(plan, best);
-        let keep = plan.config.checkpoint.whole("keep") as usize;
+        let goes_on = plan.resumed.as_ref().is_some_and(|from| from.run == directory.path());
+        let keep = Keep { newest: plan.config.checkpoint.whole("keep") as usize, older: goes_on };
         Listener {
             evaluator: Some(Evaluator::start(judge.clone(), plan.config.evaluate_workers)),
             saver: Saver::new(directory.path(), manifest, keep),
@@ -70,10 +76,12 @@ impl<'a> Listener<'a> {
             recorder,
             judge,
             best,
+            best_draft: None,
             best_failure: None,
             parts: BTreeMap::new(),
             saved_at: Instant::now(),
             failure: None,
+            has_saved: goes_on,
             safe: plan.resumed.as_ref().map_or(0, |resumed| resumed.step),
         }
     }
@@ -94,6 +102,7 @@ impl<'a> Listener<'a> {
     fn note(&mut self, written: Written) {
         self.failure.clone_from(&written.failure);
         self.safe = self.safe.max(written.step);
+        self.has_saved |= written.failure.is_none();
         let event = Event::Checkpoint { failure: written.failure };
         let t = written.now.seconds();
         self.recorder.record(Record { t, rank: 0, step: written.step, event });
@@ -114,19 +123,28 @@ impl<'a> Listener<'a> {
         // With one evaluation the best model is the last one.
         let wanted = self.plan.config.evaluations > 1 && loss.is_finite();
         if wanted && self.best.is_none_or(|best| this.beats(&best)) {
-            let written = self.write_best(&evaluated.model);
-            self.best_failure = self.best_failure.take().or(written.err().map(|e| e.to_string()));
+            match self.write_best(&evaluated.model) {
+                Ok(draft) => self.best_draft = Some(draft),
+                Err(error) => self.best_failure = Some(error.to_string()),
+            }
             self.best = Some(this);
             self.saver.set_best(this);
         }
     }
 
-    fn write_best(&self, model: &[f32]) -> io::Result<()> {
+    fn write_best(&self, model: &[f32]) -> io::Result<Draft> {
         let buffers = self.plan.problem.buffers(model);
         let layers = &self.plan.setup.layout.tensors;
         let mut draft = self.directory.redraft(BEST)?;
         Export { model, layers, buffers: &buffers }.write(&mut draft)?;
-        draft.commit()
+        Ok(draft)
+    }
+
+    /// Puts the best model in its place.
+    fn keep_best(&mut self) {
+        if let Some(Err(error)) = self.best_draft.take().map(Draft::commit) {
+            self.best_failure = Some(error.to_string());
+        }
     }
 
     /// Evaluates what the run has come to, and ends the recording.
@@ -141,6 +159,7 @@ impl<'a> Listener<'a> {
         };
         let last = self.judge.judge(at, models, true);
         self.take(&last);
+        self.keep_best();
         let written = self.saver.finish();
         let failures = written.iter().filter_map(|written| written.failure.clone());
         let failure = self.failure.take().into_iter().chain(failures).next_back();
@@ -165,15 +184,16 @@ impl<'a> Listener<'a> {
     pub(crate) fn break_off(mut self) -> Option<String> {
         self.catch_up();
         let last = self.saver.finish();
+        self.has_saved |= last.iter().any(|written| written.failure.is_none());
         let failure = match last.last() {
             Some(written) => written.failure.clone(),
             None => self.failure.take(),
         };
-        if !self.directory.path().join(checkpoint::FOLDER).is_dir() {
-            let _ = std::fs::remove_file(self.directory.path().join(BEST));
-        } else if let Ok(recorded) = self.recorder.finish() {
-            // A run that is gone on with takes records over; without them it only has fewer.
-            let _ = recorded.draft.commit();
+        if self.has_saved {
+            // A run that is gone on with takes these over; without them it only has less to show.
+            let _ = self.best_draft.take().map(Draft::commit);
+            let recorded = self.recorder.finish();
+            let _ = recorded.and_then(|recorded| recorded.draft.replace());
         }
         failure
     }
@@ -221,6 +241,7 @@ impl Observer for Listener<'_> {
             self.saved_at = Instant::now();
             // What was recorded before a cut is there whenever the cut is.
             self.recorder.flush();
+            self.keep_best();
         }
         self.saver.take(step, now, rank, part);
     }

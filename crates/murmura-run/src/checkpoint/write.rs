@@ -23,6 +23,15 @@ pub struct Saver {
     thread: JoinHandle<()>,
 }
 
+/// Which checkpoints are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keep {
+    /// So many of the newest ones.
+    pub newest: usize,
+    /// Those that were there before are of the same run.
+    pub older: bool,
+}
+
 /// What became of a checkpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Written {
@@ -40,9 +49,8 @@ enum Word {
 }
 
 impl Saver {
-    /// Keeps the newest `keep` checkpoints in the run's `folder`. `manifest` is what all have in
-    /// common.
-    pub fn new(folder: &Path, manifest: Manifest, keep: usize) -> Saver {
+    /// Writes into the run's `folder`. `manifest` is what all checkpoints have in common.
+    pub fn new(folder: &Path, manifest: Manifest, keep: Keep) -> Saver {
         let (parts, words) = sync_channel(3 * (manifest.workers + manifest.servers) + 8);
         let (told, written) = channel();
         let folder = folder.join(FOLDER);
@@ -90,7 +98,7 @@ impl Saver {
 struct Writer {
     folder: PathBuf,
     manifest: Manifest,
-    keep: usize,
+    keep: Keep,
     /// Cuts that are not whole.
     cuts: BTreeMap<u64, Cut>,
 }
@@ -154,17 +162,22 @@ impl Writer {
         fs::rename(&cut.beside, &place)?;
         flush(&self.folder)?;
         let _ = fs::remove_dir_all(&away);
-        self.prune();
+        self.prune(step);
         Ok(())
     }
 
-    /// Takes away all but the newest ones. What cannot be taken away does no harm.
-    fn prune(&self) {
+    /// Takes away those of another run, and all but the newest ones. What cannot be taken away does
+    /// no harm.
+    fn prune(&mut self, latest: u64) {
+        let is_ours = std::mem::replace(&mut self.keep.older, true);
         let Ok(entries) = fs::read_dir(&self.folder) else { return };
         let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
         let mut steps: Vec<u64> = names.filter_map(|name| step_of(&name)).collect();
         steps.sort_unstable_by(|a, b| b.cmp(a));
-        for step in steps.into_iter().skip(self.keep) {
+        // What lies ahead of this run was left behind by one that took another way.
+        let ours = |step: &u64| *step == latest || (is_ours && *step < latest);
+        let kept: Vec<u64> = steps.iter().copied().filter(ours).take(self.keep.newest).collect();
+        for step in steps.into_iter().filter(|step| !kept.contains(step)) {
             let _ = fs::remove_dir_all(self.folder.join(name(step)));
         }
     }

@@ -50,13 +50,7 @@ impl Directory {
             return Err(RequestError::file(path, problem));
         }
         fs::create_dir_all(path).map_err(|error| unmade(path, &error))?;
-        let directory = Directory::held(path.to_path_buf(), force)?;
-        if force {
-            // The rest is replaced at the end, but checkpoints of two runs must not be mixed.
-            let _ = fs::remove_dir_all(path.join(checkpoint::FOLDER));
-            let _ = fs::remove_file(path.join(BEST));
-        }
-        Ok(directory)
+        Directory::held(path.to_path_buf(), force)
     }
 
     /// Takes the directory of a run that is gone on with: its files are replaced at the end.
@@ -222,6 +216,12 @@ impl Draft {
     /// The name that the file will have.
     pub fn name(&self) -> &'static str {
         self.name
+    }
+
+    /// As [`commit`](Draft::commit), in place of any that is there.
+    pub fn replace(mut self) -> io::Result<()> {
+        self.force = true;
+        self.commit()
     }
 
     /// Puts the file in its place.
