@@ -99,6 +99,9 @@ fn resized(checkpoint: &Checkpoint, plan: &Plan) -> Result<Vec<Part>, RequestErr
     };
     let model = model.filter(|model| model.len() == len).ok_or_else(|| damaged("its model"))?;
     let holders = if facts.optimizer == Place::Workers { workers } else { servers };
+    // Within a host only the first worker may run its optimizer.
+    let runs: Vec<Part> = holders.iter().filter(|part| optimized(part) > 0).cloned().collect();
+    let holders = if runs.is_empty() { holders } else { &runs };
     let mut optimizer = BTreeMap::new();
     for slot in 0..(plan.setup.optimizer)(1).vectors().len() {
         let name = format!("optimizer.{slot}");
@@ -115,10 +118,8 @@ fn resized(checkpoint: &Checkpoint, plan: &Plan) -> Result<Vec<Part>, RequestErr
         Budget::Rounds => old.step,
         Budget::TotalGradients => done / plan.config.workers as u64,
     };
-    let counts = holders.iter().flat_map(|part| &part.state.numbers);
-    let counts = counts.filter(|(name, _)| name.starts_with("optimized."));
     let common = Common {
-        optimized: counts.map(|(_, count)| *count).max().unwrap_or(0),
+        optimized: holders.iter().map(optimized).max().unwrap_or(0),
         buckets: plan.setup.layout.buckets.len(),
         model,
         optimizer,
@@ -161,6 +162,12 @@ impl Common {
         }
         Part { state, report: RankReport::default() }
     }
+}
+
+/// Steps that the rank's optimizer has done.
+fn optimized(part: &Part) -> u64 {
+    let counts = part.state.numbers.iter().filter(|(name, _)| name.starts_with("optimized."));
+    counts.map(|(_, count)| *count).max().unwrap_or(0)
 }
 
 fn model_of(part: &Part) -> Option<Vec<f32>> {
