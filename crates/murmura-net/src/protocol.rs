@@ -537,8 +537,9 @@ fn read_report(r: &mut Reader<'_>) -> Result<RankReport, ControlError> {
 fn write_record(w: Writer, record: &Record) -> Writer {
     let w = w.real(record.t).number(record.rank).number(record.step);
     match &record.event {
-        Measured::Step { loss, compute, exposed, waiting } => {
-            w.number(0u8).number(loss.to_bits()).real(*compute).real(*exposed).real(*waiting)
+        Measured::Step { loss, samples, compute, exposed, waiting } => {
+            let w = w.number(0u8).number(loss.to_bits()).number(*samples);
+            w.real(*compute).real(*exposed).real(*waiting)
         }
         Measured::Compute { seconds } => w.number(1u8).real(*seconds),
         Measured::Transfer { to, bytes, seconds } => {
@@ -573,6 +574,7 @@ fn read_record(r: &mut Reader<'_>) -> Result<Record, ControlError> {
     let event = match r.number()? {
         0 => Measured::Step {
             loss: f32::from_bits(r.small()?),
+            samples: r.small()?,
             compute: r.real()?,
             exposed: r.real()?,
             waiting: r.real()?,
@@ -638,7 +640,7 @@ mod tests {
             ..RankReport::default()
         })));
         let events = [
-            Measured::Step { loss: 0.5, compute: 1.0, exposed: 2.0, waiting: 3.0 },
+            Measured::Step { loss: 0.5, samples: 7, compute: 1.0, exposed: 2.0, waiting: 3.0 },
             Measured::Evaluation { loss: 1.0, accuracy: Some(0.5), consensus: 0.1 },
             Measured::Evaluation { loss: 1.0, accuracy: None, consensus: 0.1 },
             Measured::Transfer { to: 1, bytes: 80, seconds: 0.5 },

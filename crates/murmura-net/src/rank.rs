@@ -65,6 +65,7 @@ struct Pending {
     /// When it was here.
     done: Time,
     compute_seconds: f64,
+    samples: u32,
     /// From asking for it until it was here, without the computing itself.
     handing_seconds: f64,
 }
@@ -197,8 +198,8 @@ impl Shell {
         self.report.compute_seconds += compute_seconds;
         self.report.samples += u64::from(computed.samples);
         self.report.last_loss = computed.loss;
-        self.pending =
-            Some(Pending { step: lent.step, done: now, compute_seconds, handing_seconds });
+        let (step, samples) = (lent.step, computed.samples);
+        self.pending = Some(Pending { step, done: now, compute_seconds, samples, handing_seconds });
         if self.timeline {
             let t = now.seconds() - compute_seconds;
             let event = Measured::Compute { seconds: compute_seconds };
@@ -374,6 +375,7 @@ impl Shell {
         self.report.exposed_seconds += exposed;
         let event = Measured::Step {
             loss: self.report.last_loss,
+            samples: pending.samples,
             compute: pending.compute_seconds,
             exposed,
             waiting: waiting.seconds(),

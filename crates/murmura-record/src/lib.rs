@@ -29,6 +29,8 @@ pub enum Event {
     Step {
         /// Loss over the mini-batch.
         loss: f32,
+        /// Samples of the mini-batch.
+        samples: u32,
         /// Seconds of computing.
         compute: f64,
         /// Seconds of communication that compute did not hide.

@@ -123,6 +123,8 @@ impl<'a> Listener<'a> {
         // With one evaluation the best model is the last one.
         let wanted = self.plan.config.evaluations > 1 && loss.is_finite();
         if wanted && self.best.is_none_or(|best| this.beats(&best)) {
+            // The older one first: both have the same name until they are in their place.
+            self.best_draft = None;
             match self.write_best(&evaluated.model) {
                 Ok(draft) => self.best_draft = Some(draft),
                 Err(error) => self.best_failure = Some(error.to_string()),

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use murmura_core::message::{Message, Rank};
 use murmura_core::node::Node;
+use murmura_core::problems::Computed;
 use murmura_core::time::Time;
 use murmura_record::RankReport;
 
@@ -82,7 +83,7 @@ pub(crate) struct Unready {
     /// As in [`Running`], until then.
     pub(crate) exposed: Time,
     pub(crate) waiting: Time,
-    pub(crate) loss: f32,
+    pub(crate) computed: Computed,
 }
 
 impl Member {

@@ -127,7 +127,7 @@ impl Driver<'_> {
             compute: pass.total,
             exposed,
             waiting,
-            loss: computed.loss,
+            computed,
         });
         member.report.samples += u64::from(computed.samples);
         member.report.last_loss = computed.loss;
@@ -147,7 +147,8 @@ impl Driver<'_> {
         let idle = self.now.since(unready.since);
         let late = member.node.origin().since(unready.since);
         let late = if self.facts.waits_for_peers { late.min(idle) } else { Time::ZERO };
-        let Unready { step, loss, .. } = unready;
+        let Unready { step, computed, .. } = unready;
+        let (loss, samples) = (computed.loss, computed.samples);
         let compute = unready.compute.seconds();
         let exposed = (unready.exposed + idle - late).seconds();
         let waiting = (unready.waiting + late).seconds();
@@ -159,7 +160,8 @@ impl Driver<'_> {
         report.waiting_seconds += waiting;
         self.clock = self.now;
         self.steps_done += 1;
-        self.note(self.now, Rank::from(rank), step, Fate::Step { loss, compute, exposed, waiting });
+        let event = Fate::Step { loss, samples, compute, exposed, waiting };
+        self.note(self.now, Rank::from(rank), step, event);
         self.report_progress();
     }
 

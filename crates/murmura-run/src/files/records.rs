@@ -121,9 +121,9 @@ pub fn write_line(out: &mut impl Write, record: &Record) -> io::Result<()> {
     let Record { t, rank, step, .. } = record;
     write!(out, "{{\"t\":{},\"rank\":{rank},\"step\":{step},\"kind\":", Real(*t))?;
     match &record.event {
-        Event::Step { loss, compute, exposed, waiting } => write!(
+        Event::Step { loss, samples, compute, exposed, waiting } => write!(
             out,
-            "\"step\",\"loss\":{},\"compute\":{},\"exposed\":{},\"waiting\":{}",
+            "\"step\",\"loss\":{},\"samples\":{samples},\"compute\":{},\"exposed\":{},\"waiting\":{}",
             Single(*loss),
             Real(*compute),
             Real(*exposed),
@@ -197,12 +197,13 @@ mod tests {
 
     #[test]
     fn every_kind_is_one_line_of_json() {
-        let step = Event::Step { loss: 0.1, compute: 1e-9, exposed: 2.5e10, waiting: 0.0 };
+        let step =
+            Event::Step { loss: 0.1, samples: 32, compute: 1e-9, exposed: 2.5e10, waiting: 0.0 };
         let read = line(step);
         assert_eq!(read["t"], 0.25);
         assert_eq!((read["rank"].as_u64(), read["step"].as_u64()), (Some(3), Some(7)));
         assert_eq!(read["kind"], "step");
-        assert_eq!(read["loss"], 0.1);
+        assert_eq!((&read["loss"], &read["samples"]), (&0.1.into(), &32.into()));
         assert_eq!(read["compute"], 1e-9);
         assert_eq!(read["exposed"], 2.5e10);
         for (event, kind) in [
