@@ -1,7 +1,7 @@
 //! A run from the command line: progress while it lasts, a report at its end.
 
 use murmura_record::Record;
-use murmura_run::checkpoint::FOLDER;
+use murmura_run::checkpoint;
 use murmura_run::conduct::conduct;
 use murmura_run::drive::Driven;
 use murmura_run::error::RunError;
@@ -32,7 +32,7 @@ pub fn run(
     let finished = conduct(&plan, &directory, &mut watch, |listener| drive(&plan, listener));
     progress.finish();
     let finished = finished.inspect_err(|error| {
-        let is_kept = directory.path().join(FOLDER).is_dir();
+        let is_kept = checkpoint::exist(directory.path());
         if is_kept && !matches!(error, RunError::Stopped { .. }) {
             let path = directory.path().display();
             mention(&format!("the run can be gone on with: --resume {path}"));

@@ -2,6 +2,7 @@
 #![cfg(unix)]
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -255,7 +256,7 @@ fn wait_for_checkpoint(place: &Place, run: &str, child: &mut Child) {
 }
 
 #[test]
-fn ctrl_c_saves_a_run_and_a_second_one_ends_it_at_once() {
+fn being_asked_to_stop_saves_a_run() {
     let place = Place::new();
     for how in [&["simulate"][..], &["train", "--threads"], &["train", "--processes"]] {
         for algorithm in ["algorithm.name=d-psgd", "algorithm.name=aladdin"] {
@@ -282,6 +283,53 @@ fn ctrl_c_saves_a_run_and_a_second_one_ends_it_at_once() {
             assert_eq!(place.summary("run")["resumed_from_step"], last);
         }
     }
+}
+
+#[test]
+fn being_asked_twice_ends_a_run_at_once() {
+    let place = Place::new();
+    // The first gradient of worker 0 takes minutes, so that there is no step to be saved at.
+    let words = ["train", "--threads", "--out", "run", "--set", "algorithm.name=d-psgd"];
+    let slow = ["--set", "workers=2", "--set", "cluster.slow={ 0 = 1e6 }"];
+    let large = ["--set", "task.name=quadratic", "--set", "task.dimensions=500000"];
+    let mut child = place
+        .command(&[&words[..], &slow, &large].concat())
+        .stderr(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("started");
+    let begun = Instant::now();
+    let draft = |name: &String| name.starts_with(".records");
+    while !place.path("run").exists() || !place.names("run").iter().any(draft) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it does not begin");
+        std::thread::yield_now();
+    }
+    let mut said = BufReader::new(child.stderr.take().expect("piped")).lines();
+    // Before the run is driven, the first one ends it; so ask until it has been heard.
+    signal(&child, "-INT");
+    let first = said.by_ref().map(|line| line.expect("text")).find(|line| !line.is_empty());
+    let first = first.expect("it says something");
+    if first.contains("saving the run") {
+        signal(&child, "-INT");
+        let rest: String = said.map(|line| line.expect("text")).collect();
+        assert!(rest.contains("ended at once"), "{rest}");
+    }
+    assert_eq!(child.wait().expect("waited for").code(), Some(130));
+    assert!(!place.path("run").exists(), "nothing was saved, so nothing stays");
+}
+
+#[test]
+fn a_full_disk_is_told_and_replaces_nothing() {
+    let place = Place::new();
+    // A file where the folder of checkpoints should be stands for a disk that takes nothing.
+    fs::create_dir(place.path("run")).expect("made");
+    let words = with(&["simulate", "--out", "run", "--force"]);
+    fs::write(place.path("run/checkpoints"), "in the way").expect("written");
+    let output = place.good(&words);
+    assert!(errors(&output).contains("checkpoint of step 8: "), "{}", errors(&output));
+    let warnings = place.summary("run")["warnings"].to_string();
+    assert!(warnings.contains("checkpoints could not be written"), "{warnings}");
+    assert!(place.refused(&["simulate", "--resume", "run"]).contains("no checkpoint"));
 }
 
 /// How a run of `steps` steps ends if nothing happens to it.

@@ -112,7 +112,8 @@ fn attempt(
         writeln!(out)
     })?;
     // The summary comes last: where it stands, the rest is there too.
-    for draft in [ended.recorded.draft, trace, tensors, page] {
+    let best = ended.best_draft.into_iter();
+    for draft in [ended.recorded.draft, trace, tensors].into_iter().chain(best).chain([page]) {
         let name = draft.name();
         draft.commit().map_err(failed(name))?;
     }

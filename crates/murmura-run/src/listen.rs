@@ -53,6 +53,7 @@ pub(crate) struct Ended {
     /// The models at the end.
     pub(crate) last: Evaluated,
     pub(crate) best: Option<Best>,
+    pub(crate) best_draft: Option<Draft>,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -161,7 +162,6 @@ impl<'a> Listener<'a> {
         };
         let last = self.judge.judge(at, models, true);
         self.take(&last);
-        self.keep_best();
         let written = self.saver.finish();
         let failures = written.iter().filter_map(|written| written.failure.clone());
         let failure = self.failure.take().into_iter().chain(failures).next_back();
@@ -178,7 +178,8 @@ impl<'a> Listener<'a> {
                 "{left_out} evaluations were left out: one takes longer than the steps between them"
             ));
         }
-        Ok(Ended { recorded: self.recorder.finish()?, last, best: self.best, warnings })
+        let (recorded, best) = (self.recorder.finish()?, self.best);
+        Ok(Ended { recorded, last, best, best_draft: self.best_draft, warnings })
     }
 
     /// The run was broken off: what can be gone on from stays. Why the last checkpoint could not

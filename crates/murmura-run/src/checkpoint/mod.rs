@@ -20,6 +20,8 @@ pub mod part;
 pub mod read;
 pub mod write;
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -94,6 +96,12 @@ impl Best {
             _ => self.loss < other.loss,
         }
     }
+}
+
+/// Whether the run in this folder has checkpoints.
+pub fn exist(run: &Path) -> bool {
+    let entries = std::fs::read_dir(run.join(FOLDER)).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).any(|n| step_of(&n).is_some())
 }
 
 /// The name of the folder of a checkpoint.

@@ -120,10 +120,9 @@ impl Writer {
         let cut = self.cuts.entry(step).or_insert_with(fresh);
         cut.now = cut.now.max(now);
         cut.left -= 1;
-        let begun = fs::create_dir_all(&cut.beside);
         let result = match cut.failed {
             true => Ok(()),
-            false => begun.and_then(|()| cut.write_part(rank, part)),
+            false => fs::create_dir_all(&cut.beside).and_then(|()| cut.write_part(rank, part)),
         };
         let is_whole = cut.left == 0;
         let result = match result {

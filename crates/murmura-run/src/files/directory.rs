@@ -191,7 +191,7 @@ fn leftovers(folder: &Path, prefix: &str) -> Vec<PathBuf> {
 /// from.
 pub fn abandon_drafts() {
     for beside in std::mem::take(&mut *drafts()) {
-        if beside.parent().is_some_and(|run| run.join(checkpoint::FOLDER).is_dir()) {
+        if beside.parent().is_some_and(checkpoint::exist) {
             continue;
         }
         let _ = fs::remove_file(&beside);
