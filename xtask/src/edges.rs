@@ -37,6 +37,7 @@ const PURE: &[&str] = &[
 const RULES: &[Rule] = &[
     Rule { name: "murmura-core", may_know: &[], never: PURE },
     Rule { name: "murmura-record", may_know: &["murmura-core"], never: PURE },
+    Rule { name: "murmura-plot", may_know: &[], never: PURE },
     Rule { name: "murmura-wire", may_know: &["murmura-core"], never: PURE },
     Rule {
         name: "murmura-data",
