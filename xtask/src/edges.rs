@@ -79,6 +79,7 @@ const RULES: &[Rule] = &[
             "murmura-wire",
             "murmura-sim",
             "murmura-net",
+            "murmura-plot",
         ],
         never: EDGE,
     },

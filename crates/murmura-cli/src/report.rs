@@ -21,6 +21,9 @@ pub fn print(finished: &Finished, asked: (&'static str, &Run)) {
     }
     say(&format!("Files: {}", finished.directory.display()));
     say(&pale("  summary.json  records.jsonl  final.safetensors  trace.json (opens in Perfetto)"));
+    let others = ["best.safetensors", "plots", "checkpoints"];
+    let others = others.into_iter().filter(|name| finished.directory.join(name).exists());
+    say(&pale(&format!("  {}", others.collect::<Vec<_>>().join("  "))));
     say("\nTry next:");
     for (line, what) in next(summary, asked) {
         say(&format!("  {line}"));

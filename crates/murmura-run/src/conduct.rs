@@ -14,6 +14,7 @@ use murmura_sim::SimError;
 use crate::drive::Driven;
 use crate::error::RunError;
 use crate::files::directory::{self, Directory, Draft};
+use crate::files::plots;
 use crate::files::records::Recorder;
 use crate::files::summary::{About, Clock, Summary};
 use crate::files::tensors::{self, Export, Models};
@@ -111,6 +112,10 @@ fn attempt(
         serde_json::to_writer_pretty(&mut *out, &summary)?;
         writeln!(out)
     })?;
+    if plan.config.plots {
+        let drawn = ended.recorded.curves.write(directory.path(), &summary);
+        drawn.map_err(failed(plots::FOLDER))?;
+    }
     // The summary comes last: where it stands, the rest is there too.
     let best = ended.best_draft.into_iter();
     for draft in [ended.recorded.draft, trace, tensors].into_iter().chain(best).chain([page]) {
@@ -123,7 +128,8 @@ fn attempt(
 /// Begins the records; those of a run that is gone on with come first.
 fn recorder<'a>(plan: &Plan, directory: &Directory, watch: Watch<'a>) -> io::Result<Recorder<'a>> {
     let draft = directory.draft("records.jsonl")?;
-    let mut recorder = Recorder::new(draft, plan.total_steps(), watch);
+    let size = (plan.setup.steps, plan.config.workers);
+    let mut recorder = Recorder::new(draft, size, watch);
     if let Some(resumed) = &plan.resumed {
         if let Some(before) = directory::records_of(&resumed.run) {
             recorder.go_on(BufReader::new(File::open(before)?), &plan.start)?;

@@ -21,6 +21,7 @@ const MAY_CHANGE: &[&str] = &[
     "epochs",
     "evaluations",
     "evaluate_workers",
+    "plots",
     "workers",
     "checkpoint.",
     "cluster.",

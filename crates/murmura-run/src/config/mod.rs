@@ -61,6 +61,11 @@ pub const TOP: &[Key] = &[
         kind: Kind::Flag(false),
         help: "evaluate the model of every worker by itself each time, not only at the end",
     },
+    Key {
+        name: "plots",
+        kind: Kind::Flag(true),
+        help: "draw loss, accuracy, consensus distance and the split of time at the end",
+    },
 ];
 
 /// The keys of `[buckets]`.
@@ -105,6 +110,8 @@ pub struct Config {
     pub evaluations: u64,
     /// `evaluate_workers`.
     pub evaluate_workers: bool,
+    /// `plots`.
+    pub plots: bool,
     /// `[algorithm]`.
     pub algorithm: Row<algorithms::Entry>,
     /// `[topology]`.
@@ -203,6 +210,7 @@ impl Config {
             length: length(table, &top)?,
             evaluations: top.whole("evaluations"),
             evaluate_workers: top.flag("evaluate_workers"),
+            plots: top.flag("plots"),
             algorithm: Row::read(&inside("algorithm")?)?,
             topology: Row::read(&inside("topology")?)?,
             optimizer: Row::read(&optimizer)?,

@@ -9,11 +9,19 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::checkpoint;
 use crate::error::RequestError;
+use crate::files::plots;
 use crate::listen::BEST;
 
 /// The files of a run. A directory that has one of them holds a run.
-pub const FILES: [&str; 6] =
-    ["summary.json", "records.jsonl", "final.safetensors", "trace.json", BEST, checkpoint::FOLDER];
+pub const FILES: [&str; 7] = [
+    "summary.json",
+    "records.jsonl",
+    "final.safetensors",
+    "trace.json",
+    BEST,
+    plots::FOLDER,
+    checkpoint::FOLDER,
+];
 
 /// Where a run's files go.
 #[derive(Clone, Debug)]

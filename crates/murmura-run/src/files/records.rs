@@ -3,8 +3,10 @@
 use std::io::{self, BufRead, Write};
 
 use murmura_record::{Event, Record, Sink, Start};
+use serde_json::Value;
 
 use super::directory::Draft;
+use super::plots::Curves;
 use super::trace::Timeline;
 
 /// How many lines of one kind a file may about have; of longer runs every k-th step is written.
@@ -18,6 +20,7 @@ pub struct Recorder<'a> {
     /// The first failure of writing; nothing is written after it.
     failure: Option<io::Error>,
     timeline: Timeline,
+    curves: Curves,
     watch: &'a mut (dyn FnMut(&Record) + Send),
 }
 
@@ -30,25 +33,31 @@ pub struct Recorded {
     pub stride: u64,
     /// The beginning of the timeline.
     pub timeline: Timeline,
+    /// What the plots are made of.
+    pub curves: Curves,
 }
 
 impl<'a> Recorder<'a> {
-    /// For a run of about `steps` steps in all.
+    /// For a run of `steps` steps of each of some workers.
     pub fn new(
         draft: Draft,
-        steps: u64,
+        (steps, workers): (u64, usize),
         watch: &'a mut (dyn FnMut(&Record) + Send),
     ) -> Recorder<'a> {
-        let stride = steps.div_ceil(LINES).max(1);
-        Recorder { draft, stride, failure: None, timeline: Timeline::default(), watch }
+        let stride = steps.saturating_mul(workers as u64).div_ceil(LINES).max(1);
+        let (timeline, curves) = (Timeline::default(), Curves::new(steps));
+        Recorder { draft, stride, failure: None, timeline, curves, watch }
     }
 
     /// Takes over the records of the run that is gone on from: those until then.
     pub fn go_on(&mut self, lines: impl BufRead, start: &Start) -> io::Result<()> {
         for line in lines.lines() {
             let line = line?;
-            if is_before(&line, start) {
+            // The last line of a run that was killed may be half there.
+            let Ok(record) = serde_json::from_str::<Value>(&line) else { continue };
+            if is_before(&record, start) {
                 writeln!(self.draft, "{line}")?;
+                self.curves.take_line(&record);
             }
         }
         Ok(())
@@ -66,7 +75,8 @@ impl<'a> Recorder<'a> {
         match self.failure {
             Some(error) => Err(error),
             None => {
-                Ok(Recorded { draft: self.draft, stride: self.stride, timeline: self.timeline })
+                let Recorder { draft, stride, timeline, curves, .. } = self;
+                Ok(Recorded { draft, stride, timeline, curves })
             }
         }
     }
@@ -89,6 +99,7 @@ impl Sink for Recorder<'_> {
         }
         (self.watch)(&record);
         self.timeline.take(&record);
+        self.curves.take(&record);
     }
 
     fn wants_timeline(&self) -> bool {
@@ -96,9 +107,8 @@ impl Sink for Recorder<'_> {
     }
 }
 
-/// Whether a line was recorded before the cut that is gone on from; a half-written one was not.
-fn is_before(line: &str, start: &Start) -> bool {
-    let Ok(record) = serde_json::from_str::<serde_json::Value>(line) else { return false };
+/// Whether a record is from before the cut that is gone on from.
+fn is_before(record: &Value, start: &Start) -> bool {
     let number = |key: &str| record[key].as_u64();
     let (Some(rank), Some(step), Some(t)) = (number("rank"), number("step"), record["t"].as_f64())
     else {
