@@ -127,7 +127,7 @@ impl Curves {
             let axis = Axis::log("distance of the workers from their mean");
             charts.push(("consensus", chart("Consensus distance", axis, series)));
         }
-        charts.push(("time", times(title("Where the time went"), summary)));
+        charts.push(("time", times(title("Time of each worker"), summary)));
         charts
     }
 
@@ -176,4 +176,29 @@ fn times(title: String, summary: &Summary) -> Chart {
         ],
         stacked: true,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn curves_are_the_same_from_records_and_from_the_lines_that_they_become() {
+        let events = [
+            Event::Step { loss: 0.5, samples: 1, compute: 0.0, exposed: 0.0, waiting: 0.0 },
+            Event::Evaluation { loss: 0.25, accuracy: Some(0.5), consensus: 2.0 },
+            Event::Workers { loss: [1.0, 2.0], accuracy: Some([0.5, 0.25]) },
+            Event::Lost,
+        ];
+        let (mut live, mut again) = (Curves::new(1000), Curves::new(1000));
+        for (step, event) in events.into_iter().enumerate() {
+            let record = Record { t: 1.0, rank: 0, step: step as u64, event };
+            live.take(&record);
+            let mut line = Vec::new();
+            super::super::records::write_line(&mut line, &record).expect("written");
+            again.take_line(&serde_json::from_slice(&line).expect("JSON"));
+        }
+        assert_eq!(format!("{live:?}"), format!("{again:?}"));
+        assert_eq!((live.width, live.losses[&0]), (5, (0.5, 1)));
+    }
 }
