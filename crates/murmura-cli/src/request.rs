@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use murmura_run::checkpoint::read::{self, Checkpoint};
+use murmura_run::conduct::is_asked_to_stop;
 use murmura_run::config::Config;
 use murmura_run::config::source::{self, Setting};
 use murmura_run::error::{RequestError, RunError};
@@ -140,7 +141,7 @@ pub const INTERRUPTED: u8 = 130;
 
 /// The exit status of a command that ended with this error.
 pub fn status(error: &anyhow::Error) -> u8 {
-    if matches!(error.downcast_ref(), Some(RunError::Stopped { .. })) {
+    if is_asked_to_stop() {
         return INTERRUPTED;
     }
     let of_run = error.downcast_ref::<RunError>().is_some_and(RunError::is_request);

@@ -78,7 +78,8 @@ impl Driver<'_> {
 
     /// Takes this rank's part of the synchronous cuts that it has come to.
     pub(crate) fn cut_if_due(&mut self, rank: usize) {
-        if !self.facts.synchronous || !self.is_whole() {
+        let none_due = self.cuts.save_every == 0 && self.cutting.wished.is_none();
+        if none_due || !self.facts.synchronous || !self.is_whole() {
             return;
         }
         while let Some(step) = self.next_cut(rank) {

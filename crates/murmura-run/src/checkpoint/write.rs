@@ -1,6 +1,6 @@
 //! Takes the parts of a cut as they come and writes them, on a thread of its own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -54,7 +54,8 @@ impl Saver {
         let (parts, words) = sync_channel(3 * (manifest.workers + manifest.servers) + 8);
         let (told, written) = channel();
         let folder = folder.join(FOLDER);
-        let mut writer = Writer { folder, manifest, keep, cuts: BTreeMap::new() };
+        let mut writer =
+            Writer { folder, manifest, keep, cuts: BTreeMap::new(), given_up: BTreeSet::new() };
         let thread = std::thread::spawn(move || {
             for word in words {
                 match word {
@@ -101,46 +102,58 @@ struct Writer {
     keep: Keep,
     /// Cuts that are not whole.
     cuts: BTreeMap<u64, Cut>,
+    /// Those that could not be written; the rest of their parts is not.
+    given_up: BTreeSet<u64>,
 }
+
+/// Cuts that may be incomplete at one time.
+const OPEN_CUTS: usize = 8;
 
 struct Cut {
     beside: PathBuf,
     now: Time,
     sums: BTreeMap<String, String>,
-    left: usize,
-    failed: bool,
+    parts: BTreeSet<Rank>,
 }
 
 impl Writer {
     /// Writes a part; says what became of the cut, once that is clear.
     fn take(&mut self, step: u64, now: Time, rank: Rank, part: &Part) -> Option<Written> {
+        if self.given_up.contains(&step) {
+            return None;
+        }
         let beside = self.folder.join(format!(".{}.{}.partial", name(step), std::process::id()));
         let ranks = self.manifest.workers + self.manifest.servers;
-        let fresh = || Cut { beside, now, sums: BTreeMap::new(), left: ranks, failed: false };
+        let fresh = || Cut { beside, now, sums: BTreeMap::new(), parts: BTreeSet::new() };
         let cut = self.cuts.entry(step).or_insert_with(fresh);
         cut.now = cut.now.max(now);
-        cut.left -= 1;
-        let result = match cut.failed {
-            true => Ok(()),
-            false => fs::create_dir_all(&cut.beside).and_then(|()| cut.write_part(rank, part)),
-        };
-        let is_whole = cut.left == 0;
-        let result = match result {
-            Ok(()) if is_whole && !cut.failed => self.commit(step),
-            result => result,
-        };
+        if !cut.parts.insert(rank) {
+            return None;
+        }
+        let (now, is_whole) = (cut.now, cut.parts.len() == ranks);
+        let mut result = fs::create_dir_all(&cut.beside).and_then(|()| cut.write_part(rank, part));
+        if result.is_ok() && is_whole {
+            result = self.commit(step);
+        }
         let failure = result.err().map(|error| error.to_string());
-        let cut = self.cuts.get_mut(&step)?;
-        let written = Written { step, now: cut.now, failure: failure.clone() };
-        if failure.is_some() {
-            cut.failed = true;
+        if failure.is_some() || is_whole {
+            self.forget(step);
+            self.given_up.extend(failure.is_some().then_some(step));
+        }
+        // Ranks are at most two cuts apart; more are of somebody who does not speak the truth.
+        while self.cuts.len() > OPEN_CUTS {
+            let oldest = *self.cuts.keys().next().expect("there are several");
+            self.forget(oldest);
+            self.given_up.insert(oldest);
+        }
+        (failure.is_some() || is_whole).then_some(Written { step, now, failure })
+    }
+
+    /// Takes away what is left of a cut.
+    fn forget(&mut self, step: u64) {
+        if let Some(cut) = self.cuts.remove(&step) {
             let _ = fs::remove_dir_all(&cut.beside);
         }
-        if is_whole {
-            let before = self.cuts.remove(&step).is_some_and(|cut| cut.failed);
-            return (failure.is_some() || !before).then_some(written);
-        }
-        failure.is_some().then_some(written)
     }
 
     /// All parts are there: the rest, then the name.
@@ -182,8 +195,8 @@ impl Writer {
     }
 
     /// Takes away what did not become whole, and the folder if there is nothing in it.
-    fn clean(&self) {
-        for cut in self.cuts.values() {
+    fn clean(&mut self) {
+        for cut in std::mem::take(&mut self.cuts).into_values() {
             let _ = fs::remove_dir_all(&cut.beside);
         }
         let _ = fs::remove_dir(&self.folder);
