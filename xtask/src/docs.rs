@@ -84,10 +84,15 @@ fn section(page: &mut String, entry: &Entry) {
         Budget::Rounds => "after `steps` rounds of every worker",
         Budget::TotalGradients => "after `workers × steps` gradients in all",
     };
+    let resumes = match facts.synchronous {
+        true => "bit for bit; workers are saved as they pass the step, and nothing waits",
+        false => "the run rests before it is saved, so that nothing is on its way",
+    };
     let _ = write!(
         page,
         "\n## {}\n\n{}\n\n- Paper: {}\n- Sends: {}\n- Topology: {}\n- Codecs: {}\n- Ends: {ends}\n- Loses a \
-         worker: {}\n- File: [{}](../{})\n",
+         worker: {}\n- Goes on from a checkpoint: {resumes}\n- Goes on with another number of workers: \
+         {}\n- File: [{}](../{})\n",
         entry.name,
         sentence(entry.summary),
         entry.paper,
@@ -95,6 +100,7 @@ fn section(page: &mut String, entry: &Entry) {
         topology(facts.topology),
         codecs(entry),
         entry.lost_peer,
+        entry.resized,
         entry.file.rsplit('/').next().unwrap_or(entry.file),
         entry.file
     );

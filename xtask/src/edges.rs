@@ -36,7 +36,8 @@ const PURE: &[&str] = &[
 
 const RULES: &[Rule] = &[
     Rule { name: "murmura-core", may_know: &[], never: PURE },
-    Rule { name: "murmura-record", may_know: &[], never: PURE },
+    Rule { name: "murmura-record", may_know: &["murmura-core"], never: PURE },
+    Rule { name: "murmura-plot", may_know: &[], never: PURE },
     Rule { name: "murmura-wire", may_know: &["murmura-core"], never: PURE },
     Rule {
         name: "murmura-data",
@@ -78,6 +79,7 @@ const RULES: &[Rule] = &[
             "murmura-wire",
             "murmura-sim",
             "murmura-net",
+            "murmura-plot",
         ],
         never: EDGE,
     },

@@ -1,14 +1,34 @@
-//! Ctrl-C, and being asked to stop: nothing half-written stays.
+//! Ctrl-C, and being asked to stop: the run is saved, and nothing half-written stays.
 
-/// What shells report for a command that was ended by Ctrl-C.
-const INTERRUPTED: i32 = 130;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// From now on, Ctrl-C and a request to stop take away what was begun and end the process.
+use murmura_run::conduct::ask_to_stop;
+
+use crate::request::INTERRUPTED;
+use crate::text::mention;
+
+/// Whether another process decides when this one ends.
+static FOLLOWS: AtomicBool = AtomicBool::new(false);
+
+/// Ctrl-C in a terminal reaches every process of a run; from now on this one leaves the decision to
+/// the one that coordinates.
+pub fn follow() {
+    FOLLOWS.store(true, Ordering::Relaxed);
+}
+
+/// From now on, Ctrl-C and a request to stop let a run save its state and end. A second one, or
+/// one without a run, takes away what was begun and ends the process at once.
 pub fn install() {
     let stop = || {
+        if FOLLOWS.load(Ordering::Relaxed) {
+            return;
+        }
+        if ask_to_stop() {
+            return mention("\nmurmura: interrupted; saving the run (again to end at once)");
+        }
         murmura_run::files::directory::abandon_drafts();
-        crate::text::mention("\nmurmura: interrupted; this run left no files");
-        std::process::exit(INTERRUPTED);
+        mention("\nmurmura: ended at once; what was not saved is lost");
+        std::process::exit(i32::from(INTERRUPTED));
     };
     ctrlc::set_handler(stop).expect("handlers are installed once, at the start");
 }

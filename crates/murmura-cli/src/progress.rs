@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use murmura_record::{Event, Record};
 
 use crate::text::{mention, number, seconds, whole};
@@ -19,7 +19,12 @@ pub struct Progress {
     lines: bool,
     total: u64,
     done: u64,
+    /// Those that were done before, by another process.
+    before: u64,
+    samples: u64,
     loss: Option<f64>,
+    /// Of the last evaluation.
+    accuracy: Option<f64>,
     /// When the first step was done: joining and loading say nothing about the rate.
     began: Option<Instant>,
     spoke: Instant,
@@ -27,15 +32,18 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// For `total` steps; `quiet` shows nothing.
-    pub fn new(total: u64, quiet: bool) -> Progress {
+    /// For `total` steps, of which some are `done`; `quiet` shows nothing.
+    pub fn new(total: u64, done: u64, quiet: bool) -> Progress {
         let is_terminal = std::io::stderr().is_terminal();
         Progress {
             bar: (is_terminal && !quiet).then(|| bar(total)),
             lines: !is_terminal && !quiet,
             total,
-            done: 0,
+            done,
+            before: done,
+            samples: 0,
             loss: None,
+            accuracy: None,
             began: None,
             spoke: Instant::now(),
             tenth: 0,
@@ -44,14 +52,24 @@ impl Progress {
 
     /// Takes a record of the run.
     pub fn take(&mut self, record: &Record) {
-        let Event::Step { loss, .. } = record.event else {
-            return;
+        let (loss, samples) = match &record.event {
+            Event::Step { loss, samples, .. } => (*loss, *samples),
+            Event::Evaluation { accuracy, .. } => {
+                self.accuracy = *accuracy;
+                return;
+            }
+            Event::Checkpoint { failure: Some(why) } => {
+                return self.tell(&format!("checkpoint of step {}: {why}", record.step));
+            }
+            _ => return,
         };
         if self.began.is_none() {
             self.began = Some(Instant::now());
             self.bar.iter().for_each(ProgressBar::reset_elapsed);
+            self.bar.iter().for_each(ProgressBar::reset_eta);
         }
         self.done += 1;
+        self.samples += u64::from(samples);
         // Mini-batches are noisy: show about the mean of the last fifty.
         let loss = f64::from(loss);
         self.loss = Some(self.loss.map_or(loss, |smooth| smooth + 0.02 * (loss - smooth)));
@@ -67,10 +85,20 @@ impl Progress {
         }
     }
 
+    /// Says something above the bar.
+    fn tell(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| mention(text)),
+            None if self.lines => mention(text),
+            None => {}
+        }
+    }
+
     fn show(&mut self) {
         if let Some(bar) = &self.bar {
             bar.set_position(self.done);
-            bar.set_message(self.loss.map(number).unwrap_or_default());
+            bar.set_message(self.quality());
+            bar.set_prefix(format!("{} samples/s", whole(self.samples_per_second())));
         }
         let tenth = self.done * 10 / self.total.max(1);
         if self.lines && (tenth > self.tenth || self.spoke.elapsed() > SILENCE) {
@@ -79,18 +107,33 @@ impl Progress {
         }
     }
 
+    fn elapsed(&self) -> f64 {
+        self.began.map_or(0.0, |began| began.elapsed().as_secs_f64()).max(1e-9)
+    }
+
+    fn samples_per_second(&self) -> u64 {
+        (self.samples as f64 / self.elapsed()) as u64
+    }
+
+    /// "loss 0.1234  accuracy 91.20 %", as far as they are known.
+    fn quality(&self) -> String {
+        let loss = self.loss.map(|loss| format!("loss {}", number(loss)));
+        let accuracy = self.accuracy.map(|share| format!("accuracy {:.2} %", share * 100.0));
+        let parts: Vec<String> = loss.into_iter().chain(accuracy).collect();
+        parts.join("  ")
+    }
+
     fn line(&self) -> String {
-        let elapsed = self.began.map_or(0.0, |began| began.elapsed().as_secs_f64());
-        let rate = self.done as f64 / elapsed.max(1e-9);
+        let rate = (self.done - self.before) as f64 / self.elapsed();
         let remaining = self.total.saturating_sub(self.done) as f64 / rate;
         format!(
-            "{:>3} %  {} of {} steps  {} steps/s  {} left  loss {}",
+            "{:>3} %  {} of {} steps  {} samples/s  {} left  {}",
             self.done * 100 / self.total.max(1),
             whole(self.done),
             whole(self.total),
-            whole(rate as u64),
+            whole(self.samples_per_second()),
             seconds(remaining),
-            self.loss.map(number).unwrap_or_default()
+            self.quality()
         )
     }
 }
@@ -99,12 +142,12 @@ impl Progress {
 /// is not drawn over but piles up.
 fn template(columns: u16) -> &'static str {
     match columns {
-        120.. => {
-            "{bar:32.cyan/dim} {percent:>3} %  {human_pos} of {human_len} steps  {rate}  \
-             {eta} left  loss {msg}"
+        140.. => {
+            "{bar:32.cyan/dim} {percent:>3} %  {human_pos} of {human_len} steps  {prefix}  \
+             {eta} left  {msg}"
         }
-        68.. => "{bar:12.cyan/dim} {percent:>3} %  {rate}  {eta} left  loss {msg}",
-        36.. => "{percent:>3} %  {eta} left  loss {msg}",
+        86.. => "{bar:12.cyan/dim} {percent:>3} %  {prefix}  {eta} left  {msg}",
+        54.. => "{percent:>3} %  {eta} left  {msg}",
         _ => "{percent:>3} %",
     }
 }
@@ -113,10 +156,7 @@ fn bar(total: u64) -> ProgressBar {
     let template = template(console::Term::stderr().size().1);
     let style = ProgressStyle::with_template(template).expect("the template is well formed");
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(15));
-    let rate = |state: &ProgressState, out: &mut dyn std::fmt::Write| {
-        let _ = write!(out, "{} steps/s", whole(state.per_sec() as u64));
-    };
-    bar.set_style(style.with_key("rate", rate).progress_chars("━╸─"));
+    bar.set_style(style.progress_chars("━╸─"));
     bar
 }
 
@@ -132,9 +172,9 @@ mod tests {
             ("{percent:>3}", 3),
             ("{human_pos}", 11),
             ("{human_len}", 11),
-            ("{rate}", "1,234,567 steps/s".len()),
+            ("{prefix}", "123,456,789 samples/s".len()),
             ("{eta}", 3),
-            ("{msg}", "-1.234e-10".len()),
+            ("{msg}", "loss -1.234e-10  accuracy 100.00 %".len()),
         ];
         for columns in 5..200 {
             let fill = |line: String, (key, length): &(&str, usize)| {

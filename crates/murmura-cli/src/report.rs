@@ -21,6 +21,9 @@ pub fn print(finished: &Finished, asked: (&'static str, &Run)) {
     }
     say(&format!("Files: {}", finished.directory.display()));
     say(&pale("  summary.json  records.jsonl  final.safetensors  trace.json (opens in Perfetto)"));
+    let others = ["best.safetensors", "plots", "checkpoints"];
+    let others = others.into_iter().filter(|name| finished.directory.join(name).exists());
+    say(&pale(&format!("  {}", others.collect::<Vec<_>>().join("  "))));
     say("\nTry next:");
     for (line, what) in next(summary, asked) {
         say(&format!("  {line}"));
@@ -47,9 +50,20 @@ fn headline(summary: &Summary) -> String {
 fn results(summary: &Summary) -> Vec<Vec<String>> {
     let total = &summary.total;
     let percent = |share: f64| format!("{:.2} %", share * 100.0);
+    let own = &summary.worker_models;
+    // Where all workers hold the deployed model there is nothing to tell of them.
+    let apart = own.accuracy_worst.filter(|worst| Some(*worst) != summary.accuracy);
+    let workers = apart.zip(own.accuracy_mean);
+    let workers = workers.map(|(worst, mean)| format!("{}, {}", percent(mean), percent(worst)));
+    let best = summary.best.filter(|best| best.accuracy > summary.accuracy);
+    let best = best.and_then(|best| {
+        Some(format!("{} after {} steps", percent(best.accuracy?), whole(best.step)))
+    });
     let rows = [
         ("loss", Some(summary.loss.map_or_else(|| "NaN".to_string(), number))),
         ("accuracy", summary.accuracy.map(percent)),
+        ("  of workers: mean, worst", workers),
+        ("  best", best),
         ("BLEU", summary.bleu.map(|bleu| format!("{bleu:.1}"))),
         ("consensus distance", summary.consensus_distance.map(number)),
         ("samples per second", summary.samples_per_second.map(|rate| whole(rate as u64))),

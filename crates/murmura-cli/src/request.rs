@@ -3,9 +3,12 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use murmura_run::checkpoint::read::{self, Checkpoint};
+use murmura_run::conduct::is_asked_to_stop;
 use murmura_run::config::Config;
 use murmura_run::config::source::{self, Setting};
 use murmura_run::error::{RequestError, RunError};
+use murmura_run::plan::Plan;
 
 /// A run file with settings on top of it.
 #[derive(Clone, Debug, clap::Args)]
@@ -22,6 +25,11 @@ pub struct Run {
     /// `murmura data get` puts them
     #[arg(long, value_name = "PATH")]
     pub data: Option<String>,
+
+    /// Go on from the newest checkpoint of the run in this folder, with its configuration unless a
+    /// run file is given; its files are replaced unless --out names another folder
+    #[arg(long, value_name = "DIR")]
+    pub resume: Option<PathBuf>,
 }
 
 /// Where the run's files go, and what is printed.
@@ -45,19 +53,34 @@ pub struct Output {
 }
 
 impl Run {
-    /// The configuration that is asked for, for as many workers as a launcher has started.
-    pub fn config(&self, launched: Option<usize>) -> Result<Config, RequestError> {
-        let table = match &self.file {
-            Some(path) => source::read(path)?,
-            // The embedded default is what is meant where nothing is said.
-            None => source::Table::new(),
-        };
+    /// What is asked for, ready to be driven, for as many workers as a launcher has started.
+    pub fn plan(&self, launched: Option<usize>) -> Result<Plan, RequestError> {
+        let checkpoint = self.resume.as_deref().map(read::open).transpose()?;
+        let plan = Plan::new(self.config(launched, checkpoint.as_ref())?)?;
+        match checkpoint {
+            Some(checkpoint) => plan.going_on_from(&checkpoint),
+            None => Ok(plan),
+        }
+    }
+
+    /// The configuration that is asked for.
+    fn config(
+        &self,
+        launched: Option<usize>,
+        checkpoint: Option<&Checkpoint>,
+    ) -> Result<Config, RequestError> {
         let mut settings: Vec<Setting> =
             self.settings.iter().map(|given| source::setting(given)).collect::<Result<_, _>>()?;
         settings.extend(self.data.iter().map(|data| Setting {
             path: vec!["task".to_string(), "data".to_string()],
             value: data.as_str().into(),
         }));
+        let table = match (&self.file, checkpoint) {
+            (Some(path), _) => source::read(path)?,
+            (None, Some(checkpoint)) => checkpoint.config(&settings, launched)?,
+            // The embedded default is what is meant where nothing is said.
+            (None, None) => source::Table::new(),
+        };
         Config::read(table, &settings, launched)
     }
 
@@ -67,7 +90,12 @@ impl Run {
         let file = self.file.iter().map(|path| format!(" {}", quoted(&path.to_string_lossy())));
         let settings = self.settings.iter().filter(is_kept);
         let data = self.data.iter().map(|data| format!(" --data {}", quoted(data)));
-        file.chain(settings.map(|given| format!(" --set {}", quoted(given)))).chain(data).collect()
+        let resume =
+            self.resume.iter().map(|path| format!(" --resume {}", quoted(&path.to_string_lossy())));
+        file.chain(resume)
+            .chain(settings.map(|given| format!(" --set {}", quoted(given))))
+            .chain(data)
+            .collect()
     }
 }
 
@@ -108,8 +136,14 @@ pub fn check_wait(seconds: u32) -> Result<(), RequestError> {
     if seconds > 0 { Ok(()) } else { Err(RequestError::field("--wait", seconds, problem)) }
 }
 
+/// What shells report for a command that was ended by Ctrl-C.
+pub const INTERRUPTED: u8 = 130;
+
 /// The exit status of a command that ended with this error.
 pub fn status(error: &anyhow::Error) -> u8 {
+    if is_asked_to_stop() {
+        return INTERRUPTED;
+    }
     let of_run = error.downcast_ref::<RunError>().is_some_and(RunError::is_request);
     if of_run || error.is::<RequestError>() { 2 } else { 1 }
 }

@@ -50,7 +50,14 @@ fn files(path: &Path) -> Vec<String> {
     names
 }
 
-const FILES: [&str; 4] = ["final.safetensors", "records.jsonl", "summary.json", "trace.json"];
+const FILES: [&str; 6] = [
+    "best.safetensors",
+    "final.safetensors",
+    "plots",
+    "records.jsonl",
+    "summary.json",
+    "trace.json",
+];
 
 #[test]
 fn every_command_has_help_with_examples() {
@@ -186,7 +193,7 @@ fn json_is_the_summary_and_nothing_else() {
     let keys: Vec<&str> =
         printed.as_object().expect("a table").keys().map(String::as_str).collect();
     let expected = "version clock config loss accuracy clock_seconds steps samples \
-        epochs samples_per_second speedup consensus_distance total workers ranks staleness \
+        worker_models best resumed_from_step epochs samples_per_second speedup consensus_distance total workers ranks staleness \
         gradients_per_message half_exchanges in_flight records_stride warnings";
     let mut expected: Vec<&str> = expected.split_whitespace().collect();
     let mut sorted = keys.clone();
@@ -203,7 +210,7 @@ fn json_is_the_summary_and_nothing_else() {
 }
 
 #[test]
-fn the_four_files_are_what_the_manual_says() {
+fn the_files_are_what_the_manual_says() {
     let folder = folder();
     let output = quick(&folder, &["train", "--out", "deep/run"]);
     assert_eq!(status(&output), 0, "{output:?}");
@@ -214,7 +221,9 @@ fn the_four_files_are_what_the_manual_says() {
         lines.map(|line| serde_json::from_str(&line.expect("text")).expect("JSON")).collect();
     let of_kind = |kind: &str| records.iter().filter(|record| record["kind"] == kind).count();
     assert_eq!(of_kind("step"), 60);
-    assert_eq!(of_kind("evaluation"), 1);
+    // Of a real run, those that come too soon after each other are left out.
+    assert!((1..=20).contains(&of_kind("evaluation")));
+    assert_eq!(of_kind("workers"), 1);
     for record in &records {
         assert!(record["t"].is_number() && record["rank"].is_u64() && record["step"].is_u64());
     }
@@ -237,7 +246,7 @@ fn an_earlier_run_is_neither_overwritten_nor_lost() {
     let folder = folder();
     assert_eq!(status(&quick(&folder, &["simulate", "--out", "run"])), 0);
     let contents =
-        || FILES.map(|file| fs::read(folder.path().join("run").join(file)).expect("there"));
+        || FILES.map(|file| fs::read(folder.path().join("run").join(file)).unwrap_or_default());
     let before = contents();
     let again = quick(&folder, &["simulate", "--out", "run", "--set", "seed=2"]);
     assert_eq!(status(&again), 2);
@@ -391,7 +400,7 @@ fn a_launcher_that_says_too_little_is_refused_unless_threads_are_asked_for() {
 
 #[cfg(unix)]
 #[test]
-fn an_interrupted_run_leaves_nothing() {
+fn an_interrupted_run_is_saved_and_can_be_gone_on_with() {
     let folder = folder();
     let words = ["simulate", "--set", "steps=1000000000", "--out", "stopped"];
     let mut child = murmura(&folder, &words)
@@ -408,8 +417,9 @@ fn an_interrupted_run_leaves_nothing() {
     assert!(kill.expect("kill is there").success());
     let output = child.wait_with_output().expect("waited for");
     assert_eq!(status(&output), 130);
-    assert!(text(&output.stderr).contains("interrupted"));
-    assert_eq!(files(folder.path()), [""; 0]);
+    assert!(text(&output.stderr).contains("go on with --resume stopped"), "{output:?}");
+    assert_eq!(files(&path.join("checkpoints")).len(), 1);
+    assert!(!path.join("summary.json").exists());
 }
 
 #[test]

@@ -66,13 +66,20 @@ pub trait Algorithm: Send {
         out.copy_from_slice(params);
     }
 
-    /// Lists the whole state once, for saving, loading and comparing.
+    /// Lists the whole state between two steps once, for saving, loading and comparing. It is
+    /// loaded before [`on_start`](Algorithm::on_start), which makes only what is missing.
     fn state(&mut self, visitor: &mut dyn Visitor);
 
     /// Whether a new worker can take the place of one that was lost, with its parameters and
     /// nothing else; what the lost one had beside them begins anew.
     fn can_be_replaced(&self) -> bool {
         true
+    }
+
+    /// At a server of a synchronous row: whether what all workers sent in their first `step`
+    /// steps is in my state, and nothing of later ones. Then it is the server's part of a cut.
+    fn is_at(&self, _step: u64) -> bool {
+        false
     }
 
     /// Whether messages that a living rank sent in an older view remain good. Collectives say

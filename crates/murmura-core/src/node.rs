@@ -30,7 +30,7 @@ use crate::params::Params;
 use crate::payload::Pool;
 use crate::problems::Computed;
 use crate::random::Rng;
-use crate::state::Visitor;
+use crate::state::{Load, Saved, Visitor};
 use crate::time::Time;
 use crate::topology::Schedule;
 use crate::vector;
@@ -41,6 +41,9 @@ pub type MakeOptimizer = Arc<dyn Fn(usize) -> Box<dyn Optimizer> + Send + Sync>;
 
 /// Makes the topology over these workers (their hosts are given in order).
 pub type MakeTopology = Arc<dyn Fn(&[u32]) -> Option<Arc<Schedule>> + Send + Sync>;
+
+/// The vector of a saved state that one would deploy, where it is not `params`.
+pub const MODEL: &str = "model";
 
 /// Everything that the nodes of a run have in common.
 #[derive(Clone)]
@@ -449,18 +452,64 @@ impl Node {
 
     /// Walks over the whole state.
     pub fn state(&mut self, visitor: &mut dyn Visitor) {
+        self.common_state(visitor);
+        for (slot, word) in self.rng.words().iter_mut().enumerate() {
+            visitor.number(&format!("rng.{slot}"), word);
+        }
+        self.algorithm.state(visitor);
+    }
+
+    /// Whether this node's state is its part of a cut after `step` steps of every worker: a
+    /// worker stands before its next gradient, a server has what was sent until then.
+    pub fn is_at(&self, step: u64) -> bool {
+        match self.is_server {
+            true => self.algorithm.is_at(step),
+            false => {
+                let rests = !self.computing && !self.gradient_given && self.algorithm.is_ready();
+                self.step == step && rests
+            }
+        }
+    }
+
+    /// Copies the whole state. What one would deploy goes with it where that is not what the
+    /// parameters are.
+    pub fn save(&mut self) -> Saved {
+        let mut saved = Saved::default();
+        self.state(&mut saved);
+        let model = self.model();
+        if model != self.params {
+            saved.vectors.insert(MODEL.to_string(), model);
+        }
+        saved
+    }
+
+    /// Takes over a state that was saved, before the start.
+    pub fn load(&mut self, saved: &Saved) -> Result<(), String> {
+        assert!(!self.started, "a state is loaded before the start");
+        let mut load = Load::new(saved);
+        self.state(&mut load);
+        load.finish()
+    }
+
+    /// As [`load`](Node::load), but for what only the algorithm knows: it begins anew from the
+    /// parameters. This is how another number of workers goes on.
+    pub fn load_common(&mut self, saved: &Saved) -> Result<(), String> {
+        assert!(!self.started, "a state is loaded before the start");
+        let mut load = Load::new(saved);
+        self.common_state(&mut load);
+        load.finish()
+    }
+
+    /// What every rank has, whatever the algorithm.
+    fn common_state(&mut self, visitor: &mut dyn Visitor) {
         visitor.number("step", &mut self.step);
         visitor.vector("params", &mut self.params);
         for (slot, count) in self.optimized.iter_mut().enumerate() {
             visitor.number(&format!("optimized.{slot}"), count);
         }
-        for (slot, word) in self.rng.words().iter_mut().enumerate() {
-            visitor.number(&format!("rng.{slot}"), word);
-        }
         for (slot, vector) in self.optimizer.vectors().into_iter().enumerate() {
             visitor.vector(&format!("optimizer.{slot}"), vector);
         }
-        self.algorithm.state(visitor);
     }
 
     fn release_held(&mut self, now: Time) {

@@ -69,6 +69,84 @@ pub trait Visitor {
     }
 }
 
+/// A state that was saved: what a visitor saw, by name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Saved {
+    /// Whole numbers; real ones are kept as their bits.
+    pub numbers: BTreeMap<String, u64>,
+    /// Vectors.
+    pub vectors: BTreeMap<String, Vec<f32>>,
+}
+
+impl Visitor for Saved {
+    fn number(&mut self, name: &str, value: &mut u64) {
+        self.numbers.insert(name.to_string(), *value);
+    }
+
+    fn vector(&mut self, name: &str, value: &mut Vec<f32>) {
+        self.vectors.insert(name.to_string(), value.clone());
+    }
+}
+
+/// Writes a saved state back. What was not saved stays as it is, and is told by
+/// [`finish`](Load::finish).
+#[derive(Debug)]
+pub struct Load<'a> {
+    saved: &'a Saved,
+    missing: Option<String>,
+}
+
+impl<'a> Load<'a> {
+    /// From what was saved.
+    pub fn new(saved: &'a Saved) -> Load<'a> {
+        Load { saved, missing: None }
+    }
+
+    /// The first name that was asked for and is not there, as an error.
+    pub fn finish(self) -> Result<(), String> {
+        match self.missing {
+            Some(name) => Err(format!("`{name}` is missing, or has another length")),
+            None => Ok(()),
+        }
+    }
+
+    fn miss(&mut self, name: &str) {
+        self.missing.get_or_insert_with(|| name.to_string());
+    }
+}
+
+impl Visitor for Load<'_> {
+    fn number(&mut self, name: &str, value: &mut u64) {
+        match self.saved.numbers.get(name) {
+            Some(saved) => *value = *saved,
+            None => self.miss(name),
+        }
+    }
+
+    fn vector(&mut self, name: &str, value: &mut Vec<f32>) {
+        match self.saved.vectors.get(name) {
+            // A vector that has its length before loading keeps it.
+            Some(saved) if value.is_empty() || value.len() == saved.len() => {
+                value.clone_from(saved)
+            }
+            _ => self.miss(name),
+        }
+    }
+
+    /// As many as are there: a wrong count asks for no memory.
+    fn numbers(&mut self, name: &str, values: &mut Vec<u64>) {
+        let mut count = 0;
+        self.number(&format!("{name}.count"), &mut count);
+        values.clear();
+        for index in 0..count {
+            match self.saved.numbers.get(&format!("{name}.{index}")) {
+                Some(value) => values.push(*value),
+                None => return self.miss(&format!("{name}.{index}")),
+            }
+        }
+    }
+}
+
 /// Hashes a state (FNV-1a over names and bits), so that two states can be compared.
 #[derive(Debug)]
 pub struct Digest(pub u64);

@@ -1,19 +1,23 @@
 //! What one place must decide: tickets, the end, drain, termination, time limits, giving up.
 
+mod cutting;
+
 use std::net::{Shutdown, TcpStream};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use murmura_core::contract::Budget;
-use murmura_core::node::Setup;
-use murmura_record::{Event as Measured, Outcome, RankReport, Record};
+use murmura_core::time::Time;
+use murmura_record::{Event as Measured, Observer, Outcome, RankReport};
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::clock::Clock;
 use crate::error::NetError;
-use crate::host::tick_period;
+use crate::host::{House, tick_period};
 use crate::options::Options;
 use crate::protocol::{self, Command, Event, PacketError, REASON_CHARS, WARNING_CHARS, shown};
 use crate::rank::Inbox;
+use cutting::Cutting;
 
 /// How long better evidence is waited for after a first sign of trouble.
 const GRACE: Duration = Duration::from_millis(500);
@@ -21,32 +25,10 @@ const GRACE: Duration = Duration::from_millis(500);
 const WARNINGS: usize = 50;
 /// A drain in which messages still arrive may take so many times as long as one without.
 const DRAIN_FACTOR: f64 = 10.0;
+/// The longest between two looks at what the observer wishes.
+const GLANCE: Duration = Duration::from_millis(50);
 /// The shortest and the longest time between two probes.
 const PROBE_PAUSE: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(20));
-
-/// Watches a run.
-pub trait Observer: Send {
-    /// Takes one measured fact.
-    fn record(&mut self, record: Record);
-
-    /// Whether the detailed records for the timeline are wanted.
-    fn wants_timeline(&self) -> bool {
-        false
-    }
-
-    /// `done` of `total` steps of all workers are complete.
-    fn progress(&mut self, _done: u64, _total: u64) {}
-
-    /// While workers are awaited, now and then: so many of those who must join have joined. A
-    /// reason ends the waiting.
-    fn gathering(&mut self, _there: usize, _expected: usize) -> Result<(), String> {
-        Ok(())
-    }
-}
-
-impl Observer for murmura_record::Nowhere {
-    fn record(&mut self, _record: Record) {}
-}
 
 /// What reaches the conductor.
 #[derive(Debug)]
@@ -117,6 +99,8 @@ pub(crate) struct Conductor<'a> {
     seats: Vec<Seat>,
     probes: Probes,
     done: u64,
+    clock: Clock,
+    cutting: Cutting,
     clock_seconds: f64,
     trouble: Option<Trouble>,
     warnings: Vec<String>,
@@ -168,14 +152,15 @@ struct Trouble {
 
 impl<'a> Conductor<'a> {
     pub(crate) fn new(
-        setup: &Setup,
-        options: &Options,
+        house: &House,
         ports: Vec<Port>,
         observer: &'a mut dyn Observer,
     ) -> Conductor<'a> {
+        let House { setup, options, start, .. } = house;
         let (workers, now) = (setup.workers(), Instant::now());
         let total = workers as u64 * setup.steps;
-        let budgeted = setup.facts().budget == Budget::TotalGradients;
+        let (facts, done) = (setup.facts(), start.steps(workers));
+        let budgeted = facts.budget == Budget::TotalGradients;
         let seat = |rank: usize| Seat {
             finished: rank >= workers,
             computing: None,
@@ -192,7 +177,7 @@ impl<'a> Conductor<'a> {
             entered: now,
             tickets: Tickets {
                 budgeted,
-                left: total,
+                left: total.saturating_sub(done),
                 granted: vec![0; workers],
                 wanted: vec![false; workers],
             },
@@ -206,8 +191,10 @@ impl<'a> Conductor<'a> {
                 changed: now,
             },
             ports,
-            done: 0,
-            clock_seconds: 0.0,
+            done,
+            clock: house.clock,
+            cutting: Cutting::new(house.cuts, facts.synchronous, setup.steps),
+            clock_seconds: start.now.seconds(),
             trouble: None,
             warnings: Vec::new(),
             unsaid: 0,
@@ -234,9 +221,14 @@ impl<'a> Conductor<'a> {
         let period = tick_period(&self.options);
         loop {
             let now = Instant::now();
-            let wake = [Some(self.ticked + period), self.probes.next, self.trouble_until()];
+            let glance = Some(now + GLANCE);
+            let wake = [Some(self.ticked + period), self.probes.next, self.trouble_until(), glance];
             let wake = wake.into_iter().flatten().min().unwrap_or(now);
             match incoming.recv_timeout(wake.saturating_duration_since(now)) {
+                Ok(Incoming::Event(Event::Saved { rank, step, part })) => {
+                    self.hear(rank);
+                    self.saved(rank, step, *part)?;
+                }
                 Ok(Incoming::Event(event)) => self.event(event),
                 Ok(Incoming::Gone { rank, reason }) => self.gone(rank, reason),
                 Ok(Incoming::Aborted(reason)) => return Err(NetError::Aborted(reason)),
@@ -252,6 +244,7 @@ impl<'a> Conductor<'a> {
             if self.ticked + period <= now {
                 self.tick(now);
             }
+            self.attend_cuts();
             if self.phase == Phase::Finishing && self.seats.iter().all(|s| s.report.is_some()) {
                 return Ok(self.outcome());
             }
@@ -281,7 +274,9 @@ impl<'a> Conductor<'a> {
                     self.done += 1;
                     self.hear(record.rank);
                     self.seats[record.rank as usize].computing = None;
-                    self.observer.progress(self.done, self.total);
+                    let now = Time::from_seconds(record.t);
+                    self.observer.progress(self.done, self.total, now);
+                    self.cut_on_average();
                 }
                 self.observer.record(record);
             }
@@ -290,11 +285,8 @@ impl<'a> Conductor<'a> {
                 self.hear(rank);
                 self.seats[rank as usize].finished = true;
                 self.clock_seconds = self.clock_seconds.max(at.seconds());
-                if self.seats.iter().all(|seat| seat.finished) {
-                    self.enter(Phase::Draining);
-                    self.probes.changed = self.entered;
-                    self.tell_all(&Command::Drain);
-                    self.probe();
+                if self.phase == Phase::Running {
+                    self.end_if_finished();
                 }
             }
             Event::Probed { rank, probe, drained, sent, received } => {
@@ -304,6 +296,23 @@ impl<'a> Conductor<'a> {
                     self.count();
                 }
             }
+            Event::Shown { rank, step, model } => {
+                self.hear(rank);
+                self.shown(rank, step, model);
+            }
+            Event::Met { rank, step } => {
+                self.hear(rank);
+                self.met(rank, step);
+            }
+            Event::Noted { rank } => {
+                self.hear(rank);
+                self.noted(rank);
+            }
+            Event::Paused { rank } => {
+                self.hear(rank);
+                self.paused();
+            }
+            Event::Saved { .. } => unreachable!("taken by whoever reads events"),
             Event::Report(report) => {
                 self.hear(report.rank);
                 let rank = report.rank as usize;
@@ -335,6 +344,20 @@ impl<'a> Conductor<'a> {
             Event::Warning(_) if self.warnings.len() >= WARNINGS => self.unsaid += 1,
             Event::Warning(text) => self.warnings.push(shown(&text, WARNING_CHARS)),
         }
+    }
+
+    fn end_if_finished(&mut self) {
+        if self.seats.iter().all(|seat| seat.finished) {
+            self.drain();
+        }
+    }
+
+    /// Lets everything that is pending come to rest.
+    fn drain(&mut self) {
+        self.enter(Phase::Draining);
+        (self.probes.previous, self.probes.changed) = (None, self.entered);
+        self.tell_all(&Command::Drain);
+        self.probe();
     }
 
     fn enter(&mut self, phase: Phase) {
@@ -399,6 +422,9 @@ impl<'a> Conductor<'a> {
         let received: u64 = answers.iter().map(|(_, _, received)| received).sum();
         let sums = Some((sent, received));
         if drained && sent == received && self.probes.previous == sums {
+            if self.save_at_rest() {
+                return;
+            }
             self.enter(Phase::Finishing);
             self.tell_all(&Command::Finish);
             return;

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use murmura_core::message::Rank;
 use murmura_core::node::Setup;
 use murmura_core::problems::Problem;
-use murmura_record::Outcome;
+use murmura_record::{Observer, Outcome, Start};
 
 use crate::clock::Clock;
-use crate::conductor::{Conductor, Incoming, Observer, Port};
+use crate::conductor::{Conductor, Incoming, Port};
 use crate::door::Door;
 use crate::error::NetError;
 use crate::host::{Hosts, House, Seat};
@@ -37,19 +37,32 @@ pub fn threads(
     options: &Options,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, NetError> {
+    resume(setup, problem, options, Arc::default(), observer)
+}
+
+/// As [`threads`], going on from `start`.
+pub fn resume(
+    setup: &Setup,
+    problem: &dyn Problem,
+    options: &Options,
+    start: Arc<Start>,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, NetError> {
     check(setup)?;
     let (conductor, incoming) = channel();
     let house = House {
         setup: setup.clone(),
         options: options.clone(),
-        clock: Clock::start(),
+        clock: Clock::showing(start.now, Instant::now()),
         timeline: observer.wants_timeline(),
+        cuts: observer.cuts(),
+        start,
         conductor,
     };
     let seats = (0..setup.ranks()).map(|rank| Seat { rank: rank.into(), links: Vec::new() });
     let hosts = Hosts::start(&house, problem, seats.collect())?;
     let ports = ports(setup.ranks(), &hosts, &BTreeMap::new());
-    Conductor::new(setup, options, ports, observer).conduct(&incoming)
+    Conductor::new(&house, ports, observer).conduct(&incoming)
 }
 
 pub(crate) fn check(setup: &Setup) -> Result<(), NetError> {
@@ -82,6 +95,7 @@ pub struct Coordinator {
     address: SocketAddr,
     options: Options,
     published: Option<Published>,
+    start: Arc<Start>,
 }
 
 impl Coordinator {
@@ -90,7 +104,13 @@ impl Coordinator {
         let failed = |source| NetError::Listen { address: addr.to_string(), source };
         let listener = TcpListener::bind(addr).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        Ok(Coordinator { listener, address, options, published: None })
+        let start = Arc::default();
+        Ok(Coordinator { listener, address, options, published: None, start })
+    }
+
+    /// The run goes on from `start`; every worker is sent its part.
+    pub fn going_on_from(self, start: Arc<Start>) -> Coordinator {
+        Coordinator { start, ..self }
     }
 
     /// Where it listens.
@@ -134,7 +154,8 @@ impl Coordinator {
     ) -> Result<Outcome, NetError> {
         check(setup)?;
         let here = residents(setup, hosted)?;
-        let clock = Clock::start();
+        let start = Arc::clone(&self.start);
+        let clock = Clock::showing(start.now, Instant::now());
         let (conductor, incoming) = channel();
         let plan = Plan { run: run_number(), ranks: setup.ranks(), here };
         let open = !self.address.ip().is_loopback();
@@ -178,10 +199,17 @@ impl Coordinator {
                 return Err(error);
             }
         };
-        let zero = clock.now();
+        for (rank, stream) in &streams {
+            if let Some(part) = start.parts.get(*rank as usize) {
+                let part = Box::new(part.clone());
+                let _ = protocol::write(stream, &Setting::Resume { part, anew: start.anew });
+            }
+        }
+        let zero = clock.now() - start.now;
+        let cuts = observer.cuts();
         for (rank, stream) in &streams {
             // A worker that is gone is noticed by whoever reads what it says.
-            let _ = protocol::write(stream, &Setting::Start { zero });
+            let _ = protocol::write(stream, &Setting::Start { zero, cuts });
             // While one rank takes nothing, the others hear nothing; that must be short for them.
             let patience = Duration::from_secs_f64(self.options.peer_seconds / 4.0);
             let _ = stream.set_write_timeout(Some(patience));
@@ -192,11 +220,13 @@ impl Coordinator {
             options: self.options.clone(),
             clock: clock.restarted(zero),
             timeline: observer.wants_timeline(),
+            cuts,
+            start,
             conductor,
         };
         let hosts = Hosts::start(&house, problem, seats)?;
         let ports = ports(setup.ranks(), &hosts, &streams);
-        Conductor::new(setup, &self.options, ports, observer).conduct(&incoming)
+        Conductor::new(&house, ports, observer).conduct(&incoming)
     }
 }
 
@@ -220,7 +250,7 @@ fn run_number() -> u64 {
 fn attend_worker(rank: u32, stream: &TcpStream, setup: &Setup, conductor: Sender<Incoming>) {
     let stream = stream.try_clone().expect("a connected socket can be duplicated");
     let (ranks, len) = (setup.ranks(), setup.layout.len());
-    let most = SMALL_BYTES + 8 * len as u64 + (1 << 20);
+    let most = protocol::state_bytes(len);
     let _ = stream.set_read_timeout(None);
     std::thread::spawn(move || {
         loop {

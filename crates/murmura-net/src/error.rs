@@ -82,6 +82,12 @@ pub enum NetError {
         /// Why.
         reason: String,
     },
+    /// The run was asked to stop, and every rank has saved its state.
+    #[error("stopped after {step} steps of each worker, as asked")]
+    Stopped {
+        /// Steps of each worker, on average.
+        step: u64,
+    },
     /// The coordinator ended the run.
     #[error("the coordinator ended the run: {0}")]
     Aborted(String),

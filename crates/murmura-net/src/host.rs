@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::net::TcpStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use murmura_core::message::Rank;
 use murmura_core::node::Setup;
 use murmura_core::payload::Pool;
 use murmura_core::problems::{GradientSource, Problem};
+use murmura_record::{Cuts, Start};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::clock::Clock;
@@ -21,7 +23,7 @@ use crate::error::NetError;
 use crate::link::{self, Link, ReadError, read_frames};
 use crate::options::Options;
 use crate::protocol::{Command, Event};
-use crate::rank::{Inbox, Parts, Shell, Way};
+use crate::rank::{Cutting, Inbox, Parts, Shell, Way};
 
 /// A rank that is to live here, with its connections.
 #[derive(Debug)]
@@ -37,6 +39,8 @@ pub(crate) struct House {
     pub(crate) options: Options,
     pub(crate) clock: Clock,
     pub(crate) timeline: bool,
+    pub(crate) cuts: Cuts,
+    pub(crate) start: Arc<Start>,
     pub(crate) conductor: Sender<Incoming>,
 }
 
@@ -140,8 +144,12 @@ impl Life {
         let mine = near.iter().find(|(peer, _)| *peer == rank).expect("it lives here");
         let start = |source| Compute::start(format!("gradient-{}", rank.0), source, mine.1.clone());
         let compute = source.take().map(start).transpose()?;
+        let node = house.start.node(&house.setup, rank, pool.clone());
+        let node = node.map_err(std::io::Error::other)?;
         let parts = Parts {
-            node: house.setup.node(rank, pool.clone()),
+            report: house.start.report(rank),
+            cutting: Cutting::new(house.setup.clone(), pool.clone(), house.cuts, node.step()),
+            node,
             facts: house.setup.facts(),
             clock: house.clock,
             options: house.options.clone(),

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use murmura_core::message::Rank;
 use murmura_core::node::Setup;
 use murmura_core::problems::Problem;
+use murmura_core::time::Time;
+use murmura_record::{Cuts, Part, Start};
 use murmura_wire::control::{ControlError, Reader};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -79,14 +81,14 @@ pub fn join(
         let _ = protocol::write(&stream, &Setting::Unable { reason: error.to_string() });
     })?;
     protocol::write(&stream, &Setting::Meshed).map_err(gone)?;
-    let Setting::Start { zero } = hear(&stream, &address, begin)? else {
-        return Err(unexpected(&address, &Setting::Meshed));
-    };
+    let (start, zero, cuts) = hear_start(&stream, &address, (begin, rank, setup.layout.len()))?;
     let house = House {
         setup,
         options: options.clone(),
         clock: clock.restarted(zero),
         timeline,
+        cuts,
+        start: Arc::new(start),
         conductor: conductor.clone(),
     };
     let hosts = Hosts::start(&house, &*problem, seats)?;
@@ -167,13 +169,42 @@ fn ask_once(
     }
 }
 
+/// What to go on from, if anything, and when the run begins.
+fn hear_start(
+    stream: &TcpStream,
+    address: &str,
+    (wait, rank, len): (Wait, u32, usize),
+) -> Result<(Start, Time, Cuts), NetError> {
+    let mut start = Start::default();
+    loop {
+        match hear_up_to(stream, address, wait, protocol::state_bytes(len))? {
+            Setting::Resume { part, anew } => {
+                start.parts = vec![Part::default(); rank as usize];
+                start.parts.push(*part);
+                start.anew = anew;
+            }
+            Setting::Start { zero, cuts } => return Ok((start, zero, cuts)),
+            other => return Err(unexpected(address, &other)),
+        }
+    }
+}
+
 fn unexpected(address: &str, word: &Setting) -> NetError {
     NetError::Handshake { address: address.into(), problem: format!("unexpected {word:?}") }
 }
 
 /// One word of the coordinator before the run, which may also be that there will be none.
 fn hear(stream: &TcpStream, address: &str, wait: Wait) -> Result<Setting, NetError> {
-    match protocol::read::<Word>(stream, SMALL_BYTES + JOB_BYTES, Some(wait)) {
+    hear_up_to(stream, address, wait, SMALL_BYTES + JOB_BYTES)
+}
+
+fn hear_up_to(
+    stream: &TcpStream,
+    address: &str,
+    wait: Wait,
+    most: u64,
+) -> Result<Setting, NetError> {
+    match protocol::read::<Word>(stream, most, Some(wait)) {
         Ok(Word::Setting(setting)) => Ok(setting),
         Ok(Word::Aborted(reason)) => Err(NetError::Aborted(reason)),
         Err(error) => {

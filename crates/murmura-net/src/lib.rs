@@ -32,8 +32,8 @@ mod options;
 mod protocol;
 mod rank;
 
-pub use conductor::Observer;
-pub use coordinator::{Coordinator, Hosted, threads};
+pub use coordinator::{Coordinator, Hosted, resume, threads};
 pub use error::NetError;
 pub use join::{BuildRun, join};
+pub use murmura_record::Observer;
 pub use options::Options;

@@ -7,8 +7,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use murmura_record::Observer;
+
 use crate::clock::Clock;
-use crate::conductor::{Incoming, Observer};
+use crate::conductor::Incoming;
 use crate::error::NetError;
 use crate::mesh::prepare;
 use crate::options::Options;

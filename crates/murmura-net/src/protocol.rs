@@ -1,15 +1,28 @@
 //! What processes say to each other beside the frames of the run: packets and their fields.
 
+mod fields;
+
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use murmura_core::time::Time;
-use murmura_record::{Event as Measured, RankReport, Record};
+use murmura_record::{Cuts, Event as Measured, Part, RankReport, Record};
 use murmura_wire::control::{self, ControlError, HEAD_BYTES, Reader, Writer};
+
+use fields::{read_part, read_record, read_report, write_part, write_record, write_report};
 
 /// The longest packet before a run is agreed on, the job apart.
 pub(crate) const SMALL_BYTES: u64 = 64 << 10;
+/// Vectors of the model's length that a rank's state has at most: the widest row keeps the shares
+/// of its last 64 rounds.
+const STATE_VECTORS: u64 = 96;
+
+/// The longest state of a rank of a model with so many elements.
+pub(crate) fn state_bytes(len: usize) -> u64 {
+    SMALL_BYTES + (8 << 20) + 4 * STATE_VECTORS * len as u64
+}
+
 /// The longest job.
 pub(crate) const JOB_BYTES: u64 = 64 << 20;
 
@@ -39,8 +52,11 @@ pub(crate) enum Setting {
     Peers { addresses: Vec<String> },
     /// The worker is connected with all its peers.
     Meshed,
-    /// The run begins; its zero on the coordinator's clock.
-    Start { zero: Time },
+    /// The worker goes on from this; said before the start. `anew`: all but the common part of the
+    /// state begins anew.
+    Resume { part: Box<Part>, anew: bool },
+    /// The run begins; its zero on the coordinator's clock, and when it is cut.
+    Start { zero: Time, cuts: Cuts },
     /// First word on a connection between two ranks.
     Hello { run: u64, from: u32, to: u32 },
     /// The answer to it.
@@ -70,6 +86,16 @@ pub(crate) enum Event {
     Failed { rank: u32, reason: String },
     /// Something went wrong that does not end the run.
     Warning(String),
+    /// What it would deploy after this step.
+    Shown { rank: u32, step: u64, model: Vec<f32> },
+    /// Its part of the cut after this step.
+    Saved { rank: u32, step: u64, part: Box<Part> },
+    /// The first step at which it can still be cut; it goes no further.
+    Met { rank: u32, step: u64 },
+    /// It knows of the cut that was agreed on.
+    Noted { rank: u32 },
+    /// It computes no gradient, and will not start one.
+    Paused { rank: u32 },
 }
 
 impl Event {
@@ -95,6 +121,11 @@ impl Event {
             | Event::Pulse { rank, .. }
             | Event::Stalled { rank, .. }
             | Event::Lost { rank, .. }
+            | Event::Shown { rank, .. }
+            | Event::Saved { rank, .. }
+            | Event::Met { rank, .. }
+            | Event::Noted { rank }
+            | Event::Paused { rank }
             | Event::Failed { rank, .. } => *rank,
         };
         if speaker != rank {
@@ -104,6 +135,17 @@ impl Event {
             Event::Report(report) if report.params.len() != len || report.model.len() != len => {
                 let (params, model) = (report.params.len(), report.model.len());
                 Err(format!("it reported {params} parameters and a model of {model}, not {len}"))
+            }
+            Event::Shown { model, .. } if model.len() != len => {
+                Err(format!("it showed a model of {}, not {len}", model.len()))
+            }
+            Event::Saved { part, .. } => {
+                let params = part.state.vectors.get("params").map_or(0, Vec::len);
+                let longest = part.state.vectors.values().map(Vec::len).max().unwrap_or(0);
+                if params == len && longest <= len {
+                    return Ok(());
+                }
+                Err(format!("it saved {params} parameters and vectors of {longest}, not {len}"))
             }
             _ => Ok(()),
         }
@@ -127,6 +169,20 @@ pub(crate) enum Command {
     Abort(String),
     /// The coordinator is alive.
     Pulse,
+    /// Say where you can still be cut, and go no further.
+    Meet,
+    /// Save there; go on after it, unless it is the last step.
+    SaveAt { step: u64, last: bool },
+    /// Show your model as soon as it is there, as that of this step.
+    Show(u64),
+    /// Start no more gradients.
+    Pause,
+    /// Everything rests: save, as after this step.
+    Save(u64),
+    /// Go on.
+    Go,
+    /// Cuts until this step cannot be lost any more.
+    Safe(u64),
 }
 
 /// Anything that is written as one packet.
@@ -272,9 +328,15 @@ impl Packet for Setting {
                 w.list(addresses, |w, address| w.text(address)).packet(8)
             }
             Setting::Meshed => w.packet(9),
-            Setting::Start { zero } => w.number(zero.0).packet(10),
+            Setting::Start { zero, cuts } => w
+                .number(zero.0)
+                .number(cuts.save_every)
+                .number(cuts.shows)
+                .number(cuts.steps)
+                .packet(10),
             Setting::Hello { run, from, to } => w.number(*run).number(*from).number(*to).packet(11),
             Setting::Accepted => w.packet(12),
+            Setting::Resume { part, anew } => write_part(w.number(*anew), part).packet(13),
         }
     }
 
@@ -295,9 +357,13 @@ impl Packet for Setting {
             7 => Setting::Pong { now: Time(r.number()?) },
             8 => Setting::Peers { addresses: r.list(Reader::text)? },
             9 => Setting::Meshed,
-            10 => Setting::Start { zero: Time(r.number()?) },
+            10 => Setting::Start {
+                zero: Time(r.number()?),
+                cuts: Cuts { save_every: r.number()?, shows: r.number()?, steps: r.number()? },
+            },
             11 => Setting::Hello { run: r.number()?, from: r.small()?, to: r.small()? },
             12 => Setting::Accepted,
+            13 => Setting::Resume { anew: r.flag()?, part: Box::new(read_part(r)?) },
             _ => return Err(r.unknown()),
         })
     }
@@ -314,6 +380,13 @@ impl Packet for Command {
             Command::Finish => w.packet(105),
             Command::Abort(reason) => w.text(reason).packet(106),
             Command::Pulse => w.packet(107),
+            Command::Meet => w.packet(108),
+            Command::SaveAt { step, last } => w.number(*step).number(*last).packet(109),
+            Command::Show(step) => w.number(*step).packet(110),
+            Command::Pause => w.packet(111),
+            Command::Save(step) => w.number(*step).packet(112),
+            Command::Go => w.packet(113),
+            Command::Safe(step) => w.number(*step).packet(114),
         }
     }
 
@@ -326,6 +399,13 @@ impl Packet for Command {
             105 => Command::Finish,
             106 => Command::Abort(r.text()?),
             107 => Command::Pulse,
+            108 => Command::Meet,
+            109 => Command::SaveAt { step: r.number()?, last: r.flag()? },
+            110 => Command::Show(r.number()?),
+            111 => Command::Pause,
+            112 => Command::Save(r.number()?),
+            113 => Command::Go,
+            114 => Command::Safe(r.number()?),
             _ => return Err(r.unknown()),
         })
     }
@@ -355,6 +435,15 @@ impl Packet for Event {
             }
             Event::Failed { rank, reason } => w.number(*rank).text(reason).packet(209),
             Event::Warning(text) => w.text(text).packet(210),
+            Event::Shown { rank, step, model } => {
+                w.number(*rank).number(*step).values(model).packet(211)
+            }
+            Event::Saved { rank, step, part } => {
+                write_part(w.number(*rank).number(*step), part).packet(212)
+            }
+            Event::Met { rank, step } => w.number(*rank).number(*step).packet(213),
+            Event::Noted { rank } => w.number(*rank).packet(214),
+            Event::Paused { rank } => w.number(*rank).packet(215),
         }
     }
 
@@ -376,112 +465,22 @@ impl Packet for Event {
             208 => Event::Lost { rank: r.small()?, peer: r.small()?, reason: r.text()? },
             209 => Event::Failed { rank: r.small()?, reason: r.text()? },
             210 => Event::Warning(r.text()?),
+            211 => Event::Shown { rank: r.small()?, step: r.number()?, model: r.values()? },
+            212 => {
+                Event::Saved { rank: r.small()?, step: r.number()?, part: Box::new(read_part(r)?) }
+            }
+            213 => Event::Met { rank: r.small()?, step: r.number()? },
+            214 => Event::Noted { rank: r.small()? },
+            215 => Event::Paused { rank: r.small()? },
             _ => return Err(r.unknown()),
         })
     }
 }
 
-fn write_report(w: Writer, report: &RankReport) -> Writer {
-    let staleness: Vec<(u64, u64)> = report.staleness.iter().map(|(k, v)| (*k, *v)).collect();
-    w.number(report.rank)
-        .number(report.is_server)
-        .number(report.lost)
-        .number(report.steps)
-        .number(report.samples)
-        .real(report.compute_seconds)
-        .real(report.exposed_seconds)
-        .real(report.waiting_seconds)
-        .number(report.bytes_sent)
-        .number(report.bytes_received)
-        .number(report.messages_sent)
-        .list(&staleness, |w, (updates, times)| w.number(*updates).number(*times))
-        .number(report.half_exchanges)
-        .number(report.folded_gradients)
-        .number(report.folded_messages)
-        .number(report.last_loss.to_bits())
-        .values(&report.params)
-        .values(&report.model)
-}
-
-fn read_report(r: &mut Reader<'_>) -> Result<RankReport, ControlError> {
-    Ok(RankReport {
-        rank: r.small()?,
-        is_server: r.flag()?,
-        lost: r.flag()?,
-        steps: r.number()?,
-        samples: r.number()?,
-        compute_seconds: r.real()?,
-        exposed_seconds: r.real()?,
-        waiting_seconds: r.real()?,
-        bytes_sent: r.number()?,
-        bytes_received: r.number()?,
-        messages_sent: r.number()?,
-        staleness: r.list(|r| Ok((r.number()?, r.number()?)))?.into_iter().collect(),
-        half_exchanges: r.number()?,
-        folded_gradients: r.number()?,
-        folded_messages: r.number()?,
-        last_loss: f32::from_bits(r.small()?),
-        params: r.values()?,
-        model: r.values()?,
-    })
-}
-
-fn write_record(w: Writer, record: &Record) -> Writer {
-    let w = w.real(record.t).number(record.rank).number(record.step);
-    match &record.event {
-        Measured::Step { loss, compute, exposed, waiting } => {
-            w.number(0u8).number(loss.to_bits()).real(*compute).real(*exposed).real(*waiting)
-        }
-        Measured::Compute { seconds } => w.number(1u8).real(*seconds),
-        Measured::Transfer { to, bytes, seconds } => {
-            w.number(2u8).number(*to).number(*bytes).real(*seconds)
-        }
-        Measured::Evaluation { loss, accuracy, consensus } => w
-            .number(3u8)
-            .real(*loss)
-            .number(accuracy.is_some())
-            .real(accuracy.unwrap_or_default())
-            .real(*consensus),
-        Measured::Staleness { updates } => w.number(4u8).number(*updates),
-        Measured::Folded { gradients } => w.number(5u8).number(*gradients),
-        Measured::HalfExchange => w.number(6u8),
-        Measured::Lost => w.number(7u8),
-        Measured::View { number } => w.number(8u8).number(*number),
-    }
-}
-
-fn read_record(r: &mut Reader<'_>) -> Result<Record, ControlError> {
-    let (t, rank, step) = (r.real()?, r.small()?, r.number()?);
-    let event = match r.number()? {
-        0 => Measured::Step {
-            loss: f32::from_bits(r.small()?),
-            compute: r.real()?,
-            exposed: r.real()?,
-            waiting: r.real()?,
-        },
-        1 => Measured::Compute { seconds: r.real()? },
-        2 => Measured::Transfer { to: r.small()?, bytes: r.number()?, seconds: r.real()? },
-        3 => Measured::Evaluation {
-            loss: r.real()?,
-            accuracy: {
-                let (known, accuracy) = (r.flag()?, r.real()?);
-                known.then_some(accuracy)
-            },
-            consensus: r.real()?,
-        },
-        4 => Measured::Staleness { updates: r.number()? },
-        5 => Measured::Folded { gradients: r.small()? },
-        6 => Measured::HalfExchange,
-        7 => Measured::Lost,
-        8 => Measured::View { number: r.small()? },
-        _ => return Err(r.unknown()),
-    };
-    Ok(Record { t, rank, step, event })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use murmura_core::state::Saved;
 
     fn comes_back<P: Packet + PartialEq + std::fmt::Debug>(packet: P) {
         let bytes = packet.encode();
@@ -510,11 +509,13 @@ mod tests {
             ..RankReport::default()
         })));
         let events = [
-            Measured::Step { loss: 0.5, compute: 1.0, exposed: 2.0, waiting: 3.0 },
+            Measured::Step { loss: 0.5, samples: 7, compute: 1.0, exposed: 2.0, waiting: 3.0 },
             Measured::Evaluation { loss: 1.0, accuracy: Some(0.5), consensus: 0.1 },
             Measured::Evaluation { loss: 1.0, accuracy: None, consensus: 0.1 },
             Measured::Transfer { to: 1, bytes: 80, seconds: 0.5 },
             Measured::HalfExchange,
+            Measured::Workers { loss: [1.0, 2.0], accuracy: Some([0.5, 0.25]) },
+            Measured::Checkpoint { failure: Some("disk full".into()) },
         ];
         for event in events {
             comes_back(Event::Record(Record { t: 1.5, rank: 2, step: 3, event }));
@@ -522,5 +523,15 @@ mod tests {
         comes_back(Setting::Join { rank: None, key: "run".into() });
         comes_back(Setting::Peers { addresses: vec!["127.0.0.1:1".into()] });
         comes_back(Command::Probe(4));
+        comes_back(Command::SaveAt { step: 9, last: true });
+        let state = Saved {
+            numbers: [("step".to_string(), u64::MAX)].into(),
+            vectors: [("params".to_string(), vec![1.0, -2.0])].into(),
+        };
+        let part = Box::new(Part { state, report: RankReport { steps: 3, ..Default::default() } });
+        comes_back(Event::Saved { rank: 1, step: 4, part: part.clone() });
+        comes_back(Setting::Resume { part, anew: true });
+        let cuts = Cuts { save_every: 5, shows: 6, steps: 7 };
+        comes_back(Setting::Start { zero: Time(8), cuts });
     }
 }

@@ -1,5 +1,7 @@
 //! One rank on its thread: what happens is told to the node, what the node wants is done.
 
+mod cuts;
+
 use std::rc::Rc;
 use std::sync::mpsc;
 
@@ -17,6 +19,7 @@ use crate::conductor::Incoming;
 use crate::link::Link;
 use crate::options::Options;
 use crate::protocol::{Command, Event};
+pub(crate) use cuts::Cutting;
 
 /// What reaches a rank from other threads.
 #[derive(Debug)]
@@ -62,6 +65,7 @@ struct Pending {
     /// When it was here.
     done: Time,
     compute_seconds: f64,
+    samples: u32,
     /// From asking for it until it was here, without the computing itself.
     handing_seconds: f64,
 }
@@ -88,11 +92,14 @@ pub(crate) struct Shell {
     moved: Time,
     finished: bool,
     draining: bool,
+    /// Messages since this process began, to be compared.
+    sent: u64,
     received: u64,
     timeline: bool,
     report: RankReport,
     /// Above every number of a bucket that a message may carry.
     buckets: u32,
+    cutting: Cutting,
 }
 
 /// What a rank is made of.
@@ -107,13 +114,16 @@ pub(crate) struct Parts {
     pub(crate) timeline: bool,
     /// Above every number of a bucket that a message may carry.
     pub(crate) buckets: u32,
+    /// What it did before.
+    pub(crate) report: RankReport,
+    pub(crate) cutting: Cutting,
 }
 
 impl Shell {
     pub(crate) fn new(parts: Parts, ways: Vec<Way>) -> Shell {
-        let Parts { node, facts, clock, options, conductor, compute, timeline, buckets } = parts;
-        let report =
-            RankReport { rank: node.rank.0, is_server: node.is_server, ..RankReport::default() };
+        let Parts { node, facts, clock, options, conductor, compute, timeline, buckets, .. } =
+            parts;
+        let report = RankReport { rank: node.rank.0, is_server: node.is_server, ..parts.report };
         Shell {
             finished: node.is_server,
             node,
@@ -130,10 +140,12 @@ impl Shell {
             moved: clock.now(),
             clock,
             draining: false,
+            sent: 0,
             received: 0,
             timeline,
             report,
             buckets,
+            cutting: parts.cutting,
         }
     }
 
@@ -186,8 +198,8 @@ impl Shell {
         self.report.compute_seconds += compute_seconds;
         self.report.samples += u64::from(computed.samples);
         self.report.last_loss = computed.loss;
-        self.pending =
-            Some(Pending { step: lent.step, done: now, compute_seconds, handing_seconds });
+        let (step, samples) = (lent.step, computed.samples);
+        self.pending = Some(Pending { step, done: now, compute_seconds, samples, handing_seconds });
         if self.timeline {
             let t = now.seconds() - compute_seconds;
             let event = Measured::Compute { seconds: compute_seconds };
@@ -205,6 +217,10 @@ impl Shell {
     /// The conductor has spoken. `true`: this was the last word.
     pub(crate) fn command(&mut self, command: Command) -> bool {
         self.moved = self.clock.now();
+        let Some(command) = self.cut_command(command) else {
+            self.settle();
+            return false;
+        };
         match command {
             Command::Grant => {
                 self.tickets.granted += 1;
@@ -223,7 +239,7 @@ impl Shell {
                 rank: self.node.rank.0,
                 probe,
                 drained: self.draining && self.node.is_drained(),
-                sent: self.report.messages_sent,
+                sent: self.sent,
                 received: self.received,
             }),
             Command::Finish => {
@@ -232,7 +248,7 @@ impl Shell {
                 return true;
             }
             Command::Abort(_) => return true,
-            Command::Pulse => {}
+            _ => {}
         }
         self.settle();
         false
@@ -294,6 +310,7 @@ impl Shell {
     fn settle(&mut self) {
         self.carry_out();
         self.complete_step();
+        self.cut_if_due();
         self.go_on();
     }
 
@@ -304,6 +321,7 @@ impl Shell {
         for effect in self.node.take_effects() {
             match effect {
                 Effect::Send { to, message } => {
+                    self.sent += 1;
                     self.report.messages_sent += 1;
                     self.report.bytes_sent += frame::frame_bytes(&message);
                     match &self.ways[to.index()] {
@@ -357,6 +375,7 @@ impl Shell {
         self.report.exposed_seconds += exposed;
         let event = Measured::Step {
             loss: self.report.last_loss,
+            samples: pending.samples,
             compute: pending.compute_seconds,
             exposed,
             waiting: waiting.seconds(),
@@ -367,7 +386,7 @@ impl Shell {
 
     /// Starts the next gradient, or asks for the right to, or finishes.
     fn go_on(&mut self) {
-        if self.finished || self.pending.is_some() {
+        if self.is_held() || self.finished || self.pending.is_some() {
             return;
         }
         if self.node.has_finished_rounds() {

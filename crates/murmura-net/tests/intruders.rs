@@ -132,9 +132,16 @@ fn whoever_speaks_for_another_rank_or_reports_another_model_is_named() {
     let reals = |w: Writer| w.real(0.0).real(0.0).real(0.0);
     let numbers = |w: Writer, count| (0..count).fold(w, |w, _| w.number(0u32));
     let report = numbers(reals(numbers(Writer::default().number(1u32), 4)), 3);
-    let report =
-        numbers(report.list::<u32>(&[], |w, _| w), 4).values(&[1.0]).values(&[]).packet(204);
+    let report = numbers(report.list::<u32>(&[], |w, _| w), 4).values(&[1.0]).values(&[]);
+    let shown = Writer::default().number(1u32).number(5u32).values(&[1.0, 2.0]).packet(211);
+    let saved = Writer::default().number(1u32).number(5u32).list::<u32>(&[], |w, _| w);
+    let saved = saved.list(&["params"], |w, name| w.text(name).values(&[1.0]));
+    let saved = numbers(reals(numbers(saved.number(1u32), 4)), 3);
+    let saved = numbers(saved.list::<u32>(&[], |w, _| w), 4).values(&[]).values(&[]).packet(212);
+    let report = report.packet(204);
     let words = [
+        (shown, "lost rank 1: it showed a model of 2, not 37"),
+        (saved, "lost rank 1: it saved 1 parameters and vectors of 1, not 37"),
         (report, "lost rank 1: it reported 1 parameters and a model of 0, not 37"),
         (pulse(999), "lost rank 1: it spoke for rank 999"),
         (ticket(0), "lost rank 1: it spoke for rank 0"),
@@ -206,7 +213,8 @@ fn abandoned(act: impl Fn(&TcpStream)) -> NetError {
             &Writer::default().list(std::slice::from_ref(&address), |w, a| w.text(a)).packet(8),
         );
         assert_eq!(packet(&stream).0, 9);
-        say(&stream, &Writer::default().number(0u32).packet(10));
+        let start = [0u64; 4].iter().fold(Writer::default(), |w, field| w.number(*field));
+        say(&stream, &start.packet(10));
         while !joined.is_finished() {
             act(&stream);
         }

@@ -1,6 +1,13 @@
-//! What is measured in a run: records as they happen, totals at the end. No sinks, no files.
+//! What is measured in a run: records as they happen, totals at the end, and what a driver hands
+//! to whoever watches: models to evaluate, states to save. No sinks, no files.
 
 #![warn(clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod cuts;
+mod observer;
+
+pub use cuts::{Cuts, Part, Start};
+pub use observer::{Models, Observer, Wish};
 
 /// One measured fact.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +29,8 @@ pub enum Event {
     Step {
         /// Loss over the mini-batch.
         loss: f32,
+        /// Samples of the mini-batch.
+        samples: u32,
         /// Seconds of computing.
         compute: f64,
         /// Seconds of communication that compute did not hide.
@@ -51,6 +60,18 @@ pub enum Event {
         accuracy: Option<f64>,
         /// Consensus distance of the workers.
         consensus: f64,
+    },
+    /// Every worker's own model was evaluated.
+    Workers {
+        /// Loss on all training data: the mean and the worst.
+        loss: [f64; 2],
+        /// Share of right answers on held-out data: the mean and the worst.
+        accuracy: Option<[f64; 2]>,
+    },
+    /// The state of the run was saved.
+    Checkpoint {
+        /// Why it could not be, if it could not.
+        failure: Option<String>,
     },
     /// How many updates behind a gradient's base was when it was applied.
     Staleness {

@@ -1,18 +1,24 @@
 //! A run from its plan to its files, whoever drives it.
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, BufReader, Write};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use murmura_core::problems::Evaluation;
 use murmura_core::time::Time;
-use murmura_record::{Event, Outcome, RankReport, Record, Sink};
+use murmura_net::NetError;
+use murmura_record::{Outcome, RankReport, Record};
+use murmura_sim::SimError;
 
 use crate::drive::Driven;
 use crate::error::RunError;
-use crate::files::directory::{Directory, Draft};
+use crate::files::directory::{self, Directory, Draft};
+use crate::files::plots;
 use crate::files::records::Recorder;
 use crate::files::summary::{About, Clock, Summary};
-use crate::files::tensors::{self, Models};
+use crate::files::tensors::{self, Export, Models};
+pub use crate::listen::Listener;
 use crate::plan::Plan;
 
 /// Whoever shows progress: sees every record.
@@ -25,6 +31,21 @@ pub struct Finished {
     pub summary: Summary,
     /// Where its files are.
     pub directory: PathBuf,
+}
+
+/// Whether a run is being driven that can be asked to stop, and whether it was.
+static DRIVING: AtomicBool = AtomicBool::new(false);
+static ASKED: AtomicBool = AtomicBool::new(false);
+
+/// Asks the run of this process to save its state and end; `false` if there is none, or it was
+/// asked before.
+pub fn ask_to_stop() -> bool {
+    DRIVING.load(Ordering::SeqCst) && !ASKED.swap(true, Ordering::SeqCst)
+}
+
+/// Whether the run of this process was asked to stop.
+pub fn is_asked_to_stop() -> bool {
+    ASKED.load(Ordering::Relaxed)
 }
 
 /// Lets `drive` run the plan, and writes the files.
@@ -51,92 +72,93 @@ fn attempt(
         let path = directory.path().join(name);
         move |source: io::Error| RunError::Write { path, source }
     };
-    let draft = directory.draft("records.jsonl").map_err(failed("records.jsonl"))?;
-    let recorder = Recorder::new(draft, plan.total_steps(), watch);
-    let mut listener = Listener { plan, recorder };
-    let (clock, outcome) = drive(&mut listener)?;
+    let recorder = recorder(plan, directory, watch).map_err(failed("records.jsonl"))?;
+    let mut listener = Listener::new(plan, directory, recorder);
+    DRIVING.store(true, Ordering::SeqCst);
+    let driven = drive(&mut listener);
+    DRIVING.store(false, Ordering::SeqCst);
+    let (clock, outcome) = match driven {
+        Ok(driven) => driven,
+        Err(error) => return Err(broken_off(error, directory, listener)),
+    };
     let end = Time::from_seconds(outcome.clock_seconds);
-    let (model, evaluation) = listener.evaluate(end, plan.setup.steps, &Models::of(&outcome));
-    let recorded = listener.recorder.finish().map_err(failed("records.jsonl"))?;
-    let (config, epochs) = (plan.config.understood(), plan.epochs);
-    let warnings = warnings(plan, clock, evaluation, &outcome);
-    let about =
-        About { clock, config, epochs, evaluation, records_stride: recorded.stride, warnings };
+    let ended = listener.end((end, plan.setup.steps), &Models::of(&outcome));
+    let ended = ended.map_err(failed("records.jsonl"))?;
+    let (model, evaluation) = (&ended.last.model, ended.last.evaluation);
+    let mut warnings = warnings(plan, clock, evaluation, &outcome);
+    warnings.extend(ended.warnings);
+    let about = About {
+        clock,
+        config: plan.config.understood(),
+        epochs: plan.epochs,
+        evaluation,
+        spread: ended.last.workers,
+        best: ended.best,
+        resumed_from_step: plan.resumed.as_ref().map(|resumed| resumed.step),
+        records_stride: ended.recorded.stride,
+        warnings,
+    };
     let summary = Summary::new(&outcome, about);
     let write = |name: &'static str, fill: &dyn Fn(&mut Draft) -> io::Result<()>| {
         let draft = directory.draft(name).and_then(|mut draft| fill(&mut draft).map(|()| draft));
         draft.map_err(failed(name))
     };
-    let trace = write("trace.json", &|out| recorded.timeline.write(out, &outcome))?;
-    let tensors = write("final.safetensors", &|out| tensors::write(out, &model, &outcome))?;
+    let (layers, buffers) = (&plan.setup.layout.tensors, plan.problem.buffers(model));
+    let export = Export { model, layers, buffers: &buffers };
+    let timeline = &ended.recorded.timeline;
+    let trace = write("trace.json", &|out| timeline.write(out, &outcome))?;
+    let tensors = write("final.safetensors", &|out| tensors::write(out, &export, &outcome))?;
     let page = write("summary.json", &|out| {
         serde_json::to_writer_pretty(&mut *out, &summary)?;
         writeln!(out)
     })?;
+    if plan.config.plots {
+        let drawn = ended.recorded.curves.write(directory.path(), &summary);
+        drawn.map_err(failed(plots::FOLDER))?;
+    }
     // The summary comes last: where it stands, the rest is there too.
-    for draft in [recorded.draft, trace, tensors, page] {
+    let best = ended.best_draft.into_iter();
+    for draft in [ended.recorded.draft, trace, tensors].into_iter().chain(best).chain([page]) {
         let name = draft.name();
         draft.commit().map_err(failed(name))?;
     }
     Ok(Finished { summary, directory: directory.path().to_path_buf() })
 }
 
-/// Hears what a driver says of a run: records what it tells, evaluates what it shows.
-pub struct Listener<'a> {
-    plan: &'a Plan,
-    recorder: Recorder<'a>,
+/// Begins the records; those of a run that is gone on with come first.
+fn recorder<'a>(plan: &Plan, directory: &Directory, watch: Watch<'a>) -> io::Result<Recorder<'a>> {
+    let draft = directory.draft("records.jsonl")?;
+    let size = (plan.setup.steps, plan.config.workers);
+    let mut recorder = Recorder::new(draft, size, watch);
+    if let Some(resumed) = &plan.resumed {
+        if let Some(before) = directory::records_of(&resumed.run) {
+            recorder.go_on(BufReader::new(File::open(before)?), &plan.start)?;
+        }
+        recorder.flush();
+        if resumed.run == directory.path() {
+            directory::sweep(&resumed.run);
+        }
+    }
+    Ok(recorder)
 }
 
-impl Listener<'_> {
-    /// Takes a record.
-    pub fn record(&mut self, record: Record) {
-        self.recorder.record(record);
+/// A run did not come to its end: what can be gone on from stays.
+fn broken_off(error: RunError, directory: &Directory, listener: Listener<'_>) -> RunError {
+    let stopped = match &error {
+        RunError::Sim(SimError::Stopped { step }) => Some(*step),
+        RunError::Net(NetError::Stopped { step }) => Some(*step),
+        _ => None,
+    };
+    let path = directory.path().to_path_buf();
+    let unsaved = listener.break_off();
+    match (stopped, unsaved) {
+        (Some(_), Some(reason)) => {
+            let path = path.join(crate::checkpoint::FOLDER);
+            RunError::Write { path, source: io::Error::other(reason) }
+        }
+        (Some(step), None) => RunError::Stopped { step, directory: path },
+        (None, _) => error,
     }
-
-    /// Whether records for the timeline are wanted.
-    pub fn wants_timeline(&self) -> bool {
-        self.recorder.wants_timeline()
-    }
-
-    /// After how many steps of each worker to ask whether an evaluation is [due](Self::is_due).
-    pub fn evaluate_every(&self) -> Option<u64> {
-        glance(self.plan.setup.steps, self.plan.config.evaluations)
-    }
-
-    /// Whether the model is to be evaluated after this step.
-    pub fn is_due(&self, step: u64) -> bool {
-        is_due(self.plan.setup.steps, self.plan.config.evaluations, step)
-    }
-
-    /// Evaluates what would be deployed at this moment; returns it with what it is worth.
-    pub fn evaluate(&mut self, now: Time, step: u64, models: &Models) -> (Vec<f32>, Evaluation) {
-        let model = models.deployed(self.plan.setup.facts().deploy);
-        let evaluation = self.plan.problem.evaluate(&model);
-        let event = Event::Evaluation {
-            loss: evaluation.loss,
-            accuracy: evaluation.accuracy,
-            consensus: models.consensus_distance(),
-        };
-        self.record(Record { t: now.seconds(), rank: 0, step, event });
-        (model, evaluation)
-    }
-}
-
-/// Steps between two looks at whether an evaluation is due; the last one needs none, it is at the
-/// end. Where the evaluations do not divide the steps, they are even to an eighth.
-fn glance(steps: u64, evaluations: u64) -> Option<u64> {
-    match evaluations {
-        0 | 1 => None,
-        count if steps.is_multiple_of(count) => Some(steps / count),
-        count => Some((steps / count.saturating_mul(8)).max(1)),
-    }
-}
-
-/// Whether the k-th of the evaluations has become due since the last look.
-fn is_due(steps: u64, evaluations: u64, step: u64) -> bool {
-    let passed = |step: u64| u128::from(step) * u128::from(evaluations) / u128::from(steps);
-    let before = glance(steps, evaluations).map(|every| step.saturating_sub(every));
-    step < steps && before.is_some_and(|before| passed(step) > passed(before))
 }
 
 /// Below so many seconds a gradient is over before a message has arrived.
@@ -179,24 +201,6 @@ fn warnings(plan: &Plan, clock: Clock, evaluation: Evaluation, outcome: &Outcome
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn exactly_so_many_evaluations_are_spread_evenly_and_the_last_is_the_end() {
-        for (steps, count) in [(2000, 20), (30, 20), (2000, 7), (10, 4), (20, 20), (1001, 1000)] {
-            let every = glance(steps, count).expect("several");
-            let asked = (1..=steps).filter(|step| step.is_multiple_of(every));
-            let mut due: Vec<u64> = asked.filter(|step| is_due(steps, count, *step)).collect();
-            due.push(steps);
-            assert_eq!(due.len() as u64, count, "{steps} steps");
-            for (number, step) in due.iter().enumerate() {
-                let even = (number as f64 + 1.0) * steps as f64 / count as f64;
-                let gap = (steps as f64 / count as f64 / 8.0).max(1.0);
-                assert!((*step as f64 - even).abs() <= gap, "{step} for {even} of {steps}");
-            }
-        }
-        assert_eq!((glance(10, 0), glance(10, 1)), (None, None));
-        assert!((1..10).all(|step| is_due(10, 25, step)), "at most one per step");
-    }
 
     #[test]
     fn a_problem_that_is_too_small_to_share_is_said_to_be() {

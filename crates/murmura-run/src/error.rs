@@ -72,6 +72,14 @@ pub enum RunError {
     /// The real cluster could not go on.
     #[error(transparent)]
     Net(#[from] murmura_net::NetError),
+    /// The run was interrupted, and its state is saved.
+    #[error("interrupted after {step} steps of each worker; go on with --resume {}", directory.display())]
+    Stopped {
+        /// Steps of each worker.
+        step: u64,
+        /// The run's folder.
+        directory: PathBuf,
+    },
     /// A process could not be started or ended badly.
     #[error("{0}")]
     Process(String),

@@ -1,7 +1,7 @@
 //! From a configuration to everything that a driver needs. Every command goes through here.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use murmura_core::algorithms::{self, ALGORITHMS};
@@ -12,8 +12,11 @@ use murmura_core::params::{Params, Value};
 use murmura_core::problems::Problem;
 use murmura_core::topology::{self, Schedule, TopologyError};
 use murmura_core::view::View;
+use murmura_record::Start;
 use murmura_sim::Cluster;
 
+use crate::checkpoint::read::Checkpoint;
+use crate::checkpoint::{Best, fit};
 use crate::config::row::Row;
 use crate::config::rows::WITHIN_HOST;
 use crate::config::source::read_text;
@@ -34,6 +37,21 @@ pub struct Plan {
     pub problem: Arc<dyn Problem>,
     /// Where it is simulated.
     pub cluster: Cluster,
+    /// What it goes on from; empty for a run that begins.
+    pub start: Arc<Start>,
+    /// The checkpoint that this is from.
+    pub resumed: Option<Resumed>,
+}
+
+/// The checkpoint that a run goes on from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Resumed {
+    /// The folder of the run.
+    pub run: PathBuf,
+    /// Steps of every worker.
+    pub step: u64,
+    /// The best model until then.
+    pub best: Option<Best>,
 }
 
 impl Plan {
@@ -72,7 +90,18 @@ impl Plan {
         let setup = setup(&config, &*built.problem, view, make);
         check_codec(&config, &setup.layout)?;
         cluster.check_for(&setup).map_err(cluster::refused)?;
-        Ok(Plan { config, epochs, setup, problem: built.problem, cluster })
+        let (start, resumed) = (Arc::default(), None);
+        Ok(Plan { config, epochs, setup, problem: built.problem, cluster, start, resumed })
+    }
+
+    /// The same plan, going on from a checkpoint.
+    pub fn going_on_from(mut self, checkpoint: &Checkpoint) -> Result<Plan, RequestError> {
+        self.start = Arc::new(fit::start(checkpoint, &self)?);
+        let manifest = &checkpoint.manifest;
+        let run = checkpoint.run.clone();
+        self.resumed = Some(Resumed { run, step: manifest.step, best: manifest.best });
+        self.config.notes.extend(checkpoint.notes.iter().cloned());
+        Ok(self)
     }
 
     /// Refuses a plan whose ranks do not all fit into this machine together.

@@ -10,10 +10,11 @@ use murmura_core::payload::Pool;
 use murmura_core::problems::{Computed, Problem};
 use murmura_core::time::Time;
 use murmura_core::view::View;
-use murmura_record::{Event as Fate, Outcome, RankReport, Record};
+use murmura_record::{Cuts, Event as Fate, Observer, Outcome, RankReport, Record, Start};
 
 use crate::cluster::Cluster;
 use crate::compute::ComputeModel;
+use crate::cuts::Cutting;
 use crate::gates::Gates;
 use crate::gradients::Gradients;
 use crate::in_flight::Load;
@@ -22,7 +23,7 @@ use crate::membership::RankFault;
 use crate::network::{Network, bits_per_second};
 use crate::queue::{Event, Queue};
 use crate::traffic::Handoff;
-use crate::{Observer, SimError, Stuck, awaited};
+use crate::{SimError, Stuck, awaited};
 
 /// A run in progress.
 pub(crate) struct Driver<'a> {
@@ -31,6 +32,9 @@ pub(crate) struct Driver<'a> {
     pub(crate) observer: &'a mut dyn Observer,
     pub(crate) facts: Facts,
     pub(crate) timeline: bool,
+    pub(crate) pool: Pool,
+    pub(crate) cuts: Cuts,
+    pub(crate) cutting: Cutting,
     pub(crate) handoff_send: Handoff,
     pub(crate) handoff_receive: Handoff,
     /// Nothing if arithmetic costs nothing.
@@ -70,25 +74,34 @@ impl<'a> Driver<'a> {
     pub(crate) fn new(
         setup: &'a Setup,
         problem: &dyn Problem,
-        cluster: &'a Cluster,
+        (cluster, start): (&'a Cluster, &Start),
         observer: &'a mut dyn Observer,
-    ) -> Driver<'a> {
+    ) -> Result<Driver<'a>, SimError> {
         let (facts, workers, pool) = (setup.facts(), setup.workers(), Pool::new());
-        let node = |rank| Member::new(setup.node(Rank::from(rank), pool.clone()));
+        let member = |rank| {
+            let rank = Rank::from(rank);
+            let node = start.node(setup, rank, pool.clone()).map_err(SimError::Start)?;
+            Ok(Member::new(node, start.report(rank), start.now))
+        };
+        let members = (0..setup.ranks()).map(member).collect::<Result<_, SimError>>()?;
+        let steps_done = start.steps(workers);
         let is_global = facts.synchronous && facts.topology == Need::Nothing;
-        Driver {
+        Ok(Driver {
             timeline: observer.wants_timeline(),
+            pool,
+            cuts: observer.cuts(),
+            cutting: Cutting::default(),
             handoff_send: Handoff::of_sending(cluster),
             handoff_receive: Handoff::of_receiving(cluster),
             reduce_bps: (cluster.reduce_gbs > 0.0)
                 .then(|| bits_per_second(cluster.reduce_gbs * 8.0)),
-            now: Time::ZERO,
+            now: start.now,
             queue: Queue::default(),
             network: Network::new(cluster, &setup.view.hosts),
             compute: ComputeModel::new(cluster, setup.seed, workers),
             gradients: Gradients::new(problem, workers, cluster.threads),
             computed: vec![Computed::default(); workers],
-            members: (0..setup.ranks()).map(node).collect(),
+            members,
             gates: Gates::new(cluster, cluster.start_barrier && is_global),
             links: BTreeMap::new(),
             views: vec![Arc::clone(&setup.view)],
@@ -96,9 +109,9 @@ impl<'a> Driver<'a> {
             faults_to_come: 0,
             living_workers: workers,
             unfinished: workers,
-            gradients_left: workers as u64 * setup.steps,
-            steps_done: 0,
-            clock: Time::ZERO,
+            gradients_left: (workers as u64 * setup.steps).saturating_sub(steps_done),
+            steps_done,
+            clock: start.now,
             messages: 0,
             in_flight: Load::new(),
             effects: Vec::new(),
@@ -106,7 +119,7 @@ impl<'a> Driver<'a> {
             cluster,
             observer,
             facts,
-        }
+        })
     }
 
     /// Runs until all workers have done their share and nothing is on its way any more.
@@ -119,7 +132,14 @@ impl<'a> Driver<'a> {
         }
         while self.unfinished > 0 {
             self.step()?;
+            self.attend_cuts()?;
         }
+        self.drain()?;
+        Ok(self.outcome())
+    }
+
+    /// Lets everything that is pending come to rest.
+    pub(crate) fn drain(&mut self) -> Result<(), SimError> {
         for rank in 0..self.members.len() {
             if self.members[rank].is_alive() {
                 self.members[rank].node.drain(self.now);
@@ -130,7 +150,7 @@ impl<'a> Driver<'a> {
         while self.queue.len() > self.faults_to_come {
             self.step()?;
         }
-        Ok(self.outcome())
+        Ok(())
     }
 
     fn step(&mut self) -> Result<(), SimError> {
@@ -153,6 +173,7 @@ impl<'a> Driver<'a> {
     pub(crate) fn settle(&mut self, rank: usize) {
         self.read_inbox(rank);
         self.flush_outbox(rank);
+        self.cut_if_due(rank);
         self.advance_worker(rank);
     }
 

@@ -14,10 +14,12 @@
 //! | `driver` | the loop |
 //! | `member` | one rank with its processor, inbox and outbox |
 //! | `traffic`, `gates`, `work`, `membership` | what the driver does with messages, collectives, gradients, losses |
+//! | `cuts` | models that are shown, states that are saved |
 //! | `in_flight` | how much is on its way |
 
 mod cluster;
 mod compute;
+mod cuts;
 mod driver;
 mod faults;
 mod gates;
@@ -35,10 +37,11 @@ use murmura_core::message::Rank;
 use murmura_core::node::Setup;
 use murmura_core::problems::Problem;
 use murmura_core::time::Time;
-use murmura_record::{Nowhere, Outcome, Record, Sink};
+use murmura_record::{Outcome, Start};
 
 pub use cluster::{Cluster, ClusterError};
 pub use faults::{Crash, Cut, Faults, Flight, Pause, Plain, Rule, Verdict};
+pub use murmura_record::{Models, Observer};
 
 /// Runs `setup` on `problem` in the virtual `cluster`, and tells `observer` what happens.
 pub fn simulate(
@@ -47,53 +50,19 @@ pub fn simulate(
     cluster: &Cluster,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, SimError> {
+    resume(setup, problem, cluster, &Start::default(), observer)
+}
+
+/// As [`simulate`], going on from `start`.
+pub fn resume(
+    setup: &Setup,
+    problem: &dyn Problem,
+    cluster: &Cluster,
+    start: &Start,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, SimError> {
     cluster.check_for(setup)?;
-    driver::Driver::new(setup, problem, cluster, observer).run()
-}
-
-/// Watches a run.
-pub trait Observer {
-    /// Takes a record.
-    fn record(&mut self, record: Record);
-
-    /// Whether records for the timeline are wanted.
-    fn wants_timeline(&self) -> bool {
-        false
-    }
-
-    /// So many of all `total` steps (of all workers together) are done.
-    fn progress(&mut self, _done: u64, _total: u64, _now: Time) {}
-
-    /// After how many steps (per worker, on average) [`Observer::snapshot`] is to be called.
-    fn evaluate_every(&self) -> Option<u64> {
-        None
-    }
-
-    /// What all living ranks would deploy at this moment, after about `step` steps each.
-    fn snapshot(&mut self, _now: Time, _step: u64, _models: Models) {}
-}
-
-/// What all living ranks would deploy at one moment, by rank.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Models {
-    /// Whole models.
-    pub workers: Vec<(Rank, Vec<f32>)>,
-    /// Shards.
-    pub servers: Vec<(Rank, Vec<f32>)>,
-}
-
-impl Observer for Nowhere {
-    fn record(&mut self, _record: Record) {}
-}
-
-impl Observer for Vec<Record> {
-    fn record(&mut self, record: Record) {
-        self.push(record);
-    }
-
-    fn wants_timeline(&self) -> bool {
-        Sink::wants_timeline(self)
-    }
+    driver::Driver::new(setup, problem, (cluster, start), observer)?.run()
 }
 
 /// Why a run could not be simulated to its end.
@@ -102,6 +71,15 @@ pub enum SimError {
     /// The cluster makes no sense.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
+    /// A state that was to be gone on from is not one of this run.
+    #[error("{0}")]
+    Start(String),
+    /// The run was asked to stop, and its state is saved.
+    #[error("stopped after {step} steps of each worker, as asked")]
+    Stopped {
+        /// Steps of each worker, on average.
+        step: u64,
+    },
     /// Nothing can happen any more, and some workers have not done their steps.
     #[error("deadlock after {} s: {}", at.seconds(), list(stuck))]
     Deadlock {

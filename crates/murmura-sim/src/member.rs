@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use murmura_core::message::{Message, Rank};
 use murmura_core::node::Node;
+use murmura_core::problems::Computed;
 use murmura_core::time::Time;
 use murmura_record::RankReport;
 
@@ -38,6 +39,8 @@ pub(crate) struct Member {
     pub(crate) finished: bool,
     /// When the last view that was announced arrives.
     pub(crate) view_at: Time,
+    /// The step of its last part in a cut.
+    pub(crate) cut: u64,
 }
 
 /// A delivered message that waits for the processor.
@@ -80,25 +83,26 @@ pub(crate) struct Unready {
     /// As in [`Running`], until then.
     pub(crate) exposed: Time,
     pub(crate) waiting: Time,
-    pub(crate) loss: f32,
+    pub(crate) computed: Computed,
 }
 
 impl Member {
-    pub(crate) fn new(node: Node) -> Member {
-        let report =
-            RankReport { rank: node.rank.0, is_server: node.is_server, ..RankReport::default() };
+    /// As it stands at `now`, having done what `report` says.
+    pub(crate) fn new(node: Node, report: RankReport, now: Time) -> Member {
+        let report = RankReport { rank: node.rank.0, is_server: node.is_server, ..report };
         Member {
+            cut: node.step(),
             node,
             report,
             lost: None,
-            free: Time::ZERO,
+            free: now,
             paused_until: Time::ZERO,
             inbox: VecDeque::new(),
             outbox: VecDeque::new(),
             wake: None,
             running: None,
             unready: None,
-            ready_at: Time::ZERO,
+            ready_at: now,
             frozen: false,
             finished: false,
             view_at: Time::ZERO,

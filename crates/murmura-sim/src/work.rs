@@ -29,6 +29,7 @@ impl Driver<'_> {
                 return;
             }
             self.complete_step(rank);
+            self.cut_if_due(rank);
         }
         self.start_gradient(rank);
     }
@@ -43,6 +44,9 @@ impl Driver<'_> {
         }
         if self.gradients_left == 0 {
             return self.finish(rank);
+        }
+        if self.cutting.holds(member.node.step()) {
+            return;
         }
         if self.is_frozen(rank) {
             self.members[rank].frozen = true;
@@ -123,7 +127,7 @@ impl Driver<'_> {
             compute: pass.total,
             exposed,
             waiting,
-            loss: computed.loss,
+            computed,
         });
         member.report.samples += u64::from(computed.samples);
         member.report.last_loss = computed.loss;
@@ -143,7 +147,8 @@ impl Driver<'_> {
         let idle = self.now.since(unready.since);
         let late = member.node.origin().since(unready.since);
         let late = if self.facts.waits_for_peers { late.min(idle) } else { Time::ZERO };
-        let Unready { step, loss, .. } = unready;
+        let Unready { step, computed, .. } = unready;
+        let (loss, samples) = (computed.loss, computed.samples);
         let compute = unready.compute.seconds();
         let exposed = (unready.exposed + idle - late).seconds();
         let waiting = (unready.waiting + late).seconds();
@@ -155,7 +160,8 @@ impl Driver<'_> {
         report.waiting_seconds += waiting;
         self.clock = self.now;
         self.steps_done += 1;
-        self.note(self.now, Rank::from(rank), step, Fate::Step { loss, compute, exposed, waiting });
+        let event = Fate::Step { loss, samples, compute, exposed, waiting };
+        self.note(self.now, Rank::from(rank), step, event);
         self.report_progress();
     }
 
@@ -171,14 +177,12 @@ impl Driver<'_> {
         if self.steps_done.is_multiple_of((total / 1000).max(1)) || self.steps_done == total {
             self.observer.progress(self.steps_done, total, self.now);
         }
-        let Some(every) = self.observer.evaluate_every() else { return };
-        if self.steps_done.is_multiple_of(every.max(1) * workers) {
-            let models = self.models();
-            self.observer.snapshot(self.now, self.steps_done / workers, models);
+        if self.steps_done.is_multiple_of(workers) {
+            self.cut_on_average(self.steps_done / workers);
         }
     }
 
-    fn models(&mut self) -> Models {
+    pub(crate) fn models(&mut self) -> Models {
         let mut models = Models::default();
         for rank in 0..self.members.len() {
             let member = &self.members[rank];

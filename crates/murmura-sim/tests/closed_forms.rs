@@ -72,6 +72,7 @@ const fn sender(worker: murmura_core::algorithms::Build) -> Entry {
         paper: "",
         sends: "",
         lost_peer: "",
+        resized: "",
         keys: &[],
         check: |_| Ok(()),
         codecs: |_| Codecs::All,

@@ -4,6 +4,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use murmura_run::drive;
 
 use super::Command;
+use crate::interrupt;
 use crate::request::{check_address, check_wait};
 use crate::text::mention;
 
@@ -46,6 +47,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
     if args.with_parent {
         drive::end_with_parent();
+        interrupt::follow();
     }
     check_address("HOST:PORT", &args.address)?;
     check_wait(args.wait)?;

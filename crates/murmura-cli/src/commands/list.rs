@@ -79,9 +79,12 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
 fn rows(table: Table) -> Vec<Row> {
     match table {
         Table::Algorithms => listed(|row: &algorithms::Entry| {
-            let codecs = (row.codecs)(&Params::defaults(row.keys)).words();
-            let facts =
-                vec![("sends", row.sends), ("codecs", codecs), ("loses a worker", row.lost_peer)];
+            let facts = vec![
+                ("sends", row.sends),
+                ("codecs", (row.codecs)(&Params::defaults(row.keys)).words()),
+                ("loses a worker", row.lost_peer),
+                ("goes on with more or fewer", row.resized),
+            ];
             (Some(row.paper), facts)
         }),
         Table::Topologies => listed(|row: &topology::Entry| (Some(row.paper), Vec::new())),
@@ -131,6 +134,7 @@ fn settings() -> Vec<Row> {
     vec![
         table("top", "what stands in no table", config::TOP, &[]),
         table("buckets", "how the model is cut for sending", config::BUCKETS, &[]),
+        table("checkpoint", "when the state of the run is saved", config::CHECKPOINT, &[]),
         table(
             "cluster",
             "the virtual cluster; `train` uses hosts, servers, server_hosts and slow",

@@ -4,7 +4,6 @@ use std::net::{SocketAddr, UdpSocket};
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use murmura_run::drive::Place;
-use murmura_run::plan::Plan;
 
 use super::Command;
 use crate::request::{Output, Run, check_address, check_wait};
@@ -46,7 +45,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
     check_address("--bind", &args.bind)?;
     check_wait(args.wait)?;
-    let plan = Plan::new(args.run.config(None)?)?;
+    let plan = args.run.plan(None)?;
     let place = Place::open(&args.bind, f64::from(args.wait))?;
     let is_told = !args.output.quiet;
     session::run(plan, ("serve", &args.run), &args.output, |plan, listener| {

@@ -2,7 +2,6 @@
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use murmura_run::drive;
-use murmura_run::plan::Plan;
 
 use super::Command;
 use crate::request::{Output, Run};
@@ -16,6 +15,8 @@ Examples:
   murmura simulate                                         the embedded default
   murmura simulate run.toml --set cluster.slow.3=10        worker 3 takes ten times as long
   murmura simulate run.toml --set cluster.bandwidth_gbps=1 --json
+  murmura simulate run.toml --set checkpoint.every=100 --out runs/long
+  murmura simulate --resume runs/long                      go on from its last checkpoint
   murmura simulate --set algorithm.name=d-psgd --set topology.name=torus --set workers=16
 
 The clock is virtual and the mathematics real: the same file gives the same run with `train`.";
@@ -36,7 +37,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     if matches!(drive::launched(), Ok(Some(launched)) if !launched.is_first()) {
         return Ok(());
     }
-    let plan = Plan::new(args.run.config(None)?)?;
+    let plan = args.run.plan(None)?;
     plan.check_memory()?;
     session::run(plan, ("simulate", &args.run), &args.output, drive::simulate)
 }

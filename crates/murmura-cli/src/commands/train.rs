@@ -6,6 +6,7 @@ use murmura_run::error::RunError;
 use murmura_run::plan::Plan;
 
 use super::Command;
+use crate::interrupt;
 use crate::request::{Output, Run};
 use crate::session;
 
@@ -18,6 +19,9 @@ Examples:
   murmura train run.toml --set optimizer.lr=0.1      what a file says, with another learning rate
   murmura train run.toml --processes                 one process per worker, over TCP
   murmura train run.toml --set algorithm.name=allreduce --out runs/allreduce
+  murmura train run.toml --out runs/long --set checkpoint.every=500
+  murmura train --resume runs/long                   go on from its last checkpoint, after anything
+  murmura train --resume runs/long --set steps=9000  go on for longer
   mpirun -n 4 murmura train run.toml                 one process per worker, started by MPI
                                                      (or srun, torchrun, Kubernetes: docs/launchers.md)
 
@@ -65,7 +69,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
 }
 
 fn plan(args: &Args, launched: Option<&Launched>) -> Result<Plan, RunError> {
-    let plan = Plan::new(args.run.config(launched.map(Launched::world))?)?;
+    let plan = args.run.plan(launched.map(Launched::world))?;
     if let Some(launched) = launched {
         launched.check(&plan)?;
     }
@@ -73,6 +77,13 @@ fn plan(args: &Args, launched: Option<&Launched>) -> Result<Plan, RunError> {
 }
 
 fn run_launched(args: &Args, launched: &Launched) -> anyhow::Result<()> {
+    if !launched.is_first() {
+        interrupt::follow();
+        // The checkpoint is where the first process is; it sends to each what is its own.
+        if args.run.resume.is_some() {
+            return Ok(launched.follow(None)?);
+        }
+    }
     let plan = plan(args, Some(launched));
     if launched.is_first() {
         return session::run(plan?, ("train", &args.run), &args.output, |plan, listener| {
@@ -80,7 +91,7 @@ fn run_launched(args: &Args, launched: &Launched) -> anyhow::Result<()> {
         });
     }
     match plan {
-        Ok(plan) => Ok(launched.follow(plan)?),
+        Ok(plan) => Ok(launched.follow(Some(plan))?),
         // The first process says what is wrong, once for all.
         Err(_) => std::process::exit(2),
     }

@@ -31,6 +31,8 @@ pub const ENTRY: Entry = Entry {
     paper: "Lian et al. 2018, arXiv:1710.06952",
     sends: "per exchange, the model to one random neighbour and its model back",
     lost_peer: "open exchanges with it are closed; a half-finished one shifts the mean once",
+    resized: "every worker begins with the mean of the models and of the optimizers; no \
+              exchange is open, because a run rests before it is saved",
     keys: &[Key {
         name: "averages",
         kind: Kind::Whole { default: 1, min: 1, max: 1 << 16 },

@@ -39,6 +39,8 @@ pub const ENTRY: Entry = Entry {
     sends: "its displacement to the servers per step, folded while one is on its way; a model \
             back per `period` gradients",
     lost_peer: "its displacements stay; the servers go on with one worker less",
+    resized: "workers and servers begin with the deployed model, what was pending taken in, \
+              and with the mean of the optimizers; ledgers and counts begin anew",
     keys: &[
         Key {
             name: "alpha",
@@ -409,6 +411,13 @@ impl Algorithm for Worker {
                 lane.folded.as_ref().map_or(0, |folded| u64::from(folded.gradients));
             let mut rate = lane.folded.as_ref().map_or(1.0, |folded| f64::from(folded.rate));
             let mut values = lane.folded.take().map(|folded| folded.values);
+            let (mut version, mut model) = match lane.inbox.take() {
+                Some((version, model)) => (version, Some(model)),
+                None => (0, None),
+            };
+            visitor.number(&format!("lane.{index}.version"), &mut version);
+            visitor.payload(&format!("lane.{index}.inbox"), &mut model);
+            lane.inbox = model.map(|model| (version, model));
             visitor.number(&format!("lane.{index}.gradients"), &mut gradients);
             visitor.real(&format!("lane.{index}.rate"), &mut rate);
             visitor.payload(&format!("lane.{index}.folded"), &mut values);

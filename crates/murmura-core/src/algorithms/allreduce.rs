@@ -26,6 +26,7 @@ pub const ENTRY: Entry = Entry {
     sends: "gradient buckets around a ring: 2(n−1)/n of the model per step",
     lost_peer: "the step is restarted among the survivors from their kept gradients; replicas \
                 stay bit-equal",
+    resized: "every replica begins with the same model and optimizer state",
     keys: &[COLLECTIVE],
     check: |_| Ok(()),
     codecs: |_| Codecs::All,

@@ -28,6 +28,8 @@ pub const ENTRY: Entry = Entry {
     paper: "Dean et al. 2012 (Downpour SGD)",
     sends: "the gradient to the servers, the model back, per gradient",
     lost_peer: "it simply stops pushing",
+    resized: "workers begin with the servers' model, servers with their new part of it and \
+              of the optimizer; versions begin anew",
     keys: &[Key {
         name: "scale",
         kind: Kind::Choice(&["workers", "staleness", "none"]),

@@ -24,6 +24,7 @@ pub const ENTRY: Entry = Entry {
     paper: "Chen and Huo 2016 (ICASSP)",
     sends: "the model around a ring, 2(n−1)/n of it, once per `period` steps; nothing in between",
     lost_peer: periodic::LOST_PEER,
+    resized: periodic::RESIZED,
     keys: &[
         period_key(16),
         Key {

@@ -36,6 +36,8 @@ pub const ENTRY: Entry = Entry {
     sends: "the encoded change of the model to every neighbour per step",
     lost_peer: "its weight goes to the receivers at once; where the topology that was rebuilt over \
                 the survivors begins, the public copies begin again from zero",
+    resized: "every worker begins with the mean of the models and of the optimizers; the public copies \
+              begin anew from that model",
     keys: &[
         Key {
             name: "form",

@@ -32,6 +32,8 @@ pub const ENTRY: Entry = Entry {
     sends: "the model and the tracked second moment to every neighbour per step, in one message",
     lost_peer: "its weight goes to the receivers at once; at an agreed step the survivors' \
                 tracked moments begin anew from their own, over the rebuilt topology",
+    resized: "every worker begins with the mean of the models; its moments, and what it \
+              tracks of others, begin anew",
     keys: &[
         Key {
             name: "beta1",

@@ -33,6 +33,8 @@ pub const ENTRY: Entry = Entry {
     sends: "the model to every neighbour per step",
     lost_peer: "its weight goes to the receivers at once; the topology is rebuilt over the \
                 survivors from an agreed step on; the mean may shift once by a bounded amount",
+    resized: "every worker begins with the mean of the models and of the optimizers, over \
+              the new topology",
     keys: &[Key {
         name: "form",
         kind: Kind::Choice(&["consensus", "adapt-then-combine", "combine-then-adapt"]),
@@ -58,6 +60,8 @@ enum Form {
 struct DPsgd {
     form: Form,
     exchange: Exchange,
+    /// In combine-then-adapt form: the neighbours' models of the step to come are mixed in.
+    mixed: bool,
 }
 
 impl DPsgd {
@@ -67,7 +71,7 @@ impl DPsgd {
             "adapt-then-combine" => Form::AdaptThenCombine,
             _ => Form::CombineThenAdapt,
         };
-        DPsgd { form, exchange: Exchange::default() }
+        DPsgd { form, exchange: Exchange::default(), mixed: false }
     }
 
     fn post(&self, cx: &mut Cx<'_>, b: usize, step: u64) {
@@ -83,13 +87,14 @@ impl DPsgd {
             Form::Consensus => cx.optimize(b, Mode::Apply),
             _ => self.exchange.finish(),
         }
+        self.mixed = self.form == Form::CombineThenAdapt && self.exchange.is_over();
     }
 }
 
 impl Algorithm for DPsgd {
     fn on_start(&mut self, cx: &mut Cx<'_>) {
         self.exchange.enter(cx, cx.step);
-        if self.form == Form::AdaptThenCombine || cx.step >= cx.steps {
+        if self.form == Form::AdaptThenCombine || cx.step >= cx.steps || self.mixed {
             return;
         }
         let buckets = 0..cx.layout.buckets.len();
@@ -105,6 +110,7 @@ impl Algorithm for DPsgd {
 
     fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
         if b == 0 {
+            self.mixed = false;
             let ahead = u64::from(self.form == Form::CombineThenAdapt);
             self.exchange.begin(cx, cx.step + ahead);
         }
@@ -133,6 +139,8 @@ impl Algorithm for DPsgd {
 
     exchange::rest!("its model");
 
-    /// Between steps there is nothing but parameters and optimizer; `on_start` posts them again.
-    fn state(&mut self, _visitor: &mut dyn Visitor) {}
+    /// Between steps there is little but parameters and optimizer; `on_start` posts them again.
+    fn state(&mut self, visitor: &mut dyn Visitor) {
+        visitor.flag("mixed", &mut self.mixed);
+    }
 }

@@ -23,6 +23,7 @@ pub const ENTRY: Entry = Entry {
     paper: "Douillard et al. 2023, arXiv:2311.08105",
     sends: "the model around a ring, 2(n−1)/n of it, once per `period` steps; nothing in between",
     lost_peer: periodic::LOST_PEER,
+    resized: periodic::RESIZED,
     keys: &[
         period_key(500),
         Key {

@@ -19,6 +19,8 @@ pub const ENTRY: Entry = Entry {
     paper: "Zhang, Choromanska, LeCun 2015, arXiv:1412.6651",
     sends: SENDS,
     lost_peer: LOST_PEER,
+    resized: "workers begin at the centre with the mean of the optimizers; velocities begin \
+              anew at zero, exchanges with the centre anew",
     keys: &[
         MOVING_RATE,
         PERIOD,

@@ -33,6 +33,8 @@ pub const ENTRY: Entry = Entry {
     paper: "Zhang, Choromanska, LeCun 2015, arXiv:1412.6651",
     sends: SENDS,
     lost_peer: LOST_PEER,
+    resized: "workers begin at the centre with the mean of the optimizers; exchanges with \
+              the centre begin anew",
     keys: &[MOVING_RATE, PERIOD, FORM],
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MODELS,
@@ -129,6 +131,11 @@ impl Worker {
         }
     }
 
+    /// Rounds that began before `step`: where lanes that are not loaded begin, as the server does.
+    fn first_round(&self, step: u64) -> u64 {
+        if self.synchronous { step.div_ceil(self.period) } else { 0 }
+    }
+
     fn fetch(&self, cx: &mut Cx<'_>, b: usize, piece: &Piece) {
         if !self.synchronous {
             let mut message = Message::new(FETCH, cx.step, b);
@@ -193,7 +200,8 @@ fn advance(momentum: f32, params: &mut [f32], velocity: &mut [f32], displacement
 
 impl Algorithm for Worker {
     fn on_start(&mut self, cx: &mut Cx<'_>) {
-        self.lanes.resize_with(cx.pieces.iter().map(Vec::len).sum(), Lane::default);
+        let (count, seq) = (cx.pieces.iter().map(Vec::len).sum(), self.first_round(cx.step));
+        self.lanes.resize_with(count, || Lane { seq, ..Lane::default() });
         if self.momentum > 0.0 {
             self.velocity.resize(cx.params.len(), 0.0);
         }

@@ -31,6 +31,8 @@ pub const ENTRY: Entry = Entry {
     paper: "Yuan, Ying, Zhao and Sayed 2019, arXiv:1702.05122",
     sends: SENDS,
     lost_peer: LOST_PEER,
+    resized: "every worker begins with the mean of the models and of the optimizers; \
+              corrections begin anew at zero",
     keys: &[],
     check: |_| Ok(()),
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
@@ -47,6 +49,8 @@ pub const D2: Entry = Entry {
     paper: "Tang et al. 2018, arXiv:1803.07068",
     sends: SENDS,
     lost_peer: LOST_PEER,
+    resized: "every worker begins with the mean of the models and of the optimizers; \
+              corrections begin anew at zero",
     keys: &[],
     check: |_| Ok(()),
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),

@@ -28,6 +28,8 @@ pub const ENTRY: Entry = Entry {
     sends: "the model to every neighbour per step; every H steps 2(n−1)/n of it around a ring \
             instead, with one number for the loss",
     lost_peer: periodic::LOST_NEIGHBOUR,
+    resized: "every worker begins with the mean of the models and of the optimizers; the \
+              period begins anew from its first value",
     keys: &[
         Key {
             name: "period",

@@ -21,6 +21,7 @@ pub const ENTRY: Entry = Entry {
     sends: "the model to every neighbour per step; every `period` steps 2(n−1)/n of it around a \
             ring instead",
     lost_peer: periodic::LOST_NEIGHBOUR,
+    resized: periodic::RESIZED,
     keys: &[period_key(6), BUFFERS, COLLECTIVE],
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MODELS,

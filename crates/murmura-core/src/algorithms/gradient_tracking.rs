@@ -36,6 +36,8 @@ pub const ENTRY: Entry = Entry {
             (atc: one after the other)",
     lost_peer: "its weight goes to the receivers at once; at an agreed step the survivors' \
                 trackers begin anew from their own gradients, over the rebuilt topology",
+    resized: "every worker begins with the mean of the models and of the optimizers; \
+              trackers begin anew from the workers' own gradients, push-sum weights at one",
     keys: &[Key {
         name: "form",
         kind: Kind::Choice(&["diging", "semi-atc", "atc", "push"]),

@@ -53,6 +53,9 @@ pub struct Entry {
     pub sends: &'static str,
     /// What becomes of a run that loses a worker.
     pub lost_peer: &'static str,
+    /// What a run that goes on from a checkpoint with another number of workers or servers begins
+    /// with. Everywhere: the deployed model, and the optimizers' state where it runs.
+    pub resized: &'static str,
     /// Its parameters.
     pub keys: &'static [Key],
     /// Why these parameters cannot go together, if they cannot.

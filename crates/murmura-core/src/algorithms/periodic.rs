@@ -41,6 +41,10 @@ pub(super) const BUFFERS: Key = Key {
     help: "what an average does to the optimizer's own vectors (momentum, moments)",
 };
 
+/// What becomes of a run that goes on with another number of workers.
+pub(super) const RESIZED: &str = "every worker begins a round with the mean of the models and of the \
+                                  optimizers; the outer rule's momentum begins anew";
+
 /// What a lost worker means where nothing is exchanged between averages.
 pub(super) const LOST_PEER: &str = "the average is restarted among the survivors from their kept \
     models; whoever missed an average that others have finished gets their result";

@@ -32,9 +32,14 @@ pub fn division(receivers: usize) -> (f32, f32) {
 }
 
 impl PushSum {
+    /// Whether it has not begun and no state was loaded.
+    pub fn is_fresh(&self) -> bool {
+        self.weights.is_empty()
+    }
+
     /// Begins with the parameters as they are, unless a saved state was loaded.
     pub fn start(&mut self, cx: &Cx<'_>) {
-        if self.weights.is_empty() {
+        if self.is_fresh() {
             self.numerator = cx.params.to_vec();
             self.weights = vec![1.0; cx.layout.buckets.len()];
         }

@@ -27,6 +27,8 @@ pub const ENTRY: Entry = Entry {
     sends: "the stepped model to every neighbour per step",
     lost_peer: "its weight goes to the receivers at once; the topology is rebuilt over the \
                 survivors from an agreed step on; momentum is kept",
+    resized: "every worker begins with the mean of the models and of the momenta, over the \
+              new topology",
     keys: &[Key {
         name: "mu",
         kind: Kind::Real { default: 0.9, min: 0.0, max: 1.0 },

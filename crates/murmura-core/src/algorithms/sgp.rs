@@ -42,6 +42,8 @@ pub const ENTRY: Entry = Entry {
     sends: "a share of the model and of its weight to every out-neighbour per step",
     lost_peer: "it gets no shares any more; at an agreed step the survivors set their weights \
                 back to one, so that they sum to the number of survivors again",
+    resized: "every worker begins with the mean of the models, each divided by its weight, \
+              and of the optimizers; weights begin anew at one, and no share is on its way",
     keys: &[
         Key {
             name: "overlap",
@@ -183,6 +185,9 @@ impl Kept {
 impl Algorithm for Sgp {
     fn on_start(&mut self, cx: &mut Cx<'_>) {
         let buckets = cx.layout.buckets.len();
+        if self.mass.is_fresh() {
+            self.since = cx.step;
+        }
         self.mass.start(cx);
         self.kept.resize(self.overlap as usize * buckets, Kept::default());
         self.exchange.enter(cx, cx.step.saturating_sub(self.overlap));

@@ -23,6 +23,7 @@ pub const ENTRY: Entry = Entry {
     paper: "Wang et al. 2020, arXiv:1910.00643",
     sends: "the model around a ring, 2(n−1)/n of it, once per `period` steps; nothing in between",
     lost_peer: periodic::LOST_PEER,
+    resized: periodic::RESIZED,
     keys: &[
         period_key(48),
         Key {

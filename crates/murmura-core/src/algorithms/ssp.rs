@@ -31,6 +31,8 @@ pub const ENTRY: Entry = Entry {
     paper: "Ho et al. 2013 (NIPS)",
     sends: "the gradient to the servers, the model back, per gradient",
     lost_peer: "it no longer holds the others back; what it pushed stays",
+    resized: "workers begin with the servers' model, servers with their new part of it and \
+              of the optimizer; clocks begin anew",
     keys: &[Key {
         name: "staleness",
         kind: Kind::Whole { default: 3, min: 0, max: u64::MAX },

@@ -36,6 +36,8 @@ pub const ENTRY: Entry = Entry {
             al. 2016, arXiv:1604.00981",
     sends: "the gradient to the servers, the model back, per step",
     lost_peer: "the servers divide by the number of gradients received",
+    resized: "workers begin with the servers' model, servers with their new part of it and \
+              of the optimizer",
     keys: &[Key {
         name: "backup",
         kind: Kind::Whole { default: 0, min: 0, max: 1 << 20 },
@@ -270,6 +272,10 @@ impl Algorithm for Server {
     fn state(&mut self, visitor: &mut dyn Visitor) {
         visitor.numbers("steps", &mut self.steps);
         state(&mut self.lanes, visitor);
+    }
+
+    fn is_at(&self, step: u64) -> bool {
+        self.steps.iter().all(|done| *done == step)
     }
 
     fn spans_views(&self) -> bool {

@@ -164,7 +164,7 @@ impl Observer for Watch {
         true
     }
 
-    fn progress(&mut self, done: u64, _total: u64) {
+    fn progress(&mut self, done: u64, _total: u64, _now: murmura_core::time::Time) {
         (self.on_progress)(done);
     }
 }

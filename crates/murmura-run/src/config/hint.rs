@@ -5,7 +5,7 @@ use murmura_core::{algorithms, codec, optim, topology};
 
 use super::row::Listed;
 use super::section::{Allowed, dotted};
-use super::{BUCKETS, TOP, cluster};
+use super::{BUCKETS, CHECKPOINT, TOP, cluster};
 use crate::tasks::Task;
 
 /// What other programs call it, and what it is called here.
@@ -52,7 +52,8 @@ struct Owner {
 }
 
 fn owners(name: &str) -> Vec<Owner> {
-    let plain = [("", TOP), ("buckets", BUCKETS), ("cluster", cluster::KEYS)];
+    let plain =
+        [("", TOP), ("buckets", BUCKETS), ("checkpoint", CHECKPOINT), ("cluster", cluster::KEYS)];
     let plain = plain.into_iter().filter(|(_, keys)| keys.iter().any(|key| key.name == name));
     let mut owners: Vec<Owner> = plain.map(|(path, _)| Owner { path, row: "" }).collect();
     owners.extend(rows_with::<algorithms::Entry>(name));

@@ -54,7 +54,17 @@ pub const TOP: &[Key] = &[
     Key {
         name: "evaluations",
         kind: Kind::Whole { default: 20, min: 0, max: 1_000_000 },
-        help: "how often `simulate` evaluates the model, evenly, the last time at the end; 0 = as 1",
+        help: "how often the model is evaluated, evenly, the last time at the end; 0 = as 1",
+    },
+    Key {
+        name: "evaluate_workers",
+        kind: Kind::Flag(false),
+        help: "evaluate the model of every worker by itself each time, not only at the end",
+    },
+    Key {
+        name: "plots",
+        kind: Kind::Flag(true),
+        help: "draw loss, accuracy, consensus distance and the split of time at the end",
     },
 ];
 
@@ -65,8 +75,27 @@ pub const BUCKETS: &[Key] = &[Key {
     help: "largest bucket in megabytes of 10^6 bytes; 0 = one bucket",
 }];
 
+/// The keys of `[checkpoint]`.
+pub const CHECKPOINT: &[Key] = &[
+    Key {
+        name: "every",
+        kind: Kind::Whole { default: 0, min: 0, max: 1_000_000_000_000 },
+        help: "steps of each worker between two checkpoints; 0 = by the clock only",
+    },
+    Key {
+        name: "every_seconds",
+        kind: Kind::Real { default: 600.0, min: 0.0, max: 1e9 },
+        help: "seconds between two checkpoints, in `train` and `serve`; 0 = by steps only",
+    },
+    Key {
+        name: "keep",
+        kind: Kind::Whole { default: 2, min: 1, max: 1_000_000 },
+        help: "how many checkpoints are kept, the newest ones",
+    },
+];
+
 const TABLES: &[&str] =
-    &["algorithm", "topology", "optimizer", "codec", "buckets", "task", "cluster"];
+    &["algorithm", "topology", "optimizer", "codec", "buckets", "checkpoint", "task", "cluster"];
 
 /// A configuration in which every key has a value.
 #[derive(Clone, Debug)]
@@ -79,6 +108,10 @@ pub struct Config {
     pub length: Length,
     /// `evaluations`.
     pub evaluations: u64,
+    /// `evaluate_workers`.
+    pub evaluate_workers: bool,
+    /// `plots`.
+    pub plots: bool,
     /// `[algorithm]`.
     pub algorithm: Row<algorithms::Entry>,
     /// `[topology]`.
@@ -91,6 +124,8 @@ pub struct Config {
     pub codec: Row<codec::Entry>,
     /// `[buckets]`.
     pub buckets: Params,
+    /// `[checkpoint]`.
+    pub checkpoint: Params,
     /// `[task]`.
     pub task: Row<Task>,
     /// `[cluster]`.
@@ -174,12 +209,15 @@ impl Config {
             workers: top.whole("workers") as usize,
             length: length(table, &top)?,
             evaluations: top.whole("evaluations"),
+            evaluate_workers: top.flag("evaluate_workers"),
+            plots: top.flag("plots"),
             algorithm: Row::read(&inside("algorithm")?)?,
             topology: Row::read(&inside("topology")?)?,
             optimizer: Row::read(&optimizer)?,
             schedule: Row::read(&schedule)?,
             codec: Row::read(&inside("codec")?)?,
             buckets: plain("buckets", BUCKETS)?,
+            checkpoint: plain("checkpoint", CHECKPOINT)?,
             task: Row::read(&inside("task")?)?,
             cluster: cluster::read(&inside("cluster")?)?,
             notes: Vec::new(),

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::row::{Listed, Row};
 use super::section::{Shaped, Values};
-use super::{BUCKETS, Config, Length, cluster};
+use super::{BUCKETS, CHECKPOINT, Config, Length, cluster};
 
 impl Config {
     /// All keys with their values.
@@ -29,11 +29,14 @@ impl Config {
             Length::Epochs(epochs) => put("epochs", json!(epochs)),
         };
         put("evaluations", json!(self.evaluations));
+        put("evaluate_workers", json!(self.evaluate_workers));
+        put("plots", json!(self.plots));
         put("algorithm", Value::Object(row(&self.algorithm)));
         put("topology", Value::Object(row(&self.topology)));
         put("optimizer", Value::Object(optimizer));
         put("codec", Value::Object(row(&self.codec)));
         put("buckets", Value::Object(plain(BUCKETS, &self.buckets)));
+        put("checkpoint", Value::Object(plain(CHECKPOINT, &self.checkpoint)));
         put("task", Value::Object(row(&self.task)));
         put("cluster", Value::Object(cluster));
         Value::Object(config)

@@ -6,8 +6,8 @@ use murmura_net::launcher;
 use murmura_net::{Coordinator, Options};
 
 use super::{Driven, Place, join};
-use crate::conduct::Listener;
 use crate::error::{RequestError, RunError};
+use crate::listen::Listener;
 use crate::plan::Plan;
 
 /// How long the processes may take to find each other.
@@ -69,7 +69,7 @@ impl Launched {
     }
 
     /// Takes part as one of the others.
-    pub fn follow(&self, plan: Plan) -> Result<(), RunError> {
-        join(&self.found.rendezvous.to_join(), Some(self.found.rank), WAIT_SECONDS, Some(plan))
+    pub fn follow(&self, plan: Option<Plan>) -> Result<(), RunError> {
+        join(&self.found.rendezvous.to_join(), Some(self.found.rank), WAIT_SECONDS, plan)
     }
 }

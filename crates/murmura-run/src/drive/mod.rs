@@ -6,16 +6,18 @@ mod launched;
 mod processes;
 mod slowed;
 
+use std::sync::Arc;
+
+use murmura_core::message::Rank;
 use murmura_core::node::Setup;
 use murmura_core::problems::Problem;
 use murmura_core::time::Time;
 use murmura_net::{Coordinator, Hosted, Options};
-use murmura_record::{Outcome, Record};
+use murmura_record::{Cuts, Models, Observer, Outcome, Part, Record, Wish};
 
-use crate::conduct::Listener;
 use crate::error::RunError;
 use crate::files::summary::Clock;
-use crate::files::tensors::Models;
+use crate::listen::Listener;
 use crate::plan::Plan;
 
 pub use launched::{Launched, launched};
@@ -27,14 +29,17 @@ pub type Driven = Result<(Clock, Outcome), RunError>;
 
 /// Runs the plan in the virtual cluster.
 pub fn simulate(plan: &Plan, listener: &mut Listener<'_>) -> Driven {
-    let outcome = murmura_sim::simulate(&plan.setup, &*plan.problem, &plan.cluster, listener)?;
+    listener.on_virtual_clock();
+    let (setup, problem) = (&plan.setup, &*plan.problem);
+    let outcome = murmura_sim::resume(setup, problem, &plan.cluster, &plan.start, listener)?;
     Ok((Clock::Virtual, outcome))
 }
 
 /// Runs every rank as a thread of this process.
 pub fn threads(plan: &Plan, listener: &mut Listener<'_>) -> Driven {
     let problem = Slowed::of(plan);
-    let outcome = murmura_net::threads(&plan.setup, &problem, &Options::default(), listener)?;
+    let (options, start) = (Options::default(), Arc::clone(&plan.start));
+    let outcome = murmura_net::resume(&plan.setup, &problem, &options, start, listener)?;
     Ok((Clock::Real, outcome))
 }
 
@@ -66,8 +71,8 @@ impl Place {
         let hosted = Hosted { workers: here.to_vec() };
         let problem = Slowed::of(plan);
         let mut host = Host { listener, gathering };
-        let outcome =
-            self.coordinator.run(plan.job(), &plan.setup, &problem, &hosted, &mut host)?;
+        let coordinator = self.coordinator.going_on_from(Arc::clone(&plan.start));
+        let outcome = coordinator.run(plan.job(), &plan.setup, &problem, &hosted, &mut host)?;
         Ok((Clock::Real, outcome))
     }
 }
@@ -81,7 +86,7 @@ struct Host<'a, 'b> {
     gathering: Gathering<'a>,
 }
 
-impl murmura_net::Observer for Host<'_, '_> {
+impl Observer for Host<'_, '_> {
     fn record(&mut self, record: Record) {
         self.listener.record(record);
     }
@@ -91,7 +96,28 @@ impl murmura_net::Observer for Host<'_, '_> {
     }
 
     fn gathering(&mut self, there: usize, expected: usize) -> Result<(), String> {
+        self.listener.gathering(there, expected)?;
         (self.gathering)(there, expected)
+    }
+
+    fn cuts(&self) -> Cuts {
+        self.listener.cuts()
+    }
+
+    fn shown(&mut self, now: Time, step: u64, models: Models) {
+        self.listener.shown(now, step, models);
+    }
+
+    fn saved(&mut self, now: Time, step: u64, rank: Rank, part: Part) {
+        self.listener.saved(now, step, rank, part);
+    }
+
+    fn safe(&mut self) -> u64 {
+        self.listener.safe()
+    }
+
+    fn wish(&mut self) -> Wish {
+        self.listener.wish()
     }
 }
 
@@ -113,39 +139,4 @@ pub fn join(
         Ok((plan.setup, problem))
     };
     Ok(murmura_net::join(address, rank, &options, &mut build)?)
-}
-
-impl murmura_sim::Observer for Listener<'_> {
-    fn record(&mut self, record: Record) {
-        Listener::record(self, record);
-    }
-
-    fn wants_timeline(&self) -> bool {
-        Listener::wants_timeline(self)
-    }
-
-    fn evaluate_every(&self) -> Option<u64> {
-        Listener::evaluate_every(self)
-    }
-
-    fn snapshot(&mut self, now: Time, step: u64, models: murmura_sim::Models) {
-        if !self.is_due(step) {
-            return;
-        }
-        let models = Models {
-            workers: models.workers.iter().map(|(_, model)| model.as_slice()).collect(),
-            servers: models.servers.iter().map(|(_, model)| model.as_slice()).collect(),
-        };
-        self.evaluate(now, step, &models);
-    }
-}
-
-impl murmura_net::Observer for Listener<'_> {
-    fn record(&mut self, record: Record) {
-        Listener::record(self, record);
-    }
-
-    fn wants_timeline(&self) -> bool {
-        Listener::wants_timeline(self)
-    }
 }

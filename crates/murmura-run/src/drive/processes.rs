@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use murmura_net::NetError;
 
 use super::{Driven, Place};
-use crate::conduct::Listener;
 use crate::error::RunError;
+use crate::listen::Listener;
 use crate::plan::Plan;
 
 /// How long all processes may take to start, load their data and connect.

@@ -4,19 +4,32 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::checkpoint;
 use crate::error::RequestError;
+use crate::files::plots;
+use crate::listen::BEST;
 
 /// The files of a run. A directory that has one of them holds a run.
-pub const FILES: [&str; 4] = ["summary.json", "records.jsonl", "final.safetensors", "trace.json"];
+pub const FILES: [&str; 7] = [
+    "summary.json",
+    "records.jsonl",
+    "final.safetensors",
+    "trace.json",
+    BEST,
+    plots::FOLDER,
+    checkpoint::FOLDER,
+];
 
 /// Where a run's files go.
 #[derive(Clone, Debug)]
 pub struct Directory {
     path: PathBuf,
     force: bool,
+    /// Held as long as the run lasts, where the system has locks on folders.
+    _lock: Option<Arc<File>>,
 }
 
 impl Directory {
@@ -45,7 +58,22 @@ impl Directory {
             return Err(RequestError::file(path, problem));
         }
         fs::create_dir_all(path).map_err(|error| unmade(path, &error))?;
-        Ok(Directory { path: path.to_path_buf(), force })
+        Directory::held(path.to_path_buf(), force)
+    }
+
+    /// Takes the directory of a run that is gone on with: its files are replaced at the end.
+    pub fn reopen(path: &Path) -> Result<Directory, RequestError> {
+        Directory::held(path.to_path_buf(), true)
+    }
+
+    fn held(path: PathBuf, force: bool) -> Result<Directory, RequestError> {
+        let lock = File::open(&path).ok();
+        if let Some(file) = &lock
+            && let Err(fs::TryLockError::WouldBlock) = file.try_lock()
+        {
+            return Err(RequestError::file(&path, "another run is writing there now"));
+        }
+        Ok(Directory { path, force, _lock: lock.map(Arc::new) })
     }
 
     /// Where it is.
@@ -55,12 +83,21 @@ impl Directory {
 
     /// Begins the file `name`; it appears when it is [committed](Draft::commit).
     pub fn draft(&self, name: &'static str) -> io::Result<Draft> {
+        self.begin(name, self.force)
+    }
+
+    /// As [`draft`](Directory::draft), of a file that this run has written before.
+    pub fn redraft(&self, name: &'static str) -> io::Result<Draft> {
+        self.begin(name, true)
+    }
+
+    fn begin(&self, name: &'static str, force: bool) -> io::Result<Draft> {
         let place = self.path.join(name);
         let beside = self.path.join(format!(".{name}.{}.partial", std::process::id()));
         drafts().insert(beside.clone());
         let file = File::create(&beside)?;
         let writer = BufWriter::new(file);
-        Ok(Draft { name, writer, beside, place, force: self.force, done: false })
+        Ok(Draft { name, writer, beside, place, force, done: false })
     }
 
     /// Takes back the directory of a run that came to nothing, if there is nothing in it.
@@ -86,7 +123,7 @@ fn fresh(parent: &Path, algorithm: &str, now: SystemTime) -> Result<Directory, R
         let name = if number == 1 { stem.clone() } else { format!("{stem}-{number}") };
         let path = parent.join(name);
         match fs::create_dir(&path) {
-            Ok(()) => return Ok(Directory { path, force: false }),
+            Ok(()) => return Directory::held(path, false),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(unmade(&path, &error)),
         }
@@ -123,10 +160,48 @@ fn drafts() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     DRAFTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The records of a run that did not come to its end: those in their place, or else the longest
+/// draft.
+pub fn records_of(run: &Path) -> Option<PathBuf> {
+    let whole = run.join("records.jsonl");
+    if whole.is_file() {
+        return Some(whole);
+    }
+    let drafts = leftovers(run, ".records.jsonl.").into_iter();
+    drafts.max_by_key(|path| fs::metadata(path).map_or(0, |found| found.len()))
+}
+
+/// Takes away what runs that were killed have left half-written.
+pub fn sweep(run: &Path) {
+    let own = format!(".{}.", std::process::id());
+    let beside = [(run.to_path_buf(), "."), (run.join(checkpoint::FOLDER), ".step-")];
+    for (folder, prefix) in beside {
+        for path in leftovers(&folder, prefix) {
+            if !path.to_string_lossy().contains(&own) {
+                let _ =
+                    if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            }
+        }
+    }
+}
+
+fn leftovers(folder: &Path, prefix: &str) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let is_left = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with(prefix) && (name.ends_with(".partial") || name.ends_with(".old"))
+    };
+    entries.flatten().map(|entry| entry.path()).filter(is_left).collect()
+}
+
 /// Takes away every draft of this process, and the directories that are empty then; for a
-/// process that is about to end.
+/// process that is about to end. Where there are checkpoints, drafts stay: they may be gone on
+/// from.
 pub fn abandon_drafts() {
     for beside in std::mem::take(&mut *drafts()) {
+        if beside.parent().is_some_and(checkpoint::exist) {
+            continue;
+        }
         let _ = fs::remove_file(&beside);
         if let Some(directory) = beside.parent() {
             let _ = fs::remove_dir(directory);
@@ -149,6 +224,12 @@ impl Draft {
     /// The name that the file will have.
     pub fn name(&self) -> &'static str {
         self.name
+    }
+
+    /// As [`commit`](Draft::commit), in place of any that is there.
+    pub fn replace(mut self) -> io::Result<()> {
+        self.force = true;
+        self.commit()
     }
 
     /// Puts the file in its place.

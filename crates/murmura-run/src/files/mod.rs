@@ -2,6 +2,7 @@
 //! that a directory holds a whole run or none.
 
 pub mod directory;
+pub mod plots;
 pub mod records;
 pub mod summary;
 pub mod tensors;

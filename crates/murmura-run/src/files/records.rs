@@ -1,10 +1,12 @@
 //! `records.jsonl`: what was measured, one record a line. `docs/records.md` lists the kinds.
 
-use std::io::{self, Write};
+use std::io::{self, BufRead, Write};
 
-use murmura_record::{Event, Record, Sink};
+use murmura_record::{Event, Record, Sink, Start};
+use serde_json::Value;
 
 use super::directory::Draft;
+use super::plots::Curves;
 use super::trace::Timeline;
 
 /// How many lines of one kind a file may about have; of longer runs every k-th step is written.
@@ -18,6 +20,7 @@ pub struct Recorder<'a> {
     /// The first failure of writing; nothing is written after it.
     failure: Option<io::Error>,
     timeline: Timeline,
+    curves: Curves,
     watch: &'a mut (dyn FnMut(&Record) + Send),
 }
 
@@ -30,17 +33,41 @@ pub struct Recorded {
     pub stride: u64,
     /// The beginning of the timeline.
     pub timeline: Timeline,
+    /// What the plots are made of.
+    pub curves: Curves,
 }
 
 impl<'a> Recorder<'a> {
-    /// For a run of about `steps` steps in all.
+    /// For a run of `steps` steps of each of some workers.
     pub fn new(
         draft: Draft,
-        steps: u64,
+        (steps, workers): (u64, usize),
         watch: &'a mut (dyn FnMut(&Record) + Send),
     ) -> Recorder<'a> {
-        let stride = steps.div_ceil(LINES).max(1);
-        Recorder { draft, stride, failure: None, timeline: Timeline::default(), watch }
+        let stride = steps.saturating_mul(workers as u64).div_ceil(LINES).max(1);
+        let (timeline, curves) = (Timeline::default(), Curves::new(steps));
+        Recorder { draft, stride, failure: None, timeline, curves, watch }
+    }
+
+    /// Takes over the records of the run that is gone on from: those until then.
+    pub fn go_on(&mut self, lines: impl BufRead, start: &Start) -> io::Result<()> {
+        for line in lines.lines() {
+            let line = line?;
+            // The last line of a run that was killed may be half there.
+            let Ok(record) = serde_json::from_str::<Value>(&line) else { continue };
+            if is_before(&record, start) {
+                writeln!(self.draft, "{line}")?;
+                self.curves.take_line(&record);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes sure that what was recorded is with the system, whatever becomes of this process.
+    pub fn flush(&mut self) {
+        if self.failure.is_none() {
+            self.failure = self.draft.flush().err();
+        }
     }
 
     /// Ends the recording.
@@ -48,7 +75,8 @@ impl<'a> Recorder<'a> {
         match self.failure {
             Some(error) => Err(error),
             None => {
-                Ok(Recorded { draft: self.draft, stride: self.stride, timeline: self.timeline })
+                let Recorder { draft, stride, timeline, curves, .. } = self;
+                Ok(Recorded { draft, stride, timeline, curves })
             }
         }
     }
@@ -71,10 +99,30 @@ impl Sink for Recorder<'_> {
         }
         (self.watch)(&record);
         self.timeline.take(&record);
+        self.curves.take(&record);
     }
 
     fn wants_timeline(&self) -> bool {
         !self.timeline.is_full()
+    }
+}
+
+/// Whether a record is from before the cut that is gone on from.
+fn is_before(record: &Value, start: &Start) -> bool {
+    let number = |key: &str| record[key].as_u64();
+    let (Some(rank), Some(step), Some(t)) = (number("rank"), number("step"), record["t"].as_f64())
+    else {
+        return false;
+    };
+    match record["kind"].as_str() {
+        Some("step" | "staleness" | "folded") if !start.anew => {
+            start.parts.get(rank as usize).is_some_and(|part| {
+                // Servers count nothing; their records go by the clock.
+                if part.report.is_server { t <= start.now.seconds() } else { step < part.step() }
+            })
+        }
+        Some(_) => t <= start.now.seconds(),
+        None => false,
     }
 }
 
@@ -83,9 +131,9 @@ pub fn write_line(out: &mut impl Write, record: &Record) -> io::Result<()> {
     let Record { t, rank, step, .. } = record;
     write!(out, "{{\"t\":{},\"rank\":{rank},\"step\":{step},\"kind\":", Real(*t))?;
     match &record.event {
-        Event::Step { loss, compute, exposed, waiting } => write!(
+        Event::Step { loss, samples, compute, exposed, waiting } => write!(
             out,
-            "\"step\",\"loss\":{},\"compute\":{},\"exposed\":{},\"waiting\":{}",
+            "\"step\",\"loss\":{},\"samples\":{samples},\"compute\":{},\"exposed\":{},\"waiting\":{}",
             Single(*loss),
             Real(*compute),
             Real(*exposed),
@@ -102,6 +150,22 @@ pub fn write_line(out: &mut impl Write, record: &Record) -> io::Result<()> {
             Real(accuracy.unwrap_or(f64::NAN)),
             Real(*consensus)
         ),
+        Event::Workers { loss, accuracy } => {
+            let [mean, worst] = accuracy.unwrap_or([f64::NAN; 2]);
+            write!(
+                out,
+                "\"workers\",\"loss_mean\":{},\"loss_worst\":{},\"accuracy_mean\":{},\
+                 \"accuracy_worst\":{}",
+                Real(loss[0]),
+                Real(loss[1]),
+                Real(mean),
+                Real(worst)
+            )
+        }
+        Event::Checkpoint { failure } => {
+            let failure = serde_json::to_string(failure).map_err(io::Error::other)?;
+            write!(out, "\"checkpoint\",\"failure\":{failure}")
+        }
         Event::Staleness { updates } => write!(out, "\"staleness\",\"updates\":{updates}"),
         Event::Folded { gradients } => write!(out, "\"folded\",\"gradients\":{gradients}"),
         Event::HalfExchange => write!(out, "\"half-exchange\""),
@@ -143,18 +207,21 @@ mod tests {
 
     #[test]
     fn every_kind_is_one_line_of_json() {
-        let step = Event::Step { loss: 0.1, compute: 1e-9, exposed: 2.5e10, waiting: 0.0 };
+        let step =
+            Event::Step { loss: 0.1, samples: 32, compute: 1e-9, exposed: 2.5e10, waiting: 0.0 };
         let read = line(step);
         assert_eq!(read["t"], 0.25);
         assert_eq!((read["rank"].as_u64(), read["step"].as_u64()), (Some(3), Some(7)));
         assert_eq!(read["kind"], "step");
-        assert_eq!(read["loss"], 0.1);
+        assert_eq!((&read["loss"], &read["samples"]), (&0.1.into(), &32.into()));
         assert_eq!(read["compute"], 1e-9);
         assert_eq!(read["exposed"], 2.5e10);
         for (event, kind) in [
             (Event::Compute { seconds: 1.0 }, "compute"),
             (Event::Transfer { to: 1, bytes: 80, seconds: 0.5 }, "transfer"),
             (Event::Evaluation { loss: 1.0, accuracy: Some(0.5), consensus: 0.0 }, "evaluation"),
+            (Event::Workers { loss: [1.0, 2.0], accuracy: None }, "workers"),
+            (Event::Checkpoint { failure: Some("disk \"full\"".into()) }, "checkpoint"),
             (Event::Staleness { updates: 4 }, "staleness"),
             (Event::Folded { gradients: 2 }, "folded"),
             (Event::HalfExchange, "half-exchange"),

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::tensors::Models;
+use crate::checkpoint::Best;
+use crate::evaluate::Spread;
 
 /// What a run came to.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -27,6 +29,12 @@ pub struct Summary {
     /// Of translations of held-out sentences, where there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bleu: Option<f64>,
+    /// The same of every worker's own model: the mean and the worst.
+    pub worker_models: WorkerModels,
+    /// The best model of all evaluations, which is in `best.safetensors`.
+    pub best: Option<Best>,
+    /// The steps of every worker after which the run was gone on with from a checkpoint, if it was.
+    pub resumed_from_step: Option<u64>,
     /// Until the last worker had finished its last step.
     pub clock_seconds: f64,
     /// Steps of all workers.
@@ -57,6 +65,19 @@ pub struct Summary {
     pub records_stride: u64,
     /// What went wrong without ending the run.
     pub warnings: Vec<String>,
+}
+
+/// How good the workers' own models are.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct WorkerModels {
+    /// Mean of their losses; `null` if it is not a number.
+    pub loss_mean: Option<f64>,
+    /// The largest loss.
+    pub loss_worst: Option<f64>,
+    /// Mean of their accuracies.
+    pub accuracy_mean: Option<f64>,
+    /// The least accuracy.
+    pub accuracy_worst: Option<f64>,
 }
 
 /// What the times of a run are measured by.
@@ -140,6 +161,12 @@ pub struct About {
     pub epochs: Option<f64>,
     /// How good the deployed model is.
     pub evaluation: Evaluation,
+    /// How good the workers' own models are.
+    pub spread: Option<Spread>,
+    /// The best model of all evaluations.
+    pub best: Option<Best>,
+    /// Where the run was gone on from.
+    pub resumed_from_step: Option<u64>,
     /// Of `records.jsonl`.
     pub records_stride: u64,
     /// What to add to the outcome's warnings.
@@ -164,6 +191,9 @@ impl Summary {
             loss: finite(about.evaluation.loss),
             accuracy: about.evaluation.accuracy,
             bleu: about.evaluation.bleu,
+            worker_models: worker_models(about.spread),
+            best: about.best,
+            resumed_from_step: about.resumed_from_step,
             clock_seconds: rounded(outcome.clock_seconds),
             steps: workers.iter().map(|rank| rank.steps).sum(),
             samples,
@@ -183,6 +213,16 @@ impl Summary {
             records_stride: about.records_stride,
             warnings: outcome.warnings.iter().cloned().chain(about.warnings).collect(),
         }
+    }
+}
+
+fn worker_models(spread: Option<Spread>) -> WorkerModels {
+    let Some(Spread { loss, accuracy }) = spread else { return WorkerModels::default() };
+    WorkerModels {
+        loss_mean: finite(loss[0]),
+        loss_worst: finite(loss[1]),
+        accuracy_mean: accuracy.map(|[mean, _]| mean),
+        accuracy_worst: accuracy.map(|[_, worst]| worst),
     }
 }
 
@@ -265,6 +305,9 @@ mod tests {
             config: Value::Null,
             epochs: None,
             evaluation: Evaluation { loss: f64::NAN, accuracy: None, bleu: None },
+            spread: None,
+            best: None,
+            resumed_from_step: None,
             records_stride: 1,
             warnings: Vec::new(),
         };

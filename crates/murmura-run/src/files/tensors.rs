@@ -1,8 +1,9 @@
-//! `final.safetensors`: the deployed model and every rank's own.
+//! `final.safetensors`: the deployed model, by layers too, and every rank's own.
 
 use std::io::{self, Write};
 
 use murmura_core::contract::Deploy;
+use murmura_core::layout::Tensor;
 use murmura_record::Outcome;
 use safetensors::tensor::{Dtype, TensorView};
 
@@ -56,8 +57,43 @@ impl<'a> Models<'a> {
     }
 }
 
-/// Writes `model`, `worker.0` …, `server.0` …; ranks that were lost have none.
-pub fn write(out: &mut impl Write, model: &[f32], outcome: &Outcome) -> io::Result<()> {
+/// A model as one takes it elsewhere.
+#[derive(Clone, Copy, Debug)]
+pub struct Export<'a> {
+    /// The flat vector.
+    pub model: &'a [f32],
+    /// What the vector is made of, in order; empty if it is plain.
+    pub layers: &'a [Tensor],
+    /// What belongs to the model besides.
+    pub buffers: &'a [(Tensor, Vec<f32>)],
+}
+
+type Named<'a> = (String, Vec<usize>, &'a [f32]);
+
+impl<'a> Export<'a> {
+    /// `model`, `layers.NAME` …, `buffers.NAME` ….
+    fn tensors(&self) -> Vec<Named<'a>> {
+        let mut tensors = vec![("model".to_string(), vec![self.model.len()], self.model)];
+        let mut rest = self.model;
+        for layer in self.layers {
+            let Some((values, after)) = rest.split_at_checked(layer.len()) else { break };
+            tensors.push((format!("layers.{}", layer.name), layer.shape.clone(), values));
+            rest = after;
+        }
+        for (buffer, values) in self.buffers {
+            tensors.push((format!("buffers.{}", buffer.name), buffer.shape.clone(), values));
+        }
+        tensors
+    }
+
+    /// Writes the model alone.
+    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        serialize(out, self.tensors())
+    }
+}
+
+/// Writes a model, then `worker.0` …, `server.0` …; ranks that were lost have none.
+pub fn write(out: &mut impl Write, export: &Export<'_>, outcome: &Outcome) -> io::Result<()> {
     let workers = outcome.ranks.iter().filter(|rank| !rank.is_server).count();
     let living = outcome.ranks.iter().filter(|rank| !rank.lost);
     let named = living.map(|rank| {
@@ -65,16 +101,20 @@ pub fn write(out: &mut impl Write, model: &[f32], outcome: &Outcome) -> io::Resu
             false => format!("worker.{}", rank.rank),
             true => format!("server.{}", rank.rank as usize - workers),
         };
-        (name, rank.model.as_slice())
+        (name, vec![rank.model.len()], rank.model.as_slice())
     });
-    let all = std::iter::once(("model".to_string(), model)).chain(named);
-    let views: Vec<(String, TensorView<'_>)> = all
-        .map(|(name, values)| {
-            let bytes = bytemuck::cast_slice(values);
-            let view = TensorView::new(Dtype::F32, vec![values.len()], bytes);
-            (name, view.expect("the bytes are those of the values"))
-        })
-        .collect();
+    serialize(out, export.tensors().into_iter().chain(named))
+}
+
+fn serialize<'a>(
+    out: &mut impl Write,
+    tensors: impl IntoIterator<Item = Named<'a>>,
+) -> io::Result<()> {
+    let mut views: Vec<(String, TensorView<'_>)> = Vec::new();
+    for (name, shape, values) in tensors {
+        let view = TensorView::new(Dtype::F32, shape, bytemuck::cast_slice(values));
+        views.push((name, view.map_err(io::Error::other)?));
+    }
     let bytes = safetensors::serialize(views, None).map_err(io::Error::other)?;
     out.write_all(&bytes)
 }
@@ -116,10 +156,15 @@ mod tests {
     #[test]
     fn tensors_can_be_read_back_and_are_the_same_bytes_twice() {
         let outcome = outcome();
+        let tensor =
+            |name: &str, shape: &[usize]| Tensor { name: name.into(), shape: shape.into() };
+        let layers = [tensor("out.bias", &[1]), tensor("out.weight", &[1, 1])];
+        let buffers = [(tensor("norm.mean", &[2]), vec![0.25, 0.5])];
+        let export = Export { model: &[2.0, 3.0], layers: &layers, buffers: &buffers };
         let mut bytes = Vec::new();
-        write(&mut bytes, &[2.0, 2.0], &outcome).expect("written");
+        write(&mut bytes, &export, &outcome).expect("written");
         let mut again = Vec::new();
-        write(&mut again, &[2.0, 2.0], &outcome).expect("written");
+        write(&mut again, &export, &outcome).expect("written");
         assert_eq!(bytes, again);
         let read = safetensors::SafeTensors::deserialize(&bytes).expect("readable");
         let values = |name: &str| -> Vec<f32> {
@@ -127,10 +172,14 @@ mod tests {
             let words = tensor.data().as_chunks::<4>().0;
             words.iter().map(|word| f32::from_le_bytes(*word)).collect()
         };
-        assert_eq!(values("model"), [2.0, 2.0]);
+        assert_eq!(values("model"), [2.0, 3.0]);
+        assert_eq!(values("layers.out.bias"), [2.0]);
+        assert_eq!(values("layers.out.weight"), [3.0]);
+        assert_eq!(read.tensor("layers.out.weight").expect("there").shape(), [1, 1]);
+        assert_eq!(values("buffers.norm.mean"), [0.25, 0.5]);
         assert_eq!(values("worker.1"), [3.0, 4.0]);
         assert_eq!(values("server.0"), [7.0]);
         assert_eq!(values("server.1"), [8.0]);
-        assert_eq!(read.len(), 5);
+        assert_eq!(read.len(), 8);
     }
 }

@@ -181,7 +181,7 @@ mod tests {
     fn spans_have_their_place_on_the_track_of_their_rank() {
         let mut timeline = Timeline::default();
         timeline.take(&record(1.0, Event::Compute { seconds: 0.5 }));
-        let step = Event::Step { loss: 0.0, compute: 0.5, exposed: 0.25, waiting: 1.0 };
+        let step = Event::Step { loss: 0.0, samples: 1, compute: 0.5, exposed: 0.25, waiting: 1.0 };
         timeline.take(&record(3.0, step));
         timeline.take(&record(1.5, Event::Transfer { to: 1, bytes: 80, seconds: 0.5 }));
         let trace = written(&timeline);
@@ -201,7 +201,7 @@ mod tests {
     fn what_a_gradient_took_beside_computing_stands_before_it() {
         let mut timeline = Timeline::default();
         timeline.take(&record(1.0, Event::Compute { seconds: 0.5 }));
-        let step = Event::Step { loss: 0.0, compute: 0.5, exposed: 1.0, waiting: 0.25 };
+        let step = Event::Step { loss: 0.0, samples: 1, compute: 0.5, exposed: 1.0, waiting: 0.25 };
         timeline.take(&record(2.0, step));
         let spans: Vec<(f64, f64)> = timeline.spans.iter().map(|s| (s.start, s.seconds)).collect();
         assert_eq!(spans, [(1.0, 0.5), (0.25, 0.75), (1.5, 0.25), (1.75, 0.25)]);

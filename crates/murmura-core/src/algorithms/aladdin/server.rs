@@ -195,7 +195,8 @@ impl Algorithm for Server {
         self.living.clone_from(&cx.io.view.workers);
         self.workers = self.living.len();
         self.pending.resize(cx.params.len(), 0.0);
-        self.pieces.resize_with(cx.layout.buckets.len(), State::default);
+        let round = cx.step;
+        self.pieces.resize_with(cx.layout.buckets.len(), || State { round, ..State::default() });
         for (piece, bucket) in self.pieces.iter_mut().zip(&cx.layout.buckets) {
             piece.range = bucket.range.clone();
         }
@@ -278,6 +279,11 @@ impl Algorithm for Server {
             visitor.by_rank(&format!("piece.{index}.counts"), &mut piece.counts);
             visitor.by_rank(&format!("piece.{index}.seqs"), &mut piece.seqs);
         }
+    }
+
+    /// In barrier form every step is a round.
+    fn is_at(&self, step: u64) -> bool {
+        self.barrier && self.pieces.iter().all(|piece| piece.round == step)
     }
 
     fn spans_views(&self) -> bool {

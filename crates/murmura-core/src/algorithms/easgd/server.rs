@@ -15,6 +15,7 @@ use crate::view::View;
 /// One server.
 pub struct Server {
     synchronous: bool,
+    period: u64,
     pieces: Vec<State>,
 }
 
@@ -33,7 +34,8 @@ struct State {
 
 impl Server {
     pub fn new(params: &Params) -> Server {
-        Server { synchronous: is_synchronous(params), pieces: Vec::new() }
+        let (synchronous, period) = (is_synchronous(params), params.whole("period"));
+        Server { synchronous, period, pieces: Vec::new() }
     }
 
     fn send_centre(cx: &mut Cx<'_>, b: usize, seq: u64, to: &[Rank]) {
@@ -74,7 +76,8 @@ impl Server {
 
 impl Algorithm for Server {
     fn on_start(&mut self, cx: &mut Cx<'_>) {
-        self.pieces.resize_with(cx.layout.buckets.len(), State::default);
+        let round = if self.synchronous { cx.step.div_ceil(self.period) } else { 0 };
+        self.pieces.resize_with(cx.layout.buckets.len(), || State { round, ..State::default() });
         for b in (0..self.pieces.len()).filter(|_| self.synchronous) {
             Server::send_centre(cx, b, self.pieces[b].round, &cx.io.view.workers);
         }
@@ -123,6 +126,12 @@ impl Algorithm for Server {
             visitor.number(&format!("piece.{index}.round"), &mut piece.round);
             visitor.by_rank(&format!("piece.{index}.seqs"), &mut piece.seqs);
         }
+    }
+
+    /// In synchronous form a round begins with every `period`-th step.
+    fn is_at(&self, step: u64) -> bool {
+        let rounds = step.div_ceil(self.period);
+        self.synchronous && self.pieces.iter().all(|piece| piece.round == rounds)
     }
 
     fn spans_views(&self) -> bool {
