@@ -30,8 +30,8 @@ fn folder() -> TempDir {
     tempfile::tempdir().expect("a temporary folder")
 }
 
-/// A quick run.
-const QUICK: [&str; 4] = ["--set", "workers=3", "--set", "steps=20"];
+/// A quick run of a model with 31 parameters that twenty steps teach something.
+const QUICK: [&str; 6] = ["--set", "task.name=logistic", "--set", "workers=3", "--set", "steps=20"];
 
 fn quick(folder: &TempDir, words: &[&str]) -> Output {
     run(folder, &[words, &QUICK].concat())
