@@ -99,7 +99,9 @@ fn signal(child: &Child, name: &str) {
 }
 
 /// A run whose end is known to the bit.
-const RUN: [&str; 10] = [
+const RUN: [&str; 12] = [
+    "--set",
+    "task.name=logistic",
     "--set",
     "algorithm.name=gradient-tracking",
     "--set",
@@ -230,7 +232,8 @@ fn a_run_goes_on_with_another_number_of_workers_and_servers() {
         let set =
             ["--set", &algorithm, "--set", "optimizer.lr=0.1", "--set", "checkpoint.every=20"];
         let start = ["simulate", "-q", "--out", "run", "--set", "workers=4", "--set", "steps=60"];
-        place.good(&[&start[..], &set].concat());
+        let task = ["--set", "task.name=logistic"];
+        place.good(&[&start[..], &set, &task].concat());
         let servers = format!("cluster.servers={servers}");
         let more = ["--set", "workers=6", "--set", &servers, "--set", "steps=120"];
         let words = ["simulate", "-q", "--resume", "run", "--out", "more"];
@@ -262,6 +265,7 @@ fn being_asked_to_stop_saves_a_run() {
         for algorithm in ["algorithm.name=d-psgd", "algorithm.name=aladdin"] {
             let _ = fs::remove_dir_all(place.path("run"));
             let words = ["--out", "run", "--set", algorithm, "--set", "workers=3"];
+            let words = [&words[..], &["--set", "task.name=logistic"]].concat();
             let long = ["--set", "steps=1000000000", "--set", "checkpoint.every=50"];
             let mut child = place
                 .command(&[how, &words, &long].concat())

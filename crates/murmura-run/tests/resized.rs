@@ -22,7 +22,7 @@ fn every_row_goes_on_with_more_and_with_fewer_workers() {
     for entry in ALGORITHMS {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let text = format!(
-            "workers = 4\nsteps = 60\nevaluations = 1\noptimizer.lr = 0.1\n\
+            "task.name = \"logistic\"\nworkers = 4\nsteps = 60\nevaluations = 1\noptimizer.lr = 0.1\n\
              optimizer.momentum = {}\nalgorithm.name = \"{}\"\ncheckpoint.every = 30",
             if entry.name == "aladdin" { 0.0 } else { 0.5 },
             entry.name

@@ -22,6 +22,7 @@ const MAY_CHANGE: &[&str] = &[
     "evaluations",
     "evaluate_workers",
     "plots",
+    "task.data",
     "workers",
     "checkpoint.",
     "cluster.",
