@@ -11,7 +11,7 @@
 //! | module | what is in it |
 //! |---|---|
 //! | [`part`] | one rank as a file |
-//! | [`write`] | takes the parts of a cut as they come, on a thread of its own |
+//! | [`mod@write`] | takes the parts of a cut as they come, on a thread of its own |
 //! | [`read`] | finds the newest checkpoint that is whole |
 //! | [`fit`] | from a checkpoint to the start of a run, also one of another size |
 
