@@ -7,7 +7,7 @@
 //! | module | what is in it |
 //! |---|---|
 //! | [`adpsgd`] | the slow-down table |
-//! | [`aladdin`] | heterogeneity, scaling, breakdown |
+//! | [`aladdin`] | heterogeneity, scaling, breakdown, convergence |
 //! | [`decentdp`] | time saved against AllReduce |
 //! | [`yuan`] | communication, transient iterations, spectral gaps |
 //! | [`advisor`] | which algorithm for this model on this cluster |
@@ -74,6 +74,7 @@ impl Options {
 pub const EXPERIMENTS: &[Experiment] = &[
     adpsgd::EXPERIMENT,
     aladdin::breakdown::EXPERIMENT,
+    aladdin::convergence::EXPERIMENT,
     aladdin::heterogeneity::EXPERIMENT,
     aladdin::scaling::EXPERIMENT,
     decentdp::EXPERIMENT,

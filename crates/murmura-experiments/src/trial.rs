@@ -53,6 +53,14 @@ impl Trial {
         self.set("buckets.size_mb", size)
     }
 
+    /// On a real task of so many elements, which stands for the same model.
+    pub fn on_task(mut self, name: &str, elements: f64) -> Trial {
+        self.settings.retain(|setting| !setting.starts_with("task."));
+        self.scale *= self.elements as f64 / elements;
+        let scale = self.scale;
+        self.set("task.name", name).set("cluster.vector_scale", scale)
+    }
+
     /// One worker takes so many times as long; 1 changes nothing.
     pub fn slow(self, rank: usize, factor: f64) -> Trial {
         if factor == 1.0 { self } else { self.set(&format!("cluster.slow.{rank}"), factor) }

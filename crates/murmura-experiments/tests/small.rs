@@ -48,6 +48,7 @@ macro_rules! experiments {
 experiments! {
     adpsgd_slowdown_holds: "adpsgd-slowdown",
     aladdin_breakdown_holds: "aladdin-breakdown",
+    aladdin_convergence_holds: "aladdin-convergence",
     aladdin_heterogeneity_holds: "aladdin-heterogeneity",
     aladdin_scaling_holds: "aladdin-scaling",
     decentdp_speedup_holds: "decentdp-speedup",

@@ -2,6 +2,7 @@
 //! hosts with two workers each on 10 Gbit/s, two model sizes, five algorithms.
 
 pub mod breakdown;
+pub mod convergence;
 pub mod heterogeneity;
 pub mod scaling;
 
