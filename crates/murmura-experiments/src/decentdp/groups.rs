@@ -28,6 +28,7 @@ pub static ENTRY: Entry = Entry {
     paper: "Wang: Decent-DP",
     sends: "the model around a group per step",
     lost_peer: "not handled",
+    resized: "not handled",
     keys: KEYS,
     codecs: |_| Codecs::OF_MODELS,
     check: |_| Ok(()),
