@@ -6,7 +6,7 @@ use murmura_core::contract::Deploy;
 use murmura_core::problems::Problem;
 use murmura_core::time::Time;
 use murmura_plot::{Axis, Chart, Lines, Series, Stroke};
-use murmura_record::Record;
+use murmura_record::{Cuts, Models as Shown, Record};
 use murmura_run::files::tensors::Models;
 
 use super::{Calibration, Case, METHODS, PAPER};
@@ -40,18 +40,18 @@ struct Point {
 struct Watch {
     problem: Arc<dyn Problem>,
     deploy: Deploy,
-    every: u64,
+    steps: u64,
     points: Vec<Point>,
 }
 
 impl murmura_sim::Observer for Watch {
     fn record(&mut self, _record: Record) {}
 
-    fn evaluate_every(&self) -> Option<u64> {
-        Some(self.every)
+    fn cuts(&self) -> Cuts {
+        Cuts { save_every: 0, shows: self.steps / 2, steps: self.steps }
     }
 
-    fn snapshot(&mut self, now: Time, _step: u64, models: murmura_sim::Models) {
+    fn shown(&mut self, now: Time, _step: u64, models: Shown) {
         let models = Models {
             workers: models.workers.iter().map(|(_, model)| model.as_slice()).collect(),
             servers: models.servers.iter().map(|(_, model)| model.as_slice()).collect(),
@@ -83,7 +83,7 @@ fn run(options: &Options) -> Result<Report, ExperimentError> {
         let mut watch = Watch {
             problem: Arc::clone(&plan.problem),
             deploy: plan.setup.facts().deploy,
-            every: 2,
+            steps,
             points: Vec::new(),
         };
         murmura_sim::simulate(&plan.setup, &*plan.problem, &plan.cluster, &mut watch)?;

@@ -8,7 +8,7 @@ use murmura_core::random::Rng;
 use murmura_core::time::Time;
 use murmura_core::topology;
 use murmura_plot::{Axis, Chart, Lines, Series};
-use murmura_record::Record;
+use murmura_record::{Cuts, Models, Record};
 use murmura_run::config::Config;
 use murmura_run::config::source::{self, Table as Toml};
 use murmura_run::plan::Plan;
@@ -68,17 +68,18 @@ fn plan(
 /// The mean loss of the workers' models, every few steps.
 struct Losses {
     problem: Arc<dyn Problem>,
+    steps: u64,
     losses: Vec<f64>,
 }
 
 impl murmura_sim::Observer for Losses {
     fn record(&mut self, _record: Record) {}
 
-    fn evaluate_every(&self) -> Option<u64> {
-        Some(EVERY)
+    fn cuts(&self) -> Cuts {
+        Cuts { save_every: 0, shows: self.steps / EVERY, steps: self.steps }
     }
 
-    fn snapshot(&mut self, _now: Time, _step: u64, models: murmura_sim::Models) {
+    fn shown(&mut self, _now: Time, _step: u64, models: Models) {
         let sum: f64 = models.workers.iter().map(|(_, m)| self.problem.evaluate(m).loss).sum();
         self.losses.push(sum / models.workers.len() as f64);
     }
@@ -132,7 +133,8 @@ impl GradientSource for NoisySource {
 
 /// Mean loss of the workers' models, every few steps.
 fn losses(plan: &Plan, std: f32, seed: u64) -> Result<Vec<f64>, ExperimentError> {
-    let mut losses = Losses { problem: Arc::clone(&plan.problem), losses: Vec::new() };
+    let mut losses =
+        Losses { problem: Arc::clone(&plan.problem), steps: plan.setup.steps, losses: Vec::new() };
     let noisy = Noisy { problem: Arc::clone(&plan.problem), std, seed };
     murmura_sim::simulate(&plan.setup, &noisy, &plan.cluster, &mut losses)?;
     Ok(losses.losses)
