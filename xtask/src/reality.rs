@@ -31,7 +31,7 @@ const DIMENSIONS: usize = 6_250_000;
 const BUCKETS: f64 = 10.0;
 const COMPUTE_MS: f64 = 300.0;
 /// Bytes that a link is measured with, per megabit per second.
-const PROBE_BYTES_PER_MBIT: usize = 400_000;
+const PROBE_BYTES_PER_MBIT: usize = 1_000_000;
 
 /// Whether this machine can do it; says why not.
 pub(crate) fn refusal() -> Option<&'static str> {

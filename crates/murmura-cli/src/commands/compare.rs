@@ -63,7 +63,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
         let mut run = args.run.clone();
         run.settings.insert(0, EVALUATIONS.to_string());
         run.settings.push(format!("algorithm.name={name}"));
-        configs.push(run.config(None)?);
+        configs.push(run.fresh()?);
     }
     let names: Vec<&str> = configs.iter().map(|config| config.algorithm.entry.name).collect();
     if let Some(twice) = names.iter().enumerate().find(|(k, name)| names[..*k].contains(name)) {

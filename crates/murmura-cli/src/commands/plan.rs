@@ -95,7 +95,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
         // The size is given; any task will do, so one that fits any number of workers.
         run.settings.push("task.name=quadratic".to_string());
     }
-    let situation = Situation::new(run.config(None)?, parameters)?;
+    let situation = Situation::new(run.fresh()?, parameters)?;
     let advice = Advice::new(situation).map_err(told)?;
     if let Some(folder) = &args.out {
         write(folder, &advice)?;
