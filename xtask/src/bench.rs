@@ -15,7 +15,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::{cargo, execute, output};
+use crate::{cargo, execute, output, reality};
 
 /// One program that measures.
 struct Bench {
@@ -58,9 +58,24 @@ const BENCHES: &[Bench] = &[
     },
 ];
 
+const HANDOFF: &str = "handoff";
+const HANDOFF_WHAT: &str =
+    "what ALADDIN takes a worker per step beside computing; the ratio is to computing";
+const REALITY: &str = "reality";
+const REALITY_WHAT: &str = "predicted against measured time per step, 4 hosts on shaped links";
+
+/// Rows of a bench that runs the whole program.
+fn whole(name: &str, measure: fn(&Path) -> Result<Vec<Value>>) -> Result<Vec<Value>> {
+    let mut rows = measure(&reality::program()?)?;
+    rows.iter_mut().for_each(|row| row["bench"] = Value::from(name));
+    Ok(rows)
+}
+
 pub(crate) fn run(words: &[String]) -> Result<()> {
     if words.iter().any(|word| word == "--list") {
         BENCHES.iter().for_each(|bench| println!("{:8} {}", bench.name, bench.what));
+        println!("{HANDOFF:8} {HANDOFF_WHAT}");
+        println!("{REALITY:8} {REALITY_WHAT}");
         return Ok(());
     }
     let (flags, names): (Vec<&String>, Vec<&String>) =
@@ -73,7 +88,8 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         bail!("unknown option `{flag}`; there are --keep, --torch and --list");
     }
     for name in &names {
-        if !BENCHES.iter().any(|bench| bench.name == *name) {
+        let known = [REALITY, HANDOFF].contains(&name.as_str());
+        if !known && !BENCHES.iter().any(|bench| bench.name == *name) {
             bail!("no benchmark `{name}`; `cargo xtask bench --list` shows all");
         }
     }
@@ -82,6 +98,17 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         if names.is_empty() || names.iter().any(|name| *name == bench.name) {
             println!("{}: {} …", bench.name, bench.what);
             rows.extend(measure(bench)?);
+        }
+    }
+    if names.is_empty() || names.iter().any(|name| *name == HANDOFF) {
+        println!("{HANDOFF}: {HANDOFF_WHAT} …");
+        rows.extend(whole(HANDOFF, reality::handoffs)?);
+    }
+    if names.is_empty() || names.iter().any(|name| *name == REALITY) {
+        println!("{REALITY}: {REALITY_WHAT} …");
+        match reality::refusal() {
+            Some(why) => println!("  left out: {why}"),
+            None => rows.extend(whole(REALITY, reality::measure)?),
         }
     }
     table(&rows);

@@ -83,6 +83,21 @@ const RULES: &[Rule] = &[
         ],
         never: EDGE,
     },
+    Rule {
+        name: "murmura-experiments",
+        may_know: &[
+            "murmura-core",
+            "murmura-data",
+            "murmura-engine",
+            "murmura-record",
+            "murmura-wire",
+            "murmura-sim",
+            "murmura-net",
+            "murmura-run",
+            "murmura-plot",
+        ],
+        never: EDGE,
+    },
 ];
 
 pub(crate) fn check() -> Result<()> {

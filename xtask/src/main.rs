@@ -4,6 +4,7 @@ mod bench;
 mod docs;
 mod edges;
 mod papers;
+mod reality;
 mod test;
 mod tidy;
 
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Some("test") => test::run(&words[1..]),
         Some("bench") => bench::run(&words[1..]),
         Some("docs") => docs::run(),
+        Some("probe") => reality::probe(&words[1..]),
         Some("matrix") => docs::matrix(),
         None | Some("help" | "--help" | "-h") => {
             print!("{HELP}");

@@ -63,6 +63,17 @@ impl Run {
         }
     }
 
+    /// The configuration of commands that begin anew.
+    pub fn fresh(&self) -> Result<Config, RequestError> {
+        match &self.resume {
+            Some(path) => {
+                let problem = "only `train` and `simulate` go on from a checkpoint";
+                Err(RequestError::field("--resume", path.display(), problem))
+            }
+            None => self.config(None, None),
+        }
+    }
+
     /// The configuration that is asked for.
     fn config(
         &self,

@@ -62,7 +62,19 @@ const FILES: [&str; 6] = [
 #[test]
 fn every_command_has_help_with_examples() {
     let folder = folder();
-    for command in ["train", "simulate", "topology", "list", "data", "serve", "join"] {
+    let commands = [
+        "train",
+        "simulate",
+        "compare",
+        "reproduce",
+        "plan",
+        "topology",
+        "list",
+        "data",
+        "serve",
+        "join",
+    ];
+    for command in commands {
         let output = run(&folder, &[command, "--help"]);
         assert_eq!(status(&output), 0, "{command}");
         assert!(text(&output.stdout).contains("Examples:\n  murmura "), "{command}");

@@ -20,8 +20,11 @@ pub(crate) const DARK: Ink = RGBColor(40, 44, 52);
 pub(crate) const PALE: Ink = RGBColor(110, 116, 128);
 pub(crate) const GRID: Ink = RGBColor(228, 231, 236);
 
+/// Colours of the palette.
+pub(crate) const COLOURS: usize = 10;
+
 /// Told apart by people with all kinds of colour vision (after Okabe and Ito), and in grey.
-const SERIES: [Ink; 10] = [
+const SERIES: [Ink; COLOURS] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),

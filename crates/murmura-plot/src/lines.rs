@@ -3,7 +3,7 @@
 use plotters::backend::DrawingBackend;
 
 use crate::axis::{Axis, Ruler};
-use crate::canvas::{Canvas, Ink, series_ink};
+use crate::canvas::{COLOURS, Canvas, Ink, series_ink};
 use crate::frame::{self, Entry, Plot, Sign};
 
 /// Lines or points over two axes.
@@ -69,8 +69,18 @@ impl Series {
         Series { colour: Some(colour), ..self }
     }
 
-    fn sign(&self) -> Sign {
+    /// Where colours begin to repeat, lines become dashes.
+    fn stroke(&self, place: usize) -> Stroke {
         match self.stroke {
+            Stroke::Line | Stroke::Dotted if self.colour.is_none() && place >= COLOURS => {
+                Stroke::Dashes
+            }
+            stroke => stroke,
+        }
+    }
+
+    fn sign(&self, place: usize) -> Sign {
+        match self.stroke(place) {
             Stroke::Line | Stroke::Dotted => Sign::Line,
             Stroke::Dashes => Sign::Dashes,
             Stroke::Points => Sign::Dot,
@@ -88,7 +98,7 @@ impl Lines {
             .map(|(k, series)| Entry {
                 name: &series.name,
                 ink: ink(k, series),
-                sign: series.sign(),
+                sign: series.sign(k),
             })
             .collect();
         let top = frame::heading(canvas, &self.title, &entries);
@@ -103,7 +113,7 @@ impl Lines {
                 .iter()
                 .map(|(x, y)| within(plot, across.place(*x)?, up.place(*y)?))
                 .collect();
-            draw(canvas, series.stroke, &places, ink(k, series));
+            draw(canvas, series.stroke(k), &places, ink(k, series));
         }
     }
 }

@@ -50,6 +50,11 @@ pub struct Cluster {
     /// Messages that a directed link may hold until the receiving worker takes them; 0 means
     /// without limit.
     pub link_messages: u32,
+    /// A worker goes on only when what it sends has left its card.
+    pub blocking_sends: bool,
+    /// Every byte of a vector counts as so many, so that a small vector can stand for a large
+    /// model; headers count as they are.
+    pub vector_scale: f64,
     /// From the loss of a rank until the others are told.
     pub detect_ms: f64,
     /// What goes wrong.
@@ -80,6 +85,8 @@ impl Default for Cluster {
             collective_fixed_us: 0.0,
             start_barrier: false,
             link_messages: 0,
+            blocking_sends: false,
+            vector_scale: 1.0,
             detect_ms: 1000.0,
             faults: Faults::default(),
             threads: 0,
@@ -127,6 +134,7 @@ const MILLISECONDS: Span = Span { min: 0.0, max: 3e9, or_zero: false };
 const SLOW: Span = Span { min: 1e-6, max: 1e6, or_zero: false };
 const EFFICIENCY: Span = Span { min: 1e-3, max: 1.0, or_zero: false };
 const SHARE: Span = Span { min: 0.0, max: 1.0, or_zero: false };
+const VECTOR: Span = Span { min: 1e-3, max: 1e9, or_zero: false };
 const VARIATION: Span = Span { min: 0.0, max: 10.0, or_zero: false };
 
 /// A run may last ten virtual years: far below what 64 bits of nanoseconds hold.
@@ -162,6 +170,7 @@ impl Cluster {
             (EFFICIENCY, "collective_efficiency", self.collective_efficiency),
             (EFFICIENCY, "point_to_point_efficiency", self.point_to_point_efficiency),
             (MICROSECONDS, "collective_fixed_us", self.collective_fixed_us),
+            (VECTOR, "vector_scale", self.vector_scale),
             (MILLISECONDS, "detect_ms", self.detect_ms),
         ];
         for (span, field, value) in numbers {

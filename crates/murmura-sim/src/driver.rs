@@ -173,6 +173,10 @@ impl<'a> Driver<'a> {
     pub(crate) fn settle(&mut self, rank: usize) {
         self.read_inbox(rank);
         self.flush_outbox(rank);
+        if self.cluster.blocking_sends {
+            // What could not be read while a send was blocked.
+            self.read_inbox(rank);
+        }
         self.cut_if_due(rank);
         self.advance_worker(rank);
     }

@@ -123,6 +123,12 @@ impl Member {
         }
     }
 
+    /// Cannot go on before `until`, when a send has left its card.
+    pub(crate) fn block(&mut self, now: Time, until: Time) {
+        let longer = until.since(self.free.max(now));
+        self.hand_off(now, longer);
+    }
+
     /// Stands still until `until`.
     pub(crate) fn pause(&mut self, now: Time, until: Time) {
         // Where pauses overlap, the time counts once.

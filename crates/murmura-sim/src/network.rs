@@ -80,10 +80,9 @@ impl Network {
         &mut self,
         now: Time,
         (from, to): (Rank, Rank),
-        message: Message,
+        (message, bytes): (Message, u64),
         delay: Time,
     ) -> (u32, Time) {
-        let bytes = murmura_wire::frame_bytes(&message);
         let (egress, ingress, latency) = self.route(from, to);
         let port = &mut self.ports[egress as usize];
         let start = now.max(port.egress_free);
@@ -190,9 +189,9 @@ mod tests {
     use super::*;
     use murmura_core::payload::Payload;
 
-    fn message(bytes: usize) -> Message {
-        let vector = (bytes - murmura_wire::HEADER_BYTES) / 4;
-        Message::new(0, 0, 0).with(Payload::from(vec![0.0; vector]))
+    fn message(bytes: u64) -> (Message, u64) {
+        let vector = (bytes as usize - murmura_wire::HEADER_BYTES) / 4;
+        (Message::new(0, 0, 0).with(Payload::from(vec![0.0; vector])), bytes)
     }
 
     #[test]

@@ -36,12 +36,12 @@ impl Handoff {
 
     /// A collective's vector is handed over once, which is part of its fixed cost; a message
     /// without a vector costs nothing.
-    fn cost(self, message: &Message) -> Time {
-        let bytes = message.payload_bytes() as u64;
+    fn cost(self, message: &Message, vector_scale: f64) -> Time {
+        let bytes = message.payload_bytes();
         if message.collective || bytes == 0 {
             return Time::ZERO;
         }
-        self.fixed + self.bps.map_or(Time::ZERO, |bps| transfer(bytes, bps))
+        self.fixed + self.bps.map_or(Time::ZERO, |bps| transfer(scaled(bytes, vector_scale), bps))
     }
 }
 
@@ -72,6 +72,7 @@ impl Driver<'_> {
 
     fn arithmetic(&mut self, rank: usize, bytes: u64) {
         if let Some(bps) = self.reduce_bps {
+            let bytes = scaled(bytes as usize, self.cluster.vector_scale);
             self.members[rank].occupy(self.now, transfer(bytes, bps));
         }
     }
@@ -79,7 +80,7 @@ impl Driver<'_> {
     fn send(&mut self, from: usize, to: Rank, message: Message, handed_off: bool) {
         let member = &mut self.members[from];
         if !member.node.is_server && !handed_off {
-            let cost = self.handoff_send.cost(&message);
+            let cost = self.handoff_send.cost(&message, self.cluster.vector_scale);
             member.hand_off(self.now, cost);
         }
         let held = Held { from: Rank::from(from), to, message };
@@ -148,7 +149,8 @@ impl Driver<'_> {
 
     fn hand_over(&mut self, from: usize, to: Rank, message: Message, holds_link: bool) {
         let ranks = (Rank::from(from), to);
-        let bytes = murmura_wire::frame_bytes(&message);
+        let header = murmura_wire::HEADER_BYTES as u64;
+        let bytes = header + scaled(message.payload_bytes(), self.cluster.vector_scale);
         let verdict = self.verdict(ranks, &message, bytes);
         let report = &mut self.members[from].report;
         report.bytes_sent += bytes;
@@ -156,8 +158,13 @@ impl Driver<'_> {
         self.messages += 1;
         self.in_flight.add(self.now, bytes);
         let delay = if let Verdict::Delay(delay) = verdict { delay } else { Time::ZERO };
-        let (number, head) = self.network.hand_over(self.now, ranks, message, delay);
-        self.network.transit_mut(number).holds_link = holds_link;
+        let (number, head) = self.network.hand_over(self.now, ranks, (message, bytes), delay);
+        let transit = self.network.transit_mut(number);
+        transit.holds_link = holds_link;
+        if self.cluster.blocking_sends && !self.members[from].node.is_server {
+            let left = transit.left;
+            self.members[from].block(self.now, left);
+        }
         match verdict {
             Verdict::Drop => self.discard(number),
             Verdict::Duplicate => {
@@ -205,7 +212,11 @@ impl Driver<'_> {
         let member = &mut self.members[rank];
         member.report.bytes_received += bytes;
         let is_worker = !member.node.is_server;
-        let handoff = if is_worker { self.handoff_receive.cost(&message) } else { Time::ZERO };
+        let handoff = if is_worker {
+            self.handoff_receive.cost(&message, self.cluster.vector_scale)
+        } else {
+            Time::ZERO
+        };
         let limited = self.cluster.link_messages > 0;
         let arrived = Arrived { from, message, bytes, handoff, holds_link };
         if limited || handoff > Time::ZERO || member.free > self.now || !member.inbox.is_empty() {
@@ -241,7 +252,8 @@ impl Driver<'_> {
     pub(crate) fn read_inbox(&mut self, rank: usize) {
         loop {
             let member = &mut self.members[rank];
-            let Some(front) = member.inbox.front_mut() else { return };
+            let blocked = self.cluster.blocking_sends && !member.outbox.is_empty();
+            let Some(front) = member.inbox.front_mut().filter(|_| !blocked) else { return };
             if member.free > self.now {
                 let at = member.free;
                 return self.wake_at(rank, at);
@@ -289,6 +301,11 @@ impl Driver<'_> {
         let step = member.node.step();
         self.note(self.now, Rank::from(rank), step, fate);
     }
+}
+
+/// What so many bytes of a vector count as.
+fn scaled(bytes: usize, scale: f64) -> u64 {
+    if scale == 1.0 { bytes as u64 } else { (bytes as f64 * scale).round() as u64 }
 }
 
 /// Where the first vector of a message lies, to tell whether two messages carry the same one.

@@ -181,3 +181,24 @@ fn the_parts_of_a_workers_time_add_up_to_the_clock() {
         assert_eq!(last, Some(nanoseconds(outcome.clock_seconds)), "{form}");
     }
 }
+
+#[test]
+fn a_blocking_send_holds_up_the_worker_until_it_has_left_the_card() {
+    let shape = Shape { len: LEN, steps: 2, ..SMALL };
+    let case = case("d-psgd", shape).on(|cluster| cluster.blocking_sends = true);
+    // Two models leave before each gradient; what comes in is there long before it is over.
+    assert_eq!(case.clock_ns(), 2 * (2 * FRAME + COMPUTE));
+    let report = &case.run().ranks[0];
+    assert_eq!(nanoseconds(report.compute_seconds), 2 * COMPUTE);
+}
+
+#[test]
+fn every_byte_of_a_vector_counts_as_many_and_a_header_once() {
+    let case = all_reduce(2).on(|cluster| {
+        cluster.vector_scale = 3.0;
+        cluster.reduce_gbs = 1.0;
+    });
+    let frame = HEADER_BYTES as u64 + 3 * PAYLOAD;
+    assert_eq!(case.clock_ns(), 2 * (COMPUTE + 2 * (LATENCY + frame) + 3 * PAYLOAD));
+    assert_eq!(case.run().ranks[0].bytes_sent, 2 * 2 * frame);
+}

@@ -1,8 +1,11 @@
 //! The table of commands. One file each.
 
+mod compare;
 mod data;
 mod join;
 mod list;
+mod plan;
+mod reproduce;
 mod serve;
 mod simulate;
 mod topology;
@@ -24,6 +27,9 @@ pub struct Command {
 pub const COMMANDS: &[Command] = &[
     train::COMMAND,
     simulate::COMMAND,
+    compare::COMMAND,
+    reproduce::COMMAND,
+    plan::COMMAND,
     topology::COMMAND,
     list::COMMAND,
     data::COMMAND,

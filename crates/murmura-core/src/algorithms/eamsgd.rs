@@ -7,7 +7,7 @@
 //! Worker, servers and what a lost worker means are those of `easgd.rs`; between steps a worker
 //! holds x_i + δ·v, where its gradient is taken.
 
-use super::easgd::{self, FORM, LOST_PEER, MOVING_RATE, PERIOD, SENDS, Server, Worker};
+use super::easgd::{self, FORM, LOST_PEER, MOVING_RATE, PERIOD, PREFETCH, SENDS, Server, Worker};
 use super::{Codecs, Entry};
 use crate::params::{Key, Kind};
 
@@ -25,6 +25,7 @@ pub const ENTRY: Entry = Entry {
         MOVING_RATE,
         PERIOD,
         FORM,
+        PREFETCH,
         Key {
             name: "momentum",
             kind: Kind::Real { default: 0.99, min: 0.0, max: 0.9999 },

@@ -4,7 +4,7 @@
 //! worker, upon bucket b of g at step t:    Δ = η·Opt(g[b])
 //!     if t mod τ = 0, upon the centre x̃:   e = α·(x_i − x̃);  send e;  x_i ← x_i − Δ − e
 //!     else:                                x_i ← x_i − Δ
-//! asynchronous:   worker, before a step t mod τ = 0:   ask for x̃
+//! asynchronous:   worker, before a step t mod τ = 0 (without `prefetch`: after its gradient):  ask for x̃
 //!                 server, upon e:                      x̃ ← x̃ + e
 //! synchronous:    server, upon e_i of a round from all:  x̃ ← x̃ + Σ_i e_i;  send x̃ to all
 //! with momentum:  v ← δ·v − η·Opt(grad(x_i + δ·v));  x_i ← x_i + v instead of x_i − Δ    (EAMSGD)
@@ -35,7 +35,7 @@ pub const ENTRY: Entry = Entry {
     lost_peer: LOST_PEER,
     resized: "workers begin at the centre with the mean of the optimizers; exchanges with \
               the centre begin anew",
-    keys: &[MOVING_RATE, PERIOD, FORM],
+    keys: &[MOVING_RATE, PERIOD, FORM, PREFETCH],
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MODELS,
     facts,
@@ -61,6 +61,12 @@ pub(super) const FORM: Key = Key {
     name: "form",
     kind: Kind::Choice(&["asynchronous", "synchronous"]),
     help: "every worker on its own, or all exchange together",
+};
+
+pub(super) const PREFETCH: Key = Key {
+    name: "prefetch",
+    kind: Kind::Flag(true),
+    help: "asynchronous: ask for the centre before the gradient is computed, not after",
 };
 
 pub(super) fn facts(params: &Params) -> Facts {
@@ -93,6 +99,8 @@ pub(super) struct Worker {
     moving_rate: f64,
     period: u64,
     synchronous: bool,
+    /// Whether the centre is asked for while the gradient is computed.
+    prefetch: bool,
     /// δ
     momentum: f32,
     /// v; empty without momentum.
@@ -123,6 +131,7 @@ impl Worker {
             moving_rate: params.real("moving_rate"),
             period: params.whole("period"),
             synchronous: is_synchronous(params),
+            prefetch: params.flag("prefetch"),
             momentum: momentum as f32,
             velocity: Vec::new(),
             lanes: Vec::new(),
@@ -184,7 +193,7 @@ impl Worker {
             cx.io.send(piece.server, message);
         }
         self.left -= 1;
-        if (cx.step + 1).is_multiple_of(self.period) {
+        if self.prefetch && (cx.step + 1).is_multiple_of(self.period) {
             self.fetch(cx, b, piece);
         }
     }
@@ -209,7 +218,7 @@ impl Algorithm for Worker {
             cx.pieces.iter().enumerate().flat_map(|(b, p)| p.iter().map(move |p| (b, p)))
         {
             self.lanes[piece.index].server = piece.server;
-            if cx.step.is_multiple_of(self.period) {
+            if self.prefetch && cx.step.is_multiple_of(self.period) {
                 self.fetch(cx, b, piece);
             }
         }
@@ -225,6 +234,9 @@ impl Algorithm for Worker {
 
     fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
         for piece in &cx.pieces[b] {
+            if self.due && !self.prefetch {
+                self.fetch(cx, b, piece);
+            }
             self.step(cx, b, piece);
         }
     }

@@ -58,6 +58,12 @@ pub const ENTRY: Entry = Entry {
                    and a run depends on timing",
         },
         Key {
+            name: "fold",
+            kind: Kind::Flag(true),
+            help: "free_running: shares are acknowledged, and folded into one until then; off: \
+                   every share is a message by itself, as published, and a lost one is lost mass",
+        },
+        Key {
             name: "biased",
             kind: Kind::Flag(false),
             help: "ignore the push-sum weights; only to show what they are for",
@@ -76,7 +82,7 @@ pub const ENTRY: Entry = Entry {
     },
     facts,
     worker: |params| match params.flag("free_running") {
-        true => Box::<Free>::default(),
+        true => Box::new(Free::new(params.flag("fold"))),
         false => Box::new(Sgp::new(params)),
     },
     server: None,

@@ -74,6 +74,16 @@ pub const KEYS: &[Key] = &[
         help: "a collective starts when all workers have handed over",
     },
     whole("link_messages", 0, 0, "messages that a directed link may hold; 0 = without limit"),
+    Key {
+        name: "blocking_sends",
+        kind: Kind::Flag(false),
+        help: "a worker goes on only when what it sends has left its card",
+    },
+    Key {
+        name: "vector_scale",
+        kind: Kind::Real { default: 1.0, min: 1e-3, max: 1e9 },
+        help: "every byte of a vector counts as so many: a small one stands for a large model",
+    },
     millis("detect_ms", 1000.0, "from the loss of a rank until the others are told"),
     whole("threads", 0, 0, "real threads that compute gradients in `simulate`; 0 = one per core"),
 ];
@@ -125,6 +135,8 @@ pub fn build(values: &Values) -> Result<Cluster, RequestError> {
         collective_fixed_us: params.real("collective_fixed_us"),
         start_barrier: params.flag("start_barrier"),
         link_messages: params.whole("link_messages") as u32,
+        blocking_sends: params.flag("blocking_sends"),
+        vector_scale: params.real("vector_scale"),
         detect_ms: params.real("detect_ms"),
         faults: faults(&values.inside("faults"))?,
         threads: params.whole("threads") as usize,

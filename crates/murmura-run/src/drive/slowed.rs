@@ -1,10 +1,12 @@
-//! Workers that are slow on purpose, in a real run: `cluster.slow`, for experiments.
+//! Workers that are slow on purpose, in a real run: `cluster.slow`, and `task.compute_ms` where a
+//! task has it; for experiments.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use murmura_core::layout::Tensor;
+use murmura_core::params::Value;
 use murmura_core::problems::{Computed, Evaluation, GradientSource, Problem};
 
 use crate::plan::Plan;
@@ -13,12 +15,24 @@ use crate::plan::Plan;
 pub struct Slowed {
     problem: Arc<dyn Problem>,
     factors: BTreeMap<u32, f64>,
+    /// Seconds that a gradient takes at least.
+    least: f64,
 }
 
 impl Slowed {
     /// The problem of a plan, slow where its cluster says so.
     pub fn of(plan: &Plan) -> Slowed {
-        Slowed { problem: Arc::clone(&plan.problem), factors: plan.cluster.slow.clone() }
+        let keys = plan.config.task.values.params.iter();
+        let least =
+            keys.filter(|(name, _)| *name == "compute_ms").find_map(|(_, value)| match value {
+                Value::Number(ms) => Some(ms / 1e3),
+                _ => None,
+            });
+        Slowed {
+            problem: Arc::clone(&plan.problem),
+            factors: plan.cluster.slow.clone(),
+            least: least.unwrap_or(0.0),
+        }
     }
 }
 
@@ -37,8 +51,9 @@ impl Problem for Slowed {
 
     fn source(&self, rank: usize) -> Box<dyn GradientSource> {
         let source = self.problem.source(rank);
-        match self.factors.get(&(rank as u32)) {
-            Some(factor) if *factor > 1.0 => Box::new(Source { source, factor: *factor }),
+        let (factor, least) = (self.factors.get(&(rank as u32)).copied(), self.least);
+        match factor.unwrap_or(1.0) {
+            factor if factor > 1.0 || least > 0.0 => Box::new(Source { source, factor, least }),
             _ => source,
         }
     }
@@ -59,13 +74,15 @@ impl Problem for Slowed {
 struct Source {
     source: Box<dyn GradientSource>,
     factor: f64,
+    least: f64,
 }
 
 impl GradientSource for Source {
     fn gradient(&mut self, step: u64, params: &[f32], grad: &mut [f32]) -> Computed {
         let began = Instant::now();
         let computed = self.source.gradient(step, params, grad);
-        let rest = began.elapsed().as_secs_f64() * (self.factor - 1.0);
+        let took = began.elapsed().as_secs_f64();
+        let rest = took.max(self.least) * self.factor.max(1.0) - took;
         std::thread::sleep(Duration::from_secs_f64(rest));
         computed
     }

@@ -25,6 +25,11 @@ pub const TASK: Task = Task {
             kind: Kind::Real { default: 0.0, min: 0.0, max: 1e30 },
             help: "standard deviation of seeded noise on every entry of a gradient",
         },
+        Key {
+            name: "compute_ms",
+            kind: Kind::Real { default: 0.0, min: 0.0, max: 1e6 },
+            help: "how long a gradient takes at least in `train`, for experiments",
+        },
     ],
     extras: &[
         Extra { name: "curvature", shape: Shape::Matrix, help: "one row per worker; 1 if absent" },

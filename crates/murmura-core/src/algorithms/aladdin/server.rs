@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{ACKNOWLEDGE, ANCHOR, MODEL};
 use crate::algorithms::sync_ps::local;
 use crate::collectives::fold::Fold;
-use crate::contract::{Algorithm, Awaited, Cx};
+use crate::contract::{Algorithm, Awaited, Cx, Fact};
 use crate::message::{Message, Rank};
 use crate::params::Params;
 use crate::state::Visitor;
@@ -48,6 +48,10 @@ struct State {
     counts: BTreeMap<Rank, u64>,
     /// Per worker: the last push that was taken.
     seqs: BTreeMap<Rank, u64>,
+    /// All gradients so far, and how many they were when each worker last got a model: for
+    /// measuring staleness only.
+    taken: u64,
+    taken_at_model: BTreeMap<Rank, u64>,
     /// Barrier form: the round that is being collected.
     round: u64,
     /// Barrier form: the displacements of this round and of later ones.
@@ -125,6 +129,11 @@ impl Server {
         }
         let gradients = u64::from(message.count);
         let piece = &mut self.pieces[b];
+        if b == 0 {
+            let seen = piece.taken_at_model.get(&from).copied().unwrap_or(0);
+            cx.io.measure(Fact::Staleness(piece.taken - seen));
+        }
+        piece.taken += gradients;
         piece.count += gradients;
         let counted = piece.counts.entry(from).or_insert(0);
         *counted += gradients;
@@ -145,7 +154,9 @@ impl Server {
         // While anchors are missing, x̃ is about to be replaced: nothing may move into it.
         if triggers && self.pieces[b].anchoring.is_none() {
             self.update(cx, b);
-            self.pieces[b].counts.insert(from, 0);
+            let piece = &mut self.pieces[b];
+            piece.counts.insert(from, 0);
+            piece.taken_at_model.insert(from, piece.taken);
             self.send_model(cx, b, &[from]);
         }
     }

@@ -9,6 +9,7 @@
 //! upon a payment from j:     acknowledge it;  if it is new: (x_i[b], w_i) ← (x_i[b], w_i) + payment
 //! upon its acknowledgement:  forget the payment;  pay j
 //! upon drain:                pay everyone
+//! without folding:           send every share at once, without number or acknowledgement, as published
 //! upon a lost peer:          take back what it was owed and what it has not acknowledged
 //! ```
 //! What is owed is the sum of all shares since the last acknowledgement, so a message that is
@@ -37,6 +38,8 @@ const LEAST_WEIGHT: f64 = 0.5;
 /// One worker.
 #[derive(Default)]
 pub struct Free {
+    /// Whether every share is a message of its own, which nobody acknowledges.
+    unfolded: bool,
     mass: PushSum,
     /// Buckets that are not done with this step.
     left: usize,
@@ -102,8 +105,17 @@ impl Debt {
 }
 
 impl Free {
+    /// One that folds what is not acknowledged, or one that sends every share by itself.
+    pub fn new(folds: bool) -> Free {
+        Free { unfolded: !folds, ..Free::default() }
+    }
+
     fn take_in(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
         let b = message.bucket as usize;
+        if message.seq == 0 {
+            let weight = message.scalar;
+            return self.mass.add(cx, b, &message.into_values(), weight);
+        }
         let answer = Message { seq: message.seq, ..Message::new(ACKNOWLEDGE, message.step, b) };
         cx.io.send(from, answer);
         let seen = self.seen.entry((from, b)).or_default();
@@ -141,10 +153,15 @@ impl Algorithm for Free {
 
     fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
         self.mass.displace(cx, b);
-        if self.mass.weight(b) >= LEAST_WEIGHT {
+        if self.unfolded || self.mass.weight(b) >= LEAST_WEIGHT {
             let row = cx.io.view.row(cx.step, cx.io.rank);
             let (share, weight) = self.mass.divide(cx, b, row.outgoing.len());
             for to in &row.outgoing {
+                if self.unfolded {
+                    let message = Message { scalar: weight, ..Message::new(PAYMENT, cx.step, b) };
+                    cx.io.send(*to, message.with(share.clone()));
+                    continue;
+                }
                 self.debts.entry((*to, b)).or_default().owed.add(cx.io.pool, &share, weight);
             }
         }

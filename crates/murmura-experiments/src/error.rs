@@ -1,0 +1,29 @@
+//! Why an experiment has no result.
+
+use murmura_run::error::RequestError;
+use murmura_sim::SimError;
+
+/// Why an experiment has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum ExperimentError {
+    /// What was asked for makes no sense.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// A run could not be simulated to its end.
+    #[error(transparent)]
+    Sim(#[from] SimError),
+    /// A parameter could not be fitted.
+    #[error("cannot fit {parameter} on {cell}: no value from {low} to {high} gives {goal}")]
+    Fit {
+        /// Which.
+        parameter: String,
+        /// On what.
+        cell: String,
+        /// Searched from here …
+        low: f64,
+        /// … to here.
+        high: f64,
+        /// What it should give.
+        goal: f64,
+    },
+}

@@ -1,0 +1,89 @@
+//! The papers' experiments, ours beside theirs, and the advisor that is built on them.
+//!
+//! [`EXPERIMENTS`] is the table; each row makes a [`Report`](report::Report). Every number of ours
+//! comes out of the virtual cluster with the real algorithms; every parameter is stated by the
+//! paper, fitted on a named figure of it, or assumed, and the report says which.
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | [`adpsgd`] | the slow-down table |
+//! | [`aladdin`] | heterogeneity, scaling, breakdown, convergence |
+//! | [`decentdp`] | time saved against AllReduce |
+//! | [`yuan`] | communication, transient iterations, spectral gaps |
+//! | [`advisor`] | which algorithm for this model on this cluster |
+//! | [`compare`] | several algorithms on one task and one cluster |
+//! | [`trial`] | one timed run |
+//! | [`fit`] | one parameter fitted on one figure |
+//! | [`report`] | what an experiment came to |
+//! | [`render`] | a report as text, JSON and a page |
+//! | [`error`] | why there is no result |
+
+pub mod adpsgd;
+pub mod advisor;
+pub mod aladdin;
+pub mod compare;
+pub mod decentdp;
+pub mod error;
+pub mod fit;
+pub mod render;
+pub mod report;
+pub mod trial;
+pub mod yuan;
+
+use error::ExperimentError;
+use murmura_core::names;
+use report::Report;
+
+/// One row of the table.
+pub struct Experiment {
+    /// The name that people type.
+    pub name: &'static str,
+    /// One line.
+    pub summary: &'static str,
+    /// Whose numbers it is compared with.
+    pub paper: &'static str,
+    /// Whether it trains for minutes; the others take seconds.
+    pub trains: bool,
+    /// Does it.
+    pub run: fn(&Options) -> Result<Report, ExperimentError>,
+}
+
+/// How an experiment is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// All that is drawn at random follows from it.
+    pub seed: u64,
+    /// A small version, for tests: some cells instead of all.
+    pub small: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { seed: 1, small: false }
+    }
+}
+
+impl Options {
+    /// How many of `all` things a small version takes.
+    pub fn size(&self, all: usize, small: usize) -> usize {
+        if self.small { small } else { all }
+    }
+}
+
+/// All experiments, by name.
+pub const EXPERIMENTS: &[Experiment] = &[
+    adpsgd::EXPERIMENT,
+    aladdin::breakdown::EXPERIMENT,
+    aladdin::convergence::EXPERIMENT,
+    aladdin::heterogeneity::EXPERIMENT,
+    aladdin::scaling::EXPERIMENT,
+    decentdp::EXPERIMENT,
+    yuan::communication::EXPERIMENT,
+    yuan::spectral::EXPERIMENT,
+    yuan::transient::EXPERIMENT,
+];
+
+/// The row of this name, or the nearest name if there is one.
+pub fn find(name: &str) -> Result<&'static Experiment, Option<&'static str>> {
+    names::find(EXPERIMENTS, |row| row.name, name)
+}

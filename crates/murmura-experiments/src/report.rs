@@ -1,0 +1,201 @@
+//! What an experiment came to: their numbers, ours, what ours rest on, pictures, remarks.
+
+use murmura_plot::Chart;
+
+/// What an experiment came to.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// The experiment's name.
+    pub name: String,
+    /// What it is about.
+    pub title: String,
+    /// Whose numbers they are.
+    pub paper: String,
+    /// The seed.
+    pub seed: u64,
+    /// Numbers beside numbers.
+    pub tables: Vec<Table>,
+    /// What the numbers rest on.
+    pub parameters: Vec<Parameter>,
+    /// Pictures, by the name of their file.
+    pub charts: Vec<(String, Chart)>,
+    /// What must hold, and whether it does.
+    pub claims: Vec<Claim>,
+    /// Remarks, in sentences: what is not explained, and our best reading of why.
+    pub notes: Vec<String>,
+}
+
+/// Numbers of one kind.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    /// What they are, with their unit.
+    pub title: String,
+    /// Row by row.
+    pub cells: Vec<Cell>,
+}
+
+/// One number beside the published one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell {
+    /// Its row.
+    pub row: String,
+    /// Its column.
+    pub column: String,
+    /// The published figure, if there is one.
+    pub paper: Option<Figure>,
+    /// Ours.
+    pub ours: f64,
+    /// Whether a parameter was fitted on it: then it predicts nothing.
+    pub fitted: bool,
+}
+
+/// A published figure, as it was printed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Figure {
+    /// Its value.
+    pub value: f64,
+    /// Half a unit of its last digit: what rounding may have taken away.
+    pub rounding: f64,
+}
+
+impl Figure {
+    /// A figure with so many printed decimals.
+    pub fn printed(value: f64, decimals: i32) -> Figure {
+        Figure { value, rounding: 0.5 * 10f64.powi(-decimals) }
+    }
+}
+
+impl Cell {
+    /// Relative difference to the printed figure; none for a cell that was fitted or was not
+    /// published.
+    pub fn error(&self) -> Option<f64> {
+        let figure = self.paper.filter(|_| !self.fitted)?;
+        Some(self.ours / figure.value - 1.0)
+    }
+
+    /// Relative difference to the nearest value that would have been printed the same.
+    pub fn error_beyond_rounding(&self) -> Option<f64> {
+        let figure = self.paper.filter(|_| !self.fitted)?;
+        let beyond = (self.ours - figure.value).abs() - figure.rounding;
+        Some(beyond.max(0.0) / figure.value)
+    }
+}
+
+/// Something the numbers rest on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameter {
+    /// What it is.
+    pub name: String,
+    /// Its value, with its unit.
+    pub value: String,
+    /// Where it comes from.
+    pub source: Source,
+}
+
+/// Where a parameter comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Source {
+    /// The paper says so.
+    Stated,
+    /// Fitted on this cell.
+    Fitted(String),
+    /// Not said by anybody; chosen for this reason.
+    Assumed(String),
+    /// Measured by us, like this.
+    Measured(String),
+    /// Follows from others, like this.
+    Derived(String),
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Source::Stated => write!(f, "stated"),
+            Source::Fitted(cell) => write!(f, "fitted on {cell}"),
+            Source::Assumed(why) => write!(f, "assumed: {why}"),
+            Source::Measured(how) => write!(f, "measured: {how}"),
+            Source::Derived(how) => write!(f, "derived: {how}"),
+        }
+    }
+}
+
+/// Something that must hold.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Claim {
+    /// In a sentence, with the numbers.
+    pub text: String,
+    /// Whether it does.
+    pub holds: bool,
+}
+
+impl Report {
+    /// A report without content.
+    pub fn new(name: &str, title: &str, paper: &str) -> Report {
+        Report {
+            name: name.to_string(),
+            title: title.to_string(),
+            paper: paper.to_string(),
+            ..Report::default()
+        }
+    }
+
+    /// All cells.
+    pub fn cells(&self) -> impl Iterator<Item = &Cell> {
+        self.tables.iter().flat_map(|table| &table.cells)
+    }
+
+    /// Adds a parameter.
+    pub fn rests_on(&mut self, name: &str, value: impl Into<String>, source: Source) {
+        self.parameters.push(Parameter { name: name.to_string(), value: value.into(), source });
+    }
+
+    /// Adds a claim.
+    pub fn claim(&mut self, text: impl Into<String>, holds: bool) {
+        self.claims.push(Claim { text: text.into(), holds });
+    }
+
+    /// Claims that the predicted cells that `chosen` picks are within `tolerance`, rounding of the
+    /// printed figure aside.
+    pub fn claim_within(&mut self, what: &str, tolerance: f64, chosen: impl Fn(&Cell) -> bool) {
+        let errors =
+            self.cells().filter(|cell| chosen(cell)).filter_map(Cell::error_beyond_rounding);
+        let (worst, count) = errors.fold((0.0, 0), |(worst, n), e| (f64::max(worst, e), n + 1));
+        let text = format!(
+            "{what}: {count} predicted, worst {:.1} % beyond rounding, asked for {:.0} %",
+            100.0 * worst,
+            100.0 * tolerance
+        );
+        self.claim(text, worst <= tolerance);
+    }
+
+    /// Adds a remark.
+    pub fn note(&mut self, text: impl Into<String>) {
+        self.notes.push(text.into());
+    }
+
+    /// The cell at this place.
+    pub fn cell(&self, row: &str, column: &str) -> Option<&Cell> {
+        self.cells().find(|cell| cell.row == row && cell.column == column)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounding_is_not_held_against_us_and_fits_have_no_error() {
+        let figure = Some(Figure::printed(0.07, 2));
+        let mut cell = Cell {
+            row: "a".into(),
+            column: "b".into(),
+            paper: figure,
+            ours: 0.0748,
+            fitted: false,
+        };
+        assert_eq!(cell.error_beyond_rounding(), Some(0.0));
+        assert!(cell.error().is_some_and(|error| (error - 0.0686).abs() < 1e-3));
+        cell.fitted = true;
+        assert_eq!((cell.error(), cell.error_beyond_rounding()), (None, None));
+    }
+}

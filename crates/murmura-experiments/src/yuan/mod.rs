@@ -1,0 +1,9 @@
+//! The figures of the Yuan lecture (2021): communication, transient iterations, spectral gaps.
+
+pub mod communication;
+pub mod spectral;
+pub mod transient;
+
+/// Whose numbers they are.
+pub const PAPER: &str =
+    "Yuan: Decentralized Optimization Algorithms for Large-Scale DNN Training (lecture, 2021)";

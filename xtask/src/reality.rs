@@ -1,0 +1,414 @@
+//! `cargo xtask bench reality`: predicted against measured time per step on real, shaped links.
+//!
+//! Five hosts in network namespaces hang on one bridge (four for workers, one for the coordinator
+//! with its servers), every link shaped by a token bucket in both directions. First the link and
+//! the cost of handing over a vector are measured, as a person would who plans for a cluster;
+//! then each algorithm is predicted with them in the virtual cluster and run over TCP. Needs root
+//! and iproute2; everything is taken down again, also after a failure.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use crate::{execute, output};
+
+const ALGORITHMS: [&str; 5] = ["allreduce", "d-psgd", "ad-psgd", "aladdin", "sync-ps"];
+/// Megabits per second.
+const RATES: [u32; 2] = [1000, 100];
+const WORKERS: usize = 4;
+const HOSTS: usize = WORKERS + 1;
+const STEPS: u64 = 12;
+const PORT: u16 = 29_470;
+/// 25 MB.
+const DIMENSIONS: usize = 6_250_000;
+/// Models travel in so many parts: streams share a link fairly, and whole models would arrive all
+/// at once instead of one after the other, as in the virtual cluster.
+const BUCKETS: f64 = 10.0;
+const COMPUTE_MS: f64 = 300.0;
+/// Bytes that a link is measured with, per megabit per second.
+const PROBE_BYTES_PER_MBIT: usize = 1_000_000;
+
+/// Whether this machine can do it; says why not.
+pub(crate) fn refusal() -> Option<&'static str> {
+    let is_root = output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
+    let has = |program: &str| Command::new(program).arg("-V").output().is_ok();
+    match (is_root, has("ip") && has("tc")) {
+        (false, _) => Some("needs root, for network namespaces"),
+        (_, false) => Some("needs iproute2 (ip, tc)"),
+        _ => None,
+    }
+}
+
+/// Measures everything; one row per algorithm and rate.
+pub(crate) fn measure(murmura: &Path) -> Result<Vec<Value>> {
+    let mut rows = Vec::new();
+    for rate in RATES {
+        let network = Network::new(rate)?;
+        let link = Link {
+            stream: network.goodput()?,
+            incast: network.incast()?,
+            handoff_ms: handoff(murmura)?,
+        };
+        println!(
+            "  {rate} Mbit/s: a stream reaches {:.1} MB/s, a server {:.1} MB/s; a step costs a worker {:.1} ms",
+            link.stream / 1e6,
+            link.incast / 1e6,
+            link.handoff_ms
+        );
+        for algorithm in ALGORITHMS {
+            let row = compare(&network, murmura, algorithm, &link)?;
+            println!("  {row}");
+            rows.push(row);
+        }
+    }
+    Ok(rows)
+}
+
+/// What was measured before anything is predicted.
+struct Link {
+    /// Bytes per second of one stream, and into a host that all others send to.
+    stream: f64,
+    incast: f64,
+    /// What a step costs a worker beside computing and the wire.
+    handoff_ms: f64,
+}
+
+fn compare(network: &Network, murmura: &Path, algorithm: &str, link: &Link) -> Result<Value> {
+    let mut predicting = settings(algorithm);
+    let measured = network.run(murmura, &predicting)?;
+    let has_servers = ["aladdin", "sync-ps"].contains(&algorithm);
+    let bandwidth = if has_servers { link.incast } else { link.stream };
+    // ALADDIN takes its displacement over at every step, whether it is sent or folded.
+    let (inside_ms, sent_ms) = match algorithm {
+        "aladdin" => (link.handoff_ms, 0.0),
+        _ => (0.0, link.handoff_ms),
+    };
+    let handoff_us = sent_ms * 1e3 / BUCKETS;
+    predicting.extend([
+        format!("cluster.bandwidth_gbps={}", bandwidth * 8e-9),
+        format!("cluster.compute_ms={}", COMPUTE_MS + inside_ms),
+        format!("cluster.handoff_send_us={handoff_us}"),
+        format!("cluster.collective_fixed_us={handoff_us}"),
+        "cluster.backward_share=0".to_string(),
+        "cluster.latency_us=100".to_string(),
+    ]);
+    let predicted = simulate(murmura, &predicting)?;
+    Ok(json!({
+        "name": format!("{algorithm}, {} Mbit/s", network.rate),
+        "ratio": predicted / measured,
+        "goal": "0.85 to 1.15",
+        "predicted_ms": predicted * 1e3,
+        "measured_ms": measured * 1e3,
+    }))
+}
+
+fn settings(algorithm: &str) -> Vec<String> {
+    vec![
+        format!("algorithm.name={algorithm}"),
+        format!("workers={WORKERS}"),
+        format!("steps={STEPS}"),
+        "evaluations=0".into(),
+        "task.name=quadratic".into(),
+        format!("task.dimensions={DIMENSIONS}"),
+        format!("task.compute_ms={COMPUTE_MS}"),
+        "optimizer.lr=0.01".into(),
+        format!("buckets.size_mb={}", 4.0 * DIMENSIONS as f64 / 1e6 / BUCKETS),
+        "topology.name=ring".into(),
+    ]
+}
+
+fn arguments(command: &mut Command, settings: &[String]) {
+    for setting in settings {
+        command.arg("--set").arg(setting);
+    }
+}
+
+/// Seconds of a step, by the summary that a run prints.
+fn step_seconds(summary: &str) -> Result<f64> {
+    let summary: Value = serde_json::from_str(summary)?;
+    let clock = summary["clock_seconds"].as_f64().context("a summary has a clock")?;
+    Ok(clock / STEPS as f64)
+}
+
+fn simulate(murmura: &Path, settings: &[String]) -> Result<f64> {
+    let folder = Scratch::new("simulated")?;
+    let mut command = Command::new(murmura);
+    command.args(["simulate", "--json", "-q", "--out"]).arg(folder.path.join("run"));
+    arguments(&mut command, settings);
+    step_seconds(&output(&mut command)?)
+}
+
+/// Milliseconds that a step costs a worker beside computing and the wire: one worker and its
+/// server on this machine, whose pushes nobody waits for.
+fn handoff(murmura: &Path) -> Result<f64> {
+    let folder = Scratch::new("handoff")?;
+    let mut command = Command::new(murmura);
+    command.args(["train", "--processes", "--json", "-q", "--out"]).arg(folder.path.join("run"));
+    arguments(&mut command, &settings("aladdin"));
+    command.args(["--set", "workers=1"]);
+    Ok((step_seconds(&output(&mut command)?)? * 1e3 - COMPUTE_MS).max(0.0))
+}
+
+/// Sizes of the ALADDIN slides: a name, parameters, milliseconds of a gradient.
+const SIZES: [(&str, usize, f64); 2] =
+    [("ResNet-50", 23_000_000, 1050.0), ("VGG-16", 128_000_000, 957.0)];
+
+/// What ALADDIN takes a worker per step beside computing, for models of the papers' sizes.
+pub(crate) fn handoffs(murmura: &Path) -> Result<Vec<Value>> {
+    let mut rows = Vec::new();
+    for (name, parameters, compute_ms) in SIZES {
+        let folder = Scratch::new("handoff")?;
+        let run = folder.path.join("run");
+        let mut command = Command::new(murmura);
+        command.args(["train", "--processes", "-q", "--out"]).arg(&run);
+        let more = [
+            "workers=1".to_string(),
+            "buckets.size_mb=0".into(),
+            format!("task.dimensions={parameters}"),
+            format!("task.compute_ms={compute_ms}"),
+        ];
+        arguments(&mut command, &[settings("aladdin"), more.to_vec()].concat());
+        output(&mut command)?;
+        let median_ms = median_exposed(&run.join("records.jsonl"))? * 1e3;
+        rows.push(json!({
+            "name": format!("hand-off of {name}"),
+            "ratio": median_ms / compute_ms,
+            "median_ms": median_ms,
+            "ns_per_byte": median_ms * 1e6 / (4.0 * parameters as f64),
+        }));
+    }
+    Ok(rows)
+}
+
+/// The median of what steps exposed; the first two make the memory.
+fn median_exposed(records: &Path) -> Result<f64> {
+    let mut exposed = Vec::new();
+    for line in std::fs::read_to_string(records)?.lines() {
+        let record: Value = serde_json::from_str(line)?;
+        if record["kind"] == "step" {
+            exposed.extend(record["exposed"].as_f64());
+        }
+    }
+    let mut exposed = exposed.split_off(2.min(exposed.len()));
+    exposed.sort_by(f64::total_cmp);
+    exposed.get(exposed.len() / 2).copied().context("the run has steps")
+}
+
+/// A folder that goes away again.
+struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    fn new(name: &str) -> Result<Scratch> {
+        let path = std::env::temp_dir().join(format!("murmura-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path)?;
+        Ok(Scratch { path })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Hosts on one bridge; taken down when dropped.
+struct Network {
+    /// What all names begin with.
+    prefix: String,
+    rate: u32,
+}
+
+impl Network {
+    fn new(rate: u32) -> Result<Network> {
+        // Names of interfaces have at most 15 letters.
+        let network = Network { prefix: format!("mm{}", std::process::id()), rate };
+        network.build()?;
+        Ok(network)
+    }
+
+    fn build(&self) -> Result<()> {
+        let bridge = format!("{}b", self.prefix);
+        ip(&["link", "add", &bridge, "type", "bridge"])?;
+        ip(&["link", "set", &bridge, "up"])?;
+        for host in 0..HOSTS {
+            let (space, cable) = (self.space(host), format!("{}v{host}", self.prefix));
+            ip(&["netns", "add", &space])?;
+            ip(&["link", "add", &cable, "type", "veth", "peer", "name", "eth0", "netns", &space])?;
+            ip(&["link", "set", &cable, "master", &bridge, "up"])?;
+            let address = format!("{}/24", address(host));
+            ip(&["-n", &space, "addr", "add", &address, "dev", "eth0"])?;
+            ip(&["-n", &space, "link", "set", "eth0", "up"])?;
+            ip(&["-n", &space, "link", "set", "lo", "up"])?;
+            let rate = format!("{}mbit", self.rate);
+            let shape = ["root", "tbf", "rate", &rate, "burst", "256kb", "latency", "400ms"];
+            let shaped = |command: &mut Command, device: &str| {
+                output(command.args(["qdisc", "add", "dev", device]).args(shape)).map(drop)
+            };
+            shaped(&mut Command::new("tc"), &cable)?;
+            shaped(self.inside(host).arg("tc"), "eth0")?;
+        }
+        Ok(())
+    }
+
+    fn space(&self, host: usize) -> String {
+        format!("{}h{host}", self.prefix)
+    }
+
+    /// A command that runs on a host; the program comes first among its arguments.
+    fn inside(&self, host: usize) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.space(host)]);
+        command
+    }
+
+    /// Bytes per second of one stream from one host to another.
+    fn goodput(&self) -> Result<f64> {
+        self.streams(&[(0, 1)])
+    }
+
+    /// Bytes per second that reach the last host when all others send to it while it sends to all,
+    /// as servers do.
+    fn incast(&self) -> Result<f64> {
+        let there = (0..WORKERS).map(|host| (host, WORKERS));
+        let back = (0..WORKERS).map(|host| (WORKERS, host));
+        let streams: Vec<(usize, usize)> = there.chain(back).collect();
+        Ok(self.streams(&streams)? / 2.0)
+    }
+
+    /// Bytes per second of several streams at once, in all.
+    fn streams(&self, streams: &[(usize, usize)]) -> Result<f64> {
+        let own = std::env::current_exe()?;
+        let bytes = PROBE_BYTES_PER_MBIT * self.rate as usize / streams.len();
+        let began = Instant::now();
+        let mut ends = Vec::new();
+        for (number, (from, to)) in streams.iter().enumerate() {
+            let place = format!("{}:{}", address(*to), PORT as usize + number);
+            let mut sink = self.inside(*to);
+            ends.push(Kept(sink.arg(&own).args(["probe", "receive", &place]).spawn()?));
+            let mut source = self.inside(*from);
+            source.arg(&own).args(["probe", "send", &place, &bytes.to_string()]);
+            ends.push(Kept(source.spawn()?));
+        }
+        for end in ends {
+            end.finish()?;
+        }
+        Ok((bytes * streams.len()) as f64 / began.elapsed().as_secs_f64())
+    }
+
+    /// Runs a configuration with a worker on every host but the last, which coordinates.
+    fn run(&self, murmura: &Path, settings: &[String]) -> Result<f64> {
+        let folder = Scratch::new("measured")?;
+        let place = format!("{}:{PORT}", address(WORKERS));
+        let mut serve = self.inside(WORKERS);
+        serve.arg(murmura).args(["serve", "--bind", &place, "--wait", "60", "--json", "-q"]);
+        serve.arg("--out").arg(folder.path.join("run")).stdout(Stdio::piped());
+        arguments(&mut serve, settings);
+        let serve = Kept(serve.spawn()?);
+        let mut workers = Vec::new();
+        for host in 0..WORKERS {
+            let mut join = self.inside(host);
+            join.arg(murmura).args(["join", &place, "--wait", "60", "-q", "--rank"]);
+            workers.push(Kept(join.arg(host.to_string()).spawn()?));
+        }
+        let summary = serve.finish()?;
+        for worker in workers {
+            worker.finish()?;
+        }
+        step_seconds(&summary)
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        // What was never made cannot be deleted; the rest must go whatever happened before.
+        let quietly = |words: &[&str]| drop(Command::new("ip").args(words).output());
+        for host in 0..HOSTS {
+            quietly(&["link", "del", &format!("{}v{host}", self.prefix)]);
+            quietly(&["netns", "del", &self.space(host)]);
+        }
+        quietly(&["link", "del", &format!("{}b", self.prefix)]);
+    }
+}
+
+fn address(host: usize) -> String {
+    format!("10.213.7.{}", host + 1)
+}
+
+fn ip(words: &[&str]) -> Result<()> {
+    output(Command::new("ip").args(words)).map(drop)
+}
+
+/// A process that does not outlive this one's interest in it.
+struct Kept(Child);
+
+impl Kept {
+    /// Waits for its end; returns what it printed.
+    fn finish(mut self) -> Result<String> {
+        let mut said = String::new();
+        if let Some(mut stdout) = self.0.stdout.take() {
+            stdout.read_to_string(&mut said)?;
+        }
+        let status = self.0.wait()?;
+        if !status.success() {
+            bail!("a process of the measurement failed ({status})");
+        }
+        Ok(said)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// `cargo xtask probe`: one end of a stream, in a namespace.
+pub(crate) fn probe(words: &[String]) -> Result<()> {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["receive", address] => receive(address),
+        ["send", address, bytes] => send(address, bytes.parse()?),
+        _ => bail!("probe is for `bench reality`"),
+    }
+}
+
+fn receive(address: &str) -> Result<()> {
+    let (mut stream, _) = TcpListener::bind(address)?.accept()?;
+    std::io::copy(&mut stream, &mut std::io::sink())?;
+    Ok(())
+}
+
+fn send(address: &str, bytes: usize) -> Result<()> {
+    let limit = Instant::now() + Duration::from_secs(10);
+    let mut stream = loop {
+        match TcpStream::connect(address) {
+            Ok(stream) => break stream,
+            Err(_) if Instant::now() < limit => std::thread::yield_now(),
+            Err(error) => return Err(error.into()),
+        }
+    };
+    let chunk = vec![0; 1 << 20];
+    for _ in 0..bytes.div_ceil(chunk.len()) {
+        stream.write_all(&chunk)?;
+    }
+    Ok(())
+}
+
+/// The program that is measured: of this working tree, built for speed.
+pub(crate) fn program() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("MURMURA_BIN") {
+        return Ok(path.into());
+    }
+    execute(crate::cargo().args(["build", "--release", "-q", "-p", "murmura-cli"]))?;
+    let own = std::env::current_exe()?;
+    let folder = own.parent().and_then(Path::parent).context("xtask lies in a target folder")?;
+    Ok(folder.join("release/murmura"))
+}
