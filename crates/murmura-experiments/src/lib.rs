@@ -1,6 +1,6 @@
 //! The papers' experiments, ours beside theirs, and the advisor that is built on them.
 //!
-//! [`EXPERIMENTS`] is the table; each row makes a [`Report`](report::Report). Every number of ours
+//! [`EXPERIMENTS`] is the table; each row makes a [`Report`]. Every number of ours
 //! comes out of the virtual cluster with the real algorithms; every parameter is stated by the
 //! paper, fitted on a named figure of it, or assumed, and the report says which.
 //!
