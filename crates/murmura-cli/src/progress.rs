@@ -146,7 +146,7 @@ fn template(columns: u16) -> &'static str {
             "{bar:32.cyan/dim} {percent:>3} %  {human_pos} of {human_len} steps  {prefix}  \
              {eta} left  {msg}"
         }
-        86.. => "{bar:12.cyan/dim} {percent:>3} %  {prefix}  {eta} left  {msg}",
+        88.. => "{bar:12.cyan/dim} {percent:>3} %  {prefix}  {eta} left  {msg}",
         54.. => "{percent:>3} %  {eta} left  {msg}",
         _ => "{percent:>3} %",
     }

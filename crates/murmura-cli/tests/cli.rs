@@ -188,8 +188,9 @@ fn what_is_suggested_works() {
     let report = text(&output.stdout);
     let me = env!("CARGO_BIN_EXE_murmura");
     let lines: Vec<&str> = report.lines().filter(|line| line.trim().starts_with(me)).collect();
-    assert_eq!(lines.len(), 3, "{report}");
-    for line in lines {
+    assert_eq!(lines.len(), 4, "{report}");
+    // What has to be downloaded first is not tried here.
+    for line in lines.iter().filter(|line| !line.contains(" data get ")) {
         let shell = Command::new("sh").args(["-c", line]).current_dir(folder.path()).output();
         let output = shell.expect("a shell");
         assert_eq!(status(&output), 0, "{line}: {}", text(&output.stderr));
@@ -381,7 +382,7 @@ fn mpirun_starts_one_worker_per_process() {
     );
     let wrong = run(&["train", "--set", "workers=5"]).expect("there");
     assert_eq!(status(&wrong), 2);
-    assert_eq!(text(&wrong.stderr).matches("has started 3 processes").count(), 1, "{wrong:?}");
+    assert!(text(&wrong.stderr).contains("has started 3 processes"), "{wrong:?}");
 }
 
 #[test]

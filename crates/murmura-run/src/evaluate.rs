@@ -169,7 +169,8 @@ mod tests {
     use murmura_core::problems::quadratic::{Quadratic, QuadraticOptions};
 
     fn judge() -> Judge {
-        let options = QuadraticOptions { workers: 1, dimensions: Some(1), ..Default::default() };
+        let (curvature, target) = (vec![vec![1.0]], vec![vec![1.0]]);
+        let options = QuadraticOptions { workers: 1, curvature, target, ..Default::default() };
         let problem = Quadratic::new(&options).expect("good");
         Judge { problem: Arc::new(problem), deploy: Deploy::Workers }
     }

@@ -90,9 +90,7 @@ fn run_launched(args: &Args, launched: &Launched) -> anyhow::Result<()> {
             launched.lead(plan, listener)
         });
     }
-    match plan {
-        Ok(plan) => Ok(launched.follow(Some(plan))?),
-        // The first process says what is wrong, once for all.
-        Err(_) => std::process::exit(2),
-    }
+    // Everybody says what is wrong: a launcher ends the others as soon as one has ended, so that
+    // the first process may never come to say it.
+    Ok(launched.follow(Some(plan?))?)
 }

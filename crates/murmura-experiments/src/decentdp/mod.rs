@@ -133,7 +133,7 @@ impl Cluster {
 
     /// Seconds of a step.
     fn step(&self, form: Form, options: &Options) -> Result<f64, ExperimentError> {
-        let steps = options.size(60, 30) as u64;
+        let steps = 60;
         if form == Form::AllReduce {
             return Ok(self.trial("allreduce", options.seed).run(steps)?.step_seconds());
         }

@@ -154,7 +154,7 @@ const WRONG: &[(&str, &str)] = &[
         "`topology.file` = \"not/there\": no such file",
     ),
     (
-        "cluster.servers = 32",
+        "cluster.servers = 32\ntask.name = \"logistic\"",
         "`cluster.servers` = 32: the model has 31 parameters, so that some servers",
     ),
     (
@@ -286,7 +286,7 @@ fn the_default_of_every_key_of_the_cluster_is_that_of_the_virtual_cluster() {
 
 #[test]
 fn what_was_understood_is_a_configuration_that_is_understood_the_same() {
-    let text = "epochs = 1.5\nworkers = 3\n[task]\npartition = \"dirichlet\"\n[cluster]\nhosts = 2
+    let text = "epochs = 1.5\nworkers = 3\n[task]\nname = \"logistic\"\npartition = \"dirichlet\"\n[cluster]\nhosts = 2
         slow = { \"1\" = 2.0 }\nfaults.crashes = [{ rank = 2, at_ms = 1e9 }]";
     let plan = plan(text, &[]).expect("good");
     let again = Plan::from_job(&plan.job()).expect("good");
