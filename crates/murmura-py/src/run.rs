@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use murmura_core::contract::{Mode, Place};
 use murmura_core::layout::Tensor;
@@ -21,6 +22,11 @@ use pyo3::types::PyDict;
 use crate::group::Group;
 use crate::settings::{Script, table};
 use crate::{Error, GLANCE, undisturbed};
+
+/// More than all ranks together will ever take: the script knows when it is done.
+const STEPS: u64 = 1 << 60;
+/// How long a script that has failed waits until the others know.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 /// A rank of a run. Its methods are called in turn: see `murmura_net::outer`.
 #[pyclass(frozen, module = "murmura._core")]
@@ -62,7 +68,8 @@ impl Run {
         let rate = Arc::new(AtomicU32::new(0));
         let read = Arc::clone(&rate);
         let learning_rate = Arc::new(move |_| f32::from_bits(read.load(Ordering::Relaxed)));
-        let setup = Setup { learning_rate, clip: None, ..plan.setup.clone() };
+        let steps = STEPS / u64::from(group.launched().world);
+        let setup = Setup { learning_rate, clip: None, steps, ..plan.setup.clone() };
         let thread = start(py, group, setup.clone(), Arc::clone(&plan.problem))?;
         Ok(Run { handle, thread: Mutex::new(Some(thread)), rate, setup })
     }
@@ -134,9 +141,19 @@ impl Run {
         }
     }
 
-    /// Ends the run for all ranks.
-    fn fail(&self, reason: String) {
+    /// Ends the run for all ranks, and waits until they have heard why, for a few seconds at most.
+    fn fail(&self, py: Python<'_>, reason: String) {
         self.handle.fail(reason);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let until = Instant::now() + FAREWELL;
+        py.detach(|| {
+            while thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+                if Instant::now() > until {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
     }
 }
 
@@ -161,7 +178,7 @@ impl Run {
         py.detach(|| {
             let mut raised = None;
             while !thread.is_finished() {
-                std::thread::sleep(std::time::Duration::from_millis(5));
+                std::thread::sleep(Duration::from_millis(5));
                 if !undisturbed(&mut raised) {
                     return Err(raised.expect("that is why it is disturbed"));
                 }
