@@ -7,6 +7,7 @@
 mod group;
 mod run;
 mod settings;
+mod state;
 
 use std::time::Duration;
 

@@ -21,6 +21,7 @@ use pyo3::types::PyDict;
 
 use crate::group::Group;
 use crate::settings::{Script, table};
+use crate::state::{Shape, Store};
 use crate::{Error, GLANCE, undisturbed};
 
 /// More than all ranks together will ever take: the script knows when it is done.
@@ -36,17 +37,20 @@ pub(crate) struct Run {
     thread: Mutex<Option<JoinHandle<Result<(), String>>>>,
     rate: Arc<AtomicU32>,
     setup: Setup,
+    store: Store,
 }
 
 /// Keeps the memory of a rank's vectors, for tensors that look at it.
 #[pyclass(frozen, module = "murmura._core")]
 pub(crate) struct Memory {
     _memory: murmura_net::outer::Memory,
+    _store: Store,
 }
 
 #[pymethods]
 impl Run {
-    /// Starts the run with all ranks of `group`. `initial` is where the flat parameters are.
+    /// Starts the run with all ranks of `group`. `initial` is where the flat parameters are;
+    /// `state` is how many vectors the optimizer's state has, and whether the first is a velocity.
     #[new]
     fn new(
         py: Python<'_>,
@@ -54,6 +58,7 @@ impl Run {
         settings: &Bound<'_, PyDict>,
         tensors: Vec<(String, Vec<usize>)>,
         initial: (usize, usize),
+        state: (usize, bool),
     ) -> PyResult<Run> {
         let wrong =
             |error: murmura_run::error::RequestError| PyValueError::new_err(error.to_string());
@@ -69,9 +74,13 @@ impl Run {
         let read = Arc::clone(&rate);
         let learning_rate = Arc::new(move |_| f32::from_bits(read.load(Ordering::Relaxed)));
         let steps = STEPS / u64::from(group.launched().world);
-        let setup = Setup { learning_rate, clip: None, steps, ..plan.setup.clone() };
+        let mut setup = Setup { learning_rate, clip: None, steps, ..plan.setup.clone() };
+        let store = Store::default();
+        if setup.facts().optimizer == Place::Workers {
+            setup.optimizer = store.maker(Shape { vectors: state.0, velocity: state.1 }, len);
+        }
         let thread = start(py, group, setup.clone(), Arc::clone(&plan.problem))?;
-        Ok(Run { handle, thread: Mutex::new(Some(thread)), rate, setup })
+        Ok(Run { handle, thread: Mutex::new(Some(thread)), rate, setup, store })
     }
 
     /// Where the buckets begin and end, in order.
@@ -94,9 +103,14 @@ impl Run {
         Ok((vectors.params as usize, vectors.grad as usize, vectors.len))
     }
 
+    /// Addresses of the vectors of the optimizer's state.
+    fn state_vectors(&self) -> Vec<usize> {
+        self.store.addresses()
+    }
+
     /// Keeps the vectors' memory.
     fn memory(&self) -> Memory {
-        Memory { _memory: self.handle.memory() }
+        Memory { _memory: self.handle.memory(), _store: self.store.clone() }
     }
 
     /// The learning rate of the step that begins.

@@ -49,3 +49,33 @@ def described(optimizer: torch.optim.Optimizer) -> dict[str, object]:
 def learning_rate(optimizer: torch.optim.Optimizer) -> float:
     """The rate of the step that begins."""
     return float(optimizer.param_groups[0].get("lr", 0.0))
+
+
+def state_names(optimizer: torch.optim.Optimizer) -> list[str]:
+    """The vectors of the optimizer's state that algorithms may average or replace.
+
+    Empty where the state is not of a kind that murmura knows.
+    """
+    group = optimizer.param_groups[0]
+    if type(optimizer) is torch.optim.SGD:
+        return ["momentum_buffer"] if group["momentum"] and not group["dampening"] else []
+    if type(optimizer) in (torch.optim.Adam, torch.optim.AdamW) and not group["amsgrad"]:
+        return ["exp_avg", "exp_avg_sq"]
+    return []
+
+
+def bind_state(
+    optimizer: torch.optim.Optimizer,
+    params: list[torch.nn.Parameter],
+    vectors: dict[str, list[torch.Tensor]],
+) -> None:
+    """Makes the state of the optimizer views: `vectors` has one for each parameter, by name."""
+    for index, p in enumerate(params):
+        state = optimizer.state[p]
+        if "exp_avg" in vectors:
+            state.setdefault("step", torch.tensor(0.0))
+        for name, views in vectors.items():
+            before = state.get(name)
+            if before is not None:
+                views[index].copy_(before)
+            state[name] = views[index]

@@ -12,6 +12,7 @@ The turns of a step, as Rust tells them:
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch.autograd import Variable
 
 from murmura import _optimizers
 from murmura._core import Error, Group, Run
-from murmura._flat import Flat, layout_of, view_like
+from murmura._flat import Flat, layout_of, tensor_at, view_like
 
 
 class Session:
@@ -32,6 +33,7 @@ class Session:
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         settings: dict[str, Any],
+        state: list[str],
     ):
         self.group, self.model, self.optimizer = group, model, optimizer
         # In the order in which backward passes finish them, roughly.
@@ -44,7 +46,8 @@ class Session:
         group.broadcast_vector("wrap()", initial.data_ptr(), initial.numel())
         self._equalize_rest()
         tensors = [(name, list(p.shape)) for name, p in named]
-        self.run = Run(group, settings, tensors, (initial.data_ptr(), initial.numel()))
+        shape = (len(state), state == ["momentum_buffer"])
+        self.run = Run(group, settings, tensors, (initial.data_ptr(), initial.numel()), shape)
         self.algorithm: str = settings["algorithm"]["name"]
         self.buckets = self.run.buckets
         self.paused = False
@@ -55,6 +58,7 @@ class Session:
         self.flat = Flat(self.run.vectors(), self.run.memory(), self.device)
         self._begin()
         self._bind()
+        self._bind_state(state)
         self._hook()
 
     def _agree(self, named: list[tuple[str, torch.nn.Parameter]], settings: dict) -> None:
@@ -90,6 +94,16 @@ class Session:
             start += p.numel()
         self.sizes = [self.bucket_of.count(b) for b in range(len(self.buckets))]
         self.left = list(self.sizes)
+
+    def _bind_state(self, names: list[str]) -> None:
+        """The state of the optimizer becomes views too, where the algorithm looks at it."""
+        vectors: dict[str, list[torch.Tensor]] = {}
+        for name, address in zip(names, self.run.state_vectors(), strict=True):
+            flat = tensor_at(address, self.flat.params.numel(), self.run.memory())
+            starts = itertools.accumulate((p.numel() for p in self.params), initial=0)
+            vectors[name] = [view_like(flat, at, p) for at, p in zip(starts, self.params)]
+        if vectors:
+            _optimizers.bind_state(self.optimizer, self.params, vectors)
 
     def _hook(self) -> None:
         def accumulated(index: int):

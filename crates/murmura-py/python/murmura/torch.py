@@ -120,19 +120,7 @@ def wrap(
     group = _joined()
     if _session.current is not None:
         raise Error("a model is wrapped already: one process trains one model; shutdown() ends it")
-    known = dict((name, keys) for name, _, keys in algorithms())
-    if "buffers" in known.get(algorithm, []):
-        if parameters.get("buffers", "keep") != "keep":
-            raise Error(
-                'the state of a PyTorch optimizer stays with its rank: only buffers="keep" is '
-                "possible here"
-            )
-        parameters["buffers"] = "keep"
-    if algorithm == "qg-dmsgd":
-        raise Error(
-            "qg-dmsgd replaces the momentum inside the optimizer, which a PyTorch optimizer does "
-            "not allow; use d-psgd with momentum, or decentlam"
-        )
+    state = _state(model, optimizer, algorithm, parameters)
     settings = {
         "seed": seed,
         "workers": group.world_size,
@@ -149,9 +137,38 @@ def wrap(
     elif parameters.get("payload") == "gradient":
         settings["optimizer"] = _optimizers.described(optimizer)
     settings = {key: value for key, value in settings.items() if value is not None}
-    _session.current = _session.Session(group, model, optimizer, settings)
+    _session.current = _session.Session(group, model, optimizer, settings, state)
     model.no_sync = no_sync
     return model
+
+
+def _state(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    algorithm: str,
+    parameters: dict[str, Any],
+) -> list[str]:
+    """The vectors of the optimizer's state that the algorithm averages or replaces."""
+    keys = next((keys for name, _, keys in algorithms() if name == algorithm), [])
+    on_cpu = all(p.device.type == "cpu" for p in model.parameters())
+    names = _optimizers.state_names(optimizer) if on_cpu else []
+    if algorithm == "qg-dmsgd":
+        if names != ["momentum_buffer"]:
+            raise Error(
+                "qg-dmsgd replaces the momentum inside the optimizer: it needs torch.optim.SGD "
+                "with momentum and without dampening, on the CPU; use d-psgd or decentlam"
+            )
+        return names
+    if "buffers" not in keys:
+        return []
+    if not names:
+        if parameters.setdefault("buffers", "keep") != "keep":
+            raise Error(
+                f"buffers = {parameters['buffers']!r}: averages or resets the optimizer's state, "
+                "which is known of SGD with momentum, Adam and AdamW on the CPU; use "
+                'buffers="keep"'
+            )
+    return [] if parameters.get("buffers") == "keep" else names
 
 
 def _row(given: str | dict[str, Any] | None) -> dict[str, Any] | None:
