@@ -27,9 +27,13 @@ def launch(processes: int, work: Callable[..., Any], *args: Any, limit: float = 
 
 
 def outcomes(
-    processes: int, work: Callable[..., Any], *args: Any, limit: float = 60.0
+    processes: int,
+    work: Callable[..., Any],
+    *args: Any,
+    limit: float = 60.0,
+    dead: tuple[int, ...] = (),
 ) -> list[tuple[str | None, Any]]:
-    """The traceback or None, and what was returned, of every rank."""
+    """The traceback or None, and what was returned, of every rank; nothing of those that die."""
     answers = _forks.Queue()
     job = f"test-{os.getpid()}-{next(_jobs)}"
 
@@ -49,7 +53,7 @@ def outcomes(
         started.start()
     results: dict[int, tuple[str | None, Any]] = {}
     try:
-        while len(results) < processes:
+        while len(results) < processes - len(dead):
             rank, failure, value = answers.get(timeout=limit)
             if isinstance(value, numpy.ndarray):
                 value = torch.from_numpy(value)
@@ -61,4 +65,4 @@ def outcomes(
         for started in children:
             started.join(timeout=5)
             started.kill()
-    return [results[rank] for rank in range(processes)]
+    return [results[rank] for rank in range(processes) if rank not in dead]
