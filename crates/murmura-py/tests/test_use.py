@@ -189,6 +189,28 @@ def test_a_model_lives_on_after_its_run_and_can_be_wrapped_again():
     launch(2, keep_using)
 
 
+def resumed(rank, algorithm, broken):
+    model, optimizer = start(algorithm, lr=0.1)
+    for number in range(6):
+        if broken and number == 3:
+            state = murmura.state_dict()
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.zero_()
+            murmura.load_state_dict(state)
+        step(model, optimizer, rank, number)
+    murmura.shutdown()
+    return flat(model)
+
+
+@pytest.mark.parametrize("algorithm", ["allreduce", "d-psgd", "sgp"])
+def test_a_state_that_is_loaded_goes_on_as_if_nothing_had_happened(algorithm):
+    for whole, broken in zip(
+        launch(3, resumed, algorithm, False), launch(3, resumed, algorithm, True), strict=True
+    ):
+        assert distance(broken, whole) < 1e-6
+
+
 def scheduled(rank, algorithm):
     model, optimizer = start(algorithm)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.0)

@@ -24,6 +24,13 @@ from murmura._core import Error, Group, Run
 from murmura._flat import Flat, layout_of, tensor_at, view_like
 
 
+#: Rows whose ranks may begin apart; all others begin at a common point.
+OWN_START = {
+    "ad-psgd", "d-amsgrad", "d-psgd", "d2", "decentlam", "exact-diffusion", "extra",
+    "gradient-tracking", "qg-dmsgd", "sgp",
+}  # fmt: skip
+
+
 class Session:
     """A model in a run."""
 
@@ -45,21 +52,27 @@ class Session:
         initial = torch.cat([_in_memory_order(p) for p in self.params]).cpu()
         group.broadcast_vector("wrap()", initial.data_ptr(), initial.numel())
         self._equalize_rest()
-        tensors = [(name, list(p.shape)) for name, p in named]
-        shape = (len(state), state == ["momentum_buffer"])
-        self.run = Run(group, settings, tensors, (initial.data_ptr(), initial.numel()), shape)
+        self.tensors = [(name, list(p.shape)) for name, p in named]
+        self.settings, self.state = settings, state
         self.algorithm: str = settings["algorithm"]["name"]
-        self.buckets = self.run.buckets
         self.paused = False
         self.before: torch.Tensor | None = None
         self.loss = math.nan
-        self.run.set_learning_rate(_optimizers.learning_rate(optimizer))
+        self._open(initial)
+        self._hook()
+
+    def _open(self, initial: torch.Tensor) -> None:
+        """Begins a run at these parameters."""
+        shape = (len(self.state), self.state == ["momentum_buffer"])
+        start = (initial.data_ptr(), initial.numel())
+        self.run = Run(self.group, self.settings, self.tensors, start, shape)
+        self.buckets = self.run.buckets
+        self.run.set_learning_rate(_optimizers.learning_rate(self.optimizer))
         self._expect("gradient")
         self.flat = Flat(self.run.vectors(), self.run.memory(), self.device)
-        self._begin()
         self._bind()
-        self._bind_state(state)
-        self._hook()
+        self._bind_state(self.state)
+        self._begin()
 
     def _agree(self, named: list[tuple[str, torch.nn.Parameter]], settings: dict) -> None:
         lines = [f"the settings {settings}", f"a model on the device type {self.device.type}"]
@@ -93,7 +106,6 @@ class Session:
             self.bucket_of.append(bucket)
             start += p.numel()
         self.sizes = [self.bucket_of.count(b) for b in range(len(self.buckets))]
-        self.left = list(self.sizes)
 
     def _bind_state(self, names: list[str]) -> None:
         """The state of the optimizer becomes views too, where the algorithm looks at it."""
@@ -122,7 +134,7 @@ class Session:
         self.next_bucket = 0
         self.on_way: list[tuple[int, torch.cuda.Event]] = []
         self.ready = [False] * len(self.params)
-        self.left = list(getattr(self, "sizes", []))
+        self.left = list(self.sizes)
 
     # Backward.
 
@@ -274,11 +286,22 @@ class Session:
             _scatter(flat, tensors)
         return saved
 
+    def reopen(self, params: torch.Tensor) -> None:
+        """Ends the run and begins another at these parameters, together with all other ranks."""
+        initial = params.detach().to(torch.float32).cpu().contiguous().clone()
+        if self.algorithm not in OWN_START:
+            self.group.mean("load_state_dict()", initial.data_ptr(), initial.numel())
+        self._close_run()
+        self._open(initial)
+
     def finish(self) -> None:
         """Ends the run together with all other ranks."""
         self.check_between_steps("shutdown()")
         for hook in self.hooks:
             hook.remove()
+        self._close_run()
+
+    def _close_run(self) -> None:
         self.run.finish()
         self.flat.fetch(grads=False)
         self.flat.close()

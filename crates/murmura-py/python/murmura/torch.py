@@ -31,11 +31,13 @@ __all__ = [
     "barrier",
     "evaluate_model",
     "init",
+    "load_state_dict",
     "local_rank",
     "no_sync",
     "rank",
     "report_loss",
     "shutdown",
+    "state_dict",
     "world_size",
     "wrap",
 ]
@@ -211,6 +213,41 @@ def evaluate_model() -> Iterator[torch.nn.Module]:
         with torch.no_grad():
             for tensor, value in saved:
                 tensor.copy_(value)
+
+
+def state_dict() -> dict[str, Any]:
+    """What this rank needs to go on: its own parameters, which in gossip differ between ranks.
+
+    Save it at every rank, beside ``optimizer.state_dict()``.
+    """
+    session = _wrapped("state_dict()")
+    session.check_between_steps("state_dict()")
+    return {
+        "algorithm": session.algorithm,
+        "rank": rank(),
+        "world_size": world_size(),
+        "params": session.flat.params.detach().cpu().clone(),
+    }
+
+
+def load_state_dict(state: dict[str, Any]) -> None:
+    """Goes on from what `state_dict` gave, at all ranks together.
+
+    Every rank of a gossip algorithm has its own parameters again; in all others the ranks begin at
+    the mean. What an algorithm keeps beside the parameters (trackers, corrections, push-sum
+    weights, servers' models) begins anew from them.
+    """
+    session = _wrapped("load_state_dict()")
+    session.check_between_steps("load_state_dict()")
+    for key, mine in (("world_size", world_size()), ("rank", rank())):
+        if state[key] != mine:
+            raise Error(f"the state is one of {key} {state[key]}, this process has {key} {mine}")
+    if state["params"].numel() != session.flat.params.numel():
+        raise Error(
+            f"the state has {state['params'].numel()} parameters, the model "
+            f"{session.flat.params.numel()}"
+        )
+    session.reopen(state["params"])
 
 
 def shutdown() -> None:
