@@ -271,7 +271,7 @@ def _watch_for_failure() -> None:
         before(kind, error, trace)
         sys.stderr.flush()
         session = _session.current
-        if session is not None and not isinstance(error, Error):
+        if session is not None:
             text = str(error).splitlines()
             session.run.fail(": ".join([kind.__name__, *text[:1]]))
 
