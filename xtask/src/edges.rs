@@ -108,6 +108,7 @@ const RULES: &[Rule] = &[
             "murmura-sim",
             "murmura-net",
             "murmura-engine",
+            "murmura-plot",
             "murmura-run",
         ],
         never: &["clap", "anyhow", "indicatif", "axum"],

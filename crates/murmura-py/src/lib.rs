@@ -7,6 +7,7 @@
 mod group;
 mod run;
 mod settings;
+mod simulate;
 mod state;
 
 use std::time::Duration;
@@ -50,5 +51,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<group::Group>()?;
     module.add_class::<run::Run>()?;
     module.add_class::<run::Memory>()?;
+    module.add_function(wrap_pyfunction!(simulate::simulate, module)?)?;
     module.add_function(wrap_pyfunction!(algorithms, module)?)
 }

@@ -11,6 +11,17 @@ Scripts are started with ``python -m murmura.launch -n 4 train.py``, or by torch
 srun or a Kubernetes indexed job.
 """
 
+from typing import Any
+
 from murmura._core import Error, __version__, algorithms
 
-__all__ = ["Error", "__version__", "algorithms"]
+__all__ = ["Error", "__version__", "algorithms", "simulate"]
+
+
+def __getattr__(name: str) -> Any:
+    # PyTorch takes seconds to import, and the launcher does not need it.
+    if name == "simulate":
+        from murmura.simulation import simulate
+
+        return simulate
+    raise AttributeError(f"module 'murmura' has no attribute {name!r}")

@@ -6,6 +6,14 @@ class Error(RuntimeError): ...
 
 def algorithms() -> list[tuple[str, str, list[str]]]: ...
 
+def simulate(
+    settings: dict[str, object],
+    tensors: list[tuple[str, list[int]]],
+    initial: list[float],
+    calls: tuple[object, object],
+    out: str,
+) -> None: ...
+
 class Group:
     def __init__(self, seconds: float) -> None: ...
     @property
