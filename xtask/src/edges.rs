@@ -13,7 +13,7 @@ struct Rule {
     never: &'static [&'static str],
 }
 
-const EDGE: &[&str] = &["clap", "anyhow", "indicatif"];
+const EDGE: &[&str] = &["clap", "anyhow", "indicatif", "pyo3"];
 const PURE: &[&str] = &[
     "tokio",
     "socket2",
@@ -97,6 +97,21 @@ const RULES: &[Rule] = &[
             "murmura-plot",
         ],
         never: EDGE,
+    },
+    Rule {
+        name: "murmura-py",
+        may_know: &[
+            "murmura-core",
+            "murmura-record",
+            "murmura-wire",
+            "murmura-data",
+            "murmura-sim",
+            "murmura-net",
+            "murmura-engine",
+            "murmura-plot",
+            "murmura-run",
+        ],
+        never: &["clap", "anyhow", "indicatif", "axum"],
     },
 ];
 

@@ -4,6 +4,7 @@ mod bench;
 mod docs;
 mod edges;
 mod papers;
+mod python;
 mod reality;
 mod test;
 mod tidy;
@@ -22,6 +23,7 @@ usage: cargo xtask COMMAND
   bench         whole-program ratios, us and the peer or the physical limit in one run
   bench NAME…   only these (see `bench --list`)
   bench --keep  also write the numbers to docs/benchmarks.json
+  python        the Python package's tests, with PyTorch; further words go to pytest
   docs          make the pages of the manual that come from the tables
   matrix        train with every algorithm, optimizer and codec; writes docs/convergence.md
 ";
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
     let result = match words.first().map(String::as_str) {
         Some("test") => test::run(&words[1..]),
         Some("bench") => bench::run(&words[1..]),
+        Some("python") => python::run(&words[1..]),
         Some("docs") => docs::run(),
         Some("probe") => reality::probe(&words[1..]),
         Some("matrix") => docs::matrix(),

@@ -73,6 +73,7 @@ fn every_command_has_help_with_examples() {
         "data",
         "serve",
         "join",
+        "launch",
     ];
     for command in commands {
         let output = run(&folder, &[command, "--help"]);

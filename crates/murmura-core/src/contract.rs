@@ -243,7 +243,8 @@ pub enum Effect {
         /// What.
         message: Message,
     },
-    /// Run the optimizer on a bucket; the node does it, drivers never see it.
+    /// Run the optimizer on a bucket. The node does it; drivers see it only where the optimizer is
+    /// [outside](crate::node::Node::optimize_outside).
     Optimize {
         /// Which bucket.
         bucket: usize,

@@ -173,6 +173,7 @@ impl Setup {
             lent: false,
             gradient_given: false,
             draining: false,
+            outside: false,
             computed: Computed::default(),
             held: Vec::new(),
             origin: Time::ZERO,
@@ -254,6 +255,8 @@ pub struct Node {
     /// The gradient of `step` has been handed over whole.
     gradient_given: bool,
     draining: bool,
+    /// The optimizer is somebody else's: drivers carry out [`Effect::Optimize`].
+    outside: bool,
     computed: Computed,
     /// Messages of a view to come, or from before the start.
     held: Vec<(Rank, Message)>,
@@ -325,6 +328,30 @@ impl Node {
         self.grad = lent.grad;
     }
 
+    /// Takes the vectors back: no gradient will come of them.
+    pub fn take_back(&mut self, lent: Lent) {
+        self.restore(lent);
+        self.computing = false;
+    }
+
+    /// From now on the optimizer is the driver's: it finds [`Effect::Optimize`] among the effects,
+    /// and answers each with [`Node::optimized`]. Until then this node touches neither parameters
+    /// nor gradient of that bucket.
+    pub fn optimize_outside(&mut self) {
+        self.outside = true;
+    }
+
+    /// The optimizer has run on bucket `b` as an effect asked.
+    pub fn optimized(&mut self, now: Time, b: usize) {
+        self.event(now, |algorithm, cx| algorithm.on_optimized(cx, b));
+    }
+
+    /// Takes the vectors out of a node that is not used any more, for whoever still looks at their
+    /// memory.
+    pub fn take_vectors(&mut self) -> [Vec<f32>; 3] {
+        [&mut self.params, &mut self.grad, &mut self.spare].map(std::mem::take)
+    }
+
     /// The gradient of bucket `b` is final. Buckets come in order.
     pub fn bucket(&mut self, now: Time, b: usize) {
         self.origin = self.origin.max(now);
@@ -394,7 +421,8 @@ impl Node {
         self.algorithm.is_drained()
     }
 
-    /// What the driver has to carry out, in order: sends, work, measurements.
+    /// What the driver has to carry out, in order: sends, work, measurements, and optimizer steps
+    /// if they are [outside](Node::optimize_outside).
     pub fn take_effects(&mut self) -> std::vec::Drain<'_, Effect> {
         self.out.drain(..)
     }
@@ -569,6 +597,7 @@ impl Node {
                 message.origin = self.origin;
                 self.out.push(Effect::Send { to, message });
             }
+            Effect::Optimize { .. } if self.outside => self.out.push(effect),
             Effect::Optimize { bucket, mode, step } => match self.clip {
                 Some(limit) if !self.facts.clips_itself => {
                     self.asked.push((bucket, mode, step));

@@ -9,6 +9,7 @@ use murmura_core::node::Lent;
 use murmura_core::problems::{Computed, GradientSource};
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::outer::OuterLoop;
 use crate::rank::Inbox;
 
 /// A gradient, with the vectors that were lent for it.
@@ -26,6 +27,8 @@ pub(crate) enum Compute {
     Beside(mpsc::Sender<Lent>),
     /// The rank's own thread: for gradients that take less time than waking another thread.
     Here(Box<dyn GradientSource>, UnboundedSender<Inbox>),
+    /// A loop that is not ours.
+    Outside(OuterLoop),
 }
 
 /// Below so many operations (some tens of microseconds) another thread does not pay.
@@ -60,6 +63,7 @@ impl Compute {
         match self {
             Compute::Beside(thread) => drop(thread.send(lent)),
             Compute::Here(source, inbox) => drop(inbox.send(gradient(&mut **source, lent))),
+            Compute::Outside(outer) => outer.lend(lent),
         }
     }
 }

@@ -9,6 +9,7 @@ use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use murmura_core::contract::Place;
 use murmura_core::message::Rank;
 use murmura_core::node::Setup;
 use murmura_core::payload::Pool;
@@ -22,6 +23,7 @@ use crate::conductor::Incoming;
 use crate::error::NetError;
 use crate::link::{self, Link, ReadError, read_frames};
 use crate::options::Options;
+use crate::outer::OuterLoop;
 use crate::protocol::{Command, Event};
 use crate::rank::{Cutting, Inbox, Parts, Shell, Way};
 
@@ -64,8 +66,12 @@ impl Hosts {
         let pool = Pool::new();
         for (seat, (_, (_, inbox))) in seats.into_iter().zip(doors) {
             let is_worker = seat.rank.index() < house.setup.workers();
+            let outer = if is_worker { problem.outer_loop(seat.rank.index()) } else { None };
+            let outer = outer.and_then(|outer| outer.downcast_ref::<OuterLoop>()).cloned();
+            let inside = is_worker && outer.is_none();
             let life = Life {
-                source: is_worker.then(|| problem.source(seat.rank.index())),
+                source: inside.then(|| problem.source(seat.rank.index())),
+                outer,
                 house: house.clone(),
                 pool: pool.clone(),
                 near: hosts.inboxes.clone(),
@@ -99,6 +105,8 @@ impl Drop for Hosts {
 struct Life {
     house: House,
     source: Option<Box<dyn GradientSource>>,
+    /// In place of a source.
+    outer: Option<OuterLoop>,
     pool: Pool,
     seat: Seat,
     near: Vec<(Rank, UnboundedSender<Inbox>)>,
@@ -127,7 +135,7 @@ impl Life {
     }
 
     async fn attend(mut self) -> std::io::Result<()> {
-        let Life { house, source, pool, seat, near, .. } = &mut self;
+        let Life { house, source, outer, pool, seat, near, .. } = &mut self;
         let rank = seat.rank;
         let mut ways = vec![Way::Myself; house.setup.ranks()];
         for (peer, inbox) in near.iter().filter(|(peer, _)| *peer != rank) {
@@ -143,9 +151,16 @@ impl Life {
         }
         let mine = near.iter().find(|(peer, _)| *peer == rank).expect("it lives here");
         let start = |source| Compute::start(format!("gradient-{}", rank.0), source, mine.1.clone());
-        let compute = source.take().map(start).transpose()?;
+        let mut compute = source.take().map(start).transpose()?;
         let node = house.start.node(&house.setup, rank, pool.clone());
-        let node = node.map_err(std::io::Error::other)?;
+        let mut node = node.map_err(std::io::Error::other)?;
+        if let Some(outer) = outer.take() {
+            outer.attach(mine.1.clone());
+            if house.setup.facts().optimizer == Place::Workers {
+                node.optimize_outside();
+            }
+            compute = Some(Compute::Outside(outer));
+        }
         let parts = Parts {
             report: house.start.report(rank),
             cutting: Cutting::new(house.setup.clone(), pool.clone(), house.cuts, node.step()),
@@ -204,6 +219,7 @@ impl Life {
                         shell.borrow_mut().message(from, sent_micros, message);
                     }
                     Some(Inbox::Gradient(gradient)) => shell.borrow_mut().gradient(gradient),
+                    Some(Inbox::Given(given)) => shell.borrow_mut().given(given),
                     Some(Inbox::Broken(reason)) => shell.borrow().failed(reason),
                     Some(Inbox::Command(command)) => {
                         if shell.borrow_mut().command(command) {

@@ -11,11 +11,14 @@
 //! | module | what is in it |
 //! |---|---|
 //! | [`Coordinator`], [`join()`], [`threads`] | the three ways to be part of a run |
+//! | [`assembly`] | what processes do together outside a run |
 //! | [`launcher`] | what `mpirun`, `srun`, `torchrun` and Kubernetes say in the environment |
+//! | [`outer`] | a rank whose gradients and optimizer are an outer loop's |
 //! | `rank`, `link`, `compute`, `host` | a rank on its thread, its connections, its gradients |
 //! | `conductor` | tickets, drain, termination, time limits: what one place must decide |
 //! | `lobby`, `mesh`, `door`, `protocol` | who is who, and connecting everyone with everyone |
 
+pub mod assembly;
 mod clock;
 mod compute;
 mod conductor;
@@ -29,6 +32,7 @@ mod link;
 mod lobby;
 mod mesh;
 mod options;
+pub mod outer;
 mod protocol;
 mod rank;
 

@@ -5,9 +5,10 @@ mod cuts;
 use std::rc::Rc;
 use std::sync::mpsc;
 
-use murmura_core::contract::{Budget, Effect, Fact, Facts};
+use murmura_core::contract::{Budget, Effect, Fact, Facts, Mode};
 use murmura_core::message::{Message, Rank};
 use murmura_core::node::Node;
+use murmura_core::problems::Computed;
 use murmura_core::time::Time;
 use murmura_record::{Event as Measured, RankReport, Record};
 use murmura_wire::frame::{self, Route};
@@ -18,6 +19,7 @@ use crate::compute::{Compute, Gradient};
 use crate::conductor::Incoming;
 use crate::link::Link;
 use crate::options::Options;
+use crate::outer::{Given, OuterLoop};
 use crate::protocol::{Command, Event};
 pub(crate) use cuts::Cutting;
 
@@ -28,6 +30,8 @@ pub(crate) enum Inbox {
     Message { from: Rank, sent_micros: u32, message: Message },
     /// A gradient.
     Gradient(Gradient),
+    /// Something from the outer loop.
+    Given(Given),
     /// The gradient's thread cannot go on.
     Broken(String),
     /// A word from the conductor.
@@ -100,6 +104,9 @@ pub(crate) struct Shell {
     /// Above every number of a bucket that a message may carry.
     buckets: u32,
     cutting: Cutting,
+    /// Buckets on which the outer loop is to run its optimizer.
+    asked: Vec<(usize, Mode)>,
+    all_buckets: usize,
 }
 
 /// What a rank is made of.
@@ -126,6 +133,7 @@ impl Shell {
         let report = RankReport { rank: node.rank.0, is_server: node.is_server, ..parts.report };
         Shell {
             finished: node.is_server,
+            all_buckets: node.layout().buckets.len(),
             node,
             facts,
             options,
@@ -146,6 +154,7 @@ impl Shell {
             report,
             buckets,
             cutting: parts.cutting,
+            asked: Vec::new(),
         }
     }
 
@@ -189,22 +198,8 @@ impl Shell {
 
     /// A gradient has been computed.
     pub(crate) fn gradient(&mut self, gradient: Gradient) {
-        let now = self.clock.now();
         let Gradient { lent, computed, took } = gradient;
-        self.moved = now;
-        let asked = self.computing_since.take().unwrap_or(now);
-        let compute_seconds = took.as_secs_f64();
-        let handing_seconds = (now.since(asked).seconds() - compute_seconds).max(0.0);
-        self.report.compute_seconds += compute_seconds;
-        self.report.samples += u64::from(computed.samples);
-        self.report.last_loss = computed.loss;
-        let (step, samples) = (lent.step, computed.samples);
-        self.pending = Some(Pending { step, done: now, compute_seconds, samples, handing_seconds });
-        if self.timeline {
-            let t = now.seconds() - compute_seconds;
-            let event = Measured::Compute { seconds: compute_seconds };
-            self.tell(Event::Record(Record { t, rank: self.node.rank.0, step: lent.step, event }));
-        }
+        let now = self.take_gradient(lent.step, computed, Some(took.as_secs_f64()));
         self.node.restore(lent);
         for bucket in 0..self.node.layout().buckets.len() {
             self.node.bucket(now, bucket);
@@ -212,6 +207,63 @@ impl Shell {
         }
         self.node.gradient(now, computed);
         self.settle();
+    }
+
+    /// Notes that a gradient is complete, and what computing it took: if nobody says, all the time
+    /// since it was asked for.
+    fn take_gradient(&mut self, step: u64, computed: Computed, took: Option<f64>) -> Time {
+        let now = self.clock.now();
+        self.moved = now;
+        let asked = self.computing_since.take().unwrap_or(now);
+        let passed = now.since(asked).seconds();
+        let compute_seconds = took.unwrap_or(passed);
+        let handing_seconds = (passed - compute_seconds).max(0.0);
+        self.report.compute_seconds += compute_seconds;
+        self.report.samples += u64::from(computed.samples);
+        self.report.last_loss = computed.loss;
+        let samples = computed.samples;
+        self.pending = Some(Pending { step, done: now, compute_seconds, samples, handing_seconds });
+        if self.timeline {
+            let t = now.seconds() - compute_seconds;
+            let event = Measured::Compute { seconds: compute_seconds };
+            self.tell(Event::Record(Record { t, rank: self.node.rank.0, step, event }));
+        }
+        now
+    }
+
+    /// The outer loop has something.
+    pub(crate) fn given(&mut self, given: Given) {
+        let now = self.clock.now();
+        self.moved = now;
+        match given {
+            Given::Bucket(bucket, lent) => {
+                lent.into_iter().for_each(|lent| self.node.restore(lent));
+                self.node.bucket(now, bucket);
+            }
+            Given::Gradient(computed) => {
+                let now = self.take_gradient(self.node.step(), computed, None);
+                self.node.gradient(now, computed);
+            }
+            Given::Optimized => {
+                for (bucket, _) in std::mem::take(&mut self.asked) {
+                    self.node.optimized(now, bucket);
+                    self.carry_out();
+                }
+            }
+            Given::Finished(lent) => {
+                lent.into_iter().for_each(|lent| self.node.take_back(lent));
+                self.computing_since = None;
+                self.finish();
+            }
+        }
+        self.settle();
+    }
+
+    fn outer_loop(&self) -> Option<&OuterLoop> {
+        match &self.compute {
+            Some(Compute::Outside(outer)) => Some(outer),
+            _ => None,
+        }
     }
 
     /// The conductor has spoken. `true`: this was the last word.
@@ -257,7 +309,9 @@ impl Shell {
     /// Called now and then: says that it is alive, and complains when it has waited too long.
     pub(crate) fn tick(&mut self) {
         let (now, rank) = (self.clock.now(), self.node.rank.0);
-        self.tell(Event::Pulse { rank, computing: self.computing_since.is_some() });
+        // An outer loop that is at its optimizer computes too.
+        let computing = self.computing_since.is_some() || !self.asked.is_empty();
+        self.tell(Event::Pulse { rank, computing });
         if let Some(since) = self.computing_since {
             let seconds = now.since(since).seconds();
             if seconds > self.options.compute_seconds {
@@ -342,7 +396,15 @@ impl Shell {
                     let record = Record { t: now.seconds(), rank: from.0, step, event };
                     let _ = self.conductor.send(Incoming::Event(Event::Record(record)));
                 }
-                Effect::Work { .. } | Effect::Optimize { .. } | Effect::EnterAt(_) => {}
+                Effect::Optimize { bucket, mode, .. } => {
+                    self.asked.push((bucket, mode));
+                    if let Some(Compute::Outside(outer)) = &self.compute
+                        && self.asked.len() == self.all_buckets
+                    {
+                        outer.ask(mode);
+                    }
+                }
+                Effect::Work { .. } | Effect::EnterAt(_) => {}
             }
         }
         for link in self.touched.drain(..) {
@@ -393,6 +455,8 @@ impl Shell {
             self.finish();
         } else if self.node.wants_gradient() {
             match self.facts.budget {
+                // The outer loop decides by itself how many there are.
+                _ if self.outer_loop().is_some() => self.compute(),
                 Budget::Rounds => self.compute(),
                 Budget::TotalGradients if self.tickets.held > 0 => {
                     self.tickets.held -= 1;
@@ -436,6 +500,14 @@ impl Shell {
         report.params = self.node.params().to_vec();
         report.model = self.node.model();
         report
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        if let Some(Compute::Outside(outer)) = &self.compute {
+            outer.keep(self.node.take_vectors());
+        }
     }
 }
 

@@ -56,7 +56,26 @@ pub struct Resumed {
 
 impl Plan {
     /// Checks what can only be checked together, loads the data, builds the topology.
-    pub fn new(mut config: Config) -> Result<Plan, RequestError> {
+    pub fn new(config: Config) -> Result<Plan, RequestError> {
+        Plan::with(config, |config| {
+            let request = tasks::Request {
+                values: &config.task.values,
+                workers: config.workers,
+                seed: config.seed,
+            };
+            config.task.entry.build(&request)
+        })
+    }
+
+    /// A plan for a problem that is not in the table of tasks, such as a training script's.
+    pub fn of_problem(config: Config, problem: Arc<dyn Problem>) -> Result<Plan, RequestError> {
+        Plan::with(config, |_| Ok(tasks::Built { problem, steps_per_epoch: None }))
+    }
+
+    fn with(
+        mut config: Config,
+        build: impl FnOnce(&Config) -> Result<tasks::Built, RequestError>,
+    ) -> Result<Plan, RequestError> {
         let facts = config.facts();
         let servers = config.servers();
         check_servers(&config, &facts)?;
@@ -70,12 +89,7 @@ impl Plan {
         let schedule =
             make.as_ref().map(|make| make.build(&hosts[..config.workers])).transpose()?;
         check_topology(&config, &facts, schedule.as_deref())?;
-        let request = tasks::Request {
-            values: &config.task.values,
-            workers: config.workers,
-            seed: config.seed,
-        };
-        let built = config.task.entry.build(&request)?;
+        let built = build(&config)?;
         let dimensions = built.problem.dimensions();
         check_shards(servers, dimensions)?;
         // The others may live on other machines; `check_memory` is for those who do not.

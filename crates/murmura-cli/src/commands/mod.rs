@@ -3,6 +3,7 @@
 mod compare;
 mod data;
 mod join;
+mod launch;
 mod list;
 mod plan;
 mod reproduce;
@@ -35,6 +36,7 @@ pub const COMMANDS: &[Command] = &[
     data::COMMAND,
     serve::COMMAND,
     join::COMMAND,
+    launch::COMMAND,
 ];
 
 const ABOUT: &str = "Train one model on many machines that are not all fast, not all alike and \

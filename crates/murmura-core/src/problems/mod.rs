@@ -5,6 +5,8 @@ pub mod logistic;
 pub mod partition;
 pub mod quadratic;
 
+use std::any::Any;
+
 use crate::layout::Tensor;
 
 /// A model with its data: where parameters start, who computes gradients, how good a model is.
@@ -22,6 +24,12 @@ pub trait Problem: Send + Sync {
 
     /// The gradient source of worker `rank`.
     fn source(&self, rank: usize) -> Box<dyn GradientSource>;
+
+    /// An outer loop that gives the gradients of worker `rank` and runs its optimizer, in place of
+    /// a source: of a kind that the driver knows.
+    fn outer_loop(&self, _rank: usize) -> Option<&(dyn Any + Send + Sync)> {
+        None
+    }
 
     /// How many samples a gradient of each worker is averaged over; empty if all are alike.
     fn samples(&self) -> Vec<u32> {

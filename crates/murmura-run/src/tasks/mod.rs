@@ -1,9 +1,12 @@
 //! The table of tasks: a model with its data. One file each.
 
+#[cfg(feature = "engine")]
 mod images;
 mod logistic;
+#[cfg(feature = "engine")]
 mod network;
 mod quadratic;
+#[cfg(feature = "engine")]
 mod text;
 
 use std::sync::Arc;
@@ -49,14 +52,23 @@ pub struct Built {
 
 /// All tasks, by name.
 pub const TASKS: &[Task] = &[
+    #[cfg(feature = "engine")]
     images::DIGITS_MLP,
+    #[cfg(feature = "engine")]
     images::DIGITS_CNN,
+    #[cfg(feature = "engine")]
     images::FASHION_CNN,
+    #[cfg(feature = "engine")]
     images::CIFAR10_RESNET20,
+    #[cfg(feature = "engine")]
     images::CIFAR10_RESNET18,
+    #[cfg(feature = "engine")]
     images::CIFAR10_VGG16,
+    #[cfg(feature = "engine")]
     images::IMAGENET_RESNET50,
+    #[cfg(feature = "engine")]
     text::MULTI30K_TRANSFORMER,
+    #[cfg(feature = "engine")]
     text::SHAKESPEARE_LM,
     logistic::TASK,
     quadratic::TASK,
@@ -77,7 +89,7 @@ impl std::fmt::Debug for Task {
 
 impl Listed for Task {
     const PATH: &'static str = "task";
-    const DEFAULT: &'static str = "digits-mlp";
+    const DEFAULT: &'static str = if cfg!(feature = "engine") { "digits-mlp" } else { "logistic" };
 
     fn rows() -> &'static [Self] {
         TASKS

@@ -1,0 +1,369 @@
+"""One wrapped model: hooks that hand its gradient over, and that wait where it must wait.
+
+The turns of a step, as Rust tells them:
+
+=============  ====================================================================
+``gradient``   parameters and gradients are the script's: forward, backward
+``apply``      the optimizer is to run; the parameters take its step
+``displace``   the optimizer is to run; how far it moved goes out, the algorithm moves
+``served``     servers take the step: the optimizer is not to run
+=============  ====================================================================
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import torch
+from torch.autograd import Variable
+
+from murmura import _optimizers
+from murmura._core import Error, Group, Run
+from murmura._flat import Flat, layout_of, tensor_at, view_like
+
+
+#: Rows whose ranks may begin apart; all others begin at a common point.
+OWN_START = {
+    "ad-psgd", "d-amsgrad", "d-psgd", "d2", "decentlam", "exact-diffusion", "extra",
+    "gradient-tracking", "qg-dmsgd", "sgp",
+}  # fmt: skip
+
+
+class Session:
+    """A model in a run."""
+
+    def __init__(
+        self,
+        group: Group,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        settings: dict[str, Any],
+        state: list[str],
+    ):
+        self.group, self.model, self.optimizer = group, model, optimizer
+        # In the order in which backward passes finish them, roughly.
+        named = [(n, p) for n, p in model.named_parameters() if p.requires_grad][::-1]
+        check(model, optimizer, named)
+        self.params = [p for _, p in named]
+        self.device = self.params[0].device
+        self._agree(named, settings)
+        initial = torch.cat([_in_memory_order(p) for p in self.params]).cpu()
+        group.broadcast_vector("wrap()", initial.data_ptr(), initial.numel())
+        self._equalize_rest()
+        self.tensors = [(name, list(p.shape)) for name, p in named]
+        self.settings, self.state = settings, state
+        self.algorithm: str = settings["algorithm"]["name"]
+        self.paused = False
+        self.before: torch.Tensor | None = None
+        self.loss = math.nan
+        self._open(initial)
+        self._hook()
+
+    def _open(self, initial: torch.Tensor) -> None:
+        """Begins a run at these parameters."""
+        shape = (len(self.state), self.state == ["momentum_buffer"])
+        start = (initial.data_ptr(), initial.numel())
+        self.run = Run(self.group, self.settings, self.tensors, start, shape)
+        self.buckets = self.run.buckets
+        self.run.set_learning_rate(_optimizers.learning_rate(self.optimizer))
+        self._expect("gradient")
+        self.flat = Flat(self.run.vectors(), self.run.memory(), self.device)
+        self._bind()
+        self._bind_state(self.state)
+        self._begin()
+
+    def _agree(self, named: list[tuple[str, torch.nn.Parameter]], settings: dict) -> None:
+        lines = [f"the settings {settings}", f"a model on the device type {self.device.type}"]
+        for name, p in named:
+            lines.append(f"the parameter `{name}` of shape {tuple(p.shape)}, {layout_of(p)}")
+        self.group.agree("wrap()", lines)
+
+    def _rest(self) -> list[torch.Tensor]:
+        """What is not trained but must be equal at the start, and averaged for evaluation."""
+        frozen = [p.data for p in self.model.parameters() if not p.requires_grad]
+        rest = frozen + list(self.model.buffers())
+        return [t for t in rest if t.dtype == torch.float32 and t.numel() > 0]
+
+    def _equalize_rest(self) -> None:
+        rest = self._rest()
+        if rest:
+            flat = torch.cat([t.detach().flatten() for t in rest]).cpu()
+            self.group.broadcast_vector("wrap()", flat.data_ptr(), flat.numel())
+            _scatter(flat, rest)
+
+    def _bind(self) -> None:
+        """Parameters and gradients become views into the flat vectors."""
+        self.views, self.bucket_of = [], []
+        start = bucket = 0
+        for p in self.params:
+            p.data = view_like(self.flat.params, start, p.data)
+            self.views.append(view_like(self.flat.grads, start, p.data))
+            p.grad = None
+            while start >= self.buckets[bucket][1]:
+                bucket += 1
+            self.bucket_of.append(bucket)
+            start += p.numel()
+        self.sizes = [self.bucket_of.count(b) for b in range(len(self.buckets))]
+
+    def _bind_state(self, names: list[str]) -> None:
+        """The state of the optimizer becomes views too, where the algorithm looks at it."""
+        vectors: dict[str, list[torch.Tensor]] = {}
+        for name, address in zip(names, self.run.state_vectors(), strict=True):
+            flat = tensor_at(address, self.flat.params.numel(), self.run.memory())
+            starts = itertools.accumulate((p.numel() for p in self.params), initial=0)
+            vectors[name] = [view_like(flat, at, p) for at, p in zip(starts, self.params)]
+        if vectors:
+            _optimizers.bind_state(self.optimizer, self.params, vectors)
+
+    def _hook(self) -> None:
+        def accumulated(index: int):
+            return lambda p: self.accumulated(index, p)
+
+        register = torch.Tensor.register_post_accumulate_grad_hook
+        self.hooks: list[Any] = [register(p, accumulated(i)) for i, p in enumerate(self.params)]
+        self.hooks.append(self.optimizer.register_step_pre_hook(self.before_step))
+        self.hooks.append(self.optimizer.register_step_post_hook(self.after_step))
+        self.hooks.append(self.model.register_forward_pre_hook(_before_forward))
+
+    def _begin(self) -> None:
+        """It is the script's turn to compute a gradient."""
+        self.turn = "gradient"
+        self.counting = False
+        self.next_bucket = 0
+        self.on_way: list[tuple[int, torch.cuda.Event]] = []
+        self.ready = [False] * len(self.params)
+        self.left = list(self.sizes)
+
+    # Backward.
+
+    def accumulated(self, index: int, p: torch.Tensor) -> None:
+        """The gradient of a parameter is complete for this backward pass."""
+        if self.paused:
+            return
+        if self.turn != "gradient" or self.ready[index]:
+            raise Error(
+                "backward() came twice before optimizer.step(): put all but the last backward "
+                "pass of a step into `with murmura.no_sync():`"
+            )
+        if not self.counting:
+            self.counting = True
+            self.run.set_learning_rate(_optimizers.learning_rate(self.optimizer))
+            Variable._execution_engine.queue_callback(self.backward_done)
+        self._take(index, p)
+        bucket = self.bucket_of[index]
+        self.left[bucket] -= 1
+        if self.left[bucket] == 0:
+            self._hand_over()
+
+    def _take(self, index: int, p: torch.Tensor) -> None:
+        """Brings the gradient of a parameter into the flat vector."""
+        view, grad = self.views[index], p.grad
+        if grad is None:
+            view.zero_()
+        elif grad is not view:
+            if grad.is_sparse:
+                raise Error(
+                    "a parameter has a sparse gradient; murmura exchanges dense ones: use "
+                    "sparse=False in the embedding"
+                )
+            view.copy_(grad)
+        p.grad = view
+        self.ready[index] = True
+
+    def _hand_over(self) -> None:
+        """Hands over the buckets that are complete, in order."""
+        while self.next_bucket < len(self.buckets) and self.left[self.next_bucket] == 0:
+            event = self.flat.send_grads(*self.buckets[self.next_bucket])
+            if event is None:
+                self.run.bucket(self.next_bucket)
+            else:
+                self.on_way.append((self.next_bucket, event))
+            self.next_bucket += 1
+        while self.on_way and self.on_way[0][1].query():
+            self.run.bucket(self.on_way.pop(0)[0])
+
+    def backward_done(self) -> None:
+        """The backward pass is over: what is averaged is averaged when this returns."""
+        for index, p in enumerate(self.params):
+            if not self.ready[index]:
+                self._take(index, p)
+        self.left = [0] * len(self.left)
+        self._hand_over()
+        for bucket, event in self.on_way:
+            event.synchronize()
+            self.run.bucket(bucket)
+        if self.algorithm == "gossip-aga" and math.isnan(self.loss):
+            raise Error(
+                "gossip-aga chooses its period by the loss: call murmura.report_loss(loss) before "
+                "loss.backward()"
+            )
+        self.run.gradient(self.loss)
+        self.counting, self.loss = False, math.nan
+        if self.run.servers_optimize:
+            self.turn = "served"
+            return
+        self.turn = self.run.wait()
+        if self.turn == "gradient":
+            self.turn = "done"
+        self.flat.fetch(grads=True)
+
+    # Step.
+
+    def before_step(self, _optimizer: Any, args: Any, kwargs: Any) -> None:
+        """The script has called optimizer.step()."""
+        if any(callable(a) for a in args) or callable(kwargs.get("closure")):
+            raise Error(
+                "optimizer.step(closure) computes gradients inside the step, where they cannot be "
+                "exchanged; call backward() first and step() without a closure"
+            )
+        if self.turn == "gradient":
+            if any(p.grad is not None for p in self.params):
+                raise Error(
+                    "optimizer.step() without a gradient that was handed over: the last backward "
+                    "pass before a step must be outside no_sync()"
+                )
+        elif self.turn in ("served", "done"):
+            # Optimizers leave parameters without a gradient alone.
+            for p in self.params:
+                p.grad = None
+        elif self.turn == "displace":
+            if self.before is None:
+                self.before = torch.empty_like(self.flat.params)
+            self.before.copy_(self.flat.params)
+
+    def after_step(self, *_: Any) -> None:
+        """The optimizer has run."""
+        if self.turn == "displace":
+            assert self.before is not None
+            torch.sub(self.before, self.flat.params, out=self.flat.grads)
+            self.flat.params.copy_(self.before)
+            self.flat.send("grads")
+        elif self.turn == "apply":
+            self.flat.send("params")
+        self._go_on()
+
+    def close_skipped(self) -> None:
+        """Closes a step that the script has left out, as GradScaler does: nothing moves."""
+        if self.turn == "displace":
+            self.flat.host_grads.zero_()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Waits until the next gradient may start."""
+        if self.turn == "gradient":
+            return
+        if self.turn in ("apply", "displace"):
+            self.run.optimized()
+        if self.turn != "done":
+            self._expect("gradient")
+        self.flat.fetch(grads=False)
+        self._begin()
+
+    def _expect(self, turn: str) -> None:
+        came = self.run.wait()
+        if came != turn:
+            raise Error(f"murmura has a defect: it is the turn for {came}, not for {turn}")
+
+    # Everything else.
+
+    def check_between_steps(self, what: str) -> None:
+        """Refuses what may only be done between two steps."""
+        self.close_skipped()
+        if self.counting:
+            raise Error(f"{what} inside a backward pass; call it between two steps")
+
+    def average(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Puts the mean over all ranks into the model; returns what was there."""
+        saved = []
+        for tensors in ([self.flat.params], self._rest()):
+            if not tensors:
+                continue
+            saved += [(t, t.detach().clone()) for t in tensors]
+            flat = torch.cat([t.detach().flatten() for t in tensors]).cpu()
+            self.group.mean("evaluate_model()", flat.data_ptr(), flat.numel())
+            _scatter(flat, tensors)
+        return saved
+
+    def reopen(self, params: torch.Tensor) -> None:
+        """Ends the run and begins another at these parameters, together with all other ranks."""
+        initial = params.detach().to(torch.float32).cpu().contiguous().clone()
+        if self.algorithm not in OWN_START:
+            self.group.mean("load_state_dict()", initial.data_ptr(), initial.numel())
+        self._close_run()
+        self._open(initial)
+
+    def finish(self) -> None:
+        """Ends the run together with all other ranks."""
+        self.check_between_steps("shutdown()")
+        for hook in self.hooks:
+            hook.remove()
+        self._close_run()
+
+    def _close_run(self) -> None:
+        self.run.finish()
+        self.flat.fetch(grads=False)
+        self.flat.close()
+
+
+def _in_memory_order(p: torch.Tensor) -> torch.Tensor:
+    """The numbers of a tensor in the order in which they lie in memory."""
+    p = p.detach()
+    if layout_of(p) in ("contiguous", "strided"):
+        return p.flatten()
+    return p.as_strided((p.numel(),), (1,))
+
+
+def _scatter(flat: torch.Tensor, tensors: list[torch.Tensor]) -> None:
+    start = 0
+    for t in tensors:
+        t.detach().copy_(flat[start : start + t.numel()].view(t.shape))
+        start += t.numel()
+
+
+def check(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    named: list[tuple[str, torch.nn.Parameter]],
+) -> None:
+    """Refuses what cannot be wrapped, saying what to do."""
+    if not named:
+        raise Error("the model has no parameter that requires a gradient: nothing to train")
+    owned = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    known = {id(p) for _, p in named}
+    for name, p in named:
+        if id(p) not in owned:
+            raise Error(
+                f"the optimizer does not own the parameter `{name}`: make the optimizer from "
+                "model.parameters() of this very model, or freeze it with requires_grad_(False)"
+            )
+        if p.dtype != torch.float32:
+            raise Error(
+                f"the parameter `{name}` is of {p.dtype}: parameters must be torch.float32; "
+                "use torch.autocast for lower precision"
+            )
+        if p.device != named[0][1].device:
+            raise Error(
+                f"the parameter `{name}` is on {p.device}, others on {named[0][1].device}: "
+                "murmura needs a model on one device"
+            )
+    if named[0][1].device.type not in ("cpu", "cuda"):
+        raise Error(f"a model on {named[0][1].device}: murmura knows the CPU and CUDA")
+    for group in optimizer.param_groups:
+        if any(p.requires_grad and id(p) not in known for p in group["params"]):
+            raise Error(
+                "the optimizer owns parameters that are not the model's: they would not be "
+                "exchanged; give it only model.parameters()"
+            )
+
+
+current: Session | None = None
+
+
+@torch.compiler.disable
+def _before_forward(module: torch.nn.Module, _args: Any) -> None:
+    """A new forward pass: the step before it is over, whether it was taken or not."""
+    session = current
+    if session is not None and module is session.model and torch.is_grad_enabled():
+        session.close_skipped()

@@ -1,0 +1,283 @@
+"""Distributed training of a PyTorch model in three lines.
+
+    >>> import torch
+    >>> import murmura.torch as murmura
+    >>> murmura.init()                                  # reads the launcher's environment
+    >>> model = torch.nn.Linear(2, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> model = murmura.wrap(model, optimizer, algorithm="allreduce")
+    >>> model(torch.ones(4, 2)).sum().backward()
+    >>> optimizer.step()
+    >>> murmura.shutdown()
+
+The loop, the optimizer and the scheduler stay as they are.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+
+from murmura import _optimizers, _session
+from murmura._core import Error, Group, algorithms
+
+__all__ = [
+    "Error",
+    "barrier",
+    "evaluate_model",
+    "init",
+    "load_state_dict",
+    "local_rank",
+    "no_sync",
+    "rank",
+    "report_loss",
+    "shutdown",
+    "state_dict",
+    "world_size",
+    "wrap",
+]
+
+Model = TypeVar("Model", bound=torch.nn.Module)
+
+_group: Group | None = None
+_failed = False
+
+
+def init(timeout: float = 60.0) -> None:
+    """Finds the other processes of this launch; a process that was started alone is a group of one.
+
+    Recognised are ``python -m murmura.launch``, torchrun, mpirun, srun and Kubernetes indexed jobs.
+    All processes must come within `timeout` seconds.
+    """
+    global _group
+    if _group is not None:
+        raise Error("init() was called before; call it once")
+    _group = Group(timeout)
+    _watch_for_failure()
+    atexit.register(_at_exit)
+
+
+def _joined() -> Group:
+    if _group is None:
+        raise Error("call murmura.init() first")
+    return _group
+
+
+def _wrapped(what: str) -> _session.Session:
+    _joined()
+    if _session.current is None:
+        raise Error(f"{what} needs a wrapped model: call murmura.wrap(model, optimizer, …) first")
+    return _session.current
+
+
+def rank() -> int:
+    """The number of this process, from 0."""
+    return _joined().rank
+
+
+def world_size() -> int:
+    """How many processes there are."""
+    return _joined().world_size
+
+
+def local_rank() -> int:
+    """The number of this process on its machine: which GPU to take."""
+    return _joined().local_rank
+
+
+def barrier() -> None:
+    """Waits until all processes are here."""
+    _joined().barrier()
+
+
+def wrap(
+    model: Model,
+    optimizer: torch.optim.Optimizer,
+    algorithm: str = "allreduce",
+    *,
+    topology: str | dict[str, Any] | None = None,
+    codec: str | dict[str, Any] | None = None,
+    server_optimizer: dict[str, Any] | None = None,
+    servers: int = 1,
+    bucket_mb: float = 25.0,
+    seed: int = 1,
+    **parameters: Any,
+) -> Model:
+    """Trains `model` together with all other processes; returns the same model.
+
+    `algorithm` is a name from ``murmura.algorithms()``, and `parameters` are its own, for example
+    ``wrap(model, optimizer, "aladdin", alpha=0.5, period=4)``. `topology` says who mixes with whom
+    in the gossip algorithms, `codec` what vectors travel as; each is a name or a dictionary with
+    ``name`` and further keys. Where servers take the steps (sync-ps, asp, ssp), they use
+    `server_optimizer`, or what they can make of `optimizer` (SGD, Adam and AdamW); the learning
+    rate is the optimizer's at rank 0 in either case.
+
+    All ranks begin with rank 0's parameters and buffers.
+    """
+    group = _joined()
+    if _session.current is not None:
+        raise Error("a model is wrapped already: one process trains one model; shutdown() ends it")
+    state = _state(model, optimizer, algorithm, parameters)
+    settings = {
+        "seed": seed,
+        "workers": group.world_size,
+        "algorithm": {"name": algorithm, **parameters},
+        "topology": _row(topology),
+        "codec": _row(codec),
+        "buckets": {"size_mb": bucket_mb},
+        "cluster": {"servers": servers},
+    }
+    if algorithm in ("sync-ps", "asp", "ssp"):
+        settings["optimizer"] = server_optimizer or _optimizers.described(optimizer)
+    elif server_optimizer is not None:
+        raise Error(f"server_optimizer: the workers of {algorithm} take the steps themselves")
+    elif parameters.get("payload") == "gradient":
+        settings["optimizer"] = _optimizers.described(optimizer)
+    settings = {key: value for key, value in settings.items() if value is not None}
+    _session.current = _session.Session(group, model, optimizer, settings, state)
+    model.no_sync = no_sync
+    return model
+
+
+def _state(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    algorithm: str,
+    parameters: dict[str, Any],
+) -> list[str]:
+    """The vectors of the optimizer's state that the algorithm averages or replaces."""
+    keys = next((keys for name, _, keys in algorithms() if name == algorithm), [])
+    on_cpu = all(p.device.type == "cpu" for p in model.parameters())
+    names = _optimizers.state_names(optimizer) if on_cpu else []
+    if algorithm == "qg-dmsgd":
+        if names != ["momentum_buffer"]:
+            raise Error(
+                "qg-dmsgd replaces the momentum inside the optimizer: it needs torch.optim.SGD "
+                "with momentum and without dampening, on the CPU; use d-psgd or decentlam"
+            )
+        return names
+    if "buffers" not in keys:
+        return []
+    if not names:
+        if parameters.setdefault("buffers", "keep") != "keep":
+            raise Error(
+                f"buffers = {parameters['buffers']!r}: averages or resets the optimizer's state, "
+                "which is known of SGD with momentum, Adam and AdamW on the CPU; use "
+                'buffers="keep"'
+            )
+    return [] if parameters.get("buffers") == "keep" else names
+
+
+def _row(given: str | dict[str, Any] | None) -> dict[str, Any] | None:
+    return {"name": given} if isinstance(given, str) else given
+
+
+@contextmanager
+def no_sync() -> Iterator[None]:
+    """Backward passes in here only add to the gradient: nothing is exchanged.
+
+    The last backward pass before a step must be outside.
+    """
+    session = _wrapped("no_sync()")
+    before, session.paused = session.paused, True
+    try:
+        yield
+    finally:
+        session.paused = before
+
+
+def report_loss(loss: float | torch.Tensor) -> None:
+    """Tells the loss of this step, for algorithms that follow it (gossip-aga)."""
+    value = loss.detach() if isinstance(loss, torch.Tensor) else loss
+    _wrapped("report_loss()").loss = float(value)
+
+
+@contextmanager
+def evaluate_model() -> Iterator[torch.nn.Module]:
+    """Inside, the model has the mean of all ranks' parameters and buffers; afterwards its own.
+
+    All ranks must come here together.
+    """
+    session = _wrapped("evaluate_model()")
+    session.check_between_steps("evaluate_model()")
+    with torch.no_grad():
+        saved = session.average()
+    try:
+        yield session.model
+    finally:
+        with torch.no_grad():
+            for tensor, value in saved:
+                tensor.copy_(value)
+
+
+def state_dict() -> dict[str, Any]:
+    """What this rank needs to go on: its own parameters, which in gossip differ between ranks.
+
+    Save it at every rank, beside ``optimizer.state_dict()``.
+    """
+    session = _wrapped("state_dict()")
+    session.check_between_steps("state_dict()")
+    return {
+        "algorithm": session.algorithm,
+        "rank": rank(),
+        "world_size": world_size(),
+        "params": session.flat.params.detach().cpu().clone(),
+    }
+
+
+def load_state_dict(state: dict[str, Any]) -> None:
+    """Goes on from what `state_dict` gave, at all ranks together.
+
+    Every rank of a gossip algorithm has its own parameters again; in all others the ranks begin at
+    the mean. What an algorithm keeps beside the parameters (trackers, corrections, push-sum
+    weights, servers' models) begins anew from them.
+    """
+    session = _wrapped("load_state_dict()")
+    session.check_between_steps("load_state_dict()")
+    for key, mine in (("world_size", world_size()), ("rank", rank())):
+        if state[key] != mine:
+            raise Error(f"the state is one of {key} {state[key]}, this process has {key} {mine}")
+    if state["params"].numel() != session.flat.params.numel():
+        raise Error(
+            f"the state has {state['params'].numel()} parameters, the model "
+            f"{session.flat.params.numel()}"
+        )
+    session.reopen(state["params"])
+
+
+def shutdown() -> None:
+    """Ends the run; returns when all ranks have called it. The model keeps its parameters.
+
+    It is called by itself when a script ends well.
+    """
+    session, _session.current = _session.current, None
+    if session is not None:
+        session.finish()
+        session.model.__dict__.pop("no_sync", None)
+
+
+def _watch_for_failure() -> None:
+    """A script that fails tells the other ranks why before it ends."""
+    before = sys.excepthook
+
+    def hook(kind: type, error: BaseException, trace: Any) -> None:
+        global _failed
+        _failed = True
+        before(kind, error, trace)
+        sys.stderr.flush()
+        session = _session.current
+        if session is not None:
+            text = str(error).splitlines()
+            session.run.fail(": ".join([kind.__name__, *text[:1]]))
+
+    sys.excepthook = hook
+
+
+def _at_exit() -> None:
+    if not _failed:
+        shutdown()

@@ -1,0 +1,271 @@
+//! One rank of a run whose outer loop is the training script.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use murmura_core::contract::{Mode, Place};
+use murmura_core::layout::Tensor;
+use murmura_core::node::Setup;
+use murmura_core::problems::{Computed, Problem};
+use murmura_net::outer::{Ended, Handle, OuterLoop, Turn};
+use murmura_net::{Coordinator, Hosted, Options};
+use murmura_record::Nowhere;
+use murmura_run::config::Config;
+use murmura_run::plan::Plan;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::group::Group;
+use crate::settings::{Script, table};
+use crate::state::{Shape, Store};
+use crate::{Error, GLANCE, undisturbed};
+
+/// More than all ranks together will ever take: the script knows when it is done.
+const STEPS: u64 = 1 << 60;
+/// How long a script that has failed waits until the others know.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// A rank of a run. Its methods are called in turn: see `murmura_net::outer`.
+#[pyclass(frozen, module = "murmura._core")]
+pub(crate) struct Run {
+    handle: Handle,
+    /// Gives in the end what went wrong.
+    thread: Mutex<Option<JoinHandle<Result<(), String>>>>,
+    rate: Arc<AtomicU32>,
+    setup: Setup,
+    store: Store,
+}
+
+/// Keeps the memory of a rank's vectors, for tensors that look at it.
+#[pyclass(frozen, module = "murmura._core")]
+pub(crate) struct Memory {
+    _memory: murmura_net::outer::Memory,
+    _store: Store,
+}
+
+#[pymethods]
+impl Run {
+    /// Starts the run with all ranks of `group`. `initial` is where the flat parameters are;
+    /// `state` is how many vectors the optimizer's state has, and whether the first is a velocity.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        group: &Group,
+        settings: &Bound<'_, PyDict>,
+        tensors: Vec<(String, Vec<usize>)>,
+        initial: (usize, usize),
+        state: (usize, bool),
+    ) -> PyResult<Run> {
+        let wrong =
+            |error: murmura_run::error::RequestError| PyValueError::new_err(error.to_string());
+        let config = Config::read(table(settings)?, &[], None).map_err(wrong)?;
+        let tensors = tensors.into_iter().map(|(name, shape)| Tensor { name, shape }).collect();
+        let (address, len) = initial;
+        // SAFETY: the package gives the address of a tensor that it holds during the call.
+        let initial = unsafe { std::slice::from_raw_parts(address as *const f32, len) };
+        let (outer, handle) = OuterLoop::new();
+        let script = Script { tensors, initial: initial.into(), outer };
+        let plan = Plan::of_problem(config, Arc::new(script)).map_err(wrong)?;
+        let rate = Arc::new(AtomicU32::new(0));
+        let read = Arc::clone(&rate);
+        let learning_rate = Arc::new(move |_| f32::from_bits(read.load(Ordering::Relaxed)));
+        let steps = STEPS / u64::from(group.launched().world);
+        let mut setup = Setup { learning_rate, clip: None, steps, ..plan.setup.clone() };
+        let store = Store::default();
+        if setup.facts().optimizer == Place::Workers {
+            setup.optimizer = store.maker(Shape { vectors: state.0, velocity: state.1 }, len);
+        }
+        let thread = start(py, group, setup.clone(), Arc::clone(&plan.problem))?;
+        Ok(Run { handle, thread: Mutex::new(Some(thread)), rate, setup, store })
+    }
+
+    /// Where the buckets begin and end, in order.
+    #[getter]
+    fn buckets(&self) -> Vec<(usize, usize)> {
+        let buckets = self.setup.layout.buckets.iter();
+        buckets.map(|bucket| (bucket.range.start, bucket.range.end)).collect()
+    }
+
+    /// Whether servers take the steps: then the script's optimizer must not.
+    #[getter]
+    fn servers_optimize(&self) -> bool {
+        self.setup.facts().optimizer == Place::Servers
+    }
+
+    /// Addresses of parameters and gradient, and their length; at the turn for a gradient.
+    fn vectors(&self) -> PyResult<(usize, usize, usize)> {
+        let vectors = self.handle.vectors();
+        let vectors = vectors.ok_or_else(|| Error::new_err("the vectors are not lent now"))?;
+        Ok((vectors.params as usize, vectors.grad as usize, vectors.len))
+    }
+
+    /// Addresses of the vectors of the optimizer's state.
+    fn state_vectors(&self) -> Vec<usize> {
+        self.store.addresses()
+    }
+
+    /// Keeps the vectors' memory.
+    fn memory(&self) -> Memory {
+        Memory { _memory: self.handle.memory(), _store: self.store.clone() }
+    }
+
+    /// The learning rate of the step that begins.
+    fn set_learning_rate(&self, rate: f32) {
+        self.rate.store(rate.to_bits(), Ordering::Relaxed);
+    }
+
+    /// Bucket `b` of the gradient is final.
+    fn bucket(&self, py: Python<'_>, b: usize) -> PyResult<()> {
+        self.told(py, self.handle.bucket(b))
+    }
+
+    /// The gradient is complete.
+    fn gradient(&self, py: Python<'_>, loss: f32) -> PyResult<()> {
+        self.told(py, self.handle.gradient(Computed { loss, samples: 0 }))
+    }
+
+    /// The optimizer has run as was asked.
+    fn optimized(&self, py: Python<'_>) -> PyResult<()> {
+        self.told(py, self.handle.optimized())
+    }
+
+    /// Waits for the script's turn: "gradient", "apply" or "displace".
+    fn wait(&self, py: Python<'_>) -> PyResult<&'static str> {
+        loop {
+            match py.detach(|| self.handle.wait(GLANCE)) {
+                Ok(Some(Turn::Gradient(_))) => return Ok("gradient"),
+                Ok(Some(Turn::Optimize(Mode::Apply))) => return Ok("apply"),
+                Ok(Some(Turn::Optimize(Mode::Displace))) => return Ok("displace"),
+                Ok(None) => py.check_signals()?,
+                Err(Ended) => return Err(self.why(py)),
+            }
+        }
+    }
+
+    /// No more gradients; waits until the run has ended for all ranks.
+    fn finish(&self, py: Python<'_>) -> PyResult<()> {
+        self.told(py, self.handle.finish())?;
+        match self.end(py)? {
+            Ok(()) => Ok(()),
+            Err(reason) => Err(Error::new_err(reason)),
+        }
+    }
+
+    /// Ends the run for all ranks, and waits until they have heard why, for a few seconds at most.
+    fn fail(&self, py: Python<'_>, reason: String) {
+        self.handle.fail(reason);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let until = Instant::now() + FAREWELL;
+        py.detach(|| {
+            while thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+                if Instant::now() > until {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+    }
+}
+
+impl Run {
+    fn told(&self, py: Python<'_>, told: Result<(), Ended>) -> PyResult<()> {
+        told.map_err(|Ended| self.why(py))
+    }
+
+    /// Why the run has ended.
+    fn why(&self, py: Python<'_>) -> PyErr {
+        match self.end(py) {
+            Ok(Ok(())) => Error::new_err("the run has ended"),
+            Ok(Err(reason)) => Error::new_err(reason),
+            Err(interrupted) => interrupted,
+        }
+    }
+
+    /// Waits for the end. The inner result is the run's.
+    fn end(&self, py: Python<'_>) -> PyResult<Result<(), String>> {
+        let taken = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(thread) = taken else { return Ok(Err("the run has ended before".into())) };
+        py.detach(|| {
+            let mut raised = None;
+            while !thread.is_finished() {
+                std::thread::sleep(Duration::from_millis(5));
+                if !undisturbed(&mut raised) {
+                    return Err(raised.expect("that is why it is disturbed"));
+                }
+            }
+            Ok(thread.join().unwrap_or_else(|_| Err("murmura has a defect: it panicked".into())))
+        })
+    }
+}
+
+/// Starts this process's part of the run on a thread of its own.
+fn start(
+    py: Python<'_>,
+    group: &Group,
+    setup: Setup,
+    problem: Arc<dyn Problem>,
+) -> PyResult<JoinHandle<Result<(), String>>> {
+    let (rank, address) = (group.launched().rank, group.assembly().address());
+    let options = Options { connect_seconds: 60.0, ..Options::default() };
+    let coordinator = match rank {
+        0 => Some(bind(address, &options)?),
+        _ => None,
+    };
+    let port = coordinator.as_ref().map_or(0, |coordinator| coordinator.address().port());
+    let told = group
+        .together(py, "wrap()", port.to_le_bytes().to_vec(), |mut all| Ok(all.swap_remove(0)))?;
+    let port = <[u8; 2]>::try_from(&told[..]).map(u16::from_le_bytes);
+    let port = port.map_err(|_| Error::new_err("rank 0 did not say where it listens"))?;
+    let run = move || match coordinator {
+        Some(coordinator) => {
+            let hosted = Hosted { workers: vec![0] };
+            let ended = coordinator.run(Vec::new(), &setup, &*problem, &hosted, &mut Nowhere);
+            ended.map(|_| ()).map_err(|error| error.to_string())
+        }
+        None => {
+            let place = std::net::SocketAddr::new(address, port).to_string();
+            let mut build = |_: &[u8]| {
+                let problem: Box<dyn Problem> = Box::new(Shared(Arc::clone(&problem)));
+                Ok((setup.clone(), problem))
+            };
+            let ended = murmura_net::join(&place, Some(rank), &options, &mut build);
+            ended.map_err(|error| error.to_string())
+        }
+    };
+    let thread = std::thread::Builder::new().name("murmura".into()).spawn(run);
+    thread.map_err(|error| Error::new_err(format!("cannot start a thread: {error}")))
+}
+
+fn bind(address: IpAddr, options: &Options) -> PyResult<Coordinator> {
+    Coordinator::bind(&std::net::SocketAddr::new(address, 0).to_string(), options.clone())
+        .map_err(|error| Error::new_err(error.to_string()))
+}
+
+/// A problem that somebody else holds too.
+struct Shared(Arc<dyn Problem>);
+
+impl Problem for Shared {
+    fn dimensions(&self) -> usize {
+        self.0.dimensions()
+    }
+
+    fn initial(&self) -> Vec<f32> {
+        self.0.initial()
+    }
+
+    fn source(&self, rank: usize) -> Box<dyn murmura_core::problems::GradientSource> {
+        self.0.source(rank)
+    }
+
+    fn outer_loop(&self, rank: usize) -> Option<&(dyn std::any::Any + Send + Sync)> {
+        self.0.outer_loop(rank)
+    }
+
+    fn evaluate(&self, params: &[f32]) -> murmura_core::problems::Evaluation {
+        self.0.evaluate(params)
+    }
+}

@@ -1,0 +1,9 @@
+"""Every test process has one thread: there are several of them."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+torch.set_num_threads(1)

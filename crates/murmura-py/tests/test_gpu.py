@@ -1,0 +1,74 @@
+"""The same on a GPU, where there is one. Processes are forked before anybody touches the driver."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from group import launch
+from models import batch, distance, flat, make
+from torch.nn.functional import cross_entropy
+
+import murmura.torch as murmura
+
+STEPS = 20
+pytestmark = pytest.mark.skipif(not os.path.exists("/dev/nvidiactl"), reason="no GPU here")
+
+
+def train(rank, device, algorithm, kind, settings):
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    murmura.init()
+    model = make(kind, seed=rank).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    murmura.wrap(model, optimizer, algorithm, bucket_mb=0.002, **settings)
+    for step in range(STEPS):
+        inputs, targets = (tensor.to(device) for tensor in batch(kind, rank, step))
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    with murmura.evaluate_model():
+        mean = flat(model).cpu()
+    murmura.shutdown()
+    assert model(inputs).device.type == device
+    return mean
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn", "transformer"])
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        ("allreduce", {}),
+        ("d-psgd", {}),
+        ("d-psgd", {"form": "adapt-then-combine"}),
+        ("sgp", {}),
+        ("gradient-tracking", {}),
+        ("local-sgd", {"period": 4, "buffers": "keep"}),
+        ("sync-ps", {}),
+    ],
+)
+def test_a_gpu_gives_the_numbers_of_the_cpu(kind, algorithm, settings):
+    on_gpu = launch(2, train, "cuda", algorithm, kind, settings, limit=120)
+    on_cpu = launch(2, train, "cpu", algorithm, kind, settings)
+    assert distance(on_gpu[0], on_cpu[0]) < 1e-3
+    assert distance(on_gpu[0], flat(make(kind))) > 0.005
+
+
+@pytest.mark.parametrize("algorithm", ["ad-psgd", "aladdin", "asp"])
+def test_asynchronous_rows_run_on_a_gpu(algorithm):
+    launch(2, train, "cuda", algorithm, "mlp", {}, limit=120)
+
+
+def test_different_devices_are_refused():
+    def work(rank):
+        murmura.init()
+        model = make("mlp").to("cuda" if rank else "cpu")
+        try:
+            murmura.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        except murmura.Error as error:
+            return str(error)
+        return "nothing was refused"
+
+    for message in launch(2, work, limit=120):
+        assert "device type cpu" in message and "device type cuda" in message

@@ -1,0 +1,278 @@
+"""What scripts do beside the plain loop."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import time
+
+import pytest
+import torch
+from group import launch, outcomes
+from models import batch, cnn, distance, flat, make
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import murmura.torch as murmura
+
+
+def start(algorithm="allreduce", model=None, lr=0.1, **settings):
+    murmura.init()
+    model = model or make("mlp")
+    optimizer = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr=lr)
+    return murmura.wrap(model, optimizer, algorithm, **settings), optimizer
+
+
+def step(model, optimizer, rank, number, kind="mlp"):
+    inputs, targets = batch(kind, rank, number)
+    optimizer.zero_grad()
+    loss = cross_entropy(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def accumulate(rank):
+    model, optimizer = start()
+    for number in range(5):
+        optimizer.zero_grad()
+        with model.no_sync():
+            for part in range(3):
+                inputs, targets = batch("mlp", rank, 10 * number + part)
+                (cross_entropy(model(inputs), targets) / 4).backward()
+        inputs, targets = batch("mlp", rank, 10 * number + 3)
+        (cross_entropy(model(inputs), targets) / 4).backward()
+        optimizer.step()
+    murmura.shutdown()
+    return flat(model)
+
+
+def test_accumulated_gradients_are_those_of_the_large_batch():
+    found = launch(2, accumulate)
+    model = make("mlp")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number in range(5):
+        optimizer.zero_grad()
+        parts = [batch("mlp", rank, 10 * number + part) for rank in range(2) for part in range(4)]
+        inputs, targets = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+    assert torch.equal(found[0], found[1])
+    assert distance(found[0], flat(model)) < 1e-6
+
+
+class Odd(nn.Module):
+    """A layer used twice, a frozen one, one that every other rank uses, one that nobody uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.shared = nn.Linear(10, 10)
+        self.tied = self.shared
+        self.frozen = nn.Linear(10, 10).requires_grad_(False)
+        self.sometimes = nn.Linear(10, 10)
+        self.never = nn.Linear(10, 10)
+        self.head = nn.Linear(10, 3)
+        self.use = True
+
+    def forward(self, x):
+        x = self.tied(torch.relu(self.shared(x)))
+        x = self.frozen(x)
+        return self.head(self.sometimes(x) if self.use else x)
+
+
+def odd(rank):
+    torch.manual_seed(rank)
+    model = Odd()
+    model.use = rank == 0
+    model, optimizer = start(model=model, bucket_mb=1e-4)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for number in range(5):
+        step(model, optimizer, rank, number)
+    moved = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+    murmura.shutdown()
+    return flat(model).tolist(), sorted({name.split(".")[0] for name in moved})
+
+
+def test_shared_frozen_and_unused_parameters_are_taken_as_they_are():
+    (first, moved), (second, _) = launch(2, odd)
+    assert first == second
+    assert moved == ["head", "shared", "sometimes"]
+
+
+def memory_format(rank, channels_last):
+    model = make("cnn")
+    if channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    model, optimizer = start(model=model)
+    strides = model[0].weight.stride()
+    for number in range(5):
+        step(model, optimizer, rank, number, "cnn")
+    murmura.shutdown()
+    assert model[0].weight.stride() == strides
+    return flat(model)
+
+
+def test_channels_last_stays_and_changes_nothing():
+    plain, last = launch(2, memory_format, False), launch(2, memory_format, True)
+    assert distance(last[0], plain[0]) < 1e-5
+
+
+def scaled(rank, algorithm, everywhere):
+    model, optimizer = start(algorithm)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    taken = 0
+    for number in range(6):
+        inputs, targets = batch("mlp", rank, number)
+        if number == 2 and (everywhere or rank == 0):
+            inputs = inputs * float("inf")
+        before = flat(model)
+        optimizer.zero_grad()
+        scaler.scale(cross_entropy(model(inputs), targets)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        taken += not torch.equal(before, flat(model))
+    murmura.shutdown()
+    assert torch.isfinite(flat(model)).all()
+    return taken
+
+
+# In d-psgd the models are mixed whether or not the optimizer runs.
+@pytest.mark.parametrize(("algorithm", "taken"), [("allreduce", 5), ("d-psgd", 6), ("aladdin", 5)])
+def test_a_step_that_the_scaler_skips_keeps_nobody_waiting(algorithm, taken):
+    assert launch(2, scaled, algorithm, True)[0] == taken
+    launch(2, scaled, algorithm, False)
+
+
+def evaluate(rank):
+    model, optimizer = start("local-sgd", model=make("cnn"), period=100)
+    for number in range(3):
+        step(model, optimizer, rank, number, "cnn")
+    own = flat(model)
+    running = model[1].running_mean.clone()
+    with murmura.evaluate_model() as inside:
+        mean = flat(inside)
+        assert not torch.equal(model[1].running_mean, running)
+    assert torch.equal(flat(model), own) and torch.equal(model[1].running_mean, running)
+    murmura.barrier()
+    murmura.shutdown()
+    return own.tolist(), mean.tolist()
+
+
+def test_the_evaluated_model_is_the_mean_and_then_the_own_again():
+    results = launch(3, evaluate)
+    owns = torch.tensor([own for own, _ in results])
+    assert len({tuple(mean) for _, mean in results}) == 1
+    assert distance(torch.tensor(results[0][1]), owns.mean(0)) < 1e-6
+
+
+def keep_using(rank):
+    model, optimizer = start("d-psgd")
+    step(model, optimizer, rank, 0)
+    twin = copy.deepcopy(model)
+    murmura.shutdown()
+    del optimizer
+    gc.collect()
+    inputs, targets = batch("mlp", rank, 1)
+    cross_entropy(model(inputs), targets).backward()
+    assert torch.equal(flat(twin), flat(model))
+    # A second run in the same process.
+    optimizer = torch.optim.Adam(model.parameters())
+    murmura.wrap(model, optimizer, "aladdin", alpha=0.5, period=2)
+    for number in range(4):
+        step(model, optimizer, rank, number)
+    murmura.shutdown()
+    return flat(model)
+
+
+def test_a_model_lives_on_after_its_run_and_can_be_wrapped_again():
+    launch(2, keep_using)
+
+
+def resumed(rank, algorithm, broken):
+    model, optimizer = start(algorithm, lr=0.1)
+    for number in range(6):
+        if broken and number == 3:
+            state = murmura.state_dict()
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.zero_()
+            murmura.load_state_dict(state)
+        step(model, optimizer, rank, number)
+    murmura.shutdown()
+    return flat(model)
+
+
+@pytest.mark.parametrize("algorithm", ["allreduce", "d-psgd", "sgp"])
+def test_a_state_that_is_loaded_goes_on_as_if_nothing_had_happened(algorithm):
+    for whole, broken in zip(
+        launch(3, resumed, algorithm, False), launch(3, resumed, algorithm, True), strict=True
+    ):
+        assert distance(broken, whole) < 1e-6
+
+
+def scheduled(rank, algorithm):
+    model, optimizer = start(algorithm)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.0)
+    step(model, optimizer, rank, 0)
+    scheduler.step()
+    before = flat(model)
+    step(model, optimizer, rank, 1)
+    murmura.shutdown()
+    return torch.equal(before, flat(model))
+
+
+@pytest.mark.parametrize("algorithm", ["allreduce", "sync-ps"])
+def test_the_scripts_schedule_holds_at_workers_and_servers(algorithm):
+    assert launch(2, scheduled, algorithm) == [True, True]
+
+
+def alone(rank):
+    import doctest
+
+    import murmura.torch
+
+    assert doctest.testmod(murmura.torch).failed == 0
+    return murmura.torch.world_size()
+
+
+def test_the_example_of_the_documentation_runs_in_one_process():
+    assert launch(1, alone) == [1]
+
+
+def test_all_ranks_begin_with_the_parameters_and_buffers_of_rank_0():
+    def work(rank):
+        torch.manual_seed(rank)
+        model = cnn()
+        with torch.no_grad():
+            model[1].running_mean += rank + 1
+        model, _ = start(model=model)
+        murmura.shutdown()
+        return flat(model).tolist(), model[1].running_mean.tolist()
+
+    results = launch(3, work)
+    assert results[0] == results[1] == results[2]
+    assert results[0][1] == [1.0] * 6
+
+
+def died(rank, algorithm, victim):
+    model, optimizer = start(algorithm)
+    for number in range(1000):
+        if rank == victim and number == 3:
+            os.kill(os.getpid(), 9)
+        begun = time.monotonic()
+        try:
+            step(model, optimizer, rank, number)
+        except murmura.Error as error:
+            return str(error), time.monotonic() - begun
+    return "never", 0.0
+
+
+@pytest.mark.parametrize("algorithm", ["allreduce", "d-psgd", "asp"])
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_process_that_dies_ends_the_others_within_seconds(algorithm, victim):
+    for failure, (message, seconds) in outcomes(3, died, algorithm, victim, dead=(victim,)):
+        assert failure is None
+        # Whoever loses rank 0 loses the coordinator.
+        assert "rank 1" in message if victim == 1 else "coordinator" in message, message
+        assert seconds < 5

@@ -1,0 +1,185 @@
+"""Wrong use gives one exception that says what to do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from group import launch, outcomes
+from models import batch, make
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import murmura.torch as murmura
+
+
+def refusal(call) -> str:
+    """What `call` was refused with."""
+    try:
+        call()
+    except (murmura.Error, ValueError, TypeError) as error:
+        return str(error)
+    return "nothing was refused"
+
+
+def wrap(model=None, optimizer=None, algorithm="allreduce", **settings):
+    model = model or make("mlp")
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
+    return murmura.wrap(model, optimizer, algorithm, **settings), optimizer
+
+
+def loss_of(model, number=0):
+    inputs, targets = batch("mlp", 0, number)
+    return cross_entropy(model(inputs), targets)
+
+
+def before_init():
+    return refusal(murmura.rank), refusal(lambda: wrap())
+
+
+def test_everything_needs_init():
+    for message in launch(1, lambda rank: before_init())[0]:
+        assert "call murmura.init() first" in message
+
+
+def initialized(work):
+    def child(rank):
+        murmura.init()
+        return work()
+
+    return launch(1, child)[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"algorithm": "alladdin"}, 'did you mean "aladdin"?'),
+        ({"algorithm": "aladdin", "alhpa": 0.5}, "did you mean `algorithm.alpha`?"),
+        ({"algorithm": "aladdin", "alpha": "much"}, "alpha"),
+        ({"algorithm": "d-psgd", "topology": "rign"}, 'did you mean "ring"?'),
+        ({"codec": "int4"}, "codec.name"),
+        ({"algorithm": "aladdin", "alpha": object()}, "must be a number"),
+        ({"algorithm": "d-psgd", "server_optimizer": {"name": "sgd"}}, "take the steps themselves"),
+        ({"algorithm": "aladdin", "payload": "gradient", "momentum": True}, "plain SGD"),
+        ({"algorithm": "local-sgd", "buffers": "average"}, 'use buffers="keep"'),
+        ({"algorithm": "qg-dmsgd"}, "needs torch.optim.SGD with momentum"),
+    ],
+)
+def test_settings_that_do_not_do_are_named(settings, expected):
+    def work():
+        given, optimizer, model = dict(settings), None, make("mlp")
+        if given.pop("momentum", False):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        return refusal(lambda: wrap(model, optimizer, **given))
+
+    assert expected in initialized(work)
+
+
+def test_models_and_optimizers_that_do_not_fit_are_refused():
+    def work():
+        other = torch.optim.SGD(make("mlp").parameters(), lr=0.1)
+        frozen = make("mlp").requires_grad_(False)
+        double = make("mlp").double()
+        model, odd = make("mlp"), nn.Parameter(torch.zeros(3))
+        more = torch.optim.SGD([*model.parameters(), odd], lr=0.1)
+        rprop = torch.optim.Rprop(model.parameters())
+        return {
+            "does not own the parameter `4.bias`": refusal(lambda: wrap(optimizer=other)),
+            "nothing to train": refusal(
+                lambda: wrap(frozen, torch.optim.SGD([torch.zeros(1, requires_grad=True)]))
+            ),
+            "must be torch.float32": refusal(lambda: wrap(double)),
+            "not the model's": refusal(lambda: wrap(model, more)),
+            "do not know Rprop": refusal(lambda: wrap(model, rprop, "asp")),
+        }
+
+    for expected, message in initialized(work).items():
+        assert expected in message, message
+
+
+def test_calls_at_a_wrong_time_are_refused():
+    def work():
+        model, optimizer = wrap()
+        found = {"init() was called before": refusal(murmura.init)}
+        found["one process trains one model"] = refusal(lambda: wrap())
+        with murmura.no_sync():
+            loss_of(model).backward()
+        found["must be outside no_sync()"] = refusal(optimizer.step)
+        optimizer.zero_grad()
+        closure = lambda: loss_of(model)  # noqa: E731
+        found["without a closure"] = refusal(lambda: optimizer.step(closure))
+        first, second = loss_of(model), loss_of(model, 1)
+        first.backward()
+        found["no_sync():"] = refusal(second.backward)
+        return found
+
+    for expected, message in initialized(work).items():
+        assert expected in message, message
+
+
+def test_a_step_before_any_gradient_changes_nothing():
+    def work():
+        model, optimizer = wrap()
+        optimizer.step()
+        loss_of(model).backward()
+        optimizer.step()
+        murmura.shutdown()
+        return True
+
+    assert initialized(work)
+
+
+def apart(rank, what):
+    murmura.init()
+    model = nn.Sequential(nn.Linear(10, 4), nn.Linear(4, 3 + (rank if what == "shape" else 0)))
+    settings = {"period": 1 + rank} if what == "settings" else {}
+    algorithm = "aladdin" if what == "settings" else "allreduce"
+    if what == "calls" and rank == 1:
+        return refusal(murmura.barrier)
+    return refusal(lambda: wrap(model, algorithm=algorithm, **settings))
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("shape", ["parameter `1.bias` of shape (3,)", "rank 1 has the parameter `1.bias`"]),
+        ("settings", ["'period': 1", "rank 1 has", "'period': 2"]),
+        ("calls", ["rank 0 is at wrap(), but rank 1 at barrier()"]),
+    ],
+)
+def test_ranks_that_do_not_fit_together_all_hear_where(what, expected):
+    for message in launch(2, apart, what):
+        assert all(part in message for part in expected), message
+
+
+def test_a_rank_that_does_not_come_is_named():
+    def work(rank):
+        return "came not" if rank == 1 else refusal(lambda: murmura.init(timeout=1.0))
+
+    assert "rank 1 did not come to init()" in launch(2, work)[0]
+
+
+def test_an_exception_at_one_rank_reaches_the_others_with_its_reason():
+    import sys
+
+    def work(rank):
+        murmura.init()
+        model, optimizer = wrap()
+        for number in range(100):
+            if rank == 1 and number == 3:
+                try:
+                    raise KeyError("column")
+                except KeyError as error:
+                    # As the interpreter does with what nobody has caught.
+                    sys.excepthook(type(error), error, error.__traceback__)
+                    return "failed"
+            loss = loss_of(model, number)
+            message = refusal(loss.backward)
+            if "nothing" not in message:
+                return message
+            optimizer.step()
+            optimizer.zero_grad()
+        return "never"
+
+    results = outcomes(2, work)
+    assert results[1] == (None, "failed")
+    assert "rank 1" in results[0][1] and "KeyError: 'column'" in results[0][1]
