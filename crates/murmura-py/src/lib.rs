@@ -1,6 +1,6 @@
 //! The Rust side of the Python package `murmura`.
 //!
-//! Python holds a [`Group`](group::Group) of processes and, in it, a [`Run`](run::Run): one rank
+//! Python holds a `Group` of processes and, in it, a `Run`: one rank
 //! whose outer loop is the training script. Nothing here knows PyTorch: vectors are addresses, the
 //! package makes tensors of them. Whatever waits does so outside Python's lock.
 
