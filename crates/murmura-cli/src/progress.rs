@@ -142,7 +142,7 @@ impl Progress {
 /// is not drawn over but piles up.
 fn template(columns: u16) -> &'static str {
     match columns {
-        140.. => {
+        142.. => {
             "{bar:32.cyan/dim} {percent:>3} %  {human_pos} of {human_len} steps  {prefix}  \
              {eta} left  {msg}"
         }
