@@ -5,6 +5,18 @@ use murmura_core::{algorithms, codec, optim, topology};
 
 use super::row::Listed;
 
+/// What rows of every table have as fields.
+macro_rules! called {
+    () => {
+        fn name(&self) -> &'static str {
+            self.name
+        }
+        fn summary(&self) -> &'static str {
+            self.summary
+        }
+    };
+}
+
 impl Listed for algorithms::Entry {
     const PATH: &'static str = "algorithm";
     const DEFAULT: &'static str = "aladdin";
@@ -12,12 +24,7 @@ impl Listed for algorithms::Entry {
     fn rows() -> &'static [Self] {
         algorithms::ALGORITHMS
     }
-    fn name(&self) -> &'static str {
-        self.name
-    }
-    fn summary(&self) -> &'static str {
-        self.summary
-    }
+    called!();
     fn keys(&self) -> Vec<Key> {
         self.keys.to_vec()
     }
@@ -48,12 +55,7 @@ impl Listed for topology::Entry {
     fn rows() -> &'static [Self] {
         topology::TOPOLOGIES
     }
-    fn name(&self) -> &'static str {
-        self.name
-    }
-    fn summary(&self) -> &'static str {
-        self.summary
-    }
+    called!();
     fn keys(&self) -> Vec<Key> {
         self.keys.iter().copied().chain([WITHIN_HOST]).collect()
     }
@@ -67,12 +69,7 @@ impl Listed for optim::Entry {
     fn rows() -> &'static [Self] {
         optim::OPTIMIZERS
     }
-    fn name(&self) -> &'static str {
-        self.name
-    }
-    fn summary(&self) -> &'static str {
-        self.summary
-    }
+    called!();
     fn keys(&self) -> Vec<Key> {
         self.all_keys()
     }
@@ -88,12 +85,7 @@ impl Listed for optim::ScheduleEntry {
     fn rows() -> &'static [Self] {
         optim::SCHEDULES
     }
-    fn name(&self) -> &'static str {
-        self.name
-    }
-    fn summary(&self) -> &'static str {
-        self.summary
-    }
+    called!();
     fn keys(&self) -> Vec<Key> {
         self.all_keys()
     }
@@ -109,12 +101,7 @@ impl Listed for codec::Entry {
     fn rows() -> &'static [Self] {
         codec::CODECS
     }
-    fn name(&self) -> &'static str {
-        self.name
-    }
-    fn summary(&self) -> &'static str {
-        self.summary
-    }
+    called!();
     fn keys(&self) -> Vec<Key> {
         self.keys.to_vec()
     }
