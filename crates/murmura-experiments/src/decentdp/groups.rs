@@ -13,11 +13,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use murmura_core::algorithms::{Codecs, Entry};
+use murmura_core::algorithms::{self, Codecs, Entry};
+use murmura_core::collectives::average::COLLECTIVE;
 use murmura_core::collectives::{AllReduce, COLLECTIVES, Group, Label};
-use murmura_core::contract::{Algorithm, Awaited, Budget, Cx, Deploy, Facts, Mode, Need, Place};
+use murmura_core::contract::{Algorithm, Awaited, Cx, Mode};
 use murmura_core::message::{Message, Rank};
-use murmura_core::params::{Key, Kind, Params};
+use murmura_core::params::{Key, Params};
 use murmura_core::state::Visitor;
 
 /// The row, for setups that are made here.
@@ -32,29 +33,16 @@ pub static ENTRY: Entry = Entry {
     keys: KEYS,
     codecs: |_| Codecs::OF_MODELS,
     check: |_| Ok(()),
-    facts: |_| Facts {
-        synchronous: true,
-        snapshot: false,
-        servers: false,
-        deploy: Deploy::Workers,
-        budget: Budget::Rounds,
-        topology: Need::Mixing,
-        optimizer: Place::Workers,
-        clips_itself: false,
-        keeps_mean: true,
-        plain_sgd: false,
-        waits_for_peers: true,
+    facts: |_| {
+        let gossip = algorithms::find("d-psgd").expect("in the table");
+        (gossip.facts)(&Params::defaults(gossip.keys))
     },
     worker: |params| Box::new(GroupAverage::new(params)),
     server: None,
 };
 
 /// Its parameters.
-pub const KEYS: &[Key] = &[Key {
-    name: "collective",
-    kind: Kind::Choice(&["ring", "halving-doubling", "hierarchical", "auto"]),
-    help: "how a group's mean is summed",
-}];
+pub const KEYS: &[Key] = &[COLLECTIVE];
 
 const REDUCE: u8 = 1;
 
