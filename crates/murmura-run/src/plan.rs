@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use murmura_core::algorithms::{self, ALGORITHMS};
+use murmura_core::codec::Shape;
 use murmura_core::contract::{Facts, Need, Place};
 use murmura_core::layout::Layout;
 use murmura_core::node::{Coding, MakeTopology, Setup};
@@ -298,7 +299,7 @@ fn check_codec(config: &Config, layout: &Layout) -> Result<(), RequestError> {
              `algorithm.collective` = \"ring\""
                 .to_string(),
         ),
-        "power-sgd" if no_matrix => Some(format!(
+        _ if codec.entry.shape == Shape::LowRank && no_matrix => Some(format!(
             "compresses matrices, and the model of task `{}` has none",
             config.task.entry.name
         )),

@@ -196,17 +196,14 @@ impl Average {
         let scale = 1.0 / self.group.len() as f32;
         let label = self.label(self.step, part, 0);
         let sum = self.running.remove(&(self.step, part, self.last_phase(part)));
-        let feedback = &mut self.memories.get_mut(part).map(|memory| &mut memory.feedback);
         let own = std::mem::take(&mut self.parts[part].under_way);
         match (sum.expect("the part was started"), own) {
             (Sum::Gather(fold), UnderWay::Offered { own, .. }) => {
-                let feedback = feedback.as_mut().expect("a bucket");
-                feedback.commit(io.coder, data, &own);
+                self.memories[part].feedback.commit(io.coder, data, &own);
                 vector::scaled(scale, &fold.into_sum().0, data);
             }
             (Sum::Reduce(mut sum), UnderWay::Offered { own, kept }) => {
-                let feedback = feedback.as_mut().expect("a bucket");
-                feedback.commit(io.coder, data, &own);
+                self.memories[part].feedback.commit(io.coder, data, &own);
                 let mean = finished(io, &mut *sum, scale, &kept);
                 io.coder.spread(Coder::place(io.rank, &label.bare(0), 0), &mean, data);
             }

@@ -1,5 +1,5 @@
 //! What the tests share: the folder of real data sets, where there is one.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test file uses its own part")]
 
 pub mod server;
 
