@@ -221,7 +221,7 @@ impl<'a> Conductor<'a> {
         let period = tick_period(&self.options);
         loop {
             let now = Instant::now();
-            let glance = Some(now + GLANCE);
+            let glance = Some(now + self.glance());
             let wake = [Some(self.ticked + period), self.probes.next, self.trouble_until(), glance];
             let wake = wake.into_iter().flatten().min().unwrap_or(now);
             match incoming.recv_timeout(wake.saturating_duration_since(now)) {

@@ -42,11 +42,12 @@ impl Cuts {
         [save, show].into_iter().flatten().min()
     }
 
-    /// The step that no worker may pass while all cuts until `safe` are written.
+    /// The step that no worker may pass while all cuts until `safe` are written: that of the next
+    /// cut, so that never more is lost than what is done between two.
     pub fn limit(&self, safe: u64) -> u64 {
         match self.save_every {
             0 => u64::MAX,
-            every => (safe / every).saturating_add(2).saturating_mul(every),
+            every => (safe / every).saturating_add(1).saturating_mul(every),
         }
     }
 
@@ -101,6 +102,16 @@ impl Start {
 }
 
 impl Part {
+    /// The part of `node` in the cut after `step` steps of the workers.
+    pub fn of(node: &mut Node, step: u64, report: RankReport) -> Part {
+        let mut state = node.save();
+        if node.is_server {
+            // It takes no steps of its own; who goes on from here must know which cut is behind it.
+            state.numbers.insert("step".to_string(), step);
+        }
+        Part { state, report }
+    }
+
     /// Steps that this worker had done.
     pub fn step(&self) -> u64 {
         self.state.numbers.get("step").copied().unwrap_or(0)

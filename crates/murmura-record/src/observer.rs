@@ -37,9 +37,9 @@ pub trait Observer: Send {
     /// is whole when every rank's is there.
     fn saved(&mut self, _now: Time, _step: u64, _rank: Rank, _part: Part) {}
 
-    /// Asked now and then: until which step cuts are where they cannot be lost. In a real run no
-    /// synchronous worker passes the second cut after it, so that at most the work between two cuts
-    /// and what is done while one of them is written is ever lost.
+    /// Asked now and then: until which step cuts are where they cannot be lost. In a real run
+    /// nobody passes a cut before it is written, so that never more than the work between two cuts
+    /// is lost.
     fn safe(&mut self) -> u64 {
         u64::MAX
     }

@@ -239,7 +239,8 @@ impl Observer for Listener<'_> {
     fn saved(&mut self, now: Time, step: u64, rank: Rank, part: Part) {
         let parts = self.parts.entry(step).or_default();
         *parts += 1;
-        if *parts == self.plan.setup.ranks() {
+        let is_whole = *parts == self.plan.setup.ranks();
+        if is_whole {
             self.parts.remove(&step);
             self.saved_at = Instant::now();
             // What was recorded before a cut is there whenever the cut is.
@@ -247,6 +248,11 @@ impl Observer for Listener<'_> {
             self.keep_best();
         }
         self.saver.take(step, now, rank, part);
+        // Virtual workers stand still meanwhile; real ones ask what is safe.
+        while is_whole && self.evaluator.is_none() && self.safe < step {
+            let Some(written) = self.saver.wait() else { break };
+            self.note(written);
+        }
     }
 
     fn safe(&mut self) -> u64 {

@@ -105,7 +105,7 @@ impl Driver<'_> {
 
     fn save(&mut self, rank: usize, step: u64) -> Part {
         let member = &mut self.members[rank];
-        let part = Part { state: member.node.save(), report: member.report.clone() };
+        let part = Part::of(&mut member.node, step, member.report.clone());
         self.observer.saved(self.now, step, Rank::from(rank), part.clone());
         part
     }

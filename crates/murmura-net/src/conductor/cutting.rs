@@ -2,12 +2,13 @@
 //! what ranks show.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use murmura_core::message::Rank;
 use murmura_core::time::Time;
 use murmura_record::{Cuts, Models, Part, Wish};
 
-use super::{Conductor, Phase};
+use super::{Conductor, GLANCE, Phase};
 use crate::error::NetError;
 use crate::protocol::Command;
 
@@ -21,6 +22,8 @@ pub(super) struct Cutting {
     stage: Stage,
     /// Cuts until this step are written, as all ranks know.
     safe: u64,
+    /// The last cut of which a part was saved.
+    saved: u64,
     /// The run ends with the cut that is under way.
     stop: bool,
     /// Models by step, of those ranks that have shown theirs.
@@ -41,6 +44,8 @@ enum Stage {
     Pausing { step: u64, left: usize },
     /// What is pending comes to rest.
     Resting { step: u64 },
+    /// All who rest have saved; they go on when it is written.
+    Writing { step: u64 },
 }
 
 /// How many cuts may be shown in part; a rank that never shows must not fill the memory.
@@ -53,13 +58,23 @@ impl Cutting {
 }
 
 impl Conductor<'_> {
+    /// How soon to look after cuts again: ranks wait while one is written.
+    pub(super) fn glance(&self) -> Duration {
+        if self.cutting.saved > self.cutting.safe { GLANCE / 64 } else { GLANCE }
+    }
+
     /// Asks what is wished for; does what has become due.
     pub(super) fn attend_cuts(&mut self) {
-        if self.cutting.synchronous && self.cutting.cuts.save_every > 0 {
-            let safe = self.observer.safe();
-            if safe != std::mem::replace(&mut self.cutting.safe, safe) {
-                self.tell_all(&Command::Safe(safe));
-            }
+        let safe = self.observer.safe();
+        let held = self.cutting.synchronous && self.cutting.cuts.save_every > 0;
+        if safe != std::mem::replace(&mut self.cutting.safe, safe) && held {
+            self.tell_all(&Command::Safe(safe));
+        }
+        if matches!(self.cutting.stage, Stage::Writing { step } if step <= safe) {
+            self.cutting.stage = Stage::None;
+            self.enter(Phase::Running);
+            self.tell_all(&Command::Go);
+            self.end_if_finished();
         }
         if self.phase != Phase::Running || !matches!(self.cutting.stage, Stage::None) {
             return;
@@ -156,6 +171,7 @@ impl Conductor<'_> {
     /// A rank's part of a cut has come. An error is that the run ends with it.
     pub(super) fn saved(&mut self, rank: u32, at: u64, part: Part) -> Result<(), NetError> {
         self.observer.saved(self.now(), at, Rank(rank), part);
+        self.cutting.saved = self.cutting.saved.max(at);
         let Stage::Saving { step, left, .. } = &mut self.cutting.stage else { return Ok(()) };
         if *step != at {
             return Ok(());
@@ -164,16 +180,9 @@ impl Conductor<'_> {
         if *left > 0 {
             return Ok(());
         }
-        self.cutting.stage = Stage::None;
-        if self.cutting.stop {
-            return Err(NetError::Stopped { step: at });
-        }
-        if !self.cutting.synchronous {
-            self.enter(Phase::Running);
-            self.tell_all(&Command::Go);
-            self.end_if_finished();
-        }
-        Ok(())
+        let rests = !self.cutting.synchronous;
+        self.cutting.stage = if rests { Stage::Writing { step: at } } else { Stage::None };
+        if self.cutting.stop { Err(NetError::Stopped { step: at }) } else { Ok(()) }
     }
 
     /// A rank has shown its model; once all have, they are passed on.

@@ -111,7 +111,7 @@ impl Shell {
 
     fn save(&mut self, step: u64) -> Part {
         let report = RankReport { params: Vec::new(), model: Vec::new(), ..self.report.clone() };
-        let part = Part { state: self.node.save(), report };
+        let part = Part::of(&mut self.node, step, report);
         let saved = Box::new(part.clone());
         self.tell(Event::Saved { rank: self.node.rank.0, step, part: saved });
         part

@@ -87,6 +87,11 @@ impl Saver {
         self.written.try_iter().collect()
     }
 
+    /// Waits until it is clear what has become of one more; nothing if no more can come.
+    pub fn wait(&self) -> Option<Written> {
+        self.written.recv().ok()
+    }
+
     /// Waits until all is written; tells what has become of the rest.
     pub fn finish(self) -> Vec<Written> {
         drop(self.parts);
