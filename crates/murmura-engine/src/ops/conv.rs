@@ -1,9 +1,14 @@
-//! Convolutions of images, as products with a matrix of patches.
+//! Convolutions of images, as sums of shifted planes where that can be, else as products with a
+//! matrix of patches.
 //!
-//! Images whose results are small are taken together, so that no product is too narrow to be
+//! In these, images whose results are small are taken together, so that no product is too narrow to be
 //! fast. The batch is cut into parts by its size alone, and the parts' gradients of the weights
 //! are added in order: results do not depend on how many threads there are.
 
+mod direct;
+mod kernels;
+
+use direct::Direct;
 use rayon::prelude::*;
 
 use crate::matrix::{Matrix, Onto, multiply_here};
@@ -223,7 +228,11 @@ impl Tape<'_> {
         let bias = conv.bias.map(|bias| self.param(bias));
         let mut y = vec![0.0; shape.images * shape.result()];
         let part = shape.part();
-        let work = |(x, y): (&[f32], &mut [f32])| forward(&shape, weights, bias, (x, y));
+        let direct = Direct::of(&shape);
+        let work = |(x, y): (&[f32], &mut [f32])| match &direct {
+            Some(direct) => direct.forward(weights, bias, (x, y)),
+            None => forward(&shape, weights, bias, (x, y)),
+        };
         let inputs = x.values().chunks(part * shape.image());
         let outputs = y.chunks_mut(part * shape.result());
         if shape.pays_threads() {
@@ -241,7 +250,8 @@ impl Tape<'_> {
             }
             let (weights, grad) = backward.param(conv.weight);
             let input = slot.asked();
-            let pass = Pass { shape, weights, x: kept.storage(), dy, input };
+            let direct = direct.as_ref();
+            let pass = Pass { shape, direct, weights, x: kept.storage(), dy, input };
             let dx = pass.run(grad);
             if input {
                 let axes = [shape.images, shape.channels, shape.height, shape.width];
@@ -290,6 +300,7 @@ fn patches_of<'a>(shape: &Geometry, x: &'a [f32], patches: &'a mut [f32]) -> &'a
 /// A backward pass through one convolution.
 struct Pass<'a> {
     shape: Geometry,
+    direct: Option<&'a Direct>,
     weights: &'a [f32],
     x: &'a [f32],
     dy: &'a [f32],
@@ -328,6 +339,9 @@ impl Pass<'_> {
 
     /// One part of the batch: (images, gradient of results, gradient of images).
     fn part(&self, (x, dy, dx): (&[f32], &[f32], &mut [f32]), grad: &mut [f32]) {
+        if let Some(direct) = self.direct {
+            return direct.backward(self.weights, (x, dy, dx), grad);
+        }
         let shape = &self.shape;
         let width = shape.together * shape.places();
         let mut scratch = Scratch::new(shape);
