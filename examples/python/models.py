@@ -153,11 +153,11 @@ class Translator(nn.Module):
             x = layer(x, mask=mask)
         return self.norm1(x), mask
 
-    def decode(self, target, memory, mask):
+    def decode(self, target, memory, mask, only_last=False):
         x = self.embedding(target)
         for layer in self.decoder:
             x = layer(x, memory, mask, causal=True)
-        return self.norm2(x) @ self.embedding.token.weight.T
+        return self.norm2(x[:, -1:] if only_last else x) @ self.embedding.token.weight.T
 
 
 def scale_outputs(model: nn.Module, layers: int) -> None:

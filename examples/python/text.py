@@ -117,8 +117,8 @@ def translate(model: torch.nn.Module, source: torch.Tensor, beam: int = 1) -> li
     ended = torch.zeros(n, beam, dtype=torch.bool, device=source.device)
     lengths = torch.ones(n, beam, device=source.device)
     for _ in range(length - 1):
-        found = model.decode(rows.flatten(0, 1), memory, mask)[:, -1].float().log_softmax(-1)
-        found = found.view(n, beam, -1)
+        scored = model.decode(rows.flatten(0, 1), memory, mask, only_last=True)
+        found = scored.float().log_softmax(-1).view(n, beam, -1)
         # A sentence that has ended goes on with padding, which costs nothing.
         found = found.masked_fill(ended[:, :, None], -math.inf)
         found[:, :, PAD] = torch.where(ended, 0.0, -math.inf)

@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=WIDTH)
     parser.add_argument("--layers", type=int, default=LAYERS)
     parser.add_argument("--beam", type=int, default=4, help="of the last translation")
+    parser.set_defaults(evaluations=10)
     options = parser.parse_args()
     quick_kernels()
     Job(task(options), options).run()

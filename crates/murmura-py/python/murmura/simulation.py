@@ -176,16 +176,15 @@ class _Graph:
     def replay(self, script: _Script, batch: Any) -> bool:
         """Computes; False if nothing was computed because capturing failed."""
         try:
-            if self.graph is None:
-                self._capture(script, batch)
+            graph = self.graph or self._capture(script, batch)
             _fill(self.batch, batch)
         except Exception as error:
             warnings.warn(f"no CUDA graph, passes run one by one: {error}", stacklevel=2)
             return False
-        self.graph.replay()
+        graph.replay()
         return True
 
-    def _capture(self, script: _Script, batch: Any) -> None:
+    def _capture(self, script: _Script, batch: Any) -> torch.cuda.CUDAGraph:
         self.batch = _to(batch, script.flat.device)
         before = [b.clone() for b in script.buffers]
         # Libraries choose their kernels, and allocate, in the first passes.
@@ -202,6 +201,7 @@ class _Graph:
         for mine, kept in zip(script.buffers, before, strict=True):
             mine.copy_(kept)
         self.graph = graph
+        return graph
 
 
 def _flatten(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
