@@ -55,7 +55,9 @@ def resnet20(classes: int = 10, width: int = 16) -> nn.Module:
             stride = 2 if stage > 0 and place == 0 else 1
             layers.append(Block(inputs, width << stage, stride))
             inputs = width << stage
-    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
+    model = nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes)
+    )
     for module in model.modules():
         if isinstance(module, (nn.Conv2d, nn.Linear)):
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
@@ -166,5 +168,7 @@ def scale_outputs(model: nn.Module, layers: int) -> None:
         if isinstance(module, nn.Linear):
             adds = name.endswith((".out", "network.2"))
             width = module.in_features
-            nn.init.normal_(module.weight, std=width**-0.5 * (1 / math.sqrt(2 * layers) if adds else 1))
+            nn.init.normal_(
+                module.weight, std=width**-0.5 * (1 / math.sqrt(2 * layers) if adds else 1)
+            )
             nn.init.zeros_(module.bias)

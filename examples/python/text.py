@@ -72,7 +72,9 @@ class Vocabulary:
         if word not in self.known:
             tokens = [BYTES + byte for byte in word.encode()]
             while len(tokens) > 1:
-                pair = min(zip(tokens, tokens[1:]), key=lambda p: self.ranks.get(p, len(self.ranks)))
+                pair = min(
+                    zip(tokens, tokens[1:]), key=lambda p: self.ranks.get(p, len(self.ranks))
+                )
                 if pair not in self.ranks:
                     break
                 tokens = merged(tokens, pair, BYTES + 256 + self.ranks[pair])

@@ -57,7 +57,9 @@ def main() -> None:
 def task(options) -> Task:
     device, workers = options.device, options.workers or WORKERS
     layout = torch.channels_last if options.channels_last else torch.contiguous_format
-    images, classes = (tensor[: options.samples].to(device) for tensor in cifar10(options.data, "train"))
+    images, classes = (
+        tensor[: options.samples].to(device) for tensor in cifar10(options.data, "train")
+    )
     test_images, test_classes = (tensor.to(device) for tensor in cifar10(options.data, "test"))
     if options.samples:
         test_images, test_classes = test_images[: options.samples], test_classes[: options.samples]
@@ -109,7 +111,15 @@ def task(options) -> Task:
 
     settings = {"model": "ResNet-20", "batch": options.batch or BATCH, "workers": workers}
     return Task(
-        "cifar10", make_model, loss, collate, measure, len(images), settings["batch"], config, settings
+        "cifar10",
+        make_model,
+        loss,
+        collate,
+        measure,
+        len(images),
+        settings["batch"],
+        config,
+        settings,
     )
 
 

@@ -139,7 +139,15 @@ def task(options) -> Task:
         "direction": "English to German",
     }
     return Task(
-        "multi30k", make_model, loss, torch.tensor, measure, len(source), settings["batch"], config, settings
+        "multi30k",
+        make_model,
+        loss,
+        torch.tensor,
+        measure,
+        len(source),
+        settings["batch"],
+        config,
+        settings,
     )
 
 

@@ -39,7 +39,9 @@ sys.path.insert(0, str(HERE.parent))
 FILES = {
     "cifar10": [f"data_batch_{k}.bin" for k in range(1, 6)] + ["test_batch.bin"],
     "multi30k": [
-        f"{part}.{tongue}" for part in ("train", "val", "test_2016_flickr") for tongue in ("en", "de")
+        f"{part}.{tongue}"
+        for part in ("train", "val", "test_2016_flickr")
+        for tongue in ("en", "de")
     ],
 }
 #: Of the time that is left after measuring, the share that the slowest job may be expected to take.
@@ -216,7 +218,9 @@ def agree(jobs: list[Running], scratch: Path, until: float, options) -> None:
         return
     epochs = min(options.epochs_max, max(0.05, SAFETY * left / slowest))
     epochs = float(int(epochs)) if epochs >= 2 else epochs
-    print(f"{epochs:g} epochs: the slowest job takes {slowest:.2f} s for one, {left:.0f} s are left")
+    print(
+        f"{epochs:g} epochs: the slowest job takes {slowest:.2f} s for one, {left:.0f} s are left"
+    )
     for job in jobs:
         write_json(scratch / "agree" / job.label / "epochs.json", {"epochs": epochs})
 

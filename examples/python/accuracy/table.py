@@ -52,7 +52,9 @@ def main() -> None:
     results: list[Result] = []
     for path in options.files:
         results += json.loads(path.read_text())["results"]
-    page = HEAD + "".join(make(chosen) for task, make in PAGES.items() if (chosen := of(results, task)))
+    page = HEAD + "".join(
+        make(chosen) for task, make in PAGES.items() if (chosen := of(results, task))
+    )
     if options.out is None:
         print(page)
     else:
