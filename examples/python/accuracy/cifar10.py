@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[1]))
 
 from data import cifar10, cropped  # noqa: E402
 from job import Job, Task, arguments, quick_kernels  # noqa: E402

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[1]))
 
 from data import multi30k  # noqa: E402
 from job import Job, Task, arguments, quick_kernels, write_json  # noqa: E402

@@ -34,7 +34,7 @@ from pathlib import Path
 from job import write_json
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.append(str(HERE.parent))  # for data.py, models.py and text.py
 
 FILES = {
     "cifar10": [f"data_batch_{k}.bin" for k in range(1, 6)] + ["test_batch.bin"],
