@@ -1,4 +1,4 @@
-"""translate.py with PyTorch's own DDP: `torchrun --nproc-per-node 4 examples/python/ddp_translate.py --data DIR`."""
+"""translate.py with PyTorch's own DDP: `torchrun --nproc-per-node 4 ddp_translate.py --data DIR`."""
 
 import argparse
 import os
@@ -49,12 +49,14 @@ def main() -> None:
     model = DistributedDataParallel(network)
     torch.manual_seed(rank)  # dropout differs from rank to rank
 
-    done, warmup = 0, 200
+    done = 0
     for epoch in range(options.epochs):
         began, losses = time.monotonic(), []
         order = torch.randperm(len(source), generator=torch.Generator().manual_seed(epoch))
         batches = order[rank : len(source) // size * size : size].split(options.batch)
-        for rows in batches[: options.steps]:
+        batches = batches[: options.steps]
+        warmup = max(1, options.epochs * len(batches) // 10)
+        for rows in batches:
             done += 1
             rate = options.lr * min(done / warmup, (warmup / done) ** 0.5)
             optimizer.param_groups[0]["lr"] = rate

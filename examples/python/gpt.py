@@ -1,4 +1,4 @@
-"""A small GPT that writes like Shakespeare: `murmura launch -n 4 examples/python/gpt.py --data DIR`.
+"""A small GPT on Shakespeare: `murmura launch -n 4 examples/python/gpt.py --data DIR`.
 
 DIR has `input.txt`, also as `.gz` or `.xz`. The model is that of nanoGPT, over characters.
 """

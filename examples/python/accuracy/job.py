@@ -7,7 +7,6 @@ import datetime
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -207,4 +206,3 @@ def quick_kernels() -> None:
     """TensorFloat-32, and the fastest convolutions for shapes that never change."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
-    sys.stdout.reconfigure(line_buffering=True)
