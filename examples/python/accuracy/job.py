@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,10 +67,12 @@ class Job:
         # The sum of the losses of mini-batches, and their number, since the last evaluation.
         self.losses = torch.zeros(2, device=options.device)
         self.result: dict[str, Any] = {}
+        self.notes: list[str] = []
         self.began = 0.0
 
     def run(self) -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        warnings.showwarning = self.note
         try:
             epochs = self.agreed() if self.options.agree else self.options.epochs
             self.train(epochs)
@@ -95,6 +98,7 @@ class Job:
             "epochs_done": 0.0,
             "complete": False,
             "evaluations": [],
+            "notes": self.notes,
         }
         self.began = time.monotonic()
         summary = self.simulate(config, self.evaluate)
@@ -145,6 +149,11 @@ class Job:
         numbers = ", ".join(f"{key} {value:.4g}" for key, value in row.items())
         print(numbers, flush=True)
         return found["loss"], found.get("accuracy")
+
+    def note(self, message, *where) -> None:
+        """Keeps a warning with the result, such as one that there is no CUDA graph."""
+        self.notes.append(str(message))
+        print(message, flush=True)
 
     def write(self) -> None:
         write_json(Path(self.options.out), self.result)

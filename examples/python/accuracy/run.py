@@ -3,19 +3,20 @@
     python run.py cifar10  --data DIR --out OUT --seconds 540
     python run.py multi30k --data DIR --out OUT --seconds 540
 
-Each configuration is a process of its own. Without --epochs the jobs first measure, all at once, how
-fast they are (about 25 seconds), and the same number of epochs is chosen for all so that the slowest
-should end in time; the schedules of learning rates are stretched to it. OUT/TASK.json has the results
-of all jobs and is renewed at every evaluation; a job that is cut off when the time is up stays in it
-as incomplete, with the epochs that it did. `python table.py OUT/*.json` makes the page of them.
+Each configuration is a process of its own. Without --epochs the jobs first measure, all at once,
+how fast they are (about 25 seconds), and the same number of epochs is chosen for all so that the
+slowest should end in time; the schedules of learning rates are stretched to it. OUT/TASK.json has
+the results of all jobs and is renewed while they run; a job that is cut off when the time is up
+stays in it as incomplete, with the epochs that it did. `python table.py OUT/*.json` makes the page.
 
 If NVIDIA's multi-process service is there it is started for the time of the run, so that kernels of
 several jobs run at once; without it the jobs take turns on the GPU.
 
-Estimates for one H200 and 16 cores (a gradient of ResNet-20 about 1.5 ms as a CUDA graph, 1563 of them
-in an epoch of 16 workers; a gradient of the Transformer about 20 ms, most of it moving and averaging 22
-MB on the CPU, 453 in an epoch of 8 workers): cifar10, 8 at once: 3 to 5 s an epoch with the service, 12
-to 16 s without it; multi30k, 7 at once: 10 to 15 s an epoch.
+What to expect of one H200 and 16 cores, before it was tried: a gradient of ResNet-20 takes about
+1.5 ms as a CUDA graph, and an epoch of 16 workers has 1552 of them; a gradient of the Transformer
+about 20 ms, most of it moving and averaging 22 MB on the CPU, and an epoch of 8 workers has 448. So
+cifar10, 8 at once, 3 to 5 s an epoch with the service and 12 to 16 s without it; multi30k, 7 at
+once, 10 to 15 s an epoch.
 """
 
 from __future__ import annotations
@@ -257,7 +258,7 @@ class Service:
     """NVIDIA's multi-process service, in folders of its own."""
 
     def __init__(self, folder: Path):
-        self.folder, self.process = folder, None
+        self.folder, self.process, self.binary = folder, None, ""
         self.environment = {
             "CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"),
             "CUDA_MPS_LOG_DIRECTORY": str(folder / "log"),
@@ -272,18 +273,18 @@ class Service:
             return {}
         for folder in self.environment.values():
             Path(folder).mkdir(parents=True)
-        own = {**os.environ, **self.environment}
+        own, self.binary = {**os.environ, **self.environment}, binary
         log = (self.folder / "daemon.log").open("w")
         self.process = subprocess.Popen([binary, "-f"], env=own, stdout=log, stderr=log)
         time.sleep(1.0)  # the check below fails, and the run goes on without, if this is too short
         check = "import torch; print(torch.ones(2, device='cuda').sum().item())"
         try:
             tried = subprocess.run(
-                [sys.executable, "-c", check], env=own, capture_output=True, text=True, timeout=60
+                [sys.executable, "-c", check], env=own, capture_output=True, text=True, timeout=40
             )
             works, said = tried.returncode == 0, tried.stderr.strip()[-300:]
         except subprocess.TimeoutExpired:
-            works, said = False, "no answer within 60 s"
+            works, said = False, "no answer within 40 s"
         if works:
             print("the multi-process service runs", flush=True)
             return self.environment
@@ -292,14 +293,15 @@ class Service:
         return {}
 
     def stop(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(timeout=5)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        self.process = None
+        if self.process is None or self.process.poll() is not None:
+            return
+        own = {**os.environ, **self.environment}
+        try:
+            subprocess.run([self.binary], input="quit\n", text=True, env=own, timeout=10)
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
 
 if __name__ == "__main__":
