@@ -1,4 +1,4 @@
-"""cifar10.py with PyTorch's own DDP: `torchrun --nproc-per-node 4 ddp_cifar10.py --data DIR`."""
+"""cifar10.py with DDP: `torchrun --nproc-per-node 4 ddp_cifar10.py --data DIR`."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""gpt.py with PyTorch's own DDP: `torchrun --nproc-per-node 4 ddp_gpt.py --data DIR`."""
+"""gpt.py with DDP: `torchrun --nproc-per-node 4 ddp_gpt.py --data DIR`."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""translate.py with PyTorch's own DDP: `torchrun --nproc-per-node 4 ddp_translate.py --data DIR`."""
+"""translate.py with DDP: `torchrun --nproc-per-node 4 ddp_translate.py --data DIR`."""
 
 import argparse
 import os
