@@ -69,10 +69,7 @@ def of(results: list[Result], task: str) -> list[Result]:
 
 def cifar10(results: list[Result]) -> str:
     rows = []
-    for name, (title, zhang, ko) in CIFAR10.items():
-        runs = [result for result in results if result["name"] == name]
-        if not runs:
-            continue
+    for title, (zhang, ko), runs in groups(results, CIFAR10):
         last = [run["evaluations"][-1] for run in runs]
         best = [max(row["accuracy"] for row in run["evaluations"]) for run in runs]
         workers = [run["worker_models"] for run in runs if run["complete"]]
@@ -123,10 +120,7 @@ def cifar10(results: list[Result]) -> str:
 
 def multi30k(results: list[Result]) -> str:
     rows = []
-    for name, (title, wang) in MULTI30K.items():
-        runs = [result for result in results if result["name"] == name]
-        if not runs:
-            continue
+    for title, (wang,), runs in groups(results, MULTI30K):
         last = [run["evaluations"][-1] for run in runs]
         beam = [value for row in last for key, value in row.items() if key.startswith("bleu_beam")]
         rows.append(
@@ -168,6 +162,28 @@ def multi30k(results: list[Result]) -> str:
 PAGES = {"cifar10": cifar10, "multi30k": multi30k}
 
 
+def groups(results: list[Result], titles: dict[str, tuple[str, ...]]) -> list[tuple]:
+    """A title, what was published, and the runs, which differ in their seeds only."""
+    found = []
+    for name, (title, *published) in titles.items():
+        runs = [result for result in results if result["name"] == name]
+        alike: dict[str, list[Result]] = {}
+        for run in runs:
+            alike.setdefault(difference(run, runs[0]), []).append(run)
+        found += [(title + text, published, chosen) for text, chosen in alike.items()]
+    return found
+
+
+def difference(run: Result, first: Result) -> str:
+    """In which settings a run is not as the first of its name."""
+    ours, theirs = run["config"]["optimizer"], first["config"]["optimizer"]
+    names = {"lr": "learning rate", "beta2": "β2"}
+    said = [f", {names[key]} {ours[key]:g}" for key in names if ours.get(key) != theirs.get(key)]
+    if run["epochs"] != first["epochs"]:
+        said.append(f", {run['epochs']:g} epochs")
+    return "".join(said)
+
+
 def facts(results: list[Result]) -> list[tuple[str, str]]:
     def each(key: str) -> str:
         return ", ".join(sorted({str(result[key]) for result in results}))
@@ -185,8 +201,9 @@ def facts(results: list[Result]) -> list[tuple[str, str]]:
 
 
 def rate(results: list[Result], name: str) -> str:
-    rates = {run["config"]["optimizer"]["lr"] for run in results if run["name"] == name}
-    return " or ".join(f"{lr:g}" for lr in sorted(rates)) or "–"
+    """The learning rate of the first run of this name."""
+    rates = [run["config"]["optimizer"]["lr"] for run in results if run["name"] == name]
+    return f"{rates[0]:g}" if rates else "–"
 
 
 def mark(runs: list[Result]) -> str:
@@ -206,17 +223,14 @@ def spread(values: list[float], digits: int) -> str:
 
 def curves(results: list[Result], titles: dict[str, Any], key: str, what: str, scale: float) -> str:
     """A table of at most eight moments of the first seed."""
-    runs = {}
-    for result in results:
-        if result["name"] in titles:
-            runs.setdefault(result["name"], result)
-    longest = max(runs.values(), key=lambda run: len(run["evaluations"]))["evaluations"]
+    runs = [(title, of_title[0]) for title, _, of_title in groups(results, titles)]
+    longest = max((run["evaluations"] for _, run in runs), key=len)
     places = sorted({round(k * (len(longest) - 1) / 7) for k in range(8)})
     rows = []
-    for name in (name for name in titles if name in runs):
-        found = runs[name]["evaluations"]
+    for title, run in runs:
+        found = run["evaluations"]
         cells = [f"{scale * found[k][key]:.4g}" if k < len(found) else "" for k in places]
-        rows.append([titles[name][0], *cells])
+        rows.append([title, *cells])
     head = [f"{what}, after epoch", *(f"{longest[k]['epoch']:.3g}" for k in places)]
     return table(head, rows)
 
