@@ -144,6 +144,13 @@ def test_all_configurations_run_side_by_side_and_make_a_page(multi30k, tmp_path)
     assert "27.80 / 3.032 / 3.043" in page.read_text()
 
 
+def test_the_page_of_results_is_made_of_the_results(tmp_path):
+    kept = EXAMPLES.parents[1] / "docs/experiments"
+    page = tmp_path / "page.md"
+    together(1, "accuracy/table.py", kept / "accuracy.json", "--out", page)
+    assert page.read_text() == (kept / "accuracy.md").read_text()
+
+
 def test_diffs_against_ddp_in_the_documentation_are_those_of_the_scripts():
     diffs = module("diffs")
     page = diffs.PAGE.read_text()

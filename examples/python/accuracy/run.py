@@ -13,7 +13,7 @@ If NVIDIA's multi-process service is there it is started for the time of the run
 several jobs run at once; without it the jobs take turns on the GPU.
 
 On one H200 with 16 cores and the service, all 8 of cifar10 did 160 to 170 gradients a second each,
-9.7 s an epoch; all 7 of multi30k 21 to 31, 16 to 22 s an epoch (half of it on the CPU).
+9.7 s an epoch; all 7 of multi30k 21 to 31, 17 to 22 s an epoch.
 """
 
 from __future__ import annotations
