@@ -50,7 +50,6 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=TOKENS, help="size of the vocabulary")
     parser.add_argument("--width", type=int, default=WIDTH)
     parser.add_argument("--layers", type=int, default=LAYERS)
-    parser.add_argument("--beta2", type=float, help="of AccumAdam in place of the published one")
     parser.add_argument("--beam", type=int, default=4, help="of the last translation")
     parser.set_defaults(evaluations=10)
     options = parser.parse_args()
@@ -120,9 +119,7 @@ def task(options) -> Task:
     def config(name: str, steps: int) -> dict[str, Any]:
         algorithm, topology, optimizer = CONFIGURATIONS[name]
         schedule = {"name": "inverse-sqrt", "warmup_steps": max(1, round(steps / 10))}
-        changed = {"lr": options.lr or optimizer["lr"]}
-        if options.beta2 and optimizer is ACCUM_ADAM:
-            changed["beta2"] = options.beta2
+        lr = options.lr or optimizer["lr"]
         return {
             "seed": options.seed,
             "workers": workers,
@@ -130,7 +127,7 @@ def task(options) -> Task:
             "plots": False,
             "algorithm": {"name": algorithm},
             **({"topology": {"name": topology}} if topology else {}),
-            "optimizer": {**optimizer, **changed, "schedule": schedule},
+            "optimizer": {**optimizer, "lr": lr, "schedule": schedule},
             "cluster": {"hosts": workers},
         }
 

@@ -158,9 +158,7 @@ def multi30k(results: list[Result]) -> str:
   workers' models; "lowest" is the lowest validation loss of all evaluations.
 - Wang et al. (Decent-DP): Transformer-base on WMT14 En-De, 16 workers, 25,000 tokens a step, 20
   epochs, learning rate 7e-4, 4,000 steps of warm-up. Another task: compare rows, not numbers.
-- These runs have {results[0]["config"]["steps"]} steps. A second moment with β2 = 0.98 remembers about 50 steps, one with
-  0.999 that is renewed every 4 steps about 4,000, more than there are here and few among the
-  paper's: a short run does not say which optimizer is better in a long one.
+- A row whose title ends in a setting differs in it from the row of that name above.
 
 {curves(results, MULTI30K, "loss", "Validation loss", 1)}"""
 
@@ -182,9 +180,8 @@ def groups(results: list[Result], titles: dict[str, tuple[str, ...]]) -> list[tu
 
 def difference(run: Result, first: Result) -> str:
     """In which settings a run is not as the first of its name."""
-    ours, theirs = run["config"]["optimizer"], first["config"]["optimizer"]
-    names = {"lr": "learning rate", "beta2": "β2"}
-    said = [f", {names[key]} {ours[key]:g}" for key in names if ours.get(key) != theirs.get(key)]
+    lr, usual = (result["config"]["optimizer"]["lr"] for result in (run, first))
+    said = [f", learning rate {lr:g}"] if lr != usual else []
     if run["epochs"] != first["epochs"]:
         said.append(f", {run['epochs']:g} epochs")
     return "".join(said)
@@ -228,17 +225,20 @@ def spread(values: list[float], digits: int) -> str:
 
 
 def curves(results: list[Result], titles: dict[str, Any], key: str, what: str, scale: float) -> str:
-    """A table of at most eight moments of the first seed."""
+    """For each number of epochs, at most eight moments of the first seed."""
     runs = [(title, of_title[0]) for title, _, of_title in groups(results, titles)]
-    longest = max((run["evaluations"] for _, run in runs), key=len)
-    places = sorted({round(k * (len(longest) - 1) / 7) for k in range(8)})
-    rows = []
-    for title, run in runs:
-        found = run["evaluations"]
-        cells = [f"{scale * found[k][key]:.4g}" if k < len(found) else "" for k in places]
-        rows.append([title, *cells])
-    head = [f"{what}, after epoch", *(f"{longest[k]['epoch']:.3g}" for k in places)]
-    return table(head, rows)
+    tables = []
+    for epochs in sorted({run["epochs"] for _, run in runs}):
+        alike = [(title, run["evaluations"]) for title, run in runs if run["epochs"] == epochs]
+        longest = max((found for _, found in alike), key=len)
+        places = sorted({round(k * (len(longest) - 1) / 7) for k in range(8)})
+        rows = []
+        for title, found in alike:
+            cells = [f"{scale * found[k][key]:.4g}" if k < len(found) else "" for k in places]
+            rows.append([title, *cells])
+        head = [f"{what}, after epoch", *(f"{longest[k]['epoch']:.3g}" for k in places)]
+        tables.append(table(head, rows))
+    return "\n".join(tables)
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
