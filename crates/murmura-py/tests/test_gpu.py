@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import warnings
 
 import pytest
 import torch
 from group import launch
-from models import batch, distance, flat, make
+from models import batch, digits, distance, flat, make
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 import murmura.torch as murmura
@@ -72,3 +74,38 @@ def test_different_devices_are_refused():
 
     for message in launch(2, work, limit=120):
         assert "device type cpu" in message and "device type cuda" in message
+
+
+class Normed(nn.Module):
+    """With statistics, and with parameters that nobody uses."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm, self.last = nn.Linear(64, 32), nn.BatchNorm1d(32), nn.Linear(32, 10)
+        self.unused = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.last(self.norm(self.first(x)).relu())
+
+
+def simulated(rank, device, graph):
+    """The loss after some steps of virtual workers."""
+    from murmura import simulate
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    warnings.filterwarnings("error", message="no CUDA graph")
+    data = list(zip(*(tensor[:1500] for tensor in digits()), strict=True))
+    config = {"workers": 4, "steps": 40, "algorithm": {"name": "d-psgd"}, "optimizer": {"lr": 0.1}}
+
+    def loss(model, batch):
+        return cross_entropy(model(batch[0]), batch[1])
+
+    return simulate(Normed, loss, data, config, device=device, graph=graph)["loss"]
+
+
+def test_virtual_workers_on_a_gpu_give_the_loss_of_the_cpu_with_and_without_a_graph():
+    (on_cpu,) = launch(1, simulated, "cpu", False)
+    for graph in (False, True):
+        (on_gpu,) = launch(1, simulated, "cuda", graph, limit=120)
+        assert on_gpu == pytest.approx(on_cpu, rel=1e-3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ def simulate(
     evaluate: Callable[[torch.nn.Module], tuple[float, float | None]] | None = None,
     collate: Callable[[list[Any]], Any] = torch.utils.data.default_collate,
     device: str | torch.device = "cpu",
+    graph: bool = False,
     out: str | Path | None = None,
 ) -> dict[str, Any]:
     """Trains in the virtual cluster, and returns the run's summary.
@@ -34,21 +36,28 @@ def simulate(
     `config` is what a run file says (``{"workers": 16, "steps": 500, "algorithm": {"name":
     "d-psgd"}, "optimizer": {"name": "sgd", "lr": 0.1}, "cluster": {…}}``), without a task. The
     optimizer is murmura's own. Worker i has the samples i, i + n, i + 2n, … and draws them in an
-    order that follows from the seed. `loss(model, batch)` gives the mean loss of a batch;
+    order that follows from the seed. `loss(model, batch)` gives the mean loss of a batch, whose
+    tensors are on the device; PyTorch's random numbers are seeded anew for each, before `collate`.
     `evaluate(model)` gives loss and accuracy (or None) of what one would deploy; without it the
     loss over the first 512 samples is taken. Buffers, such as the statistics of batch
     normalisation, are kept per worker, and their mean is evaluated.
+
+    With `graph`, on a GPU, the forward and backward pass is captured as a CUDA graph and replayed:
+    for small models, which spend their time on starting kernels. Every batch must then have the
+    same shapes, and `loss` must do on the device all that changes from batch to batch. Where
+    capturing fails a warning says why, and passes run one by one.
 
     With `out` the files of the run stay there: summary.json, records.jsonl, final.safetensors,
     trace.json.
     """
     script = _Script(make_model().to(device), loss, dataset, config, batch, collate)
+    script.graph = _Graph() if graph and script.flat.is_cuda else None
     measure = evaluate or script.mean_loss
     calls = (script.gradient, lambda params: script.evaluate(params, measure))
     tensors = [(name, list(p.shape)) for name, p in script.named]
     with tempfile.TemporaryDirectory() as folder:
         place = Path(out) if out is not None else Path(folder) / "run"
-        _core.simulate(config, tensors, script.initial.tolist(), calls, str(place))
+        _core.simulate(config, tensors, script.flat.tolist(), calls, str(place))
         summary: dict[str, Any] = json.loads((place / "summary.json").read_text())
     return summary
 
@@ -72,27 +81,30 @@ class _Script:
                 "needs at least one"
             )
         self.named = [(n, p) for n, p in model.named_parameters() if p.requires_grad][::-1]
+        for name, p in self.named:
+            if p.dtype != torch.float32:
+                raise ValueError(f"parameter `{name}` is {p.dtype}: must be torch.float32")
+        if not self.named:
+            raise ValueError("the model has no parameter that requires a gradient")
         self.params = [p for _, p in self.named]
-        self.initial = torch.cat([p.detach().flatten() for p in self.params]).cpu()
-        self.length = self.initial.numel()
-        self.device = self.params[0].device
-        self.buffers = [b for b in model.buffers() if b.is_floating_point()]
-        first = [b.clone() for b in self.buffers]
-        self.kept = [[b.clone() for b in first] for _ in range(self.workers)]
+        (self.flat,) = _flatten(self.params)
+        self.buffers = _flatten([b for b in model.buffers() if b.is_floating_point()])
+        self.kept = [[b.clone() for b in self.buffers] for _ in range(self.workers)]
+        self.orders: dict[int, tuple[int, list[int]]] = {}
+        self.graph: _Graph | None = None
+        # A gradient and its loss, and where they and parameters pass on their way to a GPU.
+        self.result = torch.empty(self.flat.numel() + 1, device=self.flat.device)
+        self.staged = torch.empty(self.flat.numel() + 1, pin_memory=self.flat.is_cuda)
 
     def _host(self, address: int) -> torch.Tensor:
-        buffer = (ctypes.c_float * self.length).from_address(address)
+        buffer = (ctypes.c_float * self.flat.numel()).from_address(address)
         return torch.frombuffer(buffer, dtype=torch.float32)
 
     def _load(self, address: int, buffers: list[torch.Tensor]) -> None:
-        flat = self._host(address).to(self.device)
-        start = 0
-        with torch.no_grad():
-            for p in self.params:
-                p.copy_(flat[start : start + p.numel()].view(p.shape))
-                start += p.numel()
-            for mine, kept in zip(self.buffers, buffers, strict=True):
-                mine.copy_(kept)
+        self.staged[:-1].copy_(self._host(address))
+        self.flat.copy_(self.staged[:-1])
+        for mine, kept in zip(self.buffers, buffers, strict=True):
+            mine.copy_(kept)
 
     def rows(self, rank: int, step: int) -> list[int]:
         """The samples of a worker's step: a function of the seed alone."""
@@ -100,24 +112,41 @@ class _Script:
         size = min(self.batch, len(own))
         per_epoch = len(own) // size
         epoch, place = divmod(step, per_epoch)
-        mixed = (self.seed * 1_000_003 + epoch) * 1_000_003 + rank
-        order = torch.randperm(len(own), generator=torch.Generator().manual_seed(mixed % 2**63))
-        return [own[i] for i in order[place * size : (place + 1) * size].tolist()]
+        if self.orders.get(rank, (-1, []))[0] != epoch:
+            mixed = (self.seed * 1_000_003 + epoch) * 1_000_003 + rank
+            order = torch.randperm(len(own), generator=torch.Generator().manual_seed(mixed % 2**63))
+            self.orders[rank] = (epoch, order.tolist())
+        return [own[i] for i in self.orders[rank][1][place * size : (place + 1) * size]]
+
+    def compute(self, batch: Any) -> None:
+        """Leaves the gradient of a batch, and its loss, in `result`."""
+        for p in self.params:
+            p.grad = None
+        value = self.loss(self.model, batch)
+        value.backward()
+        with torch.no_grad():
+            parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
+            parts.append(value.to(torch.float32))
+            torch.cat([part.reshape(-1) for part in parts], out=self.result)
 
     def gradient(self, rank: int, step: int, params: int, grad: int) -> tuple[float, int]:
         """Computes one gradient, from and into memory of Rust."""
         self._load(params, self.kept[rank])
-        self.model.train()
+        if not self.model.training:
+            self.model.train()
         rows = self.rows(rank, step)
-        self.model.zero_grad()
         torch.manual_seed(self.seed * 1_000_003 + step * self.workers + rank)
-        value = self.loss(self.model, self.collate([self.dataset[i] for i in rows]))
-        value.backward()
-        zero = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
-        self._host(grad).copy_(torch.cat([g.flatten() for g in zero]))
+        batch = self.collate([self.dataset[i] for i in rows])
+        if self.graph is None:
+            self.compute(_to(batch, self.flat.device))
+        elif not self.graph.replay(self, batch):
+            self.graph = None
+            return self.gradient(rank, step, params, grad)
         for mine, kept in zip(self.buffers, self.kept[rank], strict=True):
             kept.copy_(mine)
-        return float(value.detach()), len(rows)
+        self.staged.copy_(self.result)
+        self._host(grad).copy_(self.staged[:-1])
+        return float(self.staged[-1]), len(rows)
 
     def evaluate(
         self,
@@ -134,4 +163,85 @@ class _Script:
     def mean_loss(self, model: torch.nn.Module) -> tuple[float, None]:
         """Over the first samples."""
         rows = [self.dataset[i] for i in range(min(512, len(self.dataset)))]
-        return float(self.loss(model, self.collate(rows))), None
+        return float(self.loss(model, _to(self.collate(rows), self.flat.device))), None
+
+
+class _Graph:
+    """The passes of one batch as a CUDA graph, with the batch and the result in fixed places."""
+
+    def __init__(self) -> None:
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.batch: Any = None
+
+    def replay(self, script: _Script, batch: Any) -> bool:
+        """Computes; False if nothing was computed because capturing failed."""
+        try:
+            graph = self.graph or self._capture(script, batch)
+            _fill(self.batch, batch)
+        except Exception as error:
+            warnings.warn(f"no CUDA graph, passes run one by one: {error}", stacklevel=2)
+            return False
+        graph.replay()
+        return True
+
+    def _capture(self, script: _Script, batch: Any) -> torch.cuda.CUDAGraph:
+        self.batch = _to(batch, script.flat.device)
+        before = [b.clone() for b in script.buffers]
+        # Libraries choose their kernels, and allocate, in the first passes.
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                script.compute(self.batch)
+        torch.cuda.current_stream().wait_stream(side)
+        script.model.zero_grad()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            script.compute(self.batch)
+        for mine, kept in zip(script.buffers, before, strict=True):
+            mine.copy_(kept)
+        self.graph = graph
+        return graph
+
+
+def _flatten(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Makes tensors views into one vector per type, which are returned."""
+    groups: dict[torch.dtype, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault(tensor.dtype, []).append(tensor)
+    vectors = []
+    for group in groups.values():
+        vector = torch.cat([tensor.detach().reshape(-1) for tensor in group])
+        parts = vector.split([tensor.numel() for tensor in group])
+        for tensor, part in zip(group, parts, strict=True):
+            tensor.data = part.view(tensor.shape)
+        vectors.append(vector)
+    return vectors
+
+
+def _to(batch: Any, device: torch.device) -> Any:
+    """The same batch with its tensors on the device."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device)
+    if isinstance(batch, dict):
+        return {key: _to(value, device) for key, value in batch.items()}
+    if isinstance(batch, (list, tuple)):
+        parts = [_to(value, device) for value in batch]
+        is_named = hasattr(batch, "_fields")
+        return type(batch)(*parts) if is_named else type(batch)(parts)
+    return batch
+
+
+def _fill(place: Any, batch: Any) -> None:
+    """Copies the tensors of a batch to those of another of the same shapes."""
+    if isinstance(place, torch.Tensor):
+        if place.shape != batch.shape:
+            shapes = f"{tuple(place.shape)} and {tuple(batch.shape)}"
+            raise ValueError(f"batches have the shapes {shapes}")
+        place.copy_(batch)
+    elif isinstance(place, dict):
+        for key, value in place.items():
+            _fill(value, batch[key])
+    elif isinstance(place, (list, tuple)):
+        for value, other in zip(place, batch, strict=True):
+            _fill(value, other)

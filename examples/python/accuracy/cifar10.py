@@ -1,0 +1,127 @@
+"""CIFAR-10 with ResNet-20 on 16 virtual workers: `python cifar10.py ad-psgd --data DIR --out FILE`.
+
+The settings are those of Zhang et al. for AD-PSGD: 32 images per learner, SGD with momentum 0.9 and
+weight decay 1e-4, a learning rate of 0.1 that is divided by ten after 81/164 and 122/164 of all
+epochs. A warm-up over the first 5/164 is ours. AccumAdam has its own rate, 1.5e-3 with an L2 of
+1/32768 and s = 8 (Wang et al., for ResNet-50), and the same warm-up and divisions.
+
+It needs the six files `data_batch_1.bin` … `data_batch_5.bin` and `test_batch.bin` in DIR, also as
+`.bin.xz` or `.bin.gz`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.functional import cross_entropy
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from data import cifar10, cropped  # noqa: E402
+from job import Job, Task, arguments, quick_kernels  # noqa: E402
+from models import resnet20  # noqa: E402
+
+WORKERS, BATCH, LR = 16, 32, 0.1
+SGD = {"name": "sgd", "lr": LR, "momentum": 0.9, "weight_decay": 1e-4}
+ACCUM_ADAM = {"name": "accum-adam", "lr": 1.5e-3, "accumulate": 8, "weight_decay": 1 / 32768}
+#: Algorithm, topology and optimizer.
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "allreduce": {},
+    "d-psgd": {"topology": {"name": "ring"}},
+    "ad-psgd": {"topology": {"name": "ring"}},
+    "accum-adam": {
+        "algorithm": {"name": "d-psgd"},
+        "topology": {"name": "aer"},
+        "optimizer": ACCUM_ADAM,
+    },
+    "sgp": {"topology": {"name": "one-peer-exponential"}},
+    "easgd": {},
+    "asp": {},
+    "aladdin": {},
+}
+#: The cluster of the paper: it decides who is how late in the asynchronous ones.
+CLUSTER = {"bandwidth_gbps": 100.0, "latency_us": 2.0, "compute_ms": 11.55, "compute_cv": 0.1}
+
+
+def main() -> None:
+    parser = arguments(__doc__, list(CONFIGURATIONS))
+    parser.add_argument("--channels-last", action="store_true", help="how images lie in memory")
+    options = parser.parse_args()
+    quick_kernels()
+    Job(task(options), options).run()
+
+
+def task(options) -> Task:
+    device, workers = options.device, options.workers or WORKERS
+    layout = torch.channels_last if options.channels_last else torch.contiguous_format
+    images, classes = (
+        tensor[: options.samples].to(device) for tensor in cifar10(options.data, "train")
+    )
+    test_images, test_classes = (tensor.to(device) for tensor in cifar10(options.data, "test"))
+    if options.samples:
+        test_images, test_classes = test_images[: options.samples], test_classes[: options.samples]
+
+    def make_model() -> torch.nn.Module:
+        torch.manual_seed(options.seed)
+        return resnet20()
+
+    def collate(rows: list[int]) -> torch.Tensor:
+        """Which images, and how they are moved."""
+        limits = torch.tensor([9, 9, 2])
+        moves = (torch.rand(len(rows), 3) * limits).long()
+        return torch.cat([torch.tensor(rows)[:, None], moves], 1)
+
+    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        which = batch[:, 0]
+        inputs = cropped(images[which], batch[:, 1:]).contiguous(memory_format=layout)
+        return cross_entropy(model(inputs), classes[which])
+
+    def measure(model: torch.nn.Module, is_last: bool) -> dict[str, float]:
+        total, right = 0.0, 0
+        for part, truth in zip(test_images.split(2500), test_classes.split(2500)):
+            scores = model(part.contiguous(memory_format=layout))
+            total += float(cross_entropy(scores, truth, reduction="sum"))
+            right += int((scores.argmax(1) == truth).sum())
+        return {"loss": total / len(test_classes), "accuracy": right / len(test_classes)}
+
+    def config(name: str, steps: int) -> dict[str, Any]:
+        chosen = CONFIGURATIONS[name]
+        optimizer = dict(chosen.get("optimizer", SGD))
+        if options.lr and "optimizer" not in chosen:
+            optimizer["lr"] = options.lr
+        optimizer["schedule"] = {
+            "name": "step",
+            "milestones": [round(steps * epoch / 164) for epoch in (81, 122)],
+            "gamma": 0.1,
+            "warmup_steps": round(steps * 5 / 164),
+        }
+        return {
+            "seed": options.seed,
+            "workers": workers,
+            "steps": steps,
+            "plots": False,
+            "algorithm": {"name": name},
+            "cluster": {"hosts": workers, **CLUSTER},
+            **chosen,
+            "optimizer": optimizer,
+        }
+
+    settings = {"model": "ResNet-20", "batch": options.batch or BATCH, "workers": workers}
+    return Task(
+        "cifar10",
+        make_model,
+        loss,
+        collate,
+        measure,
+        len(images),
+        settings["batch"],
+        config,
+        settings,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Multi30k, English to German, with a small Transformer on 8 virtual workers:
+`python multi30k.py accum-adam-aer --data DIR --out FILE`.
+
+After Wang et al. (Decent-DP), whose translation runs are Transformer-base on WMT14 En-De: Adam with
+β = (0.9, 0.98) under all-reduce, decentralized Adam and AccumAdam (β2 = 0.999, s = 4) on the ring,
+the alternating exponential ring and the complete graph; an inverse-square-root schedule after a
+warm-up; label smoothing 0.1 and dropout 0.1. The model (4.9 million parameters and the vocabulary),
+64 sentences per worker, a rate of 1e-3 and a warm-up over a tenth of all steps are ours.
+
+It needs `train`, `val` and `test_2016_flickr`, each as `.en` and `.de`, in DIR, also as `.gz` or
+`.xz`. The vocabulary is made of the training text, and kept in DIR as `bpe.json` if that can be
+written to (run.py sees to it).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.functional import cross_entropy
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from data import multi30k  # noqa: E402
+from job import Job, Task, arguments, quick_kernels, write_json  # noqa: E402
+from models import Translator  # noqa: E402
+from text import PAD, Vocabulary, bleu, translate  # noqa: E402
+
+WORKERS, BATCH, LR = 8, 64, 1e-3
+TOKENS, LENGTH, WIDTH, LAYERS = 6000, 40, 256, 3
+ADAM = {"name": "adam", "lr": LR, "beta2": 0.98, "epsilon": 1e-9}
+ACCUM_ADAM = {"name": "accum-adam", "lr": LR, "beta2": 0.999, "epsilon": 1e-9, "accumulate": 4}
+#: Algorithm, topology and optimizer.
+CONFIGURATIONS: dict[str, tuple[str, str | None, dict[str, Any]]] = {
+    "allreduce": ("allreduce", None, ADAM),
+    "adam-ring": ("d-psgd", "ring", ADAM),
+    "adam-aer": ("d-psgd", "aer", ADAM),
+    "adam-complete": ("d-psgd", "complete", ADAM),
+    "accum-adam-ring": ("d-psgd", "ring", ACCUM_ADAM),
+    "accum-adam-aer": ("d-psgd", "aer", ACCUM_ADAM),
+    "accum-adam-complete": ("d-psgd", "complete", ACCUM_ADAM),
+}
+
+
+def main() -> None:
+    parser = arguments(__doc__, list(CONFIGURATIONS))
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="size of the vocabulary")
+    parser.add_argument("--width", type=int, default=WIDTH)
+    parser.add_argument("--layers", type=int, default=LAYERS)
+    parser.add_argument("--beam", type=int, default=4, help="of the last translation")
+    parser.set_defaults(evaluations=10)
+    options = parser.parse_args()
+    quick_kernels()
+    Job(task(options), options).run()
+
+
+def vocabulary(folder: str, size: int) -> Vocabulary:
+    """The one in the folder if it has this size, else a new one that is kept there."""
+    path = Path(folder) / "bpe.json"
+    if path.exists():
+        known = json.loads(path.read_text())
+        if known["size"] == size:
+            return Vocabulary(known["merges"])
+    english, german = multi30k(folder, "train")
+    made = Vocabulary.train([*english, *german], size)
+    try:
+        write_json(path, {"size": size, "merges": made.merges})
+    except OSError:
+        pass  # it is made anew each time
+    return made
+
+
+def task(options) -> Task:
+    device, workers = options.device, options.workers or WORKERS
+    words = vocabulary(options.data, options.tokens)
+
+    def pairs(part: str, limit: int | None) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
+        english, german = (lines[:limit] for lines in multi30k(options.data, part))
+        matrices = [words.matrix(lines, LENGTH).to(device) for lines in (english, german)]
+        return matrices[0], matrices[1], german
+
+    source, target, _ = pairs("train", options.samples)
+    val_source, val_target, _ = pairs("val", options.samples)
+    test_source, _, references = pairs("test_2016_flickr", options.samples)
+
+    def make_model() -> torch.nn.Module:
+        torch.manual_seed(options.seed)
+        return Translator(len(words), LENGTH, options.width, options.layers)
+
+    def cost(model, english, german, smoothing, reduction):
+        scores = model(english, german[:, :-1]).flatten(0, 1)
+        truth = german[:, 1:].flatten()
+        return cross_entropy(
+            scores, truth, ignore_index=PAD, label_smoothing=smoothing, reduction=reduction
+        )
+
+    def loss(model: torch.nn.Module, rows: torch.Tensor) -> torch.Tensor:
+        return cost(model, source[rows], target[rows], 0.1, "mean")
+
+    def measure(model: torch.nn.Module, is_last: bool) -> dict[str, float]:
+        total, plain = 0.0, 0.0
+        for english, german in zip(val_source.split(512), val_target.split(512)):
+            total += float(cost(model, english, german, 0.1, "sum"))
+            plain += float(cost(model, english, german, 0.0, "sum"))
+        count = int((val_target[:, 1:] != PAD).sum())
+        found = {"loss": total / count, "plain_loss": plain / count}
+        beams = {"bleu_greedy": 1, f"bleu_beam_{options.beam}": options.beam} if is_last else {}
+        for key, beam in (beams or {"bleu_greedy": 1}).items():
+            found[key] = bleu(translations(model, beam), references)
+        return found
+
+    def translations(model: torch.nn.Module, beam: int) -> list[str]:
+        parts = test_source.split(500)
+        return [words.decode(row) for part in parts for row in translate(model, part, beam)]
+
+    def config(name: str, steps: int) -> dict[str, Any]:
+        algorithm, topology, optimizer = CONFIGURATIONS[name]
+        schedule = {"name": "inverse-sqrt", "warmup_steps": max(1, round(steps / 10))}
+        lr = options.lr or optimizer["lr"]
+        return {
+            "seed": options.seed,
+            "workers": workers,
+            "steps": steps,
+            "plots": False,
+            "algorithm": {"name": algorithm},
+            **({"topology": {"name": topology}} if topology else {}),
+            "optimizer": {**optimizer, "lr": lr, "schedule": schedule},
+            "cluster": {"hosts": workers},
+        }
+
+    settings = {
+        "model": f"Transformer, {options.layers} + {options.layers} layers, width {options.width}",
+        "vocabulary": len(words),
+        "batch": options.batch or BATCH,
+        "workers": workers,
+        "direction": "English to German",
+    }
+    return Task(
+        "multi30k",
+        make_model,
+        loss,
+        torch.tensor,
+        measure,
+        len(source),
+        settings["batch"],
+        config,
+        settings,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""A small GPT on Shakespeare: `murmura launch -n 4 examples/python/gpt.py --data DIR`.
+
+DIR has `input.txt`, also as `.gz` or `.xz`. The model is that of nanoGPT, over characters.
+"""
+
+import argparse
+import time
+
+import torch
+from data import shakespeare
+from models import GPT
+from torch.nn.functional import cross_entropy
+
+import murmura.torch as murmura
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--algorithm", default="d-psgd")
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--batch", type=int, default=16, help="of each process")
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--length", type=int, default=128, help="characters that it sees")
+    parser.add_argument("--width", type=int, default=128, help="of the model")
+    options = parser.parse_args()
+
+    murmura.init()
+    rank = murmura.rank()
+    device = "cpu"
+    if torch.cuda.is_available():
+        device = f"cuda:{murmura.local_rank() % torch.cuda.device_count()}"
+    text = shakespeare(options.data)
+    letters = sorted(set(text))
+    number = {letter: place for place, letter in enumerate(letters)}
+    tokens = torch.tensor([number[letter] for letter in text], device=device)
+    train, held_out = tokens[: len(tokens) * 9 // 10], tokens[len(tokens) * 9 // 10 :]
+
+    def batch(part, count, generator=None):
+        starts = torch.randint(len(part) - options.length, (count, 1), generator=generator)
+        rows = part[(starts + torch.arange(options.length + 1)).to(device)]
+        return rows[:, :-1], rows[:, 1:]
+
+    def cost(inputs, targets):
+        return cross_entropy(model(inputs).transpose(1, 2), targets)
+
+    torch.manual_seed(0)
+    model = GPT(len(letters), options.length, options.width).to(device)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), options.lr, betas=(0.9, 0.99), weight_decay=0.1
+    )
+    model = murmura.wrap(model, optimizer, algorithm=options.algorithm)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps)
+    torch.manual_seed(rank)  # every rank draws its own batches
+
+    began, losses = time.monotonic(), []
+    for step in range(1, options.steps + 1):
+        loss = cost(*batch(train, options.batch))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+        losses.append(loss.detach())
+        if rank == 0 and step % 50 == 0:
+            mean, seconds = torch.stack(losses[-50:]).mean().item(), time.monotonic() - began
+            print(f"step {step}: loss {mean:.3f}, {seconds:.1f} s")
+
+    model.eval()
+    with murmura.evaluate_model(), torch.no_grad():
+        same = torch.Generator().manual_seed(1)
+        checks = [cost(*batch(held_out, 64, same)).item() for _ in range(8)]
+        if rank == 0:
+            print(f"loss on held-out text: {sum(checks) / len(checks):.3f}")
+            written = [number["\n"]]
+            for _ in range(200):
+                scores = model(torch.tensor([written[-options.length :]], device=device))[0, -1]
+                written.append(torch.multinomial(scores.softmax(0), 1).item())
+            print("".join(letters[token] for token in written))
+    murmura.shutdown()
+
+
+if __name__ == "__main__":
+    main()
