@@ -494,9 +494,6 @@ impl Shell {
 
     fn final_report(&mut self) -> RankReport {
         let mut report = std::mem::take(&mut self.report);
-        if self.node.is_server {
-            report.steps = self.node.step();
-        }
         report.params = self.node.params().to_vec();
         report.model = self.node.model();
         report
