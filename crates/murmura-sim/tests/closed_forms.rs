@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Case, SMALL, Shape, nanoseconds};
-use murmura_core::algorithms::{Codecs, Entry};
+use murmura_core::algorithms::{Codecs, Entry, Traffic};
 use murmura_core::contract::{Algorithm, Budget, Cx, Deploy, Facts, Need, Place};
 use murmura_core::message::{Message, Rank};
 use murmura_core::params::Params;
@@ -89,6 +89,7 @@ const fn sender(worker: murmura_core::algorithms::Build) -> Entry {
             plain_sgd: false,
             waits_for_peers: false,
         },
+        traffic: |_| Traffic::Average { period: 1 },
         worker,
         server: None,
     }

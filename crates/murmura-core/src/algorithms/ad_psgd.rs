@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Codecs, Entry};
+use super::{Codecs, Entry, Traffic};
 use crate::contract::{Algorithm, Awaited, Budget, Cx, Deploy, Fact, Facts, Mode, Need, Place};
 use crate::message::{Message, Rank};
 use crate::params::{Key, Kind, Params};
@@ -53,6 +53,7 @@ pub const ENTRY: Entry = Entry {
         plain_sgd: false,
         waits_for_peers: false,
     },
+    traffic: |params| Traffic::Pairs { averages: params.whole("averages") },
     worker: |params| Box::new(AdPsgd::new(params)),
     server: None,
 };

@@ -17,7 +17,7 @@
 
 mod server;
 
-use super::{Codecs, Entry};
+use super::{Codecs, Entry, Service, Traffic};
 use crate::codec::{ErrorFeedback, Shape};
 use crate::contract::{
     Algorithm, Awaited, Budget, Cx, Deploy, Fact, Facts, Io, Mode, Need, Piece, Place,
@@ -96,6 +96,7 @@ pub const ENTRY: Entry = Entry {
             waits_for_peers: barrier,
         }
     },
+    traffic: |_| Traffic::Servers(Service::Folded),
     worker: |params| Box::new(Worker::new(params)),
     server: Some(|params| Box::new(server::Server::new(params))),
 };

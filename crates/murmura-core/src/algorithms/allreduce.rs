@@ -8,7 +8,7 @@
 //! ```
 //! Replicas hold the same bits after every step: each chunk is summed once and copied.
 
-use super::{Codecs, Entry};
+use super::{Codecs, Entry, Traffic};
 use crate::collectives::average::{Average, COLLECTIVE};
 use crate::collectives::recovery::{self, Recovered, Recovery};
 use crate::contract::{Algorithm, Awaited, Budget, Cx, Deploy, Facts, Mode, Need, Place};
@@ -43,6 +43,7 @@ pub const ENTRY: Entry = Entry {
         plain_sgd: false,
         waits_for_peers: true,
     },
+    traffic: |_| Traffic::Average { period: 1 },
     worker: |params| Box::new(AllReduceSgd::new(params)),
     server: None,
 };

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 
 use super::sync_ps::{self, local};
-use super::{Codecs, Entry};
+use super::{Codecs, Entry, Service, Traffic};
 use crate::codec::ErrorFeedback;
 use crate::contract::{Algorithm, Awaited, Budget, Cx, Deploy, Fact, Facts, Mode, Need, Place};
 use crate::message::{Message, Rank};
@@ -50,6 +50,7 @@ pub const ENTRY: Entry = Entry {
         plain_sgd: false,
         waits_for_peers: false,
     },
+    traffic: |_| Traffic::Servers(Service::Alone { ahead: u64::MAX }),
     worker: |_| Box::<Worker>::default(),
     server: Some(|params| Box::new(Server::new(params))),
 };

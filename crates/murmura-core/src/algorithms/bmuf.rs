@@ -48,6 +48,7 @@ pub const ENTRY: Entry = Entry {
     check,
     codecs: |_| Codecs::OF_MOMENTUM,
     facts: |_| Facts { keeps_mean: false, ..periodic::facts(Need::Nothing) },
+    traffic: periodic::traffic,
     worker: |params| {
         let outer = Bmuf {
             nesterov: params.text("form") == "nesterov",

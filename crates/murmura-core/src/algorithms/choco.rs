@@ -18,7 +18,7 @@
 use std::collections::BTreeMap;
 
 use super::exchange::{self, Exchange, Gathered};
-use super::{Codecs, Entry};
+use super::{Codecs, Entry, When};
 use crate::codec::{Coder, Shape};
 use crate::contract::{Algorithm, Cx, Facts, Mode, Need};
 use crate::message::{Message, Part, Rank};
@@ -54,6 +54,10 @@ pub const ENTRY: Entry = Entry {
     check: |_| Ok(()),
     codecs: |_| Codecs::Contraction,
     facts: |_| Facts { topology: Need::StaticSymmetric, ..exchange::FACTS },
+    traffic: |params| match params.text("form") {
+        "overlap" => exchange::traffic(1, When::DuringGradient),
+        _ => exchange::traffic(1, When::AfterGradient),
+    },
     worker: |params| Box::new(Choco::new(params)),
     server: None,
 };

@@ -15,7 +15,7 @@
 //! optimizer is meant to be plain `sgd`; its weight decay is then decoupled, as in AdamW.
 
 use super::exchange::{self, Exchange};
-use super::{Codecs, Entry};
+use super::{Codecs, Entry, When};
 use crate::contract::{Algorithm, Cx, Facts, Mode};
 use crate::message::Message;
 use crate::params::{Key, Kind, Params};
@@ -54,6 +54,7 @@ pub const ENTRY: Entry = Entry {
     check: |_| Ok(()),
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
     facts: |_| Facts { clips_itself: true, ..exchange::FACTS },
+    traffic: |_| exchange::traffic(2, When::DuringGradient),
     worker: |params| Box::new(DAmsgrad::new(params)),
     server: None,
 };

@@ -18,7 +18,7 @@
 //! the mixed parameters, as in Decent-DP.
 
 use super::exchange::{self, Exchange};
-use super::{Codecs, Entry};
+use super::{Codecs, Entry, When};
 use crate::contract::{Algorithm, Cx, Mode};
 use crate::message::Message;
 use crate::params::{Key, Kind, Params};
@@ -43,6 +43,10 @@ pub const ENTRY: Entry = Entry {
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MODELS,
     facts: |_| exchange::FACTS,
+    traffic: |params| match params.text("form") {
+        "consensus" => exchange::traffic(1, When::DuringGradient),
+        _ => exchange::traffic(1, When::AfterGradient),
+    },
     worker: |params| Box::new(DPsgd::new(params)),
     server: None,
 };

@@ -9,7 +9,7 @@
 //! neighbours. Without momentum x_i⁺ = y, which is D-PSGD in adapt-then-combine form.
 
 use super::exchange::{self, Exchange};
-use super::{Codecs, Entry};
+use super::{Codecs, Entry, When};
 use crate::contract::{Algorithm, Cx, Mode};
 use crate::message::Message;
 use crate::state::Visitor;
@@ -35,6 +35,7 @@ pub const ENTRY: Entry = Entry {
         )
     },
     facts: |_| exchange::FACTS,
+    traffic: |_| exchange::traffic(1, When::AfterGradient),
     worker: |_| Box::new(DecentLam::default()),
     server: None,
 };

@@ -47,6 +47,7 @@ pub const ENTRY: Entry = Entry {
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MOMENTUM,
     facts: |_| Facts { keeps_mean: false, ..periodic::facts(Need::Nothing) },
+    traffic: periodic::traffic,
     worker: |params| {
         let outer = DiLoCo {
             learning_rate: params.real("outer_lr") as f32,

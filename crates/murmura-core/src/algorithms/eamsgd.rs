@@ -35,6 +35,7 @@ pub const ENTRY: Entry = Entry {
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MODELS,
     facts: easgd::facts,
+    traffic: easgd::traffic,
     worker: |params| Box::new(Worker::new(params, params.real("momentum"))),
     server: Some(|params| Box::new(Server::new(params))),
 };

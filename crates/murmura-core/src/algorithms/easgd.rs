@@ -16,7 +16,7 @@
 
 mod server;
 
-use super::{Codecs, Entry};
+use super::{Codecs, Entry, Service, Traffic};
 use crate::contract::{Algorithm, Awaited, Budget, Cx, Deploy, Facts, Mode, Need, Piece, Place};
 use crate::message::{Message, Rank};
 use crate::params::{Key, Kind, Params};
@@ -39,6 +39,7 @@ pub const ENTRY: Entry = Entry {
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MODELS,
     facts,
+    traffic,
     worker: |params| Box::new(Worker::new(params, 0.0)),
     server: Some(|params| Box::new(Server::new(params))),
 };
@@ -84,6 +85,14 @@ pub(super) fn facts(params: &Params) -> Facts {
         plain_sgd: false,
         waits_for_peers: synchronous,
     }
+}
+
+pub(super) fn traffic(params: &Params) -> Traffic {
+    let period = params.whole("period");
+    Traffic::Servers(match is_synchronous(params) {
+        true => Service::Together { period },
+        false => Service::Elastic { period, prefetch: params.flag("prefetch") },
+    })
 }
 
 fn is_synchronous(params: &Params) -> bool {

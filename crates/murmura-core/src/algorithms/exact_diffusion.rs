@@ -13,7 +13,7 @@
 //! zero in sum: in `f32` the papers' form is 1.5e-3 off the optimum after 6 000 steps, and going.
 
 use super::exchange::{self, Exchange};
-use super::{Codecs, Entry};
+use super::{Codecs, Entry, When};
 use crate::contract::{Algorithm, Cx, Facts, Mode, Need};
 use crate::message::Message;
 use crate::state::Visitor;
@@ -37,6 +37,7 @@ pub const ENTRY: Entry = Entry {
     check: |_| Ok(()),
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
     facts: |_| Facts { topology: Need::StaticSymmetric, ..exchange::FACTS },
+    traffic: |_| exchange::traffic(1, When::AfterGradient),
     worker: |_| Box::new(Diffusion::new(0.5)),
     server: None,
 };
@@ -55,6 +56,7 @@ pub const D2: Entry = Entry {
     check: |_| Ok(()),
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
     facts: |_| Facts { topology: Need::MildlyNegative, ..exchange::FACTS },
+    traffic: |_| exchange::traffic(1, When::AfterGradient),
     worker: |_| Box::new(Diffusion::new(1.0)),
     server: None,
 };

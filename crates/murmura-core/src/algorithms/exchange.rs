@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::{Traffic, When};
 use crate::codec::Shape;
 use crate::contract::{Awaited, Budget, Cx, Deploy, Facts, Io, Need, Place};
 use crate::message::{Message, Part, Rank};
@@ -25,6 +26,11 @@ pub fn post(io: &mut Io<'_>, message: &Message) {
     for to in &row.outgoing {
         io.send(*to, message.clone());
     }
+}
+
+/// The traffic of rows that do nothing but gossip.
+pub const fn traffic(vectors: u64, when: When) -> Traffic {
+    Traffic::Gossip { vectors, when, average: None }
 }
 
 /// What is true of every synchronous gossip method, unless its row says otherwise.

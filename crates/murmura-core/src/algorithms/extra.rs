@@ -13,7 +13,7 @@
 //! mean takes the step −η·ḡ whatever the learning rate was before.
 
 use super::exchange::{self, Exchange};
-use super::{Codecs, Entry};
+use super::{Codecs, Entry, When};
 use crate::contract::{Algorithm, Cx, Facts, Mode, Need};
 use crate::message::Message;
 use crate::state::Visitor;
@@ -34,6 +34,7 @@ pub const ENTRY: Entry = Entry {
     check: |_| Ok(()),
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
     facts: |_| Facts { topology: Need::StaticSymmetric, ..exchange::FACTS },
+    traffic: |_| exchange::traffic(1, When::DuringGradient),
     worker: |_| Box::new(Extra::default()),
     server: None,
 };

@@ -57,6 +57,8 @@ pub const ENTRY: Entry = Entry {
     },
     codecs: |_| Codecs::OF_MODELS,
     facts: |_| periodic::facts(Need::Mixing),
+    // The period of the beginning: that of later depends on the loss, and is longer.
+    traffic: periodic::traffic_with_gossip,
     worker: |params| {
         let period = Box::new(Adaptive::new(params));
         Box::new(Periodic::new(params, period, Box::new(Plain)).with_gossip())

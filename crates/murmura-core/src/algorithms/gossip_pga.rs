@@ -26,6 +26,7 @@ pub const ENTRY: Entry = Entry {
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MODELS,
     facts: |_| periodic::facts(Need::Mixing),
+    traffic: periodic::traffic_with_gossip,
     worker: |params| {
         let period = Box::new(Every(params.whole("period")));
         Box::new(Periodic::new(params, period, Box::new(Plain)).with_gossip())

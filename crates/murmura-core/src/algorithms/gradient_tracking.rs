@@ -17,7 +17,7 @@
 
 use super::exchange::{self, Exchange};
 use super::push_sum::{self, PushSum};
-use super::{Codecs, Entry};
+use super::{Codecs, Entry, When};
 use crate::contract::{Algorithm, Awaited, Cx, Facts, Mode, Need};
 use crate::message::{Message, Rank};
 use crate::params::{Key, Kind, Params};
@@ -49,6 +49,7 @@ pub const ENTRY: Entry = Entry {
         "push" => Facts { topology: Need::Edges, keeps_mean: false, ..exchange::FACTS },
         _ => exchange::FACTS,
     },
+    traffic: |_| exchange::traffic(2, When::AfterGradient),
     worker: |params| Box::new(GradientTracking::new(params)),
     server: None,
 };

@@ -43,6 +43,7 @@ pub const ENTRY: Entry = Entry {
     check: |_| Ok(()),
     codecs: |_| Codecs::All,
     facts: |_| periodic::facts(Need::Nothing),
+    traffic: periodic::traffic,
     worker: |params| {
         Box::new(Periodic::new(params, Box::new(PostLocal::new(params)), Box::new(Plain)))
     },

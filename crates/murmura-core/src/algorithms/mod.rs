@@ -29,12 +29,14 @@ mod sgp;
 mod slowmo;
 mod ssp;
 mod sync_ps;
+mod traffic;
 
 use crate::contract::{Algorithm, Facts};
 use crate::names;
 use crate::params::{Key, Params};
 
 pub use codecs::Codecs;
+pub use traffic::{Service, Traffic, When};
 
 /// Makes one side of an algorithm.
 pub type Build = fn(&Params) -> Box<dyn Algorithm>;
@@ -64,6 +66,8 @@ pub struct Entry {
     pub codecs: fn(&Params) -> Codecs,
     /// What drivers need to know.
     pub facts: fn(&Params) -> Facts,
+    /// What a worker exchanges and when it waits, for whoever predicts what a step costs.
+    pub traffic: fn(&Params) -> Traffic,
     /// The worker's side.
     pub worker: Build,
     /// The server's side, where there is one.

@@ -20,6 +20,7 @@ mod rounds;
 use std::ops::Range;
 
 use super::exchange::{self, Exchange};
+use super::{Traffic, When};
 use crate::codec::Shape;
 use crate::collectives::average::{Average, REDUCE};
 use crate::contract::{Algorithm, Awaited, Budget, Cx, Deploy, Facts, Mode, Need, Place};
@@ -69,6 +70,17 @@ pub(super) fn facts(topology: Need) -> Facts {
         plain_sgd: false,
         waits_for_peers: true,
     }
+}
+
+/// The traffic of rows without gossip.
+pub(super) fn traffic(params: &Params) -> Traffic {
+    Traffic::Average { period: params.whole("period") }
+}
+
+/// That of rows with gossip.
+pub(super) fn traffic_with_gossip(params: &Params) -> Traffic {
+    let average = Some(params.whole("period"));
+    Traffic::Gossip { vectors: 1, when: When::AfterGradient, average }
 }
 
 /// A neighbour's model; averages have kinds of their own.

@@ -11,7 +11,7 @@
 //! Without momentum nothing is left but D-PSGD in adapt-then-combine form.
 
 use super::exchange::{self, Exchange};
-use super::{Codecs, Entry};
+use super::{Codecs, Entry, When};
 use crate::contract::{Algorithm, Cx, Mode};
 use crate::message::Message;
 use crate::params::{Key, Kind, Params};
@@ -41,6 +41,7 @@ pub const ENTRY: Entry = Entry {
         )
     },
     facts: |_| exchange::FACTS,
+    traffic: |_| exchange::traffic(1, When::AfterGradient),
     worker: |params| Box::new(Qg::new(params)),
     server: None,
 };

@@ -25,7 +25,7 @@ use free::Free;
 
 use super::exchange::{self, Exchange};
 use super::push_sum::PushSum;
-use super::{Codecs, Entry};
+use super::{Codecs, Entry, When};
 use crate::contract::{Algorithm, Awaited, Budget, Cx, Facts, Mode, Need};
 use crate::message::{Message, Rank};
 use crate::params::{Key, Kind, Params};
@@ -81,6 +81,11 @@ pub const ENTRY: Entry = Entry {
         false => Codecs::OF_MODELS,
     },
     facts,
+    traffic: |params| match (params.flag("free_running"), params.whole("overlap")) {
+        (true, _) => exchange::traffic(1, When::Never),
+        (false, 0) => exchange::traffic(1, When::AfterGradient),
+        _ => exchange::traffic(1, When::DuringGradient),
+    },
     worker: |params| match params.flag("free_running") {
         true => Box::new(Free::new(params.flag("fold"))),
         false => Box::new(Sgp::new(params)),

@@ -42,6 +42,7 @@ pub const ENTRY: Entry = Entry {
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MOMENTUM,
     facts: |_| Facts { keeps_mean: false, ..periodic::facts(Need::Nothing) },
+    traffic: periodic::traffic,
     worker: |params| {
         let outer = SlowMo {
             momentum: params.real("slow_momentum") as f32,

@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 
 use super::sync_ps::local;
-use super::{Codecs, Entry, asp, sync_ps};
+use super::{Codecs, Entry, Service, Traffic, asp, sync_ps};
 use crate::contract::{Algorithm, Awaited, Budget, Cx, Fact, Facts, Mode};
 use crate::message::{Message, Rank};
 use crate::params::{Key, Kind, Params};
@@ -48,6 +48,10 @@ pub const ENTRY: Entry = Entry {
         // worker that is held back must not keep gradients from those it waits for.
         let budget = Budget::Rounds;
         Facts { budget, waits_for_peers: true, ..(asp::ENTRY.facts)(params) }
+    },
+    traffic: |params| match params.whole("staleness") {
+        0 => (sync_ps::ENTRY.traffic)(&sync_params()),
+        ahead => Traffic::Servers(Service::Alone { ahead }),
     },
     worker: |params| match is_synchronous(params) {
         true => (sync_ps::ENTRY.worker)(&sync_params()),

@@ -16,7 +16,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Codecs, Entry};
+use super::{Codecs, Entry, Service, Traffic};
 use crate::codec::{Coder, ErrorFeedback, Shape};
 use crate::collectives::fold::Fold;
 use crate::contract::{Algorithm, Awaited, Budget, Cx, Deploy, Effect, Facts, Mode, Need, Place};
@@ -61,6 +61,7 @@ pub const ENTRY: Entry = Entry {
         plain_sgd: false,
         waits_for_peers: true,
     },
+    traffic: |_| Traffic::Servers(Service::Together { period: 1 }),
     worker: |_| Box::<Worker>::default(),
     server: Some(|params| {
         Box::new(Server { backup: params.whole("backup") as usize, ..Server::default() })

@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use murmura_core::algorithms::{self, Codecs, Entry};
+use murmura_core::algorithms::{self, Codecs, Entry, Traffic};
 use murmura_core::collectives::average::COLLECTIVE;
 use murmura_core::collectives::{AllReduce, COLLECTIVES, Group, Label};
 use murmura_core::contract::{Algorithm, Awaited, Cx, Mode};
@@ -37,6 +37,7 @@ pub static ENTRY: Entry = Entry {
         let gossip = algorithms::find("d-psgd").expect("in the table");
         (gossip.facts)(&Params::defaults(gossip.keys))
     },
+    traffic: |_| Traffic::Average { period: 1 },
     worker: |params| Box::new(GroupAverage::new(params)),
     server: None,
 };
