@@ -11,8 +11,10 @@ pub struct Vectors {
     pub workers: usize,
     /// Whether they compute on a copy of their parameters.
     pub snapshot: bool,
-    /// Whether the servers live here.
-    pub servers: bool,
+    /// Vectors that each of them keeps for its codec.
+    pub kept: usize,
+    /// Vectors of the servers that live here, all of them together.
+    pub servers: usize,
 }
 
 impl Vectors {
@@ -32,13 +34,12 @@ impl Vectors {
     }
 
     /// Every worker has its parameters, a gradient, perhaps a copy to compute on, one vector on its
-    /// way, and two that it reports at the end; all servers together have three; the start and the
-    /// result are there too. Fitted to measured runs: as much in threads, 0.7 to 0.9 of it in the
+    /// way, two that it reports at the end, and what its codec keeps; all servers together have
+    /// three; the start and the result are there too. Fitted to measured runs: as much in threads, 0.7 to 0.9 of it in the
     /// virtual cluster.
     fn bytes(&self) -> f64 {
-        let of_worker = 5 + usize::from(self.snapshot);
-        let of_servers = if self.servers { 3 } else { 0 };
-        let vectors = self.workers * of_worker + of_servers + 2;
+        let of_worker = 5 + usize::from(self.snapshot) + self.kept;
+        let vectors = self.workers * of_worker + self.servers + 2;
         4.0 * self.dimensions as f64 * vectors as f64
     }
 }
@@ -66,13 +67,16 @@ mod tests {
     #[test]
     fn a_run_that_does_not_fit_is_refused_with_both_numbers() {
         let vectors =
-            Vectors { dimensions: 1_000_000_000, workers: 2, snapshot: false, servers: false };
+            Vectors { dimensions: 1_000_000_000, workers: 2, snapshot: false, kept: 0, servers: 0 };
         assert_eq!(vectors.check(Some(48e9)), Ok(()));
         assert_eq!(vectors.check(None), Ok(()));
         let message = vectors.check(Some(31.4e9)).expect_err("refused").to_string();
         let expected = "needs about 48 GB of memory, this machine has 31 GB free";
         assert!(message.contains(expected), "{message}");
-        assert!(Vectors { servers: true, ..vectors }.check(Some(48e9)).is_err());
+        assert!(Vectors { servers: 3, ..vectors }.check(Some(48e9)).is_err());
+        // Two public copies of each of two workers.
+        assert!(Vectors { kept: 2, ..vectors }.check(Some(63e9)).is_err());
+        assert!(Vectors { kept: 2, ..vectors }.check(Some(64e9)).is_ok());
     }
 
     #[test]

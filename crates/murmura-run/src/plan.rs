@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use murmura_core::algorithms::{self, ALGORITHMS};
+use murmura_core::algorithms::{self, ALGORITHMS, Codecs};
 use murmura_core::codec::Shape;
 use murmura_core::contract::{Facts, Need, Place};
 use murmura_core::layout::Layout;
@@ -93,8 +93,11 @@ impl Plan {
         let built = build(&config)?;
         let dimensions = built.problem.dimensions();
         check_shards(servers, dimensions)?;
+        let neighbours = schedule.as_deref().map_or(0, most_neighbours);
+        let kept = kept(&config, neighbours, dimensions);
         // The others may live on other machines; `check_memory` is for those who do not.
-        vectors(dimensions, &facts, 1, 0).check(memory::available())?;
+        let one = Vectors { dimensions, workers: 1, snapshot: facts.snapshot, kept, servers: 0 };
+        one.check(memory::available())?;
         let epochs = fix_steps(&mut config, built.steps_per_epoch)?;
         let view = match schedule {
             Some(schedule) if averages_within_hosts(&config.topology) => {
@@ -121,9 +124,17 @@ impl Plan {
 
     /// Refuses a plan whose ranks do not all fit into this machine together.
     pub fn check_memory(&self) -> Result<(), RequestError> {
-        let (config, facts) = (&self.config, self.setup.facts());
-        let dimensions = self.setup.layout.len();
-        vectors(dimensions, &facts, config.workers, config.servers()).check(memory::available())
+        let (config, dimensions) = (&self.config, self.setup.layout.len());
+        let neighbours =
+            self.setup.view.topology(0).map_or(0, |(_, schedule)| most_neighbours(schedule));
+        let vectors = Vectors {
+            dimensions,
+            workers: config.workers,
+            snapshot: self.setup.facts().snapshot,
+            kept: kept(config, neighbours, dimensions),
+            servers: if config.servers() > 0 { 3 } else { 0 },
+        };
+        vectors.check(memory::available())
     }
 
     /// Steps of all workers together.
@@ -210,8 +221,24 @@ fn check_clipping(config: &Config, facts: &Facts, servers: usize) -> Result<(), 
     Ok(())
 }
 
-fn vectors(dimensions: usize, facts: &Facts, workers: usize, servers: usize) -> Vectors {
-    Vectors { dimensions, workers, snapshot: facts.snapshot, servers: servers > 0 }
+/// Vectors that a worker keeps for its codec: what was left out, or the public copies of itself and
+/// of its neighbours.
+fn kept(config: &Config, neighbours: usize, dimensions: usize) -> usize {
+    let (codec, algorithm) = (&config.codec, &config.algorithm);
+    let leaves_out = !codec.entry.facts(codec.params(), dimensions).lossless;
+    match (algorithm.entry.codecs)(algorithm.params()) {
+        Codecs::Contraction => 1 + neighbours,
+        // Averages pass on what is rounded as it is.
+        Codecs::All => usize::from(leaves_out && codec.entry.shape != Shape::Rounding),
+        Codecs::Feedback => usize::from(leaves_out),
+        Codecs::Rounding(_) | Codecs::Exact(_) => 0,
+    }
+}
+
+/// Workers that one worker hears from in a round, at most.
+fn most_neighbours(schedule: &Schedule) -> usize {
+    let others = schedule.round(0).rows().iter().map(|row| row.len().saturating_sub(1)).max();
+    others.unwrap_or(0)
 }
 
 /// Every server holds something.
@@ -293,13 +320,13 @@ fn check_codec(config: &Config, layout: &Layout) -> Result<(), RequestError> {
     let ring = collective.is_none_or(|(_, value)| *value == Value::Text("ring".to_string()));
     let no_matrix = !layout.tensors.iter().any(|tensor| tensor.shape.len() > 1);
     let name = algorithm.entry.name;
-    let problem = match codec.entry.name {
-        "f16" if !ring => Some(
+    let problem = match codec.entry.shape {
+        Shape::Rounding if !codec.entry.per_element && !ring => Some(
             "has one scale per message, so that replicas have the same bits only with \
              `algorithm.collective` = \"ring\""
                 .to_string(),
         ),
-        _ if codec.entry.shape == Shape::LowRank && no_matrix => Some(format!(
+        Shape::LowRank if no_matrix => Some(format!(
             "compresses matrices, and the model of task `{}` has none",
             config.task.entry.name
         )),

@@ -12,6 +12,7 @@ pub const ENTRY: Entry = Entry {
     paper: "Kalamkar et al. 2019, A study of bfloat16 for deep learning training",
     wire: "2·d",
     shape: Shape::Rounding,
+    per_element: true,
     keys: &[],
     build: |_, _| Box::new(Bf16),
 };

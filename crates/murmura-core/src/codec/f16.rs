@@ -18,6 +18,7 @@ pub const ENTRY: Entry = Entry {
     paper: "Micikevicius et al. 2018, Mixed precision training",
     wire: "4 + 2·d",
     shape: Shape::Rounding,
+    per_element: false,
     keys: &[],
     build: |_, _| Box::new(F16),
 };

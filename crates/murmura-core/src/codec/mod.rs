@@ -101,6 +101,8 @@ pub struct Entry {
     pub wire: &'static str,
     /// How it can be used.
     pub shape: Shape,
+    /// Every element is encoded by itself: however a vector is cut, its elements become the same.
+    pub per_element: bool,
     /// Its parameters.
     pub keys: &'static [Key],
     /// Makes it, for a run with this seed.

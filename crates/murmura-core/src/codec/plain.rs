@@ -8,6 +8,7 @@ pub const ENTRY: Entry = Entry {
     paper: "none",
     wire: "4·d",
     shape: Shape::Plain,
+    per_element: true,
     keys: &[],
     build: |_, _| Box::new(Plain),
 };

@@ -10,6 +10,7 @@ pub const ENTRY: Entry = Entry {
     paper: "Vogels et al. 2019, PowerSGD (Algorithm 1), arXiv:1905.13727",
     wire: "4·r·(rows + columns) per matrix, in two averages, r = min(rank, rows, columns); 4·d per vector",
     shape: Shape::LowRank,
+    per_element: false,
     keys: &[RANK],
     build: plain::ENTRY.build,
 };

@@ -30,6 +30,7 @@ pub const ENTRY: Entry = Entry {
     paper: "Alistarh et al. 2017, QSGD",
     wire: "4 + ⌈g·w/8⌉ for each group of g elements, w = 1 + ⌈log2(levels + 1)⌉",
     shape: Shape::Own,
+    per_element: false,
     keys: KEYS,
     build: |params, seed| Box::new(Qsgd::new(params, seed)),
 };

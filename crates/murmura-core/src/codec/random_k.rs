@@ -19,6 +19,7 @@ pub const ENTRY: Entry = Entry {
     paper: "Stich et al. 2018, Sparsified SGD with memory",
     wire: "4·k, k = ⌈share·d⌉",
     shape: Shape::Shared,
+    per_element: false,
     keys: &[share::KEY],
     build: |params, seed| Box::new(RandomK { share: params.real("share"), mask: Mask::new(seed) }),
 };

@@ -19,6 +19,7 @@ pub const ENTRY: Entry = Entry {
     paper: "Karimireddy et al. 2019, Error feedback fixes SignSGD",
     wire: "4 + ⌈d/8⌉",
     shape: Shape::Own,
+    per_element: false,
     keys: &[],
     build: |_, _| Box::new(Sign),
 };

@@ -23,6 +23,7 @@ pub const ENTRY: Entry = Entry {
     paper: "Stich et al. 2018, Sparsified SGD with memory",
     wire: "6·k + 4·⌈d/65536⌉, k = ⌈share·d⌉",
     shape: Shape::Own,
+    per_element: false,
     keys: &[share::KEY],
     build: |params, _| Box::new(TopK { share: params.real("share") }),
 };
