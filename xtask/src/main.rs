@@ -35,7 +35,6 @@ fn main() -> ExitCode {
         Some("bench") => bench::run(&words[1..]),
         Some("python") => python::run(&words[1..]),
         Some("docs") => docs::run(),
-        Some("probe") => reality::probe(&words[1..]),
         Some("matrix") => docs::matrix(),
         None | Some("help" | "--help" | "-h") => {
             print!("{HELP}");

@@ -1,16 +1,14 @@
 //! `cargo xtask bench reality`: predicted against measured time per step on real, shaped links.
 //!
 //! Five hosts in network namespaces hang on one bridge (four for workers, one for the coordinator
-//! with its servers), every link shaped by a token bucket in both directions. First the link and
-//! the cost of handing over a vector are measured, as a person would who plans for a cluster;
+//! with its servers), every link shaped by a token bucket in both directions. First the links are
+//! measured by `murmura plan --measure`, and the cost of handing over a vector by a run;
 //! then each algorithm is predicted with them in the virtual cluster and run over TCP. Needs root
 //! and iproute2; everything is taken down again, also after a failure.
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -30,8 +28,6 @@ const DIMENSIONS: usize = 6_250_000;
 /// at once instead of one after the other, as in the virtual cluster.
 const BUCKETS: f64 = 10.0;
 const COMPUTE_MS: f64 = 300.0;
-/// Bytes that a link is measured with, per megabit per second.
-const PROBE_BYTES_PER_MBIT: usize = 1_000_000;
 
 /// Whether this machine can do it; says why not.
 pub(crate) fn refusal() -> Option<&'static str> {
@@ -49,11 +45,7 @@ pub(crate) fn measure(murmura: &Path) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for rate in RATES {
         let network = Network::new(rate)?;
-        let link = Link {
-            stream: network.goodput()?,
-            incast: network.incast()?,
-            handoff_ms: handoff(murmura)?,
-        };
+        let link = network.links(murmura)?;
         println!(
             "  {rate} Mbit/s: a stream reaches {:.1} MB/s, a server {:.1} MB/s; a step costs a worker {:.1} ms",
             link.stream / 1e6,
@@ -268,38 +260,26 @@ impl Network {
         command
     }
 
-    /// Bytes per second of one stream from one host to another.
-    fn goodput(&self) -> Result<f64> {
-        self.streams(&[(0, 1)])
-    }
-
-    /// Bytes per second that reach the last host when all others send to it while it sends to all,
-    /// as servers do.
-    fn incast(&self) -> Result<f64> {
-        let there = (0..WORKERS).map(|host| (host, WORKERS));
-        let back = (0..WORKERS).map(|host| (WORKERS, host));
-        let streams: Vec<(usize, usize)> = there.chain(back).collect();
-        Ok(self.streams(&streams)? / 2.0)
-    }
-
-    /// Bytes per second of several streams at once, in all.
-    fn streams(&self, streams: &[(usize, usize)]) -> Result<f64> {
-        let own = std::env::current_exe()?;
-        let bytes = PROBE_BYTES_PER_MBIT * self.rate as usize / streams.len();
-        let began = Instant::now();
-        let mut ends = Vec::new();
-        for (number, (from, to)) in streams.iter().enumerate() {
-            let place = format!("{}:{}", address(*to), PORT as usize + number);
-            let mut sink = self.inside(*to);
-            ends.push(Kept(sink.arg(&own).args(["probe", "receive", &place]).spawn()?));
-            let mut source = self.inside(*from);
-            source.arg(&own).args(["probe", "send", &place, &bytes.to_string()]);
-            ends.push(Kept(source.spawn()?));
-        }
-        for end in ends {
-            end.finish()?;
-        }
-        Ok((bytes * streams.len()) as f64 / began.elapsed().as_secs_f64())
+    /// What `plan --measure` finds with a worker on every host but the last, which asks them.
+    fn links(&self, murmura: &Path) -> Result<Link> {
+        let place = format!("{}:{PORT}", address(WORKERS));
+        let mut plan = self.inside(WORKERS);
+        plan.arg(murmura).args(["plan", "--measure", "--listen", &place, "--wait", "60", "--json"]);
+        plan.args(["-n", &WORKERS.to_string(), "--parameters", &DIMENSIONS.to_string()]);
+        plan.args(["--compute-ms", &COMPUTE_MS.to_string()]).stdout(Stdio::piped());
+        let plan: Value = serde_json::from_str(&self.with_workers(murmura, plan, &place)?)?;
+        let mean = |list: &str, field: &str| -> Result<f64> {
+            let items = plan["measured"][list].as_array().context("a list of what was measured")?;
+            let values: Vec<f64> = items.iter().filter_map(|item| item[field].as_f64()).collect();
+            Ok(values.iter().sum::<f64>() / values.len() as f64)
+        };
+        let to_all = mean("hosts", "outgoing_bytes_per_second")?;
+        let from_all = mean("hosts", "incoming_bytes_per_second")?;
+        Ok(Link {
+            stream: mean("pairs", "bytes_per_second")?,
+            incast: to_all.min(from_all),
+            handoff_ms: handoff(murmura)?,
+        })
     }
 
     /// Runs a configuration with a worker on every host but the last, which coordinates.
@@ -310,18 +290,23 @@ impl Network {
         serve.arg(murmura).args(["serve", "--bind", &place, "--wait", "60", "--json", "-q"]);
         serve.arg("--out").arg(folder.path.join("run")).stdout(Stdio::piped());
         arguments(&mut serve, settings);
-        let serve = Kept(serve.spawn()?);
+        step_seconds(&self.with_workers(murmura, serve, &place)?)
+    }
+
+    /// Lets a worker of every host but the last join a command there; what that prints.
+    fn with_workers(&self, murmura: &Path, mut command: Command, place: &str) -> Result<String> {
+        let command = Kept(command.spawn()?);
         let mut workers = Vec::new();
         for host in 0..WORKERS {
             let mut join = self.inside(host);
-            join.arg(murmura).args(["join", &place, "--wait", "60", "-q", "--rank"]);
+            join.arg(murmura).args(["join", place, "--wait", "60", "-q", "--rank"]);
             workers.push(Kept(join.arg(host.to_string()).spawn()?));
         }
-        let summary = serve.finish()?;
+        let printed = command.finish()?;
         for worker in workers {
             worker.finish()?;
         }
-        step_seconds(&summary)
+        Ok(printed)
     }
 }
 
@@ -368,38 +353,6 @@ impl Drop for Kept {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-/// `cargo xtask probe`: one end of a stream, in a namespace.
-pub(crate) fn probe(words: &[String]) -> Result<()> {
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match words.as_slice() {
-        ["receive", address] => receive(address),
-        ["send", address, bytes] => send(address, bytes.parse()?),
-        _ => bail!("probe is for `bench reality`"),
-    }
-}
-
-fn receive(address: &str) -> Result<()> {
-    let (mut stream, _) = TcpListener::bind(address)?.accept()?;
-    std::io::copy(&mut stream, &mut std::io::sink())?;
-    Ok(())
-}
-
-fn send(address: &str, bytes: usize) -> Result<()> {
-    let limit = Instant::now() + Duration::from_secs(10);
-    let mut stream = loop {
-        match TcpStream::connect(address) {
-            Ok(stream) => break stream,
-            Err(_) if Instant::now() < limit => std::thread::yield_now(),
-            Err(error) => return Err(error.into()),
-        }
-    };
-    let chunk = vec![0; 1 << 20];
-    for _ in 0..bytes.div_ceil(chunk.len()) {
-        stream.write_all(&chunk)?;
-    }
-    Ok(())
 }
 
 /// The program that is measured: of this working tree, built for speed.

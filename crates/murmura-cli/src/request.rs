@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use murmura_run::checkpoint::read::{self, Checkpoint};
 use murmura_run::conduct::is_asked_to_stop;
-use murmura_run::config::Config;
 use murmura_run::config::source::{self, Setting};
+use murmura_run::config::{self, Config};
 use murmura_run::error::{RequestError, RunError};
 use murmura_run::plan::Plan;
 
@@ -80,12 +80,7 @@ impl Run {
         launched: Option<usize>,
         checkpoint: Option<&Checkpoint>,
     ) -> Result<Config, RequestError> {
-        let mut settings: Vec<Setting> =
-            self.settings.iter().map(|given| source::setting(given)).collect::<Result<_, _>>()?;
-        settings.extend(self.data.iter().map(|data| Setting {
-            path: vec!["task".to_string(), "data".to_string()],
-            value: data.as_str().into(),
-        }));
+        let settings = self.settings()?;
         let table = match (&self.file, checkpoint) {
             (Some(path), _) => source::read(path)?,
             (None, Some(checkpoint)) => checkpoint.config(&settings, launched)?,
@@ -93,6 +88,22 @@ impl Run {
             (None, None) => source::Table::new(),
         };
         Config::read(table, &settings, launched)
+    }
+
+    /// The file's table with the settings in it, for writing it down; checked only as such.
+    pub fn merged(&self) -> Result<source::Table, RequestError> {
+        let mut table = self.file.as_deref().map(source::read).transpose()?.unwrap_or_default();
+        config::merge(&mut table, &self.settings()?)?;
+        Ok(table)
+    }
+
+    fn settings(&self) -> Result<Vec<Setting>, RequestError> {
+        let given = self.settings.iter().map(|given| source::setting(given));
+        let data = self.data.iter().map(|data| {
+            let path = vec!["task".to_string(), "data".to_string()];
+            Ok(Setting { path, value: data.as_str().into() })
+        });
+        given.chain(data).collect()
     }
 
     /// The run as it was typed, for typing it again, but for the settings of some keys.

@@ -19,6 +19,7 @@ use crate::error::NetError;
 use crate::host::{Hosts, House, Seat};
 use crate::launcher::{Launched, Published, Rendezvous};
 use crate::lobby::{Guest, Lobby};
+use crate::measure::{Measured, Survey};
 use crate::mesh::{Mesh, Plan, listen};
 use crate::options::Options;
 use crate::protocol::{self, Command, Event, PacketError, SMALL_BYTES, Setting, Wait};
@@ -154,26 +155,85 @@ impl Coordinator {
     ) -> Result<Outcome, NetError> {
         check(setup)?;
         let here = residents(setup, hosted)?;
-        let start = Arc::clone(&self.start);
+        let (start, options) = (Arc::clone(&self.start), self.options.clone());
         let clock = Clock::showing(start.now, Instant::now());
         let (conductor, incoming) = channel();
         let plan = Plan { run: run_number(), ranks: setup.ranks(), here };
-        let open = !self.address.ip().is_loopback();
+        let call = Call { plan, job, workers: setup.workers() as u32, clock };
+        let gathered = self.gather(call, conductor.clone(), observer)?;
+        let Gathered { streams, seats, _mesh, _door } = gathered;
+        for (rank, stream) in &streams {
+            if let Some(part) = start.parts.get(*rank as usize) {
+                let part = Box::new(part.clone());
+                let _ = protocol::write(stream, &Setting::Resume { part, anew: start.anew });
+            }
+        }
+        let zero = clock.now() - start.now;
+        let cuts = observer.cuts();
+        for (rank, stream) in &streams {
+            // A worker that is gone is noticed by whoever reads what it says.
+            let _ = protocol::write(stream, &Setting::Start { zero, cuts });
+            // While one rank takes nothing, the others hear nothing; that must be short for them.
+            let patience = Duration::from_secs_f64(options.peer_seconds / 4.0);
+            let _ = stream.set_write_timeout(Some(patience));
+            attend_worker(*rank, stream, setup, conductor.clone());
+        }
+        let house = House {
+            setup: setup.clone(),
+            options,
+            clock: clock.restarted(zero),
+            timeline: observer.wants_timeline(),
+            cuts,
+            start,
+            conductor,
+        };
+        let hosts = Hosts::start(&house, problem, seats)?;
+        let ports = ports(setup.ranks(), &hosts, &streams);
+        Conductor::new(&house, ports, observer).conduct(&incoming)
+    }
+
+    /// Waits for so many workers, hands each the `job`, and has them time the links between them
+    /// and, where `steps` are wanted, the gradients of the job's problem. The job must be one
+    /// without servers.
+    pub fn measure(
+        self,
+        job: Vec<u8>,
+        workers: usize,
+        steps: bool,
+        observer: &mut dyn Observer,
+    ) -> Result<Measured, NetError> {
+        // Nobody hears warnings; a refusal is told where a worker is missing for it.
+        let (conductor, _unheard) = channel();
+        let options = self.options.clone();
+        let plan = Plan { run: run_number(), ranks: workers, here: BTreeSet::new() };
+        let call = Call { plan, job, workers: workers as u32, clock: Clock::start() };
+        let gathered = self.gather(call, conductor, observer)?;
+        Survey { streams: &gathered.streams, options: &options }.measure(steps, observer)
+    }
+
+    /// Waits for the workers and connects everybody with everybody.
+    fn gather(
+        self,
+        call: Call,
+        conductor: Sender<Incoming>,
+        observer: &mut dyn Observer,
+    ) -> Result<Gathered, NetError> {
+        let Call { plan, job, workers, clock } = call;
         let lobby = Lobby {
             run: plan.run,
-            open,
+            open: !self.address.ip().is_loopback(),
             timeline: observer.wants_timeline(),
             job,
             key: self.published.as_ref().map(Published::key).unwrap_or_default(),
             clock,
-            workers: setup.workers() as u32,
+            workers,
             options: self.options.clone(),
             taken: Mutex::new(plan.here.iter().map(|rank| (rank.0, None)).collect()),
             warnings: Mutex::new(conductor.clone()),
             last_refusal: Mutex::default(),
         };
         let listener = listen(self.address.ip())?;
-        let mesh = Mesh::open(plan.clone(), listener, &self.options, conductor.clone())
+        let mesh = Mesh::open(plan.clone(), listener, &self.options, conductor)
             .map_err(|source| NetError::Listen { address: "a port for peers".into(), source })?;
         let (arrived, arrivals) = channel();
         let (lobby, arrived) = (Arc::new(lobby), Mutex::new(arrived));
@@ -189,45 +249,32 @@ impl Coordinator {
         // All processes together have one limit; the last to come still needs a moment.
         let left = self.options.connect_seconds - begun.elapsed().as_secs_f64();
         let wait = Wait::new(left.max(self.options.handshake_seconds), "it to be connected");
-        let streams = introduce(&plan, &mesh, joined, (&self.options, wait));
-        let (streams, seats) = match streams {
-            Ok(both) => both,
+        match introduce(&plan, &mesh, joined, (&self.options, wait)) {
+            Ok((streams, seats)) => Ok(Gathered { streams, seats, _mesh: mesh, _door: door }),
             Err((streams, error)) => {
                 for stream in streams.values() {
                     let _ = protocol::write(stream, &Command::Abort(error.to_string()));
                 }
-                return Err(error);
-            }
-        };
-        for (rank, stream) in &streams {
-            if let Some(part) = start.parts.get(*rank as usize) {
-                let part = Box::new(part.clone());
-                let _ = protocol::write(stream, &Setting::Resume { part, anew: start.anew });
+                Err(error)
             }
         }
-        let zero = clock.now() - start.now;
-        let cuts = observer.cuts();
-        for (rank, stream) in &streams {
-            // A worker that is gone is noticed by whoever reads what it says.
-            let _ = protocol::write(stream, &Setting::Start { zero, cuts });
-            // While one rank takes nothing, the others hear nothing; that must be short for them.
-            let patience = Duration::from_secs_f64(self.options.peer_seconds / 4.0);
-            let _ = stream.set_write_timeout(Some(patience));
-            attend_worker(*rank, stream, setup, conductor.clone());
-        }
-        let house = House {
-            setup: setup.clone(),
-            options: self.options.clone(),
-            clock: clock.restarted(zero),
-            timeline: observer.wants_timeline(),
-            cuts,
-            start,
-            conductor,
-        };
-        let hosts = Hosts::start(&house, problem, seats)?;
-        let ports = ports(setup.ranks(), &hosts, &streams);
-        Conductor::new(&house, ports, observer).conduct(&incoming)
     }
+}
+
+/// What workers are called together for.
+struct Call {
+    plan: Plan,
+    job: Vec<u8>,
+    workers: u32,
+    clock: Clock,
+}
+
+/// Everybody, connected with everybody. Doors stay open, to refuse latecomers.
+struct Gathered {
+    streams: Streams,
+    seats: Vec<Seat>,
+    _mesh: Mesh,
+    _door: Door,
 }
 
 /// The ranks of the coordinator's process.

@@ -21,6 +21,7 @@ use crate::coordinator::check;
 use crate::error::NetError;
 use crate::host::{Hosts, House};
 use crate::launcher;
+use crate::measure::Prober;
 use crate::mesh::{Mesh, Plan, listen, prepare};
 use crate::options::Options;
 use crate::protocol::{self, Command, Event, JOB_BYTES, PacketError, SMALL_BYTES, Setting, Wait};
@@ -81,7 +82,11 @@ pub fn join(
         let _ = protocol::write(&stream, &Setting::Unable { reason: error.to_string() });
     })?;
     protocol::write(&stream, &Setting::Meshed).map_err(gone)?;
-    let (start, zero, cuts) = hear_start(&stream, &address, (begin, rank, setup.layout.len()))?;
+    let prober = Prober { seat: &seats[0], problem: &*problem };
+    let ear = Ear { stream: &stream, address: &address, options };
+    let Some((start, zero, cuts)) = ear.hear_start(begin, setup.layout.len(), &prober)? else {
+        return Ok(());
+    };
     let house = House {
         setup,
         options: options.clone(),
@@ -169,22 +174,44 @@ fn ask_once(
     }
 }
 
-/// What to go on from, if anything, and when the run begins.
-fn hear_start(
-    stream: &TcpStream,
-    address: &str,
-    (wait, rank, len): (Wait, u32, usize),
-) -> Result<(Start, Time, Cuts), NetError> {
-    let mut start = Start::default();
-    loop {
-        match hear_up_to(stream, address, wait, protocol::state_bytes(len))? {
-            Setting::Resume { part, anew } => {
-                start.parts = vec![Part::default(); rank as usize];
-                start.parts.push(*part);
-                start.anew = anew;
+/// Who hears the coordinator before the run.
+struct Ear<'a> {
+    stream: &'a TcpStream,
+    address: &'a str,
+    options: &'a Options,
+}
+
+impl Ear<'_> {
+    /// What to go on from, if anything, and when the run begins; nothing where it was only to
+    /// measure, which it does.
+    fn hear_start(
+        &self,
+        mut wait: Wait,
+        len: usize,
+        prober: &Prober<'_>,
+    ) -> Result<Option<(Start, Time, Cuts)>, NetError> {
+        let (mut start, rank) = (Start::default(), prober.seat.rank.index());
+        loop {
+            match hear_up_to(self.stream, self.address, wait, protocol::state_bytes(len))? {
+                Setting::Resume { part, anew } => {
+                    start.parts = vec![Part::default(); rank];
+                    start.parts.push(*part);
+                    start.anew = anew;
+                }
+                Setting::Start { zero, cuts } => return Ok(Some((start, zero, cuts))),
+                Setting::Measure(probe) => {
+                    let answer = match prober.measure(&probe) {
+                        Ok(values) => Setting::Found { values },
+                        Err(reason) => Setting::Unable { reason },
+                    };
+                    // A coordinator that is gone is noticed where its next word is awaited.
+                    let _ = protocol::write(self.stream, &answer);
+                    let seconds = self.options.connect_seconds.max(self.options.compute_seconds);
+                    wait = Wait::new(seconds, "the next measurement");
+                }
+                Setting::Measured => return Ok(None),
+                other => return Err(unexpected(self.address, &other)),
             }
-            Setting::Start { zero, cuts } => return Ok((start, zero, cuts)),
-            other => return Err(unexpected(address, &other)),
         }
     }
 }

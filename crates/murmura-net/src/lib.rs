@@ -12,6 +12,7 @@
 //! |---|---|
 //! | [`Coordinator`], [`join()`], [`threads`] | the three ways to be part of a run |
 //! | [`assembly`] | what processes do together outside a run |
+//! | [`measure`] | the links and the steps, timed by those who joined |
 //! | [`launcher`] | what `mpirun`, `srun`, `torchrun` and Kubernetes say in the environment |
 //! | [`outer`] | a rank whose gradients and optimizer are an outer loop's |
 //! | `rank`, `link`, `compute`, `host` | a rank on its thread, its connections, its gradients |
@@ -30,6 +31,7 @@ mod join;
 pub mod launcher;
 mod link;
 mod lobby;
+pub mod measure;
 mod mesh;
 mod options;
 pub mod outer;

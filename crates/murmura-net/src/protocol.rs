@@ -10,6 +10,7 @@ use murmura_core::time::Time;
 use murmura_record::{Cuts, Event as Measured, Part, RankReport, Record};
 use murmura_wire::control::{self, ControlError, HEAD_BYTES, Reader, Writer};
 
+use crate::measure::Probe;
 use fields::{read_part, read_record, read_report, write_part, write_record, write_report};
 
 /// The longest packet before a run is agreed on, the job apart.
@@ -61,6 +62,12 @@ pub(crate) enum Setting {
     Hello { run: u64, from: u32, to: u32 },
     /// The answer to it.
     Accepted,
+    /// Instead of a start: the worker is to measure this.
+    Measure(Probe),
+    /// What it came to.
+    Found { values: Vec<f64> },
+    /// Everything is measured; there will be no run.
+    Measured,
 }
 
 /// What a rank tells the conductor.
@@ -337,6 +344,9 @@ impl Packet for Setting {
             Setting::Hello { run, from, to } => w.number(*run).number(*from).number(*to).packet(11),
             Setting::Accepted => w.packet(12),
             Setting::Resume { part, anew } => write_part(w.number(*anew), part).packet(13),
+            Setting::Measure(probe) => probe.write(w).packet(14),
+            Setting::Found { values } => w.list(values, |w, value| w.real(*value)).packet(15),
+            Setting::Measured => w.packet(16),
         }
     }
 
@@ -364,6 +374,9 @@ impl Packet for Setting {
             11 => Setting::Hello { run: r.number()?, from: r.small()?, to: r.small()? },
             12 => Setting::Accepted,
             13 => Setting::Resume { anew: r.flag()?, part: Box::new(read_part(r)?) },
+            14 => Setting::Measure(Probe::read(r)?),
+            15 => Setting::Found { values: r.list(Reader::real)? },
+            16 => Setting::Measured,
             _ => return Err(r.unknown()),
         })
     }
@@ -533,5 +546,8 @@ mod tests {
         comes_back(Setting::Resume { part, anew: true });
         let cuts = Cuts { save_every: 5, shows: 6, steps: 7 };
         comes_back(Setting::Start { zero: Time(8), cuts });
+        comes_back(Setting::Measure(Probe::Stream { to: vec![1], from: vec![2, 3] }));
+        comes_back(Setting::Found { values: vec![0.5, -1.0] });
+        comes_back(Setting::Measured);
     }
 }

@@ -5,13 +5,15 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use murmura_experiments::advisor::Advice;
+use murmura_experiments::advisor::measured::{Survey, survey};
 use murmura_experiments::advisor::situation::{MODELS, Situation};
 use murmura_experiments::error::ExperimentError;
+use murmura_run::drive::{self, Place};
 use murmura_run::error::RequestError;
 
-use super::Command;
-use crate::request::Run;
-use crate::text::{bold, columns, say};
+use super::{Command, serve};
+use crate::request::{Run, check_address, check_wait};
+use crate::text::{bold, columns, mention, say};
 
 /// The row.
 pub const COMMAND: Command = Command { name: "plan", parser: Args::command, run };
@@ -22,11 +24,20 @@ Examples:
   murmura plan --parameters 300e6 --workers 4096 --hosts 512 --bandwidth-gbps 100
   murmura plan run.toml --set cluster.slow.3=10 --set cluster.compute_cv=0.2
   murmura plan run.toml --json
+  murmura plan --measure --task digits-mlp -n 4      measure this machine, with four processes
+  murmura plan --measure --listen 0.0.0.0:7000 -n 4 --save cluster.toml
+                                                     measure several machines; on each of them:
+  murmura join HOST:7000                             (as often as it has workers)
+  murmura plan cluster.toml                          plan again, for what was measured
 
 The model is that of the run's task unless --model or --parameters say otherwise. Steps are
 predicted in closed form, which the tests hold against the virtual cluster; up to 64 workers the
 fastest are simulated too. A star marks what theory warns of: so sparse a mixing that it costs more
-iterations than the run has.";
+iterations than the run has.
+
+--measure times round trips and streams between the machines, streams inside them, and the
+gradients of the task at every worker; where --model, --parameters or --compute-ms are given, only
+the links. It takes a few seconds per machine.";
 
 /// Predict which algorithm is fastest for a model on a cluster
 #[derive(Debug, Parser)]
@@ -43,8 +54,12 @@ struct Args {
     #[arg(long, value_name = "N")]
     parameters: Option<f64>,
 
+    /// The task whose model is planned for; as `task.name`
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["model", "parameters"])]
+    task: Option<String>,
+
     /// How many workers; as `workers` in the file
-    #[arg(long, value_name = "N")]
+    #[arg(long, short = 'n', value_name = "N")]
     workers: Option<String>,
 
     /// How many machines they are spread over; as `cluster.hosts`
@@ -67,9 +82,29 @@ struct Args {
     #[arg(long, value_name = "CV")]
     compute_cv: Option<String>,
 
+    /// Measure links and steps first, with one process per worker on this machine
+    #[arg(long, conflicts_with_all = ["hosts", "bandwidth_gbps", "latency_us", "compute_cv"])]
+    measure: bool,
+
+    /// Measure with workers that join here from other machines
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "measure")]
+    listen: Option<String>,
+
+    /// How long to wait for them, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, requires = "listen")]
+    wait: u32,
+
+    /// Write what was measured to this run file, for `plan`, `simulate` and `compare`
+    #[arg(long, value_name = "FILE.toml", requires = "measure")]
+    save: Option<PathBuf>,
+
     /// Write plan.json and a plot (SVG, PNG) to this folder
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+
+    /// List every topology, collective and codec, not only the best of each algorithm
+    #[arg(long)]
+    all: bool,
 
     /// Print JSON
     #[arg(long)]
@@ -81,6 +116,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     let parameters = parameters(&args)?;
     let mut run = args.run.clone();
     let short = [
+        ("task.name", &args.task),
         ("workers", &args.workers),
         ("cluster.hosts", &args.hosts),
         ("cluster.bandwidth_gbps", &args.bandwidth_gbps),
@@ -91,12 +127,9 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     for (key, value) in short {
         run.settings.extend(value.as_ref().map(|value| format!("{key}={value}")));
     }
-    if parameters.is_some() {
-        // The size is given; any task will do, so one that fits any number of workers.
-        run.settings.push("task.name=quadratic".to_string());
-    }
-    let situation = Situation::new(run.fresh()?, parameters)?;
-    let advice = Advice::new(situation).map_err(told)?;
+    let survey = args.measure.then(|| measure(&args, &mut run, parameters)).transpose()?;
+    let advice = Advice::new(Situation::new(sized(run, parameters).fresh()?, parameters)?);
+    let advice = Advice { survey, ..advice.map_err(told)? };
     if let Some(folder) = &args.out {
         write(folder, &advice)?;
     }
@@ -104,8 +137,82 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
         say(&serde_json::to_string_pretty(&advice.json())?);
         return Ok(());
     }
-    print(&advice);
+    print(&advice, args.all);
     Ok(())
+}
+
+/// Where the size is given any task will do, so one that fits any number of workers.
+fn sized(mut run: Run, parameters: Option<f64>) -> Run {
+    if parameters.is_some() {
+        run.settings.push("task.name=quadratic".to_string());
+    }
+    run
+}
+
+/// Measures, puts what was found into the settings of the run, and saves it where asked.
+fn measure(args: &Args, run: &mut Run, parameters: Option<f64>) -> anyhow::Result<Survey> {
+    args.save.as_deref().map(check_ours).transpose()?;
+    if parameters.is_some() && args.compute_ms.is_none() {
+        let problem = "--measure cannot time the gradient of a model that is only a number of \
+                       parameters; give --compute-ms too, or --task instead";
+        return Err(RequestError::Conflict(problem.into()).into());
+    }
+    let plan = survey(&sized(run.clone(), parameters).fresh()?)?;
+    let steps = args.compute_ms.is_none();
+    let measured = match &args.listen {
+        None => {
+            plan.check_memory()?;
+            mention(&format!("measuring with {} processes of this machine", plan.config.workers));
+            drive::measure_processes(&plan, &std::env::current_exe()?, steps)?
+        }
+        Some(address) => {
+            check_address("--listen", address)?;
+            check_wait(args.wait)?;
+            let place = Place::open(address, f64::from(args.wait))?;
+            serve::invite(&place, plan.config.workers);
+            let mut begun = |count: u64| {
+                let seconds = (count as f64 * SECONDS_EACH).ceil();
+                mention(&format!("measuring; that takes about {seconds} s"));
+            };
+            place.measure(&plan, steps, &mut serve::teller(true), &mut begun)?
+        }
+    };
+    let survey = Survey::new(measured);
+    let settings = survey.settings();
+    run.settings.extend(settings.into_iter().map(|(key, value)| format!("{key}={value}")));
+    if let Some(path) = &args.save {
+        save(path, &survey, run)?;
+    }
+    Ok(survey)
+}
+
+/// About how long a measurement takes.
+const SECONDS_EACH: f64 = 2.0;
+
+/// What files begin with that may be replaced.
+const OURS: &str = "# Measured by `murmura plan --measure`";
+
+/// Refuses to replace what somebody else has written.
+fn check_ours(path: &Path) -> Result<(), RequestError> {
+    match std::fs::read(path) {
+        Ok(bytes) if !bytes.starts_with(OURS.as_bytes()) => Err(RequestError::file(
+            path,
+            "is there already and was not written by --save; name another file",
+        )),
+        Err(error) if error.kind() == std::io::ErrorKind::IsADirectory => {
+            Err(RequestError::file(path, "is a folder; name a file"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn save(path: &Path, survey: &Survey, run: &Run) -> anyhow::Result<()> {
+    let text = format!("{OURS}: {}.\n{}", survey.summary(), run.merged()?);
+    let mut beside = path.as_os_str().to_os_string();
+    beside.push(".part");
+    std::fs::write(&beside, text)
+        .and_then(|()| std::fs::rename(&beside, path))
+        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn told(error: ExperimentError) -> anyhow::Error {
@@ -129,8 +236,13 @@ fn parameters(args: &Args) -> Result<Option<f64>, RequestError> {
     }
 }
 
-fn print(advice: &Advice) {
+fn print(advice: &Advice, all: bool) {
     let s = &advice.situation;
+    if let Some(survey) = &advice.survey {
+        say(&format!("{} {}\n", bold("measured:"), survey.summary()));
+        say(&columns(&survey.rows()));
+        survey.notes().iter().for_each(|note| say(&format!("Note: {note}.")));
+    }
     say(&format!(
         "{} {:.1} million parameters ({:.0} MB), {} workers on {} machines, {} Gbit/s, {} ms a gradient\n",
         bold("plan for"),
@@ -141,10 +253,17 @@ fn print(advice: &Advice) {
         s.bandwidth * 8e-9,
         s.compute * 1e3
     ));
-    say(&columns(&advice.rows()));
+    let shown = match all {
+        true => advice.predictions.iter().collect(),
+        false => advice.best_of_each(),
+    };
+    say(&columns(&advice.rows(&shown)));
     say(&advice.verdict());
-    for warning in advice.warnings() {
+    for warning in advice.warnings(&shown) {
         say(&format!("* {warning}"));
+    }
+    for (name, reason) in &advice.unpredicted {
+        say(&format!("not predicted: {name}: {reason}"));
     }
 }
 

@@ -50,20 +50,30 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     let is_told = !args.output.quiet;
     session::run(plan, ("serve", &args.run), &args.output, |plan, listener| {
         if is_told {
-            let (workers, address) = (plan.config.workers, reachable(place.address()));
-            let how = format!("on each machine run: murmura join {address}");
-            mention(&format!("waiting for {workers} workers; {how}"));
+            invite(&place, plan.config.workers);
         }
-        let mut before = 0;
-        let mut tell = |there: usize, expected: usize| {
-            if is_told && there > before {
-                mention(&format!("{there} of {expected} workers have joined"));
-            }
-            before = there;
-            Ok(())
-        };
+        let mut tell = teller(is_told);
         place.run(plan, &[], listener, &mut tell)
     })
+}
+
+/// Says how workers join.
+pub fn invite(place: &Place, workers: usize) {
+    let address = reachable(place.address());
+    let how = format!("on each machine run: murmura join {address}");
+    mention(&format!("waiting for {workers} workers; {how}"));
+}
+
+/// Says how many have joined, whenever somebody has.
+pub fn teller(is_told: bool) -> impl FnMut(usize, usize) -> Result<(), String> + Send {
+    let mut before = 0;
+    move |there, expected| {
+        if is_told && there > before {
+            mention(&format!("{there} of {expected} workers have joined"));
+        }
+        before = there;
+        Ok(())
+    }
 }
 
 /// The address that others can use: of a machine that listens everywhere, its own.

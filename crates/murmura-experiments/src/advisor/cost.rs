@@ -1,13 +1,31 @@
-//! Seconds of a step in closed form. `tests/advisor.rs` holds every one of them against the
-//! virtual cluster.
+//! Seconds of a step in closed form, from what the rows of the table of algorithms say they
+//! exchange ([`Traffic`]). `tests/advisor.rs` holds every one of them against the virtual cluster.
 //!
 //! Notation: n workers, S bytes of model, B bytes per second of a card, α latency, c seconds of a
-//! gradient, C of the slowest one that a step waits for.
+//! gradient, C of the slowest one that a step waits for, k vectors that leave a card in a round.
+//!
+//! | traffic | rows | seconds of a step |
+//! |---|---|---|
+//! | average of every step | allreduce | C and the last bucket's average, or the cards |
+//! | average per H steps | local-sgd, slowmo, bmuf, diloco | C + average/H |
+//! | gossip during the gradient | d-psgd, extra, choco, d-amsgrad (2S), sgp (overlap) | max(C, α + kS/B) |
+//! | gossip after the gradient | decentlam, qg-dmsgd, d2, exact-diffusion, gradient-tracking (2S) | as an average of every step, of α + kS/B |
+//! | the same, and an average per H | gossip-pga, gossip-aga (its first H) | the two mixed |
+//! | pairs | ad-psgd | c, the exchanges as rare as the cards make them |
+//! | servers, together | sync-ps | C + all gradients in, all models out |
+//! | servers, alone | asp; ssp (C of s + 1 steps) | c + 2(α + S/B), or the servers' cards |
+//! | servers, per H steps | easgd, eamsgd | c, or the servers' cards |
+//! | servers, never waiting | aladdin | c, gradients folded as the cards make them |
 
+use std::collections::BTreeMap;
+
+use murmura_core::algorithms::{self, Service, Traffic, When};
+use murmura_core::codec;
+use murmura_core::contract::Need;
 use murmura_core::params::Params;
-use murmura_core::topology;
 
 use super::Candidate;
+use super::mixing::Mixing;
 use super::situation::Situation;
 
 /// What a step costs.
@@ -23,20 +41,63 @@ pub struct Cost {
     pub gradients_per_message: f64,
 }
 
-/// The cost of a candidate; nothing where it does not fit the situation.
-pub fn predict(situation: &Situation, candidate: &Candidate) -> Option<Cost> {
-    let s = situation;
-    match candidate.algorithm {
-        "allreduce" => all_reduce(s, candidate),
-        "sync-ps" => Some(sync_ps(s)),
-        "asp" => Some(asp(s)),
-        "easgd" => Some(easgd(s)),
-        "aladdin" => Some(aladdin(s)),
-        "local-sgd" => Some(local_sgd(s)),
-        "d-psgd" | "sgp" => gossip(s, candidate),
-        "ad-psgd" => pairs(s, candidate),
-        _ => None,
+/// The cost of a candidate, or why it has none.
+pub fn predict(situation: &Situation, candidate: &Candidate) -> Result<Cost, String> {
+    Costs::new(situation).predict(candidate)
+}
+
+/// What the row of a candidate exchanges.
+pub fn traffic(candidate: &Candidate) -> Traffic {
+    let row = algorithms::find(candidate.algorithm).expect("candidates are rows of the table");
+    (row.traffic)(&candidate.params())
+}
+
+/// Costs in one situation.
+pub struct Costs<'a> {
+    s: &'a Situation,
+    /// Topologies that were looked at, by what is asked of them.
+    mixings: BTreeMap<(&'static str, bool), Result<Mixing, String>>,
+}
+
+impl Costs<'_> {
+    /// In this situation.
+    pub fn new(s: &Situation) -> Costs<'_> {
+        Costs { s, mixings: BTreeMap::new() }
     }
+
+    /// The cost of a candidate, or why it has none.
+    pub fn predict(&mut self, candidate: &Candidate) -> Result<Cost, String> {
+        let s = &Situation { wire: wire(self.s, candidate), ..self.s.clone() };
+        match traffic(candidate) {
+            Traffic::Average { period } => average(s, candidate, period),
+            Traffic::Gossip { vectors, when, average } => {
+                let gossip = Gossip { vectors: vectors as f64, when, average };
+                gossip.cost(s, candidate, self.mixing(candidate)?)
+            }
+            Traffic::Pairs { averages } => {
+                self.mixing(candidate)?;
+                Ok(pairs(s, averages as f64))
+            }
+            Traffic::Servers(service) => Ok(served(s, service)),
+        }
+    }
+
+    fn mixing(&mut self, candidate: &Candidate) -> Result<&Mixing, String> {
+        let row = algorithms::find(candidate.algorithm).expect("candidates are rows of the table");
+        let need = (row.facts)(&candidate.params()).topology;
+        let name = candidate.topology.ok_or("it needs a topology")?;
+        let mixing = self.mixings.entry((name, need == Need::Edges));
+        let mixing = mixing.or_insert_with(|| Mixing::new(self.s, name, need == Need::Edges));
+        let mixing = mixing.as_ref().map_err(Clone::clone)?;
+        mixing.refusal(need).map_or(Ok(mixing), Err)
+    }
+}
+
+/// Bytes on the wire per byte of a vector.
+fn wire(s: &Situation, candidate: &Candidate) -> f64 {
+    let Some(row) = candidate.codec.and_then(|name| codec::find(name).ok()) else { return s.wire };
+    let len = (s.parameters as usize).max(1);
+    row.bytes(&Params::defaults(row.keys), len) as f64 / (4.0 * len as f64)
 }
 
 fn cost(step_seconds: f64, waited_for: f64, bytes: f64) -> Cost {
@@ -49,6 +110,12 @@ fn slowest(s: &Situation, among: usize) -> f64 {
     let ordinary = s.compute * largest(s.variation, among.min(s.workers));
     let slow = s.slow.iter().map(|(_, factor)| factor * s.compute);
     slow.fold(ordinary, f64::max)
+}
+
+/// The same, of the mean over so many steps.
+fn slowest_over(s: &Situation, steps: f64) -> f64 {
+    let variation = (s.variation * s.variation / steps).sqrt();
+    slowest(&Situation { variation, ..s.clone() }, s.workers)
 }
 
 /// Expected largest of `n` log-normal numbers of mean 1, by the median of the largest normal one.
@@ -79,52 +146,83 @@ fn unhindered(s: &Situation) -> f64 {
 
 /// Bandwidth and latency of the links that the ring's slowest hop uses.
 fn link(s: &Situation) -> (f64, f64) {
-    if s.hosts > 1 { (s.bandwidth, s.latency) } else { (s.internal, 0.0) }
+    if s.hosts > 1 { (s.bandwidth, s.latency) } else { (s.internal, s.internal_latency) }
 }
 
-/// Bytes of the last bucket, and of one in general.
+/// Bytes on the wire of the last bucket, and of one in general.
 fn buckets(s: &Situation, bucket_mb: f64) -> (f64, f64) {
-    let size = bucket_mb * 1e6;
-    if size == 0.0 || size >= s.bytes() {
-        return (s.bytes(), s.bytes());
+    let size = bucket_mb * 1e6 * s.wire;
+    if size == 0.0 || size >= s.sent() {
+        return (s.sent(), s.sent());
     }
-    let rest = s.bytes() % size;
+    let rest = s.sent() % size;
     (if rest > 0.0 { rest } else { size }, size)
 }
 
-fn all_reduce(s: &Situation, candidate: &Candidate) -> Option<Cost> {
-    let n = s.workers as f64;
-    let (last, bucket) = buckets(s, candidate.bucket_mb);
-    let time = |bytes: f64| match candidate.collective {
-        Some("hierarchical") => hierarchical(s, bytes),
-        Some("halving-doubling") => halving(s, bytes),
-        _ => ring(s, bytes),
-    };
-    let seconds = time(last);
-    let (on_card, sent) = match candidate.collective? {
-        "ring" => (2.0 * (n - 1.0) / n * s.bytes() / link(s).0, 2.0 * (n - 1.0) / n),
-        "hierarchical" if s.per_host() > 1 && s.hosts > 1 && s.workers.is_multiple_of(s.hosts) => {
-            let hosts = s.hosts as f64;
-            let on_card = 2.0 * (hosts - 1.0) / hosts * s.bytes() / s.bandwidth;
-            let per_host = s.per_host() as f64;
-            (on_card, 2.0 * (hosts - 1.0) / hosts / per_host + 2.0 * (per_host - 1.0) / per_host)
-        }
-        "halving-doubling" if s.workers.is_power_of_two() && s.hosts == s.workers => {
-            (2.0 * (n - 1.0) / n * s.bytes() / s.bandwidth, 2.0 * (n - 1.0) / n)
-        }
-        _ => return None,
-    };
+/// A step whose buckets are exchanged as they become final, and awaited: `time` of so many bytes,
+/// of which `on_card` per byte keep the card busy.
+fn overlapped(s: &Situation, bucket_mb: f64, time: &dyn Fn(f64) -> f64, on_card: f64) -> f64 {
     let computing = slowest(s, s.workers);
+    let (last, bucket) = buckets(s, bucket_mb);
+    let seconds = time(last);
     // The card is busy from the first bucket on, or only the last bucket is left at the end.
-    let first = computing * (1.0 - s.backward * (1.0 - bucket / s.bytes()));
-    let tail = seconds - on_card * last / s.bytes();
+    let first = computing * (1.0 - s.backward * (1.0 - bucket / s.sent()));
+    let tail = seconds - on_card * last;
     // Or the last bucket follows the one before it.
     let before =
-        computing * (1.0 - s.backward * last / s.bytes()) + time(bucket.min(s.bytes() - last));
-    let step = (computing + seconds)
-        .max(first + on_card + tail.max(0.0))
-        .max(before + on_card * last / s.bytes());
-    Some(cost(step, computing, sent * s.bytes()))
+        computing * (1.0 - s.backward * last / s.sent()) + time(bucket.min(s.sent() - last));
+    (computing + seconds)
+        .max(first + on_card * s.sent() + tail.max(0.0))
+        .max(before + on_card * last)
+}
+
+/// An exact average: seconds of so many bytes, seconds that a byte keeps the card busy, and bytes
+/// that a worker sends per byte.
+struct Average {
+    seconds: fn(&Situation, f64) -> f64,
+    on_card: f64,
+    sent: f64,
+}
+
+impl Average {
+    fn new(s: &Situation, collective: &str) -> Result<Average, String> {
+        let (n, hosts, per_host) = (s.workers as f64, s.hosts as f64, s.per_host() as f64);
+        let around = 2.0 * (n - 1.0) / n;
+        match collective {
+            "ring" => Ok(Average { seconds: ring, on_card: around / link(s).0, sent: around }),
+            "hierarchical" => {
+                if s.per_host() < 2 || s.hosts < 2 || !s.workers.is_multiple_of(s.hosts) {
+                    return Err(
+                        "needs several hosts with equally many workers, several on each".into()
+                    );
+                }
+                let between = 2.0 * (hosts - 1.0) / hosts;
+                let sent = between / per_host + 2.0 * (per_host - 1.0) / per_host;
+                Ok(Average { seconds: hierarchical, on_card: between / s.bandwidth, sent })
+            }
+            "halving-doubling" => {
+                if !s.workers.is_power_of_two() || s.hosts != s.workers || s.workers < 2 {
+                    return Err("is predicted for a power of two workers, each on its host".into());
+                }
+                Ok(Average { seconds: halving, on_card: around / s.bandwidth, sent: around })
+            }
+            other => Err(format!("the collective `{other}` has no closed form")),
+        }
+    }
+
+    /// A step that ends with it.
+    fn step(&self, s: &Situation, bucket_mb: f64) -> f64 {
+        overlapped(s, bucket_mb, &|bytes| (self.seconds)(s, bytes), self.on_card)
+    }
+}
+
+fn average(s: &Situation, candidate: &Candidate, period: u64) -> Result<Cost, String> {
+    let average = Average::new(s, candidate.collective.unwrap_or("ring"))?;
+    let (period, bytes) = (period as f64, average.sent * s.sent());
+    let exposed = average.step(s, candidate.bucket_mb) - slowest(s, s.workers);
+    // In between nobody waits, so that differences between workers add up until the average.
+    let computing = slowest_over(s, period);
+    Ok(cost(computing + exposed / period, computing, bytes / period))
 }
 
 /// `2(n−1)(α + S/(nB))`.
@@ -136,7 +234,7 @@ fn ring(s: &Situation, bytes: f64) -> f64 {
 /// Inside the hosts, around the hosts, inside again.
 fn hierarchical(s: &Situation, bytes: f64) -> f64 {
     let (hosts, per_host) = (s.hosts as f64, s.per_host() as f64);
-    let inside = bytes * (per_host - 1.0) / per_host / s.internal;
+    let inside = (per_host - 1.0) * (s.internal_latency + bytes / per_host / s.internal);
     // All ranks of a host share its card, each with its part.
     2.0 * inside + 2.0 * (hosts - 1.0) * (s.latency + bytes / (hosts * s.bandwidth))
 }
@@ -147,121 +245,136 @@ fn halving(s: &Situation, bytes: f64) -> f64 {
     2.0 * (n.log2() * s.latency + (n - 1.0) / n * bytes / s.bandwidth)
 }
 
+fn served(s: &Situation, service: Service) -> Cost {
+    match service {
+        Service::Together { period } => together(s, period as f64),
+        Service::Alone { ahead } => alone(s, ahead),
+        Service::Elastic { period, prefetch } => elastic(s, period as f64, prefetch),
+        Service::Folded => folded(s),
+    }
+}
+
+/// Seconds in which every worker's vector gets through the servers' cards.
+fn through_servers(s: &Situation) -> f64 {
+    s.workers as f64 * s.sent() / (s.servers as f64 * s.bandwidth)
+}
+
+/// The same for its own host's card.
+fn through_card(s: &Situation) -> f64 {
+    s.per_host() as f64 * s.sent() / s.bandwidth
+}
+
 /// All gradients into the servers' cards, all models out of them; the worker that gets the model
 /// first also sends first. A worker that is late by more than that finds the cards empty, and
 /// gets its model in its turn.
-fn sync_ps(s: &Situation) -> Cost {
-    let computing = slowest(s, s.workers);
-    let one = s.bytes() / (s.servers as f64 * s.bandwidth);
+fn together(s: &Situation, period: f64) -> Cost {
+    let computing = slowest_over(s, period);
+    let one = s.sent() / (s.servers as f64 * s.bandwidth);
     let most = (s.workers as f64 + 1.0) * one;
-    let late = s.slow.iter().filter(|(_, factor)| (factor - 1.0) * s.compute > most);
+    let late = s.slow.iter().filter(|(_, factor)| (factor - 1.0) * s.compute * period > most);
     let through = late.map(|(rank, _)| (f64::from(*rank) + 2.0) * one).reduce(f64::max);
-    let of_host = 2.0 * s.per_host() as f64 * s.bytes() / s.bandwidth;
-    let exchange = through.unwrap_or(most.max(of_host));
-    cost(computing + 2.0 * s.latency + exchange, computing, s.bytes())
+    let exchange = through.unwrap_or(most.max(2.0 * through_card(s)));
+    let step = computing + (2.0 * s.latency + exchange) / period;
+    cost(step, computing, s.sent() / period)
 }
 
-/// A worker's own round trip, or the servers' cards.
-fn asp(s: &Situation) -> Cost {
-    let trip = 2.0 * (s.latency + s.bytes() / s.bandwidth);
-    let ordinary = unhindered(&Situation { compute: s.compute + trip, ..s.clone() });
-    let served = s.workers as f64 * s.bytes() / (s.servers as f64 * s.bandwidth);
-    let card = s.per_host() as f64 * s.bytes() / s.bandwidth;
-    cost(ordinary.max(served).max(card), s.compute, s.bytes())
+/// A worker's own round trip, or the servers' cards. Whoever may not be far ahead of the slowest
+/// has its pace in the long run.
+fn alone(s: &Situation, ahead: u64) -> Cost {
+    let trip = 2.0 * (s.latency + s.sent() / s.bandwidth);
+    let computing = match ahead {
+        u64::MAX => unhindered(&Situation { compute: s.compute + trip, ..s.clone() }) - trip,
+        ahead => slowest_over(s, ahead as f64 + 1.0),
+    };
+    let step = (computing + trip).max(through_servers(s)).max(through_card(s));
+    let waited_for = if ahead == u64::MAX { s.compute } else { computing };
+    cost(step, waited_for, s.sent())
 }
 
 /// Nobody waits; what the servers cannot take is folded.
-fn aladdin(s: &Situation) -> Cost {
-    let served = s.workers as f64 * s.bytes() / (s.servers as f64 * s.bandwidth);
-    let card = s.per_host() as f64 * s.bytes() / s.bandwidth;
+fn folded(s: &Situation) -> Cost {
     let step = unhindered(s);
-    let folded = (served.max(card) / step).max(1.0);
-    let bytes = s.bytes() / folded;
-    Cost { gradients_per_message: folded, ..cost(step, step, bytes) }
+    let folded = (through_servers(s).max(through_card(s)) / step).max(1.0);
+    Cost { gradients_per_message: folded, ..cost(step, step, s.sent() / folded) }
 }
 
-/// Steps from one exchange to the next, as in the row's default.
-const EASGD_PERIOD: f64 = 10.0;
-
-/// The centre comes while the gradient is computed; only the servers' cards can hold it up.
-fn easgd(s: &Situation) -> Cost {
-    let served = s.workers as f64 * s.bytes() / (s.servers as f64 * s.bandwidth * EASGD_PERIOD);
-    let trip = s.latency * 2.0 + s.bytes() / s.bandwidth;
-    let late = (trip - s.compute).max(0.0) / EASGD_PERIOD;
+/// The centre comes while the gradient is computed, where it is asked for before; only the
+/// servers' cards can hold it up.
+fn elastic(s: &Situation, period: f64, prefetch: bool) -> Cost {
+    let trip = s.latency * 2.0 + s.sent() / s.bandwidth;
+    let hidden = if prefetch { s.compute } else { 0.0 };
+    let late = (trip - hidden).max(0.0) / period;
     let own = unhindered(s);
-    cost((own + late).max(served), own, s.bytes() / EASGD_PERIOD)
+    cost((own + late).max(through_servers(s) / period), own, s.sent() / period)
 }
 
-/// Steps from one average to the next, as in the row's default.
-fn local_period() -> f64 {
-    let row = murmura_core::algorithms::find("local-sgd").ok();
-    row.map_or(1.0, |row| Params::defaults(row.keys).whole("period") as f64)
+/// One exchange of an active worker after another, answered at once: a model each way per pair.
+/// Nobody waits; while one is on its way no other is begun.
+fn pairs(s: &Situation, averages: f64) -> Cost {
+    let own = unhindered(s);
+    let steps = (averages * through_card(s) / own).max(1.0);
+    Cost { gradients_per_message: steps, ..cost(own, own, averages * s.sent() / steps) }
 }
 
-/// An all-reduce once per period, not overlapped; in between nobody waits.
-fn local_sgd(s: &Situation) -> Cost {
-    let period = local_period();
-    let many = (s.variation * s.variation / period).sqrt();
-    let computing = slowest(&Situation { variation: many, ..s.clone() }, s.workers);
-    let n = s.workers as f64;
-    let bytes = 2.0 * (n - 1.0) / n * s.bytes() / period;
-    cost(computing + ring(s, s.bytes()) / period, computing, bytes)
+/// Vectors to all neighbours per step.
+struct Gossip {
+    vectors: f64,
+    when: When,
+    average: Option<u64>,
 }
 
-/// The busiest card of a round: models that leave it or reach it, and whether ranks that share a
-/// host have more to give each other.
-fn busiest(s: &Situation, round: &topology::Round) -> (f64, f64) {
-    let (mut leaving, mut reaching) = (vec![0.0; s.hosts], vec![0.0; s.hosts]);
-    let mut inside = vec![0.0_f64; s.workers];
-    for (from, to) in round.edges() {
-        let (a, b) = (s.host_of(from), s.host_of(to));
-        if a == b {
-            inside[from] += 1.0;
-        } else {
-            leaving[a] += 1.0;
-            reaching[b] += 1.0;
+impl Gossip {
+    fn cost(&self, s: &Situation, candidate: &Candidate, mixing: &Mixing) -> Result<Cost, String> {
+        // Two vectors in one message are one message of twice the length.
+        let s = &Situation { wire: self.vectors * s.wire, ..s.clone() };
+        let (mut seconds, mut waited) = (0.0, 0.0);
+        let mut steps_per_exchange = 0.0;
+        for load in &mixing.rounds {
+            let exchange = |bytes: f64| load.seconds(s, bytes);
+            let whole = match buckets(s, candidate.bucket_mb).0 == s.sent() {
+                // Whole models that meet at a card wait for each other.
+                true => load.seconds_in_one_piece(s),
+                false => exchange(s.sent()),
+            };
+            let computing = slowest(s, (load.neighbours.round() as usize + 1).max(2));
+            let own = unhindered(s);
+            let (step, waits) = match self.when {
+                When::Never => (own, own),
+                When::DuringGradient => (computing.max(whole), computing),
+                When::AfterGradient if candidate.bucket_mb == 0.0 => (computing + whole, computing),
+                When::AfterGradient => {
+                    let on_card = load.busy(s);
+                    let all = slowest(s, s.workers);
+                    let step = overlapped(s, candidate.bucket_mb, &exchange, on_card);
+                    (step - all + computing, computing)
+                }
+            };
+            seconds += step;
+            waited += waits;
+            steps_per_exchange += (whole / own).max(1.0);
+        }
+        let rounds = mixing.rounds.len() as f64;
+        let mut cost = cost(seconds / rounds, waited / rounds, mixing.neighbours() * s.sent());
+        if self.when == When::Never {
+            cost.gradients_per_message = steps_per_exchange / rounds;
+            cost.bytes /= cost.gradients_per_message;
+        }
+        match self.average {
+            None => Ok(cost),
+            Some(period) => mixed(cost, &average(s, candidate, 1)?, period as f64),
         }
     }
-    let most = |counts: &[f64]| counts.iter().copied().fold(0.0, f64::max);
-    (most(&leaving).max(most(&reaching)), most(&inside))
 }
 
-fn schedule(s: &Situation, name: &str) -> Option<topology::Schedule> {
-    let entry = topology::find(name).ok()?;
-    let hosts: Vec<u32> = (0..s.workers).map(|worker| s.host_of(worker) as u32).collect();
-    let params = Params::defaults(entry.keys);
-    let request = topology::Request { hosts: &hosts, seed: 1, params: &params, text: None };
-    entry.build(&request).ok()
-}
-
-/// The exchange of a step goes on while the next gradient is computed.
-fn gossip(s: &Situation, candidate: &Candidate) -> Option<Cost> {
-    let schedule = schedule(s, candidate.topology?)?;
-    let rounds = schedule.period().unwrap_or(8) as u64;
-    let (mut seconds, mut models) = (0.0, 0.0);
-    let mut waited = 0.0;
-    for step in 0..rounds {
-        let round = schedule.round(step);
-        let (outside, inside) = busiest(s, &round);
-        let latency = if outside > 0.0 { s.latency } else { 0.0 };
-        let exchange =
-            latency + (outside * s.bytes() / s.bandwidth).max(inside * s.bytes() / s.internal);
-        let edges = round.edges().count() as f64 / s.workers as f64;
-        let computing = slowest(s, (edges.round() as usize + 1).max(2));
-        seconds += computing.max(exchange);
-        waited += computing;
-        models += edges;
-    }
-    let rounds = rounds as f64;
-    Some(cost(seconds / rounds, waited / rounds, models / rounds * s.bytes()))
-}
-
-/// One exchange per step of an active worker, answered at once: a model each way per pair. Nobody
-/// waits; while one is on its way no other is begun.
-fn pairs(s: &Situation, candidate: &Candidate) -> Option<Cost> {
-    schedule(s, candidate.topology?)?;
-    let own = unhindered(s);
-    let card = s.per_host() as f64 * s.bytes() / s.bandwidth;
-    let steps = (card / own).max(1.0);
-    Some(Cost { gradients_per_message: steps, ..cost(own, own, s.bytes() / steps) })
+/// One step of the second per `period`, the others of the first.
+fn mixed(most: Cost, last: &Cost, period: f64) -> Result<Cost, String> {
+    let mean = |a: f64, b: f64| ((period - 1.0) * a + b) / period;
+    let step_seconds = mean(most.step_seconds, last.step_seconds);
+    let exposed = |cost: &Cost| cost.exposed * cost.step_seconds;
+    Ok(Cost {
+        step_seconds,
+        exposed: mean(exposed(&most), exposed(last)) / step_seconds,
+        bytes: mean(most.bytes, last.bytes),
+        gradients_per_message: 1.0,
+    })
 }

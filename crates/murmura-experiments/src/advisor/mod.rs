@@ -3,19 +3,28 @@
 //! | module | what is in it |
 //! |---|---|
 //! | [`situation`] | model and cluster, from a configuration |
+//! | [`measured`] | the same from a cluster that was measured |
 //! | [`cost`] | seconds of a step in closed form, tested against the virtual cluster |
+//! | [`mixing`] | what the rounds of a topology ask of cards |
 //! | [`theory`] | what sparse mixing costs in iterations |
 
 pub mod cost;
+pub mod measured;
+pub mod mixing;
 pub mod situation;
 pub mod theory;
 
+use murmura_core::algorithms::{self, ALGORITHMS, Codecs, Entry, Traffic};
+use murmura_core::codec::{self, CODECS, Shape};
+use murmura_core::collectives::{self, COLLECTIVES};
+use murmura_core::params::{Params, Value as Given};
 use murmura_plot::{Axis, Bars, Chart, Values};
 use serde_json::{Value, json};
 
 use crate::error::ExperimentError;
 use crate::trial::Trial;
-use cost::Cost;
+use cost::{Cost, Costs};
+use measured::Survey;
 use situation::Situation;
 
 /// One way to train.
@@ -27,15 +36,36 @@ pub struct Candidate {
     pub topology: Option<&'static str>,
     /// Its collective, for those that have one.
     pub collective: Option<&'static str>,
+    /// Its codec, for those that are made for one.
+    pub codec: Option<&'static str>,
     /// Megabytes of a bucket; 0 is one bucket.
     pub bucket_mb: f64,
 }
 
 impl Candidate {
+    /// The algorithm as it is, in one bucket.
+    pub fn plain(algorithm: &'static str) -> Candidate {
+        Candidate { algorithm, topology: None, collective: None, codec: None, bucket_mb: 0.0 }
+    }
+
     /// In few words.
     pub fn name(&self) -> String {
-        let detail = self.topology.or(self.collective);
-        detail.map_or(self.algorithm.to_string(), |detail| format!("{} / {detail}", self.algorithm))
+        let details = [self.topology, self.collective, self.codec];
+        let details = details.into_iter().flatten().map(|detail| format!(" / {detail}"));
+        format!("{}{}", self.algorithm, details.collect::<String>())
+    }
+
+    /// The parameters of the algorithm. Whoever can hide the exchange behind the gradient does.
+    pub fn params(&self) -> Params {
+        let row = algorithms::find(self.algorithm).expect("candidates are rows of the table");
+        let own = self.own().into_iter();
+        own.fold(Params::defaults(row.keys), |params, (key, value)| params.with(key, value))
+    }
+
+    fn own(&self) -> Option<(&'static str, Given)> {
+        let row = algorithms::find(self.algorithm).expect("candidates are rows of the table");
+        let overlaps = row.keys.iter().any(|key| key.name == OVERLAP);
+        overlaps.then_some((OVERLAP, Given::Number(1.0)))
     }
 
     /// The settings of a run file.
@@ -43,12 +73,14 @@ impl Candidate {
         let mut settings = vec![("algorithm.name", self.algorithm.to_string())];
         settings.extend(self.topology.map(|name| ("topology.name", name.to_string())));
         settings.extend(self.collective.map(|name| ("algorithm.collective", name.to_string())));
-        if self.algorithm == "sgp" {
-            settings.push(("algorithm.overlap", "1".into()));
-        }
+        settings.extend(self.codec.map(|name| ("codec.name", name.to_string())));
+        settings.extend(self.own().map(|_| ("algorithm.overlap", "1".to_string())));
         settings
     }
 }
+
+/// The key of rows that can take in what is some rounds old.
+const OVERLAP: &str = "overlap";
 
 /// What is predicted of a candidate.
 #[derive(Clone, Debug)]
@@ -63,6 +95,22 @@ pub struct Prediction {
     pub warning: Option<String>,
 }
 
+impl Prediction {
+    /// Who comes first of those that take equally long: who leaves nothing out, sends less at a
+    /// time, and exchanges in the simpler way.
+    fn plainness(&self) -> (bool, u64, u8) {
+        let (vectors, kind) = match cost::traffic(&self.candidate) {
+            Traffic::Average { period: 1 } => (1, 0),
+            Traffic::Gossip { vectors, average: None, .. } => (vectors, 1),
+            Traffic::Servers(_) => (1, 2),
+            Traffic::Pairs { .. } => (1, 3),
+            Traffic::Gossip { vectors, .. } => (vectors, 4),
+            Traffic::Average { .. } => (1, 5),
+        };
+        (self.candidate.codec.is_some(), vectors, kind)
+    }
+}
+
 /// All candidates, the fastest first.
 #[derive(Clone, Debug)]
 pub struct Advice {
@@ -70,6 +118,10 @@ pub struct Advice {
     pub situation: Situation,
     /// By speed.
     pub predictions: Vec<Prediction>,
+    /// Rows of which nothing could be predicted, and why.
+    pub unpredicted: Vec<(&'static str, String)>,
+    /// Where the situation was measured: what exactly.
+    pub survey: Option<Survey>,
 }
 
 /// So many of the fastest are also simulated, up to so many workers.
@@ -80,12 +132,29 @@ impl Advice {
     /// Predicts every candidate.
     pub fn new(situation: Situation) -> Result<Advice, ExperimentError> {
         let mut predictions: Vec<Prediction> = Vec::new();
-        for candidate in candidates(&situation) {
-            let Some(cost) = cost::predict(&situation, &candidate) else { continue };
-            predictions.push(Prediction { candidate, cost, simulated: None, warning: None });
+        let mut unpredicted: Vec<(&'static str, String)> = Vec::new();
+        let mut costs = Costs::new(&situation);
+        for row in ALGORITHMS {
+            let (before, mut refusals) = (predictions.len(), Vec::new());
+            for candidate in candidates(&situation, row) {
+                match costs.predict(&candidate) {
+                    Ok(cost) => {
+                        let (simulated, warning) = (None, None);
+                        predictions.push(Prediction { candidate, cost, simulated, warning });
+                    }
+                    Err(reason) => refusals.push(reason),
+                }
+            }
+            if predictions.len() == before {
+                refusals.dedup();
+                unpredicted.push((row.name, refusals.join("; ")));
+            }
         }
-        predictions.sort_by(|a, b| a.cost.step_seconds.total_cmp(&b.cost.step_seconds));
-        let mut advice = Advice { situation, predictions };
+        predictions.sort_by(|a, b| {
+            let order = a.cost.step_seconds.total_cmp(&b.cost.step_seconds);
+            order.then_with(|| a.plainness().cmp(&b.plainness()))
+        });
+        let mut advice = Advice { situation, predictions, unpredicted, survey: None };
         advice.keep_best_buckets();
         advice.warn();
         if advice.situation.workers <= SIMULATED_WORKERS_MAX {
@@ -106,7 +175,9 @@ impl Advice {
     }
 
     fn exact(&self) -> Option<&Prediction> {
-        self.predictions.iter().find(|prediction| prediction.candidate.algorithm == "allreduce")
+        let is_exact =
+            |p: &&Prediction| matches!(cost::traffic(&p.candidate), Traffic::Average { period: 1 });
+        self.predictions.iter().find(is_exact)
     }
 
     fn warn(&mut self) {
@@ -128,7 +199,10 @@ impl Advice {
     /// The fastest that theory does not warn of; all-reduce, where that is nearly as fast: its
     /// steps are exact.
     pub fn best(&self) -> Option<&Prediction> {
-        let fine = self.predictions.iter().find(|prediction| prediction.warning.is_none())?;
+        let mut fine = self.predictions.iter().filter(|prediction| prediction.warning.is_none());
+        let first = fine.next()?;
+        let alike = fine.filter(|p| p.cost.step_seconds < ALIKE * first.cost.step_seconds);
+        let fine = std::iter::once(first).chain(alike).min_by_key(|p| p.plainness())?;
         let exact = self.exact();
         let near = |exact: &&Prediction| exact.cost.step_seconds < NEARLY * fine.cost.step_seconds;
         exact.filter(near).or(Some(fine))
@@ -159,12 +233,24 @@ impl Advice {
         text
     }
 
-    /// The table, names of the columns first.
-    pub fn rows(&self) -> Vec<Vec<String>> {
+    /// Of every algorithm the fastest, and the fastest that theory does not warn of.
+    pub fn best_of_each(&self) -> Vec<&Prediction> {
+        let mut seen: Vec<(&str, bool)> = Vec::new();
+        let is_new = |prediction: &&Prediction| {
+            let (name, warned) = (prediction.candidate.algorithm, prediction.warning.is_some());
+            let is_new = !seen.contains(&(name, false)) && !seen.contains(&(name, warned));
+            seen.push((name, warned));
+            is_new
+        };
+        self.predictions.iter().filter(is_new).collect()
+    }
+
+    /// The table of these, names of the columns first.
+    pub fn rows(&self, shown: &[&Prediction]) -> Vec<Vec<String>> {
         let head =
             ["", "step", "simulated", "speed-up", "exposed", "MB per worker and step", "bucket"];
         let mut rows = vec![head.map(String::from).to_vec()];
-        for Prediction { candidate, cost, simulated, warning } in &self.predictions {
+        for Prediction { candidate, cost, simulated, warning } in shown {
             let milliseconds = |seconds: f64| format!("{:.1} ms", seconds * 1e3);
             let bucket = match candidate.bucket_mb {
                 0.0 => "one".to_string(),
@@ -184,9 +270,9 @@ impl Advice {
         rows
     }
 
-    /// Every warning, with whom it is about.
-    pub fn warnings(&self) -> Vec<String> {
-        let warned = self.predictions.iter().filter_map(|prediction| {
+    /// Every warning of these, with whom it is about.
+    pub fn warnings(&self, shown: &[&Prediction]) -> Vec<String> {
+        let warned = shown.iter().filter_map(|prediction| {
             let warning = prediction.warning.as_ref()?;
             Some(format!("{}: {warning}", prediction.candidate.name()))
         });
@@ -195,7 +281,7 @@ impl Advice {
 
     /// Speed-ups as a picture.
     pub fn charts(&self) -> Vec<(String, Chart)> {
-        let shown: Vec<&Prediction> = self.predictions.iter().take(10).collect();
+        let shown: Vec<&Prediction> = self.best_of_each().into_iter().take(10).collect();
         let speed = |seconds: f64| Some(self.situation.speedup(seconds));
         let predicted = shown.iter().map(|p| speed(p.cost.step_seconds)).collect();
         let mut series = vec![Values::new("predicted", predicted)];
@@ -221,6 +307,7 @@ impl Advice {
                 "algorithm": candidate.algorithm,
                 "topology": candidate.topology,
                 "collective": candidate.collective,
+                "codec": candidate.codec,
                 "bucket_mb": candidate.bucket_mb,
                 "step_seconds": cost.step_seconds,
                 "simulated_step_seconds": simulated,
@@ -231,9 +318,14 @@ impl Advice {
                 "warning": warning,
             })
         });
+        let unpredicted = self.unpredicted.iter();
+        let unpredicted =
+            unpredicted.map(|(name, reason)| json!({ "algorithm": name, "reason": reason }));
         json!({
             "situation": self.situation.json(),
+            "measured": self.survey.as_ref().map(Survey::json),
             "predictions": predictions.collect::<Vec<_>>(),
+            "not_predicted": unpredicted.collect::<Vec<_>>(),
             "verdict": self.verdict(),
         })
     }
@@ -241,6 +333,9 @@ impl Advice {
 
 /// So much longer a step may take if it is exact.
 const NEARLY: f64 = 1.05;
+
+/// Steps that are nearer than this take equally long.
+const ALIKE: f64 = 1.002;
 
 const STEPS: u64 = 24;
 
@@ -258,33 +353,50 @@ pub fn trial(situation: &Situation, candidate: &Candidate) -> Trial {
 /// Bucket sizes that are tried, in megabytes.
 const BUCKETS_MB: [f64; 3] = [0.0, 25.0, 5.0];
 
-fn candidates(situation: &Situation) -> Vec<Candidate> {
-    let plain =
-        |algorithm| Candidate { algorithm, topology: None, collective: None, bucket_mb: 0.0 };
-    let mut all = Vec::new();
-    for bucket_mb in BUCKETS_MB {
-        if bucket_mb * 1e6 >= situation.bytes() {
-            continue;
+/// Sparse topologies that are tried.
+const TOPOLOGIES: [&str; 6] =
+    ["ring", "one-peer-exponential", "exponential", "torus", "grid", "one-peer-ring"];
+/// Those of pairs between two halves.
+const BIPARTITE: [&str; 2] = ["ring", "bipartite-exponential"];
+
+/// The ways to use a row that make sense.
+fn candidates(situation: &Situation, row: &'static Entry) -> Vec<Candidate> {
+    let plain = Candidate::plain(row.name);
+    let sizes = BUCKETS_MB.into_iter().filter(|size| size * 1e6 < situation.bytes());
+    let of_sizes = |candidate: Candidate| {
+        let sizes = sizes.clone();
+        sizes.map(move |bucket_mb| Candidate { bucket_mb, ..candidate.clone() })
+    };
+    match cost::traffic(&plain) {
+        Traffic::Average { .. } => {
+            let with = |entry: &collectives::Entry| {
+                of_sizes(Candidate { collective: Some(entry.name), ..plain.clone() })
+            };
+            COLLECTIVES.iter().flat_map(with).collect()
         }
-        let collectives = ["ring", "hierarchical", "halving-doubling"];
-        all.extend(collectives.map(|name| Candidate {
-            collective: Some(name),
-            bucket_mb,
-            ..plain("allreduce")
-        }));
-        let topologies =
-            ["ring", "one-peer-exponential", "exponential", "torus", "grid", "one-peer-ring"];
-        all.extend(topologies.map(|name| Candidate {
-            topology: Some(name),
-            bucket_mb,
-            ..plain("d-psgd")
-        }));
-        all.push(Candidate { topology: Some("one-peer-exponential"), bucket_mb, ..plain("sgp") });
+        Traffic::Gossip { .. } => {
+            let on = |name| Candidate { topology: Some(name), ..plain.clone() };
+            let coded = |candidate: Candidate| {
+                let with = codecs(situation, row).into_iter();
+                with.map(move |codec| Candidate { codec, ..candidate.clone() })
+            };
+            TOPOLOGIES.into_iter().map(on).flat_map(coded).flat_map(of_sizes).collect()
+        }
+        Traffic::Pairs { .. } => {
+            BIPARTITE.map(|name| Candidate { topology: Some(name), ..plain.clone() }).to_vec()
+        }
+        Traffic::Servers(_) => vec![plain],
     }
-    all.extend(["aladdin", "asp", "easgd", "local-sgd", "sync-ps"].map(plain));
-    all.extend(
-        ["ring", "bipartite-exponential"]
-            .map(|name| Candidate { topology: Some(name), ..plain("ad-psgd") }),
-    );
-    all
+}
+
+/// Codecs that a row is made for, beside none: each sender decides what to keep.
+fn codecs(situation: &Situation, row: &Entry) -> Vec<Option<&'static str>> {
+    let takes = (row.codecs)(&Params::defaults(row.keys));
+    let len = situation.parameters as usize;
+    let fits = |codec: &&codec::Entry| {
+        let refusal = takes.refusal(codec, &Params::defaults(codec.keys), len);
+        takes == Codecs::Contraction && codec.shape == Shape::Own && refusal.is_none()
+    };
+    let made_for = CODECS.iter().filter(fits).map(|codec| Some(codec.name));
+    std::iter::once(None).chain(made_for).collect()
 }

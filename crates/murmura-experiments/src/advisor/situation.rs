@@ -3,6 +3,7 @@
 use murmura_run::config::Config;
 use murmura_run::error::RequestError;
 use murmura_run::plan::Plan;
+use murmura_sim::Cluster;
 use serde_json::{Value, json};
 
 /// What is asked about.
@@ -16,6 +17,8 @@ pub struct Situation {
     pub servers: usize,
     /// Elements of the model, four bytes each.
     pub parameters: f64,
+    /// Bytes on the wire per byte of a vector; 1 without a codec.
+    pub wire: f64,
     /// Steps of the run that is planned.
     pub steps: u64,
     /// Seconds of a gradient.
@@ -26,12 +29,14 @@ pub struct Situation {
     pub backward: f64,
     /// Workers that take so many times as long, by rank.
     pub slow: Vec<(u32, f64)>,
-    /// Bytes per second of a card.
+    /// Bytes per second of a card; where cards differ, of the slowest of the workers.
     pub bandwidth: f64,
     /// Seconds from one machine to another.
     pub latency: f64,
     /// Bytes per second inside a machine.
     pub internal: f64,
+    /// Seconds from one worker to another of the same machine.
+    pub internal_latency: f64,
 }
 
 /// A model whose size is known by its name.
@@ -89,20 +94,27 @@ impl Situation {
             hosts: hosts.len(),
             servers,
             parameters: parameters.unwrap_or(plan.setup.layout.len() as f64),
+            wire: 1.0,
             steps: plan.setup.steps,
             compute: cluster.compute_ms * 1e-3,
             variation: cluster.compute_cv,
             backward: cluster.backward_share,
             slow: cluster.slow.iter().map(|(rank, factor)| (*rank, *factor)).collect(),
-            bandwidth: cluster.bandwidth_gbps * 1e9 / 8.0,
+            bandwidth: slowest_card(cluster, &hosts) * 1e9 / 8.0,
             latency: cluster.latency_us * 1e-6,
             internal: cluster.internal_gbps * 1e9 / 8.0,
+            internal_latency: cluster.internal_latency_us * 1e-6,
         })
     }
 
     /// Bytes of the model.
     pub fn bytes(&self) -> f64 {
         4.0 * self.parameters
+    }
+
+    /// Bytes of the model on the wire.
+    pub fn sent(&self) -> f64 {
+        self.wire * self.bytes()
     }
 
     /// Most workers on one machine.
@@ -131,6 +143,7 @@ impl Situation {
             ("cluster.bandwidth_gbps", (self.bandwidth * 8e-9).to_string()),
             ("cluster.latency_us", (self.latency * 1e6).to_string()),
             ("cluster.internal_gbps", (self.internal * 8e-9).to_string()),
+            ("cluster.internal_latency_us", (self.internal_latency * 1e6).to_string()),
         ];
         if !self.slow.is_empty() {
             let slow: Vec<String> =
@@ -154,6 +167,14 @@ impl Situation {
             "bandwidth_bytes_per_second": self.bandwidth,
             "latency_seconds": self.latency,
             "internal_bytes_per_second": self.internal,
+            "internal_latency_seconds": self.internal_latency,
         })
     }
+}
+
+/// Gigabits per second of the slowest card of these hosts.
+fn slowest_card(cluster: &Cluster, hosts: &[u32]) -> f64 {
+    let card = |host: &u32| cluster.host_bandwidth_gbps.get(host).copied();
+    let cards = hosts.iter().map(|host| card(host).unwrap_or(cluster.bandwidth_gbps));
+    cards.fold(f64::INFINITY, f64::min)
 }

@@ -3,8 +3,10 @@
 
 use std::f64::consts::TAU;
 
+use murmura_core::algorithms::{Service, Traffic};
+
 use super::Candidate;
-use super::cost::Cost;
+use super::cost::{self, Cost};
 use super::situation::Situation;
 
 /// What the orders of the theory are multiplied with: measured on logistic regression
@@ -42,23 +44,40 @@ fn rounded(steps: f64) -> String {
 fn transient(situation: &Situation, candidate: &Candidate, cost: &Cost) -> Option<(f64, String)> {
     let n = situation.workers as f64;
     let rarely = cost.gradients_per_message;
-    if candidate.algorithm == "aladdin" {
-        // n³C² with C = (1+ζ²)/(1−ζ²)·π − 1, ζ = 1 − α = ½, π at least what is folded.
-        let spread = 5.0 / 3.0 * rarely.max(4.0) - 1.0;
-        let servers = (rarely * situation.servers as f64).ceil();
-        let why = format!(
-            "{rarely:.0} gradients share a message, because {} cannot take more ({servers} could)",
-            if situation.servers == 1 { "one server" } else { "the servers" }
-        );
-        return (rarely > 1.5).then_some((n.powi(3) * spread * spread, why));
-    }
-    let mut gap = gap(candidate.topology?, situation.workers)?;
-    if candidate.algorithm == "ad-psgd" {
-        // Half of the workers ask, and not at every step where the network is slow.
-        gap /= 2.0 * rarely;
-    }
-    let transient = (1.0 - gap).powi(4) * n.powi(3) / (gap * gap);
-    Some((transient, format!("its sparse mixing (1 − ρ = {gap:.1e})")))
+    let (gap, why) = match cost::traffic(candidate) {
+        Traffic::Servers(Service::Folded) => {
+            // n³C² with C = (1+ζ²)/(1−ζ²)·π − 1, ζ = 1 − α = ½, π at least what is folded.
+            let spread = 5.0 / 3.0 * rarely.max(4.0) - 1.0;
+            let servers = (rarely * situation.servers as f64).ceil();
+            let who = if situation.servers == 1 { "one server" } else { "the servers" };
+            let why = format!(
+                "{rarely:.0} gradients share a message, because {who} cannot take more \
+                 ({servers} could)"
+            );
+            return (rarely > 1.5).then_some((n.powi(3) * spread * spread, why));
+        }
+        Traffic::Servers(_) | Traffic::Average { period: 1 } => return None,
+        // n³H² (Chen et al. 2021, table 2).
+        Traffic::Average { period } => {
+            (1.0 / period as f64, format!("it averages once per {period} steps"))
+        }
+        Traffic::Gossip { average, .. } => {
+            let gap = gap(candidate.topology?, situation.workers)? / rarely;
+            // C_β = Σ_{k<H} β^k takes the place of 1/(1−β), ibidem.
+            let rounds = average.map_or(1.0, |period| 1.0 - (1.0 - gap).powf(period as f64));
+            (gap / rounds, sparse(gap))
+        }
+        Traffic::Pairs { .. } => {
+            // Half of the workers ask, and not at every step where the network is slow.
+            let gap = gap(candidate.topology?, situation.workers)? / (2.0 * rarely);
+            (gap, sparse(gap))
+        }
+    };
+    Some(((1.0 - gap).powi(4) * n.powi(3) / (gap * gap), why))
+}
+
+fn sparse(gap: f64) -> String {
+    format!("its sparse mixing (1 − ρ = {gap:.1e})")
 }
 
 /// `1 − ρ` per round in closed form, at any size; nothing where a period gives the exact mean.

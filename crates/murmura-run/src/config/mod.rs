@@ -151,19 +151,7 @@ impl Config {
         settings: &[Setting],
         launched: Option<usize>,
     ) -> Result<Config, RequestError> {
-        let mut notes = Vec::new();
-        for setting in settings {
-            notes.extend(renamed(&mut table, setting));
-            match setting.path.as_slice() {
-                // A length that is set is meant instead of the file's.
-                [key] if key == "steps" => drop(table.remove("epochs")),
-                [key] if key == "epochs" => drop(table.remove("steps")),
-                _ => {}
-            }
-        }
-        for setting in settings {
-            source::apply(&mut table, setting)?;
-        }
+        let mut notes = merge(&mut table, settings)?;
         if let (Some(workers), false) = (launched, table.contains_key("workers")) {
             table.insert("workers".to_string(), Value::Integer(workers as i64));
         }
@@ -223,6 +211,24 @@ impl Config {
             notes: Vec::new(),
         })
     }
+}
+
+/// Puts settings into the table of a file; what that leaves out of account, in sentences.
+pub fn merge(table: &mut Table, settings: &[Setting]) -> Result<Vec<String>, RequestError> {
+    let mut notes = Vec::new();
+    for setting in settings {
+        notes.extend(renamed(table, setting));
+        match setting.path.as_slice() {
+            // A length that is set is meant instead of the file's.
+            [key] if key == "steps" => drop(table.remove("epochs")),
+            [key] if key == "epochs" => drop(table.remove("steps")),
+            _ => {}
+        }
+    }
+    for setting in settings {
+        source::apply(table, setting)?;
+    }
+    Ok(notes)
 }
 
 fn length(table: &Table, top: &Params) -> Result<Length, RequestError> {

@@ -21,7 +21,8 @@ use crate::listen::Listener;
 use crate::plan::Plan;
 
 pub use launched::{Launched, launched};
-pub use processes::{end_with_parent, processes};
+pub use murmura_net::measure;
+pub use processes::{end_with_parent, measure_processes, processes};
 pub use slowed::Slowed;
 
 /// What a run's times are measured by, and what the run came to.
@@ -74,6 +75,40 @@ impl Place {
         let coordinator = self.coordinator.going_on_from(Arc::clone(&plan.start));
         let outcome = coordinator.run(plan.job(), &plan.setup, &problem, &hosted, &mut host)?;
         Ok((Clock::Real, outcome))
+    }
+}
+
+impl Place {
+    /// Has those who join time the links between them and, where `steps` are wanted, the
+    /// gradients of the plan, whose algorithm must have no servers. When all are there, `begun`
+    /// hears how many measurements there will be.
+    pub fn measure(
+        self,
+        plan: &Plan,
+        steps: bool,
+        gathering: Gathering<'_>,
+        begun: &mut (dyn FnMut(u64) + Send),
+    ) -> Result<measure::Measured, RunError> {
+        let mut host = Gatherer { gathering, begun };
+        Ok(self.coordinator.measure(plan.job(), plan.setup.ranks(), steps, &mut host)?)
+    }
+}
+
+/// Where there is nothing to hear but who joins and when it begins.
+struct Gatherer<'a> {
+    gathering: Gathering<'a>,
+    begun: &'a mut (dyn FnMut(u64) + Send),
+}
+
+impl Observer for Gatherer<'_> {
+    fn record(&mut self, _record: Record) {}
+
+    fn gathering(&mut self, there: usize, expected: usize) -> Result<(), String> {
+        (self.gathering)(there, expected)
+    }
+
+    fn progress(&mut self, _done: u64, total: u64, _now: Time) {
+        (self.begun)(total);
     }
 }
 

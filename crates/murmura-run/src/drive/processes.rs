@@ -8,6 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use murmura_net::NetError;
+use murmura_net::measure::Measured;
 
 use super::{Driven, Place};
 use crate::error::RunError;
@@ -21,6 +22,28 @@ const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Runs every worker as a process of `executable`, which must be the `murmura` command.
 pub fn processes(plan: &Plan, executable: &Path, listener: &mut Listener<'_>) -> Driven {
+    let (place, mut crew) = gather(plan, executable)?;
+    let driven = place.run(plan, &[], listener, &mut |_, _| crew.check());
+    let (clock, mut outcome) = driven.map_err(|error| crew.explain(error))?;
+    outcome.warnings.extend(crew.part());
+    Ok((clock, outcome))
+}
+
+/// Has a process of `executable` for every worker of the plan measure links and steps.
+pub fn measure_processes(
+    plan: &Plan,
+    executable: &Path,
+    steps: bool,
+) -> Result<Measured, RunError> {
+    let (place, mut crew) = gather(plan, executable)?;
+    let measured = place.measure(plan, steps, &mut |_, _| crew.check(), &mut |_| {});
+    let measured = measured.map_err(|error| crew.explain(error))?;
+    crew.part();
+    Ok(measured)
+}
+
+/// Starts a process for every worker, and the place where they join.
+fn gather(plan: &Plan, executable: &Path) -> Result<(Place, Crew), RunError> {
     let place = Place::open("127.0.0.1:0", f64::from(WAIT_SECONDS))?;
     let address = place.address().to_string();
     let mut crew = Crew::default();
@@ -35,10 +58,7 @@ pub fn processes(plan: &Plan, executable: &Path, listener: &mut Listener<'_>) ->
         })?;
         crew.children.push(child);
     }
-    let driven = place.run(plan, &[], listener, &mut |_, _| crew.check());
-    let (clock, mut outcome) = driven.map_err(|error| crew.explain(error))?;
-    outcome.warnings.extend(crew.part());
-    Ok((clock, outcome))
+    Ok((place, crew))
 }
 
 /// Ends this process when standard input is closed, as it is when the parent is gone.
