@@ -137,7 +137,7 @@ fn wrong_uses_are_refused() {
         (&["--measure", "--model", "resnet-50"], "give --compute-ms too, or --task instead"),
         (&["--measure", "--listen", "here"], "`--listen` = here: must be a host and a port"),
         (&["--measure", "--listen", "127.0.0.1:0", "--wait", "0"], "`--wait` = 0"),
-        (&["--measure", "--task", "logistik"], "did you mean `logistic`?"),
+        (&["--measure", "--task", "logistik"], "did you mean \"logistic\"?"),
     ];
     for (words, said) in cases {
         let folder = folder();

@@ -187,7 +187,7 @@ fn measure(args: &Args, run: &mut Run, parameters: Option<f64>) -> anyhow::Resul
 }
 
 /// About how long a measurement takes.
-const SECONDS_EACH: f64 = 2.0;
+const SECONDS_EACH: f64 = 2.5;
 
 /// What files begin with that may be replaced.
 const OURS: &str = "# Measured by `murmura plan --measure`";
@@ -207,7 +207,12 @@ fn check_ours(path: &Path) -> Result<(), RequestError> {
 }
 
 fn save(path: &Path, survey: &Survey, run: &Run) -> anyhow::Result<()> {
-    let text = format!("{OURS}: {}.\n{}", survey.summary(), run.merged()?);
+    let mut table = run.merged()?;
+    if let Some(cluster) = table.get_mut("cluster").and_then(|value| value.as_table_mut()) {
+        // What is measured to be nothing need not be said in a file of its own.
+        cluster.retain(|_, value| value.as_table().is_none_or(|inside| !inside.is_empty()));
+    }
+    let text = format!("{OURS}: {}.\n{table}", survey.summary());
     let mut beside = path.as_os_str().to_os_string();
     beside.push(".part");
     std::fs::write(&beside, text)
@@ -243,13 +248,16 @@ fn print(advice: &Advice, all: bool) {
         say(&columns(&survey.rows()));
         survey.notes().iter().for_each(|note| say(&format!("Note: {note}.")));
     }
+    let (size, megabytes) = match s.parameters {
+        small if small < 1e5 => (format!("{small}"), format!("{:.2}", s.bytes() / 1e6)),
+        large => (format!("{:.1} million", large / 1e6), format!("{:.0}", s.bytes() / 1e6)),
+    };
     say(&format!(
-        "{} {:.1} million parameters ({:.0} MB), {} workers on {} machines, {} Gbit/s, {} ms a gradient\n",
+        "{} {size} parameters ({megabytes} MB), {} workers on {} machine{}, {} Gbit/s, {} ms a gradient\n",
         bold("plan for"),
-        s.parameters / 1e6,
-        s.bytes() / 1e6,
         s.workers,
         s.hosts,
+        if s.hosts == 1 { "" } else { "s" },
         s.bandwidth * 8e-9,
         s.compute * 1e3
     ));

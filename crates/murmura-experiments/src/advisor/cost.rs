@@ -27,6 +27,7 @@ use murmura_core::params::Params;
 use super::Candidate;
 use super::mixing::Mixing;
 use super::situation::Situation;
+use super::whole;
 
 /// What a step costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -125,7 +126,8 @@ fn largest(variation: f64, n: usize) -> f64 {
     }
     let variance = (variation * variation).ln_1p();
     let place = normal_quantile(0.5264_f64.powf(1.0 / n as f64));
-    (variance.sqrt() * place - variance / 2.0).exp()
+    // Of a few that vary much the median of the largest is below the mean of one.
+    (variance.sqrt() * place - variance / 2.0).exp().max(1.0)
 }
 
 /// Quantile of the normal distribution (Abramowitz and Stegun 26.2.23, error below 5·10⁻⁴), for
@@ -301,10 +303,13 @@ fn folded(s: &Situation) -> Cost {
 /// The centre comes while the gradient is computed, where it is asked for before; only the
 /// servers' cards can hold it up.
 fn elastic(s: &Situation, period: f64, prefetch: bool) -> Cost {
-    let trip = s.latency * 2.0 + s.sent() / s.bandwidth;
+    let own = unhindered(s);
+    // A request may have to wait for half of another worker's vector on its way in.
+    let one = s.sent() / (s.servers as f64 * s.bandwidth);
+    let behind = (through_servers(s) / (period * own)).min(1.0) * one / 2.0;
+    let trip = s.latency * 2.0 + s.sent() / s.bandwidth + behind;
     let hidden = if prefetch { s.compute } else { 0.0 };
     let late = (trip - hidden).max(0.0) / period;
-    let own = unhindered(s);
     cost((own + late).max(through_servers(s) / period), own, s.sent() / period)
 }
 
@@ -328,41 +333,52 @@ impl Gossip {
         // Two vectors in one message are one message of twice the length.
         let s = &Situation { wire: self.vectors * s.wire, ..s.clone() };
         let (mut seconds, mut waited) = (0.0, 0.0);
-        let mut steps_per_exchange = 0.0;
-        for load in &mixing.rounds {
+        let (mut steps_per_exchange, mut neighbours) = (0.0, 0.0);
+        for (round, load) in mixing.rounds.iter().enumerate() {
+            let share = self.share(round, mixing.rounds.len());
             let exchange = |bytes: f64| load.seconds(s, bytes);
-            let whole = match buckets(s, candidate.bucket_mb).0 == s.sent() {
-                // Whole models that meet at a card wait for each other.
-                true => load.seconds_in_one_piece(s),
-                false => exchange(s.sent()),
-            };
             let computing = slowest(s, (load.neighbours.round() as usize + 1).max(2));
             let own = unhindered(s);
             let (step, waits) = match self.when {
                 When::Never => (own, own),
-                When::DuringGradient => (computing.max(whole), computing),
-                When::AfterGradient if candidate.bucket_mb == 0.0 => (computing + whole, computing),
+                When::DuringGradient => (computing.max(exchange(s.sent())), computing),
                 When::AfterGradient => {
-                    let on_card = load.busy(s);
-                    let all = slowest(s, s.workers);
-                    let step = overlapped(s, candidate.bucket_mb, &exchange, on_card);
-                    (step - all + computing, computing)
+                    let step = overlapped(s, candidate.bucket_mb, &exchange, load.busy(s));
+                    (step - slowest(s, s.workers) + computing, computing)
                 }
             };
-            seconds += step;
-            waited += waits;
-            steps_per_exchange += (whole / own).max(1.0);
+            seconds += share * step;
+            waited += share * waits;
+            neighbours += share * load.neighbours;
+            steps_per_exchange += share * (exchange(s.sent()) / own).max(1.0);
         }
-        let rounds = mixing.rounds.len() as f64;
-        let mut cost = cost(seconds / rounds, waited / rounds, mixing.neighbours() * s.sent());
+        let is_whole = buckets(s, candidate.bucket_mb).0 == s.sent();
+        if is_whole && self.when != When::Never && s.workers <= whole::WORKERS_MAX {
+            let during = self.when == When::DuringGradient;
+            seconds = whole::step_seconds(s, &mixing.schedule, waited, during);
+        }
+        let mut cost = cost(seconds, waited, neighbours * s.sent());
         if self.when == When::Never {
-            cost.gradients_per_message = steps_per_exchange / rounds;
+            cost.gradients_per_message = steps_per_exchange;
             cost.bytes /= cost.gradients_per_message;
         }
         match self.average {
             None => Ok(cost),
             Some(period) => mixed(cost, &average(s, candidate, 1)?, period as f64),
         }
+    }
+}
+
+impl Gossip {
+    /// The share of a round of a period of so many in the steps that gossip: an average may always
+    /// take the place of the same ones.
+    fn share(&self, round: usize, rounds: usize) -> f64 {
+        let period = self.average.unwrap_or(u64::MAX) as usize;
+        let gossips = |step: &usize| !(step + 1).is_multiple_of(period);
+        let window = if period < 1 << 16 { rounds * period } else { rounds };
+        let all = (0..window).filter(gossips).count().max(1);
+        (0..window).filter(gossips).filter(|step| step % rounds == round).count() as f64
+            / all as f64
     }
 }
 

@@ -11,7 +11,8 @@ use super::situation::Situation;
 pub struct Mixing {
     /// One period of it.
     pub rounds: Vec<Load>,
-    schedule: Schedule,
+    /// The topology itself.
+    pub schedule: Schedule,
 }
 
 /// One round.
@@ -23,9 +24,6 @@ pub struct Load {
     inside: f64,
     /// Vectors that a worker sends, on average.
     pub neighbours: f64,
-    /// Vectors that the busiest card has taken in when the last one is there, if all leave at once
-    /// and whole: some meet at a card, and some cards have to wait for them.
-    in_one_piece: f64,
 }
 
 /// Rounds that are looked at of a topology that never repeats.
@@ -56,43 +54,27 @@ impl Mixing {
         }
         need.refusal(&self.schedule)
     }
-
-    /// Vectors that a worker sends per step, on average.
-    pub fn neighbours(&self) -> f64 {
-        self.rounds.iter().map(|load| load.neighbours).sum::<f64>() / self.rounds.len() as f64
-    }
 }
 
 impl Load {
     fn new(s: &Situation, round: &Round) -> Load {
-        let mut edges: Vec<(usize, usize)> = round.edges().collect();
-        // In the order in which they are sent.
-        edges.sort_by_key(|(from, to)| (*from, (to + s.workers - from) % s.workers));
+        let edges: Vec<(usize, usize)> = round.edges().collect();
         let (mut leaving, mut reaching) = (vec![0.0; s.hosts], vec![0.0; s.hosts]);
         let mut inside = vec![0.0_f64; s.workers];
-        // When each vector begins to leave its card, counted in vectors, and where it goes.
-        let mut arrivals: Vec<(f64, usize)> = Vec::new();
         for (from, to) in &edges {
             let (a, b) = (s.host_of(*from), s.host_of(*to));
             if a == b {
                 inside[*from] += 1.0;
             } else {
-                arrivals.push((leaving[a], b));
                 leaving[a] += 1.0;
                 reaching[b] += 1.0;
             }
-        }
-        arrivals.sort_by(|one, other| one.0.total_cmp(&other.0));
-        let mut taken = vec![0.0_f64; s.hosts];
-        for (at, host) in arrivals {
-            taken[host] = taken[host].max(at) + 1.0;
         }
         let most = |counts: &[f64]| counts.iter().copied().fold(0.0, f64::max);
         Load {
             outside: most(&leaving).max(most(&reaching)),
             inside: most(&inside),
             neighbours: edges.len() as f64 / s.workers as f64,
-            in_one_piece: most(&taken),
         }
     }
 
@@ -108,11 +90,5 @@ impl Load {
     /// Seconds that a byte of every vector keeps the busiest card busy.
     pub fn busy(&self, s: &Situation) -> f64 {
         (self.outside / s.bandwidth).max(self.inside / s.internal)
-    }
-
-    /// Seconds of an exchange of whole vectors.
-    pub fn seconds_in_one_piece(&self, s: &Situation) -> f64 {
-        let outside = self.in_one_piece * s.sent() / s.bandwidth;
-        self.latency(s) + outside.max(self.inside * s.sent() / s.internal)
     }
 }

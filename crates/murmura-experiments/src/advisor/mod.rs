@@ -6,6 +6,7 @@
 //! | [`measured`] | the same from a cluster that was measured |
 //! | [`cost`] | seconds of a step in closed form, tested against the virtual cluster |
 //! | [`mixing`] | what the rounds of a topology ask of cards |
+//! | [`whole`] | gossip of undivided models, which meet at cards |
 //! | [`theory`] | what sparse mixing costs in iterations |
 
 pub mod cost;
@@ -13,6 +14,7 @@ pub mod measured;
 pub mod mixing;
 pub mod situation;
 pub mod theory;
+pub mod whole;
 
 use murmura_core::algorithms::{self, ALGORITHMS, Codecs, Entry, Traffic};
 use murmura_core::codec::{self, CODECS, Shape};

@@ -16,9 +16,10 @@ const ROUND_TRIPS_LEAST: usize = 5;
 /// A word of them.
 const WORD_BYTES: usize = 8;
 /// A stream is not counted while it gets up to speed and takes what buffers have saved up; then
-/// for so long; and goes on a little, so that all that begin together are counted together.
-const WARM: Duration = Duration::from_millis(400);
-const COUNTED: Duration = Duration::from_millis(1000);
+/// for so long; and goes on a little. Time runs from the request, which reaches all who stream
+/// together at the same moment, so that they are counted together.
+const WARM: Duration = Duration::from_millis(500);
+const COUNTED: Duration = Duration::from_millis(1500);
 const MORE: Duration = Duration::from_millis(100);
 /// What a stream is made of; the first byte says whether another one follows.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -110,11 +111,11 @@ impl Prober<'_> {
         let links = |ranks: &[u32]| -> Result<Vec<(u32, &TcpStream)>, String> {
             ranks.iter().map(|rank| Ok((*rank, self.link(*rank)?))).collect()
         };
-        let (to, from) = (links(to)?, links(from)?);
+        let (to, from, begun) = (links(to)?, links(from)?, Instant::now());
         std::thread::scope(|scope| {
-            let start = |(peer, stream)| scope.spawn(move || with(peer, send(stream)));
+            let start = |(peer, stream)| scope.spawn(move || with(peer, send(stream, begun)));
             let sending: Vec<_> = to.into_iter().map(start).collect();
-            let start = |(peer, stream)| scope.spawn(move || with(peer, receive(stream)));
+            let start = |(peer, stream)| scope.spawn(move || with(peer, receive(stream, begun)));
             let receiving: Vec<_> = from.into_iter().map(start).collect();
             let sent = sending.into_iter().try_for_each(|thread| thread.join().expect("no panic"));
             let rates = receiving.into_iter().map(|thread| thread.join().expect("no panic"));
@@ -187,9 +188,9 @@ fn answer(mut stream: &TcpStream) -> io::Result<()> {
 }
 
 /// Sends chunks until everybody has had time to count.
-fn send(mut stream: &TcpStream) -> io::Result<()> {
+fn send(mut stream: &TcpStream, begun: Instant) -> io::Result<()> {
     let mut chunk = vec![0; CHUNK_BYTES];
-    let until = Instant::now() + WARM + COUNTED + MORE;
+    let until = begun + WARM + COUNTED + MORE;
     chunk[0] = 1;
     while chunk[0] == 1 {
         chunk[0] = u8::from(Instant::now() < until);
@@ -198,8 +199,8 @@ fn send(mut stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes chunks until the last; bytes per second while it counted.
-fn receive(mut stream: &TcpStream) -> io::Result<f64> {
+/// Takes chunks until the last; bytes per second while they counted.
+fn receive(mut stream: &TcpStream, begun: Instant) -> io::Result<f64> {
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut count = Count::default();
     loop {
@@ -209,46 +210,43 @@ fn receive(mut stream: &TcpStream) -> io::Result<f64> {
         while left > 0 {
             match stream.read(&mut chunk[..left])? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                taken => left -= taken,
+                taken => {
+                    left -= taken;
+                    count.take(begun.elapsed(), taken);
+                }
             }
-            count.take(Instant::now(), CHUNK_BYTES - left);
         }
-        count.whole += CHUNK_BYTES;
         if is_last {
             return Ok(count.rate());
         }
     }
 }
 
-/// Bytes until some moments of a stream.
+/// Bytes of a stream.
 #[derive(Default)]
 struct Count {
-    /// Bytes of whole chunks.
-    whole: usize,
-    /// The first bytes, the first after warming up, and the last that count.
-    begin: Option<(Instant, usize)>,
-    warm: Option<(Instant, usize)>,
-    end: Option<(Instant, usize)>,
+    all: usize,
+    /// Those that came while they counted.
+    counted: usize,
+    /// How long all took.
+    age: Duration,
 }
 
 impl Count {
-    fn take(&mut self, now: Instant, of_chunk: usize) {
-        let here = (now, self.whole + of_chunk);
-        let (begun, _) = *self.begin.get_or_insert(here);
-        let age = now.duration_since(begun);
-        if age >= WARM && self.warm.is_none() {
-            self.warm = Some(here);
-        } else if age <= WARM + COUNTED || self.end.is_none() {
-            self.end = Some(here);
+    fn take(&mut self, age: Duration, bytes: usize) {
+        self.age = age;
+        self.all += bytes;
+        if (WARM..WARM + COUNTED).contains(&age) {
+            self.counted += bytes;
         }
     }
 
-    /// Of a stream that ended before it was warm, all counts.
+    /// Of a stream that came at another time, all count.
     fn rate(&self) -> f64 {
-        let (Some(begin), Some(end)) = (self.begin, self.end) else { return 0.0 };
-        let from = self.warm.filter(|warm| warm.0 < end.0).unwrap_or(begin);
-        let seconds = end.0.duration_since(from.0).as_secs_f64().max(1e-9);
-        (end.1 - from.1) as f64 / seconds
+        match self.counted {
+            0 => self.all as f64 / self.age.as_secs_f64().max(1e-9),
+            counted => counted as f64 / COUNTED.as_secs_f64(),
+        }
     }
 }
 
@@ -256,22 +254,24 @@ impl Count {
 mod tests {
     use super::*;
 
-    #[test]
-    fn only_what_comes_after_warming_up_counts() {
-        let (mut count, begun) = (Count::default(), Instant::now());
-        // A burst, then a megabyte per 100 ms; late chunks do not count.
-        for (ms, megabytes) in [(0, 50), (400, 54), (900, 59), (1400, 64), (3000, 65)] {
-            count.take(begun + Duration::from_millis(ms), megabytes * 1_000_000);
+    fn rate(taken: &[(u64, usize)]) -> f64 {
+        let mut count = Count::default();
+        for (ms, megabytes) in taken {
+            count.take(Duration::from_millis(*ms), megabytes * 1_000_000);
         }
-        assert_eq!(count.rate(), 10e6);
+        count.rate()
     }
 
     #[test]
-    fn a_stream_that_is_too_short_counts_as_a_whole() {
-        let (mut count, begun) = (Count::default(), Instant::now());
-        count.take(begun, 1_000_000);
-        count.take(begun + Duration::from_millis(100), 2_000_000);
-        assert_eq!(count.rate(), 10e6);
+    fn only_what_comes_after_warming_up_and_in_time_counts() {
+        // A burst, then 15 MB in the 1.5 s that count; what is late does not.
+        assert_eq!(rate(&[(0, 50), (499, 3), (500, 5), (1200, 5), (1999, 5), (3000, 9)]), 10e6);
+    }
+
+    #[test]
+    fn a_stream_that_never_comes_in_time_counts_as_a_whole() {
+        assert_eq!(rate(&[(100, 1), (200, 1)]), 10e6);
+        assert_eq!(rate(&[(4000, 2)]), 0.5e6);
     }
 
     #[test]
