@@ -49,18 +49,6 @@ fn error(situation: &Situation, candidate: &Candidate) -> Option<f64> {
 
 fn check(situation: &Situation, candidate: &Candidate, within: f64) {
     let Some(error) = error(situation, candidate) else { return };
-    if std::env::var_os("MURMURA_SHOW").is_some() {
-        eprintln!(
-            "{:+6.1} % {} ({} MB), {} workers on {}, {} MB/s",
-            100.0 * error,
-            candidate.name(),
-            candidate.bucket_mb,
-            situation.workers,
-            situation.hosts,
-            situation.bandwidth / 1e6
-        );
-        return;
-    }
     assert!(
         error.abs() < within,
         "{} ({} MB), {} workers on {}, {} MB/s: {:+.1} %",
@@ -127,7 +115,7 @@ fn every_row() {
                 assert!(of_row.any(|p| p.candidate.algorithm == row.name), "{}", row.name);
             }
             for prediction in &advice.predictions {
-                check(&situation, &prediction.candidate, 0.15);
+                check(&situation, &prediction.candidate, 0.13);
             }
         }
     }
@@ -155,6 +143,13 @@ fn a_slow_worker_and_varying_times() {
         check(&situation, &ring, 0.1);
         check(&situation, &Candidate::plain("aladdin"), 0.05);
         check(&situation, &Candidate::plain("sync-ps"), 0.1);
+        for row in ALGORITHMS {
+            let plain = Candidate::plain(row.name);
+            let gossips =
+                matches!(cost::traffic(&plain), Traffic::Gossip { .. } | Traffic::Pairs { .. });
+            let topology = gossips.then_some("ring");
+            check(&situation, &Candidate { topology, ..plain }, 0.1);
+        }
     }
 }
 
@@ -164,7 +159,7 @@ fn four_thousand_workers_are_planned_for_in_seconds() {
     assert!(advice.predictions.len() > 8);
     assert!(advice.verdict().starts_with("Take "), "{}", advice.verdict());
     let all: Vec<_> = advice.predictions.iter().collect();
-    let ring = advice.warnings(&all).into_iter().find(|text| text.starts_with("d-psgd / ring"));
+    let ring = advice.warnings(&all).into_iter().find(|text| text.contains("d-psgd / ring"));
     assert!(ring.is_some_and(|text| text.contains("1 − ρ")), "a ring of 4096 is warned of");
 }
 

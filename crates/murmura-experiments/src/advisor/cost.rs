@@ -281,16 +281,22 @@ fn together(s: &Situation, period: f64) -> Cost {
 }
 
 /// A worker's own round trip, or the servers' cards. Whoever may not be far ahead of the slowest
-/// has its pace in the long run.
+/// has its pace in the long run; and the slowest gets its model in its turn, after those who were
+/// waiting for it.
 fn alone(s: &Situation, ahead: u64) -> Cost {
     let trip = 2.0 * (s.latency + s.sent() / s.bandwidth);
-    let computing = match ahead {
-        u64::MAX => unhindered(&Situation { compute: s.compute + trip, ..s.clone() }) - trip,
-        ahead => slowest_over(s, ahead as f64 + 1.0),
+    let (step, waited_for) = match ahead {
+        u64::MAX => (unhindered(&Situation { compute: s.compute + trip, ..s.clone() }), s.compute),
+        ahead => {
+            let computing = slowest_over(s, ahead as f64 + 1.0);
+            let one = s.sent() / (s.servers as f64 * s.bandwidth);
+            let late = |(rank, factor): &(u32, f64)| {
+                factor * s.compute + 2.0 * s.latency + (f64::from(*rank) + 2.0) * one
+            };
+            (s.slow.iter().map(late).fold(computing + trip, f64::max), computing)
+        }
     };
-    let step = (computing + trip).max(through_servers(s)).max(through_card(s));
-    let waited_for = if ahead == u64::MAX { s.compute } else { computing };
-    cost(step, waited_for, s.sent())
+    cost(step.max(through_servers(s)).max(through_card(s)), waited_for, s.sent())
 }
 
 /// Nobody waits; what the servers cannot take is folded.
@@ -355,7 +361,8 @@ impl Gossip {
         let is_whole = buckets(s, candidate.bucket_mb).0 == s.sent();
         if is_whole && self.when != When::Never && s.workers <= whole::WORKERS_MAX {
             let during = self.when == When::DuringGradient;
-            seconds = whole::step_seconds(s, &mixing.schedule, waited, during);
+            seconds = whole::step_seconds(s, &mixing.schedule, during);
+            waited = waited.min(seconds);
         }
         let mut cost = cost(seconds, waited, neighbours * s.sent());
         if self.when == When::Never {

@@ -272,13 +272,18 @@ impl Advice {
         rows
     }
 
-    /// Every warning of these, with whom it is about.
+    /// Every warning of these, with all whom it is about.
     pub fn warnings(&self, shown: &[&Prediction]) -> Vec<String> {
-        let warned = shown.iter().filter_map(|prediction| {
-            let warning = prediction.warning.as_ref()?;
-            Some(format!("{}: {warning}", prediction.candidate.name()))
-        });
-        warned.collect()
+        let mut warned: Vec<(&String, Vec<String>)> = Vec::new();
+        for prediction in shown {
+            let Some(warning) = &prediction.warning else { continue };
+            let name = prediction.candidate.name();
+            match warned.iter_mut().find(|(text, _)| *text == warning) {
+                Some((_, names)) => names.push(name),
+                None => warned.push((warning, vec![name])),
+            }
+        }
+        warned.iter().map(|(warning, names)| format!("{}: {warning}", names.join(", "))).collect()
     }
 
     /// Speed-ups as a picture.

@@ -9,6 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use murmura_core::random::Rng;
 use murmura_core::topology::Schedule;
 
 use super::situation::Situation;
@@ -18,6 +19,7 @@ pub const WORKERS_MAX: usize = 512;
 /// Rounds before the first that counts, and how many count at least.
 const WARM: u64 = 8;
 const COUNTED: u64 = 12;
+const COUNTED_DRAWN: u64 = 60;
 
 /// What happens at a moment, by worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,7 +48,9 @@ struct Rounds<'a> {
     receivers: Vec<Vec<Vec<usize>>>,
     /// How many models each awaits.
     awaited: Vec<Vec<u32>>,
-    computing: u64,
+    /// Mean seconds of every worker's gradient, and what its time is drawn from.
+    computing: Vec<f64>,
+    drawn: Rng,
     /// The exchange of a step goes on while its gradient is computed.
     during: bool,
     /// When ports are free: cards of hosts, then links of workers inside them.
@@ -62,10 +66,16 @@ struct Rounds<'a> {
     steps: u64,
 }
 
-/// Seconds of a step of `schedule` with gradients of so many seconds.
-pub fn step_seconds(s: &Situation, schedule: &Schedule, computing: f64, during: bool) -> f64 {
+/// Seconds of a step of `schedule`.
+pub fn step_seconds(s: &Situation, schedule: &Schedule, during: bool) -> f64 {
     let period = schedule.period().unwrap_or(1).max(1) as u64;
-    let steps = WARM + COUNTED.next_multiple_of(period);
+    // What is drawn takes longer to average out.
+    let counted = if s.variation > 0.0 { COUNTED_DRAWN } else { COUNTED };
+    let steps = WARM + counted.next_multiple_of(period);
+    let mut computing = vec![s.compute; s.workers];
+    for (rank, factor) in &s.slow {
+        computing[*rank as usize] *= factor;
+    }
     let (mut receivers, mut awaited) = (Vec::new(), Vec::new());
     for step in 0..period {
         let (mut to, mut counts) = (vec![Vec::new(); s.workers], vec![0; s.workers]);
@@ -84,7 +94,8 @@ pub fn step_seconds(s: &Situation, schedule: &Schedule, computing: f64, during: 
         s,
         receivers,
         awaited,
-        computing: nanos(computing),
+        computing,
+        drawn: Rng::new(1, "plan", 0),
         during,
         sending: vec![0; ports],
         receiving: vec![0; ports],
@@ -148,7 +159,17 @@ impl Rounds<'_> {
         if self.during {
             self.send(worker, now);
         }
-        self.push(now + self.computing, Event::Gradient(worker));
+        let seconds = self.computing[worker] * self.drawn();
+        self.push(now + nanos(seconds), Event::Gradient(worker));
+    }
+
+    /// Log-normal with mean 1.
+    fn drawn(&mut self) -> f64 {
+        if self.s.variation == 0.0 {
+            return 1.0;
+        }
+        let variance = (self.s.variation * self.s.variation).ln_1p();
+        (variance.sqrt() * self.drawn.normal() - variance / 2.0).exp()
     }
 
     fn round(&self, step: u64) -> usize {
