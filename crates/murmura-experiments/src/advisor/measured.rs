@@ -100,16 +100,28 @@ impl Survey {
         settings
     }
 
+    /// Bytes per second of every host's card, the slower of its two directions. It can do what it
+    /// did in any of the measurements; where it did less, others were in the way.
+    fn cards(&self) -> Vec<Option<f64>> {
+        let card = |(number, host): (usize, &Host)| {
+            let pairs = || self.measured.pairs.iter();
+            let out = pairs().filter(|pair| pair.from == number).map(|pair| pair.bandwidth);
+            let into = pairs().filter(|pair| pair.to == number).map(|pair| pair.bandwidth);
+            Some(out.fold(host.outgoing?, f64::max).min(into.fold(host.incoming?, f64::max)))
+        };
+        self.measured.hosts.iter().enumerate().map(card).collect()
+    }
+
     /// Bytes per second of an ordinary card.
     fn card(&self) -> Option<f64> {
-        let cards: Vec<f64> = self.measured.hosts.iter().filter_map(card).collect();
+        let cards: Vec<f64> = self.cards().into_iter().flatten().collect();
         (!cards.is_empty()).then(|| median(&cards))
     }
 
     /// Gigabits per second of the cards that differ, by host.
     fn other_cards(&self) -> Vec<(usize, f64)> {
         let Some(ordinary) = self.card() else { return Vec::new() };
-        let cards = self.measured.hosts.iter().map(card).enumerate();
+        let cards = self.cards().into_iter().enumerate();
         let other = |(host, card): (usize, Option<f64>)| {
             let card = card.filter(|card| (card / ordinary - 1.0).abs() > DIFFERS)?;
             Some((host, rounded(card * 8e-9)))
@@ -210,11 +222,6 @@ impl Survey {
             "workers": steps.collect::<Vec<_>>(),
         })
     }
-}
-
-/// A host's card: the slower of its two directions.
-fn card(host: &Host) -> Option<f64> {
-    Some(host.outgoing?.min(host.incoming?))
 }
 
 /// A table of numbered values, as TOML.
