@@ -130,9 +130,11 @@ fn largest(variation: f64, n: usize) -> f64 {
     (variance.sqrt() * place - variance / 2.0).exp().max(1.0)
 }
 
-/// Quantile of the normal distribution (Abramowitz and Stegun 26.2.23, error below 5·10⁻⁴), for
-/// probabilities above one half.
-fn normal_quantile(p: f64) -> f64 {
+/// Quantile of the normal distribution (Abramowitz and Stegun 26.2.23, error below 5·10⁻⁴).
+pub(super) fn normal_quantile(p: f64) -> f64 {
+    if p < 0.5 {
+        return -normal_quantile(1.0 - p);
+    }
     let t = (-2.0 * (1.0 - p).ln()).sqrt();
     let above = 2.515_517 + t * (0.802_853 + t * 0.010_328);
     let below = 1.0 + t * (1.432_788 + t * (0.189_269 + t * 0.001_308));

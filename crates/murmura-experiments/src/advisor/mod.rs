@@ -253,7 +253,10 @@ impl Advice {
             ["", "step", "simulated", "speed-up", "exposed", "MB per worker and step", "bucket"];
         let mut rows = vec![head.map(String::from).to_vec()];
         for Prediction { candidate, cost, simulated, warning } in shown {
-            let milliseconds = |seconds: f64| format!("{:.1} ms", seconds * 1e3);
+            let milliseconds = |seconds: f64| match seconds * 1e3 {
+                ms if ms < 10.0 => format!("{ms:.2} ms"),
+                ms => format!("{ms:.1} ms"),
+            };
             let bucket = match candidate.bucket_mb {
                 0.0 => "one".to_string(),
                 size => format!("{size} MB"),

@@ -12,6 +12,7 @@ use std::collections::BinaryHeap;
 use murmura_core::random::Rng;
 use murmura_core::topology::Schedule;
 
+use super::cost::normal_quantile;
 use super::situation::Situation;
 
 /// Beyond so many workers that takes too long.
@@ -19,7 +20,7 @@ pub const WORKERS_MAX: usize = 512;
 /// Rounds before the first that counts, and how many count at least.
 const WARM: u64 = 8;
 const COUNTED: u64 = 12;
-const COUNTED_DRAWN: u64 = 60;
+const COUNTED_VARIED: u64 = 60;
 
 /// What happens at a moment, by worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,9 +49,8 @@ struct Rounds<'a> {
     receivers: Vec<Vec<Vec<usize>>>,
     /// How many models each awaits.
     awaited: Vec<Vec<u32>>,
-    /// Mean seconds of every worker's gradient, and what its time is drawn from.
-    computing: Vec<f64>,
-    drawn: Rng,
+    /// Nanoseconds of every worker's gradients, over and over.
+    computing: Vec<Vec<u64>>,
     /// The exchange of a step goes on while its gradient is computed.
     during: bool,
     /// When ports are free: cards of hosts, then links of workers inside them.
@@ -69,13 +69,10 @@ struct Rounds<'a> {
 /// Seconds of a step of `schedule`.
 pub fn step_seconds(s: &Situation, schedule: &Schedule, during: bool) -> f64 {
     let period = schedule.period().unwrap_or(1).max(1) as u64;
-    // What is drawn takes longer to average out.
-    let counted = if s.variation > 0.0 { COUNTED_DRAWN } else { COUNTED };
-    let steps = WARM + counted.next_multiple_of(period);
-    let mut computing = vec![s.compute; s.workers];
-    for (rank, factor) in &s.slow {
-        computing[*rank as usize] *= factor;
-    }
+    // What varies takes longer to average out.
+    let counted = if s.variation > 0.0 { COUNTED_VARIED } else { COUNTED };
+    let counted = counted.next_multiple_of(period);
+    let steps = WARM + counted;
     let (mut receivers, mut awaited) = (Vec::new(), Vec::new());
     for step in 0..period {
         let (mut to, mut counts) = (vec![Vec::new(); s.workers], vec![0; s.workers]);
@@ -94,8 +91,7 @@ pub fn step_seconds(s: &Situation, schedule: &Schedule, during: bool) -> f64 {
         s,
         receivers,
         awaited,
-        computing,
-        drawn: Rng::new(1, "plan", 0),
+        computing: (0..s.workers).map(|worker| computing(s, worker, counted)).collect(),
         during,
         sending: vec![0; ports],
         receiving: vec![0; ports],
@@ -108,6 +104,19 @@ pub fn step_seconds(s: &Situation, schedule: &Schedule, during: bool) -> f64 {
         steps,
     };
     rounds.follow()
+}
+
+/// So many gradients of a worker: the quantiles of the log-normal distribution in random order, so
+/// that their mean is what it should be.
+fn computing(s: &Situation, worker: usize, count: u64) -> Vec<u64> {
+    let slow = s.slow.iter().find(|(rank, _)| *rank as usize == worker);
+    let mean = s.compute * slow.map_or(1.0, |(_, factor)| *factor);
+    let deviation = (s.variation * s.variation).ln_1p().sqrt();
+    let place = |number: u64| normal_quantile((number as f64 + 0.5) / count as f64);
+    let mut times: Vec<f64> = (0..count).map(|number| (deviation * place(number)).exp()).collect();
+    let scale = mean * count as f64 / times.iter().sum::<f64>();
+    Rng::new(1, "plan", worker as u64).shuffle(&mut times);
+    times.iter().map(|time| nanos(scale * time)).collect()
 }
 
 fn nanos(seconds: f64) -> u64 {
@@ -159,17 +168,9 @@ impl Rounds<'_> {
         if self.during {
             self.send(worker, now);
         }
-        let seconds = self.computing[worker] * self.drawn();
-        self.push(now + nanos(seconds), Event::Gradient(worker));
-    }
-
-    /// Log-normal with mean 1.
-    fn drawn(&mut self) -> f64 {
-        if self.s.variation == 0.0 {
-            return 1.0;
-        }
-        let variance = (self.s.variation * self.s.variation).ln_1p();
-        (variance.sqrt() * self.drawn.normal() - variance / 2.0).exp()
+        let times = &self.computing[worker];
+        let took = times[self.step[worker] as usize % times.len()];
+        self.push(now + took, Event::Gradient(worker));
     }
 
     fn round(&self, step: u64) -> usize {
