@@ -129,9 +129,10 @@ fn a_worker_that_does_not_come_and_one_that_dies_are_named() {
 
 #[test]
 fn wrong_uses_are_refused() {
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 9] = [
         (&["--listen", "127.0.0.1:0"], "--measure"),
         (&["--save", "x.toml"], "--measure"),
+        (&["--measure", "--save", "no/x.toml"], "no/x.toml: there is no such folder"),
         (&["--measure", "--hosts", "2"], "cannot be used with '--hosts"),
         (&["--measure", "--bandwidth-gbps", "2"], "cannot be used with '--bandwidth-gbps"),
         (&["--measure", "--model", "resnet-50"], "give --compute-ms too, or --task instead"),

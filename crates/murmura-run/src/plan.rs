@@ -417,3 +417,32 @@ impl Maker {
         Arc::new(move |hosts| self.request(hosts).ok().map(Arc::new))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::source::parse;
+
+    #[test]
+    fn memory_has_what_codecs_keep() {
+        for (algorithm, codec, vectors) in [
+            ("allreduce", "f32", 0),
+            ("allreduce", "bf16", 0),
+            ("allreduce", "top-k", 1),
+            ("asp", "bf16", 1),
+            ("d-psgd", "bf16", 0),
+            // Its own public copy, and those of two neighbours.
+            ("choco", "f32", 3),
+            ("choco", "sign", 3),
+        ] {
+            let text = format!(
+                "workers = 5\n[algorithm]\nname = \"{algorithm}\"\n[codec]\nname = \"{codec}\"\n\
+                 [topology]\nname = \"ring\"\n[task]\nname = \"quadratic\""
+            );
+            let config = Config::read(parse(&text).expect("TOML"), &[], None).expect("good");
+            let plan = Plan::new(config).expect("it goes together");
+            let neighbours = plan.setup.view.topology(0).map_or(0, |(_, s)| most_neighbours(s));
+            assert_eq!(kept(&plan.config, neighbours, 100), vectors, "{algorithm} {codec}");
+        }
+    }
+}

@@ -13,7 +13,7 @@ use murmura_run::error::RequestError;
 
 use super::{Command, serve};
 use crate::request::{Run, check_address, check_wait};
-use crate::text::{bold, columns, mention, say};
+use crate::text::{bold, bytes, columns, mention, say};
 
 /// The row.
 pub const COMMAND: Command = Command { name: "plan", parser: Args::command, run };
@@ -162,7 +162,10 @@ fn measure(args: &Args, run: &mut Run, parameters: Option<f64>) -> anyhow::Resul
     let measured = match &args.listen {
         None => {
             plan.check_memory()?;
-            mention(&format!("measuring with {} processes of this machine", plan.config.workers));
+            mention(&format!(
+                "measuring this machine, one process per worker: {}",
+                plan.config.workers
+            ));
             drive::measure_processes(&plan, &std::env::current_exe()?, steps)?
         }
         Some(address) => {
@@ -192,8 +195,12 @@ const SECONDS_EACH: f64 = 2.5;
 /// What files begin with that may be replaced.
 const OURS: &str = "# Measured by `murmura plan --measure`";
 
-/// Refuses to replace what somebody else has written.
+/// Refuses to replace what somebody else has written, and places where nothing can be.
 fn check_ours(path: &Path) -> Result<(), RequestError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if folder.is_some_and(|folder| !folder.is_dir()) {
+        return Err(RequestError::file(path, "there is no such folder"));
+    }
     match std::fs::read(path) {
         Ok(bytes) if !bytes.starts_with(OURS.as_bytes()) => Err(RequestError::file(
             path,
@@ -248,18 +255,22 @@ fn print(advice: &Advice, all: bool) {
         say(&columns(&survey.rows()));
         survey.notes().iter().for_each(|note| say(&format!("Note: {note}.")));
     }
-    let (size, megabytes) = match s.parameters {
-        small if small < 1e5 => (format!("{small}"), format!("{:.2}", s.bytes() / 1e6)),
-        large => (format!("{:.1} million", large / 1e6), format!("{:.0}", s.bytes() / 1e6)),
+    let size = match s.parameters {
+        small if small < 1e5 => format!("{small}"),
+        large => format!("{:.1} million", large / 1e6),
     };
+    let several = |count: usize| if count == 1 { "" } else { "s" };
+    let rounded = |value: f64| (value * 1e4).round() / 1e4;
     say(&format!(
-        "{} {size} parameters ({megabytes} MB), {} workers on {} machine{}, {} Gbit/s, {} ms a gradient\n",
+        "{} {size} parameters ({}), {} worker{} on {} machine{}, {} Gbit/s, {} ms a gradient\n",
         bold("plan for"),
+        bytes(s.bytes() as u64),
         s.workers,
+        several(s.workers),
         s.hosts,
-        if s.hosts == 1 { "" } else { "s" },
-        s.bandwidth * 8e-9,
-        s.compute * 1e3
+        several(s.hosts),
+        rounded(s.bandwidth * 8e-9),
+        rounded(s.compute * 1e3)
     ));
     let shown = match all {
         true => advice.predictions.iter().collect(),

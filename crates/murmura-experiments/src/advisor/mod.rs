@@ -216,8 +216,12 @@ impl Advice {
         let name = best.candidate.name();
         let speedup = self.situation.speedup(best.cost.step_seconds);
         let mut text = format!(
-            "Take {name}: {:.1} times one worker's speed on {} workers",
-            speedup, self.situation.workers
+            "Take {name}: {:.1} times one worker's speed on {}",
+            speedup,
+            match self.situation.workers {
+                1 => "one worker".to_string(),
+                workers => format!("{workers} workers"),
+            }
         );
         if let Some(exact) = self.exact().filter(|exact| exact.candidate != best.candidate) {
             let factor = exact.cost.step_seconds / best.cost.step_seconds;
@@ -254,6 +258,7 @@ impl Advice {
         let mut rows = vec![head.map(String::from).to_vec()];
         for Prediction { candidate, cost, simulated, warning } in shown {
             let milliseconds = |seconds: f64| match seconds * 1e3 {
+                ms if ms < 0.1 => format!("{:.1} µs", ms * 1e3),
                 ms if ms < 10.0 => format!("{ms:.2} ms"),
                 ms => format!("{ms:.1} ms"),
             };

@@ -28,8 +28,9 @@ const STEPS_WARM: u64 = 3;
 const STEPS_LEAST: usize = 5;
 const STEPS_MOST: usize = 200;
 const COMPUTING: Duration = Duration::from_secs(2);
-/// How long a peer may be silent.
-const SILENCE: Duration = Duration::from_secs(20);
+/// How long a peer may be silent. A write of which the system has taken a part waits again, so that
+/// it can be some times as long.
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// One thing to measure, at the same time as others do their part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
