@@ -190,10 +190,16 @@ impl Advice {
         }
     }
 
+    /// The fastest of so many algorithms, and the one to take.
     fn simulate(&mut self) -> Result<(), ExperimentError> {
-        for prediction in self.predictions.iter_mut().take(SIMULATED) {
-            let trial = trial(&self.situation, &prediction.candidate);
-            prediction.simulated = Some(trial.run(STEPS)?.step_seconds());
+        let chosen = self.best_of_each().into_iter().take(SIMULATED).chain(self.best());
+        let chosen: Vec<Candidate> =
+            chosen.map(|prediction| prediction.candidate.clone()).collect();
+        for prediction in &mut self.predictions {
+            if chosen.contains(&prediction.candidate) {
+                let trial = trial(&self.situation, &prediction.candidate);
+                prediction.simulated = Some(trial.run(STEPS)?.step_seconds());
+            }
         }
         Ok(())
     }
@@ -404,7 +410,7 @@ fn candidates(situation: &Situation, row: &'static Entry) -> Vec<Candidate> {
     }
 }
 
-/// Codecs that a row is made for, beside none: each sender decides what to keep.
+/// Codecs that a row is made for, in which each sender decides what to keep; none for others.
 fn codecs(situation: &Situation, row: &Entry) -> Vec<Option<&'static str>> {
     let takes = (row.codecs)(&Params::defaults(row.keys));
     let len = situation.parameters as usize;
@@ -412,6 +418,6 @@ fn codecs(situation: &Situation, row: &Entry) -> Vec<Option<&'static str>> {
         let refusal = takes.refusal(codec, &Params::defaults(codec.keys), len);
         takes == Codecs::Contraction && codec.shape == Shape::Own && refusal.is_none()
     };
-    let made_for = CODECS.iter().filter(fits).map(|codec| Some(codec.name));
-    std::iter::once(None).chain(made_for).collect()
+    let made_for: Vec<_> = CODECS.iter().filter(fits).map(|codec| Some(codec.name)).collect();
+    if made_for.is_empty() { vec![None] } else { made_for }
 }

@@ -16,7 +16,7 @@ use super::cost::normal_quantile;
 use super::situation::Situation;
 
 /// Beyond so many workers that takes too long.
-pub const WORKERS_MAX: usize = 512;
+pub const WORKERS_MAX: usize = 256;
 /// Rounds before the first that counts, and how many count at least.
 const WARM: u64 = 8;
 const COUNTED: u64 = 12;
