@@ -1,7 +1,7 @@
 //! Closed forms of the advisor against the virtual cluster.
 
-use murmura_core::algorithms::{ALGORITHMS, Service, Traffic};
-use murmura_experiments::advisor::{Advice, Candidate, cost, situation::Situation, trial};
+use murmura_core::algorithms::{ALGORITHMS, Traffic};
+use murmura_experiments::advisor::{self, Advice, Candidate, cost, situation::Situation, trial};
 
 fn situation(workers: usize, hosts: usize) -> Situation {
     Situation {
@@ -22,21 +22,16 @@ fn situation(workers: usize, hosts: usize) -> Situation {
     }
 }
 
-/// Steps that show a row's exchanges: several of its periods.
+/// Steps of the virtual cluster. The first fifth is not counted; what is left should be whole
+/// periods, also of the topology.
 fn steps(situation: &Situation, candidate: &Candidate) -> u64 {
-    let period = match cost::traffic(candidate) {
-        Traffic::Average { period } | Traffic::Gossip { average: Some(period), .. } => period,
-        Traffic::Servers(Service::Elastic { period, .. }) => 2 * period,
-        _ => 1,
-    };
-    // The first fifth is not counted; what is left should be whole periods, also of the topology.
     let changes = candidate.topology.is_some_and(|name| name.starts_with("one-peer"));
     let least = match (situation.slow.is_empty(), changes) {
         (true, false) => 12,
         (true, true) => 50,
         (false, _) => 150,
     };
-    if period == 1 { least } else { (5 * period).max(least) }
+    advisor::steps(candidate).max(least)
 }
 
 /// How far the closed form is from the virtual cluster, relative to it.

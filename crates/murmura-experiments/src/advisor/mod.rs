@@ -16,7 +16,7 @@ pub mod situation;
 pub mod theory;
 pub mod whole;
 
-use murmura_core::algorithms::{self, ALGORITHMS, Codecs, Entry, Traffic};
+use murmura_core::algorithms::{self, ALGORITHMS, Codecs, Entry, Service, Traffic};
 use murmura_core::codec::{self, CODECS, Shape};
 use murmura_core::collectives::{self, COLLECTIVES};
 use murmura_core::params::{Params, Value as Given};
@@ -196,9 +196,10 @@ impl Advice {
         let chosen: Vec<Candidate> =
             chosen.map(|prediction| prediction.candidate.clone()).collect();
         for prediction in &mut self.predictions {
-            if chosen.contains(&prediction.candidate) {
+            let steps = steps(&prediction.candidate);
+            if chosen.contains(&prediction.candidate) && steps <= STEPS_MAX {
                 let trial = trial(&self.situation, &prediction.candidate);
-                prediction.simulated = Some(trial.run(STEPS)?.step_seconds());
+                prediction.simulated = Some(trial.run(steps)?.step_seconds());
             }
         }
         Ok(())
@@ -313,7 +314,7 @@ impl Advice {
         let chart = Chart::Bars(Bars {
             title: format!("Speed-up of {} workers", self.situation.workers),
             y: Axis::linear("times one worker alone"),
-            groups: shown.iter().map(|p| p.candidate.name()).collect(),
+            groups: shown.iter().map(|p| label(p, &shown)).collect(),
             series,
             stacked: false,
         });
@@ -352,13 +353,34 @@ impl Advice {
     }
 }
 
+/// The algorithm's name, and more where that does not tell it from others.
+fn label(prediction: &Prediction, others: &[&Prediction]) -> String {
+    let Candidate { algorithm, topology, collective, .. } = &prediction.candidate;
+    let alike = others.iter().filter(|other| other.candidate.algorithm == *algorithm).count();
+    match topology.or(*collective).filter(|_| alike > 1) {
+        Some(detail) => format!("{algorithm}, {detail}"),
+        None => (*algorithm).to_string(),
+    }
+}
+
 /// So much longer a step may take if it is exact.
 const NEARLY: f64 = 1.05;
 
 /// Steps that are nearer than this take equally long.
 const ALIKE: f64 = 1.002;
 
-const STEPS: u64 = 24;
+/// Steps of a run that shows a row's exchanges: some of its periods.
+pub fn steps(candidate: &Candidate) -> u64 {
+    let periods = match cost::traffic(candidate) {
+        Traffic::Average { period } | Traffic::Gossip { average: Some(period), .. } => 5 * period,
+        Traffic::Servers(Service::Elastic { period, .. }) => 10 * period,
+        _ => 0,
+    };
+    periods.max(24)
+}
+
+/// Longer runs are not simulated in passing.
+const STEPS_MAX: u64 = 300;
 
 /// The run that a prediction is about.
 pub fn trial(situation: &Situation, candidate: &Candidate) -> Trial {
