@@ -227,7 +227,7 @@ impl<'a> Conductor<'a> {
             match incoming.recv_timeout(wake.saturating_duration_since(now)) {
                 Ok(Incoming::Event(Event::Saved { rank, step, part })) => {
                     self.hear(rank);
-                    self.saved(rank, step, *part)?;
+                    self.saved(rank, step, *part);
                 }
                 Ok(Incoming::Event(event)) => self.event(event),
                 Ok(Incoming::Gone { rank, reason }) => self.gone(rank, reason),
@@ -244,6 +244,7 @@ impl<'a> Conductor<'a> {
             if self.ticked + period <= now {
                 self.tick(now);
             }
+            self.end_saving_if_whole()?;
             self.attend_cuts();
             if self.phase == Phase::Finishing && self.seats.iter().all(|s| s.report.is_some()) {
                 return Ok(self.outcome());

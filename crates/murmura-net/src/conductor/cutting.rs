@@ -22,8 +22,9 @@ pub(super) struct Cutting {
     stage: Stage,
     /// Cuts until this step are written, as all ranks know.
     safe: u64,
-    /// The last cut of which a part was saved.
-    saved: u64,
+    /// How many ranks have saved at the last steps at which some did. One whose schedule has a cut
+    /// there may do so before it is told that this is the step.
+    saved: BTreeMap<u64, usize>,
     /// The run ends with the cut that is under way.
     stop: bool,
     /// Models by step, of those ranks that have shown theirs.
@@ -37,9 +38,9 @@ enum Stage {
     None,
     /// Every rank is asked where it can still be cut; the answers.
     Meeting(BTreeMap<u32, u64>),
-    /// Every rank saves there; so many have not done it. Servers are told first, because a server
-    /// that does not know must not be passed; so many of them have not said that they know.
-    Saving { step: u64, left: usize, unknowing: usize },
+    /// Every rank saves there. Servers are told first, because a server that does not know must not
+    /// be passed; so many of them have not said that they know.
+    Saving { step: u64, unknowing: usize },
     /// Nobody starts a gradient any more.
     Pausing { step: u64, left: usize },
     /// What is pending comes to rest.
@@ -48,8 +49,8 @@ enum Stage {
     Writing { step: u64 },
 }
 
-/// How many cuts may be shown in part; a rank that never shows must not fill the memory.
-const SHOWN_AT_ONCE: usize = 8;
+/// How many cuts may be shown or saved in part; a rank that never does must not fill the memory.
+const CUTS_AT_ONCE: usize = 8;
 
 impl Cutting {
     pub(super) fn new(cuts: Cuts, synchronous: bool, steps: u64) -> Cutting {
@@ -60,7 +61,8 @@ impl Cutting {
 impl Conductor<'_> {
     /// How soon to look after cuts again: ranks wait while one is written.
     pub(super) fn glance(&self) -> Duration {
-        if self.cutting.saved > self.cutting.safe { GLANCE / 64 } else { GLANCE }
+        let last = self.cutting.saved.keys().next_back().copied().unwrap_or(0);
+        if last > self.cutting.safe { GLANCE / 64 } else { GLANCE }
     }
 
     /// Asks what is wished for; does what has become due.
@@ -125,10 +127,14 @@ impl Conductor<'_> {
         if step >= self.cutting.steps {
             self.cutting.stage = Stage::None;
             self.cutting.stop = false;
-            return self.tell_all(&Command::Go);
+            // Ranks that have ended meanwhile are not to begin again.
+            if self.phase == Phase::Running {
+                self.tell_all(&Command::Go);
+            }
+            return;
         }
         let (ranks, unknowing) = (self.ports.len(), self.ports.len() - self.workers);
-        self.cutting.stage = Stage::Saving { step, left: ranks, unknowing };
+        self.cutting.stage = Stage::Saving { step, unknowing };
         self.tell_of(step, self.workers..ranks);
         if unknowing == 0 {
             self.tell_of(step, 0..self.workers);
@@ -163,21 +169,27 @@ impl Conductor<'_> {
     /// Nothing is on its way any more. Whether that was for a cut.
     pub(super) fn save_at_rest(&mut self) -> bool {
         let Stage::Resting { step } = self.cutting.stage else { return false };
-        self.cutting.stage = Stage::Saving { step, left: self.ports.len(), unknowing: 0 };
+        // Workers that count by themselves may have been saved after as many steps on average.
+        self.cutting.saved.remove(&step);
+        self.cutting.stage = Stage::Saving { step, unknowing: 0 };
         self.tell_all(&Command::Save(step));
         true
     }
 
-    /// A rank's part of a cut has come. An error is that the run ends with it.
-    pub(super) fn saved(&mut self, rank: u32, at: u64, part: Part) -> Result<(), NetError> {
+    /// A rank's part of a cut has come.
+    pub(super) fn saved(&mut self, rank: u32, at: u64, part: Part) {
         self.observer.saved(self.now(), at, Rank(rank), part);
-        self.cutting.saved = self.cutting.saved.max(at);
-        let Stage::Saving { step, left, .. } = &mut self.cutting.stage else { return Ok(()) };
-        if *step != at {
-            return Ok(());
+        let saved = &mut self.cutting.saved;
+        *saved.entry(at).or_default() += 1;
+        if saved.len() > CUTS_AT_ONCE {
+            saved.pop_first();
         }
-        *left = left.saturating_sub(1);
-        if *left > 0 {
+    }
+
+    /// Goes on, or ends the run, if all know of the cut and have saved. An error is that it ends.
+    pub(super) fn end_saving_if_whole(&mut self) -> Result<(), NetError> {
+        let Stage::Saving { step: at, unknowing: 0 } = self.cutting.stage else { return Ok(()) };
+        if self.cutting.saved.get(&at) != Some(&self.ports.len()) {
             return Ok(());
         }
         let rests = !self.cutting.synchronous;
@@ -190,7 +202,7 @@ impl Conductor<'_> {
         let shown = self.cutting.shown.entry(step).or_default();
         shown.insert(rank, model);
         if shown.len() < self.ports.len() {
-            if self.cutting.shown.len() > SHOWN_AT_ONCE {
+            if self.cutting.shown.len() > CUTS_AT_ONCE {
                 self.cutting.shown.pop_first();
             }
             return;
