@@ -36,6 +36,19 @@ pub struct Table {
     pub cells: Vec<Cell>,
 }
 
+impl Table {
+    /// The rows of a column that has published figures, the best one first.
+    pub fn order(&self, column: &str, best: Best, of: impl Fn(&Cell) -> f64) -> Vec<&str> {
+        let chosen = |cell: &&Cell| cell.column == column && cell.paper.is_some();
+        let mut cells: Vec<&Cell> = self.cells.iter().filter(chosen).collect();
+        cells.sort_by(|a, b| match best {
+            Best::Lowest => of(a).total_cmp(&of(b)),
+            Best::Highest => of(b).total_cmp(&of(a)),
+        });
+        cells.iter().map(|cell| cell.row.as_str()).collect()
+    }
+}
+
 /// One number beside the published one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
@@ -203,17 +216,9 @@ impl Report {
     /// Claims that the rows of a column come in the published order, the best one first; says
     /// which order came out.
     pub fn claim_order(&mut self, table: &Table, column: &str, best: Best) {
-        let chosen = || table.cells.iter().filter(|cell| cell.column == column);
-        let order = |of: &dyn Fn(&Cell) -> f64| {
-            let mut cells: Vec<&Cell> = chosen().filter(|cell| cell.paper.is_some()).collect();
-            cells.sort_by(|a, b| match best {
-                Best::Lowest => of(a).total_cmp(&of(b)),
-                Best::Highest => of(b).total_cmp(&of(a)),
-            });
-            cells.iter().map(|cell| cell.row.as_str()).collect::<Vec<_>>().join(", ")
-        };
-        let theirs = order(&|cell| cell.paper.map_or(f64::NAN, |figure| figure.value));
-        let ours = order(&|cell| cell.ours);
+        let published = |cell: &Cell| cell.paper.map_or(f64::NAN, |figure| figure.value);
+        let theirs = table.order(column, best, published).join(", ");
+        let ours = table.order(column, best, |cell| cell.ours).join(", ");
         let text = format!("{}, {column}: published {theirs}; ours {ours}", table.title);
         self.claim(text, ours == theirs);
     }

@@ -74,7 +74,7 @@ fn run(options: &Options) -> Result<Report, ExperimentError> {
         report.tables.push(table);
     }
     calibration.tell(&mut report);
-    tell(&mut report, lessons.len());
+    tell(&mut report, options);
     Ok(report)
 }
 
@@ -136,48 +136,41 @@ fn charts(report: &mut Report, runs: &Runs, model: &str) {
     report.charts.push((format!("variance-{name}"), variance));
 }
 
+/// Who should be first, and the whole published order; of a small version only the times.
 fn claims(report: &mut Report, table: &Table, options: &Options) {
-    let column = |column: &str| -> Vec<(&str, f64)> {
-        let cells = table.cells.iter().filter(|cell| cell.column == column);
-        cells.map(|cell| (cell.row.as_str(), cell.ours)).collect()
-    };
-    let shortest = column(TOTAL).into_iter().min_by(|a, b| a.1.total_cmp(&b.1));
-    report.claim(
-        format!("{}: ALADDIN needs the least time for the same gradients", table.title),
-        shortest.is_some_and(|(name, _)| name == Method::Aladdin.name()),
-    );
+    let columns = [(TOTAL, Best::Lowest), (EARLY, Best::Highest), (UNTIL, Best::Lowest)];
+    for (column, best) in &columns[..options.size(3, 1)] {
+        let name = Method::Aladdin.name();
+        report.claim(
+            format!("{}, {column}: {name} is first, as published", table.title),
+            table.order(column, *best, |cell| cell.ours).first() == Some(&name),
+        );
+    }
     if options.small {
         return;
     }
-    for (column, best) in [
-        (LAST, Best::Highest),
-        (TOTAL, Best::Lowest),
-        (EARLY, Best::Highest),
-        (UNTIL, Best::Lowest),
-    ] {
+    for (column, best) in columns.into_iter().chain([(LAST, Best::Highest)]) {
         report.claim_order(table, column, best);
     }
 }
 
-fn tell(report: &mut Report, seeds: usize) {
-    let why = "the slides train ResNet-50 and VGG-16 on CIFAR-10, hours on eight GPUs";
+fn tell(report: &mut Report, options: &Options) {
+    let why = "the slides train ResNet-50 and VGG-16 on CIFAR-10, which two cores cannot";
+    let epochs = format!("{} epochs", options.size(EPOCHS, 2));
+    let seeds = format!("mean over {} seeds", options.size(SEEDS, 1));
     let assumed = [
         ("task", "digits-cnn (53,000 parameters, embedded data), batch 16 a worker", why),
-        ("length", "12 epochs", why),
+        ("length", epochs.as_str(), why),
         ("optimizer", "SGD, momentum 0.9, rate 0.02 falling as half a cosine", "not stated"),
         ("fixed accuracy", "90 %, as in the slides for CIFAR-10", "all of them reach it"),
+        ("every number", seeds.as_str(), "one held-out digit is 0.28 points"),
     ];
     for (name, value, why) in assumed {
         report.rests_on(name, value, Source::Assumed(why.into()));
     }
     report.rests_on(
-        "every number",
-        format!("mean of {seeds} seeds"),
-        Source::Assumed("one held-out digit is 0.28 percent".into()),
-    );
-    report.rests_on(
         "early on",
-        "0.55 and 0.40 of ALADDIN's time in all",
+        "0.55 (ResNet-50) and 0.40 (VGG-16) of ALADDIN's time in all",
         Source::Derived("1 of its 1.81 h, 2 of its 4.97 h".into()),
     );
     report.note(
@@ -186,7 +179,12 @@ fn tell(report: &mut Report, seeds: usize) {
          the digits' network counts as many bytes as theirs, and a gradient takes as long.",
     );
     report.note(
-        "One held-out digit is 0.28 points, and all five end within that of each other or nearly \
-         so: on a task that everybody solves, the final accuracies have no order to reproduce.",
+        "Where final accuracies lie closer together than some tenths of a point, their order is \
+         chance: another seed changes it.",
+    );
+    report.note(
+        "Not reproduced: that EASGD is behind ASP in accuracy. Our reading: asynchrony acts like more \
+         momentum (Mitliagkas et al. 2016), so that ASP would need a lower rate than the one that \
+         all five share here; the slides do not say whose rates were tuned.",
     );
 }
