@@ -48,7 +48,7 @@ const VGG: Published = Published {
 const TARGET: f64 = 90.0;
 const WORKERS: usize = 8;
 const EPOCHS: usize = 12;
-const EVALUATIONS: u64 = 48;
+const EVALUATIONS: usize = 48;
 const SEEDS: usize = 5;
 
 fn run(options: &Options) -> Result<Report, ExperimentError> {
@@ -57,7 +57,7 @@ fn run(options: &Options) -> Result<Report, ExperimentError> {
     let mut report = Report::new(EXPERIMENT.name, title, PAPER);
     let task = ["task.name=digits-cnn", "task.batch=16"].map(String::from);
     let lessons = Lesson::several(WORKERS, (options.seed, options.size(SEEDS, 1)), &task)?;
-    let steps = lessons[0].steps_per_epoch * options.size(EPOCHS, 2) as u64;
+    let steps = lessons[0].steps_per_epoch * options.size(EPOCHS, 1) as u64;
     let models = [(calibration.resnet, RESNET), (calibration.vgg, VGG)];
     for (costs, published) in &models[..options.size(2, 1)] {
         let mut runs = Runs::new();
@@ -65,7 +65,7 @@ fn run(options: &Options) -> Result<Report, ExperimentError> {
             (options.tell)(&format!("  {} with the times of {}", method.name(), costs.model.name));
             let trial = calibration.trial(*costs, Case::eight(method, 1.0));
             let plan = |lesson: &Lesson| hyperparameters(trial.clone().on_task(lesson)).plan(steps);
-            let run = Trained::over(&lessons, EVALUATIONS, plan)?;
+            let run = Trained::over(&lessons, options.size(EVALUATIONS, 4) as u64, plan)?;
             runs.push((method.name().into(), run));
         }
         charts(&mut report, &runs, costs.model.name);
@@ -129,7 +129,7 @@ fn charts(report: &mut Report, runs: &Runs, model: &str) {
     let variance = chart(
         &format!("How far the workers are apart, with the times of {model}"),
         runs,
-        (seconds(), Axis::log("mean variance of a parameter")),
+        (seconds(), Axis::log("mean variance of a parameter (AR-SGD: exactly 0)")),
         |moment| (moment.seconds, moment.variance),
     );
     report.charts.push((format!("accuracy-{name}"), accuracy));
@@ -156,7 +156,7 @@ fn claims(report: &mut Report, table: &Table, options: &Options) {
 
 fn tell(report: &mut Report, options: &Options) {
     let why = "the slides train ResNet-50 and VGG-16 on CIFAR-10, which two cores cannot";
-    let epochs = format!("{} epochs", options.size(EPOCHS, 2));
+    let epochs = format!("{} epochs", options.size(EPOCHS, 1));
     let seeds = format!("mean over {} seeds", options.size(SEEDS, 1));
     let assumed = [
         ("task", "digits-cnn (53,000 parameters, embedded data), batch 16 a worker", why),
