@@ -26,6 +26,7 @@ const DATA_SET: &str = "multi30k";
 const HOSTS: usize = 4;
 const WORKERS: usize = 8;
 const EPOCHS: u64 = 3;
+const LEARNING_RATE: f64 = 0.01;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Optimizer {
@@ -95,7 +96,7 @@ impl Case {
                 .set("optimizer.accumulate", 4),
         };
         trial
-            .set("optimizer.lr", 4e-3)
+            .set("optimizer.lr", LEARNING_RATE)
             .set("optimizer.schedule.name", "inverse-sqrt")
             .set("optimizer.schedule.warmup_steps", steps / 8)
     }
@@ -234,7 +235,11 @@ fn tell(report: &mut Report, options: &Options) {
         ("workers", "8 on 4 hosts; the poster's 16 on 4".into(), why),
         ("batch", batch, why),
         ("length", length, why),
-        ("learning rate", "0.004".into(), "the poster's 0.0007 is for a model of 61 million"),
+        (
+            "learning rate",
+            LEARNING_RATE.to_string(),
+            "the poster's 0.0007 is for a model of 61 million",
+        ),
         ("Ring", "pairs of neighbouring workers, alternating".into(), "as in its code"),
         ("BLEU", "of the first 200 held-out sentences, greedy".into(), "what two cores can do"),
     ];
