@@ -25,7 +25,7 @@ pub const EXPERIMENT: Experiment = Experiment {
 /// A task with its schedule.
 struct Course {
     /// In words, for the report.
-    words: &'static str,
+    words: String,
     settings: Vec<String>,
     learning_rate: f64,
     epochs: u64,
@@ -34,7 +34,7 @@ struct Course {
 
 fn digits(options: &Options) -> Course {
     Course {
-        words: "digits-cnn (53,000 parameters, embedded data), batch 4 a learner",
+        words: "digits-cnn (53,000 parameters, embedded data), batch 4 a learner".into(),
         settings: vec!["task.name=digits-cnn".into(), "task.batch=4".into()],
         learning_rate: 0.02,
         epochs: options.size(10, 1) as u64,
@@ -42,19 +42,19 @@ fn digits(options: &Options) -> Course {
     }
 }
 
-fn cifar(folder: &Path) -> Course {
-    let settings = vec![
-        "task.name=cifar10-resnet20".into(),
-        data::setting(folder),
-        "task.batch=8".into(),
-        "task.subset=4096".into(),
-        "task.test_subset=1000".into(),
-    ];
+fn cifar(folder: &Path, options: &Options) -> Course {
+    let images = options.size(4096, 256);
     Course {
-        words: "ResNet-20 on the first 4,096 images of CIFAR-10, batch 8 a learner",
-        settings,
+        words: format!("ResNet-20 on the first {images} images of CIFAR-10, batch 8 a learner"),
+        settings: vec![
+            "task.name=cifar10-resnet20".into(),
+            data::setting(folder),
+            "task.batch=8".into(),
+            format!("task.subset={images}"),
+            format!("task.test_subset={}", options.size(1000, 64)),
+        ],
         learning_rate: 0.05,
-        epochs: 6,
+        epochs: options.size(6, 1) as u64,
         seeds: 1,
     }
 }
@@ -62,7 +62,7 @@ fn cifar(folder: &Path) -> Course {
 fn run(options: &Options) -> Result<Report, ExperimentError> {
     let folder = options.data.as_deref().and_then(|folder| data::under(folder, "cifar10"));
     let course = match &folder {
-        Some(folder) => cifar(folder),
+        Some(folder) => cifar(folder, options),
         None => digits(options),
     };
     let title = "Loss per epoch and final accuracy of 16 learners";
@@ -202,7 +202,7 @@ fn tell(report: &mut Report, course: &Course) {
     let milliseconds = format!("{:.2} ms", super::RESNET_COMPUTE * 1e3);
     report.rests_on("time of a gradient", milliseconds, Source::Derived(how));
     let why = "the paper trains 164 epochs of CIFAR-10, which two cores cannot".to_string();
-    report.rests_on("task", course.words, Source::Assumed(why.clone()));
+    report.rests_on("task", course.words.clone(), Source::Assumed(why.clone()));
     report.rests_on("length", format!("{} epochs", course.epochs), Source::Assumed(why));
     let rate = course.learning_rate;
     let optimizer = format!("SGD, momentum 0.9, rate {rate} falling as half a cosine");
