@@ -26,7 +26,6 @@ const DATA_SET: &str = "multi30k";
 const HOSTS: usize = 4;
 const WORKERS: usize = 8;
 const EPOCHS: usize = 3;
-const LEARNING_RATE: f64 = 0.01;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Optimizer {
@@ -65,6 +64,12 @@ impl Case {
         }
     }
 
+    /// The best of three that were tried, with AllReduce and with DAdam on AER. Moments of one worker's
+    /// gradients are larger than those of the mean of all, and so the steps smaller.
+    fn learning_rate(&self) -> f64 {
+        if self.form == Form::AllReduce { 0.01 } else { 0.02 }
+    }
+
     /// In the order of [`COLUMNS`].
     fn cells(&self, ours: [f64; 3]) -> impl Iterator<Item = Cell> {
         let (row, published) = (self.name(), self.published);
@@ -96,7 +101,7 @@ impl Case {
                 .set("optimizer.accumulate", 4),
         };
         trial
-            .set("optimizer.lr", LEARNING_RATE)
+            .set("optimizer.lr", self.learning_rate())
             .set("optimizer.schedule.name", "inverse-sqrt")
             .set("optimizer.schedule.warmup_steps", steps / 8)
     }
@@ -131,7 +136,7 @@ fn run(options: &Options) -> Result<Report, ExperimentError> {
     let mut report = Report::new(EXPERIMENT.name, title, PAPER);
     let practice = lesson(&folder, options, false)?;
     let exam = lesson(&folder, options, true)?;
-    let steps = practice.steps_per_epoch * options.size(EPOCHS, 1) as u64;
+    let steps = practice.steps_per_epoch * options.size(EPOCHS, 8) as u64;
     let mut runs = Runs::new();
     let mut cells = Vec::new();
     for case in CASES {
@@ -144,7 +149,11 @@ fn run(options: &Options) -> Result<Report, ExperimentError> {
         runs.push((case.name(), run));
     }
     let table = Table { title: "At the end".into(), cells };
-    claims(&mut report, &table, options);
+    let falls = |run: &Trained| run.moments[0].training_loss > run.last().training_loss;
+    report.claim("the training loss falls in every run", runs.iter().all(|(_, run)| falls(run)));
+    if !options.small {
+        claims(&mut report, &table);
+    }
     report.tables.push(table);
     charts(&mut report, &runs);
     tell(&mut report, options);
@@ -175,7 +184,7 @@ fn charts(report: &mut Report, runs: &Runs) {
     report.charts.push(("validation".into(), held_out));
 }
 
-fn claims(report: &mut Report, table: &Table, options: &Options) {
+fn claims(report: &mut Report, table: &Table) {
     let ours = |form: Form, optimizer: Optimizer, column: &str| {
         let case = CASES.iter().find(|case| (case.form, case.optimizer) == (form, optimizer));
         let row = case.map_or(String::new(), Case::name);
@@ -194,9 +203,6 @@ fn claims(report: &mut Report, table: &Table, options: &Options) {
         ),
         worst <= 2.0,
     );
-    if options.small {
-        return;
-    }
     for (column, sign) in [(VALIDATION, 1.0), (TRAINING, 1.0), (BLEU, -1.0)] {
         let exact = ours(Form::AllReduce, adam, column);
         let better = |form: &Form, than: f64| sign * (ours(*form, accum, column) - than) < 0.0;
@@ -234,18 +240,13 @@ fn tell(report: &mut Report, options: &Options) {
     );
     let bleu = sentences(options);
     let batch = format!("{} sentences a worker", options.size(16, 4));
-    let length = format!("{} epochs, an eighth of them warm-up", options.size(EPOCHS, 1));
+    let length = format!("{} epochs, an eighth of them warm-up", options.size(EPOCHS, 8));
     let assumed = [
         ("task", "English to German, Multi30k; test_2016_flickr is held out".to_string(), why),
         ("model", size, why),
         ("workers", "8 on 4 hosts; the poster's 16 on 4".into(), why),
         ("batch", batch, why),
         ("length", length, why),
-        (
-            "learning rate",
-            LEARNING_RATE.to_string(),
-            "the poster's 0.0007 is for a model of 61 million",
-        ),
         ("Ring", "pairs of neighbouring workers, alternating".into(), "as in its code"),
         ("decentralized Adam", "β₂ = 0.98".into(), "as AllReduce"),
         ("BLEU", format!("of {bleu} held-out sentences, greedy"), "what two cores can do"),
@@ -253,6 +254,13 @@ fn tell(report: &mut Report, options: &Options) {
     for (name, value, why) in assumed {
         report.rests_on(name, value, Source::Assumed(why.into()));
     }
+    report.rests_on(
+        "learning rate",
+        "0.01 AllReduce, 0.02 the others",
+        Source::Measured(
+            "best validation loss of 0.004, 0.01, 0.02 with AllReduce and with DAdam, AER".into(),
+        ),
+    );
     report.note(
         "Published for WMT14 English to German; losses and BLEU of another task, model and length \
          cannot be compared, only who is ahead. One seed: differences in the third digit are noise.",
