@@ -37,7 +37,7 @@ fn digits(options: &Options) -> Course {
         words: "digits-cnn (53,000 parameters, embedded data), batch 4 a learner".into(),
         settings: vec!["task.name=digits-cnn".into(), "task.batch=4".into()],
         learning_rate: 0.02,
-        epochs: options.size(10, 1) as u64,
+        epochs: options.size(20, 1) as u64,
         seeds: options.size(5, 1),
     }
 }
