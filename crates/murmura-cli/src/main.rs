@@ -3,6 +3,7 @@
 
 mod commands;
 mod interrupt;
+mod pages;
 mod progress;
 mod report;
 mod request;

@@ -75,6 +75,43 @@ fn an_unknown_experiment_is_refused_with_the_nearest_name() {
 }
 
 #[test]
+fn data_that_are_missing_or_of_no_use_are_refused_in_one_line() {
+    let folder = folder();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_murmura"));
+    command.args(["reproduce", "decentdp-generalization"]).env("XDG_DATA_HOME", folder.path());
+    let output = command.output().expect("the command can be started");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("`murmura data get multi30k` fetches it"));
+    let told = refusal(&["reproduce", "decentdp-generalization", "--data", "nowhere"]);
+    assert!(told.contains("`--data` = nowhere: holds no multi30k"), "{told}");
+    let told = refusal(&["reproduce", "yuan-spectral", "--data", "."]);
+    assert!(told.contains("nothing of what is to be run uses a data set"), "{told}");
+    let told = refusal(&["reproduce", "yuan-spectral", "--no-training"]);
+    assert!(told.contains("goes with `all` only"), "{told}");
+}
+
+#[test]
+fn a_page_ends_with_what_other_programs_put_into_its_folder() {
+    let folder = folder();
+    let pictures = folder.path().join("page");
+    fs::create_dir(&pictures).expect("made");
+    fs::write(pictures.join("b.md"), "## Later\n\n![plot](b.svg), [far](https://a.b/b.svg)\n\n")
+        .expect("written");
+    fs::write(pictures.join("a.md"), "## First\n").expect("written");
+    fs::write(pictures.join("b.svg"), "").expect("written");
+    let words = ["reproduce", "yuan-communication", "--small", "--markdown", "page.md"];
+    for _ in 0..2 {
+        let output = run(&folder, &words);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    }
+    let page = fs::read_to_string(folder.path().join("page.md")).expect("a page");
+    let made = "Made by `murmura reproduce yuan-communication --markdown page.md --small`";
+    assert!(page.contains(made) && page.contains("every `.md` file in the folder `page`"));
+    let end = "\n## First\n\n## Later\n\n![plot](page/b.svg), [far](https://a.b/b.svg)\n";
+    assert!(page.ends_with(end), "{page}");
+}
+
+#[test]
 fn compare_says_which_one_to_take() {
     let folder = folder();
     let words = ["compare", "--algorithms", "aladdin,allreduce", "--out", "both", "--json"];

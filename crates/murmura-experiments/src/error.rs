@@ -12,6 +12,15 @@ pub enum ExperimentError {
     /// A run could not be simulated to its end.
     #[error(transparent)]
     Sim(#[from] SimError),
+    /// A data set is not there.
+    #[error(
+        "needs the data set {name}, which is not here; `murmura data get {name}` fetches it, or \
+         --data PATH says where it is"
+    )]
+    NoData {
+        /// Which.
+        name: &'static str,
+    },
     /// A parameter could not be fitted.
     #[error("cannot fit {parameter} on {cell}: no value from {low} to {high} gives {goal}")]
     Fit {

@@ -39,6 +39,7 @@ pub fn json(report: &Report) -> Value {
         "parameters": parameters.collect::<Vec<_>>(),
         "claims": claims.collect::<Vec<_>>(),
         "notes": report.notes,
+        "not_run": report.not_run,
     })
 }
 
@@ -50,7 +51,8 @@ pub struct Grid {
     pub rows: Vec<Vec<String>>,
 }
 
-/// A table as text: `theirs / ours (difference)`, `theirs / fitted`, or `ours` alone.
+/// A table as text: `theirs / ours (difference)`, `theirs / fitted`, `[theirs] / ours` where theirs
+/// is of another task, or `ours` alone.
 pub fn grid(table: &Table) -> Grid {
     let mut columns: Vec<&str> = Vec::new();
     let mut rows: Vec<&str> = Vec::new();
@@ -80,7 +82,11 @@ fn shown(cell: &Cell) -> String {
             let theirs = digits(figure.value);
             format!("{theirs} / {} ({:+.1} %)", digits(cell.ours), 100.0 * error)
         }
-        (Some(figure), None) => format!("{} / fitted", digits(figure.value)),
+        (Some(figure), None) if cell.fitted => format!("{} / fitted", digits(figure.value)),
+        (Some(figure), None) => {
+            let decimals = figure.decimals();
+            format!("[{:.decimals$}] / {:.decimals$}", figure.value, cell.ours)
+        }
         _ => digits(cell.ours),
     }
 }
@@ -100,6 +106,10 @@ fn digits(value: f64) -> String {
 /// A report as a section of Markdown; pictures are looked for in `pictures`.
 pub fn markdown(report: &Report, pictures: Option<&str>) -> String {
     let mut page = format!("## {}\n\n{}. {}.\n", report.name, report.title, report.paper);
+    if let Some(reason) = &report.not_run {
+        let _ = writeln!(page, "\nNot run: {reason}.");
+        return page;
+    }
     for table in &report.tables {
         let Grid { head, rows } = grid(table);
         let _ = write!(page, "\n**{}**\n\n| {} |\n", table.title, head.join(" | "));
@@ -135,6 +145,11 @@ border-bottom:1px solid #e4e7ec;text-align:right;font-variant-numeric:tabular-nu
 th:first-child{text-align:left}.words td{text-align:left}.no{color:#b00020;font-weight:600}\
 .yes{color:#0a7d4f}svg{max-width:100%;height:auto}footer{color:#6e7480;margin-top:3em}";
 
+/// How to read a cell.
+pub const LEGEND: &str = "Published figure / ours (relative difference). A figure on which a \
+    parameter was fitted is marked as fitted and predicts nothing. A figure in brackets was \
+    published for another task: only the order in its column can be compared.";
+
 /// Reports as one page that needs no other file.
 pub fn html(reports: &[Report]) -> String {
     let title = match reports {
@@ -144,8 +159,7 @@ pub fn html(reports: &[Report]) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\
          <style>{STYLE}</style></head><body>\n<h1>{title}</h1>\n\
-         <p>Published figure / ours (relative difference). A figure on which a parameter was fitted \
-         is marked as fitted and predicts nothing.</p>\n"
+         <p>{LEGEND}</p>\n"
     );
     reports.iter().for_each(|report| section(&mut page, report));
     page.push_str("<footer>Made by murmura reproduce.</footer>\n</body></html>\n");
@@ -159,6 +173,10 @@ fn section(page: &mut String, report: &Report) {
         "<h2 id=\"{name}\">{title}</h2>\n<p><code>{name}</code>. {paper}. Seed {}.</p>",
         report.seed
     );
+    if let Some(reason) = &report.not_run {
+        let _ = writeln!(page, "<p>Not run: {}.</p>", escaped(reason));
+        return;
+    }
     for table in &report.tables {
         let Grid { head, rows } = grid(table);
         let _ = writeln!(page, "<h3>{}</h3>", escaped(&table.title));

@@ -23,6 +23,8 @@ pub struct Report {
     pub claims: Vec<Claim>,
     /// Remarks, in sentences: what is not explained, and our best reading of why.
     pub notes: Vec<String>,
+    /// Why there is nothing of all this, where there is not.
+    pub not_run: Option<String>,
 }
 
 /// Numbers of one kind.
@@ -32,6 +34,19 @@ pub struct Table {
     pub title: String,
     /// Row by row.
     pub cells: Vec<Cell>,
+}
+
+impl Table {
+    /// The rows of a column that has published figures, the best one first.
+    pub fn order(&self, column: &str, best: Best, of: impl Fn(&Cell) -> f64) -> Vec<&str> {
+        let chosen = |cell: &&Cell| cell.column == column && cell.paper.is_some();
+        let mut cells: Vec<&Cell> = self.cells.iter().filter(chosen).collect();
+        cells.sort_by(|a, b| match best {
+            Best::Lowest => of(a).total_cmp(&of(b)),
+            Best::Highest => of(b).total_cmp(&of(a)),
+        });
+        cells.iter().map(|cell| cell.row.as_str()).collect()
+    }
 }
 
 /// One number beside the published one.
@@ -56,28 +71,49 @@ pub struct Figure {
     pub value: f64,
     /// Half a unit of its last digit: what rounding may have taken away.
     pub rounding: f64,
+    /// Published for another task than ours: it is shown beside, never with a difference.
+    pub elsewhere: bool,
 }
 
 impl Figure {
     /// A figure with so many printed decimals.
     pub fn printed(value: f64, decimals: i32) -> Figure {
-        Figure { value, rounding: 0.5 * 10f64.powi(-decimals) }
+        Figure::rounded(value, 0.5 * 10f64.powi(-decimals))
+    }
+
+    /// A figure that rounding may have changed by so much.
+    pub fn rounded(value: f64, rounding: f64) -> Figure {
+        Figure { value, rounding, elsewhere: false }
+    }
+
+    /// How many decimals it was printed with, about.
+    pub fn decimals(&self) -> usize {
+        (-(2.0 * self.rounding).log10()).round().clamp(0.0, 6.0) as usize
+    }
+
+    /// The same, published for another task.
+    pub fn elsewhere(self) -> Figure {
+        Figure { elsewhere: true, ..self }
     }
 }
 
 impl Cell {
-    /// Relative difference to the printed figure; none for a cell that was fitted or was not
-    /// published.
+    /// Relative difference to the printed figure; none for a cell that was fitted, was not
+    /// published, or was published for another task.
     pub fn error(&self) -> Option<f64> {
-        let figure = self.paper.filter(|_| !self.fitted)?;
-        Some(self.ours / figure.value - 1.0)
+        Some(self.ours / self.predicted()?.value - 1.0)
     }
 
     /// Relative difference to the nearest value that would have been printed the same.
     pub fn error_beyond_rounding(&self) -> Option<f64> {
-        let figure = self.paper.filter(|_| !self.fitted)?;
+        let figure = self.predicted()?;
         let beyond = (self.ours - figure.value).abs() - figure.rounding;
         Some(beyond.max(0.0) / figure.value)
+    }
+
+    /// The printed figure, where ours is a prediction of it.
+    fn predicted(&self) -> Option<Figure> {
+        self.paper.filter(|figure| !self.fitted && !figure.elsewhere)
     }
 }
 
@@ -128,6 +164,15 @@ pub struct Claim {
     pub holds: bool,
 }
 
+/// Which end of a column is the good one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Best {
+    /// As of times and losses.
+    Lowest,
+    /// As of accuracies.
+    Highest,
+}
+
 impl Report {
     /// A report without content.
     pub fn new(name: &str, title: &str, paper: &str) -> Report {
@@ -168,6 +213,16 @@ impl Report {
         self.claim(text, worst <= tolerance);
     }
 
+    /// Claims that the rows of a column come in the published order, the best one first; says
+    /// which order came out.
+    pub fn claim_order(&mut self, table: &Table, column: &str, best: Best) {
+        let published = |cell: &Cell| cell.paper.map_or(f64::NAN, |figure| figure.value);
+        let theirs = table.order(column, best, published).join(", ");
+        let ours = table.order(column, best, |cell| cell.ours).join(", ");
+        let text = format!("{}, {column}: published {theirs}; ours {ours}", table.title);
+        self.claim(text, ours == theirs);
+    }
+
     /// Adds a remark.
     pub fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
@@ -182,6 +237,25 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_order_that_differs_is_said_with_both() {
+        let cell = |row: &str, paper: f64, ours| Cell {
+            row: row.into(),
+            column: "accuracy".into(),
+            paper: Some(Figure::printed(paper, 1).elsewhere()),
+            ours,
+            fitted: false,
+        };
+        let cells = vec![cell("a", 1.0, 5.0), cell("b", 2.0, 6.0), cell("c", 3.0, 5.5)];
+        assert_eq!(cells[0].error(), None, "another task is not compared");
+        assert_eq!(Figure::printed(3.042, 3).decimals(), 3);
+        let table = Table { title: "Times".into(), cells };
+        let mut report = Report::default();
+        report.claim_order(&table, "accuracy", Best::Highest);
+        let text = "Times, accuracy: published c, b, a; ours b, c, a".to_string();
+        assert_eq!(report.claims, [Claim { text, holds: false }]);
+    }
 
     #[test]
     fn rounding_is_not_held_against_us_and_fits_have_no_error() {

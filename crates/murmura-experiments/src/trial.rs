@@ -5,20 +5,27 @@
 //! thousand elements is trained, every byte of which counts as many (`cluster.vector_scale`).
 //! Where the vector is cut into equal parts this is exact; headers count as they are.
 
+use std::sync::Arc;
+
+use murmura_core::problems::Problem;
 use murmura_record::{Event, Outcome, Record};
 use murmura_run::config::Config;
 use murmura_run::config::source::{self, Table};
+use murmura_run::error::RequestError;
 use murmura_run::plan::Plan;
 
 use crate::error::ExperimentError;
+use crate::training::Lesson;
 
 /// A run to be timed. Settings are those of a run file, so that every trial can be typed.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Trial {
     workers: usize,
     elements: usize,
     scale: f64,
     settings: Vec<String>,
+    /// What is trained, where it is not the quadratic.
+    problem: Option<Arc<dyn Problem>>,
 }
 
 /// Elements of the vector, at least: enough for equal chunks.
@@ -29,7 +36,7 @@ impl Trial {
     pub fn new(algorithm: &str, workers: usize, parameters: f64) -> Trial {
         let elements = ELEMENTS_MIN.max(16 * workers).next_multiple_of(workers);
         let scale = parameters / elements as f64;
-        let trial = Trial { workers, elements, scale, settings: Vec::new() };
+        let trial = Trial { workers, elements, scale, settings: Vec::new(), problem: None };
         trial
             .set("algorithm.name", algorithm)
             .set("task.name", "quadratic")
@@ -53,12 +60,18 @@ impl Trial {
         self.set("buckets.size_mb", size)
     }
 
-    /// On a real task of so many elements, which stands for the same model.
-    pub fn on_task(mut self, name: &str, elements: f64) -> Trial {
-        self.settings.retain(|setting| !setting.starts_with("task."));
-        self.scale *= self.elements as f64 / elements;
+    /// On a real task, which stands for the same model; its gradients are worth all cores.
+    pub fn on_task(mut self, lesson: &Lesson) -> Trial {
+        let ours = |setting: &String| {
+            !setting.starts_with("task.") && !setting.starts_with("cluster.threads=")
+        };
+        self.settings.retain(ours);
+        self.settings.extend_from_slice(&lesson.settings);
+        self.scale *= self.elements as f64 / lesson.problem.dimensions() as f64;
+        self.elements = lesson.problem.dimensions();
+        self.problem = Some(Arc::clone(&lesson.problem));
         let scale = self.scale;
-        self.set("task.name", name).set("cluster.vector_scale", scale)
+        self.set("cluster.vector_scale", scale)
     }
 
     /// One worker takes so many times as long; 1 changes nothing.
@@ -77,18 +90,25 @@ impl Trial {
 
     /// What is to be run.
     pub fn plan(&self, steps: u64) -> Result<Plan, ExperimentError> {
-        let settings =
-            self.settings.iter().map(|given| source::setting(given)).collect::<Result<Vec<_>, _>>();
-        let mut table = Table::new();
-        table.insert("workers".into(), (self.workers as i64).into());
-        table.insert("steps".into(), (steps as i64).into());
-        Ok(Plan::new(Config::read(table, &settings?, None)?)?)
+        let length = [format!("workers={}", self.workers), format!("steps={steps}")];
+        let config = config(&[&self.settings[..], &length].concat())?;
+        Ok(match &self.problem {
+            Some(problem) => Plan::of_problem(config, Arc::clone(problem))?,
+            None => Plan::new(config)?,
+        })
     }
 
     /// Runs so many steps of every worker (on average, where the algorithm does not wait).
     pub fn run(&self, steps: u64) -> Result<Timing, ExperimentError> {
         Timing::of(&self.plan(steps)?)
     }
+}
+
+/// The configuration that settings make on top of the defaults.
+pub fn config(settings: &[String]) -> Result<Config, RequestError> {
+    let settings =
+        settings.iter().map(|given| source::setting(given)).collect::<Result<Vec<_>, _>>();
+    Config::read(Table::new(), &settings?, None)
 }
 
 /// What a trial came to.

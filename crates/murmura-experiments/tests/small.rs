@@ -1,16 +1,20 @@
-//! A small version of every experiment that does not train networks.
+//! A small version of every experiment.
+
+use std::path::{Path, PathBuf};
 
 use murmura_experiments::render::{html, json, markdown};
 use murmura_experiments::report::Report;
 use murmura_experiments::{EXPERIMENTS, Options, find};
+use tempfile::TempDir;
 
-fn small(name: &str) -> Report {
+fn small(name: &str, data: Option<&Path>) -> Report {
     let row = find(name).expect("a name of the table");
-    (row.run)(&Options { seed: 1, small: true }).expect("it runs")
+    let data = data.map(PathBuf::from);
+    (row.run)(&Options { small: true, data, ..Options::default() }).expect("it runs")
 }
 
-fn check(name: &str) {
-    let report = small(name);
+fn check(name: &str, data: Option<&Path>) {
+    let report = small(name, data);
     for claim in &report.claims {
         assert!(claim.holds, "{name}: {}", claim.text);
     }
@@ -18,7 +22,7 @@ fn check(name: &str) {
     for cell in report.cells().filter(|cell| cell.fitted) {
         assert_eq!(cell.error(), None, "{name}: a fitted cell has no error");
     }
-    let again = small(name);
+    let again = small(name, data);
     assert_eq!(
         html(std::slice::from_ref(&report)),
         html(&[again]),
@@ -28,17 +32,52 @@ fn check(name: &str) {
     assert!(markdown(&report, None).starts_with(&format!("## {name}\n")));
 }
 
+/// Sentences in the files of Multi30k: numbers, counted in English and in German.
+fn sentences() -> TempDir {
+    let words = [["one", "eins"], ["two", "zwei"], ["three", "drei"], ["four", "vier"]];
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (part, count) in [("train", 64), ("test_2016_flickr", 8)] {
+        for (language, ending) in ["en", "de"].into_iter().enumerate() {
+            let sentence = |k: usize| {
+                let digits = (0..3).map(|digit| words[k >> (2 * digit) & 3][language]);
+                digits.collect::<Vec<_>>().join(" ") + "\n"
+            };
+            let text: String = (0..count).map(sentence).collect();
+            std::fs::write(folder.path().join(format!("{part}.{ending}")), text).expect("written");
+        }
+    }
+    folder
+}
+
+#[test]
+fn decentdp_generalization_holds() {
+    check("decentdp-generalization", Some(sentences().path()));
+}
+
+#[test]
+fn without_its_data_an_experiment_says_how_to_get_them_and_the_others_go_on() {
+    let empty = tempfile::tempdir().expect("a temporary folder");
+    let row = find("decentdp-generalization").expect("a name of the table");
+    let options = Options { data: Some(empty.path().into()), ..Options::default() };
+    let report = row.attempt(&options).expect("a report that says why");
+    let reason = report.not_run.clone().expect("a reason");
+    assert!(reason.contains("`murmura data get multi30k`"), "{reason}");
+    assert!(markdown(&report, None).contains("\nNot run: needs the data set multi30k"));
+    assert!(html(std::slice::from_ref(&report)).contains("<p>Not run: "));
+    assert_eq!(json(&report)["not_run"], reason);
+}
+
 macro_rules! experiments {
     ($($test:ident: $name:literal,)*) => {
         $(#[test]
         fn $test() {
-            check($name);
+            check($name, None);
         })*
 
         #[test]
-        fn every_row_that_takes_seconds_is_tested_here() {
-            let tested = [$($name),*];
-            for row in EXPERIMENTS.iter().filter(|row| !row.trains) {
+        fn every_row_is_tested_here() {
+            let tested = [$($name,)* "decentdp-generalization"];
+            for row in EXPERIMENTS {
                 assert!(tested.contains(&row.name), "{}", row.name);
             }
         }
@@ -46,6 +85,7 @@ macro_rules! experiments {
 }
 
 experiments! {
+    adpsgd_convergence_holds: "adpsgd-convergence",
     adpsgd_slowdown_holds: "adpsgd-slowdown",
     aladdin_breakdown_holds: "aladdin-breakdown",
     aladdin_convergence_holds: "aladdin-convergence",

@@ -2,15 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use murmura_experiments::error::ExperimentError;
 use murmura_experiments::render::{self, Grid};
 use murmura_experiments::report::Report;
-use murmura_experiments::{EXPERIMENTS, Experiment, Options, find};
+use murmura_experiments::{EXPERIMENTS, Experiment, Options, data, find};
 use murmura_run::error::RequestError;
 
 use super::Command;
+use crate::pages;
 use crate::text::{bold, columns, mention, pale, say};
 
 /// The row.
@@ -21,8 +21,11 @@ Examples:
   murmura reproduce                                  what there is
   murmura reproduce aladdin-heterogeneity            the table, ours beside theirs
   murmura reproduce aladdin-heterogeneity --out DIR  with a page (report.html), plots and JSON
-  murmura reproduce all --out DIR                    everything that takes seconds
-  murmura reproduce all --train --out DIR            also what trains networks
+  murmura reproduce all --no-training --out DIR      everything that takes seconds
+  murmura reproduce all --data /data --out DIR       everything, with /data/multi30k, /data/cifar10
+  murmura reproduce decentdp-generalization --data /data/multi30k
+
+What trains networks takes some minutes each, and is marked in the list.
 
 A published figure on which a parameter was fitted is printed as fitted; all others are
 predictions. The same seed gives the same files, byte for byte.";
@@ -43,9 +46,14 @@ struct Args {
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
 
-    /// With `all`: also those that train networks
+    /// With `all`: leave out those that train networks
     #[arg(long)]
-    train: bool,
+    no_training: bool,
+
+    /// Where data sets are: the folder of one, or one that holds them by name (PATH/multi30k);
+    /// without it, where `murmura data get` puts them, and CIFAR-10 is not used
+    #[arg(long, value_name = "PATH")]
+    data: Option<PathBuf>,
 
     /// A small version: some cells instead of all
     #[arg(long)]
@@ -66,13 +74,22 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
         list();
         return Ok(());
     };
-    let chosen = chosen(name, args.train)?;
-    let options = Options { seed: args.seed, small: args.small };
+    let chosen = chosen(name, args.no_training)?;
+    check_data(args.data.as_deref(), &chosen)?;
+    let options = Options {
+        seed: args.seed,
+        small: args.small,
+        data: args.data.clone(),
+        tell: |text| mention(&pale(text)),
+    };
     let mut reports = Vec::new();
     for experiment in &chosen {
         mention(&pale(&format!("{} …", experiment.name)));
-        let mut report = (experiment.run)(&options).map_err(told)?;
-        report.seed = args.seed;
+        let report = match name.as_str() {
+            "all" => experiment.attempt(&options),
+            _ => (experiment.run)(&options),
+        };
+        let report = Report { seed: args.seed, ..report.map_err(|error| told(name, error))? };
         if !args.json {
             print(&report);
         }
@@ -86,18 +103,29 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
         say(&serde_json::to_string_pretty(&one_or_all)?);
     }
     if let Some(folder) = &args.out {
-        write_folder(folder, &reports)?;
+        pages::write_folder(folder, &reports)?;
     }
     if let Some(file) = &args.markdown {
-        write_markdown(file, &reports)?;
+        pages::write_markdown(file, &reports, &command(&args, file))?;
     }
     Ok(())
 }
 
+/// The command that makes the same page; where the data lie does not matter.
+fn command(args: &Args, file: &Path) -> String {
+    let name = args.name.as_deref().unwrap_or("all");
+    let mut words = vec![format!("murmura reproduce {name} --markdown {}", file.display())];
+    let flags = [(args.no_training, "--no-training"), (args.small, "--small")];
+    words.extend(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_string()));
+    words.extend(args.data.as_ref().map(|_| "--data PATH".to_string()));
+    words.join(" ")
+}
+
 /// A wrong request keeps its exit status.
-fn told(error: ExperimentError) -> anyhow::Error {
+fn told(name: &str, error: ExperimentError) -> anyhow::Error {
     match error {
         ExperimentError::Request(error) => error.into(),
+        ExperimentError::NoData { .. } => RequestError::Conflict(format!("{name} {error}")).into(),
         other => other.into(),
     }
 }
@@ -111,9 +139,12 @@ fn list() {
     rows.for_each(|row| say(&format!("{:width$}  {}", row[0], row[1])));
 }
 
-fn chosen(name: &str, train: bool) -> Result<Vec<&'static Experiment>, RequestError> {
+fn chosen(name: &str, no_training: bool) -> Result<Vec<&'static Experiment>, RequestError> {
     if name == "all" {
-        return Ok(EXPERIMENTS.iter().filter(|row| train || !row.trains).collect());
+        return Ok(EXPERIMENTS.iter().filter(|row| !(row.trains && no_training)).collect());
+    }
+    if no_training {
+        return Err(RequestError::Conflict("--no-training goes with `all` only".to_string()));
     }
     find(name).map(|row| vec![row]).map_err(|nearest| {
         let names: Vec<&str> = EXPERIMENTS.iter().map(|row| row.name).collect();
@@ -123,8 +154,26 @@ fn chosen(name: &str, train: bool) -> Result<Vec<&'static Experiment>, RequestEr
     })
 }
 
+/// Refuses data that nobody would look at.
+fn check_data(folder: Option<&Path>, chosen: &[&Experiment]) -> Result<(), RequestError> {
+    let Some(folder) = folder else { return Ok(()) };
+    let refuse = |problem: String| Err(RequestError::field("--data", folder.display(), problem));
+    let wanted: Vec<&str> = chosen.iter().filter_map(|row| row.data).collect();
+    if wanted.is_empty() {
+        return refuse("nothing of what is to be run uses a data set".into());
+    }
+    if !wanted.iter().any(|name| data::under(folder, name).is_some()) {
+        let names = wanted.join(" nor ");
+        return refuse(format!("holds no {names}, neither itself nor in a folder of that name"));
+    }
+    Ok(())
+}
+
 fn print(report: &Report) {
     say(&format!("\n{}\n{}", bold(&report.title), pale(&report.paper)));
+    if let Some(reason) = &report.not_run {
+        return say(&format!("\n{}: {reason}", bold("Not run")));
+    }
     for table in &report.tables {
         let Grid { head, rows } = render::grid(table);
         let lines: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
@@ -141,66 +190,4 @@ fn print(report: &Report) {
         say(&format!("{}: {} ({})", parameter.name, parameter.value, parameter.source));
     }
     report.notes.iter().for_each(|note| say(&format!("\n{note}")));
-}
-
-fn write_folder(folder: &Path, reports: &[Report]) -> anyhow::Result<()> {
-    std::fs::create_dir_all(folder)
-        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
-    for report in reports {
-        for (name, chart) in &report.charts {
-            let stem = format!("{}-{name}", report.name);
-            write(&folder.join(format!("{stem}.svg")), chart.svg().as_bytes())?;
-            write(&folder.join(format!("{stem}.png")), &chart.png())?;
-        }
-    }
-    let all: Vec<_> = reports.iter().map(render::json).collect();
-    write(&folder.join("report.json"), serde_json::to_string_pretty(&all)?.as_bytes())?;
-    let page = folder.join("report.html");
-    write(&page, render::html(reports).as_bytes())?;
-    mention(&format!("report  {}", page.display()));
-    Ok(())
-}
-
-/// The page and, in a folder of its name, its pictures.
-fn write_markdown(file: &Path, reports: &[Report]) -> anyhow::Result<()> {
-    let stem = file.file_stem().map_or("pictures".into(), |stem| stem.to_string_lossy());
-    let folder = file.with_file_name(stem.as_ref());
-    std::fs::create_dir_all(&folder)
-        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
-    let mut page = String::from(
-        "# The papers' experiments\n\nPublished figure / ours (relative difference). A figure on \
-         which a parameter was fitted is marked as fitted and predicts nothing.\n",
-    );
-    page.push_str(&format!(
-        "\nMade by `murmura reproduce all --markdown {}`, version {}, commit {}, seed {}; do not \
-         edit.\n",
-        file.display(),
-        env!("CARGO_PKG_VERSION"),
-        commit(),
-        reports.first().map_or(1, |report| report.seed)
-    ));
-    for report in reports {
-        page.push('\n');
-        page.push_str(&render::markdown(report, Some(&stem)));
-        for (name, chart) in &report.charts {
-            let picture = folder.join(format!("{}-{name}.svg", report.name));
-            write(&picture, chart.svg().as_bytes())?;
-        }
-    }
-    write(file, page.as_bytes())
-}
-
-/// The commit of the working tree that this is run in, if there is one.
-fn commit() -> String {
-    let asked = std::process::Command::new("git").args(["rev-parse", "--short", "HEAD"]).output();
-    let answer = asked.ok().filter(|answer| answer.status.success());
-    answer.map_or("unknown".into(), |a| String::from_utf8_lossy(&a.stdout).trim().to_string())
-}
-
-/// Written beside and renamed, so that there is never half a file.
-fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let written = std::fs::write(&beside, bytes).and_then(|()| std::fs::rename(&beside, path));
-    written.with_context(|| format!("cannot write {}", path.display()))
 }

@@ -15,6 +15,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     summary: "share of communication against workers; waiting; what each strategy contributes",
     paper: PAPER,
     trains: false,
+    data: None,
     run,
 };
 

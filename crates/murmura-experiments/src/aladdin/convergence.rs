@@ -1,176 +1,190 @@
-//! Accuracy and parameter variance against virtual time, on a real but small training task.
+//! Accuracy and parameter variance against virtual time, on a network that two cores can train.
 
-use std::sync::Arc;
+use murmura_plot::Axis;
 
-use murmura_core::contract::Deploy;
-use murmura_core::problems::Problem;
-use murmura_core::time::Time;
-use murmura_plot::{Axis, Chart, Lines, Series, Stroke};
-use murmura_record::{Cuts, Models as Shown, Record};
-use murmura_run::files::tensors::Models;
-
-use super::{Calibration, Case, METHODS, PAPER};
+use super::{Calibration, Case, Costs, METHODS, Method, PAPER};
 use crate::error::ExperimentError;
-use crate::report::{Cell, Report, Source, Table};
+use crate::report::{Best, Cell, Figure, Report, Source, Table};
+use crate::training::{Lesson, Runs, Trained, chart};
+use crate::trial::Trial;
 use crate::{Experiment, Options};
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "aladdin-convergence",
-    summary: "accuracy, loss and parameter variance against time for all five, on a small task",
+    summary: "accuracy and parameter variance against time for all five, on handwritten digits",
     paper: PAPER,
-    trains: false,
+    trains: true,
+    data: None,
     run,
 };
 
-/// Elements of the model: thirty features and a bias.
-const ELEMENTS: f64 = 31.0;
-/// Loss that a run is timed to.
-const TARGET: f64 = 0.12;
-
-/// The model at one moment.
-#[derive(Clone, Copy, Debug)]
-struct Point {
-    seconds: f64,
-    loss: f64,
-    accuracy: f64,
-    variance: f64,
+/// The slides' accuracy table for one model on CIFAR-10, in the order of [`METHODS`].
+struct Published {
+    /// Final accuracy in percent.
+    last: [f64; 5],
+    /// Accuracy after `early_hours`.
+    early: [f64; 5],
+    early_hours: f64,
+    /// Hours until 90 %.
+    hours_to_90: [f64; 5],
 }
 
-struct Watch {
-    problem: Arc<dyn Problem>,
-    deploy: Deploy,
-    steps: u64,
-    points: Vec<Point>,
-}
+const RESNET: Published = Published {
+    last: [93.53, 93.15, 91.12, 93.40, 93.78],
+    early: [89.92, 88.10, 84.31, 88.39, 90.71],
+    early_hours: 1.0,
+    hours_to_90: [0.98, 1.16, 1.36, 1.15, 0.92],
+};
 
-impl murmura_sim::Observer for Watch {
-    fn record(&mut self, _record: Record) {}
+const VGG: Published = Published {
+    last: [92.38, 91.71, 91.24, 92.28, 92.26],
+    early: [77.65, 49.73, 70.02, 82.47, 86.87],
+    early_hours: 2.0,
+    hours_to_90: [6.40, 8.22, 6.18, 3.94, 2.87],
+};
 
-    fn cuts(&self) -> Cuts {
-        Cuts { save_every: 0, shows: self.steps / 2, steps: self.steps }
-    }
-
-    fn shown(&mut self, now: Time, _step: u64, models: Shown) {
-        let models = Models {
-            workers: models.workers.iter().map(|(_, model)| model.as_slice()).collect(),
-            servers: models.servers.iter().map(|(_, model)| model.as_slice()).collect(),
-        };
-        let evaluation = self.problem.evaluate(&models.deployed(self.deploy));
-        self.points.push(Point {
-            seconds: now.seconds(),
-            loss: evaluation.loss,
-            accuracy: evaluation.accuracy.unwrap_or(0.0),
-            variance: models.consensus_distance().powi(2) / ELEMENTS,
-        });
-    }
-}
+/// Accuracy in percent that runs are timed to.
+const TARGET: f64 = 90.0;
+const WORKERS: usize = 8;
+const EPOCHS: usize = 12;
+const EVALUATIONS: usize = 48;
+const SEEDS: usize = 5;
 
 fn run(options: &Options) -> Result<Report, ExperimentError> {
     let calibration = Calibration::fit()?;
     let title = "Accuracy and parameter variance against time";
     let mut report = Report::new(EXPERIMENT.name, title, PAPER);
-    let steps = options.size(200, 60) as u64;
-    let mut curves = Vec::new();
-    for method in METHODS {
-        let trial = calibration
-            .trial(calibration.resnet, Case::eight(method, 1.0))
-            .on_task("logistic", ELEMENTS)
-            .set("task.batch", 16)
-            .set("optimizer.lr", 0.1)
-            .set("seed", options.seed);
-        let plan = trial.plan(steps)?;
-        let mut watch = Watch {
-            problem: Arc::clone(&plan.problem),
-            deploy: plan.setup.facts().deploy,
-            steps,
-            points: Vec::new(),
-        };
-        murmura_sim::simulate(&plan.setup, &*plan.problem, &plan.cluster, &mut watch)?;
-        curves.push((method.name(), watch.points));
+    let task = ["task.name=digits-cnn", "task.batch=16"].map(String::from);
+    let lessons = Lesson::several(WORKERS, (options.seed, options.size(SEEDS, 1)), &task)?;
+    let steps = lessons[0].steps_per_epoch * options.size(EPOCHS, 1) as u64;
+    let models = [(calibration.resnet, RESNET), (calibration.vgg, VGG)];
+    for (costs, published) in &models[..options.size(2, 1)] {
+        let mut runs = Runs::new();
+        for method in METHODS {
+            (options.tell)(&format!("  {} with the times of {}", method.name(), costs.model.name));
+            let trial = calibration.trial(*costs, Case::eight(method, 1.0));
+            let plan = |lesson: &Lesson| hyperparameters(trial.clone().on_task(lesson)).plan(steps);
+            let run = Trained::over(&lessons, options.size(EVALUATIONS, 4) as u64, plan)?;
+            runs.push((method.name().into(), run));
+        }
+        charts(&mut report, &runs, costs.model.name);
+        let table = table(&runs, *costs, published);
+        claims(&mut report, &table, options);
+        report.tables.push(table);
     }
-    let common = curves.iter().filter_map(|(_, points)| points.last()).map(|point| point.seconds);
-    let early = common.fold(f64::INFINITY, f64::min) / 2.0;
-    report.tables.push(table(&curves, early));
-    report
-        .charts
-        .push(chart(&curves, "accuracy", Axis::linear("share of right answers"), |p| p.accuracy));
-    report.charts.push(chart(&curves, "loss", Axis::log("loss on all training data"), |p| p.loss));
-    report.charts.push(chart(
-        &curves,
-        "variance",
-        Axis::log("mean variance of a parameter"),
-        |p| p.variance,
-    ));
     calibration.tell(&mut report);
-    let why =
-        "small enough for seconds; the slides train ResNet-50 and VGG-16 on CIFAR-10".to_string();
-    let task = "logistic regression, breast-cancer data, batch 16 a worker, timed as ResNet-50";
-    report.rests_on("task", task, Source::Assumed(why));
-    claims(&mut report);
-    report.note(
-        "Published for ResNet-50 on CIFAR-10: final accuracy .9353 (AR-SGD), .9315 (ASP), .9112 (EASGD), \
-         .9340 (SGP), .9378 (ALADDIN); hours to 90 %: 0.98, 1.16, 1.36, 1.15, 0.92. A convex task \
-         shows who is there first, not who generalises better.",
-    );
+    tell(&mut report, options);
     Ok(report)
 }
 
-fn table(curves: &[(&'static str, Vec<Point>)], early: f64) -> Table {
+/// The same for all five.
+fn hyperparameters(trial: Trial) -> Trial {
+    trial
+        .set("optimizer.lr", 0.02)
+        .set("optimizer.momentum", 0.9)
+        .set("optimizer.schedule.name", "cosine")
+}
+
+const LAST: &str = "final accuracy, %";
+const TOTAL: &str = "time in all, ALADDIN's = 1";
+const EARLY: &str = "accuracy early on, %";
+const UNTIL: &str = "time to 90 %, ALADDIN's in all = 1";
+
+fn table(runs: &Runs, costs: Costs, published: &Published) -> Table {
+    let hours = costs.model.hours;
+    let unit = runs.last().map_or(f64::NAN, |(_, aladdin)| aladdin.last().seconds);
+    let early = published.early_hours / hours[4] * unit;
     let mut cells = Vec::new();
-    for (name, points) in curves {
-        let last = points.last();
-        let before = points.iter().rev().find(|point| point.seconds <= early);
-        let reached = points.iter().find(|point| point.loss <= TARGET);
-        let columns = [
-            ("final accuracy", last.map(|point| point.accuracy)),
-            ("final loss", last.map(|point| point.loss)),
-            ("seconds in all", last.map(|point| point.seconds)),
-            ("loss at half of the shortest", before.map(|point| point.loss)),
-            ("seconds to a loss of 0.12", reached.map(|point| point.seconds)),
-            ("variance at the end", last.map(|point| point.variance)),
-        ];
-        for (column, ours) in columns {
-            let Some(ours) = ours else { continue };
-            let (row, column) = ((*name).to_string(), column.to_string());
-            cells.push(Cell { row, column, paper: None, ours, fitted: false });
+    for (index, ((name, run), method)) in runs.iter().zip(METHODS).enumerate() {
+        let mut cell = |column: &str, paper: Figure, ours: f64| {
+            // ALADDIN's own time is the unit; ASP's was fitted on.
+            let known = method == Method::Aladdin
+                || method == Method::Asp && costs.model.name == super::VGG.name;
+            let fitted = column == TOTAL && known;
+            let (row, column) = (name.clone(), column.to_string());
+            cells.push(Cell { row, column, paper: Some(paper), ours, fitted });
+        };
+        let percent = |value: f64| Figure::printed(value, 2).elsewhere();
+        let ratio = |value: f64| Figure::rounded(value / hours[4], 0.01 / hours[4]);
+        cell(LAST, percent(published.last[index]), run.last().accuracy);
+        cell(TOTAL, ratio(hours[index]), run.last().seconds / unit);
+        cell(EARLY, percent(published.early[index]), run.at(early).accuracy);
+        if let Some(seconds) = run.reached(TARGET) {
+            cell(UNTIL, ratio(published.hours_to_90[index]).elsewhere(), seconds / unit);
         }
     }
-    Table { title: "What each comes to".into(), cells }
+    Table { title: format!("With the times of {}", costs.model.name), cells }
 }
 
-fn chart(
-    curves: &[(&'static str, Vec<Point>)],
-    name: &str,
-    y: Axis,
-    of: fn(&Point) -> f64,
-) -> (String, Chart) {
-    let line = |(name, points): &(&'static str, Vec<Point>)| {
-        let points = points.iter().map(|point| (point.seconds, of(point))).collect();
-        Series { stroke: Stroke::Line, ..Series::line(*name, points) }
-    };
-    let chart = Chart::Lines(Lines {
-        title: format!("{}{} against virtual time", name[..1].to_uppercase(), &name[1..]),
-        x: Axis::linear("seconds"),
-        y,
-        series: curves.iter().map(line).collect(),
-    });
-    (name.to_string(), chart)
+fn charts(report: &mut Report, runs: &Runs, model: &str) {
+    let name = model.to_lowercase();
+    let seconds = || Axis::linear("virtual seconds");
+    let accuracy = chart(
+        &format!("Accuracy on held-out digits, with the times of {model}"),
+        runs,
+        (seconds(), Axis::linear("percent").within(80.0, 100.0)),
+        |moment| (moment.seconds, moment.accuracy),
+    );
+    let variance = chart(
+        &format!("How far the workers are apart, with the times of {model}"),
+        runs,
+        (seconds(), Axis::log("mean variance of a parameter (AR-SGD: exactly 0)")),
+        |moment| (moment.seconds, moment.variance),
+    );
+    report.charts.push((format!("accuracy-{name}"), accuracy));
+    report.charts.push((format!("variance-{name}"), variance));
 }
 
-fn claims(report: &mut Report) {
-    let column = |column: &str| -> Vec<(String, f64)> {
-        let cells = report.cells().filter(|cell| cell.column == column);
-        cells.map(|cell| (cell.row.clone(), cell.ours)).collect()
-    };
-    let accuracies = column("final accuracy");
-    let best = accuracies.iter().map(|(_, accuracy)| *accuracy).fold(0.0, f64::max);
-    let near = accuracies.iter().all(|(_, accuracy)| *accuracy > best - 0.03);
-    let seconds = column("seconds in all");
-    let shortest = seconds.iter().min_by(|a, b| a.1.total_cmp(&b.1)).map(|(name, _)| name.clone());
-    report.claim("all end within three points of the best accuracy", near);
-    report.claim(
-        "ALADDIN needs the least time for the same gradients, as published",
-        shortest.as_deref() == Some("ALADDIN"),
+/// Who should be first, and the whole published order; of a small version only the times.
+fn claims(report: &mut Report, table: &Table, options: &Options) {
+    let columns = [(TOTAL, Best::Lowest), (EARLY, Best::Highest), (UNTIL, Best::Lowest)];
+    for (column, best) in &columns[..options.size(3, 1)] {
+        let name = Method::Aladdin.name();
+        report.claim(
+            format!("{}, {column}: {name} is first, as published", table.title),
+            table.order(column, *best, |cell| cell.ours).first() == Some(&name),
+        );
+    }
+    if options.small {
+        return;
+    }
+    for (column, best) in columns.into_iter().chain([(LAST, Best::Highest)]) {
+        report.claim_order(table, column, best);
+    }
+}
+
+fn tell(report: &mut Report, options: &Options) {
+    let why = "the slides train ResNet-50 and VGG-16 on CIFAR-10, which two cores cannot";
+    let epochs = format!("{} epochs", options.size(EPOCHS, 1));
+    let seeds = format!("mean over {} seeds", options.size(SEEDS, 1));
+    let assumed = [
+        ("task", "digits-cnn (53,000 parameters, embedded data), batch 16 a worker", why),
+        ("length", epochs.as_str(), why),
+        ("optimizer", "SGD, momentum 0.9, rate 0.02 falling as half a cosine", "not stated"),
+        ("fixed accuracy", "90 %, as in the slides for CIFAR-10", "all of them reach it"),
+        ("every number", seeds.as_str(), "one held-out digit is 0.28 points"),
+    ];
+    for (name, value, why) in assumed {
+        report.rests_on(name, value, Source::Assumed(why.into()));
+    }
+    report.rests_on(
+        "early on",
+        "0.55 (ResNet-50) and 0.40 (VGG-16) of ALADDIN's time in all",
+        Source::Derived("1 of its 1.81 h, 2 of its 4.97 h".into()),
+    );
+    report.note(
+        "Accuracies were published for another task; only the order in a column can be compared, and \
+         it is said above where it differs. Times are those of the published models: a vector of \
+         the digits' network counts as many bytes as theirs, and a gradient takes as long.",
+    );
+    report.note(
+        "Where final accuracies lie closer together than some tenths of a point, their order is \
+         chance: another seed changes it.",
+    );
+    report.note(
+        "Not reproduced: that EASGD is behind ASP in accuracy. Our reading: asynchrony acts like more \
+         momentum (Mitliagkas et al. 2016), so that ASP would need a lower rate than the one that \
+         all five share here; the slides do not say whose rates were tuned.",
     );
 }

@@ -13,6 +13,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     summary: "speed-up of 8 workers, one of them ×1 … ×100 slower; ALADDIN, AR-SGD, SGP, ASP, EASGD",
     paper: PAPER,
     trains: false,
+    data: None,
     run,
 };
 

@@ -13,6 +13,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     summary: "speed-up for 1 … 8 and on to 256 workers, five algorithms; the hours as ratios",
     paper: PAPER,
     trains: false,
+    data: None,
     run,
 };
 
@@ -82,10 +83,10 @@ fn hours(report: &Report, models: &[Costs]) -> Table {
             cells.push(Cell {
                 row: format!("{}{BALANCED}", costs.model.name),
                 column: method.name().into(),
-                paper: Some(Figure {
-                    value: hours / reference,
-                    rounding: (most / (reference - 0.005) - least / (reference + 0.005)) / 2.0,
-                }),
+                paper: Some(Figure::rounded(
+                    hours / reference,
+                    (most / (reference - 0.005) - least / (reference + 0.005)) / 2.0,
+                )),
                 ours: speed(Method::Aladdin) / speed(method),
                 fitted: method == Method::Asp && costs.model.name == "VGG-16",
             });

@@ -14,6 +14,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     summary: "256 GPUs: milliseconds of ring all-reduce and of partial averaging, two model sizes",
     paper: PAPER,
     trains: false,
+    data: None,
     run,
 };
 

@@ -17,6 +17,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     summary: "how fast every topology mixes: 1 − ρ against the number of workers",
     paper: PAPER,
     trains: false,
+    data: None,
     run,
 };
 
@@ -58,7 +59,7 @@ fn run(options: &Options) -> Result<Report, ExperimentError> {
             cells.push(Cell {
                 row: entry.name.into(),
                 column: workers.to_string(),
-                paper: formula(entry.name, workers).map(|value| Figure { value, rounding: 1e-9 }),
+                paper: formula(entry.name, workers).map(|value| Figure::rounded(value, 1e-9)),
                 ours: measured.spectral_gap,
                 fitted: false,
             });

@@ -9,13 +9,12 @@ use murmura_core::time::Time;
 use murmura_core::topology;
 use murmura_plot::{Axis, Chart, Lines, Series};
 use murmura_record::{Cuts, Models, Record};
-use murmura_run::config::Config;
-use murmura_run::config::source::{self, Table as Toml};
 use murmura_run::plan::Plan;
 
 use super::PAPER;
 use crate::error::ExperimentError;
 use crate::report::{Cell, Report, Source, Table};
+use crate::trial::config;
 use crate::{Experiment, Options};
 
 /// The row of the table.
@@ -24,6 +23,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     summary: "steps until D-SGD on ring, grid and exponential graph is as good as parallel SGD",
     paper: PAPER,
     trains: false,
+    data: None,
     run,
 };
 
@@ -44,6 +44,8 @@ fn plan(
 ) -> Result<Plan, ExperimentError> {
     let settings = [
         format!("algorithm.name={algorithm}"),
+        format!("workers={workers}"),
+        format!("steps={steps}"),
         "task.name=logistic".into(),
         "task.partition=iid".into(),
         "task.batch=0".into(),
@@ -57,12 +59,7 @@ fn plan(
         "cluster.compute_ms=1".into(),
         "cluster.threads=1".into(),
     ];
-    let given = settings.iter().chain(more).map(|given| source::setting(given));
-    let given = given.collect::<Result<Vec<_>, _>>()?;
-    let mut table = Toml::new();
-    table.insert("workers".into(), (workers as i64).into());
-    table.insert("steps".into(), (steps as i64).into());
-    Ok(Plan::new(Config::read(table, &given, None)?)?)
+    Ok(Plan::new(config(&[&settings[..], more].concat())?)?)
 }
 
 /// The mean loss of the workers' models, every few steps.

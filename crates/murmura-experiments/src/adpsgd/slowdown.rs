@@ -1,16 +1,12 @@
-//! The slow-down table of Zhang, Lian, Zhang and Liu: sixteen learners, one of them slow; and
-//! what they say of VGG.
+//! The slow-down table: sixteen learners, one of them slow; and what the paper says of VGG.
 
 use murmura_plot::{Axis, Chart, Lines, Series};
 
+use super::{GRADIENTS_PER_EPOCH, METHODS, Method, PAPER, RESNET_COMPUTE, SINGLE_SECONDS, Setting};
 use crate::error::ExperimentError;
 use crate::fit::Fit;
 use crate::report::{Cell, Figure, Report, Source, Table};
-use crate::trial::Trial;
 use crate::{Experiment, Options};
-
-/// Whose numbers they are.
-const PAPER: &str = "Zhang, Lian, Zhang, Liu: Decentralized Distributed Deep Learning (AD-PSGD)";
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -18,120 +14,23 @@ pub const EXPERIMENT: Experiment = Experiment {
     summary: "16 learners, one ×1 … ×10000 slower; AD-PSGD, D-PSGD, AllReduce; the VGG claims",
     paper: PAPER,
     trains: false,
+    data: None,
     run,
 };
 
-const LEARNERS: usize = 16;
-/// CIFAR-10 in batches of 32.
-const GRADIENTS_PER_EPOCH: f64 = 50_000.0 / 32.0;
-/// Published seconds of an epoch on one learner.
-const SINGLE_SECONDS: f64 = 18.04;
-/// 1 MB and 60 MB of parameters.
-const RESNET_PARAMETERS: f64 = 0.25e6;
+const SLOW: [f64; 6] = [1.0, 2.0, 10.0, 100.0, 1000.0, 10_000.0];
+/// 60 MB of them.
 const VGG_PARAMETERS: f64 = 15e6;
 const VGG_COMPUTE: f64 = 13.60 / (50_000.0 / 128.0);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Method {
-    AdPsgd,
-    AllReduce,
-    DPsgd,
-}
-
-const METHODS: [Method; 3] = [Method::AdPsgd, Method::AllReduce, Method::DPsgd];
-const SLOW: [f64; 6] = [1.0, 2.0, 10.0, 100.0, 1000.0, 10_000.0];
-
-impl Method {
-    fn name(self) -> &'static str {
-        match self {
-            Method::AdPsgd => "AD-PSGD",
-            Method::AllReduce => "AllReduce",
-            Method::DPsgd => "D-PSGD",
-        }
-    }
-
-    /// Published seconds per epoch and printed decimals, by slow-down; beyond ×100 the paper
-    /// gives only bounds for the synchronous ones.
-    fn published(self) -> [Option<Figure>; 6] {
-        let figure = |value, decimals| Some(Figure::printed(value, decimals));
-        match self {
-            Method::AdPsgd => [1.22, 1.28, 1.33, 1.33, 1.33, 1.33].map(|value| figure(value, 2)),
-            Method::AllReduce => {
-                [figure(1.47, 2), figure(2.6, 1), figure(11.51, 2), figure(100.4, 1), None, None]
-            }
-            Method::DPsgd => {
-                [figure(1.45, 2), figure(2.36, 2), figure(11.24, 2), figure(100.4, 1), None, None]
-            }
-        }
-    }
-}
-
-/// One model on the paper's cluster.
-#[derive(Clone, Copy, Debug)]
-struct Setting {
-    parameters: f64,
-    /// Seconds of a gradient.
-    compute: f64,
-    /// Seconds that a step costs beside the wire.
-    overhead: f64,
-    /// Arithmetic of reduce steps, 10⁹ bytes per second; 0 costs nothing.
-    reduce_gbs: f64,
-}
-
-impl Setting {
-    fn trial(&self, method: Method, slow: f64) -> Trial {
-        let Setting { parameters, compute, overhead, reduce_gbs } = *self;
-        let (name, inside) = match method {
-            // Where nobody waits, the overhead is part of every worker's own step.
-            Method::AdPsgd => ("ad-psgd", overhead / compute),
-            Method::AllReduce => ("allreduce", 0.0),
-            Method::DPsgd => ("d-psgd", 0.0),
-        };
-        let trial = Trial::new(name, LEARNERS, parameters)
-            .slow(0, (slow + inside) / (1.0 + inside))
-            .set("cluster.bandwidth_gbps", 100.0)
-            .set("cluster.latency_us", 2.0)
-            .set("cluster.compute_ms", compute * (1.0 + inside) * 1e3)
-            .set("cluster.reduce_gbs", reduce_gbs);
-        match method {
-            Method::AdPsgd => trial,
-            Method::AllReduce => trial
-                .set("cluster.start_barrier", true)
-                .set("cluster.collective_fixed_us", overhead * 1e6),
-            Method::DPsgd => trial
-                .set("algorithm.form", "adapt-then-combine")
-                .set("topology.name", "ring")
-                .set("cluster.handoff_send_us", overhead * 1e6),
-        }
-    }
-
-    /// Gradients per second of all learners.
-    fn rate(&self, method: Method, slow: f64) -> Result<f64, ExperimentError> {
-        let steps = match method {
-            Method::AdPsgd => 600,
-            Method::AllReduce => 6,
-            // A slow learner is felt one learner further away with every step.
-            Method::DPsgd => 5 * LEARNERS as u64 / 2,
-        };
-        Ok(self.trial(method, slow).run(steps)?.rate())
-    }
-}
 
 fn run(options: &Options) -> Result<Report, ExperimentError> {
     let title = "16 learners, one of them slower";
     let mut report = Report::new(EXPERIMENT.name, title, PAPER);
-    let compute = SINGLE_SECONDS / GRADIENTS_PER_EPOCH;
-    tell(&mut report, compute);
+    tell(&mut report);
     let mut cells = Vec::new();
     for method in METHODS {
-        let bare =
-            Setting { parameters: RESNET_PARAMETERS, compute, overhead: 0.0, reduce_gbs: 0.0 };
-        let setting = Setting { overhead: overhead(&bare, method)?, ..bare };
-        report.rests_on(
-            &format!("overhead per step, {}", method.name()),
-            format!("{:.2} ms", setting.overhead * 1e3),
-            Source::Fitted(format!("{}, no slow learner", method.name())),
-        );
+        let setting = Setting::resnet(method)?;
+        setting.tell(&mut report, method);
         let rows = SLOW.into_iter().zip(method.published()).take(options.size(SLOW.len(), 3));
         for (slow, paper) in rows {
             cells.push(Cell {
@@ -150,17 +49,6 @@ fn run(options: &Options) -> Result<Report, ExperimentError> {
     claims(&mut report);
     notes(&mut report);
     Ok(report)
-}
-
-fn overhead(bare: &Setting, method: Method) -> Result<f64, ExperimentError> {
-    let first = method.published()[0].map_or(f64::NAN, |figure| figure.value);
-    let fit = Fit {
-        parameter: "overhead per step",
-        cell: method.name(),
-        goal: GRADIENTS_PER_EPOCH / first,
-        range: (0.0, 0.01),
-    };
-    fit.solve(|overhead| Setting { overhead, ..*bare }.rate(method, 1.0))
 }
 
 fn speedups(report: &Report) -> Table {
@@ -205,7 +93,7 @@ fn vgg(report: &mut Report) -> Result<(), ExperimentError> {
     let cell = |column: &str, value, ours, fitted| Cell {
         row: "VGG, AD-PSGD against".into(),
         column: column.into(),
-        paper: Some(Figure { value, rounding: 0.05 }),
+        paper: Some(Figure::rounded(value, 0.05)),
         ours,
         fitted,
     };
@@ -217,7 +105,7 @@ fn vgg(report: &mut Report) -> Result<(), ExperimentError> {
     Ok(())
 }
 
-fn tell(report: &mut Report, compute: f64) {
+fn tell(report: &mut Report) {
     report.rests_on("cluster", "16 learners, 100 Gbit/s InfiniBand", Source::Stated);
     report.rests_on("models", "ResNet-20 1 MB, VGG 60 MB", Source::Stated);
     let how = |seconds: &str, batch: usize| {
@@ -225,7 +113,7 @@ fn tell(report: &mut Report, compute: f64) {
     };
     report.rests_on(
         "seconds of a gradient, ResNet-20",
-        format!("{:.2} ms", compute * 1e3),
+        format!("{:.2} ms", RESNET_COMPUTE * 1e3),
         how("18.04", 32),
     );
     report.rests_on(
