@@ -1,10 +1,14 @@
-"""`python -m murmura.launch`, with scripts that need no PyTorch."""
+"""Scripts that are launched: by `python -m murmura.launch`, and by the real mpirun."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import time
+
+import pytest
 
 
 def run(tmp_path, script: str, *words: str, processes: int = 3) -> subprocess.CompletedProcess:
@@ -49,3 +53,43 @@ def test_wrong_words_are_refused(tmp_path):
     command = [sys.executable, "-m", "murmura.launch", "-n", "2", "nowhere.py"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "there is no such file" in done.stderr
+
+
+TRAINING = """
+import sys, torch
+import murmura.torch as murmura
+
+murmura.init()
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+murmura.wrap(model, optimizer)
+for step in range(int(sys.argv[1])):
+    if step == 3 and murmura.rank() == 1:
+        sys.exit(7)
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print("rank", murmura.rank(), "of", murmura.world_size(), model.weight.tolist())
+"""
+
+
+def test_one_that_leaves_with_a_status_ends_the_others_by_name(tmp_path):
+    done = run(tmp_path, TRAINING, "1000000", processes=2)
+    assert done.returncode == 7
+    assert "[0] murmura.Error: rank 1 failed: it ended with sys.exit(7)" in done.stderr
+    assert done.stderr.splitlines()[-1] == "murmura: rank 1 ended with status 7; all were ended"
+
+
+@pytest.mark.skipif(
+    shutil.which("mpirun") is None and "CI" not in os.environ, reason="mpirun is not here"
+)
+def test_mpirun_starts_scripts(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(TRAINING)
+    mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"]
+    command = [*mpirun, sys.executable, str(path), "3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    lines = sorted(line for line in done.stdout.splitlines() if line)
+    assert [line[:11] for line in lines] == ["rank 0 of 2", "rank 1 of 2"]
+    assert lines[0][11:] == lines[1][11:]

@@ -227,19 +227,6 @@ def test_the_scripts_schedule_holds_at_workers_and_servers(algorithm):
     assert launch(2, scheduled, algorithm) == [True, True]
 
 
-def alone(rank):
-    import doctest
-
-    import murmura.torch
-
-    assert doctest.testmod(murmura.torch).failed == 0
-    return murmura.torch.world_size()
-
-
-def test_the_example_of_the_documentation_runs_in_one_process():
-    assert launch(1, alone) == [1]
-
-
 def test_all_ranks_begin_with_the_parameters_and_buffers_of_rank_0():
     def work(rank):
         torch.manual_seed(rank)
