@@ -90,11 +90,11 @@ pub(crate) fn provide() -> Result<PathBuf> {
 /// disturb the environment.
 pub(crate) fn provide_beside(python: &Path, packages: &[&str]) -> Result<PathBuf> {
     let _lock = lock()?;
-    let folder = cache()?.join(packages.join("+").replace("==", "-"));
+    let name = packages.join("+").replace("==", "-");
+    let (folder, beside) = (cache()?.join(&name), cache()?.join(format!("new-{name}")));
     if folder.exists() {
         return Ok(folder);
     }
-    let beside = folder.with_extension("new");
     if beside.exists() {
         fs::remove_dir_all(&beside)?;
     }

@@ -18,7 +18,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
 /// As part of the whole test command, which has built all tests before. With them, the module is
 /// built of the same parts; by itself it would be built of its own, with fewer features.
 pub(crate) fn run_with_all(python: &Path) -> Result<()> {
-    execute(cargo().args(["build", "--workspace", "--lib", "--bins", "--tests", "-q"]))?;
+    execute(cargo().args(["build", "--workspace", "--lib", "--tests", "-q"]))?;
     test(python, &[])
 }
 

@@ -163,17 +163,19 @@ class Rank:
             murmura.shutdown()
         dist.barrier()
         if took is not None:
-            row = {"round": round, "rank": self.rank, "step_ms": took * 1e3}
+            row = {"round": round, "rank": self.rank, "step_ms": took[0] * 1e3, "cpu_ms": took[1] * 1e3}
             row |= {k: turn[k] for k in ("name", "compute_ms")} | {"slow": slow}
             print(json.dumps(row), flush=True)
 
-    def measure(self, step: Step, turn: dict[str, Any]) -> float:
+    def measure(self, step: Step, turn: dict[str, Any]) -> tuple[float, float]:
+        """Seconds of a step, and of the processor's time that all threads took for it."""
         for _ in range(turn["warm"]):
             step()
-        begun = time.monotonic()
+        begun, cpu_begun = time.monotonic(), time.process_time()
         for _ in range(turn["steps"]):
             step()
-        return (time.monotonic() - begun) / turn["steps"]
+        cpu, took = time.process_time() - cpu_begun, time.monotonic() - begun
+        return took / turn["steps"], cpu / turn["steps"]
 
     def go_on_until_all_have_done(self, step: Step, key: str, count: int) -> None:
         while self.store.add(key, 0) < count:
