@@ -210,7 +210,8 @@ fn start(
     problem: Arc<dyn Problem>,
 ) -> PyResult<JoinHandle<Result<(), String>>> {
     let (rank, address) = (group.launched().rank, group.assembly().address());
-    let options = Options { connect_seconds: 60.0, ..Options::default() };
+    // The scripts have their models.
+    let options = Options { connect_seconds: 60.0, report_models: false, ..Options::default() };
     let coordinator = match rank {
         0 => Some(bind(address, &options)?),
         _ => None,
