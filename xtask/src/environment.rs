@@ -68,7 +68,7 @@ pub(crate) fn provide() -> Result<PathBuf> {
         check(&python, "import").with_context(|| format!("MURMURA_PYTHON={}", python.display()))?;
         return Ok(python);
     }
-    let _lock = lock()?;
+    let lock = lock()?;
     let folder = cache()?.join("torch");
     let (python, note) = (folder.join("bin/python"), folder.join(NOTE));
     let asked = PACKAGES.join("\n");
@@ -79,7 +79,7 @@ pub(crate) fn provide() -> Result<PathBuf> {
             fs::remove_dir_all(&folder)?;
         }
         execute(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
-        pip_install(&python, PACKAGES)?;
+        pip_install(&python, &lock, PACKAGES)?;
         check(&python, "import")?;
     }
     fs::write(note, asked)?;
@@ -89,7 +89,7 @@ pub(crate) fn provide() -> Result<PathBuf> {
 /// A package of its own folder in the cache, for `PYTHONPATH`: what it brings along does not
 /// disturb the environment.
 pub(crate) fn provide_beside(python: &Path, packages: &[&str]) -> Result<PathBuf> {
-    let _lock = lock()?;
+    let lock = lock()?;
     let name = packages.join("+").replace("==", "-");
     let (folder, beside) = (cache()?.join(&name), cache()?.join(format!("new-{name}")));
     if folder.exists() {
@@ -99,14 +99,19 @@ pub(crate) fn provide_beside(python: &Path, packages: &[&str]) -> Result<PathBuf
         fs::remove_dir_all(&beside)?;
     }
     let target = [OsStr::new("--no-deps"), OsStr::new("--target"), beside.as_os_str()];
-    pip_install(python, target.into_iter().chain(packages.iter().map(OsStr::new)))?;
+    pip_install(python, &lock, target.into_iter().chain(packages.iter().map(OsStr::new)))?;
     fs::rename(&beside, &folder)?;
     Ok(folder)
 }
 
-fn pip_install(python: &Path, words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Result<()> {
+/// Installs; if this process is killed meanwhile, the installer holds the lock until it has ended.
+fn pip_install(
+    python: &Path,
+    lock: &File,
+    words: impl IntoIterator<Item = impl AsRef<OsStr>>,
+) -> Result<()> {
     let quiet = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-    execute(Command::new(python).args(quiet).args(words))
+    execute(Command::new(python).args(quiet).args(words).stdin(lock.try_clone()?))
 }
 
 /// Held by whoever looks at or makes an environment, until the file is dropped or its process ends.
