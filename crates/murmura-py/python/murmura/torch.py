@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import atexit
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
@@ -43,6 +44,9 @@ __all__ = [
 ]
 
 Model = TypeVar("Model", bound=torch.nn.Module)
+
+#: How long a process whose run was ended by another lets that one leave before it.
+ECHO_SECONDS = 1.0
 
 _group: Group | None = None
 _failed = False
@@ -380,8 +384,9 @@ def _watch_for_failure() -> None:
 
 
 def _tell_failure(reason: str) -> None:
-    if _session.current is not None:
-        _session.current.run.fail(reason)
+    if _session.current is not None and not _session.current.run.fail(reason):
+        # It is only the echo of another's failure. Launchers name whoever leaves first.
+        time.sleep(ECHO_SECONDS)
 
 
 def _at_exit() -> None:
