@@ -178,7 +178,9 @@ fn measure(bench: &Bench) -> Result<Vec<Value>> {
 }
 
 fn table(rows: &[Value]) {
-    println!("\n{:8} {:34} {:>9} {:>9}  details", "bench", "what", "ratio", "goal");
+    let name = |row: &Value| row["name"].as_str().unwrap_or_default().to_string();
+    let width = rows.iter().map(|row| name(row).chars().count()).max().unwrap_or(0).max(34);
+    println!("\n{:8} {:width$} {:>9} {:>9}  details", "bench", "what", "ratio", "goal");
     for row in rows {
         let number = |key: &str| {
             row[key].as_f64().map_or_else(|| "–".to_string(), |number| format!("{number:.3}"))
@@ -193,9 +195,9 @@ fn table(rows: &[Value]) {
             })
             .collect();
         println!(
-            "{:8} {:34} {:>9} {:>9}  {}",
+            "{:8} {:width$} {:>9} {:>9}  {}",
             row["bench"].as_str().unwrap_or_default(),
-            row["name"].as_str().unwrap_or_default(),
+            name(row),
             number("ratio"),
             row["goal"].as_str().map_or_else(|| number("goal"), str::to_string),
             details.join(", ")

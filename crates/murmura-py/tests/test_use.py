@@ -263,3 +263,36 @@ def test_a_process_that_dies_ends_the_others_within_seconds(algorithm, victim):
         # Whoever loses rank 0 loses the coordinator.
         assert "rank 1" in message if victim == 1 else "coordinator" in message, message
         assert seconds < 5
+
+
+def changed_between(rank):
+    """A model that is large enough to be copied beside the forward pass, and a plain one."""
+    murmura.init()
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(800, 800, bias=False), nn.Linear(800, 4, bias=False))
+    wrapped = copy.deepcopy(plain)
+    models = (plain, wrapped)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9) for model in models]
+    # Alone, and without a model of the server, it is plain SGD.
+    murmura.wrap(wrapped, optimizers[1], "aladdin", period=1000)
+    inputs = torch.randn(4, 800)
+    for number in range(8):
+        losses = [model(inputs).square().mean() for model in models]
+        if number == 4:
+            # After the copy has begun.
+            halved = {name: value / 2 for name, value in plain.state_dict().items()}
+            for model in models:
+                model.load_state_dict(halved)
+            losses = [model(inputs).square().mean() for model in models]
+        for loss, optimizer in zip(losses, optimizers):
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        with murmura.evaluate_model() as mean:
+            mean(inputs)
+    murmura.shutdown()
+    return distance(flat(wrapped), flat(plain))
+
+
+def test_parameters_that_a_script_changes_between_forward_and_step_count():
+    assert launch(1, changed_between)[0] < 1e-6
