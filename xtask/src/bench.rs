@@ -5,17 +5,16 @@
 //! shown as one table and kept as JSON.
 //!
 //! Peers that the project does not build (PyTorch's gloo) are measured where they are found:
-//! `cargo xtask bench --torch` makes an environment for them outside the repository, once, and
-//! later runs find it there.
+//! `cargo xtask bench --torch` makes an environment for them outside the repository, once, as do
+//! `cargo xtask bench peers` and `cargo xtask test`; later runs find it there.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use serde_json::Value;
 
-use crate::{cargo, execute, output, reality};
+use crate::{cargo, environment, network, output, peers, reality};
 
 /// One program that measures.
 struct Bench {
@@ -76,19 +75,25 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         BENCHES.iter().for_each(|bench| println!("{:8} {}", bench.name, bench.what));
         println!("{HANDOFF:8} {HANDOFF_WHAT}");
         println!("{REALITY:8} {REALITY_WHAT}");
+        println!(
+            "{:8} {}; parts: peers-{}",
+            peers::NAME,
+            peers::WHAT,
+            peers::PARTS.join(", peers-")
+        );
         return Ok(());
     }
     let (flags, names): (Vec<&String>, Vec<&String>) =
         words.iter().partition(|word| word.starts_with("--"));
     let keep = flags.iter().any(|flag| *flag == "--keep");
     if flags.iter().any(|flag| *flag == "--torch") {
-        install_torch()?;
+        environment::provide()?;
     }
     if let Some(flag) = flags.iter().find(|flag| !["--keep", "--torch"].contains(&flag.as_str())) {
         bail!("unknown option `{flag}`; there are --keep, --torch and --list");
     }
     for name in &names {
-        let known = [REALITY, HANDOFF].contains(&name.as_str());
+        let known = [REALITY, HANDOFF].contains(&name.as_str()) || !peer_parts(&[name]).is_empty();
         if !known && !BENCHES.iter().any(|bench| bench.name == *name) {
             bail!("no benchmark `{name}`; `cargo xtask bench --list` shows all");
         }
@@ -106,11 +111,12 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     }
     if names.is_empty() || names.iter().any(|name| *name == REALITY) {
         println!("{REALITY}: {REALITY_WHAT} …");
-        match reality::refusal() {
+        match network::refusal() {
             Some(why) => println!("  left out: {why}"),
             None => rows.extend(whole(REALITY, reality::measure)?),
         }
     }
+    rows.extend(measure_peers(&names)?);
     table(&rows);
     if keep {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask has a parent");
@@ -123,27 +129,38 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Where an environment with PyTorch is kept: with the caches, never in the repository.
-fn torch_environment() -> Option<PathBuf> {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
-    Some(cache.or(home)?.join("murmura/torch"))
+/// The parts of the comparison with peers that `names` ask for: all of them, if it is named itself
+/// or nothing is.
+fn peer_parts(names: &[&String]) -> Vec<&'static str> {
+    let all = names.is_empty() || names.iter().any(|name| *name == peers::NAME);
+    let named = |part: &&str| names.iter().any(|name| **name == format!("{}-{part}", peers::NAME));
+    peers::PARTS.into_iter().filter(|part| all || named(part)).collect()
 }
 
-fn install_torch() -> Result<()> {
-    let folder = torch_environment().context("neither HOME nor XDG_CACHE_HOME is set")?;
-    if folder.join("bin/python").exists() {
-        return Ok(());
+fn measure_peers(names: &[&String]) -> Result<Vec<Value>> {
+    let parts = peer_parts(names);
+    if parts.is_empty() {
+        return Ok(Vec::new());
     }
-    execute(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
-    execute(Command::new(folder.join("bin/pip")).args(["install", "--quiet", "torch", "numpy"]))
+    println!("{}: {} …", peers::NAME, peers::WHAT);
+    let why = match network::refusal() {
+        Some(why) => Some(why),
+        None if names.is_empty() && environment::found().is_none() => Some("needs --torch"),
+        None => None,
+    };
+    if let Some(why) = why {
+        println!("  left out: {why}");
+        return Ok(Vec::new());
+    }
+    let mut rows = peers::measure(&parts)?;
+    rows.iter_mut().for_each(|row| row["bench"] = Value::from(peers::NAME));
+    Ok(rows)
 }
 
 fn measure(bench: &Bench) -> Result<Vec<Value>> {
     let mut command = cargo();
     command.args(bench.command);
-    let python = torch_environment().map(|folder| folder.join("bin/python"));
-    if let Some(python) = python.filter(|python| python.exists()) {
+    if let Some(python) = environment::found() {
         command.env("MURMURA_TORCH_PYTHON", python);
     }
     let printed = output(&mut command)?;
@@ -161,7 +178,9 @@ fn measure(bench: &Bench) -> Result<Vec<Value>> {
 }
 
 fn table(rows: &[Value]) {
-    println!("\n{:8} {:34} {:>9} {:>9}  details", "bench", "what", "ratio", "goal");
+    let name = |row: &Value| row["name"].as_str().unwrap_or_default().to_string();
+    let width = rows.iter().map(|row| name(row).chars().count()).max().unwrap_or(0).max(34);
+    println!("\n{:8} {:width$} {:>9} {:>9}  details", "bench", "what", "ratio", "goal");
     for row in rows {
         let number = |key: &str| {
             row[key].as_f64().map_or_else(|| "–".to_string(), |number| format!("{number:.3}"))
@@ -176,9 +195,9 @@ fn table(rows: &[Value]) {
             })
             .collect();
         println!(
-            "{:8} {:34} {:>9} {:>9}  {}",
+            "{:8} {:width$} {:>9} {:>9}  {}",
             row["bench"].as_str().unwrap_or_default(),
-            row["name"].as_str().unwrap_or_default(),
+            name(row),
             number("ratio"),
             row["goal"].as_str().map_or_else(|| number("goal"), str::to_string),
             details.join(", ")

@@ -3,7 +3,10 @@
 mod bench;
 mod docs;
 mod edges;
+mod environment;
+mod network;
 mod papers;
+mod peers;
 mod python;
 mod reality;
 mod test;
@@ -18,8 +21,9 @@ The project's own commands.
 
 usage: cargo xtask COMMAND
 
-  test          everything that must hold: format, tidy, clippy, dependency edges, docs, tests
-  test --quick  without clippy and docs, for working
+  test          everything that must hold: format, tidy, clippy, dependency edges, docs, tests,
+                the Python package's too
+  test --quick  without clippy, docs and Python, for working
   bench         whole-program ratios, us and the peer or the physical limit in one run
   bench NAME…   only these (see `bench --list`)
   bench --keep  also write the numbers to docs/benchmarks.json

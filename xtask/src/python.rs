@@ -6,46 +6,41 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{cargo, execute, output};
-
-/// What the tests need beside Python.
-const PACKAGES: &[&str] = &["torch", "numpy", "pytest"];
+use crate::{cargo, environment, execute, output};
 
 /// Builds the module, lays the package beside the build, runs pytest with `words`.
 pub(crate) fn run(words: &[String]) -> Result<()> {
-    let python = environment()?;
+    let python = environment::provide()?;
     execute(cargo().args(["build", "-p", "murmura-py"]))?;
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask has a parent");
-    let target = target_folder()?;
-    let package = lay_out(root, &target)?;
+    test(&python, words)
+}
+
+/// As part of the whole test command, which has built all tests before. With them, the module is
+/// built of the same parts; by itself it would be built of its own, with fewer features.
+pub(crate) fn run_with_all(python: &Path) -> Result<()> {
+    execute(cargo().args(["build", "--workspace", "--lib", "--tests", "-q"]))?;
+    test(python, &[])
+}
+
+fn test(python: &Path, words: &[String]) -> Result<()> {
+    let package = lay_out("debug")?;
     let mut pytest = Command::new(python);
     pytest.args(["-m", "pytest", "-q", "-p", "no:cacheprovider"]).args(words);
-    pytest.current_dir(root.join("crates/murmura-py"));
+    pytest.current_dir(root().join("crates/murmura-py"));
     pytest.env("PYTHONPATH", package).env("PYTHONDONTWRITEBYTECODE", "1");
     // Several processes share the cores.
     pytest.env("OMP_NUM_THREADS", "1");
     execute(&mut pytest)
 }
 
-/// The interpreter of an environment with [`PACKAGES`]: `MURMURA_PYTHON`, or one that is made once
-/// in the user's cache.
-fn environment() -> Result<PathBuf> {
-    if let Some(python) = std::env::var_os("MURMURA_PYTHON") {
-        return Ok(python.into());
-    }
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
-    let folder = cache.context("neither HOME nor XDG_CACHE_HOME is set")?.join("murmura/torch");
-    let python = folder.join("bin/python");
-    if !python.exists() {
-        execute(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
-    }
-    let imports = PACKAGES.iter().map(|package| format!("import {package}"));
-    let check = imports.collect::<Vec<_>>().join("; ");
-    if output(Command::new(&python).args(["-c", &check])).is_err() {
-        execute(Command::new(&python).args(["-m", "pip", "install", "-q"]).args(PACKAGES))?;
-    }
-    Ok(python)
+/// The package, built for speed: what goes into the path.
+pub(crate) fn release() -> Result<PathBuf> {
+    execute(cargo().args(["build", "--release", "-q", "-p", "murmura-py"]))?;
+    lay_out("release")
+}
+
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask has a parent")
 }
 
 /// Where cargo builds.
@@ -57,15 +52,17 @@ fn target_folder() -> Result<PathBuf> {
 }
 
 /// Puts the package's files and the built module into one folder; returns what goes into the path.
-fn lay_out(root: &Path, target: &Path) -> Result<PathBuf> {
-    let module = target.join("debug").join(module_file()?);
-    let folder = target.join("python/murmura");
+fn lay_out(profile: &str) -> Result<PathBuf> {
+    let target = target_folder()?;
+    let module = target.join(profile).join(module_file()?);
+    let path = target.join("python").join(profile);
+    let folder = path.join("murmura");
     // What was removed from the package must not stay.
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
     }
     fs::create_dir_all(&folder)?;
-    for entry in fs::read_dir(root.join("crates/murmura-py/python/murmura"))? {
+    for entry in fs::read_dir(root().join("crates/murmura-py/python/murmura"))? {
         let path = entry?.path();
         if path.is_file() {
             fs::copy(&path, folder.join(path.file_name().expect("a file has a name")))?;
@@ -73,7 +70,7 @@ fn lay_out(root: &Path, target: &Path) -> Result<PathBuf> {
     }
     fs::copy(&module, folder.join("_core.abi3.so"))
         .with_context(|| format!("{} was not built", module.display()))?;
-    Ok(target.join("python"))
+    Ok(path)
 }
 
 fn module_file() -> Result<&'static str> {

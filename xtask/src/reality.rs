@@ -3,16 +3,15 @@
 //! Five hosts in network namespaces hang on one bridge (four for workers, one for the coordinator
 //! with its servers), every link shaped by a token bucket in both directions. First the links are
 //! measured by `murmura plan --measure`, and the cost of handing over a vector by a run;
-//! then each algorithm is predicted with them in the virtual cluster and run over TCP. Needs root
-//! and iproute2; everything is taken down again, also after a failure.
+//! then each algorithm is predicted with them in the virtual cluster and run over TCP.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use crate::network::{Kept, Network, Scratch, address};
 use crate::{execute, output};
 
 const ALGORITHMS: [&str; 5] = ["allreduce", "d-psgd", "ad-psgd", "aladdin", "sync-ps"];
@@ -29,22 +28,11 @@ const DIMENSIONS: usize = 6_250_000;
 const BUCKETS: f64 = 10.0;
 const COMPUTE_MS: f64 = 300.0;
 
-/// Whether this machine can do it; says why not.
-pub(crate) fn refusal() -> Option<&'static str> {
-    let is_root = output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
-    let has = |program: &str| Command::new(program).arg("-V").output().is_ok();
-    match (is_root, has("ip") && has("tc")) {
-        (false, _) => Some("needs root, for network namespaces"),
-        (_, false) => Some("needs iproute2 (ip, tc)"),
-        _ => None,
-    }
-}
-
 /// Measures everything; one row per algorithm and rate.
 pub(crate) fn measure(murmura: &Path) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for rate in RATES {
-        let network = Network::new(rate)?;
+        let network = Network::new(HOSTS, rate)?;
         let link = network.links(murmura)?;
         println!(
             "  {rate} Mbit/s: a stream reaches {:.1} MB/s, a server {:.1} MB/s; a step costs a worker {:.1} ms",
@@ -191,75 +179,7 @@ fn median_exposed(records: &Path) -> Result<f64> {
     exposed.get(exposed.len() / 2).copied().context("the run has steps")
 }
 
-/// A folder that goes away again.
-struct Scratch {
-    path: PathBuf,
-}
-
-impl Scratch {
-    fn new(name: &str) -> Result<Scratch> {
-        let path = std::env::temp_dir().join(format!("murmura-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path)?;
-        Ok(Scratch { path })
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.path);
-    }
-}
-
-/// Hosts on one bridge; taken down when dropped.
-struct Network {
-    /// What all names begin with.
-    prefix: String,
-    rate: u32,
-}
-
 impl Network {
-    fn new(rate: u32) -> Result<Network> {
-        // Names of interfaces have at most 15 letters.
-        let network = Network { prefix: format!("mm{}", std::process::id()), rate };
-        network.build()?;
-        Ok(network)
-    }
-
-    fn build(&self) -> Result<()> {
-        let bridge = format!("{}b", self.prefix);
-        ip(&["link", "add", &bridge, "type", "bridge"])?;
-        ip(&["link", "set", &bridge, "up"])?;
-        for host in 0..HOSTS {
-            let (space, cable) = (self.space(host), format!("{}v{host}", self.prefix));
-            ip(&["netns", "add", &space])?;
-            ip(&["link", "add", &cable, "type", "veth", "peer", "name", "eth0", "netns", &space])?;
-            ip(&["link", "set", &cable, "master", &bridge, "up"])?;
-            let address = format!("{}/24", address(host));
-            ip(&["-n", &space, "addr", "add", &address, "dev", "eth0"])?;
-            ip(&["-n", &space, "link", "set", "eth0", "up"])?;
-            ip(&["-n", &space, "link", "set", "lo", "up"])?;
-            let rate = format!("{}mbit", self.rate);
-            let shape = ["root", "tbf", "rate", &rate, "burst", "256kb", "latency", "400ms"];
-            let shaped = |command: &mut Command, device: &str| {
-                output(command.args(["qdisc", "add", "dev", device]).args(shape)).map(drop)
-            };
-            shaped(&mut Command::new("tc"), &cable)?;
-            shaped(self.inside(host).arg("tc"), "eth0")?;
-        }
-        Ok(())
-    }
-
-    fn space(&self, host: usize) -> String {
-        format!("{}h{host}", self.prefix)
-    }
-
-    /// A command that runs on a host; the program comes first among its arguments.
-    fn inside(&self, host: usize) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.space(host)]);
-        command
-    }
-
     /// What `plan --measure` finds with a worker on every host but the last, which asks them.
     fn links(&self, murmura: &Path) -> Result<Link> {
         let place = format!("{}:{PORT}", address(WORKERS));
@@ -307,51 +227,6 @@ impl Network {
             worker.finish()?;
         }
         Ok(printed)
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        // What was never made cannot be deleted; the rest must go whatever happened before.
-        let quietly = |words: &[&str]| drop(Command::new("ip").args(words).output());
-        for host in 0..HOSTS {
-            quietly(&["link", "del", &format!("{}v{host}", self.prefix)]);
-            quietly(&["netns", "del", &self.space(host)]);
-        }
-        quietly(&["link", "del", &format!("{}b", self.prefix)]);
-    }
-}
-
-fn address(host: usize) -> String {
-    format!("10.213.7.{}", host + 1)
-}
-
-fn ip(words: &[&str]) -> Result<()> {
-    output(Command::new("ip").args(words)).map(drop)
-}
-
-/// A process that does not outlive this one's interest in it.
-struct Kept(Child);
-
-impl Kept {
-    /// Waits for its end; returns what it printed.
-    fn finish(mut self) -> Result<String> {
-        let mut said = String::new();
-        if let Some(mut stdout) = self.0.stdout.take() {
-            stdout.read_to_string(&mut said)?;
-        }
-        let status = self.0.wait()?;
-        if !status.success() {
-            bail!("a process of the measurement failed ({status})");
-        }
-        Ok(said)
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

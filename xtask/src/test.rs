@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::{cargo, edges, execute, exists, tidy};
+use crate::{cargo, edges, environment, execute, exists, python, tidy};
 
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let quick = match words {
@@ -20,21 +20,41 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         let docs = ["doc", "--workspace", "--no-deps", "--document-private-items"];
         execute(cargo().args(docs).env("RUSTDOCFLAGS", "-D warnings"))?;
     }
-    let missing: Vec<&Optional> = OPTIONAL.iter().filter(|tool| !tool.provide()).collect();
+    let missing = OPTIONAL.iter().filter(|tool| !tool.provide());
+    let mut skipped: Vec<String> = missing.map(Optional::skipped).collect();
     if exists("cargo-nextest") {
         execute(cargo().args(["nextest", "run", "--workspace", "--no-fail-fast"]))?;
     } else {
         execute(cargo().args(["test", "--workspace", "--tests", "--bins", "--no-fail-fast"]))?;
     }
     execute(cargo().args(["test", "--workspace", "--doc", "--quiet"]))?;
-    for tool in &missing {
-        println!("skipped: {} ({} is not here; {})", tool.tests, tool.program, tool.remedy());
+    if quick {
+        println!("left out by --quick: clippy, docs, the Python package's tests");
+    } else {
+        skipped.extend(test_python()?);
     }
-    if !missing.is_empty() && std::env::var_os("CI").is_some() {
+    skipped.iter().for_each(|skipped| println!("skipped: {skipped}"));
+    if !skipped.is_empty() && std::env::var_os("CI").is_some() {
         bail!("CI must not skip tests");
     }
-    println!("\nall good{}", if missing.is_empty() { "" } else { ", but for what was skipped" });
+    println!("\nall good{}", if skipped.is_empty() { "" } else { ", but for what was skipped" });
     Ok(())
+}
+
+/// Runs the Python package's tests, or says why they are skipped.
+fn test_python() -> Result<Option<String>> {
+    let skipped = |why: String| Ok(Some(format!("the Python package's tests ({why})")));
+    if environment::refusal().is_some() {
+        // Debian has Python's venv in a package of its own.
+        install("python3-venv");
+    }
+    if let Some(why) = environment::refusal() {
+        return skipped(why);
+    }
+    match environment::provide() {
+        Ok(python) => python::run_with_all(&python).map(|()| None),
+        Err(problem) => skipped(format!("no environment: {problem:#}")),
+    }
 }
 
 /// A program that some tests need and the project does not build.
@@ -50,22 +70,25 @@ const OPTIONAL: &[Optional] =
 impl Optional {
     /// Whether it is here, if need be after installing it (which needs root and apt).
     fn provide(&self) -> bool {
-        if exists(self.program) {
-            return true;
-        }
-        if !is_root() || !exists("apt-get") {
-            return false;
-        }
-        let quiet = ["-y", "-qq", "--no-install-recommends", "install", self.package];
-        let update = execute(Command::new("apt-get").args(["-qq", "update"]));
-        let install =
-            execute(Command::new("apt-get").args(quiet).env("DEBIAN_FRONTEND", "noninteractive"));
-        update.and(install).is_ok() && exists(self.program)
+        exists(self.program) || (install(self.package) && exists(self.program))
     }
 
-    fn remedy(&self) -> String {
-        format!("install the package {}", self.package)
+    fn skipped(&self) -> String {
+        let Optional { program, package, tests } = self;
+        format!("{tests} ({program} is not here; install the package {package})")
     }
+}
+
+/// Installs a package of the system, where that can be done without asking anybody.
+fn install(package: &str) -> bool {
+    if !is_root() || !exists("apt-get") {
+        return false;
+    }
+    let quiet = ["-y", "-qq", "--no-install-recommends", "install", package];
+    let update = execute(Command::new("apt-get").args(["-qq", "update"]));
+    let install =
+        execute(Command::new("apt-get").args(quiet).env("DEBIAN_FRONTEND", "noninteractive"));
+    update.and(install).is_ok()
 }
 
 fn is_root() -> bool {

@@ -329,7 +329,8 @@ impl<'a> Conductor<'a> {
                 self.seats[rank as usize].computing = None;
                 // While somebody computes, the others wait for a reason.
                 if !self.seats.iter().any(|seat| seat.computing.is_some()) {
-                    self.suspect(3, NetError::Stalled(shown(&complaint, REASON_CHARS)));
+                    let complaint = shown(&complaint, REASON_CHARS) + &self.finished_before();
+                    self.suspect(3, NetError::Stalled(complaint));
                 }
             }
             Event::Lost { rank, peer, reason } => {
@@ -344,6 +345,17 @@ impl<'a> Conductor<'a> {
             }
             Event::Warning(_) if self.warnings.len() >= WARNINGS => self.unsaid += 1,
             Event::Warning(text) => self.warnings.push(shown(&text, WARNING_CHARS)),
+        }
+    }
+
+    /// Who has ended while others wait: with scripts whose loops differ, that is the reason.
+    fn finished_before(&self) -> String {
+        let finished = (0..self.workers).filter(|rank| self.seats[*rank].finished);
+        let ranks: Vec<String> = finished.map(|rank| rank.to_string()).collect();
+        match ranks.len() {
+            0 => String::new(),
+            1 => format!("; rank {} has ended its steps before", ranks[0]),
+            _ => format!("; ranks {} have ended their steps before", ranks.join(", ")),
         }
     }
 

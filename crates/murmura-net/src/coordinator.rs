@@ -170,13 +170,15 @@ impl Coordinator {
         }
         let zero = clock.now() - start.now;
         let cuts = observer.cuts();
+        let len = setup.layout.len();
+        let lengths = (len, if options.report_models { len } else { 0 });
         for (rank, stream) in &streams {
             // A worker that is gone is noticed by whoever reads what it says.
             let _ = protocol::write(stream, &Setting::Start { zero, cuts });
             // While one rank takes nothing, the others hear nothing; that must be short for them.
             let patience = Duration::from_secs_f64(options.peer_seconds / 4.0);
             let _ = stream.set_write_timeout(Some(patience));
-            attend_worker(*rank, stream, setup, conductor.clone());
+            attend_worker(*rank, stream, (setup.ranks(), lengths), conductor.clone());
         }
         let house = House {
             setup: setup.clone(),
@@ -294,16 +296,20 @@ fn run_number() -> u64 {
 }
 
 /// Hears what a joined worker says, on a thread of its own, until it is gone.
-fn attend_worker(rank: u32, stream: &TcpStream, setup: &Setup, conductor: Sender<Incoming>) {
+fn attend_worker(
+    rank: u32,
+    stream: &TcpStream,
+    (ranks, lengths): (usize, (usize, usize)),
+    conductor: Sender<Incoming>,
+) {
     let stream = stream.try_clone().expect("a connected socket can be duplicated");
-    let (ranks, len) = (setup.ranks(), setup.layout.len());
-    let most = protocol::state_bytes(len);
+    let most = protocol::state_bytes(lengths.0);
     let _ = stream.set_read_timeout(None);
     std::thread::spawn(move || {
         loop {
             let word =
                 protocol::read::<Event>(&stream, most, None).map_err(|error| error.to_string());
-            let word = word.and_then(|event| event.check(rank, ranks, len).map(|()| event));
+            let word = word.and_then(|event| event.check(rank, ranks, lengths).map(|()| event));
             let word = match word {
                 Ok(event) => Incoming::Event(event),
                 Err(reason) => Incoming::Gone { rank, reason },

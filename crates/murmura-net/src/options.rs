@@ -1,6 +1,6 @@
-//! How long anybody may wait for anything in a real run.
+//! How long anybody may wait for anything in a real run, and what is told at its end.
 
-/// Time limits of every kind of waiting.
+/// Time limits of every kind of waiting, and what ranks report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// How long all processes together may take to join, load their data and connect.
@@ -13,6 +13,9 @@ pub struct Options {
     pub compute_seconds: f64,
     /// How long what is pending may take to arrive after the last gradient.
     pub drain_seconds: f64,
+    /// Whether every rank's report has its parameters and its model. Scripts that keep their own
+    /// need not wait until all of them have travelled. The same for all processes of a run.
+    pub report_models: bool,
 }
 
 impl Default for Options {
@@ -23,6 +26,7 @@ impl Default for Options {
             peer_seconds: 30.0,
             compute_seconds: 3600.0,
             drain_seconds: 30.0,
+            report_models: true,
         }
     }
 }

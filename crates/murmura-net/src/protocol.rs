@@ -107,8 +107,14 @@ pub(crate) enum Event {
 
 impl Event {
     /// Whether this may be said on the connection of worker `rank`, one of `ranks`, in a run over
-    /// `len` elements; whatever counts ranks or elements later relies on it.
-    pub(crate) fn check(&self, rank: u32, ranks: usize, len: usize) -> Result<(), String> {
+    /// `len` elements whose reports have `reported`; whatever counts ranks or elements later relies
+    /// on it.
+    pub(crate) fn check(
+        &self,
+        rank: u32,
+        ranks: usize,
+        (len, reported): (usize, usize),
+    ) -> Result<(), String> {
         let speaker = match self {
             // The receiver of a transfer knows how long it took; the record is the sender's.
             Event::Record(Record { rank, event: Measured::Transfer { .. }, .. })
@@ -139,9 +145,14 @@ impl Event {
             return Err(format!("it spoke for rank {speaker}"));
         }
         match self {
-            Event::Report(report) if report.params.len() != len || report.model.len() != len => {
+            Event::Report(report) => {
                 let (params, model) = (report.params.len(), report.model.len());
-                Err(format!("it reported {params} parameters and a model of {model}, not {len}"))
+                if (params, model) == (reported, reported) {
+                    return Ok(());
+                }
+                Err(format!(
+                    "it reported {params} parameters and a model of {model}, not {reported}"
+                ))
             }
             Event::Shown { model, .. } if model.len() != len => {
                 Err(format!("it showed a model of {}, not {len}", model.len()))

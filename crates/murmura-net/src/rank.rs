@@ -494,8 +494,10 @@ impl Shell {
 
     fn final_report(&mut self) -> RankReport {
         let mut report = std::mem::take(&mut self.report);
-        report.params = self.node.params().to_vec();
-        report.model = self.node.model();
+        if self.options.report_models {
+            report.params = self.node.params().to_vec();
+            report.model = self.node.model();
+        }
         report
     }
 }

@@ -5,6 +5,7 @@
 //! package makes tensors of them. Whatever waits does so outside Python's lock.
 
 mod group;
+mod memory;
 mod run;
 mod settings;
 mod simulate;
@@ -52,5 +53,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<run::Run>()?;
     module.add_class::<run::Memory>()?;
     module.add_function(wrap_pyfunction!(simulate::simulate, module)?)?;
+    module.add_function(wrap_pyfunction!(memory::large_allocations, module)?)?;
     module.add_function(wrap_pyfunction!(algorithms, module)?)
 }

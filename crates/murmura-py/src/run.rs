@@ -156,18 +156,18 @@ impl Run {
     }
 
     /// Ends the run for all ranks, and waits until they have heard why, for a few seconds at most.
-    fn fail(&self, py: Python<'_>, reason: String) {
+    /// False: it had ended before.
+    fn fail(&self, py: Python<'_>, reason: String) -> bool {
         self.handle.fail(reason);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(thread) = thread else { return false };
         let until = Instant::now() + FAREWELL;
         py.detach(|| {
-            while thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
-                if Instant::now() > until {
-                    return;
-                }
+            while !thread.is_finished() && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(5));
             }
         });
+        true
     }
 }
 
@@ -210,7 +210,8 @@ fn start(
     problem: Arc<dyn Problem>,
 ) -> PyResult<JoinHandle<Result<(), String>>> {
     let (rank, address) = (group.launched().rank, group.assembly().address());
-    let options = Options { connect_seconds: 60.0, ..Options::default() };
+    // The scripts have their models.
+    let options = Options { connect_seconds: 60.0, report_models: false, ..Options::default() };
     let coordinator = match rank {
         0 => Some(bind(address, &options)?),
         _ => None,

@@ -1,17 +1,24 @@
-"""`python -m murmura.launch`, with scripts that need no PyTorch."""
+"""Scripts that are launched: by `python -m murmura.launch`, and by the real mpirun."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import time
+
+import pytest
+
+#: Longer than anything here takes on a machine that is busy with other things.
+LIMIT_SECONDS = 180
 
 
 def run(tmp_path, script: str, *words: str, processes: int = 3) -> subprocess.CompletedProcess:
     path = tmp_path / "script.py"
     path.write_text(script)
     command = [sys.executable, "-m", "murmura.launch", "-n", str(processes), str(path), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
 
 
 def test_every_process_has_its_rank_and_the_arguments(tmp_path):
@@ -47,5 +54,45 @@ def test_wrong_words_are_refused(tmp_path):
     done = run(tmp_path, "", processes=0)
     assert done.returncode == 2 and "must be at least 1" in done.stderr
     command = [sys.executable, "-m", "murmura.launch", "-n", "2", "nowhere.py"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
     assert done.returncode == 2 and "there is no such file" in done.stderr
+
+
+TRAINING = """
+import pathlib, sys, torch
+import murmura.torch as murmura
+
+murmura.init()
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+murmura.wrap(model, optimizer)
+for step in range(int(sys.argv[1])):
+    if step == 3 and murmura.rank() == 1:
+        sys.exit(7)
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+found = f"{murmura.world_size()} ranks, {model.weight.tolist()}"
+pathlib.Path(__file__).with_name(f"rank-{murmura.rank()}").write_text(found)
+"""
+
+
+def test_one_that_leaves_with_a_status_ends_the_others_by_name(tmp_path):
+    done = run(tmp_path, TRAINING, "1000000", processes=2)
+    # Who leaves first, and is named by the launcher, is a matter of time.
+    assert done.returncode in (1, 7)
+    assert "[0] murmura.Error: rank 1 failed: it ended with sys.exit(7)" in done.stderr
+
+
+@pytest.mark.skipif(
+    shutil.which("mpirun") is None and "CI" not in os.environ, reason="mpirun is not here"
+)
+def test_mpirun_starts_scripts(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(TRAINING)
+    mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"]
+    command = [*mpirun, sys.executable, str(path), "3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+    assert done.returncode == 0, done.stderr
+    first, second = ((tmp_path / f"rank-{rank}").read_text() for rank in range(2))
+    assert first.startswith("2 ranks") and first == second

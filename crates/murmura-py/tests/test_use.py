@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import os
 import time
 
@@ -227,19 +228,6 @@ def test_the_scripts_schedule_holds_at_workers_and_servers(algorithm):
     assert launch(2, scheduled, algorithm) == [True, True]
 
 
-def alone(rank):
-    import doctest
-
-    import murmura.torch
-
-    assert doctest.testmod(murmura.torch).failed == 0
-    return murmura.torch.world_size()
-
-
-def test_the_example_of_the_documentation_runs_in_one_process():
-    assert launch(1, alone) == [1]
-
-
 def test_all_ranks_begin_with_the_parameters_and_buffers_of_rank_0():
     def work(rank):
         torch.manual_seed(rank)
@@ -257,7 +245,7 @@ def test_all_ranks_begin_with_the_parameters_and_buffers_of_rank_0():
 
 def died(rank, algorithm, victim):
     model, optimizer = start(algorithm)
-    for number in range(1000):
+    for number in itertools.count():
         if rank == victim and number == 3:
             os.kill(os.getpid(), 9)
         begun = time.monotonic()
@@ -265,7 +253,6 @@ def died(rank, algorithm, victim):
             step(model, optimizer, rank, number)
         except murmura.Error as error:
             return str(error), time.monotonic() - begun
-    return "never", 0.0
 
 
 @pytest.mark.parametrize("algorithm", ["allreduce", "d-psgd", "asp"])
@@ -276,3 +263,36 @@ def test_a_process_that_dies_ends_the_others_within_seconds(algorithm, victim):
         # Whoever loses rank 0 loses the coordinator.
         assert "rank 1" in message if victim == 1 else "coordinator" in message, message
         assert seconds < 5
+
+
+def changed_between(rank):
+    """A model that is large enough to be copied beside the forward pass, and a plain one."""
+    murmura.init()
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(800, 800, bias=False), nn.Linear(800, 4, bias=False))
+    wrapped = copy.deepcopy(plain)
+    models = (plain, wrapped)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9) for model in models]
+    # Alone, and without a model of the server, it is plain SGD.
+    murmura.wrap(wrapped, optimizers[1], "aladdin", period=1000)
+    inputs = torch.randn(4, 800)
+    for number in range(8):
+        losses = [model(inputs).square().mean() for model in models]
+        if number == 4:
+            # After the copy has begun.
+            halved = {name: value / 2 for name, value in plain.state_dict().items()}
+            for model in models:
+                model.load_state_dict(halved)
+            losses = [model(inputs).square().mean() for model in models]
+        for loss, optimizer in zip(losses, optimizers):
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        with murmura.evaluate_model() as mean:
+            mean(inputs)
+    murmura.shutdown()
+    return distance(flat(wrapped), flat(plain))
+
+
+def test_parameters_that_a_script_changes_between_forward_and_step_count():
+    assert launch(1, changed_between)[0] < 1e-6

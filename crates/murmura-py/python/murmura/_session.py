@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -56,7 +57,7 @@ class Session:
         self.settings, self.state = settings, state
         self.algorithm: str = settings["algorithm"]["name"]
         self.paused = False
-        self.before: torch.Tensor | None = None
+        self.shadow: Shadow | None = None
         self.loss = math.nan
         self._open(initial)
         self._hook()
@@ -129,6 +130,8 @@ class Session:
 
     def _begin(self) -> None:
         """It is the script's turn to compute a gradient."""
+        global leaving
+        leaving = None
         self.turn = "gradient"
         self.counting = False
         self.next_bucket = 0
@@ -229,16 +232,15 @@ class Session:
             for p in self.params:
                 p.grad = None
         elif self.turn == "displace":
-            if self.before is None:
-                self.before = torch.empty_like(self.flat.params)
-            self.before.copy_(self.flat.params)
+            if self.shadow is None or self.shadow.flat is not self.flat:
+                self.shadow = Shadow(self.flat, self.params)
+            self.shadow.complete()
 
     def after_step(self, *_: Any) -> None:
         """The optimizer has run."""
         if self.turn == "displace":
-            assert self.before is not None
-            torch.sub(self.before, self.flat.params, out=self.flat.grads)
-            self.flat.params.copy_(self.before)
+            assert self.shadow is not None
+            self.shadow.displace()
             self.flat.send("grads")
         elif self.turn == "apply":
             self.flat.send("params")
@@ -307,6 +309,55 @@ class Session:
         self.flat.close()
 
 
+class Shadow:
+    """The parameters as they were before the optimizer's step, to tell how far it moved.
+
+    They are copied while the forward pass goes on: nobody writes to them before the step.
+    """
+
+    #: Elements that are handled at once: what was just read is read again from the cache.
+    PIECE = 1 << 17
+    #: Below so many elements another thread does not pay.
+    LARGE = 1 << 19
+
+    def __init__(self, flat: Flat, params: list[torch.nn.Parameter]):
+        self.flat, self.params = flat, params
+        self.before = torch.empty_like(flat.params)
+        vectors = (self.before, flat.params, flat.grads)
+        self.pieces = list(zip(*(v.split(self.PIECE) for v in vectors), strict=True))
+        beside = not flat.on_gpu and flat.params.numel() >= self.LARGE
+        self.thread = ThreadPoolExecutor(1, "murmura-shadow") if beside else None
+        self.copying: Future[None] | None = None
+        self.versions = -1
+
+    def _versions(self) -> int:
+        return self.flat.params._version + sum(p._version for p in self.params)
+
+    def begin(self) -> None:
+        """The forward pass begins."""
+        if self.thread is not None and self.copying is None:
+            self.versions = self._versions()
+            self.copying = self.thread.submit(self._copy)
+
+    def _copy(self) -> None:
+        self.before.copy_(self.flat.params)
+
+    def complete(self) -> None:
+        """The optimizer is about to run."""
+        copying, self.copying = self.copying, None
+        if copying is not None:
+            copying.result()
+        # A script may have changed them after all, for example with load_state_dict().
+        if copying is None or self.versions != self._versions():
+            self._copy()
+
+    def displace(self) -> None:
+        """The gradient becomes how far the parameters moved, and they go back."""
+        for before, params, grads in self.pieces:
+            torch.sub(before, params, out=grads)
+            params.copy_(before)
+
+
 def _in_memory_order(p: torch.Tensor) -> torch.Tensor:
     """The numbers of a tensor in the order in which they lie in memory."""
     p = p.detach()
@@ -359,6 +410,8 @@ def check(
 
 
 current: Session | None = None
+#: What sys.exit() was called with since the last step. A script that goes on has caught it.
+leaving: object = None
 
 
 @torch.compiler.disable
@@ -367,3 +420,5 @@ def _before_forward(module: torch.nn.Module, _args: Any) -> None:
     session = current
     if session is not None and module is session.model and torch.is_grad_enabled():
         session.close_skipped()
+        if session.shadow is not None:
+            session.shadow.begin()

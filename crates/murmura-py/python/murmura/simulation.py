@@ -49,6 +49,22 @@ def simulate(
 
     With `out` the files of the run stay there: summary.json, records.jsonl, final.safetensors,
     trace.json.
+
+    >>> import torch, murmura
+    >>> points = torch.linspace(-1, 1, 64)
+    >>> dataset = [(x.view(1), 3 * x.view(1)) for x in points]
+    >>> def loss(model, batch):
+    ...     inputs, targets = batch
+    ...     return (model(inputs) - targets).square().mean()
+    >>> config = {
+    ...     "workers": 4, "steps": 100, "algorithm": {"name": "d-psgd"}, "optimizer": {"lr": 0.1},
+    ...     "cluster": {"hosts": 4, "compute_ms": 10.0},
+    ... }
+    >>> summary = murmura.simulate(lambda: torch.nn.Linear(1, 1), loss, dataset, config)
+    >>> summary["loss"] < 0.01
+    True
+    >>> 1.0 <= summary["clock_seconds"] < 1.2
+    True
     """
     script = _Script(make_model().to(device), loss, dataset, config, batch, collate)
     script.graph = _Graph() if graph and script.flat.is_cuda else None

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import atexit
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
@@ -44,6 +45,9 @@ __all__ = [
 
 Model = TypeVar("Model", bound=torch.nn.Module)
 
+#: How long a process whose run was ended by another lets that one leave before it.
+ECHO_SECONDS = 1.0
+
 _group: Group | None = None
 _failed = False
 
@@ -53,6 +57,11 @@ def init(timeout: float = 60.0) -> None:
 
     Recognised are ``python -m murmura.launch``, torchrun, mpirun, srun and Kubernetes indexed jobs.
     All processes must come within `timeout` seconds.
+
+    >>> import murmura.torch as murmura
+    >>> murmura.init()
+    >>> murmura.rank(), murmura.world_size()
+    (0, 1)
     """
     global _group
     if _group is not None:
@@ -76,22 +85,45 @@ def _wrapped(what: str) -> _session.Session:
 
 
 def rank() -> int:
-    """The number of this process, from 0."""
+    """The number of this process, from 0: which part of the data to take.
+
+    >>> import murmura.torch as murmura
+    >>> murmura.init()
+    >>> list(range(10))[murmura.rank() :: murmura.world_size()]
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    """
     return _joined().rank
 
 
 def world_size() -> int:
-    """How many processes there are."""
+    """How many processes there are.
+
+    >>> import murmura.torch as murmura
+    >>> murmura.init()
+    >>> murmura.world_size()
+    1
+    """
     return _joined().world_size
 
 
 def local_rank() -> int:
-    """The number of this process on its machine: which GPU to take."""
+    """The number of this process on its machine: which GPU to take.
+
+    >>> import murmura.torch as murmura
+    >>> murmura.init()
+    >>> murmura.local_rank()
+    0
+    """
     return _joined().local_rank
 
 
 def barrier() -> None:
-    """Waits until all processes are here."""
+    """Waits until all processes are here.
+
+    >>> import murmura.torch as murmura
+    >>> murmura.init()
+    >>> murmura.barrier()
+    """
     _joined().barrier()
 
 
@@ -118,6 +150,18 @@ def wrap(
     rate is the optimizer's at rank 0 in either case.
 
     All ranks begin with rank 0's parameters and buffers.
+
+    >>> import torch, murmura.torch as murmura
+    >>> murmura.init()
+    >>> model = torch.nn.Linear(2, 1, bias=False)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    >>> murmura.wrap(model, optimizer, "d-psgd", topology="ring") is model
+    True
+    >>> _ = torch.nn.init.zeros_(model.weight)
+    >>> model(torch.ones(1, 2)).sum().backward()
+    >>> optimizer.step()
+    >>> model.weight.tolist()
+    [[-0.5, -0.5]]
     """
     group = _joined()
     if _session.current is not None:
@@ -182,6 +226,18 @@ def no_sync() -> Iterator[None]:
     """Backward passes in here only add to the gradient: nothing is exchanged.
 
     The last backward pass before a step must be outside.
+
+    >>> import torch, murmura.torch as murmura
+    >>> murmura.init()
+    >>> model = torch.nn.Linear(2, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> model = murmura.wrap(model, optimizer)
+    >>> with murmura.no_sync():
+    ...     model(torch.ones(1, 2)).sum().backward()
+    >>> model(torch.ones(1, 2)).sum().backward()
+    >>> model.weight.grad.tolist()
+    [[2.0, 2.0]]
+    >>> optimizer.step()
     """
     session = _wrapped("no_sync()")
     before, session.paused = session.paused, True
@@ -192,7 +248,18 @@ def no_sync() -> Iterator[None]:
 
 
 def report_loss(loss: float | torch.Tensor) -> None:
-    """Tells the loss of this step, for algorithms that follow it (gossip-aga)."""
+    """Tells the loss of this step, for algorithms that follow it (gossip-aga).
+
+    >>> import torch, murmura.torch as murmura
+    >>> murmura.init()
+    >>> model = torch.nn.Linear(2, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> model = murmura.wrap(model, optimizer, "gossip-aga")
+    >>> loss = model(torch.ones(1, 2)).square().sum()
+    >>> murmura.report_loss(loss)
+    >>> loss.backward()
+    >>> optimizer.step()
+    """
     value = loss.detach() if isinstance(loss, torch.Tensor) else loss
     _wrapped("report_loss()").loss = float(value)
 
@@ -202,6 +269,14 @@ def evaluate_model() -> Iterator[torch.nn.Module]:
     """Inside, the model has the mean of all ranks' parameters and buffers; afterwards its own.
 
     All ranks must come here together.
+
+    >>> import torch, murmura.torch as murmura
+    >>> murmura.init()
+    >>> model = torch.nn.Linear(2, 1)
+    >>> model = murmura.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1), "ad-psgd")
+    >>> with murmura.evaluate_model() as mean, torch.no_grad():
+    ...     mean(torch.ones(4, 2)).shape
+    torch.Size([4, 1])
     """
     session = _wrapped("evaluate_model()")
     session.check_between_steps("evaluate_model()")
@@ -219,6 +294,14 @@ def state_dict() -> dict[str, Any]:
     """What this rank needs to go on: its own parameters, which in gossip differ between ranks.
 
     Save it at every rank, beside ``optimizer.state_dict()``.
+
+    >>> import torch, murmura.torch as murmura
+    >>> murmura.init()
+    >>> model = torch.nn.Linear(2, 1)
+    >>> model = murmura.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1), "d-psgd")
+    >>> state = murmura.state_dict()
+    >>> state["algorithm"], state["rank"], state["params"].numel()
+    ('d-psgd', 0, 3)
     """
     session = _wrapped("state_dict()")
     session.check_between_steps("state_dict()")
@@ -236,6 +319,16 @@ def load_state_dict(state: dict[str, Any]) -> None:
     Every rank of a gossip algorithm has its own parameters again; in all others the ranks begin at
     the mean. What an algorithm keeps beside the parameters (trackers, corrections, push-sum
     weights, servers' models) begins anew from them.
+
+    >>> import torch, murmura.torch as murmura
+    >>> murmura.init()
+    >>> model = torch.nn.Linear(2, 1)
+    >>> model = murmura.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1), "d-psgd")
+    >>> state = murmura.state_dict()
+    >>> _ = torch.nn.init.zeros_(model.weight)
+    >>> murmura.load_state_dict(state)
+    >>> bool((model.weight != 0).all())
+    True
     """
     session = _wrapped("load_state_dict()")
     session.check_between_steps("load_state_dict()")
@@ -254,6 +347,14 @@ def shutdown() -> None:
     """Ends the run; returns when all ranks have called it. The model keeps its parameters.
 
     It is called by itself when a script ends well.
+
+    >>> import torch, murmura.torch as murmura
+    >>> murmura.init()
+    >>> for algorithm in ("allreduce", "d-psgd"):
+    ...     model = torch.nn.Linear(2, 1)
+    ...     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ...     model = murmura.wrap(model, optimizer, algorithm)
+    ...     murmura.shutdown()
     """
     session, _session.current = _session.current, None
     if session is not None:
@@ -263,21 +364,33 @@ def shutdown() -> None:
 
 def _watch_for_failure() -> None:
     """A script that fails tells the other ranks why before it ends."""
-    before = sys.excepthook
+    before, leave = sys.excepthook, sys.exit
 
     def hook(kind: type, error: BaseException, trace: Any) -> None:
         global _failed
         _failed = True
         before(kind, error, trace)
         sys.stderr.flush()
-        session = _session.current
-        if session is not None:
-            text = str(error).splitlines()
-            session.run.fail(": ".join([kind.__name__, *text[:1]]))
+        text = str(error).splitlines()
+        _tell_failure(": ".join([kind.__name__, *text[:1]]))
 
-    sys.excepthook = hook
+    def exit(status: object = None, /) -> NoReturn:
+        # Who waits for the others' last steps must not be one that has given up. Python forgets
+        # the status before it calls what is registered for the end.
+        _session.leaving = status
+        leave(status)  # type: ignore[arg-type]
+
+    sys.excepthook, sys.exit = hook, exit
+
+
+def _tell_failure(reason: str) -> None:
+    if _session.current is not None and not _session.current.run.fail(reason):
+        # It is only the echo of another's failure. Launchers name whoever leaves first.
+        time.sleep(ECHO_SECONDS)
 
 
 def _at_exit() -> None:
-    if not _failed:
+    if _session.leaving not in (None, 0):
+        _tell_failure(f"it ended with sys.exit({_session.leaving!r})")
+    elif not _failed:
         shutdown()

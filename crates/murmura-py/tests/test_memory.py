@@ -1,0 +1,68 @@
+"""A step asks for no memory of the model's size beyond what PyTorch does by itself."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from group import launch
+from torch import nn
+
+import murmura.torch as murmura
+from murmura import _core
+
+WIDTH, LAYERS = 512, 4
+MODEL_BYTES = 4 * LAYERS * WIDTH * WIDTH
+WARM, STEPS = 10, 20
+#: Pieces from here on count, in Rust too.
+LARGE = 32 << 10
+
+
+class Training:
+    def __init__(self) -> None:
+        layers = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS))
+        self.model = nn.Sequential(*layers)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9)
+        self.inputs = torch.ones(2, WIDTH)
+
+    def step(self) -> None:
+        self.model(self.inputs).square().mean().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def asked_of_pytorch(self) -> int:
+        """Bytes that STEPS steps ask PyTorch for, in large pieces."""
+        cpu = [torch.profiler.ProfilerActivity.CPU]
+        with torch.profiler.profile(activities=cpu, profile_memory=True) as profile:
+            for _ in range(STEPS):
+                self.step()
+        events = profile.profiler.kineto_results.events()
+        pieces = [event.nbytes() for event in events if event.name() == "[memory]"]
+        return sum(piece for piece in pieces if piece >= LARGE)
+
+
+def asked(rank: int, algorithm: str) -> tuple[int, int, int]:
+    """Bytes that the same steps ask for: of PyTorch without murmura and with it, and in Rust."""
+    plain = Training()
+    plain.step()
+    without = plain.asked_of_pytorch()
+    murmura.init()
+    wrapped = Training()
+    murmura.wrap(wrapped.model, wrapped.optimizer, algorithm, bucket_mb=1)
+    for _ in range(WARM):
+        wrapped.step()
+    before = _core.large_allocations()
+    with_murmura = wrapped.asked_of_pytorch()
+    after = _core.large_allocations()
+    murmura.shutdown()
+    assert before is not None and after is not None, "counted in builds for tests"
+    return without, with_murmura, after - before
+
+
+@pytest.mark.parametrize("algorithm", ["allreduce", "d-psgd", "ad-psgd", "aladdin", "sgp", "sync-ps"])
+def test_steps_ask_for_no_memory_of_the_models_size(algorithm):
+    for without, with_murmura, in_rust in launch(2, asked, algorithm):
+        assert without >= STEPS * MODEL_BYTES, "PyTorch makes new gradients at every step"
+        assert with_murmura <= without
+        # More may be on their way at once than while it got warm: less than one of the four
+        # buckets a step is not for every step.
+        assert in_rust < STEPS * MODEL_BYTES / 4

@@ -1,0 +1,148 @@
+//! The Python environment of tests and benchmarks: made once, outside the repository.
+//!
+//! It lies in the user's cache, or is the one whose interpreter `MURMURA_PYTHON` names. A note in
+//! it says what was asked for when it was complete: an environment without the right note is
+//! checked, and made anew if something is missing, as after a run that was killed. Whoever makes
+//! one holds a lock, so that two runs at once do not disturb each other.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use crate::{execute, output};
+
+/// What the tests need beside Python, with the oldest versions that do.
+const PACKAGES: &[&str] = &["torch>=2.1", "numpy", "pytest>=7"];
+/// Lies in a complete environment, and holds [`PACKAGES`].
+const NOTE: &str = "murmura-complete";
+/// The package is built for this Python and all that follow.
+const OLDEST: &str = "3.10";
+
+/// Why no environment can be made here, if so, and what to do.
+pub(crate) fn refusal() -> Option<String> {
+    if named().is_some() {
+        return None;
+    }
+    let try_python = |code: &str| output(Command::new("python3").args(["-c", code]));
+    let version = "import sys; print('%d.%d' % sys.version_info[:2])";
+    let Ok(version) = try_python(version) else {
+        return Some("python3 is not here; install the package python3-venv".into());
+    };
+    if minor(&version) < minor(OLDEST) {
+        return Some(format!("python3 is {}; {OLDEST} or later is needed", version.trim()));
+    }
+    let venv = try_python("import venv, ensurepip");
+    venv.is_err().then(|| "Python's venv is not here; install the package python3-venv".into())
+}
+
+/// `3.11` → 11; the next Python 3 is never a Python 2.
+fn minor(version: &str) -> u32 {
+    let minor = version.trim().strip_prefix("3.").and_then(|minor| minor.parse().ok());
+    minor.unwrap_or(0)
+}
+
+fn named() -> Option<PathBuf> {
+    std::env::var_os("MURMURA_PYTHON").map(PathBuf::from)
+}
+
+/// Where environments are kept.
+pub(crate) fn cache() -> Result<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
+    let cache = cache.or_else(home).context("neither HOME nor XDG_CACHE_HOME is set")?;
+    Ok(cache.join("murmura"))
+}
+
+/// The interpreter of an environment that is there, complete or not.
+pub(crate) fn found() -> Option<PathBuf> {
+    let kept = || Some(cache().ok()?.join("torch/bin/python"));
+    named().or_else(kept).filter(|python| python.exists())
+}
+
+/// The interpreter of an environment with [`PACKAGES`], which is made if need be.
+pub(crate) fn provide() -> Result<PathBuf> {
+    if let Some(python) = named() {
+        check(&python, "import").with_context(|| format!("MURMURA_PYTHON={}", python.display()))?;
+        return Ok(python);
+    }
+    let lock = lock()?;
+    let folder = cache()?.join("torch");
+    let (python, note) = (folder.join("bin/python"), folder.join(NOTE));
+    let asked = PACKAGES.join("\n");
+    let is_noted = fs::read_to_string(&note).is_ok_and(|noted| noted == asked);
+    if let Err(problem) = check(&python, if is_noted { "installed" } else { "import" }) {
+        if folder.exists() {
+            println!("{}: {problem:#}; it is made anew", folder.display());
+            fs::remove_dir_all(&folder)?;
+        }
+        execute(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
+        pip_install(&python, &lock, PACKAGES)?;
+        check(&python, "import")?;
+    }
+    fs::write(note, asked)?;
+    Ok(python)
+}
+
+/// A package of its own folder in the cache, for `PYTHONPATH`: what it brings along does not
+/// disturb the environment.
+pub(crate) fn provide_beside(python: &Path, packages: &[&str]) -> Result<PathBuf> {
+    let lock = lock()?;
+    let name = packages.join("+").replace("==", "-");
+    let (folder, beside) = (cache()?.join(&name), cache()?.join(format!("new-{name}")));
+    if folder.exists() {
+        return Ok(folder);
+    }
+    if beside.exists() {
+        fs::remove_dir_all(&beside)?;
+    }
+    let target = [OsStr::new("--no-deps"), OsStr::new("--target"), beside.as_os_str()];
+    pip_install(python, &lock, target.into_iter().chain(packages.iter().map(OsStr::new)))?;
+    fs::rename(&beside, &folder)?;
+    Ok(folder)
+}
+
+/// Installs; if this process is killed meanwhile, the installer holds the lock until it has ended.
+fn pip_install(
+    python: &Path,
+    lock: &File,
+    words: impl IntoIterator<Item = impl AsRef<OsStr>>,
+) -> Result<()> {
+    let quiet = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    execute(Command::new(python).args(quiet).args(words).stdin(lock.try_clone()?))
+}
+
+/// Held by whoever looks at or makes an environment, until the file is dropped or its process ends.
+fn lock() -> Result<File> {
+    let folder = cache()?;
+    fs::create_dir_all(&folder)?;
+    let file = File::create(folder.join("lock"))?;
+    if file.try_lock().is_err() {
+        println!("waiting for another run that makes the Python environment …");
+        file.lock()?;
+    }
+    Ok(file)
+}
+
+/// Whether everything is installed and new enough; with "import", whether it is whole. Prints the
+/// versions.
+fn check(python: &Path, load: &str) -> Result<()> {
+    if !python.exists() {
+        bail!("{} is not here", python.display());
+    }
+    let code = include_str!("environment.py");
+    let said = output(Command::new(python).args(["-c", code, load]).args(PACKAGES));
+    let said = said.map_err(|error| anyhow!("{}", last_line(&error.to_string())))?;
+    if load == "import" && named().is_none() {
+        // A package that was not unpacked to its end has no record, and others miss it.
+        output(Command::new(python).args(["-m", "pip", "check", "--disable-pip-version-check"]))?;
+    }
+    println!("environment: {}", said.trim());
+    Ok(())
+}
+
+fn last_line(text: &str) -> &str {
+    text.trim_end().lines().next_back().unwrap_or_default()
+}

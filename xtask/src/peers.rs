@@ -1,0 +1,324 @@
+//! `cargo xtask bench peers`: steps of a PyTorch model under murmura, DDP over gloo and Decent-DP.
+//!
+//! The same script (`crates/murmura-py/benches/peers.py`) runs once for every rank and lets the
+//! contestants take turns, in several rounds; a ratio is the median over the rounds. Ranks are
+//! processes on this machine, or hosts in network namespaces with shaped links.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use crate::network::{self, Kept, Network, Scratch, address};
+use crate::{environment, python};
+
+pub(crate) const NAME: &str = "peers";
+pub(crate) const WHAT: &str = "steps under PyTorch against DDP over gloo and Decent-DP";
+/// What can be asked for alone, as `peers-PART`.
+pub(crate) const PARTS: [&str; 5] = ["wrap", "loopback", "1gbit", "slow", "100mbit"];
+
+/// The peer, and what it imports beside PyTorch.
+const PACKAGES: [&str; 2] = ["decent-dp==0.2.3", "loguru==0.7.3"];
+/// Contestants of which nobody waits for anybody.
+const FREE: [&str; 2] = ["aladdin", "ad-psgd"];
+const HOSTS: usize = 4;
+const PORT: u16 = 29_470;
+const COMPUTE_MS: f64 = 300.0;
+/// How long the processes of one scene may take in all.
+const LIMIT: Duration = Duration::from_secs(420);
+
+/// Measures the parts that are asked for; a row for each ratio.
+pub(crate) fn measure(parts: &[&str]) -> Result<Vec<Value>> {
+    let tools = Tools::provide()?;
+    let mut rows = Vec::new();
+    for part in PARTS.iter().filter(|part| parts.contains(part)) {
+        let of_part = match *part {
+            "wrap" => overhead(&tools),
+            "loopback" => loopback(&tools),
+            "1gbit" => shaped(&tools, 1000),
+            "slow" => slow(&tools),
+            _ => shaped(&tools, 100),
+        };
+        // Minutes of other parts must not be lost with one.
+        let of_part = of_part.unwrap_or_else(|problem| {
+            println!("  {part} failed: {problem:#}");
+            vec![json!({ "name": format!("{part} failed") })]
+        });
+        of_part.iter().for_each(|row| println!("  {row}"));
+        rows.extend(of_part);
+    }
+    Ok(rows)
+}
+
+/// What every process needs.
+struct Tools {
+    python: PathBuf,
+    /// For `PYTHONPATH`.
+    path: std::ffi::OsString,
+    script: PathBuf,
+}
+
+impl Tools {
+    fn provide() -> Result<Tools> {
+        let python = environment::provide()?;
+        let peer = environment::provide_beside(&python, &PACKAGES)?;
+        let own = match std::env::var_os("MURMURA_PY") {
+            Some(folder) => folder.into(),
+            None => python::release()?,
+        };
+        let path = std::env::join_paths([own, peer])?;
+        let script = python::root().join("crates/murmura-py/benches/peers.py");
+        Ok(Tools { python, path, script })
+    }
+
+    /// A process: `prefix` may put it on another host.
+    fn process(&self, mut prefix: Command, plan: &Value) -> Command {
+        prefix.arg("-u").arg(&self.script).arg(plan.to_string());
+        prefix.env("PYTHONPATH", &self.path).env("PYTHONDONTWRITEBYTECODE", "1");
+        prefix.env("CUDA_VISIBLE_DEVICES", "");
+        prefix
+    }
+}
+
+fn overhead(tools: &Tools) -> Result<Vec<Value>> {
+    let plan = json!({
+        "kind": "overhead", "batch": 32, "algorithm": "allreduce", "rounds": 80, "warm": 10,
+        "limit_seconds": LIMIT.as_secs(),
+    });
+    let process = tools.process(Command::new(&tools.python), &plan);
+    let lines = Lines(finish(vec![process])?);
+    let series = |name| lines.series(false, |line| line["name"] == name);
+    Ok(vec![row("wrap, one process, ResNet-20", Some(1.02), &series("wrapped"), &series("plain"))])
+}
+
+/// A contestant's turn in every round.
+struct Turn {
+    name: &'static str,
+    compute_ms: f64,
+    /// How much slower the last host is.
+    slow: u32,
+    warm: u32,
+    steps: u32,
+}
+
+impl Turn {
+    fn to_json(&self) -> Value {
+        let Turn { name, compute_ms, slow, warm, steps } = self;
+        json!({ "name": name, "compute_ms": compute_ms, "slow": slow, "warm": warm, "steps": steps })
+    }
+}
+
+fn loopback(tools: &Tools) -> Result<Vec<Value>> {
+    let mut rows = Vec::new();
+    for processes in [2, 4] {
+        let mut turns = Vec::new();
+        for (compute_ms, steps) in [(0.0, 20), (COMPUTE_MS, 5)] {
+            let turn = |name| Turn { name, compute_ms, slow: 1, warm: 3, steps };
+            turns.extend(["ddp", "allreduce", "decent-dp", "gossip"].map(turn));
+        }
+        let lines = run(tools, Place::Here(processes), 5, &turns)?;
+        for (compute_ms, what) in [(0.0, "no compute"), (COMPUTE_MS, "300 ms compute")] {
+            let series = |name: &str| lines.of(name, 1, |line| line["compute_ms"] == compute_ms);
+            let place = format!("loopback, {processes} processes, {what}");
+            rows.extend(against_peers(&place, Some(1.0), series));
+        }
+    }
+    Ok(rows)
+}
+
+fn against_peers(place: &str, goal: Option<f64>, series: impl Fn(&str) -> Vec<f64>) -> Vec<Value> {
+    [("allreduce", "ddp"), ("gossip", "decent-dp")]
+        .map(|(ours, theirs)| {
+            let name = format!("{ours} to {theirs}, {place}");
+            row(&name, goal, &series(ours), &series(theirs))
+        })
+        .to_vec()
+}
+
+fn shaped(tools: &Tools, rate: u32) -> Result<Vec<Value>> {
+    // A link of 100 Mbit/s does not carry the model in the time of a step: all take seconds there.
+    let fast = rate >= 1000;
+    let (rounds, warm, steps) = if fast { (4, 2, 8) } else { (3, 1, 2) };
+    let turn = |name| Turn { name, compute_ms: COMPUTE_MS, slow: 1, warm, steps };
+    let mut turns: Vec<Turn> = ["ddp", "allreduce", "decent-dp", "gossip"].map(turn).into();
+    if fast {
+        turns.extend(["alone", "aladdin", "ad-psgd"].map(turn));
+    }
+    let lines = run(tools, Place::Hosts(rate), rounds, &turns)?;
+    let series = |name: &str| lines.of(name, 1, |_| true);
+    let place = format!("{rate} Mbit/s");
+    let mut rows = against_peers(&place, Some(1.0), series);
+    if fast {
+        for (name, goal) in [("gossip", Some(1.05)), ("aladdin", Some(1.05)), ("ad-psgd", None)] {
+            let what = format!("{name} to one process alone, {place}");
+            rows.push(row(&what, goal, &series(name), &series("alone")));
+        }
+    }
+    Ok(rows)
+}
+
+/// One host two and ten times slower than the others.
+fn slow(tools: &Tools) -> Result<Vec<Value>> {
+    let mut turns = Vec::new();
+    for slow in [1, 2, 10] {
+        let free = |name| Turn { name, compute_ms: COMPUTE_MS, slow, warm: 2, steps: 10 };
+        turns.extend(FREE.map(free));
+        if slow > 1 {
+            let turn = |name| Turn { name, compute_ms: COMPUTE_MS, slow, warm: 1, steps: 2 };
+            turns.extend(["ddp", "allreduce", "decent-dp", "gossip"].map(turn));
+        }
+    }
+    let lines = run(tools, Place::Hosts(1000), 3, &turns)?;
+    let mut rows = Vec::new();
+    for slow in [2, 10] {
+        let place = format!("one host {slow} times slower");
+        let others = |line: &Value| line["rank"].as_u64() != Some(HOSTS as u64 - 1);
+        for name in FREE {
+            let what = format!("{name} to undisturbed, {place}");
+            let (disturbed, calm) = (lines.of(name, slow, others), lines.of(name, 1, others));
+            rows.push(row(&what, Some(1.05), &disturbed, &calm));
+        }
+        // Everybody waits for the slow one, whoever exchanges.
+        rows.extend(against_peers(&place, None, |name| lines.of(name, slow, |_| true)));
+    }
+    Ok(rows)
+}
+
+/// Where the ranks are.
+enum Place {
+    /// So many processes on this machine.
+    Here(usize),
+    /// One on each host, with links of so many megabits per second.
+    Hosts(u32),
+}
+
+fn run(tools: &Tools, place: Place, rounds: u32, turns: &[Turn]) -> Result<Lines> {
+    let turns: Vec<Value> = turns.iter().map(Turn::to_json).collect();
+    let limit = LIMIT.as_secs();
+    let plan = json!({ "kind": "peers", "limit_seconds": limit, "rounds": rounds, "turns": turns });
+    let (world, network) = match place {
+        Place::Here(processes) => (processes, None),
+        Place::Hosts(rate) => (HOSTS, Some(Network::new(HOSTS, rate)?)),
+    };
+    let (master, port) = match network {
+        None => ("127.0.0.1".to_string(), free_ports()?),
+        Some(_) => (address(0), PORT),
+    };
+    let mut processes = Vec::new();
+    for rank in 0..world {
+        let (prefix, device, local) = match &network {
+            None => (Command::new(&tools.python), "lo", (rank, world)),
+            Some(network) => {
+                let mut inside = network.inside(rank);
+                inside.arg(&tools.python);
+                (inside, "eth0", (0, 1))
+            }
+        };
+        let mut process = tools.process(prefix, &plan);
+        process.env("RANK", rank.to_string()).env("WORLD_SIZE", world.to_string());
+        process.env("LOCAL_RANK", local.0.to_string());
+        process.env("LOCAL_WORLD_SIZE", local.1.to_string());
+        process.env("MASTER_ADDR", &master).env("MASTER_PORT", port.to_string());
+        process.env("GLOO_SOCKET_IFNAME", device).env("OMP_NUM_THREADS", "1");
+        processes.push(process);
+    }
+    Ok(Lines(finish(processes)?))
+}
+
+/// A port that is free, and the next one too: murmura meets there.
+fn free_ports() -> Result<u16> {
+    for _ in 0..100 {
+        let first = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        if first < u16::MAX && TcpListener::bind(("127.0.0.1", first + 1)).is_ok() {
+            return Ok(first);
+        }
+    }
+    anyhow::bail!("there are no two free ports in a row")
+}
+
+/// Runs the processes to their end; returns the lines that they printed.
+fn finish(processes: Vec<Command>) -> Result<Vec<Value>> {
+    let scratch = Scratch::new(NAME)?;
+    let file = |kind: &str, rank: usize| scratch.path.join(format!("{kind}-{rank}"));
+    let mut all = Vec::new();
+    let count = processes.len();
+    for (rank, mut process) in processes.into_iter().enumerate() {
+        process.stdout(File::create(file("out", rank))?);
+        process.stderr(File::create(file("err", rank))?);
+        all.push(Kept(process.spawn()?));
+    }
+    // They watch the same limit, and know better where they hang.
+    network::finish_all(all, LIMIT + Duration::from_secs(10)).with_context(|| {
+        let said = (0..count).map(|rank| tail(rank, &file("err", rank)));
+        said.collect::<Vec<_>>().join("\n")
+    })?;
+    let mut lines = Vec::new();
+    for rank in 0..count {
+        for line in std::fs::read_to_string(file("out", rank))?.lines() {
+            lines.push(serde_json::from_str(line).with_context(|| line.to_string())?);
+        }
+    }
+    Ok(lines)
+}
+
+fn tail(rank: usize, file: &Path) -> String {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    let last = lines[lines.len().saturating_sub(12)..].join("\n");
+    format!("process {rank} said:\n{last}")
+}
+
+/// What the processes printed.
+struct Lines(Vec<Value>);
+
+impl Lines {
+    /// Milliseconds of a contestant's step for each round: the mean over the ranks where nobody
+    /// waits, else the pace of the slowest.
+    fn of(&self, name: &str, slow: u32, also: impl Fn(&Value) -> bool) -> Vec<f64> {
+        let which = |line: &Value| line["name"] == name && line["slow"] == slow && also(line);
+        self.series(FREE.contains(&name), which)
+    }
+
+    fn series(&self, free: bool, which: impl Fn(&Value) -> bool) -> Vec<f64> {
+        let mut rounds: std::collections::BTreeMap<u64, Vec<f64>> = Default::default();
+        for line in self.0.iter().filter(|line| which(line)) {
+            if let (Some(round), Some(took)) = (line["round"].as_u64(), line["step_ms"].as_f64()) {
+                rounds.entry(round).or_default().push(took);
+            }
+        }
+        let mean = |ranks: &Vec<f64>| ranks.iter().sum::<f64>() / ranks.len() as f64;
+        let most = |ranks: &Vec<f64>| ranks.iter().copied().fold(0.0, f64::max);
+        rounds.values().map(|ranks| if free { mean(ranks) } else { most(ranks) }).collect()
+    }
+}
+
+/// The median over the rounds of a ratio within each.
+fn row(name: &str, goal: Option<f64>, ours: &[f64], theirs: &[f64]) -> Value {
+    let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
+    let mut row = json!({
+        "name": name,
+        "ratio": median(&ratios),
+        "ours_ms": median(ours),
+        "theirs_ms": median(theirs),
+        "rounds": ratios.len(),
+    });
+    if let Some(goal) = goal {
+        row["goal"] = Value::from(goal);
+    }
+    row
+}
+
+fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        length if length % 2 == 1 => Some(sorted[middle]),
+        _ => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
+    }
+}
