@@ -509,9 +509,14 @@ fn every_example_runs() {
     let mut count = 0;
     for name in files(&examples).iter().filter(|name| name.ends_with(".toml")) {
         let path = examples.join(name).canonicalize().expect("there");
-        // The data of this one do not come with the project: the embedded ones stand in.
-        let data = ["--set", "task.data=", "--set", "task.test="];
-        let data = if name.contains("a9a") { &data[..] } else { &[] };
+        // Where data do not come with the project, embedded ones stand in.
+        let data: &[&str] = match name.as_str() {
+            "logistic-a9a.toml" => &["--set", "task.data=", "--set", "task.test="],
+            "fashion-cnn.toml" | "cifar10.toml" => {
+                &["--set", "task.name=digits-mlp", "--set", "task.subset=500"]
+            }
+            _ => &[],
+        };
         let words = ["simulate", path.to_str().expect("text"), "--quiet", "--out", name];
         let output = run(&folder, &[&words, data].concat());
         assert_eq!(status(&output), 0, "{name}: {}", text(&output.stderr));

@@ -346,6 +346,14 @@ impl Node {
         self.event(now, |algorithm, cx| algorithm.on_optimized(cx, b));
     }
 
+    /// What a node that is not used any more ends with: parameters and model. The memory of the
+    /// gradient goes first, so that this takes no more than training did.
+    pub fn retire(&mut self) -> (Vec<f32>, Vec<f32>) {
+        (self.grad, self.spare) = Default::default();
+        let model = self.model();
+        (std::mem::take(&mut self.params), model)
+    }
+
     /// Takes the vectors out of a node that is not used any more, for whoever still looks at their
     /// memory.
     pub fn take_vectors(&mut self) -> [Vec<f32>; 3] {

@@ -495,8 +495,11 @@ impl Shell {
     fn final_report(&mut self) -> RankReport {
         let mut report = std::mem::take(&mut self.report);
         if self.options.report_models {
-            report.params = self.node.params().to_vec();
-            report.model = self.node.model();
+            (report.params, report.model) = match self.outer_loop() {
+                // Its loop still looks at the memory.
+                Some(_) => (self.node.params().to_vec(), self.node.model()),
+                None => self.node.retire(),
+            };
         }
         report
     }
