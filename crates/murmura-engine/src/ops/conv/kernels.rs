@@ -65,7 +65,7 @@ impl Kernels {
         known.into_iter().flatten()
     }
 
-    /// Result o at p is the sum over channels and shifts of weight · plane[p + shift]; the results
+    /// Result o at p is the sum over channels and shifts of `weight · plane[p + shift]`; the results
     /// are `span` apart in `out`.
     pub(super) fn planes(&self, planes: Planes<'_>, out: &mut [f32]) {
         assert!(planes.span.is_multiple_of(self.lanes), "whole vectors");
@@ -73,8 +73,8 @@ impl Kernels {
         unsafe { (self.planes)(planes, out) }
     }
 
-    /// Adds to `out[r * size + k]` the sum over p of dy[r][p] · x[p + k], for each of [`ROWS`] rows r
-    /// and each k below `size`, one of [`SIZES`].
+    /// Adds to `out[r * size + k]` the sum over p of `dy[r][p] · x[p + k]`, for each of [`ROWS`] rows
+    /// r and each k below `size`, one of [`SIZES`].
     pub(super) fn sums(&self, size: usize, sums: Sums<'_>, out: &mut [f32]) {
         let place = SIZES.iter().position(|known| *known == size).expect("a known size");
         assert!(sums.span.is_multiple_of(self.lanes), "whole vectors");
