@@ -6,7 +6,7 @@
 //!                             SHA256SUMS             of all of these, as `sha256sum -c` reads it
 //! ```
 //! A checkpoint is written beside, flushed to the disk and renamed: where it stands under its name
-//! it is whole. `docs/decisions/checkpoints.md` says what is in a cut and why.
+//! it is whole. `docs/decisions/0010-checkpoints.md` says what is in a cut and why.
 //!
 //! | module | what is in it |
 //! |---|---|
