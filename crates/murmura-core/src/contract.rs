@@ -272,6 +272,8 @@ pub enum Mode {
     Apply,
     /// The gradient is replaced by the displacement η·u; the parameters stay.
     Displace,
+    /// Both: the parameters take the step, and the gradient is replaced by the displacement.
+    Move,
 }
 
 /// Facts that only the algorithm can measure.
@@ -303,6 +305,9 @@ pub struct Facts {
     pub topology: Need,
     /// Where the optimizer runs.
     pub optimizer: Place,
+    /// The algorithm looks at gradients before the optimizer does. Where it does not, an optimizer
+    /// [outside](crate::node::Node::optimize_outside) may have its gradients from elsewhere.
+    pub reads_gradient: bool,
     /// The algorithm clips gradients itself, with [`Cx::clip`]; the optimizer does not.
     pub clips_itself: bool,
     /// With a zero learning rate the mean of the workers never changes.

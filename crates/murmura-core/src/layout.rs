@@ -6,6 +6,9 @@
 
 use std::ops::Range;
 
+/// How much smaller than others the last bucket is.
+const LAST_SHARE: usize = 5;
+
 /// A bucket, or the piece of one that a server holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
@@ -58,15 +61,19 @@ impl Layout {
     }
 
     /// Whole `tensors` in buckets of about `bytes` bytes; a tensor is never split, so a large one
-    /// has a bucket of its own. 0 means one bucket.
+    /// has a bucket of its own. The last bucket is of a fifth of that: when it is ready the
+    /// gradient is complete, and nothing hides what is done with it. 0 means one bucket.
     pub fn of_tensors(tensors: Vec<Tensor>, bytes: usize) -> Layout {
         let most = if bytes == 0 { usize::MAX } else { bytes / 4 };
         let mut buckets: Vec<Bucket> = Vec::new();
+        let last = start_of_last(&tensors, most / LAST_SHARE);
         let mut end = 0;
-        for tensor in &tensors {
+        for (index, tensor) in tensors.iter().enumerate() {
             let next = end + tensor.len();
             match buckets.last_mut() {
-                Some(bucket) if next - bucket.range.start <= most => bucket.range.end = next,
+                Some(bucket) if index != last && next - bucket.range.start <= most => {
+                    bucket.range.end = next;
+                }
                 _ => buckets.push(Bucket { id: buckets.len(), range: end..next }),
             }
             end = next;
@@ -108,6 +115,17 @@ impl Layout {
     }
 }
 
+/// Which tensor the last bucket begins with: as many as fit into `most` elements, at least one.
+fn start_of_last(tensors: &[Tensor], most: usize) -> usize {
+    let mut len = 0;
+    let fits = |tensor: &&Tensor| {
+        len += tensor.len();
+        len <= most
+    };
+    let count = tensors.iter().rev().take_while(fits).count().max(1);
+    tensors.len().saturating_sub(count)
+}
+
 /// The common part of two ranges, unless it is empty.
 pub fn intersect(a: &Range<usize>, b: &Range<usize>) -> Option<Range<usize>> {
     let common = a.start.max(b.start)..a.end.min(b.end);
@@ -138,6 +156,19 @@ mod tests {
         let layout = Layout::of_tensors(vec![tensor(3), tensor(2), tensor(9), tensor(1)], 20);
         let ranges: Vec<_> = layout.buckets.iter().map(|b| b.range.clone()).collect();
         assert_eq!(ranges, [0..5, 5..14, 14..15]);
+    }
+
+    #[test]
+    fn the_last_bucket_is_small() {
+        let tensors = |n| vec![Tensor { name: "t".into(), shape: vec![n] }; 10];
+        let ends = |tensors, bytes| {
+            let layout = Layout::of_tensors(tensors, bytes);
+            layout.buckets.iter().map(|b| b.range.end).collect::<Vec<_>>()
+        };
+        assert_eq!(ends(tensors(2), 80), [16, 20]);
+        assert_eq!(ends(tensors(2), 40), [10, 18, 20]);
+        assert_eq!(ends(tensors(2), 400), [20], "all of it is small");
+        assert_eq!(ends(tensors(2), 0), [20]);
     }
 
     #[test]

@@ -637,6 +637,10 @@ impl Node {
         match mode {
             Mode::Apply => self.optimizer.apply(at, range, params, grad),
             Mode::Displace => self.optimizer.displace(at, range, params, grad),
+            Mode::Move => {
+                self.optimizer.displace(at, range, params, grad);
+                vector::axpy(-1.0, grad, params);
+            }
         }
         self.call(now, |algorithm, cx| algorithm.on_optimized(cx, bucket));
     }

@@ -101,7 +101,7 @@ fn gossip() {
 /// Every row of the table, on every topology, collective and codec that it is planned with.
 #[test]
 fn every_row_is_predicted_and_near_the_virtual_cluster() {
-    for (workers, hosts) in [(4, 4), (8, 4), (16, 16)] {
+    for (workers, hosts) in SHAPES {
         for situation in fast_and_slow(workers, hosts) {
             let advice = Advice::new(situation.clone()).expect("it advises");
             assert_eq!(advice.unpredicted, vec![]);

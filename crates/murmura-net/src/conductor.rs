@@ -1,6 +1,7 @@
 //! What one place must decide: tickets, the end, drain, termination, time limits, giving up.
 
 mod cutting;
+mod standstill;
 
 use std::net::{Shutdown, TcpStream};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -18,6 +19,7 @@ use crate::options::Options;
 use crate::protocol::{self, Command, Event, PacketError, REASON_CHARS, WARNING_CHARS, shown};
 use crate::rank::Inbox;
 use cutting::Cutting;
+use standstill::Stillness;
 
 /// How long better evidence is waited for after a first sign of trouble.
 const GRACE: Duration = Duration::from_millis(500);
@@ -118,6 +120,7 @@ struct Seat {
     /// When it last said anything, and anything else than that it is alive.
     heard: Instant,
     moved: Instant,
+    stillness: Stillness,
     report: Option<RankReport>,
 }
 
@@ -166,6 +169,7 @@ impl<'a> Conductor<'a> {
             computing: None,
             heard: now,
             moved: now,
+            stillness: Stillness::default(),
             report: None,
         };
         Conductor {
@@ -319,9 +323,10 @@ impl<'a> Conductor<'a> {
                 let rank = report.rank as usize;
                 self.seats[rank].report = Some(*report);
             }
-            Event::Pulse { rank, computing } => {
+            Event::Pulse { rank, computing, waiting, sent, received } => {
                 let (seat, now) = (&mut self.seats[rank as usize], Instant::now());
                 seat.heard = now;
+                seat.stillness.hear(waiting || (seat.finished && !computing), (sent, received));
                 seat.computing = computing.then(|| seat.computing.unwrap_or(now));
             }
             Event::Stalled { rank, complaint } => {
@@ -466,7 +471,7 @@ impl<'a> Conductor<'a> {
             let reason = format!("it has been silent for {:.1} s", silence.as_secs_f64());
             self.suspect(1, NetError::Lost { rank: rank as u32, reason });
         }
-        if let Some(complaint) = self.overdue(now) {
+        if let Some(complaint) = self.overdue(now).or_else(|| self.standstill()) {
             self.suspect(2, NetError::Stalled(complaint));
         }
     }

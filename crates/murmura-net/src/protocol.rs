@@ -83,8 +83,8 @@ pub(crate) enum Event {
     Report(Box<RankReport>),
     /// A measured fact.
     Record(Record),
-    /// It is alive.
-    Pulse { rank: u32, computing: bool },
+    /// It is alive, perhaps waits for others, and has sent and received so many messages.
+    Pulse { rank: u32, computing: bool, waiting: bool, sent: u64, received: u64 },
     /// It has been waiting for too long.
     Stalled { rank: u32, complaint: String },
     /// It has lost a peer.
@@ -452,7 +452,10 @@ impl Packet for Event {
                 .packet(203),
             Event::Report(report) => write_report(w, report).packet(204),
             Event::Record(record) => write_record(w, record).packet(205),
-            Event::Pulse { rank, computing } => w.number(*rank).number(*computing).packet(206),
+            Event::Pulse { rank, computing, waiting, sent, received } => {
+                let w = w.number(*rank).number(*computing).number(*waiting);
+                w.number(*sent).number(*received).packet(206)
+            }
             Event::Stalled { rank, complaint } => w.number(*rank).text(complaint).packet(207),
             Event::Lost { rank, peer, reason } => {
                 w.number(*rank).number(*peer).text(reason).packet(208)
@@ -484,7 +487,13 @@ impl Packet for Event {
             },
             204 => Event::Report(Box::new(read_report(r)?)),
             205 => Event::Record(read_record(r)?),
-            206 => Event::Pulse { rank: r.small()?, computing: r.flag()? },
+            206 => Event::Pulse {
+                rank: r.small()?,
+                computing: r.flag()?,
+                waiting: r.flag()?,
+                sent: r.number()?,
+                received: r.number()?,
+            },
             207 => Event::Stalled { rank: r.small()?, complaint: r.text()? },
             208 => Event::Lost { rank: r.small()?, peer: r.small()?, reason: r.text()? },
             209 => Event::Failed { rank: r.small()?, reason: r.text()? },

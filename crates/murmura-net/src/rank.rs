@@ -311,7 +311,9 @@ impl Shell {
         let (now, rank) = (self.clock.now(), self.node.rank.0);
         // An outer loop that is at its optimizer computes too.
         let computing = self.computing_since.is_some() || !self.asked.is_empty();
-        self.tell(Event::Pulse { rank, computing });
+        let waiting = !computing && !self.node.awaiting().is_empty();
+        let (sent, received) = (self.sent, self.received);
+        self.tell(Event::Pulse { rank, computing, waiting, sent, received });
         if let Some(since) = self.computing_since {
             let seconds = now.since(since).seconds();
             if seconds > self.options.compute_seconds {

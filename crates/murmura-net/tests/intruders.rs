@@ -126,7 +126,7 @@ fn whoever_leaves_before_the_run_frees_its_rank() {
 
 #[test]
 fn whoever_speaks_for_another_rank_or_reports_another_model_is_named() {
-    let pulse = |rank: u32| Writer::default().number(rank).number(0u32).packet(206);
+    let pulse = |rank: u32| alive(rank, false);
     let ticket = |rank: u32| Writer::default().number(rank).number(1u32).number(1u32).packet(201);
     let lost = Writer::default().number(1u32).number(7u32).text("no").packet(208);
     let reals = |w: Writer| w.real(0.0).real(0.0).real(0.0);
@@ -236,10 +236,16 @@ fn a_worker_leaves_a_coordinator_that_takes_no_word() {
     assert!(error.to_string().ends_with("it took no word in time"), "{error}");
 }
 
+/// What a rank says that has sent and received nothing.
+fn alive(rank: u32, computing: bool) -> Vec<u8> {
+    let doing = Writer::default().number(rank).number(computing).number(false);
+    doing.number(0u32).number(0u32).packet(206)
+}
+
 /// Says that it is alive as often as the coordinator does, and `answer`s what it is told, until
 /// it is told that the run has ended.
 fn live(intruder: &Intruder, computing: bool, mut answer: impl FnMut(u16, &[u8])) {
-    let pulse = Writer::default().number(1u32).number(computing).packet(206);
+    let pulse = alive(1, computing);
     loop {
         let (kind, body) = any_packet(&intruder.coordinator);
         if kind == 106 {

@@ -43,8 +43,12 @@ impl Problem for Outer {
 
 const MOMENT: Duration = Duration::from_secs(20);
 
-/// A training loop as a script has it: all buckets, then the optimizer, then the next step.
+/// A training loop as a script has it: all buckets, then the optimizer, then the next step. It
+/// keeps its gradient to itself if the row says that it does not read it.
 fn train(run: &Run, handle: &Handle, mut source: Box<dyn GradientSource>) {
+    let setup = run.setup();
+    let is_read = setup.facts().reads_gradient;
+    let mut own = vec![0.0; setup.initial.len()];
     for step in 0..run.steps {
         assert_eq!(handle.wait(MOMENT), Ok(Some(Turn::Gradient(step))));
         let vectors = handle.vectors().expect("lent");
@@ -56,18 +60,27 @@ fn train(run: &Run, handle: &Handle, mut source: Box<dyn GradientSource>) {
             )
         };
         let computed = source.gradient(step, params, grad);
-        for bucket in 0..run.setup().layout.buckets.len() {
+        own.copy_from_slice(grad);
+        if !is_read {
+            grad.fill(f32::NAN);
+        }
+        for bucket in 0..setup.layout.buckets.len() {
             handle.bucket(bucket).expect("it runs");
         }
         handle.gradient(computed).expect("it runs");
-        match handle.wait(MOMENT) {
-            Ok(Some(Turn::Optimize(Mode::Apply))) => {
-                params.iter_mut().zip(grad).for_each(|(x, g)| *x -= 0.1 * *g);
+        let Ok(Some(Turn::Optimize(mode))) = handle.wait(MOMENT) else {
+            panic!("step {step}: not the turn for the optimizer")
+        };
+        if is_read {
+            own.copy_from_slice(grad);
+        }
+        for ((x, displacement), g) in params.iter_mut().zip(grad).zip(&own) {
+            if mode != Mode::Apply {
+                *displacement = 0.1 * g;
             }
-            Ok(Some(Turn::Optimize(Mode::Displace))) => {
-                grad.iter_mut().for_each(|g| *g *= 0.1);
+            if mode != Mode::Displace {
+                *x -= 0.1 * g;
             }
-            other => panic!("{other:?} instead of the turn for the optimizer"),
         }
         handle.optimized().expect("it runs");
     }

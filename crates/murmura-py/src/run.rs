@@ -96,6 +96,18 @@ impl Run {
         self.setup.facts().optimizer == Place::Servers
     }
 
+    /// Whether the algorithm looks at the gradient before the optimizer does.
+    #[getter]
+    fn reads_gradient(&self) -> bool {
+        self.setup.facts().reads_gradient
+    }
+
+    /// Whether the script's parameters are a copy that is made anew for every gradient.
+    #[getter]
+    fn lends_a_copy(&self) -> bool {
+        self.setup.facts().snapshot
+    }
+
     /// Addresses of parameters and gradient, and their length; at the turn for a gradient.
     fn vectors(&self) -> PyResult<(usize, usize, usize)> {
         let vectors = self.handle.vectors();
@@ -133,13 +145,14 @@ impl Run {
         self.told(py, self.handle.optimized())
     }
 
-    /// Waits for the script's turn: "gradient", "apply" or "displace".
+    /// Waits for the script's turn: "gradient", "apply", "displace" or "move".
     fn wait(&self, py: Python<'_>) -> PyResult<&'static str> {
         loop {
             match py.detach(|| self.handle.wait(GLANCE)) {
                 Ok(Some(Turn::Gradient(_))) => return Ok("gradient"),
                 Ok(Some(Turn::Optimize(Mode::Apply))) => return Ok("apply"),
                 Ok(Some(Turn::Optimize(Mode::Displace))) => return Ok("displace"),
+                Ok(Some(Turn::Optimize(Mode::Move))) => return Ok("move"),
                 Ok(None) => py.check_signals()?,
                 Err(Ended) => return Err(self.why(py)),
             }

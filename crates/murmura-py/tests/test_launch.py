@@ -68,7 +68,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 murmura.wrap(model, optimizer)
 for step in range(int(sys.argv[1])):
     if step == 3 and murmura.rank() == 1:
-        sys.exit(7)
+        LEAVE
     model(torch.ones(2, 3)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -77,11 +77,20 @@ pathlib.Path(__file__).with_name(f"rank-{murmura.rank()}").write_text(found)
 """
 
 
-def test_one_that_leaves_with_a_status_ends_the_others_by_name(tmp_path):
-    done = run(tmp_path, TRAINING, "1000000", processes=2)
+@pytest.mark.parametrize(
+    ("leave", "why"),
+    [
+        ("sys.exit(7)", "rank 1 failed: it ended with sys.exit(7)"),
+        # Python tells nobody about these; that nothing moves any more is seen.
+        ("raise SystemExit(7)", "rank 0 waits for others' next step; rank 1 has ended its steps"),
+        ("break", "rank 0 waits for others' next step; rank 1 has ended its steps"),
+    ],
+)
+def test_one_that_leaves_half_way_ends_the_others_by_name(tmp_path, leave, why):
+    done = run(tmp_path, TRAINING.replace("LEAVE", leave), "1000000", processes=2)
     # Who leaves first, and is named by the launcher, is a matter of time.
     assert done.returncode in (1, 7)
-    assert "[0] murmura.Error: rank 1 failed: it ended with sys.exit(7)" in done.stderr
+    assert f"[0] murmura.Error: {why}" in done.stderr
 
 
 @pytest.mark.skipif(
@@ -89,7 +98,7 @@ def test_one_that_leaves_with_a_status_ends_the_others_by_name(tmp_path):
 )
 def test_mpirun_starts_scripts(tmp_path):
     path = tmp_path / "script.py"
-    path.write_text(TRAINING)
+    path.write_text(TRAINING.replace("LEAVE", "break"))
     mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"]
     command = [*mpirun, sys.executable, str(path), "3"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)

@@ -84,6 +84,7 @@ const fn sender(worker: murmura_core::algorithms::Build) -> Entry {
             budget: Budget::Rounds,
             topology: Need::Nothing,
             optimizer: Place::Workers,
+            reads_gradient: false,
             clips_itself: false,
             keeps_mean: true,
             plain_sgd: false,

@@ -48,6 +48,7 @@ pub const ENTRY: Entry = Entry {
         budget: Budget::TotalGradients,
         topology: Need::Pairs,
         optimizer: Place::Workers,
+        reads_gradient: false,
         clips_itself: false,
         keeps_mean: true,
         plain_sgd: false,

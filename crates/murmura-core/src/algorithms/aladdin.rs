@@ -90,6 +90,7 @@ pub const ENTRY: Entry = Entry {
             budget: if barrier { Budget::Rounds } else { Budget::TotalGradients },
             topology: Need::Nothing,
             optimizer: Place::Workers,
+            reads_gradient: params.text("payload") == "gradient",
             clips_itself: params.text("payload") == "gradient",
             keeps_mean: false,
             plain_sgd: params.text("payload") == "gradient",
@@ -202,7 +203,7 @@ impl Worker {
         if self.gradients {
             self.fold_bucket(cx, b);
         }
-        cx.optimize(b, Mode::Displace);
+        cx.optimize(b, Mode::Move);
     }
 
     /// Folds what `cx.grad` holds for bucket `b`: a gradient, or the displacement made of it.
@@ -324,8 +325,6 @@ impl Algorithm for Worker {
     }
 
     fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
-        let range = cx.range(b);
-        vector::axpy(-1.0, &cx.grad[range.clone()], &mut cx.params[range]);
         if !self.gradients {
             self.fold_bucket(cx, b);
         }

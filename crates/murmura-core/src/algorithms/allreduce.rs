@@ -38,6 +38,7 @@ pub const ENTRY: Entry = Entry {
         budget: Budget::Rounds,
         topology: Need::Nothing,
         optimizer: Place::Workers,
+        reads_gradient: true,
         clips_itself: false,
         keeps_mean: true,
         plain_sgd: false,

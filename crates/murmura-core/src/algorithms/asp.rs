@@ -45,6 +45,7 @@ pub const ENTRY: Entry = Entry {
         budget: Budget::TotalGradients,
         topology: Need::Nothing,
         optimizer: Place::Servers,
+        reads_gradient: true,
         clips_itself: true,
         keeps_mean: true,
         plain_sgd: false,

@@ -53,7 +53,7 @@ pub const ENTRY: Entry = Entry {
     ],
     check: |_| Ok(()),
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
-    facts: |_| Facts { clips_itself: true, ..exchange::FACTS },
+    facts: |_| Facts { reads_gradient: true, clips_itself: true, ..exchange::FACTS },
     traffic: |_| exchange::traffic(2, When::DuringGradient),
     worker: |params| Box::new(DAmsgrad::new(params)),
     server: None,

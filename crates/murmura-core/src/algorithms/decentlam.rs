@@ -10,7 +10,7 @@
 
 use super::exchange::{self, Exchange};
 use super::{Codecs, Entry, When};
-use crate::contract::{Algorithm, Cx, Mode};
+use crate::contract::{Algorithm, Cx, Facts, Mode};
 use crate::message::Message;
 use crate::state::Visitor;
 use crate::vector;
@@ -34,7 +34,7 @@ pub const ENTRY: Entry = Entry {
             "it divides what mixing has moved by the learning rate, which would amplify every rounding",
         )
     },
-    facts: |_| exchange::FACTS,
+    facts: |_| Facts { reads_gradient: true, ..exchange::FACTS },
     traffic: |_| exchange::traffic(1, When::AfterGradient),
     worker: |_| Box::new(DecentLam::default()),
     server: None,

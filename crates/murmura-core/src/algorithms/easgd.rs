@@ -80,6 +80,7 @@ pub(super) fn facts(params: &Params) -> Facts {
         budget: if synchronous { Budget::Rounds } else { Budget::TotalGradients },
         topology: Need::Nothing,
         optimizer: Place::Workers,
+        reads_gradient: false,
         clips_itself: false,
         keeps_mean: false,
         plain_sgd: false,

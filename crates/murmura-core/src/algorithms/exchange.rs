@@ -42,6 +42,7 @@ pub const FACTS: Facts = Facts {
     budget: Budget::Rounds,
     topology: Need::Mixing,
     optimizer: Place::Workers,
+    reads_gradient: false,
     clips_itself: false,
     keeps_mean: true,
     plain_sgd: false,

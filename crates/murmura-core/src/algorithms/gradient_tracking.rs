@@ -25,6 +25,8 @@ use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
 
+const READING: Facts = Facts { reads_gradient: true, ..exchange::FACTS };
+
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
     name: "gradient-tracking",
@@ -46,8 +48,8 @@ pub const ENTRY: Entry = Entry {
     check: |_| Ok(()),
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
     facts: |params| match params.text("form") {
-        "push" => Facts { topology: Need::Edges, keeps_mean: false, ..exchange::FACTS },
-        _ => exchange::FACTS,
+        "push" => Facts { topology: Need::Edges, keeps_mean: false, ..READING },
+        _ => READING,
     },
     traffic: |_| exchange::traffic(2, When::AfterGradient),
     worker: |params| Box::new(GradientTracking::new(params)),

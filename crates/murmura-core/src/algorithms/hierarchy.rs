@@ -49,7 +49,13 @@ pub(crate) fn facts(facts: Facts, view: &View) -> Facts {
     let sizes = view.workers.iter().map(|rank| view.neighbours_on_host(*rank).count());
     let (least, most) = sizes.fold((usize::MAX, 0), |(a, b), size| (a.min(size), b.max(size)));
     let keeps_mean = facts.keeps_mean && least == most;
-    Facts { budget: Budget::Rounds, waits_for_peers: true, keeps_mean, ..facts }
+    Facts {
+        budget: Budget::Rounds,
+        waits_for_peers: true,
+        reads_gradient: true,
+        keeps_mean,
+        ..facts
+    }
 }
 
 /// The part of a worker in the hierarchy around `method`, or `method` itself where there is none.

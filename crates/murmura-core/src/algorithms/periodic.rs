@@ -65,6 +65,7 @@ pub(super) fn facts(topology: Need) -> Facts {
         budget: Budget::Rounds,
         topology,
         optimizer: Place::Workers,
+        reads_gradient: false,
         clips_itself: false,
         keeps_mean: true,
         plain_sgd: false,

@@ -59,6 +59,11 @@ impl Cutting {
 }
 
 impl Conductor<'_> {
+    /// Whether ranks may have to wait for a cut.
+    pub(super) fn rests_for_cuts(&self) -> bool {
+        self.cutting.cuts.save_every > 0 || !matches!(self.cutting.stage, Stage::None)
+    }
+
     /// How soon to look after cuts again: ranks wait while one is written.
     pub(super) fn glance(&self) -> Duration {
         let last = self.cutting.saved.keys().next_back().copied().unwrap_or(0);

@@ -55,12 +55,9 @@ class Flat:
             self.grads = torch.zeros_like(self.params)
         else:
             self.params, self.grads = self.host_params, self.host_grads
-            self.grads.zero_()
 
-    def send_grads(self, start: int, end: int) -> torch.cuda.Event | None:
-        """Brings a bucket to the rank; on a GPU it is there once the event has happened."""
-        if not self.on_gpu:
-            return None
+    def send_grads(self, start: int, end: int) -> torch.cuda.Event:
+        """Brings a bucket from a GPU to the rank: it is there once the event has happened."""
         self.stream.wait_stream(torch.cuda.current_stream(self.params.device))
         with torch.cuda.stream(self.stream):
             self.host_grads[start:end].copy_(self.grads[start:end], non_blocking=True)

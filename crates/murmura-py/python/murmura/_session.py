@@ -6,6 +6,7 @@ The turns of a step, as Rust tells them:
 ``gradient``   parameters and gradients are the script's: forward, backward
 ``apply``      the optimizer is to run; the parameters take its step
 ``displace``   the optimizer is to run; how far it moved goes out, the algorithm moves
+``move``       the optimizer is to run; how far it moved goes out, and so it stays
 ``served``     servers take the step: the optimizer is not to run
 =============  ====================================================================
 """
@@ -67,7 +68,7 @@ class Session:
         shape = (len(self.state), self.state == ["momentum_buffer"])
         start = (initial.data_ptr(), initial.numel())
         self.run = Run(self.group, self.settings, self.tensors, start, shape)
-        self.buckets = self.run.buckets
+        self.buckets, self.reads_gradient = self.run.buckets, self.run.reads_gradient
         self.run.set_learning_rate(_optimizers.learning_rate(self.optimizer))
         self._expect("gradient")
         self.flat = Flat(self.run.vectors(), self.run.memory(), self.device)
@@ -95,7 +96,7 @@ class Session:
             _scatter(flat, rest)
 
     def _bind(self) -> None:
-        """Parameters and gradients become views into the flat vectors."""
+        """Parameters, and gradients that are read, become views into the flat vectors."""
         self.views, self.bucket_of = [], []
         start = bucket = 0
         for p in self.params:
@@ -161,7 +162,10 @@ class Session:
             self._hand_over()
 
     def _take(self, index: int, p: torch.Tensor) -> None:
-        """Brings the gradient of a parameter into the flat vector."""
+        """Brings the gradient of a parameter into the flat vector, if anybody looks at it there."""
+        self.ready[index] = True
+        if not self.reads_gradient:
+            return
         view, grad = self.views[index], p.grad
         if grad is None:
             view.zero_()
@@ -173,16 +177,15 @@ class Session:
                 )
             view.copy_(grad)
         p.grad = view
-        self.ready[index] = True
 
     def _hand_over(self) -> None:
         """Hands over the buckets that are complete, in order."""
         while self.next_bucket < len(self.buckets) and self.left[self.next_bucket] == 0:
-            event = self.flat.send_grads(*self.buckets[self.next_bucket])
-            if event is None:
-                self.run.bucket(self.next_bucket)
-            else:
+            if self.reads_gradient and self.flat.on_gpu:
+                event = self.flat.send_grads(*self.buckets[self.next_bucket])
                 self.on_way.append((self.next_bucket, event))
+            else:
+                self.run.bucket(self.next_bucket)
             self.next_bucket += 1
         while self.on_way and self.on_way[0][1].query():
             self.run.bucket(self.on_way.pop(0)[0])
@@ -210,7 +213,7 @@ class Session:
         self.turn = self.run.wait()
         if self.turn == "gradient":
             self.turn = "done"
-        self.flat.fetch(grads=True)
+        self.flat.fetch(grads=self.reads_gradient)
 
     # Step.
 
@@ -231,24 +234,24 @@ class Session:
             # Optimizers leave parameters without a gradient alone.
             for p in self.params:
                 p.grad = None
-        elif self.turn == "displace":
+        elif self.turn in ("displace", "move"):
             if self.shadow is None or self.shadow.flat is not self.flat:
                 self.shadow = Shadow(self.flat, self.params)
             self.shadow.complete()
 
     def after_step(self, *_: Any) -> None:
         """The optimizer has run."""
-        if self.turn == "displace":
+        if self.turn in ("displace", "move"):
             assert self.shadow is not None
-            self.shadow.displace()
+            self.shadow.displace(back=self.turn == "displace" and not self.run.lends_a_copy)
             self.flat.send("grads")
-        elif self.turn == "apply":
+        if self.turn in ("apply", "move"):
             self.flat.send("params")
         self._go_on()
 
     def close_skipped(self) -> None:
         """Closes a step that the script has left out, as GradScaler does: nothing moves."""
-        if self.turn == "displace":
+        if self.turn in ("displace", "move"):
             self.flat.host_grads.zero_()
         self._go_on()
 
@@ -256,7 +259,7 @@ class Session:
         """Waits until the next gradient may start."""
         if self.turn == "gradient":
             return
-        if self.turn in ("apply", "displace"):
+        if self.turn in ("apply", "displace", "move"):
             self.run.optimized()
         if self.turn != "done":
             self._expect("gradient")
@@ -351,11 +354,12 @@ class Shadow:
         if copying is None or self.versions != self._versions():
             self._copy()
 
-    def displace(self) -> None:
-        """The gradient becomes how far the parameters moved, and they go back."""
+    def displace(self, back: bool) -> None:
+        """The gradient becomes how far the parameters moved, and perhaps they go back."""
         for before, params, grads in self.pieces:
             torch.sub(before, params, out=grads)
-            params.copy_(before)
+            if back:
+                params.copy_(before)
 
 
 def _in_memory_order(p: torch.Tensor) -> torch.Tensor:
