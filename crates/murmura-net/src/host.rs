@@ -21,7 +21,7 @@ use crate::clock::Clock;
 use crate::compute::{self, Compute};
 use crate::conductor::Incoming;
 use crate::error::NetError;
-use crate::link::{self, Link, ReadError, read_frames};
+use crate::link::{self, Link, Order, ReadError, read_frames};
 use crate::options::Options;
 use crate::outer::OuterLoop;
 use crate::protocol::{Command, Event};
@@ -142,10 +142,11 @@ impl Life {
             ways[peer.index()] = Way::Near(inbox.clone());
         }
         let mut halves = Vec::new();
+        let order = Order::new(house.setup.facts().synchronous);
         for (peer, stream) in seat.links.drain(..) {
             stream.set_nonblocking(true)?;
             let (read, write) = tokio::net::TcpStream::from_std(stream)?.into_split();
-            let link = Link::new(write);
+            let link = Link::new(write, &order);
             ways[peer.index()] = Way::Far(Rc::clone(&link));
             halves.push((peer, read, link));
         }

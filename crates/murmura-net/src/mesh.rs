@@ -158,11 +158,19 @@ pub(crate) fn listen(ip: IpAddr) -> Result<TcpListener, NetError> {
 /// with the same care.
 const LOOPBACK_BYTES: usize = 256 << 10;
 
+/// What the kernel may hold that is not on the network yet: what is there is written, and can no
+/// longer be held back for something more urgent.
+#[cfg(target_os = "linux")]
+const UNSENT_BYTES: u32 = 1 << 20;
+
 /// A connection for frames. Between machines the kernel finds the right buffer by itself.
 fn tune(stream: &TcpStream) -> std::io::Result<()> {
+    let socket = socket2::SockRef::from(stream);
     if stream.peer_addr()?.ip() == stream.local_addr()?.ip() {
-        socket2::SockRef::from(stream).set_send_buffer_size(LOOPBACK_BYTES)?;
+        return socket.set_send_buffer_size(LOOPBACK_BYTES);
     }
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_notsent_lowat(UNSENT_BYTES)?;
     Ok(())
 }
 

@@ -204,6 +204,7 @@ impl Shell {
         for bucket in 0..self.node.layout().buckets.len() {
             self.node.bucket(now, bucket);
             self.carry_out();
+            self.flush();
         }
         self.node.gradient(now, computed);
         self.settle();
@@ -247,7 +248,6 @@ impl Shell {
             Given::Optimized => {
                 for (bucket, _) in std::mem::take(&mut self.asked) {
                     self.node.optimized(now, bucket);
-                    self.carry_out();
                 }
             }
             Given::Finished(lent) => {
@@ -362,12 +362,17 @@ impl Shell {
         let _ = self.conductor.send(Incoming::Event(event));
     }
 
-    /// After every event: sends what is to be sent, and goes on if the node wants to.
+    /// After every event: sends what is to be sent, and goes on if the node wants to. The kernel
+    /// copies what it is given: whoever computes on another thread need not wait for that.
     fn settle(&mut self) {
         self.carry_out();
+        if matches!(self.compute, Some(Compute::Here(..))) {
+            self.flush();
+        }
         self.complete_step();
         self.cut_if_due();
         self.go_on();
+        self.flush();
     }
 
     fn carry_out(&mut self) {
@@ -409,6 +414,10 @@ impl Shell {
                 Effect::Work { .. } | Effect::EnterAt(_) => {}
             }
         }
+    }
+
+    /// Gives to the kernel what is to be sent.
+    fn flush(&mut self) {
         for link in self.touched.drain(..) {
             // A broken connection is reported by whoever reads it.
             let _ = link.flush();

@@ -236,7 +236,7 @@ class Session:
                 p.grad = None
         elif self.turn in ("displace", "move"):
             if self.shadow is None or self.shadow.flat is not self.flat:
-                self.shadow = Shadow(self.flat, self.params)
+                self.shadow = Shadow(self.flat, self.params, self.reads_gradient)
             self.shadow.complete()
 
     def after_step(self, *_: Any) -> None:
@@ -252,6 +252,8 @@ class Session:
     def close_skipped(self) -> None:
         """Closes a step that the script has left out, as GradScaler does: nothing moves."""
         if self.turn in ("displace", "move"):
+            if self.shadow is not None:
+                self.shadow.forget()
             self.flat.host_grads.zero_()
         self._go_on()
 
@@ -315,7 +317,8 @@ class Session:
 class Shadow:
     """The parameters as they were before the optimizer's step, to tell how far it moved.
 
-    They are copied while the forward pass goes on: nobody writes to them before the step.
+    They are copied while the forward pass goes on: nobody writes to them before the step. The copy
+    lies where the displacement will be, unless a gradient is there.
     """
 
     #: Elements that are handled at once: what was just read is read again from the cache.
@@ -323,9 +326,10 @@ class Shadow:
     #: Below so many elements another thread does not pay.
     LARGE = 1 << 19
 
-    def __init__(self, flat: Flat, params: list[torch.nn.Parameter]):
+    def __init__(self, flat: Flat, params: list[torch.nn.Parameter], reads_gradient: bool):
         self.flat, self.params = flat, params
-        self.before = torch.empty_like(flat.params)
+        self.before = torch.empty_like(flat.params) if reads_gradient else flat.grads
+        self.moved = torch.empty_like(flat.params[: self.PIECE])
         vectors = (self.before, flat.params, flat.grads)
         self.pieces = list(zip(*(v.split(self.PIECE) for v in vectors), strict=True))
         beside = not flat.on_gpu and flat.params.numel() >= self.LARGE
@@ -345,21 +349,28 @@ class Shadow:
     def _copy(self) -> None:
         self.before.copy_(self.flat.params)
 
-    def complete(self) -> None:
-        """The optimizer is about to run."""
+    def forget(self) -> bool:
+        """Ends copying; False if there was none."""
         copying, self.copying = self.copying, None
         if copying is not None:
             copying.result()
+        return copying is not None
+
+    def complete(self) -> None:
+        """The optimizer is about to run."""
         # A script may have changed them after all, for example with load_state_dict().
-        if copying is None or self.versions != self._versions():
+        if not self.forget() or self.versions != self._versions():
             self._copy()
 
     def displace(self, back: bool) -> None:
         """The gradient becomes how far the parameters moved, and perhaps they go back."""
         for before, params, grads in self.pieces:
-            torch.sub(before, params, out=grads)
             if back:
+                moved = torch.sub(before, params, out=self.moved[: params.numel()])
                 params.copy_(before)
+                grads.copy_(moved)
+            else:
+                torch.sub(before, params, out=grads)
 
 
 def _in_memory_order(p: torch.Tensor) -> torch.Tensor:
