@@ -61,15 +61,18 @@ impl Layout {
     }
 
     /// Whole `tensors` in buckets of about `bytes` bytes; a tensor is never split, so a large one
-    /// has a bucket of its own. The last bucket is of a fifth of that: when it is ready the
-    /// gradient is complete, and nothing hides what is done with it. 0 means one bucket.
+    /// has a bucket of its own. Tensors of one layer, whose gradients are ready together, stay
+    /// together unless they are more than a bucket. The last bucket is of a fifth of the size: when
+    /// it is ready the gradient is complete, and nothing hides what is done with it. 0 means one
+    /// bucket.
     pub fn of_tensors(tensors: Vec<Tensor>, bytes: usize) -> Layout {
         let most = if bytes == 0 { usize::MAX } else { bytes / 4 };
+        let layers = layers(&tensors, most);
+        let last = start_of_last(&layers, most / LAST_SHARE);
         let mut buckets: Vec<Bucket> = Vec::new();
-        let last = start_of_last(&tensors, most / LAST_SHARE);
         let mut end = 0;
-        for (index, tensor) in tensors.iter().enumerate() {
-            let next = end + tensor.len();
+        for (index, len) in layers.into_iter().enumerate() {
+            let next = end + len;
             match buckets.last_mut() {
                 Some(bucket) if index != last && next - bucket.range.start <= most => {
                     bucket.range.end = next;
@@ -115,15 +118,33 @@ impl Layout {
     }
 }
 
-/// Which tensor the last bucket begins with: as many as fit into `most` elements, at least one.
-fn start_of_last(tensors: &[Tensor], most: usize) -> usize {
-    let mut len = 0;
-    let fits = |tensor: &&Tensor| {
-        len += tensor.len();
-        len <= most
+/// The elements of each layer, as far as they are at most `most`: tensors in a row whose names
+/// differ only after the last dot.
+fn layers(tensors: &[Tensor], most: usize) -> Vec<usize> {
+    let mut layers: Vec<usize> = Vec::new();
+    let mut before = None;
+    for tensor in tensors {
+        let layer = tensor.name.rsplit_once('.').map(|(layer, _)| layer);
+        match layers.last_mut() {
+            Some(len) if layer.is_some() && layer == before && *len + tensor.len() <= most => {
+                *len += tensor.len();
+            }
+            _ => layers.push(tensor.len()),
+        }
+        before = layer;
+    }
+    layers
+}
+
+/// Which layer the last bucket begins with: as many as fit into `most` elements, at least one.
+fn start_of_last(layers: &[usize], most: usize) -> usize {
+    let mut sum = 0;
+    let fits = |len: &&usize| {
+        sum += **len;
+        sum <= most
     };
-    let count = tensors.iter().rev().take_while(fits).count().max(1);
-    tensors.len().saturating_sub(count)
+    let count = layers.iter().rev().take_while(fits).count().max(1);
+    layers.len().saturating_sub(count)
 }
 
 /// The common part of two ranges, unless it is empty.
@@ -169,6 +190,17 @@ mod tests {
         assert_eq!(ends(tensors(2), 40), [10, 18, 20]);
         assert_eq!(ends(tensors(2), 400), [20], "all of it is small");
         assert_eq!(ends(tensors(2), 0), [20]);
+    }
+
+    #[test]
+    fn a_layer_is_split_only_if_it_is_larger_than_a_bucket() {
+        let tensor = |(name, n): (&str, usize)| Tensor { name: name.into(), shape: vec![n] };
+        let tensors =
+            [("c.bias", 1), ("c.weight", 4), ("b.bias", 1), ("b.weight", 9), ("a.bias", 1)];
+        let tensors = tensors.into_iter().chain([("a.weight", 4)]).map(tensor).collect();
+        let layout = Layout::of_tensors(tensors, 24);
+        let ends: Vec<_> = layout.buckets.iter().map(|b| b.range.end).collect();
+        assert_eq!(ends, [6, 15, 20]);
     }
 
     #[test]

@@ -23,7 +23,7 @@ fn run(options: &Options) -> Result<Report, ExperimentError> {
     let mut report = Report::new(EXPERIMENT.name, title, PAPER);
     calibration.tell(&mut report);
     for model in MODELS {
-        let how = "`train --processes`, one worker and its server on a busy machine of two cores, \
+        let how = "`train --processes`, one worker and its server on a machine of two cores, \
                    median over steps";
         report.rests_on(
             &format!("our own hand-off per step, {}", model.name),
