@@ -190,6 +190,17 @@ impl View {
         plan.expect("the run has a topology").row(step, rank)
     }
 
+    /// Whether the topology gives `rank` a single neighbour at a time, and not always the same, as
+    /// far as its first rounds show.
+    pub fn changes_partners(&self, rank: Rank) -> bool {
+        let Some(plan) = self.plans.first().filter(|_| self.worker_index(rank).is_some()) else {
+            return false;
+        };
+        let rows: Vec<_> = (0..8).map(|step| plan.row(step, rank)).collect();
+        let is_single = rows.iter().all(|row| row.outgoing.len() <= 1);
+        is_single && rows.iter().any(|row| row.outgoing != rows[0].outgoing)
+    }
+
     /// Whether `step` was agreed on after a loss: what the lost have left in the survivors' sums
     /// can be cleared there, because all of them reach it, and none has passed it yet.
     pub fn changes_at(&self, step: u64) -> bool {
@@ -311,6 +322,23 @@ impl Plan {
 mod tests {
     use super::*;
     use crate::topology::{Round, Schedule};
+
+    #[test]
+    fn partners_change_only_where_there_is_one_at_a_time() {
+        let changes = |name: &str, workers: usize| {
+            let entry = crate::topology::TOPOLOGIES.iter().find(|entry| entry.name == name);
+            let entry = entry.expect("in the table");
+            let params = crate::params::Params::defaults(entry.keys);
+            let hosts: Vec<u32> = (0..workers as u32).collect();
+            let (hosts, params) = (&hosts[..], &params);
+            let request = crate::topology::Request { hosts, seed: 1, params, text: None };
+            let schedule = entry.build(&request).expect("it is built");
+            View::first(workers, 0, hosts.into(), Some(Arc::new(schedule)))
+                .changes_partners(Rank(1))
+        };
+        assert!(changes("one-peer-hypercube", 4) && changes("one-peer-exponential", 8));
+        assert!(!changes("ring", 4) && !changes("one-peer-hypercube", 2));
+    }
 
     fn ring(n: usize) -> Arc<Schedule> {
         let third = 1.0 / 3.0;

@@ -142,7 +142,8 @@ impl Life {
             ways[peer.index()] = Way::Near(inbox.clone());
         }
         let mut halves = Vec::new();
-        let order = Order::new(house.setup.facts().synchronous);
+        let changes_partners = house.setup.view.changes_partners(rank);
+        let order = Order::new(house.setup.facts().synchronous && changes_partners);
         for (peer, stream) in seat.links.drain(..) {
             stream.set_nonblocking(true)?;
             let (read, write) = tokio::net::TcpStream::from_std(stream)?.into_split();
