@@ -166,12 +166,20 @@ const UNSENT_BYTES: u32 = 1 << 20;
 /// A connection for frames. Between machines the kernel finds the right buffer by itself.
 fn tune(stream: &TcpStream) -> std::io::Result<()> {
     let socket = socket2::SockRef::from(stream);
-    if stream.peer_addr()?.ip() == stream.local_addr()?.ip() {
+    if is_near(stream.peer_addr(), stream.local_addr())? {
         return socket.set_send_buffer_size(LOOPBACK_BYTES);
     }
     #[cfg(target_os = "linux")]
     socket.set_tcp_notsent_lowat(UNSENT_BYTES)?;
     Ok(())
+}
+
+/// Whether the two ends of a connection are on one machine.
+pub(crate) fn is_near(
+    peer: std::io::Result<SocketAddr>,
+    local: std::io::Result<SocketAddr>,
+) -> std::io::Result<bool> {
+    Ok(peer?.ip() == local?.ip())
 }
 
 /// A connection without delays whose first words have a time limit.

@@ -33,6 +33,10 @@ OWN_START = {
 }  # fmt: skip
 
 
+#: Turns after which the rank wants to know how far the optimizer moved.
+DISPLACING = ("displace", "move")
+
+
 class Session:
     """A model in a run."""
 
@@ -234,14 +238,14 @@ class Session:
             # Optimizers leave parameters without a gradient alone.
             for p in self.params:
                 p.grad = None
-        elif self.turn in ("displace", "move"):
+        elif self.turn in DISPLACING:
             if self.shadow is None or self.shadow.flat is not self.flat:
                 self.shadow = Shadow(self.flat, self.params, self.reads_gradient)
             self.shadow.complete()
 
     def after_step(self, *_: Any) -> None:
         """The optimizer has run."""
-        if self.turn in ("displace", "move"):
+        if self.turn in DISPLACING:
             assert self.shadow is not None
             self.shadow.displace(back=self.turn == "displace" and not self.run.lends_a_copy)
             self.flat.send("grads")
@@ -251,7 +255,7 @@ class Session:
 
     def close_skipped(self) -> None:
         """Closes a step that the script has left out, as GradScaler does: nothing moves."""
-        if self.turn in ("displace", "move"):
+        if self.turn in DISPLACING:
             if self.shadow is not None:
                 self.shadow.forget()
             self.flat.host_grads.zero_()
@@ -261,7 +265,7 @@ class Session:
         """Waits until the next gradient may start."""
         if self.turn == "gradient":
             return
-        if self.turn in ("apply", "displace", "move"):
+        if self.turn in ("apply", *DISPLACING):
             self.run.optimized()
         if self.turn != "done":
             self._expect("gradient")
