@@ -72,6 +72,46 @@ fn all_reduce_survivors_finish_with_the_same_bits() {
     }
 }
 
+/// `x₀ − η·mean(∇f_i(x₀))` over these workers of a quadratic.
+fn after_one_step(case: &Case, workers: &[usize]) -> Vec<f64> {
+    let start = |d: usize| case.start.get(d).copied().unwrap_or(0.0);
+    let slope = |d: usize, w: &usize| case.curvature[*w][d] * (start(d) - case.target[*w][d]);
+    let mean = |d| workers.iter().map(|w| slope(d, w)).sum::<f64>() / workers.len() as f64;
+    (0..case.target[0].len()).map(|d| start(d) - case.learning_rate * mean(d)).collect()
+}
+
+#[test]
+fn a_step_that_loses_a_worker_half_way_is_the_step_of_the_survivors() {
+    for collective in ["ring", "halving-doubling", "hierarchical"] {
+        let case = Case { steps: 1, ..Case::wide("allreduce", 5, 7) };
+        let case = case.with("collective", collective);
+        let (mut of_all, mut of_survivors) = (0, 0);
+        for seed in 0..300 {
+            let mut lab = Lab::new(&case);
+            let mut rng = Rng::new(seed, "half-way", 0);
+            let (moment, mut events) = (rng.below(130), 0);
+            lab.run_while(&mut rng, |_| {
+                events += 1;
+                events <= moment
+            });
+            lab.crash(rng.below(5) as usize);
+            (0..5).for_each(|rank| lab.tell_view(rank));
+            lab.run_to_end(&mut rng);
+            let living = lab.living_workers();
+            let params = lab.nodes[living[0]].params();
+            let is_at = |workers: &[usize]| {
+                let expected = after_one_step(&case, workers);
+                params.iter().zip(expected).all(|(x, y)| (f64::from(*x) - y).abs() < 1e-6)
+            };
+            // If somebody was through, all take over what that one has.
+            of_all += u32::from(is_at(&[0, 1, 2, 3, 4]));
+            of_survivors += u32::from(is_at(&living));
+            assert_eq!(of_all + of_survivors, seed as u32 + 1, "{collective}, seed {seed}");
+        }
+        assert!(of_all > 0 && of_survivors > 100, "{collective}: {of_all}, {of_survivors}");
+    }
+}
+
 #[test]
 fn synchronous_server_survivors_finish_with_the_servers_model() {
     for seed in 0..150 {

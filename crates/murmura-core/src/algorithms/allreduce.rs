@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! upon bucket b of g_i:               start the all-reduce of g_i[b]
-//! upon all buckets reduced:           g ← Σ_i g_i / n;   x ← x − η·Opt(g)
+//! upon bucket b reduced:              keep g_i[b];   g[b] ← Σ_i g_i[b] / n
+//! upon all buckets reduced:           x ← x − η·Opt(g)
 //! upon a lost peer:                   compare steps; those behind take over a peer's state;
 //!                                     restart this step's all-reduce from the kept gradients
 //! ```
@@ -71,12 +72,13 @@ impl AllReduceSgd {
 
     fn start(&mut self, cx: &mut Cx<'_>, b: usize) {
         self.average.start(&mut cx.io, cx.step, b, &cx.grad[cx.layout.range(b)]);
-        self.step_if_reduced(cx);
+        self.step_if_reduced(cx, b);
     }
 
-    /// Nothing is written before all buckets are reduced, so that until then the step can be
-    /// restarted from `cx.grad`.
-    fn step_if_reduced(&mut self, cx: &mut Cx<'_>) {
+    /// Means are written while later buckets are under way: nobody has to wait for that in the
+    /// end.
+    fn step_if_reduced(&mut self, cx: &mut Cx<'_>, b: usize) {
+        self.average.finish_early(&mut cx.io, b, &mut cx.grad[cx.layout.range(b)]);
         if !self.average.is_done() {
             return;
         }
@@ -128,11 +130,14 @@ impl Algorithm for AllReduceSgd {
         let range = if started { cx.range(b) } else { 0..0 };
         self.average.on_message(&mut cx.io, &cx.grad[range], from, message);
         if started {
-            self.step_if_reduced(cx);
+            self.step_if_reduced(cx, b);
         }
     }
 
     fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
+        for b in 0..self.handed {
+            self.average.undo(b, &mut cx.grad[cx.layout.range(b)]);
+        }
         self.enter(cx);
         let recovered = self.recovery.begin(cx);
         self.after_recovery(cx, recovered);

@@ -1,7 +1,9 @@
 //! The exact mean of vectors over all workers, part by part, by any collective of the table.
 //!
 //! The owner lends a part with every call and keeps it as it was until [`Average::finish`] writes
-//! the mean over it; so after a loss the same parts can be started again.
+//! the mean over it; so after a loss the same parts can be started again. An owner in a hurry has
+//! parts written as they are summed ([`Average::finish_early`]); after a loss it has what was there
+//! back ([`Average::undo`]).
 //!
 //! With a codec, each part goes the way that the codec's shape allows; what is left out comes back
 //! with the next average (error feedback), and all workers end with the same bits:
@@ -55,9 +57,11 @@ pub struct Average {
 struct Part {
     len: usize,
     way: Way,
-    /// Handed over and not written yet.
+    /// Handed over, and the average is not over.
     started: bool,
     under_way: UnderWay,
+    /// What was handed over, if the mean is written over it already.
+    kept: Option<Payload>,
 }
 
 /// Which way a part goes.
@@ -113,7 +117,8 @@ impl Average {
     /// encode, then vectors of these lengths, which it may not. What was under way is forgotten.
     pub fn enter(&mut self, cx: &Cx<'_>, others: &[usize]) {
         self.group = Arc::new(Group::of_workers(cx.io.view, cx.io.rank));
-        let part = |len, way| Part { len, way, started: false, under_way: UnderWay::Lent };
+        let part =
+            |len, way| Part { len, way, started: false, under_way: UnderWay::Lent, kept: None };
         let alone = self.group.len() == 1;
         let buckets = (0..cx.layout.buckets.len()).map(|b| {
             let way = if alone { Way::Plain { rounds: false } } else { way(cx, b) };
@@ -191,8 +196,34 @@ impl Average {
         (0..self.parts.len()).all(|part| self.parts[part].started && self.is_summed(part))
     }
 
-    /// Writes the mean over `data`.
+    /// Writes the mean over `data` if this part is summed, before all are: what was there is kept.
+    /// Where a codec remembers what it has left out, nothing is done: that cannot be undone.
+    pub fn finish_early(&mut self, io: &mut Io<'_>, part: usize, data: &mut [f32]) {
+        let Part { way: Way::Plain { .. }, started: true, kept: None, .. } = &self.parts[part]
+        else {
+            return;
+        };
+        let alone = self.group.len() == 1;
+        if !alone && self.is_summed(part) && !self.is_done() {
+            let kept = io.pool.copy(data);
+            self.finish(io, part, data);
+            (self.parts[part].started, self.parts[part].kept) = (true, Some(kept));
+        }
+    }
+
+    /// Gives back what was in `data` if a mean has been written over it early.
+    pub fn undo(&mut self, part: usize, data: &mut [f32]) {
+        if let Some(kept) = self.parts[part].kept.take() {
+            data.copy_from_slice(&kept);
+        }
+    }
+
+    /// The average is over: writes the mean over `data`, unless it is there.
     pub fn finish(&mut self, io: &mut Io<'_>, part: usize, data: &mut [f32]) {
+        self.parts[part].started = false;
+        if self.parts[part].kept.take().is_some() {
+            return;
+        }
         let scale = 1.0 / self.group.len() as f32;
         let label = self.label(self.step, part, 0);
         let sum = self.running.remove(&(self.step, part, self.last_phase(part)));
@@ -215,7 +246,6 @@ impl Average {
             (Sum::Reduce(mut sum), UnderWay::Lent) => sum.finish(scale, data),
             (Sum::Gather(_), _) => unreachable!("what is gathered was offered"),
         }
-        self.parts[part].started = false;
     }
 
     /// All who take part but me, by rank.
@@ -293,6 +323,9 @@ impl Average {
     }
 
     fn is_summed(&self, part: usize) -> bool {
+        if self.parts[part].kept.is_some() {
+            return true;
+        }
         match self.running.get(&(self.step, part, self.last_phase(part))) {
             Some(Sum::Reduce(sum)) => sum.is_done(),
             Some(Sum::Gather(fold)) => fold.len() == self.group.len(),

@@ -347,7 +347,7 @@ impl Lab {
         self.run_while(rng, |_| true);
     }
 
-    pub fn run_while(&mut self, rng: &mut Rng, go_on: impl Fn(&Lab) -> bool) {
+    pub fn run_while(&mut self, rng: &mut Rng, mut go_on: impl FnMut(&Lab) -> bool) {
         while go_on(self) {
             let choices = self.choices();
             if choices.is_empty() {
