@@ -168,7 +168,9 @@ fn slow(tools: &Tools) -> Result<Vec<Value>> {
         let free = |name| Turn { name, compute_ms: COMPUTE_MS, slow, warm: 2, steps: 10 };
         turns.extend(FREE.map(free));
         if slow > 1 {
-            let turn = |name| Turn { name, compute_ms: COMPUTE_MS, slow, warm: 1, steps: 2 };
+            // Whoever is ahead at first waits only after some steps.
+            let (warm, steps) = if slow == 2 { (3, 8) } else { (1, 2) };
+            let turn = |name| Turn { name, compute_ms: COMPUTE_MS, slow, warm, steps };
             turns.extend(["ddp", "allreduce", "decent-dp", "gossip"].map(turn));
         }
     }

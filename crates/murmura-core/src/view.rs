@@ -190,13 +190,14 @@ impl View {
         plan.expect("the run has a topology").row(step, rank)
     }
 
-    /// Whether the topology gives `rank` a single neighbour at a time, and not always the same, as
-    /// far as its first rounds show.
+    /// Whether the topology gives `rank` a single neighbour at a time, and not always the same. Of
+    /// one that is drawn at random, as far as its first rounds show.
     pub fn changes_partners(&self, rank: Rank) -> bool {
         let Some(plan) = self.plans.first().filter(|_| self.worker_index(rank).is_some()) else {
             return false;
         };
-        let rows: Vec<_> = (0..8).map(|step| plan.row(step, rank)).collect();
+        let rounds = plan.schedule.period().unwrap_or(8) as u64;
+        let rows: Vec<_> = (0..rounds).map(|step| plan.row(step, rank)).collect();
         let is_single = rows.iter().all(|row| row.outgoing.len() <= 1);
         is_single && rows.iter().any(|row| row.outgoing != rows[0].outgoing)
     }

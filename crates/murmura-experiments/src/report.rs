@@ -194,6 +194,16 @@ impl Report {
         self.parameters.push(Parameter { name: name.to_string(), value: value.into(), source });
     }
 
+    /// Adds parameters that nothing but a reason supports: name, value, why.
+    pub fn assumes<'a, V: Into<String>>(
+        &mut self,
+        assumed: impl IntoIterator<Item = (&'a str, V, &'a str)>,
+    ) {
+        for (name, value, why) in assumed {
+            self.rests_on(name, value, Source::Assumed(why.into()));
+        }
+    }
+
     /// Adds a claim.
     pub fn claim(&mut self, text: impl Into<String>, holds: bool) {
         self.claims.push(Claim { text: text.into(), holds });

@@ -5,84 +5,25 @@
 //! cannot block each other. With partners that change at every step, frames of a later one also wait
 //! until those of earlier steps are written to all peers: see [`Order`].
 
+mod order;
+mod reading;
+
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::os::fd::AsRawFd;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 use murmura_core::message::{Message, Rank};
-use murmura_core::payload::Pool;
 use murmura_wire::HEADER_BYTES;
-use murmura_wire::decoder::Decoder;
-use murmura_wire::frame::{self, FrameError, Header, Limits};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use murmura_wire::frame::{self, Limits};
+use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
 
-use crate::mesh::is_near;
+pub(crate) use order::Order;
+pub(crate) use reading::{ReadError, read_frames};
 
 /// Frames that are joined into one write at most.
 const JOINED: usize = 16;
-/// A vector with more than this missing is read into directly.
-const DIRECT_BYTES: usize = 16 << 10;
-/// What is waited for of a long vector from another machine.
-const PATIENT_BYTES: usize = 256 << 10;
-/// What is read at once otherwise.
-const BUFFER_BYTES: usize = 64 << 10;
-
-/// Which frames of one rank may be written, over all its links.
-///
-/// With partners that change from step to step, a rank that is done early would send its next model
-/// over the network card that its last one still needs, or that of a peer who is not done yet. All
-/// wait for the slowest, so what is early gains nothing; what is late falls behind further at every
-/// step. Four hosts in changing pairs with 100 Mbit/s, 25 MB: 2.3 to 2.4 s a step in order, 2.6 to
-/// 3.3 s without. With several neighbours at once, one whose card is busy would hold up all others;
-/// a ring of four took about as long with the order as without (4.9 and 5.0 s).
-#[derive(Debug, Default)]
-pub(crate) struct Order {
-    is_kept: bool,
-    /// How many frames of each step are not written.
-    unwritten: RefCell<BTreeMap<u64, usize>>,
-    links: RefCell<Vec<Weak<Link>>>,
-}
-
-impl Order {
-    /// Of a rank that waits for one changing partner at a time, if `is_kept`; otherwise there is no
-    /// order.
-    pub(crate) fn new(is_kept: bool) -> Rc<Order> {
-        Rc::new(Order { is_kept, ..Order::default() })
-    }
-
-    /// The last step of which frames may be written.
-    fn last(&self) -> u64 {
-        let first = self.unwritten.borrow().keys().next().copied();
-        first.filter(|_| self.is_kept).unwrap_or(u64::MAX)
-    }
-
-    fn add(&self, step: u64) {
-        *self.unwritten.borrow_mut().entry(step).or_default() += 1;
-    }
-
-    fn done(&self, step: u64) {
-        let mut unwritten = self.unwritten.borrow_mut();
-        let left = unwritten.get_mut(&step).expect("it was added");
-        *left -= 1;
-        if *left == 0 {
-            unwritten.remove(&step);
-        }
-    }
-
-    /// Writes what had to wait, if more is allowed than `before`.
-    fn go_on(&self, mut before: u64) {
-        while self.last() != before {
-            before = self.last();
-            for link in self.links.borrow().iter().filter_map(Weak::upgrade) {
-                // A broken connection is reported by whoever reads it.
-                let _ = link.write();
-            }
-        }
-    }
-}
 
 /// The sending side.
 #[derive(Debug)]
@@ -119,7 +60,7 @@ impl Link {
             queue: RefCell::default(),
             room_wanted: Notify::new(),
         });
-        order.links.borrow_mut().push(Rc::downgrade(&link));
+        order.join(&link);
         link
     }
 
@@ -225,103 +166,6 @@ impl Queue {
     }
 }
 
-/// Why no more frames come in.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ReadError {
-    #[error("the connection was closed")]
-    Closed,
-    #[error("the connection broke: {0}")]
-    Broken(#[from] io::Error),
-    #[error("it sent a bad frame: {0}")]
-    Frame(#[from] FrameError),
-    #[error("it sent a message that could not be taken: {0}")]
-    Message(String),
-}
-
-/// Reads frames and hands each to `deliver`, which may refuse it; ends only with an error.
-pub(crate) async fn read_frames(
-    stream: OwnedReadHalf,
-    limits: Limits,
-    pool: Pool,
-    mut deliver: impl FnMut(Header, Message) -> Result<(), String>,
-) -> ReadError {
-    let mut decoder = Decoder::new(limits, pool);
-    let mut buffer = vec![0; BUFFER_BYTES];
-    let mut patience = Patience::new(&stream);
-    loop {
-        patience.set(&stream, decoder.spare().len());
-        match read_some(&stream, &mut decoder, &mut buffer, &mut deliver).await {
-            Ok(()) => {}
-            Err(error) => return error,
-        }
-    }
-}
-
-/// How much of a long vector has to be there before the reader is woken: a network brings it in
-/// hundreds of pieces, and nobody can use a part of it.
-#[derive(Debug)]
-struct Patience {
-    most: usize,
-    set: usize,
-}
-
-impl Patience {
-    /// Within one machine pieces are read while they are in the cache.
-    fn new(stream: &OwnedReadHalf) -> Patience {
-        let is_near = is_near(stream.peer_addr(), stream.local_addr()).unwrap_or(true);
-        Patience { most: if is_near { 1 } else { PATIENT_BYTES }, set: 1 }
-    }
-
-    /// `missing` bytes will come for certain. The kernel wakes earlier if its buffer is full.
-    fn set(&mut self, stream: &OwnedReadHalf, missing: usize) {
-        let wanted = if missing < DIRECT_BYTES { 1 } else { missing.min(self.most) };
-        if wanted != self.set {
-            wake_from(stream, wanted);
-            self.set = wanted;
-        }
-    }
-}
-
-/// Says from how many bytes on a waiting reader is woken.
-fn wake_from(stream: &OwnedReadHalf, bytes: usize) {
-    let bytes = bytes as libc::c_int;
-    let (address, length) = ((&raw const bytes).cast(), size_of_val(&bytes) as libc::socklen_t);
-    let socket = stream.as_ref().as_raw_fd();
-    // SAFETY: the socket is open, and the option is a number that lives until the call returns.
-    // Should it be refused, the reader is woken more often.
-    unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, address, length) };
-}
-
-/// Reads once: the rest of a long vector directly, anything else through `buffer`.
-async fn read_some(
-    stream: &OwnedReadHalf,
-    decoder: &mut Decoder,
-    buffer: &mut [u8],
-    deliver: &mut impl FnMut(Header, Message) -> Result<(), String>,
-) -> Result<(), ReadError> {
-    let spare = decoder.spare();
-    let direct = spare.len() >= DIRECT_BYTES;
-    let target = if direct { spare } else { &mut *buffer };
-    let count = loop {
-        stream.readable().await?;
-        match stream.try_read(target) {
-            Ok(0) => return Err(ReadError::Closed),
-            Ok(count) => break count,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error.into()),
-        }
-    };
-    let mut bytes = &buffer[..if direct { 0 } else { count }];
-    if direct {
-        decoder.advance(count);
-    }
-    while let Some((header, message)) = decoder.take(&mut bytes)? {
-        deliver(header, message).map_err(ReadError::Message)?;
-    }
-    Ok(())
-}
-
 /// The limits of the connection over which `from` sends to `to`, in a run over vectors of `len`
 /// elements. A codec may need half as much again as the plain vector, and a little more.
 pub(crate) fn limits(from: Rank, to: Rank, len: usize) -> Limits {
@@ -333,6 +177,8 @@ mod tests {
     use std::io::Read;
     use std::net::{TcpListener, TcpStream};
     use std::time::Duration;
+
+    use murmura_core::payload::Pool;
 
     use super::*;
 

@@ -13,8 +13,11 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import murmura.torch as murmura
+from murmura._session import Shadow
 
 STEPS = 50
+#: Steps that a script leaves out, as GradScaler does.
+SKIPPED = (3, 20, 21)
 
 
 def optimizer_of(model: torch.nn.Module, name: str) -> torch.optim.Optimizer:
@@ -79,18 +82,20 @@ def gossip(rank: int, form: str) -> torch.Tensor:
     return flat(model)
 
 
+def mix(models: list[torch.nn.Module], own: float = 0.0) -> None:
+    """A ring of three or more gives every worker and its two neighbours a third; the worker itself
+    then `own` of all."""
+    vectors = [[p.detach().clone() for p in model.parameters()] for model in models]
+    for i, model in enumerate(models):
+        for k, p in enumerate(model.parameters()):
+            near = (vectors[(i + d) % len(models)][k] for d in (-1, 0, 1))
+            p.data.copy_((1 - own) * sum(near) / 3 + own * vectors[i][k])
+
+
 def reference(processes: int, form: str) -> list[torch.Tensor]:
-    """The equations of D-PSGD with plain PyTorch in one process. A ring of three or more gives
-    every worker and its two neighbours a third."""
+    """The equations of D-PSGD with plain PyTorch in one process."""
     models = [make("mlp") for _ in range(processes)]
     optimizers = [optimizer_of(model, "adam") for model in models]
-
-    def mix() -> None:
-        vectors = [[p.detach().clone() for p in model.parameters()] for model in models]
-        for i, model in enumerate(models):
-            for k, p in enumerate(model.parameters()):
-                near = (vectors[(i + d) % processes][k] for d in (-1, 0, 1))
-                p.data.copy_(sum(near) / 3)
 
     for step in range(STEPS):
         for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
@@ -98,11 +103,11 @@ def reference(processes: int, form: str) -> list[torch.Tensor]:
             optimizer.zero_grad()
             cross_entropy(model(inputs), targets).backward()
         if form == "consensus":
-            mix()
+            mix(models)
         for optimizer in optimizers:
             optimizer.step()
         if form == "adapt-then-combine":
-            mix()
+            mix(models)
     return [flat(model) for model in models]
 
 
@@ -113,3 +118,68 @@ def test_d_psgd_with_adam_follows_its_equations(form):
         assert distance(mine, other) < 1e-5
     if form == "consensus":
         assert not torch.equal(found[0], found[1]), "workers of a gossip run differ"
+
+
+def diffusion(rank: int) -> torch.Tensor:
+    murmura.init()
+    model = make("mlp")
+    optimizer = optimizer_of(model, "sgd")
+    murmura.wrap(model, optimizer, algorithm="exact-diffusion", topology="ring", bucket_mb=0.001)
+    with_steps_left_out(model, optimizer, rank)
+    murmura.shutdown()
+    return flat(model)
+
+
+def with_steps_left_out(model: torch.nn.Module, optimizer: torch.optim.Optimizer, rank: int) -> None:
+    for step in range(STEPS):
+        inputs, targets = batch("mlp", rank, step)
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        if step not in SKIPPED:
+            optimizer.step()
+
+
+def diffusion_reference(processes: int) -> list[torch.Tensor]:
+    """As its paper writes it: adapt to ψ, add x − the ψ before, combine with (I + W)/2."""
+    models = [make("mlp") for _ in range(processes)]
+    optimizers = [optimizer_of(model, "sgd") for model in models]
+    adapted = [[p.detach().clone() for p in model.parameters()] for model in models]
+    for step in range(STEPS):
+        for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+            inputs, targets = batch("mlp", rank, step)
+            optimizer.zero_grad()
+            cross_entropy(model(inputs), targets).backward()
+            before = [p.detach().clone() for p in model.parameters()]
+            if step not in SKIPPED:
+                optimizer.step()
+            for p, x, psi in zip(model.parameters(), before, adapted[rank], strict=True):
+                now = p.detach().clone()
+                p.data.add_(x - psi)
+                psi.copy_(now)
+        mix(models, own=0.5)
+    return [flat(model) for model in models]
+
+
+def test_exact_diffusion_follows_its_equations_also_where_steps_are_left_out():
+    found, expected = launch(4, diffusion), diffusion_reference(4)
+    for mine, other in zip(found, expected, strict=True):
+        assert distance(mine, other) < 1e-5
+
+
+def alone(rank: int, algorithm: str) -> torch.Tensor:
+    # As for a large model: what was before a step is copied by another thread.
+    Shadow.LARGE = 1
+    murmura.init()
+    model = make("mlp")
+    optimizer = optimizer_of(model, "sgd")
+    murmura.wrap(model, optimizer, algorithm=algorithm)
+    with_steps_left_out(model, optimizer, rank)
+    murmura.shutdown()
+    return flat(model)
+
+
+@pytest.mark.parametrize("algorithm", ["ad-psgd", "sgp"])
+def test_one_rank_alone_trains_as_without_us_also_where_steps_are_left_out(algorithm):
+    model = make("mlp")
+    with_steps_left_out(model, optimizer_of(model, "sgd"), 0)
+    assert distance(launch(1, alone, algorithm)[0], flat(model)) < 1e-5

@@ -132,9 +132,7 @@ fn tell(report: &mut Report) {
         ),
         ("overheads of VGG", "none", "no published figure to fit them on"),
     ];
-    for (name, value, why) in assumed {
-        report.rests_on(name, value, Source::Assumed(why.into()));
-    }
+    report.assumes(assumed);
 }
 
 fn chart(cells: &[Cell]) -> Chart {

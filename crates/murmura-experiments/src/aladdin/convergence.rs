@@ -165,9 +165,7 @@ fn tell(report: &mut Report, options: &Options) {
         ("fixed accuracy", "90 %, as in the slides for CIFAR-10", "all of them reach it"),
         ("every number", seeds.as_str(), "one held-out digit is 0.28 points"),
     ];
-    for (name, value, why) in assumed {
-        report.rests_on(name, value, Source::Assumed(why.into()));
-    }
+    report.assumes(assumed);
     report.rests_on(
         "early on",
         "0.55 (ResNet-50) and 0.40 (VGG-16) of ALADDIN's time in all",

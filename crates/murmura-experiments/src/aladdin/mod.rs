@@ -368,9 +368,7 @@ impl Calibration {
             ("the slow worker", "worker 0; with another one AR-SGD may end its ring earlier"),
             ("latency", "50 µs; inside a host 100 Gbit/s per worker"),
         ];
-        for (name, value) in assumed {
-            let why = "the slides do not say; the reading that explains most".to_string();
-            report.rests_on(name, value, Source::Assumed(why));
-        }
+        let why = "the slides do not say; the reading that explains most";
+        report.assumes(assumed.map(|(name, value)| (name, value, why)));
     }
 }

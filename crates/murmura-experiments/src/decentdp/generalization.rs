@@ -254,9 +254,7 @@ fn tell(report: &mut Report, options: &Options) {
         ("decentralized Adam", "β₂ = 0.98".into(), "as AllReduce"),
         ("BLEU", format!("of {bleu} held-out sentences, greedy"), "what two cores can do"),
     ];
-    for (name, value, why) in assumed {
-        report.rests_on(name, value, Source::Assumed(why.into()));
-    }
+    report.assumes(assumed);
     report.rests_on(
         "learning rate",
         "0.01 AllReduce, 0.02 decentralized Adam, 0.004 AccumAdam",
