@@ -85,7 +85,14 @@ fn output(command: &mut Command) -> Result<String> {
 }
 
 fn cargo() -> Command {
-    Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_string()))
+    let mut command = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_string()));
+    // What cargo tells this program about itself is not true of what is built: build scripts that
+    // look at it would run again, and all that depends on them.
+    let told = |name: &String| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST");
+    for name in std::env::vars().map(|(name, _)| name).filter(told) {
+        command.env_remove(name);
+    }
+    command
 }
 
 /// Whether a program can be started.

@@ -156,7 +156,7 @@ impl Life {
         let mut compute = source.take().map(start).transpose()?;
         let node = house.start.node(&house.setup, rank, pool.clone());
         let mut node = node.map_err(std::io::Error::other)?;
-        if let Some(outer) = outer.take() {
+        if let Some(outer) = outer.clone() {
             outer.attach(mine.1.clone());
             if house.setup.facts().optimizer == Place::Workers {
                 node.optimize_outside();
@@ -232,6 +232,14 @@ impl Life {
                 },
                 _ = ticks.tick() => shell.borrow_mut().tick(),
             }
+        }
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        if let Some(outer) = &self.outer {
+            outer.keep_unheard(&mut self.inbox);
         }
     }
 }

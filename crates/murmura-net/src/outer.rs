@@ -23,7 +23,7 @@ use std::time::Duration;
 use murmura_core::contract::Mode;
 use murmura_core::node::Lent;
 use murmura_core::problems::Computed;
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use crate::rank::Inbox;
 
@@ -84,6 +84,12 @@ impl Shared {
     fn keep(&self, vectors: impl IntoIterator<Item = Vec<f32>>) {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).extend(vectors);
     }
+
+    fn keep_lent(&self, unheard: Inbox) {
+        if let Inbox::Given(Given::Bucket(_, Some(lent)) | Given::Finished(Some(lent))) = unheard {
+            self.keep([lent.params, lent.grad]);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -135,6 +141,14 @@ impl OuterLoop {
     pub(crate) fn ask(&self, mode: Mode) {
         // A loop that is gone has said so before.
         let _ = self.words.send(Word::Asked(mode));
+    }
+
+    /// The rank listens no more: vectors in what it has not heard are kept.
+    pub(crate) fn keep_unheard(&self, inbox: &mut UnboundedReceiver<Inbox>) {
+        inbox.close();
+        while let Ok(unheard) = inbox.try_recv() {
+            self.shared.keep_lent(unheard);
+        }
     }
 
     pub(crate) fn keep(&self, vectors: impl IntoIterator<Item = Vec<f32>>) {
@@ -210,12 +224,10 @@ impl Handle {
 
     fn give(&self, given: Given) -> Result<(), Ended> {
         let inbox = self.shared.inbox.get().ok_or(Ended)?;
-        let Err(unheard) = inbox.send(Inbox::Given(given)) else { return Ok(()) };
-        if let Inbox::Given(Given::Bucket(_, Some(lent)) | Given::Finished(Some(lent))) = unheard.0
-        {
-            self.shared.keep([lent.params, lent.grad]);
-        }
-        Err(Ended)
+        inbox.send(Inbox::Given(given)).map_err(|unheard| {
+            self.shared.keep_lent(unheard.0);
+            Ended
+        })
     }
 }
 
@@ -230,5 +242,29 @@ impl Drop for Handle {
         for lent in lent.into_iter().chain(unheard) {
             self.shared.keep([lent.params, lent.grad]);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A loop that has handed its vectors over may still look at them when the rank has ended.
+    #[test]
+    fn vectors_that_a_rank_has_not_heard_of_are_kept() {
+        let (outer, handle) = OuterLoop::new();
+        let (sender, mut inbox) = tokio::sync::mpsc::unbounded_channel();
+        outer.attach(sender);
+        outer.lend(Lent { params: vec![1.0; 3], grad: vec![2.0; 3], step: 0 });
+        let turn = handle.wait(Duration::from_secs(10)).expect("the rank lives");
+        assert_eq!(turn, Some(Turn::Gradient(0)));
+        let vectors = handle.vectors().expect("they are lent");
+        handle.bucket(0).expect("it is listening");
+        outer.keep_unheard(&mut inbox);
+        assert_eq!(handle.bucket(1), Err(Ended));
+        drop((inbox, outer));
+        let kept = handle.shared.kept.lock().expect("nobody panicked");
+        let addresses: Vec<_> = kept.iter().map(|vector| vector.as_ptr().cast_mut()).collect();
+        assert_eq!(addresses, [vectors.params, vectors.grad]);
     }
 }

@@ -310,7 +310,8 @@ impl Shell {
     pub(crate) fn tick(&mut self) {
         let (now, rank) = (self.clock.now(), self.node.rank.0);
         // An outer loop that is at its optimizer computes too.
-        let computing = self.computing_since.is_some() || !self.asked.is_empty();
+        let optimizing = !self.asked.is_empty() && self.asked.len() == self.all_buckets;
+        let computing = self.computing_since.is_some() || optimizing;
         let waiting = !computing && !self.node.awaiting().is_empty();
         let (sent, received) = (self.sent, self.received);
         self.tell(Event::Pulse { rank, computing, waiting, sent, received });

@@ -65,11 +65,14 @@ impl Run {
         let config = Config::read(table(settings)?, &[], None).map_err(wrong)?;
         let tensors = tensors.into_iter().map(|(name, shape)| Tensor { name, shape }).collect();
         let (address, len) = initial;
+        if len == 0 {
+            return Err(Error::new_err("all parameters of the model are empty: nothing to train"));
+        }
         // SAFETY: the package gives the address of a tensor that it holds during the call.
         let initial = unsafe { std::slice::from_raw_parts(address as *const f32, len) };
         let (outer, handle) = OuterLoop::new();
         let script = Script { tensors, initial: initial.into(), outer };
-        let plan = Plan::of_problem(config, Arc::new(script)).map_err(wrong)?;
+        let plan = Plan::of_problem(config, Arc::new(script.clone())).map_err(wrong)?;
         let rate = Arc::new(AtomicU32::new(0));
         let read = Arc::clone(&rate);
         let learning_rate = Arc::new(move |_| f32::from_bits(read.load(Ordering::Relaxed)));
@@ -79,7 +82,7 @@ impl Run {
         if setup.facts().optimizer == Place::Workers {
             setup.optimizer = store.maker(Shape { vectors: state.0, velocity: state.1 }, len);
         }
-        let thread = start(py, group, setup.clone(), Arc::clone(&plan.problem))?;
+        let thread = start(py, group, setup.clone(), script)?;
         Ok(Run { handle, thread: Mutex::new(Some(thread)), rate, setup, store })
     }
 
@@ -88,12 +91,6 @@ impl Run {
     fn buckets(&self) -> Vec<(usize, usize)> {
         let buckets = self.setup.layout.buckets.iter();
         buckets.map(|bucket| (bucket.range.start, bucket.range.end)).collect()
-    }
-
-    /// Whether servers take the steps: then the script's optimizer must not.
-    #[getter]
-    fn servers_optimize(&self) -> bool {
-        self.setup.facts().optimizer == Place::Servers
     }
 
     /// Whether the algorithm looks at the gradient before the optimizer does.
@@ -220,7 +217,7 @@ fn start(
     py: Python<'_>,
     group: &Group,
     setup: Setup,
-    problem: Arc<dyn Problem>,
+    script: Script,
 ) -> PyResult<JoinHandle<Result<(), String>>> {
     let (rank, address) = (group.launched().rank, group.assembly().address());
     // The scripts have their models.
@@ -237,13 +234,13 @@ fn start(
     let run = move || match coordinator {
         Some(coordinator) => {
             let hosted = Hosted { workers: vec![0] };
-            let ended = coordinator.run(Vec::new(), &setup, &*problem, &hosted, &mut Nowhere);
+            let ended = coordinator.run(Vec::new(), &setup, &script, &hosted, &mut Nowhere);
             ended.map(|_| ()).map_err(|error| error.to_string())
         }
         None => {
             let place = std::net::SocketAddr::new(address, port).to_string();
             let mut build = |_: &[u8]| {
-                let problem: Box<dyn Problem> = Box::new(Shared(Arc::clone(&problem)));
+                let problem: Box<dyn Problem> = Box::new(script.clone());
                 Ok((setup.clone(), problem))
             };
             let ended = murmura_net::join(&place, Some(rank), &options, &mut build);
@@ -257,29 +254,4 @@ fn start(
 fn bind(address: IpAddr, options: &Options) -> PyResult<Coordinator> {
     Coordinator::bind(&std::net::SocketAddr::new(address, 0).to_string(), options.clone())
         .map_err(|error| Error::new_err(error.to_string()))
-}
-
-/// A problem that somebody else holds too.
-struct Shared(Arc<dyn Problem>);
-
-impl Problem for Shared {
-    fn dimensions(&self) -> usize {
-        self.0.dimensions()
-    }
-
-    fn initial(&self) -> Vec<f32> {
-        self.0.initial()
-    }
-
-    fn source(&self, rank: usize) -> Box<dyn murmura_core::problems::GradientSource> {
-        self.0.source(rank)
-    }
-
-    fn outer_loop(&self, rank: usize) -> Option<&(dyn std::any::Any + Send + Sync)> {
-        self.0.outer_loop(rank)
-    }
-
-    fn evaluate(&self, params: &[f32]) -> murmura_core::problems::Evaluation {
-        self.0.evaluate(params)
-    }
 }

@@ -46,6 +46,7 @@ fn plain(value: &Bound<'_, PyAny>) -> Result<Value, String> {
 }
 
 /// A model that a training script trains.
+#[derive(Clone)]
 pub(crate) struct Script {
     pub(crate) tensors: Vec<Tensor>,
     pub(crate) initial: Arc<[f32]>,

@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import murmura.torch as murmura
+from murmura._session import Shadow
 
 
 def start(algorithm="allreduce", model=None, lr=0.1, **settings):
@@ -296,3 +297,67 @@ def changed_between(rank):
 
 def test_parameters_that_a_script_changes_between_forward_and_step_count():
     assert launch(1, changed_between)[0] < 1e-6
+
+
+def decayed(rank, limit):
+    """Weight decay by hand between backward() and step(), with and without a copying thread."""
+    Shadow.LARGE = limit
+    model, optimizer = start("ad-psgd", lr=0.0)
+    before = flat(model)
+    for number in range(3):
+        inputs, targets = batch("mlp", rank, number)
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        for p in model.parameters():
+            p.data.mul_(0.5)
+        optimizer.step()
+    murmura.shutdown()
+    return distance(flat(model), before / 8)
+
+
+@pytest.mark.parametrize("limit", [1, Shadow.LARGE], ids=["large", "small"])
+def test_what_a_script_does_between_backward_and_step_is_a_part_of_the_step(limit):
+    assert launch(1, decayed, limit)[0] < 1e-6
+
+
+def reloaded(rank, broken):
+    murmura.init()
+    model = make("mlp")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    murmura.wrap(model, optimizer, "qg-dmsgd")
+    for number in range(6):
+        if broken and number == 3:
+            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        step(model, optimizer, rank, number)
+    murmura.shutdown()
+    return flat(model)
+
+
+def test_the_state_of_an_optimizer_can_be_loaded_during_a_run():
+    for whole, broken in zip(launch(2, reloaded, False), launch(2, reloaded, True), strict=True):
+        assert torch.equal(whole, broken)
+
+
+class Empty(nn.Module):
+    """Its first parameter has no elements, so that it comes last in the order of backward passes."""
+
+    def __init__(self):
+        super().__init__()
+        self.nothing = nn.Parameter(torch.zeros(0))
+        self.layer = nn.Linear(10, 3)
+
+    def forward(self, x):
+        return self.layer(x) + self.nothing.sum()
+
+
+def empty(rank):
+    torch.manual_seed(0)
+    model, optimizer = start("allreduce", model=Empty())
+    before = flat(model)
+    step(model, optimizer, rank, 0)
+    murmura.shutdown()
+    return distance(flat(model), before)
+
+
+def test_a_parameter_may_be_empty():
+    assert min(launch(2, empty)) > 0

@@ -82,7 +82,9 @@ def test_models_and_optimizers_that_do_not_fit_are_refused():
         model, odd = make("mlp"), nn.Parameter(torch.zeros(3))
         more = torch.optim.SGD([*model.parameters(), odd], lr=0.1)
         rprop = torch.optim.Rprop(model.parameters())
+        empty = nn.ParameterList([nn.Parameter(torch.zeros(0))])
         return {
+            "all parameters of the model are empty": refusal(lambda: wrap(empty)),
             "does not own the parameter `4.bias`": refusal(lambda: wrap(optimizer=other)),
             "nothing to train": refusal(
                 lambda: wrap(frozen, torch.optim.SGD([torch.zeros(1, requires_grad=True)]))
@@ -114,6 +116,25 @@ def test_calls_at_a_wrong_time_are_refused():
 
     for expected, message in initialized(work).items():
         assert expected in message, message
+
+
+def test_gradients_that_are_clipped_after_they_went_to_the_servers_are_refused():
+    def work():
+        model, optimizer = wrap(algorithm="sync-ps")
+        loss_of(model).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        return refusal(optimizer.step)
+
+    assert "sync-ps sends them to its servers inside backward()" in initialized(work)
+
+
+def test_parameters_with_other_memory_are_refused_by_name():
+    def work():
+        model, _ = wrap()
+        model[2].weight.data = model[2].weight.data.clone()
+        return refusal(loss_of(model).backward)
+
+    assert "the parameter `2.weight` has other memory than at wrap()" in initialized(work)
 
 
 def test_a_step_before_any_gradient_changes_nothing():

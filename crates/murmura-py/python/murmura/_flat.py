@@ -45,22 +45,27 @@ class Flat:
         params, grads, length = addresses
         self.host_params = tensor_at(params, length, memory)
         self.host_grads = tensor_at(grads, length, memory)
-        self.addresses = (params, grads)
         self.on_gpu = device.type == "cuda"
         if self.on_gpu:
-            for vector in (self.host_params, self.host_grads):
-                _pin(vector, True)
+            _pin(self.host_params, True)
+            try:
+                _pin(self.host_grads, True)
+            except Error:
+                _pin(self.host_params, False)
+                raise
             self.stream = torch.cuda.Stream(device)
             self.params = self.host_params.to(device)
             self.grads = torch.zeros_like(self.params)
         else:
             self.params, self.grads = self.host_params, self.host_grads
 
-    def send_grads(self, start: int, end: int) -> torch.cuda.Event:
-        """Brings a bucket from a GPU to the rank: it is there once the event has happened."""
-        self.stream.wait_stream(torch.cuda.current_stream(self.params.device))
+    def send_later(self, vector: str, start: int, end: int) -> torch.cuda.Event:
+        """Brings a part of the parameters or gradients from a GPU to the rank: it is there once the
+        event has happened, and what was on its way to the GPU before has arrived then."""
+        host, device = getattr(self, f"host_{vector}"), getattr(self, vector)
+        self.stream.wait_stream(torch.cuda.current_stream(device.device))
         with torch.cuda.stream(self.stream):
-            self.host_grads[start:end].copy_(self.grads[start:end], non_blocking=True)
+            host[start:end].copy_(device[start:end], non_blocking=True)
             event = torch.cuda.Event()
             event.record(self.stream)
         return event
@@ -75,9 +80,7 @@ class Flat:
     def send(self, vector: str) -> None:
         """Brings the device's parameters or gradients to the rank."""
         if self.on_gpu:
-            host, device = getattr(self, f"host_{vector}"), getattr(self, vector)
-            host.copy_(device, non_blocking=True)
-            torch.cuda.current_stream(device.device).synchronize()
+            self.send_later(vector, 0, self.params.numel()).synchronize()
 
     def close(self) -> None:
         """Gives the pinned memory back."""

@@ -76,6 +76,8 @@ def bind_state(
             state.setdefault("step", torch.tensor(0.0))
         for name, views in vectors.items():
             before = state.get(name)
-            if before is not None:
+            if before is None:
+                views[index].zero_()
+            elif before is not views[index]:
                 views[index].copy_(before)
             state[name] = views[index]

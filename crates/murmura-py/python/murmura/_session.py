@@ -7,7 +7,7 @@ The turns of a step, as Rust tells them:
 ``apply``      the optimizer is to run; the parameters take its step
 ``displace``   the optimizer is to run; how far it moved goes out, the algorithm moves
 ``move``       the optimizer is to run; how far it moved goes out, and so it stays
-``served``     servers take the step: the optimizer is not to run
+``done``       servers have taken the step: the optimizer is not to run
 =============  ====================================================================
 """
 
@@ -101,13 +101,15 @@ class Session:
 
     def _bind(self) -> None:
         """Parameters, and gradients that are read, become views into the flat vectors."""
-        self.views, self.bucket_of = [], []
+        self.views, self.bucket_of, self.addresses = [], [], []
         start = bucket = 0
         for p in self.params:
             p.data = view_like(self.flat.params, start, p.data)
             self.views.append(view_like(self.flat.grads, start, p.data))
             p.grad = None
-            while start >= self.buckets[bucket][1]:
+            self.addresses.append(p.data_ptr())
+            # An empty parameter may come after the end of the last bucket.
+            while bucket + 1 < len(self.buckets) and start >= self.buckets[bucket][1]:
                 bucket += 1
             self.bucket_of.append(bucket)
             start += p.numel()
@@ -132,6 +134,7 @@ class Session:
         self.hooks.append(self.optimizer.register_step_pre_hook(self.before_step))
         self.hooks.append(self.optimizer.register_step_post_hook(self.after_step))
         self.hooks.append(self.model.register_forward_pre_hook(_before_forward))
+        self.hooks.append(self.optimizer.register_load_state_dict_post_hook(self.state_loaded))
 
     def _begin(self) -> None:
         """It is the script's turn to compute a gradient."""
@@ -140,7 +143,9 @@ class Session:
         self.turn = "gradient"
         self.counting = False
         self.next_bucket = 0
-        self.on_way: list[tuple[int, torch.cuda.Event]] = []
+        #: Buckets, and what has to happen before they may be handed over.
+        self.on_way: list[tuple[int, torch.cuda.Event | None]] = []
+        self.params_sent: torch.cuda.Event | None = None
         self.ready = [False] * len(self.params)
         self.left = list(self.sizes)
 
@@ -153,12 +158,16 @@ class Session:
         if self.turn != "gradient" or self.ready[index]:
             raise Error(
                 "backward() came twice before optimizer.step(): put all but the last backward "
-                "pass of a step into `with murmura.no_sync():`"
+                "pass of a step into `with murmura.no_sync():` (and give "
+                "torch.utils.checkpoint.checkpoint() use_reentrant=False)"
             )
         if not self.counting:
             self.counting = True
             self.run.set_learning_rate(_optimizers.learning_rate(self.optimizer))
             Variable._execution_engine.queue_callback(self.backward_done)
+            if self.flat.on_gpu and not self.run.lends_a_copy:
+                # The script may have changed them since the last step.
+                self.params_sent = self.flat.send_later("params", 0, self.flat.params.numel())
         self._take(index, p)
         bucket = self.bucket_of[index]
         self.left[bucket] -= 1
@@ -185,24 +194,30 @@ class Session:
     def _hand_over(self) -> None:
         """Hands over the buckets that are complete, in order."""
         while self.next_bucket < len(self.buckets) and self.left[self.next_bucket] == 0:
+            event = self.params_sent
             if self.reads_gradient and self.flat.on_gpu:
-                event = self.flat.send_grads(*self.buckets[self.next_bucket])
-                self.on_way.append((self.next_bucket, event))
-            else:
-                self.run.bucket(self.next_bucket)
+                event = self.flat.send_later("grads", *self.buckets[self.next_bucket])
+            self.on_way.append((self.next_bucket, event))
             self.next_bucket += 1
-        while self.on_way and self.on_way[0][1].query():
+        while self.on_way and (self.on_way[0][1] is None or self.on_way[0][1].query()):
             self.run.bucket(self.on_way.pop(0)[0])
 
     def backward_done(self) -> None:
         """The backward pass is over: what is averaged is averaged when this returns."""
         for index, p in enumerate(self.params):
+            if p.data_ptr() != self.addresses[index]:
+                raise Error(
+                    f"the parameter `{self.tensors[index][0]}` has other memory than at wrap(), so "
+                    "that it would not be exchanged: change parameters in place (p.copy_), and "
+                    "bring the model to its device and memory format before wrap()"
+                )
             if not self.ready[index]:
                 self._take(index, p)
         self.left = [0] * len(self.left)
         self._hand_over()
         for bucket, event in self.on_way:
-            event.synchronize()
+            if event is not None:
+                event.synchronize()
             self.run.bucket(bucket)
         if self.algorithm == "gossip-aga" and math.isnan(self.loss):
             raise Error(
@@ -211,13 +226,15 @@ class Session:
             )
         self.run.gradient(self.loss)
         self.counting, self.loss = False, math.nan
-        if self.run.servers_optimize:
-            self.turn = "served"
-            return
         self.turn = self.run.wait()
         if self.turn == "gradient":
             self.turn = "done"
         self.flat.fetch(grads=self.reads_gradient)
+        self.grads_version = self.flat.grads._version
+        if self.turn in DISPLACING:
+            if self.shadow is None or self.shadow.flat is not self.flat:
+                self.shadow = Shadow(self.flat, self.reads_gradient)
+            self.shadow.complete()
 
     # Step.
 
@@ -234,14 +251,17 @@ class Session:
                     "optimizer.step() without a gradient that was handed over: the last backward "
                     "pass before a step must be outside no_sync()"
                 )
-        elif self.turn in ("served", "done"):
+        elif self.turn == "done":
+            if self.flat.grads._version != self.grads_version:
+                raise Error(
+                    f"gradients were changed between backward() and step(), but {self.algorithm} "
+                    "sends them to its servers inside backward(): leave clipping and GradScaler "
+                    "out (bfloat16 needs no scaler), or use an algorithm whose workers take the "
+                    "steps, such as allreduce or aladdin"
+                )
             # Optimizers leave parameters without a gradient alone.
             for p in self.params:
                 p.grad = None
-        elif self.turn in DISPLACING:
-            if self.shadow is None or self.shadow.flat is not self.flat:
-                self.shadow = Shadow(self.flat, self.params, self.reads_gradient)
-            self.shadow.complete()
 
     def after_step(self, *_: Any) -> None:
         """The optimizer has run."""
@@ -256,8 +276,11 @@ class Session:
     def close_skipped(self) -> None:
         """Closes a step that the script has left out, as GradScaler does: nothing moves."""
         if self.turn in DISPLACING:
-            if self.shadow is not None:
-                self.shadow.forget()
+            assert self.shadow is not None
+            self.shadow.forget()
+            if self.flat.on_gpu:
+                # Parameters may still be on their way from where the rank will write next.
+                torch.cuda.current_stream(self.device).synchronize()
             self.flat.host_grads.zero_()
         self._go_on()
 
@@ -278,6 +301,11 @@ class Session:
             raise Error(f"murmura has a defect: it is the turn for {came}, not for {turn}")
 
     # Everything else.
+
+    def state_loaded(self, _optimizer: torch.optim.Optimizer) -> None:
+        """The script has called optimizer.load_state_dict(), which makes the state anew."""
+        self.check_between_steps("optimizer.load_state_dict()")
+        self._bind_state(self.state)
 
     def check_between_steps(self, what: str) -> None:
         """Refuses what may only be done between two steps."""
@@ -313,16 +341,21 @@ class Session:
         self._close_run()
 
     def _close_run(self) -> None:
-        self.run.finish()
-        self.flat.fetch(grads=False)
-        self.flat.close()
+        try:
+            if not self.run.lends_a_copy:
+                self.flat.send("params")
+            self.run.finish()
+            self.flat.fetch(grads=False)
+        finally:
+            self.flat.close()
 
 
 class Shadow:
-    """The parameters as they were before the optimizer's step, to tell how far it moved.
+    """The parameters as they were before the step, to tell how far it moved.
 
-    They are copied while the forward pass goes on: nobody writes to them before the step. The copy
-    lies where the displacement will be, unless a gradient is there.
+    They are copied when a forward pass begins; for large models while it goes on, as nobody writes
+    to them before its backward pass is over. The copy lies where the displacement will be, unless a
+    gradient is there.
     """
 
     #: Elements that are handled at once: what was just read is read again from the cache.
@@ -330,8 +363,8 @@ class Shadow:
     #: Below so many elements another thread does not pay.
     LARGE = 1 << 19
 
-    def __init__(self, flat: Flat, params: list[torch.nn.Parameter], reads_gradient: bool):
-        self.flat, self.params = flat, params
+    def __init__(self, flat: Flat, reads_gradient: bool):
+        self.flat = flat
         self.before = torch.empty_like(flat.params) if reads_gradient else flat.grads
         self.moved = torch.empty_like(flat.params[: self.PIECE])
         vectors = (self.before, flat.params, flat.grads)
@@ -339,31 +372,35 @@ class Shadow:
         beside = not flat.on_gpu and flat.params.numel() >= self.LARGE
         self.thread = ThreadPoolExecutor(1, "murmura-shadow") if beside else None
         self.copying: Future[None] | None = None
-        self.versions = -1
-
-    def _versions(self) -> int:
-        return self.flat.params._version + sum(p._version for p in self.params)
+        self.is_copied = False
 
     def begin(self) -> None:
-        """The forward pass begins."""
-        if self.thread is not None and self.copying is None:
-            self.versions = self._versions()
+        """A forward pass begins."""
+        self.forget()
+        if self.thread is not None:
             self.copying = self.thread.submit(self._copy)
+        else:
+            self._copy()
+        self.is_copied = True
 
     def _copy(self) -> None:
         self.before.copy_(self.flat.params)
 
-    def forget(self) -> bool:
-        """Ends copying; False if there was none."""
+    def forget(self) -> None:
+        """What was copied is no longer true."""
+        self._end_copying()
+        self.is_copied = False
+
+    def _end_copying(self) -> None:
         copying, self.copying = self.copying, None
         if copying is not None:
             copying.result()
-        return copying is not None
 
     def complete(self) -> None:
-        """The optimizer is about to run."""
-        # A script may have changed them after all, for example with load_state_dict().
-        if not self.forget() or self.versions != self._versions():
+        """The backward pass is over: from now on the script may change the parameters."""
+        self._end_copying()
+        # A script may have called parts of the model only.
+        if not self.is_copied:
             self._copy()
 
     def displace(self, back: bool) -> None:
@@ -375,6 +412,7 @@ class Shadow:
                 grads.copy_(moved)
             else:
                 torch.sub(before, params, out=grads)
+        self.is_copied = False
 
 
 def _in_memory_order(p: torch.Tensor) -> torch.Tensor:
