@@ -117,6 +117,8 @@ struct Seat {
     finished: bool,
     /// Since when it has said, without completing a step, that it computes.
     computing: Option<Instant>,
+    /// It waits where all come together outside the run.
+    gathering: bool,
     /// When it last said anything, and anything else than that it is alive.
     heard: Instant,
     moved: Instant,
@@ -170,6 +172,7 @@ impl<'a> Conductor<'a> {
             heard: now,
             moved: now,
             stillness: Stillness::default(),
+            gathering: false,
             report: None,
         };
         Conductor {
@@ -323,11 +326,12 @@ impl<'a> Conductor<'a> {
                 let rank = report.rank as usize;
                 self.seats[rank].report = Some(*report);
             }
-            Event::Pulse { rank, computing, waiting, sent, received } => {
+            Event::Pulse { rank, computing, waiting, gathering, sent, received } => {
                 let (seat, now) = (&mut self.seats[rank as usize], Instant::now());
                 seat.heard = now;
                 seat.stillness.hear(waiting || (seat.finished && !computing), (sent, received));
                 seat.computing = computing.then(|| seat.computing.unwrap_or(now));
+                seat.gathering = gathering;
             }
             Event::Stalled { rank, complaint } => {
                 self.hear(rank);

@@ -16,6 +16,7 @@
 //! are the loop's again at [`Turn::Optimize`], and after [`Handle::optimized`] none until the next
 //! [`Turn::Gradient`].
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -78,6 +79,8 @@ struct Shared {
     inbox: OnceLock<UnboundedSender<Inbox>>,
     /// Vectors of ranks that have ended: somebody may still look at them.
     kept: Mutex<Vec<Vec<f32>>>,
+    /// The loop waits where all loops come together outside the run.
+    gathering: AtomicBool,
 }
 
 impl Shared {
@@ -136,6 +139,11 @@ impl OuterLoop {
         {
             self.keep([lent.params, lent.grad]);
         }
+    }
+
+    /// Whether the loop waits where all loops come together outside the run.
+    pub(crate) fn is_gathering(&self) -> bool {
+        self.shared.gathering.load(Ordering::Relaxed)
     }
 
     pub(crate) fn ask(&self, mode: Mode) {
@@ -208,6 +216,12 @@ impl Handle {
     pub fn finish(&self) -> Result<(), Ended> {
         let lent = self.lent().take();
         self.give(Given::Finished(lent))
+    }
+
+    /// The loop goes where all loops come together outside the run, or comes back: a run of which
+    /// some loops are there while others wait in a step cannot go on.
+    pub fn gather(&self, is_there: bool) {
+        self.shared.gathering.store(is_there, Ordering::Relaxed);
     }
 
     /// The loop cannot go on: the run ends for everybody.

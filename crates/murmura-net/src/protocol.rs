@@ -83,8 +83,9 @@ pub(crate) enum Event {
     Report(Box<RankReport>),
     /// A measured fact.
     Record(Record),
-    /// It is alive, perhaps waits for others, and has sent and received so many messages.
-    Pulse { rank: u32, computing: bool, waiting: bool, sent: u64, received: u64 },
+    /// It is alive, perhaps waits for others, in a step or where all come together outside the
+    /// run, and has sent and received so many messages.
+    Pulse { rank: u32, computing: bool, waiting: bool, gathering: bool, sent: u64, received: u64 },
     /// It has been waiting for too long.
     Stalled { rank: u32, complaint: String },
     /// It has lost a peer.
@@ -452,8 +453,8 @@ impl Packet for Event {
                 .packet(203),
             Event::Report(report) => write_report(w, report).packet(204),
             Event::Record(record) => write_record(w, record).packet(205),
-            Event::Pulse { rank, computing, waiting, sent, received } => {
-                let w = w.number(*rank).number(*computing).number(*waiting);
+            Event::Pulse { rank, computing, waiting, gathering, sent, received } => {
+                let w = w.number(*rank).number(*computing).number(*waiting).number(*gathering);
                 w.number(*sent).number(*received).packet(206)
             }
             Event::Stalled { rank, complaint } => w.number(*rank).text(complaint).packet(207),
@@ -491,6 +492,7 @@ impl Packet for Event {
                 rank: r.small()?,
                 computing: r.flag()?,
                 waiting: r.flag()?,
+                gathering: r.flag()?,
                 sent: r.number()?,
                 received: r.number()?,
             },

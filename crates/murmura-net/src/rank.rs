@@ -311,10 +311,14 @@ impl Shell {
         let (now, rank) = (self.clock.now(), self.node.rank.0);
         // An outer loop that is at its optimizer computes too.
         let optimizing = !self.asked.is_empty() && self.asked.len() == self.all_buckets;
-        let computing = self.computing_since.is_some() || optimizing;
-        let waiting = !computing && !self.node.awaiting().is_empty();
+        let gathering = self.outer_loop().is_some_and(OuterLoop::is_gathering);
+        let computing = !gathering && (self.computing_since.is_some() || optimizing);
+        let waiting = gathering || !computing && !self.node.awaiting().is_empty();
         let (sent, received) = (self.sent, self.received);
-        self.tell(Event::Pulse { rank, computing, waiting, sent, received });
+        self.tell(Event::Pulse { rank, computing, waiting, gathering, sent, received });
+        if gathering {
+            return;
+        }
         if let Some(since) = self.computing_since {
             let seconds = now.since(since).seconds();
             if seconds > self.options.compute_seconds {

@@ -239,7 +239,7 @@ fn a_worker_leaves_a_coordinator_that_takes_no_word() {
 /// What a rank says that has sent and received nothing.
 fn alive(rank: u32, computing: bool) -> Vec<u8> {
     let doing = Writer::default().number(rank).number(computing).number(false);
-    doing.number(0u32).number(0u32).packet(206)
+    doing.number(0u32).number(0u32).number(0u32).packet(206)
 }
 
 /// Says that it is alive as often as the coordinator does, and `answer`s what it is told, until

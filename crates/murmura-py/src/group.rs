@@ -7,6 +7,7 @@ use murmura_net::launcher::{self, Launched, Rendezvous};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::run::Run;
 use crate::{Error, undisturbed};
 
 /// All processes that were launched together.
@@ -29,8 +30,9 @@ impl Group {
         let found = launcher::detect(|name| std::env::var(name).ok());
         let launched = found.map_err(|error| Error::new_err(error.to_string()))?;
         let launched = launched.unwrap_or_else(alone);
-        let assembly =
-            py.detach(|| with_patience(|patience| Assembly::open(&launched, seconds, patience)))?;
+        let assembly = py.detach(|| {
+            with_patience(&mut || false, |patience| Assembly::open(&launched, seconds, patience))
+        })?;
         Ok(Group { assembly: Mutex::new(assembly), launched })
     }
 
@@ -49,20 +51,21 @@ impl Group {
         self.launched.local_rank.unwrap_or(0)
     }
 
-    /// Waits until all ranks are here.
-    fn barrier(&self, py: Python<'_>) -> PyResult<()> {
-        self.together(py, "barrier()", Vec::new(), |_| Ok(Vec::new())).map(|_| ())
+    /// Waits until all ranks are here; not if `run` ends before.
+    #[pyo3(signature = (run=None))]
+    fn barrier(&self, py: Python<'_>, run: Option<&Run>) -> PyResult<()> {
+        self.together(py, "barrier()", Vec::new(), run, |_| Ok(Vec::new())).map(|_| ())
     }
 
     /// Refuses lines that are not the same at all ranks, naming the first that differs.
     fn agree(&self, py: Python<'_>, what: &str, lines: Vec<String>) -> PyResult<()> {
         let mine = lines.join("\n").into_bytes();
-        self.together(py, what, mine, |all| compare(&all)).map(|_| ())
+        self.together(py, what, mine, None, |all| compare(&all)).map(|_| ())
     }
 
     /// The bytes that rank 0 gave.
     fn broadcast(&self, py: Python<'_>, what: &str, mine: Vec<u8>) -> PyResult<Vec<u8>> {
-        self.together(py, what, mine, |mut all| Ok(all.swap_remove(0)))
+        self.together(py, what, mine, None, |mut all| Ok(all.swap_remove(0)))
     }
 
     /// Rank 0's vector for everybody: `len` numbers at `address`.
@@ -77,14 +80,22 @@ impl Group {
         // SAFETY: the package gives the address of a tensor that it holds during the call.
         let values = unsafe { vector(address, len) };
         let mine = if self.launched.rank == 0 { bytes(values) } else { Vec::new() };
-        self.put(self.together(py, what, mine, first)?, values)
+        self.put(self.together(py, what, mine, None, first)?, values)
     }
 
-    /// Replaces the vector by the mean over all ranks: `len` numbers at `address`.
-    fn mean(&self, py: Python<'_>, what: &str, address: usize, len: usize) -> PyResult<()> {
+    /// Replaces the vector by the mean over all ranks: `len` numbers at `address`; not if `run` ends
+    /// before.
+    fn mean(
+        &self,
+        py: Python<'_>,
+        what: &str,
+        address: usize,
+        len: usize,
+        run: &Run,
+    ) -> PyResult<()> {
         // SAFETY: as above.
         let values = unsafe { vector(address, len) };
-        let answer = self.together(py, what, bytes(values), |all| mean_of(&all))?;
+        let answer = self.together(py, what, bytes(values), Some(run), |all| mean_of(&all))?;
         self.put(answer, values)
     }
 }
@@ -98,14 +109,28 @@ impl Group {
         self.assembly.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What `fold` makes of the words of all ranks; an error if `run` ends before they are here.
     pub(crate) fn together(
         &self,
         py: Python<'_>,
         what: &str,
         mine: Vec<u8>,
+        run: Option<&Run>,
         fold: impl FnOnce(Vec<Vec<u8>>) -> Result<Vec<u8>, String> + Send,
     ) -> PyResult<Vec<u8>> {
-        py.detach(|| with_patience(|patience| self.assembly().together(what, mine, fold, patience)))
+        let gather = |is_there| run.into_iter().for_each(|run| run.gather(is_there));
+        gather(true);
+        let found = py.detach(|| {
+            let mut over = || run.is_some_and(Run::is_over);
+            with_patience(&mut over, |patience| {
+                self.assembly().together(what, mine, fold, patience)
+            })
+        });
+        gather(false);
+        match run {
+            Some(run) if found.is_err() && run.is_over() => Err(run.why(py)),
+            _ => found,
+        }
     }
 
     fn put(&self, answer: Vec<u8>, values: &mut [f32]) -> PyResult<()> {
@@ -129,11 +154,13 @@ fn alone() -> Launched {
     }
 }
 
+/// Does `work` until somebody interrupts, or it is `over`.
 fn with_patience<T>(
+    over: &mut dyn FnMut() -> bool,
     work: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<T, AssemblyError>,
 ) -> PyResult<T> {
     let mut raised = None;
-    let done = work(&mut || undisturbed(&mut raised));
+    let done = work(&mut || undisturbed(&mut raised) && !over());
     done.map_err(|error| raised.unwrap_or_else(|| Error::new_err(error.to_string())))
 }
 

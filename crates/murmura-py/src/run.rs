@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,8 @@ pub(crate) struct Run {
     handle: Handle,
     /// Gives in the end what went wrong.
     thread: Mutex<Option<JoinHandle<Result<(), String>>>>,
+    /// What that was.
+    outcome: OnceLock<Result<(), String>>,
     rate: Arc<AtomicU32>,
     setup: Setup,
     store: Store,
@@ -83,7 +85,8 @@ impl Run {
             setup.optimizer = store.maker(Shape { vectors: state.0, velocity: state.1 }, len);
         }
         let thread = start(py, group, setup.clone(), script)?;
-        Ok(Run { handle, thread: Mutex::new(Some(thread)), rate, setup, store })
+        let (thread, outcome) = (Mutex::new(Some(thread)), OnceLock::new());
+        Ok(Run { handle, thread, outcome, rate, setup, store })
     }
 
     /// Where the buckets begin and end, in order.
@@ -182,12 +185,23 @@ impl Run {
 }
 
 impl Run {
+    /// The script goes where all ranks come together outside the run, or comes back.
+    pub(crate) fn gather(&self, is_there: bool) {
+        self.handle.gather(is_there);
+    }
+
+    /// Whether the run has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
     fn told(&self, py: Python<'_>, told: Result<(), Ended>) -> PyResult<()> {
         told.map_err(|Ended| self.why(py))
     }
 
     /// Why the run has ended.
-    fn why(&self, py: Python<'_>) -> PyErr {
+    pub(crate) fn why(&self, py: Python<'_>) -> PyErr {
         match self.end(py) {
             Ok(Ok(())) => Error::new_err("the run has ended"),
             Ok(Err(reason)) => Error::new_err(reason),
@@ -198,7 +212,10 @@ impl Run {
     /// Waits for the end. The inner result is the run's.
     fn end(&self, py: Python<'_>) -> PyResult<Result<(), String>> {
         let taken = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(thread) = taken else { return Ok(Err("the run has ended before".into())) };
+        let Some(thread) = taken else {
+            let before = || Err("the run has ended before".into());
+            return Ok(self.outcome.get().cloned().unwrap_or_else(before));
+        };
         py.detach(|| {
             let mut raised = None;
             while !thread.is_finished() {
@@ -207,7 +224,9 @@ impl Run {
                     return Err(raised.expect("that is why it is disturbed"));
                 }
             }
-            Ok(thread.join().unwrap_or_else(|_| Err("murmura has a defect: it panicked".into())))
+            let ended = thread.join();
+            let ended = ended.unwrap_or_else(|_| Err("murmura has a defect: it panicked".into()));
+            Ok(self.outcome.get_or_init(|| ended).clone())
         })
     }
 }
@@ -227,8 +246,9 @@ fn start(
         _ => None,
     };
     let port = coordinator.as_ref().map_or(0, |coordinator| coordinator.address().port());
-    let told = group
-        .together(py, "wrap()", port.to_le_bytes().to_vec(), |mut all| Ok(all.swap_remove(0)))?;
+    let told = group.together(py, "wrap()", port.to_le_bytes().to_vec(), None, |mut all| {
+        Ok(all.swap_remove(0))
+    })?;
     let port = <[u8; 2]>::try_from(&told[..]).map(u16::from_le_bytes);
     let port = port.map_err(|_| Error::new_err("rank 0 did not say where it listens"))?;
     let run = move || match coordinator {

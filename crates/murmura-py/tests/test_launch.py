@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -48,6 +49,33 @@ def test_one_that_is_killed_is_named_with_the_signal(tmp_path):
     done = run(tmp_path, script)
     assert done.returncode == 1
     assert "rank 2 was killed by signal 9 (SIGKILL)" in done.stderr
+
+
+def test_an_interrupted_script_may_save_what_it_has(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(
+        "import sys, time\n"
+        "try:\n"
+        "    print('ready', flush=True)\n"
+        "    time.sleep(600)\n"
+        "except KeyboardInterrupt:\n"
+        "    time.sleep(0.5)\n"
+        "    print('saved')\n"
+    )
+    launched = subprocess.Popen(
+        [sys.executable, "-m", "murmura.launch", "-n", "2", str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A test that runs in the background has it ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert {launched.stdout.readline() for _ in range(2)} == {"[0] ready\n", "[1] ready\n"}
+    # As a terminal does.
+    os.killpg(launched.pid, signal.SIGINT)
+    rest, _ = launched.communicate(timeout=LIMIT_SECONDS)
+    assert sorted(rest.splitlines()) == ["[0] saved", "[1] saved"]
+    assert launched.returncode == 130
 
 
 def test_wrong_words_are_refused(tmp_path):

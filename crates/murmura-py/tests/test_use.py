@@ -361,3 +361,72 @@ def empty(rank):
 
 def test_a_parameter_may_be_empty():
     assert min(launch(2, empty)) > 0
+
+
+class Mixed(nn.Module):
+    """What is not trained, in several types."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(10, 3)
+        self.register_buffer("order", torch.randperm(10))
+        self.register_buffer("mask", torch.rand(10) < 0.5)
+        self.base = nn.Parameter(torch.randn(3).bfloat16(), requires_grad=False)
+
+    def forward(self, x):
+        return self.layer(x[:, self.order] * self.mask) + self.base.float()
+
+
+def mixed(rank):
+    torch.manual_seed(rank)
+    model, optimizer = start(model=Mixed())
+    step(model, optimizer, rank, 0)
+    murmura.shutdown()
+    return model.order.tolist(), model.mask.tolist(), model.base.float().tolist()
+
+
+def test_whatever_the_type_all_ranks_begin_with_what_rank_0_has():
+    torch.manual_seed(0)
+    first = Mixed()
+    expected = first.order.tolist(), first.mask.tolist(), first.base.float().tolist()
+    assert launch(2, mixed) == [expected, expected]
+
+
+def frozen_later(rank):
+    murmura.init()
+    model = make("mlp")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    murmura.wrap(model, optimizer)
+    step(model, optimizer, rank, 0)
+    model[0].requires_grad_(False)
+    before = flat(model)
+    step(model, optimizer, rank, 1)
+    murmura.shutdown()
+    moved = flat(model) != before
+    count = sum(p.numel() for p in model[0].parameters())
+    return moved[:count].any().item(), moved[count:].any().item()
+
+
+def test_a_layer_that_is_frozen_later_stays():
+    assert launch(2, frozen_later) == [(False, True)] * 2
+
+
+def penalized(rank):
+    """A penalty on the gradient: backward() with create_graph."""
+    model, optimizer = start()
+    for number in range(2):
+        inputs, targets = batch("mlp", rank, number)
+        optimizer.zero_grad()
+        with model.no_sync():
+            cross_entropy(model(inputs), targets).backward(create_graph=True)
+        optimizer.zero_grad()
+        loss = cross_entropy(model(inputs), targets)
+        loss.backward(create_graph=True)
+        optimizer.step()
+    murmura.shutdown()
+    return flat(model)
+
+
+def test_a_backward_pass_may_create_a_graph():
+    first, second = launch(2, penalized)
+    assert torch.equal(first, second)

@@ -204,3 +204,119 @@ def test_an_exception_at_one_rank_reaches_the_others_with_its_reason():
     results = outcomes(2, work)
     assert results[1] == (None, "failed")
     assert "rank 1" in results[0][1] and "KeyError: 'column'" in results[0][1]
+
+
+def test_what_is_trained_is_fixed_at_wrap():
+    def work():
+        model = make("mlp")
+        model[0].requires_grad_(False)
+        model, optimizer = wrap(model)
+        model[0].requires_grad_(True)
+        loss_of(model).backward()
+        thawed = refusal(optimizer.step)
+        model[0].requires_grad_(False)
+        optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3))]})
+        return thawed, refusal(optimizer.step)
+
+    thawed, added = initialized(work)
+    assert "the parameter `0.weight` is trained now but was not at wrap()" in thawed
+    assert "the parameter `?` is trained now but was not at wrap()" in added
+
+
+def test_another_optimizer_is_refused():
+    def work():
+        model, _ = wrap(algorithm="ad-psgd")
+        loss_of(model).backward()
+        return refusal(torch.optim.Adam(model.parameters()).step)
+
+    assert "another optimizer than the one given to wrap()" in initialized(work)
+
+
+def test_a_forward_pass_before_the_step_is_named():
+    def work():
+        model, optimizer = wrap()
+        loss = loss_of(model)
+        loss.backward()
+        loss_of(model)
+        return refusal(optimizer.step)
+
+    assert "a forward pass came between backward() and optimizer.step()" in initialized(work)
+
+
+class Fails(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise MemoryError
+
+
+def test_after_an_exception_inside_backward_it_is_said_why_nothing_goes_on():
+    def work():
+        model, _ = wrap(bucket_mb=1e-5)
+        inputs, targets = batch("mlp", 0, 0)
+        loss = cross_entropy(model[2:](Fails.apply(model[:2](inputs))), targets)
+        try:
+            loss.backward()
+        except MemoryError:
+            pass
+        return refusal(lambda: model(inputs)), refusal(murmura.shutdown)
+
+    for message in initialized(work):
+        assert "an exception has ended the last backward pass" in message
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda group: group.update(momentum=0.5), "`momentum` of the optimizer was 0.9 at wrap()"),
+        (lambda group: group.update(lr=0.2), "parameter groups with different `lr`"),
+    ],
+)
+def test_what_servers_do_not_follow_is_refused_when_it_changes(change, expected):
+    def work():
+        model = make("mlp")
+        halves = [{"params": model[:2].parameters()}, {"params": model[2:].parameters()}]
+        optimizer = torch.optim.SGD(halves, lr=0.1, momentum=0.9)
+        wrap(model, optimizer, "sync-ps")
+        loss_of(model).backward()
+        optimizer.step()
+        for group in optimizer.param_groups[: 1 if "lr" in expected else 2]:
+            change(group)
+        return refusal(loss_of(model).backward)
+
+    assert expected in initialized(work)
+
+
+def test_a_load_that_an_algorithm_would_mix_with_what_was_before_is_warned_of():
+    def work():
+        model, _ = wrap(algorithm="d-psgd")
+        with pytest.warns(UserWarning, match="load before wrap"):
+            model.load_state_dict(model.state_dict())
+        return True
+
+    assert initialized(work)
+
+
+def comes_alone(rank, algorithm, call):
+    murmura.init()
+    model, optimizer = wrap(algorithm=algorithm)
+    for number in range(20):
+        if number == 5 and rank == 0:
+            if call == "barrier":
+                return refusal(murmura.barrier)
+            with_mean = murmura.evaluate_model()
+            return refusal(with_mean.__enter__)
+        message = refusal(lambda: (loss_of(model, number).backward(), optimizer.step()))
+        if "nothing" not in message:
+            return message
+    return refusal(murmura.shutdown)
+
+
+@pytest.mark.parametrize("algorithm", ["allreduce", "d-psgd", "aladdin", "asp"])
+@pytest.mark.parametrize("call", ["barrier", "evaluate_model"])
+def test_a_rank_that_is_alone_where_all_must_come_is_named(algorithm, call):
+    for message in launch(2, comes_alone, algorithm, call, limit=30):
+        assert "rank 0 is in a call that all ranks must make together" in message

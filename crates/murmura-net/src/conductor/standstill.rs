@@ -1,4 +1,5 @@
-//! Ranks that wait for one that has ended: scripts whose loops differ, or that leave half-way.
+//! Ranks that wait for one that has ended, or that is somewhere else: scripts whose loops differ, that
+//! leave half-way, or that come together with some of the ranks only.
 
 use super::{Conductor, Phase};
 
@@ -22,12 +23,15 @@ impl Stillness {
 }
 
 impl Conductor<'_> {
-    /// Why nobody will ever move again, if that is certain: some have ended, all others wait for
-    /// somebody, no message is on its way.
+    /// Why nobody will ever move again, if that is certain: some have ended or wait where all come
+    /// together, all others wait for somebody, no message is on its way.
     pub(super) fn standstill(&self) -> Option<String> {
-        let finished = self.seats[..self.workers].iter().filter(|seat| seat.finished).count();
+        let workers = &self.seats[..self.workers];
+        let finished = workers.iter().filter(|seat| seat.finished).count();
+        let gathering = workers.iter().filter(|seat| seat.gathering).count();
         let may_wait = self.phase != Phase::Running || self.rests_for_cuts();
-        if may_wait || finished == 0 || finished == self.workers {
+        let all = [finished, gathering].contains(&self.workers);
+        if may_wait || all || finished + gathering == 0 {
             return None;
         }
         let mut on_way: i128 = 0;
@@ -38,8 +42,20 @@ impl Conductor<'_> {
             }
             on_way += i128::from(sent) - i128::from(received);
         }
-        let waiting = self.seats.iter().position(|seat| !seat.finished)?;
+        if on_way != 0 {
+            return None;
+        }
         let before = self.finished_before();
-        (on_way == 0).then(|| format!("rank {waiting} waits for others' next step{before}"))
+        if let Some(rank) = workers.iter().position(|seat| seat.gathering) {
+            let others = workers.iter().position(|seat| !seat.finished && !seat.gathering);
+            let others = others.map(|rank| format!(", but rank {rank} waits in a step"));
+            let others = others.unwrap_or_default() + &before;
+            return Some(format!(
+                "rank {rank} is in a call that all ranks must make together (evaluate_model(), \
+                 barrier() or load_state_dict()){others}"
+            ));
+        }
+        let waiting = workers.iter().position(|seat| !seat.finished)?;
+        Some(format!("rank {waiting} waits for others' next step{before}"))
     }
 }

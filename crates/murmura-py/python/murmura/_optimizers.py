@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 
 from murmura._core import Error
@@ -13,14 +15,7 @@ def described(optimizer: torch.optim.Optimizer) -> dict[str, object]:
     """The optimizer in murmura's own words, or an error that says why it cannot be."""
     groups = optimizer.param_groups
     name = type(optimizer).__name__
-    for group in groups[1:]:
-        for key in (*_SAME, "lr"):
-            if group.get(key) != groups[0].get(key):
-                raise Error(
-                    f"{name} has parameter groups with different `{key}`, and the servers of this "
-                    "algorithm know only one; give all groups the same, or use an algorithm whose "
-                    "workers take the steps, such as allreduce or d-psgd"
-                )
+    _check_groups(optimizer, (*_SAME, "lr"))
     group = groups[0]
     if group.get("amsgrad") or group.get("maximize") or group.get("dampening"):
         raise Error(
@@ -32,8 +27,9 @@ def described(optimizer: torch.optim.Optimizer) -> dict[str, object]:
         return {"name": "sgd", **keys}
     if type(optimizer) in (torch.optim.Adam, torch.optim.AdamW):
         beta1, beta2 = group["betas"]
+        decoupled = type(optimizer) is torch.optim.AdamW or group.get("decoupled_weight_decay")
         return {
-            "name": "adamw" if type(optimizer) is torch.optim.AdamW else "adam",
+            "name": "adamw" if decoupled else "adam",
             "beta1": beta1,
             "beta2": beta2,
             "epsilon": group["eps"],
@@ -44,6 +40,32 @@ def described(optimizer: torch.optim.Optimizer) -> dict[str, object]:
         'server_optimizer={"name": "sgd", "momentum": 0.9} (or "adam", "adamw"), or use an '
         "algorithm whose workers take the steps, such as allreduce or d-psgd"
     )
+
+
+def _check_groups(optimizer: torch.optim.Optimizer, keys: tuple[str, ...]) -> None:
+    groups = optimizer.param_groups
+    for group, key in itertools.product(groups[1:], keys):
+        if group.get(key) != groups[0].get(key):
+            raise Error(
+                f"{type(optimizer).__name__} has parameter groups with different `{key}`, and the "
+                "servers of this algorithm know only one; give all groups the same, or use an "
+                "algorithm whose workers take the steps, such as allreduce or d-psgd"
+            )
+
+
+def check_served(optimizer: torch.optim.Optimizer, known: dict[str, object]) -> None:
+    """Refuses an optimizer that is no longer what the servers know of it: nothing but the rate
+    where they have their own."""
+    if not known:
+        return _check_groups(optimizer, ("lr",))
+    now = described(optimizer)
+    if now != known:
+        key = next(key for key in now if now[key] != known.get(key))
+        raise Error(
+            f"`{key}` of the optimizer was {known.get(key)} at wrap() and is {now[key]} now, but the "
+            "servers of this algorithm follow the learning rate only; leave it (OneCycleLR: "
+            "cycle_momentum=False), or use an algorithm whose workers take the steps"
+        )
 
 
 def learning_rate(optimizer: torch.optim.Optimizer) -> float:

@@ -13,13 +13,16 @@ The turns of a step, as Rust tells them:
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
+import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
 from torch.autograd import Variable
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from murmura import _optimizers
 from murmura._core import Error, Group, Run
@@ -30,6 +33,13 @@ from murmura._flat import Flat, layout_of, tensor_at, view_like
 OWN_START = {
     "ad-psgd", "d-amsgrad", "d-psgd", "d2", "decentlam", "exact-diffusion", "extra",
     "gradient-tracking", "qg-dmsgd", "sgp",
+}  # fmt: skip
+
+
+#: Rows in which parameters are all there is: what a script loads into them is what goes on.
+ONLY_PARAMETERS = {
+    "allreduce", "choco", "d2", "exact-diffusion", "gossip-aga", "gossip-pga", "gradient-tracking",
+    "local-sgd",
 }  # fmt: skip
 
 
@@ -47,12 +57,17 @@ class Session:
         optimizer: torch.optim.Optimizer,
         settings: dict[str, Any],
         state: list[str],
+        served: dict[str, object] | None,
     ):
         self.group, self.model, self.optimizer = group, model, optimizer
         # In the order in which backward passes finish them, roughly.
         named = [(n, p) for n, p in model.named_parameters() if p.requires_grad][::-1]
         check(model, optimizer, named)
         self.params = [p for _, p in named]
+        self.known = {id(p) for p in self.params}
+        #: What servers know of the optimizer, where they take the steps.
+        self.served = served
+        self.closed_by_forward = False
         self.device = self.params[0].device
         self._agree(named, settings)
         initial = torch.cat([_in_memory_order(p) for p in self.params]).cpu()
@@ -98,6 +113,16 @@ class Session:
             flat = torch.cat([t.detach().flatten() for t in rest]).cpu()
             self.group.broadcast_vector("wrap()", flat.data_ptr(), flat.numel())
             _scatter(flat, rest)
+        # Integers, and numbers of other lengths.
+        frozen = [p.data for p in self.model.parameters() if not p.requires_grad]
+        others = [t for t in [*frozen, *self.model.buffers()] if t.dtype != torch.float32]
+        if others:
+            file = io.BytesIO()
+            torch.save([t.detach().cpu() for t in others], file)
+            first = self.group.broadcast("wrap()", file.getvalue())
+            loaded = torch.load(io.BytesIO(first), weights_only=True)
+            for mine, other in zip(others, loaded, strict=True):
+                mine.copy_(other)
 
     def _bind(self) -> None:
         """Parameters, and gradients that are read, become views into the flat vectors."""
@@ -135,6 +160,8 @@ class Session:
         self.hooks.append(self.optimizer.register_step_post_hook(self.after_step))
         self.hooks.append(self.model.register_forward_pre_hook(_before_forward))
         self.hooks.append(self.optimizer.register_load_state_dict_post_hook(self.state_loaded))
+        self.hooks.append(self.model.register_load_state_dict_post_hook(_after_load))
+        self.hooks.append(register_optimizer_step_post_hook(self.another_has_stepped))
 
     def _begin(self) -> None:
         """It is the script's turn to compute a gradient."""
@@ -158,11 +185,14 @@ class Session:
         if self.turn != "gradient" or self.ready[index]:
             raise Error(
                 "backward() came twice before optimizer.step(): put all but the last backward "
-                "pass of a step into `with murmura.no_sync():` (and give "
-                "torch.utils.checkpoint.checkpoint() use_reentrant=False)"
+                "pass of a step into `with murmura.no_sync():`, call the model as a whole, and "
+                "give torch.utils.checkpoint.checkpoint() use_reentrant=False"
             )
         if not self.counting:
             self.counting = True
+            self.closed_by_forward = False
+            if self.served is not None:
+                _optimizers.check_served(self.optimizer, self.served)
             self.run.set_learning_rate(_optimizers.learning_rate(self.optimizer))
             Variable._execution_engine.queue_callback(self.backward_done)
             if self.flat.on_gpu and not self.run.lends_a_copy:
@@ -180,6 +210,10 @@ class Session:
         if not self.reads_gradient:
             return
         view, grad = self.views[index], p.grad
+        if not p.requires_grad:
+            # Frozen since wrap(): others see no gradient, and the optimizer passes over it.
+            view.zero_()
+            return
         if grad is None:
             view.zero_()
         elif grad is not view:
@@ -188,7 +222,7 @@ class Session:
                     "a parameter has a sparse gradient; murmura exchanges dense ones: use "
                     "sparse=False in the embedding"
                 )
-            view.copy_(grad)
+            view.copy_(grad.detach())
         p.grad = view
 
     def _hand_over(self) -> None:
@@ -245,7 +279,19 @@ class Session:
                 "optimizer.step(closure) computes gradients inside the step, where they cannot be "
                 "exchanged; call backward() first and step() without a closure"
             )
+        for p in itertools.chain.from_iterable(g["params"] for g in self.optimizer.param_groups):
+            if p.requires_grad and id(p) not in self.known:
+                name = next((n for n, q in self.model.named_parameters() if q is p), "?")
+                raise Error(
+                    f"the parameter `{name}` is trained now but was not at wrap(), so that it is "
+                    "not exchanged: call murmura.shutdown() and murmura.wrap() again, at all ranks"
+                )
         if self.turn == "gradient":
+            if self.closed_by_forward:
+                raise Error(
+                    "a forward pass came between backward() and optimizer.step(), which ends the "
+                    "step: put it under torch.no_grad(), or after the step"
+                )
             if any(p.grad is not None for p in self.params):
                 raise Error(
                     "optimizer.step() without a gradient that was handed over: the last backward "
@@ -300,7 +346,18 @@ class Session:
         if came != turn:
             raise Error(f"murmura has a defect: it is the turn for {came}, not for {turn}")
 
+    def another_has_stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Some optimizer has run; one that contains this one has run this one too."""
+        if optimizer is self.optimizer or self.turn in ("gradient", "done"):
+            return
+        if any(id(p) in self.known for group in optimizer.param_groups for p in group["params"]):
+            raise Error(
+                "another optimizer than the one given to wrap() has moved the parameters, of which "
+                "the other ranks hear nothing: call murmura.shutdown() and murmura.wrap() with it"
+            )
+
     # Everything else.
+
 
     def state_loaded(self, _optimizer: torch.optim.Optimizer) -> None:
         """The script has called optimizer.load_state_dict(), which makes the state anew."""
@@ -311,7 +368,16 @@ class Session:
         """Refuses what may only be done between two steps."""
         self.close_skipped()
         if self.counting:
+            self.check_backward_ended()
             raise Error(f"{what} inside a backward pass; call it between two steps")
+
+    def check_backward_ended(self) -> None:
+        """Refuses to go on after a backward pass that an exception has ended."""
+        if self.counting and torch._C._current_graph_task_id() == -1:
+            raise Error(
+                "an exception has ended the last backward pass, of which a part may be with the "
+                "other ranks: the run cannot go on"
+            )
 
     def average(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Puts the mean over all ranks into the model; returns what was there."""
@@ -321,7 +387,7 @@ class Session:
                 continue
             saved += [(t, t.detach().clone()) for t in tensors]
             flat = torch.cat([t.detach().flatten() for t in tensors]).cpu()
-            self.group.mean("evaluate_model()", flat.data_ptr(), flat.numel())
+            self.group.mean("evaluate_model()", flat.data_ptr(), flat.numel(), self.run)
             _scatter(flat, tensors)
         return saved
 
@@ -329,7 +395,7 @@ class Session:
         """Ends the run and begins another at these parameters, together with all other ranks."""
         initial = params.detach().to(torch.float32).cpu().contiguous().clone()
         if self.algorithm not in OWN_START:
-            self.group.mean("load_state_dict()", initial.data_ptr(), initial.numel())
+            self.group.mean("load_state_dict()", initial.data_ptr(), initial.numel(), self.run)
         self._close_run()
         self._open(initial)
 
@@ -471,11 +537,29 @@ current: Session | None = None
 leaving: object = None
 
 
+# Hooks of the model are copied and saved with it: they must not hold the session.
+
+
+def _after_load(module: torch.nn.Module, _keys: Any) -> None:
+    """The script has called model.load_state_dict()."""
+    session = current
+    if session is not None and module is session.model:
+        if session.algorithm not in ONLY_PARAMETERS:
+            warnings.warn(
+                f"model.load_state_dict() after wrap(): {session.algorithm} keeps more than these "
+                "parameters, and would mix them with what was before; load before wrap(), or call "
+                "murmura.load_state_dict(murmura.state_dict()) at all ranks after it",
+                stacklevel=3,
+            )
+
+
 @torch.compiler.disable
 def _before_forward(module: torch.nn.Module, _args: Any) -> None:
     """A new forward pass: the step before it is over, whether it was taken or not."""
     session = current
     if session is not None and module is session.model and torch.is_grad_enabled():
+        session.check_backward_ended()
+        session.closed_by_forward |= session.turn not in ("gradient", "done")
         session.close_skipped()
         if session.shadow is not None:
             session.shadow.begin()

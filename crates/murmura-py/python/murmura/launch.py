@@ -19,6 +19,8 @@ from typing import IO
 
 #: How long the others may take to end by themselves after one has failed.
 GRACE_SECONDS = 5.0
+#: How long all may take after Ctrl-C, to save what they have.
+FAREWELL_SECONDS = 30.0
 
 
 def main(words: list[str] | None = None) -> int:
@@ -87,21 +89,38 @@ class Crew:
             with self.changed:
                 while len(self.ended) < len(self.children) and not self._failures():
                     self.changed.wait()
-                until = time.monotonic() + GRACE_SECONDS
-                while len(self.ended) < len(self.children) and time.monotonic() < until:
-                    self.changed.wait(until - time.monotonic())
+            self._wait(GRACE_SECONDS)
+            interrupted = False
         except KeyboardInterrupt:
-            self._end()
-            return 130
+            interrupted = True
+            self._let_them_say_farewell()
         self._end()
         for reader in self.readers:
             reader.join(timeout=GRACE_SECONDS)
+        if interrupted:
+            return 130
         failures = self._failures()
         if not failures:
             return 0
         rank, status = failures[0]
         print(f"murmura: rank {rank} {_how(status)}; all were ended", file=sys.stderr)
         return status if status > 0 else 1
+
+    def _wait(self, seconds: float) -> None:
+        """Until all have ended, at most so long."""
+        until = time.monotonic() + seconds
+        with self.changed:
+            while len(self.ended) < len(self.children) and time.monotonic() < until:
+                self.changed.wait(until - time.monotonic())
+
+    def _let_them_say_farewell(self) -> None:
+        """The terminal has interrupted the scripts too: they may want to save something."""
+        said = "murmura: interrupted; the scripts have {:.0f} s to end, Ctrl-C again ends them now"
+        print(said.format(FAREWELL_SECONDS), file=sys.stderr)
+        try:
+            self._wait(FAREWELL_SECONDS)
+        except KeyboardInterrupt:
+            pass
 
     def _failures(self) -> list[tuple[int, int]]:
         return [(rank, status) for rank, status in self.ended if status != 0]

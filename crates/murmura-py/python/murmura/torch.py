@@ -124,7 +124,8 @@ def barrier() -> None:
     >>> murmura.init()
     >>> murmura.barrier()
     """
-    _joined().barrier()
+    session = _session.current
+    _joined().barrier(session.run if session is not None else None)
 
 
 def wrap(
@@ -176,14 +177,18 @@ def wrap(
         "buckets": {"size_mb": bucket_mb},
         "cluster": {"servers": servers},
     }
+    served = None
     if algorithm in ("sync-ps", "asp", "ssp"):
-        settings["optimizer"] = server_optimizer or _optimizers.described(optimizer)
+        served = {} if server_optimizer else _optimizers.described(optimizer)
     elif server_optimizer is not None:
         raise Error(f"server_optimizer: the workers of {algorithm} take the steps themselves")
     elif parameters.get("payload") == "gradient":
-        settings["optimizer"] = _optimizers.described(optimizer)
+        served = _optimizers.described(optimizer)
+    if served is not None:
+        settings["optimizer"] = server_optimizer or served
+        _optimizers.check_served(optimizer, served)
     settings = {key: value for key, value in settings.items() if value is not None}
-    _session.current = _session.Session(group, model, optimizer, settings, state)
+    _session.current = _session.Session(group, model, optimizer, settings, state, served)
     model.no_sync = no_sync
     return model
 
@@ -368,6 +373,9 @@ def _watch_for_failure() -> None:
 
     def hook(kind: type, error: BaseException, trace: Any) -> None:
         global _failed
+        if hasattr(sys, "ps1"):
+            # Somebody is typing, and goes on.
+            return before(kind, error, trace)
         _failed = True
         before(kind, error, trace)
         sys.stderr.flush()
