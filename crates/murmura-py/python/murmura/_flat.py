@@ -16,6 +16,12 @@ def tensor_at(address: int, length: int, memory: Memory) -> torch.Tensor:
     return torch.frombuffer(buffer, dtype=torch.float32)
 
 
+def padding(like: torch.Tensor) -> int:
+    """How many elements are left free after a tensor like this: kernels of a GPU want tensors to
+    begin at multiples of 128 bytes."""
+    return -like.numel() % 32 if like.is_cuda else 0
+
+
 def view_like(flat: torch.Tensor, start: int, like: torch.Tensor) -> torch.Tensor:
     """The part of `flat` from `start` on, in the shape and memory format of `like`."""
     if layout_of(like) == "strided":

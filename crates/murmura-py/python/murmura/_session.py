@@ -17,6 +17,7 @@ import io
 import itertools
 import math
 import warnings
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -26,7 +27,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from murmura import _optimizers
 from murmura._core import Error, Group, Run
-from murmura._flat import Flat, layout_of, tensor_at, view_like
+from murmura._flat import Flat, layout_of, padding, tensor_at, view_like
 
 
 #: Rows whose ranks may begin apart; all others begin at a common point.
@@ -70,10 +71,16 @@ class Session:
         self.closed_by_forward = False
         self.device = self.params[0].device
         self._agree(named, settings)
-        initial = torch.cat([_in_memory_order(p) for p in self.params]).cpu()
+        self.pads = [padding(p) for p in self.params]
+        initial = self._padded([_in_memory_order(p).cpu() for p in self.params])
         group.broadcast_vector("wrap()", initial.data_ptr(), initial.numel())
         self._equalize_rest()
-        self.tensors = [(name, list(p.shape)) for name, p in named]
+        self.names = [name for name, _ in named]
+        self.tensors: list[tuple[str, list[int]]] = []
+        for (name, p), pad in zip(named, self.pads, strict=True):
+            self.tensors.append((name, list(p.shape)))
+            if pad > 0:
+                self.tensors.append((f"{name}_padding", [pad]))
         self.settings, self.state = settings, state
         self.algorithm: str = settings["algorithm"]["name"]
         self.paused = False
@@ -137,7 +144,7 @@ class Session:
             while bucket + 1 < len(self.buckets) and start >= self.buckets[bucket][1]:
                 bucket += 1
             self.bucket_of.append(bucket)
-            start += p.numel()
+            start += p.numel() + self.pads[len(self.bucket_of) - 1]
         self.sizes = [self.bucket_of.count(b) for b in range(len(self.buckets))]
 
     def _bind_state(self, names: list[str]) -> None:
@@ -241,7 +248,7 @@ class Session:
         for index, p in enumerate(self.params):
             if p.data_ptr() != self.addresses[index]:
                 raise Error(
-                    f"the parameter `{self.tensors[index][0]}` has other memory than at wrap(), so "
+                    f"the parameter `{self.names[index]}` has other memory than at wrap(), so "
                     "that it would not be exchanged: change parameters in place (p.copy_), and "
                     "bring the model to its device and memory format before wrap()"
                 )
@@ -391,9 +398,19 @@ class Session:
             _scatter(flat, tensors)
         return saved
 
+    def _padded(self, parts: Iterable[torch.Tensor]) -> torch.Tensor:
+        """A vector for the rank of what belongs to the parameters."""
+        free = (torch.zeros(pad) for pad in self.pads)
+        return torch.cat([part for pair in zip(parts, free, strict=True) for part in pair])
+
+    def packed(self) -> torch.Tensor:
+        """A copy of the parameters as one vector, without anything between them."""
+        return torch.cat([_in_memory_order(p).cpu() for p in self.params])
+
     def reopen(self, params: torch.Tensor) -> None:
         """Ends the run and begins another at these parameters, together with all other ranks."""
-        initial = params.detach().to(torch.float32).cpu().contiguous().clone()
+        params = params.detach().to(torch.float32).cpu()
+        initial = self._padded(params.split([p.numel() for p in self.params]))
         if self.algorithm not in OWN_START:
             self.group.mean("load_state_dict()", initial.data_ptr(), initial.numel(), self.run)
         self._close_run()

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from murmura import _core
+from murmura._flat import padding
 
 #: What a model and a batch cost.
 Loss = Callable[[torch.nn.Module, Any], torch.Tensor]
@@ -103,7 +104,10 @@ class _Script:
         if not self.named:
             raise ValueError("the model has no parameter that requires a gradient")
         self.params = [p for _, p in self.named]
-        (self.flat,) = _flatten(self.params)
+        # Parameters on their way; their own memory begins where the device likes it.
+        self.flat = torch.cat([p.detach().reshape(-1) for p in self.params])
+        parts = self.flat.split([p.numel() for p in self.params])
+        self.parts = [part.view(p.shape) for part, p in zip(parts, self.params, strict=True)]
         self.buffers = _flatten([b for b in model.buffers() if b.is_floating_point()])
         self.kept = [[b.clone() for b in self.buffers] for _ in range(self.workers)]
         self.orders: dict[int, tuple[int, list[int]]] = {}
@@ -119,6 +123,8 @@ class _Script:
     def _load(self, address: int, buffers: list[torch.Tensor]) -> None:
         self.staged[:-1].copy_(self._host(address))
         self.flat.copy_(self.staged[:-1])
+        with torch.no_grad():
+            torch._foreach_copy_(self.params, self.parts)
         for mine, kept in zip(self.buffers, buffers, strict=True):
             mine.copy_(kept)
 
@@ -227,10 +233,11 @@ def _flatten(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         groups.setdefault(tensor.dtype, []).append(tensor)
     vectors = []
     for group in groups.values():
-        vector = torch.cat([tensor.detach().reshape(-1) for tensor in group])
-        parts = vector.split([tensor.numel() for tensor in group])
-        for tensor, part in zip(group, parts, strict=True):
-            tensor.data = part.view(tensor.shape)
+        sizes = [tensor.numel() + padding(tensor) for tensor in group]
+        vector = group[0].new_zeros(sum(sizes))
+        for tensor, part in zip(group, vector.split(sizes), strict=True):
+            part = part[: tensor.numel()].view(tensor.shape)
+            tensor.data = part.copy_(tensor)
         vectors.append(vector)
     return vectors
 

@@ -314,7 +314,7 @@ def state_dict() -> dict[str, Any]:
         "algorithm": session.algorithm,
         "rank": rank(),
         "world_size": world_size(),
-        "params": session.flat.params.detach().cpu().clone(),
+        "params": session.packed(),
     }
 
 
@@ -340,11 +340,9 @@ def load_state_dict(state: dict[str, Any]) -> None:
     for key, mine in (("world_size", world_size()), ("rank", rank())):
         if state[key] != mine:
             raise Error(f"the state is one of {key} {state[key]}, this process has {key} {mine}")
-    if state["params"].numel() != session.flat.params.numel():
-        raise Error(
-            f"the state has {state['params'].numel()} parameters, the model "
-            f"{session.flat.params.numel()}"
-        )
+    count = sum(p.numel() for p in session.params)
+    if state["params"].numel() != count:
+        raise Error(f"the state has {state['params'].numel()} parameters, the model {count}")
     session.reopen(state["params"])
 
 
