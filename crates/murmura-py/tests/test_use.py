@@ -392,14 +392,17 @@ def test_whatever_the_type_all_ranks_begin_with_what_rank_0_has():
     assert launch(2, mixed) == [expected, expected]
 
 
-def frozen_later(rank):
+def frozen_later(rank, algorithm):
     murmura.init()
     model = make("mlp")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    murmura.wrap(model, optimizer)
+    murmura.wrap(model, optimizer, algorithm)
     step(model, optimizer, rank, 0)
     model[0].requires_grad_(False)
     before = flat(model)
+    with murmura.evaluate_model():
+        pass
+    assert torch.equal(flat(model), before)
     step(model, optimizer, rank, 1)
     murmura.shutdown()
     moved = flat(model) != before
@@ -407,8 +410,9 @@ def frozen_later(rank):
     return moved[:count].any().item(), moved[count:].any().item()
 
 
-def test_a_layer_that_is_frozen_later_stays():
-    assert launch(2, frozen_later) == [(False, True)] * 2
+@pytest.mark.parametrize("algorithm", ["allreduce", "local-sgd"])
+def test_a_layer_that_is_frozen_later_stays(algorithm):
+    assert launch(2, frozen_later, algorithm) == [(False, True)] * 2
 
 
 def penalized(rank):

@@ -13,6 +13,7 @@ The turns of a step, as Rust tells them:
 
 from __future__ import annotations
 
+import hashlib
 import io
 import itertools
 import math
@@ -108,11 +109,13 @@ class Session:
             lines.append(f"the parameter `{name}` of shape {tuple(p.shape)}, {layout_of(p)}")
         self.group.agree("wrap()", lines)
 
+    def _untrained(self) -> list[torch.Tensor]:
+        frozen = [p.data for p in self.model.parameters() if id(p) not in self.known]
+        return [t for t in [*frozen, *self.model.buffers()] if t.numel() > 0]
+
     def _rest(self) -> list[torch.Tensor]:
         """What is not trained but must be equal at the start, and averaged for evaluation."""
-        frozen = [p.data for p in self.model.parameters() if not p.requires_grad]
-        rest = frozen + list(self.model.buffers())
-        return [t for t in rest if t.dtype == torch.float32 and t.numel() > 0]
+        return [t for t in self._untrained() if t.dtype == torch.float32]
 
     def _equalize_rest(self) -> None:
         rest = self._rest()
@@ -120,12 +123,18 @@ class Session:
             flat = torch.cat([t.detach().flatten() for t in rest]).cpu()
             self.group.broadcast_vector("wrap()", flat.data_ptr(), flat.numel())
             _scatter(flat, rest)
-        # Integers, and numbers of other lengths.
-        frozen = [p.data for p in self.model.parameters() if not p.requires_grad]
-        others = [t for t in [*frozen, *self.model.buffers()] if t.dtype != torch.float32]
-        if others:
+        # Integers, and numbers of other lengths: large if they are a frozen model, and equal then.
+        others = [t for t in self._untrained() if t.dtype != torch.float32]
+        others = [t for t in others if t.layout == torch.strided and not t.is_quantized]
+        digest = hashlib.blake2b()
+        for t in others:
+            digest.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        try:
+            self.group.agree("wrap()", [digest.hexdigest()])
+        except Error:
             file = io.BytesIO()
-            torch.save([t.detach().cpu() for t in others], file)
+            if self.group.rank == 0:
+                torch.save([t.detach().cpu() for t in others], file)
             first = self.group.broadcast("wrap()", file.getvalue())
             loaded = torch.load(io.BytesIO(first), weights_only=True)
             for mine, other in zip(others, loaded, strict=True):
