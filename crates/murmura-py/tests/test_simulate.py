@@ -78,3 +78,12 @@ def test_what_python_raises_inside_comes_out():
         murmura.simulate(network, broken, Digits(), config)
     with pytest.raises(ValueError, match="did you mean"):
         murmura.simulate(network, loss, Digits(), {**config, "algorithm": {"name": "alladdin"}})
+
+
+def test_what_does_not_do_is_named(tmp_path):
+    config = {"workers": 2, "steps": 2}
+    with pytest.raises(TypeError, match="must be a loss and an accuracy or None"):
+        murmura.simulate(network, loss, Digits(), config, evaluate=lambda model: 1.0)
+    murmura.simulate(network, loss, Digits(), config, out=tmp_path / "run")
+    with pytest.raises(ValueError, match="holds a run already"):
+        murmura.simulate(network, loss, Digits(), config, out=tmp_path / "run")

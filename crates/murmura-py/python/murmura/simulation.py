@@ -67,6 +67,8 @@ def simulate(
     >>> 1.0 <= summary["clock_seconds"] < 1.2
     True
     """
+    if out is not None and (Path(out) / "summary.json").exists():
+        raise ValueError(f"out = {str(out)!r} holds a run already: choose another folder")
     script = _Script(make_model().to(device), loss, dataset, config, batch, collate)
     script.graph = _Graph() if graph and script.flat.is_cuda else None
     measure = evaluate or script.mean_loss
@@ -180,7 +182,10 @@ class _Script:
         self._load(params, means)
         self.model.eval()
         with torch.no_grad():
-            return measure(self.model)
+            found = measure(self.model)
+        if not (isinstance(found, tuple) and len(found) == 2):
+            raise TypeError(f"evaluate() returned {found!r}: must be a loss and an accuracy or None")
+        return found
 
     def mean_loss(self, model: torch.nn.Module) -> tuple[float, None]:
         """Over the first samples."""
