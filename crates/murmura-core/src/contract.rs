@@ -176,6 +176,9 @@ pub struct Cx<'a> {
     pub loss: f32,
     /// How many samples the last gradient was averaged over.
     pub samples: u32,
+    /// What a gradient that was handed over before the membership changed is to be multiplied by,
+    /// where workers weigh by their samples; 1 but in [`on_view`](Algorithm::on_view).
+    pub reweigh: f32,
     /// The learning rate of this step.
     pub learning_rate: f32,
     /// The global norm to clip to, for algorithms that clip by themselves

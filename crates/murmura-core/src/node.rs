@@ -161,6 +161,7 @@ impl Setup {
             learning_rate: Arc::clone(&self.learning_rate),
             clip: self.clip,
             share: share(&self.samples, &self.view, rank),
+            reweigh: 1.0,
             samples: Arc::clone(&self.samples),
             coder: Coder::new(self.codec.entry, &self.codec.params, self.seed),
             rng: Rng::new(self.seed, "algorithm", u64::from(rank.0)),
@@ -242,6 +243,8 @@ pub struct Node {
     clip: Option<f32>,
     /// What a gradient of this worker counts for; 1 where all have as many samples.
     share: f32,
+    /// What it has changed by, while a change of the membership is told.
+    reweigh: f32,
     samples: Arc<[u32]>,
     coder: Coder,
     rng: Rng,
@@ -411,9 +414,12 @@ impl Node {
     pub fn change_view(&mut self, now: Time, view: Arc<View>) {
         assert!(view.number > self.view.number, "views only go up");
         let old = std::mem::replace(&mut self.view, view);
-        self.share = share(&self.samples, &self.view, self.rank);
+        let before =
+            std::mem::replace(&mut self.share, share(&self.samples, &self.view, self.rank));
         if self.started {
+            self.reweigh = self.share / before;
             self.event(now, |algorithm, cx| algorithm.on_view(cx, &old));
+            self.reweigh = 1.0;
             self.release_held(now);
         }
     }
@@ -587,6 +593,7 @@ impl Node {
             computing: self.computing,
             loss: self.computed.loss,
             samples: self.computed.samples,
+            reweigh: self.reweigh,
             learning_rate: (self.learning_rate)(self.step),
             clip: self.clip.filter(|_| self.facts.clips_itself),
             params: &mut self.params,

@@ -72,11 +72,13 @@ fn all_reduce_survivors_finish_with_the_same_bits() {
     }
 }
 
-/// `x₀ − η·mean(∇f_i(x₀))` over these workers of a quadratic.
-fn after_one_step(case: &Case, workers: &[usize]) -> Vec<f64> {
+/// `x₀ − η·Σ s_i ∇f_i(x₀) / Σ s_i` over these workers of a quadratic.
+fn after_one_step(case: &Case, samples: &[u32], workers: &[usize]) -> Vec<f64> {
     let start = |d: usize| case.start.get(d).copied().unwrap_or(0.0);
     let slope = |d: usize, w: &usize| case.curvature[*w][d] * (start(d) - case.target[*w][d]);
-    let mean = |d| workers.iter().map(|w| slope(d, w)).sum::<f64>() / workers.len() as f64;
+    let weight = |w: &usize| f64::from(samples[*w]);
+    let all: f64 = workers.iter().map(weight).sum();
+    let mean = |d| workers.iter().map(|w| weight(w) * slope(d, w)).sum::<f64>() / all;
     (0..case.target[0].len()).map(|d| start(d) - case.learning_rate * mean(d)).collect()
 }
 
@@ -85,9 +87,10 @@ fn a_step_that_loses_a_worker_half_way_is_the_step_of_the_survivors() {
     for collective in ["ring", "halving-doubling", "hierarchical"] {
         let case = Case { steps: 1, ..Case::wide("allreduce", 5, 7) };
         let case = case.with("collective", collective);
+        let samples = [10, 20, 30, 10, 50];
         let (mut of_all, mut of_survivors) = (0, 0);
         for seed in 0..300 {
-            let mut lab = Lab::new(&case);
+            let mut lab = Lab::with(&case, |setup| setup.samples = samples.into());
             let mut rng = Rng::new(seed, "half-way", 0);
             let (moment, mut events) = (rng.below(130), 0);
             lab.run_while(&mut rng, |_| {
@@ -100,7 +103,7 @@ fn a_step_that_loses_a_worker_half_way_is_the_step_of_the_survivors() {
             let living = lab.living_workers();
             let params = lab.nodes[living[0]].params();
             let is_at = |workers: &[usize]| {
-                let expected = after_one_step(&case, workers);
+                let expected = after_one_step(&case, &samples, workers);
                 params.iter().zip(expected).all(|(x, y)| (f64::from(*x) - y).abs() < 1e-6)
             };
             // If somebody was through, all take over what that one has.

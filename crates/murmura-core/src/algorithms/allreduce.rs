@@ -16,6 +16,7 @@ use crate::contract::{Algorithm, Awaited, Budget, Cx, Deploy, Facts, Mode, Need,
 use crate::message::{Message, Rank};
 use crate::params::Params;
 use crate::state::Visitor;
+use crate::vector;
 use crate::view::View;
 
 /// The row of the table.
@@ -136,7 +137,11 @@ impl Algorithm for AllReduceSgd {
 
     fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
         for b in 0..self.handed {
-            self.average.undo(b, &mut cx.grad[cx.layout.range(b)]);
+            let handed = &mut cx.grad[cx.layout.range(b)];
+            self.average.undo(b, handed);
+            if cx.reweigh != 1.0 {
+                vector::scale(cx.reweigh, handed);
+            }
         }
         self.enter(cx);
         let recovered = self.recovery.begin(cx);

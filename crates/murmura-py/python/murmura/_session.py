@@ -427,9 +427,11 @@ class Session:
 
     def finish(self) -> None:
         """Ends the run together with all other ranks."""
-        self.check_between_steps("shutdown()")
-        for hook in self.hooks:
-            hook.remove()
+        try:
+            self.check_between_steps("shutdown()")
+        finally:
+            for hook in self.hooks:
+                hook.remove()
         self._close_run()
 
     def _close_run(self) -> None:

@@ -119,6 +119,7 @@ impl Leader {
             computing: cx.computing || (self.own > 0 && self.due.is_none()),
             loss: self.loss,
             samples: self.samples,
+            reweigh: cx.reweigh,
             learning_rate: cx.learning_rate,
             clip: cx.clip,
             params: &mut *cx.params,
