@@ -434,3 +434,30 @@ def penalized(rank):
 def test_a_backward_pass_may_create_a_graph():
     first, second = launch(2, penalized)
     assert torch.equal(first, second)
+
+
+def goes_on(rank, algorithm, broken):
+    murmura.init()
+    model = make("mlp")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    murmura.wrap(model, optimizer, algorithm)
+    for number in range(8):
+        if broken and number == 4:
+            parts = (model.state_dict(), optimizer.state_dict(), murmura.state_dict())
+            of_model, of_optimizer, of_run = copy.deepcopy(parts)
+            murmura.shutdown()
+            model = make("mlp", seed=7)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            model.load_state_dict(of_model)
+            murmura.wrap(model, optimizer, algorithm)
+            optimizer.load_state_dict(of_optimizer)
+            murmura.load_state_dict(of_run)
+        step(model, optimizer, rank, number)
+    murmura.shutdown()
+    return flat(model)
+
+
+@pytest.mark.parametrize("algorithm", ["allreduce", "d-psgd", "sgp", "decentlam", "qg-dmsgd"])
+def test_a_run_goes_on_from_what_every_rank_has_saved(algorithm):
+    whole, broken = launch(3, goes_on, algorithm, False), launch(3, goes_on, algorithm, True)
+    assert all(torch.equal(one, other) for one, other in zip(whole, broken, strict=True))
