@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import murmura.torch as murmura
-from murmura._session import Shadow
+from murmura._shadow import Shadow
 
 STEPS = 50
 #: Steps that a script leaves out, as GradScaler does.

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import murmura.torch as murmura
-from murmura._session import Shadow
+from murmura._shadow import Shadow
 
 
 def start(algorithm="allreduce", model=None, lr=0.1, **settings):
