@@ -320,6 +320,22 @@ def test_what_a_script_does_between_backward_and_step_is_a_part_of_the_step(limi
     assert launch(1, decayed, limit)[0] < 1e-6
 
 
+def moved_elsewhere(rank, broken):
+    model, optimizer = start("local-sgd", period=1)
+    for number in range(4):
+        if broken and number == 2:
+            for p in model.parameters():
+                p.data = p.data.clone()
+        step(model, optimizer, rank, number)
+    murmura.shutdown()
+    return flat(model)
+
+
+def test_parameters_that_get_other_memory_are_exchanged_all_the_same():
+    whole, broken = launch(2, moved_elsewhere, False), launch(2, moved_elsewhere, True)
+    assert torch.equal(broken[0], broken[1]) and torch.equal(whole[0], broken[0])
+
+
 def reloaded(rank, broken):
     murmura.init()
     model = make("mlp")

@@ -142,13 +142,13 @@ class Session:
 
     def _bind(self) -> None:
         """Parameters, and gradients that are read, become views into the flat vectors."""
-        self.views, self.bucket_of, self.addresses = [], [], []
+        self.homes, self.views, self.bucket_of = [], [], []
         start = bucket = 0
         for p in self.params:
-            p.data = view_like(self.flat.params, start, p.data)
+            self.homes.append(view_like(self.flat.params, start, p.data))
+            p.data = self.homes[-1]
             self.views.append(view_like(self.flat.grads, start, p.data))
             p.grad = None
-            self.addresses.append(p.data_ptr())
             # An empty parameter may come after the end of the last bucket.
             while bucket + 1 < len(self.buckets) and start >= self.buckets[bucket][1]:
                 bucket += 1
@@ -211,6 +211,7 @@ class Session:
                 _optimizers.check_served(self.optimizer, self.served)
             self.run.set_learning_rate(_optimizers.learning_rate(self.optimizer))
             Variable._execution_engine.queue_callback(self.backward_done)
+            self._bring_home()
             if self.flat.on_gpu and not self.run.lends_a_copy:
                 # The script may have changed them since the last step.
                 self.params_sent = self.flat.send_later("params", 0, self.flat.params.numel())
@@ -219,6 +220,20 @@ class Session:
         self.left[bucket] -= 1
         if self.left[bucket] == 0:
             self._hand_over()
+
+    def _bring_home(self) -> None:
+        """Parameters that the script has given other memory (`p.data = …`, or an LSTM that flattens
+        its weights) come back to the flat vector with what they have now."""
+        for name, p, home in zip(self.names, self.params, self.homes, strict=True):
+            if p.data_ptr() == home.data_ptr():
+                continue
+            if (p.shape, p.dtype, p.device) != (home.shape, home.dtype, home.device):
+                raise Error(
+                    f"the parameter `{name}` was of {home.dtype} on {home.device} at wrap() and is "
+                    f"of {p.dtype} on {p.device} now: bring the model to its type and device "
+                    "before wrap()"
+                )
+            p.data = home.copy_(p.data)
 
     def _take(self, index: int, p: torch.Tensor) -> None:
         """Brings the gradient of a parameter into the flat vector, if anybody looks at it there."""
@@ -255,12 +270,6 @@ class Session:
     def backward_done(self) -> None:
         """The backward pass is over: what is averaged is averaged when this returns."""
         for index, p in enumerate(self.params):
-            if p.data_ptr() != self.addresses[index]:
-                raise Error(
-                    f"the parameter `{self.names[index]}` has other memory than at wrap(), so "
-                    "that it would not be exchanged: change parameters in place (p.copy_), and "
-                    "bring the model to its device and memory format before wrap()"
-                )
             if not self.ready[index]:
                 self._take(index, p)
         self.left = [0] * len(self.left)
