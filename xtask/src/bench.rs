@@ -122,11 +122,19 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask has a parent");
         let file = root.join("docs/benchmarks.json");
         let beside = file.with_extension("json.new");
-        fs::write(&beside, serde_json::to_string_pretty(&rows)? + "\n")?;
+        let kept = serde_json::from_str(&fs::read_to_string(&file)?)?;
+        fs::write(&beside, serde_json::to_string_pretty(&renewed(kept, rows))? + "\n")?;
         fs::rename(&beside, &file)?;
         println!("\nkept in docs/benchmarks.json");
     }
     Ok(())
+}
+
+/// What was kept, with what was measured now in place of the same.
+fn renewed(kept: Vec<Value>, rows: Vec<Value>) -> Vec<Value> {
+    let same = |a: &Value, b: &Value| a["bench"] == b["bench"] && a["name"] == b["name"];
+    let old = kept.into_iter().filter(|old| !rows.iter().any(|row| same(old, row)));
+    old.collect::<Vec<_>>().into_iter().chain(rows).collect()
 }
 
 /// The parts of the comparison with peers that `names` ask for: all of them, if it is named itself
@@ -202,5 +210,21 @@ fn table(rows: &[Value]) {
             row["goal"].as_str().map_or_else(|| number("goal"), str::to_string),
             details.join(", ")
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_measured_again_stays() {
+        let row = |bench: &str, name: &str, ratio: f64| json!({ "bench": bench, "name": name, "ratio": ratio });
+        let kept = vec![row("codec", "f16", 1.0), row("ring", "f16", 2.0)];
+        let found = renewed(kept, vec![row("codec", "f16", 3.0), row("codec", "sign", 4.0)]);
+        let expected = [("ring", "f16", 2.0), ("codec", "f16", 3.0), ("codec", "sign", 4.0)];
+        assert_eq!(found, expected.map(|(bench, name, ratio)| row(bench, name, ratio)));
     }
 }

@@ -26,7 +26,7 @@ usage: cargo xtask COMMAND
   test --quick  without clippy, docs and Python, for working
   bench         whole-program ratios, us and the peer or the physical limit in one run
   bench NAME…   only these (see `bench --list`)
-  bench --keep  also write the numbers to docs/benchmarks.json
+  bench --keep  also renew these numbers in docs/benchmarks.json
   python        the Python package's tests, with PyTorch; further words go to pytest
   docs          make the pages of the manual that come from the tables
   matrix        train with every algorithm, optimizer and codec; writes docs/convergence.md
