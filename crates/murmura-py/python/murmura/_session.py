@@ -73,6 +73,9 @@ class Session:
         self.device = self.params[0].device
         self._agree(named, settings)
         self.pads = [padding(p) for p in self.params]
+        sizes = [p.numel() + pad for p, pad in zip(self.params, self.pads, strict=True)]
+        #: Where each begins in the flat vectors.
+        self.starts = list(itertools.accumulate(sizes, initial=0))[:-1]
         initial = self._padded([_in_memory_order(p).cpu() for p in self.params])
         group.broadcast_vector("wrap()", initial.data_ptr(), initial.numel())
         self._equalize_rest()
@@ -143,8 +146,8 @@ class Session:
     def _bind(self) -> None:
         """Parameters, and gradients that are read, become views into the flat vectors."""
         self.homes, self.views, self.bucket_of = [], [], []
-        start = bucket = 0
-        for p in self.params:
+        bucket = 0
+        for p, start in zip(self.params, self.starts, strict=True):
             self.homes.append(view_like(self.flat.params, start, p.data))
             p.data = self.homes[-1]
             self.views.append(view_like(self.flat.grads, start, p.data))
@@ -153,7 +156,6 @@ class Session:
             while bucket + 1 < len(self.buckets) and start >= self.buckets[bucket][1]:
                 bucket += 1
             self.bucket_of.append(bucket)
-            start += p.numel() + self.pads[len(self.bucket_of) - 1]
         self.sizes = [self.bucket_of.count(b) for b in range(len(self.buckets))]
 
     def _bind_state(self, names: list[str]) -> None:
@@ -161,8 +163,8 @@ class Session:
         vectors: dict[str, list[torch.Tensor]] = {}
         for name, address in zip(names, self.run.state_vectors(), strict=True):
             flat = tensor_at(address, self.flat.params.numel(), self.run.memory())
-            starts = itertools.accumulate((p.numel() for p in self.params), initial=0)
-            vectors[name] = [view_like(flat, at, p) for at, p in zip(starts, self.params)]
+            places = zip(self.params, self.starts, strict=True)
+            vectors[name] = [view_like(flat, start, p) for p, start in places]
         if vectors:
             _optimizers.bind_state(self.optimizer, self.params, vectors)
 
