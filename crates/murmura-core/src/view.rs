@@ -327,8 +327,7 @@ mod tests {
     #[test]
     fn partners_change_only_where_there_is_one_at_a_time() {
         let changes = |name: &str, workers: usize| {
-            let entry = crate::topology::TOPOLOGIES.iter().find(|entry| entry.name == name);
-            let entry = entry.expect("in the table");
+            let entry = crate::topology::find(name).expect("in the table");
             let params = crate::params::Params::defaults(entry.keys);
             let hosts: Vec<u32> = (0..workers as u32).collect();
             let (hosts, params) = (&hosts[..], &params);

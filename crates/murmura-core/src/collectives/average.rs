@@ -205,9 +205,8 @@ impl Average {
         };
         let alone = self.group.len() == 1;
         if !alone && self.is_summed(part) && !self.is_done() {
-            let kept = io.pool.copy(data);
-            self.finish(io, part, data);
-            (self.parts[part].started, self.parts[part].kept) = (true, Some(kept));
+            self.parts[part].kept = Some(io.pool.copy(data));
+            self.write(io, part, data);
         }
     }
 
@@ -221,9 +220,13 @@ impl Average {
     /// The average is over: writes the mean over `data`, unless it is there.
     pub fn finish(&mut self, io: &mut Io<'_>, part: usize, data: &mut [f32]) {
         self.parts[part].started = false;
-        if self.parts[part].kept.take().is_some() {
-            return;
+        if self.parts[part].kept.take().is_none() {
+            self.write(io, part, data);
         }
+    }
+
+    /// Writes the mean over `data`, and lets go of the sum.
+    fn write(&mut self, io: &mut Io<'_>, part: usize, data: &mut [f32]) {
         let scale = 1.0 / self.group.len() as f32;
         let label = self.label(self.step, part, 0);
         let sum = self.running.remove(&(self.step, part, self.last_phase(part)));

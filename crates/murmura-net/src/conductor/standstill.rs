@@ -50,10 +50,8 @@ impl Conductor<'_> {
             let others = workers.iter().position(|seat| !seat.finished && !seat.gathering);
             let others = others.map(|rank| format!(", but rank {rank} waits in a step"));
             let others = others.unwrap_or_default() + &before;
-            return Some(format!(
-                "rank {rank} is in a call that all ranks must make together (evaluate_model(), \
-                 barrier() or load_state_dict()){others}"
-            ));
+            let where_all_come = "is in a call that all ranks must make together";
+            return Some(format!("rank {rank} {where_all_come}{others}"));
         }
         let waiting = workers.iter().position(|seat| !seat.finished)?;
         Some(format!("rank {waiting} waits for others' next step{before}"))
