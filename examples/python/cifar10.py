@@ -1,4 +1,4 @@
-"""CIFAR-10 with ResNet-20: `murmura launch -n 4 examples/python/cifar10.py --data DIR`.
+"""CIFAR-10 with ResNet-20: `quelea launch -n 4 examples/python/cifar10.py --data DIR`.
 
 DIR has `data_batch_1.bin` … `test_batch.bin`, also as `.xz` or `.gz`.
 """
@@ -11,7 +11,7 @@ from data import cifar10, cropped
 from models import resnet20
 from torch.nn.functional import cross_entropy
 
-import murmura.torch as murmura
+import quelea.torch as quelea
 
 
 def main() -> None:
@@ -24,18 +24,18 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=0.1)
     options = parser.parse_args()
 
-    murmura.init()
-    rank, size = murmura.rank(), murmura.world_size()
+    quelea.init()
+    rank, size = quelea.rank(), quelea.world_size()
     device = "cpu"
     if torch.cuda.is_available():
-        device = f"cuda:{murmura.local_rank() % torch.cuda.device_count()}"
+        device = f"cuda:{quelea.local_rank() % torch.cuda.device_count()}"
     images, classes = (tensor.to(device) for tensor in cifar10(options.data, "train"))
     tests, truths = (tensor.to(device) for tensor in cifar10(options.data, "test"))
 
     torch.manual_seed(0)
     model = resnet20().to(device)
     optimizer = torch.optim.SGD(model.parameters(), options.lr, momentum=0.9, weight_decay=1e-4)
-    model = murmura.wrap(model, optimizer, algorithm=options.algorithm)
+    model = quelea.wrap(model, optimizer, algorithm=options.algorithm)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs)
 
     for epoch in range(options.epochs):
@@ -54,7 +54,7 @@ def main() -> None:
         scheduler.step()
 
         model.eval()
-        with murmura.evaluate_model(), torch.no_grad():
+        with quelea.evaluate_model(), torch.no_grad():
             right = sum(
                 (model(x).argmax(1) == y).sum() for x, y in zip(tests.split(500), truths.split(500))
             )
@@ -63,7 +63,7 @@ def main() -> None:
             loss, share = torch.stack(losses).mean().item(), right.item() / len(tests)
             seconds = time.monotonic() - began
             print(f"epoch {epoch + 1}: loss {loss:.3f}, test accuracy {share:.2%}, {seconds:.1f} s")
-    murmura.shutdown()
+    quelea.shutdown()
 
 
 if __name__ == "__main__":

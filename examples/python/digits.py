@@ -1,6 +1,6 @@
-"""Handwritten digits with a small network: `murmura launch -n 4 examples/python/digits.py`.
+"""Handwritten digits with a small network: `quelea launch -n 4 examples/python/digits.py`.
 
-The lines that murmura adds to a plain PyTorch script are marked with `+`.
+The lines that quelea adds to a plain PyTorch script are marked with `+`.
 """
 
 import argparse
@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-import murmura.torch as murmura  # +
+import quelea.torch as quelea  # +
 
-DATA = Path(__file__).parents[2] / "crates/murmura-data/data/digits.csv.gz"
+DATA = Path(__file__).parents[2] / "crates/quelea-data/data/digits.csv.gz"
 
 
 def digits() -> tuple[torch.Tensor, torch.Tensor]:
@@ -29,30 +29,30 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     options = parser.parse_args()
 
-    murmura.init()  # +
+    quelea.init()  # +
     inputs, targets = digits()
     train, test = slice(0, 1500), slice(1500, None)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
-    model = murmura.wrap(model, optimizer, algorithm=options.algorithm)  # +
+    model = quelea.wrap(model, optimizer, algorithm=options.algorithm)  # +
 
-    order = torch.Generator().manual_seed(murmura.rank())  # every rank draws its own batches
+    order = torch.Generator().manual_seed(quelea.rank())  # every rank draws its own batches
     for step in range(options.steps):
         rows = torch.randint(0, train.stop, (32,), generator=order)
         loss = cross_entropy(model(inputs[rows]), targets[rows])
-        murmura.report_loss(loss)  # + only for gossip-aga
+        quelea.report_loss(loss)  # + only for gossip-aga
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        if murmura.rank() == 0 and (step + 1) % 100 == 0:
+        if quelea.rank() == 0 and (step + 1) % 100 == 0:
             print(f"step {step + 1}: loss {loss.item():.3f}")
 
-    with murmura.evaluate_model(), torch.no_grad():  # + the mean of all ranks
+    with quelea.evaluate_model(), torch.no_grad():  # + the mean of all ranks
         right = model(inputs[test]).argmax(1) == targets[test]
-    if murmura.rank() == 0:
+    if quelea.rank() == 0:
         print(f"{options.algorithm}: {right.float().mean().item():.1%} of unseen digits are right")
-    murmura.shutdown()  # + it is also called at the end by itself
+    quelea.shutdown()  # + it is also called at the end by itself
 
 
 if __name__ == "__main__":

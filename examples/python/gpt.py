@@ -1,4 +1,4 @@
-"""A small GPT on Shakespeare: `murmura launch -n 4 examples/python/gpt.py --data DIR`.
+"""A small GPT on Shakespeare: `quelea launch -n 4 examples/python/gpt.py --data DIR`.
 
 DIR has `input.txt`, also as `.gz` or `.xz`. The model is that of nanoGPT, over characters.
 """
@@ -11,7 +11,7 @@ from data import shakespeare
 from models import GPT
 from torch.nn.functional import cross_entropy
 
-import murmura.torch as murmura
+import quelea.torch as quelea
 
 
 def main() -> None:
@@ -25,11 +25,11 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=128, help="of the model")
     options = parser.parse_args()
 
-    murmura.init()
-    rank = murmura.rank()
+    quelea.init()
+    rank = quelea.rank()
     device = "cpu"
     if torch.cuda.is_available():
-        device = f"cuda:{murmura.local_rank() % torch.cuda.device_count()}"
+        device = f"cuda:{quelea.local_rank() % torch.cuda.device_count()}"
     text = shakespeare(options.data)
     letters = sorted(set(text))
     number = {letter: place for place, letter in enumerate(letters)}
@@ -49,7 +49,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(
         model.parameters(), options.lr, betas=(0.9, 0.99), weight_decay=0.1
     )
-    model = murmura.wrap(model, optimizer, algorithm=options.algorithm)
+    model = quelea.wrap(model, optimizer, algorithm=options.algorithm)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps)
     torch.manual_seed(rank)  # every rank draws its own batches
 
@@ -67,7 +67,7 @@ def main() -> None:
             print(f"step {step}: loss {mean:.3f}, {seconds:.1f} s")
 
     model.eval()
-    with murmura.evaluate_model(), torch.no_grad():
+    with quelea.evaluate_model(), torch.no_grad():
         same = torch.Generator().manual_seed(1)
         checks = [cost(*batch(held_out, 64, same)).item() for _ in range(8)]
         if rank == 0:
@@ -77,7 +77,7 @@ def main() -> None:
                 scores = model(torch.tensor([written[-options.length :]], device=device))[0, -1]
                 written.append(torch.multinomial(scores.softmax(0), 1).item())
             print("".join(letters[token] for token in written))
-    murmura.shutdown()
+    quelea.shutdown()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""English to German on Multi30k: `murmura launch -n 4 examples/python/translate.py --data DIR`.
+"""English to German on Multi30k: `quelea launch -n 4 examples/python/translate.py --data DIR`.
 
 DIR has `train`, `val` and `test_2016_flickr`, each `.en` and `.de`, also with `.gz` or `.xz`.
 """
@@ -12,7 +12,7 @@ from models import Translator
 from text import PAD, Vocabulary, bleu, translate
 from torch.nn.functional import cross_entropy
 
-import murmura.torch as murmura
+import quelea.torch as quelea
 
 LENGTH = 40  # tokens of a sentence
 
@@ -33,11 +33,11 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=256, help="of the model")
     options = parser.parse_args()
 
-    murmura.init()
-    rank, size = murmura.rank(), murmura.world_size()
+    quelea.init()
+    rank, size = quelea.rank(), quelea.world_size()
     device = "cpu"
     if torch.cuda.is_available():
-        device = f"cuda:{murmura.local_rank() % torch.cuda.device_count()}"
+        device = f"cuda:{quelea.local_rank() % torch.cuda.device_count()}"
     parts = {part: multi30k(options.data, part) for part in ("train", "val", "test_2016_flickr")}
     words = Vocabulary.train([*parts["train"][0], *parts["train"][1]], 6000)
     data = {
@@ -49,7 +49,7 @@ def main() -> None:
     torch.manual_seed(0)
     network = Translator(len(words), LENGTH, options.width).to(device)
     optimizer = torch.optim.Adam(network.parameters(), options.lr, betas=(0.9, 0.98))
-    model = murmura.wrap(network, optimizer, algorithm=options.algorithm)
+    model = quelea.wrap(network, optimizer, algorithm=options.algorithm)
     torch.manual_seed(rank)  # dropout differs from rank to rank
 
     done = 0
@@ -70,7 +70,7 @@ def main() -> None:
             losses.append(loss.detach())
 
         network.eval()
-        with murmura.evaluate_model(), torch.no_grad():
+        with quelea.evaluate_model(), torch.no_grad():
             checks = [cost(network, *pair) for pair in zip(*(m.split(256) for m in data["val"]))]
             if rank == 0 and epoch + 1 == options.epochs:
                 tests = data["test_2016_flickr"][0].split(250)
@@ -81,7 +81,7 @@ def main() -> None:
             loss, check = torch.stack(losses).mean().item(), torch.stack(checks).mean().item()
             seconds = time.monotonic() - began
             print(f"epoch {epoch + 1}: loss {loss:.3f}, validation {check:.3f}, {seconds:.1f} s")
-    murmura.shutdown()
+    quelea.shutdown()
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use murmura_core::message::Rank;
-use murmura_core::payload::Pool;
-use murmura_wire::decoder::Decoder;
-use murmura_wire::frame::{Limits, Route};
+use quelea_core::message::Rank;
+use quelea_core::payload::Pool;
+use quelea_wire::decoder::Decoder;
+use quelea_wire::frame::{Limits, Route};
 
 fuzz_target!(|input: (u16, Vec<u8>)| {
     let (cut, bytes) = input;

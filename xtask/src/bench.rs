@@ -28,32 +28,32 @@ const BENCHES: &[Bench] = &[
     Bench {
         name: "vector",
         what: "mixing kernels against memcpy over the same bytes",
-        command: &["bench", "-q", "-p", "murmura-core", "--bench", "vector", "--", "--json"],
+        command: &["bench", "-q", "-p", "quelea-core", "--bench", "vector", "--", "--json"],
     },
     Bench {
         name: "codec",
         what: "encoding and decoding, GB/s of f32 on one core; the ratio is to the goal",
-        command: &["bench", "-q", "-p", "murmura-core", "--bench", "codec", "--", "--json"],
+        command: &["bench", "-q", "-p", "quelea-core", "--bench", "codec", "--", "--json"],
     },
     Bench {
         name: "engine",
         what: "steps of networks against PyTorch (its time / ours), and what data add to a step",
-        command: &["bench", "-q", "-p", "murmura-engine", "--bench", "step", "--", "--json"],
+        command: &["bench", "-q", "-p", "quelea-engine", "--bench", "step", "--", "--json"],
     },
     Bench {
         name: "stream",
         what: "one TCP stream through the whole stack against a bare blocking socket",
-        command: &["bench", "-q", "-p", "murmura-net", "--bench", "stream", "--", "--json"],
+        command: &["bench", "-q", "-p", "quelea-net", "--bench", "stream", "--", "--json"],
     },
     Bench {
         name: "ring",
         what: "ring all-reduce of 25 MiB over TCP, 2 and 4 processes",
-        command: &["bench", "-q", "-p", "murmura-net", "--bench", "ring", "--", "--json"],
+        command: &["bench", "-q", "-p", "quelea-net", "--bench", "ring", "--", "--json"],
     },
     Bench {
         name: "scale",
         what: "1,024 virtual workers × 200 steps, and how time grows",
-        command: &["bench", "-q", "-p", "murmura-sim", "--bench", "scale", "--", "--json"],
+        command: &["bench", "-q", "-p", "quelea-sim", "--bench", "scale", "--", "--json"],
     },
 ];
 
@@ -169,7 +169,7 @@ fn measure(bench: &Bench) -> Result<Vec<Value>> {
     let mut command = cargo();
     command.args(bench.command);
     if let Some(python) = environment::found() {
-        command.env("MURMURA_TORCH_PYTHON", python);
+        command.env("QUELEA_TORCH_PYTHON", python);
     }
     let printed = output(&mut command)?;
     let lines = printed.lines().filter(|line| line.starts_with('{'));

@@ -5,10 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use murmura_core::algorithms::{ALGORITHMS, Codecs, Entry};
-use murmura_core::codec::CODECS;
-use murmura_core::contract::{Budget, Deploy, Need};
-use murmura_core::params::{Kind, Params};
+use quelea_core::algorithms::{ALGORITHMS, Codecs, Entry};
+use quelea_core::codec::CODECS;
+use quelea_core::contract::{Budget, Deploy, Need};
+use quelea_core::params::{Kind, Params};
 
 use crate::{cargo, execute, papers};
 
@@ -46,7 +46,7 @@ fn page_file(name: &str) -> PathBuf {
 
 fn algorithms() -> String {
     let mut page = String::from(
-        "# Algorithms\n\nMade from the table by `cargo xtask docs`; do not edit. `murmura list \
+        "# Algorithms\n\nMade from the table by `cargo xtask docs`; do not edit. `quelea list \
          algorithms` prints the same.\n\n| name | in one line | synchronous | topology | codecs | deployed \
          |\n|---|---|---|---|---|---|\n",
     );

@@ -35,18 +35,18 @@ const PURE: &[&str] = &[
 ];
 
 const RULES: &[Rule] = &[
-    Rule { name: "murmura-core", may_know: &[], never: PURE },
-    Rule { name: "murmura-record", may_know: &["murmura-core"], never: PURE },
-    Rule { name: "murmura-plot", may_know: &[], never: PURE },
-    Rule { name: "murmura-wire", may_know: &["murmura-core"], never: PURE },
+    Rule { name: "quelea-core", may_know: &[], never: PURE },
+    Rule { name: "quelea-record", may_know: &["quelea-core"], never: PURE },
+    Rule { name: "quelea-plot", may_know: &[], never: PURE },
+    Rule { name: "quelea-wire", may_know: &["quelea-core"], never: PURE },
     Rule {
-        name: "murmura-data",
-        may_know: &["murmura-core"],
+        name: "quelea-data",
+        may_know: &["quelea-core"],
         never: &["tokio", "burn", "pyo3", "axum", "clap", "anyhow", "indicatif", "serde", "rand"],
     },
     Rule {
-        name: "murmura-sim",
-        may_know: &["murmura-core", "murmura-record", "murmura-wire"],
+        name: "quelea-sim",
+        may_know: &["quelea-core", "quelea-record", "quelea-wire"],
         never: &[
             "tokio",
             "socket2",
@@ -60,56 +60,56 @@ const RULES: &[Rule] = &[
         ],
     },
     Rule {
-        name: "murmura-net",
-        may_know: &["murmura-core", "murmura-record", "murmura-wire"],
+        name: "quelea-net",
+        may_know: &["quelea-core", "quelea-record", "quelea-wire"],
         never: &["burn-flex", "gemm", "pyo3", "axum", "clap", "anyhow", "serde"],
     },
     Rule {
-        name: "murmura-engine",
-        may_know: &["murmura-core", "murmura-data"],
+        name: "quelea-engine",
+        may_know: &["quelea-core", "quelea-data"],
         never: &["tokio", "socket2", "pyo3", "axum", "clap", "anyhow", "indicatif"],
     },
     Rule {
-        name: "murmura-run",
+        name: "quelea-run",
         may_know: &[
-            "murmura-core",
-            "murmura-data",
-            "murmura-engine",
-            "murmura-record",
-            "murmura-wire",
-            "murmura-sim",
-            "murmura-net",
-            "murmura-plot",
+            "quelea-core",
+            "quelea-data",
+            "quelea-engine",
+            "quelea-record",
+            "quelea-wire",
+            "quelea-sim",
+            "quelea-net",
+            "quelea-plot",
         ],
         never: EDGE,
     },
     Rule {
-        name: "murmura-experiments",
+        name: "quelea-experiments",
         may_know: &[
-            "murmura-core",
-            "murmura-data",
-            "murmura-engine",
-            "murmura-record",
-            "murmura-wire",
-            "murmura-sim",
-            "murmura-net",
-            "murmura-run",
-            "murmura-plot",
+            "quelea-core",
+            "quelea-data",
+            "quelea-engine",
+            "quelea-record",
+            "quelea-wire",
+            "quelea-sim",
+            "quelea-net",
+            "quelea-run",
+            "quelea-plot",
         ],
         never: EDGE,
     },
     Rule {
-        name: "murmura-py",
+        name: "quelea-py",
         may_know: &[
-            "murmura-core",
-            "murmura-record",
-            "murmura-wire",
-            "murmura-data",
-            "murmura-sim",
-            "murmura-net",
-            "murmura-engine",
-            "murmura-plot",
-            "murmura-run",
+            "quelea-core",
+            "quelea-record",
+            "quelea-wire",
+            "quelea-data",
+            "quelea-sim",
+            "quelea-net",
+            "quelea-engine",
+            "quelea-plot",
+            "quelea-run",
         ],
         never: &["clap", "anyhow", "indicatif", "axum"],
     },
@@ -122,7 +122,7 @@ pub(crate) fn check() -> Result<()> {
         let tree = output(cargo().args(tree).arg(rule.name))?;
         let below = tree.lines().skip(1).filter_map(|line| line.split(' ').next());
         for package in below {
-            let stranger = package.starts_with("murmura-") && !rule.may_know.contains(&package);
+            let stranger = package.starts_with("quelea-") && !rule.may_know.contains(&package);
             if stranger || rule.never.contains(&package) {
                 wrong.push(format!("{} must not depend on {package}", rule.name));
             }

@@ -1,6 +1,6 @@
 //! The Python environment of tests and benchmarks: made once, outside the repository.
 //!
-//! It lies in the user's cache, or is the one whose interpreter `MURMURA_PYTHON` names. A note in
+//! It lies in the user's cache, or is the one whose interpreter `QUELEA_PYTHON` names. A note in
 //! it says what was asked for when it was complete: an environment without the right note is
 //! checked, and made anew if something is missing, as after a run that was killed. Whoever makes
 //! one holds a lock, so that two runs at once do not disturb each other.
@@ -17,7 +17,7 @@ use crate::{execute, output};
 /// What the tests need beside Python, with the oldest versions that do.
 const PACKAGES: &[&str] = &["torch>=2.1", "numpy", "pytest>=7"];
 /// Lies in a complete environment, and holds [`PACKAGES`].
-const NOTE: &str = "murmura-complete";
+const NOTE: &str = "quelea-complete";
 /// The package is built for this Python and all that follow.
 const OLDEST: &str = "3.10";
 
@@ -45,7 +45,7 @@ fn minor(version: &str) -> u32 {
 }
 
 fn named() -> Option<PathBuf> {
-    std::env::var_os("MURMURA_PYTHON").map(PathBuf::from)
+    std::env::var_os("QUELEA_PYTHON").map(PathBuf::from)
 }
 
 /// Where environments are kept.
@@ -53,7 +53,7 @@ pub(crate) fn cache() -> Result<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
     let cache = cache.or_else(home).context("neither HOME nor XDG_CACHE_HOME is set")?;
-    Ok(cache.join("murmura"))
+    Ok(cache.join("quelea"))
 }
 
 /// The interpreter of an environment that is there, complete or not.
@@ -65,7 +65,7 @@ pub(crate) fn found() -> Option<PathBuf> {
 /// The interpreter of an environment with [`PACKAGES`], which is made if need be.
 pub(crate) fn provide() -> Result<PathBuf> {
     if let Some(python) = named() {
-        check(&python, "import").with_context(|| format!("MURMURA_PYTHON={}", python.display()))?;
+        check(&python, "import").with_context(|| format!("QUELEA_PYTHON={}", python.display()))?;
         return Ok(python);
     }
     let lock = lock()?;

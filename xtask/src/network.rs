@@ -131,7 +131,7 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     pub(crate) fn new(name: &str) -> Result<Scratch> {
-        let path = std::env::temp_dir().join(format!("murmura-{name}-{}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("quelea-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path)?;
         Ok(Scratch { path })
     }

@@ -5,11 +5,11 @@
 
 use std::fmt::Write as _;
 
-use murmura_core::algorithms::ALGORITHMS;
-use murmura_core::codec::CODECS;
-use murmura_core::collectives::COLLECTIVES;
-use murmura_core::optim::OPTIMIZERS;
-use murmura_core::topology::TOPOLOGIES;
+use quelea_core::algorithms::ALGORITHMS;
+use quelea_core::codec::CODECS;
+use quelea_core::collectives::COLLECTIVES;
+use quelea_core::optim::OPTIMIZERS;
+use quelea_core::topology::TOPOLOGIES;
 
 /// Where in its paper a row is, by the row's name.
 type Places = &'static [(&'static str, &'static str)];
@@ -128,37 +128,37 @@ const OTHERS: &[[&str; 4]] = &[
         "error feedback",
         "Karimireddy et al. 2019, arXiv:1901.09847; Stich et al. 2018",
         "the algorithm named EF-SGD, with the error in units of the step",
-        "crates/murmura-core/src/codec/error_feedback.rs",
+        "crates/quelea-core/src/codec/error_feedback.rs",
     ],
     [
         "DoubleSqueeze (`sync-ps` with a codec)",
         "Tang et al. 2019, arXiv:1905.05957",
         "the algorithm named DoubleSqueeze",
-        "crates/murmura-core/src/algorithms/sync_ps.rs",
+        "crates/quelea-core/src/algorithms/sync_ps.rs",
     ],
     [
         "the two sums of PowerSGD",
         "Vogels et al. 2019, arXiv:1905.13727",
         "Algorithm 1",
-        "crates/murmura-core/src/collectives/low_rank.rs",
+        "crates/quelea-core/src/collectives/low_rank.rs",
     ],
     [
         "push-sum",
         "Kempe, Dobra and Gehrke 2003",
         "the protocol Push-Sum",
-        "crates/murmura-core/src/algorithms/push_sum.rs",
+        "crates/quelea-core/src/algorithms/push_sum.rs",
     ],
     [
         "gossip between hosts (`topology.within_host`)",
         "Goyal et al. 2017, arXiv:1706.02677; Wang et al. 2025 (ICLR)",
         "exact averages within a host, any gossip method between hosts",
-        "crates/murmura-core/src/algorithms/hierarchy.rs",
+        "crates/quelea-core/src/algorithms/hierarchy.rs",
     ],
     [
         "Dirichlet partition",
         "Hsu, Qi and Brown 2019, arXiv:1909.06335",
         "the section on non-identical client distributions",
-        "crates/murmura-core/src/problems/partition.rs",
+        "crates/quelea-core/src/problems/partition.rs",
     ],
 ];
 
@@ -170,14 +170,14 @@ pub(crate) fn page() -> String {
     let mut page = String::from(
         "# Papers\n\nMade from the tables by `cargo xtask docs`; do not edit. For every row: where \
          it was published, where in the paper it stands, and the file. The name of a method or of a \
-         section stands where no number was certain. What murmura does differently is said here \
+         section stands where no number was certain. What quelea does differently is said here \
          in short and in the file in full.\n",
     );
     for (title, lines) in tables() {
         let _ =
             write!(page, "\n## {title}\n\n| name | paper | place | file |\n|---|---|---|---|\n");
         for [name, paper, place, file] in lines {
-            let short = file.trim_start_matches("crates/murmura-core/src/");
+            let short = file.trim_start_matches("crates/quelea-core/src/");
             let _ = writeln!(page, "| {name} | {paper} | {place} | [{short}](../{file}) |");
         }
     }
@@ -211,7 +211,7 @@ fn lines(
     let line = |(name, paper): (&str, &str)| {
         let own = FILES.iter().find(|(row, _)| *row == format!("{folder}/{name}"));
         let stem = own.map_or(name.replace('-', "_"), |(_, stem)| stem.to_string());
-        let file = format!("crates/murmura-core/src/{folder}/{stem}.rs");
+        let file = format!("crates/quelea-core/src/{folder}/{stem}.rs");
         [format!("`{name}`"), paper.to_string(), found(places, name).to_string(), file]
     };
     rows.map(line).collect()

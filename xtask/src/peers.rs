@@ -1,6 +1,6 @@
-//! `cargo xtask bench peers`: steps of a PyTorch model under murmura, DDP over gloo and Decent-DP.
+//! `cargo xtask bench peers`: steps of a PyTorch model under quelea, DDP over gloo and Decent-DP.
 //!
-//! The same script (`crates/murmura-py/benches/peers.py`) runs once for every rank and lets the
+//! The same script (`crates/quelea-py/benches/peers.py`) runs once for every rank and lets the
 //! contestants take turns, in several rounds; a ratio is the median over the rounds. Ranks are
 //! processes on this machine, or hosts in network namespaces with shaped links.
 
@@ -66,12 +66,12 @@ impl Tools {
     fn provide() -> Result<Tools> {
         let python = environment::provide()?;
         let peer = environment::provide_beside(&python, &PACKAGES)?;
-        let own = match std::env::var_os("MURMURA_PY") {
+        let own = match std::env::var_os("QUELEA_PY") {
             Some(folder) => folder.into(),
             None => python::release()?,
         };
         let path = std::env::join_paths([own, peer])?;
-        let script = python::root().join("crates/murmura-py/benches/peers.py");
+        let script = python::root().join("crates/quelea-py/benches/peers.py");
         Ok(Tools { python, path, script })
     }
 
@@ -231,7 +231,7 @@ fn run(tools: &Tools, place: Place, rounds: u32, turns: &[Turn]) -> Result<Lines
     Ok(Lines(finish(processes)?))
 }
 
-/// A port that is free, and the next one too: murmura meets there.
+/// A port that is free, and the next one too: quelea meets there.
 fn free_ports() -> Result<u16> {
     for _ in 0..100 {
         let first = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();

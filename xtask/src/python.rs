@@ -11,7 +11,7 @@ use crate::{cargo, environment, execute, output};
 /// Builds the module, lays the package beside the build, runs pytest with `words`.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let python = environment::provide()?;
-    execute(cargo().args(["build", "-p", "murmura-py"]))?;
+    execute(cargo().args(["build", "-p", "quelea-py"]))?;
     test(&python, words)
 }
 
@@ -26,7 +26,7 @@ fn test(python: &Path, words: &[String]) -> Result<()> {
     let package = lay_out("debug")?;
     let mut pytest = Command::new(python);
     pytest.args(["-m", "pytest", "-q", "-p", "no:cacheprovider"]).args(words);
-    pytest.current_dir(root().join("crates/murmura-py"));
+    pytest.current_dir(root().join("crates/quelea-py"));
     pytest.env("PYTHONPATH", package).env("PYTHONDONTWRITEBYTECODE", "1");
     // Several processes share the cores.
     pytest.env("OMP_NUM_THREADS", "1");
@@ -35,7 +35,7 @@ fn test(python: &Path, words: &[String]) -> Result<()> {
 
 /// The package, built for speed: what goes into the path.
 pub(crate) fn release() -> Result<PathBuf> {
-    execute(cargo().args(["build", "--release", "-q", "-p", "murmura-py"]))?;
+    execute(cargo().args(["build", "--release", "-q", "-p", "quelea-py"]))?;
     lay_out("release")
 }
 
@@ -56,13 +56,13 @@ fn lay_out(profile: &str) -> Result<PathBuf> {
     let target = target_folder()?;
     let module = target.join(profile).join(module_file()?);
     let path = target.join("python").join(profile);
-    let folder = path.join("murmura");
+    let folder = path.join("quelea");
     // What was removed from the package must not stay.
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
     }
     fs::create_dir_all(&folder)?;
-    for entry in fs::read_dir(root().join("crates/murmura-py/python/murmura"))? {
+    for entry in fs::read_dir(root().join("crates/quelea-py/python/quelea"))? {
         let path = entry?.path();
         if path.is_file() {
             fs::copy(&path, folder.join(path.file_name().expect("a file has a name")))?;

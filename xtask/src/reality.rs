@@ -2,7 +2,7 @@
 //!
 //! Five hosts in network namespaces hang on one bridge (four for workers, one for the coordinator
 //! with its servers), every link shaped by a token bucket in both directions. First the links are
-//! measured by `murmura plan --measure`, and the cost of handing over a vector by a run;
+//! measured by `quelea plan --measure`, and the cost of handing over a vector by a run;
 //! then each algorithm is predicted with them in the virtual cluster and run over TCP.
 
 use std::path::{Path, PathBuf};
@@ -29,11 +29,11 @@ const BUCKETS: f64 = 10.0;
 const COMPUTE_MS: f64 = 300.0;
 
 /// Measures everything; one row per algorithm and rate.
-pub(crate) fn measure(murmura: &Path) -> Result<Vec<Value>> {
+pub(crate) fn measure(quelea: &Path) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for rate in RATES {
         let network = Network::new(HOSTS, rate)?;
-        let link = network.links(murmura)?;
+        let link = network.links(quelea)?;
         println!(
             "  {rate} Mbit/s: a stream reaches {:.1} MB/s, a server {:.1} MB/s; a step costs a worker {:.1} ms",
             link.stream / 1e6,
@@ -41,7 +41,7 @@ pub(crate) fn measure(murmura: &Path) -> Result<Vec<Value>> {
             link.handoff_ms
         );
         for algorithm in ALGORITHMS {
-            let row = compare(&network, murmura, algorithm, &link)?;
+            let row = compare(&network, quelea, algorithm, &link)?;
             println!("  {row}");
             rows.push(row);
         }
@@ -58,9 +58,9 @@ struct Link {
     handoff_ms: f64,
 }
 
-fn compare(network: &Network, murmura: &Path, algorithm: &str, link: &Link) -> Result<Value> {
+fn compare(network: &Network, quelea: &Path, algorithm: &str, link: &Link) -> Result<Value> {
     let mut predicting = settings(algorithm);
-    let measured = network.run(murmura, &predicting)?;
+    let measured = network.run(quelea, &predicting)?;
     let has_servers = ["aladdin", "sync-ps"].contains(&algorithm);
     let bandwidth = if has_servers { link.incast } else { link.stream };
     // ALADDIN takes its displacement over at every step, whether it is sent or folded.
@@ -77,7 +77,7 @@ fn compare(network: &Network, murmura: &Path, algorithm: &str, link: &Link) -> R
         "cluster.backward_share=0".to_string(),
         "cluster.latency_us=100".to_string(),
     ]);
-    let predicted = simulate(murmura, &predicting)?;
+    let predicted = simulate(quelea, &predicting)?;
     Ok(json!({
         "name": format!("{algorithm}, {} Mbit/s", network.rate),
         "ratio": predicted / measured,
@@ -115,9 +115,9 @@ fn step_seconds(summary: &str) -> Result<f64> {
     Ok(clock / STEPS as f64)
 }
 
-fn simulate(murmura: &Path, settings: &[String]) -> Result<f64> {
+fn simulate(quelea: &Path, settings: &[String]) -> Result<f64> {
     let folder = Scratch::new("simulated")?;
-    let mut command = Command::new(murmura);
+    let mut command = Command::new(quelea);
     command.args(["simulate", "--json", "-q", "--out"]).arg(folder.path.join("run"));
     arguments(&mut command, settings);
     step_seconds(&output(&mut command)?)
@@ -125,9 +125,9 @@ fn simulate(murmura: &Path, settings: &[String]) -> Result<f64> {
 
 /// Milliseconds that a step costs a worker beside computing and the wire: one worker and its
 /// server on this machine, whose pushes nobody waits for.
-fn handoff(murmura: &Path) -> Result<f64> {
+fn handoff(quelea: &Path) -> Result<f64> {
     let folder = Scratch::new("handoff")?;
-    let mut command = Command::new(murmura);
+    let mut command = Command::new(quelea);
     command.args(["train", "--processes", "--json", "-q", "--out"]).arg(folder.path.join("run"));
     arguments(&mut command, &settings("aladdin"));
     command.args(["--set", "workers=1"]);
@@ -139,12 +139,12 @@ const SIZES: [(&str, usize, f64); 2] =
     [("ResNet-50", 23_000_000, 1050.0), ("VGG-16", 128_000_000, 957.0)];
 
 /// What ALADDIN takes a worker per step beside computing, for models of the papers' sizes.
-pub(crate) fn handoffs(murmura: &Path) -> Result<Vec<Value>> {
+pub(crate) fn handoffs(quelea: &Path) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for (name, parameters, compute_ms) in SIZES {
         let folder = Scratch::new("handoff")?;
         let run = folder.path.join("run");
-        let mut command = Command::new(murmura);
+        let mut command = Command::new(quelea);
         command.args(["train", "--processes", "-q", "--out"]).arg(&run);
         let more = [
             "workers=1".to_string(),
@@ -181,13 +181,13 @@ fn median_exposed(records: &Path) -> Result<f64> {
 
 impl Network {
     /// What `plan --measure` finds with a worker on every host but the last, which asks them.
-    fn links(&self, murmura: &Path) -> Result<Link> {
+    fn links(&self, quelea: &Path) -> Result<Link> {
         let place = format!("{}:{PORT}", address(WORKERS));
         let mut plan = self.inside(WORKERS);
-        plan.arg(murmura).args(["plan", "--measure", "--listen", &place, "--wait", "60", "--json"]);
+        plan.arg(quelea).args(["plan", "--measure", "--listen", &place, "--wait", "60", "--json"]);
         plan.args(["-n", &WORKERS.to_string(), "--parameters", &DIMENSIONS.to_string()]);
         plan.args(["--compute-ms", &COMPUTE_MS.to_string()]).stdout(Stdio::piped());
-        let plan: Value = serde_json::from_str(&self.with_workers(murmura, plan, &place)?)?;
+        let plan: Value = serde_json::from_str(&self.with_workers(quelea, plan, &place)?)?;
         let mean = |list: &str, field: &str| -> Result<f64> {
             let items = plan["measured"][list].as_array().context("a list of what was measured")?;
             let values: Vec<f64> = items.iter().filter_map(|item| item[field].as_f64()).collect();
@@ -198,28 +198,28 @@ impl Network {
         Ok(Link {
             stream: mean("pairs", "bytes_per_second")?,
             incast: to_all.min(from_all),
-            handoff_ms: handoff(murmura)?,
+            handoff_ms: handoff(quelea)?,
         })
     }
 
     /// Runs a configuration with a worker on every host but the last, which coordinates.
-    fn run(&self, murmura: &Path, settings: &[String]) -> Result<f64> {
+    fn run(&self, quelea: &Path, settings: &[String]) -> Result<f64> {
         let folder = Scratch::new("measured")?;
         let place = format!("{}:{PORT}", address(WORKERS));
         let mut serve = self.inside(WORKERS);
-        serve.arg(murmura).args(["serve", "--bind", &place, "--wait", "60", "--json", "-q"]);
+        serve.arg(quelea).args(["serve", "--bind", &place, "--wait", "60", "--json", "-q"]);
         serve.arg("--out").arg(folder.path.join("run")).stdout(Stdio::piped());
         arguments(&mut serve, settings);
-        step_seconds(&self.with_workers(murmura, serve, &place)?)
+        step_seconds(&self.with_workers(quelea, serve, &place)?)
     }
 
     /// Lets a worker of every host but the last join a command there; what that prints.
-    fn with_workers(&self, murmura: &Path, mut command: Command, place: &str) -> Result<String> {
+    fn with_workers(&self, quelea: &Path, mut command: Command, place: &str) -> Result<String> {
         let command = Kept(command.spawn()?);
         let mut workers = Vec::new();
         for host in 0..WORKERS {
             let mut join = self.inside(host);
-            join.arg(murmura).args(["join", place, "--wait", "60", "-q", "--rank"]);
+            join.arg(quelea).args(["join", place, "--wait", "60", "-q", "--rank"]);
             workers.push(Kept(join.arg(host.to_string()).spawn()?));
         }
         let printed = command.finish()?;
@@ -232,11 +232,11 @@ impl Network {
 
 /// The program that is measured: of this working tree, built for speed.
 pub(crate) fn program() -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os("MURMURA_BIN") {
+    if let Some(path) = std::env::var_os("QUELEA_BIN") {
         return Ok(path.into());
     }
-    execute(crate::cargo().args(["build", "--release", "-q", "-p", "murmura-cli"]))?;
+    execute(crate::cargo().args(["build", "--release", "-q", "-p", "quelea-cli"]))?;
     let own = std::env::current_exe()?;
     let folder = own.parent().and_then(Path::parent).context("xtask lies in a target folder")?;
-    Ok(folder.join("release/murmura"))
+    Ok(folder.join("release/quelea"))
 }

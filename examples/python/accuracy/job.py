@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-import murmura
+import quelea
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Task:
     measure: Callable[[torch.nn.Module, bool], dict[str, float]]
     samples: int
     batch: int
-    #: Of a configuration and the steps of the run, what `murmura.simulate` takes.
+    #: Of a configuration and the steps of the run, what `quelea.simulate` takes.
     config: Callable[[str, int], dict[str, Any]]
     #: What a reader must know to judge the numbers.
     settings: dict[str, Any] = field(default_factory=dict)
@@ -91,8 +91,8 @@ class Job:
             "config": config,
             "seed": options.seed,
             "device": device_name(options.device),
-            "versions": {"murmura": murmura.__version__, "torch": torch.__version__},
-            "commit": os.environ.get("MURMURA_COMMIT", "unknown"),
+            "versions": {"quelea": quelea.__version__, "torch": torch.__version__},
+            "commit": os.environ.get("QUELEA_COMMIT", "unknown"),
             "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
             "epochs": epochs,
             "epochs_done": 0.0,
@@ -113,7 +113,7 @@ class Job:
 
     def simulate(self, config: dict[str, Any], evaluate, collate=None) -> dict[str, Any]:
         task, options = self.task, self.options
-        return murmura.simulate(
+        return quelea.simulate(
             task.make_model,
             self.loss,
             range(task.samples),

@@ -52,7 +52,7 @@ def main() -> int:
     until = time.monotonic() + options.seconds
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix="murmura-accuracy-"))
+    scratch = Path(tempfile.mkdtemp(prefix="quelea-accuracy-"))
     service = Service(scratch / "mps") if options.device != "cpu" and not options.no_mps else None
     jobs: list[Running] = []
     try:
@@ -159,7 +159,7 @@ def start(options, more: list[str], scratch: Path, extra: dict[str, str]) -> lis
     agree = scratch / "agree"
     agree.mkdir()
     threads = max(1, (os.cpu_count() or 1) // (len(names) * len(options.seeds)))
-    environment = {**os.environ, **extra, "MURMURA_COMMIT": commit(), "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, **extra, "QUELEA_COMMIT": commit(), "PYTHONUNBUFFERED": "1"}
     environment["OMP_NUM_THREADS"] = str(threads)
     jobs = []
     for name in names:
@@ -180,8 +180,8 @@ def start(options, more: list[str], scratch: Path, extra: dict[str, str]) -> lis
 
 
 def commit() -> str:
-    if "MURMURA_COMMIT" in os.environ:
-        return os.environ["MURMURA_COMMIT"]
+    if "QUELEA_COMMIT" in os.environ:
+        return os.environ["QUELEA_COMMIT"]
     asked = subprocess.run(
         ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"], capture_output=True, text=True
     )

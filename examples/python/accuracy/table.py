@@ -38,7 +38,7 @@ MULTI30K = {
 
 HEAD = """# Accuracy
 
-Every configuration is trained in the virtual cluster (`murmura.simulate`) with a PyTorch model, by
+Every configuration is trained in the virtual cluster (`quelea.simulate`) with a PyTorch model, by
 the scripts in [examples/python/accuracy](../../examples/python/accuracy). The schedules are the
 papers', stretched to the epochs that there was time for; the papers' numbers stand beside ours for
 orientation.
@@ -194,7 +194,7 @@ def facts(results: list[Result]) -> list[tuple[str, str]]:
     settings, versions = results[0]["settings"], results[0]["versions"]
     epochs = ", ".join(f"{value:g}" for value in sorted({result["epochs"] for result in results}))
     software = (
-        f"murmura {versions['murmura']} at commit {each('commit')}, PyTorch {versions['torch']}"
+        f"quelea {versions['quelea']} at commit {each('commit')}, PyTorch {versions['torch']}"
     )
     return [
         ("run", f"{each('date')} on {each('device')}, {software}; seed {each('seed')}"),

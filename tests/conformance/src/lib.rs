@@ -3,13 +3,13 @@
 
 pub mod matrix;
 
-use murmura_core::problems::Problem;
-use murmura_net::{Coordinator, Hosted, Options};
-use murmura_record::{Nowhere, Outcome};
-use murmura_run::config::Config;
-use murmura_run::config::source;
-use murmura_run::drive::Slowed;
-use murmura_run::plan::Plan;
+use quelea_core::problems::Problem;
+use quelea_net::{Coordinator, Hosted, Options};
+use quelea_record::{Nowhere, Outcome};
+use quelea_run::config::Config;
+use quelea_run::config::source;
+use quelea_run::drive::Slowed;
+use quelea_run::plan::Plan;
 
 /// The four quadratics of the golden numbers: curvatures 1 to 4, optimum 1.05.
 pub const REFERENCE: &str = "
@@ -45,11 +45,11 @@ impl Arm {
     pub fn run(self, plan: &Plan) -> Outcome {
         let (setup, problem) = (&plan.setup, &*plan.problem);
         match self {
-            Arm::Virtual => murmura_sim::simulate(setup, problem, &plan.cluster, &mut Nowhere)
+            Arm::Virtual => quelea_sim::simulate(setup, problem, &plan.cluster, &mut Nowhere)
                 .unwrap_or_else(|error| panic!("virtual: {error}")),
             Arm::Threads => {
                 let (problem, options) = (Slowed::of(plan), Options::default());
-                murmura_net::threads(setup, &problem, &options, &mut Nowhere)
+                quelea_net::threads(setup, &problem, &options, &mut Nowhere)
                     .unwrap_or_else(|error| panic!("threads: {error}"))
             }
             Arm::Tcp => tcp(plan),
@@ -70,7 +70,7 @@ fn tcp(plan: &Plan) -> Outcome {
                     let problem: Box<dyn Problem> = Box::new(Slowed::of(plan));
                     Ok((plan.setup.clone(), problem))
                 };
-                murmura_net::join(address, Some(rank), &Options::default(), &mut build)
+                quelea_net::join(address, Some(rank), &Options::default(), &mut build)
                     .unwrap_or_else(|error| panic!("rank {rank}: {error}"));
             });
         }
@@ -89,7 +89,7 @@ pub fn bits(outcome: &Outcome) -> Vec<Vec<u32>> {
 
 /// What would be deployed.
 pub fn deployed(plan: &Plan, outcome: &Outcome) -> Vec<f32> {
-    let models = murmura_run::files::tensors::Models::of(outcome);
+    let models = quelea_run::files::tensors::Models::of(outcome);
     models.deployed(plan.setup.facts().deploy)
 }
 
@@ -105,7 +105,7 @@ pub struct Scratch(std::path::PathBuf);
 impl Scratch {
     /// With this text.
     pub fn new(name: &str, text: &str) -> Scratch {
-        let unique = format!("murmura-{}-{name}", std::process::id());
+        let unique = format!("quelea-{}-{name}", std::process::id());
         let path = std::env::temp_dir().join(unique);
         std::fs::write(&path, text).expect("the temporary folder can be written");
         Scratch(path)

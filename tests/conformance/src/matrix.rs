@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use murmura_core::algorithms::{self, ALGORITHMS};
-use murmura_core::codec::{self, CODECS, Shape};
-use murmura_core::optim::OPTIMIZERS;
-use murmura_core::params::{Params, Value};
+use quelea_core::algorithms::{self, ALGORITHMS};
+use quelea_core::codec::{self, CODECS, Shape};
+use quelea_core::optim::OPTIMIZERS;
+use quelea_core::params::{Params, Value};
 
 use crate::{Arm, deployed, plan};
 

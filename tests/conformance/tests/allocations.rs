@@ -7,7 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use conformance::{Arm, plan};
-use murmura_core::algorithms::{ALGORITHMS, Entry};
+use quelea_core::algorithms::{ALGORITHMS, Entry};
 
 struct Counting;
 

@@ -6,9 +6,9 @@
 //! objectives is the objective of all data.
 
 use conformance::{Arm, plan};
-use murmura_core::problems::dataset::Dataset;
+use quelea_core::problems::dataset::Dataset;
 
-const EMBEDDED: &[u8] = include_bytes!("../../../crates/murmura-run/data/wdbc.libsvm");
+const EMBEDDED: &[u8] = include_bytes!("../../../crates/quelea-run/data/wdbc.libsvm");
 const L2: f64 = 0.1;
 
 /// Weights, then the bias, which is not penalised.

@@ -1,10 +1,10 @@
 //! Gossip between hosts with exact averages within a host: what it must be equal to.
 
 use conformance::{ARMS, Arm, REFERENCE, bits, deployed, firsts, plan};
-use murmura_core::algorithms::ALGORITHMS;
-use murmura_core::contract::Need;
-use murmura_core::params::Params;
-use murmura_wire::HEADER_BYTES;
+use quelea_core::algorithms::ALGORITHMS;
+use quelea_core::contract::Need;
+use quelea_core::params::Params;
+use quelea_wire::HEADER_BYTES;
 
 /// Rows that gossip, with a form of each that differs enough to be tested apart.
 fn gossip() -> Vec<String> {
@@ -133,7 +133,7 @@ fn hosts_count_by_their_workers() {
         );
         let mut plan = plan(&format!("{text}[cluster]\nhosts = 2"));
         let schedule = plan.setup.topology.as_ref().and_then(|make| make(&[0, 1]));
-        let view = murmura_core::view::View::of_hosts(
+        let view = quelea_core::view::View::of_hosts(
             4,
             [0, 0, 0, 1].into(),
             schedule.expect("two hosts work"),
@@ -198,7 +198,7 @@ fn every_gossip_method_learns_between_hosts() {
     }
 }
 
-fn losing(algorithm: &str, ranks: &[u32]) -> murmura_run::plan::Plan {
+fn losing(algorithm: &str, ranks: &[u32]) -> quelea_run::plan::Plan {
     let crash = |(place, rank)| format!("{{ rank = {rank}, at_ms = {} }}", 1030 + 150 * place);
     let crashes: Vec<String> = ranks.iter().enumerate().map(crash).collect();
     let text = format!(
@@ -246,8 +246,8 @@ fn every_gossip_method_outlives_members_leaders_and_a_whole_host() {
 fn where_nobody_can_take_over_the_loss_of_a_leader_ends_the_run_and_names_it() {
     for name in ["gossip-pga", "gossip-aga"] {
         let plan = losing(&format!("name = \"{name}\""), &[2]);
-        let nowhere = &mut murmura_record::Nowhere;
-        let result = murmura_sim::simulate(&plan.setup, &*plan.problem, &plan.cluster, nowhere);
+        let nowhere = &mut quelea_record::Nowhere;
+        let result = quelea_sim::simulate(&plan.setup, &*plan.problem, &plan.cluster, nowhere);
         let words = result.expect_err("the host has no leader").to_string();
         assert!(words.starts_with("rank 2 was lost after 1.03 s; it gossips for"), "{words}");
     }
@@ -257,9 +257,9 @@ fn where_nobody_can_take_over_the_loss_of_a_leader_ends_the_run_and_names_it() {
 fn rows_that_do_not_gossip_refuse_to_do_it_between_hosts() {
     for name in ["allreduce", "aladdin", "local-sgd", "sync-ps"] {
         let text = format!("algorithm.name = \"{name}\"\ntopology.within_host = \"average\"");
-        let table = murmura_run::config::source::parse(&text).expect("good TOML");
-        let config = murmura_run::config::Config::read(table, &[], None).expect("good by itself");
-        let Err(error) = murmura_run::plan::Plan::new(config) else { panic!("{name} took it") };
+        let table = quelea_run::config::source::parse(&text).expect("good TOML");
+        let config = quelea_run::config::Config::read(table, &[], None).expect("good by itself");
+        let Err(error) = quelea_run::plan::Plan::new(config) else { panic!("{name} took it") };
         let words = error.to_string();
         let begin = format!("`topology.within_host` = \"average\": `{name}` does not gossip");
         assert!(words.starts_with(&begin) && words.contains("d-psgd"), "{words}");

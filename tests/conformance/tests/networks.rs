@@ -1,7 +1,7 @@
 //! A real network: every row of the table trains it as well as exact averaging does.
 
 use conformance::{ARMS, Arm, deployed, plan};
-use murmura_core::algorithms::ALGORITHMS;
+use quelea_core::algorithms::ALGORITHMS;
 
 /// Keys of rows whose defaults are meant for other lengths and learning rates than these.
 fn keys(name: &str) -> (&'static str, f64) {

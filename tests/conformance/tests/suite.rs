@@ -6,10 +6,10 @@ use std::path::Path;
 
 use conformance::matrix::{self, Data};
 use conformance::{Arm, deployed, firsts, plan};
-use murmura_core::algorithms::ALGORITHMS;
-use murmura_core::codec::{CODECS, Shape};
-use murmura_core::contract::{Budget, Deploy};
-use murmura_wire::HEADER_BYTES;
+use quelea_core::algorithms::ALGORITHMS;
+use quelea_core::codec::{CODECS, Shape};
+use quelea_core::contract::{Budget, Deploy};
+use quelea_wire::HEADER_BYTES;
 
 /// Forms of a row that differ enough to be tested apart, beside its defaults.
 fn variants(name: &str) -> Vec<String> {
@@ -184,10 +184,10 @@ fn a_slow_worker_leaves_the_rate_of_the_others_within_one_percent_where_nobody_w
             continue;
         }
         // Seconds per step of everybody but the slow one.
-        let pace = |plan: &murmura_run::plan::Plan| {
+        let pace = |plan: &quelea_run::plan::Plan| {
             let outcome = Arm::Virtual.run(plan);
             let others = outcome.ranks.iter().filter(|rank| !rank.is_server && rank.rank != 3);
-            let busy = |rank: &murmura_record::RankReport| {
+            let busy = |rank: &quelea_record::RankReport| {
                 rank.compute_seconds + rank.exposed_seconds + rank.waiting_seconds
             };
             let (seconds, steps) =

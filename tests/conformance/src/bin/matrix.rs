@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use conformance::matrix::{Cell, Data, Found, PARTITIONS, Partition, cells, most};
-use murmura_core::optim::OPTIMIZERS;
+use quelea_core::optim::OPTIMIZERS;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1).map(PathBuf::from);

@@ -1,0 +1,51 @@
+//! `quelea launch`: starts a PyTorch script several times on this machine.
+
+use std::ffi::OsString;
+use std::process::Command as Process;
+
+use anyhow::Context;
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
+
+use super::Command;
+
+/// The row.
+pub const COMMAND: Command = Command { name: "launch", parser: Args::command, run };
+
+const EXAMPLES: &str = "\
+Examples:
+  quelea launch -n 4 train.py                       four processes, each one worker
+  quelea launch -n 4 train.py --epochs 10           what follows the script is its own
+
+Needs the Python package (`pip install .` in quelea's repository). Rank 0 hosts the servers of the
+centralized algorithms. A process that fails ends the others; the last line names it.";
+
+/// Start a PyTorch script several times on this machine
+#[derive(Debug, Parser)]
+#[command(after_help = EXAMPLES)]
+struct Args {
+    /// How many processes
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    processes: u32,
+
+    /// The interpreter
+    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
+    python: OsString,
+
+    /// The script and its own arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "SCRIPT")]
+    script: Vec<OsString>,
+}
+
+fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+    let args = Args::from_arg_matches(matches)?;
+    let mut python = Process::new(&args.python);
+    python.args(["-m", "quelea.launch", "-n", &args.processes.to_string()]).args(&args.script);
+    let status = python
+        .status()
+        .with_context(|| format!("cannot start {}", args.python.to_string_lossy()))?;
+    match status.code() {
+        Some(0) => Ok(()),
+        code => std::process::exit(code.unwrap_or(1)),
+    }
+}

@@ -1,0 +1,261 @@
+//! `quelea list`: the tables.
+
+use std::collections::BTreeSet;
+
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, ValueEnum};
+use quelea_core::params::{Key, Kind, Params};
+use quelea_core::{algorithms, codec, collectives, optim, topology};
+use quelea_data::catalogue;
+use quelea_run::config::row::Listed;
+use quelea_run::config::section::Extra;
+use quelea_run::config::understood::written;
+use quelea_run::config::{self, cluster};
+use quelea_run::tasks::Task;
+use serde_json::{Value, json};
+
+use super::Command;
+use crate::text::{bold, pale, say};
+
+/// The row.
+pub const COMMAND: Command = Command { name: "list", parser: Args::command, run };
+
+const EXAMPLES: &str = "\
+Examples:
+  quelea list algorithms             names, what they do, their keys and defaults
+  quelea list settings               all other keys of a configuration
+  quelea list topologies --json      the same for programs";
+
+/// Print one of the tables: what a configuration may name, with keys and defaults
+#[derive(Debug, Parser)]
+#[command(after_help = EXAMPLES)]
+struct Args {
+    /// Which table
+    #[arg(value_enum)]
+    table: Table,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Table {
+    Algorithms,
+    Topologies,
+    Optimizers,
+    Schedules,
+    Codecs,
+    Tasks,
+    Collectives,
+    Data,
+    Settings,
+}
+
+/// One row of any table, for printing.
+struct Row {
+    name: &'static str,
+    summary: &'static str,
+    /// Where it was published, where that is known.
+    paper: Option<&'static str>,
+    /// Further facts, as name and text.
+    facts: Vec<(&'static str, &'static str)>,
+    keys: Vec<Key>,
+    /// Keys whose values are more than a number or a word: name, shape, help.
+    extras: Vec<(&'static str, &'static str, &'static str)>,
+}
+
+fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+    let args = Args::from_arg_matches(matches)?;
+    let rows = rows(args.table);
+    if args.json {
+        let rows: Vec<Value> = rows.iter().map(row_json).collect();
+        say(&serde_json::to_string_pretty(&rows)?);
+    } else {
+        print(&rows);
+    }
+    Ok(())
+}
+
+fn rows(table: Table) -> Vec<Row> {
+    match table {
+        Table::Algorithms => listed(|row: &algorithms::Entry| {
+            let facts = vec![
+                ("sends", row.sends),
+                ("codecs", (row.codecs)(&Params::defaults(row.keys)).words()),
+                ("loses a worker", row.lost_peer),
+                ("goes on with more or fewer", row.resized),
+            ];
+            (Some(row.paper), facts)
+        }),
+        Table::Topologies => listed(|row: &topology::Entry| (Some(row.paper), Vec::new())),
+        Table::Optimizers => listed(|row: &optim::Entry| (Some(row.paper), Vec::new())),
+        Table::Codecs => {
+            listed(|row: &codec::Entry| (Some(row.paper), vec![("bytes of d elements", row.wire)]))
+        }
+        Table::Schedules => listed(|_: &optim::ScheduleEntry| (None, Vec::new())),
+        Table::Tasks => listed(|_: &Task| (None, Vec::new())),
+        Table::Collectives => collectives::COLLECTIVES
+            .iter()
+            .map(|row| Row {
+                name: row.name,
+                summary: row.summary,
+                paper: None,
+                facts: Vec::new(),
+                keys: Vec::new(),
+                extras: Vec::new(),
+            })
+            .collect(),
+        Table::Data => catalogue::DATA_SETS.iter().map(data).collect(),
+        Table::Settings => settings(),
+    }
+}
+
+fn data(row: &catalogue::DataSet) -> Row {
+    Row {
+        name: row.name,
+        summary: row.summary,
+        paper: None,
+        facts: vec![("terms", row.terms)],
+        keys: Vec::new(),
+        extras: Vec::new(),
+    }
+}
+
+/// The keys of a configuration that belong to no row of a table.
+fn settings() -> Vec<Row> {
+    let table = |name, summary, keys: &[Key], extras: &[Extra]| Row {
+        name,
+        summary,
+        paper: None,
+        facts: Vec::new(),
+        keys: keys.to_vec(),
+        extras: extras.iter().map(extra).collect(),
+    };
+    vec![
+        table("top", "what stands in no table", config::TOP, &[]),
+        table("buckets", "how the model is cut for sending", config::BUCKETS, &[]),
+        table("checkpoint", "when the state of the run is saved", config::CHECKPOINT, &[]),
+        table(
+            "cluster",
+            "the virtual cluster; `train` uses hosts, servers, server_hosts and slow",
+            cluster::KEYS,
+            cluster::EXTRAS,
+        ),
+    ]
+}
+
+fn extra(extra: &Extra) -> (&'static str, &'static str, &'static str) {
+    (extra.name, extra.shape.describe(), extra.help)
+}
+
+type Facts = (Option<&'static str>, Vec<(&'static str, &'static str)>);
+
+fn listed<T: Listed>(facts: impl Fn(&'static T) -> Facts) -> Vec<Row> {
+    let row = |entry: &'static T| {
+        let (paper, facts) = facts(entry);
+        Row {
+            name: entry.name(),
+            summary: entry.summary(),
+            paper,
+            facts,
+            keys: entry.keys(),
+            extras: entry.extras().iter().map(extra).collect(),
+        }
+    };
+    T::rows().iter().map(row).collect()
+}
+
+fn print(rows: &[Row]) {
+    let common = common(rows);
+    for row in rows {
+        say(&format!("{}  {}", bold(row.name), row.summary));
+        for (name, text) in row.paper.map(|paper| ("paper", paper)).iter().chain(&row.facts) {
+            say(&format!("    {} {text}", pale(&format!("{name}:"))));
+        }
+        print_keys(row, |key| !common.contains(key));
+    }
+    let Some(first) = rows.first().filter(|_| !common.is_empty()) else {
+        return;
+    };
+    say("\nAll of them have:");
+    print_keys(first, |key| common.contains(key));
+}
+
+/// The keys with their defaults in one column, what they are in the next.
+fn print_keys(row: &Row, is_wanted: impl Fn(&str) -> bool) {
+    let plain = row.keys.iter().map(|key| (key.name, shown(&default(key)), about(key)));
+    let extras = row.extras.iter();
+    let extras = extras.map(|(name, shape, help)| (*name, "…".into(), format!("{shape}: {help}")));
+    let keys: Vec<(String, String)> = plain
+        .chain(extras)
+        .filter(|(name, ..)| is_wanted(name))
+        .map(|(name, default, about)| (format!("{name} = {default}"), about))
+        .collect();
+    let width = keys.iter().map(|(key, _)| key.chars().count()).max().unwrap_or(0);
+    for (key, about) in keys {
+        say(&format!("    {key:<width$}  {}", pale(&about)));
+    }
+}
+
+/// The keys that every one of several rows has, with one meaning and one default.
+fn common(rows: &[Row]) -> BTreeSet<&'static str> {
+    let keys = |row: &Row| -> BTreeSet<(&'static str, String, String)> {
+        row.keys.iter().map(|key| (key.name, shown(&default(key)), about(key))).collect()
+    };
+    let common = match rows {
+        [first, _, ..] => rows.iter().fold(keys(first), |common, row| &common & &keys(row)),
+        _ => BTreeSet::new(),
+    };
+    common.into_iter().map(|(name, ..)| name).collect()
+}
+
+/// What an absent key means; nothing where the default depends on the rest.
+fn default(key: &Key) -> Value {
+    match key.kind {
+        Kind::Whole { default, min, .. } if default < min => Value::Null,
+        Kind::Real { default, min, .. } if default < min => Value::Null,
+        kind => written(kind, &kind.default()),
+    }
+}
+
+fn shown(default: &Value) -> String {
+    if default.is_null() { "…".to_string() } else { default.to_string() }
+}
+
+/// The help of a key, and what it may be where that is not plain.
+fn about(key: &Key) -> String {
+    match key.kind {
+        Kind::Choice(words) if words.len() > 1 => format!("{} ({})", key.help, words.join(", ")),
+        _ => key.help.to_string(),
+    }
+}
+
+fn row_json(row: &Row) -> Value {
+    let keys = row.keys.iter().map(|key| {
+        let mut about = json!({
+            "name": key.name,
+            "default": default(key),
+            "help": key.help,
+        });
+        match key.kind {
+            Kind::Real { min, max, .. } => about["range"] = json!([min, max]),
+            Kind::Whole { min, max, .. } => about["range"] = json!([min, max]),
+            Kind::Choice(words) => about["choices"] = json!(words),
+            Kind::Flag(_) | Kind::Text | Kind::Reals => {}
+        }
+        about
+    });
+    let extras = row.extras.iter().map(
+        |(name, shape, help)| json!({"name": name, "default": null, "shape": shape, "help": help}),
+    );
+    let mut about = json!({
+        "name": row.name,
+        "summary": row.summary,
+        "paper": row.paper,
+        "keys": keys.chain(extras).collect::<Vec<_>>(),
+    });
+    for (name, text) in &row.facts {
+        about[name.replace(' ', "_")] = json!(text);
+    }
+    about
+}

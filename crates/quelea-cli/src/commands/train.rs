@@ -1,0 +1,96 @@
+//! `quelea train`: a run for real, in threads, in processes, or under a launcher.
+
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
+use quelea_run::drive::{self, Launched};
+use quelea_run::error::RunError;
+use quelea_run::plan::Plan;
+
+use super::Command;
+use crate::interrupt;
+use crate::request::{Output, Run};
+use crate::session;
+
+/// The row.
+pub const COMMAND: Command = Command { name: "train", parser: Args::command, run };
+
+const EXAMPLES: &str = "\
+Examples:
+  quelea train                                      the embedded default
+  quelea train run.toml --set optimizer.lr=0.1      what a file says, with another learning rate
+  quelea train run.toml --processes                 one process per worker, over TCP
+  quelea train run.toml --set algorithm.name=allreduce --out runs/allreduce
+  quelea train run.toml --out runs/long --set checkpoint.every=500
+  quelea train --resume runs/long                   go on from its last checkpoint, after anything
+  quelea train --resume runs/long --set steps=9000  go on for longer
+  mpirun -n 4 quelea train run.toml                 one process per worker, started by MPI
+                                                     (or srun, torchrun, Kubernetes: docs/launchers.md)
+
+For workers on other machines see `quelea serve` and `quelea join`.";
+
+/// Train for real: threads, processes on this machine, or the processes of a launcher
+#[derive(Debug, Parser)]
+#[command(after_help = EXAMPLES)]
+struct Args {
+    #[command(flatten)]
+    run: Run,
+
+    /// One process per worker, over TCP on this machine, instead of threads
+    #[arg(long, conflicts_with = "threads")]
+    processes: bool,
+
+    /// All workers as threads of this process, even under a launcher
+    #[arg(long)]
+    threads: bool,
+
+    #[command(flatten)]
+    output: Output,
+}
+
+fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+    let args = Args::from_arg_matches(matches)?;
+    let asked = ("train", &args.run);
+    if args.processes || args.threads {
+        // What a launcher says is of interest only where its processes would be in each other's way.
+        if let (Ok(Some(launched)), Some(out)) = (drive::launched(), &args.output.out) {
+            return Err(launched.refuse_sharing(out).into());
+        }
+    } else if let Some(launched) = drive::launched()? {
+        return run_launched(&args, &launched);
+    }
+    let plan = plan(&args, None)?;
+    plan.check_memory()?;
+    if args.processes {
+        let executable = std::env::current_exe()?;
+        return session::run(plan, asked, &args.output, |plan, listener| {
+            drive::processes(plan, &executable, listener)
+        });
+    }
+    session::run(plan, asked, &args.output, drive::threads)
+}
+
+fn plan(args: &Args, launched: Option<&Launched>) -> Result<Plan, RunError> {
+    let plan = args.run.plan(launched.map(Launched::world))?;
+    if let Some(launched) = launched {
+        launched.check(&plan)?;
+    }
+    Ok(plan)
+}
+
+fn run_launched(args: &Args, launched: &Launched) -> anyhow::Result<()> {
+    if !launched.is_first() {
+        interrupt::follow();
+        // The checkpoint is where the first process is; it sends to each what is its own.
+        if args.run.resume.is_some() {
+            return Ok(launched.follow(None)?);
+        }
+    }
+    let plan = plan(args, Some(launched));
+    if launched.is_first() {
+        return session::run(plan?, ("train", &args.run), &args.output, |plan, listener| {
+            launched.lead(plan, listener)
+        });
+    }
+    // Everybody says what is wrong: a launcher ends the others as soon as one has ended, so that
+    // the first process may never come to say it.
+    Ok(launched.follow(Some(plan?))?)
+}

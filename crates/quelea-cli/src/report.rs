@@ -1,0 +1,160 @@
+//! What a person sees when a run has ended.
+
+use quelea_run::conduct::Finished;
+use quelea_run::files::summary::{Clock, RankSummary, Summary, WorkerSummary};
+
+use crate::request::Run;
+use crate::text::{bold, bytes, columns, number, pale, say, seconds, whole};
+
+/// Workers that are listed one by one; of more, the first ones and the total.
+const LISTED: usize = 16;
+
+/// Prints the report. `asked` is the command that was typed, and the run that it was given.
+pub fn print(finished: &Finished, asked: (&'static str, &Run)) {
+    let summary = &finished.summary;
+    say(&bold(&headline(summary)));
+    say("");
+    say(&columns(&results(summary)));
+    say(&columns(&times(summary)));
+    for warning in &summary.warnings {
+        say(&format!("Note: {warning}"));
+    }
+    say(&format!("Files: {}", finished.directory.display()));
+    say(&pale("  summary.json  records.jsonl  final.safetensors  trace.json (opens in Perfetto)"));
+    let others = ["best.safetensors", "plots", "checkpoints"];
+    let others = others.into_iter().filter(|name| finished.directory.join(name).exists());
+    say(&pale(&format!("  {}", others.collect::<Vec<_>>().join("  "))));
+    say("\nTry next:");
+    for (line, what) in next(summary, asked) {
+        say(&format!("  {line}"));
+        say(&pale(&format!("      {what}")));
+    }
+}
+
+fn headline(summary: &Summary) -> String {
+    let name = |table: &str| summary.config[table]["name"].as_str().unwrap_or_default().to_string();
+    format!(
+        "{} on {}: {} workers, {} steps in {} of {} time",
+        name("algorithm"),
+        name("task"),
+        summary.workers.len(),
+        whole(summary.steps),
+        seconds(summary.clock_seconds),
+        match summary.clock {
+            Clock::Virtual => "virtual",
+            Clock::Real => "real",
+        }
+    )
+}
+
+fn results(summary: &Summary) -> Vec<Vec<String>> {
+    let total = &summary.total;
+    let percent = |share: f64| format!("{:.2} %", share * 100.0);
+    let own = &summary.worker_models;
+    // Where all workers hold the deployed model there is nothing to tell of them.
+    let apart = own.accuracy_worst.filter(|worst| Some(*worst) != summary.accuracy);
+    let workers = apart.zip(own.accuracy_mean);
+    let workers = workers.map(|(worst, mean)| format!("{}, {}", percent(mean), percent(worst)));
+    let best = summary.best.filter(|best| best.accuracy > summary.accuracy);
+    let best = best.and_then(|best| {
+        Some(format!("{} after {} steps", percent(best.accuracy?), whole(best.step)))
+    });
+    let rows = [
+        ("loss", Some(summary.loss.map_or_else(|| "NaN".to_string(), number))),
+        ("accuracy", summary.accuracy.map(percent)),
+        ("  of workers: mean, worst", workers),
+        ("  best", best),
+        ("BLEU", summary.bleu.map(|bleu| format!("{bleu:.1}"))),
+        ("consensus distance", summary.consensus_distance.map(number)),
+        ("samples per second", summary.samples_per_second.map(|rate| whole(rate as u64))),
+        ("speedup over one worker", summary.speedup.map(|speedup| format!("{speedup:.2}"))),
+        ("bytes sent", Some(bytes(total.bytes_sent))),
+        ("messages sent", Some(whole(total.messages_sent))),
+        ("gradients per message", summary.gradients_per_message.map(number)),
+    ];
+    let there = rows.into_iter().filter_map(|(name, value)| Some(vec![name.into(), value?]));
+    there.collect()
+}
+
+/// Where the workers' time went. What is left of the clock, before a worker's first gradient and
+/// after its last step, has a column where it is not negligible.
+fn times(summary: &Summary) -> Vec<Vec<String>> {
+    let split = |worker: &WorkerSummary| {
+        let known = [worker.compute_seconds, worker.exposed_seconds, worker.waiting_seconds];
+        let other = summary.clock_seconds - known.iter().sum::<f64>();
+        [known[0], known[1], known[2], other.max(0.0)]
+    };
+    let spent = summary.workers.iter().map(split).fold([0.0; 4], |sum, part| {
+        [sum[0] + part[0], sum[1] + part[1], sum[2] + part[2], sum[3] + part[3]]
+    });
+    let all = spent.iter().sum::<f64>().max(f64::MIN_POSITIVE);
+    let columns = if spent[3] > 0.01 * all { 4 } else { 3 };
+    let names = ["compute", "exposed", "waiting", "other"];
+    let table = |name: &str, steps: &str, parts: [String; 4], traffic: [String; 2]| {
+        let parts = parts.into_iter().take(columns);
+        [name.to_string(), steps.to_string()].into_iter().chain(parts).chain(traffic).collect()
+    };
+    let traffic = |rank: &RankSummary| [bytes(rank.bytes_sent), bytes(rank.bytes_received)];
+    let mut rows: Vec<Vec<String>> = vec![table(
+        "",
+        "steps",
+        names.map(str::to_string),
+        ["sent", "received"].map(str::to_string),
+    )];
+    for (worker, rank) in summary.workers.iter().zip(&summary.ranks).take(shown(summary)) {
+        let lost = if rank.lost { " (lost)" } else { "" };
+        let name = format!("worker {}{lost}", worker.rank);
+        rows.push(table(&name, &whole(worker.steps), split(worker).map(seconds), traffic(rank)));
+    }
+    if shown(summary) < summary.workers.len() {
+        rows.push(vec!["…".to_string()]);
+    }
+    for (number, rank) in summary.ranks.iter().skip(summary.workers.len()).enumerate() {
+        rows.push(table(&format!("server {number}"), "", Default::default(), traffic(rank)));
+    }
+    let share = spent.map(|part| format!("{:.1} %", 100.0 * part / all));
+    rows.push(table("workers", &whole(summary.steps), spent.map(seconds), Default::default()));
+    rows.push(table("", "", share, Default::default()));
+    rows
+}
+
+fn shown(summary: &Summary) -> usize {
+    if summary.workers.len() <= LISTED { LISTED } else { LISTED / 2 }
+}
+
+/// Commands that work from here, and what they show.
+fn next(summary: &Summary, (command, run): (&'static str, &Run)) -> Vec<(String, &'static str)> {
+    let me = std::env::args().next().unwrap_or_else(|| "quelea".to_string());
+    let asked = run.as_typed(&[]);
+    // Between hosts only gossip methods go on.
+    let hosts = summary.config["topology"]["within_host"] == "average";
+    let other = match summary.config["algorithm"]["name"].as_str() {
+        Some("d-psgd") if hosts => "sgp",
+        _ if hosts => "d-psgd",
+        Some("allreduce") if summary.config["codec"]["name"] == "power-sgd" => "local-sgd",
+        Some("allreduce") => "aladdin",
+        _ => "allreduce",
+    };
+    let switched = match command {
+        "simulate" => (format!("{me} train{asked}"), "the same run for real"),
+        _ => (format!("{me} simulate{asked}"), "the same run in the virtual cluster"),
+    };
+    let without = run.as_typed(&["algorithm.name", "cluster.slow.0"]);
+    let slow =
+        format!("{me} simulate{without} --set algorithm.name={other} --set cluster.slow.0=10");
+    let list = format!("{me} list algorithms");
+    let mut next = vec![
+        switched,
+        (slow, "another algorithm, and a worker ten times slower"),
+        (list, "all there are"),
+    ];
+    let task = summary.config["task"]["name"].as_str().unwrap_or_default();
+    if task.starts_with("digits") {
+        let train = "--set task.name=cifar10-resnet20 --set workers=2 --set epochs=1";
+        next.push((
+            format!("{me} data get cifar10 && {me} train {train}"),
+            "a larger network on CIFAR-10",
+        ));
+    }
+    next
+}

@@ -1,0 +1,114 @@
+//! The table of algorithms. One file each; a row here is all that the rest of quelea knows.
+
+mod ad_psgd;
+mod aladdin;
+mod allreduce;
+mod asp;
+mod bmuf;
+mod choco;
+mod codecs;
+mod d_amsgrad;
+mod d_psgd;
+mod decentlam;
+mod diloco;
+mod eamsgd;
+mod easgd;
+mod exact_diffusion;
+mod exchange;
+mod extra;
+
+mod gossip_aga;
+mod gossip_pga;
+mod gradient_tracking;
+pub(crate) mod hierarchy;
+mod local_sgd;
+mod periodic;
+mod push_sum;
+mod qg_dmsgd;
+mod sgp;
+mod slowmo;
+mod ssp;
+mod sync_ps;
+mod traffic;
+
+use crate::contract::{Algorithm, Facts};
+use crate::names;
+use crate::params::{Key, Params};
+
+pub use codecs::Codecs;
+pub use traffic::{Service, Traffic, When};
+
+/// Makes one side of an algorithm.
+pub type Build = fn(&Params) -> Box<dyn Algorithm>;
+
+/// One row of the table.
+pub struct Entry {
+    /// The name that people type.
+    pub name: &'static str,
+    /// One line.
+    pub summary: &'static str,
+    /// Where it was published.
+    pub paper: &'static str,
+    /// The file that implements it.
+    pub file: &'static str,
+    /// What a worker sends in one step, and to whom.
+    pub sends: &'static str,
+    /// What becomes of a run that loses a worker.
+    pub lost_peer: &'static str,
+    /// What a run that goes on from a checkpoint with another number of workers or servers begins
+    /// with. Everywhere: the deployed model, and the optimizers' state where it runs.
+    pub resized: &'static str,
+    /// Its parameters.
+    pub keys: &'static [Key],
+    /// Why these parameters cannot go together, if they cannot.
+    pub check: fn(&Params) -> Result<(), &'static str>,
+    /// Which codecs it can be trusted with.
+    pub codecs: fn(&Params) -> Codecs,
+    /// What drivers need to know.
+    pub facts: fn(&Params) -> Facts,
+    /// What a worker exchanges and when it waits, for whoever predicts what a step costs.
+    pub traffic: fn(&Params) -> Traffic,
+    /// The worker's side.
+    pub worker: Build,
+    /// The server's side, where there is one.
+    pub server: Option<Build>,
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Entry({})", self.name)
+    }
+}
+
+/// All algorithms, by name.
+pub const ALGORITHMS: &[Entry] = &[
+    ad_psgd::ENTRY,
+    aladdin::ENTRY,
+    allreduce::ENTRY,
+    asp::ENTRY,
+    bmuf::ENTRY,
+    choco::ENTRY,
+    d_amsgrad::ENTRY,
+    d_psgd::ENTRY,
+    exact_diffusion::D2,
+    decentlam::ENTRY,
+    diloco::ENTRY,
+    eamsgd::ENTRY,
+    easgd::ENTRY,
+    exact_diffusion::ENTRY,
+    extra::ENTRY,
+    gossip_aga::ENTRY,
+    gossip_pga::ENTRY,
+    gradient_tracking::ENTRY,
+    local_sgd::ENTRY,
+    qg_dmsgd::ENTRY,
+    sgp::ENTRY,
+    slowmo::ENTRY,
+    ssp::ENTRY,
+    sync_ps::ENTRY,
+];
+
+/// The row of this name, or the nearest name if there is one.
+pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {
+    names::find(ALGORITHMS, |entry| entry.name, name)
+}

@@ -1,0 +1,263 @@
+//! The record of a forward pass, played back for its gradient.
+//!
+//! Parameters are read from the flat vector where they lie, and their gradients are added to the
+//! flat gradient where they belong: nothing is copied in between. Activations are tensors of
+//! Burn's `flex` backend.
+
+use burn_backend::Shape;
+use burn_flex::FlexTensor;
+use quelea_core::random::Rng;
+
+use crate::parameters::{Param, Parameters, Statistic};
+
+/// An intermediate result of a forward pass.
+#[derive(Clone, Debug)]
+pub struct Value {
+    pub(crate) tensor: FlexTensor,
+    slot: Slot,
+}
+
+/// Where the gradient of a value is collected. What is played back keeps this instead of the
+/// value, so that no activation is held longer than it is needed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Slot(Option<usize>);
+
+impl Slot {
+    const NOBODY_ASKS: Slot = Slot(None);
+
+    /// Whether anybody asks for the gradient.
+    pub(crate) fn asked(self) -> bool {
+        self.0.is_some()
+    }
+}
+
+impl Value {
+    /// Something that has no gradient: the input.
+    pub fn constant(values: Vec<f32>, shape: &[usize]) -> Value {
+        Value::untracked(tensor(values, shape))
+    }
+
+    /// A result that nobody asks the gradient of.
+    pub(crate) fn untracked(tensor: FlexTensor) -> Value {
+        Value { tensor, slot: Slot::NOBODY_ASKS }
+    }
+
+    /// Its shape.
+    pub fn shape(&self) -> &[usize] {
+        self.tensor.layout().shape()
+    }
+
+    /// Where its gradient is collected.
+    pub(crate) fn slot(&self) -> Slot {
+        self.slot
+    }
+
+    /// Its numbers, in order.
+    pub fn values(&self) -> &[f32] {
+        self.tensor.storage()
+    }
+}
+
+/// A tensor of these numbers.
+pub(crate) fn tensor(values: Vec<f32>, shape: &[usize]) -> FlexTensor {
+    FlexTensor::from_data(burn_backend::TensorData::new(values, Shape::from(shape.to_vec())))
+}
+
+/// What a pass is for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Mode {
+    /// For a gradient.
+    Train,
+    /// For statistics: as in training, but nothing is recorded nor dropped.
+    Calibrate,
+    /// For an answer: with the statistics that were calibrated.
+    Evaluate,
+}
+
+/// Means and variances of all batch normalisations, in order of declaration.
+#[derive(Clone, Debug, Default)]
+pub struct Statistics {
+    /// Means and variances, by channel.
+    pub moments: Vec<(Vec<f32>, Vec<f32>)>,
+}
+
+impl Statistics {
+    /// The mean over batches.
+    pub fn mean(batches: &[Statistics]) -> Statistics {
+        let mean = |of: &dyn Fn(&Statistics) -> &[f32]| {
+            let mut sum = vec![0.0f64; of(&batches[0]).len()];
+            for batch in batches {
+                sum.iter_mut().zip(of(batch)).for_each(|(sum, x)| *sum += f64::from(*x));
+            }
+            sum.iter().map(|sum| (sum / batches.len() as f64) as f32).collect()
+        };
+        let norms = 0..batches.first().map_or(0, |batch| batch.moments.len());
+        let moments = |norm: usize| {
+            let means = mean(&|batch: &Statistics| &batch.moments[norm].0);
+            (means, mean(&|batch: &Statistics| &batch.moments[norm].1))
+        };
+        Statistics { moments: norms.map(moments).collect() }
+    }
+}
+
+type Step = Box<dyn FnOnce(FlexTensor, &mut Backward<'_>)>;
+
+/// A forward pass.
+pub struct Tape<'a> {
+    pub(crate) parameters: &'a Parameters,
+    params: &'a [f32],
+    pub(crate) mode: Mode,
+    /// What batch normalisation uses instead of the batch's own moments.
+    given: Option<&'a Statistics>,
+    /// What batch normalisation has measured.
+    measured: Statistics,
+    /// What dropout draws from.
+    pub(crate) rng: Rng,
+    steps: Vec<(usize, Step)>,
+}
+
+impl<'a> Tape<'a> {
+    /// Begins a pass of the network with these `params`.
+    pub fn new(parameters: &'a Parameters, params: &'a [f32], mode: Mode) -> Tape<'a> {
+        assert_eq!(params.len(), parameters.len(), "the vector of this network");
+        Tape {
+            parameters,
+            params,
+            mode,
+            given: None,
+            measured: Statistics::default(),
+            rng: Rng::new(0, "dropout", 0),
+            steps: Vec::new(),
+        }
+    }
+
+    /// Dropout draws from this stream.
+    pub fn with_rng(mut self, rng: Rng) -> Tape<'a> {
+        self.rng = rng;
+        self
+    }
+
+    /// Batch normalisation uses these.
+    pub fn with_statistics(mut self, statistics: &'a Statistics) -> Tape<'a> {
+        self.given = Some(statistics);
+        self
+    }
+
+    /// Keeps what a batch normalisation has measured.
+    pub(crate) fn keep_moments(&mut self, statistic: Statistic, moments: (Vec<f32>, Vec<f32>)) {
+        let all = &mut self.measured.moments;
+        all.resize_with(all.len().max(statistic.0 + 1), Default::default);
+        all[statistic.0] = moments;
+    }
+
+    /// What batch normalisation has measured.
+    pub fn into_statistics(self) -> Statistics {
+        self.measured
+    }
+
+    /// An input whose gradient can be asked for; for tests.
+    pub fn variable(&mut self, values: Vec<f32>, shape: &[usize]) -> Value {
+        self.record(tensor(values, shape), |_, _| ())
+    }
+
+    /// The numbers of `param`.
+    pub(crate) fn param(&self, param: Param) -> &'a [f32] {
+        &self.params[self.parameters.range(param)]
+    }
+
+    /// The calibrated mean and variance of a batch normalisation.
+    pub(crate) fn moments(&self, statistic: Statistic) -> &(Vec<f32>, Vec<f32>) {
+        &self.given.expect("answers need statistics").moments[statistic.0]
+    }
+
+    /// Whether something that only depends on these has a gradient.
+    pub(crate) fn tracks(&self, inputs: &[&Value]) -> bool {
+        self.mode == Mode::Train && inputs.iter().any(|input| input.slot.asked())
+    }
+
+    /// The result of an operation that parameters take part in.
+    pub(crate) fn record(
+        &mut self,
+        output: FlexTensor,
+        backward: impl FnOnce(FlexTensor, &mut Backward<'_>) + 'static,
+    ) -> Value {
+        if self.mode != Mode::Train {
+            return Value::untracked(output);
+        }
+        let id = self.steps.len();
+        self.steps.push((id, Box::new(backward)));
+        Value { tensor: output, slot: Slot(Some(id)) }
+    }
+
+    /// The result of an operation on `inputs` alone.
+    pub(crate) fn record_if(
+        &mut self,
+        inputs: &[&Value],
+        output: FlexTensor,
+        backward: impl FnOnce(FlexTensor, &mut Backward<'_>) + 'static,
+    ) -> Value {
+        if self.tracks(inputs) {
+            return self.record(output, backward);
+        }
+        Value::untracked(output)
+    }
+
+    /// Plays the pass back from `root`, whose gradient is `seed`, and adds the gradients of the
+    /// parameters to `grad`.
+    pub fn backward(self, root: &Value, seed: Vec<f32>, grad: &mut [f32]) {
+        self.backward_to(root, seed, grad, &[]);
+    }
+
+    /// As [`Tape::backward`]; returns the gradients of `asked`, which are variables.
+    pub fn backward_to(
+        self,
+        root: &Value,
+        seed: Vec<f32>,
+        grad: &mut [f32],
+        asked: &[&Value],
+    ) -> Vec<Vec<f32>> {
+        let slots = vec![None; self.steps.len()];
+        let mut backward =
+            Backward { parameters: self.parameters, params: self.params, grad, slots };
+        backward.add(root.slot, tensor(seed, root.shape()));
+        let mut found = vec![Vec::new(); asked.len()];
+        for (id, step) in self.steps.into_iter().rev() {
+            let Some(output) = backward.slots[id].take() else { continue };
+            if let Some(place) = asked.iter().position(|value| value.slot == Slot(Some(id))) {
+                found[place] = output.storage::<f32>().to_vec();
+            }
+            step(output, &mut backward);
+        }
+        found
+    }
+}
+
+/// A pass that is being played back.
+pub(crate) struct Backward<'a> {
+    parameters: &'a Parameters,
+    params: &'a [f32],
+    grad: &'a mut [f32],
+    slots: Vec<Option<FlexTensor>>,
+}
+
+impl Backward<'_> {
+    /// The numbers of `param`, and where its gradient is collected.
+    pub(crate) fn param(&mut self, param: Param) -> (&[f32], &mut [f32]) {
+        let range = self.parameters.range(param);
+        (&self.params[range.clone()], &mut self.grad[range])
+    }
+
+    /// Adds to a gradient.
+    pub(crate) fn add(&mut self, slot: Slot, part: FlexTensor) {
+        let Some(id) = slot.0 else { return };
+        let sum = match self.slots[id].take() {
+            None => part,
+            Some(mut before) => {
+                let sum: &mut [f32] = before.storage_mut();
+                sum.iter_mut().zip(part.storage::<f32>()).for_each(|(a, b)| *a += b);
+                before
+            }
+        };
+        self.slots[id] = Some(sum);
+    }
+}

@@ -1,0 +1,37 @@
+//! The run's clock: the coordinator's, as every process estimates it.
+
+use std::time::{Duration, Instant};
+
+use quelea_core::time::Time;
+
+/// Gives nanoseconds since the run began.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    /// A moment on this process's clock that is the run's zero.
+    zero: Instant,
+}
+
+impl Clock {
+    /// A clock whose zero is now.
+    pub(crate) fn start() -> Clock {
+        Clock { zero: Instant::now() }
+    }
+
+    /// A clock that shows `now` at this moment.
+    pub(crate) fn showing(now: Time, at: Instant) -> Clock {
+        // A process that has been up for a shorter time than the run cannot represent its zero;
+        // its own start is then the best there is.
+        let zero = at.checked_sub(Duration::from_nanos(now.0)).unwrap_or(at);
+        Clock { zero }
+    }
+
+    /// Moves the zero forward, to `zero` on this clock.
+    pub(crate) fn restarted(self, zero: Time) -> Clock {
+        Clock { zero: self.zero + Duration::from_nanos(zero.0) }
+    }
+
+    /// The time.
+    pub(crate) fn now(&self) -> Time {
+        Time(self.zero.elapsed().as_nanos() as u64)
+    }
+}

@@ -1,0 +1,544 @@
+//! What one place must decide: tickets, the end, drain, termination, time limits, giving up.
+
+mod cutting;
+mod standstill;
+
+use std::net::{Shutdown, TcpStream};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use quelea_core::contract::Budget;
+use quelea_core::time::Time;
+use quelea_record::{Event as Measured, Observer, Outcome, RankReport};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::clock::Clock;
+use crate::error::NetError;
+use crate::host::{House, tick_period};
+use crate::options::Options;
+use crate::protocol::{self, Command, Event, PacketError, REASON_CHARS, WARNING_CHARS, shown};
+use crate::rank::Inbox;
+use cutting::Cutting;
+use standstill::Stillness;
+
+/// How long better evidence is waited for after a first sign of trouble.
+const GRACE: Duration = Duration::from_millis(500);
+/// Warnings that are kept; more are counted.
+const WARNINGS: usize = 50;
+/// A drain in which messages still arrive may take so many times as long as one without.
+const DRAIN_FACTOR: f64 = 10.0;
+/// The longest between two looks at what the observer wishes.
+const GLANCE: Duration = Duration::from_millis(50);
+/// The shortest and the longest time between two probes.
+const PROBE_PAUSE: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(20));
+
+/// What reaches the conductor.
+#[derive(Debug)]
+pub(crate) enum Incoming {
+    /// A rank says something.
+    Event(Event),
+    /// The process of a rank has gone, or, in a joined process, the coordinator's.
+    Gone { rank: u32, reason: String },
+    /// The coordinator has ended the run; only in a joined process.
+    Aborted(String),
+}
+
+/// How a rank is told something.
+#[derive(Debug)]
+pub(crate) enum Port {
+    /// It lives here.
+    Near(UnboundedSender<Inbox>),
+    /// It has joined.
+    Far(TcpStream),
+    /// It could not be told something; it is told nothing more.
+    Deaf,
+}
+
+impl Port {
+    /// Why a rank is gone, if it could not be told and that is not seen where it is read.
+    fn tell(&mut self, command: Command) -> Result<(), String> {
+        let told = match self {
+            Port::Near(inbox) => {
+                let _ = inbox.send(Inbox::Command(command));
+                return Ok(());
+            }
+            Port::Far(stream) => protocol::write(stream, &command),
+            Port::Deaf => return Ok(()),
+        };
+        let Err(error) = told else { return Ok(()) };
+        *self = Port::Deaf;
+        if matches!(error, PacketError::Closed) { Ok(()) } else { Err(error.to_string()) }
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        if let Port::Far(stream) = self {
+            // What was written still arrives; then the worker sees that this was all.
+            let _ = stream.shutdown(Shutdown::Write);
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Running,
+    Draining,
+    Finishing,
+}
+
+/// Decides for a whole run.
+pub(crate) struct Conductor<'a> {
+    options: Options,
+    workers: usize,
+    total: u64,
+    observer: &'a mut dyn Observer,
+    ports: Vec<Port>,
+    phase: Phase,
+    /// When the phase began.
+    entered: Instant,
+    tickets: Tickets,
+    seats: Vec<Seat>,
+    probes: Probes,
+    done: u64,
+    clock: Clock,
+    cutting: Cutting,
+    clock_seconds: f64,
+    trouble: Option<Trouble>,
+    warnings: Vec<String>,
+    /// Warnings that were too many.
+    unsaid: u64,
+    ticked: Instant,
+}
+
+/// What is known of one rank.
+#[derive(Debug)]
+struct Seat {
+    finished: bool,
+    /// Since when it has said, without completing a step, that it computes.
+    computing: Option<Instant>,
+    /// It waits where all come together outside the run.
+    gathering: bool,
+    /// When it last said anything, and anything else than that it is alive.
+    heard: Instant,
+    moved: Instant,
+    stillness: Stillness,
+    report: Option<RankReport>,
+}
+
+#[derive(Debug)]
+struct Tickets {
+    budgeted: bool,
+    left: u64,
+    granted: Vec<u64>,
+    /// Wanted soon, not urgently.
+    wanted: Vec<bool>,
+}
+
+/// Counts messages until none is on its way: twice in a row the same sums, sent = received.
+#[derive(Debug)]
+struct Probes {
+    number: u64,
+    answers: Vec<Option<(bool, u64, u64)>>,
+    previous: Option<(u64, u64)>,
+    pause: Duration,
+    next: Option<Instant>,
+    /// When the sums last changed.
+    changed: Instant,
+}
+
+/// The first signs that the run cannot go on, best evidence first.
+#[derive(Debug)]
+struct Trouble {
+    until: Instant,
+    weight: u8,
+    error: NetError,
+}
+
+impl<'a> Conductor<'a> {
+    pub(crate) fn new(
+        house: &House,
+        ports: Vec<Port>,
+        observer: &'a mut dyn Observer,
+    ) -> Conductor<'a> {
+        let House { setup, options, start, .. } = house;
+        let (workers, now) = (setup.workers(), Instant::now());
+        let total = workers as u64 * setup.steps;
+        let (facts, done) = (setup.facts(), start.steps(workers));
+        let budgeted = facts.budget == Budget::TotalGradients;
+        let seat = |rank: usize| Seat {
+            finished: rank >= workers,
+            computing: None,
+            heard: now,
+            moved: now,
+            stillness: Stillness::default(),
+            gathering: false,
+            report: None,
+        };
+        Conductor {
+            options: options.clone(),
+            workers,
+            total,
+            observer,
+            phase: Phase::Running,
+            entered: now,
+            tickets: Tickets {
+                budgeted,
+                left: total.saturating_sub(done),
+                granted: vec![0; workers],
+                wanted: vec![false; workers],
+            },
+            seats: (0..ports.len()).map(seat).collect(),
+            probes: Probes {
+                number: 0,
+                answers: vec![None; ports.len()],
+                previous: None,
+                pause: PROBE_PAUSE.0,
+                next: None,
+                changed: now,
+            },
+            ports,
+            done,
+            clock: house.clock,
+            cutting: Cutting::new(house.cuts, facts.synchronous, setup.steps),
+            clock_seconds: start.now.seconds(),
+            trouble: None,
+            warnings: Vec::new(),
+            unsaid: 0,
+            ticked: now,
+        }
+    }
+
+    /// Conducts until the end. On failure everybody has been told.
+    pub(crate) fn conduct(mut self, incoming: &Receiver<Incoming>) -> Result<Outcome, NetError> {
+        let result = self.attend(incoming);
+        if let Err(error) = &result {
+            for port in &self.ports {
+                if let Port::Far(stream) = port {
+                    // Whoever does not listen must not keep the word from others.
+                    let _ = stream.set_write_timeout(Some(GRACE));
+                }
+            }
+            self.tell_all(&Command::Abort(error.to_string()));
+        }
+        result
+    }
+
+    fn attend(&mut self, incoming: &Receiver<Incoming>) -> Result<Outcome, NetError> {
+        let period = tick_period(&self.options);
+        loop {
+            let now = Instant::now();
+            let glance = Some(now + self.glance());
+            let wake = [Some(self.ticked + period), self.probes.next, self.trouble_until(), glance];
+            let wake = wake.into_iter().flatten().min().unwrap_or(now);
+            match incoming.recv_timeout(wake.saturating_duration_since(now)) {
+                Ok(Incoming::Event(Event::Saved { rank, step, part })) => {
+                    self.hear(rank);
+                    self.saved(rank, step, *part);
+                }
+                Ok(Incoming::Event(event)) => self.event(event),
+                Ok(Incoming::Gone { rank, reason }) => self.gone(rank, reason),
+                Ok(Incoming::Aborted(reason)) => return Err(NetError::Aborted(reason)),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            }
+            let now = Instant::now();
+            if self.trouble_until().is_some_and(|until| until <= now) {
+                return Err(self.trouble.take().expect("it has a time").error);
+            }
+            if self.probes.next.is_some_and(|next| next <= now) {
+                self.probe();
+            }
+            if self.ticked + period <= now {
+                self.tick(now);
+            }
+            self.end_saving_if_whole()?;
+            self.attend_cuts();
+            if self.phase == Phase::Finishing && self.seats.iter().all(|s| s.report.is_some()) {
+                return Ok(self.outcome());
+            }
+        }
+    }
+
+    fn trouble_until(&self) -> Option<Instant> {
+        self.trouble.as_ref().map(|trouble| trouble.until)
+    }
+
+    fn tell(&mut self, rank: u32, command: Command) {
+        if let Err(reason) = self.ports[rank as usize].tell(command) {
+            self.gone(rank, reason);
+        }
+    }
+
+    fn tell_all(&mut self, command: &Command) {
+        for rank in 0..self.ports.len() {
+            self.tell(rank as u32, command.clone());
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Record(record) => {
+                if matches!(record.event, Measured::Step { .. }) {
+                    self.done += 1;
+                    self.hear(record.rank);
+                    self.seats[record.rank as usize].computing = None;
+                    let now = Time::from_seconds(record.t);
+                    self.observer.progress(self.done, self.total, now);
+                    self.cut_on_average();
+                }
+                self.observer.record(record);
+            }
+            Event::Ticket { rank, number, urgent } => self.ticket(rank, number, urgent),
+            Event::Finished { rank, at } => {
+                self.hear(rank);
+                self.seats[rank as usize].finished = true;
+                self.clock_seconds = self.clock_seconds.max(at.seconds());
+                if self.phase == Phase::Running {
+                    self.end_if_finished();
+                }
+            }
+            Event::Probed { rank, probe, drained, sent, received } => {
+                self.hear(rank);
+                if probe == self.probes.number {
+                    self.probes.answers[rank as usize] = Some((drained, sent, received));
+                    self.count();
+                }
+            }
+            Event::Shown { rank, step, model } => {
+                self.hear(rank);
+                self.shown(rank, step, model);
+            }
+            Event::Met { rank, step } => {
+                self.hear(rank);
+                self.met(rank, step);
+            }
+            Event::Noted { rank } => {
+                self.hear(rank);
+                self.noted(rank);
+            }
+            Event::Paused { rank } => {
+                self.hear(rank);
+                self.paused();
+            }
+            Event::Saved { .. } => unreachable!("taken by whoever reads events"),
+            Event::Report(report) => {
+                self.hear(report.rank);
+                let rank = report.rank as usize;
+                self.seats[rank].report = Some(*report);
+            }
+            Event::Pulse { rank, computing, waiting, gathering, sent, received } => {
+                let (seat, now) = (&mut self.seats[rank as usize], Instant::now());
+                seat.heard = now;
+                seat.stillness.hear(waiting || (seat.finished && !computing), (sent, received));
+                seat.computing = computing.then(|| seat.computing.unwrap_or(now));
+                seat.gathering = gathering;
+            }
+            Event::Stalled { rank, complaint } => {
+                self.hear(rank);
+                self.seats[rank as usize].computing = None;
+                // While somebody computes, the others wait for a reason.
+                if !self.seats.iter().any(|seat| seat.computing.is_some()) {
+                    let complaint = shown(&complaint, REASON_CHARS) + &self.finished_before();
+                    self.suspect(3, NetError::Stalled(complaint));
+                }
+            }
+            Event::Lost { rank, peer, reason } => {
+                if self.phase != Phase::Finishing {
+                    let reason = format!("{} (seen by rank {rank})", shown(&reason, REASON_CHARS));
+                    self.suspect(2, NetError::Lost { rank: peer, reason });
+                }
+            }
+            Event::Failed { rank, reason } => {
+                let reason = shown(&reason, REASON_CHARS);
+                self.suspect(0, NetError::Failed { rank, reason });
+            }
+            Event::Warning(_) if self.warnings.len() >= WARNINGS => self.unsaid += 1,
+            Event::Warning(text) => self.warnings.push(shown(&text, WARNING_CHARS)),
+        }
+    }
+
+    /// Who has ended while others wait: with scripts whose loops differ, that is the reason.
+    fn finished_before(&self) -> String {
+        let finished = (0..self.workers).filter(|rank| self.seats[*rank].finished);
+        let ranks: Vec<String> = finished.map(|rank| rank.to_string()).collect();
+        match ranks.len() {
+            0 => String::new(),
+            1 => format!("; rank {} has ended its steps before", ranks[0]),
+            _ => format!("; ranks {} have ended their steps before", ranks.join(", ")),
+        }
+    }
+
+    fn end_if_finished(&mut self) {
+        if self.seats.iter().all(|seat| seat.finished) {
+            self.drain();
+        }
+    }
+
+    /// Lets everything that is pending come to rest.
+    fn drain(&mut self) {
+        self.enter(Phase::Draining);
+        (self.probes.previous, self.probes.changed) = (None, self.entered);
+        self.tell_all(&Command::Drain);
+        self.probe();
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        (self.phase, self.entered) = (phase, Instant::now());
+    }
+
+    fn hear(&mut self, rank: u32) {
+        let (seat, now) = (&mut self.seats[rank as usize], Instant::now());
+        (seat.heard, seat.moved) = (now, now);
+    }
+
+    fn gone(&mut self, rank: u32, reason: String) {
+        if self.seats[rank as usize].report.is_none() {
+            self.suspect(1, NetError::Lost { rank, reason });
+        }
+    }
+
+    /// Notes that the run cannot go on; evidence of less weight gives way to better.
+    fn suspect(&mut self, weight: u8, error: NetError) {
+        let until = if weight == 0 { Instant::now() } else { Instant::now() + GRACE };
+        match &mut self.trouble {
+            Some(trouble) if trouble.weight <= weight => {}
+            Some(trouble) => {
+                *trouble = Trouble { until: trouble.until.min(until), weight, error };
+            }
+            None => self.trouble = Some(Trouble { until, weight, error }),
+        }
+    }
+
+    /// A ticket wanted soon is granted while there are plenty; near the end only to whoever
+    /// would use it now, so that nobody sits on one while others are idle.
+    fn ticket(&mut self, rank: u32, number: u64, urgent: bool) {
+        self.hear(rank);
+        let worker = rank as usize;
+        if !self.tickets.budgeted || number != self.tickets.granted[worker] + 1 {
+            return;
+        }
+        if self.tickets.left == 0 {
+            self.tell(rank, Command::Deny);
+        } else if urgent || self.tickets.left > 2 * self.workers as u64 {
+            self.tickets.left -= 1;
+            self.tickets.granted[worker] += 1;
+            self.tickets.wanted[worker] = false;
+            self.tell(rank, Command::Grant);
+        } else {
+            self.tickets.wanted[worker] = true;
+        }
+    }
+
+    fn probe(&mut self) {
+        self.probes.next = None;
+        self.probes.number += 1;
+        self.probes.answers.fill(None);
+        self.tell_all(&Command::Probe(self.probes.number));
+    }
+
+    fn count(&mut self) {
+        let answers: Option<Vec<_>> = self.probes.answers.iter().copied().collect();
+        let Some(answers) = answers else { return };
+        let drained = answers.iter().all(|(drained, _, _)| *drained);
+        let sent: u64 = answers.iter().map(|(_, sent, _)| sent).sum();
+        let received: u64 = answers.iter().map(|(_, _, received)| received).sum();
+        let sums = Some((sent, received));
+        if drained && sent == received && self.probes.previous == sums {
+            if self.save_at_rest() {
+                return;
+            }
+            self.enter(Phase::Finishing);
+            self.tell_all(&Command::Finish);
+            return;
+        }
+        if self.probes.previous == sums {
+            self.probes.pause = (self.probes.pause * 2).min(PROBE_PAUSE.1);
+        } else {
+            (self.probes.changed, self.probes.pause) = (Instant::now(), PROBE_PAUSE.0);
+        }
+        self.probes.previous = sums;
+        self.probes.next = Some(Instant::now() + self.probes.pause);
+    }
+
+    /// Looks at the clock: says that the coordinator is alive, and who has been silent.
+    fn tick(&mut self, now: Instant) {
+        self.ticked = now;
+        for rank in 0..self.ports.len() {
+            if matches!(self.ports[rank], Port::Far(_)) {
+                self.tell(rank as u32, Command::Pulse);
+            }
+        }
+        let limit = self.options.peer_seconds;
+        let silent = self.seats.iter().enumerate().filter(|(_, seat)| seat.report.is_none());
+        let silent = silent.map(|(rank, seat)| (now.duration_since(seat.heard), rank)).max();
+        if let Some((silence, rank)) = silent.filter(|(time, _)| time.as_secs_f64() >= limit) {
+            let reason = format!("it has been silent for {:.1} s", silence.as_secs_f64());
+            self.suspect(1, NetError::Lost { rank: rank as u32, reason });
+        }
+        if let Some(complaint) = self.overdue(now).or_else(|| self.standstill()) {
+            self.suspect(2, NetError::Stalled(complaint));
+        }
+    }
+
+    /// What has taken too long although everybody says to be alive.
+    fn overdue(&self, now: Instant) -> Option<String> {
+        let seconds = |since: Instant| now.duration_since(since).as_secs_f64();
+        let (entered, limit) = (seconds(self.entered), self.options.drain_seconds);
+        match self.phase {
+            Phase::Running => {
+                // A rank looks at its own clock first, and knows more. Whoever does not compute
+                // may have to wait for one who does.
+                let Options { compute_seconds, peer_seconds, .. } = self.options;
+                let late = |seat: &Seat| {
+                    let (since, limit, what) = match seat.computing {
+                        Some(since) => (since, compute_seconds, "its gradient"),
+                        None if seat.finished => return None,
+                        None => (seat.moved, 2.0 * compute_seconds, "a step or its end"),
+                    };
+                    let time = seconds(since);
+                    (time >= limit + peer_seconds).then_some((time, what))
+                };
+                let mut seats = self.seats.iter().enumerate();
+                let (rank, (time, what)) =
+                    seats.find_map(|(rank, seat)| Some((rank, late(seat)?)))?;
+                Some(format!("waited {time:.1} s for rank {rank}: {what}"))
+            }
+            Phase::Draining => {
+                let still = seconds(self.probes.changed);
+                let overdue = still >= limit || entered >= DRAIN_FACTOR * limit;
+                overdue.then(|| self.undrained(entered))
+            }
+            Phase::Finishing if entered >= limit => {
+                let rank = self.seats.iter().position(|seat| seat.report.is_none())?;
+                Some(format!("waited {entered:.1} s for rank {rank}: its report"))
+            }
+            Phase::Finishing => None,
+        }
+    }
+
+    fn undrained(&self, seconds: f64) -> String {
+        let silent = |answer: &Option<(bool, u64, u64)>| !answer.is_some_and(|(d, _, _)| d);
+        let who: Vec<String> = (0..self.ports.len())
+            .filter(|rank| silent(&self.probes.answers[*rank]))
+            .map(|rank| format!("rank {rank}"))
+            .collect();
+        let (sent, received) = self.probes.previous.unwrap_or_default();
+        let who = if who.is_empty() { "nobody".to_string() } else { who.join(", ") };
+        format!(
+            "waited {seconds:.1} s for the last messages: {sent} were sent, {received} received; \
+             still not drained: {who}"
+        )
+    }
+
+    fn outcome(&mut self) -> Outcome {
+        if self.unsaid > 0 {
+            self.warnings.push(format!("and {} warnings more", self.unsaid));
+        }
+        Outcome {
+            clock_seconds: self.clock_seconds,
+            warnings: std::mem::take(&mut self.warnings),
+            ranks: self.seats.iter_mut().filter_map(|seat| seat.report.take()).collect(),
+            ..Outcome::default()
+        }
+    }
+}

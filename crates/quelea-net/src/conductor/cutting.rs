@@ -1,0 +1,226 @@
+//! What the conductor does for cuts through a run: agrees on them, lets a run rest, puts together
+//! what ranks show.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use quelea_core::message::Rank;
+use quelea_core::time::Time;
+use quelea_record::{Cuts, Models, Part, Wish};
+
+use super::{Conductor, GLANCE, Phase};
+use crate::error::NetError;
+use crate::protocol::Command;
+
+/// What the conductor knows of cuts.
+#[derive(Debug, Default)]
+pub(super) struct Cutting {
+    pub(super) cuts: Cuts,
+    synchronous: bool,
+    /// Steps of each worker.
+    steps: u64,
+    stage: Stage,
+    /// Cuts until this step are written, as all ranks know.
+    safe: u64,
+    /// How many ranks have saved at the last steps at which some did. One whose schedule has a cut
+    /// there may do so before it is told that this is the step.
+    saved: BTreeMap<u64, usize>,
+    /// The run ends with the cut that is under way.
+    stop: bool,
+    /// Models by step, of those ranks that have shown theirs.
+    shown: BTreeMap<u64, BTreeMap<u32, Vec<f32>>>,
+}
+
+/// Where the cut that is under way stands.
+#[derive(Debug, Default)]
+enum Stage {
+    #[default]
+    None,
+    /// Every rank is asked where it can still be cut; the answers.
+    Meeting(BTreeMap<u32, u64>),
+    /// Every rank saves there. Servers are told first, because a server that does not know must not
+    /// be passed; so many of them have not said that they know.
+    Saving { step: u64, unknowing: usize },
+    /// Nobody starts a gradient any more.
+    Pausing { step: u64, left: usize },
+    /// What is pending comes to rest.
+    Resting { step: u64 },
+    /// All who rest have saved; they go on when it is written.
+    Writing { step: u64 },
+}
+
+/// How many cuts may be shown or saved in part; a rank that never does must not fill the memory.
+const CUTS_AT_ONCE: usize = 8;
+
+impl Cutting {
+    pub(super) fn new(cuts: Cuts, synchronous: bool, steps: u64) -> Cutting {
+        Cutting { cuts, synchronous, steps, ..Cutting::default() }
+    }
+}
+
+impl Conductor<'_> {
+    /// Whether ranks may have to wait for a cut.
+    pub(super) fn rests_for_cuts(&self) -> bool {
+        self.cutting.cuts.save_every > 0 || !matches!(self.cutting.stage, Stage::None)
+    }
+
+    /// How soon to look after cuts again: ranks wait while one is written.
+    pub(super) fn glance(&self) -> Duration {
+        let last = self.cutting.saved.keys().next_back().copied().unwrap_or(0);
+        if last > self.cutting.safe { GLANCE / 64 } else { GLANCE }
+    }
+
+    /// Asks what is wished for; does what has become due.
+    pub(super) fn attend_cuts(&mut self) {
+        let safe = self.observer.safe();
+        let held = self.cutting.synchronous && self.cutting.cuts.save_every > 0;
+        if safe != std::mem::replace(&mut self.cutting.safe, safe) && held {
+            self.tell_all(&Command::Safe(safe));
+        }
+        if matches!(self.cutting.stage, Stage::Writing { step } if step <= safe) {
+            self.cutting.stage = Stage::None;
+            self.enter(Phase::Running);
+            self.tell_all(&Command::Go);
+            self.end_if_finished();
+        }
+        if self.phase != Phase::Running || !matches!(self.cutting.stage, Stage::None) {
+            return;
+        }
+        let wish = self.observer.wish();
+        // A run that is about to end is not held up.
+        let ends = self.seats[..self.workers].iter().any(|seat| seat.finished);
+        if wish == Wish::GoOn || ends {
+            return;
+        }
+        self.cutting.stop = wish == Wish::Stop;
+        if self.cutting.synchronous {
+            self.cutting.stage = Stage::Meeting(BTreeMap::new());
+            self.tell_all(&Command::Meet);
+        } else {
+            self.pause(self.done / self.workers as u64);
+        }
+    }
+
+    /// So many steps are done in all: asks for what an asynchronous run shows and saves then.
+    pub(super) fn cut_on_average(&mut self) {
+        let workers = self.workers as u64;
+        if self.cutting.synchronous || !self.done.is_multiple_of(workers) {
+            return;
+        }
+        let step = self.done / workers;
+        if self.cutting.cuts.shows_at(step) {
+            self.tell_all(&Command::Show(step));
+        }
+        let free = matches!(self.cutting.stage, Stage::None) && self.phase == Phase::Running;
+        if free && self.cutting.cuts.saves_at(step) && step < self.cutting.steps {
+            self.pause(step);
+        }
+    }
+
+    fn pause(&mut self, step: u64) {
+        self.cutting.stage = Stage::Pausing { step, left: self.ports.len() };
+        self.tell_all(&Command::Pause);
+    }
+
+    pub(super) fn met(&mut self, rank: u32, step: u64) {
+        let Stage::Meeting(answers) = &mut self.cutting.stage else { return };
+        answers.insert(rank, step);
+        if answers.len() < self.ports.len() {
+            return;
+        }
+        let step = answers.values().copied().max().unwrap_or(0);
+        if step >= self.cutting.steps {
+            self.cutting.stage = Stage::None;
+            self.cutting.stop = false;
+            // Ranks that have ended meanwhile are not to begin again.
+            if self.phase == Phase::Running {
+                self.tell_all(&Command::Go);
+            }
+            return;
+        }
+        let (ranks, unknowing) = (self.ports.len(), self.ports.len() - self.workers);
+        self.cutting.stage = Stage::Saving { step, unknowing };
+        self.tell_of(step, self.workers..ranks);
+        if unknowing == 0 {
+            self.tell_of(step, 0..self.workers);
+        }
+    }
+
+    pub(super) fn noted(&mut self, rank: u32) {
+        let Stage::Saving { step, unknowing, .. } = &mut self.cutting.stage else { return };
+        if rank as usize >= self.workers && *unknowing > 0 {
+            *unknowing -= 1;
+            if *unknowing == 0 {
+                let step = *step;
+                self.tell_of(step, 0..self.workers);
+            }
+        }
+    }
+
+    fn tell_of(&mut self, step: u64, ranks: std::ops::Range<usize>) {
+        let last = self.cutting.stop;
+        ranks.for_each(|rank| self.tell(rank as u32, Command::SaveAt { step, last }));
+    }
+
+    pub(super) fn paused(&mut self) {
+        let Stage::Pausing { step, left } = &mut self.cutting.stage else { return };
+        *left = left.saturating_sub(1);
+        if *left == 0 {
+            self.cutting.stage = Stage::Resting { step: *step };
+            self.drain();
+        }
+    }
+
+    /// Nothing is on its way any more. Whether that was for a cut.
+    pub(super) fn save_at_rest(&mut self) -> bool {
+        let Stage::Resting { step } = self.cutting.stage else { return false };
+        // Workers that count by themselves may have been saved after as many steps on average.
+        self.cutting.saved.remove(&step);
+        self.cutting.stage = Stage::Saving { step, unknowing: 0 };
+        self.tell_all(&Command::Save(step));
+        true
+    }
+
+    /// A rank's part of a cut has come.
+    pub(super) fn saved(&mut self, rank: u32, at: u64, part: Part) {
+        self.observer.saved(self.now(), at, Rank(rank), part);
+        let saved = &mut self.cutting.saved;
+        *saved.entry(at).or_default() += 1;
+        if saved.len() > CUTS_AT_ONCE {
+            saved.pop_first();
+        }
+    }
+
+    /// Goes on, or ends the run, if all know of the cut and have saved. An error is that it ends.
+    pub(super) fn end_saving_if_whole(&mut self) -> Result<(), NetError> {
+        let Stage::Saving { step: at, unknowing: 0 } = self.cutting.stage else { return Ok(()) };
+        if self.cutting.saved.get(&at) != Some(&self.ports.len()) {
+            return Ok(());
+        }
+        let rests = !self.cutting.synchronous;
+        self.cutting.stage = if rests { Stage::Writing { step: at } } else { Stage::None };
+        if self.cutting.stop { Err(NetError::Stopped { step: at }) } else { Ok(()) }
+    }
+
+    /// A rank has shown its model; once all have, they are passed on.
+    pub(super) fn shown(&mut self, rank: u32, step: u64, model: Vec<f32>) {
+        let shown = self.cutting.shown.entry(step).or_default();
+        shown.insert(rank, model);
+        if shown.len() < self.ports.len() {
+            if self.cutting.shown.len() > CUTS_AT_ONCE {
+                self.cutting.shown.pop_first();
+            }
+            return;
+        }
+        let all = self.cutting.shown.remove(&step).unwrap_or_default();
+        let (workers, servers) = all
+            .into_iter()
+            .map(|(rank, model)| (Rank(rank), model))
+            .partition(|(rank, _)| rank.index() < self.workers);
+        self.observer.shown(self.now(), step, Models { workers, servers });
+    }
+
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+}

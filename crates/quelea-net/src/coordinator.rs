@@ -1,0 +1,385 @@
+//! The coordinator: gathers workers, introduces them to each other, conducts the run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use quelea_core::message::Rank;
+use quelea_core::node::Setup;
+use quelea_core::problems::Problem;
+use quelea_record::{Observer, Outcome, Start};
+
+use crate::clock::Clock;
+use crate::conductor::{Conductor, Incoming, Port};
+use crate::door::Door;
+use crate::error::NetError;
+use crate::host::{Hosts, House, Seat};
+use crate::launcher::{Launched, Published, Rendezvous};
+use crate::lobby::{Guest, Lobby};
+use crate::measure::{Measured, Survey};
+use crate::mesh::{Mesh, Plan, listen};
+use crate::options::Options;
+use crate::protocol::{self, Command, Event, PacketError, SMALL_BYTES, Setting, Wait};
+
+/// Which workers live in the coordinator's process. Servers always do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hosted {
+    /// Their ranks.
+    pub workers: Vec<u32>,
+}
+
+/// Runs all ranks as threads of this process.
+pub fn threads(
+    setup: &Setup,
+    problem: &dyn Problem,
+    options: &Options,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, NetError> {
+    resume(setup, problem, options, Arc::default(), observer)
+}
+
+/// As [`threads`], going on from `start`.
+pub fn resume(
+    setup: &Setup,
+    problem: &dyn Problem,
+    options: &Options,
+    start: Arc<Start>,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, NetError> {
+    check(setup)?;
+    let (conductor, incoming) = channel();
+    let house = House {
+        setup: setup.clone(),
+        options: options.clone(),
+        clock: Clock::showing(start.now, Instant::now()),
+        timeline: observer.wants_timeline(),
+        cuts: observer.cuts(),
+        start,
+        conductor,
+    };
+    let seats = (0..setup.ranks()).map(|rank| Seat { rank: rank.into(), links: Vec::new() });
+    let hosts = Hosts::start(&house, problem, seats.collect())?;
+    let ports = ports(setup.ranks(), &hosts, &BTreeMap::new());
+    Conductor::new(&house, ports, observer).conduct(&incoming)
+}
+
+pub(crate) fn check(setup: &Setup) -> Result<(), NetError> {
+    if setup.workers() == 0 {
+        return Err(NetError::Setup("a run needs at least one worker".into()));
+    }
+    let largest = setup.layout.buckets.iter().map(|bucket| bucket.range.len()).max();
+    if largest.is_some_and(|len| u32::try_from(len).is_err()) {
+        return Err(NetError::Setup("a bucket has 2^32 elements or more; cut it".into()));
+    }
+    Ok(())
+}
+
+fn ports(ranks: usize, hosts: &Hosts, joined: &BTreeMap<u32, TcpStream>) -> Vec<Port> {
+    let port = |rank: usize| match hosts.inbox(rank.into()) {
+        Some(inbox) => Port::Near(inbox.clone()),
+        None => {
+            let stream = joined[&(rank as u32)].try_clone();
+            Port::Far(stream.expect("a connected socket can be duplicated"))
+        }
+    };
+    (0..ranks).map(port).collect()
+}
+
+/// The process at which workers join. It hosts the servers, decides when the run ends, and has
+/// the outcome.
+#[derive(Debug)]
+pub struct Coordinator {
+    listener: TcpListener,
+    address: SocketAddr,
+    options: Options,
+    published: Option<Published>,
+    start: Arc<Start>,
+}
+
+impl Coordinator {
+    /// Listens on `addr`, for example `127.0.0.1:0`.
+    pub fn bind(addr: &str, options: Options) -> Result<Coordinator, NetError> {
+        let failed = |source| NetError::Listen { address: addr.to_string(), source };
+        let listener = TcpListener::bind(addr).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let start = Arc::default();
+        Ok(Coordinator { listener, address, options, published: None, start })
+    }
+
+    /// The run goes on from `start`; every worker is sent its part.
+    pub fn going_on_from(self, start: Arc<Start>) -> Coordinator {
+        Coordinator { start, ..self }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// For rank 0 of processes that a launcher has started: listens where the others will look.
+    pub fn of_launch(launched: &Launched, options: Options) -> Result<Coordinator, NetError> {
+        match &launched.rendezvous {
+            Rendezvous::Address(address) => {
+                // The name is how others reach this machine; it need not be one of its own.
+                let port = address.rsplit_once(':').map_or("0", |(_, port)| port);
+                Coordinator::bind(&format!("0.0.0.0:{port}"), options)
+            }
+            Rendezvous::LocalFile(path) => {
+                let mut coordinator = Coordinator::bind("127.0.0.1:0", options)?;
+                coordinator.publish(path)?;
+                Ok(coordinator)
+            }
+        }
+    }
+
+    /// Leaves the address in a file where workers on this machine look for it (`file:PATH`), until
+    /// all have come.
+    pub fn publish(&mut self, path: &Path) -> Result<(), NetError> {
+        let failed = |source| NetError::Listen { address: path.display().to_string(), source };
+        self.published = Some(Published::new(path, self.address).map_err(failed)?);
+        Ok(())
+    }
+
+    /// Waits for the workers that it does not host itself, hands each the `job`, runs, and gives
+    /// the outcome.
+    pub fn run(
+        self,
+        job: Vec<u8>,
+        setup: &Setup,
+        problem: &dyn Problem,
+        hosted: &Hosted,
+        observer: &mut dyn Observer,
+    ) -> Result<Outcome, NetError> {
+        check(setup)?;
+        let here = residents(setup, hosted)?;
+        let (start, options) = (Arc::clone(&self.start), self.options.clone());
+        let clock = Clock::showing(start.now, Instant::now());
+        let (conductor, incoming) = channel();
+        let plan = Plan { run: run_number(), ranks: setup.ranks(), here };
+        let call = Call { plan, job, workers: setup.workers() as u32, clock };
+        let gathered = self.gather(call, conductor.clone(), observer)?;
+        let Gathered { streams, seats, _mesh, _door } = gathered;
+        for (rank, stream) in &streams {
+            if let Some(part) = start.parts.get(*rank as usize) {
+                let part = Box::new(part.clone());
+                let _ = protocol::write(stream, &Setting::Resume { part, anew: start.anew });
+            }
+        }
+        let zero = clock.now() - start.now;
+        let cuts = observer.cuts();
+        let len = setup.layout.len();
+        let lengths = (len, if options.report_models { len } else { 0 });
+        for (rank, stream) in &streams {
+            // A worker that is gone is noticed by whoever reads what it says.
+            let _ = protocol::write(stream, &Setting::Start { zero, cuts });
+            // While one rank takes nothing, the others hear nothing; that must be short for them.
+            let patience = Duration::from_secs_f64(options.peer_seconds / 4.0);
+            let _ = stream.set_write_timeout(Some(patience));
+            attend_worker(*rank, stream, (setup.ranks(), lengths), conductor.clone());
+        }
+        let house = House {
+            setup: setup.clone(),
+            options,
+            clock: clock.restarted(zero),
+            timeline: observer.wants_timeline(),
+            cuts,
+            start,
+            conductor,
+        };
+        let hosts = Hosts::start(&house, problem, seats)?;
+        let ports = ports(setup.ranks(), &hosts, &streams);
+        Conductor::new(&house, ports, observer).conduct(&incoming)
+    }
+
+    /// Waits for so many workers, hands each the `job`, and has them time the links between them
+    /// and, where `steps` are wanted, the gradients of the job's problem. The job must be one
+    /// without servers.
+    pub fn measure(
+        self,
+        job: Vec<u8>,
+        workers: usize,
+        steps: bool,
+        observer: &mut dyn Observer,
+    ) -> Result<Measured, NetError> {
+        // Nobody hears warnings; a refusal is told where a worker is missing for it.
+        let (conductor, _unheard) = channel();
+        let options = self.options.clone();
+        let plan = Plan { run: run_number(), ranks: workers, here: BTreeSet::new() };
+        let call = Call { plan, job, workers: workers as u32, clock: Clock::start() };
+        let gathered = self.gather(call, conductor, observer)?;
+        Survey { streams: &gathered.streams, options: &options }.measure(steps, observer)
+    }
+
+    /// Waits for the workers and connects everybody with everybody.
+    fn gather(
+        self,
+        call: Call,
+        conductor: Sender<Incoming>,
+        observer: &mut dyn Observer,
+    ) -> Result<Gathered, NetError> {
+        let Call { plan, job, workers, clock } = call;
+        let lobby = Lobby {
+            run: plan.run,
+            open: !self.address.ip().is_loopback(),
+            timeline: observer.wants_timeline(),
+            job,
+            key: self.published.as_ref().map(Published::key).unwrap_or_default(),
+            clock,
+            workers,
+            options: self.options.clone(),
+            taken: Mutex::new(plan.here.iter().map(|rank| (rank.0, None)).collect()),
+            warnings: Mutex::new(conductor.clone()),
+            last_refusal: Mutex::default(),
+        };
+        let listener = listen(self.address.ip())?;
+        let mesh = Mesh::open(plan.clone(), listener, &self.options, conductor)
+            .map_err(|source| NetError::Listen { address: "a port for peers".into(), source })?;
+        let (arrived, arrivals) = channel();
+        let (lobby, arrived) = (Arc::new(lobby), Mutex::new(arrived));
+        let hearing = Arc::clone(&lobby);
+        let door = Door::open(self.listener, move |stream, peer| {
+            hearing.hear(stream, peer, &arrived);
+        })
+        .map_err(|source| NetError::Listen { address: self.address.to_string(), source })?;
+
+        let begun = Instant::now();
+        let joined = lobby.gather(&arrivals, door.address(), observer)?;
+        drop(self.published);
+        // All processes together have one limit; the last to come still needs a moment.
+        let left = self.options.connect_seconds - begun.elapsed().as_secs_f64();
+        let wait = Wait::new(left.max(self.options.handshake_seconds), "it to be connected");
+        match introduce(&plan, &mesh, joined, (&self.options, wait)) {
+            Ok((streams, seats)) => Ok(Gathered { streams, seats, _mesh: mesh, _door: door }),
+            Err((streams, error)) => {
+                for stream in streams.values() {
+                    let _ = protocol::write(stream, &Command::Abort(error.to_string()));
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+/// What workers are called together for.
+struct Call {
+    plan: Plan,
+    job: Vec<u8>,
+    workers: u32,
+    clock: Clock,
+}
+
+/// Everybody, connected with everybody. Doors stay open, to refuse latecomers.
+struct Gathered {
+    streams: Streams,
+    seats: Vec<Seat>,
+    _mesh: Mesh,
+    _door: Door,
+}
+
+/// The ranks of the coordinator's process.
+fn residents(setup: &Setup, hosted: &Hosted) -> Result<BTreeSet<Rank>, NetError> {
+    let workers = setup.workers();
+    if let Some(rank) = hosted.workers.iter().find(|rank| **rank as usize >= workers) {
+        return Err(NetError::Setup(format!("rank {rank} is not one of the {workers} workers")));
+    }
+    let servers = (workers..setup.ranks()).map(Rank::from);
+    Ok(hosted.workers.iter().map(|rank| Rank(*rank)).chain(servers).collect())
+}
+
+/// A number that two runs will hardly share, without asking for secrets.
+fn run_number() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id())
+}
+
+/// Hears what a joined worker says, on a thread of its own, until it is gone.
+fn attend_worker(
+    rank: u32,
+    stream: &TcpStream,
+    (ranks, lengths): (usize, (usize, usize)),
+    conductor: Sender<Incoming>,
+) {
+    let stream = stream.try_clone().expect("a connected socket can be duplicated");
+    let most = protocol::state_bytes(lengths.0);
+    let _ = stream.set_read_timeout(None);
+    std::thread::spawn(move || {
+        loop {
+            let word =
+                protocol::read::<Event>(&stream, most, None).map_err(|error| error.to_string());
+            let word = word.and_then(|event| event.check(rank, ranks, lengths).map(|()| event));
+            let word = match word {
+                Ok(event) => Incoming::Event(event),
+                Err(reason) => Incoming::Gone { rank, reason },
+            };
+            let last = matches!(word, Incoming::Gone { .. });
+            if conductor.send(word).is_err() || last {
+                return;
+            }
+        }
+    });
+}
+
+type Streams = BTreeMap<u32, TcpStream>;
+
+/// Tells everybody where everybody is, and waits until all are connected.
+fn introduce(
+    plan: &Plan,
+    mesh: &Mesh,
+    joined: Vec<Guest>,
+    (options, wait): (&Options, Wait),
+) -> Result<(Streams, Vec<Seat>), (Streams, NetError)> {
+    let addresses: BTreeMap<u32, SocketAddr> =
+        joined.iter().map(|guest| (guest.rank, guest.address)).collect();
+    let streams: Streams = joined.into_iter().map(|guest| (guest.rank, guest.stream)).collect();
+    let connect = || {
+        for (rank, stream) in &streams {
+            let own = stream.local_addr().map_err(|error| lost(*rank, error.into()))?;
+            let addresses = table(plan, own.ip(), mesh.port(), &addresses);
+            let peers = Setting::Peers { addresses };
+            protocol::write(stream, &peers).map_err(|error| lost(*rank, error))?;
+        }
+        let from_here = table(plan, IpAddr::from([127, 0, 0, 1]), mesh.port(), &addresses);
+        let seats = mesh.connect(&from_here, options, wait)?;
+        for (rank, stream) in &streams {
+            match protocol::read(stream, SMALL_BYTES, Some(wait)) {
+                Ok(Setting::Meshed) => {}
+                Ok(Setting::Unable { reason }) => {
+                    return Err(NetError::Failed { rank: *rank, reason });
+                }
+                Ok(other) => {
+                    let reason = format!("it said {other:?} instead of that it is connected");
+                    return Err(NetError::Failed { rank: *rank, reason });
+                }
+                Err(error) => return Err(lost(*rank, error)),
+            }
+        }
+        Ok(seats)
+    };
+    match connect() {
+        Ok(seats) => Ok((streams, seats)),
+        Err(error) => Err((streams, error)),
+    }
+}
+
+fn lost(rank: u32, error: PacketError) -> NetError {
+    NetError::Lost { rank, reason: format!("{error} while peers were connecting") }
+}
+
+/// Where the ranks are, for somebody who reaches the coordinator at `own`: a worker that is
+/// reached only from the coordinator's machine is there, under the coordinator's address.
+fn table(
+    plan: &Plan,
+    own: IpAddr,
+    port: u16,
+    addresses: &BTreeMap<u32, SocketAddr>,
+) -> Vec<String> {
+    let address = |rank: usize| match addresses.get(&(rank as u32)) {
+        Some(address) if address.ip().is_loopback() => SocketAddr::new(own, address.port()),
+        Some(address) => *address,
+        None => SocketAddr::new(own, port),
+    };
+    (0..plan.ranks).map(|rank| address(rank).to_string()).collect()
+}

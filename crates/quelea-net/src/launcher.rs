@@ -1,0 +1,509 @@
+//! What a launcher (`mpirun`, `srun`, `torchrun`, Kubernetes) says in the environment.
+//!
+//! A launcher tells every process its rank and how many there are. Where it also tells where
+//! rank 0 is, the others go there; where it does not (`mpirun` on one machine), rank 0 leaves its
+//! address in a file whose name the launcher's job number determines.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// The port of a rendezvous when only a host is given.
+pub const PORT: u16 = 29_470;
+
+/// How this process was launched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launched {
+    /// Its number, from 0.
+    pub rank: u32,
+    /// How many there are.
+    pub world: u32,
+    /// Where they meet.
+    pub rendezvous: Rendezvous,
+    /// Its number on its machine.
+    pub local_rank: Option<u32>,
+    /// How many there are on its machine.
+    pub local_size: Option<u32>,
+    /// Who launched it.
+    pub launcher: &'static str,
+}
+
+/// Where the processes of a run meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rendezvous {
+    /// Rank 0 listens here (`HOST:PORT`).
+    Address(String),
+    /// Rank 0 leaves its address in this file.
+    LocalFile(PathBuf),
+}
+
+impl Rendezvous {
+    /// What [`join`](crate::join()) takes.
+    pub fn to_join(&self) -> String {
+        match self {
+            Rendezvous::Address(address) => address.clone(),
+            Rendezvous::LocalFile(path) => format!("file:{}", path.display()),
+        }
+    }
+}
+
+/// The variables of one launcher.
+struct Variables {
+    launcher: &'static str,
+    rank: &'static str,
+    world: &'static str,
+    local_rank: &'static str,
+    local_size: &'static str,
+    /// What tells one job from another.
+    job: &'static [&'static str],
+    /// Which of rank and number of processes show that it was this launcher.
+    sign: Sign,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sign {
+    /// The rank alone: nobody else sets it.
+    Rank,
+    /// Both: other programs set one of them for their own purposes.
+    Both,
+}
+
+/// In order: what a person sets by hand wins; what wraps others comes last, and pods wrap all.
+const LAUNCHERS: &[Variables] = &[
+    Variables {
+        launcher: "quelea",
+        rank: "QUELEA_RANK",
+        world: "QUELEA_WORLD_SIZE",
+        local_rank: "QUELEA_LOCAL_RANK",
+        local_size: "QUELEA_LOCAL_SIZE",
+        job: &["QUELEA_JOB"],
+        sign: Sign::Rank,
+    },
+    Variables {
+        launcher: "torchrun",
+        rank: "RANK",
+        world: "WORLD_SIZE",
+        local_rank: "LOCAL_RANK",
+        local_size: "LOCAL_WORLD_SIZE",
+        job: &["TORCHELASTIC_RUN_ID"],
+        sign: Sign::Both,
+    },
+    Variables {
+        launcher: "Open MPI",
+        rank: "OMPI_COMM_WORLD_RANK",
+        world: "OMPI_COMM_WORLD_SIZE",
+        local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
+        local_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
+        job: &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"],
+        sign: Sign::Rank,
+    },
+    Variables {
+        launcher: "MPICH",
+        rank: "PMI_RANK",
+        world: "PMI_SIZE",
+        local_rank: "MPI_LOCALRANKID",
+        local_size: "MPI_LOCALNRANKS",
+        job: &["PMI_JOBID", "PMI_PORT"],
+        sign: Sign::Rank,
+    },
+    Variables {
+        launcher: "Slurm",
+        rank: "SLURM_PROCID",
+        world: "SLURM_NTASKS",
+        local_rank: "SLURM_LOCALID",
+        local_size: "SLURM_TASKS_PER_NODE",
+        job: &["SLURM_JOB_ID"],
+        sign: Sign::Both,
+    },
+    Variables {
+        launcher: "Kubernetes",
+        rank: "JOB_COMPLETION_INDEX",
+        world: "QUELEA_WORLD_SIZE",
+        local_rank: "",
+        local_size: "",
+        job: &[],
+        sign: Sign::Rank,
+    },
+];
+
+/// Why a process that was launched cannot take part.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{launcher}: {}: {problem}", shown(variable, value.as_deref()))]
+pub struct LauncherError {
+    /// Who launched it.
+    pub launcher: &'static str,
+    /// The variable of the environment.
+    pub variable: &'static str,
+    /// What it is set to, if it is.
+    pub value: Option<String>,
+    /// What is needed.
+    pub problem: String,
+}
+
+fn shown(variable: &str, value: Option<&str>) -> String {
+    match value {
+        Some(value) => format!("{variable}={value}"),
+        None => format!("{variable} is not set"),
+    }
+}
+
+/// Recognises a launcher from the environment, given as a function so that this is one too. A
+/// process that was not launched by any gets `None`; one that was, but cannot know its place or
+/// where to meet, gets the reason: going on alone would train the same model many times over.
+pub fn detect(env: impl Fn(&str) -> Option<String>) -> Result<Option<Launched>, LauncherError> {
+    let environment = Environment { get: &|name| env(name).filter(|value| !value.is_empty()) };
+    match LAUNCHERS.iter().find(|variables| environment.shows(variables)) {
+        Some(variables) => environment.read(variables).map(Some),
+        None => environment.check_unused().map(|()| None),
+    }
+}
+
+struct Environment<'a> {
+    get: &'a dyn Fn(&str) -> Option<String>,
+}
+
+impl Environment<'_> {
+    fn get(&self, name: &str) -> Option<String> {
+        (self.get)(name)
+    }
+
+    fn shows(&self, variables: &Variables) -> bool {
+        let has = |name| self.get(name).is_some();
+        has(variables.rank) && (variables.sign == Sign::Rank || has(variables.world))
+    }
+
+    fn read(&self, variables: &Variables) -> Result<Launched, LauncherError> {
+        let launcher = variables.launcher;
+        let world = self.number(launcher, variables.world)?;
+        let rank = self.number(launcher, variables.rank)?;
+        if world == 0 {
+            return Err(self.refusal(launcher, variables.world, "must be at least 1"));
+        }
+        if rank >= world {
+            let problem = format!("must be below {}={world}", variables.world);
+            return Err(self.refusal(launcher, variables.rank, problem));
+        }
+        let local = |name: &str| self.get(name)?.parse::<u32>().ok();
+        Ok(Launched {
+            rank,
+            world,
+            // Whoever is alone meets nobody.
+            rendezvous: match world {
+                1 => Rendezvous::Address("127.0.0.1:0".to_string()),
+                _ => self.meeting(variables)?,
+            },
+            local_rank: local(variables.local_rank),
+            local_size: local(variables.local_size),
+            launcher,
+        })
+    }
+
+    fn number(&self, launcher: &'static str, name: &'static str) -> Result<u32, LauncherError> {
+        let number = self.get(name).and_then(|value| value.parse::<u32>().ok());
+        let needed = if name == "QUELEA_WORLD_SIZE" {
+            "set it to the number of processes"
+        } else {
+            "must be a whole number"
+        };
+        number.ok_or_else(|| self.refusal(launcher, name, needed))
+    }
+
+    fn refusal(
+        &self,
+        launcher: &'static str,
+        variable: &'static str,
+        problem: impl Into<String>,
+    ) -> LauncherError {
+        LauncherError { launcher, variable, value: self.get(variable), problem: problem.into() }
+    }
+
+    fn meeting(&self, variables: &Variables) -> Result<Rendezvous, LauncherError> {
+        let launcher = variables.launcher;
+        if let Some(address) = self.get("QUELEA_RENDEZVOUS") {
+            let refuse = || {
+                let problem = "must be a host, or a host and a port from 1 to 65535";
+                self.refusal(launcher, "QUELEA_RENDEZVOUS", problem)
+            };
+            return with_port(&address).map(Rendezvous::Address).ok_or_else(refuse);
+        }
+        if let Some(host) = self.get("MASTER_ADDR") {
+            let port = match self.get("MASTER_PORT").map(|port| port.parse::<u16>()) {
+                None => PORT,
+                // The launcher's own port is taken by its own rendezvous; ours is the next one.
+                Some(Ok(port @ 1..=65_534)) => port + 1,
+                Some(_) => {
+                    let problem = "must be a port from 1 to 65534";
+                    return Err(self.refusal(launcher, "MASTER_PORT", problem));
+                }
+            };
+            return Ok(Rendezvous::Address(format!("{host}:{port}")));
+        }
+        let found = match launcher {
+            "Slurm" => self.slurm_meeting(),
+            _ => variables.job.iter().find_map(|name| {
+                Some(Rendezvous::LocalFile(meeting_file(launcher, &self.get(name)?)))
+            }),
+        };
+        found.ok_or_else(|| {
+            let problem = "the processes do not know where to meet; set \
+                           QUELEA_RENDEZVOUS=HOST:PORT for all, with the host of rank 0";
+            self.refusal(launcher, "QUELEA_RENDEZVOUS", problem)
+        })
+    }
+
+    /// With several nodes the first one's name is known; its tasks all find it there.
+    fn slurm_meeting(&self) -> Option<Rendezvous> {
+        let get = |name| self.get(name);
+        let job = get("SLURM_JOB_ID")?;
+        if get("SLURM_JOB_NUM_NODES").or_else(|| get("SLURM_NNODES")).as_deref() == Some("1") {
+            let step = get("SLURM_STEP_ID").unwrap_or_default();
+            return Some(Rendezvous::LocalFile(meeting_file("Slurm", &format!("{job}.{step}"))));
+        }
+        let list = get("SLURM_STEP_NODELIST").or_else(|| get("SLURM_JOB_NODELIST"));
+        let host =
+            list.map(|list| first_host(&list)).or_else(|| get("SLURM_LAUNCH_NODE_IPADDR"))?;
+        let number: u32 = job.parse().unwrap_or(0);
+        // Two jobs on one node must not meet at the same port.
+        let port = PORT + (number % 1000) as u16;
+        Some(Rendezvous::Address(format!("{host}:{port}")))
+    }
+
+    /// Our own variables are meant for us: without a rank they are half of a launch.
+    fn check_unused(&self) -> Result<(), LauncherError> {
+        let ours = ["QUELEA_WORLD_SIZE", "QUELEA_RENDEZVOUS"];
+        let Some(name) = ours.into_iter().find(|name| self.get(name).is_some()) else {
+            return Ok(());
+        };
+        let problem = "nothing says which of the processes this is; set QUELEA_RANK too";
+        Err(self.refusal("quelea", name, problem))
+    }
+}
+
+/// `node[03-07,9],other` → `node03`.
+fn first_host(list: &str) -> String {
+    match list.split_once('[') {
+        Some((prefix, rest)) if !prefix.contains(',') => {
+            let first: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            format!("{prefix}{first}")
+        }
+        _ => list.split(',').next().unwrap_or(list).to_string(),
+    }
+}
+
+/// `HOST:PORT`, with the usual port where there is none; nothing where it cannot be one.
+fn with_port(address: &str) -> Option<String> {
+    let bare_six = address.matches(':').count() > 1 && !address.starts_with('[');
+    match address.rsplit_once(':') {
+        _ if bare_six => Some(format!("[{address}]:{PORT}")),
+        Some((host, port)) if !port.ends_with(']') => {
+            let good = !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0);
+            good.then(|| address.to_string())
+        }
+        _ => Some(format!("{address}:{PORT}")),
+    }
+}
+
+fn meeting_file(launcher: &str, job: &str) -> PathBuf {
+    let clean = |text: &str| -> String {
+        text.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
+    };
+    let name = format!("quelea-{}-{}", clean(&launcher.to_lowercase()), clean(job));
+    std::env::temp_dir().join(name.chars().take(120).collect::<String>())
+}
+
+fn key(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// A meeting file that is there. Dropping it removes the file.
+#[derive(Debug)]
+pub(crate) struct Published {
+    path: PathBuf,
+}
+
+impl Published {
+    /// Writes `address` into the file, all at once. One that a dead run has left is replaced;
+    /// whoever has read it finds nobody there, or somebody with another key, and reads again.
+    pub(crate) fn new(path: &Path, address: SocketAddr) -> io::Result<Published> {
+        let beside = path.with_extension(std::process::id().to_string());
+        std::fs::write(&beside, address.to_string())?;
+        std::fs::rename(&beside, path)?;
+        Ok(Published { path: path.to_path_buf() })
+    }
+
+    /// What tells its run from others.
+    pub(crate) fn key(&self) -> String {
+        key(&self.path)
+    }
+}
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        // Whoever comes later finds no run; that nothing is left behind is only tidiness.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// `HOST:PORT` and the run's key, from what [`join`](crate::join()) was given.
+pub(crate) fn resolve(addr: &str) -> Result<(String, String), String> {
+    let Some(path) = addr.strip_prefix("file:").map(Path::new) else {
+        return Ok((addr.to_string(), String::new()));
+    };
+    let address = std::fs::read_to_string(path)
+        .map_err(|error| format!("rank 0 has not left its address there: {error}; if it is on another machine, set QUELEA_RENDEZVOUS=HOST:PORT for all"))?;
+    Ok((address.trim().to_string(), key(path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn detected(pairs: &[(&str, &str)]) -> Result<Option<Launched>, LauncherError> {
+        let find = |name: &str| pairs.iter().find(|(key, _)| *key == name);
+        detect(|name| find(name).map(|(_, value)| value.to_string()))
+    }
+
+    fn launched(pairs: &[(&str, &str)]) -> Option<Launched> {
+        detected(pairs).expect("a usable launcher or none")
+    }
+
+    fn address(launched: &Launched) -> String {
+        launched.rendezvous.to_join()
+    }
+
+    #[test]
+    fn open_mpi_meets_at_a_file_named_after_its_job() {
+        let found = launched(&[
+            ("OMPI_COMM_WORLD_RANK", "2"),
+            ("OMPI_COMM_WORLD_SIZE", "4"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "2"),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "4"),
+            ("PMIX_NAMESPACE", "1234/5"),
+        ])
+        .expect("Open MPI");
+        assert_eq!((found.rank, found.world, found.launcher), (2, 4, "Open MPI"));
+        assert_eq!((found.local_rank, found.local_size), (Some(2), Some(4)));
+        assert!(address(&found).ends_with("quelea-open-mpi-1234-5"));
+    }
+
+    #[test]
+    fn torchrun_and_its_imitators_give_an_address() {
+        let found = launched(&[
+            ("RANK", "0"),
+            ("WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "10.0.0.1"),
+            ("MASTER_PORT", "29500"),
+        ])
+        .expect("torchrun");
+        assert_eq!((found.launcher, address(&found)), ("torchrun", "10.0.0.1:29501".into()));
+    }
+
+    #[test]
+    fn slurm_meets_at_its_first_node_or_at_a_file() {
+        let job = [("SLURM_PROCID", "1"), ("SLURM_NTASKS", "8"), ("SLURM_JOB_ID", "77")];
+        let with = |more: &[(&'static str, &'static str)]| {
+            address(&launched(&[&job[..], more].concat()).expect("Slurm"))
+        };
+        let many = [("SLURM_JOB_NUM_NODES", "3"), ("SLURM_JOB_NODELIST", "gpu[04-05,9],x1")];
+        assert_eq!(with(&many), format!("gpu04:{}", PORT + 77));
+        let one = [("SLURM_JOB_NUM_NODES", "1"), ("SLURM_STEP_ID", "0")];
+        assert!(with(&one).ends_with("quelea-slurm-77-0"));
+        assert_eq!(first_host("a1,a2[1-3]"), "a1");
+    }
+
+    #[test]
+    fn kubernetes_mpich_and_our_own_variables_are_known() {
+        let indexed = [
+            ("JOB_COMPLETION_INDEX", "3"),
+            ("QUELEA_WORLD_SIZE", "4"),
+            ("QUELEA_RENDEZVOUS", "train-0.train"),
+        ];
+        let found = launched(&indexed).expect("Kubernetes");
+        assert_eq!((found.rank, address(&found)), (3, format!("train-0.train:{PORT}")));
+        let found = launched(&[("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("PMI_JOBID", "j")]);
+        assert_eq!(found.expect("MPICH").launcher, "MPICH");
+        let own = [
+            ("QUELEA_RANK", "0"),
+            ("QUELEA_WORLD_SIZE", "1"),
+            ("QUELEA_RENDEZVOUS", "h:1"),
+            ("OMPI_COMM_WORLD_RANK", "1"),
+            ("OMPI_COMM_WORLD_SIZE", "2"),
+        ];
+        assert_eq!(launched(&own).expect("ours").launcher, "quelea");
+    }
+
+    #[test]
+    fn what_other_programs_set_for_their_own_purposes_is_no_launcher() {
+        for alone in [&[][..], &[("RANK", "0")], &[("WORLD_SIZE", "2")], &[("SLURM_PROCID", "0")]] {
+            assert_eq!(launched(alone), None, "{alone:?}");
+        }
+        let one = launched(&[("RANK", "0"), ("WORLD_SIZE", "1")]).expect("torchrun");
+        assert_eq!((one.world, address(&one)), (1, "127.0.0.1:0".into()));
+        let inner = [
+            ("JOB_COMPLETION_INDEX", "3"),
+            ("RANK", "1"),
+            ("WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "h"),
+        ];
+        assert_eq!(launched(&inner).expect("torchrun in a pod").launcher, "torchrun");
+    }
+
+    #[test]
+    fn a_launcher_that_says_too_little_or_contradicts_itself_is_refused_by_variable() {
+        let at = [("MASTER_ADDR", "h"), ("MASTER_PORT", "29500")];
+        let torch = |rank, world| [&[("RANK", rank), ("WORLD_SIZE", world)], &at[..]].concat();
+        let cases: Vec<(Vec<(&str, &str)>, &str)> = vec![
+            (torch("5", "2"), "torchrun: RANK=5: must be below WORLD_SIZE=2"),
+            (torch("x", "2"), "torchrun: RANK=x: must be a whole number"),
+            (torch("-1", "2"), "torchrun: RANK=-1: must be a whole number"),
+            (torch("0", "0"), "torchrun: WORLD_SIZE=0: must be at least 1"),
+            (
+                vec![("RANK", "0"), ("WORLD_SIZE", "2")],
+                "torchrun: QUELEA_RENDEZVOUS is not set: the processes do not know where to \
+                 meet; set QUELEA_RENDEZVOUS=HOST:PORT",
+            ),
+            (
+                vec![("RANK", "0"), ("WORLD_SIZE", "2"), at[0], ("MASTER_PORT", "abc")],
+                "torchrun: MASTER_PORT=abc: must be a port from 1 to 65534",
+            ),
+            (
+                vec![("RANK", "0"), ("WORLD_SIZE", "2"), at[0], ("MASTER_PORT", "65535")],
+                "torchrun: MASTER_PORT=65535: must be",
+            ),
+            (
+                vec![("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2")],
+                "Slurm: QUELEA_RENDEZVOUS is not set",
+            ),
+            (
+                vec![("JOB_COMPLETION_INDEX", "0")],
+                "Kubernetes: QUELEA_WORLD_SIZE is not set: set it to the number of processes",
+            ),
+            (
+                vec![
+                    ("QUELEA_RANK", "0"),
+                    ("QUELEA_WORLD_SIZE", "2"),
+                    ("QUELEA_RENDEZVOUS", "h:x"),
+                ],
+                "quelea: QUELEA_RENDEZVOUS=h:x: must be a host",
+            ),
+            (vec![("QUELEA_RANK", "0")], "quelea: QUELEA_WORLD_SIZE is not set"),
+            (vec![("QUELEA_WORLD_SIZE", "2")], "quelea: QUELEA_WORLD_SIZE=2: nothing says"),
+            (vec![("OMPI_COMM_WORLD_RANK", "0")], "Open MPI: OMPI_COMM_WORLD_SIZE is not set"),
+        ];
+        for (pairs, expected) in cases {
+            let message = detected(&pairs).expect_err(expected).to_string();
+            assert!(message.starts_with(expected), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_meeting_place_without_a_port_gets_the_usual_one() {
+        let port = |address: &str| with_port(address);
+        assert_eq!(port("h"), Some(format!("h:{PORT}")));
+        assert_eq!(port("h:7"), Some("h:7".into()));
+        assert_eq!(port("fd00::1"), Some(format!("[fd00::1]:{PORT}")));
+        assert_eq!(port("[fd00::1]"), Some(format!("[fd00::1]:{PORT}")));
+        assert_eq!(port("[fd00::1]:7"), Some("[fd00::1]:7".into()));
+        assert_eq!((port("h:0"), port(":7"), port("h:")), (None, None, None));
+    }
+}

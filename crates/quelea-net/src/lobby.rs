@@ -1,0 +1,241 @@
+//! Where workers arrive, are given a rank, and load their data.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use quelea_record::Observer;
+
+use crate::clock::Clock;
+use crate::conductor::Incoming;
+use crate::error::NetError;
+use crate::mesh::prepare;
+use crate::options::Options;
+use crate::protocol::{
+    self, Command, Event, PacketError, REASON_CHARS, SMALL_BYTES, Setting, WARNING_CHARS, Wait,
+    shown,
+};
+
+/// The longest between two looks at whether waiting still makes sense.
+const GLANCE: Duration = Duration::from_millis(20);
+
+/// A worker that has joined, loaded its data, and listens.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    pub(crate) rank: u32,
+    pub(crate) stream: TcpStream,
+    pub(crate) address: SocketAddr,
+}
+
+impl Guest {
+    /// Whether it is still connected.
+    fn stays(&self) -> bool {
+        let _ = self.stream.set_nonblocking(true);
+        let seen = self.stream.peek(&mut [0]);
+        let _ = self.stream.set_nonblocking(false);
+        match seen {
+            Ok(count) => count > 0,
+            Err(error) => error.kind() == ErrorKind::WouldBlock,
+        }
+    }
+}
+
+/// Where workers arrive.
+pub(crate) struct Lobby {
+    pub(crate) run: u64,
+    pub(crate) open: bool,
+    pub(crate) timeline: bool,
+    pub(crate) job: Vec<u8>,
+    pub(crate) key: String,
+    pub(crate) clock: Clock,
+    pub(crate) workers: u32,
+    pub(crate) options: Options,
+    /// By whom each rank is taken; `None`: by the coordinator's own process.
+    pub(crate) taken: Mutex<BTreeMap<u32, Option<SocketAddr>>>,
+    pub(crate) warnings: Mutex<Sender<Incoming>>,
+    pub(crate) last_refusal: Mutex<Option<String>>,
+}
+
+/// Who came, or why it came to nothing.
+pub(crate) type Arrival = Result<Guest, (u32, String)>;
+
+impl Lobby {
+    fn taken(&self) -> MutexGuard<'_, BTreeMap<u32, Option<SocketAddr>>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn warn(&self, text: String) {
+        *self.last_refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.clone());
+        let warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = warnings.send(Incoming::Event(Event::Warning(text)));
+    }
+
+    /// Talks to one visitor until it is ready to meet its peers.
+    pub(crate) fn hear(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        arrived: &Mutex<Sender<Arrival>>,
+    ) {
+        let send = |arrival| {
+            let arrived = arrived.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = arrived.send(arrival);
+        };
+        let rank = match self.admit(&stream, peer) {
+            Ok(rank) => rank,
+            Err((reason, elsewhere)) => {
+                self.warn(format!("refused {peer}: {}", shown(&reason, WARNING_CHARS)));
+                let _ = protocol::write(&stream, &Setting::Refused { reason, elsewhere });
+                return;
+            }
+        };
+        match self.prepare(&stream, rank) {
+            Ok(Ok(port)) => {
+                let address = SocketAddr::new(peer.ip(), port);
+                send(Ok(Guest { rank, stream, address }));
+            }
+            Ok(Err(reason)) => {
+                let reason = shown(&reason, REASON_CHARS);
+                send(Err((rank, format!("{reason} (at {peer})"))));
+            }
+            Err(reason) => self.lose(rank, &reason),
+        }
+    }
+
+    /// A worker has left before the run: another may take its place.
+    fn lose(&self, rank: u32, reason: &str) {
+        if let Some(Some(peer)) = self.taken().remove(&rank) {
+            let reason = shown(reason, WARNING_CHARS);
+            self.warn(format!("lost {peer}, which was to be rank {rank}: {reason}"));
+        }
+    }
+
+    /// The rank of a visitor who may take part.
+    fn admit(&self, stream: &TcpStream, peer: SocketAddr) -> Result<u32, (String, bool)> {
+        let plain = |reason: String| (reason, false);
+        prepare(stream, self.options.handshake_seconds).map_err(|e| plain(e.to_string()))?;
+        let wait = Wait::new(self.options.handshake_seconds, "a word to join");
+        let word = protocol::read(stream, SMALL_BYTES, Some(wait));
+        let word = word.map_err(|e| plain(e.to_string()))?;
+        let Setting::Join { rank, key } = word else {
+            return Err(plain(format!("it began with {word:?} instead of asking to join")));
+        };
+        if key != self.key && !key.is_empty() {
+            return Err((format!("this is not the run \"{key}\""), true));
+        }
+        let mut taken = self.taken();
+        let free = || (0..self.workers).find(|rank| !taken.contains_key(rank));
+        let rank = match rank {
+            Some(rank) if rank >= self.workers => {
+                let last = self.workers - 1;
+                return Err(plain(format!("there is no worker {rank}; workers are 0 to {last}")));
+            }
+            Some(rank) => rank,
+            None => free().ok_or_else(|| {
+                plain(format!("all {} workers have joined already", self.workers))
+            })?,
+        };
+        match taken.get(&rank) {
+            Some(Some(by)) => Err(plain(format!("rank {rank} is taken by {by}"))),
+            Some(None) => Err(plain(format!("rank {rank} is taken by the coordinator itself"))),
+            None => {
+                taken.insert(rank, Some(peer));
+                Ok(rank)
+            }
+        }
+    }
+
+    /// Hands over the job; gives the port at which the worker listens once it is ready, or why it
+    /// cannot run the job. An error is that it left, or does not speak as it should.
+    fn prepare(&self, stream: &TcpStream, rank: u32) -> Result<Result<u16, String>, String> {
+        let Lobby { run, open, timeline, .. } = *self;
+        let welcome = Setting::Welcome { run, rank, open, timeline, job: self.job.clone() };
+        let text = |error: PacketError| error.to_string();
+        prepare(stream, self.options.connect_seconds).map_err(|error| error.to_string())?;
+        protocol::write(stream, &welcome).map_err(text)?;
+        let wait = Wait::new(self.options.connect_seconds, "its data to be loaded");
+        loop {
+            match protocol::read(stream, SMALL_BYTES, Some(wait)).map_err(text)? {
+                Setting::Ping => {
+                    let pong = Setting::Pong { now: self.clock.now() };
+                    protocol::write(stream, &pong).map_err(text)?;
+                }
+                Setting::Listening { port } => return Ok(Ok(port)),
+                Setting::Unable { reason } => return Ok(Err(reason)),
+                other => return Err(format!("it said {other:?} instead of where it listens")),
+            }
+        }
+    }
+
+    /// Waits for all workers.
+    pub(crate) fn gather(
+        &self,
+        arrivals: &Receiver<Arrival>,
+        address: SocketAddr,
+        observer: &mut dyn Observer,
+    ) -> Result<Vec<Guest>, NetError> {
+        let mut guests: Vec<Guest> = Vec::new();
+        self.fill(&mut guests, arrivals, address, observer).inspect_err(|error| {
+            for guest in &guests {
+                let _ = protocol::write(&guest.stream, &Command::Abort(error.to_string()));
+            }
+        })?;
+        Ok(guests)
+    }
+
+    fn fill(
+        &self,
+        guests: &mut Vec<Guest>,
+        arrivals: &Receiver<Arrival>,
+        address: SocketAddr,
+        observer: &mut dyn Observer,
+    ) -> Result<(), NetError> {
+        let begun = Instant::now();
+        let deadline = begun + Duration::from_secs_f64(self.options.connect_seconds);
+        let is_hosted = |(rank, by): &(&u32, &Option<_>)| **rank < self.workers && by.is_none();
+        let hosted = self.taken().iter().filter(is_hosted).count();
+        let expected = self.workers as usize - hosted;
+        while guests.len() < expected {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match arrivals.recv_timeout(left.min(GLANCE)) {
+                Ok(Ok(guest)) => guests.push(guest),
+                Ok(Err((rank, reason))) => return Err(NetError::Failed { rank, reason }),
+                Err(RecvTimeoutError::Timeout) if !left.is_zero() => {}
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    let there: Vec<u32> = guests.iter().map(|guest| guest.rank).collect();
+                    let missing = self.missing(&there);
+                    let seconds = begun.elapsed().as_secs_f64();
+                    return Err(NetError::Missing { address, seconds, missing });
+                }
+            }
+            guests.retain(|guest| {
+                let stays = guest.stays();
+                if !stays {
+                    self.lose(guest.rank, "the connection was closed");
+                }
+                stays
+            });
+            observer.gathering(guests.len(), expected).map_err(NetError::Setup)?;
+        }
+        Ok(())
+    }
+
+    fn missing(&self, there: &[u32]) -> String {
+        let taken = self.taken();
+        let missing = (0..self.workers).filter(|rank| !there.contains(rank)).filter_map(|rank| {
+            match taken.get(&rank) {
+                None => Some(format!("worker {rank} to join")),
+                Some(Some(peer)) => Some(format!("worker {rank} at {peer} to load its data")),
+                Some(None) => None,
+            }
+        });
+        let missing = missing.collect::<Vec<_>>().join(", ");
+        match &*self.last_refusal.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(refusal) => format!("{missing} (last it {refusal})"),
+            None => missing,
+        }
+    }
+}

@@ -1,0 +1,575 @@
+//! What processes say to each other beside the frames of the run: packets and their fields.
+
+mod fields;
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use quelea_core::time::Time;
+use quelea_record::{Cuts, Event as Measured, Part, RankReport, Record};
+use quelea_wire::control::{self, ControlError, HEAD_BYTES, Reader, Writer};
+
+use crate::measure::Probe;
+use fields::{read_part, read_record, read_report, write_part, write_record, write_report};
+
+/// The longest packet before a run is agreed on, the job apart.
+pub(crate) const SMALL_BYTES: u64 = 64 << 10;
+/// Vectors of the model's length that a rank's state has at most: the widest row keeps the shares
+/// of its last 64 rounds.
+const STATE_VECTORS: u64 = 96;
+
+/// The longest state of a rank of a model with so many elements.
+pub(crate) fn state_bytes(len: usize) -> u64 {
+    SMALL_BYTES + (8 << 20) + 4 * STATE_VECTORS * len as u64
+}
+
+/// The longest job.
+pub(crate) const JOB_BYTES: u64 = 64 << 20;
+
+/// Characters that are shown of a warning.
+pub(crate) const WARNING_CHARS: usize = 200;
+/// Characters that are shown of what ends a run.
+pub(crate) const REASON_CHARS: usize = 2000;
+
+/// What is said while a run is set up.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Setting {
+    /// A worker wants to take part, as this rank or any.
+    Join { rank: Option<u32>, key: String },
+    /// It may, as this rank. `open` tells whether other machines may take part.
+    Welcome { run: u64, rank: u32, open: bool, timeline: bool, job: Vec<u8> },
+    /// It may not. `elsewhere`: this is another run than the one it looks for.
+    Refused { reason: String, elsewhere: bool },
+    /// The worker cannot run the job.
+    Unable { reason: String },
+    /// The worker has loaded its data and listens for its peers.
+    Listening { port: u16 },
+    /// What time is it?
+    Ping,
+    /// It is this, on the coordinator's clock.
+    Pong { now: Time },
+    /// Where the ranks listen.
+    Peers { addresses: Vec<String> },
+    /// The worker is connected with all its peers.
+    Meshed,
+    /// The worker goes on from this; said before the start. `anew`: all but the common part of the
+    /// state begins anew.
+    Resume { part: Box<Part>, anew: bool },
+    /// The run begins; its zero on the coordinator's clock, and when it is cut.
+    Start { zero: Time, cuts: Cuts },
+    /// First word on a connection between two ranks.
+    Hello { run: u64, from: u32, to: u32 },
+    /// The answer to it.
+    Accepted,
+    /// Instead of a start: the worker is to measure this.
+    Measure(Probe),
+    /// What it came to.
+    Found { values: Vec<f64> },
+    /// Everything is measured; there will be no run.
+    Measured,
+}
+
+/// What a rank tells the conductor.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Event {
+    /// It wants the right to its gradient number `number`, from 1: now, or soon.
+    Ticket { rank: u32, number: u64, urgent: bool },
+    /// It will compute no more gradients.
+    Finished { rank: u32, at: Time },
+    /// The answer to a probe.
+    Probed { rank: u32, probe: u64, drained: bool, sent: u64, received: u64 },
+    /// All that it did.
+    Report(Box<RankReport>),
+    /// A measured fact.
+    Record(Record),
+    /// It is alive, perhaps waits for others, in a step or where all come together outside the
+    /// run, and has sent and received so many messages.
+    Pulse { rank: u32, computing: bool, waiting: bool, gathering: bool, sent: u64, received: u64 },
+    /// It has been waiting for too long.
+    Stalled { rank: u32, complaint: String },
+    /// It has lost a peer.
+    Lost { rank: u32, peer: u32, reason: String },
+    /// It cannot go on.
+    Failed { rank: u32, reason: String },
+    /// Something went wrong that does not end the run.
+    Warning(String),
+    /// What it would deploy after this step.
+    Shown { rank: u32, step: u64, model: Vec<f32> },
+    /// Its part of the cut after this step.
+    Saved { rank: u32, step: u64, part: Box<Part> },
+    /// The first step at which it can still be cut; it goes no further.
+    Met { rank: u32, step: u64 },
+    /// It knows of the cut that was agreed on.
+    Noted { rank: u32 },
+    /// It computes no gradient, and will not start one.
+    Paused { rank: u32 },
+}
+
+impl Event {
+    /// Whether this may be said on the connection of worker `rank`, one of `ranks`, in a run over
+    /// `len` elements whose reports have `reported`; whatever counts ranks or elements later relies
+    /// on it.
+    pub(crate) fn check(
+        &self,
+        rank: u32,
+        ranks: usize,
+        (len, reported): (usize, usize),
+    ) -> Result<(), String> {
+        let speaker = match self {
+            // The receiver of a transfer knows how long it took; the record is the sender's.
+            Event::Record(Record { rank, event: Measured::Transfer { .. }, .. })
+            | Event::Lost { peer: rank, .. }
+                if *rank as usize >= ranks =>
+            {
+                return Err(format!("it spoke of rank {rank}; ranks are 0 to {}", ranks - 1));
+            }
+            Event::Record(Record { event: Measured::Transfer { .. }, .. }) | Event::Warning(_) => {
+                rank
+            }
+            Event::Record(record) => record.rank,
+            Event::Report(report) => report.rank,
+            Event::Ticket { rank, .. }
+            | Event::Finished { rank, .. }
+            | Event::Probed { rank, .. }
+            | Event::Pulse { rank, .. }
+            | Event::Stalled { rank, .. }
+            | Event::Lost { rank, .. }
+            | Event::Shown { rank, .. }
+            | Event::Saved { rank, .. }
+            | Event::Met { rank, .. }
+            | Event::Noted { rank }
+            | Event::Paused { rank }
+            | Event::Failed { rank, .. } => *rank,
+        };
+        if speaker != rank {
+            return Err(format!("it spoke for rank {speaker}"));
+        }
+        match self {
+            Event::Report(report) => {
+                let (params, model) = (report.params.len(), report.model.len());
+                if (params, model) == (reported, reported) {
+                    return Ok(());
+                }
+                Err(format!(
+                    "it reported {params} parameters and a model of {model}, not {reported}"
+                ))
+            }
+            Event::Shown { model, .. } if model.len() != len => {
+                Err(format!("it showed a model of {}, not {len}", model.len()))
+            }
+            Event::Saved { part, .. } => {
+                let params = part.state.vectors.get("params").map_or(0, Vec::len);
+                let longest = part.state.vectors.values().map(Vec::len).max().unwrap_or(0);
+                if params == len && longest <= len {
+                    return Ok(());
+                }
+                Err(format!("it saved {params} parameters and vectors of {longest}, not {len}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What the conductor tells a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// One more gradient may be computed.
+    Grant,
+    /// No more gradients.
+    Deny,
+    /// Flush what is pending.
+    Drain,
+    /// Say how many messages were sent and received.
+    Probe(u64),
+    /// Send the report and end.
+    Finish,
+    /// End at once.
+    Abort(String),
+    /// The coordinator is alive.
+    Pulse,
+    /// Say where you can still be cut, and go no further.
+    Meet,
+    /// Save there; go on after it, unless it is the last step.
+    SaveAt { step: u64, last: bool },
+    /// Show your model as soon as it is there, as that of this step.
+    Show(u64),
+    /// Start no more gradients.
+    Pause,
+    /// Everything rests: save, as after this step.
+    Save(u64),
+    /// Go on.
+    Go,
+    /// Cuts until this step cannot be lost any more.
+    Safe(u64),
+}
+
+/// Anything that is written as one packet.
+pub(crate) trait Packet: Sized {
+    fn encode(&self) -> Vec<u8>;
+    fn decode(reader: &mut Reader<'_>, kind: u16) -> Result<Self, ControlError>;
+}
+
+/// Why a packet could not be had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PacketError {
+    #[error("the connection was closed")]
+    Closed,
+    #[error("waited {seconds:.1} s for {what}; nothing, or not all of it, was said")]
+    Silent { seconds: f64, what: &'static str },
+    #[error("it took no word in time")]
+    Deaf,
+    #[error("{0}")]
+    Io(io::Error),
+    #[error("{0}")]
+    Wrong(#[from] ControlError),
+}
+
+impl From<io::Error> for PacketError {
+    fn from(error: io::Error) -> PacketError {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::ConnectionAborted => PacketError::Closed,
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => PacketError::Deaf,
+            _ => PacketError::Io(error),
+        }
+    }
+}
+
+/// Writes one packet.
+pub(crate) fn write(mut stream: &TcpStream, packet: &impl Packet) -> Result<(), PacketError> {
+    Ok(stream.write_all(&packet.encode())?)
+}
+
+/// How long words may be waited for, and what they are; several may share one limit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait {
+    begun: Instant,
+    seconds: f64,
+    what: &'static str,
+}
+
+impl Wait {
+    pub(crate) fn new(seconds: f64, what: &'static str) -> Wait {
+        Wait { begun: Instant::now(), seconds, what }
+    }
+
+    /// How much of it is left.
+    pub(crate) fn left(&self) -> Duration {
+        Duration::try_from_secs_f64(self.seconds)
+            .unwrap_or(Duration::MAX)
+            .saturating_sub(self.begun.elapsed())
+    }
+
+    fn over(&self) -> PacketError {
+        PacketError::Silent { seconds: self.seconds, what: self.what }
+    }
+}
+
+/// A stream whose reading ends with the wait, however slowly bytes drip in.
+struct Patient<'a> {
+    stream: &'a TcpStream,
+    wait: Option<Wait>,
+}
+
+impl Read for Patient<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if let Some(wait) = &self.wait {
+            let left = wait.left();
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.stream.set_read_timeout(Some(left))?;
+        }
+        self.stream.read(buffer)
+    }
+}
+
+/// Reads one packet with a body of at most `most` bytes; without a `wait`, for as long as it takes.
+pub(crate) fn read<P: Packet>(
+    stream: &TcpStream,
+    most: u64,
+    wait: Option<Wait>,
+) -> Result<P, PacketError> {
+    read_body(Patient { stream, wait }, most).map_err(|error| match (error, wait) {
+        (PacketError::Deaf, Some(wait)) => wait.over(),
+        (error, _) => error,
+    })
+}
+
+fn read_body<P: Packet>(mut stream: Patient<'_>, most: u64) -> Result<P, PacketError> {
+    let mut head = [0; HEAD_BYTES];
+    stream.read_exact(&mut head)?;
+    let head = control::decode_head(&head, most)?;
+    let mut body = Vec::new();
+    // Memory follows what really arrives, whatever length was announced.
+    stream.take(head.length as u64).read_to_end(&mut body)?;
+    if body.len() < head.length {
+        return Err(PacketError::Closed);
+    }
+    head.check(&body)?;
+    let mut reader = Reader::new(head.kind, &body);
+    let packet = P::decode(&mut reader, head.kind)?;
+    reader.end()?;
+    Ok(packet)
+}
+
+/// What somebody else has said, fit to be shown: no control characters, at most `most` characters.
+pub(crate) fn shown(text: &str, most: usize) -> String {
+    let is_plain = |c: char| matches!(c, '"' | '\'' | '\\');
+    let escape = |c: char| if is_plain(c) { c.to_string() } else { c.escape_debug().to_string() };
+    let mut shown: String = text.chars().take(most).map(escape).collect();
+    if text.chars().nth(most).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+impl Packet for Setting {
+    fn encode(&self) -> Vec<u8> {
+        let w = Writer::default();
+        match self {
+            Setting::Join { rank, key } => {
+                let rank = rank.map_or(u64::MAX, u64::from);
+                w.number(rank).text(key).packet(1)
+            }
+            Setting::Welcome { run, rank, open, timeline, job } => {
+                w.number(*run).number(*rank).number(*open).number(*timeline).bytes(job).packet(2)
+            }
+            Setting::Refused { reason, elsewhere } => w.text(reason).number(*elsewhere).packet(3),
+            Setting::Unable { reason } => w.text(reason).packet(4),
+            Setting::Listening { port } => w.number(*port).packet(5),
+            Setting::Ping => w.packet(6),
+            Setting::Pong { now } => w.number(now.0).packet(7),
+            Setting::Peers { addresses } => {
+                w.list(addresses, |w, address| w.text(address)).packet(8)
+            }
+            Setting::Meshed => w.packet(9),
+            Setting::Start { zero, cuts } => w
+                .number(zero.0)
+                .number(cuts.save_every)
+                .number(cuts.shows)
+                .number(cuts.steps)
+                .packet(10),
+            Setting::Hello { run, from, to } => w.number(*run).number(*from).number(*to).packet(11),
+            Setting::Accepted => w.packet(12),
+            Setting::Resume { part, anew } => write_part(w.number(*anew), part).packet(13),
+            Setting::Measure(probe) => probe.write(w).packet(14),
+            Setting::Found { values } => w.list(values, |w, value| w.real(*value)).packet(15),
+            Setting::Measured => w.packet(16),
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>, kind: u16) -> Result<Setting, ControlError> {
+        Ok(match kind {
+            1 => Setting::Join { rank: u32::try_from(r.number()?).ok(), key: r.text()? },
+            2 => Setting::Welcome {
+                run: r.number()?,
+                rank: r.small()?,
+                open: r.flag()?,
+                timeline: r.flag()?,
+                job: r.bytes()?.to_vec(),
+            },
+            3 => Setting::Refused { reason: r.text()?, elsewhere: r.flag()? },
+            4 => Setting::Unable { reason: r.text()? },
+            5 => Setting::Listening { port: r.small()? },
+            6 => Setting::Ping,
+            7 => Setting::Pong { now: Time(r.number()?) },
+            8 => Setting::Peers { addresses: r.list(Reader::text)? },
+            9 => Setting::Meshed,
+            10 => Setting::Start {
+                zero: Time(r.number()?),
+                cuts: Cuts { save_every: r.number()?, shows: r.number()?, steps: r.number()? },
+            },
+            11 => Setting::Hello { run: r.number()?, from: r.small()?, to: r.small()? },
+            12 => Setting::Accepted,
+            13 => Setting::Resume { anew: r.flag()?, part: Box::new(read_part(r)?) },
+            14 => Setting::Measure(Probe::read(r)?),
+            15 => Setting::Found { values: r.list(Reader::real)? },
+            16 => Setting::Measured,
+            _ => return Err(r.unknown()),
+        })
+    }
+}
+
+impl Packet for Command {
+    fn encode(&self) -> Vec<u8> {
+        let w = Writer::default();
+        match self {
+            Command::Grant => w.packet(101),
+            Command::Deny => w.packet(102),
+            Command::Drain => w.packet(103),
+            Command::Probe(probe) => w.number(*probe).packet(104),
+            Command::Finish => w.packet(105),
+            Command::Abort(reason) => w.text(reason).packet(106),
+            Command::Pulse => w.packet(107),
+            Command::Meet => w.packet(108),
+            Command::SaveAt { step, last } => w.number(*step).number(*last).packet(109),
+            Command::Show(step) => w.number(*step).packet(110),
+            Command::Pause => w.packet(111),
+            Command::Save(step) => w.number(*step).packet(112),
+            Command::Go => w.packet(113),
+            Command::Safe(step) => w.number(*step).packet(114),
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>, kind: u16) -> Result<Command, ControlError> {
+        Ok(match kind {
+            101 => Command::Grant,
+            102 => Command::Deny,
+            103 => Command::Drain,
+            104 => Command::Probe(r.number()?),
+            105 => Command::Finish,
+            106 => Command::Abort(r.text()?),
+            107 => Command::Pulse,
+            108 => Command::Meet,
+            109 => Command::SaveAt { step: r.number()?, last: r.flag()? },
+            110 => Command::Show(r.number()?),
+            111 => Command::Pause,
+            112 => Command::Save(r.number()?),
+            113 => Command::Go,
+            114 => Command::Safe(r.number()?),
+            _ => return Err(r.unknown()),
+        })
+    }
+}
+
+impl Packet for Event {
+    fn encode(&self) -> Vec<u8> {
+        let w = Writer::default();
+        match self {
+            Event::Ticket { rank, number, urgent } => {
+                w.number(*rank).number(*number).number(*urgent).packet(201)
+            }
+            Event::Finished { rank, at } => w.number(*rank).number(at.0).packet(202),
+            Event::Probed { rank, probe, drained, sent, received } => w
+                .number(*rank)
+                .number(*probe)
+                .number(*drained)
+                .number(*sent)
+                .number(*received)
+                .packet(203),
+            Event::Report(report) => write_report(w, report).packet(204),
+            Event::Record(record) => write_record(w, record).packet(205),
+            Event::Pulse { rank, computing, waiting, gathering, sent, received } => {
+                let w = w.number(*rank).number(*computing).number(*waiting).number(*gathering);
+                w.number(*sent).number(*received).packet(206)
+            }
+            Event::Stalled { rank, complaint } => w.number(*rank).text(complaint).packet(207),
+            Event::Lost { rank, peer, reason } => {
+                w.number(*rank).number(*peer).text(reason).packet(208)
+            }
+            Event::Failed { rank, reason } => w.number(*rank).text(reason).packet(209),
+            Event::Warning(text) => w.text(text).packet(210),
+            Event::Shown { rank, step, model } => {
+                w.number(*rank).number(*step).values(model).packet(211)
+            }
+            Event::Saved { rank, step, part } => {
+                write_part(w.number(*rank).number(*step), part).packet(212)
+            }
+            Event::Met { rank, step } => w.number(*rank).number(*step).packet(213),
+            Event::Noted { rank } => w.number(*rank).packet(214),
+            Event::Paused { rank } => w.number(*rank).packet(215),
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>, kind: u16) -> Result<Event, ControlError> {
+        Ok(match kind {
+            201 => Event::Ticket { rank: r.small()?, number: r.number()?, urgent: r.flag()? },
+            202 => Event::Finished { rank: r.small()?, at: Time(r.number()?) },
+            203 => Event::Probed {
+                rank: r.small()?,
+                probe: r.number()?,
+                drained: r.flag()?,
+                sent: r.number()?,
+                received: r.number()?,
+            },
+            204 => Event::Report(Box::new(read_report(r)?)),
+            205 => Event::Record(read_record(r)?),
+            206 => Event::Pulse {
+                rank: r.small()?,
+                computing: r.flag()?,
+                waiting: r.flag()?,
+                gathering: r.flag()?,
+                sent: r.number()?,
+                received: r.number()?,
+            },
+            207 => Event::Stalled { rank: r.small()?, complaint: r.text()? },
+            208 => Event::Lost { rank: r.small()?, peer: r.small()?, reason: r.text()? },
+            209 => Event::Failed { rank: r.small()?, reason: r.text()? },
+            210 => Event::Warning(r.text()?),
+            211 => Event::Shown { rank: r.small()?, step: r.number()?, model: r.values()? },
+            212 => {
+                Event::Saved { rank: r.small()?, step: r.number()?, part: Box::new(read_part(r)?) }
+            }
+            213 => Event::Met { rank: r.small()?, step: r.number()? },
+            214 => Event::Noted { rank: r.small()? },
+            215 => Event::Paused { rank: r.small()? },
+            _ => return Err(r.unknown()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quelea_core::state::Saved;
+
+    fn comes_back<P: Packet + PartialEq + std::fmt::Debug>(packet: P) {
+        let bytes = packet.encode();
+        let head = control::decode_head(bytes[..HEAD_BYTES].try_into().expect("a head"), 1 << 20)
+            .expect("a good head");
+        let mut reader = Reader::new(head.kind, &bytes[HEAD_BYTES..]);
+        assert_eq!(P::decode(&mut reader, head.kind).expect("its own bytes"), packet);
+        reader.end().expect("nothing follows");
+    }
+
+    #[test]
+    fn what_others_say_is_shown_on_one_line_and_not_at_any_length() {
+        assert_eq!(shown("a \"b\"\n\u{1b}[31m", 200), "a \"b\"\\n\\u{1b}[31m");
+        assert_eq!(shown("abcd", 3), "abc…");
+    }
+
+    #[test]
+    fn reports_and_records_come_back_as_they_were() {
+        comes_back(Event::Report(Box::new(RankReport {
+            rank: 3,
+            steps: 9,
+            staleness: [(0, 4), (7, 1)].into(),
+            last_loss: -0.5,
+            params: vec![1.0, 2.0],
+            model: vec![3.0],
+            ..RankReport::default()
+        })));
+        let events = [
+            Measured::Step { loss: 0.5, samples: 7, compute: 1.0, exposed: 2.0, waiting: 3.0 },
+            Measured::Evaluation { loss: 1.0, accuracy: Some(0.5), consensus: 0.1 },
+            Measured::Evaluation { loss: 1.0, accuracy: None, consensus: 0.1 },
+            Measured::Transfer { to: 1, bytes: 80, seconds: 0.5 },
+            Measured::HalfExchange,
+            Measured::Workers { loss: [1.0, 2.0], accuracy: Some([0.5, 0.25]) },
+            Measured::Checkpoint { failure: Some("disk full".into()) },
+        ];
+        for event in events {
+            comes_back(Event::Record(Record { t: 1.5, rank: 2, step: 3, event }));
+        }
+        comes_back(Setting::Join { rank: None, key: "run".into() });
+        comes_back(Setting::Peers { addresses: vec!["127.0.0.1:1".into()] });
+        comes_back(Command::Probe(4));
+        comes_back(Command::SaveAt { step: 9, last: true });
+        let state = Saved {
+            numbers: [("step".to_string(), u64::MAX)].into(),
+            vectors: [("params".to_string(), vec![1.0, -2.0])].into(),
+        };
+        let part = Box::new(Part { state, report: RankReport { steps: 3, ..Default::default() } });
+        comes_back(Event::Saved { rank: 1, step: 4, part: part.clone() });
+        comes_back(Setting::Resume { part, anew: true });
+        let cuts = Cuts { save_every: 5, shows: 6, steps: 7 };
+        comes_back(Setting::Start { zero: Time(8), cuts });
+        comes_back(Setting::Measure(Probe::Stream { to: vec![1], from: vec![2, 3] }));
+        comes_back(Setting::Found { values: vec![0.5, -1.0] });
+        comes_back(Setting::Measured);
+    }
+}

@@ -1,0 +1,548 @@
+//! One rank on its thread: what happens is told to the node, what the node wants is done.
+
+mod cuts;
+
+use std::rc::Rc;
+use std::sync::mpsc;
+
+use quelea_core::contract::{Budget, Effect, Fact, Facts, Mode};
+use quelea_core::message::{Message, Rank};
+use quelea_core::node::Node;
+use quelea_core::problems::Computed;
+use quelea_core::time::Time;
+use quelea_record::{Event as Measured, RankReport, Record};
+use quelea_wire::frame::{self, Route};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::clock::Clock;
+use crate::compute::{Compute, Gradient};
+use crate::conductor::Incoming;
+use crate::link::Link;
+use crate::options::Options;
+use crate::outer::{Given, OuterLoop};
+use crate::protocol::{Command, Event};
+pub(crate) use cuts::Cutting;
+
+/// What reaches a rank from other threads.
+#[derive(Debug)]
+pub(crate) enum Inbox {
+    /// A message from a rank of the same process.
+    Message { from: Rank, sent_micros: u32, message: Message },
+    /// A gradient.
+    Gradient(Gradient),
+    /// Something from the outer loop.
+    Given(Given),
+    /// The gradient's thread cannot go on.
+    Broken(String),
+    /// A word from the conductor.
+    Command(Command),
+}
+
+/// How another rank is reached.
+#[derive(Clone, Debug)]
+pub(crate) enum Way {
+    /// It is this one.
+    Myself,
+    /// It lives in the same process.
+    Near(UnboundedSender<Inbox>),
+    /// It is connected.
+    Far(Rc<Link>),
+}
+
+/// The right to compute gradients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Tickets {
+    /// Granted in all.
+    granted: u64,
+    /// Granted and not used.
+    held: u64,
+    /// One is asked for, and whether that was urgent.
+    asked: Option<bool>,
+    /// There are no more.
+    exhausted: bool,
+}
+
+/// A gradient that has been handed over.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    step: u64,
+    /// When it was here.
+    done: Time,
+    compute_seconds: f64,
+    samples: u32,
+    /// From asking for it until it was here, without the computing itself.
+    handing_seconds: f64,
+}
+
+/// A rank.
+pub(crate) struct Shell {
+    node: Node,
+    facts: Facts,
+    clock: Clock,
+    options: Options,
+    /// By rank.
+    ways: Vec<Way>,
+    /// Connections with something new to write.
+    touched: Vec<Rc<Link>>,
+    conductor: mpsc::Sender<Incoming>,
+    compute: Option<Compute>,
+    tickets: Tickets,
+    /// The gradient whose step is not complete.
+    pending: Option<Pending>,
+    /// The gradient whose step is complete; its time is split when the next one starts.
+    idle: Option<Pending>,
+    computing_since: Option<Time>,
+    /// When something last happened here.
+    moved: Time,
+    finished: bool,
+    draining: bool,
+    /// Messages since this process began, to be compared.
+    sent: u64,
+    received: u64,
+    timeline: bool,
+    report: RankReport,
+    /// Above every number of a bucket that a message may carry.
+    buckets: u32,
+    cutting: Cutting,
+    /// Buckets on which the outer loop is to run its optimizer.
+    asked: Vec<(usize, Mode)>,
+    all_buckets: usize,
+}
+
+/// What a rank is made of.
+pub(crate) struct Parts {
+    pub(crate) node: Node,
+    pub(crate) facts: Facts,
+    pub(crate) clock: Clock,
+    pub(crate) options: Options,
+    pub(crate) conductor: mpsc::Sender<Incoming>,
+    /// Absent at a server.
+    pub(crate) compute: Option<Compute>,
+    pub(crate) timeline: bool,
+    /// Above every number of a bucket that a message may carry.
+    pub(crate) buckets: u32,
+    /// What it did before.
+    pub(crate) report: RankReport,
+    pub(crate) cutting: Cutting,
+}
+
+impl Shell {
+    pub(crate) fn new(parts: Parts, ways: Vec<Way>) -> Shell {
+        let Parts { node, facts, clock, options, conductor, compute, timeline, buckets, .. } =
+            parts;
+        let report = RankReport { rank: node.rank.0, is_server: node.is_server, ..parts.report };
+        Shell {
+            finished: node.is_server,
+            all_buckets: node.layout().buckets.len(),
+            node,
+            facts,
+            options,
+            ways,
+            touched: Vec::new(),
+            conductor,
+            compute,
+            tickets: Tickets::default(),
+            pending: None,
+            idle: None,
+            computing_since: None,
+            moved: clock.now(),
+            clock,
+            draining: false,
+            sent: 0,
+            received: 0,
+            timeline,
+            report,
+            buckets,
+            cutting: parts.cutting,
+            asked: Vec::new(),
+        }
+    }
+
+    pub(crate) fn start(&mut self) {
+        self.node.start(self.clock.now());
+        self.settle();
+    }
+
+    /// Whether a message from another process can be one of this run: those of a view to come
+    /// would be held, and real runs have one view; those of a bucket that does not exist would be
+    /// kept for a step that never asks for them.
+    pub(crate) fn check(&self, message: &Message) -> Result<(), String> {
+        let view = self.node.view().number;
+        if message.view > view {
+            return Err(format!("it is of view {}, this rank is in view {view}", message.view));
+        }
+        if message.bucket >= self.buckets {
+            return Err(format!("there is no bucket {}", message.bucket));
+        }
+        Ok(())
+    }
+
+    /// A message has arrived, handed over at `sent_micros`.
+    pub(crate) fn message(&mut self, from: Rank, sent_micros: u32, message: Message) {
+        let now = self.clock.now();
+        self.moved = now;
+        self.received += 1;
+        let bytes = frame::frame_bytes(&message);
+        self.report.bytes_received += bytes;
+        if self.timeline {
+            let micros = ((now.0 / 1000) as u32).wrapping_sub(sent_micros);
+            // Clocks of two machines agree only roughly; a negative span is taken as none.
+            let seconds = if micros < 1 << 31 { f64::from(micros) / 1e6 } else { 0.0 };
+            let event = Measured::Transfer { to: self.node.rank.0, bytes, seconds };
+            let (t, step) = (now.seconds() - seconds, message.step);
+            self.tell(Event::Record(Record { t, rank: from.0, step, event }));
+        }
+        self.node.message(now, from, message);
+        self.settle();
+    }
+
+    /// A gradient has been computed.
+    pub(crate) fn gradient(&mut self, gradient: Gradient) {
+        let Gradient { lent, computed, took } = gradient;
+        let now = self.take_gradient(lent.step, computed, Some(took.as_secs_f64()));
+        self.node.restore(lent);
+        for bucket in 0..self.node.layout().buckets.len() {
+            self.node.bucket(now, bucket);
+            self.carry_out();
+            self.flush();
+        }
+        self.node.gradient(now, computed);
+        self.settle();
+    }
+
+    /// Notes that a gradient is complete, and what computing it took: if nobody says, all the time
+    /// since it was asked for.
+    fn take_gradient(&mut self, step: u64, computed: Computed, took: Option<f64>) -> Time {
+        let now = self.clock.now();
+        self.moved = now;
+        let asked = self.computing_since.take().unwrap_or(now);
+        let passed = now.since(asked).seconds();
+        let compute_seconds = took.unwrap_or(passed);
+        let handing_seconds = (passed - compute_seconds).max(0.0);
+        self.report.compute_seconds += compute_seconds;
+        self.report.samples += u64::from(computed.samples);
+        self.report.last_loss = computed.loss;
+        let samples = computed.samples;
+        self.pending = Some(Pending { step, done: now, compute_seconds, samples, handing_seconds });
+        if self.timeline {
+            let t = now.seconds() - compute_seconds;
+            let event = Measured::Compute { seconds: compute_seconds };
+            self.tell(Event::Record(Record { t, rank: self.node.rank.0, step, event }));
+        }
+        now
+    }
+
+    /// The outer loop has something.
+    pub(crate) fn given(&mut self, given: Given) {
+        let now = self.clock.now();
+        self.moved = now;
+        match given {
+            Given::Bucket(bucket, lent) => {
+                lent.into_iter().for_each(|lent| self.node.restore(lent));
+                self.node.bucket(now, bucket);
+            }
+            Given::Gradient(computed) => {
+                let now = self.take_gradient(self.node.step(), computed, None);
+                self.node.gradient(now, computed);
+            }
+            Given::Optimized => {
+                for (bucket, _) in std::mem::take(&mut self.asked) {
+                    self.node.optimized(now, bucket);
+                }
+            }
+            Given::Finished(lent) => {
+                lent.into_iter().for_each(|lent| self.node.take_back(lent));
+                self.computing_since = None;
+                self.finish();
+            }
+        }
+        self.settle();
+    }
+
+    fn outer_loop(&self) -> Option<&OuterLoop> {
+        match &self.compute {
+            Some(Compute::Outside(outer)) => Some(outer),
+            _ => None,
+        }
+    }
+
+    /// The conductor has spoken. `true`: this was the last word.
+    pub(crate) fn command(&mut self, command: Command) -> bool {
+        self.moved = self.clock.now();
+        let Some(command) = self.cut_command(command) else {
+            self.settle();
+            return false;
+        };
+        match command {
+            Command::Grant => {
+                self.tickets.granted += 1;
+                self.tickets.held += 1;
+                self.tickets.asked = None;
+            }
+            Command::Deny => {
+                self.tickets.exhausted = true;
+                self.tickets.asked = None;
+            }
+            Command::Drain => {
+                self.draining = true;
+                self.node.drain(self.moved);
+            }
+            Command::Probe(probe) => self.tell(Event::Probed {
+                rank: self.node.rank.0,
+                probe,
+                drained: self.draining && self.node.is_drained(),
+                sent: self.sent,
+                received: self.received,
+            }),
+            Command::Finish => {
+                let report = self.final_report();
+                self.tell(Event::Report(Box::new(report)));
+                return true;
+            }
+            Command::Abort(_) => return true,
+            _ => {}
+        }
+        self.settle();
+        false
+    }
+
+    /// Called now and then: says that it is alive, and complains when it has waited too long.
+    pub(crate) fn tick(&mut self) {
+        let (now, rank) = (self.clock.now(), self.node.rank.0);
+        // An outer loop that is at its optimizer computes too.
+        let optimizing = !self.asked.is_empty() && self.asked.len() == self.all_buckets;
+        let gathering = self.outer_loop().is_some_and(OuterLoop::is_gathering);
+        let computing = !gathering && (self.computing_since.is_some() || optimizing);
+        let waiting = gathering || !computing && !self.node.awaiting().is_empty();
+        let (sent, received) = (self.sent, self.received);
+        self.tell(Event::Pulse { rank, computing, waiting, gathering, sent, received });
+        if gathering {
+            return;
+        }
+        if let Some(since) = self.computing_since {
+            let seconds = now.since(since).seconds();
+            if seconds > self.options.compute_seconds {
+                let reason =
+                    format!("its gradient of step {} takes {seconds:.1} s", self.node.step());
+                self.tell(Event::Failed { rank, reason });
+            }
+            return;
+        }
+        let waited = now.since(self.moved).seconds();
+        if waited >= self.options.peer_seconds && (self.draining || !self.finished) {
+            let complaint = self.complaint(waited);
+            if !complaint.is_empty() {
+                self.tell(Event::Stalled { rank, complaint });
+            }
+        }
+    }
+
+    /// "rank 2 waited 30.0 s for rank 1: …"
+    fn complaint(&self, waited: f64) -> String {
+        let (rank, step) = (self.node.rank, self.node.step());
+        let mut sentences = self.node.awaiting().into_iter().map(|awaited| {
+            let what = awaited.what;
+            format!("{rank} waited {waited:.1} s for {}: {what} of step {step}", awaited.from)
+        });
+        // Whoever waits for many is told about one, or the sentence is not read.
+        let first = sentences.next().unwrap_or_default();
+        match sentences.count() {
+            0 => first,
+            more => format!("{first} (and for {more} more)"),
+        }
+    }
+
+    /// A peer is gone.
+    pub(crate) fn lost(&self, peer: Rank, reason: String) {
+        self.tell(Event::Lost { rank: self.node.rank.0, peer: peer.0, reason });
+    }
+
+    /// This rank cannot go on.
+    pub(crate) fn failed(&self, reason: String) {
+        self.tell(Event::Failed { rank: self.node.rank.0, reason });
+    }
+
+    fn tell(&self, event: Event) {
+        // A conductor that is gone needs no telling: its host ends this rank.
+        let _ = self.conductor.send(Incoming::Event(event));
+    }
+
+    /// After every event: sends what is to be sent, and goes on if the node wants to. The kernel
+    /// copies what it is given: whoever computes on another thread need not wait for that.
+    fn settle(&mut self) {
+        self.carry_out();
+        if matches!(self.compute, Some(Compute::Here(..))) {
+            self.flush();
+        }
+        self.complete_step();
+        self.cut_if_due();
+        self.go_on();
+        self.flush();
+    }
+
+    fn carry_out(&mut self) {
+        let now = self.clock.now();
+        let sent_micros = (now.0 / 1000) as u32;
+        let (from, step) = (self.node.rank, self.node.step());
+        for effect in self.node.take_effects() {
+            match effect {
+                Effect::Send { to, message } => {
+                    self.sent += 1;
+                    self.report.messages_sent += 1;
+                    self.report.bytes_sent += frame::frame_bytes(&message);
+                    match &self.ways[to.index()] {
+                        Way::Near(inbox) => {
+                            // A rank that has ended is known to the conductor.
+                            let _ = inbox.send(Inbox::Message { from, sent_micros, message });
+                        }
+                        Way::Far(link) => {
+                            let route = Route { from, to };
+                            link.push(frame::encode_header(route, sent_micros, &message), message);
+                            self.touched.push(Rc::clone(link));
+                        }
+                        Way::Myself => unreachable!("nobody sends to themselves"),
+                    }
+                }
+                Effect::Measure(fact) => {
+                    let event = measured(fact, &mut self.report);
+                    let record = Record { t: now.seconds(), rank: from.0, step, event };
+                    let _ = self.conductor.send(Incoming::Event(Event::Record(record)));
+                }
+                Effect::Optimize { bucket, mode, .. } => {
+                    self.asked.push((bucket, mode));
+                    if let Some(Compute::Outside(outer)) = &self.compute
+                        && self.asked.len() == self.all_buckets
+                    {
+                        outer.ask(mode);
+                    }
+                }
+                Effect::Work { .. } | Effect::EnterAt(_) => {}
+            }
+        }
+    }
+
+    /// Gives to the kernel what is to be sent.
+    fn flush(&mut self) {
+        for link in self.touched.drain(..) {
+            // A broken connection is reported by whoever reads it.
+            let _ = link.flush();
+        }
+    }
+
+    fn complete_step(&mut self) {
+        let complete = |pending: &mut Pending| self.node.step() > pending.step;
+        if let Some(pending) = self.pending.take_if(complete) {
+            self.idle = Some(pending);
+        }
+    }
+
+    /// Splits the time of the last step, from its gradient to the next one. What is neither
+    /// computing nor waiting for a slower peer is communication, the way of a gradient between
+    /// threads included.
+    fn split_time(&mut self) {
+        let Some(pending) = self.idle.take() else { return };
+        let now = self.clock.now();
+        let idle = now.since(pending.done);
+        let waiting = match self.facts.waits_for_peers {
+            true => self.node.origin().since(pending.done).min(idle),
+            false => Time::ZERO,
+        };
+        let exposed = (idle - waiting).seconds() + pending.handing_seconds;
+        self.report.steps += 1;
+        self.report.waiting_seconds += waiting.seconds();
+        self.report.exposed_seconds += exposed;
+        let event = Measured::Step {
+            loss: self.report.last_loss,
+            samples: pending.samples,
+            compute: pending.compute_seconds,
+            exposed,
+            waiting: waiting.seconds(),
+        };
+        let (t, rank) = (now.seconds(), self.node.rank.0);
+        self.tell(Event::Record(Record { t, rank, step: pending.step, event }));
+    }
+
+    /// Starts the next gradient, or asks for the right to, or finishes.
+    fn go_on(&mut self) {
+        if self.is_held() || self.finished || self.pending.is_some() {
+            return;
+        }
+        if self.node.has_finished_rounds() {
+            self.finish();
+        } else if self.node.wants_gradient() {
+            match self.facts.budget {
+                // The outer loop decides by itself how many there are.
+                _ if self.outer_loop().is_some() => self.compute(),
+                Budget::Rounds => self.compute(),
+                Budget::TotalGradients if self.tickets.held > 0 => {
+                    self.tickets.held -= 1;
+                    self.compute();
+                    self.ask(false);
+                }
+                Budget::TotalGradients if self.tickets.exhausted => self.finish(),
+                Budget::TotalGradients => self.ask(true),
+            }
+        }
+    }
+
+    fn compute(&mut self) {
+        self.split_time();
+        self.computing_since = Some(self.clock.now());
+        let lent = self.node.lend();
+        self.compute.as_mut().expect("only workers want gradients").ask(lent);
+    }
+
+    /// Asks for a ticket, unless it has been done as urgently, or there are none.
+    fn ask(&mut self, urgent: bool) {
+        if self.tickets.exhausted || self.tickets.asked >= Some(urgent) {
+            return;
+        }
+        self.tickets.asked = Some(urgent);
+        let number = self.tickets.granted + 1;
+        self.tell(Event::Ticket { rank: self.node.rank.0, number, urgent });
+    }
+
+    fn finish(&mut self) {
+        self.split_time();
+        self.finished = true;
+        self.tell(Event::Finished { rank: self.node.rank.0, at: self.clock.now() });
+    }
+
+    fn final_report(&mut self) -> RankReport {
+        let mut report = std::mem::take(&mut self.report);
+        if self.options.report_models {
+            (report.params, report.model) = match self.outer_loop() {
+                // Its loop still looks at the memory.
+                Some(_) => (self.node.params().to_vec(), self.node.model()),
+                None => self.node.retire(),
+            };
+        }
+        report
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        if let Some(Compute::Outside(outer)) = &self.compute {
+            outer.keep(self.node.take_vectors());
+        }
+    }
+}
+
+fn measured(fact: Fact, report: &mut RankReport) -> Measured {
+    match fact {
+        Fact::Staleness(updates) => {
+            *report.staleness.entry(updates).or_default() += 1;
+            Measured::Staleness { updates }
+        }
+        Fact::Folded(gradients) => {
+            report.folded_gradients += u64::from(gradients);
+            report.folded_messages += 1;
+            Measured::Folded { gradients }
+        }
+        Fact::HalfExchange => {
+            report.half_exchanges += 1;
+            Measured::HalfExchange
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! One rank's part in cuts through the run: models that are shown, states that are saved.
+//!
+//! A synchronous algorithm is cut rank by rank, each as it passes the step; nobody waits. To agree
+//! on a cut that no schedule has, every rank says the first step that it can still be cut at, and
+//! goes no further until it knows the last of them. Others rest, are saved, and go on from there.
+
+use quelea_core::contract::Budget;
+use quelea_core::node::Setup;
+use quelea_core::payload::Pool;
+use quelea_record::{Cuts, Part, RankReport, Start};
+
+use super::Shell;
+use crate::protocol::{Command, Event};
+
+/// What a rank knows of cuts.
+pub(crate) struct Cutting {
+    pub(super) setup: Setup,
+    pub(super) pool: Pool,
+    pub(super) cuts: Cuts,
+    /// The step of its last part in a cut.
+    last: u64,
+    /// A cut that was agreed on.
+    wished: Option<u64>,
+    /// It starts no gradient from this step on.
+    hold: Option<u64>,
+    /// The same, until older cuts are written.
+    limit: u64,
+    /// It starts none at all, and whether it has said that it computes none.
+    pausing: Option<bool>,
+    /// Its model is wanted, for these steps.
+    shows: Vec<u64>,
+}
+
+impl Cutting {
+    pub(crate) fn new(setup: Setup, pool: Pool, cuts: Cuts, step: u64) -> Cutting {
+        let (wished, hold, pausing, shows) = (None, None, None, Vec::new());
+        let limit = cuts.limit(step);
+        Cutting { setup, pool, cuts, last: step, wished, hold, limit, pausing, shows }
+    }
+}
+
+impl Shell {
+    /// A word of the conductor about cuts; any other is given back.
+    pub(super) fn cut_command(&mut self, command: Command) -> Option<Command> {
+        let rank = self.node.rank.0;
+        match command {
+            Command::Meet => {
+                let busy = u64::from(self.computing_since.is_some() || self.pending.is_some());
+                let step = (self.node.step() + busy).max(self.cutting.last + 1);
+                self.cutting.hold = Some(step);
+                self.tell(Event::Met { rank, step });
+            }
+            Command::SaveAt { step, last } => {
+                self.cutting.wished = Some(step);
+                self.cutting.hold = last.then_some(step);
+                self.tell(Event::Noted { rank });
+            }
+            Command::Safe(step) => self.cutting.limit = self.cutting.cuts.limit(step),
+            Command::Show(step) => self.cutting.shows.push(step),
+            Command::Pause => self.cutting.pausing = Some(false),
+            Command::Save(step) => self.save_at_rest(step),
+            Command::Go => {
+                (self.cutting.pausing, self.cutting.hold) = (None, None);
+                if std::mem::take(&mut self.draining) {
+                    self.node.start(self.moved);
+                }
+            }
+            other => return Some(other),
+        }
+        None
+    }
+
+    /// Shows and saves what has become due.
+    pub(super) fn cut_if_due(&mut self) {
+        if !self.facts.synchronous {
+            return self.show_if_asked();
+        }
+        while let Some(step) = self.next_cut() {
+            self.cutting.last = step;
+            if self.cutting.wished == Some(step) || self.cutting.cuts.saves_at(step) {
+                self.split_time();
+                self.save(step);
+            }
+            if self.cutting.cuts.shows_at(step) {
+                self.show(step);
+            }
+        }
+    }
+
+    /// The cut at which this rank now stands, if there is one.
+    fn next_cut(&self) -> Option<u64> {
+        let Cutting { cuts, last, wished, .. } = &self.cutting;
+        let wished = wished.filter(|wished| wished > last);
+        let next = [wished, cuts.next(*last)].into_iter().flatten().min()?;
+        let step = if self.node.is_server { next } else { self.node.step() };
+        (step >= next && self.pending.is_none() && self.node.is_at(step)).then_some(step)
+    }
+
+    /// While a gradient is computed the parameters may be elsewhere; then they are awaited.
+    fn show_if_asked(&mut self) {
+        let here = self.computing_since.is_none() || self.facts.snapshot;
+        if here {
+            let shows = std::mem::take(&mut self.cutting.shows);
+            shows.into_iter().for_each(|step| self.show(step));
+        }
+    }
+
+    fn show(&self, step: u64) {
+        self.tell(Event::Shown { rank: self.node.rank.0, step, model: self.node.model() });
+    }
+
+    fn save(&mut self, step: u64) -> Part {
+        let report = RankReport { params: Vec::new(), model: Vec::new(), ..self.report.clone() };
+        let part = Part::of(&mut self.node, step, report);
+        let saved = Box::new(part.clone());
+        self.tell(Event::Saved { rank: self.node.rank.0, step, part: saved });
+        part
+    }
+
+    /// Whether no gradient is to be started now.
+    pub(super) fn is_held(&mut self) -> bool {
+        if let Some(told) = &mut self.cutting.pausing {
+            if !*told && self.computing_since.is_none() {
+                *told = true;
+                self.tell(Event::Paused { rank: self.node.rank.0 });
+            }
+            return true;
+        }
+        let limit = if self.facts.synchronous { self.cutting.limit } else { u64::MAX };
+        self.node.step() >= self.cutting.hold.unwrap_or(u64::MAX).min(limit)
+    }
+
+    /// Everything has come to rest: saves it, and stands ready to go on from what was saved.
+    fn save_at_rest(&mut self, step: u64) {
+        self.split_time();
+        let part = self.save(step);
+        // A gradient whose step could not be completed is computed again.
+        if self.pending.take().is_some() && self.facts.budget == Budget::TotalGradients {
+            self.tickets.held += 1;
+        }
+        self.idle = None;
+        let mut parts = vec![Part::default(); self.node.rank.index()];
+        parts.push(part);
+        let start = Start { parts, ..Start::default() };
+        match start.node(&self.cutting.setup, self.node.rank, self.cutting.pool.clone()) {
+            Ok(node) => self.node = node,
+            Err(problem) => self.failed(problem),
+        }
+    }
+}

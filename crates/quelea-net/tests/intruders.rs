@@ -1,0 +1,293 @@
+//! Peers that keep to the handshake and then break every rule, on purpose.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+use common::{Run, Watch, coordinator, worker_with};
+use quelea_core::message::{Message, Rank};
+use quelea_core::payload::Pool;
+use quelea_net::{Hosted, NetError, Options};
+use quelea_wire::control::{HEAD_BYTES, Reader, Writer, decode_head};
+use quelea_wire::frame::{self, Route};
+
+const NOBODY: &Hosted = &Hosted { workers: Vec::new() };
+
+/// Worker 1 of two, connected like any other, that says what it wants.
+struct Intruder {
+    coordinator: TcpStream,
+    peer: TcpStream,
+}
+
+/// The next packet, as its kind and body.
+fn any_packet(mut stream: &TcpStream) -> (u16, Vec<u8>) {
+    let mut head = [0; HEAD_BYTES];
+    stream.read_exact(&mut head).expect("a packet");
+    let head = decode_head(&head, 1 << 20).expect("a good head");
+    let mut body = vec![0; head.length];
+    stream.read_exact(&mut body).expect("its body");
+    (head.kind, body)
+}
+
+/// The next packet that is no pulse.
+fn packet(stream: &TcpStream) -> (u16, Vec<u8>) {
+    let mut packets = std::iter::repeat_with(|| any_packet(stream));
+    packets.find(|(kind, _)| *kind != 107).expect("they do not end")
+}
+
+fn say(mut stream: &TcpStream, packet: &[u8]) {
+    stream.write_all(packet).expect("it hears");
+}
+
+/// Asks to be rank 1 until nobody else is.
+fn ask_to_join(address: &str) -> (TcpStream, u64) {
+    let stream = TcpStream::connect(address).expect("it listens");
+    stream.set_nodelay(true).expect("connected");
+    say(&stream, &Writer::default().number(1u32).text("").packet(1));
+    let (kind, welcome) = packet(&stream);
+    if kind == 3 {
+        return ask_to_join(address);
+    }
+    assert_eq!(kind, 2, "it is welcome");
+    let run = Reader::new(kind, &welcome).number().expect("the run");
+    (stream, run)
+}
+
+impl Intruder {
+    fn join(address: &str) -> Intruder {
+        let (coordinator, run) = ask_to_join(address);
+        // Nobody dials the highest rank.
+        say(&coordinator, &Writer::default().number(1u32).packet(5));
+        let (kind, peers) = packet(&coordinator);
+        let addresses = Reader::new(kind, &peers).list(Reader::text).expect("addresses");
+        let peer = TcpStream::connect(&addresses[0]).expect("rank 0 listens");
+        say(&peer, &Writer::default().number(run).number(1u32).number(0u32).packet(11));
+        assert_eq!(packet(&peer).0, 12, "it is accepted");
+        say(&coordinator, &Writer::default().packet(9));
+        assert_eq!(packet(&coordinator).0, 10, "the run begins");
+        Intruder { coordinator, peer }
+    }
+
+    fn send(&mut self, message: &Message) {
+        let header = frame::encode_header(Route { from: Rank(1), to: Rank(0) }, 0, message);
+        let [first, second] = frame::slices(message);
+        for bytes in [&header[..], first, second] {
+            self.peer.write_all(bytes).expect("rank 0 hears");
+        }
+    }
+}
+
+/// How a run of two ends whose worker 1 is an intruder.
+fn ended(options: Options, intrude: impl FnOnce(Intruder) + Send) -> NetError {
+    ended_of(&Run::of("allreduce", 2), options, intrude)
+}
+
+fn ended_of(run: &Run, options: Options, intrude: impl FnOnce(Intruder) + Send) -> NetError {
+    let coordinator = coordinator(options);
+    let address = coordinator.address().to_string();
+    std::thread::scope(|scope| {
+        scope.spawn(|| intrude(Intruder::join(&address)));
+        let hosted = Hosted { workers: vec![0] };
+        coordinator
+            .run(run.job(), &run.setup(), &run.problem(), &hosted, &mut Watch::new())
+            .expect_err("it cannot go on")
+    })
+}
+
+/// Stays connected until it is told that the run has ended.
+fn stay(intruder: &Intruder) {
+    while packet(&intruder.coordinator).0 != 106 {}
+}
+
+#[test]
+fn whoever_leaves_before_the_run_frees_its_rank() {
+    let run = Run::of("allreduce", 2);
+    let coordinator = coordinator(Options::default());
+    let address = coordinator.address().to_string();
+    let outcome = std::thread::scope(|scope| {
+        let conducted = scope.spawn(|| {
+            coordinator.run(run.job(), &run.setup(), &run.problem(), NOBODY, &mut Watch::new())
+        });
+        for is_ready in [false, true] {
+            let (stream, _) = ask_to_join(&address);
+            if is_ready {
+                say(&stream, &Writer::default().number(1u32).packet(5));
+            }
+        }
+        drop(ask_to_join(&address));
+        scope.spawn(|| worker_with(&address, Some(0), &Options::default()).expect("it takes part"));
+        scope.spawn(|| while worker_with(&address, Some(1), &Options::default()).is_err() {});
+        conducted.join().expect("no panic").expect("the run is not disturbed")
+    });
+    let is_named = |text: &String| text.contains("which was to be rank 1");
+    assert!(outcome.warnings.iter().any(is_named), "{:?}", outcome.warnings);
+}
+
+#[test]
+fn whoever_speaks_for_another_rank_or_reports_another_model_is_named() {
+    let pulse = |rank: u32| alive(rank, false);
+    let ticket = |rank: u32| Writer::default().number(rank).number(1u32).number(1u32).packet(201);
+    let lost = Writer::default().number(1u32).number(7u32).text("no").packet(208);
+    let reals = |w: Writer| w.real(0.0).real(0.0).real(0.0);
+    let numbers = |w: Writer, count| (0..count).fold(w, |w, _| w.number(0u32));
+    let report = numbers(reals(numbers(Writer::default().number(1u32), 4)), 3);
+    let report = numbers(report.list::<u32>(&[], |w, _| w), 4).values(&[1.0]).values(&[]);
+    let shown = Writer::default().number(1u32).number(5u32).values(&[1.0, 2.0]).packet(211);
+    let saved = Writer::default().number(1u32).number(5u32).list::<u32>(&[], |w, _| w);
+    let saved = saved.list(&["params"], |w, name| w.text(name).values(&[1.0]));
+    let saved = numbers(reals(numbers(saved.number(1u32), 4)), 3);
+    let saved = numbers(saved.list::<u32>(&[], |w, _| w), 4).values(&[]).values(&[]).packet(212);
+    let report = report.packet(204);
+    let words = [
+        (shown, "lost rank 1: it showed a model of 2, not 37"),
+        (saved, "lost rank 1: it saved 1 parameters and vectors of 1, not 37"),
+        (report, "lost rank 1: it reported 1 parameters and a model of 0, not 37"),
+        (pulse(999), "lost rank 1: it spoke for rank 999"),
+        (ticket(0), "lost rank 1: it spoke for rank 0"),
+        (lost, "lost rank 1: it spoke of rank 7; ranks are 0 to 1"),
+    ];
+    for (word, expected) in words {
+        let error = ended(Options::default(), |intruder| {
+            say(&intruder.coordinator, &word);
+            stay(&intruder);
+        });
+        assert_eq!(error.to_string(), expected);
+    }
+}
+
+#[test]
+fn a_message_that_cannot_be_taken_ends_the_run_at_once_and_names_its_sender() {
+    let pool = Pool::new();
+    let late = Message { view: 1, ..Message::default() };
+    let short = Message::new(0, 0, 0).with(pool.copy(&[1.0]));
+    let messages = [
+        (Message::new(0, 0, 9999), "there is no bucket 9999"),
+        (late, "it is of view 1, this rank is in view 0"),
+        (short, ""),
+    ];
+    for (message, expected) in messages {
+        // Whoever only waited for it would wait for half a minute.
+        let error = ended(Options::default(), |mut intruder| {
+            intruder.send(&message);
+            stay(&intruder);
+        });
+        let text = error.to_string();
+        let expected =
+            format!("rank 0 failed: rank 1 sent it a message that it cannot take: {expected}");
+        assert!(text.starts_with(&expected), "{text}");
+    }
+}
+
+#[test]
+fn a_rank_that_asks_and_never_listens_is_named() {
+    // All tickets are gone from the start, so that every question is answered.
+    let run = Run::of("ad-psgd", 2).steps(0);
+    let options = Options { peer_seconds: 1.0, connect_seconds: 600.0, ..Options::default() };
+    let error = ended_of(&run, options, |intruder| {
+        let ticket = Writer::default().number(1u32).number(1u32).number(1u32).packet(201);
+        let tickets = ticket.repeat(1000);
+        while (&intruder.coordinator).write_all(&tickets).is_ok() {}
+    });
+    assert_eq!(error.to_string(), "lost rank 1: it took no word in time");
+}
+
+/// How a lone worker ends whose coordinator starts the run and then only does `act`, and reads
+/// nothing.
+fn abandoned(act: impl Fn(&TcpStream)) -> NetError {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("it listens").to_string();
+    let run = Run::of("allreduce", 1).steps(u64::MAX >> 8);
+    let options = Options { peer_seconds: 0.5, connect_seconds: 600.0, ..Options::default() };
+    std::thread::scope(|scope| {
+        let joined = scope.spawn(|| worker_with(&address, None, &options));
+        let (stream, _) = listener.accept().expect("it comes");
+        assert_eq!(packet(&stream).0, 1);
+        let welcome = Writer::default().number(1u32).number(0u32).number(false).number(true);
+        say(&stream, &welcome.bytes(&run.job()).packet(2));
+        while packet(&stream).0 == 6 {
+            say(&stream, &Writer::default().number(0u32).packet(7));
+        }
+        say(
+            &stream,
+            &Writer::default().list(std::slice::from_ref(&address), |w, a| w.text(a)).packet(8),
+        );
+        assert_eq!(packet(&stream).0, 9);
+        let start = [0u64; 4].iter().fold(Writer::default(), |w, field| w.number(*field));
+        say(&stream, &start.packet(10));
+        while !joined.is_finished() {
+            act(&stream);
+        }
+        joined.join().expect("no panic").expect_err("nobody coordinates")
+    })
+}
+
+#[test]
+fn a_worker_leaves_a_coordinator_that_has_stopped() {
+    let error = abandoned(|_| std::thread::yield_now());
+    assert!(error.to_string().contains("waited 0.5 s for a sign of life"), "{error}");
+}
+
+#[test]
+fn a_worker_leaves_a_coordinator_that_takes_no_word() {
+    let error = abandoned(|mut stream| {
+        let _ = stream.write_all(&Writer::default().packet(107));
+    });
+    assert!(error.to_string().ends_with("it took no word in time"), "{error}");
+}
+
+/// What a rank says that has sent and received nothing.
+fn alive(rank: u32, computing: bool) -> Vec<u8> {
+    let doing = Writer::default().number(rank).number(computing).number(false);
+    doing.number(0u32).number(0u32).number(0u32).packet(206)
+}
+
+/// Says that it is alive as often as the coordinator does, and `answer`s what it is told, until
+/// it is told that the run has ended.
+fn live(intruder: &Intruder, computing: bool, mut answer: impl FnMut(u16, &[u8])) {
+    let pulse = alive(1, computing);
+    loop {
+        let (kind, body) = any_packet(&intruder.coordinator);
+        if kind == 106 {
+            return;
+        }
+        say(&intruder.coordinator, &pulse);
+        answer(kind, &body);
+    }
+}
+
+#[test]
+fn whoever_computes_or_idles_for_ever_is_named() {
+    let run = Run::of("ad-psgd", 2).steps(0);
+    let limits = Options { compute_seconds: 0.1, peer_seconds: 0.4, ..Options::default() };
+    for (computing, expected) in [(true, "its gradient"), (false, "a step or its end")] {
+        let intrude = |intruder: Intruder| live(&intruder, computing, |_, _| {});
+        let text = ended_of(&run, limits.clone(), intrude).to_string();
+        let expected = format!(" s for rank 1: {expected}");
+        assert!(text.starts_with("waited ") && text.ends_with(&expected), "{text}");
+    }
+}
+
+#[test]
+fn whoever_never_reports_or_never_comes_to_rest_is_named() {
+    let run = Run::of("ad-psgd", 2).steps(0);
+    let limits = Options { drain_seconds: 0.05, peer_seconds: 0.4, ..Options::default() };
+    for (restless, expected) in
+        [(0, " s for rank 1: its report"), (1, " s for the last messages: ")]
+    {
+        let error = ended_of(&run, limits.clone(), |intruder| {
+            say(&intruder.coordinator, &Writer::default().number(1u32).number(0u32).packet(202));
+            let mut sent = 0u32;
+            live(&intruder, false, |kind, body| {
+                if kind == 104 {
+                    sent += restless;
+                    let probe = Reader::new(kind, body).number().expect("its number");
+                    let answer = Writer::default().number(1u32).number(probe).number(true);
+                    say(&intruder.coordinator, &answer.number(sent).number(0u32).packet(203));
+                }
+            });
+        });
+        let text = error.to_string();
+        assert!(text.starts_with("waited ") && text.contains(expected), "{text}");
+    }
+}

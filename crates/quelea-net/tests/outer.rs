@@ -1,0 +1,226 @@
+//! Ranks whose gradients and optimizer are an outer loop's, and what processes do together.
+
+mod common;
+
+use std::any::Any;
+use std::time::Duration;
+
+use common::{Run, Watch, bits};
+use quelea_core::algorithms::ALGORITHMS;
+use quelea_core::contract::{Mode, Place};
+use quelea_core::params::Params;
+use quelea_core::problems::quadratic::Quadratic;
+use quelea_core::problems::{Evaluation, GradientSource, Problem};
+use quelea_net::Options;
+use quelea_net::assembly::{Assembly, AssemblyError};
+use quelea_net::launcher::{Launched, Rendezvous};
+use quelea_net::outer::{Handle, OuterLoop, Turn};
+use quelea_record::Outcome;
+
+/// A problem whose gradients come from outside.
+struct Outer {
+    problem: Quadratic,
+    loops: Vec<OuterLoop>,
+}
+
+impl Problem for Outer {
+    fn dimensions(&self) -> usize {
+        self.problem.dimensions()
+    }
+    fn initial(&self) -> Vec<f32> {
+        self.problem.initial()
+    }
+    fn source(&self, _rank: usize) -> Box<dyn GradientSource> {
+        unreachable!("gradients come from outside")
+    }
+    fn outer_loop(&self, rank: usize) -> Option<&(dyn Any + Send + Sync)> {
+        Some(&self.loops[rank])
+    }
+    fn evaluate(&self, params: &[f32]) -> Evaluation {
+        self.problem.evaluate(params)
+    }
+}
+
+const MOMENT: Duration = Duration::from_secs(20);
+
+/// A training loop as a script has it: all buckets, then the optimizer, then the next step. It
+/// keeps its gradient to itself if the row says that it does not read it.
+fn train(run: &Run, handle: &Handle, mut source: Box<dyn GradientSource>) {
+    let setup = run.setup();
+    let is_read = setup.facts().reads_gradient;
+    let mut own = vec![0.0; setup.initial.len()];
+    for step in 0..run.steps {
+        assert_eq!(handle.wait(MOMENT), Ok(Some(Turn::Gradient(step))));
+        let vectors = handle.vectors().expect("lent");
+        // SAFETY: it is this loop's turn, until the buckets are handed over.
+        let (params, grad) = unsafe {
+            (
+                std::slice::from_raw_parts_mut(vectors.params, vectors.len),
+                std::slice::from_raw_parts_mut(vectors.grad, vectors.len),
+            )
+        };
+        let computed = source.gradient(step, params, grad);
+        own.copy_from_slice(grad);
+        if !is_read {
+            grad.fill(f32::NAN);
+        }
+        for bucket in 0..setup.layout.buckets.len() {
+            handle.bucket(bucket).expect("it runs");
+        }
+        handle.gradient(computed).expect("it runs");
+        let Ok(Some(Turn::Optimize(mode))) = handle.wait(MOMENT) else {
+            panic!("step {step}: not the turn for the optimizer")
+        };
+        if is_read {
+            own.copy_from_slice(grad);
+        }
+        for ((x, displacement), g) in params.iter_mut().zip(grad).zip(&own) {
+            if mode != Mode::Apply {
+                *displacement = 0.1 * g;
+            }
+            if mode != Mode::Displace {
+                *x -= 0.1 * g;
+            }
+        }
+        handle.optimized().expect("it runs");
+    }
+    assert_eq!(handle.wait(MOMENT), Ok(Some(Turn::Gradient(run.steps))));
+    handle.finish().expect("it runs");
+}
+
+fn from_outside(run: &Run) -> Outcome {
+    let (loops, handles): (Vec<_>, Vec<_>) = (0..run.workers).map(|_| OuterLoop::new()).unzip();
+    let problem = Outer { problem: run.problem(), loops };
+    // The loops know when they are done; nobody else does.
+    let setup = quelea_core::node::Setup { steps: 1 << 40, ..run.setup() };
+    std::thread::scope(|scope| {
+        for (rank, handle) in handles.iter().enumerate() {
+            let source = run.problem().source(rank);
+            scope.spawn(move || train(run, handle, source));
+        }
+        quelea_net::threads(&setup, &problem, &Options::default(), &mut Watch::new())
+            .expect("it ends")
+    })
+}
+
+#[test]
+fn an_outer_loop_with_its_own_optimizer_gives_the_same_bits() {
+    let mut tried = 0;
+    for entry in ALGORITHMS {
+        let facts = (entry.facts)(&Params::defaults(entry.keys));
+        if !facts.synchronous || facts.optimizer == Place::Servers {
+            continue;
+        }
+        for workers in [1, 4] {
+            let run = Run::of(entry.name, workers);
+            let inside = run.threads().expect("threads");
+            assert_eq!(bits(&from_outside(&run)), bits(&inside), "{} × {workers}", entry.name);
+        }
+        tried += 1;
+    }
+    assert!(tried > 10, "only {tried} rows were tried");
+}
+
+#[test]
+fn asynchronous_rows_take_outer_loops_of_any_length() {
+    for name in ["ad-psgd", "aladdin", "easgd"] {
+        let outcome = from_outside(&Run::of(name, 3));
+        assert!(outcome.ranks[..3].iter().all(|rank| rank.steps == 20), "{name}");
+    }
+}
+
+#[test]
+fn memory_that_is_held_outlives_the_run() {
+    let run = Run::of("allreduce", 1).steps(2);
+    let (outer, handle) = OuterLoop::new();
+    let problem = Outer { problem: run.problem(), loops: vec![outer] };
+    let setup = quelea_core::node::Setup { steps: 1 << 40, ..run.setup() };
+    let (memory, first, params) = std::thread::scope(|scope| {
+        let looping = scope.spawn(|| {
+            assert_eq!(handle.wait(MOMENT), Ok(Some(Turn::Gradient(0))));
+            let vectors = handle.vectors().expect("lent");
+            // SAFETY: it is this loop's turn.
+            unsafe { *vectors.params = 7.0 };
+            let memory = handle.memory();
+            handle.finish().expect("it runs");
+            (memory, vectors.params as usize)
+        });
+        let outcome = quelea_net::threads(&setup, &problem, &Options::default(), &mut Watch::new());
+        let (memory, first) = looping.join().expect("it ended well");
+        (memory, first, outcome.expect("it ended").ranks[0].params.clone())
+    });
+    drop((problem, handle));
+    // SAFETY: the memory is held.
+    assert_eq!((params[0], unsafe { *(first as *const f32) }), (7.0, 7.0));
+    drop(memory);
+}
+
+fn assemblies(name: &str, world: u32) -> Vec<Launched> {
+    let path = std::env::temp_dir().join(format!("quelea-test-{}-{name}", std::process::id()));
+    let launched = |rank| Launched {
+        rank,
+        world,
+        rendezvous: Rendezvous::LocalFile(path.clone()),
+        local_rank: None,
+        local_size: None,
+        launcher: "a test",
+    };
+    (0..world).map(launched).collect()
+}
+
+fn at_all<T: Send>(name: &str, world: u32, work: impl Fn(u32, Assembly) -> T + Sync) -> Vec<T> {
+    let (launches, work) = (assemblies(name, world), &work);
+    std::thread::scope(|scope| {
+        let spawn = |launched: &Launched| {
+            let launched = launched.clone();
+            scope.spawn(move || {
+                let assembly = Assembly::open(&launched, 20.0, &mut || true).expect("all come");
+                work(launched.rank, assembly)
+            })
+        };
+        let threads: Vec<_> = launches.iter().map(spawn).collect();
+        threads.into_iter().map(|thread| thread.join().expect("it ended well")).collect()
+    })
+}
+
+#[test]
+fn everybody_gets_what_the_hub_makes_of_all() {
+    let answers = at_all("all", 4, |rank, mut assembly| {
+        let join = |all: Vec<Vec<u8>>| Ok(all.concat());
+        assembly.together("a test", vec![rank as u8; 2], join, &mut || true)
+    });
+    assert_eq!(answers, vec![Ok(vec![0, 0, 1, 1, 2, 2, 3, 3]); 4]);
+}
+
+#[test]
+fn a_refusal_a_wrong_call_and_a_lost_process_are_heard_by_all() {
+    let refused = at_all("refused", 3, |_, mut assembly| {
+        assembly.together("a test", vec![], |_| Err("no".into()), &mut || true)
+    });
+    assert_eq!(refused, vec![Err(AssemblyError::Refused("no".into())); 3]);
+    let wrong = at_all("wrong", 2, |rank, mut assembly| {
+        let what = if rank == 0 { "this" } else { "that" };
+        assembly.together(what, vec![], |_| Ok(vec![]), &mut || true)
+    });
+    for answer in wrong {
+        let text = answer.expect_err("refused").to_string();
+        assert!(text.contains("rank 0 is at this, but rank 1 at that"), "{text}");
+    }
+    let lost = at_all("lost", 3, |rank, mut assembly| {
+        if rank == 1 {
+            return None;
+        }
+        Some(assembly.together("a test", vec![], |_| Ok(vec![]), &mut || true))
+    });
+    for answer in lost.into_iter().flatten() {
+        let text = answer.expect_err("somebody is gone").to_string();
+        assert!(text.contains("rank 1 is gone"), "{text}");
+    }
+}
+
+#[test]
+fn a_process_that_does_not_come_is_named() {
+    let launched = assemblies("alone", 3).swap_remove(0);
+    let error = Assembly::open(&launched, 0.1, &mut || true).expect_err("nobody comes");
+    assert!(error.to_string().contains("rank 1, rank 2 did not come"), "{error}");
+}

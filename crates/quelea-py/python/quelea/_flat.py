@@ -1,0 +1,106 @@
+"""Flat vectors in memory that Rust owns, and a model's tensors as views into them."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+from quelea._core import Error, Memory
+
+
+def tensor_at(address: int, length: int, memory: Memory) -> torch.Tensor:
+    """A tensor that looks at `length` numbers at `address`, and keeps their memory."""
+    buffer = (ctypes.c_float * length).from_address(address)
+    buffer.memory = memory  # type: ignore[attr-defined]
+    return torch.frombuffer(buffer, dtype=torch.float32)
+
+
+def padding(like: torch.Tensor) -> int:
+    """How many elements are left free after a tensor like this: kernels of a GPU want tensors to
+    begin at multiples of 128 bytes."""
+    return -like.numel() % 32 if like.is_cuda else 0
+
+
+def view_like(flat: torch.Tensor, start: int, like: torch.Tensor) -> torch.Tensor:
+    """The part of `flat` from `start` on, in the shape and memory format of `like`."""
+    if layout_of(like) == "strided":
+        return flat[start : start + like.numel()].view(like.shape)
+    return flat.as_strided(like.size(), like.stride(), flat.storage_offset() + start)
+
+
+def layout_of(tensor: torch.Tensor) -> str:
+    """The memory format, in a word."""
+    if tensor.is_contiguous():
+        return "contiguous"
+    if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
+        return "channels_last"
+    if tensor.dim() == 5 and tensor.is_contiguous(memory_format=torch.channels_last_3d):
+        return "channels_last_3d"
+    return "strided"
+
+
+class Flat:
+    """Parameters and gradients of a model on its device, as flat vectors.
+
+    On the CPU they are the vectors of the rank themselves. On a GPU they lie there, and travel to
+    the rank's vectors, whose memory is pinned, on a stream of their own.
+    """
+
+    def __init__(self, addresses: tuple[int, int, int], memory: Memory, device: torch.device):
+        params, grads, length = addresses
+        self.host_params = tensor_at(params, length, memory)
+        self.host_grads = tensor_at(grads, length, memory)
+        self.on_gpu = device.type == "cuda"
+        if self.on_gpu:
+            _pin(self.host_params, True)
+            try:
+                _pin(self.host_grads, True)
+            except Error:
+                _pin(self.host_params, False)
+                raise
+            self.stream = torch.cuda.Stream(device)
+            self.params = self.host_params.to(device)
+            self.grads = torch.zeros_like(self.params)
+        else:
+            self.params, self.grads = self.host_params, self.host_grads
+
+    def send_later(self, vector: str, start: int, end: int) -> torch.cuda.Event:
+        """Brings a part of the parameters or gradients from a GPU to the rank: it is there once the
+        event has happened, and what was on its way to the GPU before has arrived then."""
+        host, device = getattr(self, f"host_{vector}"), getattr(self, vector)
+        self.stream.wait_stream(torch.cuda.current_stream(device.device))
+        with torch.cuda.stream(self.stream):
+            host[start:end].copy_(device[start:end], non_blocking=True)
+            event = torch.cuda.Event()
+            event.record(self.stream)
+        return event
+
+    def fetch(self, grads: bool) -> None:
+        """Brings the rank's parameters, and perhaps its gradients, to the device."""
+        if self.on_gpu:
+            self.params.copy_(self.host_params, non_blocking=True)
+            if grads:
+                self.grads.copy_(self.host_grads, non_blocking=True)
+
+    def send(self, vector: str) -> None:
+        """Brings the device's parameters or gradients to the rank."""
+        if self.on_gpu:
+            self.send_later(vector, 0, self.params.numel()).synchronize()
+
+    def close(self) -> None:
+        """Gives the pinned memory back."""
+        if self.on_gpu:
+            torch.cuda.synchronize(self.params.device)
+            for vector in (self.host_params, self.host_grads):
+                _pin(vector, False)
+
+
+def _pin(vector: torch.Tensor, pinned: bool) -> None:
+    runtime = torch.cuda.cudart()
+    if pinned:
+        status = runtime.cudaHostRegister(vector.data_ptr(), 4 * vector.numel(), 0)
+    else:
+        status = runtime.cudaHostUnregister(vector.data_ptr())
+    if int(status) != 0:
+        raise Error(f"the GPU's driver refuses to pin {vector.numel()} numbers ({status})")

@@ -1,0 +1,105 @@
+"""What servers, and checks, need to know of a PyTorch optimizer."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+
+from quelea._core import Error
+
+_SAME = ("momentum", "dampening", "nesterov", "weight_decay", "betas", "eps", "amsgrad", "maximize")
+
+
+def described(optimizer: torch.optim.Optimizer) -> dict[str, object]:
+    """The optimizer in quelea's own words, or an error that says why it cannot be."""
+    groups = optimizer.param_groups
+    name = type(optimizer).__name__
+    _check_groups(optimizer, (*_SAME, "lr"))
+    group = groups[0]
+    if group.get("amsgrad") or group.get("maximize") or group.get("dampening"):
+        raise Error(
+            f"{name} with amsgrad, maximize or dampening cannot run at the servers of this "
+            "algorithm; switch them off, or use an algorithm whose workers take the steps"
+        )
+    if type(optimizer) is torch.optim.SGD:
+        keys = {key: group[key] for key in ("momentum", "nesterov", "weight_decay")}
+        return {"name": "sgd", **keys}
+    if type(optimizer) in (torch.optim.Adam, torch.optim.AdamW):
+        beta1, beta2 = group["betas"]
+        decoupled = type(optimizer) is torch.optim.AdamW or group.get("decoupled_weight_decay")
+        return {
+            "name": "adamw" if decoupled else "adam",
+            "beta1": beta1,
+            "beta2": beta2,
+            "epsilon": group["eps"],
+            "weight_decay": group["weight_decay"],
+        }
+    raise Error(
+        f"the servers of this algorithm take the steps, and they do not know {name}; pass "
+        'server_optimizer={"name": "sgd", "momentum": 0.9} (or "adam", "adamw"), or use an '
+        "algorithm whose workers take the steps, such as allreduce or d-psgd"
+    )
+
+
+def _check_groups(optimizer: torch.optim.Optimizer, keys: tuple[str, ...]) -> None:
+    groups = optimizer.param_groups
+    for group, key in itertools.product(groups[1:], keys):
+        if group.get(key) != groups[0].get(key):
+            raise Error(
+                f"{type(optimizer).__name__} has parameter groups with different `{key}`, and the "
+                "servers of this algorithm know only one; give all groups the same, or use an "
+                "algorithm whose workers take the steps, such as allreduce or d-psgd"
+            )
+
+
+def check_served(optimizer: torch.optim.Optimizer, known: dict[str, object]) -> None:
+    """Refuses an optimizer that is no longer what the servers know of it: nothing but the rate
+    where they have their own."""
+    if not known:
+        return _check_groups(optimizer, ("lr",))
+    now = described(optimizer)
+    if now != known:
+        key = next(key for key in now if now[key] != known.get(key))
+        raise Error(
+            f"`{key}` of the optimizer was {known.get(key)} at wrap() and is {now[key]} now, but the "
+            "servers of this algorithm follow the learning rate only; leave it (OneCycleLR: "
+            "cycle_momentum=False), or use an algorithm whose workers take the steps"
+        )
+
+
+def learning_rate(optimizer: torch.optim.Optimizer) -> float:
+    """The rate of the step that begins."""
+    return float(optimizer.param_groups[0].get("lr", 0.0))
+
+
+def state_names(optimizer: torch.optim.Optimizer) -> list[str]:
+    """The vectors of the optimizer's state that algorithms may average or replace.
+
+    Empty where the state is not of a kind that quelea knows.
+    """
+    group = optimizer.param_groups[0]
+    if type(optimizer) is torch.optim.SGD:
+        return ["momentum_buffer"] if group["momentum"] and not group["dampening"] else []
+    if type(optimizer) in (torch.optim.Adam, torch.optim.AdamW) and not group["amsgrad"]:
+        return ["exp_avg", "exp_avg_sq"]
+    return []
+
+
+def bind_state(
+    optimizer: torch.optim.Optimizer,
+    params: list[torch.nn.Parameter],
+    vectors: dict[str, list[torch.Tensor]],
+) -> None:
+    """Makes the state of the optimizer views: `vectors` has one for each parameter, by name."""
+    for index, p in enumerate(params):
+        state = optimizer.state[p]
+        if "exp_avg" in vectors:
+            state.setdefault("step", torch.tensor(0.0))
+        for name, views in vectors.items():
+            before = state.get(name)
+            if before is None:
+                views[index].zero_()
+            elif before is not views[index]:
+                views[index].copy_(before)
+            state[name] = views[index]

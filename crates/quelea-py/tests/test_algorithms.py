@@ -1,0 +1,54 @@
+"""Every row of the table trains a small network on handwritten digits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from group import launch
+from models import digits
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import quelea
+import quelea.torch
+
+STEPS, BATCH = 150, 32
+#: What does not do with the usual settings: another rate, or a topology that the row asks for.
+SETTINGS: dict[str, dict[str, object]] = {
+    "ad-psgd": {},
+    "d-amsgrad": {"lr": 0.01},
+    "eamsgd": {"lr": 0.02},
+}
+#: Rows that a PyTorch optimizer cannot serve; `wrap` says so.
+REFUSED: set[str] = set()
+ROWS = [name for name, _, _ in quelea.algorithms() if name not in REFUSED]
+
+
+def train(rank: int, algorithm: str) -> float:
+    quelea.torch.init()
+    inputs, targets = digits()
+    train_count = 1500
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    settings = dict(SETTINGS.get(algorithm, {}))
+    optimizer = torch.optim.SGD(model.parameters(), lr=settings.pop("lr", 0.1), momentum=0.5)
+    quelea.torch.wrap(model, optimizer, algorithm, bucket_mb=0.004, **settings)
+    order = torch.Generator().manual_seed(rank)
+    for _ in range(STEPS):
+        rows = torch.randint(0, train_count, (BATCH,), generator=order)
+        loss = cross_entropy(model(inputs[rows]), targets[rows])
+        quelea.torch.report_loss(loss)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    with quelea.torch.evaluate_model(), torch.no_grad():
+        right = model(inputs[train_count:]).argmax(1) == targets[train_count:]
+    quelea.torch.shutdown()
+    return float(right.float().mean())
+
+
+@pytest.mark.parametrize("algorithm", ROWS)
+def test_trains_the_digits_with_four_processes(algorithm):
+    accuracies = launch(4, train, algorithm)
+    assert len(set(accuracies)) == 1, "all ranks evaluate the same mean"
+    assert accuracies[0] > 0.8

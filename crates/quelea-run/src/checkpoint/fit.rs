@@ -1,0 +1,210 @@
+//! From a checkpoint to the start of a run: the same one, or one with other ranks.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use quelea_core::contract::{Budget, Deploy, Place};
+use quelea_core::node::MODEL;
+use quelea_core::state::Saved;
+use quelea_core::time::Time;
+use quelea_record::{Part, RankReport, Start};
+use serde_json::Value;
+
+use super::read::Checkpoint;
+use crate::error::RequestError;
+use crate::plan::Plan;
+
+/// Keys that may be others when a run goes on: how long it is, what is watched, where it runs.
+/// Everything below a name that ends in a dot.
+const MAY_CHANGE: &[&str] = &[
+    "steps",
+    "epochs",
+    "evaluations",
+    "evaluate_workers",
+    "plots",
+    "task.data",
+    "workers",
+    "checkpoint.",
+    "cluster.",
+    "optimizer.lr",
+    "optimizer.clip_norm",
+    "optimizer.weight_decay",
+    "optimizer.schedule.",
+];
+
+/// What `plan` goes on from.
+pub fn start(checkpoint: &Checkpoint, plan: &Plan) -> Result<Start, RequestError> {
+    let manifest = &checkpoint.manifest;
+    check_config(&manifest.config, &plan.config.understood(), "")?;
+    let dimensions = plan.setup.layout.len();
+    if manifest.dimensions != dimensions {
+        return Err(RequestError::Conflict(format!(
+            "the checkpoint's model has {} parameters, that of the task {dimensions}; is the data \
+             another?",
+            manifest.dimensions
+        )));
+    }
+    if manifest.step >= plan.setup.steps {
+        let problem = format!(
+            "the run has done {} steps; set more to go on, as in --set steps={}",
+            manifest.step,
+            manifest.step.saturating_mul(2)
+        );
+        return Err(RequestError::field("steps", plan.setup.steps, problem));
+    }
+    let same = (manifest.workers, manifest.servers) == (plan.config.workers, plan.config.servers());
+    let parts = match same {
+        true => checkpoint.parts.clone(),
+        false => resized(checkpoint, plan)?,
+    };
+    Ok(Start { parts, anew: !same, now: Time::from_seconds(manifest.clock_seconds) })
+}
+
+/// Refuses a key that is another and may not be.
+fn check_config(old: &Value, new: &Value, path: &str) -> Result<(), RequestError> {
+    let empty = serde_json::Map::new();
+    match (old.as_object(), new.as_object()) {
+        (None, None) => {}
+        (old, new) => {
+            let (old, new) = (old.unwrap_or(&empty), new.unwrap_or(&empty));
+            for key in old.keys().chain(new.keys().filter(|key| !old.contains_key(*key))) {
+                let inside = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                let side = |side: &serde_json::Map<String, Value>| {
+                    side.get(key).cloned().unwrap_or(Value::Null)
+                };
+                check_config(&side(old), &side(new), &inside)?;
+            }
+            return Ok(());
+        }
+    }
+    let may_change = |allowed: &&str| match allowed.strip_suffix('.') {
+        Some(table) => path.strip_prefix(table).is_some_and(|rest| rest.starts_with('.')),
+        None => path == *allowed,
+    };
+    if old == new || MAY_CHANGE.iter().any(may_change) {
+        return Ok(());
+    }
+    let problem = format!("the checkpoint was made with {old}; a run that goes on keeps it");
+    Err(RequestError::field(path, new, problem))
+}
+
+/// Every rank of another number of ranks begins with the deployed model and with what the
+/// optimizers had in common; what only the algorithm knows begins anew.
+fn resized(checkpoint: &Checkpoint, plan: &Plan) -> Result<Vec<Part>, RequestError> {
+    let damaged = |what: &str| RequestError::Conflict(format!("the checkpoint lacks {what}"));
+    let (facts, old) = (plan.setup.facts(), &checkpoint.manifest);
+    let (workers, servers) = checkpoint.parts.split_at(old.workers);
+    let len = plan.setup.layout.len();
+    let model = match facts.deploy {
+        Deploy::Workers => mean(workers, model_of),
+        Deploy::Servers => concatenated(servers, model_of),
+    };
+    let model = model.filter(|model| model.len() == len).ok_or_else(|| damaged("its model"))?;
+    let holders = if facts.optimizer == Place::Workers { workers } else { servers };
+    // Within a host only the first worker may run its optimizer.
+    let runs: Vec<Part> = holders.iter().filter(|part| optimized(part) > 0).cloned().collect();
+    let holders = if runs.is_empty() { holders } else { &runs };
+    let mut optimizer = BTreeMap::new();
+    for slot in 0..(plan.setup.optimizer)(1).vectors().len() {
+        let name = format!("optimizer.{slot}");
+        let of = |part: &Part| part.state.vectors.get(&name).cloned();
+        let whole = match facts.optimizer {
+            Place::Workers => mean(holders, of),
+            Place::Servers => concatenated(holders, of),
+        };
+        let whole = whole.filter(|whole| whole.len() == len);
+        optimizer.insert(name.clone(), whole.ok_or_else(|| damaged("the optimizer's state"))?);
+    }
+    let done: u64 = workers.iter().map(Part::step).sum();
+    let step = match facts.budget {
+        Budget::Rounds => old.step,
+        Budget::TotalGradients => done / plan.config.workers as u64,
+    };
+    let common = Common {
+        optimized: holders.iter().map(optimized).max().unwrap_or(0),
+        buckets: plan.setup.layout.buckets.len(),
+        model,
+        optimizer,
+    };
+    let shards = plan.setup.layout.shards(plan.config.servers());
+    let of_worker = common.part(0..len, step, facts.optimizer == Place::Workers);
+    let of_server = shards.into_iter().map(|shard| {
+        // Servers of synchronous rows count the workers' steps.
+        let step = if facts.synchronous { step } else { 0 };
+        common.part(shard, step, facts.optimizer == Place::Servers)
+    });
+    let mut parts = vec![of_worker; plan.config.workers];
+    parts.extend(of_server);
+    for (index, part) in checkpoint.parts.iter().enumerate() {
+        let place = index % plan.config.workers;
+        add(&mut parts[place].report, &part.report);
+    }
+    Ok(parts)
+}
+
+/// What all ranks of another number begin with.
+struct Common {
+    model: Vec<f32>,
+    optimizer: BTreeMap<String, Vec<f32>>,
+    optimized: u64,
+    buckets: usize,
+}
+
+impl Common {
+    fn part(&self, range: Range<usize>, step: u64, optimizes: bool) -> Part {
+        let mut state = Saved::default();
+        state.numbers.insert("step".to_string(), step);
+        for slot in 0..self.buckets {
+            state.numbers.insert(format!("optimized.{slot}"), self.optimized);
+        }
+        state.vectors.insert("params".to_string(), self.model[range.clone()].to_vec());
+        for (name, whole) in &self.optimizer {
+            let held = if optimizes { whole[range.clone()].to_vec() } else { Vec::new() };
+            state.vectors.insert(name.clone(), held);
+        }
+        Part { state, report: RankReport::default() }
+    }
+}
+
+/// Steps that the rank's optimizer has done.
+fn optimized(part: &Part) -> u64 {
+    let counts = part.state.numbers.iter().filter(|(name, _)| name.starts_with("optimized."));
+    counts.map(|(_, count)| *count).max().unwrap_or(0)
+}
+
+fn model_of(part: &Part) -> Option<Vec<f32>> {
+    let vectors = &part.state.vectors;
+    vectors.get(MODEL).or_else(|| vectors.get("params")).cloned()
+}
+
+/// The mean, summed in order of rank.
+fn mean(parts: &[Part], of: impl Fn(&Part) -> Option<Vec<f32>>) -> Option<Vec<f32>> {
+    let mut sum: Vec<f64> = Vec::new();
+    for part in parts {
+        let values = of(part)?;
+        sum.resize(values.len(), 0.0);
+        sum.iter_mut().zip(values).for_each(|(sum, x)| *sum += f64::from(x));
+    }
+    Some(sum.iter().map(|sum| (sum / parts.len() as f64) as f32).collect())
+}
+
+fn concatenated(parts: &[Part], of: impl Fn(&Part) -> Option<Vec<f32>>) -> Option<Vec<f32>> {
+    parts.iter().map(of).collect::<Option<Vec<_>>>().map(|pieces| pieces.concat())
+}
+
+fn add(to: &mut RankReport, from: &RankReport) {
+    to.steps += from.steps;
+    to.samples += from.samples;
+    to.compute_seconds += from.compute_seconds;
+    to.exposed_seconds += from.exposed_seconds;
+    to.waiting_seconds += from.waiting_seconds;
+    to.bytes_sent += from.bytes_sent;
+    to.bytes_received += from.bytes_received;
+    to.messages_sent += from.messages_sent;
+    to.half_exchanges += from.half_exchanges;
+    to.folded_gradients += from.folded_gradients;
+    to.folded_messages += from.folded_messages;
+    for (updates, count) in &from.staleness {
+        *to.staleness.entry(*updates).or_default() += count;
+    }
+}

@@ -1,0 +1,121 @@
+//! Checkpoints: the whole state of a run in a folder, and going on from it.
+//!
+//! ```text
+//! DIR/checkpoints/step-500/   rank-0.safetensors …   state and totals of every rank
+//!                             manifest.json          what run this is, and where it stands
+//!                             SHA256SUMS             of all of these, as `sha256sum -c` reads it
+//! ```
+//! A checkpoint is written beside, flushed to the disk and renamed: where it stands under its name
+//! it is whole. `docs/decisions/0010-checkpoints.md` says what is in a cut and why.
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | [`part`] | one rank as a file |
+//! | [`mod@write`] | takes the parts of a cut as they come, on a thread of its own |
+//! | [`read`] | finds the newest checkpoint that is whole |
+//! | [`fit`] | from a checkpoint to the start of a run, also one of another size |
+
+pub mod fit;
+pub mod part;
+pub mod read;
+pub mod write;
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::plan::Plan;
+
+/// The folder of checkpoints in a run's folder.
+pub const FOLDER: &str = "checkpoints";
+const MANIFEST: &str = "manifest.json";
+const SUMS: &str = "SHA256SUMS";
+/// The version of the format.
+const FORMAT: u32 = 1;
+
+/// What run a checkpoint is of, and where it stands.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Manifest {
+    /// The version of the format.
+    pub format: u32,
+    /// The version of quelea.
+    pub version: String,
+    /// Steps of every worker, on average where workers count by themselves.
+    pub step: u64,
+    /// The run's clock.
+    pub clock_seconds: f64,
+    /// Ranks that compute gradients.
+    pub workers: usize,
+    /// Ranks that hold shards.
+    pub servers: usize,
+    /// Parameters of the model.
+    pub dimensions: usize,
+    /// The epochs that were asked for, if they were.
+    pub epochs: Option<f64>,
+    /// The configuration as it was understood.
+    pub config: Value,
+    /// The best model until then.
+    pub best: Option<Best>,
+}
+
+impl Manifest {
+    /// What all checkpoints of a run have in common.
+    pub fn of(plan: &Plan, best: Option<Best>) -> Manifest {
+        Manifest {
+            format: FORMAT,
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            step: 0,
+            clock_seconds: 0.0,
+            workers: plan.config.workers,
+            servers: plan.config.servers(),
+            dimensions: plan.setup.layout.len(),
+            epochs: plan.epochs,
+            config: plan.config.understood(),
+            best,
+        }
+    }
+}
+
+/// How good the best model of a run was, and when.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Best {
+    /// Steps of every worker.
+    pub step: u64,
+    /// Loss on all training data.
+    pub loss: f64,
+    /// Share of right answers on held-out data.
+    pub accuracy: Option<f64>,
+}
+
+impl Best {
+    /// Whether this is better: by accuracy, else by loss.
+    pub fn beats(&self, other: &Best) -> bool {
+        match (self.accuracy, other.accuracy) {
+            (Some(mine), Some(theirs)) if mine != theirs => mine > theirs,
+            _ => self.loss < other.loss,
+        }
+    }
+}
+
+/// Whether the run in this folder has checkpoints.
+pub fn exist(run: &Path) -> bool {
+    let entries = std::fs::read_dir(run.join(FOLDER)).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).any(|n| step_of(&n).is_some())
+}
+
+/// The name of the folder of a checkpoint.
+fn name(step: u64) -> String {
+    format!("step-{step}")
+}
+
+/// The step in the name of a checkpoint's folder.
+fn step_of(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("step-")?;
+    let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    plain.then(|| digits.parse().ok())?
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,153 @@
+//! Finds the newest checkpoint that is whole.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use quelea_record::Part;
+use sha2::{Digest, Sha256};
+
+use super::{FOLDER, FORMAT, MANIFEST, Manifest, SUMS, hex, name, part, step_of};
+use crate::config::source::Setting;
+use crate::error::RequestError;
+
+/// The longest manifest, and the longest list of sums.
+const TEXT_BYTES: u64 = 64 << 20;
+
+/// A checkpoint that was found whole.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    /// The folder of its run.
+    pub run: PathBuf,
+    /// What run it is of.
+    pub manifest: Manifest,
+    /// Every rank.
+    pub parts: Vec<Part>,
+    /// Newer ones that could not be used, in sentences.
+    pub notes: Vec<String>,
+}
+
+impl Checkpoint {
+    /// The configuration of the run, to be read again with `settings` on top. What followed from
+    /// the number of ranks is left out where that is another now.
+    pub fn config(
+        &self,
+        settings: &[Setting],
+        launched: Option<usize>,
+    ) -> Result<toml::Table, RequestError> {
+        let table = serde_json::from_value(self.manifest.config.clone());
+        let mut table: toml::Table = table.map_err(|error| {
+            RequestError::file(&self.run, format!("its configuration is no table: {error}"))
+        })?;
+        if launched.is_some() {
+            table.remove("workers");
+        }
+        let is_set = |key: &str| settings.iter().any(|setting| setting.path.join(".") == key);
+        let resized = launched.is_some() || is_set("workers") || is_set("cluster.servers");
+        if let Some(toml::Value::Table(cluster)) = table.get_mut("cluster")
+            && resized
+        {
+            cluster.remove("hosts");
+            cluster.remove("server_hosts");
+        }
+        Ok(table)
+    }
+}
+
+/// The newest whole checkpoint of the run in `path`, or the one that `path` is.
+pub fn open(path: &Path) -> Result<Checkpoint, RequestError> {
+    let refuse = |problem: &str| Err(RequestError::file(path, problem));
+    match fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return refuse("no such folder; --resume takes the folder of a run");
+        }
+        Err(error) => return Err(RequestError::file(path, error)),
+        Ok(found) if !found.is_dir() => {
+            return refuse("is a file; --resume takes the folder of a run");
+        }
+        Ok(_) => {}
+    }
+    if path.join(SUMS).is_file() || path.join(MANIFEST).is_file() {
+        let run = path.parent().and_then(Path::parent).unwrap_or(path).to_path_buf();
+        let (manifest, parts) = load(path).map_err(|why| {
+            RequestError::file(path, format!("is damaged or half-written: {why}"))
+        })?;
+        return Ok(Checkpoint { run, manifest, parts, notes: Vec::new() });
+    }
+    let (run, folder) = match path.join(FOLDER) {
+        inside if inside.is_dir() => (path.to_path_buf(), inside),
+        _ => (path.parent().unwrap_or(path).to_path_buf(), path.to_path_buf()),
+    };
+    let steps = steps(&folder).map_err(|error| RequestError::file(&folder, error))?;
+    if steps.is_empty() {
+        return refuse(
+            "holds no checkpoint; runs make them with `checkpoint.every`, every ten minutes, and \
+             when they are interrupted",
+        );
+    }
+    let mut damaged = Vec::new();
+    for step in &steps {
+        match load(&folder.join(name(*step))) {
+            Ok((manifest, parts)) => {
+                let note = |why: String| format!("{why}; going on from {} instead", name(*step));
+                let notes = damaged.into_iter().map(note).collect();
+                return Ok(Checkpoint { run, manifest, parts, notes });
+            }
+            Err(why) => {
+                damaged.push(format!("{FOLDER}/{} is damaged or half-written: {why}", name(*step)));
+            }
+        }
+    }
+    refuse(&format!("has no checkpoint that is whole: {}", damaged.join("; ")))
+}
+
+/// The steps of the checkpoints in a folder, newest first.
+fn steps(folder: &Path) -> std::io::Result<Vec<u64>> {
+    let mut steps = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        steps.extend(entry?.file_name().to_str().and_then(step_of));
+    }
+    steps.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(steps)
+}
+
+/// Reads a checkpoint; nothing is taken from a file whose sum is another than the listed one.
+fn load(folder: &Path) -> Result<(Manifest, Vec<Part>), String> {
+    let sums = text(&folder.join(SUMS)).map_err(|why| format!("{SUMS} {why}"))?;
+    let sums: Vec<(&str, &str)> = sums
+        .lines()
+        .filter_map(|line| line.split_once("  "))
+        .map(|(sum, name)| (name, sum))
+        .collect();
+    let checked = |name: &str| -> Result<Vec<u8>, String> {
+        let listed = sums.iter().find(|(listed, _)| *listed == name);
+        let (_, sum) = listed.ok_or_else(|| format!("{SUMS} does not list {name}"))?;
+        let bytes = fs::read(folder.join(name)).map_err(|error| format!("{name}: {error}"))?;
+        match hex(&Sha256::digest(&bytes)) == *sum {
+            true => Ok(bytes),
+            false => Err(format!("{name} has another SHA-256 than {SUMS} says")),
+        }
+    };
+    let manifest = checked(MANIFEST)?;
+    let manifest: Manifest =
+        serde_json::from_slice(&manifest).map_err(|error| format!("{MANIFEST}: {error}"))?;
+    if manifest.format != FORMAT {
+        let format = manifest.format;
+        return Err(format!("its format is {format}, this version reads {FORMAT}"));
+    }
+    let part = |rank: usize| {
+        let name = format!("rank-{rank}.safetensors");
+        let bytes = checked(&name)?;
+        part::from_bytes(&bytes).map_err(|why| format!("{name}: {why}"))
+    };
+    let parts = (0..manifest.workers + manifest.servers).map(part).collect::<Result<_, _>>()?;
+    Ok((manifest, parts))
+}
+
+fn text(path: &Path) -> Result<String, String> {
+    let file = File::open(path).map_err(|error| format!("cannot be read: {error}"))?;
+    let mut text = String::new();
+    let read = file.take(TEXT_BYTES).read_to_string(&mut text);
+    read.map_err(|error| format!("cannot be read: {error}"))?;
+    Ok(text)
+}

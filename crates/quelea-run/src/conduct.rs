@@ -1,0 +1,221 @@
+//! A run from its plan to its files, whoever drives it.
+
+use std::fs::File;
+use std::io::{self, BufReader, Write};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use quelea_core::problems::Evaluation;
+use quelea_core::time::Time;
+use quelea_net::NetError;
+use quelea_record::{Outcome, RankReport, Record};
+use quelea_sim::SimError;
+
+use crate::drive::Driven;
+use crate::error::RunError;
+use crate::files::directory::{self, Directory, Draft};
+use crate::files::plots;
+use crate::files::records::Recorder;
+use crate::files::summary::{About, Clock, Summary};
+use crate::files::tensors::{self, Export, Models};
+pub use crate::listen::Listener;
+use crate::plan::Plan;
+
+/// Whoever shows progress: sees every record.
+pub type Watch<'a> = &'a mut (dyn FnMut(&Record) + Send);
+
+/// A run that has ended well.
+#[derive(Debug)]
+pub struct Finished {
+    /// What it came to.
+    pub summary: Summary,
+    /// Where its files are.
+    pub directory: PathBuf,
+}
+
+/// Whether a run is being driven that can be asked to stop, and whether it was.
+static DRIVING: AtomicBool = AtomicBool::new(false);
+static ASKED: AtomicBool = AtomicBool::new(false);
+
+/// Asks the run of this process to save its state and end; `false` if there is none, or it was
+/// asked before.
+pub fn ask_to_stop() -> bool {
+    DRIVING.load(Ordering::SeqCst) && !ASKED.swap(true, Ordering::SeqCst)
+}
+
+/// Whether the run of this process was asked to stop.
+pub fn is_asked_to_stop() -> bool {
+    ASKED.load(Ordering::Relaxed)
+}
+
+/// Lets `drive` run the plan, and writes the files.
+pub fn conduct(
+    plan: &Plan,
+    directory: &Directory,
+    watch: Watch<'_>,
+    drive: impl FnOnce(&mut Listener<'_>) -> Driven,
+) -> Result<Finished, RunError> {
+    let finished = attempt(plan, directory, watch, drive);
+    if finished.is_err() {
+        directory.abandon();
+    }
+    finished
+}
+
+fn attempt(
+    plan: &Plan,
+    directory: &Directory,
+    watch: Watch<'_>,
+    drive: impl FnOnce(&mut Listener<'_>) -> Driven,
+) -> Result<Finished, RunError> {
+    let failed = |name: &'static str| {
+        let path = directory.path().join(name);
+        move |source: io::Error| RunError::Write { path, source }
+    };
+    let recorder = recorder(plan, directory, watch).map_err(failed("records.jsonl"))?;
+    let mut listener = Listener::new(plan, directory, recorder);
+    DRIVING.store(true, Ordering::SeqCst);
+    let driven = drive(&mut listener);
+    DRIVING.store(false, Ordering::SeqCst);
+    let (clock, outcome) = match driven {
+        Ok(driven) => driven,
+        Err(error) => return Err(broken_off(error, directory, listener)),
+    };
+    let end = Time::from_seconds(outcome.clock_seconds);
+    let ended = listener.end((end, plan.setup.steps), &Models::of(&outcome));
+    let ended = ended.map_err(failed("records.jsonl"))?;
+    let (model, evaluation) = (&ended.last.model, ended.last.evaluation);
+    let mut warnings = warnings(plan, clock, evaluation, &outcome);
+    warnings.extend(ended.warnings);
+    let about = About {
+        clock,
+        config: plan.config.understood(),
+        epochs: plan.epochs,
+        evaluation,
+        spread: ended.last.workers,
+        best: ended.best,
+        resumed_from_step: plan.resumed.as_ref().map(|resumed| resumed.step),
+        records_stride: ended.recorded.stride,
+        warnings,
+    };
+    let summary = Summary::new(&outcome, about);
+    let write = |name: &'static str, fill: &dyn Fn(&mut Draft) -> io::Result<()>| {
+        let draft = directory.draft(name).and_then(|mut draft| fill(&mut draft).map(|()| draft));
+        draft.map_err(failed(name))
+    };
+    let (layers, buffers) = (&plan.setup.layout.tensors, plan.problem.buffers(model));
+    let export = Export { model, layers, buffers: &buffers };
+    let timeline = &ended.recorded.timeline;
+    let trace = write("trace.json", &|out| timeline.write(out, &outcome))?;
+    let tensors = write("final.safetensors", &|out| tensors::write(out, &export, &outcome))?;
+    let page = write("summary.json", &|out| {
+        serde_json::to_writer_pretty(&mut *out, &summary)?;
+        writeln!(out)
+    })?;
+    if plan.config.plots {
+        let drawn = ended.recorded.curves.write(directory.path(), &summary);
+        drawn.map_err(failed(plots::FOLDER))?;
+    }
+    // The summary comes last: where it stands, the rest is there too.
+    let best = ended.best_draft.into_iter();
+    for draft in [ended.recorded.draft, trace, tensors].into_iter().chain(best).chain([page]) {
+        let name = draft.name();
+        draft.commit().map_err(failed(name))?;
+    }
+    Ok(Finished { summary, directory: directory.path().to_path_buf() })
+}
+
+/// Begins the records; those of a run that is gone on with come first.
+fn recorder<'a>(plan: &Plan, directory: &Directory, watch: Watch<'a>) -> io::Result<Recorder<'a>> {
+    let draft = directory.draft("records.jsonl")?;
+    let size = (plan.setup.steps, plan.config.workers);
+    let mut recorder = Recorder::new(draft, size, watch);
+    if let Some(resumed) = &plan.resumed {
+        if let Some(before) = directory::records_of(&resumed.run) {
+            recorder.go_on(BufReader::new(File::open(before)?), &plan.start)?;
+        }
+        recorder.flush();
+        if resumed.run == directory.path() {
+            directory::sweep(&resumed.run);
+        }
+    }
+    Ok(recorder)
+}
+
+/// A run did not come to its end: what can be gone on from stays.
+fn broken_off(error: RunError, directory: &Directory, listener: Listener<'_>) -> RunError {
+    let stopped = match &error {
+        RunError::Sim(SimError::Stopped { step }) => Some(*step),
+        RunError::Net(NetError::Stopped { step }) => Some(*step),
+        _ => None,
+    };
+    let path = directory.path().to_path_buf();
+    let unsaved = listener.break_off();
+    match (stopped, unsaved) {
+        (Some(_), Some(reason)) => {
+            let path = path.join(crate::checkpoint::FOLDER);
+            RunError::Write { path, source: io::Error::other(reason) }
+        }
+        (Some(step), None) => RunError::Stopped { step, directory: path },
+        (None, _) => error,
+    }
+}
+
+/// Below so many seconds a gradient is over before a message has arrived.
+const TINY_SECONDS: f64 = 100e-6;
+
+/// Says so where a real run could not gain from its workers, because there was nothing to do.
+fn too_small(outcome: &Outcome) -> Option<String> {
+    let sum = |of: fn(&RankReport) -> f64| outcome.ranks.iter().map(of).sum::<f64>();
+    let compute = sum(|rank| rank.compute_seconds);
+    let exposed = sum(|rank| rank.exposed_seconds);
+    let spent = compute + exposed + sum(|rank| rank.waiting_seconds);
+    let steps: u64 = outcome.ranks.iter().filter(|r| !r.is_server).map(|r| r.steps).sum();
+    let tiny = compute < TINY_SECONDS * steps as f64;
+    (tiny && exposed > 0.8 * spent).then(|| {
+        format!(
+            "the problem is so small that messages take longer than gradients ({:.0} µs each), so \
+             adding workers cannot pay here; a larger task or `simulate` shows more",
+            compute / steps.max(1) as f64 * 1e6
+        )
+    })
+}
+
+fn warnings(plan: &Plan, clock: Clock, evaluation: Evaluation, outcome: &Outcome) -> Vec<String> {
+    let mut warnings = plan.config.notes.clone();
+    if clock == Clock::Real && !plan.config.cluster.inside("faults").is_empty() {
+        warnings.push("`cluster.faults` happen in `quelea simulate` only".to_string());
+    }
+    if clock == Clock::Real && plan.config.workers > 1 {
+        warnings.extend(too_small(outcome));
+    }
+    if !evaluation.loss.is_finite() {
+        let lr = plan.config.optimizer.params().real("lr");
+        warnings.push(format!(
+            "the run diverged (its loss is not a number); try less than `optimizer.lr` = {lr}"
+        ));
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_that_is_too_small_to_share_is_said_to_be() {
+        let outcome = |compute_seconds, exposed_seconds| Outcome {
+            ranks: vec![RankReport {
+                steps: 100,
+                compute_seconds,
+                exposed_seconds,
+                ..RankReport::default()
+            }],
+            ..Outcome::default()
+        };
+        let note = too_small(&outcome(0.001, 0.01)).expect("tiny");
+        assert!(note.contains("(10 µs each)"), "{note}");
+        assert_eq!(too_small(&outcome(0.001, 0.001)), None, "it computes half of the time");
+        assert_eq!(too_small(&outcome(1.0, 10.0)), None, "the network is slow");
+    }
+}

@@ -1,0 +1,324 @@
+//! `[cluster]`: what is simulated, who lives where, how many servers there are, what goes wrong.
+
+use quelea_core::params::{Key, Kind, Params};
+use quelea_core::time::Time;
+use quelea_sim::{Cluster, Crash, Cut, Faults, Pause, Plain, Rule, Verdict};
+use toml::{Table, Value};
+
+use super::section::{Allowed, Extra, Shape, Values, list as written_list};
+use crate::error::RequestError;
+
+/// A card, from one kilobit per second on.
+const fn card(name: &'static str, default: f64, help: &'static str) -> Key {
+    Key { name, kind: Kind::Real { default, min: 1e-6, max: 1e9 }, help }
+}
+
+/// A rate at which something happens, or 0 where it takes no time.
+const fn rate(name: &'static str, help: &'static str) -> Key {
+    Key { name, kind: Kind::Real { default: 0.0, min: 0.0, max: 1e9 }, help }
+}
+
+const fn micros(name: &'static str, default: f64, help: &'static str) -> Key {
+    Key { name, kind: Kind::Real { default, min: 0.0, max: 1e9 }, help }
+}
+
+/// At most about a month.
+const fn millis(name: &'static str, default: f64, help: &'static str) -> Key {
+    Key { name, kind: Kind::Real { default, min: 0.0, max: 3e9 }, help }
+}
+
+const fn share(name: &'static str, default: f64, min: f64, help: &'static str) -> Key {
+    Key { name, kind: Kind::Real { default, min, max: 1.0 }, help }
+}
+
+const fn whole(name: &'static str, default: u64, min: u64, help: &'static str) -> Key {
+    Key { name, kind: Kind::Whole { default, min, max: 1_000_000 }, help }
+}
+
+/// The plain keys of `[cluster]`.
+pub const KEYS: &[Key] = &[
+    whole("hosts", 0, 1, "machines that the workers are spread over in blocks; one per worker"),
+    whole("servers", 1, 0, "servers, for algorithms that have them; each holds a shard"),
+    Key {
+        name: "server_hosts",
+        kind: Kind::Reals,
+        help: "the host of each server; hosts of their own after those of the workers",
+    },
+    card("bandwidth_gbps", 10.0, "every host's network card, in each direction"),
+    micros("latency_us", 50.0, "from the first byte leaving one host to its arrival at another"),
+    card("internal_gbps", 100.0, "every rank's link to the others of its host"),
+    micros("internal_latency_us", 0.0, "as latency_us, inside a host"),
+    millis("compute_ms", 100.0, "mean time of one gradient"),
+    Key {
+        name: "compute_cv",
+        kind: Kind::Real { default: 0.0, min: 0.0, max: 10.0 },
+        help: "coefficient of variation of that time (log-normal); 0 = constant",
+    },
+    share("backward_share", 0.67, 0.0, "share of that time that is backward"),
+    micros("handoff_send_us", 0.0, "fixed time of a worker for giving a vector to the network"),
+    rate("handoff_send_gbps", "rate of the same; 0 = size costs nothing"),
+    micros("handoff_receive_us", 0.0, "fixed time of a worker for taking a vector"),
+    rate("handoff_receive_gbps", "rate of the same; 0 = size costs nothing"),
+    rate("reduce_gbs", "arithmetic at servers and in reduce steps, 10^9 bytes/s; 0 = free"),
+    share("collective_efficiency", 1.0, 1e-3, "share of the bandwidth that collectives reach"),
+    share(
+        "point_to_point_efficiency",
+        1.0,
+        1e-3,
+        "share of the bandwidth that other messages reach",
+    ),
+    micros("collective_fixed_us", 0.0, "fixed time of a collective before its first message"),
+    Key {
+        name: "start_barrier",
+        kind: Kind::Flag(false),
+        help: "a collective starts when all workers have handed over",
+    },
+    whole("link_messages", 0, 0, "messages that a directed link may hold; 0 = without limit"),
+    Key {
+        name: "blocking_sends",
+        kind: Kind::Flag(false),
+        help: "a worker goes on only when what it sends has left its card",
+    },
+    Key {
+        name: "vector_scale",
+        kind: Kind::Real { default: 1.0, min: 1e-3, max: 1e9 },
+        help: "every byte of a vector counts as so many: a small one stands for a large model",
+    },
+    millis("detect_ms", 1000.0, "from the loss of a rank until the others are told"),
+    whole("threads", 0, 0, "real threads that compute gradients in `simulate`; 0 = one per core"),
+];
+
+/// The other keys of `[cluster]`.
+pub const EXTRAS: &[Extra] = &[
+    Extra {
+        name: "slow",
+        shape: Shape::Numbered,
+        help: "workers whose gradients take so many times as long, as in { \"3\" = 10.0 }",
+    },
+    Extra {
+        name: "host_bandwidth_gbps",
+        shape: Shape::Numbered,
+        help: "hosts whose network card differs, as in { \"0\" = 1.0 }",
+    },
+    Extra {
+        name: "faults",
+        shape: Shape::Inside,
+        help: "lists of crashes, pauses, cuts and rules; for `simulate`",
+    },
+];
+
+/// Reads `[cluster]`.
+pub fn read(table: &Table) -> Result<Values, RequestError> {
+    Allowed { path: "cluster", keys: KEYS, extras: EXTRAS, others: &[] }.check(table)
+}
+
+/// The virtual cluster of these values, checked by itself.
+pub fn build(values: &Values) -> Result<Cluster, RequestError> {
+    let params = &values.params;
+    let cluster = Cluster {
+        bandwidth_gbps: params.real("bandwidth_gbps"),
+        host_bandwidth_gbps: values.numbered("host_bandwidth_gbps"),
+        latency_us: params.real("latency_us"),
+        internal_gbps: params.real("internal_gbps"),
+        internal_latency_us: params.real("internal_latency_us"),
+        compute_ms: params.real("compute_ms"),
+        compute_cv: params.real("compute_cv"),
+        backward_share: params.real("backward_share"),
+        slow: values.numbered("slow"),
+        handoff_send_us: params.real("handoff_send_us"),
+        handoff_send_gbps: params.real("handoff_send_gbps"),
+        handoff_receive_us: params.real("handoff_receive_us"),
+        handoff_receive_gbps: params.real("handoff_receive_gbps"),
+        reduce_gbs: params.real("reduce_gbs"),
+        collective_efficiency: params.real("collective_efficiency"),
+        point_to_point_efficiency: params.real("point_to_point_efficiency"),
+        collective_fixed_us: params.real("collective_fixed_us"),
+        start_barrier: params.flag("start_barrier"),
+        link_messages: params.whole("link_messages") as u32,
+        blocking_sends: params.flag("blocking_sends"),
+        vector_scale: params.real("vector_scale"),
+        detect_ms: params.real("detect_ms"),
+        faults: faults(&values.inside("faults"))?,
+        threads: params.whole("threads") as usize,
+    };
+    cluster.check().map_err(refused)?;
+    Ok(cluster)
+}
+
+/// A refusal of the virtual cluster in the words of the configuration.
+pub fn refused(error: quelea_sim::ClusterError) -> RequestError {
+    RequestError::field(format!("cluster.{}", error.field), error.value, error.allowed)
+}
+
+/// The host of every rank: workers in blocks, servers after them unless they are placed.
+pub fn placement(
+    values: &Values,
+    workers: usize,
+    servers: usize,
+) -> Result<Vec<u32>, RequestError> {
+    let hosts = match values.params.whole("hosts") as usize {
+        0 => workers,
+        hosts if hosts > workers => {
+            let problem = format!("must be at most `workers` = {workers}");
+            return Err(RequestError::field("cluster.hosts", hosts, problem));
+        }
+        hosts => hosts,
+    };
+    let of_worker = (0..workers).map(|worker| (worker * hosts / workers) as u32);
+    let placed = values.params.reals("server_hosts");
+    let of_servers: Vec<u32> = if servers == 0 || placed.is_empty() {
+        (hosts..hosts + servers).map(|host| host as u32).collect()
+    } else {
+        server_hosts(placed, hosts, servers)?
+    };
+    Ok(of_worker.chain(of_servers).collect())
+}
+
+fn server_hosts(placed: &[f64], hosts: usize, servers: usize) -> Result<Vec<u32>, RequestError> {
+    let refuse = |problem: String| {
+        RequestError::field("cluster.server_hosts", written_list(placed), problem)
+    };
+    if placed.len() != servers {
+        return Err(refuse(format!("must name one host for each of {servers} servers")));
+    }
+    let most = hosts + servers - 1;
+    let host = |host: &f64| match host {
+        host if host.fract() == 0.0 && (0.0..=most as f64).contains(host) => Ok(*host as u32),
+        _ => Err(refuse(format!("hosts are whole numbers from 0 to {most}"))),
+    };
+    placed.iter().map(host).collect()
+}
+
+const FAULTS: [&str; 4] = ["crashes", "pauses", "cuts", "rules"];
+
+const CRASH: &[Key] = &[whole("rank", 0, 0, "which"), millis("at_ms", 0.0, "when")];
+const SPAN: &[Key] = &[
+    whole("rank", 0, 0, "which"),
+    millis("from_ms", 0.0, "since when"),
+    millis("until_ms", f64::MAX, "until when"),
+];
+const RULE: &[Key] = &[
+    whole("from", 0, 0, "only messages from this rank"),
+    whole("to", 0, 0, "only messages to this rank"),
+    millis("from_ms", 0.0, "since when"),
+    millis("until_ms", f64::MAX, "until when"),
+    share("share", 1.0, 0.0, "only this share of them, chosen by the seed"),
+    Key { name: "verdict", kind: Kind::Choice(&["drop", "delay", "duplicate"]), help: "what then" },
+    millis("delay_ms", 0.0, "how much later, for delay"),
+];
+
+fn faults(table: &Table) -> Result<Faults, RequestError> {
+    Allowed { path: "cluster.faults", keys: &[], extras: &[], others: &FAULTS }.check(table)?;
+    let crash =
+        |entry: Entry<'_>| Ok(Crash { rank: entry.rank()?, at_ms: entry.params.real("at_ms") });
+    let pause = |entry: Entry<'_>| {
+        let (rank, (from_ms, until_ms)) = (entry.rank()?, entry.span()?);
+        if until_ms == f64::MAX {
+            return Err(entry.lacks("until_ms", "a rank that never goes on has crashed"));
+        }
+        Ok(Pause { rank, from_ms, until_ms })
+    };
+    let cut = |entry: Entry<'_>| {
+        let (rank, (from_ms, until_ms)) = (entry.rank()?, entry.span()?);
+        Ok(Cut { rank, from_ms, until_ms })
+    };
+    Ok(Faults {
+        crashes: list(table, "crashes", CRASH)?.into_iter().map(crash).collect::<Result<_, _>>()?,
+        pauses: list(table, "pauses", SPAN)?.into_iter().map(pause).collect::<Result<_, _>>()?,
+        cuts: list(table, "cuts", SPAN)?.into_iter().map(cut).collect::<Result<_, _>>()?,
+        rules: list(table, "rules", RULE)?.into_iter().map(rule).collect::<Result<_, _>>()?,
+    })
+}
+
+/// Refuses faults of ranks that do not exist.
+pub fn check_ranks(values: &Values, ranks: usize) -> Result<(), RequestError> {
+    let faults = values.inside("faults");
+    for (name, keys) in [("crashes", CRASH), ("pauses", SPAN), ("cuts", SPAN), ("rules", RULE)] {
+        for entry in list(&faults, name, keys)? {
+            let whole = |key: &&str| entry.written.get(*key).and_then(Value::as_integer);
+            let beyond = |key: &&str| whole(key).is_some_and(|rank| rank >= ranks as i64);
+            if let Some(key) = ["rank", "from", "to"].iter().find(|key| beyond(key)) {
+                let problem = format!("there are {ranks} ranks, numbered from 0");
+                return Err(entry.refusal(key, problem));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One fault of a list, its keys checked one by one.
+struct Entry<'a> {
+    /// Dotted, with its number in the list.
+    path: String,
+    written: &'a Table,
+    params: Params,
+}
+
+impl Entry<'_> {
+    fn refusal(&self, key: &str, problem: impl Into<String>) -> RequestError {
+        let given = self.written.get(key).map_or("absent".to_string(), ToString::to_string);
+        RequestError::field(format!("{}.{key}", self.path), given, problem)
+    }
+
+    fn lacks(&self, key: &str, why: &str) -> RequestError {
+        let problem = format!("needs `{key}`: {why}");
+        RequestError::field(&self.path, Value::Table(self.written.clone()), problem)
+    }
+
+    fn rank(&self) -> Result<u32, RequestError> {
+        match self.written.contains_key("rank") {
+            true => Ok(self.params.whole("rank") as u32),
+            false => Err(self.lacks("rank", "which rank is it about?")),
+        }
+    }
+
+    fn span(&self) -> Result<(f64, f64), RequestError> {
+        let (from_ms, until_ms) = (self.params.real("from_ms"), self.params.real("until_ms"));
+        match until_ms > from_ms {
+            true => Ok((from_ms, until_ms)),
+            false => Err(self.refusal("until_ms", format!("must be after `from_ms` = {from_ms}"))),
+        }
+    }
+}
+
+fn rule(entry: Entry<'_>) -> Result<Rule, RequestError> {
+    let params = &entry.params;
+    let only = |name: &str| entry.written.get(name).map(|_| params.whole(name) as u32);
+    let (from_ms, until_ms) = entry.span()?;
+    let verdict = match (params.text("verdict"), params.real("delay_ms")) {
+        ("delay", 0.0) => return Err(entry.lacks("delay_ms", "how much later, above 0?")),
+        ("delay", delay_ms) => Verdict::Delay(Time::from_ms(delay_ms)),
+        (_, delay_ms) if delay_ms > 0.0 => {
+            return Err(entry.refusal("delay_ms", "is only for verdict = \"delay\""));
+        }
+        ("duplicate", _) => Verdict::Duplicate,
+        _ => Verdict::Drop,
+    };
+    Ok(Rule::Plain(Plain {
+        from: only("from"),
+        to: only("to"),
+        // Kinds are numbered by the algorithms, for themselves.
+        kind: None,
+        from_ms,
+        until_ms,
+        share: params.real("share"),
+        verdict,
+    }))
+}
+
+/// The entries of one list of faults.
+fn list<'a>(table: &'a Table, name: &str, keys: &[Key]) -> Result<Vec<Entry<'a>>, RequestError> {
+    let path = format!("cluster.faults.{name}");
+    let Some(value) = table.get(name) else {
+        return Ok(Vec::new());
+    };
+    let refuse =
+        || RequestError::field(&path, value, "must be a list of tables, as in [{ rank = 1 }]");
+    let entry = |(number, entry): (usize, &'a Value)| {
+        let path = format!("{path}.{number}");
+        let written = entry.as_table().ok_or_else(refuse)?;
+        let params = Allowed { path: &path, keys, extras: &[], others: &[] }.check(written)?.params;
+        Ok(Entry { path, written, params })
+    };
+    value.as_array().ok_or_else(refuse)?.iter().enumerate().map(entry).collect()
+}

@@ -1,0 +1,108 @@
+//! The tables of quelea, as the configuration sees them.
+
+use quelea_core::params::{Key, Kind, ParamError, Params, Value};
+use quelea_core::{algorithms, codec, optim, topology};
+
+use super::row::Listed;
+
+/// What rows of every table have as fields.
+macro_rules! called {
+    () => {
+        fn name(&self) -> &'static str {
+            self.name
+        }
+        fn summary(&self) -> &'static str {
+            self.summary
+        }
+    };
+}
+
+impl Listed for algorithms::Entry {
+    const PATH: &'static str = "algorithm";
+    const DEFAULT: &'static str = "aladdin";
+
+    fn rows() -> &'static [Self] {
+        algorithms::ALGORITHMS
+    }
+    called!();
+    fn keys(&self) -> Vec<Key> {
+        self.keys.to_vec()
+    }
+    fn check(&self, given: Vec<(String, Value)>) -> Result<Params, ParamError> {
+        let params = Params::check(self.keys, given)?;
+        // No key by itself: the table as a whole.
+        (self.check)(&params).map_err(|problem| ParamError {
+            key: String::new(),
+            given: String::new(),
+            problem: problem.to_string(),
+        })?;
+        Ok(params)
+    }
+}
+
+/// A key of every topology.
+pub const WITHIN_HOST: Key = Key {
+    name: "within_host",
+    kind: Kind::Choice(&["gossip", "average"]),
+    help: "what the workers of one host do: gossip as all others, or average their gradients \
+           exactly and let one of them gossip for the host; the topology is then one of hosts",
+};
+
+impl Listed for topology::Entry {
+    const PATH: &'static str = "topology";
+    const DEFAULT: &'static str = "ring";
+
+    fn rows() -> &'static [Self] {
+        topology::TOPOLOGIES
+    }
+    called!();
+    fn keys(&self) -> Vec<Key> {
+        self.keys.iter().copied().chain([WITHIN_HOST]).collect()
+    }
+}
+
+impl Listed for optim::Entry {
+    const PATH: &'static str = "optimizer";
+    const DEFAULT: &'static str = "sgd";
+    const INSIDE: &'static [&'static str] = &["schedule"];
+
+    fn rows() -> &'static [Self] {
+        optim::OPTIMIZERS
+    }
+    called!();
+    fn keys(&self) -> Vec<Key> {
+        self.all_keys()
+    }
+    fn check(&self, given: Vec<(String, Value)>) -> Result<Params, ParamError> {
+        self.params(given)
+    }
+}
+
+impl Listed for optim::ScheduleEntry {
+    const PATH: &'static str = "optimizer.schedule";
+    const DEFAULT: &'static str = "constant";
+
+    fn rows() -> &'static [Self] {
+        optim::SCHEDULES
+    }
+    called!();
+    fn keys(&self) -> Vec<Key> {
+        self.all_keys()
+    }
+    fn check(&self, given: Vec<(String, Value)>) -> Result<Params, ParamError> {
+        self.params(given)
+    }
+}
+
+impl Listed for codec::Entry {
+    const PATH: &'static str = "codec";
+    const DEFAULT: &'static str = "f32";
+
+    fn rows() -> &'static [Self] {
+        codec::CODECS
+    }
+    called!();
+    fn keys(&self) -> Vec<Key> {
+        self.keys.to_vec()
+    }
+}

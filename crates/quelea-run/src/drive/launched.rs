@@ -1,0 +1,75 @@
+//! Under a launcher (`mpirun`, `srun`, `torchrun`, Kubernetes): every process is one worker.
+
+use std::path::Path;
+
+use quelea_net::launcher;
+use quelea_net::{Coordinator, Options};
+
+use super::{Driven, Place, join};
+use crate::error::{RequestError, RunError};
+use crate::listen::Listener;
+use crate::plan::Plan;
+
+/// How long the processes may take to find each other.
+const WAIT_SECONDS: f64 = 60.0;
+
+/// How this process was launched.
+#[derive(Clone, Debug)]
+pub struct Launched {
+    found: launcher::Launched,
+}
+
+/// Whether this process is one of several that a launcher has started.
+pub fn launched() -> Result<Option<Launched>, RequestError> {
+    let found = launcher::detect(|name| std::env::var(name).ok()).map_err(|error| {
+        RequestError::Conflict(format!("{error} (--threads leaves launchers out of account)"))
+    })?;
+    Ok(found.filter(|found| found.world > 1).map(|found| Launched { found }))
+}
+
+impl Launched {
+    /// How many processes there are.
+    pub fn world(&self) -> usize {
+        self.found.world as usize
+    }
+
+    /// Whether this process coordinates the run, writes its files and reports.
+    pub fn is_first(&self) -> bool {
+        self.found.rank == 0
+    }
+
+    /// Refuses what every process would do by itself, all into the same folder.
+    pub fn refuse_sharing(&self, out: &Path) -> RequestError {
+        let (launcher, world, out) = (self.found.launcher, self.world(), out.display());
+        RequestError::Conflict(format!(
+            "{launcher} has started {world} processes, and each would write to --out {out}; \
+             leave out --out, or leave out --threads and --processes to train together"
+        ))
+    }
+
+    /// Refuses a plan for another number of workers than were launched.
+    pub fn check(&self, plan: &Plan) -> Result<(), RequestError> {
+        let (workers, world) = (plan.config.workers, self.world());
+        if workers == world {
+            return Ok(());
+        }
+        let problem = format!(
+            "{} has started {world} processes, one per worker; \
+             set `workers` = {world}, or leave it out, or run with --threads",
+            self.found.launcher
+        );
+        Err(RequestError::field("workers", workers, problem))
+    }
+
+    /// Runs the plan as the first process.
+    pub fn lead(&self, plan: &Plan, listener: &mut Listener<'_>) -> Driven {
+        let options = Options { connect_seconds: WAIT_SECONDS, ..Options::default() };
+        let coordinator = Coordinator::of_launch(&self.found, options)?;
+        Place { coordinator }.run(plan, &[0], listener, &mut |_, _| Ok(()))
+    }
+
+    /// Takes part as one of the others.
+    pub fn follow(&self, plan: Option<Plan>) -> Result<(), RunError> {
+        join(&self.found.rendezvous.to_join(), Some(self.found.rank), WAIT_SECONDS, plan)
+    }
+}

@@ -1,0 +1,182 @@
+//! One process per worker on this machine, over TCP; the servers stay in this one.
+//!
+//! Every process holds one end of a pipe whose other end is here: when this process is gone,
+//! however it went, the pipe is closed and they end too ([`end_with_parent`]).
+
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use quelea_net::NetError;
+use quelea_net::measure::Measured;
+
+use super::{Driven, Place};
+use crate::error::RunError;
+use crate::listen::Listener;
+use crate::plan::Plan;
+
+/// How long all processes may take to start, load their data and connect.
+const WAIT_SECONDS: u32 = 60;
+/// How long a process may take to end after the run has.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// Runs every worker as a process of `executable`, which must be the `quelea` command.
+pub fn processes(plan: &Plan, executable: &Path, listener: &mut Listener<'_>) -> Driven {
+    let (place, mut crew) = gather(plan, executable)?;
+    let driven = place.run(plan, &[], listener, &mut |_, _| crew.check());
+    let (clock, mut outcome) = driven.map_err(|error| crew.explain(error))?;
+    outcome.warnings.extend(crew.part());
+    Ok((clock, outcome))
+}
+
+/// Has a process of `executable` for every worker of the plan measure links and steps.
+pub fn measure_processes(
+    plan: &Plan,
+    executable: &Path,
+    steps: bool,
+) -> Result<Measured, RunError> {
+    let (place, mut crew) = gather(plan, executable)?;
+    let measured = place.measure(plan, steps, &mut |_, _| crew.check(), &mut |_| {});
+    let measured = measured.map_err(|error| crew.explain(error))?;
+    crew.part();
+    Ok(measured)
+}
+
+/// Starts a process for every worker, and the place where they join.
+fn gather(plan: &Plan, executable: &Path) -> Result<(Place, Crew), RunError> {
+    let place = Place::open("127.0.0.1:0", f64::from(WAIT_SECONDS))?;
+    let address = place.address().to_string();
+    let mut crew = Crew::default();
+    for rank in 0..plan.config.workers {
+        let mut command = Command::new(executable);
+        command.args(["join", &address, "--rank", &rank.to_string(), "--quiet"]);
+        command.args(["--wait", &WAIT_SECONDS.to_string(), "--with-parent"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().map_err(|error| {
+            let name = executable.display();
+            RunError::Process(format!("cannot start worker {rank} as {name}: {error}"))
+        })?;
+        crew.children.push(child);
+    }
+    Ok((place, crew))
+}
+
+/// Ends this process when standard input is closed, as it is when the parent is gone.
+pub fn end_with_parent() {
+    std::thread::spawn(|| {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        std::process::exit(1);
+    });
+}
+
+/// The processes of the workers. None outlives this.
+#[derive(Default)]
+struct Crew {
+    children: Vec<Child>,
+}
+
+impl Crew {
+    /// Whether all are there; none ends by itself before the run has.
+    fn check(&mut self) -> Result<(), String> {
+        for (rank, child) in self.children.iter_mut().enumerate() {
+            if let Ok(Some(status)) = child.try_wait() {
+                return Err(format!("worker {rank} {} before the run began", how(status)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Says how the process of a worker that was lost has ended.
+    fn explain(&mut self, error: RunError) -> RunError {
+        let RunError::Net(NetError::Lost { rank, .. }) = &error else { return error };
+        let Some(child) = self.children.get_mut(*rank as usize) else { return error };
+        match wait_until(child, Instant::now() + Duration::from_secs(1)) {
+            Some(status) => RunError::Process(format!("worker {rank} {} ({error})", how(status))),
+            None => error,
+        }
+    }
+
+    /// Waits until all have ended; says which did not end well.
+    fn part(&mut self) -> Vec<String> {
+        let until = Instant::now() + FAREWELL;
+        let children = std::mem::take(&mut self.children);
+        let ended = |(rank, mut child): (usize, Child)| match wait_until(&mut child, until) {
+            Some(status) if status.success() => None,
+            Some(status) => Some(format!("worker {rank} {} after the run", how(status))),
+            None => {
+                end(&mut child);
+                Some(format!("the process of worker {rank} had to be ended"))
+            }
+        };
+        children.into_iter().enumerate().filter_map(ended).collect()
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        self.children.iter_mut().for_each(end);
+    }
+}
+
+/// "was killed by signal 9"
+fn how(status: ExitStatus) -> String {
+    #[cfg(unix)]
+    if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
+        return format!("was killed by signal {signal}");
+    }
+    match status.code() {
+        Some(code) => format!("ended with status {code}"),
+        None => format!("ended: {status}"),
+    }
+}
+
+/// How it ended, if it ended in time.
+fn wait_until(child: &mut Child, until: Instant) -> Option<ExitStatus> {
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(2)),
+            _ => return None,
+        }
+    }
+}
+
+fn end(child: &mut Child) {
+    // Both fail only where it has ended by itself.
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use crate::conduct::conduct;
+    use crate::config::Config;
+    use crate::config::source::parse;
+    use crate::files::directory::Directory;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn failure(script: &str) -> String {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("worker");
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("written");
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(&path, mode).expect("permitted");
+        let table = parse("workers = 3\nsteps = 5").expect("TOML");
+        let plan = Plan::new(Config::read(table, &[], None).expect("good")).expect("good");
+        let out = folder.path().join("run");
+        let directory = Directory::claim(Some(&out), false, "").expect("new");
+        let drive = |listener: &mut Listener<'_>| processes(&plan, &path, listener);
+        let ended = conduct(&plan, &directory, &mut |_| {}, drive);
+        ended.expect_err("nobody joins").to_string()
+    }
+
+    /// `$4` is the rank. Those who are well wait until the pipe is closed.
+    #[test]
+    fn a_worker_that_dies_before_it_joins_is_named_with_how_it_ended() {
+        let killed = failure("[ $4 = 2 ] && kill -9 $$; read forever");
+        assert_eq!(killed, "worker 2 was killed by signal 9 before the run began");
+        let ended = failure("[ $4 = 1 ] && exit 7; read forever");
+        assert_eq!(ended, "worker 1 ended with status 7 before the run began");
+    }
+}

@@ -1,0 +1,242 @@
+//! `records.jsonl`: what was measured, one record a line. `docs/records.md` lists the kinds.
+
+use std::io::{self, BufRead, Write};
+
+use quelea_record::{Event, Record, Sink, Start};
+use serde_json::Value;
+
+use super::directory::Draft;
+use super::plots::Curves;
+use super::trace::Timeline;
+
+/// How many lines of one kind a file may about have; of longer runs every k-th step is written.
+const LINES: u64 = 250_000;
+
+/// Takes the records of a run: writes lines, keeps the beginning of the timeline, and passes
+/// every record on to whoever shows progress.
+pub struct Recorder<'a> {
+    draft: Draft,
+    stride: u64,
+    /// The first failure of writing; nothing is written after it.
+    failure: Option<io::Error>,
+    timeline: Timeline,
+    curves: Curves,
+    watch: &'a mut (dyn FnMut(&Record) + Send),
+}
+
+/// What is left when a run has ended.
+#[derive(Debug)]
+pub struct Recorded {
+    /// The lines, not yet in their place.
+    pub draft: Draft,
+    /// Of every worker, each step whose number this divides was written.
+    pub stride: u64,
+    /// The beginning of the timeline.
+    pub timeline: Timeline,
+    /// What the plots are made of.
+    pub curves: Curves,
+}
+
+impl<'a> Recorder<'a> {
+    /// For a run of `steps` steps of each of some workers.
+    pub fn new(
+        draft: Draft,
+        (steps, workers): (u64, usize),
+        watch: &'a mut (dyn FnMut(&Record) + Send),
+    ) -> Recorder<'a> {
+        let stride = steps.saturating_mul(workers as u64).div_ceil(LINES).max(1);
+        let (timeline, curves) = (Timeline::default(), Curves::new(steps));
+        Recorder { draft, stride, failure: None, timeline, curves, watch }
+    }
+
+    /// Takes over the records of the run that is gone on from: those until then.
+    pub fn go_on(&mut self, lines: impl BufRead, start: &Start) -> io::Result<()> {
+        for line in lines.lines() {
+            let line = line?;
+            // The last line of a run that was killed may be half there.
+            let Ok(record) = serde_json::from_str::<Value>(&line) else { continue };
+            if is_before(&record, start) {
+                writeln!(self.draft, "{line}")?;
+                self.curves.take_line(&record);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes sure that what was recorded is with the system, whatever becomes of this process.
+    pub fn flush(&mut self) {
+        if self.failure.is_none() {
+            self.failure = self.draft.flush().err();
+        }
+    }
+
+    /// Ends the recording.
+    pub fn finish(self) -> io::Result<Recorded> {
+        match self.failure {
+            Some(error) => Err(error),
+            None => {
+                let Recorder { draft, stride, timeline, curves, .. } = self;
+                Ok(Recorded { draft, stride, timeline, curves })
+            }
+        }
+    }
+
+    fn is_written(&self, record: &Record) -> bool {
+        match record.event {
+            Event::Compute { .. } | Event::Transfer { .. } => false,
+            Event::Step { .. } | Event::Staleness { .. } | Event::Folded { .. } => {
+                record.step.is_multiple_of(self.stride)
+            }
+            _ => true,
+        }
+    }
+}
+
+impl Sink for Recorder<'_> {
+    fn record(&mut self, record: Record) {
+        if self.failure.is_none() && self.is_written(&record) {
+            self.failure = write_line(&mut self.draft, &record).err();
+        }
+        (self.watch)(&record);
+        self.timeline.take(&record);
+        self.curves.take(&record);
+    }
+
+    fn wants_timeline(&self) -> bool {
+        !self.timeline.is_full()
+    }
+}
+
+/// Whether a record is from before the cut that is gone on from.
+fn is_before(record: &Value, start: &Start) -> bool {
+    let number = |key: &str| record[key].as_u64();
+    let (Some(rank), Some(step), Some(t)) = (number("rank"), number("step"), record["t"].as_f64())
+    else {
+        return false;
+    };
+    match record["kind"].as_str() {
+        Some("step" | "staleness" | "folded") if !start.anew => {
+            start.parts.get(rank as usize).is_some_and(|part| {
+                // Servers count nothing; their records go by the clock.
+                if part.report.is_server { t <= start.now.seconds() } else { step < part.step() }
+            })
+        }
+        Some(_) => t <= start.now.seconds(),
+        None => false,
+    }
+}
+
+/// Writes one record as one line of JSON.
+pub fn write_line(out: &mut impl Write, record: &Record) -> io::Result<()> {
+    let Record { t, rank, step, .. } = record;
+    write!(out, "{{\"t\":{},\"rank\":{rank},\"step\":{step},\"kind\":", Real(*t))?;
+    match &record.event {
+        Event::Step { loss, samples, compute, exposed, waiting } => write!(
+            out,
+            "\"step\",\"loss\":{},\"samples\":{samples},\"compute\":{},\"exposed\":{},\"waiting\":{}",
+            Single(*loss),
+            Real(*compute),
+            Real(*exposed),
+            Real(*waiting)
+        ),
+        Event::Compute { seconds } => write!(out, "\"compute\",\"seconds\":{}", Real(*seconds)),
+        Event::Transfer { to, bytes, seconds } => {
+            write!(out, "\"transfer\",\"to\":{to},\"bytes\":{bytes},\"seconds\":{}", Real(*seconds))
+        }
+        Event::Evaluation { loss, accuracy, consensus } => write!(
+            out,
+            "\"evaluation\",\"loss\":{},\"accuracy\":{},\"consensus\":{}",
+            Real(*loss),
+            Real(accuracy.unwrap_or(f64::NAN)),
+            Real(*consensus)
+        ),
+        Event::Workers { loss, accuracy } => {
+            let [mean, worst] = accuracy.unwrap_or([f64::NAN; 2]);
+            write!(
+                out,
+                "\"workers\",\"loss_mean\":{},\"loss_worst\":{},\"accuracy_mean\":{},\
+                 \"accuracy_worst\":{}",
+                Real(loss[0]),
+                Real(loss[1]),
+                Real(mean),
+                Real(worst)
+            )
+        }
+        Event::Checkpoint { failure } => {
+            let failure = serde_json::to_string(failure).map_err(io::Error::other)?;
+            write!(out, "\"checkpoint\",\"failure\":{failure}")
+        }
+        Event::Staleness { updates } => write!(out, "\"staleness\",\"updates\":{updates}"),
+        Event::Folded { gradients } => write!(out, "\"folded\",\"gradients\":{gradients}"),
+        Event::HalfExchange => write!(out, "\"half-exchange\""),
+        Event::Lost => write!(out, "\"lost\""),
+        Event::View { number } => write!(out, "\"view\",\"number\":{number}"),
+    }?;
+    out.write_all(b"}\n")
+}
+
+/// A number as JSON has it: what is not finite is `null`.
+struct Real(f64);
+
+impl std::fmt::Display for Real {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0.is_finite() { write!(f, "{:?}", self.0) } else { f.write_str("null") }
+    }
+}
+
+/// As [`Real`], with the digits of single precision.
+struct Single(f32);
+
+impl std::fmt::Display for Single {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0.is_finite() { write!(f, "{:?}", self.0) } else { f.write_str("null") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(event: Event) -> serde_json::Value {
+        let mut bytes = Vec::new();
+        let record = Record { t: 0.25, rank: 3, step: 7, event };
+        write_line(&mut bytes, &record).expect("written");
+        assert_eq!(bytes.last(), Some(&b'\n'));
+        serde_json::from_slice(&bytes).expect("JSON")
+    }
+
+    #[test]
+    fn every_kind_is_one_line_of_json() {
+        let step =
+            Event::Step { loss: 0.1, samples: 32, compute: 1e-9, exposed: 2.5e10, waiting: 0.0 };
+        let read = line(step);
+        assert_eq!(read["t"], 0.25);
+        assert_eq!((read["rank"].as_u64(), read["step"].as_u64()), (Some(3), Some(7)));
+        assert_eq!(read["kind"], "step");
+        assert_eq!((&read["loss"], &read["samples"]), (&0.1.into(), &32.into()));
+        assert_eq!(read["compute"], 1e-9);
+        assert_eq!(read["exposed"], 2.5e10);
+        for (event, kind) in [
+            (Event::Compute { seconds: 1.0 }, "compute"),
+            (Event::Transfer { to: 1, bytes: 80, seconds: 0.5 }, "transfer"),
+            (Event::Evaluation { loss: 1.0, accuracy: Some(0.5), consensus: 0.0 }, "evaluation"),
+            (Event::Workers { loss: [1.0, 2.0], accuracy: None }, "workers"),
+            (Event::Checkpoint { failure: Some("disk \"full\"".into()) }, "checkpoint"),
+            (Event::Staleness { updates: 4 }, "staleness"),
+            (Event::Folded { gradients: 2 }, "folded"),
+            (Event::HalfExchange, "half-exchange"),
+            (Event::Lost, "lost"),
+            (Event::View { number: 2 }, "view"),
+        ] {
+            assert_eq!(line(event)["kind"], kind);
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_number_is_null() {
+        let event = Event::Evaluation { loss: f64::NAN, accuracy: None, consensus: f64::INFINITY };
+        let read = line(event);
+        assert!(read["loss"].is_null() && read["accuracy"].is_null());
+        assert!(read["consensus"].is_null());
+    }
+}

@@ -1,0 +1,185 @@
+//! `final.safetensors`: the deployed model, by layers too, and every rank's own.
+
+use std::io::{self, Write};
+
+use quelea_core::contract::Deploy;
+use quelea_core::layout::Tensor;
+use quelea_record::Outcome;
+use safetensors::tensor::{Dtype, TensorView};
+
+/// What every rank of a moment would deploy by itself, in order of rank.
+#[derive(Clone, Debug, Default)]
+pub struct Models<'a> {
+    /// Of the living workers: whole models.
+    pub workers: Vec<&'a [f32]>,
+    /// Of the servers: their shards.
+    pub servers: Vec<&'a [f32]>,
+}
+
+impl<'a> Models<'a> {
+    /// At the end of a run.
+    pub fn of(outcome: &'a Outcome) -> Models<'a> {
+        let of = |is_server| {
+            let living = outcome.ranks.iter().filter(|rank| !rank.lost);
+            let chosen = living.filter(move |rank| rank.is_server == is_server);
+            chosen.map(|rank| rank.model.as_slice()).collect()
+        };
+        Models { workers: of(false), servers: of(true) }
+    }
+
+    /// What one would deploy: the mean of the workers' models, summed in `f64` in order of rank,
+    /// or the servers' shards one after the other.
+    pub fn deployed(&self, deploy: Deploy) -> Vec<f32> {
+        match deploy {
+            Deploy::Workers => self.mean().iter().map(|x| *x as f32).collect(),
+            Deploy::Servers => self.servers.concat(),
+        }
+    }
+
+    /// How far the workers are apart: `sqrt((1/n) Σ ‖x_i − x̄‖²)`.
+    pub fn consensus_distance(&self) -> f64 {
+        let mean = self.mean();
+        let squares = |model: &&[f32]| -> f64 {
+            model.iter().zip(&mean).map(|(x, m)| (f64::from(*x) - m).powi(2)).sum()
+        };
+        let sum: f64 = self.workers.iter().map(squares).sum();
+        (sum / self.workers.len().max(1) as f64).sqrt()
+    }
+
+    fn mean(&self) -> Vec<f64> {
+        let mut sum = vec![0.0; self.workers.first().map_or(0, |model| model.len())];
+        for model in &self.workers {
+            for (sum, x) in sum.iter_mut().zip(*model) {
+                *sum += f64::from(*x);
+            }
+        }
+        sum.iter().map(|sum| sum / self.workers.len() as f64).collect()
+    }
+}
+
+/// A model as one takes it elsewhere.
+#[derive(Clone, Copy, Debug)]
+pub struct Export<'a> {
+    /// The flat vector.
+    pub model: &'a [f32],
+    /// What the vector is made of, in order; empty if it is plain.
+    pub layers: &'a [Tensor],
+    /// What belongs to the model besides.
+    pub buffers: &'a [(Tensor, Vec<f32>)],
+}
+
+type Named<'a> = (String, Vec<usize>, &'a [f32]);
+
+impl<'a> Export<'a> {
+    /// `model`, `layers.NAME` …, `buffers.NAME` ….
+    fn tensors(&self) -> Vec<Named<'a>> {
+        let mut tensors = vec![("model".to_string(), vec![self.model.len()], self.model)];
+        let mut rest = self.model;
+        for layer in self.layers {
+            let Some((values, after)) = rest.split_at_checked(layer.len()) else { break };
+            tensors.push((format!("layers.{}", layer.name), layer.shape.clone(), values));
+            rest = after;
+        }
+        for (buffer, values) in self.buffers {
+            tensors.push((format!("buffers.{}", buffer.name), buffer.shape.clone(), values));
+        }
+        tensors
+    }
+
+    /// Writes the model alone.
+    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        serialize(out, self.tensors())
+    }
+}
+
+/// Writes a model, then `worker.0` …, `server.0` …; ranks that were lost have none.
+pub fn write(out: &mut impl Write, export: &Export<'_>, outcome: &Outcome) -> io::Result<()> {
+    let workers = outcome.ranks.iter().filter(|rank| !rank.is_server).count();
+    let living = outcome.ranks.iter().filter(|rank| !rank.lost);
+    let named = living.map(|rank| {
+        let name = match rank.is_server {
+            false => format!("worker.{}", rank.rank),
+            true => format!("server.{}", rank.rank as usize - workers),
+        };
+        (name, vec![rank.model.len()], rank.model.as_slice())
+    });
+    serialize(out, export.tensors().into_iter().chain(named))
+}
+
+fn serialize<'a>(
+    out: &mut impl Write,
+    tensors: impl IntoIterator<Item = Named<'a>>,
+) -> io::Result<()> {
+    let mut views: Vec<(String, TensorView<'_>)> = Vec::new();
+    for (name, shape, values) in tensors {
+        let view = TensorView::new(Dtype::F32, shape, bytemuck::cast_slice(values));
+        views.push((name, view.map_err(io::Error::other)?));
+    }
+    let bytes = safetensors::serialize(views, None).map_err(io::Error::other)?;
+    out.write_all(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quelea_record::RankReport;
+
+    fn outcome() -> Outcome {
+        let rank = |rank, is_server, model: &[f32]| RankReport {
+            rank,
+            is_server,
+            model: model.to_vec(),
+            ..RankReport::default()
+        };
+        let ranks = vec![
+            rank(0, false, &[1.0, 0.0]),
+            rank(1, false, &[3.0, 4.0]),
+            rank(2, true, &[7.0]),
+            rank(3, true, &[8.0]),
+        ];
+        Outcome { ranks, ..Outcome::default() }
+    }
+
+    #[test]
+    fn the_deployed_model_is_the_mean_of_the_workers_or_the_servers_shards() {
+        let mut outcome = outcome();
+        let models = Models::of(&outcome);
+        assert_eq!(models.deployed(Deploy::Workers), [2.0, 2.0]);
+        assert_eq!(models.deployed(Deploy::Servers), [7.0, 8.0]);
+        assert!((models.consensus_distance() - 5f64.sqrt()).abs() < 1e-12);
+        outcome.ranks[0].lost = true;
+        let models = Models::of(&outcome);
+        assert_eq!(models.deployed(Deploy::Workers), [3.0, 4.0]);
+        assert_eq!(models.consensus_distance(), 0.0);
+    }
+
+    #[test]
+    fn tensors_can_be_read_back_and_are_the_same_bytes_twice() {
+        let outcome = outcome();
+        let tensor =
+            |name: &str, shape: &[usize]| Tensor { name: name.into(), shape: shape.into() };
+        let layers = [tensor("out.bias", &[1]), tensor("out.weight", &[1, 1])];
+        let buffers = [(tensor("norm.mean", &[2]), vec![0.25, 0.5])];
+        let export = Export { model: &[2.0, 3.0], layers: &layers, buffers: &buffers };
+        let mut bytes = Vec::new();
+        write(&mut bytes, &export, &outcome).expect("written");
+        let mut again = Vec::new();
+        write(&mut again, &export, &outcome).expect("written");
+        assert_eq!(bytes, again);
+        let read = safetensors::SafeTensors::deserialize(&bytes).expect("readable");
+        let values = |name: &str| -> Vec<f32> {
+            let tensor = read.tensor(name).expect("there");
+            let words = tensor.data().as_chunks::<4>().0;
+            words.iter().map(|word| f32::from_le_bytes(*word)).collect()
+        };
+        assert_eq!(values("model"), [2.0, 3.0]);
+        assert_eq!(values("layers.out.bias"), [2.0]);
+        assert_eq!(values("layers.out.weight"), [3.0]);
+        assert_eq!(read.tensor("layers.out.weight").expect("there").shape(), [1, 1]);
+        assert_eq!(values("buffers.norm.mean"), [0.25, 0.5]);
+        assert_eq!(values("worker.1"), [3.0, 4.0]);
+        assert_eq!(values("server.0"), [7.0]);
+        assert_eq!(values("server.1"), [8.0]);
+        assert_eq!(read.len(), 8);
+    }
+}

@@ -1,0 +1,275 @@
+//! Hears what a driver says of a run: records what it tells, evaluates what it shows, saves what it
+//! saves.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Instant;
+
+use quelea_core::message::Rank;
+use quelea_core::time::Time;
+use quelea_record::{Cuts, Event, Models as Shown, Observer, Part, Record, Sink, Wish};
+
+use crate::checkpoint::write::{Keep, Saver, Written};
+use crate::checkpoint::{Best, Manifest};
+use crate::conduct::is_asked_to_stop;
+use crate::evaluate::{Evaluated, Evaluator, Judge, Snapshot};
+use crate::files::directory::{Directory, Draft};
+use crate::files::records::{Recorded, Recorder};
+use crate::files::tensors::{Export, Models};
+use crate::plan::Plan;
+
+/// The file of the best model.
+pub const BEST: &str = "best.safetensors";
+
+/// Hears a run.
+pub struct Listener<'a> {
+    plan: &'a Plan,
+    directory: &'a Directory,
+    recorder: Recorder<'a>,
+    judge: Judge,
+    /// Absent where the clock is virtual: then nobody waits for an evaluation.
+    evaluator: Option<Evaluator>,
+    best: Option<Best>,
+    /// The best model, where it is not in its place yet: that happens when the run can be gone on
+    /// with, or has ended.
+    best_draft: Option<Draft>,
+    /// The first failure to write it.
+    best_failure: Option<String>,
+    saver: Saver,
+    /// Parts that have come, of cuts that are not whole.
+    parts: BTreeMap<u64, usize>,
+    saved_at: Instant,
+    /// The last checkpoint could not be written.
+    failure: Option<String>,
+    /// Checkpoints until this step are written, or cannot be.
+    safe: u64,
+    /// There is one that this run can be gone on from.
+    has_saved: bool,
+}
+
+/// What is left when a run has ended well.
+pub(crate) struct Ended {
+    pub(crate) recorded: Recorded,
+    /// The models at the end.
+    pub(crate) last: Evaluated,
+    pub(crate) best: Option<Best>,
+    pub(crate) best_draft: Option<Draft>,
+    pub(crate) warnings: Vec<String>,
+}
+
+impl<'a> Listener<'a> {
+    pub(crate) fn new(
+        plan: &'a Plan,
+        directory: &'a Directory,
+        recorder: Recorder<'a>,
+    ) -> Listener<'a> {
+        let problem = std::sync::Arc::clone(&plan.problem);
+        let judge = Judge { problem, deploy: plan.setup.facts().deploy };
+        let best = plan.resumed.as_ref().and_then(|resumed| resumed.best);
+        let manifest = Manifest::of(plan, best);
+        let goes_on = plan.resumed.as_ref().is_some_and(|from| from.run == directory.path());
+        let keep = Keep { newest: plan.config.checkpoint.whole("keep") as usize, older: goes_on };
+        Listener {
+            evaluator: Some(Evaluator::start(judge.clone(), plan.config.evaluate_workers)),
+            saver: Saver::new(directory.path(), manifest, keep),
+            plan,
+            directory,
+            recorder,
+            judge,
+            best,
+            best_draft: None,
+            best_failure: None,
+            parts: BTreeMap::new(),
+            saved_at: Instant::now(),
+            failure: None,
+            has_saved: goes_on,
+            safe: plan.resumed.as_ref().map_or(0, |resumed| resumed.step),
+        }
+    }
+
+    /// The clock of the run is virtual: models are evaluated where they are shown.
+    pub fn on_virtual_clock(&mut self) {
+        self.evaluator = None;
+    }
+
+    /// Records and keeps what was evaluated and written meanwhile.
+    fn catch_up(&mut self) {
+        let evaluated = self.evaluator.as_mut().map(Evaluator::news).unwrap_or_default();
+        evaluated.iter().for_each(|evaluated| self.take(evaluated));
+        let written = self.saver.news();
+        written.into_iter().for_each(|written| self.note(written));
+    }
+
+    fn note(&mut self, written: Written) {
+        self.failure.clone_from(&written.failure);
+        self.safe = self.safe.max(written.step);
+        self.has_saved |= written.failure.is_none();
+        let event = Event::Checkpoint { failure: written.failure };
+        let t = written.now.seconds();
+        self.recorder.record(Record { t, rank: 0, step: written.step, event });
+    }
+
+    /// Records an evaluation, and keeps the model if it is the best until now.
+    fn take(&mut self, evaluated: &Evaluated) {
+        let Evaluated { now, step, evaluation, consensus, .. } = evaluated;
+        let mut record = |event| {
+            self.recorder.record(Record { t: now.seconds(), rank: 0, step: *step, event });
+        };
+        let (loss, accuracy) = (evaluation.loss, evaluation.accuracy);
+        record(Event::Evaluation { loss, accuracy, consensus: *consensus });
+        if let Some(spread) = evaluated.workers {
+            record(Event::Workers { loss: spread.loss, accuracy: spread.accuracy });
+        }
+        let this = Best { step: *step, loss, accuracy };
+        // With one evaluation the best model is the last one.
+        let wanted = self.plan.config.evaluations > 1 && loss.is_finite();
+        if wanted && self.best.is_none_or(|best| this.beats(&best)) {
+            // The older one first: both have the same name until they are in their place.
+            self.best_draft = None;
+            match self.write_best(&evaluated.model) {
+                Ok(draft) => self.best_draft = Some(draft),
+                Err(error) => self.best_failure = Some(error.to_string()),
+            }
+            self.best = Some(this);
+            self.saver.set_best(this);
+        }
+    }
+
+    fn write_best(&self, model: &[f32]) -> io::Result<Draft> {
+        let buffers = self.plan.problem.buffers(model);
+        let layers = &self.plan.setup.layout.tensors;
+        let mut draft = self.directory.redraft(BEST)?;
+        Export { model, layers, buffers: &buffers }.write(&mut draft)?;
+        Ok(draft)
+    }
+
+    /// Puts the best model in its place.
+    fn keep_best(&mut self) {
+        if let Some(Err(error)) = self.best_draft.take().map(Draft::commit) {
+            self.best_failure = Some(error.to_string());
+        }
+    }
+
+    /// Evaluates what the run has come to, and ends the recording.
+    pub(crate) fn end(mut self, at: (Time, u64), models: &Models<'_>) -> io::Result<Ended> {
+        let left_out = match self.evaluator.take() {
+            Some(evaluator) => {
+                let (rest, left_out) = evaluator.finish();
+                rest.iter().for_each(|evaluated| self.take(evaluated));
+                left_out
+            }
+            None => 0,
+        };
+        let last = self.judge.judge(at, models, true);
+        self.take(&last);
+        let written = self.saver.finish();
+        let failures = written.iter().filter_map(|written| written.failure.clone());
+        let failure = self.failure.take().into_iter().chain(failures).next_back();
+        for Written { now, step, failure } in written {
+            let event = Event::Checkpoint { failure };
+            self.recorder.record(Record { t: now.seconds(), rank: 0, step, event });
+        }
+        let mut warnings = Vec::new();
+        warnings.extend(failure.map(|why| format!("checkpoints could not be written: {why}")));
+        let best_failure = self.best_failure.take();
+        warnings.extend(best_failure.map(|why| format!("best.safetensors: {why}")));
+        if left_out > 0 {
+            warnings.push(format!(
+                "{left_out} evaluations were left out: one takes longer than the steps between them"
+            ));
+        }
+        let (recorded, best) = (self.recorder.finish()?, self.best);
+        Ok(Ended { recorded, last, best, best_draft: self.best_draft, warnings })
+    }
+
+    /// The run was broken off: what can be gone on from stays. Why the last checkpoint could not
+    /// be written, if it could not.
+    pub(crate) fn break_off(mut self) -> Option<String> {
+        self.catch_up();
+        let last = self.saver.finish();
+        self.has_saved |= last.iter().any(|written| written.failure.is_none());
+        let failure = match last.last() {
+            Some(written) => written.failure.clone(),
+            None => self.failure.take(),
+        };
+        if self.has_saved {
+            // A run that is gone on with takes these over; without them it only has less to show.
+            let _ = self.best_draft.take().map(Draft::commit);
+            let recorded = self.recorder.finish();
+            let _ = recorded.and_then(|recorded| recorded.draft.replace());
+        }
+        failure
+    }
+}
+
+impl Observer for Listener<'_> {
+    fn record(&mut self, record: Record) {
+        self.catch_up();
+        self.recorder.record(record);
+    }
+
+    fn wants_timeline(&self) -> bool {
+        self.recorder.wants_timeline()
+    }
+
+    fn gathering(&mut self, _there: usize, _expected: usize) -> Result<(), String> {
+        if is_asked_to_stop() { Err("interrupted before it began".to_string()) } else { Ok(()) }
+    }
+
+    fn cuts(&self) -> Cuts {
+        Cuts {
+            save_every: self.plan.config.checkpoint.whole("every"),
+            shows: self.plan.config.evaluations,
+            steps: self.plan.setup.steps,
+        }
+    }
+
+    fn shown(&mut self, now: Time, step: u64, models: Shown) {
+        let snapshot = Snapshot { now, step, models };
+        match &mut self.evaluator {
+            Some(evaluator) => evaluator.take(snapshot),
+            None => {
+                let each = self.plan.config.evaluate_workers;
+                let evaluated = self.judge.evaluate(&snapshot, each);
+                self.take(&evaluated);
+            }
+        }
+    }
+
+    fn saved(&mut self, now: Time, step: u64, rank: Rank, part: Part) {
+        let parts = self.parts.entry(step).or_default();
+        *parts += 1;
+        let is_whole = *parts == self.plan.setup.ranks();
+        if is_whole {
+            self.parts.remove(&step);
+            self.saved_at = Instant::now();
+            // What was recorded before a cut is there whenever the cut is.
+            self.recorder.flush();
+            self.keep_best();
+        }
+        self.saver.take(step, now, rank, part);
+        // Virtual workers stand still meanwhile; real ones ask what is safe.
+        while is_whole && self.evaluator.is_none() && self.safe < step {
+            let Some(written) = self.saver.wait() else { break };
+            self.note(written);
+        }
+    }
+
+    fn safe(&mut self) -> u64 {
+        self.catch_up();
+        self.safe
+    }
+
+    fn wish(&mut self) -> Wish {
+        if is_asked_to_stop() {
+            return Wish::Stop;
+        }
+        let seconds = self.plan.config.checkpoint.real("every_seconds");
+        let real = self.evaluator.is_some();
+        if real && seconds > 0.0 && self.saved_at.elapsed().as_secs_f64() >= seconds {
+            self.saved_at = Instant::now();
+            return Wish::Save;
+        }
+        Wish::GoOn
+    }
+}

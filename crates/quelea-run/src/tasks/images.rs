@@ -1,0 +1,174 @@
+//! Networks that classify images.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use quelea_core::params::{Key, Kind};
+use quelea_data::augment::Augmentation;
+use quelea_data::error::DataError;
+use quelea_data::images::{FolderOptions, Split, cifar10, digits, folder, idx};
+use quelea_engine::classify::Classify;
+use quelea_engine::models::{self, ImageModel, Images, VggHead};
+
+use super::network::{
+    self, ACCUMULATE, BATCHES, CONCENTRATION, DATA, PARTITION, SUBSET, TEST_SUBSET, batch, located,
+};
+use super::{Built, Request, Task};
+use crate::error::RequestError;
+
+/// `digits-mlp`.
+pub const DIGITS_MLP: Task = Task {
+    name: "digits-mlp",
+    summary: "a network with one hidden layer on the embedded handwritten digits (UCI, 8×8)",
+    keys: &[
+        batch(32),
+        Key {
+            name: "hidden",
+            kind: Kind::Whole { default: 256, min: 1, max: 1 << 16 },
+            help: "neurons of the hidden layer",
+        },
+        PARTITION,
+        CONCENTRATION,
+        ACCUMULATE,
+        BATCHES,
+        SUBSET,
+        TEST_SUBSET,
+    ],
+    extras: &[],
+    build: |request| {
+        let hidden = request.values.params.whole("hidden") as usize;
+        build(request, digits(), Augmentation::NONE, |images| models::mlp(images, &[hidden]))
+    },
+};
+
+/// `digits-cnn`.
+pub const DIGITS_CNN: Task = Task {
+    name: "digits-cnn",
+    summary: "a small convolutional network on the embedded handwritten digits (UCI, 8×8)",
+    keys: &[batch(32), PARTITION, CONCENTRATION, ACCUMULATE, BATCHES, SUBSET, TEST_SUBSET],
+    extras: &[],
+    build: |request| build(request, digits(), Augmentation::NONE, models::cnn),
+};
+
+/// The keys of tasks with images from files.
+macro_rules! keys {
+    ($batch:literal, $augment:literal $(, $more:expr)*) => {
+        &[
+            DATA,
+            batch($batch),
+            Key {
+                name: "augment",
+                kind: Kind::Flag($augment),
+                help: "whether training images are moved, cut and mirrored at random",
+            },
+            PARTITION,
+            CONCENTRATION,
+            ACCUMULATE,
+            BATCHES,
+            SUBSET,
+            TEST_SUBSET,
+            $($more,)*
+        ]
+    };
+}
+
+/// `fashion-cnn`.
+pub const FASHION_CNN: Task = Task {
+    name: "fashion-cnn",
+    summary: "a small convolutional network on Fashion-MNIST (or MNIST: the same files)",
+    keys: keys!(32, false),
+    extras: &[],
+    build: |request| {
+        let augmentation = Augmentation { pad: 2, flip: true, crop: false };
+        from_files(request, ("fashion-mnist", idx), augmentation, models::cnn)
+    },
+};
+
+/// `cifar10-resnet20`.
+pub const CIFAR10_RESNET20: Task = Task {
+    name: "cifar10-resnet20",
+    summary: "ResNet-20 on CIFAR-10 (He et al. 2016; 0.27 million parameters)",
+    keys: keys!(32, true),
+    extras: &[],
+    build: |request| cifar(request, |images| models::resnet20(images.classes)),
+};
+
+/// `cifar10-resnet18`.
+pub const CIFAR10_RESNET18: Task = Task {
+    name: "cifar10-resnet18",
+    summary: "ResNet-18 for 32×32 images on CIFAR-10 (11.2 million parameters)",
+    keys: keys!(32, true),
+    extras: &[],
+    build: |request| cifar(request, |images| models::resnet18(images.classes)),
+};
+
+/// `cifar10-vgg16`.
+pub const CIFAR10_VGG16: Task = Task {
+    name: "cifar10-vgg16",
+    summary: "VGG-16 with batch normalisation on CIFAR-10 (14.7 million parameters)",
+    keys: keys!(32, true),
+    extras: &[],
+    build: |request| cifar(request, |images| models::vgg16(VggHead::Cifar, images.classes)),
+};
+
+/// `imagenet-resnet50`.
+pub const IMAGENET_RESNET50: Task = Task {
+    name: "imagenet-resnet50",
+    summary: "ResNet-50 on a folder of images: train/CLASS/… and val/CLASS/…, JPEG or PNG \
+              (25.6 million parameters with 1000 classes)",
+    keys: keys!(
+        32,
+        true,
+        Key {
+            name: "side",
+            kind: Kind::Whole { default: 224, min: 32, max: 4096 },
+            help: "sides of the images as the network sees them, in pixels",
+        }
+    ),
+    extras: &[],
+    build: |request| {
+        let side = request.values.params.whole("side") as usize;
+        // 224 of 256, as usual.
+        let options = FolderOptions { side, resized: side * 8 / 7 };
+        let read = |path: &Path| folder(path, options);
+        let model = |images: Images| models::resnet50(images.classes);
+        from_files(request, ("imagenet", read), Augmentation::IMAGENET, model)
+    },
+};
+
+fn cifar(
+    request: &Request,
+    model: impl FnOnce(Images) -> ImageModel,
+) -> Result<Built, RequestError> {
+    from_files(request, ("cifar10", cifar10), Augmentation::CIFAR, model)
+}
+
+fn from_files(
+    request: &Request,
+    (name, read): (&str, impl FnOnce(&Path) -> Result<Split, DataError>),
+    augmentation: Augmentation,
+    model: impl FnOnce(Images) -> ImageModel,
+) -> Result<Built, RequestError> {
+    let data = located(request, name, read)?;
+    let augment = request.values.params.flag("augment");
+    build(request, data, if augment { augmentation } else { Augmentation::NONE }, model)
+}
+
+fn build(
+    request: &Request,
+    data: Split,
+    augmentation: Augmentation,
+    model: impl FnOnce(Images) -> ImageModel,
+) -> Result<Built, RequestError> {
+    let shape = data.train.shape();
+    let images = Images {
+        channels: shape.channels,
+        height: shape.height,
+        width: shape.width,
+        classes: data.train.classes().len(),
+    };
+    let problem = Classify::new(model(images), data, augmentation, &network::options(request))
+        .map_err(|error| network::refused(request, &error))?;
+    let steps_per_epoch = Some(problem.steps_per_epoch());
+    Ok(Built { problem: Arc::new(problem), steps_per_epoch })
+}

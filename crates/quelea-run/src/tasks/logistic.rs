@@ -1,0 +1,124 @@
+//! `logistic`: binary logistic regression on a LIBSVM file or on the embedded data.
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use flate2::read::MultiGzDecoder;
+use quelea_core::params::{Key, Kind, Params};
+use quelea_core::problems::dataset::Dataset;
+use quelea_core::problems::logistic::{Logistic, LogisticError, LogisticOptions};
+use quelea_core::problems::partition::Partition;
+
+use super::{Built, Request, Task};
+use crate::config::source::why;
+use crate::error::RequestError;
+
+/// The row.
+pub const TASK: Task = Task {
+    name: "logistic",
+    summary: "logistic regression with two classes, on a LIBSVM file or on the embedded \
+              breast-cancer data (UCI, 569 samples)",
+    keys: &[
+        Key {
+            name: "data",
+            kind: Kind::Text,
+            help: "LIBSVM file, plain or gzip; the embedded data if absent",
+        },
+        Key {
+            name: "test",
+            kind: Kind::Text,
+            help: "LIBSVM file that accuracy is measured on; if absent, hold_out decides",
+        },
+        Key {
+            name: "hold_out",
+            kind: Kind::Real { default: 0.2, min: 0.0, max: 0.9 },
+            help: "share of the data that is held out for accuracy where there is no test file",
+        },
+        Key {
+            name: "batch",
+            kind: Kind::Whole { default: 32, min: 0, max: 1 << 32 },
+            help: "samples in a worker's mini-batch; 0 = all that it has",
+        },
+        Key {
+            name: "partition",
+            kind: Kind::Choice(&["iid", "dirichlet"]),
+            help: "who gets which samples",
+        },
+        Key {
+            name: "concentration",
+            kind: Kind::Real { default: 0.5, min: f64::MIN_POSITIVE, max: 1e9 },
+            help: "of dirichlet: the smaller, the more the workers' data differ",
+        },
+        Key {
+            name: "l2",
+            kind: Kind::Real { default: 0.0, min: 0.0, max: 1e9 },
+            help: "strength of the quadratic penalty on the weights",
+        },
+        Key { name: "bias", kind: Kind::Flag(true), help: "whether there is a bias term" },
+    ],
+    extras: &[],
+    build,
+};
+
+/// Breast Cancer Wisconsin (Diagnostic); `data/README.md` says where it comes from.
+const EMBEDDED: &[u8] = include_bytes!("../../data/wdbc.libsvm");
+
+fn build(request: &Request) -> Result<Built, RequestError> {
+    let params = &request.values.params;
+    let (train, test) = data(params, request.seed)?;
+    let options = LogisticOptions {
+        workers: request.workers,
+        batch: params.whole("batch") as usize,
+        partition: match params.text("partition") {
+            "dirichlet" => Partition::Dirichlet { concentration: params.real("concentration") },
+            _ => Partition::Iid,
+        },
+        bias: params.flag("bias"),
+        l2: params.real("l2"),
+        seed: request.seed,
+    };
+    let problem = Logistic::new(train, test, &options).map_err(|error| match error {
+        LogisticError::TooFewSamples { .. } => {
+            RequestError::field("workers", request.workers, error.to_string())
+        }
+        other => RequestError::Conflict(format!("[task]: {other}")),
+    })?;
+    let steps_per_epoch = Some(problem.steps_per_epoch());
+    Ok(Built { problem: Arc::new(problem), steps_per_epoch })
+}
+
+/// Training data, and what accuracy is measured on.
+fn data(params: &Params, seed: u64) -> Result<(Dataset, Option<Dataset>), RequestError> {
+    let train = match params.text("data") {
+        "" => Dataset::parse(EMBEDDED).expect("the embedded data were checked"),
+        path => load("task.data", path)?,
+    };
+    match (params.text("test"), params.real("hold_out")) {
+        ("", 0.0) => Ok((train, None)),
+        ("", share) => {
+            let (train, test) = train.hold_out(share, seed);
+            Ok((train, Some(test)))
+        }
+        (path, _) => Ok((train, Some(load("task.test", path)?))),
+    }
+}
+
+fn load(field: &str, path: &str) -> Result<Dataset, RequestError> {
+    let refuse = |problem: String| RequestError::field(field, toml::Value::from(path), problem);
+    let bytes = std::fs::read(Path::new(path)).map_err(|error| refuse(why(&error)))?;
+    let text = if bytes.starts_with(&[0x1f, 0x8b]) {
+        let mut text = Vec::new();
+        let read = MultiGzDecoder::new(bytes.as_slice()).read_to_end(&mut text);
+        read.map_err(|error| refuse(format!("is a damaged gzip file: {error}")))?;
+        text
+    } else {
+        bytes
+    };
+    let dataset =
+        Dataset::parse(&text).map_err(|error| refuse(format!("is not a LIBSVM file: {error}")))?;
+    if dataset.is_empty() {
+        return Err(refuse("holds no samples".to_string()));
+    }
+    Ok(dataset)
+}

@@ -1,0 +1,109 @@
+//! The table of tasks: a model with its data. One file each.
+
+#[cfg(feature = "engine")]
+mod images;
+mod logistic;
+#[cfg(feature = "engine")]
+mod network;
+mod quadratic;
+#[cfg(feature = "engine")]
+mod text;
+
+use std::sync::Arc;
+
+use quelea_core::params::Key;
+use quelea_core::problems::Problem;
+
+use crate::config::row::Listed;
+use crate::config::section::{Extra, Values};
+use crate::error::RequestError;
+
+/// One row of the table.
+pub struct Task {
+    /// The name that people type.
+    pub name: &'static str,
+    /// One line.
+    pub summary: &'static str,
+    /// Its plain keys.
+    pub keys: &'static [Key],
+    /// Its other keys.
+    pub extras: &'static [Extra],
+    build: fn(&Request) -> Result<Built, RequestError>,
+}
+
+/// What a task is built for.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The task's keys, checked one by one.
+    pub values: &'a Values,
+    /// The run's workers.
+    pub workers: usize,
+    /// The run's seed.
+    pub seed: u64,
+}
+
+/// A task ready to be trained.
+pub struct Built {
+    /// The problem.
+    pub problem: Arc<dyn Problem>,
+    /// Steps of each worker after which all data was seen once; `None` where there are no data.
+    pub steps_per_epoch: Option<u64>,
+}
+
+/// All tasks, by name.
+pub const TASKS: &[Task] = &[
+    #[cfg(feature = "engine")]
+    images::DIGITS_MLP,
+    #[cfg(feature = "engine")]
+    images::DIGITS_CNN,
+    #[cfg(feature = "engine")]
+    images::FASHION_CNN,
+    #[cfg(feature = "engine")]
+    images::CIFAR10_RESNET20,
+    #[cfg(feature = "engine")]
+    images::CIFAR10_RESNET18,
+    #[cfg(feature = "engine")]
+    images::CIFAR10_VGG16,
+    #[cfg(feature = "engine")]
+    images::IMAGENET_RESNET50,
+    #[cfg(feature = "engine")]
+    text::MULTI30K_TRANSFORMER,
+    #[cfg(feature = "engine")]
+    text::SHAKESPEARE_LM,
+    logistic::TASK,
+    quadratic::TASK,
+];
+
+impl Task {
+    /// Makes the problem, loading its data.
+    pub fn build(&self, request: &Request) -> Result<Built, RequestError> {
+        (self.build)(request)
+    }
+}
+
+impl std::fmt::Debug for Task {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Task({})", self.name)
+    }
+}
+
+impl Listed for Task {
+    const PATH: &'static str = "task";
+    const DEFAULT: &'static str = if cfg!(feature = "engine") { "digits-mlp" } else { "logistic" };
+
+    fn rows() -> &'static [Self] {
+        TASKS
+    }
+    fn name(&self) -> &'static str {
+        self.name
+    }
+    fn summary(&self) -> &'static str {
+        self.summary
+    }
+    fn keys(&self) -> Vec<Key> {
+        self.keys.to_vec()
+    }
+    fn extras(&self) -> &'static [Extra] {
+        self.extras
+    }
+}

@@ -1,0 +1,93 @@
+//! `quadratic`: `f_i(x) = ½ Σ_k curvature[i][k]·(x_k − target[i][k])²`, one row per worker.
+
+use std::sync::Arc;
+
+use quelea_core::params::{Key, Kind};
+use quelea_core::problems::quadratic::{Quadratic, QuadraticError, QuadraticOptions};
+
+use super::{Built, Request, Task};
+use crate::config::section::{Extra, Shape, list};
+use crate::error::RequestError;
+
+/// The row.
+pub const TASK: Task = Task {
+    name: "quadratic",
+    summary: "f_i(x) = ½ Σ_k curvature[i][k]·(x_k − target[i][k])², one row per worker",
+    keys: &[
+        Key {
+            name: "dimensions",
+            kind: Kind::Whole { default: 0, min: 0, max: 1 << 32 },
+            help: "length of the vector; a row of one number is then repeated; 0 = as the rows say",
+        },
+        Key { name: "start", kind: Kind::Reals, help: "where all workers start; 0 if absent" },
+        Key {
+            name: "noise_std",
+            kind: Kind::Real { default: 0.0, min: 0.0, max: 1e30 },
+            help: "standard deviation of seeded noise on every entry of a gradient",
+        },
+        Key {
+            name: "compute_ms",
+            kind: Kind::Real { default: 0.0, min: 0.0, max: 1e6 },
+            help: "how long a gradient takes at least in `train`, for experiments",
+        },
+    ],
+    extras: &[
+        Extra { name: "curvature", shape: Shape::Matrix, help: "one row per worker; 1 if absent" },
+        Extra {
+            name: "target",
+            shape: Shape::Matrix,
+            help: "one row per worker; the worker's number, from 1, if absent",
+        },
+    ],
+    build,
+};
+
+fn build(request: &Request) -> Result<Built, RequestError> {
+    let (values, workers) = (request.values, request.workers);
+    let dimensions = match values.params.whole("dimensions") {
+        0 if values.matrix("curvature").or(values.matrix("target")).is_none() => Some(10),
+        0 => None,
+        dimensions => Some(dimensions as usize),
+    };
+    let width = values.matrix("curvature").or(values.matrix("target")).map_or(1, first_width);
+    let width = if dimensions.is_some() { 1 } else { width };
+    let given = |name: &str, default: &dyn Fn(usize) -> f64| match values.matrix(name) {
+        Some(rows) => rows.to_vec(),
+        None => (0..workers).map(|worker| vec![default(worker); width]).collect(),
+    };
+    let options = QuadraticOptions {
+        workers,
+        dimensions,
+        curvature: given("curvature", &|_| 1.0),
+        target: given("target", &|worker| worker as f64 + 1.0),
+        start: values.params.reals("start").to_vec(),
+        noise_std: values.params.real("noise_std"),
+        seed: request.seed,
+    };
+    let problem = Quadratic::new(&options).map_err(|error| refused(request, &error))?;
+    Ok(Built { problem: Arc::new(problem), steps_per_epoch: None })
+}
+
+fn first_width(rows: &[Vec<f64>]) -> usize {
+    rows.first().map_or(1, Vec::len)
+}
+
+/// The core's refusal with the field's full path; the field may come with a row, `target[2]`.
+fn refused(request: &Request, error: &QuadraticError) -> RequestError {
+    let field = match error {
+        QuadraticError::Rows { field, .. } => field,
+        QuadraticError::Columns { field, .. } | QuadraticError::NotFinite { field, .. } => {
+            field.split('[').next().unwrap_or(field)
+        }
+        QuadraticError::Noise { .. } => "noise_std",
+        QuadraticError::Empty => "dimensions",
+    };
+    let given = match request.values.matrix(field) {
+        Some(rows) => {
+            let rows: Vec<String> = rows.iter().map(|row| list(row)).collect();
+            format!("[{}]", rows.join(", "))
+        }
+        None => list(request.values.params.reals("start")),
+    };
+    RequestError::field(format!("task.{field}"), given, error.to_string())
+}

@@ -1,0 +1,153 @@
+//! Networks that learn from text.
+
+use std::sync::Arc;
+
+use quelea_core::params::{Key, Kind, Params};
+use quelea_data::text::{Corpus, Pairs, Vocabulary, plain};
+use quelea_engine::language::NextByte;
+use quelea_engine::models::{LanguageSize, TransformerSize};
+use quelea_engine::translate::{Translate, TranslateOptions, Translations};
+
+use super::network::{
+    self, ACCUMULATE, BATCHES, DATA, SUBSET, TEST_SUBSET, batch, located, refused,
+};
+use super::{Built, Request, Task};
+use crate::error::RequestError;
+
+const fn whole(name: &'static str, default: u64, max: u64, help: &'static str) -> Key {
+    Key { name, kind: Kind::Whole { default, min: 1, max }, help }
+}
+
+const DROPOUT: Key = Key {
+    name: "dropout",
+    kind: Kind::Real { default: 0.1, min: 0.0, max: 0.9 },
+    help: "share of numbers that are dropped in training",
+};
+
+/// `multi30k-transformer`.
+pub const MULTI30K_TRANSFORMER: Task = Task {
+    name: "multi30k-transformer",
+    summary: "an encoder–decoder Transformer (Vaswani et al. 2017) that translates Multi30k; \
+              small unless told otherwise (the paper's base: width 512, layers 6, heads 8, \
+              inner 2048)",
+    keys: &[
+        DATA,
+        batch(64),
+        whole("width", 64, 1 << 14, "numbers of a token; a multiple of twice heads"),
+        whole("layers", 2, 1 << 10, "layers of the encoder, and as many of the decoder"),
+        whole("heads", 4, 1 << 10, "heads of every attention"),
+        whole("inner", 256, 1 << 16, "neurons of the hidden layers"),
+        DROPOUT,
+        Key {
+            name: "shared",
+            kind: Kind::Flag(true),
+            help: "whether source, target and output have one embedding",
+        },
+        Key {
+            name: "smoothing",
+            kind: Kind::Real { default: 0.1, min: 0.0, max: 0.9 },
+            help: "share of the goal that is spread over all tokens",
+        },
+        Key {
+            name: "vocabulary",
+            kind: Kind::Whole { default: 4000, min: 300, max: 1 << 20 },
+            help: "tokens of the byte-pair vocabulary of both languages",
+        },
+        Key { name: "from", kind: Kind::Choice(&["en", "de"]), help: "language to translate" },
+        Key { name: "to", kind: Kind::Choice(&["de", "en"]), help: "language to translate into" },
+        Key {
+            name: "length",
+            kind: Kind::Whole { default: 64, min: 4, max: 1 << 14 },
+            help: "tokens of the longest sentence; longer ones are cut",
+        },
+        Key {
+            name: "bleu",
+            kind: Kind::Whole { default: 100, min: 0, max: 1 << 32 },
+            help: "held-out sentences that are translated for BLEU; 0 = none",
+        },
+        ACCUMULATE,
+        BATCHES,
+        SUBSET,
+        TEST_SUBSET,
+    ],
+    extras: &[],
+    build: build_transformer,
+};
+
+/// `shakespeare-lm`.
+pub const SHAKESPEARE_LM: Task = Task {
+    name: "shakespeare-lm",
+    summary: "a decoder-only language model of bytes, on the works of Shakespeare or any text",
+    keys: &[
+        DATA,
+        batch(16),
+        whole("context", 64, 1 << 14, "bytes that the model sees at a time"),
+        whole("width", 64, 1 << 14, "numbers of a byte; a multiple of twice heads"),
+        whole("layers", 2, 1 << 10, "layers"),
+        whole("heads", 4, 1 << 10, "heads of every attention"),
+        DROPOUT,
+        ACCUMULATE,
+        BATCHES,
+        SUBSET,
+        TEST_SUBSET,
+    ],
+    extras: &[],
+    build: build_language,
+};
+
+fn size(params: &Params, key: &str) -> usize {
+    params.whole(key) as usize
+}
+
+fn build_transformer(request: &Request) -> Result<Built, RequestError> {
+    let params = &request.values.params;
+    let (from, to) = (params.text("from"), params.text("to"));
+    if from == to {
+        let problem = "is the language to translate from as well";
+        return Err(RequestError::field("task.to", toml::Value::from(to), problem));
+    }
+    let data = located(request, "multi30k", |folder| {
+        let train = Pairs::read(folder, "train", from, to)?;
+        let test = Pairs::read(folder, "test_2016_flickr", from, to)?;
+        let tokens = size(params, "vocabulary");
+        let cache = folder.join(format!("vocabulary.{from}-{to}.{tokens}"));
+        let vocabulary = Vocabulary::cached(&cache, &[&train.sources, &train.targets], tokens);
+        let train = Corpus::new(&train, &vocabulary, size(params, "length"));
+        Ok(Translations { train, test, vocabulary })
+    })?;
+    let options = TranslateOptions {
+        smoothing: params.real("smoothing"),
+        length_max: size(params, "length"),
+        bleu: size(params, "bleu"),
+    };
+    let model = TransformerSize {
+        vocabulary: data.vocabulary.size(),
+        width: size(params, "width"),
+        layers: size(params, "layers"),
+        heads: size(params, "heads"),
+        inner: size(params, "inner"),
+        dropout: params.real("dropout"),
+        shared: params.flag("shared"),
+    };
+    let problem = Translate::new(model, data, options, &network::options(request))
+        .map_err(|error| refused(request, &error))?;
+    let steps_per_epoch = Some(problem.steps_per_epoch());
+    Ok(Built { problem: Arc::new(problem), steps_per_epoch })
+}
+
+fn build_language(request: &Request) -> Result<Built, RequestError> {
+    let params = &request.values.params;
+    let text = located(request, "tiny-shakespeare", plain)?;
+    let model = LanguageSize {
+        vocabulary: 256,
+        context: size(params, "context"),
+        width: size(params, "width"),
+        layers: size(params, "layers"),
+        heads: size(params, "heads"),
+        dropout: params.real("dropout"),
+    };
+    let problem = NextByte::new(model, text, &network::options(request))
+        .map_err(|error| refused(request, &error))?;
+    let steps_per_epoch = Some(problem.steps_per_epoch());
+    Ok(Built { problem: Arc::new(problem), steps_per_epoch })
+}

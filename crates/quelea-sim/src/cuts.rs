@@ -1,0 +1,149 @@
+//! Cuts through a run: models that are shown, states that are saved.
+//!
+//! A synchronous algorithm is cut rank by rank, each as it passes the step; nothing waits. Others
+//! have no such cut: no more gradients are started, everything comes to rest, all is saved, and
+//! the run goes on from what was saved.
+
+use quelea_core::message::Rank;
+use quelea_record::{Part, Start, Wish};
+
+use crate::SimError;
+use crate::driver::Driver;
+
+/// The cut that is under way, besides those of every so many steps.
+#[derive(Debug, Default)]
+pub(crate) struct Cutting {
+    /// Of a synchronous run: the cut that was wished for, and how many parts are missing.
+    wished: Option<(u64, usize)>,
+    /// Of any other: the run is coming to rest, to be cut after so many steps.
+    pausing: Option<u64>,
+    /// The run ends with that cut.
+    stop: bool,
+}
+
+impl Cutting {
+    /// Whether a worker after `step` steps starts no gradient.
+    pub(crate) fn holds(&self, step: u64) -> bool {
+        self.pausing.is_some() || (self.stop && self.wished.is_some_and(|(at, _)| step >= at))
+    }
+}
+
+impl Driver<'_> {
+    /// After every event: does what has become due.
+    pub(crate) fn attend_cuts(&mut self) -> Result<(), SimError> {
+        if let (Some((step, 0)), true) = (self.cutting.wished, self.cutting.stop) {
+            return Err(SimError::Stopped { step });
+        }
+        let wish = self.observer.wish();
+        if wish != Wish::GoOn && self.is_whole() {
+            self.wish_for_cut(wish);
+        }
+        if let Some(step) = self.cutting.pausing
+            && self.members.iter().all(|member| member.running.is_none())
+        {
+            self.rest_and_save(step)?;
+        }
+        Ok(())
+    }
+
+    /// After a loss there are no cuts: what the lost rank held is in none of them.
+    fn is_whole(&self) -> bool {
+        self.views.len() == 1 && self.living_workers == self.setup.workers()
+    }
+
+    fn wish_for_cut(&mut self, wish: Wish) {
+        let busy = self.cutting.pausing.is_some();
+        let busy = busy || self.cutting.wished.is_some_and(|(_, missing)| missing > 0);
+        if busy || self.unfinished < self.setup.workers() {
+            return;
+        }
+        self.cutting.stop = wish == Wish::Stop;
+        if !self.facts.synchronous {
+            self.cutting.pausing = Some(self.steps_done / self.setup.workers() as u64);
+            return;
+        }
+        // The first step that nobody has passed or been cut at.
+        let first = self.members.iter().map(|member| {
+            let busy = member.running.is_some() || member.unready.is_some();
+            (member.node.step() + u64::from(busy)).max(member.cut + 1)
+        });
+        let at = first.max().unwrap_or(0);
+        if at >= self.setup.steps {
+            self.cutting.stop = false;
+            return;
+        }
+        self.cutting.wished = Some((at, self.members.len()));
+        (0..self.members.len()).for_each(|rank| self.cut_if_due(rank));
+    }
+
+    /// Takes this rank's part of the synchronous cuts that it has come to.
+    pub(crate) fn cut_if_due(&mut self, rank: usize) {
+        let none_due = self.cuts.save_every == 0 && self.cutting.wished.is_none();
+        if none_due || !self.facts.synchronous || !self.is_whole() {
+            return;
+        }
+        while let Some(step) = self.next_cut(rank) {
+            self.members[rank].cut = step;
+            let wished = self.cutting.wished.is_some_and(|(at, _)| at == step);
+            if wished || self.cuts.saves_at(step) {
+                self.save(rank, step);
+            }
+            if let Some((_, missing)) = self.cutting.wished.as_mut().filter(|_| wished) {
+                *missing -= 1;
+            }
+        }
+    }
+
+    /// The cut at which this rank now stands, if there is one.
+    fn next_cut(&self, rank: usize) -> Option<u64> {
+        let member = &self.members[rank];
+        let wished = self.cutting.wished.map(|(at, _)| at).filter(|at| *at > member.cut);
+        let next = [wished, self.cuts.next(member.cut)].into_iter().flatten().min()?;
+        let step = if member.node.is_server { next } else { member.node.step() };
+        (step >= next && member.unready.is_none() && member.node.is_at(step)).then_some(step)
+    }
+
+    fn save(&mut self, rank: usize, step: u64) -> Part {
+        let member = &mut self.members[rank];
+        let part = Part::of(&mut member.node, step, member.report.clone());
+        self.observer.saved(self.now, step, Rank::from(rank), part.clone());
+        part
+    }
+
+    /// The workers have done so many steps on average.
+    pub(crate) fn cut_on_average(&mut self, step: u64) {
+        if self.cuts.shows_at(step) {
+            let models = self.models();
+            self.observer.shown(self.now, step, models);
+        }
+        let due = self.cuts.saves_at(step) && !self.facts.synchronous && step < self.setup.steps;
+        if due && self.is_whole() && self.unfinished == self.setup.workers() {
+            self.cutting.pausing = Some(step);
+        }
+    }
+
+    /// Nobody computes: lets everything come to rest, saves it, and goes on from there.
+    fn rest_and_save(&mut self, step: u64) -> Result<(), SimError> {
+        self.drain()?;
+        let parts = (0..self.members.len()).map(|rank| self.save(rank, step)).collect();
+        if self.cutting.stop {
+            return Err(SimError::Stopped { step });
+        }
+        let start = Start { parts, anew: false, now: self.now };
+        for (rank, member) in self.members.iter_mut().enumerate() {
+            let node = start.node(self.setup, Rank::from(rank), self.pool.clone());
+            member.node = node.map_err(SimError::Start)?;
+            // A gradient whose step could not be completed is computed again.
+            if member.unready.take().is_some() {
+                self.gradients_left += 1;
+            }
+        }
+        self.cutting.pausing = None;
+        for rank in 0..self.members.len() {
+            self.members[rank].node.start(self.now);
+            self.carry_out(rank);
+        }
+        (0..self.members.len()).for_each(|rank| self.settle(rank));
+        Ok(())
+    }
+}

@@ -1,0 +1,250 @@
+//! The loop: take the next event, tell the nodes, carry out what they ask for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use quelea_core::contract::{Effect, Facts, Need};
+use quelea_core::message::Rank;
+use quelea_core::node::Setup;
+use quelea_core::payload::Pool;
+use quelea_core::problems::{Computed, Problem};
+use quelea_core::time::Time;
+use quelea_core::view::View;
+use quelea_record::{Cuts, Event as Fate, Observer, Outcome, RankReport, Record, Start};
+
+use crate::cluster::Cluster;
+use crate::compute::ComputeModel;
+use crate::cuts::Cutting;
+use crate::gates::Gates;
+use crate::gradients::Gradients;
+use crate::in_flight::Load;
+use crate::member::Member;
+use crate::membership::RankFault;
+use crate::network::{Network, bits_per_second};
+use crate::queue::{Event, Queue};
+use crate::traffic::Handoff;
+use crate::{SimError, Stuck, awaited};
+
+/// A run in progress.
+pub(crate) struct Driver<'a> {
+    pub(crate) setup: &'a Setup,
+    pub(crate) cluster: &'a Cluster,
+    pub(crate) observer: &'a mut dyn Observer,
+    pub(crate) facts: Facts,
+    pub(crate) timeline: bool,
+    pub(crate) pool: Pool,
+    pub(crate) cuts: Cuts,
+    pub(crate) cutting: Cutting,
+    pub(crate) handoff_send: Handoff,
+    pub(crate) handoff_receive: Handoff,
+    /// Nothing if arithmetic costs nothing.
+    pub(crate) reduce_bps: Option<u64>,
+
+    pub(crate) now: Time,
+    pub(crate) queue: Queue,
+    pub(crate) network: Network,
+    pub(crate) compute: ComputeModel,
+    pub(crate) gradients: Gradients,
+    /// What came with the gradient that each worker is handing over.
+    pub(crate) computed: Vec<Computed>,
+    pub(crate) members: Vec<Member>,
+    pub(crate) gates: Gates,
+    /// Unread messages per directed link, where links are limited.
+    pub(crate) links: BTreeMap<(u32, u32), u32>,
+    /// All views that were announced, by number.
+    pub(crate) views: Vec<Arc<View>>,
+    pub(crate) faults: Vec<RankFault>,
+    pub(crate) faults_to_come: usize,
+
+    pub(crate) living_workers: usize,
+    /// Living workers that have not done their share.
+    pub(crate) unfinished: usize,
+    /// What is left of a budget of gradients in all.
+    pub(crate) gradients_left: u64,
+    pub(crate) steps_done: u64,
+    /// When the last step was completed.
+    pub(crate) clock: Time,
+    pub(crate) messages: u64,
+    pub(crate) in_flight: Load,
+    /// Memory for the effects of one event.
+    pub(crate) effects: Vec<Effect>,
+}
+
+impl<'a> Driver<'a> {
+    pub(crate) fn new(
+        setup: &'a Setup,
+        problem: &dyn Problem,
+        (cluster, start): (&'a Cluster, &Start),
+        observer: &'a mut dyn Observer,
+    ) -> Result<Driver<'a>, SimError> {
+        let (facts, workers, pool) = (setup.facts(), setup.workers(), Pool::new());
+        let member = |rank| {
+            let rank = Rank::from(rank);
+            let node = start.node(setup, rank, pool.clone()).map_err(SimError::Start)?;
+            Ok(Member::new(node, start.report(rank), start.now))
+        };
+        let members = (0..setup.ranks()).map(member).collect::<Result<_, SimError>>()?;
+        let steps_done = start.steps(workers);
+        let is_global = facts.synchronous && facts.topology == Need::Nothing;
+        Ok(Driver {
+            timeline: observer.wants_timeline(),
+            pool,
+            cuts: observer.cuts(),
+            cutting: Cutting::default(),
+            handoff_send: Handoff::of_sending(cluster),
+            handoff_receive: Handoff::of_receiving(cluster),
+            reduce_bps: (cluster.reduce_gbs > 0.0)
+                .then(|| bits_per_second(cluster.reduce_gbs * 8.0)),
+            now: start.now,
+            queue: Queue::default(),
+            network: Network::new(cluster, &setup.view.hosts),
+            compute: ComputeModel::new(cluster, setup.seed, workers),
+            gradients: Gradients::new(problem, workers, cluster.threads),
+            computed: vec![Computed::default(); workers],
+            members,
+            gates: Gates::new(cluster, cluster.start_barrier && is_global),
+            links: BTreeMap::new(),
+            views: vec![Arc::clone(&setup.view)],
+            faults: Vec::new(),
+            faults_to_come: 0,
+            living_workers: workers,
+            unfinished: workers,
+            gradients_left: (workers as u64 * setup.steps).saturating_sub(steps_done),
+            steps_done,
+            clock: start.now,
+            messages: 0,
+            in_flight: Load::new(),
+            effects: Vec::new(),
+            setup,
+            cluster,
+            observer,
+            facts,
+        })
+    }
+
+    /// Runs until all workers have done their share and nothing is on its way any more.
+    pub(crate) fn run(mut self) -> Result<Outcome, SimError> {
+        self.schedule_faults();
+        for rank in 0..self.members.len() {
+            self.members[rank].node.start(self.now);
+            self.carry_out(rank);
+            self.settle(rank);
+        }
+        while self.unfinished > 0 {
+            self.step()?;
+            self.attend_cuts()?;
+        }
+        self.drain()?;
+        Ok(self.outcome())
+    }
+
+    /// Lets everything that is pending come to rest.
+    pub(crate) fn drain(&mut self) -> Result<(), SimError> {
+        for rank in 0..self.members.len() {
+            if self.members[rank].is_alive() {
+                self.members[rank].node.drain(self.now);
+                self.carry_out(rank);
+                self.settle(rank);
+            }
+        }
+        while self.queue.len() > self.faults_to_come {
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<(), SimError> {
+        let Some((at, event)) = self.queue.pop() else { return Err(self.deadlock()) };
+        self.now = at;
+        match event {
+            Event::Bucket(rank) => self.bucket_ready(rank as usize),
+            Event::Wake(rank) => self.wake(rank as usize),
+            Event::Arrive(number) => self.arrive(number),
+            Event::Deliver(number) => self.deliver(number),
+            Event::Open(gate) => self.open_gate(gate),
+            Event::Fault(number) => return self.fault(number),
+            Event::Detect(rank) => self.detect(rank as usize),
+            Event::View(rank) => self.enter_view(rank as usize),
+        }
+        Ok(())
+    }
+
+    /// Does all that a rank can do now.
+    pub(crate) fn settle(&mut self, rank: usize) {
+        self.read_inbox(rank);
+        self.flush_outbox(rank);
+        if self.cluster.blocking_sends {
+            // What could not be read while a send was blocked.
+            self.read_inbox(rank);
+        }
+        self.cut_if_due(rank);
+        self.advance_worker(rank);
+    }
+
+    /// Looks at a rank again at this time.
+    pub(crate) fn wake_at(&mut self, rank: usize, at: Time) {
+        let wake = &mut self.members[rank].wake;
+        if wake.is_none_or(|wake| at < wake) {
+            *wake = Some(at);
+            self.queue.schedule(at, Event::Wake(rank as u32));
+        }
+    }
+
+    fn wake(&mut self, rank: usize) {
+        let member = &mut self.members[rank];
+        if member.wake == Some(self.now) {
+            member.wake = None;
+        }
+        if member.is_alive() {
+            self.settle(rank);
+        }
+    }
+
+    /// Hands a record to the observer.
+    pub(crate) fn note(&mut self, at: Time, rank: Rank, step: u64, event: Fate) {
+        self.observer.record(Record { t: at.seconds(), rank: rank.0, step, event });
+    }
+
+    fn deadlock(&self) -> SimError {
+        let stuck = self.members.iter().filter(|member| !member.finished).map(|member| Stuck {
+            rank: member.node.rank,
+            step: member.node.step(),
+            awaits: member.node.awaiting(),
+        });
+        // A server that awaits nothing is not stuck.
+        let workers = self.setup.workers();
+        let stuck = stuck.filter(|s| s.rank.index() < workers || !s.awaits.is_empty());
+        SimError::Deadlock { at: self.now, stuck: stuck.collect() }
+    }
+
+    fn outcome(mut self) -> Outcome {
+        let mut warnings = Vec::new();
+        for member in &self.members {
+            if member.is_alive() && !member.node.is_drained() {
+                let (rank, awaits) = (member.node.rank, awaited(&member.node.awaiting()));
+                warnings.push(format!("{rank} is not drained at the end; it awaits {awaits}"));
+            }
+        }
+        for rank in 0..self.members.len() {
+            // A worker lost while computing has not got its vectors back.
+            let member = &mut self.members[rank];
+            if member.running.as_ref().is_some_and(|running| running.next == 0) {
+                member.node.restore(self.gradients.finish(rank).0);
+            }
+        }
+        Outcome {
+            clock_seconds: self.clock.seconds(),
+            warnings,
+            in_flight: self.in_flight.report(),
+            ranks: self.members.into_iter().map(report).collect(),
+        }
+    }
+}
+
+fn report(member: Member) -> RankReport {
+    RankReport {
+        params: member.node.params().to_vec(),
+        model: member.node.model(),
+        ..member.report
+    }
+}

@@ -1,0 +1,275 @@
+//! What goes wrong: with a message on its way, with a rank.
+//!
+//! A fault of a message is a function of the message: an ordered list of rules is asked, and the
+//! first that does not let it pass decides. A fault of a rank is an entry in a list.
+
+use std::fmt;
+use std::sync::Arc;
+
+use quelea_core::message::Rank;
+use quelea_core::random::Rng;
+use quelea_core::time::Time;
+
+use crate::cluster::ClusterError;
+
+/// All that goes wrong in a run.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    /// Asked in order when a message is handed to the network.
+    pub rules: Vec<Rule>,
+    /// Ranks that are lost for good.
+    pub crashes: Vec<Crash>,
+    /// Ranks that stand still for a while: they neither compute, nor read, nor send.
+    pub pauses: Vec<Pause>,
+    /// Ranks whose messages, sent and received, are dropped for a while.
+    pub cuts: Vec<Cut>,
+}
+
+/// A rank is lost for good.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Crash {
+    /// Which.
+    pub rank: u32,
+    /// When.
+    pub at_ms: f64,
+}
+
+/// A rank stands still for a while.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pause {
+    /// Which.
+    pub rank: u32,
+    /// Since when.
+    pub from_ms: f64,
+    /// Until when.
+    pub until_ms: f64,
+}
+
+/// A rank is cut off for a while. If that lasts longer than the cluster's `detect_ms`, it is
+/// taken for lost, and stops.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cut {
+    /// Which.
+    pub rank: u32,
+    /// Since when.
+    pub from_ms: f64,
+    /// Until when.
+    pub until_ms: f64,
+}
+
+/// A message as a rule sees it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Flight {
+    /// The how-many-th message of the run this is, from 0: a handle for seeded choices.
+    pub number: u64,
+    /// The sender.
+    pub from: Rank,
+    /// The receiver.
+    pub to: Rank,
+    /// The message's kind, in the numbering of the algorithm.
+    pub kind: u8,
+    /// When it was handed over.
+    pub time: Time,
+    /// Its size, header included.
+    pub bytes: u64,
+}
+
+/// What becomes of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The next rule is asked; after the last, the message arrives as usual.
+    Pass,
+    /// It arrives later, and may be overtaken.
+    Delay(Time),
+    /// It never arrives.
+    Drop,
+    /// It arrives twice.
+    Duplicate,
+}
+
+/// One rule about messages.
+#[derive(Clone)]
+pub enum Rule {
+    /// A plain one, for configurations.
+    Plain(Plain),
+    /// Any function.
+    Function(Arc<dyn Fn(&Flight) -> Verdict + Send + Sync>),
+}
+
+/// A rule made of plain data: messages that match get the verdict.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Plain {
+    /// Only messages from this rank.
+    pub from: Option<u32>,
+    /// Only messages to this rank.
+    pub to: Option<u32>,
+    /// Only messages of this kind.
+    pub kind: Option<u8>,
+    /// Only messages handed over at this time or later.
+    pub from_ms: f64,
+    /// Only messages handed over before this time.
+    pub until_ms: f64,
+    /// Of those, only this share, chosen by the run's seed.
+    pub share: f64,
+    /// What becomes of them.
+    pub verdict: Verdict,
+}
+
+impl Plain {
+    /// All messages, at all times.
+    pub fn all(verdict: Verdict) -> Plain {
+        Plain {
+            from: None,
+            to: None,
+            kind: None,
+            from_ms: 0.0,
+            until_ms: f64::INFINITY,
+            share: 1.0,
+            verdict,
+        }
+    }
+
+    fn matches(&self, seed: u64, flight: &Flight) -> bool {
+        self.from.is_none_or(|from| from == flight.from.0)
+            && self.to.is_none_or(|to| to == flight.to.0)
+            && self.kind.is_none_or(|kind| kind == flight.kind)
+            && (Time::from_ms(self.from_ms)..Time::from_ms(self.until_ms)).contains(&flight.time)
+            && (self.share >= 1.0 || Rng::new(seed, "fault", flight.number).uniform() < self.share)
+    }
+}
+
+impl Rule {
+    /// A rule from a function.
+    pub fn function(rule: impl Fn(&Flight) -> Verdict + Send + Sync + 'static) -> Rule {
+        Rule::Function(Arc::new(rule))
+    }
+
+    fn verdict(&self, seed: u64, flight: &Flight) -> Verdict {
+        match self {
+            Rule::Plain(rule) if rule.matches(seed, flight) => rule.verdict,
+            Rule::Plain(_) => Verdict::Pass,
+            Rule::Function(rule) => rule(flight),
+        }
+    }
+}
+
+impl fmt::Debug for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Rule::Plain(rule) => rule.fmt(f),
+            Rule::Function(_) => f.write_str("Function"),
+        }
+    }
+}
+
+impl Faults {
+    /// What becomes of this message.
+    pub(crate) fn verdict(&self, seed: u64, flight: &Flight) -> Verdict {
+        if self.cuts.iter().any(|cut| cut.separates(flight)) {
+            return Verdict::Drop;
+        }
+        let mut verdicts = self.rules.iter().map(|rule| rule.verdict(seed, flight));
+        verdicts.find(|verdict| *verdict != Verdict::Pass).unwrap_or(Verdict::Pass)
+    }
+
+    /// Whether any message can be touched at all.
+    pub(crate) fn touches_messages(&self) -> bool {
+        !self.rules.is_empty() || !self.cuts.is_empty()
+    }
+
+    pub(crate) fn check(&self) -> Result<(), ClusterError> {
+        for crash in &self.crashes {
+            check_span("crashes.at_ms", crash.at_ms, f64::INFINITY)?;
+        }
+        for pause in &self.pauses {
+            check_span("pauses", pause.from_ms, pause.until_ms)?;
+            check_span("pauses", pause.until_ms, f64::INFINITY)?;
+        }
+        for cut in &self.cuts {
+            check_span("cuts", cut.from_ms, cut.until_ms)?;
+        }
+        for rule in &self.rules {
+            if let Rule::Plain(rule) = rule {
+                check_span("rules", rule.from_ms, rule.until_ms)?;
+                if !(0.0..=1.0).contains(&rule.share) {
+                    let allowed = "must be from 0 to 1";
+                    return Err(ClusterError::new("faults.rules.share", rule.share, allowed));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_ranks(&self, ranks: u32) -> Result<(), ClusterError> {
+        let crashes = self.crashes.iter().map(|crash| ("crashes", crash.rank));
+        let pauses = self.pauses.iter().map(|pause| ("pauses", pause.rank));
+        let cuts = self.cuts.iter().map(|cut| ("cuts", cut.rank));
+        let unknown = crashes.chain(pauses).chain(cuts).find(|(_, rank)| *rank >= ranks);
+        unknown.map_or(Ok(()), |(list, rank)| {
+            let allowed = format!("there are {ranks} ranks, numbered from 0");
+            Err(ClusterError::new(format!("faults.{list}.rank"), rank, allowed))
+        })
+    }
+}
+
+impl Cut {
+    fn separates(&self, flight: &Flight) -> bool {
+        let touched = self.rank == flight.from.0 || self.rank == flight.to.0;
+        let span = Time::from_ms(self.from_ms)..Time::from_ms(self.until_ms);
+        touched && span.contains(&flight.time)
+    }
+}
+
+/// Times are at most a month from the beginning, and in order.
+fn check_span(list: &str, from_ms: f64, until_ms: f64) -> Result<(), ClusterError> {
+    if !(0.0..=3e9).contains(&from_ms) {
+        let allowed = "a time must be from 0 to 3000000000 ms";
+        return Err(ClusterError::new(format!("faults.{list}"), from_ms, allowed));
+    }
+    if until_ms > from_ms {
+        return Ok(());
+    }
+    let allowed = format!("must end after it begins, at {from_ms} ms");
+    Err(ClusterError::new(format!("faults.{list}"), until_ms, allowed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flight(from: u32, to: u32, ms: f64) -> Flight {
+        let time = Time::from_ms(ms);
+        Flight { number: 0, from: Rank(from), to: Rank(to), kind: 1, time, bytes: 100 }
+    }
+
+    #[test]
+    fn the_first_rule_that_does_not_pass_decides() {
+        let drop = Plain { from: Some(1), ..Plain::all(Verdict::Drop) };
+        let twice = Plain { from_ms: 5.0, ..Plain::all(Verdict::Duplicate) };
+        let rules = vec![Rule::Plain(drop), Rule::Plain(twice)];
+        let faults = Faults { rules, ..Faults::default() };
+        assert_eq!(faults.verdict(1, &flight(1, 0, 9.0)), Verdict::Drop);
+        assert_eq!(faults.verdict(1, &flight(0, 1, 9.0)), Verdict::Duplicate);
+        assert_eq!(faults.verdict(1, &flight(0, 1, 4.0)), Verdict::Pass);
+    }
+
+    #[test]
+    fn a_cut_touches_both_directions_for_its_time_only() {
+        let cuts = vec![Cut { rank: 2, from_ms: 1.0, until_ms: 2.0 }];
+        let faults = Faults { cuts, ..Faults::default() };
+        assert_eq!(faults.verdict(1, &flight(2, 0, 1.0)), Verdict::Drop);
+        assert_eq!(faults.verdict(1, &flight(0, 2, 1.5)), Verdict::Drop);
+        assert_eq!(faults.verdict(1, &flight(0, 2, 2.0)), Verdict::Pass);
+        assert_eq!(faults.verdict(1, &flight(0, 1, 1.5)), Verdict::Pass);
+    }
+
+    #[test]
+    fn wrong_spans_and_ranks_are_named() {
+        let pauses = vec![Pause { rank: 9, from_ms: 5.0, until_ms: 5.0 }];
+        let faults = Faults { pauses, ..Faults::default() };
+        let span = faults.check().expect_err("empty span").to_string();
+        assert_eq!(span, "`cluster.faults.pauses` = 5: must end after it begins, at 5 ms");
+        let rank = faults.check_ranks(4).expect_err("unknown rank").to_string();
+        assert_eq!(rank, "`cluster.faults.pauses.rank` = 9: there are 4 ranks, numbered from 0");
+    }
+}

@@ -1,0 +1,152 @@
+//! The virtual cluster: real mathematics in virtual time.
+//!
+//! [`simulate`] drives the nodes of a run through an exact model of computing, network and
+//! faults, so that a person can check its times by hand; `docs/virtual-cluster.md` defines the
+//! model. The result is a function of setup, cluster and seed. No algorithm is known by name
+//! here, and no real clock is read.
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | `cluster`, `faults` | the knobs, with their limits |
+//! | `network` | cards, internal links, what is on its way |
+//! | `compute`, `gradients` | how long a gradient takes; computing it for real |
+//! | `queue` | the order of events |
+//! | `driver` | the loop |
+//! | `member` | one rank with its processor, inbox and outbox |
+//! | `traffic`, `gates`, `work`, `membership` | what the driver does with messages, collectives, gradients, losses |
+//! | `cuts` | models that are shown, states that are saved |
+//! | `in_flight` | how much is on its way |
+
+mod cluster;
+mod compute;
+mod cuts;
+mod driver;
+mod faults;
+mod gates;
+mod gradients;
+mod in_flight;
+mod member;
+mod membership;
+mod network;
+mod queue;
+mod traffic;
+mod work;
+
+use quelea_core::contract::Awaited;
+use quelea_core::message::Rank;
+use quelea_core::node::Setup;
+use quelea_core::problems::Problem;
+use quelea_core::time::Time;
+use quelea_record::{Outcome, Start};
+
+pub use cluster::{Cluster, ClusterError};
+pub use faults::{Crash, Cut, Faults, Flight, Pause, Plain, Rule, Verdict};
+pub use quelea_record::{Models, Observer};
+
+/// Runs `setup` on `problem` in the virtual `cluster`, and tells `observer` what happens.
+pub fn simulate(
+    setup: &Setup,
+    problem: &dyn Problem,
+    cluster: &Cluster,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, SimError> {
+    resume(setup, problem, cluster, &Start::default(), observer)
+}
+
+/// As [`simulate`], going on from `start`.
+pub fn resume(
+    setup: &Setup,
+    problem: &dyn Problem,
+    cluster: &Cluster,
+    start: &Start,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, SimError> {
+    cluster.check_for(setup)?;
+    driver::Driver::new(setup, problem, (cluster, start), observer)?.run()
+}
+
+/// Why a run could not be simulated to its end.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SimError {
+    /// The cluster makes no sense.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// A state that was to be gone on from is not one of this run.
+    #[error("{0}")]
+    Start(String),
+    /// The run was asked to stop, and its state is saved.
+    #[error("stopped after {step} steps of each worker, as asked")]
+    Stopped {
+        /// Steps of each worker, on average.
+        step: u64,
+    },
+    /// Nothing can happen any more, and some workers have not done their steps.
+    #[error("deadlock after {} s: {}", at.seconds(), list(stuck))]
+    Deadlock {
+        /// When the last thing happened.
+        at: Time,
+        /// Who is stuck.
+        stuck: Vec<Stuck>,
+    },
+    /// A server was lost.
+    #[error("server {rank} was lost after {} s, and with it its part of the model", at.seconds())]
+    ServerLost {
+        /// Which.
+        rank: Rank,
+        /// When.
+        at: Time,
+    },
+    /// The worker that mixes for its host was lost, and others of the host were not.
+    #[error(
+        "{rank} was lost after {} s; it gossips for its host (`topology.within_host` = \
+         \"average\"), and with it the state of the algorithm there",
+        at.seconds()
+    )]
+    LeaderLost {
+        /// Which.
+        rank: Rank,
+        /// When.
+        at: Time,
+    },
+    /// No worker is left.
+    #[error("the last worker, {rank}, was lost after {} s", at.seconds())]
+    AllWorkersLost {
+        /// Who was the last.
+        rank: Rank,
+        /// When.
+        at: Time,
+    },
+}
+
+/// A worker or server that waits for something that will never come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// Who.
+    pub rank: Rank,
+    /// At which step.
+    pub step: u64,
+    /// What it says it waits for.
+    pub awaits: Vec<Awaited>,
+}
+
+impl std::fmt::Display for Stuck {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} at step {} awaits {}", self.rank, self.step, awaited(&self.awaits))
+    }
+}
+
+fn awaited(awaits: &[Awaited]) -> String {
+    let named: Vec<String> =
+        awaits.iter().map(|awaited| format!("{} from {}", awaited.what, awaited.from)).collect();
+    if named.is_empty() { "something that it does not name".to_string() } else { named.join(", ") }
+}
+
+/// The first few, and how many more there are.
+fn list(stuck: &[Stuck]) -> String {
+    const SHOWN: usize = 8;
+    let mut text: Vec<String> = stuck.iter().take(SHOWN).map(Stuck::to_string).collect();
+    if stuck.len() > SHOWN {
+        text.push(format!("and {} more", stuck.len() - SHOWN));
+    }
+    text.join("; ")
+}

@@ -1,0 +1,237 @@
+//! States that are saved on the way: a run that goes on from them ends as if it had not stopped.
+
+#[allow(dead_code, reason = "each test file uses its own part")]
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use common::{Case, Shape};
+use quelea_core::algorithms::{ALGORITHMS, Entry};
+use quelea_core::codec::CODECS;
+use quelea_core::message::Rank;
+use quelea_core::node::{Coding, Setup};
+use quelea_core::optim;
+use quelea_core::params::{Key, Kind, Params, Value};
+use quelea_core::time::Time;
+use quelea_record::{Cuts, Observer, Outcome, Part, Record, Start, Wish};
+use quelea_sim::SimError;
+
+const SHAPE: Shape = Shape { workers: 4, servers: 2, len: 12, buckets: 3, steps: 24 };
+
+/// Keeps what is saved; wishes for a cut when so many steps are done in all.
+#[derive(Default)]
+struct Keeper {
+    save_every: u64,
+    wish_at: Option<(u64, Wish)>,
+    done: u64,
+    saved: BTreeMap<u64, (Time, BTreeMap<Rank, Part>)>,
+}
+
+impl Observer for Keeper {
+    fn record(&mut self, _record: Record) {}
+
+    fn progress(&mut self, done: u64, _total: u64, _now: Time) {
+        self.done = done;
+    }
+
+    fn cuts(&self) -> Cuts {
+        Cuts { save_every: self.save_every, shows: 0, steps: SHAPE.steps }
+    }
+
+    fn saved(&mut self, now: Time, step: u64, rank: Rank, part: Part) {
+        let cut = self.saved.entry(step).or_default();
+        cut.0 = cut.0.max(now);
+        assert_eq!(cut.1.insert(rank, part), None, "{rank} is saved once at step {step}");
+    }
+
+    fn wish(&mut self) -> Wish {
+        match self.wish_at {
+            Some((at, wish)) if self.done >= at => wish,
+            _ => Wish::GoOn,
+        }
+    }
+}
+
+impl Keeper {
+    /// The cut at `step`, which must be whole.
+    fn start(&self, step: u64, ranks: usize) -> Start {
+        let (now, parts) = &self.saved[&step];
+        assert_eq!(parts.len(), ranks, "every rank is in the cut of step {step}");
+        Start { parts: parts.values().cloned().collect(), anew: false, now: *now }
+    }
+}
+
+/// The defaults of a row, and every other choice of one key.
+fn variants(entry: &'static Entry) -> Vec<(&'static str, Option<Value>)> {
+    let choices = |key: &Key| -> Vec<Value> {
+        match key.kind {
+            Kind::Choice(words) => words.iter().map(|word| Value::Text((*word).into())).collect(),
+            Kind::Flag(default) => vec![Value::Flag(!default)],
+            Kind::Whole { .. } => match key.name {
+                "overlap" | "staleness" => [0.0, 1.0, 2.0].map(Value::Number).into(),
+                "backup" => [0.0, 1.0].map(Value::Number).into(),
+                "period" => [2.0, 5.0].map(Value::Number).into(),
+                _ => Vec::new(),
+            },
+            _ => Vec::new(),
+        }
+    };
+    let keys = entry.keys.iter().flat_map(|key| choices(key).into_iter().map(|v| (key.name, v)));
+    let all = keys.map(|(name, value)| (name, Some(value)));
+    std::iter::once(("", None)).chain(all).collect()
+}
+
+fn cases() -> Vec<(String, Case)> {
+    let mut cases = Vec::new();
+    for entry in ALGORITHMS {
+        for (key, value) in variants(entry) {
+            let servers = if entry.server.is_some() { SHAPE.servers } else { 0 };
+            let mut case = Case::of(entry, Shape { servers, ..SHAPE });
+            let name = format!("{} {key} {value:?}", entry.name);
+            if let Some(value) = value {
+                case = case.with(key, value);
+            }
+            if (entry.check)(&case.setup.params).is_err() {
+                continue;
+            }
+            let plain = case.setup.facts().plain_sgd;
+            let sgd = optim::find("sgd").expect("in the table");
+            let momentum = Value::Number(if plain { 0.0 } else { 0.5 });
+            let params = Params::defaults(sgd.keys).with("momentum", momentum);
+            case.setup.optimizer = Arc::new(move |len| (sgd.build)(&params, len));
+            let shown = name.clone();
+            // Unequal speeds, so that ranks stand at different steps when one of them is cut.
+            case.cluster.compute_cv = 0.6;
+            if key.is_empty() {
+                cases.extend(
+                    coded(entry, &case).map(|(codec, case)| (format!("{shown}{codec}"), case)),
+                );
+            }
+            cases.push((name, case));
+        }
+    }
+    cases
+}
+
+/// The same with every codec that the row takes.
+fn coded(entry: &'static Entry, case: &Case) -> impl Iterator<Item = (&'static str, Case)> {
+    let codecs = CODECS.iter().filter(|codec| codec.name != "f32").filter_map(|codec| {
+        let params = Params::defaults(codec.keys);
+        let takes = (entry.codecs)(&case.setup.params);
+        let refusal = takes.refusal(codec, &params, SHAPE.len);
+        refusal.is_none().then_some(Coding { entry: codec, params })
+    });
+    codecs.map(move |codec| {
+        let servers = case.setup.ranks() - case.setup.workers();
+        let mut coded = Case::of(entry, Shape { servers, ..SHAPE });
+        coded.setup = Setup { codec, ..case.setup.clone() };
+        coded.cluster = case.cluster.clone();
+        (coded.setup.codec.entry.name, coded)
+    })
+}
+
+fn resumed(case: &Case, start: &Start) -> Outcome {
+    let observer = &mut quelea_record::Nowhere;
+    quelea_sim::resume(&case.setup, &case.problem, &case.cluster, start, observer)
+        .expect("the run ends well")
+}
+
+fn watched(case: &Case, keeper: &mut Keeper) -> Result<Outcome, SimError> {
+    quelea_sim::simulate(&case.setup, &case.problem, &case.cluster, keeper)
+}
+
+fn bits(outcome: &Outcome) -> Vec<Vec<u32>> {
+    let bits = |model: &[f32]| model.iter().map(|x| x.to_bits()).collect();
+    outcome.ranks.iter().flat_map(|rank| [bits(&rank.params), bits(&rank.model)]).collect()
+}
+
+#[test]
+fn a_synchronous_run_goes_on_bit_for_bit_from_every_cut() {
+    for (name, case) in cases().iter().filter(|(_, case)| case.setup.facts().synchronous) {
+        let whole = case.run();
+        let mut keeper = Keeper { save_every: 5, ..Keeper::default() };
+        let watched = watched(case, &mut keeper).expect("the run ends well");
+        assert_eq!(bits(&watched), bits(&whole), "{name}: saving changes nothing");
+        assert_eq!(keeper.saved.keys().copied().collect::<Vec<_>>(), [5, 10, 15, 20], "{name}");
+        for step in [5, 10, 15, 20] {
+            let after = resumed(case, &keeper.start(step, case.setup.ranks()));
+            assert_eq!(bits(&after), bits(&whole), "{name} from step {step}");
+            let steps = |outcome: &Outcome| -> u64 { outcome.ranks.iter().map(|r| r.steps).sum() };
+            assert_eq!(steps(&after), steps(&whole), "{name}: totals go on too");
+        }
+    }
+}
+
+#[test]
+fn a_cut_that_is_wished_for_at_any_moment_is_whole_and_can_be_gone_on_from() {
+    for (name, case) in cases().iter().filter(|(_, case)| case.setup.facts().synchronous) {
+        let whole = case.run();
+        for done in [1, 6, 13, 30, 57, 80] {
+            let wish_at = Some((done, Wish::Stop));
+            let mut keeper = Keeper { wish_at, ..Keeper::default() };
+            let stopped = watched(case, &mut keeper);
+            let Err(SimError::Stopped { step }) = stopped else { panic!("{name}: {stopped:?}") };
+            let after = resumed(case, &keeper.start(step, case.setup.ranks()));
+            assert_eq!(bits(&after), bits(&whole), "{name} stopped at step {step}");
+        }
+    }
+}
+
+/// Where the deployed model stands.
+fn deployed(case: &Case, outcome: &Outcome) -> f32 {
+    let server = case.setup.facts().deploy == quelea_core::contract::Deploy::Servers;
+    let models = outcome.ranks.iter().filter(|rank| rank.is_server == server);
+    let values: Vec<f32> = models.flat_map(|rank| rank.model.iter().copied()).collect();
+    values.iter().sum::<f32>() / values.len() as f32
+}
+
+#[test]
+fn an_asynchronous_run_rests_is_saved_and_goes_on() {
+    for (name, case) in cases().iter().filter(|(_, case)| !case.setup.facts().synchronous) {
+        let mut keeper = Keeper { save_every: 6, ..Keeper::default() };
+        let outcome = watched(case, &mut keeper).expect("the run ends well");
+        assert_eq!(keeper.saved.keys().copied().collect::<Vec<_>>(), [6, 12, 18], "{name}");
+        let budget = SHAPE.workers as u64 * SHAPE.steps;
+        let steps = |outcome: &Outcome| -> u64 {
+            outcome.ranks.iter().filter(|rank| !rank.is_server).map(|rank| rank.steps).sum()
+        };
+        assert!(steps(&outcome) <= budget, "{name}: {}", steps(&outcome));
+        assert!(outcome.warnings.is_empty(), "{name}: {:?}", outcome.warnings);
+        // Which gradient comes when depends on timing, and so does the end, a little.
+        let without = deployed(case, &case.run());
+        let near = |outcome: &Outcome| (deployed(case, outcome) - without).abs() < 0.35;
+        assert!(near(&outcome), "{name}: {} {without}", deployed(case, &outcome));
+        for step in [6, 18] {
+            let start = keeper.start(step, case.setup.ranks());
+            let after = resumed(case, &start);
+            assert!(after.warnings.is_empty(), "{name}: {:?}", after.warnings);
+            assert!(near(&after), "{name}: {} {without}", deployed(case, &after));
+        }
+    }
+}
+
+/// What the mean of the workers is with a learning rate of zero must be the same with and without
+/// cuts: nothing is lost or counted twice by one.
+#[test]
+fn resting_loses_nothing() {
+    for (name, mut case) in cases() {
+        let facts = case.setup.facts();
+        if facts.synchronous || !facts.keeps_mean {
+            continue;
+        }
+        case.setup.learning_rate = Arc::new(|step| if step < 12 { 0.1 } else { 0.0 });
+        let mut keeper = Keeper { save_every: 1, ..Keeper::default() };
+        watched(&case, &mut keeper).expect("the run ends well");
+        let mean = |start: &Start| -> f64 {
+            let workers = start.parts.iter().take(SHAPE.workers);
+            let params = workers.flat_map(|part| &part.state.vectors["params"]);
+            params.map(|x| f64::from(*x)).sum()
+        };
+        let steps: Vec<u64> = keeper.saved.keys().copied().filter(|step| *step >= 20).collect();
+        let means: Vec<f64> =
+            steps.iter().map(|step| mean(&keeper.start(*step, case.setup.ranks()))).collect();
+        let spread = means.iter().fold(0.0f64, |most, mean| most.max((mean - means[0]).abs()));
+        assert!(spread < 1e-3, "{name}: {means:?}");
+    }
+}
