@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use quelea_core::algorithms::{ALGORITHMS, Codecs, Entry};
 use quelea_core::codec::CODECS;
-use quelea_core::contract::{Budget, Deploy, Need};
-use quelea_core::params::{Kind, Params};
+use quelea_core::contract::{Budget, DeployedFrom, TopologyRequirement};
+use quelea_core::options::{OptionKind, Options};
 
 use crate::{cargo, execute, papers};
 
@@ -51,15 +51,15 @@ fn algorithms() -> String {
          |\n|---|---|---|---|---|---|\n",
     );
     for entry in ALGORITHMS {
-        let facts = (entry.facts)(&Params::defaults(entry.keys));
-        let synchronous = if facts.synchronous { "yes" } else { "no" };
-        let deployed = match facts.deploy {
-            Deploy::Workers => "mean of the workers",
-            Deploy::Servers => "the servers' model",
+        let properties = (entry.properties)(&Options::defaults(entry.keys));
+        let synchronous = if properties.synchronous { "yes" } else { "no" };
+        let deployed = match properties.deploy {
+            DeployedFrom::Workers => "mean of the workers",
+            DeployedFrom::Servers => "the servers' model",
         };
         let (name, summary) = (entry.name, entry.summary);
-        let topology = topology(facts.topology);
-        let codecs = (entry.codecs)(&Params::defaults(entry.keys)).words();
+        let topology = topology(properties.topology);
+        let codecs = (entry.codecs)(&Options::defaults(entry.keys)).words();
         let _ = writeln!(
             page,
             "| [`{name}`](#{name}) | {summary} | {synchronous} | {topology} | {codecs} | {deployed} |"
@@ -79,12 +79,12 @@ fn algorithms() -> String {
 }
 
 fn section(page: &mut String, entry: &Entry) {
-    let facts = (entry.facts)(&Params::defaults(entry.keys));
-    let ends = match facts.budget {
+    let properties = (entry.properties)(&Options::defaults(entry.keys));
+    let ends = match properties.budget {
         Budget::Rounds => "after `steps` rounds of every worker",
         Budget::TotalGradients => "after `workers × steps` gradients in all",
     };
-    let resumes = match facts.synchronous {
+    let resumes = match properties.synchronous {
         true => "bit for bit; workers are saved as they pass the step, and nothing waits",
         false => "the run rests before it is saved, so that nothing is on its way",
     };
@@ -97,7 +97,7 @@ fn section(page: &mut String, entry: &Entry) {
         sentence(entry.summary),
         entry.paper,
         entry.sends,
-        topology(facts.topology),
+        topology(properties.topology),
         codecs(entry),
         entry.lost_peer,
         entry.resized,
@@ -110,7 +110,7 @@ fn section(page: &mut String, entry: &Entry) {
     page.push_str("\n| key | default | meaning |\n|---|---|---|\n");
     for key in entry.keys {
         let choices = match key.kind {
-            Kind::Choice(words) => format!(" ({})", words.join(", ")),
+            OptionKind::Choice(words) => format!(" ({})", words.join(", ")),
             _ => String::new(),
         };
         let _ = writeln!(
@@ -124,7 +124,7 @@ fn section(page: &mut String, entry: &Entry) {
 }
 
 fn codecs(entry: &Entry) -> String {
-    match (entry.codecs)(&Params::defaults(entry.keys)) {
+    match (entry.codecs)(&Options::defaults(entry.keys)) {
         codecs @ (Codecs::Exact(why) | Codecs::Rounding(why)) => {
             format!("{}: {why}", codecs.words())
         }
@@ -132,14 +132,16 @@ fn codecs(entry: &Entry) -> String {
     }
 }
 
-fn topology(need: Need) -> &'static str {
+fn topology(need: TopologyRequirement) -> &'static str {
     match need {
-        Need::Nothing => "none",
-        Need::Mixing => "any",
-        Need::StaticSymmetric => "the same symmetric weights at every step",
-        Need::MildlyNegative => "the same symmetric weights at every step, eigenvalues ≥ −1/3",
-        Need::Edges => "any, also one-way edges",
-        Need::Pairs => "any; its edges between two halves of the workers",
+        TopologyRequirement::Nothing => "none",
+        TopologyRequirement::Mixing => "any",
+        TopologyRequirement::StaticSymmetric => "the same symmetric weights at every step",
+        TopologyRequirement::MildlyNegative => {
+            "the same symmetric weights at every step, eigenvalues ≥ −1/3"
+        }
+        TopologyRequirement::Edges => "any, also one-way edges",
+        TopologyRequirement::Pairs => "any; its edges between two halves of the workers",
     }
 }
 

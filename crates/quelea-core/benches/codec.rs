@@ -7,8 +7,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use quelea_core::codec::{CODECS, Codec, Place, Shape};
-use quelea_core::params::Params;
+use quelea_core::codec::{CODECS, Codec, Shape, VectorId};
+use quelea_core::options::Options;
 use quelea_core::random::Rng;
 use quelea_core::vector;
 
@@ -81,13 +81,13 @@ fn measure(elements: usize, rounds: usize) -> Vec<Measured> {
 
 impl Runs {
     fn new(entry: &quelea_core::codec::Entry) -> Runs {
-        let codec = (entry.build)(&Params::defaults(entry.keys), 1);
+        let codec = (entry.build)(&Options::defaults(entry.keys), 1);
         Runs { name: entry.name, codec, encode: Vec::new(), decode: Vec::new() }
     }
 
     fn time(&mut self, step: u64, values: &[f32], out: &mut [f32]) -> (f64, f64) {
         let mut bytes = vec![1; self.codec.bytes(values.len())];
-        let at = Place { step, ..Place::default() };
+        let at = VectorId { step, ..VectorId::default() };
         let encoded = seconds(|| {
             self.codec.encode(at, black_box(values), &mut bytes);
         });

@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use quelea_core::optim::{self, At, Optimizer};
-use quelea_core::params::Value;
+use quelea_core::options::Value;
 use quelea_core::vector;
 
 fn main() {

@@ -1,7 +1,7 @@
 //! The contract between an algorithm and whatever drives it.
 //!
 //! An algorithm is a state machine in the papers' own "upon event" form. Events come with a
-//! [`Cx`]: what this rank knows and may change now. What it wants done goes into the outbox as
+//! [`Context`]: what this rank knows and may change now. What it wants done goes into the outbox as
 //! [`Effect`]s. It sees no socket, clock, thread or file, so the same object runs in the virtual
 //! cluster, in threads, over TCP and under an outer training loop.
 
@@ -25,29 +25,29 @@ use crate::view::View;
 /// Gradient events reach workers only.
 pub trait Algorithm: Send {
     /// The first event, also after a resume: post what peers have not consumed at `cx.step`.
-    fn on_start(&mut self, _cx: &mut Cx<'_>) {}
+    fn on_start(&mut self, _cx: &mut Context<'_>) {}
 
     /// The gradient of bucket `b` is final. `cx.params` and `cx.grad` of that bucket now belong
     /// to the algorithm; those of later buckets do not yet.
-    fn on_bucket(&mut self, _cx: &mut Cx<'_>, _b: usize) {}
+    fn on_bucket(&mut self, _cx: &mut Context<'_>, _b: usize) {}
 
     /// The whole gradient is final; follows the last [`on_bucket`](Algorithm::on_bucket).
-    fn on_gradient(&mut self, _cx: &mut Cx<'_>) {}
+    fn on_gradient(&mut self, _cx: &mut Context<'_>) {}
 
-    /// The optimizer has run on bucket `b`, as [`Cx::optimize`] asked. It may come before or
+    /// The optimizer has run on bucket `b`, as [`Context::optimize`] asked. It may come before or
     /// after [`on_gradient`](Algorithm::on_gradient).
-    fn on_optimized(&mut self, _cx: &mut Cx<'_>, _b: usize) {}
+    fn on_optimized(&mut self, _cx: &mut Context<'_>, _b: usize) {}
 
     /// A message has arrived whole. `cx.params` and `cx.grad` may be touched only as far as they
     /// belong to the algorithm; while `cx.computing` they are empty slices, except that rows
-    /// marked [`Facts::snapshot`] always see their parameters.
-    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message);
+    /// marked [`Properties::snapshot`] always see their parameters.
+    fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message);
 
-    /// Membership has changed from `old` to `cx.io.view`.
-    fn on_view(&mut self, _cx: &mut Cx<'_>, _old: &View) {}
+    /// Membership has changed from `old` to `cx.outbox.view`.
+    fn on_view(&mut self, _cx: &mut Context<'_>, _old: &View) {}
 
     /// No more gradients will come: flush what is pending, absorb what arrives.
-    fn on_drain(&mut self, _cx: &mut Cx<'_>) {}
+    fn on_drain(&mut self, _cx: &mut Context<'_>) {}
 
     /// "I touch neither parameters nor gradient until you hand them over again": the next
     /// gradient may start. A level, not an edge; asked after every event. Servers say `false`.
@@ -78,13 +78,13 @@ pub trait Algorithm: Send {
 
     /// At a server of a synchronous row: whether what all workers sent in their first `step`
     /// steps is in my state, and nothing of later ones. Then it is the server's part of a cut.
-    fn is_at(&self, _step: u64) -> bool {
+    fn is_at_cut(&self, _step: u64) -> bool {
         false
     }
 
     /// Whether messages that a living rank sent in an older view remain good. Collectives say
     /// no; gossip and ledgers must say yes, or they hang or lose mass.
-    fn spans_views(&self) -> bool {
+    fn keeps_older_views(&self) -> bool {
         false
     }
 }
@@ -100,7 +100,7 @@ pub struct Awaited {
 
 /// What an event may do to the outside. Kept apart from the vectors, so that a collective can be
 /// lent a slice of the gradient while it sends.
-pub struct Io<'a> {
+pub struct Outbox<'a> {
     /// The time of the event.
     pub now: Time,
     /// Who I am.
@@ -117,7 +117,7 @@ pub struct Io<'a> {
     pub out: &'a mut Vec<Effect>,
 }
 
-impl Io<'_> {
+impl Outbox<'_> {
     /// Sends `message` to `to`.
     pub fn send(&mut self, to: Rank, message: Message) {
         debug_assert_ne!(to, self.rank, "nobody sends to themselves");
@@ -143,7 +143,7 @@ impl Io<'_> {
         }
     }
 
-    /// What receivers see of `values` in a [rounded](Io::rounded) message.
+    /// What receivers see of `values` in a [rounded](Outbox::rounded) message.
     pub fn round(&mut self, values: &mut [f32]) {
         self.coder.round(values, self.pool);
     }
@@ -161,9 +161,9 @@ impl Io<'_> {
 }
 
 /// What a rank knows, and what it may change, when an event reaches it.
-pub struct Cx<'a> {
+pub struct Context<'a> {
     /// Sending, the view, memory, randomness.
-    pub io: Io<'a>,
+    pub outbox: Outbox<'a>,
     /// Steps completed by this worker. A server has none: it stays 0, and what belongs to a
     /// worker's step comes with that worker's message.
     pub step: u64,
@@ -182,7 +182,7 @@ pub struct Cx<'a> {
     /// The learning rate of this step.
     pub learning_rate: f32,
     /// The global norm to clip to, for algorithms that clip by themselves
-    /// ([`Facts::clips_itself`]); `None` otherwise.
+    /// ([`Properties::clips_itself`]); `None` otherwise.
     pub clip: Option<f32>,
     /// The flat model vector, or a server's shard of it.
     pub params: &'a mut [f32],
@@ -196,17 +196,17 @@ pub struct Cx<'a> {
     pub optimizer: &'a mut dyn Optimizer,
 }
 
-impl Cx<'_> {
+impl Context<'_> {
     /// Asks for the optimizer on bucket `b`: [`on_optimized`](Algorithm::on_optimized) follows.
     /// With clipping by the global norm the answer comes when all buckets have been asked for.
     pub fn optimize(&mut self, b: usize, mode: Mode) {
         self.optimize_at(b, mode, self.step);
     }
 
-    /// As [`optimize`](Cx::optimize), with the learning rate of another step: a server uses that
+    /// As [`optimize`](Context::optimize), with the learning rate of another step: a server uses that
     /// of the worker whose gradient it applies.
     pub fn optimize_at(&mut self, b: usize, mode: Mode, step: u64) {
-        self.io.out.push(Effect::Optimize { bucket: b, mode, step });
+        self.outbox.out.push(Effect::Optimize { bucket: b, mode, step });
     }
 
     /// Where bucket `b` lies.
@@ -216,7 +216,7 @@ impl Cx<'_> {
 
     /// A pooled copy of bucket `b` of the parameters.
     pub fn params_payload(&self, b: usize) -> Payload {
-        self.io.pool.copy(&self.params[self.layout.range(b)])
+        self.outbox.pool.copy(&self.params[self.layout.range(b)])
     }
 
     /// Whether there will be no step after this one.
@@ -263,7 +263,7 @@ pub enum Effect {
     },
     /// This worker continues at another step: it has taken over a peer's state. A gradient that
     /// it is computing is thrown away.
-    EnterAt(u64),
+    JumpToStep(u64),
     /// A measured fact.
     Measure(Fact),
 }
@@ -276,10 +276,10 @@ pub enum Mode {
     /// The gradient is replaced by the displacement η·u; the parameters stay.
     Displace,
     /// Both: the parameters take the step, and the gradient is replaced by the displacement.
-    Move,
+    ApplyAndReport,
 }
 
-/// Facts that only the algorithm can measure.
+/// Properties that only the algorithm can measure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fact {
     /// How many updates the model had seen since the base of the gradient applied now.
@@ -290,10 +290,10 @@ pub enum Fact {
     HalfExchange,
 }
 
-/// Facts of a row that drivers need, so that no driver knows an algorithm by name. They may
+/// Properties of a row that drivers need, so that no driver knows an algorithm by name. They may
 /// depend on the row's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct Properties {
     /// Same bits under any timing.
     pub synchronous: bool,
     /// Parameters may change while a gradient is computed: drivers compute on a copy.
@@ -301,17 +301,17 @@ pub struct Facts {
     /// Needs at least one server.
     pub servers: bool,
     /// Whose model is deployed.
-    pub deploy: Deploy,
+    pub deploy: DeployedFrom,
     /// When a run ends.
     pub budget: Budget,
     /// What it asks of the topology.
-    pub topology: Need,
+    pub topology: TopologyRequirement,
     /// Where the optimizer runs.
-    pub optimizer: Place,
+    pub optimizer: OptimizerSite,
     /// The algorithm looks at gradients before the optimizer does. Where it does not, an optimizer
     /// [outside](crate::node::Node::optimize_outside) may have its gradients from elsewhere.
     pub reads_gradient: bool,
-    /// The algorithm clips gradients itself, with [`Cx::clip`]; the optimizer does not.
+    /// The algorithm clips gradients itself, with [`Context::clip`]; the optimizer does not.
     pub clips_itself: bool,
     /// With a zero learning rate the mean of the workers never changes.
     pub keeps_mean: bool,
@@ -325,7 +325,7 @@ pub struct Facts {
 
 /// Whose model is deployed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deploy {
+pub enum DeployedFrom {
     /// The mean of the workers.
     Workers,
     /// The servers' shards.
@@ -343,14 +343,14 @@ pub enum Budget {
 
 /// What an algorithm asks of the topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
+pub enum TopologyRequirement {
     /// None.
     Nothing,
     /// Mixing weights, doubly stochastic.
     Mixing,
     /// Mixing weights that are the same at every step, and the same in both directions.
     StaticSymmetric,
-    /// As [`StaticSymmetric`](Need::StaticSymmetric), and no eigenvalue of the weights below −1/3.
+    /// As [`StaticSymmetric`](TopologyRequirement::StaticSymmetric), and no eigenvalue of the weights below −1/3.
     MildlyNegative,
     /// Only who sends to whom: senders divide their mass themselves, so that directed and
     /// irregular graphs do as well.
@@ -359,10 +359,13 @@ pub enum Need {
     Pairs,
 }
 
-impl Need {
+impl TopologyRequirement {
     /// Why this topology does not do, if it does not.
     pub fn refusal(self, schedule: &Schedule) -> Option<String> {
-        if !matches!(self, Need::StaticSymmetric | Need::MildlyNegative) {
+        if !matches!(
+            self,
+            TopologyRequirement::StaticSymmetric | TopologyRequirement::MildlyNegative
+        ) {
             return None;
         }
         let (name, round) = (schedule.name(), schedule.round(0));
@@ -379,7 +382,7 @@ impl Need {
     }
 
     fn eigenvalue_refusal(self, name: &str, round: &Arc<Round>) -> Option<String> {
-        if self != Need::MildlyNegative {
+        if self != TopologyRequirement::MildlyNegative {
             return None;
         }
         let least = topology::least_eigenvalue(round);
@@ -396,7 +399,7 @@ impl Need {
 
 /// Where the optimizer runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum OptimizerSite {
     /// At every worker.
     Workers,
     /// At every server.
@@ -406,23 +409,33 @@ pub enum Place {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::params::Params;
+    use crate::options::Options;
 
     #[test]
     fn methods_that_need_fixed_symmetric_weights_refuse_all_others_with_the_reason() {
         for entry in topology::TOPOLOGIES.iter().filter(|entry| entry.name != "custom") {
-            let params = Params::defaults(entry.keys);
+            let params = Options::defaults(entry.keys);
             let hosts: Vec<u32> = (0..8).collect();
-            let request = topology::Request { hosts: &hosts, seed: 1, params: &params, text: None };
+            let request =
+                topology::Request { hosts: &hosts, seed: 1, options: &params, text: None };
             let schedule = entry.build(&request).expect("eight workers work everywhere");
-            let facts = entry.facts.expect("no file");
-            let refusal = Need::StaticSymmetric.refusal(&schedule);
-            assert_eq!(refusal.is_none(), facts.is_static && facts.is_symmetric, "{refusal:?}");
+            let properties = entry.properties.expect("no file");
+            let refusal = TopologyRequirement::StaticSymmetric.refusal(&schedule);
+            assert_eq!(
+                refusal.is_none(),
+                properties.is_static && properties.is_symmetric,
+                "{refusal:?}"
+            );
             assert!(refusal.is_none_or(|reason| reason.contains(entry.name)));
             let mild = ["complete", "ring", "star"].contains(&entry.name);
-            assert_eq!(Need::MildlyNegative.refusal(&schedule).is_none(), mild, "{}", entry.name);
-            assert_eq!(Need::Mixing.refusal(&schedule), None);
-            assert_eq!(Need::Edges.refusal(&schedule), None);
+            assert_eq!(
+                TopologyRequirement::MildlyNegative.refusal(&schedule).is_none(),
+                mild,
+                "{}",
+                entry.name
+            );
+            assert_eq!(TopologyRequirement::Mixing.refusal(&schedule), None);
+            assert_eq!(TopologyRequirement::Edges.refusal(&schedule), None);
         }
     }
 }

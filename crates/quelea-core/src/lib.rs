@@ -27,7 +27,7 @@ pub mod message;
 pub mod names;
 pub mod node;
 pub mod optim;
-pub mod params;
+pub mod options;
 pub mod payload;
 pub mod problems;
 pub mod random;

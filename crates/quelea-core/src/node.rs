@@ -22,11 +22,13 @@ use std::sync::Arc;
 
 use crate::algorithms::{Entry, hierarchy};
 use crate::codec::{self, Coder};
-use crate::contract::{Algorithm, Awaited, Cx, Effect, Facts, Io, Mode, Piece, Place};
+use crate::contract::{
+    Algorithm, Awaited, Context, Effect, Mode, OptimizerSite, Outbox, Piece, Properties,
+};
 use crate::layout::{Layout, intersect};
 use crate::message::{Message, Part, Rank};
 use crate::optim::{At, LearningRate, Optimizer};
-use crate::params::Params;
+use crate::options::Options;
 use crate::payload::Pool;
 use crate::problems::Computed;
 use crate::random::Rng;
@@ -47,13 +49,13 @@ pub const MODEL: &str = "model";
 
 /// Everything that the nodes of a run have in common.
 #[derive(Clone)]
-pub struct Setup {
+pub struct RunSpec {
     /// The algorithm.
     pub entry: &'static Entry,
     /// Its parameters.
-    pub params: Params,
+    pub options: Options,
     /// What vectors travel as.
-    pub codec: Coding,
+    pub codec: CodecChoice,
     /// How the model is cut.
     pub layout: Arc<Layout>,
     /// Where every worker starts.
@@ -79,28 +81,28 @@ pub struct Setup {
 
 /// A codec with its parameters.
 #[derive(Clone, Debug)]
-pub struct Coding {
+pub struct CodecChoice {
     /// The codec.
     pub entry: &'static codec::Entry,
     /// Its parameters.
-    pub params: Params,
+    pub options: Options,
 }
 
-impl Default for Coding {
+impl Default for CodecChoice {
     /// Vectors travel as they are.
-    fn default() -> Coding {
+    fn default() -> CodecChoice {
         let entry = codec::find("f32").expect("in the table");
-        Coding { entry, params: Params::defaults(entry.keys) }
+        CodecChoice { entry, options: Options::defaults(entry.keys) }
     }
 }
 
-impl Setup {
+impl RunSpec {
     /// What drivers need to know of the algorithm.
-    pub fn facts(&self) -> Facts {
-        let facts = (self.entry.facts)(&self.params);
+    pub fn properties(&self) -> Properties {
+        let properties = (self.entry.properties)(&self.options);
         match self.view.between() {
-            Some(_) => hierarchy::facts(facts, &self.view),
-            None => facts,
+            Some(_) => hierarchy::properties(properties, &self.view),
+            None => properties,
         }
     }
 
@@ -121,7 +123,7 @@ impl Setup {
 
     /// The node of `rank`, with message memory from `pool`.
     pub fn node(&self, rank: Rank, pool: Pool) -> Node {
-        let facts = self.facts();
+        let properties = self.properties();
         let is_server = rank.index() >= self.workers();
         let shards = self.shards();
         let (layout, params) = if is_server {
@@ -131,20 +133,20 @@ impl Setup {
             (Arc::clone(&self.layout), self.initial.to_vec())
         };
         let algorithm = if is_server {
-            (self.entry.server.expect("the row says that it has servers"))(&self.params)
+            (self.entry.server.expect("the row says that it has servers"))(&self.options)
         } else {
-            hierarchy::wrap((self.entry.worker)(&self.params), &self.view)
+            hierarchy::wrap((self.entry.worker)(&self.options), &self.view)
         };
-        let optimizes = is_server == (facts.optimizer == Place::Servers);
+        let optimizes = is_server == (properties.optimizer == OptimizerSite::Servers);
         let optimizer = (self.optimizer)(if optimizes { params.len() } else { 0 });
-        let steps = match facts.budget {
+        let steps = match properties.budget {
             crate::contract::Budget::Rounds => self.steps,
             crate::contract::Budget::TotalGradients => u64::MAX,
         };
         Node {
             rank,
             is_server,
-            facts,
+            properties,
             algorithm,
             grad: vec![0.0; params.len()],
             params,
@@ -163,7 +165,7 @@ impl Setup {
             share: share(&self.samples, &self.view, rank),
             reweigh: 1.0,
             samples: Arc::clone(&self.samples),
-            coder: Coder::new(self.codec.entry, &self.codec.params, self.seed),
+            coder: Coder::new(self.codec.entry, &self.codec.options, self.seed),
             rng: Rng::new(self.seed, "algorithm", u64::from(rank.0)),
             view: Arc::clone(&self.view),
             pool,
@@ -187,7 +189,7 @@ impl Setup {
     /// Whether the loss of `rank` ends the run: it mixes for others of its host, and none of them
     /// could go on from the parameters alone.
     pub fn cannot_lose(&self, view: &View, rank: Rank) -> bool {
-        view.is_leader_of_others(rank) && !(self.entry.worker)(&self.params).can_be_replaced()
+        view.is_leader_of_others(rank) && !(self.entry.worker)(&self.options).can_be_replaced()
     }
 
     /// The view after `lost` were lost, with the topology rebuilt over the survivors from
@@ -226,7 +228,7 @@ pub struct Node {
     pub rank: Rank,
     /// Whether it is a server.
     pub is_server: bool,
-    facts: Facts,
+    properties: Properties,
     algorithm: Box<dyn Algorithm>,
     params: Vec<f32>,
     grad: Vec<f32>,
@@ -275,7 +277,7 @@ pub struct Node {
 
 /// The vectors of a node, lent to whoever computes its gradient.
 #[derive(Debug)]
-pub struct Lent {
+pub struct Loan {
     /// Where the gradient is to be taken.
     pub params: Vec<f32>,
     /// Where it is to be written.
@@ -305,25 +307,25 @@ impl Node {
 
     /// Lends the vectors for computing gradient number [`Node::step`]. Rows that may change
     /// their parameters at any time lend a copy.
-    pub fn lend(&mut self) -> Lent {
+    pub fn lend(&mut self) -> Loan {
         assert!(self.wants_gradient(), "only a node that wants a gradient lends its vectors");
         self.computing = true;
         self.lent = true;
-        let params = if self.facts.snapshot {
+        let params = if self.properties.snapshot {
             let mut copy = std::mem::take(&mut self.spare);
             copy.clone_from(&self.params);
             copy
         } else {
             std::mem::take(&mut self.params)
         };
-        Lent { params, grad: std::mem::take(&mut self.grad), step: self.step }
+        Loan { params, grad: std::mem::take(&mut self.grad), step: self.step }
     }
 
     /// Takes the vectors back, with the gradient written. Before the first bucket is handed over.
-    pub fn restore(&mut self, lent: Lent) {
+    pub fn restore(&mut self, lent: Loan) {
         assert!(self.lent, "only what was lent is restored");
         self.lent = false;
-        if self.facts.snapshot {
+        if self.properties.snapshot {
             self.spare = lent.params;
         } else {
             self.params = lent.params;
@@ -332,7 +334,7 @@ impl Node {
     }
 
     /// Takes the vectors back: no gradient will come of them.
-    pub fn take_back(&mut self, lent: Lent) {
+    pub fn take_back(&mut self, lent: Loan) {
         self.restore(lent);
         self.computing = false;
     }
@@ -387,7 +389,7 @@ impl Node {
             self.held.push((from, message));
             return;
         }
-        let outdated = message.view < self.view.number && !self.algorithm.spans_views();
+        let outdated = message.view < self.view.number && !self.algorithm.keeps_older_views();
         if outdated || !self.view.is_alive(from) {
             return;
         }
@@ -503,9 +505,9 @@ impl Node {
 
     /// Whether this node's state is its part of a cut after `step` steps of every worker: a
     /// worker stands before its next gradient, a server has what was sent until then.
-    pub fn is_at(&self, step: u64) -> bool {
+    pub fn is_at_cut(&self, step: u64) -> bool {
         match self.is_server {
-            true => self.algorithm.is_at(step),
+            true => self.algorithm.is_at_cut(step),
             false => {
                 let rests = !self.computing && !self.gradient_given && self.algorithm.is_ready();
                 self.step == step && rests
@@ -561,7 +563,7 @@ impl Node {
     }
 
     /// Runs one event, then everything that follows from it at once.
-    fn event(&mut self, now: Time, handle: impl FnOnce(&mut dyn Algorithm, &mut Cx<'_>)) {
+    fn event(&mut self, now: Time, handle: impl FnOnce(&mut dyn Algorithm, &mut Context<'_>)) {
         self.call(now, handle);
         self.queue.extend(self.effects.drain(..));
         while let Some(effect) = self.queue.pop_front() {
@@ -577,9 +579,9 @@ impl Node {
         }
     }
 
-    fn call(&mut self, now: Time, handle: impl FnOnce(&mut dyn Algorithm, &mut Cx<'_>)) {
-        let mut cx = Cx {
-            io: Io {
+    fn call(&mut self, now: Time, handle: impl FnOnce(&mut dyn Algorithm, &mut Context<'_>)) {
+        let mut cx = Context {
+            outbox: Outbox {
                 now,
                 rank: self.rank,
                 view: &self.view,
@@ -595,7 +597,7 @@ impl Node {
             samples: self.computed.samples,
             reweigh: self.reweigh,
             learning_rate: (self.learning_rate)(self.step),
-            clip: self.clip.filter(|_| self.facts.clips_itself),
+            clip: self.clip.filter(|_| self.properties.clips_itself),
             params: &mut self.params,
             grad: &mut self.grad,
             layout: &self.layout,
@@ -614,7 +616,7 @@ impl Node {
             }
             Effect::Optimize { .. } if self.outside => self.out.push(effect),
             Effect::Optimize { bucket, mode, step } => match self.clip {
-                Some(limit) if !self.facts.clips_itself => {
+                Some(limit) if !self.properties.clips_itself => {
                     self.asked.push((bucket, mode, step));
                     if self.asked.len() == self.layout.buckets.len() {
                         vector::clip(f64::from(limit), &mut self.grad);
@@ -625,7 +627,7 @@ impl Node {
                 }
                 _ => self.optimize(now, bucket, mode, step),
             },
-            Effect::EnterAt(step) => {
+            Effect::JumpToStep(step) => {
                 self.step = step;
                 self.gradient_given = false;
                 self.optimized.fill(step);
@@ -644,7 +646,7 @@ impl Node {
         match mode {
             Mode::Apply => self.optimizer.apply(at, range, params, grad),
             Mode::Displace => self.optimizer.displace(at, range, params, grad),
-            Mode::Move => {
+            Mode::ApplyAndReport => {
                 self.optimizer.displace(at, range, params, grad);
                 vector::axpy(-1.0, grad, params);
             }

@@ -39,7 +39,7 @@ type Members = (Vec<Rank>, Arc<Schedule>);
 
 /// Who mixes with whom, from one worker's side, at one step.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Row {
+pub struct MixingRow {
     /// Whose vectors come in, with what weight, by rank; this worker itself included.
     pub incoming: Vec<(Rank, f32)>,
     /// Who is sent to, in order of the offset `(j − i) mod n`, which spreads the load.
@@ -185,7 +185,7 @@ impl View {
     }
 
     /// Who mixes with `rank` at `step`.
-    pub fn row(&self, step: u64, rank: Rank) -> Arc<Row> {
+    pub fn row(&self, step: u64, rank: Rank) -> Arc<MixingRow> {
         let plan = self.plans.iter().rev().find(|plan| plan.from_step <= step);
         plan.expect("the run has a topology").row(step, rank)
     }
@@ -235,9 +235,9 @@ struct Plan {
     alive: Vec<bool>,
     schedule: Arc<Schedule>,
     /// Rows of each round of a periodic schedule, made when first asked for.
-    periodic: Vec<OnceLock<Vec<Arc<Row>>>>,
+    periodic: Vec<OnceLock<Vec<Arc<MixingRow>>>>,
     /// Rows of the latest rounds of a schedule without a period.
-    recent: Mutex<BTreeMap<u64, Arc<Vec<Arc<Row>>>>>,
+    recent: Mutex<BTreeMap<u64, Arc<Vec<Arc<MixingRow>>>>>,
 }
 
 impl Plan {
@@ -263,10 +263,10 @@ impl Plan {
         Plan::build(self.from_step, self.members.clone(), alive, Arc::clone(&self.schedule))
     }
 
-    fn row(&self, step: u64, rank: Rank) -> Arc<Row> {
+    fn row(&self, step: u64, rank: Rank) -> Arc<MixingRow> {
         // Who has come in the place of another is a member from an agreed step on.
         let Ok(place) = self.members.binary_search(&rank) else {
-            return Arc::new(Row { incoming: vec![(rank, 1.0)], outgoing: Vec::new() });
+            return Arc::new(MixingRow { incoming: vec![(rank, 1.0)], outgoing: Vec::new() });
         };
         if !self.periodic.is_empty() {
             let slot = (step % self.periodic.len() as u64) as usize;
@@ -282,7 +282,7 @@ impl Plan {
         row
     }
 
-    fn rows(&self, step: u64) -> Vec<Arc<Row>> {
+    fn rows(&self, step: u64) -> Vec<Arc<MixingRow>> {
         let round = self.schedule.round(step);
         let n = self.members.len();
         let mut outgoing: Vec<Vec<usize>> = vec![Vec::new(); n];
@@ -296,7 +296,7 @@ impl Plan {
         let row = |(i, to): (usize, &mut Vec<usize>)| {
             to.sort_by_key(|j| (j + n - i) % n);
             let outgoing = to.iter().map(|j| self.members[*j]).collect();
-            Arc::new(Row { incoming: self.incoming(i, &round.rows()[i]), outgoing })
+            Arc::new(MixingRow { incoming: self.incoming(i, &round.rows()[i]), outgoing })
         };
         outgoing.iter_mut().enumerate().map(row).collect()
     }
@@ -328,10 +328,10 @@ mod tests {
     fn partners_change_only_where_there_is_one_at_a_time() {
         let changes = |name: &str, workers: usize| {
             let entry = crate::topology::find(name).expect("in the table");
-            let params = crate::params::Params::defaults(entry.keys);
+            let params = crate::options::Options::defaults(entry.keys);
             let hosts: Vec<u32> = (0..workers as u32).collect();
             let (hosts, params) = (&hosts[..], &params);
-            let request = crate::topology::Request { hosts, seed: 1, params, text: None };
+            let request = crate::topology::Request { hosts, seed: 1, options: params, text: None };
             let schedule = entry.build(&request).expect("it is built");
             View::first(workers, 0, hosts.into(), Some(Arc::new(schedule)))
                 .changes_partners(Rank(1))

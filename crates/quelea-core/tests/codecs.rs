@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use quelea_core::algorithms::{self, ALGORITHMS};
 use quelea_core::codec::{self, CODECS, Shape};
-use quelea_core::contract::Deploy;
+use quelea_core::contract::DeployedFrom;
 use quelea_core::layout::{Layout, Tensor};
-use quelea_core::params::{Params, Value};
+use quelea_core::options::{Options, Value};
 use quelea_core::random::Rng;
 use support::{Case, Lab};
 
@@ -52,8 +52,8 @@ fn assert_near(one: &[Vec<f32>], other: &[Vec<f32>]) {
 /// Every pair of a row and a codec that it takes.
 fn sound() -> Vec<(&'static str, &'static str)> {
     let takes = |algorithm: &algorithms::Entry, codec: &codec::Entry| {
-        let params = case(algorithm.name, codec.name).setup().0.codec.params;
-        let codecs = (algorithm.codecs)(&Params::defaults(algorithm.keys));
+        let params = case(algorithm.name, codec.name).setup().0.codec.options;
+        let codecs = (algorithm.codecs)(&Options::defaults(algorithm.keys));
         codecs.refusal(codec, &params, DIMENSIONS).is_none()
     };
     let of = |algorithm: &'static algorithms::Entry| {
@@ -156,14 +156,14 @@ fn every_sound_pair_comes_near_the_optimum() {
             case = case.with("momentum", 0.5);
         }
         let lab = finish(Lab::new(&case));
-        let deployed = match lab.setup.facts().deploy {
-            Deploy::Workers => lab.mean(),
-            Deploy::Servers => lab.server_model().iter().map(|x| f64::from(*x)).collect(),
+        let deployed = match lab.setup.properties().deploy {
+            DeployedFrom::Workers => lab.mean(),
+            DeployedFrom::Servers => lab.server_model().iter().map(|x| f64::from(*x)).collect(),
         };
         let plain = finish(Lab::new(&Case { codec: "f32", codec_params: Vec::new(), ..case }));
-        let exact = match plain.setup.facts().deploy {
-            Deploy::Workers => plain.mean(),
-            Deploy::Servers => plain.server_model().iter().map(|x| f64::from(*x)).collect(),
+        let exact = match plain.setup.properties().deploy {
+            DeployedFrom::Workers => plain.mean(),
+            DeployedFrom::Servers => plain.server_model().iter().map(|x| f64::from(*x)).collect(),
         };
         let far = deployed.iter().zip(&exact).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max);
         if far.is_nan() || far > 0.1 {
@@ -247,7 +247,7 @@ fn survivors_finish_with_every_codec() {
 fn a_resumed_run_ends_with_the_same_bits_with_every_codec() {
     for (algorithm, codec) in sound() {
         let whole = case(algorithm, codec);
-        if !Lab::new(&whole).setup.facts().synchronous {
+        if !Lab::new(&whole).setup.properties().synchronous {
             continue;
         }
         // A cut at a step boundary: everybody has done 13 rounds, nothing is drained.

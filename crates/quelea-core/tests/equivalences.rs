@@ -4,7 +4,7 @@ mod support;
 
 use std::sync::Arc;
 
-use quelea_core::params::Value;
+use quelea_core::options::Value;
 use quelea_core::random::Rng;
 use quelea_core::topology::{Round, Schedule};
 use quelea_core::view::View;

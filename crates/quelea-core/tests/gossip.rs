@@ -8,7 +8,7 @@ mod support;
 
 use std::sync::Arc;
 
-use quelea_core::params::{Params, Value};
+use quelea_core::options::{Options, Value};
 use quelea_core::random::Rng;
 use quelea_core::topology::{Round, Schedule};
 use quelea_core::view::View;
@@ -371,7 +371,7 @@ fn parameters_that_contradict_each_other_are_refused() {
     let entry = quelea_core::algorithms::find("sgp").expect("in the table");
     for other in [("overlap", Value::Number(1.0)), ("biased", Value::Flag(true))] {
         let given = [("free_running".to_string(), Value::Flag(true)), (other.0.into(), other.1)];
-        let params = Params::check(entry.keys, given).expect("good one by one");
+        let params = Options::check(entry.keys, given).expect("good one by one");
         assert!((entry.check)(&params).expect_err("refused").contains(other.0));
     }
 }

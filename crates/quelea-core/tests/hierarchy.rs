@@ -5,7 +5,7 @@ mod support;
 use std::collections::BTreeMap;
 
 use quelea_core::message::Rank;
-use quelea_core::params::Value;
+use quelea_core::options::Value;
 use quelea_core::random::Rng;
 use support::{Case, Choice, Flight, Lab};
 
@@ -149,7 +149,7 @@ fn lose(case: &Case, lost: &[usize], seed: u64) -> Lab {
     let (mut lab, mut rng, mut points) =
         (Lab::new(case), Rng::new(seed, "loss", 0), Points::default());
     // Where parameters change at any time, those of a leader may have changed since it sent them.
-    let exempt: Vec<usize> = (0..7).filter(|_| lab.setup.facts().snapshot).collect();
+    let exempt: Vec<usize> = (0..7).filter(|_| lab.setup.properties().snapshot).collect();
     let lost_or_exempt: Vec<usize> = lost.iter().copied().chain(exempt).collect();
     let mut play = |lab: &mut Lab, rng: &mut Rng, most: u64| {
         let events = rng.below(most);

@@ -50,7 +50,7 @@ fn lose_two(case: &Case, seed: u64) -> Lab {
 
 fn case(algorithm: &'static str) -> Case {
     let mut case = Case { steps: 12, servers: 2, ..Case::wide(algorithm, 5, 7) };
-    case.optimizer = vec![("momentum", quelea_core::params::Value::Number(0.5))];
+    case.optimizer = vec![("momentum", quelea_core::options::Value::Number(0.5))];
     case
 }
 
@@ -102,13 +102,13 @@ fn a_step_that_loses_a_worker_half_way_is_the_step_of_the_survivors() {
             lab.run_to_end(&mut rng);
             let living = lab.living_workers();
             let params = lab.nodes[living[0]].params();
-            let is_at = |workers: &[usize]| {
+            let is_at_cut = |workers: &[usize]| {
                 let expected = after_one_step(&case, &samples, workers);
                 params.iter().zip(expected).all(|(x, y)| (f64::from(*x) - y).abs() < 1e-6)
             };
             // If somebody was through, all take over what that one has.
-            of_all += u32::from(is_at(&[0, 1, 2, 3, 4]));
-            of_survivors += u32::from(is_at(&living));
+            of_all += u32::from(is_at_cut(&[0, 1, 2, 3, 4]));
+            of_survivors += u32::from(is_at_cut(&living));
             assert_eq!(of_all + of_survivors, seed as u32 + 1, "{collective}, seed {seed}");
         }
         assert!(of_all > 0 && of_survivors > 100, "{collective}: {of_all}, {of_survivors}");

@@ -2,7 +2,7 @@
 
 mod support;
 
-use quelea_core::params::Value;
+use quelea_core::options::Value;
 use quelea_core::random::Rng;
 use support::{Case, Choice, Lab};
 

@@ -48,7 +48,7 @@ impl Visitor for Load<'_> {
 fn a_saved_state_is_whole_again_after_loading_and_starting() {
     for entry in ALGORITHMS {
         let mut case = Case { steps: 12, servers: 2, ..Case::wide(entry.name, 4, 7) };
-        case.optimizer = vec![("momentum", quelea_core::params::Value::Number(0.5))];
+        case.optimizer = vec![("momentum", quelea_core::options::Value::Number(0.5))];
         let mut lab = Lab::new(&case);
         lab.run_to_end(&mut Rng::new(3, "state", 0));
         for rank in 0..lab.nodes.len() {

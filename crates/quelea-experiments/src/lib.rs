@@ -53,12 +53,12 @@ pub struct Experiment {
     /// The data set that it can use, if any.
     pub data: Option<&'static str>,
     /// Does it.
-    pub run: fn(&Options) -> Result<Report, ExperimentError>,
+    pub run: fn(&ReproduceOptions) -> Result<Report, ExperimentError>,
 }
 
 impl Experiment {
     /// Does it; where its data set is not there, the report says so and nothing else.
-    pub fn attempt(&self, options: &Options) -> Result<Report, ExperimentError> {
+    pub fn attempt(&self, options: &ReproduceOptions) -> Result<Report, ExperimentError> {
         match (self.run)(options) {
             Err(error @ ExperimentError::NoData { .. }) => Ok(Report {
                 not_run: Some(error.to_string()),
@@ -71,7 +71,7 @@ impl Experiment {
 
 /// How an experiment is run.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ReproduceOptions {
     /// All that is drawn at random follows from it.
     pub seed: u64,
     /// A small version, for tests: some cells instead of all.
@@ -82,13 +82,13 @@ pub struct Options {
     pub tell: fn(&str),
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options { seed: 1, small: false, data: None, tell: |_| {} }
+impl Default for ReproduceOptions {
+    fn default() -> ReproduceOptions {
+        ReproduceOptions { seed: 1, small: false, data: None, tell: |_| {} }
     }
 }
 
-impl Options {
+impl ReproduceOptions {
     /// How many of `all` things a small version takes.
     pub fn size(&self, all: usize, small: usize) -> usize {
         if self.small { small } else { all }

@@ -92,7 +92,7 @@ pub struct Trained {
 impl Trained {
     /// Simulates a plan, evaluating so many times.
     pub fn of(plan: &Plan, evaluations: u64) -> Result<Trained, ExperimentError> {
-        let deploy = plan.setup.facts().deploy;
+        let deploy = plan.setup.properties().deploy;
         let mut watch = Watch {
             judge: Judge { problem: Arc::clone(&plan.problem), deploy },
             cuts: Cuts { save_every: 0, shows: evaluations, steps: plan.setup.steps },

@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 
 use quelea_experiments::render::{html, json, markdown};
 use quelea_experiments::report::Report;
-use quelea_experiments::{EXPERIMENTS, Options, find};
+use quelea_experiments::{EXPERIMENTS, ReproduceOptions, find};
 use tempfile::TempDir;
 
 fn small(name: &str, data: Option<&Path>) -> Report {
     let row = find(name).expect("a name of the table");
     let data = data.map(PathBuf::from);
-    (row.run)(&Options { small: true, data, ..Options::default() }).expect("it runs")
+    (row.run)(&ReproduceOptions { small: true, data, ..ReproduceOptions::default() })
+        .expect("it runs")
 }
 
 fn check(name: &str, data: Option<&Path>) {
@@ -58,7 +59,8 @@ fn decentdp_generalization_holds() {
 fn without_its_data_an_experiment_says_how_to_get_them_and_the_others_go_on() {
     let empty = tempfile::tempdir().expect("a temporary folder");
     let row = find("decentdp-generalization").expect("a name of the table");
-    let options = Options { data: Some(empty.path().into()), ..Options::default() };
+    let options =
+        ReproduceOptions { data: Some(empty.path().into()), ..ReproduceOptions::default() };
     let report = row.attempt(&options).expect("a report that says why");
     let reason = report.not_run.clone().expect("a reason");
     assert!(reason.contains("`quelea data get multi30k`"), "{reason}");

@@ -10,15 +10,15 @@ use std::sync::{Arc, Mutex};
 
 use common::{ELEMENTS, Nothing, is_test, median, setup, wants_json};
 use quelea_core::collectives::{AllReduce, Group, Label, Ring};
-use quelea_core::contract::{Algorithm, Cx};
+use quelea_core::contract::{Algorithm, Context};
 use quelea_core::layout::{Layout, chunks};
 use quelea_core::message::{Message, Rank};
-use quelea_core::node::Setup;
-use quelea_core::params::Params;
+use quelea_core::node::RunSpec;
+use quelea_core::options::Options;
 use quelea_core::problems::Problem;
 use quelea_core::state::Visitor;
 use quelea_core::time::Time;
-use quelea_net::{Coordinator, Hosted, Options, join};
+use quelea_net::{Coordinator, Hosted, NetOptions, join};
 use quelea_record::Nowhere;
 
 /// In how many pieces the vector is reduced: whole, and in pieces of about 3 MiB.
@@ -50,44 +50,44 @@ impl Rings {
         self.rings.entry((step, piece)).or_insert_with(new)
     }
 
-    fn finish_if_done(&mut self, cx: &mut Cx<'_>, piece: usize) {
+    fn finish_if_done(&mut self, cx: &mut Context<'_>, piece: usize) {
         if !self.ring(cx.step, piece).is_done() {
             return;
         }
         let mut ring = self.rings.remove(&(cx.step, piece)).expect("it is there");
-        ring.finish(1.0 / cx.io.view.workers.len() as f32, &mut cx.grad[range(piece)]);
+        ring.finish(1.0 / cx.outbox.view.workers.len() as f32, &mut cx.grad[range(piece)]);
         self.left -= 1;
         if self.left == 0 && cx.step >= WARM_UP {
-            MEASURED.lock().expect("no panic").push(cx.io.now.since(self.begun).seconds());
+            MEASURED.lock().expect("no panic").push(cx.outbox.now.since(self.begun).seconds());
         }
     }
 }
 
 impl Algorithm for Rings {
-    fn on_start(&mut self, cx: &mut Cx<'_>) {
-        self.group = Some(Arc::new(Group::of_workers(cx.io.view, cx.io.rank)));
+    fn on_start(&mut self, cx: &mut Context<'_>) {
+        self.group = Some(Arc::new(Group::of_workers(cx.outbox.view, cx.outbox.rank)));
     }
 
-    fn on_gradient(&mut self, cx: &mut Cx<'_>) {
+    fn on_gradient(&mut self, cx: &mut Context<'_>) {
         // The clock is not set back between rounds: what lies between them counts too.
         if cx.step <= WARM_UP {
-            self.begun = cx.io.now;
+            self.begun = cx.outbox.now;
         }
         self.left = pieces();
         let step = cx.step;
         for piece in 0..pieces() {
-            self.ring(step, piece).start(&mut cx.io, &cx.grad[range(piece)]);
+            self.ring(step, piece).start(&mut cx.outbox, &cx.grad[range(piece)]);
         }
         for piece in 0..pieces() {
             self.finish_if_done(cx, piece);
         }
     }
 
-    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+    fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         let (step, piece) = (message.step, message.bucket as usize);
         let is_mine = step == cx.step && self.left > 0;
         let data = if is_mine { &cx.grad[range(piece)] } else { &[] };
-        self.ring(step, piece).on_message(&mut cx.io, data, from, message);
+        self.ring(step, piece).on_message(&mut cx.outbox, data, from, message);
         if is_mine {
             self.finish_if_done(cx, piece);
         }
@@ -109,13 +109,13 @@ fn range(piece: usize) -> Range<usize> {
 }
 
 /// The run, with a bucket for every piece.
-fn cut(workers: usize, steps: u64) -> Setup {
+fn cut(workers: usize, steps: u64) -> RunSpec {
     let pieces = PIECES.load(Ordering::Relaxed);
     let layout = Arc::new(Layout::plain(ELEMENTS, ELEMENTS.div_ceil(pieces) * 4));
-    Setup { layout, ..setup(rings, workers, steps) }
+    RunSpec { layout, ..setup(rings, workers, steps) }
 }
 
-fn rings(_: &Params) -> Box<dyn Algorithm> {
+fn rings(_: &Options) -> Box<dyn Algorithm> {
     Box::<Rings>::default()
 }
 
@@ -129,7 +129,7 @@ fn child(address: &str, rank: usize) -> Child {
 
 fn take_part(address: &str) {
     let rank = std::env::var("QUELEA_BENCH_RANK").ok().and_then(|rank| rank.parse().ok());
-    join(address, rank, &Options::default(), &mut |job| {
+    join(address, rank, &NetOptions::default(), &mut |job| {
         let text = String::from_utf8_lossy(job).into_owned();
         let numbers: Vec<u64> = text.split(' ').filter_map(|word| word.parse().ok()).collect();
         let [workers, steps, pieces] = numbers[..] else { return Err("three numbers".into()) };
@@ -144,7 +144,7 @@ fn take_part(address: &str) {
 fn processes(workers: usize, pieces: usize, rounds: u64) -> f64 {
     PIECES.store(pieces, Ordering::Relaxed);
     let steps = WARM_UP + rounds;
-    let coordinator = Coordinator::bind("127.0.0.1:0", Options::default()).expect("a free port");
+    let coordinator = Coordinator::bind("127.0.0.1:0", NetOptions::default()).expect("a free port");
     let address = coordinator.address().to_string();
     let children: Vec<Child> = (1..workers).map(|rank| child(&address, rank)).collect();
     let job = format!("{workers} {steps} {pieces}").into_bytes();

@@ -13,13 +13,13 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use common::{ELEMENTS, Nothing, is_test, median, setup, wants_json};
-use quelea_core::contract::{Algorithm, Cx};
+use quelea_core::contract::{Algorithm, Context};
 use quelea_core::message::{Message, Rank};
-use quelea_core::params::Params;
+use quelea_core::options::Options;
 use quelea_core::problems::Problem;
 use quelea_core::state::Visitor;
 use quelea_core::time::Time;
-use quelea_net::{Coordinator, Hosted, Options, join};
+use quelea_net::{Coordinator, Hosted, NetOptions, join};
 use quelea_record::Nowhere;
 
 /// What the stack asks for on loopback (`mesh.rs`).
@@ -40,37 +40,37 @@ struct Stream {
 }
 
 impl Algorithm for Stream {
-    fn on_gradient(&mut self, cx: &mut Cx<'_>) {
+    fn on_gradient(&mut self, cx: &mut Context<'_>) {
         self.busy = true;
-        if cx.io.rank == Rank(1) {
+        if cx.outbox.rank == Rank(1) {
             // "Begin": both sides are here.
-            cx.io.send(Rank(0), Message::new(1, cx.step, 0));
+            cx.outbox.send(Rank(0), Message::new(1, cx.step, 0));
         }
     }
 
-    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+    fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         match message.kind {
             1 => {
-                let mut payload = cx.io.pool.take(ELEMENTS);
+                let mut payload = cx.outbox.pool.take(ELEMENTS);
                 if cx.step == 0 {
                     // Memory that was never written is one page of zeros, read from the cache.
                     payload.try_mut().expect("just taken").fill(1.0);
                 }
-                self.begun = cx.io.now;
+                self.begun = cx.outbox.now;
                 for _ in 0..COUNT {
-                    cx.io.send(from, Message::new(2, cx.step, 0).with(payload.clone()));
+                    cx.outbox.send(from, Message::new(2, cx.step, 0).with(payload.clone()));
                 }
             }
             2 => {
                 self.taken += 1;
                 if self.taken == COUNT {
                     (self.taken, self.busy) = (0, false);
-                    cx.io.send(from, Message::new(3, cx.step, 0));
+                    cx.outbox.send(from, Message::new(3, cx.step, 0));
                 }
             }
             _ => {
                 self.busy = false;
-                let seconds = cx.io.now.since(self.begun).seconds();
+                let seconds = cx.outbox.now.since(self.begun).seconds();
                 MEASURED.lock().expect("no panic").push(seconds);
             }
         }
@@ -84,13 +84,13 @@ impl Algorithm for Stream {
 }
 
 fn stack() -> f64 {
-    let worker = |_: &Params| Box::<Stream>::default() as Box<dyn Algorithm>;
+    let worker = |_: &Options| Box::<Stream>::default() as Box<dyn Algorithm>;
     let setup = setup(worker, 2, STEPS);
-    let coordinator = Coordinator::bind("127.0.0.1:0", Options::default()).expect("a free port");
+    let coordinator = Coordinator::bind("127.0.0.1:0", NetOptions::default()).expect("a free port");
     let address = coordinator.address().to_string();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            join(&address, Some(1), &Options::default(), &mut |_| {
+            join(&address, Some(1), &NetOptions::default(), &mut |_| {
                 Ok((setup.clone(), Box::new(Nothing) as Box<dyn Problem>))
             })
             .expect("it takes part")

@@ -24,7 +24,7 @@ const REASON_BYTES: u64 = 64 << 10;
 pub enum AssemblyError {
     /// They did not find each other.
     #[error("{0}")]
-    Setup(String),
+    RunSpec(String),
     /// Somebody is gone.
     #[error("rank {rank} is gone while the others were at {what}: {reason}")]
     Gone {
@@ -145,7 +145,7 @@ fn said(error: &io::Error) -> String {
 }
 
 fn refused(text: impl Into<String>) -> AssemblyError {
-    AssemblyError::Setup(text.into())
+    AssemblyError::RunSpec(text.into())
 }
 
 /// The hub waits for the others.

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use quelea_core::node::Lent;
+use quelea_core::node::Loan;
 use quelea_core::problems::{Computed, GradientSource};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -15,7 +15,7 @@ use crate::rank::Inbox;
 /// A gradient, with the vectors that were lent for it.
 #[derive(Debug)]
 pub(crate) struct Gradient {
-    pub(crate) lent: Lent,
+    pub(crate) lent: Loan,
     pub(crate) computed: Computed,
     pub(crate) took: Duration,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Gradient {
 pub(crate) enum Compute {
     /// A thread of their own, so that messages are handled meanwhile. It ends when this is
     /// dropped, after the gradient that it is computing; nobody waits for that.
-    Beside(mpsc::Sender<Lent>),
+    Beside(mpsc::Sender<Loan>),
     /// The rank's own thread: for gradients that take less time than waking another thread.
     Here(Box<dyn GradientSource>, UnboundedSender<Inbox>),
     /// A loop that is not ours.
@@ -44,7 +44,7 @@ impl Compute {
         if source.operations() < SMALL_OPERATIONS {
             return Ok(Compute::Here(source, inbox));
         }
-        let (sender, asked) = mpsc::channel::<Lent>();
+        let (sender, asked) = mpsc::channel::<Loan>();
         let work = move || {
             for lent in asked {
                 if inbox.send(gradient(&mut *source, lent)).is_err() {
@@ -58,7 +58,7 @@ impl Compute {
 
     /// Asks for the gradient of `lent`; the answer comes through the inbox in either case, so
     /// that messages have their turn in between.
-    pub(crate) fn ask(&mut self, lent: Lent) {
+    pub(crate) fn ask(&mut self, lent: Loan) {
         // Whoever is gone said why before.
         match self {
             Compute::Beside(thread) => drop(thread.send(lent)),
@@ -68,7 +68,7 @@ impl Compute {
     }
 }
 
-fn gradient(source: &mut dyn GradientSource, mut lent: Lent) -> Inbox {
+fn gradient(source: &mut dyn GradientSource, mut lent: Loan) -> Inbox {
     let begun = Instant::now();
     let compute = AssertUnwindSafe(|| source.gradient(lent.step, &lent.params, &mut lent.grad));
     match catch_unwind(compute) {

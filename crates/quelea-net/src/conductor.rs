@@ -15,7 +15,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::clock::Clock;
 use crate::error::NetError;
 use crate::host::{House, tick_period};
-use crate::options::Options;
+use crate::options::NetOptions;
 use crate::protocol::{self, Command, Event, PacketError, REASON_CHARS, WARNING_CHARS, shown};
 use crate::rank::Inbox;
 use cutting::Cutting;
@@ -89,7 +89,7 @@ enum Phase {
 
 /// Decides for a whole run.
 pub(crate) struct Conductor<'a> {
-    options: Options,
+    options: NetOptions,
     workers: usize,
     total: u64,
     observer: &'a mut dyn Observer,
@@ -164,8 +164,8 @@ impl<'a> Conductor<'a> {
         let House { setup, options, start, .. } = house;
         let (workers, now) = (setup.workers(), Instant::now());
         let total = workers as u64 * setup.steps;
-        let (facts, done) = (setup.facts(), start.steps(workers));
-        let budgeted = facts.budget == Budget::TotalGradients;
+        let (properties, done) = (setup.properties(), start.steps(workers));
+        let budgeted = properties.budget == Budget::TotalGradients;
         let seat = |rank: usize| Seat {
             finished: rank >= workers,
             computing: None,
@@ -200,7 +200,7 @@ impl<'a> Conductor<'a> {
             ports,
             done,
             clock: house.clock,
-            cutting: Cutting::new(house.cuts, facts.synchronous, setup.steps),
+            cutting: Cutting::new(house.cuts, properties.synchronous, setup.steps),
             clock_seconds: start.now.seconds(),
             trouble: None,
             warnings: Vec::new(),
@@ -488,7 +488,7 @@ impl<'a> Conductor<'a> {
             Phase::Running => {
                 // A rank looks at its own clock first, and knows more. Whoever does not compute
                 // may have to wait for one who does.
-                let Options { compute_seconds, peer_seconds, .. } = self.options;
+                let NetOptions { compute_seconds, peer_seconds, .. } = self.options;
                 let late = |seat: &Seat| {
                     let (since, limit, what) = match seat.computing {
                         Some(since) => (since, compute_seconds, "its gradient"),

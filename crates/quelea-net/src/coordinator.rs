@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use quelea_core::message::Rank;
-use quelea_core::node::Setup;
+use quelea_core::node::RunSpec;
 use quelea_core::problems::Problem;
 use quelea_record::{Observer, Outcome, Start};
 
@@ -21,7 +21,7 @@ use crate::launcher::{Launched, Published, Rendezvous};
 use crate::lobby::{Guest, Lobby};
 use crate::measure::{Measured, Survey};
 use crate::mesh::{Mesh, Plan, listen};
-use crate::options::Options;
+use crate::options::NetOptions;
 use crate::protocol::{self, Command, Event, PacketError, SMALL_BYTES, Setting, Wait};
 
 /// Which workers live in the coordinator's process. Servers always do.
@@ -33,9 +33,9 @@ pub struct Hosted {
 
 /// Runs all ranks as threads of this process.
 pub fn threads(
-    setup: &Setup,
+    setup: &RunSpec,
     problem: &dyn Problem,
-    options: &Options,
+    options: &NetOptions,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, NetError> {
     resume(setup, problem, options, Arc::default(), observer)
@@ -43,9 +43,9 @@ pub fn threads(
 
 /// As [`threads`], going on from `start`.
 pub fn resume(
-    setup: &Setup,
+    setup: &RunSpec,
     problem: &dyn Problem,
-    options: &Options,
+    options: &NetOptions,
     start: Arc<Start>,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, NetError> {
@@ -66,13 +66,13 @@ pub fn resume(
     Conductor::new(&house, ports, observer).conduct(&incoming)
 }
 
-pub(crate) fn check(setup: &Setup) -> Result<(), NetError> {
+pub(crate) fn check(setup: &RunSpec) -> Result<(), NetError> {
     if setup.workers() == 0 {
-        return Err(NetError::Setup("a run needs at least one worker".into()));
+        return Err(NetError::RunSpec("a run needs at least one worker".into()));
     }
     let largest = setup.layout.buckets.iter().map(|bucket| bucket.range.len()).max();
     if largest.is_some_and(|len| u32::try_from(len).is_err()) {
-        return Err(NetError::Setup("a bucket has 2^32 elements or more; cut it".into()));
+        return Err(NetError::RunSpec("a bucket has 2^32 elements or more; cut it".into()));
     }
     Ok(())
 }
@@ -94,14 +94,14 @@ fn ports(ranks: usize, hosts: &Hosts, joined: &BTreeMap<u32, TcpStream>) -> Vec<
 pub struct Coordinator {
     listener: TcpListener,
     address: SocketAddr,
-    options: Options,
+    options: NetOptions,
     published: Option<Published>,
     start: Arc<Start>,
 }
 
 impl Coordinator {
     /// Listens on `addr`, for example `127.0.0.1:0`.
-    pub fn bind(addr: &str, options: Options) -> Result<Coordinator, NetError> {
+    pub fn bind(addr: &str, options: NetOptions) -> Result<Coordinator, NetError> {
         let failed = |source| NetError::Listen { address: addr.to_string(), source };
         let listener = TcpListener::bind(addr).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
@@ -120,7 +120,7 @@ impl Coordinator {
     }
 
     /// For rank 0 of processes that a launcher has started: listens where the others will look.
-    pub fn of_launch(launched: &Launched, options: Options) -> Result<Coordinator, NetError> {
+    pub fn of_launch(launched: &Launched, options: NetOptions) -> Result<Coordinator, NetError> {
         match &launched.rendezvous {
             Rendezvous::Address(address) => {
                 // The name is how others reach this machine; it need not be one of its own.
@@ -148,7 +148,7 @@ impl Coordinator {
     pub fn run(
         self,
         job: Vec<u8>,
-        setup: &Setup,
+        setup: &RunSpec,
         problem: &dyn Problem,
         hosted: &Hosted,
         observer: &mut dyn Observer,
@@ -280,10 +280,10 @@ struct Gathered {
 }
 
 /// The ranks of the coordinator's process.
-fn residents(setup: &Setup, hosted: &Hosted) -> Result<BTreeSet<Rank>, NetError> {
+fn residents(setup: &RunSpec, hosted: &Hosted) -> Result<BTreeSet<Rank>, NetError> {
     let workers = setup.workers();
     if let Some(rank) = hosted.workers.iter().find(|rank| **rank as usize >= workers) {
-        return Err(NetError::Setup(format!("rank {rank} is not one of the {workers} workers")));
+        return Err(NetError::RunSpec(format!("rank {rank} is not one of the {workers} workers")));
     }
     let servers = (workers..setup.ranks()).map(Rank::from);
     Ok(hosted.workers.iter().map(|rank| Rank(*rank)).chain(servers).collect())
@@ -329,7 +329,7 @@ fn introduce(
     plan: &Plan,
     mesh: &Mesh,
     joined: Vec<Guest>,
-    (options, wait): (&Options, Wait),
+    (options, wait): (&NetOptions, Wait),
 ) -> Result<(Streams, Vec<Seat>), (Streams, NetError)> {
     let addresses: BTreeMap<u32, SocketAddr> =
         joined.iter().map(|guest| (guest.rank, guest.address)).collect();

@@ -9,9 +9,9 @@ use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use quelea_core::contract::Place;
+use quelea_core::contract::OptimizerSite;
 use quelea_core::message::Rank;
-use quelea_core::node::Setup;
+use quelea_core::node::RunSpec;
 use quelea_core::payload::Pool;
 use quelea_core::problems::{GradientSource, Problem};
 use quelea_record::{Cuts, Start};
@@ -22,7 +22,7 @@ use crate::compute::{self, Compute};
 use crate::conductor::Incoming;
 use crate::error::NetError;
 use crate::link::{self, Link, Order, ReadError, read_frames};
-use crate::options::Options;
+use crate::options::NetOptions;
 use crate::outer::OuterLoop;
 use crate::protocol::{Command, Event};
 use crate::rank::{Cutting, Inbox, Parts, Shell, Way};
@@ -37,8 +37,8 @@ pub(crate) struct Seat {
 /// What all ranks of this process have in common.
 #[derive(Clone)]
 pub(crate) struct House {
-    pub(crate) setup: Setup,
-    pub(crate) options: Options,
+    pub(crate) setup: RunSpec,
+    pub(crate) options: NetOptions,
     pub(crate) clock: Clock,
     pub(crate) timeline: bool,
     pub(crate) cuts: Cuts,
@@ -125,7 +125,7 @@ impl Life {
             let _ = conductor.send(Incoming::Event(Event::Failed { rank: rank.0, reason }));
         };
         let thread = std::thread::Builder::new().name(format!("rank-{}", rank.0)).spawn(run);
-        thread.map_err(|error| NetError::Setup(format!("cannot start a thread: {error}")))
+        thread.map_err(|error| NetError::RunSpec(format!("cannot start a thread: {error}")))
     }
 
     fn live(self) -> std::io::Result<()> {
@@ -143,7 +143,7 @@ impl Life {
         }
         let mut halves = Vec::new();
         let changes_partners = house.setup.view.changes_partners(rank);
-        let order = Order::new(house.setup.facts().synchronous && changes_partners);
+        let order = Order::new(house.setup.properties().synchronous && changes_partners);
         for (peer, stream) in seat.links.drain(..) {
             stream.set_nonblocking(true)?;
             let (read, write) = tokio::net::TcpStream::from_std(stream)?.into_split();
@@ -158,7 +158,7 @@ impl Life {
         let mut node = node.map_err(std::io::Error::other)?;
         if let Some(outer) = outer.clone() {
             outer.attach(mine.1.clone());
-            if house.setup.facts().optimizer == Place::Workers {
+            if house.setup.properties().optimizer == OptimizerSite::Workers {
                 node.optimize_outside();
             }
             compute = Some(Compute::Outside(outer));
@@ -167,7 +167,7 @@ impl Life {
             report: house.start.report(rank),
             cutting: Cutting::new(house.setup.clone(), pool.clone(), house.cuts, node.step()),
             node,
-            facts: house.setup.facts(),
+            properties: house.setup.properties(),
             clock: house.clock,
             options: house.options.clone(),
             conductor: house.conductor.clone(),
@@ -246,12 +246,12 @@ impl Drop for Life {
 
 /// Above every number of a bucket in a message: where an average takes in the optimizer's vectors
 /// and a few numbers, their parts count on after the model's buckets.
-fn bucket_numbers(setup: &Setup) -> u32 {
+fn bucket_numbers(setup: &RunSpec) -> u32 {
     let vectors = 1 + (setup.optimizer)(1).vectors().len();
     u32::try_from(setup.layout.buckets.len() * vectors + 1).unwrap_or(u32::MAX)
 }
 
 /// How often somebody looks at the clock: often enough for the shortest limit.
-pub(crate) fn tick_period(options: &Options) -> Duration {
+pub(crate) fn tick_period(options: &NetOptions) -> Duration {
     Duration::from_secs_f64((options.peer_seconds / 8.0).clamp(0.01, 1.0))
 }

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use quelea_core::message::Rank;
-use quelea_core::node::Setup;
+use quelea_core::node::RunSpec;
 use quelea_core::problems::Problem;
 use quelea_core::time::Time;
 use quelea_record::{Cuts, Part, Start};
@@ -23,7 +23,7 @@ use crate::host::{Hosts, House};
 use crate::launcher;
 use crate::measure::Prober;
 use crate::mesh::{Mesh, Plan, listen, prepare};
-use crate::options::Options;
+use crate::options::NetOptions;
 use crate::protocol::{self, Command, Event, JOB_BYTES, PacketError, SMALL_BYTES, Setting, Wait};
 use crate::rank::Inbox;
 
@@ -31,14 +31,14 @@ use crate::rank::Inbox;
 const WAITING: usize = 1 << 16;
 
 /// Makes a run from the bytes of a job, or says why it cannot be run here.
-pub type BuildRun<'a> = dyn FnMut(&[u8]) -> Result<(Setup, Box<dyn Problem>), String> + 'a;
+pub type BuildRun<'a> = dyn FnMut(&[u8]) -> Result<(RunSpec, Box<dyn Problem>), String> + 'a;
 
 /// Takes part in the run that is coordinated at `addr` (or at the address in a file, `file:PATH`),
 /// as `rank` or as any. `build` makes the run from the coordinator's job.
 pub fn join(
     addr: &str,
     rank: Option<u32>,
-    options: &Options,
+    options: &NetOptions,
     build: &mut BuildRun<'_>,
 ) -> Result<(), NetError> {
     let (stream, welcome) = ask(addr, rank, options)?;
@@ -116,7 +116,11 @@ struct Welcome {
 }
 
 /// Finds the coordinator and asks to take part; tries again until it is there.
-fn ask(addr: &str, rank: Option<u32>, options: &Options) -> Result<(TcpStream, Welcome), NetError> {
+fn ask(
+    addr: &str,
+    rank: Option<u32>,
+    options: &NetOptions,
+) -> Result<(TcpStream, Welcome), NetError> {
     let begun = Instant::now();
     let limit = Duration::from_secs_f64(options.connect_seconds);
     let mut pause = Duration::from_millis(2);
@@ -142,7 +146,7 @@ fn ask_once(
     address: &str,
     rank: Option<u32>,
     key: &str,
-    options: &Options,
+    options: &NetOptions,
 ) -> Result<Result<(TcpStream, Welcome), String>, NetError> {
     let limit = Duration::from_secs_f64(options.connect_seconds);
     let stream = match address.to_socket_addrs().map(|mut found| found.next()) {
@@ -178,7 +182,7 @@ fn ask_once(
 struct Ear<'a> {
     stream: &'a TcpStream,
     address: &'a str,
-    options: &'a Options,
+    options: &'a NetOptions,
 }
 
 impl Ear<'_> {

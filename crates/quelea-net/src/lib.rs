@@ -41,5 +41,5 @@ mod rank;
 pub use coordinator::{Coordinator, Hosted, resume, threads};
 pub use error::NetError;
 pub use join::{BuildRun, join};
-pub use options::Options;
+pub use options::NetOptions;
 pub use quelea_record::Observer;

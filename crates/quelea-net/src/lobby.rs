@@ -13,7 +13,7 @@ use crate::clock::Clock;
 use crate::conductor::Incoming;
 use crate::error::NetError;
 use crate::mesh::prepare;
-use crate::options::Options;
+use crate::options::NetOptions;
 use crate::protocol::{
     self, Command, Event, PacketError, REASON_CHARS, SMALL_BYTES, Setting, WARNING_CHARS, Wait,
     shown,
@@ -52,7 +52,7 @@ pub(crate) struct Lobby {
     pub(crate) key: String,
     pub(crate) clock: Clock,
     pub(crate) workers: u32,
-    pub(crate) options: Options,
+    pub(crate) options: NetOptions,
     /// By whom each rank is taken; `None`: by the coordinator's own process.
     pub(crate) taken: Mutex<BTreeMap<u32, Option<SocketAddr>>>,
     pub(crate) warnings: Mutex<Sender<Incoming>>,
@@ -218,7 +218,7 @@ impl Lobby {
                 }
                 stays
             });
-            observer.gathering(guests.len(), expected).map_err(NetError::Setup)?;
+            observer.gathering(guests.len(), expected).map_err(NetError::RunSpec)?;
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ use quelea_core::time::Time;
 use quelea_record::Observer;
 
 use crate::error::NetError;
-use crate::options::Options;
+use crate::options::NetOptions;
 use crate::protocol::{
     self, Command, PacketError, REASON_CHARS, SMALL_BYTES, Setting, Wait, shown,
 };
@@ -86,7 +86,7 @@ pub struct Pair {
 /// Workers that have come to measure, by rank.
 pub(crate) struct Survey<'a> {
     pub(crate) streams: &'a BTreeMap<u32, TcpStream>,
-    pub(crate) options: &'a Options,
+    pub(crate) options: &'a NetOptions,
 }
 
 impl Survey<'_> {

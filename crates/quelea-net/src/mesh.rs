@@ -12,7 +12,7 @@ use crate::conductor::Incoming;
 use crate::door::Door;
 use crate::error::NetError;
 use crate::host::Seat;
-use crate::options::Options;
+use crate::options::NetOptions;
 use crate::protocol::{self, Event, SMALL_BYTES, Setting, WARNING_CHARS, Wait, shown};
 
 /// Who lives where.
@@ -58,7 +58,7 @@ impl Mesh {
     pub(crate) fn open(
         plan: Plan,
         listener: TcpListener,
-        options: &Options,
+        options: &NetOptions,
         warnings: Sender<Incoming>,
     ) -> std::io::Result<Mesh> {
         let (sender, arrivals) = channel();
@@ -82,7 +82,7 @@ impl Mesh {
     pub(crate) fn connect(
         &self,
         addresses: &[String],
-        options: &Options,
+        options: &NetOptions,
         wait: Wait,
     ) -> Result<Vec<Seat>, NetError> {
         let begun = Instant::now();
@@ -119,7 +119,7 @@ impl Mesh {
         &self,
         address: &str,
         (from, to): (Rank, Rank),
-        options: &Options,
+        options: &NetOptions,
     ) -> Result<TcpStream, NetError> {
         let wrong = |problem: String| NetError::Handshake {
             address: format!("{to} at {address}"),

@@ -2,7 +2,7 @@
 
 /// Time limits of every kind of waiting, and what ranks report.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Options {
+pub struct NetOptions {
     /// How long all processes together may take to join, load their data and connect.
     pub connect_seconds: f64,
     /// How long a peer that has connected may take to say who it is.
@@ -18,9 +18,9 @@ pub struct Options {
     pub report_models: bool,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for NetOptions {
+    fn default() -> NetOptions {
+        NetOptions {
             connect_seconds: 30.0,
             handshake_seconds: 5.0,
             peer_seconds: 30.0,

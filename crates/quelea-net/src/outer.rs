@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use quelea_core::contract::Mode;
-use quelea_core::node::Lent;
+use quelea_core::node::Loan;
 use quelea_core::problems::Computed;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
@@ -40,7 +40,7 @@ pub struct OuterLoop {
 #[derive(Debug)]
 pub struct Handle {
     words: Mutex<Receiver<Word>>,
-    lent: Mutex<Option<Lent>>,
+    lent: Mutex<Option<Loan>>,
     shared: Arc<Shared>,
 }
 
@@ -97,7 +97,7 @@ impl Shared {
 
 #[derive(Debug)]
 enum Word {
-    Lent(Lent),
+    Loan(Loan),
     Asked(Mode),
 }
 
@@ -105,13 +105,13 @@ enum Word {
 #[derive(Debug)]
 pub(crate) enum Given {
     /// A bucket of the gradient; with the first, the vectors.
-    Bucket(usize, Option<Lent>),
+    Bucket(usize, Option<Loan>),
     /// The rest: the gradient is complete.
     Gradient(Computed),
     /// The optimizer has run on every bucket.
     Optimized,
     /// No more gradients.
-    Finished(Option<Lent>),
+    Finished(Option<Loan>),
 }
 
 impl OuterLoop {
@@ -133,9 +133,9 @@ impl OuterLoop {
         debug_assert!(attached.is_ok(), "a loop has one rank");
     }
 
-    pub(crate) fn lend(&self, lent: Lent) {
-        if let Err(unheard) = self.words.send(Word::Lent(lent))
-            && let Word::Lent(lent) = unheard.0
+    pub(crate) fn lend(&self, lent: Loan) {
+        if let Err(unheard) = self.words.send(Word::Loan(lent))
+            && let Word::Loan(lent) = unheard.0
         {
             self.keep([lent.params, lent.grad]);
         }
@@ -169,7 +169,7 @@ impl Handle {
     pub fn wait(&self, limit: Duration) -> Result<Option<Turn>, Ended> {
         let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
         match words.recv_timeout(limit) {
-            Ok(Word::Lent(lent)) => {
+            Ok(Word::Loan(lent)) => {
                 let turn = Turn::Gradient(lent.step);
                 *self.lent() = Some(lent);
                 Ok(Some(turn))
@@ -232,7 +232,7 @@ impl Handle {
         }
     }
 
-    fn lent(&self) -> std::sync::MutexGuard<'_, Option<Lent>> {
+    fn lent(&self) -> std::sync::MutexGuard<'_, Option<Loan>> {
         self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -250,7 +250,7 @@ impl Drop for Handle {
         let words = self.words.get_mut().unwrap_or_else(PoisonError::into_inner);
         let lent = self.lent.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let unheard = words.try_iter().filter_map(|word| match word {
-            Word::Lent(lent) => Some(lent),
+            Word::Loan(lent) => Some(lent),
             Word::Asked(_) => None,
         });
         for lent in lent.into_iter().chain(unheard) {
@@ -269,7 +269,7 @@ mod tests {
         let (outer, handle) = OuterLoop::new();
         let (sender, mut inbox) = tokio::sync::mpsc::unbounded_channel();
         outer.attach(sender);
-        outer.lend(Lent { params: vec![1.0; 3], grad: vec![2.0; 3], step: 0 });
+        outer.lend(Loan { params: vec![1.0; 3], grad: vec![2.0; 3], step: 0 });
         let turn = handle.wait(Duration::from_secs(10)).expect("the rank lives");
         assert_eq!(turn, Some(Turn::Gradient(0)));
         let vectors = handle.vectors().expect("they are lent");

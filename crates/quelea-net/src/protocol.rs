@@ -220,7 +220,7 @@ pub(crate) enum PacketError {
     #[error("it took no word in time")]
     Deaf,
     #[error("{0}")]
-    Io(io::Error),
+    Outbox(io::Error),
     #[error("{0}")]
     Wrong(#[from] ControlError),
 }
@@ -233,7 +233,7 @@ impl From<io::Error> for PacketError {
             | io::ErrorKind::BrokenPipe
             | io::ErrorKind::ConnectionAborted => PacketError::Closed,
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => PacketError::Deaf,
-            _ => PacketError::Io(error),
+            _ => PacketError::Outbox(error),
         }
     }
 }

@@ -5,7 +5,7 @@ mod cuts;
 use std::rc::Rc;
 use std::sync::mpsc;
 
-use quelea_core::contract::{Budget, Effect, Fact, Facts, Mode};
+use quelea_core::contract::{Budget, Effect, Fact, Mode, Properties};
 use quelea_core::message::{Message, Rank};
 use quelea_core::node::Node;
 use quelea_core::problems::Computed;
@@ -18,7 +18,7 @@ use crate::clock::Clock;
 use crate::compute::{Compute, Gradient};
 use crate::conductor::Incoming;
 use crate::link::Link;
-use crate::options::Options;
+use crate::options::NetOptions;
 use crate::outer::{Given, OuterLoop};
 use crate::protocol::{Command, Event};
 pub(crate) use cuts::Cutting;
@@ -77,9 +77,9 @@ struct Pending {
 /// A rank.
 pub(crate) struct Shell {
     node: Node,
-    facts: Facts,
+    properties: Properties,
     clock: Clock,
-    options: Options,
+    options: NetOptions,
     /// By rank.
     ways: Vec<Way>,
     /// Connections with something new to write.
@@ -112,9 +112,9 @@ pub(crate) struct Shell {
 /// What a rank is made of.
 pub(crate) struct Parts {
     pub(crate) node: Node,
-    pub(crate) facts: Facts,
+    pub(crate) properties: Properties,
     pub(crate) clock: Clock,
-    pub(crate) options: Options,
+    pub(crate) options: NetOptions,
     pub(crate) conductor: mpsc::Sender<Incoming>,
     /// Absent at a server.
     pub(crate) compute: Option<Compute>,
@@ -128,14 +128,15 @@ pub(crate) struct Parts {
 
 impl Shell {
     pub(crate) fn new(parts: Parts, ways: Vec<Way>) -> Shell {
-        let Parts { node, facts, clock, options, conductor, compute, timeline, buckets, .. } =
-            parts;
+        let Parts {
+            node, properties, clock, options, conductor, compute, timeline, buckets, ..
+        } = parts;
         let report = RankReport { rank: node.rank.0, is_server: node.is_server, ..parts.report };
         Shell {
             finished: node.is_server,
             all_buckets: node.layout().buckets.len(),
             node,
-            facts,
+            properties,
             options,
             ways,
             touched: Vec::new(),
@@ -416,7 +417,7 @@ impl Shell {
                         outer.ask(mode);
                     }
                 }
-                Effect::Work { .. } | Effect::EnterAt(_) => {}
+                Effect::Work { .. } | Effect::JumpToStep(_) => {}
             }
         }
     }
@@ -443,7 +444,7 @@ impl Shell {
         let Some(pending) = self.idle.take() else { return };
         let now = self.clock.now();
         let idle = now.since(pending.done);
-        let waiting = match self.facts.waits_for_peers {
+        let waiting = match self.properties.waits_for_peers {
             true => self.node.origin().since(pending.done).min(idle),
             false => Time::ZERO,
         };
@@ -470,7 +471,7 @@ impl Shell {
         if self.node.has_finished_rounds() {
             self.finish();
         } else if self.node.wants_gradient() {
-            match self.facts.budget {
+            match self.properties.budget {
                 // The outer loop decides by itself how many there are.
                 _ if self.outer_loop().is_some() => self.compute(),
                 Budget::Rounds => self.compute(),

@@ -5,14 +5,14 @@ mod common;
 use common::{Run, Watch, bits};
 use quelea_core::algorithms::ALGORITHMS;
 use quelea_core::contract::Budget;
-use quelea_core::params::Params;
-use quelea_net::Options;
+use quelea_core::options::Options;
+use quelea_net::NetOptions;
 use quelea_record::Event;
 
 #[test]
 fn synchronous_algorithms_give_the_same_bits_in_threads_and_over_sockets() {
     for entry in ALGORITHMS {
-        if !(entry.facts)(&Params::defaults(entry.keys)).synchronous {
+        if !(entry.properties)(&Options::defaults(entry.keys)).synchronous {
             continue;
         }
         for workers in [1, 2, 3, 4] {
@@ -31,7 +31,7 @@ fn synchronous_algorithms_give_the_same_bits_in_threads_and_over_sockets() {
 #[test]
 fn asynchronous_runs_compute_exactly_their_budget_of_gradients() {
     for entry in ALGORITHMS {
-        if (entry.facts)(&Params::defaults(entry.keys)).budget != Budget::TotalGradients {
+        if (entry.properties)(&Options::defaults(entry.keys)).budget != Budget::TotalGradients {
             continue;
         }
         for run in [Run::of(entry.name, 3), Run::of(entry.name, 4).steps(1)] {
@@ -51,7 +51,7 @@ fn asynchronous_runs_compute_exactly_their_budget_of_gradients() {
 fn every_step_is_recorded_and_time_is_split() {
     let run = Run::of("d-psgd", 3).steps(7);
     let mut watch = Watch::new();
-    let options = Options::default();
+    let options = NetOptions::default();
     let outcome =
         quelea_net::threads(&run.setup(), &run.problem(), &options, &mut watch).expect("it ends");
     let steps = watch.records.iter().filter(|r| matches!(r.event, Event::Step { .. })).count();

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use common::{Run, bits, coordinator, worker};
 use quelea_core::algorithms::ALGORITHMS;
 use quelea_core::message::Rank;
-use quelea_core::node::Setup;
-use quelea_core::params::Value;
+use quelea_core::node::RunSpec;
+use quelea_core::options::Value;
 use quelea_core::time::Time;
-use quelea_net::{Hosted, NetError, Observer, Options};
+use quelea_net::{Hosted, NetError, NetOptions, Observer};
 use quelea_record::{Cuts, Models, Outcome, Part, Record, Start, Wish};
 
 /// Keeps what is shown and saved; wishes for a cut when so many steps are done in all.
@@ -70,15 +70,15 @@ impl Keeper {
 
 fn threads(
     run: &Run,
-    setup: &Setup,
+    setup: &RunSpec,
     start: Start,
     keeper: &mut Keeper,
 ) -> Result<Outcome, NetError> {
-    quelea_net::resume(setup, &run.problem(), &Options::default(), Arc::new(start), keeper)
+    quelea_net::resume(setup, &run.problem(), &NetOptions::default(), Arc::new(start), keeper)
 }
 
 fn sockets(run: &Run, start: Start, keeper: &mut Keeper) -> Result<Outcome, NetError> {
-    let coordinator = coordinator(Options::default()).going_on_from(Arc::new(start));
+    let coordinator = coordinator(NetOptions::default()).going_on_from(Arc::new(start));
     let address = coordinator.address().to_string();
     std::thread::scope(|scope| {
         for rank in 0..run.workers {
@@ -93,7 +93,7 @@ fn sockets(run: &Run, start: Start, keeper: &mut Keeper) -> Result<Outcome, NetE
 
 fn synchronous() -> impl Iterator<Item = Run> {
     let rows = ALGORITHMS.iter().map(|entry| Run::of(entry.name, 3));
-    rows.filter(|run| run.setup().facts().synchronous)
+    rows.filter(|run| run.setup().properties().synchronous)
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn forms_with_servers_and_shares_on_their_way_go_on_bit_for_bit() {
     for (name, key, value) in forms {
         let run = Run::of(name, 4);
         let mut setup = run.setup();
-        setup.params = setup.params.with(key, value);
+        setup.options = setup.options.with(key, value);
         let go = |start, keeper: &mut Keeper| threads(&run, &setup, start, keeper);
         let whole = go(Start::default(), &mut Keeper::default()).expect("it ends");
         let mut keeper = Keeper::every(7, run.steps);
@@ -173,7 +173,7 @@ fn a_run_that_is_asked_to_stop_ends_with_a_whole_cut_wherever_it_is() {
 #[test]
 fn asynchronous_runs_rest_are_saved_and_keep_their_budget() {
     let rows = ALGORITHMS.iter().map(|entry| Run::of(entry.name, 3));
-    for run in rows.filter(|run| !run.setup().facts().synchronous) {
+    for run in rows.filter(|run| !run.setup().properties().synchronous) {
         let (setup, name) = (run.setup(), run.algorithm.name);
         let steps = |outcome: &Outcome| -> u64 {
             outcome.ranks[..run.workers].iter().map(|rank| rank.steps).sum()
@@ -211,7 +211,7 @@ fn models_are_shown_at_their_step_while_the_run_goes_on() {
                 let whole = models.workers.iter().all(|(_, model)| model.len() == run.dimensions);
                 assert!(whole && models.workers.len() == run.workers, "{name}");
                 let shards: usize = models.servers.iter().map(|(_, shard)| shard.len()).sum();
-                assert_eq!(shards, if setup.facts().servers { run.dimensions } else { 0 });
+                assert_eq!(shards, if setup.properties().servers { run.dimensions } else { 0 });
             }
         }
     }

@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use common::{Run, Watch, coordinator, worker_with};
 use quelea_core::message::{Message, Rank};
 use quelea_core::payload::Pool;
-use quelea_net::{Hosted, NetError, Options};
+use quelea_net::{Hosted, NetError, NetOptions};
 use quelea_wire::control::{HEAD_BYTES, Reader, Writer, decode_head};
 use quelea_wire::frame::{self, Route};
 
@@ -79,11 +79,11 @@ impl Intruder {
 }
 
 /// How a run of two ends whose worker 1 is an intruder.
-fn ended(options: Options, intrude: impl FnOnce(Intruder) + Send) -> NetError {
+fn ended(options: NetOptions, intrude: impl FnOnce(Intruder) + Send) -> NetError {
     ended_of(&Run::of("allreduce", 2), options, intrude)
 }
 
-fn ended_of(run: &Run, options: Options, intrude: impl FnOnce(Intruder) + Send) -> NetError {
+fn ended_of(run: &Run, options: NetOptions, intrude: impl FnOnce(Intruder) + Send) -> NetError {
     let coordinator = coordinator(options);
     let address = coordinator.address().to_string();
     std::thread::scope(|scope| {
@@ -103,7 +103,7 @@ fn stay(intruder: &Intruder) {
 #[test]
 fn whoever_leaves_before_the_run_frees_its_rank() {
     let run = Run::of("allreduce", 2);
-    let coordinator = coordinator(Options::default());
+    let coordinator = coordinator(NetOptions::default());
     let address = coordinator.address().to_string();
     let outcome = std::thread::scope(|scope| {
         let conducted = scope.spawn(|| {
@@ -116,8 +116,10 @@ fn whoever_leaves_before_the_run_frees_its_rank() {
             }
         }
         drop(ask_to_join(&address));
-        scope.spawn(|| worker_with(&address, Some(0), &Options::default()).expect("it takes part"));
-        scope.spawn(|| while worker_with(&address, Some(1), &Options::default()).is_err() {});
+        scope.spawn(|| {
+            worker_with(&address, Some(0), &NetOptions::default()).expect("it takes part")
+        });
+        scope.spawn(|| while worker_with(&address, Some(1), &NetOptions::default()).is_err() {});
         conducted.join().expect("no panic").expect("the run is not disturbed")
     });
     let is_named = |text: &String| text.contains("which was to be rank 1");
@@ -148,7 +150,7 @@ fn whoever_speaks_for_another_rank_or_reports_another_model_is_named() {
         (lost, "lost rank 1: it spoke of rank 7; ranks are 0 to 1"),
     ];
     for (word, expected) in words {
-        let error = ended(Options::default(), |intruder| {
+        let error = ended(NetOptions::default(), |intruder| {
             say(&intruder.coordinator, &word);
             stay(&intruder);
         });
@@ -168,7 +170,7 @@ fn a_message_that_cannot_be_taken_ends_the_run_at_once_and_names_its_sender() {
     ];
     for (message, expected) in messages {
         // Whoever only waited for it would wait for half a minute.
-        let error = ended(Options::default(), |mut intruder| {
+        let error = ended(NetOptions::default(), |mut intruder| {
             intruder.send(&message);
             stay(&intruder);
         });
@@ -183,7 +185,7 @@ fn a_message_that_cannot_be_taken_ends_the_run_at_once_and_names_its_sender() {
 fn a_rank_that_asks_and_never_listens_is_named() {
     // All tickets are gone from the start, so that every question is answered.
     let run = Run::of("ad-psgd", 2).steps(0);
-    let options = Options { peer_seconds: 1.0, connect_seconds: 600.0, ..Options::default() };
+    let options = NetOptions { peer_seconds: 1.0, connect_seconds: 600.0, ..NetOptions::default() };
     let error = ended_of(&run, options, |intruder| {
         let ticket = Writer::default().number(1u32).number(1u32).number(1u32).packet(201);
         let tickets = ticket.repeat(1000);
@@ -198,7 +200,7 @@ fn abandoned(act: impl Fn(&TcpStream)) -> NetError {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("it listens").to_string();
     let run = Run::of("allreduce", 1).steps(u64::MAX >> 8);
-    let options = Options { peer_seconds: 0.5, connect_seconds: 600.0, ..Options::default() };
+    let options = NetOptions { peer_seconds: 0.5, connect_seconds: 600.0, ..NetOptions::default() };
     std::thread::scope(|scope| {
         let joined = scope.spawn(|| worker_with(&address, None, &options));
         let (stream, _) = listener.accept().expect("it comes");
@@ -259,7 +261,7 @@ fn live(intruder: &Intruder, computing: bool, mut answer: impl FnMut(u16, &[u8])
 #[test]
 fn whoever_computes_or_idles_for_ever_is_named() {
     let run = Run::of("ad-psgd", 2).steps(0);
-    let limits = Options { compute_seconds: 0.1, peer_seconds: 0.4, ..Options::default() };
+    let limits = NetOptions { compute_seconds: 0.1, peer_seconds: 0.4, ..NetOptions::default() };
     for (computing, expected) in [(true, "its gradient"), (false, "a step or its end")] {
         let intrude = |intruder: Intruder| live(&intruder, computing, |_, _| {});
         let text = ended_of(&run, limits.clone(), intrude).to_string();
@@ -271,7 +273,7 @@ fn whoever_computes_or_idles_for_ever_is_named() {
 #[test]
 fn whoever_never_reports_or_never_comes_to_rest_is_named() {
     let run = Run::of("ad-psgd", 2).steps(0);
-    let limits = Options { drain_seconds: 0.05, peer_seconds: 0.4, ..Options::default() };
+    let limits = NetOptions { drain_seconds: 0.05, peer_seconds: 0.4, ..NetOptions::default() };
     for (restless, expected) in
         [(0, " s for rank 1: its report"), (1, " s for the last messages: ")]
     {

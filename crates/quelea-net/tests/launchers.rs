@@ -7,7 +7,7 @@ use std::process::Command;
 use common::{Run, Watch, bits, worker};
 use quelea_core::problems::Problem;
 use quelea_net::launcher::detect;
-use quelea_net::{Coordinator, Hosted, Options};
+use quelea_net::{Coordinator, Hosted, NetOptions};
 
 /// What every process does, whoever has launched it.
 fn take_part(run: &Run, result: &str) {
@@ -16,7 +16,7 @@ fn take_part(run: &Run, result: &str) {
     if launched.rank > 0 {
         return worker(&launched.rendezvous.to_join(), Some(launched.rank)).expect("it takes part");
     }
-    let coordinator = Coordinator::of_launch(&launched, Options::default()).expect("it listens");
+    let coordinator = Coordinator::of_launch(&launched, NetOptions::default()).expect("it listens");
     let hosted = Hosted { workers: vec![0] };
     let (setup, problem): (_, Box<dyn Problem>) = (run.setup(), Box::new(run.problem()));
     let outcome = coordinator.run(run.job(), &setup, &*problem, &hosted, &mut Watch::new());
@@ -68,7 +68,7 @@ fn mpirun_gives_the_same_bits_as_threads() {
 #[test]
 fn variables_set_by_hand_are_enough() {
     let run = Run::of("d-psgd", 2);
-    let free = common::coordinator(Options::default()).address();
+    let free = common::coordinator(NetOptions::default()).address();
     let process = |rank: u32| {
         let mut env = Command::new("env");
         env.env("QUELEA_RANK", rank.to_string())

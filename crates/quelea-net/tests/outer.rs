@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use common::{Run, Watch, bits};
 use quelea_core::algorithms::ALGORITHMS;
-use quelea_core::contract::{Mode, Place};
-use quelea_core::params::Params;
+use quelea_core::contract::{Mode, OptimizerSite};
+use quelea_core::options::Options;
 use quelea_core::problems::quadratic::Quadratic;
 use quelea_core::problems::{Evaluation, GradientSource, Problem};
-use quelea_net::Options;
+use quelea_net::NetOptions;
 use quelea_net::assembly::{Assembly, AssemblyError};
 use quelea_net::launcher::{Launched, Rendezvous};
 use quelea_net::outer::{Handle, OuterLoop, Turn};
@@ -47,7 +47,7 @@ const MOMENT: Duration = Duration::from_secs(20);
 /// keeps its gradient to itself if the row says that it does not read it.
 fn train(run: &Run, handle: &Handle, mut source: Box<dyn GradientSource>) {
     let setup = run.setup();
-    let is_read = setup.facts().reads_gradient;
+    let is_read = setup.properties().reads_gradient;
     let mut own = vec![0.0; setup.initial.len()];
     for step in 0..run.steps {
         assert_eq!(handle.wait(MOMENT), Ok(Some(Turn::Gradient(step))));
@@ -92,13 +92,13 @@ fn from_outside(run: &Run) -> Outcome {
     let (loops, handles): (Vec<_>, Vec<_>) = (0..run.workers).map(|_| OuterLoop::new()).unzip();
     let problem = Outer { problem: run.problem(), loops };
     // The loops know when they are done; nobody else does.
-    let setup = quelea_core::node::Setup { steps: 1 << 40, ..run.setup() };
+    let setup = quelea_core::node::RunSpec { steps: 1 << 40, ..run.setup() };
     std::thread::scope(|scope| {
         for (rank, handle) in handles.iter().enumerate() {
             let source = run.problem().source(rank);
             scope.spawn(move || train(run, handle, source));
         }
-        quelea_net::threads(&setup, &problem, &Options::default(), &mut Watch::new())
+        quelea_net::threads(&setup, &problem, &NetOptions::default(), &mut Watch::new())
             .expect("it ends")
     })
 }
@@ -107,8 +107,8 @@ fn from_outside(run: &Run) -> Outcome {
 fn an_outer_loop_with_its_own_optimizer_gives_the_same_bits() {
     let mut tried = 0;
     for entry in ALGORITHMS {
-        let facts = (entry.facts)(&Params::defaults(entry.keys));
-        if !facts.synchronous || facts.optimizer == Place::Servers {
+        let properties = (entry.properties)(&Options::defaults(entry.keys));
+        if !properties.synchronous || properties.optimizer == OptimizerSite::Servers {
             continue;
         }
         for workers in [1, 4] {
@@ -134,7 +134,7 @@ fn memory_that_is_held_outlives_the_run() {
     let run = Run::of("allreduce", 1).steps(2);
     let (outer, handle) = OuterLoop::new();
     let problem = Outer { problem: run.problem(), loops: vec![outer] };
-    let setup = quelea_core::node::Setup { steps: 1 << 40, ..run.setup() };
+    let setup = quelea_core::node::RunSpec { steps: 1 << 40, ..run.setup() };
     let (memory, first, params) = std::thread::scope(|scope| {
         let looping = scope.spawn(|| {
             assert_eq!(handle.wait(MOMENT), Ok(Some(Turn::Gradient(0))));
@@ -145,7 +145,8 @@ fn memory_that_is_held_outlives_the_run() {
             handle.finish().expect("it runs");
             (memory, vectors.params as usize)
         });
-        let outcome = quelea_net::threads(&setup, &problem, &Options::default(), &mut Watch::new());
+        let outcome =
+            quelea_net::threads(&setup, &problem, &NetOptions::default(), &mut Watch::new());
         let (memory, first) = looping.join().expect("it ended well");
         (memory, first, outcome.expect("it ended").ranks[0].params.clone())
     });

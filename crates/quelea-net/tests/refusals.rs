@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use common::{Run, Watch, bits, coordinator, worker};
 use quelea_core::algorithms::Entry;
-use quelea_core::contract::{Algorithm, Awaited, Cx};
+use quelea_core::contract::{Algorithm, Awaited, Context};
 use quelea_core::message::{Message, Rank};
 use quelea_core::state::Visitor;
-use quelea_net::{Hosted, NetError, Options, join};
+use quelea_net::{Hosted, NetError, NetOptions, join};
 
 const NOBODY: &Hosted = &Hosted { workers: Vec::new() };
 
@@ -21,7 +21,7 @@ const NOBODY: &Hosted = &Hosted { workers: Vec::new() };
 /// workers come, and the run must be what it always is.
 fn disturbed(disturb: impl FnOnce(&str)) -> Vec<String> {
     let run = Run::of("allreduce", 2);
-    let options = Options { handshake_seconds: 0.2, ..Options::default() };
+    let options = NetOptions { handshake_seconds: 0.2, ..NetOptions::default() };
     let coordinator = coordinator(options);
     let address = coordinator.address().to_string();
     let outcome = std::thread::scope(|scope| {
@@ -120,7 +120,7 @@ fn a_rank_that_does_not_exist_is_refused() {
 #[test]
 fn a_second_process_with_a_taken_rank_is_refused_by_name() {
     let run = Run::of("allreduce", 2);
-    let coordinator = coordinator(Options::default());
+    let coordinator = coordinator(NetOptions::default());
     let address = coordinator.address().to_string();
     std::thread::scope(|scope| {
         let conducted = scope.spawn(|| {
@@ -140,7 +140,7 @@ fn a_second_process_with_a_taken_rank_is_refused_by_name() {
 #[test]
 fn missing_workers_are_named() {
     let run = Run::of("allreduce", 2);
-    let options = Options { connect_seconds: 0.2, ..Options::default() };
+    let options = NetOptions { connect_seconds: 0.2, ..NetOptions::default() };
     let coordinator = coordinator(options);
     let hosted = Hosted { workers: vec![0] };
     let error = coordinator
@@ -153,7 +153,7 @@ fn missing_workers_are_named() {
 #[test]
 fn whoever_was_refused_while_workers_are_missing_is_named() {
     let run = Run::of("allreduce", 1);
-    let coordinator = coordinator(Options { connect_seconds: 1.0, ..Options::default() });
+    let coordinator = coordinator(NetOptions { connect_seconds: 1.0, ..NetOptions::default() });
     let mut stranger = TcpStream::connect(coordinator.address()).expect("it listens");
     stranger.write_all(b"GET / HTTP/1.1\r\nHost: quelea\r\n\r\n").expect("it hears");
     let error = coordinator
@@ -165,8 +165,8 @@ fn whoever_was_refused_while_workers_are_missing_is_named() {
 
 #[test]
 fn a_coordinator_that_is_not_there_is_named() {
-    let gone = coordinator(Options::default()).address().to_string();
-    let options = Options { connect_seconds: 0.1, ..Options::default() };
+    let gone = coordinator(NetOptions::default()).address().to_string();
+    let options = NetOptions { connect_seconds: 0.1, ..NetOptions::default() };
     let error = join(&gone, None, &options, &mut |_| Err("never asked".into()));
     let text = error.expect_err("nobody listens").to_string();
     assert!(text.starts_with(&format!("no coordinator answered at {gone} within")), "{text}");
@@ -175,11 +175,11 @@ fn a_coordinator_that_is_not_there_is_named() {
 #[test]
 fn a_worker_that_cannot_run_the_job_ends_the_run_by_name() {
     let run = Run::of("allreduce", 1);
-    let coordinator = coordinator(Options::default());
+    let coordinator = coordinator(NetOptions::default());
     let address = coordinator.address().to_string();
     std::thread::scope(|scope| {
         let refuse =
-            || join(&address, None, &Options::default(), &mut |_| Err("no data here".into()));
+            || join(&address, None, &NetOptions::default(), &mut |_| Err("no data here".into()));
         let joined = scope.spawn(refuse);
         let error = coordinator
             .run(run.job(), &run.setup(), &run.problem(), NOBODY, &mut Watch::new())
@@ -196,10 +196,10 @@ struct Deaf {
 }
 
 impl Algorithm for Deaf {
-    fn on_gradient(&mut self, _cx: &mut Cx<'_>) {
+    fn on_gradient(&mut self, _cx: &mut Context<'_>) {
         self.waiting = true;
     }
-    fn on_message(&mut self, _cx: &mut Cx<'_>, _from: Rank, _message: Message) {}
+    fn on_message(&mut self, _cx: &mut Context<'_>, _from: Rank, _message: Message) {}
     fn is_ready(&self) -> bool {
         !self.waiting
     }
@@ -216,7 +216,7 @@ fn whoever_waits_too_long_says_for_whom_for_what_and_how_long() {
         ..*quelea_core::algorithms::find("allreduce").expect("in the table")
     }));
     let run = Run { algorithm: entry, ..Run::of("allreduce", 2) };
-    let options = Options { peer_seconds: 0.2, ..Options::default() };
+    let options = NetOptions { peer_seconds: 0.2, ..NetOptions::default() };
     let error = quelea_net::threads(&run.setup(), &run.problem(), &options, &mut Watch::new())
         .expect_err("nobody answers");
     let text = error.to_string();
@@ -249,7 +249,7 @@ fn child(address: &str, rank: u32) -> Child {
 }
 
 /// Three processes; something is done to the third in the middle of the run.
-fn harmed(signal: &'static str, options: Options) -> (NetError, f64) {
+fn harmed(signal: &'static str, options: NetOptions) -> (NetError, f64) {
     let run = Run::of("allreduce", 3).steps(u64::MAX >> 8);
     let coordinator = coordinator(options);
     let address = coordinator.address().to_string();
@@ -279,14 +279,14 @@ fn harmed(signal: &'static str, options: Options) -> (NetError, f64) {
 
 #[test]
 fn a_killed_process_ends_the_run_for_everybody_and_is_named() {
-    let (error, _) = harmed("-KILL", Options::default());
+    let (error, _) = harmed("-KILL", NetOptions::default());
     assert!(matches!(error, NetError::Lost { rank: 2, .. }), "{error}");
     assert!(error.to_string().starts_with("lost rank 2: the connection was closed"), "{error}");
 }
 
 #[test]
 fn a_process_that_stops_without_a_word_is_named_after_the_time_limit() {
-    let options = Options { peer_seconds: 1.0, ..Options::default() };
+    let options = NetOptions { peer_seconds: 1.0, ..NetOptions::default() };
     let (error, _) = harmed("-STOP", options);
     let text = error.to_string();
     assert!(text.contains("rank 2") || text.contains("rank 1"), "{text}");
@@ -295,7 +295,7 @@ fn a_process_that_stops_without_a_word_is_named_after_the_time_limit() {
 #[test]
 fn workers_end_when_the_coordinator_is_gone() {
     let run = Run::of("allreduce", 2).steps(u64::MAX >> 8);
-    let coordinator = coordinator(Options::default());
+    let coordinator = coordinator(NetOptions::default());
     let address = coordinator.address().to_string();
     let mut worker = child(&address, 1);
     let watch = &mut Watch::calling(|done| assert!(done < 20, "the coordinator dies here"));

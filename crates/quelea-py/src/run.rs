@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use quelea_core::contract::{Mode, Place};
+use quelea_core::contract::{Mode, OptimizerSite};
 use quelea_core::layout::Tensor;
-use quelea_core::node::Setup;
+use quelea_core::node::RunSpec;
 use quelea_core::problems::{Computed, Problem};
 use quelea_net::outer::{Ended, Handle, OuterLoop, Turn};
-use quelea_net::{Coordinator, Hosted, Options};
+use quelea_net::{Coordinator, Hosted, NetOptions};
 use quelea_record::Nowhere;
 use quelea_run::config::Config;
 use quelea_run::plan::Plan;
@@ -38,7 +38,7 @@ pub(crate) struct Run {
     /// What that was.
     outcome: OnceLock<Result<(), String>>,
     rate: Arc<AtomicU32>,
-    setup: Setup,
+    setup: RunSpec,
     store: Store,
 }
 
@@ -79,9 +79,9 @@ impl Run {
         let read = Arc::clone(&rate);
         let learning_rate = Arc::new(move |_| f32::from_bits(read.load(Ordering::Relaxed)));
         let steps = STEPS / u64::from(group.launched().world);
-        let mut setup = Setup { learning_rate, clip: None, steps, ..plan.setup.clone() };
+        let mut setup = RunSpec { learning_rate, clip: None, steps, ..plan.setup.clone() };
         let store = Store::default();
-        if setup.facts().optimizer == Place::Workers {
+        if setup.properties().optimizer == OptimizerSite::Workers {
             setup.optimizer = store.maker(Shape { vectors: state.0, velocity: state.1 }, len);
         }
         let thread = start(py, group, setup.clone(), script)?;
@@ -99,13 +99,13 @@ impl Run {
     /// Whether the algorithm looks at the gradient before the optimizer does.
     #[getter]
     fn reads_gradient(&self) -> bool {
-        self.setup.facts().reads_gradient
+        self.setup.properties().reads_gradient
     }
 
     /// Whether the script's parameters are a copy that is made anew for every gradient.
     #[getter]
     fn lends_a_copy(&self) -> bool {
-        self.setup.facts().snapshot
+        self.setup.properties().snapshot
     }
 
     /// Addresses of parameters and gradient, and their length; at the turn for a gradient.
@@ -152,7 +152,7 @@ impl Run {
                 Ok(Some(Turn::Gradient(_))) => return Ok("gradient"),
                 Ok(Some(Turn::Optimize(Mode::Apply))) => return Ok("apply"),
                 Ok(Some(Turn::Optimize(Mode::Displace))) => return Ok("displace"),
-                Ok(Some(Turn::Optimize(Mode::Move))) => return Ok("move"),
+                Ok(Some(Turn::Optimize(Mode::ApplyAndReport))) => return Ok("move"),
                 Ok(None) => py.check_signals()?,
                 Err(Ended) => return Err(self.why(py)),
             }
@@ -235,12 +235,13 @@ impl Run {
 fn start(
     py: Python<'_>,
     group: &Group,
-    setup: Setup,
+    setup: RunSpec,
     script: Script,
 ) -> PyResult<JoinHandle<Result<(), String>>> {
     let (rank, address) = (group.launched().rank, group.assembly().address());
     // The scripts have their models.
-    let options = Options { connect_seconds: 60.0, report_models: false, ..Options::default() };
+    let options =
+        NetOptions { connect_seconds: 60.0, report_models: false, ..NetOptions::default() };
     let coordinator = match rank {
         0 => Some(bind(address, &options)?),
         _ => None,
@@ -271,7 +272,7 @@ fn start(
     thread.map_err(|error| Error::new_err(format!("cannot start a thread: {error}")))
 }
 
-fn bind(address: IpAddr, options: &Options) -> PyResult<Coordinator> {
+fn bind(address: IpAddr, options: &NetOptions) -> PyResult<Coordinator> {
     Coordinator::bind(&std::net::SocketAddr::new(address, 0).to_string(), options.clone())
         .map_err(|error| Error::new_err(error.to_string()))
 }

@@ -1,7 +1,7 @@
 //! Cuts through a run: when models are shown and states saved, and what a run goes on from.
 
 use quelea_core::message::Rank;
-use quelea_core::node::{Node, Setup};
+use quelea_core::node::{Node, RunSpec};
 use quelea_core::payload::Pool;
 use quelea_core::state::Saved;
 use quelea_core::time::Time;
@@ -78,7 +78,7 @@ pub struct Start {
 
 impl Start {
     /// The node of `rank`, as it was.
-    pub fn node(&self, setup: &Setup, rank: Rank, pool: Pool) -> Result<Node, String> {
+    pub fn node(&self, setup: &RunSpec, rank: Rank, pool: Pool) -> Result<Node, String> {
         let mut node = setup.node(rank, pool);
         if let Some(part) = self.parts.get(rank.index()) {
             let loaded = match self.anew {

@@ -190,7 +190,7 @@ fn warnings(plan: &Plan, clock: Clock, evaluation: Evaluation, outcome: &Outcome
         warnings.extend(too_small(outcome));
     }
     if !evaluation.loss.is_finite() {
-        let lr = plan.config.optimizer.params().real("lr");
+        let lr = plan.config.optimizer.options().real("lr");
         warnings.push(format!(
             "the run diverged (its loss is not a number); try less than `optimizer.lr` = {lr}"
         ));

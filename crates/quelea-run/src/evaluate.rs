@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use quelea_core::contract::Deploy;
+use quelea_core::contract::DeployedFrom;
 use quelea_core::problems::{Evaluation, Problem};
 use quelea_core::time::Time;
 use quelea_record::Models;
@@ -55,7 +55,7 @@ pub struct Judge {
     /// What the models are for.
     pub problem: Arc<dyn Problem>,
     /// Whose model is deployed.
-    pub deploy: Deploy,
+    pub deploy: DeployedFrom,
 }
 
 impl Judge {
@@ -172,7 +172,7 @@ mod tests {
         let (curvature, target) = (vec![vec![1.0]], vec![vec![1.0]]);
         let options = QuadraticOptions { workers: 1, curvature, target, ..Default::default() };
         let problem = Quadratic::new(&options).expect("good");
-        Judge { problem: Arc::new(problem), deploy: Deploy::Workers }
+        Judge { problem: Arc::new(problem), deploy: DeployedFrom::Workers }
     }
 
     /// `½(x − 1)²`

@@ -64,7 +64,7 @@ impl<'a> Listener<'a> {
         recorder: Recorder<'a>,
     ) -> Listener<'a> {
         let problem = std::sync::Arc::clone(&plan.problem);
-        let judge = Judge { problem, deploy: plan.setup.facts().deploy };
+        let judge = Judge { problem, deploy: plan.setup.properties().deploy };
         let best = plan.resumed.as_ref().and_then(|resumed| resumed.best);
         let manifest = Manifest::of(plan, best);
         let goes_on = plan.resumed.as_ref().is_some_and(|from| from.run == directory.path());

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use quelea_core::algorithms::{self, ALGORITHMS, Codecs};
 use quelea_core::codec::Shape;
-use quelea_core::contract::{Facts, Need, Place};
+use quelea_core::contract::{OptimizerSite, Properties, TopologyRequirement};
 use quelea_core::layout::Layout;
-use quelea_core::node::{Coding, MakeTopology, Setup};
-use quelea_core::params::{Params, Value};
+use quelea_core::node::{CodecChoice, MakeTopology, RunSpec};
+use quelea_core::options::{Options, Value};
 use quelea_core::problems::Problem;
 use quelea_core::topology::{self, Schedule, TopologyError};
 use quelea_core::view::View;
@@ -33,7 +33,7 @@ pub struct Plan {
     /// The epochs that were asked for, if they were.
     pub epochs: Option<f64>,
     /// What the nodes have in common.
-    pub setup: Setup,
+    pub setup: RunSpec,
     /// What is trained.
     pub problem: Arc<dyn Problem>,
     /// Where it is simulated.
@@ -77,26 +77,27 @@ impl Plan {
         mut config: Config,
         build: impl FnOnce(&Config) -> Result<tasks::Built, RequestError>,
     ) -> Result<Plan, RequestError> {
-        let facts = config.facts();
+        let properties = config.properties();
         let servers = config.servers();
-        check_servers(&config, &facts)?;
-        check_clipping(&config, &facts, servers)?;
-        check_plain_sgd(&config, &facts)?;
-        check_within_host(&config, &facts)?;
+        check_servers(&config, &properties)?;
+        check_clipping(&config, &properties, servers)?;
+        check_plain_sgd(&config, &properties)?;
+        check_within_host(&config, &properties)?;
         let cluster = cluster::build(&config.cluster)?;
         cluster::check_ranks(&config.cluster, config.workers + servers)?;
         let hosts = cluster::placement(&config.cluster, config.workers, servers)?;
-        let make = make_topology(&config, &facts)?;
+        let make = make_topology(&config, &properties)?;
         let schedule =
             make.as_ref().map(|make| make.build(&hosts[..config.workers])).transpose()?;
-        check_topology(&config, &facts, schedule.as_deref())?;
+        check_topology(&config, &properties, schedule.as_deref())?;
         let built = build(&config)?;
         let dimensions = built.problem.dimensions();
         check_shards(servers, dimensions)?;
         let neighbours = schedule.as_deref().map_or(0, most_neighbours);
         let kept = kept(&config, neighbours, dimensions);
         // The others may live on other machines; `check_memory` is for those who do not.
-        let one = Vectors { dimensions, workers: 1, snapshot: facts.snapshot, kept, servers: 0 };
+        let one =
+            Vectors { dimensions, workers: 1, snapshot: properties.snapshot, kept, servers: 0 };
         one.check(memory::available())?;
         let epochs = fix_steps(&mut config, built.steps_per_epoch)?;
         let view = match schedule {
@@ -130,7 +131,7 @@ impl Plan {
         let vectors = Vectors {
             dimensions,
             workers: config.workers,
-            snapshot: self.setup.facts().snapshot,
+            snapshot: self.setup.properties().snapshot,
             kept: kept(config, neighbours, dimensions),
             servers: if config.servers() > 0 { 3 } else { 0 },
         };
@@ -155,7 +156,7 @@ impl Plan {
     }
 }
 
-fn setup(config: &Config, problem: &dyn Problem, view: View, make: Option<Maker>) -> Setup {
+fn setup(config: &Config, problem: &dyn Problem, view: View, make: Option<Maker>) -> RunSpec {
     let bytes = (config.buckets.real("size_mb") * 1e6) as usize;
     let tensors = problem.tensors();
     let layout = if tensors.is_empty() {
@@ -164,16 +165,16 @@ fn setup(config: &Config, problem: &dyn Problem, view: View, make: Option<Maker>
         Layout::of_tensors(tensors, bytes)
     };
     let optimizer = config.optimizer.clone();
-    let (lr, clip) = (optimizer.params().real("lr"), optimizer.params().real("clip_norm") as f32);
+    let (lr, clip) = (optimizer.options().real("lr"), optimizer.options().real("clip_norm") as f32);
     let steps = config.steps();
-    Setup {
+    RunSpec {
         entry: config.algorithm.entry,
-        params: config.algorithm.params().clone(),
-        codec: Coding { entry: config.codec.entry, params: config.codec.params().clone() },
+        options: config.algorithm.options().clone(),
+        codec: CodecChoice { entry: config.codec.entry, options: config.codec.options().clone() },
         layout: Arc::new(layout),
         initial: problem.initial().into(),
-        optimizer: Arc::new(move |len| (optimizer.entry.build)(optimizer.params(), len)),
-        learning_rate: config.schedule.entry.build(config.schedule.params(), lr, steps),
+        optimizer: Arc::new(move |len| (optimizer.entry.build)(optimizer.options(), len)),
+        learning_rate: config.schedule.entry.build(config.schedule.options(), lr, steps),
         clip: (clip > 0.0).then_some(clip),
         samples: problem.samples().into(),
         steps,
@@ -199,8 +200,8 @@ fn fix_steps(config: &mut Config, per_epoch: Option<u64>) -> Result<Option<f64>,
     Ok(Some(epochs))
 }
 
-fn check_servers(config: &Config, facts: &Facts) -> Result<(), RequestError> {
-    if !facts.servers || config.servers() > 0 {
+fn check_servers(config: &Config, properties: &Properties) -> Result<(), RequestError> {
+    if !properties.servers || config.servers() > 0 {
         return Ok(());
     }
     let problem = format!("`{}` needs at least 1 server", config.algorithm.entry.name);
@@ -208,9 +209,17 @@ fn check_servers(config: &Config, facts: &Facts) -> Result<(), RequestError> {
 }
 
 /// A server sees only its shard, so it cannot know the norm of the whole gradient.
-fn check_clipping(config: &Config, facts: &Facts, servers: usize) -> Result<(), RequestError> {
-    let clip = config.optimizer.params().real("clip_norm");
-    if clip > 0.0 && servers > 1 && facts.optimizer == Place::Servers && !facts.clips_itself {
+fn check_clipping(
+    config: &Config,
+    properties: &Properties,
+    servers: usize,
+) -> Result<(), RequestError> {
+    let clip = config.optimizer.options().real("clip_norm");
+    if clip > 0.0
+        && servers > 1
+        && properties.optimizer == OptimizerSite::Servers
+        && !properties.clips_itself
+    {
         let problem = format!(
             "`{}` clips at its servers, and each of {servers} sees only its shard; \
              use one server (`cluster.servers` = 1) or no clipping (0)",
@@ -225,8 +234,8 @@ fn check_clipping(config: &Config, facts: &Facts, servers: usize) -> Result<(), 
 /// of its neighbours.
 fn kept(config: &Config, neighbours: usize, dimensions: usize) -> usize {
     let (codec, algorithm) = (&config.codec, &config.algorithm);
-    let leaves_out = !codec.entry.facts(codec.params(), dimensions).lossless;
-    match (algorithm.entry.codecs)(algorithm.params()) {
+    let leaves_out = !codec.entry.properties(codec.options(), dimensions).lossless;
+    match (algorithm.entry.codecs)(algorithm.options()) {
         Codecs::Contraction => 1 + neighbours,
         // Averages pass on what is rounded as it is.
         Codecs::All => usize::from(leaves_out && codec.entry.shape != Shape::Rounding),
@@ -254,9 +263,9 @@ fn check_shards(servers: usize, dimensions: usize) -> Result<(), RequestError> {
 }
 
 /// Where servers take the plain step, the workers must take it too.
-fn check_plain_sgd(config: &Config, facts: &Facts) -> Result<(), RequestError> {
+fn check_plain_sgd(config: &Config, properties: &Properties) -> Result<(), RequestError> {
     let (optimizer, name) = (&config.optimizer, config.algorithm.entry.name);
-    if !facts.plain_sgd {
+    if !properties.plain_sgd {
         return Ok(());
     }
     let problem = format!(
@@ -268,7 +277,7 @@ fn check_plain_sgd(config: &Config, facts: &Facts) -> Result<(), RequestError> {
         let given = toml::Value::from(optimizer.entry.name);
         return Err(RequestError::field("optimizer.name", given, problem));
     }
-    let more = ["momentum", "weight_decay"].map(|key| (key, optimizer.params().real(key)));
+    let more = ["momentum", "weight_decay"].map(|key| (key, optimizer.options().real(key)));
     match more.into_iter().find(|(_, value)| *value > 0.0) {
         Some((key, value)) => Err(RequestError::field(format!("optimizer.{key}"), value, problem)),
         None => Ok(()),
@@ -276,16 +285,18 @@ fn check_plain_sgd(config: &Config, facts: &Facts) -> Result<(), RequestError> {
 }
 
 fn averages_within_hosts(topology: &Row<topology::Entry>) -> bool {
-    topology.params().text(WITHIN_HOST.name) == "average"
+    topology.options().text(WITHIN_HOST.name) == "average"
 }
 
 /// Only who gossips can gossip between hosts.
-fn check_within_host(config: &Config, facts: &Facts) -> Result<(), RequestError> {
-    if facts.topology != Need::Nothing || !averages_within_hosts(&config.topology) {
+fn check_within_host(config: &Config, properties: &Properties) -> Result<(), RequestError> {
+    if properties.topology != TopologyRequirement::Nothing
+        || !averages_within_hosts(&config.topology)
+    {
         return Ok(());
     }
     let gossips = |entry: &&algorithms::Entry| {
-        (entry.facts)(&Params::defaults(entry.keys)).topology != Need::Nothing
+        (entry.properties)(&Options::defaults(entry.keys)).topology != TopologyRequirement::Nothing
     };
     let all: Vec<&str> = ALGORITHMS.iter().filter(gossips).map(|entry| entry.name).collect();
     let problem = format!(
@@ -300,10 +311,10 @@ fn check_within_host(config: &Config, facts: &Facts) -> Result<(), RequestError>
 /// Some methods take only some topologies.
 fn check_topology(
     config: &Config,
-    facts: &Facts,
+    properties: &Properties,
     schedule: Option<&Schedule>,
 ) -> Result<(), RequestError> {
-    let Some(reason) = schedule.and_then(|schedule| facts.topology.refusal(schedule)) else {
+    let Some(reason) = schedule.and_then(|schedule| properties.topology.refusal(schedule)) else {
         return Ok(());
     };
     let given = toml::Value::from(config.topology.entry.name);
@@ -315,8 +326,8 @@ fn check_topology(
 fn check_codec(config: &Config, layout: &Layout) -> Result<(), RequestError> {
     let (codec, algorithm) = (&config.codec, &config.algorithm);
     let longest = layout.buckets.iter().map(|bucket| bucket.range.len()).max().unwrap_or(0);
-    let codecs = (algorithm.entry.codecs)(algorithm.params());
-    let collective = algorithm.params().iter().find(|(key, _)| *key == "collective");
+    let codecs = (algorithm.entry.codecs)(algorithm.options());
+    let collective = algorithm.options().iter().find(|(key, _)| *key == "collective");
     let ring = collective.is_none_or(|(_, value)| *value == Value::Text("ring".to_string()));
     let no_matrix = !layout.tensors.iter().any(|tensor| tensor.shape.len() > 1);
     let name = algorithm.entry.name;
@@ -331,7 +342,7 @@ fn check_codec(config: &Config, layout: &Layout) -> Result<(), RequestError> {
             config.task.entry.name
         )),
         _ => {
-            let refusal = codecs.refusal(codec.entry, codec.params(), longest);
+            let refusal = codecs.refusal(codec.entry, codec.options(), longest);
             refusal.map(|reason| format!("`{name}` {reason}"))
         }
     };
@@ -345,12 +356,12 @@ fn check_codec(config: &Config, layout: &Layout) -> Result<(), RequestError> {
 }
 
 /// What makes the topology, for algorithms that ask for one.
-fn make_topology(config: &Config, facts: &Facts) -> Result<Option<Maker>, RequestError> {
-    if facts.topology == Need::Nothing {
+fn make_topology(config: &Config, properties: &Properties) -> Result<Option<Maker>, RequestError> {
+    if properties.topology == TopologyRequirement::Nothing {
         return Ok(None);
     }
     let make = Maker::new(config.topology.clone(), config.seed)?;
-    Ok(Some(Maker { need: facts.topology, ..make }))
+    Ok(Some(Maker { need: properties.topology, ..make }))
 }
 
 /// Makes the topology of a run, now and after a change of membership.
@@ -360,13 +371,13 @@ pub struct Maker {
     /// The file of a custom topology.
     text: Option<String>,
     /// What the method asks of it.
-    need: Need,
+    need: TopologyRequirement,
 }
 
 impl Maker {
     /// For this row; reads the file of a custom topology.
     pub fn new(row: Row<topology::Entry>, seed: u64) -> Result<Maker, RequestError> {
-        let named = row.params().iter().find(|(name, _)| *name == "file");
+        let named = row.options().iter().find(|(name, _)| *name == "file");
         let text = match named {
             Some((_, Value::Text(path))) if !path.is_empty() => {
                 let refuse = |problem| {
@@ -377,7 +388,7 @@ impl Maker {
             }
             _ => None,
         };
-        Ok(Maker { row, seed, text, need: Need::Mixing })
+        Ok(Maker { row, seed, text, need: TopologyRequirement::Mixing })
     }
 
     /// The topology over workers on these hosts.
@@ -388,7 +399,7 @@ impl Maker {
     fn refused(&self, error: &TopologyError) -> RequestError {
         let (key, given) = match error {
             TopologyError::NoFile | TopologyError::File { .. } => {
-                ("file", self.row.params().text("file"))
+                ("file", self.row.options().text("file"))
             }
             _ => ("name", self.row.entry.name),
         };
@@ -404,11 +415,11 @@ impl Maker {
         let request = topology::Request {
             hosts: &hosts,
             seed: self.seed,
-            params: self.row.params(),
+            options: self.row.options(),
             text: self.text.as_deref(),
         };
         match self.need {
-            Need::Edges => self.row.entry.build_edges(&request),
+            TopologyRequirement::Edges => self.row.entry.build_edges(&request),
             _ => self.row.entry.build(&request),
         }
     }

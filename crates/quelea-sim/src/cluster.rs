@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use quelea_core::node::Setup;
+use quelea_core::node::RunSpec;
 
 use crate::faults::Faults;
 
@@ -186,7 +186,7 @@ impl Cluster {
     }
 
     /// Whether it also fits the run: ranks and hosts exist, and the run fits the clock.
-    pub fn check_for(&self, setup: &Setup) -> Result<(), ClusterError> {
+    pub fn check_for(&self, setup: &RunSpec) -> Result<(), ClusterError> {
         self.check()?;
         let workers = setup.workers() as u32;
         if let Some(rank) = self.slow.keys().find(|rank| **rank >= workers) {

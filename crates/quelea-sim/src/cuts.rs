@@ -58,7 +58,7 @@ impl Driver<'_> {
             return;
         }
         self.cutting.stop = wish == Wish::Stop;
-        if !self.facts.synchronous {
+        if !self.properties.synchronous {
             self.cutting.pausing = Some(self.steps_done / self.setup.workers() as u64);
             return;
         }
@@ -79,7 +79,7 @@ impl Driver<'_> {
     /// Takes this rank's part of the synchronous cuts that it has come to.
     pub(crate) fn cut_if_due(&mut self, rank: usize) {
         let none_due = self.cuts.save_every == 0 && self.cutting.wished.is_none();
-        if none_due || !self.facts.synchronous || !self.is_whole() {
+        if none_due || !self.properties.synchronous || !self.is_whole() {
             return;
         }
         while let Some(step) = self.next_cut(rank) {
@@ -100,7 +100,7 @@ impl Driver<'_> {
         let wished = self.cutting.wished.map(|(at, _)| at).filter(|at| *at > member.cut);
         let next = [wished, self.cuts.next(member.cut)].into_iter().flatten().min()?;
         let step = if member.node.is_server { next } else { member.node.step() };
-        (step >= next && member.unready.is_none() && member.node.is_at(step)).then_some(step)
+        (step >= next && member.unready.is_none() && member.node.is_at_cut(step)).then_some(step)
     }
 
     fn save(&mut self, rank: usize, step: u64) -> Part {
@@ -116,7 +116,8 @@ impl Driver<'_> {
             let models = self.models();
             self.observer.shown(self.now, step, models);
         }
-        let due = self.cuts.saves_at(step) && !self.facts.synchronous && step < self.setup.steps;
+        let due =
+            self.cuts.saves_at(step) && !self.properties.synchronous && step < self.setup.steps;
         if due && self.is_whole() && self.unfinished == self.setup.workers() {
             self.cutting.pausing = Some(step);
         }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use quelea_core::contract::{Effect, Facts, Need};
+use quelea_core::contract::{Effect, Properties, TopologyRequirement};
 use quelea_core::message::Rank;
-use quelea_core::node::Setup;
+use quelea_core::node::RunSpec;
 use quelea_core::payload::Pool;
 use quelea_core::problems::{Computed, Problem};
 use quelea_core::time::Time;
@@ -27,10 +27,10 @@ use crate::{SimError, Stuck, awaited};
 
 /// A run in progress.
 pub(crate) struct Driver<'a> {
-    pub(crate) setup: &'a Setup,
+    pub(crate) setup: &'a RunSpec,
     pub(crate) cluster: &'a Cluster,
     pub(crate) observer: &'a mut dyn Observer,
-    pub(crate) facts: Facts,
+    pub(crate) properties: Properties,
     pub(crate) timeline: bool,
     pub(crate) pool: Pool,
     pub(crate) cuts: Cuts,
@@ -72,12 +72,12 @@ pub(crate) struct Driver<'a> {
 
 impl<'a> Driver<'a> {
     pub(crate) fn new(
-        setup: &'a Setup,
+        setup: &'a RunSpec,
         problem: &dyn Problem,
         (cluster, start): (&'a Cluster, &Start),
         observer: &'a mut dyn Observer,
     ) -> Result<Driver<'a>, SimError> {
-        let (facts, workers, pool) = (setup.facts(), setup.workers(), Pool::new());
+        let (properties, workers, pool) = (setup.properties(), setup.workers(), Pool::new());
         let member = |rank| {
             let rank = Rank::from(rank);
             let node = start.node(setup, rank, pool.clone()).map_err(SimError::Start)?;
@@ -85,7 +85,8 @@ impl<'a> Driver<'a> {
         };
         let members = (0..setup.ranks()).map(member).collect::<Result<_, SimError>>()?;
         let steps_done = start.steps(workers);
-        let is_global = facts.synchronous && facts.topology == Need::Nothing;
+        let is_global =
+            properties.synchronous && properties.topology == TopologyRequirement::Nothing;
         Ok(Driver {
             timeline: observer.wants_timeline(),
             pool,
@@ -118,7 +119,7 @@ impl<'a> Driver<'a> {
             setup,
             cluster,
             observer,
-            facts,
+            properties,
         })
     }
 

@@ -13,9 +13,9 @@ use crate::network::microseconds;
 pub(crate) struct Gates {
     fixed: Time,
     barrier: bool,
-    gates: BTreeMap<Key, Gate>,
+    gates: BTreeMap<StartKey, Gate>,
     /// Keys by the number that events carry.
-    numbers: BTreeMap<u32, Key>,
+    numbers: BTreeMap<u32, StartKey>,
     created: u32,
     /// How many workers have handed over each bucket of each step.
     handed: BTreeMap<(u64, u32), usize>,
@@ -23,7 +23,7 @@ pub(crate) struct Gates {
 
 /// One collective: of all ranks together with a barrier, of one rank without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct StartKey {
     step: u64,
     bucket: u32,
     view: u32,
@@ -84,7 +84,7 @@ impl Gates {
         let Message { step, bucket, view, .. } = held.message;
         let rank = (!self.barrier).then_some(held.from);
         let complete = !self.barrier || self.is_complete(step, bucket, living);
-        let key = Key { step, bucket, view, rank };
+        let key = StartKey { step, bucket, view, rank };
         let gate = self.gate(key);
         if gate.open {
             return Passage::Through(held);
@@ -109,10 +109,10 @@ impl Gates {
 
     /// The gates that now open after the fixed cost, with `living` workers alive.
     pub(crate) fn due(&mut self, living: usize) -> Vec<u32> {
-        let waiting: Vec<Key> =
+        let waiting: Vec<StartKey> =
             self.gates.iter().filter(|(_, gate)| !gate.scheduled).map(|(key, _)| *key).collect();
-        let complete = |key: &Key| self.is_complete(key.step, key.bucket, living);
-        let due: Vec<Key> = waiting.into_iter().filter(complete).collect();
+        let complete = |key: &StartKey| self.is_complete(key.step, key.bucket, living);
+        let due: Vec<StartKey> = waiting.into_iter().filter(complete).collect();
         due.iter().map(|key| self.schedule(key)).collect()
     }
 
@@ -128,13 +128,13 @@ impl Gates {
         self.handed.get(&(step, bucket)).is_some_and(|handed| *handed >= living)
     }
 
-    fn schedule(&mut self, key: &Key) -> u32 {
+    fn schedule(&mut self, key: &StartKey) -> u32 {
         let gate = self.gates.get_mut(key).expect("listed just before");
         gate.scheduled = true;
         gate.number
     }
 
-    fn gate(&mut self, key: Key) -> &mut Gate {
+    fn gate(&mut self, key: StartKey) -> &mut Gate {
         if !self.gates.contains_key(&key) {
             self.forget_before(key.step);
             self.created += 1;

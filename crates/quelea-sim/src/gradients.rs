@@ -8,27 +8,27 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use quelea_core::node::Lent;
+use quelea_core::node::Loan;
 use quelea_core::problems::{Computed, GradientSource, Problem};
 
 /// The gradient sources of all workers.
 pub(crate) struct Gradients {
     /// Absent while its gradient is computed elsewhere.
     sources: Vec<Option<Box<dyn GradientSource>>>,
-    finished: Vec<Option<(Lent, Computed)>>,
+    finished: Vec<Option<(Loan, Computed)>>,
     threads: Option<Threads>,
 }
 
 struct Task {
     worker: usize,
     source: Box<dyn GradientSource>,
-    lent: Lent,
+    lent: Loan,
 }
 
 struct Done {
     worker: usize,
     source: Box<dyn GradientSource>,
-    lent: Lent,
+    lent: Loan,
     computed: Computed,
 }
 
@@ -54,7 +54,7 @@ impl Gradients {
     }
 
     /// Begins a gradient.
-    pub(crate) fn begin(&mut self, worker: usize, mut lent: Lent) {
+    pub(crate) fn begin(&mut self, worker: usize, mut lent: Loan) {
         let mut source = self.sources[worker].take().expect("one gradient at a time");
         match &self.threads {
             Some(threads) => threads.give(Task { worker, source, lent }),
@@ -75,7 +75,7 @@ impl Gradients {
     }
 
     /// The gradient that was begun, as soon as it is there.
-    pub(crate) fn finish(&mut self, worker: usize) -> (Lent, Computed) {
+    pub(crate) fn finish(&mut self, worker: usize) -> (Loan, Computed) {
         self.wait_for(worker);
         self.finished[worker].take().expect("just waited for")
     }

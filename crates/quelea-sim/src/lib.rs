@@ -34,7 +34,7 @@ mod work;
 
 use quelea_core::contract::Awaited;
 use quelea_core::message::Rank;
-use quelea_core::node::Setup;
+use quelea_core::node::RunSpec;
 use quelea_core::problems::Problem;
 use quelea_core::time::Time;
 use quelea_record::{Outcome, Start};
@@ -45,7 +45,7 @@ pub use quelea_record::{Models, Observer};
 
 /// Runs `setup` on `problem` in the virtual `cluster`, and tells `observer` what happens.
 pub fn simulate(
-    setup: &Setup,
+    setup: &RunSpec,
     problem: &dyn Problem,
     cluster: &Cluster,
     observer: &mut dyn Observer,
@@ -55,7 +55,7 @@ pub fn simulate(
 
 /// As [`simulate`], going on from `start`.
 pub fn resume(
-    setup: &Setup,
+    setup: &RunSpec,
     problem: &dyn Problem,
     cluster: &Cluster,
     start: &Start,

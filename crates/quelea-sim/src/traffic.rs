@@ -63,7 +63,7 @@ impl Driver<'_> {
                 Effect::Work { bytes } => self.arithmetic(rank, bytes),
                 Effect::Measure(fact) => self.measure(rank, fact),
                 // The node has carried these out itself.
-                Effect::Optimize { .. } | Effect::EnterAt(_) => {}
+                Effect::Optimize { .. } | Effect::JumpToStep(_) => {}
             }
         }
         self.effects = effects;

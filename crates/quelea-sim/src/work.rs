@@ -39,7 +39,7 @@ impl Driver<'_> {
         if member.finished {
             return;
         }
-        if self.facts.budget == Budget::Rounds && member.node.has_finished_rounds() {
+        if self.properties.budget == Budget::Rounds && member.node.has_finished_rounds() {
             return self.finish(rank);
         }
         if self.gradients_left == 0 {
@@ -56,7 +56,7 @@ impl Driver<'_> {
             return;
         }
         self.compute(rank);
-        if self.facts.budget == Budget::TotalGradients {
+        if self.properties.budget == Budget::TotalGradients {
             self.gradients_left -= 1;
             if self.gradients_left == 0 {
                 // Nobody who is idle now will get another one.
@@ -146,7 +146,7 @@ impl Driver<'_> {
         let Some(unready) = member.unready.take() else { return };
         let idle = self.now.since(unready.since);
         let late = member.node.origin().since(unready.since);
-        let late = if self.facts.waits_for_peers { late.min(idle) } else { Time::ZERO };
+        let late = if self.properties.waits_for_peers { late.min(idle) } else { Time::ZERO };
         let Unready { step, computed, .. } = unready;
         let (loss, samples) = (computed.loss, computed.samples);
         let compute = unready.compute.seconds();

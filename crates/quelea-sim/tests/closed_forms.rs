@@ -5,9 +5,11 @@ mod common;
 
 use common::{Case, SMALL, Shape, nanoseconds};
 use quelea_core::algorithms::{Codecs, Entry, Traffic};
-use quelea_core::contract::{Algorithm, Budget, Cx, Deploy, Facts, Need, Place};
+use quelea_core::contract::{
+    Algorithm, Budget, Context, DeployedFrom, OptimizerSite, Properties, TopologyRequirement,
+};
 use quelea_core::message::{Message, Rank};
-use quelea_core::params::Params;
+use quelea_core::options::Options;
 use quelea_core::state::Visitor;
 use quelea_record::{Event, Record};
 use quelea_wire::HEADER_BYTES;
@@ -34,28 +36,28 @@ struct Sender {
 }
 
 impl Sender {
-    fn send(&self, cx: &mut Cx<'_>) {
-        for to in (self.script)(cx.io.rank) {
+    fn send(&self, cx: &mut Context<'_>) {
+        for to in (self.script)(cx.outbox.rank) {
             let message = Message::new(0, 0, 0).with(cx.params_payload(0));
-            cx.io.send(Rank(*to), message);
+            cx.outbox.send(Rank(*to), message);
         }
     }
 }
 
 impl Algorithm for Sender {
-    fn on_start(&mut self, cx: &mut Cx<'_>) {
-        if !(self.with_gradient)(cx.io.rank) {
+    fn on_start(&mut self, cx: &mut Context<'_>) {
+        if !(self.with_gradient)(cx.outbox.rank) {
             self.send(cx);
         }
     }
 
-    fn on_gradient(&mut self, cx: &mut Cx<'_>) {
-        if (self.with_gradient)(cx.io.rank) {
+    fn on_gradient(&mut self, cx: &mut Context<'_>) {
+        if (self.with_gradient)(cx.outbox.rank) {
             self.send(cx);
         }
     }
 
-    fn on_message(&mut self, _cx: &mut Cx<'_>, _from: Rank, _message: Message) {}
+    fn on_message(&mut self, _cx: &mut Context<'_>, _from: Rank, _message: Message) {}
 
     fn is_ready(&self) -> bool {
         true
@@ -76,14 +78,14 @@ const fn sender(worker: quelea_core::algorithms::Build) -> Entry {
         keys: &[],
         check: |_| Ok(()),
         codecs: |_| Codecs::All,
-        facts: |_: &Params| Facts {
+        properties: |_: &Options| Properties {
             synchronous: true,
             snapshot: false,
             servers: false,
-            deploy: Deploy::Workers,
+            deploy: DeployedFrom::Workers,
             budget: Budget::Rounds,
-            topology: Need::Nothing,
-            optimizer: Place::Workers,
+            topology: TopologyRequirement::Nothing,
+            optimizer: OptimizerSite::Workers,
             reads_gradient: false,
             clips_itself: false,
             keeps_mean: true,

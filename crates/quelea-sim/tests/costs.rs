@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Case, SMALL, Shape, nanoseconds};
-use quelea_core::params::Value;
+use quelea_core::options::Value;
 use quelea_record::{Event, Record};
 use quelea_wire::HEADER_BYTES;
 

@@ -10,9 +10,9 @@ use common::{Case, Shape};
 use quelea_core::algorithms::{ALGORITHMS, Entry};
 use quelea_core::codec::CODECS;
 use quelea_core::message::Rank;
-use quelea_core::node::{Coding, Setup};
+use quelea_core::node::{CodecChoice, RunSpec};
 use quelea_core::optim;
-use quelea_core::params::{Key, Kind, Params, Value};
+use quelea_core::options::{OptionKind, OptionSpec, Options, Value};
 use quelea_core::time::Time;
 use quelea_record::{Cuts, Observer, Outcome, Part, Record, Start, Wish};
 use quelea_sim::SimError;
@@ -64,11 +64,13 @@ impl Keeper {
 
 /// The defaults of a row, and every other choice of one key.
 fn variants(entry: &'static Entry) -> Vec<(&'static str, Option<Value>)> {
-    let choices = |key: &Key| -> Vec<Value> {
+    let choices = |key: &OptionSpec| -> Vec<Value> {
         match key.kind {
-            Kind::Choice(words) => words.iter().map(|word| Value::Text((*word).into())).collect(),
-            Kind::Flag(default) => vec![Value::Flag(!default)],
-            Kind::Whole { .. } => match key.name {
+            OptionKind::Choice(words) => {
+                words.iter().map(|word| Value::Text((*word).into())).collect()
+            }
+            OptionKind::Flag(default) => vec![Value::Flag(!default)],
+            OptionKind::Whole { .. } => match key.name {
                 "overlap" | "staleness" => [0.0, 1.0, 2.0].map(Value::Number).into(),
                 "backup" => [0.0, 1.0].map(Value::Number).into(),
                 "period" => [2.0, 5.0].map(Value::Number).into(),
@@ -92,13 +94,13 @@ fn cases() -> Vec<(String, Case)> {
             if let Some(value) = value {
                 case = case.with(key, value);
             }
-            if (entry.check)(&case.setup.params).is_err() {
+            if (entry.check)(&case.setup.options).is_err() {
                 continue;
             }
-            let plain = case.setup.facts().plain_sgd;
+            let plain = case.setup.properties().plain_sgd;
             let sgd = optim::find("sgd").expect("in the table");
             let momentum = Value::Number(if plain { 0.0 } else { 0.5 });
-            let params = Params::defaults(sgd.keys).with("momentum", momentum);
+            let params = Options::defaults(sgd.keys).with("momentum", momentum);
             case.setup.optimizer = Arc::new(move |len| (sgd.build)(&params, len));
             let shown = name.clone();
             // Unequal speeds, so that ranks stand at different steps when one of them is cut.
@@ -117,15 +119,15 @@ fn cases() -> Vec<(String, Case)> {
 /// The same with every codec that the row takes.
 fn coded(entry: &'static Entry, case: &Case) -> impl Iterator<Item = (&'static str, Case)> {
     let codecs = CODECS.iter().filter(|codec| codec.name != "f32").filter_map(|codec| {
-        let params = Params::defaults(codec.keys);
-        let takes = (entry.codecs)(&case.setup.params);
+        let params = Options::defaults(codec.keys);
+        let takes = (entry.codecs)(&case.setup.options);
         let refusal = takes.refusal(codec, &params, SHAPE.len);
-        refusal.is_none().then_some(Coding { entry: codec, params })
+        refusal.is_none().then_some(CodecChoice { entry: codec, options: params })
     });
     codecs.map(move |codec| {
         let servers = case.setup.ranks() - case.setup.workers();
         let mut coded = Case::of(entry, Shape { servers, ..SHAPE });
-        coded.setup = Setup { codec, ..case.setup.clone() };
+        coded.setup = RunSpec { codec, ..case.setup.clone() };
         coded.cluster = case.cluster.clone();
         (coded.setup.codec.entry.name, coded)
     })
@@ -148,7 +150,7 @@ fn bits(outcome: &Outcome) -> Vec<Vec<u32>> {
 
 #[test]
 fn a_synchronous_run_goes_on_bit_for_bit_from_every_cut() {
-    for (name, case) in cases().iter().filter(|(_, case)| case.setup.facts().synchronous) {
+    for (name, case) in cases().iter().filter(|(_, case)| case.setup.properties().synchronous) {
         let whole = case.run();
         let mut keeper = Keeper { save_every: 5, ..Keeper::default() };
         let watched = watched(case, &mut keeper).expect("the run ends well");
@@ -165,7 +167,7 @@ fn a_synchronous_run_goes_on_bit_for_bit_from_every_cut() {
 
 #[test]
 fn a_cut_that_is_wished_for_at_any_moment_is_whole_and_can_be_gone_on_from() {
-    for (name, case) in cases().iter().filter(|(_, case)| case.setup.facts().synchronous) {
+    for (name, case) in cases().iter().filter(|(_, case)| case.setup.properties().synchronous) {
         let whole = case.run();
         for done in [1, 6, 13, 30, 57, 80] {
             let wish_at = Some((done, Wish::Stop));
@@ -180,7 +182,7 @@ fn a_cut_that_is_wished_for_at_any_moment_is_whole_and_can_be_gone_on_from() {
 
 /// Where the deployed model stands.
 fn deployed(case: &Case, outcome: &Outcome) -> f32 {
-    let server = case.setup.facts().deploy == quelea_core::contract::Deploy::Servers;
+    let server = case.setup.properties().deploy == quelea_core::contract::DeployedFrom::Servers;
     let models = outcome.ranks.iter().filter(|rank| rank.is_server == server);
     let values: Vec<f32> = models.flat_map(|rank| rank.model.iter().copied()).collect();
     values.iter().sum::<f32>() / values.len() as f32
@@ -188,7 +190,7 @@ fn deployed(case: &Case, outcome: &Outcome) -> f32 {
 
 #[test]
 fn an_asynchronous_run_rests_is_saved_and_goes_on() {
-    for (name, case) in cases().iter().filter(|(_, case)| !case.setup.facts().synchronous) {
+    for (name, case) in cases().iter().filter(|(_, case)| !case.setup.properties().synchronous) {
         let mut keeper = Keeper { save_every: 6, ..Keeper::default() };
         let outcome = watched(case, &mut keeper).expect("the run ends well");
         assert_eq!(keeper.saved.keys().copied().collect::<Vec<_>>(), [6, 12, 18], "{name}");
@@ -216,8 +218,8 @@ fn an_asynchronous_run_rests_is_saved_and_goes_on() {
 #[test]
 fn resting_loses_nothing() {
     for (name, mut case) in cases() {
-        let facts = case.setup.facts();
-        if facts.synchronous || !facts.keeps_mean {
+        let properties = case.setup.properties();
+        if properties.synchronous || !properties.keeps_mean {
             continue;
         }
         case.setup.learning_rate = Arc::new(|step| if step < 12 { 0.1 } else { 0.0 });

@@ -59,7 +59,7 @@ fn the_same_seed_gives_the_same_run_whatever_the_threads() {
 
 #[test]
 fn synchronous_algorithms_give_the_same_bits_under_any_timing() {
-    for case in every_algorithm(5).filter(|case| case.setup.facts().synchronous) {
+    for case in every_algorithm(5).filter(|case| case.setup.properties().synchronous) {
         let plain = bits(&case.run());
         let odd = case.on(|cluster| {
             cluster.compute_cv = 1.0;
@@ -76,7 +76,7 @@ fn synchronous_algorithms_give_the_same_bits_under_any_timing() {
 #[test]
 fn a_slow_worker_sets_the_pace_only_where_others_wait_for_it() {
     for case in every_algorithm(4) {
-        let facts = case.setup.facts();
+        let properties = case.setup.properties();
         let plain = case.run();
         let slow = case.on(|cluster| {
             cluster.slow.insert(0, 10.0);
@@ -84,7 +84,7 @@ fn a_slow_worker_sets_the_pace_only_where_others_wait_for_it() {
         let slowed = slow.run();
         let ratio = slowed.clock_seconds / plain.clock_seconds;
         let name = slow.setup.entry.name;
-        if facts.waits_for_peers {
+        if properties.waits_for_peers {
             assert!(ratio > 4.0, "{name}: {ratio}");
             assert!(slowed.ranks[1].waiting_seconds > 0.0, "{name}");
         } else {
@@ -273,7 +273,7 @@ fn duplicates_and_reordering_do_not_change_what_is_learnt() {
         let late = Plain { share: 0.3, ..Plain::all(Verdict::Delay(Time::from_ms(2.0))) };
         case.cluster.faults.rules = vec![Rule::Plain(twice), Rule::Plain(late)];
         let disturbed = case.run();
-        if case.setup.facts().synchronous {
+        if case.setup.properties().synchronous {
             assert_eq!(bits(&disturbed), bits(&plain), "{name}");
         }
         let steps = |outcome: &Outcome| outcome.ranks.iter().map(|rank| rank.steps).sum::<u64>();

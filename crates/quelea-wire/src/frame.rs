@@ -56,7 +56,7 @@ pub struct Header {
     pub route: Route,
     /// When it was handed over, in microseconds of the run, wrapping after 71 minutes.
     pub sent_micros: u32,
-    /// Kind, step and all else, except the vectors.
+    /// OptionKind, step and all else, except the vectors.
     fields: Fields,
     parts: [Shape; 2],
 }

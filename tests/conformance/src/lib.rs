@@ -4,7 +4,7 @@
 pub mod matrix;
 
 use quelea_core::problems::Problem;
-use quelea_net::{Coordinator, Hosted, Options};
+use quelea_net::{Coordinator, Hosted, NetOptions};
 use quelea_record::{Nowhere, Outcome};
 use quelea_run::config::Config;
 use quelea_run::config::source;
@@ -48,7 +48,7 @@ impl Arm {
             Arm::Virtual => quelea_sim::simulate(setup, problem, &plan.cluster, &mut Nowhere)
                 .unwrap_or_else(|error| panic!("virtual: {error}")),
             Arm::Threads => {
-                let (problem, options) = (Slowed::of(plan), Options::default());
+                let (problem, options) = (Slowed::of(plan), NetOptions::default());
                 quelea_net::threads(setup, &problem, &options, &mut Nowhere)
                     .unwrap_or_else(|error| panic!("threads: {error}"))
             }
@@ -60,7 +60,7 @@ impl Arm {
 /// Workers that join a coordinator, each on a thread of its own with its own sockets.
 fn tcp(plan: &Plan) -> Outcome {
     let coordinator =
-        Coordinator::bind("127.0.0.1:0", Options::default()).expect("loopback is there");
+        Coordinator::bind("127.0.0.1:0", NetOptions::default()).expect("loopback is there");
     let address = coordinator.address().to_string();
     std::thread::scope(|scope| {
         for rank in 0..plan.setup.workers() as u32 {
@@ -70,7 +70,7 @@ fn tcp(plan: &Plan) -> Outcome {
                     let problem: Box<dyn Problem> = Box::new(Slowed::of(plan));
                     Ok((plan.setup.clone(), problem))
                 };
-                quelea_net::join(address, Some(rank), &Options::default(), &mut build)
+                quelea_net::join(address, Some(rank), &NetOptions::default(), &mut build)
                     .unwrap_or_else(|error| panic!("rank {rank}: {error}"));
             });
         }
@@ -90,7 +90,7 @@ pub fn bits(outcome: &Outcome) -> Vec<Vec<u32>> {
 /// What would be deployed.
 pub fn deployed(plan: &Plan, outcome: &Outcome) -> Vec<f32> {
     let models = quelea_run::files::tensors::Models::of(outcome);
-    models.deployed(plan.setup.facts().deploy)
+    models.deployed(plan.setup.properties().deploy)
 }
 
 /// Parameters of the living workers, first entry only.

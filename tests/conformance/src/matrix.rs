@@ -6,7 +6,7 @@ use std::path::Path;
 use quelea_core::algorithms::{self, ALGORITHMS};
 use quelea_core::codec::{self, CODECS, Shape};
 use quelea_core::optim::OPTIMIZERS;
-use quelea_core::params::{Params, Value};
+use quelea_core::options::{Options, Value};
 
 use crate::{Arm, deployed, plan};
 
@@ -75,9 +75,9 @@ pub fn cells() -> Vec<Cell> {
 
 /// Logistic regression has no matrix, so `power-sgd` has nothing to do in it.
 fn takes(algorithm: &algorithms::Entry, codec: &codec::Entry) -> bool {
-    let codecs = (algorithm.codecs)(&Params::defaults(algorithm.keys));
+    let codecs = (algorithm.codecs)(&Options::defaults(algorithm.keys));
     let given = contraction(codec.name).map(|key| (key.to_string(), Value::Flag(true)));
-    let params = Params::check(codec.keys, given).expect("a key of the codec");
+    let params = Options::check(codec.keys, given).expect("a key of the codec");
     codec.shape != Shape::LowRank && codecs.refusal(codec, &params, 31).is_none()
 }
 

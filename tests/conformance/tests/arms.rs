@@ -57,7 +57,7 @@ fn synchronous_algorithms_give_the_same_bits_in_every_arm() {
     for algorithm in SYNCHRONOUS {
         for workers in [1, 2, 3, 4, 8] {
             let plan = plan(&scenario(algorithm, workers, 12, ""));
-            assert!(plan.setup.facts().synchronous, "{algorithm}");
+            assert!(plan.setup.properties().synchronous, "{algorithm}");
             let expected = bits(&Arm::Virtual.run(&plan));
             for arm in ARMS {
                 assert_eq!(bits(&arm.run(&plan)), expected, "{arm:?}, n = {workers}, {algorithm}");

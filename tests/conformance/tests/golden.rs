@@ -207,7 +207,7 @@ fn golden_runs_have_the_same_bits_over_tcp() {
     ] {
         let head = format!("workers = 4\nsteps = 500\n[algorithm]\nname = \"{algorithm}\n{more}");
         let plan = plan(&format!("{head}\n{REFERENCE}"));
-        assert!(plan.setup.facts().synchronous, "{algorithm}");
+        assert!(plan.setup.properties().synchronous, "{algorithm}");
         assert_eq!(bits(&Arm::Tcp.run(&plan)), bits(&Arm::Virtual.run(&plan)), "{algorithm}");
     }
 }

@@ -2,15 +2,15 @@
 
 use conformance::{ARMS, Arm, REFERENCE, bits, deployed, firsts, plan};
 use quelea_core::algorithms::ALGORITHMS;
-use quelea_core::contract::Need;
-use quelea_core::params::Params;
+use quelea_core::contract::TopologyRequirement;
+use quelea_core::options::Options;
 use quelea_wire::HEADER_BYTES;
 
 /// Rows that gossip, with a form of each that differs enough to be tested apart.
 fn gossip() -> Vec<String> {
-    let rows = ALGORITHMS
-        .iter()
-        .filter(|entry| (entry.facts)(&Params::defaults(entry.keys)).topology != Need::Nothing);
+    let rows = ALGORITHMS.iter().filter(|entry| {
+        (entry.properties)(&Options::defaults(entry.keys)).topology != TopologyRequirement::Nothing
+    });
     let mut texts: Vec<String> = rows.map(|entry| format!("name = \"{}\"", entry.name)).collect();
     for more in [
         "name = \"d-psgd\"\nform = \"adapt-then-combine\"",
@@ -175,7 +175,7 @@ fn the_mean_is_kept_when_nothing_is_learnt() {
                  [topology]\nwithin_host = \"average\"\n[cluster]\nhosts = 2\n{REFERENCE}"
             )
         };
-        if !plan(&text(1)).setup.facts().keeps_mean {
+        if !plan(&text(1)).setup.properties().keeps_mean {
             continue;
         }
         let mean = |steps| firsts(&Arm::Virtual.run(&plan(&text(steps)))).iter().sum::<f64>() / 4.0;

@@ -8,7 +8,7 @@ use conformance::matrix::{self, Data};
 use conformance::{Arm, deployed, firsts, plan};
 use quelea_core::algorithms::ALGORITHMS;
 use quelea_core::codec::{CODECS, Shape};
-use quelea_core::contract::{Budget, Deploy};
+use quelea_core::contract::{Budget, DeployedFrom};
 use quelea_wire::HEADER_BYTES;
 
 /// Forms of a row that differ enough to be tested apart, beside its defaults.
@@ -90,16 +90,16 @@ fn rows_that_say_so_keep_the_mean_when_nothing_is_learnt() {
                 entry.name
             )
         };
-        let facts = plan(&text(1)).setup.facts();
-        if !facts.keeps_mean {
+        let properties = plan(&text(1)).setup.properties();
+        if !properties.keeps_mean {
             continue;
         }
         let mean = |steps: u64| {
             let plan = plan(&text(steps));
             let outcome = Arm::Virtual.run(&plan);
-            match facts.deploy {
-                Deploy::Servers => f64::from(deployed(&plan, &outcome)[0]),
-                Deploy::Workers => firsts(&outcome).iter().sum::<f64>() / 4.0,
+            match properties.deploy {
+                DeployedFrom::Servers => f64::from(deployed(&plan, &outcome)[0]),
+                DeployedFrom::Workers => firsts(&outcome).iter().sum::<f64>() / 4.0,
             }
         };
         let (one, many) = (mean(1), mean(200));
@@ -179,8 +179,8 @@ fn a_slow_worker_leaves_the_rate_of_the_others_within_one_percent_where_nobody_w
             )
         };
         let (even, slow) = (plan(&text("")), plan(&text("slow = { \"3\" = 100.0 }")));
-        let facts = even.setup.facts();
-        if facts.budget != Budget::TotalGradients || facts.waits_for_peers {
+        let properties = even.setup.properties();
+        if properties.budget != Budget::TotalGradients || properties.waits_for_peers {
             continue;
         }
         // Seconds per step of everybody but the slow one.
@@ -246,7 +246,7 @@ fn every_codec_sends_exactly_the_bytes_that_its_formula_says() {
                 codec.name
             );
             let plan = plan(&text);
-            let encoded = |len: u64| codec.bytes(&plan.setup.codec.params, len as usize) as u64;
+            let encoded = |len: u64| codec.bytes(&plan.setup.codec.options, len as usize) as u64;
             let expected = encoded_bytes(row, codec.shape, (n, steps, elements), &encoded);
             let outcome = Arm::Virtual.run(&plan);
             let sent: u64 = outcome.ranks.iter().map(|rank| rank.bytes_sent).sum();

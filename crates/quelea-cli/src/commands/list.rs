@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, ValueEnum};
-use quelea_core::params::{Key, Kind, Params};
+use quelea_core::options::{OptionKind, OptionSpec, Options};
 use quelea_core::{algorithms, codec, collectives, optim, topology};
 use quelea_data::catalogue;
 use quelea_run::config::row::Listed;
@@ -57,9 +57,9 @@ struct Row {
     summary: &'static str,
     /// Where it was published, where that is known.
     paper: Option<&'static str>,
-    /// Further facts, as name and text.
-    facts: Vec<(&'static str, &'static str)>,
-    keys: Vec<Key>,
+    /// Further properties, as name and text.
+    properties: Vec<(&'static str, &'static str)>,
+    keys: Vec<OptionSpec>,
     /// Keys whose values are more than a number or a word: name, shape, help.
     extras: Vec<(&'static str, &'static str, &'static str)>,
 }
@@ -79,13 +79,13 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
 fn rows(table: Table) -> Vec<Row> {
     match table {
         Table::Algorithms => listed(|row: &algorithms::Entry| {
-            let facts = vec![
+            let properties = vec![
                 ("sends", row.sends),
-                ("codecs", (row.codecs)(&Params::defaults(row.keys)).words()),
+                ("codecs", (row.codecs)(&Options::defaults(row.keys)).words()),
                 ("loses a worker", row.lost_peer),
                 ("goes on with more or fewer", row.resized),
             ];
-            (Some(row.paper), facts)
+            (Some(row.paper), properties)
         }),
         Table::Topologies => listed(|row: &topology::Entry| (Some(row.paper), Vec::new())),
         Table::Optimizers => listed(|row: &optim::Entry| (Some(row.paper), Vec::new())),
@@ -100,7 +100,7 @@ fn rows(table: Table) -> Vec<Row> {
                 name: row.name,
                 summary: row.summary,
                 paper: None,
-                facts: Vec::new(),
+                properties: Vec::new(),
                 keys: Vec::new(),
                 extras: Vec::new(),
             })
@@ -115,7 +115,7 @@ fn data(row: &catalogue::DataSet) -> Row {
         name: row.name,
         summary: row.summary,
         paper: None,
-        facts: vec![("terms", row.terms)],
+        properties: vec![("terms", row.terms)],
         keys: Vec::new(),
         extras: Vec::new(),
     }
@@ -123,11 +123,11 @@ fn data(row: &catalogue::DataSet) -> Row {
 
 /// The keys of a configuration that belong to no row of a table.
 fn settings() -> Vec<Row> {
-    let table = |name, summary, keys: &[Key], extras: &[Extra]| Row {
+    let table = |name, summary, keys: &[OptionSpec], extras: &[Extra]| Row {
         name,
         summary,
         paper: None,
-        facts: Vec::new(),
+        properties: Vec::new(),
         keys: keys.to_vec(),
         extras: extras.iter().map(extra).collect(),
     };
@@ -148,16 +148,16 @@ fn extra(extra: &Extra) -> (&'static str, &'static str, &'static str) {
     (extra.name, extra.shape.describe(), extra.help)
 }
 
-type Facts = (Option<&'static str>, Vec<(&'static str, &'static str)>);
+type Properties = (Option<&'static str>, Vec<(&'static str, &'static str)>);
 
-fn listed<T: Listed>(facts: impl Fn(&'static T) -> Facts) -> Vec<Row> {
+fn listed<T: Listed>(properties: impl Fn(&'static T) -> Properties) -> Vec<Row> {
     let row = |entry: &'static T| {
-        let (paper, facts) = facts(entry);
+        let (paper, properties) = properties(entry);
         Row {
             name: entry.name(),
             summary: entry.summary(),
             paper,
-            facts,
+            properties,
             keys: entry.keys(),
             extras: entry.extras().iter().map(extra).collect(),
         }
@@ -169,7 +169,7 @@ fn print(rows: &[Row]) {
     let common = common(rows);
     for row in rows {
         say(&format!("{}  {}", bold(row.name), row.summary));
-        for (name, text) in row.paper.map(|paper| ("paper", paper)).iter().chain(&row.facts) {
+        for (name, text) in row.paper.map(|paper| ("paper", paper)).iter().chain(&row.properties) {
             say(&format!("    {} {text}", pale(&format!("{name}:"))));
         }
         print_keys(row, |key| !common.contains(key));
@@ -210,10 +210,10 @@ fn common(rows: &[Row]) -> BTreeSet<&'static str> {
 }
 
 /// What an absent key means; nothing where the default depends on the rest.
-fn default(key: &Key) -> Value {
+fn default(key: &OptionSpec) -> Value {
     match key.kind {
-        Kind::Whole { default, min, .. } if default < min => Value::Null,
-        Kind::Real { default, min, .. } if default < min => Value::Null,
+        OptionKind::Whole { default, min, .. } if default < min => Value::Null,
+        OptionKind::Real { default, min, .. } if default < min => Value::Null,
         kind => written(kind, &kind.default()),
     }
 }
@@ -223,9 +223,11 @@ fn shown(default: &Value) -> String {
 }
 
 /// The help of a key, and what it may be where that is not plain.
-fn about(key: &Key) -> String {
+fn about(key: &OptionSpec) -> String {
     match key.kind {
-        Kind::Choice(words) if words.len() > 1 => format!("{} ({})", key.help, words.join(", ")),
+        OptionKind::Choice(words) if words.len() > 1 => {
+            format!("{} ({})", key.help, words.join(", "))
+        }
         _ => key.help.to_string(),
     }
 }
@@ -238,10 +240,10 @@ fn row_json(row: &Row) -> Value {
             "help": key.help,
         });
         match key.kind {
-            Kind::Real { min, max, .. } => about["range"] = json!([min, max]),
-            Kind::Whole { min, max, .. } => about["range"] = json!([min, max]),
-            Kind::Choice(words) => about["choices"] = json!(words),
-            Kind::Flag(_) | Kind::Text | Kind::Reals => {}
+            OptionKind::Real { min, max, .. } => about["range"] = json!([min, max]),
+            OptionKind::Whole { min, max, .. } => about["range"] = json!([min, max]),
+            OptionKind::Choice(words) => about["choices"] = json!(words),
+            OptionKind::Flag(_) | OptionKind::Text | OptionKind::Reals => {}
         }
         about
     });
@@ -254,7 +256,7 @@ fn row_json(row: &Row) -> Value {
         "paper": row.paper,
         "keys": keys.chain(extras).collect::<Vec<_>>(),
     });
-    for (name, text) in &row.facts {
+    for (name, text) in &row.properties {
         about[name.replace(' ', "_")] = json!(text);
     }
     about

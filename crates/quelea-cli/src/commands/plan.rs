@@ -8,7 +8,7 @@ use quelea_experiments::advisor::Advice;
 use quelea_experiments::advisor::measured::{Survey, survey};
 use quelea_experiments::advisor::situation::{MODELS, Situation};
 use quelea_experiments::error::ExperimentError;
-use quelea_run::drive::{self, Place};
+use quelea_run::drive::{self, OpenRendezvous};
 use quelea_run::error::RequestError;
 
 use super::{Command, serve};
@@ -171,7 +171,7 @@ fn measure(args: &Args, run: &mut Run, parameters: Option<f64>) -> anyhow::Resul
         Some(address) => {
             check_address("--listen", address)?;
             check_wait(args.wait)?;
-            let place = Place::open(address, f64::from(args.wait))?;
+            let place = OpenRendezvous::open(address, f64::from(args.wait))?;
             serve::invite(&place, plan.config.workers);
             let mut begun = |count: u64| {
                 let seconds = (count as f64 * SECONDS_EACH).ceil();

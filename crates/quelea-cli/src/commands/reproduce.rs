@@ -6,7 +6,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_experiments::error::ExperimentError;
 use quelea_experiments::render::{self, Grid};
 use quelea_experiments::report::Report;
-use quelea_experiments::{EXPERIMENTS, Experiment, Options, data, find};
+use quelea_experiments::{EXPERIMENTS, Experiment, ReproduceOptions, data, find};
 use quelea_run::error::RequestError;
 
 use super::Command;
@@ -76,7 +76,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     };
     let chosen = chosen(name, args.no_training)?;
     check_data(args.data.as_deref(), &chosen)?;
-    let options = Options {
+    let options = ReproduceOptions {
         seed: args.seed,
         small: args.small,
         data: args.data.clone(),

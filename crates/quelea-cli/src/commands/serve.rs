@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, UdpSocket};
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
-use quelea_run::drive::Place;
+use quelea_run::drive::OpenRendezvous;
 
 use super::Command;
 use crate::request::{Output, Run, check_address, check_wait};
@@ -46,7 +46,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     check_address("--bind", &args.bind)?;
     check_wait(args.wait)?;
     let plan = args.run.plan(None)?;
-    let place = Place::open(&args.bind, f64::from(args.wait))?;
+    let place = OpenRendezvous::open(&args.bind, f64::from(args.wait))?;
     let is_told = !args.output.quiet;
     session::run(plan, ("serve", &args.run), &args.output, |plan, listener| {
         if is_told {
@@ -58,7 +58,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
 }
 
 /// Says how workers join.
-pub fn invite(place: &Place, workers: usize) {
+pub fn invite(place: &OpenRendezvous, workers: usize) {
     let address = reachable(place.address());
     let how = format!("on each machine run: quelea join {address}");
     mention(&format!("waiting for {workers} workers; {how}"));

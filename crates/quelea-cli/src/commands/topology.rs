@@ -141,7 +141,7 @@ fn print(report: &Report) {
         Some(_) => "rho per round",
         None => "rho per round (root of the mean square)",
     };
-    let facts = [
+    let properties = [
         (per_round, format!("{:.6}", report.rho)),
         ("spectral gap", format!("{:.6}", report.spectral_gap)),
         ("rho over a period", report.period_rho.map_or("–".into(), |rho| format!("{rho:.6}"))),
@@ -150,7 +150,7 @@ fn print(report: &Report) {
         ("transient iterations, own data", some(report.transient_non_iid)),
     ];
     let rows: Vec<Vec<String>> =
-        facts.into_iter().map(|(name, value)| vec![name.to_string(), value]).collect();
+        properties.into_iter().map(|(name, value)| vec![name.to_string(), value]).collect();
     say(columns(&rows).trim_end());
     if !report.note.is_empty() {
         say(&format!("\nnote  {}", report.note));

@@ -15,9 +15,12 @@
 use std::collections::BTreeMap;
 
 use super::{Codecs, Entry, Traffic};
-use crate::contract::{Algorithm, Awaited, Budget, Cx, Deploy, Fact, Facts, Mode, Need, Place};
+use crate::contract::{
+    Algorithm, Awaited, Budget, Context, DeployedFrom, Fact, Mode, OptimizerSite, Properties,
+    TopologyRequirement,
+};
 use crate::message::{Message, Rank};
-use crate::params::{Key, Kind, Params};
+use crate::options::{OptionKind, OptionSpec, Options};
 use crate::payload::Payload;
 use crate::state::Visitor;
 use crate::vector;
@@ -33,29 +36,29 @@ pub const ENTRY: Entry = Entry {
     lost_peer: "open exchanges with it are closed; a half-finished one shifts the mean once",
     resized: "every worker begins with the mean of the models and of the optimizers; no \
               exchange is open, because a run rests before it is saved",
-    keys: &[Key {
+    keys: &[OptionSpec {
         name: "averages",
-        kind: Kind::Whole { default: 1, min: 1, max: 1 << 16 },
+        kind: OptionKind::Whole { default: 1, min: 1, max: 1 << 16 },
         help: "exchanges that an active worker starts per gradient, one after another",
     }],
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MODELS,
-    facts: |_| Facts {
+    properties: |_| Properties {
         synchronous: false,
         snapshot: true,
         servers: false,
-        deploy: Deploy::Workers,
+        deploy: DeployedFrom::Workers,
         budget: Budget::TotalGradients,
-        topology: Need::Pairs,
-        optimizer: Place::Workers,
+        topology: TopologyRequirement::Pairs,
+        optimizer: OptimizerSite::Workers,
         reads_gradient: false,
         clips_itself: false,
         keeps_mean: true,
         plain_sgd: false,
         waits_for_peers: false,
     },
-    traffic: |params| Traffic::Pairs { averages: params.whole("averages") },
-    worker: |params| Box::new(AdPsgd::new(params)),
+    traffic: |options| Traffic::Pairs { averages: options.whole("averages") },
+    worker: |options| Box::new(AdPsgd::new(options)),
     server: None,
 };
 
@@ -68,7 +71,7 @@ struct AdPsgd {
     /// Passive neighbours; empty for a passive worker.
     partners: Vec<Rank>,
     /// Buckets whose gradient is not applied yet.
-    left: usize,
+    remaining: usize,
     /// Exchanges that may still be started for the last gradient.
     allowed: u64,
     /// The number of the last exchange that I started.
@@ -87,11 +90,11 @@ struct Exchange {
 }
 
 impl AdPsgd {
-    fn new(params: &Params) -> AdPsgd {
+    fn new(options: &Options) -> AdPsgd {
         AdPsgd {
-            averages: params.whole("averages"),
+            averages: options.whole("averages"),
             partners: Vec::new(),
-            left: 0,
+            remaining: 0,
             allowed: 0,
             seq: 0,
             open: None,
@@ -99,36 +102,36 @@ impl AdPsgd {
         }
     }
 
-    fn find_partners(&mut self, cx: &Cx<'_>) {
-        let Some((members, schedule)) = cx.io.view.topology(u64::MAX) else { return };
-        let place = members.binary_search(&cx.io.rank).expect("a member of the topology");
+    fn find_partners(&mut self, cx: &Context<'_>) {
+        let Some((members, schedule)) = cx.outbox.view.topology(u64::MAX) else { return };
+        let place = members.binary_search(&cx.outbox.rank).expect("a member of the topology");
         let pairs = schedule.pairs();
         let partners = pairs.partners[place].iter().filter(|_| pairs.active[place]);
         let partners = partners.map(|j| members[*j]);
         // A topology that cannot be rebuilt without the lost still lists them.
-        self.partners = partners.filter(|partner| cx.io.view.is_alive(*partner)).collect();
+        self.partners = partners.filter(|partner| cx.outbox.view.is_alive(*partner)).collect();
     }
 
-    fn ask(&mut self, cx: &mut Cx<'_>) {
+    fn ask(&mut self, cx: &mut Context<'_>) {
         if self.open.is_some() || self.allowed == 0 || self.partners.is_empty() {
             return;
         }
         self.allowed -= 1;
         self.seq += 1;
-        let peer = self.partners[cx.io.rng.below(self.partners.len() as u64) as usize];
+        let peer = self.partners[cx.outbox.rng.below(self.partners.len() as u64) as usize];
         let mut sent = Vec::with_capacity(cx.layout.buckets.len());
         for b in 0..cx.layout.buckets.len() {
             let values = seen(cx, b);
             let mut message = Message::new(REQUEST, cx.step, b).with(values.clone());
             message.seq = self.seq;
-            let message = cx.io.rounded(message);
-            cx.io.send(peer, message);
+            let message = cx.outbox.rounded(message);
+            cx.outbox.send(peer, message);
             sent.push(Some(values));
         }
         self.open = Some(Exchange { peer, sent });
     }
 
-    fn answer(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+    fn answer(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         let b = message.bucket as usize;
         let last = self.answered.entry((from, b)).or_insert(0);
         if message.seq <= *last {
@@ -138,13 +141,13 @@ impl AdPsgd {
         let own = seen(cx, b);
         let mut answer = Message::new(ANSWER, message.step, b).with(own.clone());
         answer.seq = message.seq;
-        let answer = cx.io.rounded(answer);
-        cx.io.send(from, answer);
+        let answer = cx.outbox.rounded(answer);
+        cx.outbox.send(from, answer);
         let params = &mut cx.params[cx.layout.range(b)];
         vector::add_difference(0.5, &message.into_values(), &own, params);
     }
 
-    fn absorb(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+    fn absorb(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         let (b, seq) = (message.bucket as usize, message.seq);
         let Some(exchange) = &mut self.open else { return };
         if exchange.peer != from || seq != self.seq {
@@ -161,57 +164,57 @@ impl AdPsgd {
 }
 
 /// Bucket `b` of the parameters as a peer sees it.
-fn seen(cx: &mut Cx<'_>, b: usize) -> Payload {
+fn seen(cx: &mut Context<'_>, b: usize) -> Payload {
     let mut values = cx.params_payload(b);
-    cx.io.round(values.try_mut().expect("just taken, so held by nobody else"));
+    cx.outbox.round(values.try_mut().expect("just taken, so held by nobody else"));
     values
 }
 
 impl Algorithm for AdPsgd {
-    fn on_start(&mut self, cx: &mut Cx<'_>) {
+    fn on_start(&mut self, cx: &mut Context<'_>) {
         self.find_partners(cx);
     }
 
-    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
         if b == 0 {
-            self.left = cx.layout.buckets.len();
+            self.remaining = cx.layout.buckets.len();
         }
         cx.optimize(b, Mode::Displace);
     }
 
-    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
         let range = cx.range(b);
         vector::axpy(-1.0, &cx.grad[range.clone()], &mut cx.params[range]);
-        self.left -= 1;
-        if self.left == 0 {
+        self.remaining -= 1;
+        if self.remaining == 0 {
             self.allowed = self.averages;
             self.ask(cx);
         }
     }
 
-    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+    fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         match message.kind {
             REQUEST => self.answer(cx, from, message),
             _ => self.absorb(cx, from, message),
         }
     }
 
-    fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
+    fn on_view(&mut self, cx: &mut Context<'_>, _old: &View) {
         self.find_partners(cx);
-        if self.open.as_ref().is_some_and(|exchange| !cx.io.view.is_alive(exchange.peer)) {
+        if self.open.as_ref().is_some_and(|exchange| !cx.outbox.view.is_alive(exchange.peer)) {
             self.open = None;
-            cx.io.measure(Fact::HalfExchange);
+            cx.outbox.measure(Fact::HalfExchange);
             self.allowed += 1;
             self.ask(cx);
         }
     }
 
-    fn on_drain(&mut self, _cx: &mut Cx<'_>) {
+    fn on_drain(&mut self, _cx: &mut Context<'_>) {
         self.allowed = 0;
     }
 
     fn is_ready(&self) -> bool {
-        self.left == 0
+        self.remaining == 0
     }
 
     fn is_drained(&self) -> bool {
@@ -240,7 +243,7 @@ impl Algorithm for AdPsgd {
         self.open = (peer != u64::MAX).then(|| Exchange { peer: Rank(peer as u32), sent });
     }
 
-    fn spans_views(&self) -> bool {
+    fn keeps_older_views(&self) -> bool {
         true
     }
 }

@@ -20,10 +20,11 @@ mod server;
 use super::{Codecs, Entry, Service, Traffic};
 use crate::codec::{ErrorFeedback, Shape};
 use crate::contract::{
-    Algorithm, Awaited, Budget, Cx, Deploy, Fact, Facts, Io, Mode, Need, Piece, Place,
+    Algorithm, Awaited, Budget, Context, DeployedFrom, Fact, Mode, OptimizerSite, Outbox, Piece,
+    Properties, TopologyRequirement,
 };
 use crate::message::{Message, Rank};
-use crate::params::{Key, Kind, Params};
+use crate::options::{OptionKind, OptionSpec, Options};
 use crate::payload::Payload;
 use crate::state::Visitor;
 use crate::vector;
@@ -42,69 +43,69 @@ pub const ENTRY: Entry = Entry {
     resized: "workers and servers begin with the deployed model, what was pending taken in, \
               and with the mean of the optimizers; ledgers and counts begin anew",
     keys: &[
-        Key {
+        OptionSpec {
             name: "alpha",
-            kind: Kind::Real { default: 0.5, min: f64::MIN_POSITIVE, max: 1.0 },
+            kind: OptionKind::Real { default: 0.5, min: f64::MIN_POSITIVE, max: 1.0 },
             help: "how far a worker moves to the global model when one comes",
         },
-        Key {
+        OptionSpec {
             name: "period",
-            kind: Kind::Whole { default: 4, min: 1, max: 1 << 32 },
+            kind: OptionKind::Whole { default: 4, min: 1, max: 1 << 32 },
             help: "gradients of a worker per model sent back to it (π)",
         },
-        Key {
+        OptionSpec {
             name: "payload",
-            kind: Kind::Choice(&["delta", "gradient"]),
+            kind: OptionKind::Choice(&["delta", "gradient"]),
             help: "send displacements η·u, or plain gradients that the server scales",
         },
-        Key {
+        OptionSpec {
             name: "normaliser",
-            kind: Kind::Choice(&["workers", "count", "none"]),
+            kind: OptionKind::Choice(&["workers", "count", "none"]),
             help: "the server divides by n, by the number of gradients, or not (ablations)",
         },
-        Key {
+        OptionSpec {
             name: "track_mean",
-            kind: Kind::Flag(false),
+            kind: OptionKind::Flag(false),
             help: "also report mixing to the server, so that its model is the workers' mean exactly",
         },
-        Key {
+        OptionSpec {
             name: "barrier",
-            kind: Kind::Flag(false),
+            kind: OptionKind::Flag(false),
             help: "synchronous form: everybody mixes every `period` steps with the same model",
         },
-        Key {
+        OptionSpec {
             name: "drop_trigger",
-            kind: Kind::Flag(false),
+            kind: OptionKind::Flag(false),
             help: "lose the gradient that triggers an update, as published (ablation)",
         },
     ],
     check,
     codecs: |_| Codecs::Feedback,
-    facts: |params| {
-        let barrier = params.flag("barrier");
-        Facts {
+    properties: |options| {
+        let barrier = options.flag("barrier");
+        Properties {
             synchronous: barrier,
             snapshot: false,
             servers: true,
-            deploy: Deploy::Servers,
+            deploy: DeployedFrom::Servers,
             budget: if barrier { Budget::Rounds } else { Budget::TotalGradients },
-            topology: Need::Nothing,
-            optimizer: Place::Workers,
-            reads_gradient: params.text("payload") == "gradient",
-            clips_itself: params.text("payload") == "gradient",
+            topology: TopologyRequirement::Nothing,
+            optimizer: OptimizerSite::Workers,
+            reads_gradient: options.text("payload") == "gradient",
+            clips_itself: options.text("payload") == "gradient",
             keeps_mean: false,
-            plain_sgd: params.text("payload") == "gradient",
+            plain_sgd: options.text("payload") == "gradient",
             waits_for_peers: barrier,
         }
     },
     traffic: |_| Traffic::Servers(Service::Folded),
-    worker: |params| Box::new(Worker::new(params)),
-    server: Some(|params| Box::new(server::Server::new(params))),
+    worker: |options| Box::new(Worker::new(options)),
+    server: Some(|options| Box::new(server::Server::new(options))),
 };
 
-fn check(params: &Params) -> Result<(), &'static str> {
-    let (gradient, barrier) = (params.text("payload") == "gradient", params.flag("barrier"));
-    if params.flag("track_mean") && gradient {
+fn check(options: &Options) -> Result<(), &'static str> {
+    let (gradient, barrier) = (options.text("payload") == "gradient", options.flag("barrier"));
+    if options.flag("track_mean") && gradient {
         return Err(
             "`track_mean` needs payload = \"delta\": mixing is a displacement, no gradient",
         );
@@ -112,7 +113,7 @@ fn check(params: &Params) -> Result<(), &'static str> {
     if barrier && gradient {
         return Err("`barrier` needs payload = \"delta\"");
     }
-    if barrier && (params.flag("track_mean") || params.flag("drop_trigger")) {
+    if barrier && (options.flag("track_mean") || options.flag("drop_trigger")) {
         return Err(
             "`barrier` keeps the mean exactly: `track_mean` and `drop_trigger` make no sense",
         );
@@ -136,7 +137,7 @@ struct Worker {
     /// Per piece.
     lanes: Vec<Lane>,
     /// Buckets that are not done with this step.
-    left: usize,
+    remaining: usize,
     draining: bool,
 }
 
@@ -172,9 +173,9 @@ struct Folded {
 
 impl Lane {
     /// The last push of a run with a codec: with all that was left out, exactly.
-    fn last(&mut self, io: &mut Io<'_>, folded: Option<Folded>, len: usize) -> Payload {
+    fn last(&mut self, outbox: &mut Outbox<'_>, folded: Option<Folded>, len: usize) -> Payload {
         let rate = folded.as_ref().map(|folded| folded.rate);
-        let mut values = folded.map_or_else(|| io.pool.take(len), |folded| folded.values);
+        let mut values = folded.map_or_else(|| outbox.pool.take(len), |folded| folded.values);
         let out = values.try_mut().expect("folded values have not been sent");
         if rate.is_none() {
             out.fill(0.0);
@@ -186,28 +187,28 @@ impl Lane {
 }
 
 impl Worker {
-    fn new(params: &Params) -> Worker {
+    fn new(options: &Options) -> Worker {
         Worker {
-            alpha: params.real("alpha") as f32,
-            period: params.whole("period"),
-            gradients: params.text("payload") == "gradient",
-            track_mean: params.flag("track_mean"),
-            barrier: params.flag("barrier"),
+            alpha: options.real("alpha") as f32,
+            period: options.whole("period"),
+            gradients: options.text("payload") == "gradient",
+            track_mean: options.flag("track_mean"),
+            barrier: options.flag("barrier"),
             lanes: Vec::new(),
-            left: 0,
+            remaining: 0,
             draining: false,
         }
     }
 
-    fn step(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn step(&mut self, cx: &mut Context<'_>, b: usize) {
         if self.gradients {
             self.fold_bucket(cx, b);
         }
-        cx.optimize(b, Mode::Move);
+        cx.optimize(b, Mode::ApplyAndReport);
     }
 
     /// Folds what `cx.grad` holds for bucket `b`: a gradient, or the displacement made of it.
-    fn fold_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn fold_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
         let grad = std::mem::take(&mut cx.grad);
         for piece in &cx.pieces[b] {
             self.fold(cx, piece, &grad[piece.range.clone()], 1);
@@ -216,11 +217,11 @@ impl Worker {
     }
 
     /// Adds `values` of one gradient to what goes with the next push.
-    fn fold(&mut self, cx: &mut Cx<'_>, piece: &Piece, values: &[f32], gradients: u32) {
+    fn fold(&mut self, cx: &mut Context<'_>, piece: &Piece, values: &[f32], gradients: u32) {
         let rate = if self.gradients { cx.learning_rate } else { 1.0 };
         let lane = &mut self.lanes[piece.index];
         let Some(folded) = &mut lane.folded else {
-            lane.folded = Some(Folded { values: cx.io.pool.copy(values), gradients, rate });
+            lane.folded = Some(Folded { values: cx.outbox.pool.copy(values), gradients, rate });
             return;
         };
         folded.gradients += gradients;
@@ -236,7 +237,7 @@ impl Worker {
     }
 
     /// Pushes what is folded, unless the last push is still on its way.
-    fn push(&mut self, cx: &mut Cx<'_>, b: usize, piece: &Piece) {
+    fn push(&mut self, cx: &mut Context<'_>, b: usize, piece: &Piece) {
         let lane = &mut self.lanes[piece.index];
         if lane.unacknowledged && !self.barrier {
             return;
@@ -257,15 +258,15 @@ impl Worker {
         let message = if lane.anchor {
             // Whatever the server lacks is contained in the whole model.
             lane.left_out = ErrorFeedback::default();
-            message.with(cx.io.pool.copy(&cx.params[piece.range.clone()]))
+            message.with(cx.outbox.pool.copy(&cx.params[piece.range.clone()]))
         } else if owes {
-            message.with(lane.last(&mut cx.io, folded, piece.range.len()))
+            message.with(lane.last(&mut cx.outbox, folded, piece.range.len()))
         } else {
             let folded = folded.expect("there is nothing else to send");
             lane.left_out.at_rate(folded.rate);
-            match cx.io.coder.shape() {
+            match cx.outbox.coder.shape() {
                 Shape::Plain => message.with(folded.values),
-                _ => lane.left_out.load(&mut cx.io, message, &folded.values),
+                _ => lane.left_out.load(&mut cx.outbox, message, &folded.values),
             }
         };
         lane.anchor = false;
@@ -274,13 +275,13 @@ impl Worker {
         lane.unacknowledged = true;
         message.seq = lane.seq;
         if piece.index == 0 && message.count > 0 {
-            cx.io.measure(Fact::Folded(message.count));
+            cx.outbox.measure(Fact::Folded(message.count));
         }
-        cx.io.send(piece.server, message);
+        cx.outbox.send(piece.server, message);
     }
 
     /// `x_i ← x_i + α(x̃ − x_i)`, if a model has come.
-    fn mix(&mut self, cx: &mut Cx<'_>, piece: &Piece) {
+    fn mix(&mut self, cx: &mut Context<'_>, piece: &Piece) {
         let lane = &mut self.lanes[piece.index];
         let Some((version, model)) = lane.inbox.take() else { return };
         lane.used = version;
@@ -288,14 +289,14 @@ impl Worker {
         if !self.track_mean {
             return vector::lerp(self.alpha, &model, params);
         }
-        let mut moved = cx.io.pool.copy(params);
+        let mut moved = cx.outbox.pool.copy(params);
         vector::lerp(self.alpha, &model, params);
         let displacement = moved.try_mut().expect("just taken, so held by nobody else");
         vector::axpy(-1.0, params, displacement);
         self.fold(cx, piece, &moved, 0);
     }
 
-    fn exchange(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn exchange(&mut self, cx: &mut Context<'_>, b: usize) {
         for piece in &cx.pieces[b] {
             self.push(cx, b, piece);
             if self.barrier {
@@ -303,35 +304,35 @@ impl Worker {
             }
             self.mix(cx, piece);
         }
-        self.left -= 1;
+        self.remaining -= 1;
     }
 }
 
 impl Algorithm for Worker {
-    fn on_start(&mut self, cx: &mut Cx<'_>) {
+    fn on_start(&mut self, cx: &mut Context<'_>) {
         self.lanes.resize_with(cx.pieces.iter().map(Vec::len).sum(), Lane::default);
         for piece in cx.pieces.iter().flatten() {
             self.lanes[piece.index].server = piece.server;
         }
     }
 
-    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
         if b == 0 {
-            self.left = cx.layout.buckets.len();
+            self.remaining = cx.layout.buckets.len();
         }
         if cx.clip.is_none() {
             self.step(cx, b);
         }
     }
 
-    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
         if !self.gradients {
             self.fold_bucket(cx, b);
         }
         self.exchange(cx, b);
     }
 
-    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+    fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         let b = message.bucket as usize;
         let piece = cx.pieces.get(b).and_then(|p| p.iter().find(|piece| piece.server == from));
         let Some(piece) = piece else { return };
@@ -353,7 +354,7 @@ impl Algorithm for Worker {
     }
 
     /// With mean tracking, the survivors tell the server anew where they are.
-    fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
+    fn on_view(&mut self, cx: &mut Context<'_>, _old: &View) {
         if !self.track_mean {
             return;
         }
@@ -361,7 +362,7 @@ impl Algorithm for Worker {
         self.flush(cx);
     }
 
-    fn on_gradient(&mut self, cx: &mut Cx<'_>) {
+    fn on_gradient(&mut self, cx: &mut Context<'_>) {
         // What is sent as it is has to be clipped before it is sent.
         if let Some(limit) = cx.clip {
             vector::clip(f64::from(limit), cx.grad);
@@ -372,13 +373,13 @@ impl Algorithm for Worker {
         }
     }
 
-    fn on_drain(&mut self, cx: &mut Cx<'_>) {
+    fn on_drain(&mut self, cx: &mut Context<'_>) {
         self.draining = true;
         self.flush(cx);
     }
 
     fn is_ready(&self) -> bool {
-        self.left == 0 && !self.lanes.iter().any(|lane| lane.waiting)
+        self.remaining == 0 && !self.lanes.iter().any(|lane| lane.waiting)
     }
 
     fn is_drained(&self) -> bool {
@@ -430,13 +431,13 @@ impl Algorithm for Worker {
     }
 
     /// The ledger must not lose what was sent in an older view.
-    fn spans_views(&self) -> bool {
+    fn keeps_older_views(&self) -> bool {
         true
     }
 }
 
 impl Worker {
-    fn flush(&mut self, cx: &mut Cx<'_>) {
+    fn flush(&mut self, cx: &mut Context<'_>) {
         for (b, pieces) in cx.pieces.iter().enumerate() {
             for piece in pieces {
                 self.push(cx, b, piece);

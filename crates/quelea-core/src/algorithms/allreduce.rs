@@ -12,9 +12,12 @@
 use super::{Codecs, Entry, Traffic};
 use crate::collectives::average::{Average, COLLECTIVE};
 use crate::collectives::recovery::{self, Recovered, Recovery};
-use crate::contract::{Algorithm, Awaited, Budget, Cx, Deploy, Facts, Mode, Need, Place};
+use crate::contract::{
+    Algorithm, Awaited, Budget, Context, DeployedFrom, Mode, OptimizerSite, Properties,
+    TopologyRequirement,
+};
 use crate::message::{Message, Rank};
-use crate::params::Params;
+use crate::options::Options;
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
@@ -32,14 +35,14 @@ pub const ENTRY: Entry = Entry {
     keys: &[COLLECTIVE],
     check: |_| Ok(()),
     codecs: |_| Codecs::All,
-    facts: |_| Facts {
+    properties: |_| Properties {
         synchronous: true,
         snapshot: false,
         servers: false,
-        deploy: Deploy::Workers,
+        deploy: DeployedFrom::Workers,
         budget: Budget::Rounds,
-        topology: Need::Nothing,
-        optimizer: Place::Workers,
+        topology: TopologyRequirement::Nothing,
+        optimizer: OptimizerSite::Workers,
         reads_gradient: true,
         clips_itself: false,
         keeps_mean: true,
@@ -47,7 +50,7 @@ pub const ENTRY: Entry = Entry {
         waits_for_peers: true,
     },
     traffic: |_| Traffic::Average { period: 1 },
-    worker: |params| Box::new(AllReduceSgd::new(params)),
+    worker: |options| Box::new(AllReduceSgd::new(options)),
     server: None,
 };
 
@@ -62,34 +65,34 @@ struct AllReduceSgd {
 }
 
 impl AllReduceSgd {
-    fn new(params: &Params) -> AllReduceSgd {
-        let average = Average::new(params);
+    fn new(options: &Options) -> AllReduceSgd {
+        let average = Average::new(options);
         AllReduceSgd { average, handed: 0, optimized: 0, recovery: Recovery::default() }
     }
 
-    fn enter(&mut self, cx: &Cx<'_>) {
+    fn enter(&mut self, cx: &Context<'_>) {
         self.average.enter(cx, &[]);
     }
 
-    fn start(&mut self, cx: &mut Cx<'_>, b: usize) {
-        self.average.start(&mut cx.io, cx.step, b, &cx.grad[cx.layout.range(b)]);
+    fn start(&mut self, cx: &mut Context<'_>, b: usize) {
+        self.average.start(&mut cx.outbox, cx.step, b, &cx.grad[cx.layout.range(b)]);
         self.step_if_reduced(cx, b);
     }
 
     /// Means are written while later buckets are under way: nobody has to wait for that in the
     /// end.
-    fn step_if_reduced(&mut self, cx: &mut Cx<'_>, b: usize) {
-        self.average.finish_early(&mut cx.io, b, &mut cx.grad[cx.layout.range(b)]);
+    fn step_if_reduced(&mut self, cx: &mut Context<'_>, b: usize) {
+        self.average.finish_early(&mut cx.outbox, b, &mut cx.grad[cx.layout.range(b)]);
         if !self.average.is_done() {
             return;
         }
         for b in 0..cx.layout.buckets.len() {
-            self.average.finish(&mut cx.io, b, &mut cx.grad[cx.layout.range(b)]);
+            self.average.finish(&mut cx.outbox, b, &mut cx.grad[cx.layout.range(b)]);
             cx.optimize(b, Mode::Apply);
         }
     }
 
-    fn after_recovery(&mut self, cx: &mut Cx<'_>, recovered: Option<Recovered>) {
+    fn after_recovery(&mut self, cx: &mut Context<'_>, recovered: Option<Recovered>) {
         match recovered {
             Some(Recovered::Restart) => (0..self.handed).for_each(|b| self.start(cx, b)),
             Some(Recovered::Entered) => self.handed = 0,
@@ -99,29 +102,29 @@ impl AllReduceSgd {
 }
 
 impl Algorithm for AllReduceSgd {
-    fn on_start(&mut self, cx: &mut Cx<'_>) {
+    fn on_start(&mut self, cx: &mut Context<'_>) {
         self.enter(cx);
     }
 
-    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
         self.handed = b + 1;
         if !self.recovery.is_running() {
             self.start(cx, b);
         }
     }
 
-    fn on_gradient(&mut self, cx: &mut Cx<'_>) {
+    fn on_gradient(&mut self, cx: &mut Context<'_>) {
         self.recovery.on_gradient(cx);
     }
 
-    fn on_optimized(&mut self, cx: &mut Cx<'_>, _b: usize) {
+    fn on_optimized(&mut self, cx: &mut Context<'_>, _b: usize) {
         self.optimized += 1;
         if self.optimized == cx.layout.buckets.len() {
             (self.handed, self.optimized) = (0, 0);
         }
     }
 
-    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+    fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         if message.kind >= recovery::FIRST_KIND {
             let recovered = self.recovery.on_message(cx, from, message);
             return self.after_recovery(cx, recovered);
@@ -129,13 +132,13 @@ impl Algorithm for AllReduceSgd {
         let b = message.bucket as usize;
         let started = self.average.has_started(message.step, b);
         let range = if started { cx.range(b) } else { 0..0 };
-        self.average.on_message(&mut cx.io, &cx.grad[range], from, message);
+        self.average.on_message(&mut cx.outbox, &cx.grad[range], from, message);
         if started {
             self.step_if_reduced(cx, b);
         }
     }
 
-    fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
+    fn on_view(&mut self, cx: &mut Context<'_>, _old: &View) {
         for b in 0..self.handed {
             let handed = &mut cx.grad[cx.layout.range(b)];
             self.average.undo(b, handed);

@@ -14,9 +14,12 @@ use std::collections::BTreeMap;
 use super::sync_ps::{self, local};
 use super::{Codecs, Entry, Service, Traffic};
 use crate::codec::ErrorFeedback;
-use crate::contract::{Algorithm, Awaited, Budget, Cx, Deploy, Fact, Facts, Mode, Need, Place};
+use crate::contract::{
+    Algorithm, Awaited, Budget, Context, DeployedFrom, Fact, Mode, OptimizerSite, Properties,
+    TopologyRequirement,
+};
 use crate::message::{Message, Rank};
-use crate::params::{Key, Kind, Params};
+use crate::options::{OptionKind, OptionSpec, Options};
 use crate::state::Visitor;
 use crate::vector;
 
@@ -30,21 +33,21 @@ pub const ENTRY: Entry = Entry {
     lost_peer: "it simply stops pushing",
     resized: "workers begin with the servers' model, servers with their new part of it and \
               of the optimizer; versions begin anew",
-    keys: &[Key {
+    keys: &[OptionSpec {
         name: "scale",
-        kind: Kind::Choice(&["workers", "staleness", "none"]),
+        kind: OptionKind::Choice(&["workers", "staleness", "none"]),
         help: "s(τ): 1/n, 1/(n·max(1,τ)) (Zhang et al. 2016), or 1",
     }],
     check: |_| Ok(()),
     codecs: |_| Codecs::Feedback,
-    facts: |_| Facts {
+    properties: |_| Properties {
         synchronous: false,
         snapshot: false,
         servers: true,
-        deploy: Deploy::Servers,
+        deploy: DeployedFrom::Servers,
         budget: Budget::TotalGradients,
-        topology: Need::Nothing,
-        optimizer: Place::Servers,
+        topology: TopologyRequirement::Nothing,
+        optimizer: OptimizerSite::Servers,
         reads_gradient: true,
         clips_itself: true,
         keeps_mean: true,
@@ -53,7 +56,7 @@ pub const ENTRY: Entry = Entry {
     },
     traffic: |_| Traffic::Servers(Service::Alone { ahead: u64::MAX }),
     worker: |_| Box::<Worker>::default(),
-    server: Some(|params| Box::new(Server::new(params))),
+    server: Some(|options| Box::new(Server::new(options))),
 };
 
 const GRADIENT: u8 = 1;
@@ -71,34 +74,34 @@ struct Worker {
 }
 
 impl Worker {
-    fn push(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn push(&mut self, cx: &mut Context<'_>, b: usize) {
         for piece in &cx.pieces[b] {
             let mut message = Message::new(GRADIENT, cx.step, b);
             message.seq = self.versions[piece.index];
             message.count = 1;
             let lane = &mut self.lanes[piece.index];
             lane.at_rate(cx.learning_rate);
-            let message = lane.load(&mut cx.io, message, &cx.grad[piece.range.clone()]);
-            cx.io.send(piece.server, message);
+            let message = lane.load(&mut cx.outbox, message, &cx.grad[piece.range.clone()]);
+            cx.outbox.send(piece.server, message);
             self.awaited.push((piece.server, b));
         }
     }
 }
 
 impl Algorithm for Worker {
-    fn on_start(&mut self, cx: &mut Cx<'_>) {
+    fn on_start(&mut self, cx: &mut Context<'_>) {
         self.versions.resize(cx.pieces.iter().map(Vec::len).sum(), 0);
         self.lanes.resize_with(self.versions.len(), ErrorFeedback::default);
     }
 
-    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
         self.handing = true;
         if cx.clip.is_none() {
             self.push(cx, b);
         }
     }
 
-    fn on_gradient(&mut self, cx: &mut Cx<'_>) {
+    fn on_gradient(&mut self, cx: &mut Context<'_>) {
         self.handing = false;
         // Each gradient is applied by itself, so its own norm is the one to clip.
         if let Some(limit) = cx.clip {
@@ -107,7 +110,7 @@ impl Algorithm for Worker {
         }
     }
 
-    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+    fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         let b = message.bucket as usize;
         let awaited = self.awaited.iter().position(|piece| *piece == (from, b));
         let (Some(place), true) = (awaited, message.step == cx.step) else { return };
@@ -132,7 +135,7 @@ impl Algorithm for Worker {
         sync_ps::state(&mut self.lanes, visitor);
     }
 
-    fn spans_views(&self) -> bool {
+    fn keeps_older_views(&self) -> bool {
         true
     }
 }
@@ -155,8 +158,8 @@ struct Server {
 }
 
 impl Server {
-    fn new(params: &Params) -> Server {
-        let scale = match params.text("scale") {
+    fn new(options: &Options) -> Server {
+        let scale = match options.text("scale") {
             "workers" => Scale::Workers,
             "staleness" => Scale::Staleness,
             _ => Scale::None,
@@ -174,11 +177,11 @@ impl Server {
 }
 
 impl Algorithm for Server {
-    fn on_start(&mut self, cx: &mut Cx<'_>) {
+    fn on_start(&mut self, cx: &mut Context<'_>) {
         self.versions.resize(cx.layout.buckets.len(), 0);
     }
 
-    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+    fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         let Some(b) = local(cx, message.bucket) else { return };
         let next = self.next.entry((from, b)).or_insert(0);
         if message.step < *next {
@@ -187,26 +190,26 @@ impl Algorithm for Server {
         *next = message.step + 1;
         let staleness = self.versions[b].saturating_sub(message.seq);
         if b == 0 {
-            cx.io.measure(Fact::Staleness(staleness));
+            cx.outbox.measure(Fact::Staleness(staleness));
         }
-        let scale = self.scale(cx.io.view.workers.len(), staleness);
+        let scale = self.scale(cx.outbox.view.workers.len(), staleness);
         let step = message.step;
         self.serving = Some((from, step, scale));
         cx.grad[cx.layout.range(b)].copy_from_slice(&message.into_values());
         cx.optimize_at(b, Mode::Displace, step);
     }
 
-    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
         let (worker, step, scale) = self.serving.take().expect("it was asked for");
         let range = cx.range(b);
         vector::axpy(-scale, &cx.grad[range.clone()], &mut cx.params[range.clone()]);
-        cx.io.work(range.len() * 4);
+        cx.outbox.work(range.len() * 4);
         self.versions[b] += 1;
         let mut message =
             Message::new(MODEL, step, cx.layout.buckets[b].id).with(cx.params_payload(b));
         message.seq = self.versions[b];
-        let message = cx.io.rounded(message);
-        cx.io.send(worker, message);
+        let message = cx.outbox.rounded(message);
+        cx.outbox.send(worker, message);
     }
 
     fn is_ready(&self) -> bool {
@@ -218,7 +221,7 @@ impl Algorithm for Server {
         visitor.by_bucket("next", &mut self.next);
     }
 
-    fn spans_views(&self) -> bool {
+    fn keeps_older_views(&self) -> bool {
         true
     }
 }

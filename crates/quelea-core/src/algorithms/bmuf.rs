@@ -13,8 +13,8 @@
 use super::periodic::{self, BUFFERS, Every, Outer, Periodic, Round, outer_step, period_key};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
-use crate::contract::{Facts, Need};
-use crate::params::{Key, Kind, Params};
+use crate::contract::{Properties, TopologyRequirement};
+use crate::options::{OptionKind, OptionSpec, Options};
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
@@ -27,19 +27,19 @@ pub const ENTRY: Entry = Entry {
     resized: periodic::RESIZED,
     keys: &[
         period_key(16),
-        Key {
+        OptionSpec {
             name: "form",
-            kind: Kind::Choice(&["classic", "nesterov"]),
+            kind: OptionKind::Choice(&["classic", "nesterov"]),
             help: "block momentum as it is, or looking ahead along it",
         },
-        Key {
+        OptionSpec {
             name: "block_momentum",
-            kind: Kind::Real { default: -1.0, min: -1.0, max: 0.9999 },
+            kind: OptionKind::Real { default: -1.0, min: -1.0, max: 0.9999 },
             help: "share of the last block's update that is kept (μ); −1 means 1 − 1/n",
         },
-        Key {
+        OptionSpec {
             name: "block_lr",
-            kind: Kind::Real { default: 1.0, min: 0.0, max: 100.0 },
+            kind: OptionKind::Real { default: 1.0, min: 0.0, max: 100.0 },
             help: "learning rate of the blocks (ζ)",
         },
         BUFFERS,
@@ -47,22 +47,25 @@ pub const ENTRY: Entry = Entry {
     ],
     check,
     codecs: |_| Codecs::OF_MOMENTUM,
-    facts: |_| Facts { keeps_mean: false, ..periodic::facts(Need::Nothing) },
+    properties: |_| Properties {
+        keeps_mean: false,
+        ..periodic::properties(TopologyRequirement::Nothing)
+    },
     traffic: periodic::traffic,
-    worker: |params| {
+    worker: |options| {
         let outer = Bmuf {
-            nesterov: params.text("form") == "nesterov",
-            momentum: params.real("block_momentum"),
-            learning_rate: params.real("block_lr") as f32,
+            nesterov: options.text("form") == "nesterov",
+            momentum: options.real("block_momentum"),
+            learning_rate: options.real("block_lr") as f32,
             update: Vec::new(),
         };
-        Box::new(Periodic::new(params, Box::new(Every(params.whole("period"))), Box::new(outer)))
+        Box::new(Periodic::new(options, Box::new(Every(options.whole("period"))), Box::new(outer)))
     },
     server: None,
 };
 
-fn check(params: &Params) -> Result<(), &'static str> {
-    let momentum = params.real("block_momentum");
+fn check(options: &Options) -> Result<(), &'static str> {
+    let momentum = options.real("block_momentum");
     if momentum < 0.0 && momentum != -1.0 {
         return Err("`block_momentum` must be from 0 to 0.9999, or −1 for 1 − 1/n");
     }

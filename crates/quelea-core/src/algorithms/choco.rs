@@ -20,9 +20,9 @@ use std::collections::BTreeMap;
 use super::exchange::{self, Exchange, Gathered};
 use super::{Codecs, Entry, When};
 use crate::codec::{Coder, Shape};
-use crate::contract::{Algorithm, Cx, Facts, Mode, Need};
+use crate::contract::{Algorithm, Context, Mode, Properties, TopologyRequirement};
 use crate::message::{Message, Part, Rank};
-use crate::params::{Key, Kind, Params};
+use crate::options::{OptionKind, OptionSpec, Options};
 use crate::payload::Payload;
 use crate::state::Visitor;
 use crate::vector;
@@ -39,26 +39,29 @@ pub const ENTRY: Entry = Entry {
     resized: "every worker begins with the mean of the models and of the optimizers; the public copies \
               begin anew from that model",
     keys: &[
-        Key {
+        OptionSpec {
             name: "form",
-            kind: Kind::Choice(&["overlap", "after-step"]),
+            kind: OptionKind::Choice(&["overlap", "after-step"]),
             help: "mix with the copies of the last step while the next ones travel, or wait for them",
         },
-        Key {
+        OptionSpec {
             name: "consensus",
-            kind: Kind::Real { default: 0.0, min: 0.0, max: 1.0 },
+            kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1.0 },
             help: "γ: how far to move to the neighbours' copies; 0 stands for δ/(2 − δ), where the \
                    codec keeps about δ of a vector",
         },
     ],
     check: |_| Ok(()),
     codecs: |_| Codecs::Contraction,
-    facts: |_| Facts { topology: Need::StaticSymmetric, ..exchange::FACTS },
-    traffic: |params| match params.text("form") {
+    properties: |_| Properties {
+        topology: TopologyRequirement::StaticSymmetric,
+        ..exchange::PROPERTIES
+    },
+    traffic: |options| match options.text("form") {
         "overlap" => exchange::traffic(1, When::DuringGradient),
         _ => exchange::traffic(1, When::AfterGradient),
     },
-    worker: |params| Box::new(Choco::new(params)),
+    worker: |options| Box::new(Choco::new(options)),
     server: None,
 };
 
@@ -80,10 +83,10 @@ struct Choco {
 }
 
 impl Choco {
-    fn new(params: &Params) -> Choco {
+    fn new(options: &Options) -> Choco {
         Choco {
-            overlap: params.text("form") == "overlap",
-            consensus: params.real("consensus") as f32,
+            overlap: options.text("form") == "overlap",
+            consensus: options.real("consensus") as f32,
             exchange: Exchange::default(),
             own: Vec::new(),
             copies: BTreeMap::new(),
@@ -93,32 +96,32 @@ impl Choco {
     }
 
     /// Sends how bucket `b` differs from its public copy, for `step`.
-    fn post(&mut self, cx: &mut Cx<'_>, b: usize, step: u64) {
+    fn post(&mut self, cx: &mut Context<'_>, b: usize, step: u64) {
         let range = cx.range(b);
         let own = &mut self.own[range.clone()];
-        if cx.io.view.changes_at(step) {
+        if cx.outbox.view.changes_at(step) {
             own.fill(0.0);
         }
         let mut change = cx.params_payload(b);
         let values = change.try_mut().expect("just taken, so held by nobody else");
         vector::axpy(-1.0, own, values);
         let mut message = Message::new(CHANGE, step, b);
-        if cx.io.coder.shape() != Shape::Plain {
-            let at = Coder::place(cx.io.rank, &message, 0);
-            message.parts[0] = cx.io.coder.pack(at, values, cx.io.pool);
-            cx.io.coder.read_back(at, &message.parts[0], values);
+        if cx.outbox.coder.shape() != Shape::Plain {
+            let at = Coder::place(cx.outbox.rank, &message, 0);
+            message.parts[0] = cx.outbox.coder.pack(at, values, cx.outbox.pool);
+            cx.outbox.coder.read_back(at, &message.parts[0], values);
         } else {
             message.parts[0] = Part::Values(change.clone());
         }
         vector::add(&change, own);
-        exchange::post(&mut cx.io, &message);
+        exchange::post(&mut cx.outbox, &message);
         if self.overlap {
             self.sent[b] = Some(change);
             self.sent_for = step + 1;
         }
     }
 
-    fn advance(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn advance(&mut self, cx: &mut Context<'_>, b: usize) {
         let Some(gathered) = self.exchange.gather(b) else { return };
         self.update_copies(cx, b, &gathered);
         if self.overlap {
@@ -129,8 +132,8 @@ impl Choco {
         }
     }
 
-    fn update_copies(&mut self, cx: &Cx<'_>, b: usize, gathered: &Gathered) {
-        let (range, again) = (cx.range(b), cx.io.view.changes_at(cx.step));
+    fn update_copies(&mut self, cx: &Context<'_>, b: usize, gathered: &Gathered) {
+        let (range, again) = (cx.range(b), cx.outbox.view.changes_at(cx.step));
         for (rank, change) in gathered.vectors(0) {
             let copy = self.copies.entry(rank).or_insert_with(|| vec![0.0; self.own.len()]);
             let copy = &mut copy[range.clone()];
@@ -142,10 +145,11 @@ impl Choco {
     }
 
     /// `x_i ← x_i + γ·Σ_j W_ij (x̂_j − x̂_i)`, in the order of ranks.
-    fn mix(&self, cx: &mut Cx<'_>, b: usize) {
-        let (row, range, me) = (cx.io.view.row(cx.step, cx.io.rank), cx.range(b), cx.io.rank);
+    fn mix(&self, cx: &mut Context<'_>, b: usize) {
+        let (row, range, me) =
+            (cx.outbox.view.row(cx.step, cx.outbox.rank), cx.range(b), cx.outbox.rank);
         let consensus = match self.consensus {
-            0.0 => gamma(cx.io.coder.typical(range.len())),
+            0.0 => gamma(cx.outbox.coder.typical(range.len())),
             given => given,
         };
         let (own, params) = (&self.own[range.clone()], &mut cx.params[range.clone()]);
@@ -162,13 +166,13 @@ fn gamma(kept: f64) -> f32 {
 }
 
 impl Algorithm for Choco {
-    fn on_start(&mut self, cx: &mut Cx<'_>) {
+    fn on_start(&mut self, cx: &mut Context<'_>) {
         self.exchange.enter(cx, cx.step);
         if self.own.is_empty() {
             // All begin from the same parameters.
             self.own = cx.params.to_vec();
-            let row = cx.io.view.row(cx.step, cx.io.rank);
-            let others = row.incoming.iter().filter(|(rank, _)| *rank != cx.io.rank);
+            let row = cx.outbox.view.row(cx.step, cx.outbox.rank);
+            let others = row.incoming.iter().filter(|(rank, _)| *rank != cx.outbox.rank);
             self.copies = others.map(|(rank, _)| (*rank, cx.params.to_vec())).collect();
         }
         self.sent.resize(cx.layout.buckets.len(), None);
@@ -180,14 +184,14 @@ impl Algorithm for Choco {
             match &self.sent[b] {
                 Some(sent) if again => {
                     let message = Message::new(CHANGE, cx.step, b).with(sent.clone());
-                    exchange::post(&mut cx.io, &message);
+                    exchange::post(&mut cx.outbox, &message);
                 }
                 _ => self.post(cx, b, cx.step),
             }
         }
     }
 
-    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
         if b == 0 {
             self.exchange.begin(cx, cx.step);
         }
@@ -199,7 +203,7 @@ impl Algorithm for Choco {
         }
     }
 
-    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
         if !self.overlap {
             self.post(cx, b, cx.step);
             self.exchange.wait(b);

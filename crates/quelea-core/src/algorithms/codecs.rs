@@ -1,7 +1,7 @@
 //! Which codecs a row can be trusted with, and why not with others.
 
 use crate::codec::{Entry, Shape};
-use crate::params::Params;
+use crate::options::Options;
 
 /// Which codecs a row can be trusted with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Codecs {
     }
 
     /// Why `codec` does not do for vectors of up to `longest` elements, if it does not.
-    pub fn refusal(self, codec: &Entry, params: &Params, longest: usize) -> Option<String> {
+    pub fn refusal(self, codec: &Entry, options: &Options, longest: usize) -> Option<String> {
         let name = codec.name;
         match (self, codec.shape) {
             (_, Shape::Plain) | (Codecs::All, _) => None,
@@ -57,14 +57,13 @@ impl Codecs {
                  `allreduce` and `local-sgd` do that"
             )),
             (Codecs::Feedback, _) => None,
-            (Codecs::Contraction, _) => {
-                (codec.facts(params, longest).contraction <= 0.0).then(|| {
+            (Codecs::Contraction, _) => (codec.properties(options, longest).contraction <= 0.0)
+                .then(|| {
                     format!(
                         "needs a contraction, and `{name}` is none for {longest} elements: set \
                          `codec.contract` = true"
                     )
-                })
-            }
+                }),
         }
     }
 }

@@ -16,9 +16,9 @@
 
 use super::exchange::{self, Exchange};
 use super::{Codecs, Entry, When};
-use crate::contract::{Algorithm, Cx, Facts, Mode};
+use crate::contract::{Algorithm, Context, Mode, Properties};
 use crate::message::Message;
-use crate::params::{Key, Kind, Params};
+use crate::options::{OptionKind, OptionSpec, Options};
 use crate::state::Visitor;
 use crate::vector;
 use crate::vector::dispatch::{Level, PART_MIN, in_parts, kernel};
@@ -35,27 +35,27 @@ pub const ENTRY: Entry = Entry {
     resized: "every worker begins with the mean of the models; its moments, and what it \
               tracks of others, begin anew",
     keys: &[
-        Key {
+        OptionSpec {
             name: "beta1",
-            kind: Kind::Real { default: 0.9, min: 0.0, max: 1.0 },
+            kind: OptionKind::Real { default: 0.9, min: 0.0, max: 1.0 },
             help: "share of the first moment that is kept at each step",
         },
-        Key {
+        OptionSpec {
             name: "beta2",
-            kind: Kind::Real { default: 0.999, min: 0.0, max: 1.0 },
+            kind: OptionKind::Real { default: 0.999, min: 0.0, max: 1.0 },
             help: "share of the second moment that is kept at each step",
         },
-        Key {
+        OptionSpec {
             name: "epsilon",
-            kind: Kind::Real { default: 1e-6, min: f64::MIN_POSITIVE, max: 1e6 },
+            kind: OptionKind::Real { default: 1e-6, min: f64::MIN_POSITIVE, max: 1e6 },
             help: "smallest second moment, and the first",
         },
     ],
     check: |_| Ok(()),
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
-    facts: |_| Facts { reads_gradient: true, clips_itself: true, ..exchange::FACTS },
+    properties: |_| Properties { reads_gradient: true, clips_itself: true, ..exchange::PROPERTIES },
     traffic: |_| exchange::traffic(2, When::DuringGradient),
-    worker: |params| Box::new(DAmsgrad::new(params)),
+    worker: |options| Box::new(DAmsgrad::new(options)),
     server: None,
 };
 
@@ -83,8 +83,8 @@ struct Rule {
 }
 
 impl DAmsgrad {
-    fn new(params: &Params) -> DAmsgrad {
-        let real = |name| params.real(name) as f32;
+    fn new(options: &Options) -> DAmsgrad {
+        let real = |name| options.real(name) as f32;
         DAmsgrad {
             rule: Rule {
                 beta1: real("beta1"),
@@ -100,14 +100,14 @@ impl DAmsgrad {
         }
     }
 
-    fn post(&self, cx: &mut Cx<'_>, b: usize, step: u64) {
-        let tracked = cx.io.pool.copy(&self.tracked[cx.range(b)]);
+    fn post(&self, cx: &mut Context<'_>, b: usize, step: u64) {
+        let tracked = cx.outbox.pool.copy(&self.tracked[cx.range(b)]);
         let message = Message::new(MODEL, step, b).with(cx.params_payload(b)).and(tracked);
-        exchange::post(&mut cx.io, &message);
+        exchange::post(&mut cx.outbox, &message);
     }
 
     /// Takes bucket `b` of the gradient, and leaves Δ in its place.
-    fn take(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn take(&mut self, cx: &mut Context<'_>, b: usize) {
         let range = cx.range(b);
         let (rule, level) = (self.rule, Level::best());
         let vectors = [
@@ -123,12 +123,12 @@ impl DAmsgrad {
         self.advance(cx, b);
     }
 
-    fn advance(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn advance(&mut self, cx: &mut Context<'_>, b: usize) {
         let Some(gathered) = self.exchange.gather(b) else { return };
         let range = cx.range(b);
         let tracked = &mut self.tracked[range.clone()];
-        gathered.mix(&mut cx.io, 0, &mut cx.params[range.clone()]);
-        let mut scratch = cx.io.pool.take(tracked.len());
+        gathered.mix(&mut cx.outbox, 0, &mut cx.params[range.clone()]);
+        let mut scratch = cx.outbox.pool.take(tracked.len());
         let pull = scratch.try_mut().expect("just taken, so held by nobody else");
         gathered.pull(1, tracked, 1.0, pull);
         vector::add(pull, tracked);
@@ -142,7 +142,7 @@ impl DAmsgrad {
 }
 
 impl Algorithm for DAmsgrad {
-    fn on_start(&mut self, cx: &mut Cx<'_>) {
+    fn on_start(&mut self, cx: &mut Context<'_>) {
         let len = cx.params.len();
         self.first.resize(len, 0.0);
         self.second.resize(len, 0.0);
@@ -154,7 +154,7 @@ impl Algorithm for DAmsgrad {
         }
     }
 
-    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
         if b == 0 {
             self.exchange.begin(cx, cx.step);
         }
@@ -164,16 +164,16 @@ impl Algorithm for DAmsgrad {
     }
 
     /// The norm to clip to is that of the whole gradient.
-    fn on_gradient(&mut self, cx: &mut Cx<'_>) {
+    fn on_gradient(&mut self, cx: &mut Context<'_>) {
         if let Some(limit) = cx.clip {
             vector::clip(f64::from(limit), cx.grad);
             (0..cx.layout.buckets.len()).for_each(|b| self.take(cx, b));
         }
     }
 
-    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
         let range = cx.range(b);
-        if cx.io.view.changes_at(cx.step + 1) {
+        if cx.outbox.view.changes_at(cx.step + 1) {
             self.tracked[range.clone()].copy_from_slice(&self.largest[range]);
         }
         if !cx.is_last_step() {

@@ -19,9 +19,9 @@
 
 use super::exchange::{self, Exchange};
 use super::{Codecs, Entry, When};
-use crate::contract::{Algorithm, Cx, Mode};
+use crate::contract::{Algorithm, Context, Mode};
 use crate::message::Message;
-use crate::params::{Key, Kind, Params};
+use crate::options::{OptionKind, OptionSpec, Options};
 use crate::state::Visitor;
 
 /// The row of the table.
@@ -35,19 +35,19 @@ pub const ENTRY: Entry = Entry {
                 survivors from an agreed step on; the mean may shift once by a bounded amount",
     resized: "every worker begins with the mean of the models and of the optimizers, over \
               the new topology",
-    keys: &[Key {
+    keys: &[OptionSpec {
         name: "form",
-        kind: Kind::Choice(&["consensus", "adapt-then-combine", "combine-then-adapt"]),
+        kind: OptionKind::Choice(&["consensus", "adapt-then-combine", "combine-then-adapt"]),
         help: "when neighbours are averaged relative to the gradient step",
     }],
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MODELS,
-    facts: |_| exchange::FACTS,
-    traffic: |params| match params.text("form") {
+    properties: |_| exchange::PROPERTIES,
+    traffic: |options| match options.text("form") {
         "consensus" => exchange::traffic(1, When::DuringGradient),
         _ => exchange::traffic(1, When::AfterGradient),
     },
-    worker: |params| Box::new(DPsgd::new(params)),
+    worker: |options| Box::new(DPsgd::new(options)),
     server: None,
 };
 
@@ -69,8 +69,8 @@ struct DPsgd {
 }
 
 impl DPsgd {
-    fn new(params: &Params) -> DPsgd {
-        let form = match params.text("form") {
+    fn new(options: &Options) -> DPsgd {
+        let form = match options.text("form") {
             "consensus" => Form::Consensus,
             "adapt-then-combine" => Form::AdaptThenCombine,
             _ => Form::CombineThenAdapt,
@@ -78,15 +78,15 @@ impl DPsgd {
         DPsgd { form, exchange: Exchange::default(), mixed: false }
     }
 
-    fn post(&self, cx: &mut Cx<'_>, b: usize, step: u64) {
+    fn post(&self, cx: &mut Context<'_>, b: usize, step: u64) {
         let message = Message::new(MODEL, step, b).with(cx.params_payload(b));
-        exchange::post(&mut cx.io, &message);
+        exchange::post(&mut cx.outbox, &message);
     }
 
     /// Mixes bucket `b` if it waits for nothing but what is here.
-    fn advance(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn advance(&mut self, cx: &mut Context<'_>, b: usize) {
         let Some(gathered) = self.exchange.gather(b) else { return };
-        gathered.mix(&mut cx.io, 0, &mut cx.params[cx.layout.range(b)]);
+        gathered.mix(&mut cx.outbox, 0, &mut cx.params[cx.layout.range(b)]);
         match self.form {
             Form::Consensus => cx.optimize(b, Mode::Apply),
             _ => self.exchange.finish(),
@@ -96,7 +96,7 @@ impl DPsgd {
 }
 
 impl Algorithm for DPsgd {
-    fn on_start(&mut self, cx: &mut Cx<'_>) {
+    fn on_start(&mut self, cx: &mut Context<'_>) {
         self.exchange.enter(cx, cx.step);
         if self.form == Form::AdaptThenCombine || cx.step >= cx.steps || self.mixed {
             return;
@@ -112,7 +112,7 @@ impl Algorithm for DPsgd {
         }
     }
 
-    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
         if b == 0 {
             self.mixed = false;
             let ahead = u64::from(self.form == Form::CombineThenAdapt);
@@ -126,7 +126,7 @@ impl Algorithm for DPsgd {
         }
     }
 
-    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
         let last = cx.is_last_step();
         match self.form {
             Form::AdaptThenCombine => self.post(cx, b, cx.step),

@@ -10,7 +10,7 @@
 
 use super::exchange::{self, Exchange};
 use super::{Codecs, Entry, When};
-use crate::contract::{Algorithm, Cx, Facts, Mode};
+use crate::contract::{Algorithm, Context, Mode, Properties};
 use crate::message::Message;
 use crate::state::Visitor;
 use crate::vector;
@@ -34,7 +34,7 @@ pub const ENTRY: Entry = Entry {
             "it divides what mixing has moved by the learning rate, which would amplify every rounding",
         )
     },
-    facts: |_| Facts { reads_gradient: true, ..exchange::FACTS },
+    properties: |_| Properties { reads_gradient: true, ..exchange::PROPERTIES },
     traffic: |_| exchange::traffic(1, When::AfterGradient),
     worker: |_| Box::new(DecentLam::default()),
     server: None,
@@ -49,11 +49,11 @@ struct DecentLam {
 }
 
 impl DecentLam {
-    fn advance(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn advance(&mut self, cx: &mut Context<'_>, b: usize) {
         let Some(gathered) = self.exchange.gather(b) else { return };
         let range = cx.range(b);
         let (params, mixed) = (&mut cx.params[range.clone()], &mut cx.grad[range]);
-        gathered.mix(&mut cx.io, 0, mixed);
+        gathered.mix(&mut cx.outbox, 0, mixed);
         if cx.learning_rate == 0.0 {
             // The limit of a small rate: g̃ alone moves the parameters, all the way to y.
             params.copy_from_slice(mixed);
@@ -65,24 +65,24 @@ impl DecentLam {
 }
 
 impl Algorithm for DecentLam {
-    fn on_start(&mut self, cx: &mut Cx<'_>) {
+    fn on_start(&mut self, cx: &mut Context<'_>) {
         self.exchange.enter(cx, cx.step);
     }
 
-    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
         if b == 0 {
             self.exchange.begin(cx, cx.step);
         }
         let stepped = &mut cx.grad[cx.layout.range(b)];
         vector::scale(-cx.learning_rate, stepped);
         vector::add(&cx.params[cx.layout.range(b)], stepped);
-        let message = Message::new(STEPPED, cx.step, b).with(cx.io.pool.copy(stepped));
-        exchange::post(&mut cx.io, &message);
+        let message = Message::new(STEPPED, cx.step, b).with(cx.outbox.pool.copy(stepped));
+        exchange::post(&mut cx.outbox, &message);
         self.exchange.wait(b);
         self.advance(cx, b);
     }
 
-    fn on_optimized(&mut self, _cx: &mut Cx<'_>, _b: usize) {
+    fn on_optimized(&mut self, _cx: &mut Context<'_>, _b: usize) {
         self.exchange.finish();
     }
 

@@ -12,8 +12,8 @@
 use super::periodic::{self, BUFFERS, Every, Outer, Periodic, Round, outer_step, period_key};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
-use crate::contract::{Facts, Need};
-use crate::params::{Key, Kind};
+use crate::contract::{Properties, TopologyRequirement};
+use crate::options::{OptionKind, OptionSpec};
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
@@ -26,19 +26,19 @@ pub const ENTRY: Entry = Entry {
     resized: periodic::RESIZED,
     keys: &[
         period_key(500),
-        Key {
+        OptionSpec {
             name: "outer_lr",
-            kind: Kind::Real { default: 0.7, min: 0.0, max: 100.0 },
+            kind: OptionKind::Real { default: 0.7, min: 0.0, max: 100.0 },
             help: "learning rate of the outer step",
         },
-        Key {
+        OptionSpec {
             name: "outer_momentum",
-            kind: Kind::Real { default: 0.9, min: 0.0, max: 0.9999 },
+            kind: OptionKind::Real { default: 0.9, min: 0.0, max: 0.9999 },
             help: "share of the outer velocity that is kept per round (μ)",
         },
-        Key {
+        OptionSpec {
             name: "nesterov",
-            kind: Kind::Flag(true),
+            kind: OptionKind::Flag(true),
             help: "look ahead along the outer velocity; false is heavy-ball momentum",
         },
         BUFFERS,
@@ -46,16 +46,19 @@ pub const ENTRY: Entry = Entry {
     ],
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MOMENTUM,
-    facts: |_| Facts { keeps_mean: false, ..periodic::facts(Need::Nothing) },
+    properties: |_| Properties {
+        keeps_mean: false,
+        ..periodic::properties(TopologyRequirement::Nothing)
+    },
     traffic: periodic::traffic,
-    worker: |params| {
+    worker: |options| {
         let outer = DiLoCo {
-            learning_rate: params.real("outer_lr") as f32,
-            momentum: params.real("outer_momentum") as f32,
-            nesterov: params.flag("nesterov"),
+            learning_rate: options.real("outer_lr") as f32,
+            momentum: options.real("outer_momentum") as f32,
+            nesterov: options.flag("nesterov"),
             velocity: Vec::new(),
         };
-        Box::new(Periodic::new(params, Box::new(Every(params.whole("period"))), Box::new(outer)))
+        Box::new(Periodic::new(options, Box::new(Every(options.whole("period"))), Box::new(outer)))
     },
     server: None,
 };

@@ -9,7 +9,7 @@
 
 use super::easgd::{self, FORM, LOST_PEER, MOVING_RATE, PERIOD, PREFETCH, SENDS, Server, Worker};
 use super::{Codecs, Entry};
-use crate::params::{Key, Kind};
+use crate::options::{OptionKind, OptionSpec};
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
@@ -26,16 +26,16 @@ pub const ENTRY: Entry = Entry {
         PERIOD,
         FORM,
         PREFETCH,
-        Key {
+        OptionSpec {
             name: "momentum",
-            kind: Kind::Real { default: 0.99, min: 0.0, max: 0.9999 },
+            kind: OptionKind::Real { default: 0.99, min: 0.0, max: 0.9999 },
             help: "share of the velocity that is kept at each step (δ)",
         },
     ],
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MODELS,
-    facts: easgd::facts,
+    properties: easgd::properties,
     traffic: easgd::traffic,
-    worker: |params| Box::new(Worker::new(params, params.real("momentum"))),
-    server: Some(|params| Box::new(Server::new(params))),
+    worker: |options| Box::new(Worker::new(options, options.real("momentum"))),
+    server: Some(|options| Box::new(Server::new(options))),
 };

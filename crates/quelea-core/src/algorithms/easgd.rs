@@ -17,9 +17,12 @@
 mod server;
 
 use super::{Codecs, Entry, Service, Traffic};
-use crate::contract::{Algorithm, Awaited, Budget, Cx, Deploy, Facts, Mode, Need, Piece, Place};
+use crate::contract::{
+    Algorithm, Awaited, Budget, Context, DeployedFrom, Mode, OptimizerSite, Piece, Properties,
+    TopologyRequirement,
+};
 use crate::message::{Message, Rank};
-use crate::params::{Key, Kind, Params};
+use crate::options::{OptionKind, OptionSpec, Options};
 use crate::payload::Payload;
 use crate::state::Visitor;
 use crate::vector;
@@ -38,48 +41,48 @@ pub const ENTRY: Entry = Entry {
     keys: &[MOVING_RATE, PERIOD, FORM, PREFETCH],
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MODELS,
-    facts,
+    properties,
     traffic,
-    worker: |params| Box::new(Worker::new(params, 0.0)),
-    server: Some(|params| Box::new(Server::new(params))),
+    worker: |options| Box::new(Worker::new(options, 0.0)),
+    server: Some(|options| Box::new(Server::new(options))),
 };
 
 pub(super) const SENDS: &str = "the elastic difference to the servers, the centre back, once per \
     `period` steps";
 pub(super) const LOST_PEER: &str = "what it sent stays in the centre; nobody waits for it";
 
-pub(super) const MOVING_RATE: Key = Key {
+pub(super) const MOVING_RATE: OptionSpec = OptionSpec {
     name: "moving_rate",
-    kind: Kind::Real { default: 0.0, min: 0.0, max: 1.0 },
+    kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1.0 },
     help: "how far a worker moves to the centre per exchange (α); 0 means 0.9/n",
 };
-pub(super) const PERIOD: Key = Key {
+pub(super) const PERIOD: OptionSpec = OptionSpec {
     name: "period",
-    kind: Kind::Whole { default: 10, min: 1, max: u64::MAX },
+    kind: OptionKind::Whole { default: 10, min: 1, max: u64::MAX },
     help: "steps of a worker from one exchange to the next (τ)",
 };
-pub(super) const FORM: Key = Key {
+pub(super) const FORM: OptionSpec = OptionSpec {
     name: "form",
-    kind: Kind::Choice(&["asynchronous", "synchronous"]),
+    kind: OptionKind::Choice(&["asynchronous", "synchronous"]),
     help: "every worker on its own, or all exchange together",
 };
 
-pub(super) const PREFETCH: Key = Key {
+pub(super) const PREFETCH: OptionSpec = OptionSpec {
     name: "prefetch",
-    kind: Kind::Flag(true),
+    kind: OptionKind::Flag(true),
     help: "asynchronous: ask for the centre before the gradient is computed, not after",
 };
 
-pub(super) fn facts(params: &Params) -> Facts {
-    let synchronous = is_synchronous(params);
-    Facts {
+pub(super) fn properties(options: &Options) -> Properties {
+    let synchronous = is_synchronous(options);
+    Properties {
         synchronous,
         snapshot: false,
         servers: true,
-        deploy: Deploy::Servers,
+        deploy: DeployedFrom::Servers,
         budget: if synchronous { Budget::Rounds } else { Budget::TotalGradients },
-        topology: Need::Nothing,
-        optimizer: Place::Workers,
+        topology: TopologyRequirement::Nothing,
+        optimizer: OptimizerSite::Workers,
         reads_gradient: false,
         clips_itself: false,
         keeps_mean: false,
@@ -88,16 +91,16 @@ pub(super) fn facts(params: &Params) -> Facts {
     }
 }
 
-pub(super) fn traffic(params: &Params) -> Traffic {
-    let period = params.whole("period");
-    Traffic::Servers(match is_synchronous(params) {
+pub(super) fn traffic(options: &Options) -> Traffic {
+    let period = options.whole("period");
+    Traffic::Servers(match is_synchronous(options) {
         true => Service::Together { period },
-        false => Service::Elastic { period, prefetch: params.flag("prefetch") },
+        false => Service::Elastic { period, prefetch: options.flag("prefetch") },
     })
 }
 
-fn is_synchronous(params: &Params) -> bool {
-    params.text("form") == "synchronous"
+fn is_synchronous(options: &Options) -> bool {
+    options.text("form") == "synchronous"
 }
 
 const FETCH: u8 = 1;
@@ -120,7 +123,7 @@ pub(super) struct Worker {
     /// Whether this step exchanges.
     due: bool,
     /// Pieces that are not done with this step.
-    left: usize,
+    remaining: usize,
 }
 
 /// What a worker keeps for one piece.
@@ -136,17 +139,17 @@ struct Lane {
 }
 
 impl Worker {
-    pub(super) fn new(params: &Params, momentum: f64) -> Worker {
+    pub(super) fn new(options: &Options, momentum: f64) -> Worker {
         Worker {
-            moving_rate: params.real("moving_rate"),
-            period: params.whole("period"),
-            synchronous: is_synchronous(params),
-            prefetch: params.flag("prefetch"),
+            moving_rate: options.real("moving_rate"),
+            period: options.whole("period"),
+            synchronous: is_synchronous(options),
+            prefetch: options.flag("prefetch"),
             momentum: momentum as f32,
             velocity: Vec::new(),
             lanes: Vec::new(),
             due: false,
-            left: 0,
+            remaining: 0,
         }
     }
 
@@ -155,16 +158,16 @@ impl Worker {
         if self.synchronous { step.div_ceil(self.period) } else { 0 }
     }
 
-    fn fetch(&self, cx: &mut Cx<'_>, b: usize, piece: &Piece) {
+    fn fetch(&self, cx: &mut Context<'_>, b: usize, piece: &Piece) {
         if !self.synchronous {
             let mut message = Message::new(FETCH, cx.step, b);
             message.seq = self.lanes[piece.index].seq;
-            cx.io.send(piece.server, message);
+            cx.outbox.send(piece.server, message);
         }
     }
 
     /// The local step of a piece, with its exchange where one is due and the centre is here.
-    fn step(&mut self, cx: &mut Cx<'_>, b: usize, piece: &Piece) {
+    fn step(&mut self, cx: &mut Context<'_>, b: usize, piece: &Piece) {
         let lane = &mut self.lanes[piece.index];
         lane.waiting = self.due && lane.centre.is_none();
         if lane.waiting {
@@ -178,14 +181,14 @@ impl Worker {
         }
         let elastic = lane.centre.take_if(|_| self.due).map(|centre| {
             let rate = match self.moving_rate {
-                0.0 => 0.9 / cx.io.view.workers.len() as f64,
+                0.0 => 0.9 / cx.outbox.view.workers.len() as f64,
                 rate => rate,
             };
-            let mut elastic = cx.io.pool.take(params.len());
+            let mut elastic = cx.outbox.pool.take(params.len());
             let out = elastic.try_mut().expect("just taken, so held by nobody else");
             out.fill(0.0);
             vector::add_difference(rate as f32, params, &centre, out);
-            cx.io.round(out);
+            cx.outbox.round(out);
             elastic
         });
         let displacement = &cx.grad[range.clone()];
@@ -199,10 +202,10 @@ impl Worker {
             lane.seq += 1;
             let mut message = Message::new(ELASTIC, cx.step, b).with(elastic);
             message.seq = lane.seq;
-            let message = cx.io.rounded(message);
-            cx.io.send(piece.server, message);
+            let message = cx.outbox.rounded(message);
+            cx.outbox.send(piece.server, message);
         }
-        self.left -= 1;
+        self.remaining -= 1;
         if self.prefetch && (cx.step + 1).is_multiple_of(self.period) {
             self.fetch(cx, b, piece);
         }
@@ -218,7 +221,7 @@ fn advance(momentum: f32, params: &mut [f32], velocity: &mut [f32], displacement
 }
 
 impl Algorithm for Worker {
-    fn on_start(&mut self, cx: &mut Cx<'_>) {
+    fn on_start(&mut self, cx: &mut Context<'_>) {
         let (count, seq) = (cx.pieces.iter().map(Vec::len).sum(), self.first_round(cx.step));
         self.lanes.resize_with(count, || Lane { seq, ..Lane::default() });
         if self.momentum > 0.0 {
@@ -234,15 +237,15 @@ impl Algorithm for Worker {
         }
     }
 
-    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
         if b == 0 {
-            self.left = self.lanes.len();
+            self.remaining = self.lanes.len();
             self.due = cx.step.is_multiple_of(self.period);
         }
         cx.optimize(b, Mode::Displace);
     }
 
-    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
         for piece in &cx.pieces[b] {
             if self.due && !self.prefetch {
                 self.fetch(cx, b, piece);
@@ -251,7 +254,7 @@ impl Algorithm for Worker {
         }
     }
 
-    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+    fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         let b = message.bucket as usize;
         let piece = cx.pieces.get(b).and_then(|p| p.iter().find(|piece| piece.server == from));
         let Some(piece) = piece else { return };
@@ -265,7 +268,7 @@ impl Algorithm for Worker {
     }
 
     fn is_ready(&self) -> bool {
-        self.left == 0
+        self.remaining == 0
     }
 
     fn awaiting(&self, out: &mut Vec<Awaited>) {
@@ -293,7 +296,7 @@ impl Algorithm for Worker {
     }
 
     /// An elastic difference that is lost would be lost mass.
-    fn spans_views(&self) -> bool {
+    fn keeps_older_views(&self) -> bool {
         true
     }
 }

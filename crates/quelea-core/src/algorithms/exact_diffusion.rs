@@ -14,7 +14,7 @@
 
 use super::exchange::{self, Exchange};
 use super::{Codecs, Entry, When};
-use crate::contract::{Algorithm, Cx, Facts, Mode, Need};
+use crate::contract::{Algorithm, Context, Mode, Properties, TopologyRequirement};
 use crate::message::Message;
 use crate::state::Visitor;
 use crate::vector;
@@ -36,7 +36,10 @@ pub const ENTRY: Entry = Entry {
     keys: &[],
     check: |_| Ok(()),
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
-    facts: |_| Facts { topology: Need::StaticSymmetric, ..exchange::FACTS },
+    properties: |_| Properties {
+        topology: TopologyRequirement::StaticSymmetric,
+        ..exchange::PROPERTIES
+    },
     traffic: |_| exchange::traffic(1, When::AfterGradient),
     worker: |_| Box::new(Diffusion::new(0.5)),
     server: None,
@@ -55,7 +58,10 @@ pub const D2: Entry = Entry {
     keys: &[],
     check: |_| Ok(()),
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
-    facts: |_| Facts { topology: Need::MildlyNegative, ..exchange::FACTS },
+    properties: |_| Properties {
+        topology: TopologyRequirement::MildlyNegative,
+        ..exchange::PROPERTIES
+    },
     traffic: |_| exchange::traffic(1, When::AfterGradient),
     worker: |_| Box::new(Diffusion::new(1.0)),
     server: None,
@@ -77,7 +83,7 @@ impl Diffusion {
         Diffusion { share, correction: Vec::new(), exchange: Exchange::default() }
     }
 
-    fn advance(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn advance(&mut self, cx: &mut Context<'_>, b: usize) {
         let Some(gathered) = self.exchange.gather(b) else { return };
         let range = cx.range(b);
         let (params, pull) = (&mut cx.params[range.clone()], &mut cx.grad[range.clone()]);
@@ -89,27 +95,27 @@ impl Diffusion {
 }
 
 impl Algorithm for Diffusion {
-    fn on_start(&mut self, cx: &mut Cx<'_>) {
+    fn on_start(&mut self, cx: &mut Context<'_>) {
         self.correction.resize(cx.params.len(), 0.0);
         self.exchange.enter(cx, cx.step);
     }
 
-    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
         if b == 0 {
             self.exchange.begin(cx, cx.step);
         }
-        if cx.io.view.changes_at(cx.step) {
+        if cx.outbox.view.changes_at(cx.step) {
             self.correction[cx.range(b)].fill(0.0);
         }
         cx.optimize(b, Mode::Displace);
     }
 
-    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
         let range = cx.range(b);
         let params = &mut cx.params[range.clone()];
         vector::add_difference(1.0, &self.correction[range.clone()], &cx.grad[range], params);
         let message = Message::new(CORRECTED, cx.step, b).with(cx.params_payload(b));
-        exchange::post(&mut cx.io, &message);
+        exchange::post(&mut cx.outbox, &message);
         self.exchange.wait(b);
         self.advance(cx, b);
     }

@@ -14,17 +14,19 @@ use std::sync::Arc;
 
 use super::{Traffic, When};
 use crate::codec::Shape;
-use crate::contract::{Awaited, Budget, Cx, Deploy, Facts, Io, Need, Place};
+use crate::contract::{
+    Awaited, Budget, Context, DeployedFrom, OptimizerSite, Outbox, Properties, TopologyRequirement,
+};
 use crate::message::{Message, Part, Rank};
 use crate::vector;
-use crate::view::Row;
+use crate::view::MixingRow;
 
 /// Sends `message` to everyone who mixes my vectors at its step, rounded where the codec rounds.
-pub fn post(io: &mut Io<'_>, message: &Message) {
-    let row = io.view.row(message.step, io.rank);
-    let message = io.rounded(message.clone());
+pub fn post(outbox: &mut Outbox<'_>, message: &Message) {
+    let row = outbox.view.row(message.step, outbox.rank);
+    let message = outbox.rounded(message.clone());
     for to in &row.outgoing {
-        io.send(*to, message.clone());
+        outbox.send(*to, message.clone());
     }
 }
 
@@ -34,14 +36,14 @@ pub const fn traffic(vectors: u64, when: When) -> Traffic {
 }
 
 /// What is true of every synchronous gossip method, unless its row says otherwise.
-pub const FACTS: Facts = Facts {
+pub const PROPERTIES: Properties = Properties {
     synchronous: true,
     snapshot: false,
     servers: false,
-    deploy: Deploy::Workers,
+    deploy: DeployedFrom::Workers,
     budget: Budget::Rounds,
-    topology: Need::Mixing,
-    optimizer: Place::Workers,
+    topology: TopologyRequirement::Mixing,
+    optimizer: OptimizerSite::Workers,
     reads_gradient: false,
     clips_itself: false,
     keeps_mean: true,
@@ -56,19 +58,19 @@ pub struct Exchange {
     /// The step whose exchange is under way.
     step: u64,
     /// Who mixes with me at that step.
-    row: Arc<Row>,
+    row: Arc<MixingRow>,
     /// Buckets that only wait for their neighbours.
     waiting: Vec<bool>,
     /// Buckets that are not done with this step.
-    left: usize,
+    remaining: usize,
     /// What came, by (step, bucket), in the order of ranks; a fast neighbour may be steps ahead.
     received: BTreeMap<(u64, usize), Vec<(Rank, Message)>>,
 }
 
 impl Exchange {
     /// The exchange of `step` is the next; what came for earlier ones is forgotten.
-    pub fn enter(&mut self, cx: &Cx<'_>, step: u64) {
-        (self.me, self.step) = (cx.io.rank, step);
+    pub fn enter(&mut self, cx: &Context<'_>, step: u64) {
+        (self.me, self.step) = (cx.outbox.rank, step);
         self.waiting.clear();
         self.waiting.resize(cx.layout.buckets.len(), false);
         self.received = self.received.split_off(&(step, 0));
@@ -76,9 +78,9 @@ impl Exchange {
     }
 
     /// As [`enter`](Exchange::enter), and no bucket is done with it yet.
-    pub fn begin(&mut self, cx: &Cx<'_>, step: u64) {
+    pub fn begin(&mut self, cx: &Context<'_>, step: u64) {
         self.enter(cx, step);
-        self.left = cx.layout.buckets.len();
+        self.remaining = cx.layout.buckets.len();
     }
 
     /// Bucket `b` lacks nothing but the neighbours' vectors.
@@ -88,12 +90,12 @@ impl Exchange {
 
     /// A bucket is done with this step.
     pub fn finish(&mut self) {
-        self.left -= 1;
+        self.remaining -= 1;
     }
 
     /// Whether all buckets are done.
     pub fn is_over(&self) -> bool {
-        self.left == 0
+        self.remaining == 0
     }
 
     /// Keeps what came; says which bucket may now be complete. What is late or came before is
@@ -111,8 +113,8 @@ impl Exchange {
     }
 
     /// Membership has changed: the lost are not waited for.
-    pub fn on_view(&mut self, cx: &Cx<'_>) {
-        self.row = cx.io.view.row(self.step, cx.io.rank);
+    pub fn on_view(&mut self, cx: &Context<'_>) {
+        self.row = cx.outbox.view.row(self.step, cx.outbox.rank);
     }
 
     /// What the neighbours sent for bucket `b`, if it waits for nothing else.
@@ -153,7 +155,7 @@ macro_rules! rest {
     ($awaited:literal) => {
         fn on_message(
             &mut self,
-            cx: &mut $crate::contract::Cx<'_>,
+            cx: &mut $crate::contract::Context<'_>,
             from: $crate::message::Rank,
             message: $crate::message::Message,
         ) {
@@ -162,7 +164,7 @@ macro_rules! rest {
             }
         }
 
-        fn on_view(&mut self, cx: &mut $crate::contract::Cx<'_>, _old: &$crate::view::View) {
+        fn on_view(&mut self, cx: &mut $crate::contract::Context<'_>, _old: &$crate::view::View) {
             self.exchange.on_view(cx);
             (0..cx.layout.buckets.len()).for_each(|b| self.advance(cx, b));
         }
@@ -177,7 +179,7 @@ macro_rules! rest {
 
         /// A neighbour that has mixed my vector no longer has it to send again, so what was sent
         /// in an older view must stay good.
-        fn spans_views(&self) -> bool {
+        fn keeps_older_views(&self) -> bool {
             true
         }
     };
@@ -189,7 +191,7 @@ pub(super) use rest;
 #[derive(Debug)]
 pub struct Gathered {
     me: Rank,
-    row: Arc<Row>,
+    row: Arc<MixingRow>,
     messages: Vec<(Rank, Message)>,
 }
 
@@ -199,12 +201,12 @@ impl Gathered {
     /// Where the neighbours' vectors are rounded: `own ← own + Σ_j W_ij (v_j − v_i)` with v_i
     /// rounded as they see it. What one gains another loses, so that the mean is kept, and
     /// nothing that is too small for the rounding is lost.
-    pub fn mix(&self, io: &mut Io<'_>, part: usize, own: &mut [f32]) {
-        if io.coder.shape() != Shape::Rounding {
+    pub fn mix(&self, outbox: &mut Outbox<'_>, part: usize, own: &mut [f32]) {
+        if outbox.coder.shape() != Shape::Rounding {
             return self.sum(part, own, |weight| weight);
         }
-        let mut seen = io.pool.copy(own);
-        io.round(seen.try_mut().expect("just taken, so held by nobody else"));
+        let mut seen = outbox.pool.copy(own);
+        outbox.round(seen.try_mut().expect("just taken, so held by nobody else"));
         for (rank, weight) in self.row.incoming.iter().filter(|(rank, _)| *rank != self.me) {
             vector::add_difference(*weight, values(&self.message(*rank).parts[part]), &seen, own);
         }

@@ -14,7 +14,7 @@
 
 use super::exchange::{self, Exchange};
 use super::{Codecs, Entry, When};
-use crate::contract::{Algorithm, Cx, Facts, Mode, Need};
+use crate::contract::{Algorithm, Context, Mode, Properties, TopologyRequirement};
 use crate::message::Message;
 use crate::state::Visitor;
 use crate::vector;
@@ -33,7 +33,10 @@ pub const ENTRY: Entry = Entry {
     keys: &[],
     check: |_| Ok(()),
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
-    facts: |_| Facts { topology: Need::StaticSymmetric, ..exchange::FACTS },
+    properties: |_| Properties {
+        topology: TopologyRequirement::StaticSymmetric,
+        ..exchange::PROPERTIES
+    },
     traffic: |_| exchange::traffic(1, When::DuringGradient),
     worker: |_| Box::new(Extra::default()),
     server: None,
@@ -50,17 +53,17 @@ struct Extra {
 }
 
 impl Extra {
-    fn post(&self, cx: &mut Cx<'_>, b: usize, step: u64) {
+    fn post(&self, cx: &mut Context<'_>, b: usize, step: u64) {
         let message = Message::new(MODEL, step, b).with(cx.params_payload(b));
-        exchange::post(&mut cx.io, &message);
+        exchange::post(&mut cx.outbox, &message);
     }
 
-    fn advance(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn advance(&mut self, cx: &mut Context<'_>, b: usize) {
         let Some(gathered) = self.exchange.gather(b) else { return };
         let range = cx.range(b);
         let (params, displacement) = (&mut cx.params[range.clone()], &mut cx.grad[range.clone()]);
         let correction = &mut self.correction[range];
-        let mut scratch = cx.io.pool.take(params.len());
+        let mut scratch = cx.outbox.pool.take(params.len());
         let pull = scratch.try_mut().expect("just taken, so held by nobody else");
         gathered.pull(0, params, 1.0, pull);
         vector::add(correction, displacement);
@@ -74,7 +77,7 @@ impl Extra {
 }
 
 impl Algorithm for Extra {
-    fn on_start(&mut self, cx: &mut Cx<'_>) {
+    fn on_start(&mut self, cx: &mut Context<'_>) {
         self.correction.resize(cx.params.len(), 0.0);
         self.exchange.enter(cx, cx.step);
         if cx.step < cx.steps {
@@ -82,17 +85,17 @@ impl Algorithm for Extra {
         }
     }
 
-    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
         if b == 0 {
             self.exchange.begin(cx, cx.step);
         }
-        if cx.io.view.changes_at(cx.step) {
+        if cx.outbox.view.changes_at(cx.step) {
             self.correction[cx.range(b)].fill(0.0);
         }
         cx.optimize(b, Mode::Displace);
     }
 
-    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
         self.exchange.wait(b);
         self.advance(cx, b);
     }

@@ -15,8 +15,8 @@
 use super::periodic::{self, BUFFERS, Period, Periodic, Plain};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
-use crate::contract::{Cx, Need};
-use crate::params::{Key, Kind, Params};
+use crate::contract::{Context, TopologyRequirement};
+use crate::options::{OptionKind, OptionSpec, Options};
 use crate::state::Visitor;
 
 /// The row of the table.
@@ -31,37 +31,37 @@ pub const ENTRY: Entry = Entry {
     resized: "every worker begins with the mean of the models and of the optimizers; the \
               period begins anew from its first value",
     keys: &[
-        Key {
+        OptionSpec {
             name: "period",
-            kind: Kind::Whole { default: 4, min: 1, max: u64::MAX },
+            kind: OptionKind::Whole { default: 4, min: 1, max: u64::MAX },
             help: "steps from one exact average to the next at the beginning (H_init)",
         },
-        Key {
+        OptionSpec {
             name: "period_max",
-            kind: Kind::Whole { default: 64, min: 1, max: u64::MAX },
+            kind: OptionKind::Whole { default: 64, min: 1, max: u64::MAX },
             help: "the most steps from one exact average to the next",
         },
-        Key {
+        OptionSpec {
             name: "warmup_steps",
-            kind: Kind::Whole { default: 100, min: 0, max: u64::MAX },
+            kind: OptionKind::Whole { default: 100, min: 0, max: u64::MAX },
             help: "steps in which the initial loss is measured and the period stays",
         },
         BUFFERS,
         COLLECTIVE,
     ],
-    check: |params| {
-        if params.whole("period") > params.whole("period_max") {
+    check: |options| {
+        if options.whole("period") > options.whole("period_max") {
             return Err("`period` must not exceed `period_max`");
         }
         Ok(())
     },
     codecs: |_| Codecs::OF_MODELS,
-    facts: |_| periodic::facts(Need::Mixing),
+    properties: |_| periodic::properties(TopologyRequirement::Mixing),
     // The period of the beginning: that of later depends on the loss, and is longer.
     traffic: periodic::traffic_with_gossip,
-    worker: |params| {
-        let period = Box::new(Adaptive::new(params));
-        Box::new(Periodic::new(params, period, Box::new(Plain)).with_gossip())
+    worker: |options| {
+        let period = Box::new(Adaptive::new(options));
+        Box::new(Periodic::new(options, period, Box::new(Plain)).with_gossip())
     },
     server: None,
 };
@@ -85,12 +85,12 @@ struct Adaptive {
 }
 
 impl Adaptive {
-    fn new(params: &Params) -> Adaptive {
+    fn new(options: &Options) -> Adaptive {
         Adaptive {
-            initial: params.whole("period"),
-            period: params.whole("period"),
-            period_max: params.whole("period_max"),
-            warmup_steps: params.whole("warmup_steps"),
+            initial: options.whole("period"),
+            period: options.whole("period"),
+            period_max: options.whole("period_max"),
+            warmup_steps: options.whole("warmup_steps"),
             steps: 0,
             total: 0,
             loss: 0.0,
@@ -100,7 +100,7 @@ impl Adaptive {
 }
 
 impl Period for Adaptive {
-    fn is_due(&mut self, cx: &Cx<'_>) -> bool {
+    fn is_due(&mut self, cx: &Context<'_>) -> bool {
         (self.steps, self.total) = (self.steps + 1, cx.step + 1);
         self.steps >= self.period
     }

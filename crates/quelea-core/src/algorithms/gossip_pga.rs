@@ -10,7 +10,7 @@
 use super::periodic::{self, BUFFERS, Every, Periodic, Plain, period_key};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
-use crate::contract::Need;
+use crate::contract::TopologyRequirement;
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
@@ -25,11 +25,11 @@ pub const ENTRY: Entry = Entry {
     keys: &[period_key(6), BUFFERS, COLLECTIVE],
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MODELS,
-    facts: |_| periodic::facts(Need::Mixing),
+    properties: |_| periodic::properties(TopologyRequirement::Mixing),
     traffic: periodic::traffic_with_gossip,
-    worker: |params| {
-        let period = Box::new(Every(params.whole("period")));
-        Box::new(Periodic::new(params, period, Box::new(Plain)).with_gossip())
+    worker: |options| {
+        let period = Box::new(Every(options.whole("period")));
+        Box::new(Periodic::new(options, period, Box::new(Plain)).with_gossip())
     },
     server: None,
 };

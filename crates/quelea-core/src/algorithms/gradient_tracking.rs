@@ -18,14 +18,14 @@
 use super::exchange::{self, Exchange};
 use super::push_sum::{self, PushSum};
 use super::{Codecs, Entry, When};
-use crate::contract::{Algorithm, Awaited, Cx, Facts, Mode, Need};
+use crate::contract::{Algorithm, Awaited, Context, Mode, Properties, TopologyRequirement};
 use crate::message::{Message, Rank};
-use crate::params::{Key, Kind, Params};
+use crate::options::{OptionKind, OptionSpec, Options};
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
 
-const READING: Facts = Facts { reads_gradient: true, ..exchange::FACTS };
+const READING: Properties = Properties { reads_gradient: true, ..exchange::PROPERTIES };
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
@@ -40,19 +40,19 @@ pub const ENTRY: Entry = Entry {
                 trackers begin anew from their own gradients, over the rebuilt topology",
     resized: "every worker begins with the mean of the models and of the optimizers; \
               trackers begin anew from the workers' own gradients, push-sum weights at one",
-    keys: &[Key {
+    keys: &[OptionSpec {
         name: "form",
-        kind: Kind::Choice(&["diging", "semi-atc", "atc", "push"]),
+        kind: OptionKind::Choice(&["diging", "semi-atc", "atc", "push"]),
         help: "what is mixed when; push takes directed and irregular graphs",
     }],
     check: |_| Ok(()),
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
-    facts: |params| match params.text("form") {
-        "push" => Facts { topology: Need::Edges, keeps_mean: false, ..READING },
+    properties: |options| match options.text("form") {
+        "push" => Properties { topology: TopologyRequirement::Edges, keeps_mean: false, ..READING },
         _ => READING,
     },
     traffic: |_| exchange::traffic(2, When::AfterGradient),
-    worker: |params| Box::new(GradientTracking::new(params)),
+    worker: |options| Box::new(GradientTracking::new(options)),
     server: None,
 };
 
@@ -84,8 +84,8 @@ struct GradientTracking {
 }
 
 impl GradientTracking {
-    fn new(params: &Params) -> GradientTracking {
-        let form = match params.text("form") {
+    fn new(options: &Options) -> GradientTracking {
+        let form = match options.text("form") {
             "diging" => Form::Diging,
             "semi-atc" => Form::SemiAtc,
             "atc" => Form::Atc,
@@ -103,7 +103,7 @@ impl GradientTracking {
     }
 
     /// Follows the change of my gradient.
-    fn track(&mut self, cx: &Cx<'_>, b: usize) {
+    fn track(&mut self, cx: &Context<'_>, b: usize) {
         let range = cx.range(b);
         let (tracker, gradient) =
             (&mut self.tracker[range.clone()], &mut self.gradient[range.clone()]);
@@ -117,36 +117,36 @@ impl GradientTracking {
     }
 
     /// The optimizer turns the tracked gradient into a displacement.
-    fn follow(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn follow(&mut self, cx: &mut Context<'_>, b: usize) {
         let range = cx.range(b);
         cx.grad[range.clone()].copy_from_slice(&self.tracker[range]);
         cx.optimize(b, Mode::Displace);
     }
 
-    fn post(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn post(&mut self, cx: &mut Context<'_>, b: usize) {
         let message = Message::new(MODEL, cx.step, b);
-        let pool = cx.io.pool;
+        let pool = cx.outbox.pool;
         let tracker = &mut self.tracker[cx.layout.range(b)];
         let message = match self.form {
             Form::Atc => message.with(cx.params_payload(b)),
             Form::Push => {
-                let receivers = cx.io.view.row(cx.step, cx.io.rank).outgoing.len();
+                let receivers = cx.outbox.view.row(cx.step, cx.outbox.rank).outgoing.len();
                 let (values, scalar) = self.mass.divide(cx, b, receivers);
-                let tracker = push_sum::divide(&mut cx.io, tracker, receivers);
+                let tracker = push_sum::divide(&mut cx.outbox, tracker, receivers);
                 Message { scalar, ..message }.with(values).and(tracker)
             }
             _ => message.with(cx.params_payload(b)).and(pool.copy(tracker)),
         };
-        exchange::post(&mut cx.io, &message);
+        exchange::post(&mut cx.outbox, &message);
     }
 
-    fn advance_tracker(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn advance_tracker(&mut self, cx: &mut Context<'_>, b: usize) {
         let Some(gathered) = self.trackers.gather(b) else { return };
-        gathered.mix(&mut cx.io, 0, &mut self.tracker[cx.layout.range(b)]);
+        gathered.mix(&mut cx.outbox, 0, &mut self.tracker[cx.layout.range(b)]);
         self.follow(cx, b);
     }
 
-    fn advance_model(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn advance_model(&mut self, cx: &mut Context<'_>, b: usize) {
         let Some(gathered) = self.models.gather(b) else { return };
         let range = cx.range(b);
         let tracker = &mut self.tracker[range.clone()];
@@ -157,9 +157,9 @@ impl GradientTracking {
             return self.models.finish();
         }
         let params = &mut cx.params[range.clone()];
-        gathered.mix(&mut cx.io, 0, params);
+        gathered.mix(&mut cx.outbox, 0, params);
         if self.form != Form::Atc {
-            gathered.mix(&mut cx.io, 1, tracker);
+            gathered.mix(&mut cx.outbox, 1, tracker);
         }
         if self.form == Form::Diging {
             vector::axpy(-1.0, &cx.grad[range], params);
@@ -169,7 +169,7 @@ impl GradientTracking {
 }
 
 impl Algorithm for GradientTracking {
-    fn on_start(&mut self, cx: &mut Cx<'_>) {
+    fn on_start(&mut self, cx: &mut Context<'_>) {
         self.tracker.resize(cx.params.len(), 0.0);
         self.gradient.resize(cx.params.len(), 0.0);
         self.since = self.since.min(cx.step);
@@ -180,12 +180,12 @@ impl Algorithm for GradientTracking {
         self.trackers.enter(cx, cx.step);
     }
 
-    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
         if b == 0 {
             self.models.begin(cx, cx.step);
             self.trackers.enter(cx, cx.step);
         }
-        if cx.io.view.changes_at(cx.step) {
+        if cx.outbox.view.changes_at(cx.step) {
             self.since = cx.step;
             if self.form == Form::Push {
                 self.mass.restart(cx, b);
@@ -195,13 +195,13 @@ impl Algorithm for GradientTracking {
         if self.form != Form::Atc || self.since == cx.step {
             return self.follow(cx, b);
         }
-        let tracker = cx.io.pool.copy(&self.tracker[cx.range(b)]);
-        exchange::post(&mut cx.io, &Message::new(TRACKER, cx.step, b).with(tracker));
+        let tracker = cx.outbox.pool.copy(&self.tracker[cx.range(b)]);
+        exchange::post(&mut cx.outbox, &Message::new(TRACKER, cx.step, b).with(tracker));
         self.trackers.wait(b);
         self.advance_tracker(cx, b);
     }
 
-    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
         let range = cx.range(b);
         match self.form {
             Form::Diging => {}
@@ -213,7 +213,7 @@ impl Algorithm for GradientTracking {
         self.advance_model(cx, b);
     }
 
-    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+    fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         if message.kind == TRACKER {
             if let Some(b) = self.trackers.on_message(from, message) {
                 self.advance_tracker(cx, b);
@@ -223,7 +223,7 @@ impl Algorithm for GradientTracking {
         }
     }
 
-    fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
+    fn on_view(&mut self, cx: &mut Context<'_>, _old: &View) {
         self.models.on_view(cx);
         self.trackers.on_view(cx);
         for b in 0..cx.layout.buckets.len() {
@@ -248,7 +248,7 @@ impl Algorithm for GradientTracking {
         self.mass.state(visitor);
     }
 
-    fn spans_views(&self) -> bool {
+    fn keeps_older_views(&self) -> bool {
         true
     }
 }

@@ -21,7 +21,7 @@ mod leader;
 mod member;
 mod succession;
 
-use crate::contract::{Algorithm, Awaited, Budget, Cx, Facts};
+use crate::contract::{Algorithm, Awaited, Budget, Context, Properties};
 use crate::message::{Message, Rank};
 use crate::state::Visitor;
 use crate::view::View;
@@ -45,16 +45,16 @@ const POSITION: u8 = 0xe4;
 /// Workers of a host do the same number of steps, so a budget of gradients in all, whoever
 /// computes them, is one of rounds; and the mean over workers is that over hosts only if all
 /// hosts have as many workers.
-pub(crate) fn facts(facts: Facts, view: &View) -> Facts {
+pub(crate) fn properties(properties: Properties, view: &View) -> Properties {
     let sizes = view.workers.iter().map(|rank| view.neighbours_on_host(*rank).count());
     let (least, most) = sizes.fold((usize::MAX, 0), |(a, b), size| (a.min(size), b.max(size)));
-    let keeps_mean = facts.keeps_mean && least == most;
-    Facts {
+    let keeps_mean = properties.keeps_mean && least == most;
+    Properties {
         budget: Budget::Rounds,
         waits_for_peers: true,
         reads_gradient: true,
         keeps_mean,
-        ..facts
+        ..properties
     }
 }
 
@@ -92,7 +92,7 @@ impl Worker {
     }
 
     /// What can be done now that something has happened.
-    fn settle(&mut self, cx: &mut Cx<'_>) {
+    fn settle(&mut self, cx: &mut Context<'_>) {
         self.succession.serve(cx, self.member.step);
         let may_start = !self.leader.has_started() && !self.succession.is_open();
         let is_there = self.member.step.is_none_or(|step| step == cx.step);
@@ -108,14 +108,14 @@ impl Worker {
 }
 
 impl Algorithm for Worker {
-    fn on_start(&mut self, cx: &mut Cx<'_>) {
-        self.me = cx.io.rank;
-        self.first = cx.io.view.neighbours_on_host(self.me).next().expect("I am on my host");
+    fn on_start(&mut self, cx: &mut Context<'_>) {
+        self.me = cx.outbox.rank;
+        self.first = cx.outbox.view.neighbours_on_host(self.me).next().expect("I am on my host");
         self.leader.enter(cx);
         self.settle(cx);
     }
 
-    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
         // Before the method may touch them: the parameters that somebody waits for.
         self.succession.serve(cx, self.member.step);
         self.member.ready = false;
@@ -127,7 +127,7 @@ impl Algorithm for Worker {
         self.settle(cx);
     }
 
-    fn on_gradient(&mut self, cx: &mut Cx<'_>) {
+    fn on_gradient(&mut self, cx: &mut Context<'_>) {
         self.member.complete = true;
         self.leader.on_gradient();
         if !self.leads() {
@@ -136,12 +136,12 @@ impl Algorithm for Worker {
         self.settle(cx);
     }
 
-    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
         self.leader.pass(cx, |method, cx| method.on_optimized(cx, b));
         self.settle(cx);
     }
 
-    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+    fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         match message.kind {
             GRADIENT | COMPUTED => self.leader.on_member_message(from, message),
             PARAMS => {
@@ -156,9 +156,9 @@ impl Algorithm for Worker {
         self.settle(cx);
     }
 
-    fn on_view(&mut self, cx: &mut Cx<'_>, old: &View) {
+    fn on_view(&mut self, cx: &mut Context<'_>, old: &View) {
         let host = |view: &View| view.neighbours_on_host(self.me).collect::<Vec<Rank>>();
-        let (before, now) = (host(old), host(cx.io.view));
+        let (before, now) = (host(old), host(cx.outbox.view));
         let had = self.first;
         self.first = now[0];
         self.leader.on_view(cx, old);
@@ -174,7 +174,7 @@ impl Algorithm for Worker {
         self.settle(cx);
     }
 
-    fn on_drain(&mut self, cx: &mut Cx<'_>) {
+    fn on_drain(&mut self, cx: &mut Context<'_>) {
         self.leader.on_drain(cx);
         self.settle(cx);
     }
@@ -212,7 +212,7 @@ impl Algorithm for Worker {
 
     /// What a living worker of my host has sent is good in any view; messages of the method are
     /// dropped by the leader where they are not.
-    fn spans_views(&self) -> bool {
+    fn keeps_older_views(&self) -> bool {
         true
     }
 }

@@ -11,8 +11,8 @@
 use super::periodic::{self, BUFFERS, Period, Periodic, Plain, period_key};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
-use crate::contract::{Cx, Need};
-use crate::params::{Key, Kind, Params};
+use crate::contract::{Context, TopologyRequirement};
+use crate::options::{OptionKind, OptionSpec, Options};
 use crate::state::Visitor;
 
 /// The row of the table.
@@ -27,14 +27,14 @@ pub const ENTRY: Entry = Entry {
     resized: periodic::RESIZED,
     keys: &[
         period_key(8),
-        Key {
+        OptionSpec {
             name: "start_step",
-            kind: Kind::Whole { default: 0, min: 0, max: u64::MAX },
+            kind: OptionKind::Whole { default: 0, min: 0, max: u64::MAX },
             help: "post-local: average at every step before this one",
         },
-        Key {
+        OptionSpec {
             name: "after_drop",
-            kind: Kind::Flag(false),
+            kind: OptionKind::Flag(false),
             help: "post-local: average at every step until the learning rate first drops",
         },
         BUFFERS,
@@ -42,10 +42,10 @@ pub const ENTRY: Entry = Entry {
     ],
     check: |_| Ok(()),
     codecs: |_| Codecs::All,
-    facts: |_| periodic::facts(Need::Nothing),
+    properties: |_| periodic::properties(TopologyRequirement::Nothing),
     traffic: periodic::traffic,
-    worker: |params| {
-        Box::new(Periodic::new(params, Box::new(PostLocal::new(params)), Box::new(Plain)))
+    worker: |options| {
+        Box::new(Periodic::new(options, Box::new(PostLocal::new(options)), Box::new(Plain)))
     },
     server: None,
 };
@@ -61,18 +61,18 @@ struct PostLocal {
 }
 
 impl PostLocal {
-    fn new(params: &Params) -> PostLocal {
+    fn new(options: &Options) -> PostLocal {
         PostLocal {
-            period: params.whole("period"),
-            start_step: params.whole("start_step"),
-            before_drop: params.flag("after_drop"),
+            period: options.whole("period"),
+            start_step: options.whole("start_step"),
+            before_drop: options.flag("after_drop"),
             highest: 0.0,
         }
     }
 }
 
 impl Period for PostLocal {
-    fn is_due(&mut self, cx: &Cx<'_>) -> bool {
+    fn is_due(&mut self, cx: &Context<'_>) -> bool {
         self.before_drop &= cx.learning_rate >= self.highest;
         self.highest = self.highest.max(cx.learning_rate);
         let every_step = self.before_drop || cx.step < self.start_step;

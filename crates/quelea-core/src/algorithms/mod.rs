@@ -31,15 +31,15 @@ mod ssp;
 mod sync_ps;
 mod traffic;
 
-use crate::contract::{Algorithm, Facts};
+use crate::contract::{Algorithm, Properties};
 use crate::names;
-use crate::params::{Key, Params};
+use crate::options::{OptionSpec, Options};
 
 pub use codecs::Codecs;
 pub use traffic::{Service, Traffic, When};
 
 /// Makes one side of an algorithm.
-pub type Build = fn(&Params) -> Box<dyn Algorithm>;
+pub type Build = fn(&Options) -> Box<dyn Algorithm>;
 
 /// One row of the table.
 pub struct Entry {
@@ -59,15 +59,15 @@ pub struct Entry {
     /// with. Everywhere: the deployed model, and the optimizers' state where it runs.
     pub resized: &'static str,
     /// Its parameters.
-    pub keys: &'static [Key],
+    pub keys: &'static [OptionSpec],
     /// Why these parameters cannot go together, if they cannot.
-    pub check: fn(&Params) -> Result<(), &'static str>,
+    pub check: fn(&Options) -> Result<(), &'static str>,
     /// Which codecs it can be trusted with.
-    pub codecs: fn(&Params) -> Codecs,
+    pub codecs: fn(&Options) -> Codecs,
     /// What drivers need to know.
-    pub facts: fn(&Params) -> Facts,
+    pub properties: fn(&Options) -> Properties,
     /// What a worker exchanges and when it waits, for whoever predicts what a step costs.
-    pub traffic: fn(&Params) -> Traffic,
+    pub traffic: fn(&Options) -> Traffic,
     /// The worker's side.
     pub worker: Build,
     /// The server's side, where there is one.

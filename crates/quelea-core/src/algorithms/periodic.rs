@@ -23,11 +23,14 @@ use super::exchange::{self, Exchange};
 use super::{Traffic, When};
 use crate::codec::Shape;
 use crate::collectives::average::{Average, REDUCE};
-use crate::contract::{Algorithm, Awaited, Budget, Cx, Deploy, Facts, Mode, Need, Place};
+use crate::contract::{
+    Algorithm, Awaited, Budget, Context, DeployedFrom, Mode, OptimizerSite, Properties,
+    TopologyRequirement,
+};
 use crate::layout::Layout;
 use crate::message::{Message, Rank};
 use crate::optim::Optimizer;
-use crate::params::{Key, Kind, Params};
+use crate::options::{OptionKind, OptionSpec, Options};
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
@@ -36,9 +39,9 @@ pub(super) use period::{Every, Period, period_key};
 use rounds::{RESULT, ROUND, Rounds};
 
 /// The key of all rows that average.
-pub(super) const BUFFERS: Key = Key {
+pub(super) const BUFFERS: OptionSpec = OptionSpec {
     name: "buffers",
-    kind: Kind::Choice(&["keep", "reset", "average"]),
+    kind: OptionKind::Choice(&["keep", "reset", "average"]),
     help: "what an average does to the optimizer's own vectors (momentum, moments)",
 };
 
@@ -55,16 +58,16 @@ pub(super) const LOST_NEIGHBOUR: &str = "its weight goes to the receivers at onc
     topology is rebuilt over the survivors from an agreed step on; an exact average is restarted \
     among the survivors, and whoever missed one that others have finished gets their result";
 
-/// The facts of all these rows.
-pub(super) fn facts(topology: Need) -> Facts {
-    Facts {
+/// The properties of all these rows.
+pub(super) fn properties(topology: TopologyRequirement) -> Properties {
+    Properties {
         synchronous: true,
         snapshot: false,
         servers: false,
-        deploy: Deploy::Workers,
+        deploy: DeployedFrom::Workers,
         budget: Budget::Rounds,
         topology,
-        optimizer: Place::Workers,
+        optimizer: OptimizerSite::Workers,
         reads_gradient: false,
         clips_itself: false,
         keeps_mean: true,
@@ -74,13 +77,13 @@ pub(super) fn facts(topology: Need) -> Facts {
 }
 
 /// The traffic of rows without gossip.
-pub(super) fn traffic(params: &Params) -> Traffic {
-    Traffic::Average { period: params.whole("period") }
+pub(super) fn traffic(options: &Options) -> Traffic {
+    Traffic::Average { period: options.whole("period") }
 }
 
 /// That of rows with gossip.
-pub(super) fn traffic_with_gossip(params: &Params) -> Traffic {
-    let average = Some(params.whole("period"));
+pub(super) fn traffic_with_gossip(options: &Options) -> Traffic {
+    let average = Some(options.whole("period"));
     Traffic::Gossip { vectors: 1, when: When::AfterGradient, average }
 }
 
@@ -116,14 +119,18 @@ pub(super) struct Periodic {
     ranges: Vec<Range<usize>>,
     coded: bool,
     /// Buckets that are not done with this step.
-    left: usize,
+    remaining: usize,
     /// After a loss: who stands where.
     rounds: Rounds,
 }
 
 impl Periodic {
-    pub(super) fn new(params: &Params, period: Box<dyn Period>, outer: Box<dyn Outer>) -> Periodic {
-        let buffers = match params.text("buffers") {
+    pub(super) fn new(
+        options: &Options,
+        period: Box<dyn Period>,
+        outer: Box<dyn Outer>,
+    ) -> Periodic {
+        let buffers = match options.text("buffers") {
             "keep" => Buffers::Keep,
             "reset" => Buffers::Reset,
             _ => Buffers::Average,
@@ -133,7 +140,7 @@ impl Periodic {
             outer,
             buffers,
             gossip: None,
-            average: Average::new(params),
+            average: Average::new(options),
             start: Vec::new(),
             numbers: Vec::new(),
             round: 0,
@@ -141,7 +148,7 @@ impl Periodic {
             handed: Vec::new(),
             ranges: Vec::new(),
             coded: false,
-            left: 0,
+            remaining: 0,
             rounds: Rounds::default(),
         }
     }
@@ -154,7 +161,7 @@ impl Periodic {
 
     /// Parts of an average: the buckets of the model, those of the optimizer's vectors if they
     /// are averaged, the numbers of the period if there are any. Returns how many these are.
-    fn enter(&mut self, cx: &mut Cx<'_>) -> usize {
+    fn enter(&mut self, cx: &mut Context<'_>) -> usize {
         let averaged = self.buffers == Buffers::Average;
         let vectors = if averaged { cx.optimizer.vectors().len() } else { 0 };
         let buckets = || cx.layout.buckets.iter().map(|bucket| bucket.range.len());
@@ -170,7 +177,7 @@ impl Periodic {
         part + 1 == self.handed.len() && !self.period.numbers().is_empty()
     }
 
-    fn hand(&mut self, cx: &mut Cx<'_>, part: usize) {
+    fn hand(&mut self, cx: &mut Context<'_>, part: usize) {
         self.handed[part] = true;
         if let Some(range) = self.relative(part) {
             vector::axpy(-1.0, &self.start[range.clone()], &mut cx.params[range]);
@@ -186,17 +193,17 @@ impl Periodic {
         self.ranges.get(part).filter(|_| self.coded).cloned()
     }
 
-    fn start(&mut self, cx: &mut Cx<'_>, part: usize) {
+    fn start(&mut self, cx: &mut Context<'_>, part: usize) {
         let numbers = self.is_numbers(part);
         let data = match numbers {
             true => self.period.numbers(),
             false => bucket(part, cx.layout, cx.params, cx.optimizer),
         };
-        self.average.start(&mut cx.io, cx.step, part, data);
+        self.average.start(&mut cx.outbox, cx.step, part, data);
         self.finish_if_done(cx);
     }
 
-    fn finish_if_done(&mut self, cx: &mut Cx<'_>) {
+    fn finish_if_done(&mut self, cx: &mut Context<'_>) {
         if !self.average.is_done() {
             return;
         }
@@ -206,17 +213,18 @@ impl Periodic {
                 true => self.period.numbers(),
                 false => bucket(part, cx.layout, cx.params, cx.optimizer),
             };
-            self.average.finish(&mut cx.io, part, data);
+            self.average.finish(&mut cx.outbox, part, data);
             if let Some(range) = self.relative(part) {
                 vector::add(&self.start[range.clone()], &mut cx.params[range]);
             }
         }
-        let round = Round { learning_rate: cx.learning_rate, workers: cx.io.view.workers.len() };
+        let round =
+            Round { learning_rate: cx.learning_rate, workers: cx.outbox.view.workers.len() };
         self.outer.step(round, &mut self.start, cx.params);
         self.enter_round(cx);
     }
 
-    fn enter_round(&mut self, cx: &mut Cx<'_>) {
+    fn enter_round(&mut self, cx: &mut Context<'_>) {
         if self.buffers == Buffers::Reset {
             cx.optimizer.vectors().into_iter().for_each(|vector| vector.fill(0.0));
         }
@@ -224,17 +232,19 @@ impl Periodic {
         self.period.on_average();
         self.handed.fill(false);
         self.round += 1;
-        self.left = 0;
+        self.remaining = 0;
         self.due = false;
     }
 
     /// When all rounds are known, those behind are helped and the rest go on.
-    fn compare(&mut self, cx: &mut Cx<'_>) {
+    fn compare(&mut self, cx: &mut Context<'_>) {
         let Some(behind) = self.rounds.conclude(cx, self.round) else { return };
         if !behind.is_empty() {
             // Everything that the last average has changed and that all have in common.
-            let mut parts = vec![cx.io.pool.copy(&self.start), cx.io.pool.copy(&self.numbers)];
-            parts.extend(self.outer.vectors().into_iter().map(|vector| cx.io.pool.copy(vector)));
+            let mut parts =
+                vec![cx.outbox.pool.copy(&self.start), cx.outbox.pool.copy(&self.numbers)];
+            parts
+                .extend(self.outer.vectors().into_iter().map(|vector| cx.outbox.pool.copy(vector)));
             Rounds::help(cx, &behind, &parts);
         }
         let handed = (0..self.handed.len()).filter(|part| self.handed[*part]);
@@ -242,7 +252,7 @@ impl Periodic {
     }
 
     /// Takes over what others have made of the average that I am waiting in.
-    fn on_result(&mut self, cx: &mut Cx<'_>, message: Message) {
+    fn on_result(&mut self, cx: &mut Context<'_>, message: Message) {
         let Some(parts) = self.rounds.on_result(message) else { return };
         self.start.copy_from_slice(&parts[0]);
         cx.params.copy_from_slice(&parts[0]);
@@ -254,14 +264,14 @@ impl Periodic {
     }
 
     /// `x_i[b] ← Σ_j W_ij x_j[b]`, once all neighbours' are here.
-    fn mix(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn mix(&mut self, cx: &mut Context<'_>, b: usize) {
         if let Some(gathered) = self.gossip.as_mut().and_then(|gossip| gossip.gather(b)) {
-            gathered.mix(&mut cx.io, 0, &mut cx.params[cx.layout.range(b)]);
-            self.left -= 1;
+            gathered.mix(&mut cx.outbox, 0, &mut cx.params[cx.layout.range(b)]);
+            self.remaining -= 1;
         }
     }
 
-    fn on_reduce(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+    fn on_reduce(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         let part = message.bucket as usize;
         let started = self.average.has_started(message.step, part);
         let numbers = self.is_numbers(part);
@@ -270,7 +280,7 @@ impl Periodic {
             (true, true) => &*self.period.numbers(),
             (true, false) => bucket(part, cx.layout, cx.params, cx.optimizer),
         };
-        self.average.on_message(&mut cx.io, data, from, message);
+        self.average.on_message(&mut cx.outbox, data, from, message);
         if started {
             self.finish_if_done(cx);
         }
@@ -293,18 +303,18 @@ fn bucket<'a>(
 }
 
 impl Algorithm for Periodic {
-    fn on_start(&mut self, cx: &mut Cx<'_>) {
+    fn on_start(&mut self, cx: &mut Context<'_>) {
         if self.start.is_empty() {
             self.start = cx.params.to_vec();
         }
         self.handed = vec![false; self.enter(cx)];
         self.ranges = cx.layout.buckets.iter().map(|bucket| bucket.range.clone()).collect();
-        self.coded = cx.io.coder.shape() != Shape::Plain;
+        self.coded = cx.outbox.coder.shape() != Shape::Plain;
     }
 
-    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
         if b == 0 {
-            self.left = cx.layout.buckets.len();
+            self.remaining = cx.layout.buckets.len();
             self.due = self.period.is_due(cx);
             if let Some(gossip) = &mut self.gossip {
                 gossip.begin(cx, cx.step);
@@ -313,7 +323,7 @@ impl Algorithm for Periodic {
         cx.optimize(b, Mode::Apply);
     }
 
-    fn on_gradient(&mut self, cx: &mut Cx<'_>) {
+    fn on_gradient(&mut self, cx: &mut Context<'_>) {
         self.period.on_loss(cx.loss);
         let last = self.handed.len() - 1;
         if self.due && self.is_numbers(last) {
@@ -321,7 +331,7 @@ impl Algorithm for Periodic {
         }
     }
 
-    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
         if self.due {
             let parts = (b..self.handed.len()).step_by(cx.layout.buckets.len());
             for part in parts.collect::<Vec<_>>() {
@@ -335,15 +345,15 @@ impl Algorithm for Periodic {
             Some(gossip) => {
                 gossip.wait(b);
                 let message = Message::new(MODEL, cx.step, b).with(cx.params_payload(b));
-                exchange::post(&mut cx.io, &message);
+                exchange::post(&mut cx.outbox, &message);
                 self.mix(cx, b);
             }
-            None => self.left -= 1,
+            None => self.remaining -= 1,
         }
     }
 
-    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
-        let outdated = message.view < cx.io.view.number;
+    fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
+        let outdated = message.view < cx.outbox.view.number;
         match message.kind {
             REDUCE | ROUND | RESULT if outdated => {}
             REDUCE => self.on_reduce(cx, from, message),
@@ -361,7 +371,7 @@ impl Algorithm for Periodic {
         }
     }
 
-    fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
+    fn on_view(&mut self, cx: &mut Context<'_>, _old: &View) {
         self.enter(cx);
         self.rounds.begin(cx, self.round);
         self.compare(cx);
@@ -372,7 +382,7 @@ impl Algorithm for Periodic {
     }
 
     fn is_ready(&self) -> bool {
-        self.left == 0
+        self.remaining == 0
     }
 
     fn awaiting(&self, out: &mut Vec<Awaited>) {
@@ -408,7 +418,7 @@ impl Algorithm for Periodic {
     }
 
     /// Gossip must not lose what was sent in an older view; averages drop it by themselves.
-    fn spans_views(&self) -> bool {
+    fn keeps_older_views(&self) -> bool {
         self.gossip.is_some()
     }
 }

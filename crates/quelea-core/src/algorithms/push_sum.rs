@@ -8,7 +8,7 @@
 //! What all workers hold and what is on its way never changes in sum.
 
 use crate::codec::Shape;
-use crate::contract::{Cx, Io};
+use crate::contract::{Context, Outbox};
 use crate::payload::Payload;
 use crate::state::Visitor;
 use crate::vector;
@@ -38,7 +38,7 @@ impl PushSum {
     }
 
     /// Begins with the parameters as they are, unless a saved state was loaded.
-    pub fn start(&mut self, cx: &Cx<'_>) {
+    pub fn start(&mut self, cx: &Context<'_>) {
         if self.is_fresh() {
             self.numerator = cx.params.to_vec();
             self.weights = vec![1.0; cx.layout.buckets.len()];
@@ -46,14 +46,14 @@ impl PushSum {
     }
 
     /// Bucket `b` begins anew from what it shows, with weight one.
-    pub fn restart(&mut self, cx: &Cx<'_>, b: usize) {
+    pub fn restart(&mut self, cx: &Context<'_>, b: usize) {
         let range = cx.range(b);
         self.numerator[range.clone()].copy_from_slice(&cx.params[range]);
         self.weights[b] = 1.0;
     }
 
     /// The numerator takes the displacement that stands in `cx.grad`.
-    pub fn displace(&mut self, cx: &Cx<'_>, b: usize) {
+    pub fn displace(&mut self, cx: &Context<'_>, b: usize) {
         let range = cx.range(b);
         vector::axpy(-1.0, &cx.grad[range.clone()], &mut self.numerator[range]);
     }
@@ -64,36 +64,36 @@ impl PushSum {
     }
 
     /// Divides the mass of bucket `b`; returns the share that each of `receivers` gets.
-    pub fn divide(&mut self, cx: &mut Cx<'_>, b: usize, receivers: usize) -> (Payload, f64) {
+    pub fn divide(&mut self, cx: &mut Context<'_>, b: usize, receivers: usize) -> (Payload, f64) {
         let (kept, each) = division(receivers);
         let range = cx.range(b);
-        let share = divide(&mut cx.io, &mut self.numerator[range], receivers);
+        let share = divide(&mut cx.outbox, &mut self.numerator[range], receivers);
         let weight = f64::from(each) * self.weights[b];
         self.weights[b] *= f64::from(kept);
         (share, weight)
     }
 
     /// Takes in the shares of others.
-    pub fn absorb(&mut self, cx: &Cx<'_>, b: usize, gathered: &Gathered) {
+    pub fn absorb(&mut self, cx: &Context<'_>, b: usize, gathered: &Gathered) {
         gathered.add(0, &mut self.numerator[cx.range(b)]);
         self.weights[b] += gathered.scalars();
     }
 
     /// Adds mass that somebody gave, or gives back.
-    pub fn add(&mut self, cx: &Cx<'_>, b: usize, values: &[f32], weight: f64) {
+    pub fn add(&mut self, cx: &Context<'_>, b: usize, values: &[f32], weight: f64) {
         vector::add(values, &mut self.numerator[cx.range(b)]);
         self.weights[b] += weight;
     }
 
     /// Shows z = x/w in the parameters.
-    pub fn show(&self, cx: &mut Cx<'_>, b: usize) {
+    pub fn show(&self, cx: &mut Context<'_>, b: usize) {
         let range = cx.range(b);
         let scale = (1.0 / self.weights[b]) as f32;
         vector::scaled(scale, &self.numerator[range.clone()], &mut cx.params[range]);
     }
 
     /// Shows the numerator itself, as if every weight were one.
-    pub fn show_biased(&self, cx: &mut Cx<'_>, b: usize) {
+    pub fn show_biased(&self, cx: &mut Context<'_>, b: usize) {
         let range = cx.range(b);
         cx.params[range.clone()].copy_from_slice(&self.numerator[range]);
     }
@@ -112,13 +112,13 @@ impl PushSum {
 
 /// Keeps in `values` what division leaves; returns one share. Where shares are rounded, what
 /// rounding takes from them is kept too: mass is not lost.
-pub fn divide(io: &mut Io<'_>, values: &mut [f32], receivers: usize) -> Payload {
+pub fn divide(outbox: &mut Outbox<'_>, values: &mut [f32], receivers: usize) -> Payload {
     let (kept, each) = division(receivers);
-    let mut share = io.pool.take(values.len());
+    let mut share = outbox.pool.take(values.len());
     let out = share.try_mut().expect("just taken, so held by nobody else");
     vector::scaled(each, values, out);
-    if io.coder.shape() == Shape::Rounding {
-        io.round(out);
+    if outbox.coder.shape() == Shape::Rounding {
+        outbox.round(out);
         vector::axpy(-(receivers as f32), out, values);
     } else {
         vector::scale(kept, values);

@@ -12,9 +12,9 @@
 
 use super::exchange::{self, Exchange};
 use super::{Codecs, Entry, When};
-use crate::contract::{Algorithm, Cx, Mode};
+use crate::contract::{Algorithm, Context, Mode};
 use crate::message::Message;
-use crate::params::{Key, Kind, Params};
+use crate::options::{OptionKind, OptionSpec, Options};
 use crate::state::Visitor;
 use crate::vector;
 
@@ -29,9 +29,9 @@ pub const ENTRY: Entry = Entry {
                 survivors from an agreed step on; momentum is kept",
     resized: "every worker begins with the mean of the models and of the momenta, over the \
               new topology",
-    keys: &[Key {
+    keys: &[OptionSpec {
         name: "mu",
-        kind: Kind::Real { default: 0.9, min: 0.0, max: 1.0 },
+        kind: OptionKind::Real { default: 0.9, min: 0.0, max: 1.0 },
         help: "share of the quasi-global momentum that is kept at each step",
     }],
     check: |_| Ok(()),
@@ -40,9 +40,9 @@ pub const ENTRY: Entry = Entry {
             "it divides what mixing has moved by the learning rate, which would amplify every rounding",
         )
     },
-    facts: |_| exchange::FACTS,
+    properties: |_| exchange::PROPERTIES,
     traffic: |_| exchange::traffic(1, When::AfterGradient),
-    worker: |params| Box::new(Qg::new(params)),
+    worker: |options| Box::new(Qg::new(options)),
     server: None,
 };
 
@@ -57,16 +57,16 @@ struct Qg {
 }
 
 impl Qg {
-    fn new(params: &Params) -> Qg {
-        let mu = params.real("mu") as f32;
+    fn new(options: &Options) -> Qg {
+        let mu = options.real("mu") as f32;
         Qg { mu, momentum: Vec::new(), exchange: Exchange::default() }
     }
 
-    fn advance(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn advance(&mut self, cx: &mut Context<'_>, b: usize) {
         let Some(gathered) = self.exchange.gather(b) else { return };
         let range = cx.range(b);
         let (params, mixed) = (&mut cx.params[range.clone()], &mut cx.grad[range.clone()]);
-        gathered.mix(&mut cx.io, 0, mixed);
+        gathered.mix(&mut cx.outbox, 0, mixed);
         if let Some(velocity) = cx.optimizer.velocity() {
             let (velocity, momentum) = (&mut velocity[range.clone()], &self.momentum[range]);
             match cx.learning_rate {
@@ -84,12 +84,12 @@ impl Qg {
 }
 
 impl Algorithm for Qg {
-    fn on_start(&mut self, cx: &mut Cx<'_>) {
+    fn on_start(&mut self, cx: &mut Context<'_>) {
         self.momentum = vec![0.0; cx.params.len()];
         self.exchange.enter(cx, cx.step);
     }
 
-    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
         if b == 0 {
             self.exchange.begin(cx, cx.step);
         }
@@ -100,12 +100,12 @@ impl Algorithm for Qg {
         cx.optimize(b, Mode::Displace);
     }
 
-    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
         let stepped = &mut cx.grad[cx.layout.range(b)];
         vector::scale(-1.0, stepped);
         vector::add(&cx.params[cx.layout.range(b)], stepped);
-        let message = Message::new(STEPPED, cx.step, b).with(cx.io.pool.copy(stepped));
-        exchange::post(&mut cx.io, &message);
+        let message = Message::new(STEPPED, cx.step, b).with(cx.outbox.pool.copy(stepped));
+        exchange::post(&mut cx.outbox, &message);
         self.exchange.wait(b);
         self.advance(cx, b);
     }

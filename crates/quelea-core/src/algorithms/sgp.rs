@@ -26,9 +26,9 @@ use free::Free;
 use super::exchange::{self, Exchange};
 use super::push_sum::PushSum;
 use super::{Codecs, Entry, When};
-use crate::contract::{Algorithm, Awaited, Budget, Cx, Facts, Mode, Need};
+use crate::contract::{Algorithm, Awaited, Budget, Context, Mode, Properties, TopologyRequirement};
 use crate::message::{Message, Rank};
-use crate::params::{Key, Kind, Params};
+use crate::options::{OptionKind, OptionSpec, Options};
 use crate::payload::Payload;
 use crate::state::Visitor;
 use crate::view::View;
@@ -45,65 +45,67 @@ pub const ENTRY: Entry = Entry {
     resized: "every worker begins with the mean of the models, each divided by its weight, \
               and of the optimizers; weights begin anew at one, and no share is on its way",
     keys: &[
-        Key {
+        OptionSpec {
             name: "overlap",
-            kind: Kind::Whole { default: 0, min: 0, max: 64 },
+            kind: OptionKind::Whole { default: 0, min: 0, max: 64 },
             help: "τ: take in the shares of τ rounds ago; 1 hides the exchange behind the \
                    next gradient",
         },
-        Key {
+        OptionSpec {
             name: "free_running",
-            kind: Kind::Flag(false),
+            kind: OptionKind::Flag(false),
             help: "take in what has arrived and never wait; a lost message is then only late, \
                    and a run depends on timing",
         },
-        Key {
+        OptionSpec {
             name: "fold",
-            kind: Kind::Flag(true),
+            kind: OptionKind::Flag(true),
             help: "free_running: shares are acknowledged, and folded into one until then; off: \
                    every share is a message by itself, as published, and a lost one is lost mass",
         },
-        Key {
+        OptionSpec {
             name: "biased",
-            kind: Kind::Flag(false),
+            kind: OptionKind::Flag(false),
             help: "ignore the push-sum weights; only to show what they are for",
         },
     ],
-    check: |params| match (params.flag("free_running"), params.whole("overlap")) {
+    check: |options| match (options.flag("free_running"), options.whole("overlap")) {
         (true, 1..) => Err("`overlap` counts rounds to wait for, and `free_running` never waits"),
-        (true, _) if params.flag("biased") => Err("`biased` shows what weights are for, in rounds"),
+        (true, _) if options.flag("biased") => {
+            Err("`biased` shows what weights are for, in rounds")
+        }
         _ => Ok(()),
     },
-    codecs: |params| match params.flag("free_running") {
+    codecs: |options| match options.flag("free_running") {
         true => {
             Codecs::Exact("sums of all shares so far travel, and rounding would grow with them")
         }
         false => Codecs::OF_MODELS,
     },
-    facts,
-    traffic: |params| match (params.flag("free_running"), params.whole("overlap")) {
+    properties,
+    traffic: |options| match (options.flag("free_running"), options.whole("overlap")) {
         (true, _) => exchange::traffic(1, When::Never),
         (false, 0) => exchange::traffic(1, When::AfterGradient),
         _ => exchange::traffic(1, When::DuringGradient),
     },
-    worker: |params| match params.flag("free_running") {
-        true => Box::new(Free::new(params.flag("fold"))),
-        false => Box::new(Sgp::new(params)),
+    worker: |options| match options.flag("free_running") {
+        true => Box::new(Free::new(options.flag("fold"))),
+        false => Box::new(Sgp::new(options)),
     },
     server: None,
 };
 
-fn facts(params: &Params) -> Facts {
-    let waits = !params.flag("free_running");
-    Facts {
+fn properties(options: &Options) -> Properties {
+    let waits = !options.flag("free_running");
+    Properties {
         synchronous: waits,
         waits_for_peers: waits,
         budget: if waits { Budget::Rounds } else { Budget::TotalGradients },
-        topology: Need::Edges,
+        topology: TopologyRequirement::Edges,
         // Push-sum keeps the mass; the mean only if degrees are equal and nothing is on its way.
         keeps_mean: false,
         plain_sgd: false,
-        ..exchange::FACTS
+        ..exchange::PROPERTIES
     }
 }
 
@@ -132,10 +134,10 @@ struct Kept {
 }
 
 impl Sgp {
-    fn new(params: &Params) -> Sgp {
+    fn new(options: &Options) -> Sgp {
         Sgp {
-            overlap: params.whole("overlap"),
-            biased: params.flag("biased"),
+            overlap: options.whole("overlap"),
+            biased: options.flag("biased"),
             mass: PushSum::default(),
             since: 0,
             kept: Vec::new(),
@@ -145,8 +147,8 @@ impl Sgp {
     }
 
     /// Sends a share of bucket `b`.
-    fn push(&mut self, cx: &mut Cx<'_>, b: usize) {
-        let receivers = cx.io.view.row(cx.step, cx.io.rank).outgoing.len();
+    fn push(&mut self, cx: &mut Context<'_>, b: usize) {
+        let receivers = cx.outbox.view.row(cx.step, cx.outbox.rank).outgoing.len();
         let (values, weight) = self.mass.divide(cx, b, receivers);
         let share = Kept { round: cx.step, weight, values: Some(values) };
         share.post(cx, b);
@@ -156,13 +158,13 @@ impl Sgp {
         }
     }
 
-    fn advance(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn advance(&mut self, cx: &mut Context<'_>, b: usize) {
         let Some(gathered) = self.exchange.gather(b) else { return };
         self.mass.absorb(cx, b, &gathered);
         self.end_bucket(cx, b);
     }
 
-    fn end_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn end_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
         if self.biased {
             self.mass.show_biased(cx, b);
         } else {
@@ -172,7 +174,7 @@ impl Sgp {
     }
 
     /// Once no more gradients come, takes in round after round as they become complete.
-    fn absorb_rest(&mut self, cx: &mut Cx<'_>) {
+    fn absorb_rest(&mut self, cx: &mut Context<'_>) {
         while self.exchange.is_over() {
             let Some(round) = self.rest.next() else { return };
             self.exchange.begin(cx, round);
@@ -185,16 +187,16 @@ impl Sgp {
 }
 
 impl Kept {
-    fn post(&self, cx: &mut Cx<'_>, b: usize) {
+    fn post(&self, cx: &mut Context<'_>, b: usize) {
         let Some(values) = &self.values else { return };
         let mut message = Message::new(SHARE, self.round, b).with(values.clone());
         message.scalar = self.weight;
-        exchange::post(&mut cx.io, &message);
+        exchange::post(&mut cx.outbox, &message);
     }
 }
 
 impl Algorithm for Sgp {
-    fn on_start(&mut self, cx: &mut Cx<'_>) {
+    fn on_start(&mut self, cx: &mut Context<'_>) {
         let buckets = cx.layout.buckets.len();
         if self.mass.is_fresh() {
             self.since = cx.step;
@@ -207,18 +209,18 @@ impl Algorithm for Sgp {
         }
     }
 
-    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
         if b == 0 {
             self.exchange.begin(cx, cx.step.saturating_sub(self.overlap));
         }
-        if cx.io.view.changes_at(cx.step) {
+        if cx.outbox.view.changes_at(cx.step) {
             self.since = cx.step;
             self.mass.restart(cx, b);
         }
         cx.optimize(b, Mode::Displace);
     }
 
-    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
         self.mass.displace(cx, b);
         self.push(cx, b);
         if cx.step < self.since + self.overlap {
@@ -228,20 +230,20 @@ impl Algorithm for Sgp {
         self.advance(cx, b);
     }
 
-    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+    fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         if let Some(b) = self.exchange.on_message(from, message) {
             self.advance(cx, b);
             self.absorb_rest(cx);
         }
     }
 
-    fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
+    fn on_view(&mut self, cx: &mut Context<'_>, _old: &View) {
         self.exchange.on_view(cx);
         (0..cx.layout.buckets.len()).for_each(|b| self.advance(cx, b));
         self.absorb_rest(cx);
     }
 
-    fn on_drain(&mut self, cx: &mut Cx<'_>) {
+    fn on_drain(&mut self, cx: &mut Context<'_>) {
         self.rest = cx.step.saturating_sub(self.overlap).max(self.since)..cx.step;
         self.absorb_rest(cx);
     }
@@ -272,7 +274,7 @@ impl Algorithm for Sgp {
     }
 
     /// Shares of an older view are mass like any other.
-    fn spans_views(&self) -> bool {
+    fn keeps_older_views(&self) -> bool {
         true
     }
 }

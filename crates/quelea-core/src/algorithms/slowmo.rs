@@ -12,8 +12,8 @@
 use super::periodic::{self, BUFFERS, Every, Outer, Periodic, Round, outer_step, period_key};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
-use crate::contract::{Facts, Need};
-use crate::params::{Key, Kind};
+use crate::contract::{Properties, TopologyRequirement};
+use crate::options::{OptionKind, OptionSpec};
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
@@ -26,14 +26,14 @@ pub const ENTRY: Entry = Entry {
     resized: periodic::RESIZED,
     keys: &[
         period_key(48),
-        Key {
+        OptionSpec {
             name: "slow_momentum",
-            kind: Kind::Real { default: 0.5, min: 0.0, max: 0.9999 },
+            kind: OptionKind::Real { default: 0.5, min: 0.0, max: 0.9999 },
             help: "share of the slow momentum that is kept per round (β); more for more workers",
         },
-        Key {
+        OptionSpec {
             name: "slow_lr",
-            kind: Kind::Real { default: 1.0, min: 0.0, max: 100.0 },
+            kind: OptionKind::Real { default: 1.0, min: 0.0, max: 100.0 },
             help: "learning rate of the rounds, times that of the steps (α)",
         },
         BUFFERS,
@@ -41,15 +41,18 @@ pub const ENTRY: Entry = Entry {
     ],
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MOMENTUM,
-    facts: |_| Facts { keeps_mean: false, ..periodic::facts(Need::Nothing) },
+    properties: |_| Properties {
+        keeps_mean: false,
+        ..periodic::properties(TopologyRequirement::Nothing)
+    },
     traffic: periodic::traffic,
-    worker: |params| {
+    worker: |options| {
         let outer = SlowMo {
-            momentum: params.real("slow_momentum") as f32,
-            learning_rate: params.real("slow_lr") as f32,
+            momentum: options.real("slow_momentum") as f32,
+            learning_rate: options.real("slow_lr") as f32,
             velocity: Vec::new(),
         };
-        Box::new(Periodic::new(params, Box::new(Every(params.whole("period"))), Box::new(outer)))
+        Box::new(Periodic::new(options, Box::new(Every(options.whole("period"))), Box::new(outer)))
     },
     server: None,
 };

@@ -16,9 +16,9 @@ use std::collections::BTreeMap;
 
 use super::sync_ps::local;
 use super::{Codecs, Entry, Service, Traffic, asp, sync_ps};
-use crate::contract::{Algorithm, Awaited, Budget, Cx, Fact, Facts, Mode};
+use crate::contract::{Algorithm, Awaited, Budget, Context, Fact, Mode, Properties};
 use crate::message::{Message, Rank};
-use crate::params::{Key, Kind, Params};
+use crate::options::{OptionKind, OptionSpec, Options};
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
@@ -33,42 +33,42 @@ pub const ENTRY: Entry = Entry {
     lost_peer: "it no longer holds the others back; what it pushed stays",
     resized: "workers begin with the servers' model, servers with their new part of it and \
               of the optimizer; clocks begin anew",
-    keys: &[Key {
+    keys: &[OptionSpec {
         name: "staleness",
-        kind: Kind::Whole { default: 3, min: 0, max: u64::MAX },
+        kind: OptionKind::Whole { default: 3, min: 0, max: u64::MAX },
         help: "how many steps a worker may be ahead of the slowest one when it starts a gradient",
     }],
     check: |_| Ok(()),
     codecs: |_| Codecs::Feedback,
-    facts: |params| {
-        if is_synchronous(params) {
-            return (sync_ps::ENTRY.facts)(&sync_params());
+    properties: |options| {
+        if is_synchronous(options) {
+            return (sync_ps::ENTRY.properties)(&sync_params());
         }
         // Every worker does its rounds: nobody is left alone for more than s + 1 of them, and a
         // worker that is held back must not keep gradients from those it waits for.
         let budget = Budget::Rounds;
-        Facts { budget, waits_for_peers: true, ..(asp::ENTRY.facts)(params) }
+        Properties { budget, waits_for_peers: true, ..(asp::ENTRY.properties)(options) }
     },
-    traffic: |params| match params.whole("staleness") {
+    traffic: |options| match options.whole("staleness") {
         0 => (sync_ps::ENTRY.traffic)(&sync_params()),
         ahead => Traffic::Servers(Service::Alone { ahead }),
     },
-    worker: |params| match is_synchronous(params) {
+    worker: |options| match is_synchronous(options) {
         true => (sync_ps::ENTRY.worker)(&sync_params()),
-        false => (asp::ENTRY.worker)(params),
+        false => (asp::ENTRY.worker)(options),
     },
-    server: Some(|params| match is_synchronous(params) {
+    server: Some(|options| match is_synchronous(options) {
         true => sync_ps::ENTRY.server.expect("it has servers")(&sync_params()),
-        false => Box::new(Server::new(params)),
+        false => Box::new(Server::new(options)),
     }),
 };
 
-fn is_synchronous(params: &Params) -> bool {
-    params.whole("staleness") == 0
+fn is_synchronous(options: &Options) -> bool {
+    options.whole("staleness") == 0
 }
 
-fn sync_params() -> Params {
-    Params::defaults(sync_ps::ENTRY.keys)
+fn sync_params() -> Options {
+    Options::defaults(sync_ps::ENTRY.keys)
 }
 
 struct Server {
@@ -96,12 +96,12 @@ impl Piece {
 }
 
 impl Server {
-    fn new(params: &Params) -> Server {
-        Server { staleness: params.whole("staleness"), pieces: Vec::new(), serving: None }
+    fn new(options: &Options) -> Server {
+        Server { staleness: options.whole("staleness"), pieces: Vec::new(), serving: None }
     }
 
     /// Answers all who are no longer too far ahead.
-    fn answer(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn answer(&mut self, cx: &mut Context<'_>, b: usize) {
         let piece = &mut self.pieces[b];
         let slowest = piece.slowest();
         let near = |needed: &u64| *needed <= slowest;
@@ -117,23 +117,23 @@ impl Server {
             let id = cx.layout.buckets[b].id;
             let mut message = Message::new(asp::MODEL, step, id).with(values.clone());
             message.seq = piece.version;
-            let message = cx.io.rounded(message);
-            cx.io.send(worker, message);
+            let message = cx.outbox.rounded(message);
+            cx.outbox.send(worker, message);
         }
     }
 }
 
 impl Algorithm for Server {
-    fn on_start(&mut self, cx: &mut Cx<'_>) {
+    fn on_start(&mut self, cx: &mut Context<'_>) {
         self.pieces.resize_with(cx.layout.buckets.len(), Piece::default);
         for piece in &mut self.pieces {
-            for worker in &cx.io.view.workers {
+            for worker in &cx.outbox.view.workers {
                 piece.clocks.entry(*worker).or_insert(0);
             }
         }
     }
 
-    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+    fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         let Some(b) = local(cx, message.bucket) else { return };
         let piece = &mut self.pieces[b];
         let clock = piece.clocks.get(&from).copied().unwrap_or(u64::MAX);
@@ -147,7 +147,7 @@ impl Algorithm for Server {
         }
         if b == 0 {
             let staleness = piece.version.saturating_sub(message.seq);
-            cx.io.measure(Fact::Staleness(staleness));
+            cx.outbox.measure(Fact::Staleness(staleness));
         }
         let step = message.step;
         self.serving = Some((from, step));
@@ -155,11 +155,11 @@ impl Algorithm for Server {
         cx.optimize_at(b, Mode::Displace, step);
     }
 
-    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
         let (worker, step) = self.serving.take().expect("it was asked for");
-        let (range, share) = (cx.range(b), 1.0 / cx.io.view.workers.len() as f32);
+        let (range, share) = (cx.range(b), 1.0 / cx.outbox.view.workers.len() as f32);
         vector::axpy(-share, &cx.grad[range.clone()], &mut cx.params[range.clone()]);
-        cx.io.work(range.len() * 4);
+        cx.outbox.work(range.len() * 4);
         let piece = &mut self.pieces[b];
         piece.version += 1;
         piece.clocks.insert(worker, step + 1);
@@ -168,13 +168,13 @@ impl Algorithm for Server {
     }
 
     /// A worker that joins enters at the slowest clock.
-    fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
+    fn on_view(&mut self, cx: &mut Context<'_>, _old: &View) {
         for b in 0..self.pieces.len() {
             let piece = &mut self.pieces[b];
-            piece.clocks.retain(|rank, _| cx.io.view.is_alive(*rank));
-            piece.held.retain(|rank, _| cx.io.view.is_alive(*rank));
+            piece.clocks.retain(|rank, _| cx.outbox.view.is_alive(*rank));
+            piece.held.retain(|rank, _| cx.outbox.view.is_alive(*rank));
             let slowest = piece.slowest();
-            for worker in &cx.io.view.workers {
+            for worker in &cx.outbox.view.workers {
                 piece.clocks.entry(*worker).or_insert(slowest);
             }
             self.answer(cx, b);
@@ -204,7 +204,7 @@ impl Algorithm for Server {
         }
     }
 
-    fn spans_views(&self) -> bool {
+    fn keeps_older_views(&self) -> bool {
         true
     }
 }

@@ -19,9 +19,12 @@ use std::collections::BTreeMap;
 use super::{Codecs, Entry, Service, Traffic};
 use crate::codec::{Coder, ErrorFeedback, Shape};
 use crate::collectives::fold::Fold;
-use crate::contract::{Algorithm, Awaited, Budget, Cx, Deploy, Effect, Facts, Mode, Need, Place};
+use crate::contract::{
+    Algorithm, Awaited, Budget, Context, DeployedFrom, Effect, Mode, OptimizerSite, Properties,
+    TopologyRequirement,
+};
 use crate::message::{Message, Rank};
-use crate::params::{Key, Kind};
+use crate::options::{OptionKind, OptionSpec};
 use crate::payload::Payload;
 use crate::state::Visitor;
 use crate::vector;
@@ -38,24 +41,24 @@ pub const ENTRY: Entry = Entry {
     lost_peer: "the servers divide by the number of gradients received",
     resized: "workers begin with the servers' model, servers with their new part of it and \
               of the optimizer",
-    keys: &[Key {
+    keys: &[OptionSpec {
         name: "backup",
-        kind: Kind::Whole { default: 0, min: 0, max: 1 << 20 },
+        kind: OptionKind::Whole { default: 0, min: 0, max: 1 << 20 },
         help: "a step waits for all but so many gradients, and for one at least; late ones are dropped",
     }],
     check: |_| Ok(()),
-    codecs: |params| match params.whole("backup") {
+    codecs: |options| match options.whole("backup") {
         0 => Codecs::Feedback,
         _ => Codecs::Exact("a worker that is late takes the newest model, and codecs send changes"),
     },
-    facts: |params| Facts {
-        synchronous: params.whole("backup") == 0,
+    properties: |options| Properties {
+        synchronous: options.whole("backup") == 0,
         snapshot: false,
         servers: true,
-        deploy: Deploy::Servers,
+        deploy: DeployedFrom::Servers,
         budget: Budget::Rounds,
-        topology: Need::Nothing,
-        optimizer: Place::Servers,
+        topology: TopologyRequirement::Nothing,
+        optimizer: OptimizerSite::Servers,
         reads_gradient: true,
         clips_itself: false,
         keeps_mean: true,
@@ -64,8 +67,8 @@ pub const ENTRY: Entry = Entry {
     },
     traffic: |_| Traffic::Servers(Service::Together { period: 1 }),
     worker: |_| Box::<Worker>::default(),
-    server: Some(|params| {
-        Box::new(Server { backup: params.whole("backup") as usize, ..Server::default() })
+    server: Some(|options| {
+        Box::new(Server { backup: options.whole("backup") as usize, ..Server::default() })
     }),
 };
 
@@ -90,7 +93,7 @@ struct Worker {
 
 impl Worker {
     /// Takes the newest model that is there whole.
-    fn adopt(&mut self, cx: &mut Cx<'_>) {
+    fn adopt(&mut self, cx: &mut Context<'_>) {
         let whole = self.models.iter().rev().find(|(_, pieces)| pieces.len() == self.servers.len());
         let (Some((&step, pieces)), true, false) = (whole, self.waiting, self.handing) else {
             return;
@@ -105,7 +108,7 @@ impl Worker {
         self.models = self.models.split_off(&(step + 1));
         self.waiting = false;
         if step > cx.step {
-            cx.io.out.push(Effect::EnterAt(step + 1));
+            cx.outbox.out.push(Effect::JumpToStep(step + 1));
         }
     }
 
@@ -115,13 +118,13 @@ impl Worker {
 }
 
 impl Algorithm for Worker {
-    fn on_start(&mut self, cx: &mut Cx<'_>) {
+    fn on_start(&mut self, cx: &mut Context<'_>) {
         self.servers = cx.pieces.iter().flatten().map(|piece| piece.server).collect();
         self.lanes.resize_with(self.servers.len(), ErrorFeedback::default);
-        self.coded = cx.io.coder.shape() != Shape::Plain;
+        self.coded = cx.outbox.coder.shape() != Shape::Plain;
     }
 
-    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
         (self.handing, self.waiting) = (true, true);
         for piece in &cx.pieces[b] {
             if self.has(cx.step, piece.index) {
@@ -131,17 +134,17 @@ impl Algorithm for Worker {
             lane.at_rate(cx.learning_rate);
             let (message, grad) =
                 (Message::new(GRADIENT, cx.step, b), &cx.grad[piece.range.clone()]);
-            let message = lane.load(&mut cx.io, message, grad);
-            cx.io.send(piece.server, message);
+            let message = lane.load(&mut cx.outbox, message, grad);
+            cx.outbox.send(piece.server, message);
         }
     }
 
-    fn on_gradient(&mut self, cx: &mut Cx<'_>) {
+    fn on_gradient(&mut self, cx: &mut Context<'_>) {
         self.handing = false;
         self.adopt(cx);
     }
 
-    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+    fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         let pieces = &cx.pieces[message.bucket as usize];
         let Some(piece) = pieces.iter().find(|piece| piece.server == from) else { return };
         if message.step >= cx.step {
@@ -164,7 +167,7 @@ impl Algorithm for Worker {
         state(&mut self.lanes, visitor);
     }
 
-    fn spans_views(&self) -> bool {
+    fn keeps_older_views(&self) -> bool {
         true
     }
 }
@@ -195,18 +198,18 @@ struct Server {
 }
 
 impl Server {
-    fn step_if_complete(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn step_if_complete(&mut self, cx: &mut Context<'_>, b: usize) {
         let round = (self.steps[b], b);
         let Some(fold) = self.rounds.get_mut(&round) else { return };
-        fold.advance(&mut cx.io);
-        let enough = cx.io.view.workers.len().saturating_sub(self.backup).max(1);
-        if !fold.is_complete(&cx.io) && fold.len() < enough {
+        fold.advance(&mut cx.outbox);
+        let enough = cx.outbox.view.workers.len().saturating_sub(self.backup).max(1);
+        if !fold.is_complete(&cx.outbox) && fold.len() < enough {
             return;
         }
-        fold.close(&mut cx.io);
+        fold.close(&mut cx.outbox);
         let (sum, count) = self.rounds.remove(&round).expect("just seen").into_sum();
         vector::scaled(1.0 / count as f32, &sum, &mut cx.grad[cx.layout.range(b)]);
-        cx.io.work(sum.len() * 4);
+        cx.outbox.work(sum.len() * 4);
         let mode = if self.coded { Mode::Displace } else { Mode::Apply };
         cx.optimize_at(b, mode, self.steps[b]);
         self.steps[b] += 1;
@@ -216,47 +219,47 @@ impl Server {
 impl Server {
     /// Moves the model by what receivers will decode of the displacement, and puts that into
     /// `message`.
-    fn squeeze(&mut self, cx: &mut Cx<'_>, b: usize, mut message: Message) -> Message {
-        let (range, at) = (cx.range(b), Coder::place(cx.io.rank, &message, 0));
+    fn squeeze(&mut self, cx: &mut Context<'_>, b: usize, mut message: Message) -> Message {
+        let (range, at) = (cx.range(b), Coder::place(cx.outbox.rank, &message, 0));
         let displacement = &mut cx.grad[range.clone()];
         let lane = &mut self.lanes[b];
-        message.parts[0] = lane.pack(cx.io.coder, at, displacement, cx.io.pool);
+        message.parts[0] = lane.pack(cx.outbox.coder, at, displacement, cx.outbox.pool);
         vector::axpy(-1.0, displacement, &mut cx.params[range]);
         message
     }
 }
 
 impl Algorithm for Server {
-    fn on_start(&mut self, cx: &mut Cx<'_>) {
-        self.workers.clone_from(&cx.io.view.workers);
+    fn on_start(&mut self, cx: &mut Context<'_>) {
+        self.workers.clone_from(&cx.outbox.view.workers);
         self.steps.resize(cx.layout.buckets.len(), cx.step);
         self.lanes.resize_with(cx.layout.buckets.len(), ErrorFeedback::default);
-        self.coded = cx.io.coder.shape() != Shape::Plain;
+        self.coded = cx.outbox.coder.shape() != Shape::Plain;
     }
 
-    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+    fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         let Some(b) = local(cx, message.bucket) else { return };
         if message.step >= self.steps[b] {
             let fold = self.rounds.entry((message.step, b)).or_default();
-            fold.take(&mut cx.io, from, message.into_values());
+            fold.take(&mut cx.outbox, from, message.into_values());
             self.step_if_complete(cx, b);
         }
     }
 
-    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
         let id = cx.layout.buckets[b].id;
         let message = Message::new(MODEL, self.steps[b] - 1, id);
         let message = match self.coded {
             true => self.squeeze(cx, b, message),
             false => message.with(cx.params_payload(b)),
         };
-        for worker in &cx.io.view.workers {
-            cx.io.send(*worker, message.clone());
+        for worker in &cx.outbox.view.workers {
+            cx.outbox.send(*worker, message.clone());
         }
     }
 
-    fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
-        self.workers.clone_from(&cx.io.view.workers);
+    fn on_view(&mut self, cx: &mut Context<'_>, _old: &View) {
+        self.workers.clone_from(&cx.outbox.view.workers);
         (0..self.steps.len()).for_each(|b| self.step_if_complete(cx, b));
     }
 
@@ -276,16 +279,16 @@ impl Algorithm for Server {
         state(&mut self.lanes, visitor);
     }
 
-    fn is_at(&self, step: u64) -> bool {
+    fn is_at_cut(&self, step: u64) -> bool {
         self.steps.iter().all(|done| *done == step)
     }
 
-    fn spans_views(&self) -> bool {
+    fn keeps_older_views(&self) -> bool {
         true
     }
 }
 
 /// The server's own number for a bucket that a message names.
-pub(super) fn local(cx: &Cx<'_>, id: u32) -> Option<usize> {
+pub(super) fn local(cx: &Context<'_>, id: u32) -> Option<usize> {
     cx.layout.buckets.binary_search_by_key(&(id as usize), |bucket| bucket.id).ok()
 }

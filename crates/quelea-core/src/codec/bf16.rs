@@ -3,7 +3,9 @@
 //! The range is that of `f32`, the precision 8 bits. As in IEEE 754, what is nearer to 2¹²⁸ than
 //! to the largest finite number becomes infinite.
 
-use super::{Codec, CodecError, Entry, Facts, INFINITY, Place, Shape, exact, magnitude};
+use super::{
+    Codec, CodecError, CodecProperties, Entry, INFINITY, Shape, VectorId, exact, magnitude,
+};
 use crate::vector::dispatch::{Level, kernel};
 
 pub const ENTRY: Entry = Entry {
@@ -24,19 +26,19 @@ impl Codec for Bf16 {
         len * 2
     }
 
-    fn facts(&self, _: usize) -> Facts {
+    fn properties(&self, _: usize) -> CodecProperties {
         // Half a unit in the last of 8 places is 2⁻⁸ of the value at most.
         let contraction = 1.0 - 2f64.powi(-16);
-        Facts { lossless: false, unbiased: false, contraction, typical: contraction }
+        CodecProperties { lossless: false, unbiased: false, contraction, typical: contraction }
     }
 
-    fn encode(&mut self, _: Place, values: &[f32], out: &mut [u8]) -> usize {
+    fn encode(&mut self, _: VectorId, values: &[f32], out: &mut [u8]) -> usize {
         let out = &mut out[..values.len() * 2];
         round_all(Level::best(), values, out.as_chunks_mut().0);
         out.len()
     }
 
-    fn decode(&mut self, _: Place, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
+    fn decode(&mut self, _: VectorId, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
         exact(ENTRY.name, bytes, self.bytes(out.len()), out.len())?;
         widen_all(Level::best(), bytes.as_chunks().0, out);
         Ok(())

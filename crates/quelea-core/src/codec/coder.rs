@@ -5,9 +5,9 @@
 //! then         what the codec writes
 //! ```
 
-use super::{Codec, CodecError, Entry, Place, Shape};
+use super::{Codec, CodecError, Entry, Shape, VectorId};
 use crate::message::{Message, Part, Rank};
-use crate::params::Params;
+use crate::options::Options;
 use crate::payload::{Payload, Pool};
 
 /// Encodes what this rank sends and decodes what it receives.
@@ -23,12 +23,12 @@ const PREFIX: usize = size_of::<f32>();
 
 impl Coder {
     /// For a run with this codec and this seed.
-    pub fn new(entry: &Entry, params: &Params, seed: u64) -> Coder {
+    pub fn new(entry: &Entry, options: &Options, seed: u64) -> Coder {
         let factors = match entry.shape {
-            Shape::LowRank => params.whole(super::RANK.name) as usize,
+            Shape::LowRank => options.whole(super::RANK.name) as usize,
             _ => 0,
         };
-        Coder { shape: entry.shape, codec: (entry.build)(params, seed), factors }
+        Coder { shape: entry.shape, codec: (entry.build)(options, seed), factors }
     }
 
     /// How the codec can be used.
@@ -43,21 +43,21 @@ impl Coder {
 
     /// Whether what it leaves out may be added to the next vector of `len` elements.
     pub fn feeds_back(&self, len: usize) -> bool {
-        self.codec.facts(len).contraction > 0.0
+        self.codec.properties(len).contraction > 0.0
     }
 
     /// About how much of a vector of `len` elements survives, from 0 to 1: δ.
     pub fn typical(&self, len: usize) -> f64 {
-        self.codec.facts(len).typical
+        self.codec.properties(len).typical
     }
 
     /// Where a vector of `message` stands in the run.
-    pub fn place(rank: Rank, message: &Message, part: usize) -> Place {
-        Place { rank, step: message.step, bucket: message.bucket << 1 | part as u32 }
+    pub fn place(rank: Rank, message: &Message, part: usize) -> VectorId {
+        VectorId { rank, step: message.step, bucket: message.bucket << 1 | part as u32 }
     }
 
     /// Encodes `values` into memory of the pool, ready to be a part of a message.
-    pub fn pack(&mut self, at: Place, values: &[f32], pool: &Pool) -> Part {
+    pub fn pack(&mut self, at: VectorId, values: &[f32], pool: &Pool) -> Part {
         let needed = self.codec.bytes(values.len());
         let mut data = pool.take(1 + needed.div_ceil(size_of::<f32>()));
         let out = data.try_mut().expect("just taken, so held by nobody else");
@@ -72,7 +72,7 @@ impl Coder {
     /// longest vector of the run.
     pub fn unpack(
         &mut self,
-        at: Place,
+        at: VectorId,
         part: &Part,
         most: usize,
         pool: &Pool,
@@ -92,7 +92,7 @@ impl Coder {
     }
 
     /// Writes what the receivers of `part` will decode.
-    pub fn read_back(&mut self, at: Place, part: &Part, out: &mut [f32]) {
+    pub fn read_back(&mut self, at: VectorId, part: &Part, out: &mut [f32]) {
         let decoded = self.codec.decode(at, &encoded(part)[PREFIX..], out);
         decoded.expect("a codec reads what it wrote");
     }
@@ -111,7 +111,7 @@ impl Coder {
     }
 
     /// The vector whose elements that travel are `kept`, where a codec is [`Shape::Shared`].
-    pub fn spread(&mut self, at: Place, kept: &[f32], out: &mut [f32]) {
+    pub fn spread(&mut self, at: VectorId, kept: &[f32], out: &mut [f32]) {
         let decoded = self.codec.decode(at, bytemuck::cast_slice(kept), out);
         decoded.expect("as many as this codec keeps");
     }
@@ -119,8 +119,8 @@ impl Coder {
     /// What receivers get of `values` where models travel: rounded, if the codec rounds.
     pub fn round(&mut self, values: &mut [f32], pool: &Pool) {
         if self.shape == Shape::Rounding {
-            let part = self.pack(Place::default(), values, pool);
-            self.read_back(Place::default(), &part, values);
+            let part = self.pack(VectorId::default(), values, pool);
+            self.read_back(VectorId::default(), &part, values);
         }
     }
 }

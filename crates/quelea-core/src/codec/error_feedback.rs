@@ -8,8 +8,8 @@
 //! units of the parameters (`η·u`, not `u`), so that a change of the learning rate needs no
 //! correction. It needs a codec with a contraction above 0; without bias alone it may diverge.
 
-use super::{Coder, Place, Shape};
-use crate::contract::Io;
+use super::{Coder, Shape, VectorId};
+use crate::contract::Outbox;
 use crate::message::{Message, Part};
 use crate::payload::Pool;
 use crate::state::Visitor;
@@ -29,7 +29,13 @@ pub struct ErrorFeedback {
 impl ErrorFeedback {
     /// Packs `values` with what was left out before; afterwards `values` is what receivers
     /// decode, for the sender to use as they do.
-    pub fn pack(&mut self, coder: &mut Coder, at: Place, values: &mut [f32], pool: &Pool) -> Part {
+    pub fn pack(
+        &mut self,
+        coder: &mut Coder,
+        at: VectorId,
+        values: &mut [f32],
+        pool: &Pool,
+    ) -> Part {
         if !coder.feeds_back(values.len()) {
             let part = coder.pack(at, values, pool);
             coder.read_back(at, &part, values);
@@ -44,20 +50,25 @@ impl ErrorFeedback {
     }
 
     /// `message` with `values` as its vector: as they are, or packed where the run has a codec.
-    pub fn load(&mut self, io: &mut Io<'_>, mut message: Message, values: &[f32]) -> Message {
-        let mut copy = io.pool.copy(values);
-        if io.coder.shape() == Shape::Plain {
+    pub fn load(
+        &mut self,
+        outbox: &mut Outbox<'_>,
+        mut message: Message,
+        values: &[f32],
+    ) -> Message {
+        let mut copy = outbox.pool.copy(values);
+        if outbox.coder.shape() == Shape::Plain {
             return message.with(copy);
         }
-        let at = Coder::place(io.rank, &message, 0);
+        let at = Coder::place(outbox.rank, &message, 0);
         let values = copy.try_mut().expect("just taken, so held by nobody else");
-        message.parts[0] = self.pack(io.coder, at, values, io.pool);
+        message.parts[0] = self.pack(outbox.coder, at, values, outbox.pool);
         message
     }
 
     /// As [`pack`](ErrorFeedback::pack), but nothing is remembered before
     /// [`commit`](ErrorFeedback::commit): what is offered may have to be offered again.
-    pub fn offer(&self, coder: &mut Coder, at: Place, values: &mut [f32], pool: &Pool) -> Part {
+    pub fn offer(&self, coder: &mut Coder, at: VectorId, values: &mut [f32], pool: &Pool) -> Part {
         if coder.feeds_back(values.len()) && !self.error.is_empty() {
             vector::add(&self.error, values);
         }
@@ -123,15 +134,15 @@ kernel! {
 mod tests {
     use super::*;
     use crate::codec::{CODECS, Entry};
-    use crate::params::Params;
+    use crate::options::Options;
     use crate::random::Rng;
 
     fn coder(entry: &Entry) -> Coder {
-        Coder::new(entry, &Params::defaults(entry.keys), 1)
+        Coder::new(entry, &Options::defaults(entry.keys), 1)
     }
 
-    fn at(step: u64) -> Place {
-        Place { step, ..Place::default() }
+    fn at(step: u64) -> VectorId {
+        VectorId { step, ..VectorId::default() }
     }
 
     #[test]
@@ -167,7 +178,7 @@ mod tests {
         let (len, pool) = (200, Pool::new());
         for name in ["top-k", "random-k", "sign"] {
             let entry = crate::codec::find(name).expect("in the table");
-            let delta = entry.facts(&Params::defaults(entry.keys), len).contraction;
+            let delta = entry.properties(&Options::defaults(entry.keys), len).contraction;
             let (mut coder, mut lane) = (coder(entry), ErrorFeedback::default());
             let (mut rng, mut largest) = (Rng::new(4, name, 0), 0.0f64);
             for step in 0..2000 {

@@ -9,7 +9,9 @@
 //! much as possible stays a normal number: 11 bits of precision down to 2⁻²⁸ of the largest.
 //! Only what would round to 2¹²⁸ becomes infinite.
 
-use super::{Codec, CodecError, Entry, Facts, INFINITY, Place, Shape, exact, leading, magnitude};
+use super::{
+    Codec, CodecError, CodecProperties, Entry, INFINITY, Shape, VectorId, exact, leading, magnitude,
+};
 use crate::vector::dispatch::{Level, kernel};
 
 pub const ENTRY: Entry = Entry {
@@ -30,14 +32,14 @@ impl Codec for F16 {
         4 + len * 2
     }
 
-    fn facts(&self, _: usize) -> Facts {
+    fn properties(&self, _: usize) -> CodecProperties {
         // 2⁻²² for normal numbers; the steps below them are 2⁻³⁹ of the largest, which adds far
         // less than as much again for any vector that fits into memory.
         let contraction = 1.0 - 2f64.powi(-21);
-        Facts { lossless: false, unbiased: false, contraction, typical: contraction }
+        CodecProperties { lossless: false, unbiased: false, contraction, typical: contraction }
     }
 
-    fn encode(&mut self, _: Place, values: &[f32], out: &mut [u8]) -> usize {
+    fn encode(&mut self, _: VectorId, values: &[f32], out: &mut [u8]) -> usize {
         let level = Level::best();
         let exponent = scale_exponent(largest(level, values));
         let (scale, rest) = out[..self.bytes(values.len())].split_at_mut(4);
@@ -46,7 +48,7 @@ impl Codec for F16 {
         self.bytes(values.len())
     }
 
-    fn decode(&mut self, _: Place, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
+    fn decode(&mut self, _: VectorId, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
         exact(ENTRY.name, bytes, self.bytes(out.len()), out.len())?;
         let (scale, rest) = leading(bytes);
         // A power of two has no fraction, and only normal ones are written.
@@ -188,8 +190,8 @@ mod tests {
         for exponent in [-112, -60, 0, 60, 126] {
             let scaled: Vec<f32> = values.iter().map(|v| v * power_of_two(exponent)).collect();
             let (mut bytes, mut out) = (vec![0; 4 + 2 * scaled.len()], vec![0.0; scaled.len()]);
-            F16.encode(Place::default(), &scaled, &mut bytes);
-            F16.decode(Place::default(), &bytes, &mut out).expect("just encoded");
+            F16.encode(VectorId::default(), &scaled, &mut bytes);
+            F16.decode(VectorId::default(), &bytes, &mut out).expect("just encoded");
             for (v, out) in scaled.iter().zip(&out) {
                 assert!((v - out).abs() <= v.abs() * 2f32.powi(-11), "{v:e} {out:e}");
             }

@@ -23,7 +23,7 @@ mod top_k;
 
 use crate::message::Rank;
 use crate::names;
-use crate::params::{Key, Params};
+use crate::options::{OptionSpec, Options};
 
 pub use coder::Coder;
 pub use error_feedback::ErrorFeedback;
@@ -37,20 +37,20 @@ pub trait Codec: Send {
     fn bytes(&self, len: usize) -> usize;
 
     /// What may be relied on for vectors of `len` elements.
-    fn facts(&self, len: usize) -> Facts;
+    fn properties(&self, len: usize) -> CodecProperties;
 
     /// Writes `values` to the front of `out` and returns how many bytes that took, which is
     /// `self.bytes(values.len())`. Panics if `out` is shorter.
-    fn encode(&mut self, at: Place, values: &[f32], out: &mut [u8]) -> usize;
+    fn encode(&mut self, at: VectorId, values: &[f32], out: &mut [u8]) -> usize;
 
     /// Reads a whole vector; `at` is what its sender passed to `encode`. After an error the
     /// contents of `out` are unspecified.
-    fn decode(&mut self, at: Place, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError>;
+    fn decode(&mut self, at: VectorId, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError>;
 }
 
 /// Which vector of the run it is; with the seed, this decides all random choices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct VectorId {
     /// Who encodes.
     pub rank: Rank,
     /// The encoder's step.
@@ -61,7 +61,7 @@ pub struct Place {
 
 /// What may be relied on.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Facts {
+pub struct CodecProperties {
     /// What is decoded is what was encoded, bit by bit.
     pub lossless: bool,
     /// The expectation of what is decoded is what was encoded.
@@ -104,9 +104,9 @@ pub struct Entry {
     /// Every element is encoded by itself: however a vector is cut, its elements become the same.
     pub per_element: bool,
     /// Its parameters.
-    pub keys: &'static [Key],
+    pub keys: &'static [OptionSpec],
     /// Makes it, for a run with this seed.
-    pub build: fn(&Params, u64) -> Box<dyn Codec>,
+    pub build: fn(&Options, u64) -> Box<dyn Codec>,
 }
 
 /// All codecs, by name.
@@ -128,13 +128,13 @@ pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {
 
 impl Entry {
     /// The exact bytes on the wire of a vector of `len` elements.
-    pub fn bytes(&self, params: &Params, len: usize) -> usize {
-        (self.build)(params, 0).bytes(len)
+    pub fn bytes(&self, options: &Options, len: usize) -> usize {
+        (self.build)(options, 0).bytes(len)
     }
 
     /// What may be relied on for vectors of `len` elements.
-    pub fn facts(&self, params: &Params, len: usize) -> Facts {
-        (self.build)(params, 0).facts(len)
+    pub fn properties(&self, options: &Options, len: usize) -> CodecProperties {
+        (self.build)(options, 0).properties(len)
     }
 }
 

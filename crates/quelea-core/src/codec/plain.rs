@@ -1,6 +1,6 @@
 //! `f32`: the values as they are, 4 bytes each.
 
-use super::{Codec, CodecError, Entry, Facts, Place, Shape, exact};
+use super::{Codec, CodecError, CodecProperties, Entry, Shape, VectorId, exact};
 
 pub const ENTRY: Entry = Entry {
     name: "f32",
@@ -20,11 +20,11 @@ impl Codec for Plain {
         len * 4
     }
 
-    fn facts(&self, _: usize) -> Facts {
-        Facts { lossless: true, unbiased: true, contraction: 1.0, typical: 1.0 }
+    fn properties(&self, _: usize) -> CodecProperties {
+        CodecProperties { lossless: true, unbiased: true, contraction: 1.0, typical: 1.0 }
     }
 
-    fn encode(&mut self, _: Place, values: &[f32], out: &mut [u8]) -> usize {
+    fn encode(&mut self, _: VectorId, values: &[f32], out: &mut [u8]) -> usize {
         let out = &mut out[..values.len() * 4];
         for (out, value) in out.as_chunks_mut().0.iter_mut().zip(values) {
             *out = value.to_le_bytes();
@@ -32,7 +32,7 @@ impl Codec for Plain {
         out.len()
     }
 
-    fn decode(&mut self, _: Place, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
+    fn decode(&mut self, _: VectorId, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
         exact(ENTRY.name, bytes, self.bytes(out.len()), out.len())?;
         for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
             *out = f32::from_le_bytes(*bytes);

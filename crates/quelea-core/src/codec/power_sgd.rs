@@ -2,7 +2,7 @@
 //! (`collectives/low_rank.rs`); a vector that is no part of an average travels as it is.
 
 use super::{Entry, Shape, plain};
-use crate::params::{Key, Kind};
+use crate::options::{OptionKind, OptionSpec};
 
 pub const ENTRY: Entry = Entry {
     name: "power-sgd",
@@ -16,8 +16,8 @@ pub const ENTRY: Entry = Entry {
 };
 
 /// How thin the factors are.
-pub const RANK: Key = Key {
+pub const RANK: OptionSpec = OptionSpec {
     name: "rank",
-    kind: Kind::Whole { default: 2, min: 1, max: 1 << 16 },
+    kind: OptionKind::Whole { default: 2, min: 1, max: 1 << 16 },
     help: "columns of the factors; 2 for vision, 4 for language in the paper",
 };

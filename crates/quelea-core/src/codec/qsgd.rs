@@ -18,8 +18,8 @@
 //! The norm is that of the finite elements. What is not a number is sent as 0, an infinity as
 //! the highest level. A vector whose norm is below `s`/`f32::MAX` is sent as 0.
 
-use super::{Codec, CodecError, Entry, Facts, Place, Shape, exact, leading, length};
-use crate::params::{Key, Kind, Params};
+use super::{Codec, CodecError, CodecProperties, Entry, Shape, VectorId, exact, leading, length};
+use crate::options::{OptionKind, OptionSpec, Options};
 use crate::random::Rng;
 use crate::vector;
 use crate::vector::dispatch::{Level, kernel};
@@ -32,23 +32,23 @@ pub const ENTRY: Entry = Entry {
     shape: Shape::Own,
     per_element: false,
     keys: KEYS,
-    build: |params, seed| Box::new(Qsgd::new(params, seed)),
+    build: |options, seed| Box::new(Qsgd::new(options, seed)),
 };
 
-const KEYS: &[Key] = &[
-    Key {
+const KEYS: &[OptionSpec] = &[
+    OptionSpec {
         name: "levels",
-        kind: Kind::Whole { default: 127, min: 1, max: 32_767 },
+        kind: OptionKind::Whole { default: 127, min: 1, max: 32_767 },
         help: "levels above 0; an element takes 1 + ceil(log2(levels + 1)) bits",
     },
-    Key {
+    OptionSpec {
         name: "group",
-        kind: Kind::Whole { default: 0, min: 0, max: u32::MAX as u64 },
+        kind: OptionKind::Whole { default: 0, min: 0, max: u32::MAX as u64 },
         help: "elements that share one norm; 0 stands for all of the vector",
     },
-    Key {
+    OptionSpec {
         name: "contract",
-        kind: Kind::Flag(false),
+        kind: OptionKind::Flag(false),
         help: "divide by 1 + min(d/s^2, sqrt(d)/s): biased, but fit for error feedback",
     },
 ];
@@ -64,11 +64,11 @@ struct Qsgd {
 }
 
 impl Qsgd {
-    fn new(params: &Params, seed: u64) -> Qsgd {
-        let levels = params.whole("levels") as u32;
+    fn new(options: &Options, seed: u64) -> Qsgd {
+        let levels = options.whole("levels") as u32;
         let width = 1 + (levels + 1).next_power_of_two().ilog2() as usize;
-        let group = Some(params.whole("group") as usize).filter(|group| *group > 0);
-        let contract = params.flag("contract");
+        let group = Some(options.whole("group") as usize).filter(|group| *group > 0);
+        let contract = options.flag("contract");
         Qsgd { levels, width, group: group.unwrap_or(usize::MAX), contract, seed }
     }
 
@@ -78,7 +78,7 @@ impl Qsgd {
         (d / (s * s)).min(d.sqrt() / s)
     }
 
-    fn lanes(&self, at: Place) -> Lanes {
+    fn lanes(&self, at: VectorId) -> Lanes {
         let of_rank = Rng::new(self.seed, "qsgd", at.rank.0.into()).next_u64();
         let of_step = Rng::new(of_rank, "step", at.step).next_u64();
         Lanes::new(Rng::new(of_step, "bucket", at.bucket.into()))
@@ -135,14 +135,19 @@ impl Codec for Qsgd {
         whole * self.group_bytes(self.group.min(len)) + self.group_bytes(last)
     }
 
-    fn facts(&self, len: usize) -> Facts {
+    fn properties(&self, len: usize) -> CodecProperties {
         let variance = self.variance(len);
         let contraction =
             if self.contract { 1.0 / (1.0 + variance) } else { (1.0 - variance).max(0.0) };
-        Facts { lossless: false, unbiased: !self.contract, contraction, typical: contraction }
+        CodecProperties {
+            lossless: false,
+            unbiased: !self.contract,
+            contraction,
+            typical: contraction,
+        }
     }
 
-    fn encode(&mut self, at: Place, values: &[f32], out: &mut [u8]) -> usize {
+    fn encode(&mut self, at: VectorId, values: &[f32], out: &mut [u8]) -> usize {
         let bytes = self.bytes(values.len());
         let stride = self.group_bytes(self.group.min(values.len()));
         let mut lanes = self.lanes(at);
@@ -153,7 +158,7 @@ impl Codec for Qsgd {
         bytes
     }
 
-    fn decode(&mut self, _: Place, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
+    fn decode(&mut self, _: VectorId, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
         exact(ENTRY.name, bytes, self.bytes(out.len()), out.len())?;
         let stride = self.group_bytes(self.group.min(out.len()));
         let mut groups = out.chunks_mut(self.group);
@@ -309,18 +314,18 @@ fn padded(bytes: &[u8]) -> [u8; 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::params::Value;
+    use crate::options::Value;
 
     fn codec(levels: u32, contract: bool) -> Qsgd {
-        let params = Params::defaults(KEYS).with("levels", Value::Number(levels.into()));
+        let params = Options::defaults(KEYS).with("levels", Value::Number(levels.into()));
         Qsgd::new(&params.with("contract", Value::Flag(contract)), 5)
     }
 
-    fn at(step: u64) -> Place {
-        Place { step, ..Place::default() }
+    fn at(step: u64) -> VectorId {
+        VectorId { step, ..VectorId::default() }
     }
 
-    fn round_trip(codec: &mut Qsgd, at: Place, values: &[f32]) -> Vec<f32> {
+    fn round_trip(codec: &mut Qsgd, at: VectorId, values: &[f32]) -> Vec<f32> {
         let (mut bytes, mut out) = (vec![0; codec.bytes(values.len())], vec![0.0; values.len()]);
         codec.encode(at, values, &mut bytes);
         codec.decode(at, &bytes, &mut out).expect("just encoded");
@@ -370,7 +375,7 @@ mod tests {
         let mut drawn = |rank, step, bucket| {
             round_trip(
                 &mut codec,
-                Place { rank: crate::message::Rank(rank), step, bucket },
+                VectorId { rank: crate::message::Rank(rank), step, bucket },
                 &values,
             )
         };

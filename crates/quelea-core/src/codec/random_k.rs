@@ -10,7 +10,7 @@
 //! rescaled: that would be unbiased, but no contraction, which error feedback needs.
 
 use super::share::{self, kept};
-use super::{Codec, CodecError, Entry, Facts, Place, Shape, exact};
+use super::{Codec, CodecError, CodecProperties, Entry, Shape, VectorId, exact};
 use crate::random::Rng;
 
 pub const ENTRY: Entry = Entry {
@@ -21,7 +21,9 @@ pub const ENTRY: Entry = Entry {
     shape: Shape::Shared,
     per_element: false,
     keys: &[share::KEY],
-    build: |params, seed| Box::new(RandomK { share: params.real("share"), mask: Mask::new(seed) }),
+    build: |options, seed| {
+        Box::new(RandomK { share: options.real("share"), mask: Mask::new(seed) })
+    },
 };
 
 struct RandomK {
@@ -34,13 +36,13 @@ impl Codec for RandomK {
         kept(self.share, len) * 4
     }
 
-    fn facts(&self, len: usize) -> Facts {
+    fn properties(&self, len: usize) -> CodecProperties {
         let contraction = share::contraction(self.share, len);
         let lossless = kept(self.share, len) == len;
-        Facts { lossless, unbiased: lossless, contraction, typical: contraction }
+        CodecProperties { lossless, unbiased: lossless, contraction, typical: contraction }
     }
 
-    fn encode(&mut self, at: Place, values: &[f32], out: &mut [u8]) -> usize {
+    fn encode(&mut self, at: VectorId, values: &[f32], out: &mut [u8]) -> usize {
         let out = &mut out[..kept(self.share, values.len()) * 4];
         let indices = self.mask.draw(at, kept(self.share, values.len()), values.len());
         for (out, index) in out.as_chunks_mut().0.iter_mut().zip(indices) {
@@ -49,7 +51,7 @@ impl Codec for RandomK {
         out.len()
     }
 
-    fn decode(&mut self, at: Place, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
+    fn decode(&mut self, at: VectorId, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
         exact(ENTRY.name, bytes, self.bytes(out.len()), out.len())?;
         let indices = self.mask.draw(at, kept(self.share, out.len()), out.len());
         out.fill(0.0);
@@ -75,7 +77,7 @@ impl Mask {
     }
 
     /// `k` different indices below `len`, ascending.
-    fn draw(&mut self, at: Place, k: usize, len: usize) -> impl Iterator<Item = usize> {
+    fn draw(&mut self, at: VectorId, k: usize, len: usize) -> impl Iterator<Item = usize> {
         let wanted = Some((at.step, at.bucket, len));
         if self.drawn != wanted {
             self.fill(at, k, len);
@@ -86,7 +88,7 @@ impl Mask {
     }
 
     /// Floyd's method: every set of `k` is equally likely, after `k` draws.
-    fn fill(&mut self, at: Place, k: usize, len: usize) {
+    fn fill(&mut self, at: VectorId, k: usize, len: usize) {
         let of_step = Rng::new(self.seed, "random-k", at.step).next_u64();
         let mut rng = Rng::new(of_step, "bucket", at.bucket.into());
         self.words.clear();
@@ -114,17 +116,17 @@ mod tests {
     use super::*;
     use crate::message::Rank;
 
-    fn indices(at: Place, k: usize, len: usize) -> Vec<usize> {
+    fn indices(at: VectorId, k: usize, len: usize) -> Vec<usize> {
         Mask::new(3).draw(at, k, len).collect()
     }
 
     #[test]
     fn indices_depend_on_step_and_bucket_but_not_on_the_rank() {
-        let at = Place { rank: Rank(1), step: 5, bucket: 2 };
+        let at = VectorId { rank: Rank(1), step: 5, bucket: 2 };
         let drawn = indices(at, 10, 1000);
-        assert_eq!(drawn, indices(Place { rank: Rank(7), ..at }, 10, 1000));
-        assert_ne!(drawn, indices(Place { step: 6, ..at }, 10, 1000));
-        assert_ne!(drawn, indices(Place { bucket: 3, ..at }, 10, 1000));
+        assert_eq!(drawn, indices(VectorId { rank: Rank(7), ..at }, 10, 1000));
+        assert_ne!(drawn, indices(VectorId { step: 6, ..at }, 10, 1000));
+        assert_ne!(drawn, indices(VectorId { bucket: 3, ..at }, 10, 1000));
     }
 
     #[test]
@@ -132,7 +134,7 @@ mod tests {
         let (k, len, draws) = (3, 10, 20_000);
         let mut counts = vec![0.0; len];
         for step in 0..draws {
-            let drawn = indices(Place { step, ..Place::default() }, k, len);
+            let drawn = indices(VectorId { step, ..VectorId::default() }, k, len);
             assert!(drawn.len() == k && drawn.is_sorted_by(|a, b| a < b));
             drawn.into_iter().for_each(|index| counts[index] += 1.0);
         }

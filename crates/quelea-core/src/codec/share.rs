@@ -1,11 +1,11 @@
 //! How many elements the sparse codecs keep.
 
-use crate::params::{Key, Kind};
+use crate::options::{OptionKind, OptionSpec};
 
 /// The parameter of the sparse codecs.
-pub const KEY: Key = Key {
+pub const KEY: OptionSpec = OptionSpec {
     name: "share",
-    kind: Kind::Real { default: 0.01, min: f64::MIN_POSITIVE, max: 1.0 },
+    kind: OptionKind::Real { default: 0.01, min: f64::MIN_POSITIVE, max: 1.0 },
     help: "share of the elements that is sent, rounded up, at least one",
 };
 

@@ -9,7 +9,7 @@
 //!
 //! What is not finite counts as 0 in the mean, so that it spoils no other element.
 
-use super::{Codec, CodecError, Entry, Facts, INFINITY, Place, Shape};
+use super::{Codec, CodecError, CodecProperties, Entry, INFINITY, Shape, VectorId};
 use super::{exact, leading, length, magnitude};
 use crate::vector::dispatch::{Level, kernel};
 
@@ -31,14 +31,14 @@ impl Codec for Sign {
         4 + len.div_ceil(8)
     }
 
-    fn facts(&self, len: usize) -> Facts {
+    fn properties(&self, len: usize) -> CodecProperties {
         // ‖v‖₁²/(d·‖v‖₂²), which is smallest where one element is all there is.
         // For normal elements it is 2/π.
         let (contraction, typical) = (1.0 / len.max(1) as f64, std::f64::consts::FRAC_2_PI);
-        Facts { lossless: false, unbiased: false, contraction, typical }
+        CodecProperties { lossless: false, unbiased: false, contraction, typical }
     }
 
-    fn encode(&mut self, _: Place, values: &[f32], out: &mut [u8]) -> usize {
+    fn encode(&mut self, _: VectorId, values: &[f32], out: &mut [u8]) -> usize {
         let level = Level::best();
         let mean = sum_of_magnitudes(level, values) / values.len().max(1) as f64;
         let (head, bits) = out[..self.bytes(values.len())].split_at_mut(4);
@@ -47,7 +47,7 @@ impl Codec for Sign {
         self.bytes(values.len())
     }
 
-    fn decode(&mut self, _: Place, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
+    fn decode(&mut self, _: VectorId, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
         exact(ENTRY.name, bytes, self.bytes(out.len()), out.len())?;
         let (mean, bits) = leading(bytes);
         let mean = length(ENTRY.name, "the mean magnitude", mean)?;
@@ -129,9 +129,9 @@ mod tests {
     fn zero_counts_as_positive() {
         let values = [0.0, -0.0, -3.0, 1.0];
         let (mut bytes, mut out) = ([0; 5], [0.0; 4]);
-        assert_eq!(Sign.encode(Place::default(), &values, &mut bytes), 5);
+        assert_eq!(Sign.encode(VectorId::default(), &values, &mut bytes), 5);
         assert_eq!(bytes, [0, 0, 0x80, 0x3f, 0b100]);
-        Sign.decode(Place::default(), &bytes, &mut out).expect("just encoded");
+        Sign.decode(VectorId::default(), &bytes, &mut out).expect("just encoded");
         assert_eq!(out, [1.0, 1.0, -1.0, 1.0]);
     }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::message::Part;
-use crate::params::Value;
+use crate::options::Value;
 use crate::payload::Pool;
 use crate::random::Rng;
 use crate::vector;
@@ -12,7 +12,7 @@ const LENGTHS: [usize; 9] = [0, 1, 7, 8, 9, 31, 32, 33, 1000];
 fn build(name: &str, given: &[(&str, Value)]) -> Box<dyn Codec> {
     let entry = find(name).expect("in the table");
     let given = given.iter().map(|(key, value)| (key.to_string(), value.clone()));
-    (entry.build)(&Params::check(entry.keys, given).expect("good parameters"), 7)
+    (entry.build)(&Options::check(entry.keys, given).expect("good parameters"), 7)
 }
 
 /// Every codec, with its defaults and with others.
@@ -38,8 +38,8 @@ fn variants() -> Vec<(String, Box<dyn Codec>)> {
     defaults.chain(others).collect()
 }
 
-fn at(step: u64) -> Place {
-    Place { rank: Rank(1), step, bucket: 3 }
+fn at(step: u64) -> VectorId {
+    VectorId { rank: Rank(1), step, bucket: 3 }
 }
 
 fn normals(len: usize, seed: u64) -> Vec<f32> {
@@ -47,7 +47,7 @@ fn normals(len: usize, seed: u64) -> Vec<f32> {
     (0..len).map(|_| rng.normal() as f32).collect()
 }
 
-fn round_trip(codec: &mut dyn Codec, at: Place, values: &[f32]) -> Vec<f32> {
+fn round_trip(codec: &mut dyn Codec, at: VectorId, values: &[f32]) -> Vec<f32> {
     let mut bytes = vec![0xaa; codec.bytes(values.len()) + 5];
     let mut out = vec![f32::NAN; values.len()];
     let used = codec.encode(at, values, &mut bytes);
@@ -97,8 +97,8 @@ fn vectors_of_all_lengths_make_the_trip() {
         for len in LENGTHS {
             let values = normals(len, 1);
             let out = round_trip(&mut *codec, at(0), &values);
-            let facts = codec.facts(len);
-            if facts.lossless {
+            let properties = codec.properties(len);
+            if properties.lossless {
                 assert_eq!(out, values, "{name}, {len} values");
             } else {
                 assert!(out.iter().all(|x| x.is_finite()), "{name}, {len} values");
@@ -116,7 +116,7 @@ fn mean_loss_is_within_the_contraction_of_the_table() {
             let (values, draws) = (normals(len, seed), 400);
             let mut draw = |step| loss(&values, &round_trip(&mut *codec, at(step), &values));
             let mean = (0..draws).map(&mut draw).sum::<f64>() / draws as f64;
-            let contraction = codec.facts(len).contraction;
+            let contraction = codec.properties(len).contraction;
             // The bound of random-k is met with equality, so that a mean may lie a little above.
             let slack = if name.starts_with("random-k") { 0.05 } else { 1e-6 };
             let bound = 1.0 - contraction + slack;
@@ -266,7 +266,7 @@ fn refusals_say_what_is_wrong() {
 }
 
 fn coder(entry: &Entry) -> Coder {
-    Coder::new(entry, &Params::defaults(entry.keys), 7)
+    Coder::new(entry, &Options::defaults(entry.keys), 7)
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn parts_of_messages_live_in_pooled_memory() {
         let (mut coder, mut codec) = (coder(entry), build(entry.name, &[]));
         let values = normals(1001, 2);
         let part = coder.pack(at(0), &values, &pool);
-        assert_eq!(part.bytes(), 4 + entry.bytes(&Params::defaults(entry.keys), 1001));
+        assert_eq!(part.bytes(), 4 + entry.bytes(&Options::defaults(entry.keys), 1001));
         let out = coder.unpack(at(0), &part, 1001, &pool).expect("just packed");
         assert_eq!(*out, round_trip(&mut *codec, at(0), &values));
         let error = coder.unpack(at(0), &part, 1000, &pool).expect_err("too long");

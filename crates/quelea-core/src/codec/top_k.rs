@@ -14,7 +14,7 @@
 //! What is not a number counts as larger than all, an infinity as larger than every number.
 
 use super::share::{self, kept};
-use super::{Codec, CodecError, Entry, Facts, Place, Shape, exact, magnitude};
+use super::{Codec, CodecError, CodecProperties, Entry, Shape, VectorId, exact, magnitude};
 use crate::vector::dispatch::{Level, kernel};
 
 pub const ENTRY: Entry = Entry {
@@ -25,7 +25,7 @@ pub const ENTRY: Entry = Entry {
     shape: Shape::Own,
     per_element: false,
     keys: &[share::KEY],
-    build: |params, _| Box::new(TopK { share: params.real("share") }),
+    build: |options, _| Box::new(TopK { share: options.real("share") }),
 };
 
 struct TopK {
@@ -40,15 +40,15 @@ impl Codec for TopK {
         len.div_ceil(BLOCK) * 4 + kept(self.share, len) * 6
     }
 
-    fn facts(&self, len: usize) -> Facts {
+    fn properties(&self, len: usize) -> CodecProperties {
         let contraction = share::contraction(self.share, len);
         let lossless = kept(self.share, len) == len;
         // The largest of normal elements hold about four times their share.
         let typical = (4.0 * contraction).min(1.0);
-        Facts { lossless, unbiased: lossless, contraction, typical }
+        CodecProperties { lossless, unbiased: lossless, contraction, typical }
     }
 
-    fn encode(&mut self, _: Place, values: &[f32], out: &mut [u8]) -> usize {
+    fn encode(&mut self, _: VectorId, values: &[f32], out: &mut [u8]) -> usize {
         let (level, k) = (Level::best(), kept(self.share, values.len()));
         let bytes = self.bytes(values.len());
         let (counts, rest) = out[..bytes].split_at_mut(values.len().div_ceil(BLOCK) * 4);
@@ -64,7 +64,7 @@ impl Codec for TopK {
         bytes
     }
 
-    fn decode(&mut self, _: Place, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
+    fn decode(&mut self, _: VectorId, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
         exact(ENTRY.name, bytes, self.bytes(out.len()), out.len())?;
         let k = kept(self.share, out.len());
         let (counts, rest) = bytes.split_at(out.len().div_ceil(BLOCK) * 4);

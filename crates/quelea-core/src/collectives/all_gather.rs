@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use super::{Group, Label};
-use crate::contract::{Awaited, Io};
+use crate::contract::{Awaited, Outbox};
 use crate::message::Message;
 use crate::payload::Payload;
 
@@ -28,16 +28,16 @@ impl AllGather {
     }
 
     /// My own vector is ready.
-    pub fn start(&mut self, io: &mut Io<'_>, own: Payload) {
-        self.keep(io, 0, self.group.me, own);
+    pub fn start(&mut self, outbox: &mut Outbox<'_>, own: Payload) {
+        self.keep(outbox, 0, self.group.me, own);
     }
 
     /// A message of this all-gather has arrived.
-    pub fn on_message(&mut self, io: &mut Io<'_>, message: Message) {
+    pub fn on_message(&mut self, outbox: &mut Outbox<'_>, message: Message) {
         let n = self.group.len();
         let stage = message.stage as usize + 1;
         if stage < n {
-            self.keep(io, stage, (self.group.me + n - stage) % n, message.into_values());
+            self.keep(outbox, stage, (self.group.me + n - stage) % n, message.into_values());
         }
     }
 
@@ -55,11 +55,11 @@ impl AllGather {
         }
     }
 
-    fn keep(&mut self, io: &mut Io<'_>, stage: usize, place: usize, values: Payload) {
+    fn keep(&mut self, outbox: &mut Outbox<'_>, stage: usize, place: usize, values: Payload) {
         let n = self.group.len();
         if stage + 1 < n {
             let next = self.group.members[(self.group.me + 1) % n];
-            io.send(next, self.label.bare(stage as u32).with(values.clone()));
+            outbox.send(next, self.label.bare(stage as u32).with(values.clone()));
         }
         self.gathered[place] = Some(values);
     }

@@ -22,10 +22,10 @@ use super::fold::Fold;
 use super::low_rank::{Cut, LowRank, Memory};
 use super::{AllReduce, COLLECTIVES, Entry, Group, Label};
 use crate::codec::{Coder, ErrorFeedback, Shape};
-use crate::contract::{Awaited, Cx, Io};
+use crate::contract::{Awaited, Context, Outbox};
 use crate::layout::Layout;
 use crate::message::{Message, Rank};
-use crate::params::{Key, Kind, Params};
+use crate::options::{OptionKind, OptionSpec, Options};
 use crate::payload::Payload;
 use crate::state::Visitor;
 use crate::vector;
@@ -34,9 +34,9 @@ use crate::vector;
 pub const REDUCE: u8 = 1;
 
 /// The key of rows that average exactly.
-pub const COLLECTIVE: Key = Key {
+pub const COLLECTIVE: OptionSpec = OptionSpec {
     name: "collective",
-    kind: Kind::Choice(&["ring", "halving-doubling", "hierarchical", "auto"]),
+    kind: OptionKind::Choice(&["ring", "halving-doubling", "hierarchical", "auto"]),
     help: "how exact averages are summed",
 };
 
@@ -100,8 +100,8 @@ enum Sum {
 
 impl Average {
     /// By the collective of these parameters.
-    pub fn new(params: &Params) -> Average {
-        let name = params.text("collective");
+    pub fn new(options: &Options) -> Average {
+        let name = options.text("collective");
         let collective = COLLECTIVES.iter().find(|entry| entry.name == name);
         Average {
             collective: collective.expect("the choice lists the table's names"),
@@ -115,8 +115,8 @@ impl Average {
 
     /// From now on among the living workers: the buckets of the model, which the codec may
     /// encode, then vectors of these lengths, which it may not. What was under way is forgotten.
-    pub fn enter(&mut self, cx: &Cx<'_>, others: &[usize]) {
-        self.group = Arc::new(Group::of_workers(cx.io.view, cx.io.rank));
+    pub fn enter(&mut self, cx: &Context<'_>, others: &[usize]) {
+        self.group = Arc::new(Group::of_workers(cx.outbox.view, cx.outbox.rank));
         let part =
             |len, way| Part { len, way, started: false, under_way: UnderWay::Lent, kept: None };
         let alone = self.group.len() == 1;
@@ -131,35 +131,35 @@ impl Average {
     }
 
     /// My part is ready.
-    pub fn start(&mut self, io: &mut Io<'_>, step: u64, part: usize, data: &[f32]) {
+    pub fn start(&mut self, outbox: &mut Outbox<'_>, step: u64, part: usize, data: &[f32]) {
         self.step = step;
         self.parts[part].started = true;
         let label = self.label(step, part, 0);
-        let at = Coder::place(io.rank, &label.bare(0), 0);
+        let at = Coder::place(outbox.rank, &label.bare(0), 0);
         match &self.parts[part].way {
-            Way::Plain { .. } => self.reduce(io, (step, part, 0)).start(io, data),
+            Way::Plain { .. } => self.reduce(outbox, (step, part, 0)).start(outbox, data),
             Way::Shared | Way::Own => {
-                let mut own = io.pool.copy(data);
+                let mut own = outbox.pool.copy(data);
                 let values = own.try_mut().expect("just taken, so held by nobody else");
                 let memory = &self.memories[part].feedback;
-                let offered = memory.offer(io.coder, at, values, io.pool);
+                let offered = memory.offer(outbox.coder, at, values, outbox.pool);
                 let kept = Coder::kept(&offered);
                 if matches!(self.parts[part].way, Way::Shared) {
-                    self.reduce(io, (step, part, 0)).start(io, &kept);
+                    self.reduce(outbox, (step, part, 0)).start(outbox, &kept);
                 } else {
                     let mut message = label.bare(0);
                     message.parts[0] = offered;
-                    self.to_all(io, &message);
-                    self.gather(step, part).take(io, io.rank, own.clone());
+                    self.to_all(outbox, &message);
+                    self.gather(step, part).take(outbox, outbox.rank, own.clone());
                 }
                 self.parts[part].under_way = UnderWay::Offered { own, kept };
             }
             Way::LowRank(cut) => {
                 let memory = &mut self.memories[part].factors;
-                let factors = LowRank::begin(cut, memory, data, io.pool);
-                self.reduce(io, (step, part, 0)).start(io, factors.first());
+                let factors = LowRank::begin(cut, memory, data, outbox.pool);
+                self.reduce(outbox, (step, part, 0)).start(outbox, factors.first());
                 self.parts[part].under_way = UnderWay::Factors(factors);
-                self.turn(io, part);
+                self.turn(outbox, part);
             }
         }
     }
@@ -170,10 +170,16 @@ impl Average {
     }
 
     /// A message of kind [`REDUCE`] has arrived; `data` may be empty before the part is started.
-    pub fn on_message(&mut self, io: &mut Io<'_>, data: &[f32], from: Rank, message: Message) {
+    pub fn on_message(
+        &mut self,
+        outbox: &mut Outbox<'_>,
+        data: &[f32],
+        from: Rank,
+        message: Message,
+    ) {
         let (step, part, phase) = (message.step, message.bucket as usize, message.seq);
         if matches!(self.parts[part].way, Way::Own) {
-            return self.gather(step, part).take(io, from, message.into_values());
+            return self.gather(step, part).take(outbox, from, message.into_values());
         }
         let started = self.has_started(step, part);
         let under_way = std::mem::take(&mut self.parts[part].under_way);
@@ -184,10 +190,10 @@ impl Average {
             UnderWay::Factors(factors) if phase == 0 => factors.first(),
             UnderWay::Factors(factors) => factors.second(),
         };
-        self.reduce(io, (step, part, phase)).on_message(io, data, from, message);
+        self.reduce(outbox, (step, part, phase)).on_message(outbox, data, from, message);
         self.parts[part].under_way = under_way;
         if started {
-            self.turn(io, part);
+            self.turn(outbox, part);
         }
     }
 
@@ -198,15 +204,15 @@ impl Average {
 
     /// Writes the mean over `data` if this part is summed, before all are: what was there is kept.
     /// Where a codec remembers what it has left out, nothing is done: that cannot be undone.
-    pub fn finish_early(&mut self, io: &mut Io<'_>, part: usize, data: &mut [f32]) {
+    pub fn finish_early(&mut self, outbox: &mut Outbox<'_>, part: usize, data: &mut [f32]) {
         let Part { way: Way::Plain { .. }, started: true, kept: None, .. } = &self.parts[part]
         else {
             return;
         };
         let alone = self.group.len() == 1;
         if !alone && self.is_summed(part) && !self.is_done() {
-            self.parts[part].kept = Some(io.pool.copy(data));
-            self.write(io, part, data);
+            self.parts[part].kept = Some(outbox.pool.copy(data));
+            self.write(outbox, part, data);
         }
     }
 
@@ -218,31 +224,31 @@ impl Average {
     }
 
     /// The average is over: writes the mean over `data`, unless it is there.
-    pub fn finish(&mut self, io: &mut Io<'_>, part: usize, data: &mut [f32]) {
+    pub fn finish(&mut self, outbox: &mut Outbox<'_>, part: usize, data: &mut [f32]) {
         self.parts[part].started = false;
         if self.parts[part].kept.take().is_none() {
-            self.write(io, part, data);
+            self.write(outbox, part, data);
         }
     }
 
     /// Writes the mean over `data`, and lets go of the sum.
-    fn write(&mut self, io: &mut Io<'_>, part: usize, data: &mut [f32]) {
+    fn write(&mut self, outbox: &mut Outbox<'_>, part: usize, data: &mut [f32]) {
         let scale = 1.0 / self.group.len() as f32;
         let label = self.label(self.step, part, 0);
         let sum = self.running.remove(&(self.step, part, self.last_phase(part)));
         let own = std::mem::take(&mut self.parts[part].under_way);
         match (sum.expect("the part was started"), own) {
             (Sum::Gather(fold), UnderWay::Offered { own, .. }) => {
-                self.memories[part].feedback.commit(io.coder, data, &own);
+                self.memories[part].feedback.commit(outbox.coder, data, &own);
                 vector::scaled(scale, &fold.into_sum().0, data);
             }
             (Sum::Reduce(mut sum), UnderWay::Offered { own, kept }) => {
-                self.memories[part].feedback.commit(io.coder, data, &own);
-                let mean = finished(io, &mut *sum, scale, &kept);
-                io.coder.spread(Coder::place(io.rank, &label.bare(0), 0), &mean, data);
+                self.memories[part].feedback.commit(outbox.coder, data, &own);
+                let mean = finished(outbox, &mut *sum, scale, &kept);
+                outbox.coder.spread(Coder::place(outbox.rank, &label.bare(0), 0), &mean, data);
             }
             (Sum::Reduce(mut sum), UnderWay::Factors(factors)) => {
-                let mean = finished(io, &mut *sum, scale, factors.second());
+                let mean = finished(outbox, &mut *sum, scale, factors.second());
                 let Way::LowRank(cut) = &self.parts[part].way else { return };
                 factors.end(cut, &mut self.memories[part].factors, &mean, data);
             }
@@ -289,17 +295,17 @@ impl Average {
     }
 
     /// Sends to all others, each rank beginning with the one after it.
-    fn to_all(&self, io: &mut Io<'_>, message: &Message) {
+    fn to_all(&self, outbox: &mut Outbox<'_>, message: &Message) {
         let (n, me) = (self.group.len(), self.group.me);
         for offset in 1..n {
-            io.send(self.group.members[(me + offset) % n], message.clone());
+            outbox.send(self.group.members[(me + offset) % n], message.clone());
         }
     }
 
-    fn reduce(&mut self, io: &Io<'_>, at: (u64, usize, u64)) -> &mut dyn AllReduce {
+    fn reduce(&mut self, outbox: &Outbox<'_>, at: (u64, usize, u64)) -> &mut dyn AllReduce {
         let (step, part, phase) = at;
         let len = match &self.parts[part].way {
-            Way::Shared => io.coder.kept_len(self.parts[part].len),
+            Way::Shared => outbox.coder.kept_len(self.parts[part].len),
             Way::LowRank(cut) if phase == 0 => cut.first_len(),
             Way::LowRank(cut) => cut.second_len(),
             Way::Plain { .. } | Way::Own => self.parts[part].len,
@@ -337,7 +343,7 @@ impl Average {
     }
 
     /// Starts the second sum over thin factors when the first is there.
-    fn turn(&mut self, io: &mut Io<'_>, part: usize) {
+    fn turn(&mut self, outbox: &mut Outbox<'_>, part: usize) {
         let first = (self.step, part, 0);
         let done = matches!(self.running.get(&first), Some(Sum::Reduce(sum)) if sum.is_done());
         let (Way::LowRank(_), true) = (&self.parts[part].way, done) else { return };
@@ -349,29 +355,29 @@ impl Average {
             return;
         };
         let scale = 1.0 / self.group.len() as f32;
-        let mean = finished(io, &mut *sum, scale, factors.first());
-        factors.turn(cut, &mean, io.pool);
-        self.reduce(io, (self.step, part, 1)).start(io, factors.second());
+        let mean = finished(outbox, &mut *sum, scale, factors.first());
+        factors.turn(cut, &mean, outbox.pool);
+        self.reduce(outbox, (self.step, part, 1)).start(outbox, factors.second());
         self.parts[part].under_way = UnderWay::Factors(factors);
     }
 }
 
 /// `scale ×` the sum, where `data` is what this rank put into it.
-fn finished(io: &Io<'_>, sum: &mut dyn AllReduce, scale: f32, data: &[f32]) -> Payload {
-    let mut mean = io.pool.copy(data);
+fn finished(outbox: &Outbox<'_>, sum: &mut dyn AllReduce, scale: f32, data: &[f32]) -> Payload {
+    let mut mean = outbox.pool.copy(data);
     sum.finish(scale, mean.try_mut().expect("just taken, so held by nobody else"));
     mean
 }
 
 /// The way of bucket `b`.
-fn way(cx: &Cx<'_>, b: usize) -> Way {
-    match cx.io.coder.shape() {
+fn way(cx: &Context<'_>, b: usize) -> Way {
+    match cx.outbox.coder.shape() {
         Shape::Plain => Way::Plain { rounds: false },
         Shape::Rounding => Way::Plain { rounds: true },
         Shape::Shared => Way::Shared,
         Shape::Own => Way::Own,
         Shape::LowRank => {
-            let cut = Cut::new(tensors(cx.layout, b), cx.io.coder.factors());
+            let cut = Cut::new(tensors(cx.layout, b), cx.outbox.coder.factors());
             if cut.has_matrices() { Way::LowRank(cut) } else { Way::Plain { rounds: false } }
         }
     }

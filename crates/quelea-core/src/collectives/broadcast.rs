@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use super::{Group, Label};
-use crate::contract::{Awaited, Io};
+use crate::contract::{Awaited, Outbox};
 use crate::message::Message;
 use crate::payload::Payload;
 
@@ -28,14 +28,14 @@ impl Broadcast {
     }
 
     /// At the root: sends `values` to all.
-    pub fn start(&mut self, io: &mut Io<'_>, values: Payload) {
+    pub fn start(&mut self, outbox: &mut Outbox<'_>, values: Payload) {
         assert_eq!(self.group.me, self.root, "only the root starts");
-        self.pass_on(io, values);
+        self.pass_on(outbox, values);
     }
 
     /// Elsewhere: the vector has arrived.
-    pub fn on_message(&mut self, io: &mut Io<'_>, message: Message) {
-        self.pass_on(io, message.into_values());
+    pub fn on_message(&mut self, outbox: &mut Outbox<'_>, message: Message) {
+        self.pass_on(outbox, message.into_values());
     }
 
     /// The vector, once it is here.
@@ -58,14 +58,14 @@ impl Broadcast {
         (self.group.me + n - self.root) % n
     }
 
-    fn pass_on(&mut self, io: &mut Io<'_>, values: Payload) {
+    fn pass_on(&mut self, outbox: &mut Outbox<'_>, values: Payload) {
         let (n, place) = (self.group.len(), self.relative());
         let above = if place == 0 { 0 } else { place.ilog2() + 1 };
         for bit in (above..usize::BITS).rev().filter(|bit| 1usize << bit < n) {
             let child = place + (1 << bit);
             if child < n {
                 let to = self.group.members[(child + self.root) % n];
-                io.send(to, self.label.bare(0).with(values.clone()));
+                outbox.send(to, self.label.bare(0).with(values.clone()));
             }
         }
         self.values = Some(values);

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::contract::Io;
+use crate::contract::Outbox;
 use crate::message::Rank;
 use crate::payload::Payload;
 
@@ -22,37 +22,37 @@ pub struct Fold {
 
 impl Fold {
     /// Takes the vector of `from`; a second one of the same rank is ignored.
-    pub fn take(&mut self, io: &mut Io<'_>, from: Rank, values: Payload) {
+    pub fn take(&mut self, outbox: &mut Outbox<'_>, from: Rank, values: Payload) {
         if self.last.is_none_or(|last| from > last) {
             self.early.entry(from).or_insert(values);
         }
-        self.advance(io);
+        self.advance(outbox);
     }
 
     /// Adds what may be added now. A rank that is no longer in the view is not waited for; what
     /// it has delivered counts.
-    pub fn advance(&mut self, io: &mut Io<'_>) {
+    pub fn advance(&mut self, outbox: &mut Outbox<'_>) {
         while let Some((rank, _)) = self.early.first_key_value() {
-            if self.first_missing(io).is_some_and(|missing| missing < *rank) {
+            if self.first_missing(outbox).is_some_and(|missing| missing < *rank) {
                 return;
             }
-            self.add_first(io);
+            self.add_first(outbox);
         }
     }
 
     /// Adds all that has come, whoever is missing.
-    pub fn close(&mut self, io: &mut Io<'_>) {
+    pub fn close(&mut self, outbox: &mut Outbox<'_>) {
         while !self.early.is_empty() {
-            self.add_first(io);
+            self.add_first(outbox);
         }
     }
 
-    fn add_first(&mut self, io: &mut Io<'_>) {
+    fn add_first(&mut self, outbox: &mut Outbox<'_>) {
         let (rank, values) = self.early.pop_first().expect("there is one");
-        io.work(values.len() * 4);
+        outbox.work(values.len() * 4);
         self.sum = Some(match self.sum.take() {
             None => values,
-            Some(sum) => sum.plus(&values, io.pool),
+            Some(sum) => sum.plus(&values, outbox.pool),
         });
         self.last = Some(rank);
         self.count += 1;
@@ -64,8 +64,8 @@ impl Fold {
     }
 
     /// Whether the vectors of all living workers are in the sum.
-    pub fn is_complete(&self, io: &Io<'_>) -> bool {
-        self.count > 0 && self.early.is_empty() && self.first_missing(io).is_none()
+    pub fn is_complete(&self, outbox: &Outbox<'_>) -> bool {
+        self.count > 0 && self.early.is_empty() && self.first_missing(outbox).is_none()
     }
 
     /// The sum and how many vectors are in it.
@@ -79,8 +79,8 @@ impl Fold {
         later.filter(|rank| !self.early.contains_key(rank)).copied().collect()
     }
 
-    fn first_missing(&self, io: &Io<'_>) -> Option<Rank> {
-        let workers = &io.view.workers;
+    fn first_missing(&self, outbox: &Outbox<'_>) -> Option<Rank> {
+        let workers = &outbox.view.workers;
         let after = workers.partition_point(|rank| self.last.is_some_and(|last| *rank <= last));
         workers[after..].iter().copied().find(|rank| !self.early.contains_key(rank))
     }

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{AllReduce, Group, Label};
-use crate::contract::{Awaited, Io};
+use crate::contract::{Awaited, Outbox};
 use crate::message::{Message, Rank};
 use crate::payload::{Payload, Pool};
 use crate::vector;
@@ -74,9 +74,9 @@ impl HalvingDoubling {
         }
     }
 
-    fn send(&self, io: &mut Io<'_>, to: usize, stage: u32, values: Payload) {
-        let message = self.label.message(io, stage, values);
-        io.send(self.group.members[to], message);
+    fn send(&self, outbox: &mut Outbox<'_>, to: usize, stage: u32, values: Payload) {
+        let message = self.label.message(outbox, stage, values);
+        outbox.send(self.group.members[to], message);
     }
 
     /// My sum over `wanted`, shared where it can be.
@@ -92,47 +92,47 @@ impl HalvingDoubling {
     }
 
     /// Sends what the next task sends before it can receive.
-    fn post(&mut self, io: &mut Io<'_>, data: &[f32]) {
+    fn post(&mut self, outbox: &mut Outbox<'_>, data: &[f32]) {
         let Some(Task { stage, from, action }) = self.plan.last().cloned() else { return };
         match action {
             Action::Halve { give, .. } => {
-                let values = self.share(io.pool, data, &give);
-                self.send(io, from, stage, values);
+                let values = self.share(outbox.pool, data, &give);
+                self.send(outbox, from, stage, values);
             }
             Action::Double { .. } => {
-                let values = self.share(io.pool, data, &self.range.clone());
-                self.send(io, from, stage, values);
+                let values = self.share(outbox.pool, data, &self.range.clone());
+                self.send(outbox, from, stage, values);
             }
             Action::Take => {
-                let values = self.share(io.pool, data, &self.range.clone());
-                self.send(io, from, 0, values);
+                let values = self.share(outbox.pool, data, &self.range.clone());
+                self.send(outbox, from, 0, values);
             }
             Action::Fold => {}
         }
     }
 
-    fn receive(&mut self, io: &mut Io<'_>, data: &[f32], action: Action, values: Payload) {
+    fn receive(&mut self, outbox: &mut Outbox<'_>, data: &[f32], action: Action, values: Payload) {
         match action {
             Action::Fold => {
-                io.work(values.len() * 4);
-                self.part = Some(values.plus(data, io.pool));
+                outbox.work(values.len() * 4);
+                self.part = Some(values.plus(data, outbox.pool));
             }
             Action::Halve { keep, .. } => {
-                io.work(values.len() * 4);
+                outbox.work(values.len() * 4);
                 let own = match &self.part {
                     Some(part) => &part[self.within(&keep)],
                     None => &data[keep.clone()],
                 };
-                let mut sum = values.plus(own, io.pool);
+                let mut sum = values.plus(own, outbox.pool);
                 if !matches!(self.plan.last(), Some(Task { action: Action::Halve { .. }, .. })) {
-                    sum = self.label.complete(io, sum);
+                    sum = self.label.complete(outbox, sum);
                 }
                 self.part = Some(sum);
                 self.range = keep;
             }
             Action::Double { whole } => {
-                let mine = self.share(io.pool, data, &self.range.clone());
-                let mut joined = io.pool.take(whole.len());
+                let mine = self.share(outbox.pool, data, &self.range.clone());
+                let mut joined = outbox.pool.take(whole.len());
                 let out = joined.try_mut().expect("just taken, so held by nobody else");
                 let split = self.range.start - whole.start;
                 if split == 0 {
@@ -149,25 +149,25 @@ impl HalvingDoubling {
         }
     }
 
-    fn advance(&mut self, io: &mut Io<'_>, data: &[f32]) {
+    fn advance(&mut self, outbox: &mut Outbox<'_>, data: &[f32]) {
         while self.started {
             let Some(task) = self.plan.last() else { return };
             let Some(values) = self.early.remove(&task.stage) else { return };
             let task = self.plan.pop().expect("just seen");
-            self.receive(io, data, task.action, values);
-            self.post(io, data);
+            self.receive(outbox, data, task.action, values);
+            self.post(outbox, data);
             if self.plan.is_empty() {
-                self.give_back(io, data);
+                self.give_back(outbox, data);
             }
         }
     }
 
     /// An odd rank of the first pairs hands the result to its even neighbour.
-    fn give_back(&self, io: &mut Io<'_>, data: &[f32]) {
+    fn give_back(&self, outbox: &mut Outbox<'_>, data: &[f32]) {
         let (pairs, last) = shape(self.group.len());
         if self.group.me < 2 * pairs && self.group.me % 2 == 1 {
-            let values = self.share(io.pool, data, &(0..self.len));
-            self.send(io, self.group.me - 1, last, values);
+            let values = self.share(outbox.pool, data, &(0..self.len));
+            self.send(outbox, self.group.me - 1, last, values);
         }
     }
 }
@@ -217,15 +217,15 @@ fn plan(n: usize, place: usize, len: usize) -> Vec<Task> {
 }
 
 impl AllReduce for HalvingDoubling {
-    fn start(&mut self, io: &mut Io<'_>, data: &[f32]) {
+    fn start(&mut self, outbox: &mut Outbox<'_>, data: &[f32]) {
         self.started = true;
-        self.post(io, data);
-        self.advance(io, data);
+        self.post(outbox, data);
+        self.advance(outbox, data);
     }
 
-    fn on_message(&mut self, io: &mut Io<'_>, data: &[f32], _from: Rank, message: Message) {
+    fn on_message(&mut self, outbox: &mut Outbox<'_>, data: &[f32], _from: Rank, message: Message) {
         self.early.insert(message.stage, message.into_values());
-        self.advance(io, data);
+        self.advance(outbox, data);
     }
 
     fn is_done(&self) -> bool {

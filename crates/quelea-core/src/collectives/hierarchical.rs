@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{AllReduce, Group, Label, Ring};
-use crate::contract::{Awaited, Io};
+use crate::contract::{Awaited, Outbox};
 use crate::layout::chunks;
 use crate::message::{Message, Rank};
 use crate::payload::Payload;
@@ -86,7 +86,7 @@ impl Hierarchical {
         c as u32 * (self.ring_stages + 2)
     }
 
-    fn sum_if_complete(&mut self, io: &mut Io<'_>, data: &[f32], c: usize) {
+    fn sum_if_complete(&mut self, outbox: &mut Outbox<'_>, data: &[f32], c: usize) {
         let (me, home) = (self.group.me, self.home.len());
         let chunk = &mut self.chunks[c];
         if chunk.owner != me || chunk.local.is_some() || chunk.parts.len() + 1 < home {
@@ -100,36 +100,36 @@ impl Hierarchical {
         for part in parts.into_values() {
             sum = Some(match sum {
                 None => part,
-                Some(sum) => sum.plus(&part, io.pool),
+                Some(sum) => sum.plus(&part, outbox.pool),
             });
         }
         let mut sum = match sum {
-            None => io.pool.copy(own),
-            Some(sum) => sum.plus(own, io.pool),
+            None => outbox.pool.copy(own),
+            Some(sum) => sum.plus(own, outbox.pool),
         };
         for part in after.into_values() {
-            sum = sum.plus(&part, io.pool);
+            sum = sum.plus(&part, outbox.pool);
         }
-        io.work(sum.len() * 4 * (home - 1));
+        outbox.work(sum.len() * 4 * (home - 1));
         chunk.local = Some(sum);
         let early = std::mem::take(&mut chunk.early);
-        self.ring_event(io, c, None);
+        self.ring_event(outbox, c, None);
         for (from, message) in early {
-            self.ring_event(io, c, Some((from, message)));
+            self.ring_event(outbox, c, Some((from, message)));
         }
     }
 
     /// Starts the ring of chunk `c`, or hands it a message; passes its result on.
-    fn ring_event(&mut self, io: &mut Io<'_>, c: usize, event: Option<(Rank, Message)>) {
+    fn ring_event(&mut self, outbox: &mut Outbox<'_>, c: usize, event: Option<(Rank, Message)>) {
         let base = self.base(c);
         let chunk = &mut self.chunks[c];
         let (Some(ring), Some(local)) = (&mut chunk.ring, &chunk.local) else { return };
-        let first = io.out.len();
+        let first = outbox.out.len();
         match event {
-            None => ring.start(io, local),
-            Some((from, message)) => ring.on_message(io, local, from, message),
+            None => ring.start(outbox, local),
+            Some((from, message)) => ring.on_message(outbox, local, from, message),
         }
-        for effect in &mut io.out[first..] {
+        for effect in &mut outbox.out[first..] {
             if let crate::contract::Effect::Send { message, .. } = effect {
                 message.stage += base + 1;
             }
@@ -138,18 +138,18 @@ impl Hierarchical {
             let ring = chunk.ring.take().expect("just used");
             let local = chunk.local.clone().expect("just used");
             let complete = match self.ring_stages {
-                0 => self.label.complete(io, local),
-                _ => joined(io, ring, local.len()),
+                0 => self.label.complete(outbox, local),
+                _ => joined(outbox, ring, local.len()),
             };
-            self.pass_on(io, c, complete);
+            self.pass_on(outbox, c, complete);
         }
     }
 
-    fn pass_on(&mut self, io: &mut Io<'_>, c: usize, complete: Payload) {
+    fn pass_on(&mut self, outbox: &mut Outbox<'_>, c: usize, complete: Payload) {
         let stage = self.base(c) + self.ring_stages + 1;
         for place in self.home.iter().filter(|place| **place != self.group.me) {
-            let message = self.label.message(io, stage, complete.clone());
-            io.send(self.group.members[*place], message);
+            let message = self.label.message(outbox, stage, complete.clone());
+            outbox.send(self.group.members[*place], message);
         }
         self.chunks[c].complete = Some(complete);
     }
@@ -162,8 +162,8 @@ fn ring(group: &Group, owners: &[usize], label: Label, len: usize) -> Ring {
     Ring::new(Arc::new(Group { members, hosts, me }), label, len)
 }
 
-fn joined(io: &Io<'_>, ring: Ring, len: usize) -> Payload {
-    let mut joined = io.pool.take(len);
+fn joined(outbox: &Outbox<'_>, ring: Ring, len: usize) -> Payload {
+    let mut joined = outbox.pool.take(len);
     let out = joined.try_mut().expect("just taken, so held by nobody else");
     for (range, values) in ring.into_chunks() {
         out[range].copy_from_slice(&values);
@@ -172,22 +172,28 @@ fn joined(io: &Io<'_>, ring: Ring, len: usize) -> Payload {
 }
 
 impl AllReduce for Hierarchical {
-    fn start(&mut self, io: &mut Io<'_>, data: &[f32]) {
+    fn start(&mut self, outbox: &mut Outbox<'_>, data: &[f32]) {
         self.started = true;
         for c in 0..self.chunks.len() {
             let Chunk { owner, range, .. } = &self.chunks[c];
             if *owner != self.group.me {
-                let values = io.pool.copy(&data[range.clone()]);
-                let message = self.label.message(io, self.base(c), values);
-                io.send(self.group.members[*owner], message);
+                let values = outbox.pool.copy(&data[range.clone()]);
+                let message = self.label.message(outbox, self.base(c), values);
+                outbox.send(self.group.members[*owner], message);
             }
         }
         for c in 0..self.chunks.len() {
-            self.sum_if_complete(io, data, c);
+            self.sum_if_complete(outbox, data, c);
         }
     }
 
-    fn on_message(&mut self, io: &mut Io<'_>, data: &[f32], from: Rank, mut message: Message) {
+    fn on_message(
+        &mut self,
+        outbox: &mut Outbox<'_>,
+        data: &[f32],
+        from: Rank,
+        mut message: Message,
+    ) {
         let c = (message.stage / (self.ring_stages + 2)) as usize;
         let stage = message.stage % (self.ring_stages + 2);
         let Some(chunk) = self.chunks.get_mut(c) else { return };
@@ -195,14 +201,14 @@ impl AllReduce for Hierarchical {
             let place = self.group.members.binary_search(&from).expect("a member sent it");
             chunk.parts.insert(place, message.into_values());
             if self.started {
-                self.sum_if_complete(io, data, c);
+                self.sum_if_complete(outbox, data, c);
             }
         } else if stage == self.ring_stages + 1 {
             chunk.complete = Some(message.into_values());
         } else {
             message.stage = stage - 1;
             if chunk.local.is_some() {
-                self.ring_event(io, c, Some((from, message)));
+                self.ring_event(outbox, c, Some((from, message)));
             } else {
                 chunk.early.push((from, message));
             }

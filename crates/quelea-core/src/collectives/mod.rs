@@ -31,7 +31,7 @@ mod ring;
 use std::sync::Arc;
 
 use crate::codec::Shape;
-use crate::contract::{Awaited, Io};
+use crate::contract::{Awaited, Outbox};
 use crate::message::{Message, Rank};
 use crate::payload::Payload;
 use crate::view::View;
@@ -95,19 +95,19 @@ impl Label {
         message
     }
 
-    fn message(&self, io: &mut Io<'_>, stage: u32, values: Payload) -> Message {
+    fn message(&self, outbox: &mut Outbox<'_>, stage: u32, values: Payload) -> Message {
         let message = self.bare(stage).with(values);
-        if self.rounds { io.rounded(message) } else { message }
+        if self.rounds { outbox.rounded(message) } else { message }
     }
 
     /// `sum`, which is complete here and goes to others: with the bits that they get.
-    fn complete(&self, io: &mut Io<'_>, mut sum: Payload) -> Payload {
-        if self.rounds && io.coder.shape() == Shape::Rounding {
+    fn complete(&self, outbox: &mut Outbox<'_>, mut sum: Payload) -> Payload {
+        if self.rounds && outbox.coder.shape() == Shape::Rounding {
             match sum.try_mut() {
-                Some(values) => io.round(values),
+                Some(values) => outbox.round(values),
                 None => {
-                    let mut own = io.pool.copy(&sum);
-                    io.round(own.try_mut().expect("just taken, so held by nobody else"));
+                    let mut own = outbox.pool.copy(&sum);
+                    outbox.round(own.try_mut().expect("just taken, so held by nobody else"));
                     sum = own;
                 }
             }
@@ -119,10 +119,10 @@ impl Label {
 /// Sums one vector over a group, so that all have the same bits.
 pub trait AllReduce: Send {
     /// My own vector is ready.
-    fn start(&mut self, io: &mut Io<'_>, data: &[f32]);
+    fn start(&mut self, outbox: &mut Outbox<'_>, data: &[f32]);
 
     /// A message of this collective has arrived. Before `start`, `data` may be empty.
-    fn on_message(&mut self, io: &mut Io<'_>, data: &[f32], from: Rank, message: Message);
+    fn on_message(&mut self, outbox: &mut Outbox<'_>, data: &[f32], from: Rank, message: Message);
 
     /// Whether the sum is complete here.
     fn is_done(&self) -> bool;

@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::contract::{Awaited, Cx, Effect};
+use crate::contract::{Awaited, Context, Effect};
 use crate::message::{Message, Rank};
 use crate::payload::Payload;
 
@@ -52,11 +52,11 @@ impl Recovery {
     }
 
     /// Membership has changed. `None`: not over yet.
-    pub fn begin(&mut self, cx: &mut Cx<'_>) -> Option<Recovered> {
+    pub fn begin(&mut self, cx: &mut Context<'_>) -> Option<Recovered> {
         *self = Recovery { running: true, ..Recovery::default() };
-        let me = cx.io.rank;
-        for rank in cx.io.view.workers.iter().filter(|rank| **rank != me) {
-            cx.io.send(*rank, Message::new(STEP, cx.step, 0));
+        let me = cx.outbox.rank;
+        for rank in cx.outbox.view.workers.iter().filter(|rank| **rank != me) {
+            cx.outbox.send(*rank, Message::new(STEP, cx.step, 0));
         }
         self.compare(cx)
     }
@@ -64,7 +64,7 @@ impl Recovery {
     /// A message of kind [`FIRST_KIND`] or above has arrived.
     pub fn on_message(
         &mut self,
-        cx: &mut Cx<'_>,
+        cx: &mut Context<'_>,
         from: Rank,
         message: Message,
     ) -> Option<Recovered> {
@@ -82,7 +82,7 @@ impl Recovery {
     }
 
     /// The gradient that was being computed is here, so my parameters are too.
-    pub fn on_gradient(&mut self, cx: &mut Cx<'_>) {
+    pub fn on_gradient(&mut self, cx: &mut Context<'_>) {
         self.hand_over(cx);
     }
 
@@ -95,8 +95,8 @@ impl Recovery {
         out.extend(missing.map(|from| Awaited { from: *from, what: "its step after a loss" }));
     }
 
-    fn compare(&mut self, cx: &mut Cx<'_>) -> Option<Recovered> {
-        if !self.running || self.steps.len() + 1 < cx.io.view.workers.len() {
+    fn compare(&mut self, cx: &mut Context<'_>) -> Option<Recovered> {
+        if !self.running || self.steps.len() + 1 < cx.outbox.view.workers.len() {
             return None;
         }
         let most = self.steps.values().copied().max().unwrap_or(cx.step).max(cx.step);
@@ -105,7 +105,7 @@ impl Recovery {
                 self.steps.iter().find(|(_, step)| **step == most).map(|(rank, _)| *rank);
             return None;
         }
-        let me = cx.io.rank;
+        let me = cx.outbox.rank;
         if !self.steps.iter().any(|(rank, step)| *step == most && *rank < me) {
             let behind = self.steps.iter().filter(|(_, step)| **step < most);
             self.owed = behind.map(|(rank, _)| *rank).collect();
@@ -117,24 +117,24 @@ impl Recovery {
         Some(Recovered::Restart)
     }
 
-    fn hand_over(&mut self, cx: &mut Cx<'_>) {
+    fn hand_over(&mut self, cx: &mut Context<'_>) {
         let owed = std::mem::take(&mut self.owed);
         if owed.is_empty() {
             return;
         }
-        let mut parts = vec![cx.io.pool.copy(cx.params)];
-        parts.extend(cx.optimizer.vectors().into_iter().map(|vector| cx.io.pool.copy(vector)));
+        let mut parts = vec![cx.outbox.pool.copy(cx.params)];
+        parts.extend(cx.optimizer.vectors().into_iter().map(|vector| cx.outbox.pool.copy(vector)));
         for rank in owed {
             for (stage, part) in parts.iter().enumerate() {
                 let mut message = Message::new(STATE, cx.step, 0).with(part.clone());
                 message.stage = stage as u32;
                 message.count = parts.len() as u32;
-                cx.io.send(rank, message);
+                cx.outbox.send(rank, message);
             }
         }
     }
 
-    fn take_over(&mut self, cx: &mut Cx<'_>, step: u64) {
+    fn take_over(&mut self, cx: &mut Context<'_>, step: u64) {
         // Peers could only finish the step with all of my gradient, so I am not computing one.
         assert!(!cx.computing, "a rank that is behind has handed its whole gradient over");
         let mut parts = std::mem::take(&mut self.parts).into_values();
@@ -142,7 +142,7 @@ impl Recovery {
         for (vector, part) in cx.optimizer.vectors().into_iter().zip(parts) {
             vector.copy_from_slice(&part);
         }
-        cx.io.out.push(Effect::EnterAt(step));
+        cx.outbox.out.push(Effect::JumpToStep(step));
         self.running = false;
     }
 }

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{AllReduce, Group, Label};
-use crate::contract::{Awaited, Io};
+use crate::contract::{Awaited, Outbox};
 use crate::layout::chunks;
 use crate::message::{Message, Rank};
 use crate::payload::Payload;
@@ -52,28 +52,28 @@ impl Ring {
         (self.group.me + 2 * n - back) % n
     }
 
-    fn send(&self, io: &mut Io<'_>, stage: u32, values: Payload) {
+    fn send(&self, outbox: &mut Outbox<'_>, stage: u32, values: Payload) {
         let next = self.group.members[(self.group.me + 1) % self.group.len()];
-        let message = self.label.message(io, stage, values);
-        io.send(next, message);
+        let message = self.label.message(outbox, stage, values);
+        outbox.send(next, message);
     }
 
-    fn receive(&mut self, io: &mut Io<'_>, data: &[f32], stage: u32, values: Payload) {
+    fn receive(&mut self, outbox: &mut Outbox<'_>, data: &[f32], stage: u32, values: Payload) {
         let last_reduce = self.group.len() as u32 - 2;
         if stage <= last_reduce {
             let chunk = self.place(stage as usize + 1);
-            io.work(values.len() * 4);
-            let mut sum = values.plus(&data[self.chunks[chunk].clone()], io.pool);
+            outbox.work(values.len() * 4);
+            let mut sum = values.plus(&data[self.chunks[chunk].clone()], outbox.pool);
             if stage == last_reduce {
-                sum = self.label.complete(io, sum);
+                sum = self.label.complete(outbox, sum);
                 self.complete[chunk] = Some(sum.clone());
             }
-            self.send(io, stage + 1, sum);
+            self.send(outbox, stage + 1, sum);
         } else {
             let chunk = self.place((stage - last_reduce - 1) as usize);
             self.complete[chunk] = Some(values.clone());
             if stage + 1 < self.stages() {
-                self.send(io, stage + 1, values);
+                self.send(outbox, stage + 1, values);
             }
         }
     }
@@ -86,19 +86,19 @@ impl Ring {
 }
 
 impl AllReduce for Ring {
-    fn start(&mut self, io: &mut Io<'_>, data: &[f32]) {
+    fn start(&mut self, outbox: &mut Outbox<'_>, data: &[f32]) {
         self.next = Some(0);
         if self.group.len() == 1 {
             return;
         }
-        let own = io.pool.copy(&data[self.chunks[self.group.me].clone()]);
-        self.send(io, 0, own);
-        self.advance(io, data);
+        let own = outbox.pool.copy(&data[self.chunks[self.group.me].clone()]);
+        self.send(outbox, 0, own);
+        self.advance(outbox, data);
     }
 
-    fn on_message(&mut self, io: &mut Io<'_>, data: &[f32], _from: Rank, message: Message) {
+    fn on_message(&mut self, outbox: &mut Outbox<'_>, data: &[f32], _from: Rank, message: Message) {
         self.early.insert(message.stage, message.into_values());
-        self.advance(io, data);
+        self.advance(outbox, data);
     }
 
     fn is_done(&self) -> bool {
@@ -125,10 +125,10 @@ impl AllReduce for Ring {
 }
 
 impl Ring {
-    fn advance(&mut self, io: &mut Io<'_>, data: &[f32]) {
+    fn advance(&mut self, outbox: &mut Outbox<'_>, data: &[f32]) {
         while let Some(stage) = self.next {
             let Some(values) = self.early.remove(&stage) else { return };
-            self.receive(io, data, stage, values);
+            self.receive(outbox, data, stage, values);
             self.next = Some(stage + 1);
         }
     }

@@ -5,7 +5,7 @@ use super::broadcast::Broadcast;
 use super::*;
 use crate::codec::{self, Coder};
 use crate::contract::Effect;
-use crate::params::Params;
+use crate::options::Options;
 use crate::payload::Pool;
 use crate::random::Rng;
 use crate::time::Time;
@@ -22,7 +22,7 @@ struct Wires {
 
 fn coder(name: &str) -> Coder {
     let entry = codec::find(name).expect("in the table");
-    Coder::new(entry, &Params::defaults(entry.keys), 1)
+    Coder::new(entry, &Options::defaults(entry.keys), 1)
 }
 
 impl Wires {
@@ -41,9 +41,9 @@ impl Wires {
         Arc::new(Group::of_workers(&self.view, Rank::from(place)))
     }
 
-    fn event(&mut self, rank: usize, event: impl FnOnce(&mut Io<'_>)) {
+    fn event(&mut self, rank: usize, event: impl FnOnce(&mut Outbox<'_>)) {
         let mut out = Vec::new();
-        event(&mut Io {
+        event(&mut Outbox {
             now: Time::ZERO,
             rank: Rank::from(rank),
             view: &self.view,

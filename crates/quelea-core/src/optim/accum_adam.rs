@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use super::adam::{BETA1, BETA2, DECOUPLED, Decay, EPSILON, L2, Moments, Rule};
 use super::{At, Entry, Optimizer};
-use crate::params::{Key, Kind, Params};
+use crate::options::{OptionKind, OptionSpec, Options};
 use crate::vector::dispatch::{Level, PART_MIN, in_parts, kernel};
 
 pub(super) const ACCUM_ADAM: Entry = Entry {
@@ -25,7 +25,7 @@ pub(super) const ACCUM_ADAM: Entry = Entry {
     paper: "Wang et al. 2025 (ICLR)",
     keys: &[BETA1, BETA2, EPSILON, L2, ACCUMULATE],
     check: |_| Ok(()),
-    build: |params, len| Box::new(AccumAdam::new(params, Decay::L2, len)),
+    build: |options, len| Box::new(AccumAdam::new(options, Decay::L2, len)),
 };
 
 pub(super) const ACCUM_ADAMW: Entry = Entry {
@@ -34,12 +34,12 @@ pub(super) const ACCUM_ADAMW: Entry = Entry {
     paper: "Wang et al. 2025 (ICLR)",
     keys: &[BETA1, BETA2, EPSILON, DECOUPLED, ACCUMULATE],
     check: |_| Ok(()),
-    build: |params, len| Box::new(AccumAdam::new(params, Decay::Decoupled, len)),
+    build: |options, len| Box::new(AccumAdam::new(options, Decay::Decoupled, len)),
 };
 
-const ACCUMULATE: Key = Key {
+const ACCUMULATE: OptionSpec = OptionSpec {
     name: "accumulate",
-    kind: Kind::Whole { default: 4, min: 1, max: 1 << 24 },
+    kind: OptionKind::Whole { default: 4, min: 1, max: 1 << 24 },
     help: "steps whose mean gradient enters the moments; about half the number of workers",
 };
 
@@ -57,10 +57,10 @@ struct AccumAdam {
 }
 
 impl AccumAdam {
-    fn new(params: &Params, decay: Decay, len: usize) -> AccumAdam {
+    fn new(options: &Options, decay: Decay, len: usize) -> AccumAdam {
         AccumAdam {
-            moments: Moments::new(params, decay),
-            accumulate: params.whole("accumulate"),
+            moments: Moments::new(options, decay),
+            accumulate: options.whole("accumulate"),
             m: vec![0.0; len],
             v: vec![0.0; len],
             mean: vec![0.0; len],
@@ -158,7 +158,7 @@ fn step<const LAST: bool>(
 mod tests {
     use super::*;
     use crate::optim::find;
-    use crate::params::Value;
+    use crate::options::Value;
     use crate::random::Rng;
 
     fn build(name: &str, given: &[(&str, f64)], len: usize) -> Box<dyn Optimizer> {

@@ -14,7 +14,7 @@
 use std::ops::Range;
 
 use super::{At, Entry, Optimizer};
-use crate::params::{Key, Kind, Params};
+use crate::options::{OptionKind, OptionSpec, Options};
 use crate::vector::dispatch::{Level, PART_MIN, in_parts, kernel};
 
 pub(super) const ADAM: Entry = Entry {
@@ -23,7 +23,7 @@ pub(super) const ADAM: Entry = Entry {
     paper: "Kingma and Ba 2015, arXiv:1412.6980",
     keys: &[BETA1, BETA2, EPSILON, L2],
     check: |_| Ok(()),
-    build: |params, len| Box::new(Adam::new(Moments::new(params, Decay::L2), len)),
+    build: |options, len| Box::new(Adam::new(Moments::new(options, Decay::L2), len)),
 };
 
 pub(super) const ADAMW: Entry = Entry {
@@ -32,36 +32,36 @@ pub(super) const ADAMW: Entry = Entry {
     paper: "Loshchilov and Hutter 2019, arXiv:1711.05101",
     keys: &[BETA1, BETA2, EPSILON, DECOUPLED],
     check: |_| Ok(()),
-    build: |params, len| Box::new(Adam::new(Moments::new(params, Decay::Decoupled), len)),
+    build: |options, len| Box::new(Adam::new(Moments::new(options, Decay::Decoupled), len)),
 };
 
-pub(super) const BETA1: Key = Key {
+pub(super) const BETA1: OptionSpec = OptionSpec {
     name: "beta1",
-    kind: Kind::Real { default: 0.9, min: 0.0, max: BETA_MAX },
+    kind: OptionKind::Real { default: 0.9, min: 0.0, max: BETA_MAX },
     help: "share of the first moment that is kept at each step",
 };
 
-pub(super) const BETA2: Key = Key {
+pub(super) const BETA2: OptionSpec = OptionSpec {
     name: "beta2",
-    kind: Kind::Real { default: 0.999, min: 0.0, max: BETA_MAX },
+    kind: OptionKind::Real { default: 0.999, min: 0.0, max: BETA_MAX },
     help: "share of the second moment that is kept at each step",
 };
 
-pub(super) const EPSILON: Key = Key {
+pub(super) const EPSILON: OptionSpec = OptionSpec {
     name: "epsilon",
-    kind: Kind::Real { default: 1e-8, min: f64::MIN_POSITIVE, max: 1e6 },
+    kind: OptionKind::Real { default: 1e-8, min: f64::MIN_POSITIVE, max: 1e6 },
     help: "keeps the step finite where gradients vanish",
 };
 
-pub(super) const L2: Key = Key {
+pub(super) const L2: OptionSpec = OptionSpec {
     name: "weight_decay",
-    kind: Kind::Real { default: 0.0, min: 0.0, max: 1e6 },
+    kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1e6 },
     help: "this multiple of the parameters is added to the gradient",
 };
 
-pub(super) const DECOUPLED: Key = Key {
+pub(super) const DECOUPLED: OptionSpec = OptionSpec {
     name: "weight_decay",
-    kind: Kind::Real { default: 0.01, min: 0.0, max: 1e6 },
+    kind: OptionKind::Real { default: 0.01, min: 0.0, max: 1e6 },
     help: "this multiple of the parameters, times the learning rate, is subtracted from them",
 };
 
@@ -88,12 +88,12 @@ pub(super) struct Moments {
 }
 
 impl Moments {
-    pub(super) fn new(params: &Params, decay: Decay) -> Moments {
+    pub(super) fn new(options: &Options, decay: Decay) -> Moments {
         Moments {
-            beta1: params.real("beta1"),
-            beta2: params.real("beta2"),
-            epsilon: params.real("epsilon"),
-            weight_decay: params.real("weight_decay"),
+            beta1: options.real("beta1"),
+            beta2: options.real("beta2"),
+            epsilon: options.real("epsilon"),
+            weight_decay: options.real("weight_decay"),
             decay,
         }
     }
@@ -223,7 +223,7 @@ kernel! {
 mod tests {
     use super::*;
     use crate::optim::find;
-    use crate::params::Value;
+    use crate::options::Value;
     use crate::random::Rng;
 
     fn build(name: &str, given: &[(&str, f64)], len: usize) -> Box<dyn Optimizer> {

@@ -8,7 +8,7 @@ mod sgd;
 use std::ops::Range;
 
 use crate::names;
-use crate::params::{Key, Kind, ParamError, Params, Value};
+use crate::options::{OptionError, OptionKind, OptionSpec, Options, Value};
 
 pub use schedule::{SCHEDULES, ScheduleEntry, find_schedule};
 pub use sgd::Sgd;
@@ -56,23 +56,23 @@ pub struct Entry {
     /// Where it was published.
     pub paper: &'static str,
     /// Its own parameters, beside [`COMMON_KEYS`].
-    pub keys: &'static [Key],
+    pub keys: &'static [OptionSpec],
     /// Refuses parameters that are good one by one but not together.
-    pub check: fn(&Params) -> Result<(), ParamError>,
+    pub check: fn(&Options) -> Result<(), OptionError>,
     /// Makes it for a vector of this length.
-    pub build: fn(&Params, usize) -> Box<dyn Optimizer>,
+    pub build: fn(&Options, usize) -> Box<dyn Optimizer>,
 }
 
 /// What every optimizer takes. The run looks at these; optimizers do not.
-pub const COMMON_KEYS: &[Key] = &[
-    Key {
+pub const COMMON_KEYS: &[OptionSpec] = &[
+    OptionSpec {
         name: "lr",
-        kind: Kind::Real { default: 0.05, min: 0.0, max: 1e6 },
+        kind: OptionKind::Real { default: 0.05, min: 0.0, max: 1e6 },
         help: "learning rate, before the schedule",
     },
-    Key {
+    OptionSpec {
         name: "clip_norm",
-        kind: Kind::Real { default: 0.0, min: 0.0, max: f64::MAX },
+        kind: OptionKind::Real { default: 0.0, min: 0.0, max: f64::MAX },
         help: "clip gradients to this global Euclidean norm; 0 switches it off",
     },
 ];
@@ -88,7 +88,7 @@ pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {
 
 impl Entry {
     /// The keys of [`COMMON_KEYS`] and its own.
-    pub fn all_keys(&self) -> Vec<Key> {
+    pub fn all_keys(&self) -> Vec<OptionSpec> {
         [COMMON_KEYS, self.keys].concat()
     }
 
@@ -96,8 +96,8 @@ impl Entry {
     pub fn params(
         &self,
         given: impl IntoIterator<Item = (String, Value)>,
-    ) -> Result<Params, ParamError> {
-        let params = Params::check(&self.all_keys(), given)?;
+    ) -> Result<Options, OptionError> {
+        let params = Options::check(&self.all_keys(), given)?;
         (self.check)(&params)?;
         Ok(params)
     }
@@ -109,9 +109,9 @@ impl std::fmt::Debug for Entry {
     }
 }
 
-fn refused(params: &Params, key: &str, problem: impl Into<String>) -> ParamError {
-    let value = params.iter().find(|(name, _)| *name == key).map(|(_, value)| value.to_string());
-    ParamError { key: key.into(), given: value.unwrap_or_default(), problem: problem.into() }
+fn refused(options: &Options, key: &str, problem: impl Into<String>) -> OptionError {
+    let value = options.iter().find(|(name, _)| *name == key).map(|(_, value)| value.to_string());
+    OptionError { key: key.into(), given: value.unwrap_or_default(), problem: problem.into() }
 }
 
 #[cfg(test)]

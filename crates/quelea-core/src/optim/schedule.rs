@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{LearningRate, refused};
 use crate::names;
-use crate::params::{Key, Kind, ParamError, Params, Value};
+use crate::options::{OptionError, OptionKind, OptionSpec, Options, Value};
 
 /// The share of the full learning rate at a step.
 pub type Factor = Box<dyn Fn(u64) -> f64 + Send + Sync>;
@@ -19,16 +19,16 @@ pub struct ScheduleEntry {
     /// One line.
     pub summary: &'static str,
     /// Its own parameters, beside `warmup_steps`.
-    pub keys: &'static [Key],
-    check: fn(&Params) -> Result<(), ParamError>,
+    pub keys: &'static [OptionSpec],
+    check: fn(&Options) -> Result<(), OptionError>,
     /// After the warm-up, for a run of this many steps.
-    factor: fn(&Params, u64) -> Factor,
+    factor: fn(&Options, u64) -> Factor,
 }
 
 /// What every schedule takes.
-pub const COMMON_KEYS: &[Key] = &[Key {
+pub const COMMON_KEYS: &[OptionSpec] = &[OptionSpec {
     name: "warmup_steps",
-    kind: Kind::Whole { default: 0, min: 0, max: 1 << 53 },
+    kind: OptionKind::Whole { default: 0, min: 0, max: 1 << 53 },
     help: "the rate rises in a straight line over so many steps",
 }];
 
@@ -45,14 +45,14 @@ pub const SCHEDULES: &[ScheduleEntry] = &[
         name: "cosine",
         summary: "half a cosine from the full rate after the warm-up down to a share of it",
         keys: &[
-            Key {
+            OptionSpec {
                 name: "total_steps",
-                kind: Kind::Whole { default: 0, min: 0, max: 1 << 53 },
+                kind: OptionKind::Whole { default: 0, min: 0, max: 1 << 53 },
                 help: "where the cosine ends; 0 means at the end of the run",
             },
-            Key {
+            OptionSpec {
                 name: "final_fraction",
-                kind: Kind::Real { default: 0.0, min: 0.0, max: 1.0 },
+                kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1.0 },
                 help: "the share of the rate that remains at the end",
             },
         ],
@@ -70,14 +70,14 @@ pub const SCHEDULES: &[ScheduleEntry] = &[
         name: "step",
         summary: "multiplied by gamma from each milestone on",
         keys: &[
-            Key {
+            OptionSpec {
                 name: "milestones",
-                kind: Kind::Reals,
+                kind: OptionKind::Reals,
                 help: "steps from which the rate is multiplied by gamma",
             },
-            Key {
+            OptionSpec {
                 name: "gamma",
-                kind: Kind::Real { default: 0.1, min: 0.0, max: 1.0 },
+                kind: OptionKind::Real { default: 0.1, min: 0.0, max: 1.0 },
                 help: "factor at each milestone",
             },
         ],
@@ -93,7 +93,7 @@ pub fn find_schedule(name: &str) -> Result<&'static ScheduleEntry, Option<&'stat
 
 impl ScheduleEntry {
     /// The keys that all schedules have, and its own.
-    pub fn all_keys(&self) -> Vec<Key> {
+    pub fn all_keys(&self) -> Vec<OptionSpec> {
         [COMMON_KEYS, self.keys].concat()
     }
 
@@ -101,16 +101,16 @@ impl ScheduleEntry {
     pub fn params(
         &self,
         given: impl IntoIterator<Item = (String, Value)>,
-    ) -> Result<Params, ParamError> {
-        let params = Params::check(&self.all_keys(), given)?;
+    ) -> Result<Options, OptionError> {
+        let params = Options::check(&self.all_keys(), given)?;
         (self.check)(&params)?;
         Ok(params)
     }
 
     /// The learning rate by step, for a full rate of `lr` and a run of `total_steps` steps.
-    pub fn build(&self, params: &Params, lr: f64, total_steps: u64) -> LearningRate {
-        let warmup = params.whole("warmup_steps");
-        let factor = (self.factor)(params, total_steps);
+    pub fn build(&self, options: &Options, lr: f64, total_steps: u64) -> LearningRate {
+        let warmup = options.whole("warmup_steps");
+        let factor = (self.factor)(options, total_steps);
         Arc::new(move |step| {
             let warm = if step < warmup { (step + 1) as f64 / warmup as f64 } else { 1.0 };
             (lr * warm * factor(step)) as f32
@@ -124,9 +124,9 @@ impl std::fmt::Debug for ScheduleEntry {
     }
 }
 
-fn cosine(params: &Params, run_steps: u64) -> Factor {
-    let (warmup, last) = (params.whole("warmup_steps"), params.real("final_fraction"));
-    let end = match params.whole("total_steps") {
+fn cosine(options: &Options, run_steps: u64) -> Factor {
+    let (warmup, last) = (options.whole("warmup_steps"), options.real("final_fraction"));
+    let end = match options.whole("total_steps") {
         0 => run_steps,
         total => total,
     };
@@ -138,26 +138,26 @@ fn cosine(params: &Params, run_steps: u64) -> Factor {
 }
 
 /// Without a warm-up the fall begins at the first step.
-fn inverse_sqrt(params: &Params, _: u64) -> Factor {
-    let warmup = params.whole("warmup_steps").max(1) as f64;
+fn inverse_sqrt(options: &Options, _: u64) -> Factor {
+    let warmup = options.whole("warmup_steps").max(1) as f64;
     Box::new(move |step| (warmup / (step + 1) as f64).sqrt().min(1.0))
 }
 
-fn stairs(params: &Params, _: u64) -> Factor {
-    let milestones = params.reals("milestones").to_vec();
-    let gamma = params.real("gamma");
+fn stairs(options: &Options, _: u64) -> Factor {
+    let milestones = options.reals("milestones").to_vec();
+    let gamma = options.real("gamma");
     Box::new(move |step| {
         let passed = milestones.partition_point(|milestone| *milestone <= step as f64);
         gamma.powi(passed as i32)
     })
 }
 
-fn check_milestones(params: &Params) -> Result<(), ParamError> {
-    let milestones = params.reals("milestones");
+fn check_milestones(options: &Options) -> Result<(), OptionError> {
+    let milestones = options.reals("milestones");
     let whole = |step: &f64| *step >= 0.0 && step.fract() == 0.0;
     if !milestones.iter().all(whole) || !milestones.is_sorted() {
         let problem = "must be whole numbers of steps in rising order, such as [1000, 1500]";
-        return Err(refused(params, "milestones", problem));
+        return Err(refused(options, "milestones", problem));
     }
     Ok(())
 }

@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use super::{At, Entry, Optimizer, refused};
-use crate::params::{Key, Kind, ParamError, Params};
+use crate::options::{OptionError, OptionKind, OptionSpec, Options};
 use crate::vector::dispatch::{Level, PART_MIN, in_parts, kernel};
 
 pub(super) const ENTRY: Entry = Entry {
@@ -21,29 +21,29 @@ pub(super) const ENTRY: Entry = Entry {
     summary: "stochastic gradient descent; momentum, Nesterov and weight decay as in PyTorch",
     paper: "Robbins and Monro 1951; Sutskever et al. 2013",
     keys: &[
-        Key {
+        OptionSpec {
             name: "momentum",
-            kind: Kind::Real { default: 0.0, min: 0.0, max: 1.0 },
+            kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1.0 },
             help: "share of the velocity that is kept at each step",
         },
-        Key {
+        OptionSpec {
             name: "nesterov",
-            kind: Kind::Flag(false),
+            kind: OptionKind::Flag(false),
             help: "look ahead along the velocity; needs momentum",
         },
-        Key {
+        OptionSpec {
             name: "weight_decay",
-            kind: Kind::Real { default: 0.0, min: 0.0, max: 1e6 },
+            kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1e6 },
             help: "this multiple of the parameters is added to the gradient",
         },
     ],
     check,
-    build: |params, len| Box::new(Sgd::new(params, len)),
+    build: |options, len| Box::new(Sgd::new(options, len)),
 };
 
-fn check(params: &Params) -> Result<(), ParamError> {
-    if params.flag("nesterov") && params.real("momentum") == 0.0 {
-        return Err(refused(params, "nesterov", "needs `momentum` above 0"));
+fn check(options: &Options) -> Result<(), OptionError> {
+    if options.flag("nesterov") && options.real("momentum") == 0.0 {
+        return Err(refused(options, "nesterov", "needs `momentum` above 0"));
     }
     Ok(())
 }
@@ -60,12 +60,12 @@ pub struct Sgd {
 
 impl Sgd {
     /// For a vector of `len` elements.
-    pub fn new(params: &Params, len: usize) -> Sgd {
-        let momentum = params.real("momentum") as f32;
+    pub fn new(options: &Options, len: usize) -> Sgd {
+        let momentum = options.real("momentum") as f32;
         Sgd {
             momentum,
-            nesterov: params.flag("nesterov"),
-            weight_decay: params.real("weight_decay") as f32,
+            nesterov: options.flag("nesterov"),
+            weight_decay: options.real("weight_decay") as f32,
             velocity: if momentum > 0.0 { vec![0.0; len] } else { Vec::new() },
         }
     }
@@ -198,7 +198,7 @@ kernel! {
 mod tests {
     use super::*;
     use crate::optim::find;
-    use crate::params::Value;
+    use crate::options::Value;
     use crate::random::Rng;
 
     fn sgd(len: usize, momentum: f64, nesterov: bool, weight_decay: f64) -> Sgd {

@@ -27,11 +27,11 @@ use std::collections::BTreeMap;
 
 use super::weights::{graph, metropolis, shares, with_self};
 use super::{Request, Round, Schedule, TopologyError};
-use crate::params::{Key, Kind};
+use crate::options::{OptionKind, OptionSpec};
 
-pub(super) const KEYS: &[Key] = &[Key {
+pub(super) const KEYS: &[OptionSpec] = &[OptionSpec {
     name: "file",
-    kind: Kind::Text,
+    kind: OptionKind::Text,
     help: "text file: edges `i j [weight]` or `i -> j [weight]`, or `matrix` and its rows; \
            `---` between rounds; weights like 0.25 or 1/3",
 }];

@@ -25,7 +25,7 @@ mod weights;
 mod tests;
 
 use crate::names;
-use crate::params::{Key, Params};
+use crate::options::{OptionSpec, Options};
 
 pub use pairs::Pairs;
 pub use picture::svg;
@@ -43,16 +43,16 @@ pub struct Entry {
     /// Where it was published.
     pub paper: &'static str,
     /// Its parameters.
-    pub keys: &'static [Key],
+    pub keys: &'static [OptionSpec],
     /// What holds from three workers on (`aer`: from two hosts on); `None` where a file decides.
-    pub facts: Option<Facts>,
+    pub properties: Option<TopologyProperties>,
     /// Makes the rounds; [`Entry::build`] also checks them.
     make: fn(&Request) -> Result<Schedule, TopologyError>,
 }
 
 /// What is true of a topology whatever its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct TopologyProperties {
     /// Every round is the same.
     pub is_static: bool,
     /// `W_ij = W_ji` in every round.
@@ -69,7 +69,7 @@ pub struct Request<'a> {
     /// The run's seed.
     pub seed: u64,
     /// The row's parameters, checked.
-    pub params: &'a Params,
+    pub options: &'a Options,
     /// The contents of the file of a `custom` topology.
     pub text: Option<&'a str>,
 }
@@ -169,7 +169,7 @@ pub const TOPOLOGIES: &[Entry] = &[
                   in turn; a power of two hosts, equally many workers on each",
         paper: "Decent-DP, Wang et al., ICLR 2025",
         keys: &[],
-        facts: VARYING,
+        properties: VARYING,
         make: aer::aer,
     },
     Entry {
@@ -178,7 +178,7 @@ pub const TOPOLOGIES: &[Entry] = &[
                   an even number of workers",
         paper: "AD-PSGD, arXiv:1710.06952; offsets as in the code of arXiv:1811.10792",
         keys: &[],
-        facts: STATIC,
+        properties: STATIC,
         make: exponential::bipartite,
     },
     Entry {
@@ -186,7 +186,7 @@ pub const TOPOLOGIES: &[Entry] = &[
         summary: "everyone with everyone: the exact mean in every round",
         paper: "the limit that all others are measured against",
         keys: &[],
-        facts: STATIC,
+        properties: STATIC,
         make: complete::complete,
     },
     Entry {
@@ -194,7 +194,7 @@ pub const TOPOLOGIES: &[Entry] = &[
         summary: "edges or weights from a text file, one round or several",
         paper: "your own",
         keys: custom::KEYS,
-        facts: None,
+        properties: None,
         make: custom::custom,
     },
     Entry {
@@ -202,7 +202,11 @@ pub const TOPOLOGIES: &[Entry] = &[
         summary: "directed, to the workers 1, 2, 4, 8, … further on",
         paper: "Ying et al. 2021, arXiv:2110.13363",
         keys: &[],
-        facts: Some(Facts { is_static: true, is_symmetric: false, is_directed: true }),
+        properties: Some(TopologyProperties {
+            is_static: true,
+            is_symmetric: false,
+            is_directed: true,
+        }),
         make: exponential::all_hops,
     },
     Entry {
@@ -211,7 +215,7 @@ pub const TOPOLOGIES: &[Entry] = &[
                   a prime number gives a path",
         paper: "Metropolis weights, Xiao and Boyd 2004",
         keys: &[],
-        facts: STATIC,
+        properties: STATIC,
         make: lattice::grid,
     },
     Entry {
@@ -220,7 +224,7 @@ pub const TOPOLOGIES: &[Entry] = &[
                   any number of workers (Metropolis weights where corners are missing)",
         paper: "Ying et al. 2021, arXiv:2110.13363",
         keys: &[],
-        facts: STATIC,
+        properties: STATIC,
         make: hypercube::all_bits,
     },
     Entry {
@@ -229,7 +233,11 @@ pub const TOPOLOGIES: &[Entry] = &[
                   the exact mean after each period if the number of workers is a power of two",
         paper: "SGP, Assran et al. 2019, arXiv:1811.10792; Ying et al. 2021, arXiv:2110.13363",
         keys: &[],
-        facts: Some(Facts { is_static: false, is_symmetric: false, is_directed: true }),
+        properties: Some(TopologyProperties {
+            is_static: false,
+            is_symmetric: false,
+            is_directed: true,
+        }),
         make: exponential::one_hop,
     },
     Entry {
@@ -238,7 +246,7 @@ pub const TOPOLOGIES: &[Entry] = &[
                   a worker whose partner does not exist rests",
         paper: "Decent-DP (`one-peer-exp`), Wang et al., ICLR 2025",
         keys: &[],
-        facts: VARYING,
+        properties: VARYING,
         make: hypercube::one_bit,
     },
     Entry {
@@ -247,7 +255,7 @@ pub const TOPOLOGIES: &[Entry] = &[
                   an odd number leaves one worker out, each once a period",
         paper: "Decent-DP (`ring`), Wang et al., ICLR 2025",
         keys: &[],
-        facts: VARYING,
+        properties: VARYING,
         make: ring::one_peer,
     },
     Entry {
@@ -256,7 +264,7 @@ pub const TOPOLOGIES: &[Entry] = &[
                   an odd number leaves one random worker out",
         paper: "Boyd et al. 2006, randomized gossip",
         keys: &[],
-        facts: VARYING,
+        properties: VARYING,
         make: random_matching::random_matching,
     },
     Entry {
@@ -264,7 +272,7 @@ pub const TOPOLOGIES: &[Entry] = &[
         summary: "the left and the right neighbour, a third each",
         paper: "D-PSGD, Lian et al. 2017, arXiv:1705.09056",
         keys: &[],
-        facts: STATIC,
+        properties: STATIC,
         make: ring::ring,
     },
     Entry {
@@ -272,7 +280,7 @@ pub const TOPOLOGIES: &[Entry] = &[
         summary: "worker 0 in the middle, everyone else only with it",
         paper: "Metropolis weights, Xiao and Boyd 2004",
         keys: &[],
-        facts: STATIC,
+        properties: STATIC,
         make: star::star,
     },
     Entry {
@@ -281,12 +289,12 @@ pub const TOPOLOGIES: &[Entry] = &[
                   Metropolis weights if a side is shorter than 3",
         paper: "Ying et al. 2021, arXiv:2110.13363",
         keys: &[],
-        facts: STATIC,
+        properties: STATIC,
         make: lattice::torus,
     },
 ];
 
-const STATIC: Option<Facts> =
-    Some(Facts { is_static: true, is_symmetric: true, is_directed: false });
-const VARYING: Option<Facts> =
-    Some(Facts { is_static: false, is_symmetric: true, is_directed: false });
+const STATIC: Option<TopologyProperties> =
+    Some(TopologyProperties { is_static: true, is_symmetric: true, is_directed: false });
+const VARYING: Option<TopologyProperties> =
+    Some(TopologyProperties { is_static: false, is_symmetric: true, is_directed: false });

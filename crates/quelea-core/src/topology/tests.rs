@@ -6,7 +6,7 @@ use std::f64::consts::TAU;
 use proptest::prelude::*;
 
 use super::*;
-use crate::params::{Params, Value};
+use crate::options::{Options, Value};
 use crate::random::Rng;
 
 /// A topology of `n` workers, four to a host for `aer`.
@@ -21,8 +21,8 @@ fn try_build(name: &str, n: usize) -> Result<Schedule, TopologyError> {
 
 fn build_on(name: &str, hosts: &[u32], text: Option<&str>) -> Result<Schedule, TopologyError> {
     let entry = find(name).expect("it is in the table");
-    let params = Params::defaults(entry.keys);
-    entry.build(&Request { hosts, seed: 7, params: &params, text })
+    let options = Options::defaults(entry.keys);
+    entry.build(&Request { hosts, seed: 7, options: &options, text })
 }
 
 /// Every topology of the table for every of these sizes for which it exists.
@@ -88,12 +88,12 @@ fn one_worker_alone_keeps_its_vector() {
 fn rows_of_the_table_say_what_the_rounds_do() {
     for (name, schedule) in cases([8, 12, 16]) {
         let report = report(&schedule);
-        let measured = Facts {
+        let measured = TopologyProperties {
             is_static: report.is_static,
             is_symmetric: report.is_symmetric,
             is_directed: report.is_directed,
         };
-        assert_eq!(find(name).unwrap().facts, Some(measured), "{name}");
+        assert_eq!(find(name).unwrap().properties, Some(measured), "{name}");
     }
 }
 
@@ -262,7 +262,8 @@ fn random_matchings_are_functions_of_seed_and_step() {
     assert_eq!(one.round(1 << 40), other.round(1 << 40));
     assert_ne!(one.round(3), one.round(4));
     let entry = find("random-matching").unwrap();
-    let request = Request { hosts: &[0; 10], seed: 8, params: &Params::defaults(&[]), text: None };
+    let request =
+        Request { hosts: &[0; 10], seed: 8, options: &Options::defaults(&[]), text: None };
     assert_ne!(entry.build(&request).unwrap().round(3), one.round(3));
 }
 
@@ -364,8 +365,8 @@ fn custom_files_give_edges_weights_and_rounds() {
 #[test]
 fn one_way_edges_without_weights_are_divided_evenly_for_methods_that_push() {
     let edges = |text: &str| {
-        let params = Params::default();
-        let request = Request { hosts: &[0; 3], seed: 1, params: &params, text: Some(text) };
+        let options = Options::default();
+        let request = Request { hosts: &[0; 3], seed: 1, options: &options, text: Some(text) };
         find("custom").unwrap().build_edges(&request).map_err(|error| error.to_string())
     };
     let graph = edges("0 1\n1 -> 2\n2 -> 0\n").unwrap();
@@ -542,6 +543,6 @@ fn pictures_of_many_workers_stay_small() {
 #[test]
 fn unknown_keys_of_a_topology_are_refused() {
     let given = [("fiel".to_string(), Value::Text("a".into()))];
-    let error = Params::check(find("custom").unwrap().keys, given).unwrap_err();
+    let error = Options::check(find("custom").unwrap().keys, given).unwrap_err();
     assert!(error.to_string().contains("did you mean `file`?"));
 }

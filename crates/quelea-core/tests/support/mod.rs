@@ -13,9 +13,9 @@ use quelea_core::codec;
 use quelea_core::contract::{Budget, Effect, Fact};
 use quelea_core::layout::Layout;
 use quelea_core::message::{Message, Rank};
-use quelea_core::node::{Coding, Lent, MakeTopology, Node, Setup};
+use quelea_core::node::{CodecChoice, Loan, MakeTopology, Node, RunSpec};
 use quelea_core::optim;
-use quelea_core::params::{Params, Value};
+use quelea_core::options::{Options, Value};
 use quelea_core::payload::Pool;
 use quelea_core::problems::quadratic::{Quadratic, QuadraticOptions};
 use quelea_core::problems::{Computed, GradientSource, Problem};
@@ -95,11 +95,11 @@ impl Case {
         self
     }
 
-    pub fn setup(&self) -> (Setup, Quadratic) {
+    pub fn setup(&self) -> (RunSpec, Quadratic) {
         let entry = algorithms::find(self.algorithm).expect("in the table");
-        let params = Params::check(entry.keys, named(&self.params)).expect("good parameters");
+        let params = Options::check(entry.keys, named(&self.params)).expect("good parameters");
         (entry.check)(&params).expect("good together");
-        let servers = if (entry.facts)(&params).servers { self.servers } else { 0 };
+        let servers = if (entry.properties)(&params).servers { self.servers } else { 0 };
         let problem = Quadratic::new(&QuadraticOptions {
             workers: self.workers,
             dimensions: None,
@@ -113,8 +113,8 @@ impl Case {
         let name = self.topology;
         let make: MakeTopology = Arc::new(move |hosts: &[u32]| {
             let entry = topology::find(name).expect("in the table");
-            let params = Params::defaults(entry.keys);
-            let request = topology::Request { hosts, seed: 1, params: &params, text: None };
+            let params = Options::defaults(entry.keys);
+            let request = topology::Request { hosts, seed: 1, options: &params, text: None };
             Some(Arc::new(entry.build(&request).expect("this number of workers works")))
         });
         let hosts: Arc<[u32]> = (0..(self.workers + servers) as u32).collect();
@@ -133,12 +133,12 @@ impl Case {
         let optimizer = optim::find(self.optimizer_name).expect("in the table");
         let optimizer_params = optimizer.params(named(&self.optimizer)).expect("good parameters");
         let codec = codec::find(self.codec).expect("in the table");
-        let codec_params = Params::check(codec.keys, named(&self.codec_params));
+        let codec_params = Options::check(codec.keys, named(&self.codec_params));
         let (rate, factor) = (self.learning_rate, self.schedule);
-        let setup = Setup {
+        let setup = RunSpec {
             entry,
-            params,
-            codec: Coding { entry: codec, params: codec_params.expect("good parameters") },
+            options: params,
+            codec: CodecChoice { entry: codec, options: codec_params.expect("good parameters") },
             layout: Arc::new(Layout::plain(problem.dimensions(), self.bucket_bytes)),
             initial: problem.initial().into(),
             optimizer: Arc::new(move |len| (optimizer.build)(&optimizer_params, len)),
@@ -199,11 +199,11 @@ pub struct Flight {
 
 /// The cluster without time.
 pub struct Lab {
-    pub setup: Setup,
+    pub setup: RunSpec,
     pub nodes: Vec<Node>,
     pub flying: Vec<Flight>,
     pub pool: Pool,
-    pub facts: Vec<(usize, Fact)>,
+    pub properties: Vec<(usize, Fact)>,
     /// Gradients that each worker has finished.
     pub gradients: Vec<u64>,
     /// Bytes of vectors sent, by rank.
@@ -211,7 +211,7 @@ pub struct Lab {
     alive: Vec<bool>,
     view: Arc<View>,
     sources: Vec<Box<dyn GradientSource>>,
-    computing: Vec<Option<(Lent, Computed)>>,
+    computing: Vec<Option<(Loan, Computed)>>,
     /// Gradients that may still start, where they are counted in all.
     budget: u64,
     /// Survivors may not start a gradient before they know of the new view.
@@ -226,7 +226,7 @@ impl Lab {
     }
 
     /// As [`new`](Lab::new), with a setup that no case describes.
-    pub fn with(case: &Case, change: impl FnOnce(&mut Setup)) -> Lab {
+    pub fn with(case: &Case, change: impl FnOnce(&mut RunSpec)) -> Lab {
         Lab::build(case, change, &[])
     }
 
@@ -235,13 +235,13 @@ impl Lab {
         Lab::build(case, |_| {}, saved)
     }
 
-    fn build(case: &Case, change: impl FnOnce(&mut Setup), saved: &[Saved]) -> Lab {
+    fn build(case: &Case, change: impl FnOnce(&mut RunSpec), saved: &[Saved]) -> Lab {
         let (mut setup, problem) = case.setup();
         change(&mut setup);
         let pool = Pool::new();
         let ranks = setup.ranks();
         let nodes = (0..ranks).map(|rank| setup.node(Rank::from(rank), pool.clone())).collect();
-        let budget = match setup.facts().budget {
+        let budget = match setup.properties().budget {
             Budget::Rounds => u64::MAX,
             Budget::TotalGradients => case.steps * case.workers as u64,
         };
@@ -249,7 +249,7 @@ impl Lab {
             nodes,
             flying: Vec::new(),
             pool,
-            facts: Vec::new(),
+            properties: Vec::new(),
             gradients: vec![0; ranks],
             sent: vec![0; ranks],
             alive: vec![true; ranks],
@@ -336,7 +336,7 @@ impl Lab {
                     self.sent[rank] += message.payload_bytes() as u64;
                     self.flying.push(Flight { from: Rank::from(rank), to, message });
                 }
-                Effect::Measure(fact) => self.facts.push((rank, fact)),
+                Effect::Measure(fact) => self.properties.push((rank, fact)),
                 _ => {}
             }
         }
@@ -416,7 +416,7 @@ impl Lab {
     }
 
     pub fn check_finished(&self) {
-        let rounds = self.setup.facts().budget == Budget::Rounds;
+        let rounds = self.setup.properties().budget == Budget::Rounds;
         assert!(rounds || self.budget == 0, "{} gradients were never started", self.budget);
         for rank in self.living_workers().into_iter().filter(|_| rounds) {
             let node = &self.nodes[rank];

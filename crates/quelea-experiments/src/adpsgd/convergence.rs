@@ -9,7 +9,7 @@ use crate::error::ExperimentError;
 use crate::report::{Best, Cell, Figure, Report, Source, Table};
 use crate::training::{Lesson, Runs, Trained, chart};
 use crate::trial::Trial;
-use crate::{Experiment, Options, data};
+use crate::{Experiment, ReproduceOptions, data};
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -32,7 +32,7 @@ struct Course {
     seeds: usize,
 }
 
-fn digits(options: &Options) -> Course {
+fn digits(options: &ReproduceOptions) -> Course {
     Course {
         words: "digits-cnn (53,000 parameters, embedded data), batch 4 a learner".into(),
         settings: vec!["task.name=digits-cnn".into(), "task.batch=4".into()],
@@ -42,7 +42,7 @@ fn digits(options: &Options) -> Course {
     }
 }
 
-fn cifar(folder: &Path, options: &Options) -> Course {
+fn cifar(folder: &Path, options: &ReproduceOptions) -> Course {
     let images = options.size(4096, 256);
     Course {
         words: format!("ResNet-20 on the first {images} images of CIFAR-10, batch 8 a learner"),
@@ -59,7 +59,7 @@ fn cifar(folder: &Path, options: &Options) -> Course {
     }
 }
 
-fn run(options: &Options) -> Result<Report, ExperimentError> {
+fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
     let folder = options.data.as_deref().and_then(|folder| data::under(folder, "cifar10"));
     let course = match &folder {
         Some(folder) => cifar(folder, options),
@@ -78,7 +78,11 @@ fn run(options: &Options) -> Result<Report, ExperimentError> {
 }
 
 /// All three, evaluated after every epoch.
-fn train(course: &Course, report: &mut Report, options: &Options) -> Result<Runs, ExperimentError> {
+fn train(
+    course: &Course,
+    report: &mut Report,
+    options: &ReproduceOptions,
+) -> Result<Runs, ExperimentError> {
     let lessons = Lesson::several(LEARNERS, (options.seed, course.seeds), &course.settings)?;
     let mut runs = Runs::new();
     for method in METHODS {
@@ -169,7 +173,7 @@ fn charts(report: &mut Report, runs: &Runs) {
     report.charts.push(("accuracy".into(), accuracy));
 }
 
-fn claims(report: &mut Report, table: &Table, options: &Options) {
+fn claims(report: &mut Report, table: &Table, options: &ReproduceOptions) {
     let ours = |method: Method, column: &str| {
         let cell = table.cells.iter().find(|c| c.row == method.name() && c.column == column);
         cell.map_or(f64::NAN, |cell| cell.ours)

@@ -6,7 +6,7 @@ use super::{GRADIENTS_PER_EPOCH, METHODS, Method, PAPER, RESNET_COMPUTE, SINGLE_
 use crate::error::ExperimentError;
 use crate::fit::Fit;
 use crate::report::{Cell, Figure, Report, Source, Table};
-use crate::{Experiment, Options};
+use crate::{Experiment, ReproduceOptions};
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -23,7 +23,7 @@ const SLOW: [f64; 6] = [1.0, 2.0, 10.0, 100.0, 1000.0, 10_000.0];
 const VGG_PARAMETERS: f64 = 15e6;
 const VGG_COMPUTE: f64 = 13.60 / (50_000.0 / 128.0);
 
-fn run(options: &Options) -> Result<Report, ExperimentError> {
+fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
     let title = "16 learners, one of them slower";
     let mut report = Report::new(EXPERIMENT.name, title, PAPER);
     tell(&mut report);

@@ -21,8 +21,8 @@ use std::collections::BTreeMap;
 
 use quelea_core::algorithms::{self, Service, Traffic, When};
 use quelea_core::codec;
-use quelea_core::contract::Need;
-use quelea_core::params::Params;
+use quelea_core::contract::TopologyRequirement;
+use quelea_core::options::Options;
 
 use super::Candidate;
 use super::mixing::Mixing;
@@ -85,10 +85,11 @@ impl Costs<'_> {
 
     fn mixing(&mut self, candidate: &Candidate) -> Result<&Mixing, String> {
         let row = algorithms::find(candidate.algorithm).expect("candidates are rows of the table");
-        let need = (row.facts)(&candidate.params()).topology;
+        let need = (row.properties)(&candidate.params()).topology;
         let name = candidate.topology.ok_or("it needs a topology")?;
-        let mixing = self.mixings.entry((name, need == Need::Edges));
-        let mixing = mixing.or_insert_with(|| Mixing::new(self.s, name, need == Need::Edges));
+        let mixing = self.mixings.entry((name, need == TopologyRequirement::Edges));
+        let mixing =
+            mixing.or_insert_with(|| Mixing::new(self.s, name, need == TopologyRequirement::Edges));
         let mixing = mixing.as_ref().map_err(Clone::clone)?;
         mixing.refusal(need).map_or(Ok(mixing), Err)
     }
@@ -98,7 +99,7 @@ impl Costs<'_> {
 fn wire(s: &Situation, candidate: &Candidate) -> f64 {
     let Some(row) = candidate.codec.and_then(|name| codec::find(name).ok()) else { return s.wire };
     let len = (s.parameters as usize).max(1);
-    row.bytes(&Params::defaults(row.keys), len) as f64 / (4.0 * len as f64)
+    row.bytes(&Options::defaults(row.keys), len) as f64 / (4.0 * len as f64)
 }
 
 fn cost(step_seconds: f64, waited_for: f64, bytes: f64) -> Cost {

@@ -2,8 +2,8 @@
 //! settings of a run file, so that every command can use it again.
 
 use quelea_core::algorithms::ALGORITHMS;
-use quelea_core::contract::Need;
-use quelea_core::params::Params;
+use quelea_core::contract::TopologyRequirement;
+use quelea_core::options::Options;
 use quelea_run::config::Config;
 use quelea_run::drive::measure::{Host, Measured};
 use quelea_run::error::RequestError;
@@ -21,8 +21,8 @@ const DIFFERS: f64 = 0.15;
 pub fn survey(config: &Config) -> Result<Plan, RequestError> {
     let mut job = config.understood();
     let fits = |entry: &&quelea_core::algorithms::Entry| {
-        let facts = (entry.facts)(&Params::defaults(entry.keys));
-        !facts.servers && facts.topology == Need::Nothing
+        let properties = (entry.properties)(&Options::defaults(entry.keys));
+        !properties.servers && properties.topology == TopologyRequirement::Nothing
     };
     let algorithm = ALGORITHMS.iter().find(fits).expect("such algorithms are in the table");
     job["algorithm"] = json!({ "name": algorithm.name });

@@ -1,7 +1,7 @@
 //! What the rounds of a topology ask of cards, looked at once and used for every row that gossips.
 
-use quelea_core::contract::Need;
-use quelea_core::params::Params;
+use quelea_core::contract::TopologyRequirement;
+use quelea_core::options::Options;
 use quelea_core::topology::{self, Round, Schedule};
 
 use super::situation::Situation;
@@ -36,8 +36,8 @@ impl Mixing {
     pub fn new(s: &Situation, name: &str, edges_only: bool) -> Result<Mixing, String> {
         let entry = topology::find(name).map_err(|_| format!("`{name}` is not a topology"))?;
         let hosts: Vec<u32> = (0..s.workers).map(|worker| s.host_of(worker) as u32).collect();
-        let params = Params::defaults(entry.keys);
-        let request = topology::Request { hosts: &hosts, seed: 1, params: &params, text: None };
+        let params = Options::defaults(entry.keys);
+        let request = topology::Request { hosts: &hosts, seed: 1, options: &params, text: None };
         let built = if edges_only { entry.build_edges(&request) } else { entry.build(&request) };
         let schedule = built.map_err(|error| error.to_string())?;
         let rounds = schedule.period().unwrap_or(ROUNDS) as u64;
@@ -46,9 +46,10 @@ impl Mixing {
     }
 
     /// Why a method with this need cannot use it, if it cannot.
-    pub fn refusal(&self, need: Need) -> Option<String> {
+    pub fn refusal(&self, need: TopologyRequirement) -> Option<String> {
         let round = self.schedule.round(0);
-        let costly = need == Need::MildlyNegative && round.workers() > EIGENVALUES_WORKERS_MAX;
+        let costly = need == TopologyRequirement::MildlyNegative
+            && round.workers() > EIGENVALUES_WORKERS_MAX;
         if costly && self.schedule.name() != "ring" {
             return Some("its eigenvalues are not computed for so many workers".into());
         }

@@ -19,7 +19,7 @@ pub mod whole;
 use quelea_core::algorithms::{self, ALGORITHMS, Codecs, Entry, Service, Traffic};
 use quelea_core::codec::{self, CODECS, Shape};
 use quelea_core::collectives::{self, COLLECTIVES};
-use quelea_core::params::{Params, Value as Given};
+use quelea_core::options::{Options, Value as Given};
 use quelea_plot::{Axis, Bars, Chart, Values};
 use serde_json::{Value, json};
 
@@ -58,10 +58,10 @@ impl Candidate {
     }
 
     /// The parameters of the algorithm. Whoever can hide the exchange behind the gradient does.
-    pub fn params(&self) -> Params {
+    pub fn params(&self) -> Options {
         let row = algorithms::find(self.algorithm).expect("candidates are rows of the table");
         let own = self.own().into_iter();
-        own.fold(Params::defaults(row.keys), |params, (key, value)| params.with(key, value))
+        own.fold(Options::defaults(row.keys), |params, (key, value)| params.with(key, value))
     }
 
     fn own(&self) -> Option<(&'static str, Given)> {
@@ -434,10 +434,10 @@ fn candidates(situation: &Situation, row: &'static Entry) -> Vec<Candidate> {
 
 /// Codecs that a row is made for, in which each sender decides what to keep; none for others.
 fn codecs(situation: &Situation, row: &Entry) -> Vec<Option<&'static str>> {
-    let takes = (row.codecs)(&Params::defaults(row.keys));
+    let takes = (row.codecs)(&Options::defaults(row.keys));
     let len = situation.parameters as usize;
     let fits = |codec: &&codec::Entry| {
-        let refusal = takes.refusal(codec, &Params::defaults(codec.keys), len);
+        let refusal = takes.refusal(codec, &Options::defaults(codec.keys), len);
         takes == Codecs::Contraction && codec.shape == Shape::Own && refusal.is_none()
     };
     let made_for: Vec<_> = CODECS.iter().filter(fits).map(|codec| Some(codec.name)).collect();

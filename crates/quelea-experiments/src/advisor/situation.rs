@@ -77,12 +77,12 @@ impl Situation {
             let problem = "must be a number of parameters from 1 to 10^13, as in 25.5e6";
             return Err(RequestError::field("--parameters", given, problem));
         }
-        let compute = config.cluster.params.real("compute_ms");
+        let compute = config.cluster.options.real("compute_ms");
         if compute == 0.0 {
             let problem = "must be above 0: a step of no time has no speed-up";
             return Err(RequestError::field("cluster.compute_ms", compute, problem));
         }
-        let servers = config.cluster.params.whole("servers").max(1) as usize;
+        let servers = config.cluster.options.whole("servers").max(1) as usize;
         let steps_given = config.clone();
         // A plan checks everything else, and knows the model of the task.
         let plan = Plan::new(config)?;

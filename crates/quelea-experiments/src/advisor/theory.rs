@@ -105,7 +105,7 @@ fn side(n: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quelea_core::params::Params;
+    use quelea_core::options::Options;
     use quelea_core::topology;
 
     #[test]
@@ -121,9 +121,9 @@ mod tests {
             for n in [16, 64, 128] {
                 let entry = topology::find(name).expect("a row");
                 let hosts: Vec<u32> = (0..n as u32).collect();
-                let params = Params::defaults(entry.keys);
+                let params = Options::defaults(entry.keys);
                 let request =
-                    topology::Request { hosts: &hosts, seed: 1, params: &params, text: None };
+                    topology::Request { hosts: &hosts, seed: 1, options: &params, text: None };
                 let measured = topology::report(&entry.build(&request).expect("fits")).spectral_gap;
                 let ratio = gap(name, n).expect("known") / measured;
                 assert!((1.0 / within..=within).contains(&ratio), "{name} {n}: {ratio}");

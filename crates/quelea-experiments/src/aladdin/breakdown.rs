@@ -7,7 +7,7 @@ use super::{Calibration, Case, Costs, Method, PAPER, PASSES_MOMENTUM, PASSES_SUM
 use crate::error::ExperimentError;
 use crate::report::{Cell, Report, Table};
 use crate::trial::{Timing, Trial};
-use crate::{Experiment, Options};
+use crate::{Experiment, ReproduceOptions};
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -21,7 +21,7 @@ pub const EXPERIMENT: Experiment = Experiment {
 
 const SYNCHRONOUS: &str = "synchronous server";
 
-fn run(options: &Options) -> Result<Report, ExperimentError> {
+fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
     let calibration = Calibration::fit()?;
     let title = "Where the time goes with parameter servers";
     let mut report = Report::new(EXPERIMENT.name, title, PAPER);

@@ -7,7 +7,7 @@ use crate::error::ExperimentError;
 use crate::report::{Best, Cell, Figure, Report, Source, Table};
 use crate::training::{Lesson, Runs, Trained, chart};
 use crate::trial::Trial;
-use crate::{Experiment, Options};
+use crate::{Experiment, ReproduceOptions};
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -51,7 +51,7 @@ const EPOCHS: usize = 12;
 const EVALUATIONS: usize = 48;
 const SEEDS: usize = 5;
 
-fn run(options: &Options) -> Result<Report, ExperimentError> {
+fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
     let calibration = Calibration::fit()?;
     let title = "Accuracy and parameter variance against time";
     let mut report = Report::new(EXPERIMENT.name, title, PAPER);
@@ -137,7 +137,7 @@ fn charts(report: &mut Report, runs: &Runs, model: &str) {
 }
 
 /// Who should be first, and the whole published order; of a small version only the times.
-fn claims(report: &mut Report, table: &Table, options: &Options) {
+fn claims(report: &mut Report, table: &Table, options: &ReproduceOptions) {
     let columns = [(TOTAL, Best::Lowest), (EARLY, Best::Highest), (UNTIL, Best::Lowest)];
     for (column, best) in &columns[..options.size(3, 1)] {
         let name = Method::Aladdin.name();
@@ -154,7 +154,7 @@ fn claims(report: &mut Report, table: &Table, options: &Options) {
     }
 }
 
-fn tell(report: &mut Report, options: &Options) {
+fn tell(report: &mut Report, options: &ReproduceOptions) {
     let why = "the slides train ResNet-50 and VGG-16 on CIFAR-10, which two cores cannot";
     let epochs = format!("{} epochs", options.size(EPOCHS, 1));
     let seeds = format!("mean over {} seeds", options.size(SEEDS, 1));

@@ -5,7 +5,7 @@ use quelea_plot::{Axis, Bars, Chart, Values};
 use super::{Calibration, Case, Costs, METHODS, MODELS, Method, PAPER, SLOW};
 use crate::error::ExperimentError;
 use crate::report::{Cell, Figure, Report, Source, Table};
-use crate::{Experiment, Options};
+use crate::{Experiment, ReproduceOptions};
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -17,7 +17,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-fn run(options: &Options) -> Result<Report, ExperimentError> {
+fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
     let calibration = Calibration::fit()?;
     let title = "Speed-up of 8 workers when one is slower";
     let mut report = Report::new(EXPERIMENT.name, title, PAPER);
@@ -56,7 +56,7 @@ fn published(costs: Costs, method: Method) -> Option<[f64; 4]> {
 fn measure(
     calibration: &Calibration,
     costs: Costs,
-    options: &Options,
+    options: &ReproduceOptions,
 ) -> Result<(Table, Table), ExperimentError> {
     let name = costs.model.name;
     let mut speeds = Table { title: format!("Speed-up, {name}"), cells: Vec::new() };
@@ -75,13 +75,13 @@ fn measure(
             });
             if method == Method::Aladdin {
                 let (before, after) = timing.in_flight();
-                let facts = [
+                let properties = [
                     ("messages on their way, second quarter", before as f64),
                     ("messages on their way, last quarter", after as f64),
                     ("gradients per message", timing.gradients_per_message()),
                     ("staleness, gradients", timing.staleness()),
                 ];
-                basis.cells.extend(facts.map(|(column, ours)| Cell {
+                basis.cells.extend(properties.map(|(column, ours)| Cell {
                     row: row.clone(),
                     column: column.into(),
                     paper: None,

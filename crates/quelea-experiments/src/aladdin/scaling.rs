@@ -5,7 +5,7 @@ use quelea_plot::{Axis, Chart, Lines, Series};
 use super::{Calibration, Case, Costs, METHODS, Method, PAPER};
 use crate::error::ExperimentError;
 use crate::report::{Cell, Figure, Report, Table};
-use crate::{Experiment, Options};
+use crate::{Experiment, ReproduceOptions};
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -20,7 +20,7 @@ pub const EXPERIMENT: Experiment = Experiment {
 const WORKERS: [usize; 13] = [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256];
 const BALANCED: &str = " (relative to ALADDIN)";
 
-fn run(options: &Options) -> Result<Report, ExperimentError> {
+fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
     let calibration = Calibration::fit()?;
     let title = "Speed-up against the number of workers";
     let mut report = Report::new(EXPERIMENT.name, title, PAPER);

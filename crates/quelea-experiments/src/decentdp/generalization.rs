@@ -9,7 +9,7 @@ use crate::error::ExperimentError;
 use crate::report::{Best, Cell, Figure, Report, Source, Table};
 use crate::training::{Lesson, Runs, Trained, chart};
 use crate::trial::Trial;
-use crate::{Experiment, Options, data};
+use crate::{Experiment, ReproduceOptions, data};
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -111,12 +111,16 @@ impl Case {
 }
 
 /// Held-out sentences that are translated at the end, or looked at in between.
-fn sentences(options: &Options) -> usize {
+fn sentences(options: &ReproduceOptions) -> usize {
     options.size(200, 8)
 }
 
 /// The task, with and without what is only measured at the end.
-fn lesson(folder: &Path, options: &Options, exam: bool) -> Result<Lesson, ExperimentError> {
+fn lesson(
+    folder: &Path,
+    options: &ReproduceOptions,
+    exam: bool,
+) -> Result<Lesson, ExperimentError> {
     let sentences = sentences(options);
     let settings = [
         "task.name=multi30k-transformer".to_string(),
@@ -133,7 +137,7 @@ fn lesson(folder: &Path, options: &Options, exam: bool) -> Result<Lesson, Experi
     Lesson::new(WORKERS, options.seed, settings.to_vec())
 }
 
-fn run(options: &Options) -> Result<Report, ExperimentError> {
+fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
     let folder = data::located(options.data.as_deref(), DATA_SET)?;
     let title = "Loss and BLEU of a small Transformer";
     let mut report = Report::new(EXPERIMENT.name, title, PAPER);
@@ -225,7 +229,7 @@ fn claims(report: &mut Report, table: &Table) {
     report.claim_order(table, VALIDATION, Best::Lowest);
 }
 
-fn tell(report: &mut Report, options: &Options) {
+fn tell(report: &mut Report, options: &ReproduceOptions) {
     let stated = [
         ("AllReduce", "Adam, β₂ = 0.98"),
         ("AccumAdam", "β₂ = 0.999, moments of 4 steps"),

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use quelea_core::algorithms::{self, Codecs, Entry, Traffic};
 use quelea_core::collectives::average::COLLECTIVE;
 use quelea_core::collectives::{AllReduce, COLLECTIVES, Group, Label};
-use quelea_core::contract::{Algorithm, Awaited, Cx, Mode};
+use quelea_core::contract::{Algorithm, Awaited, Context, Mode};
 use quelea_core::message::{Message, Rank};
-use quelea_core::params::{Key, Params};
+use quelea_core::options::{OptionSpec, Options};
 use quelea_core::state::Visitor;
 
 /// The row, for setups that are made here.
@@ -33,9 +33,9 @@ pub static ENTRY: Entry = Entry {
     keys: KEYS,
     codecs: |_| Codecs::OF_MODELS,
     check: |_| Ok(()),
-    facts: |_| {
+    properties: |_| {
         let gossip = algorithms::find("d-psgd").expect("in the table");
-        (gossip.facts)(&Params::defaults(gossip.keys))
+        (gossip.properties)(&Options::defaults(gossip.keys))
     },
     traffic: |_| Traffic::Average { period: 1 },
     worker: |params| Box::new(GroupAverage::new(params)),
@@ -43,7 +43,7 @@ pub static ENTRY: Entry = Entry {
 };
 
 /// Its parameters.
-pub const KEYS: &[Key] = &[COLLECTIVE];
+pub const KEYS: &[OptionSpec] = &[COLLECTIVE];
 
 const REDUCE: u8 = 1;
 
@@ -67,8 +67,8 @@ struct Sum {
 }
 
 impl GroupAverage {
-    fn new(params: &Params) -> GroupAverage {
-        let name = params.text("collective");
+    fn new(options: &Options) -> GroupAverage {
+        let name = options.text("collective");
         let collective = COLLECTIVES.iter().find(|entry| entry.name == name);
         GroupAverage {
             collective: collective.expect("the choice lists the table's names"),
@@ -79,14 +79,14 @@ impl GroupAverage {
         }
     }
 
-    fn sum(&mut self, cx: &Cx<'_>, step: u64, b: usize) -> &mut Sum {
+    fn sum(&mut self, cx: &Context<'_>, step: u64, b: usize) -> &mut Sum {
         let collective = self.collective;
         self.running.entry((step, b)).or_insert_with(|| {
-            let row = cx.io.view.row(step, cx.io.rank);
+            let row = cx.outbox.view.row(step, cx.outbox.rank);
             let members: Vec<Rank> = row.incoming.iter().map(|(rank, _)| *rank).collect();
-            let me = members.iter().position(|rank| *rank == cx.io.rank);
+            let me = members.iter().position(|rank| *rank == cx.outbox.rank);
             let group = Group {
-                hosts: members.iter().map(|rank| cx.io.view.hosts[rank.index()]).collect(),
+                hosts: members.iter().map(|rank| cx.outbox.view.hosts[rank.index()]).collect(),
                 me: me.expect("everybody is in their own group"),
                 members,
             };
@@ -97,7 +97,7 @@ impl GroupAverage {
         })
     }
 
-    fn begin(&mut self, cx: &mut Cx<'_>, step: u64, b: usize) {
+    fn begin(&mut self, cx: &mut Context<'_>, step: u64, b: usize) {
         let own = cx.params[cx.layout.range(b)].to_vec();
         self.launches.push((step, b, own));
         self.launch(cx);
@@ -105,7 +105,7 @@ impl GroupAverage {
 
     /// Starts what may start: sums of a step only when those of earlier steps are complete, as on
     /// one stream of communication. Otherwise they would hold each other up on the card.
-    fn launch(&mut self, cx: &mut Cx<'_>) {
+    fn launch(&mut self, cx: &mut Context<'_>) {
         let open = |sum: &Sum| sum.started && !sum.machine.is_done();
         let oldest = self.running.iter().find(|(_, sum)| open(sum)).map(|((step, _), _)| *step);
         for (step, b, own) in std::mem::take(&mut self.launches) {
@@ -115,11 +115,11 @@ impl GroupAverage {
             }
             let sum = self.sum(cx, step, b);
             (sum.own, sum.started) = (own, true);
-            sum.machine.start(&mut cx.io, &sum.own);
+            sum.machine.start(&mut cx.outbox, &sum.own);
         }
     }
 
-    fn advance(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn advance(&mut self, cx: &mut Context<'_>, b: usize) {
         let key = (cx.step, b);
         let done = self.running.get(&key).is_some_and(|sum| sum.machine.is_done());
         if !done || !self.waiting.get(b).is_some_and(|waits| *waits) {
@@ -134,11 +134,11 @@ impl GroupAverage {
 }
 
 impl Algorithm for GroupAverage {
-    fn on_start(&mut self, cx: &mut Cx<'_>) {
+    fn on_start(&mut self, cx: &mut Context<'_>) {
         (0..cx.layout.buckets.len()).for_each(|b| self.begin(cx, cx.step, b));
     }
 
-    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
         if b == 0 {
             self.left = cx.layout.buckets.len();
             self.waiting = vec![false; self.left];
@@ -147,17 +147,17 @@ impl Algorithm for GroupAverage {
         self.advance(cx, b);
     }
 
-    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
         self.left -= 1;
         if !cx.is_last_step() {
             self.begin(cx, cx.step + 1, b);
         }
     }
 
-    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+    fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         let (step, b) = (message.step, message.bucket as usize);
         let sum = self.sum(cx, step, b);
-        sum.machine.on_message(&mut cx.io, &sum.own, from, message);
+        sum.machine.on_message(&mut cx.outbox, &sum.own, from, message);
         if step == cx.step {
             self.advance(cx, b);
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use quelea_core::params::{Params, Value};
+use quelea_core::options::{Options, Value};
 use quelea_core::topology::{Round, Schedule};
 use quelea_core::view::View;
 use quelea_plot::{Axis, Bars, Chart, Values};
@@ -12,7 +12,7 @@ use crate::error::ExperimentError;
 use crate::fit::Fit;
 use crate::report::{Cell, Figure, Report, Source, Table};
 use crate::trial::{Timing, Trial};
-use crate::{Experiment, Options};
+use crate::{Experiment, ReproduceOptions};
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -105,7 +105,7 @@ impl Cluster {
     }
 
     /// Seconds of a step.
-    fn step(&self, form: Form, options: &Options) -> Result<f64, ExperimentError> {
+    fn step(&self, form: Form, options: &ReproduceOptions) -> Result<f64, ExperimentError> {
         let steps = 60;
         if form == Form::AllReduce {
             return Ok(self.trial("allreduce", options.seed).run(steps)?.step_seconds());
@@ -116,8 +116,8 @@ impl Cluster {
         // A group of all is summed like the gradients; one of some hosts by hierarchy.
         let collective = if form == Form::Complete { "ring" } else { "hierarchical" };
         plan.setup.entry = &groups::ENTRY;
-        plan.setup.params =
-            Params::defaults(groups::KEYS).with("collective", Value::Text(collective.into()));
+        plan.setup.options =
+            Options::defaults(groups::KEYS).with("collective", Value::Text(collective.into()));
         if form == Form::Ring {
             let hosts = Arc::clone(&plan.setup.view.hosts);
             let schedule = Some(Arc::new(self.ring_of_hosts()));
@@ -144,7 +144,7 @@ impl Cluster {
     }
 }
 
-fn run(options: &Options) -> Result<Report, ExperimentError> {
+fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
     let title = "Time of a step relative to AllReduce";
     let mut report = Report::new(EXPERIMENT.name, title, PAPER);
     let a40 = Cluster { efficiency: efficiency(options)?, ..A40 };
@@ -170,7 +170,7 @@ fn run(options: &Options) -> Result<Report, ExperimentError> {
 }
 
 /// Collective efficiency of the A40 cluster, on the milliseconds of AllReduce.
-fn efficiency(options: &Options) -> Result<f64, ExperimentError> {
+fn efficiency(options: &ReproduceOptions) -> Result<f64, ExperimentError> {
     let fit = Fit {
         parameter: "collective efficiency",
         cell: "AllReduce, 16 A40, 195.5 ms",
@@ -181,7 +181,7 @@ fn efficiency(options: &Options) -> Result<f64, ExperimentError> {
 }
 
 /// The cluster with its variation fitted on Complete.
-fn varied(cluster: Cluster, options: &Options) -> Result<Cluster, ExperimentError> {
+fn varied(cluster: Cluster, options: &ReproduceOptions) -> Result<Cluster, ExperimentError> {
     let fit = Fit {
         parameter: "variation of compute times",
         cell: cluster.name,
@@ -195,7 +195,7 @@ fn varied(cluster: Cluster, options: &Options) -> Result<Cluster, ExperimentErro
     Ok(Cluster { variation, ..cluster })
 }
 
-fn rows(cluster: &Cluster, options: &Options) -> Result<Vec<Cell>, ExperimentError> {
+fn rows(cluster: &Cluster, options: &ReproduceOptions) -> Result<Vec<Cell>, ExperimentError> {
     let reference = cluster.step(Form::AllReduce, options)?;
     let mut cells = Vec::new();
     for (form, saved) in FORMS.into_iter().zip(cluster.saved) {
@@ -212,7 +212,7 @@ fn rows(cluster: &Cluster, options: &Options) -> Result<Vec<Cell>, ExperimentErr
 }
 
 /// The A40 cluster at line rate, where nothing but the length of a gradient is fitted.
-fn line_rate(options: &Options) -> Result<Table, ExperimentError> {
+fn line_rate(options: &ReproduceOptions) -> Result<Table, ExperimentError> {
     let mut cells = rows(&A40, options)?;
     cells.iter_mut().for_each(|cell| cell.row = format!("{} at line rate", cell.row));
     Ok(Table { title: "The same without a fitted efficiency".into(), cells })

@@ -6,7 +6,7 @@ use super::PAPER;
 use crate::error::ExperimentError;
 use crate::report::{Cell, Figure, Report, Source, Table};
 use crate::trial::Trial;
-use crate::{Experiment, Options};
+use crate::{Experiment, ReproduceOptions};
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -71,7 +71,7 @@ impl Network {
     }
 }
 
-fn run(options: &Options) -> Result<Report, ExperimentError> {
+fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
     let title = "Communication per iteration with 256 GPUs";
     let mut report = Report::new(EXPERIMENT.name, title, PAPER);
     let network = Network::fit();

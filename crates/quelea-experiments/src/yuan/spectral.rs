@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use quelea_core::params::Params;
+use quelea_core::options::Options;
 use quelea_core::topology::{self, TOPOLOGIES};
 use quelea_plot::{Axis, Chart, Lines, Series};
 
 use super::PAPER;
 use crate::error::ExperimentError;
 use crate::report::{Cell, Figure, Report, Source, Table};
-use crate::{Experiment, Options};
+use crate::{Experiment, ReproduceOptions};
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -39,7 +39,7 @@ fn formula(name: &str, n: usize) -> Option<f64> {
     }
 }
 
-fn run(options: &Options) -> Result<Report, ExperimentError> {
+fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
     let title = "How fast topologies mix";
     let mut report = Report::new(EXPERIMENT.name, title, PAPER);
     let sizes = &WORKERS[..options.size(WORKERS.len(), 4)];
@@ -47,11 +47,11 @@ fn run(options: &Options) -> Result<Report, ExperimentError> {
     for entry in TOPOLOGIES.iter().filter(|entry| entry.name != "custom") {
         for &workers in sizes {
             let hosts: Vec<u32> = (0..workers as u32).map(|worker| worker / 2).collect();
-            let params = Params::defaults(entry.keys);
+            let params = Options::defaults(entry.keys);
             let request = topology::Request {
                 hosts: &hosts,
                 seed: options.seed,
-                params: &params,
+                options: &params,
                 text: None,
             };
             let Ok(schedule) = entry.build(&request) else { continue };

@@ -15,7 +15,7 @@ use super::PAPER;
 use crate::error::ExperimentError;
 use crate::report::{Cell, Report, Source, Table};
 use crate::trial::config;
-use crate::{Experiment, Options};
+use crate::{Experiment, ReproduceOptions};
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -137,7 +137,7 @@ fn losses(plan: &Plan, std: f32, seed: u64) -> Result<Vec<f64>, ExperimentError>
     Ok(losses.losses)
 }
 
-fn run(options: &Options) -> Result<Report, ExperimentError> {
+fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
     let mut report = Report::new(EXPERIMENT.name, "Transient iterations", PAPER);
     let steps = options.size(3000, 600) as u64;
     let mut cells = Vec::new();

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use quelea_core::algorithms::{ALGORITHMS, Entry};
 use quelea_core::contract::Algorithm;
 use quelea_core::layout::Layout;
-use quelea_core::node::Setup;
+use quelea_core::node::RunSpec;
 use quelea_core::optim;
-use quelea_core::params::Params;
+use quelea_core::options::Options;
 use quelea_core::problems::{Computed, Evaluation, GradientSource, Problem};
 use quelea_core::view::View;
 
@@ -42,14 +42,14 @@ impl GradientSource for Nothing {
     }
 }
 
-pub fn setup(worker: fn(&Params) -> Box<dyn Algorithm>, workers: usize, steps: u64) -> Setup {
+pub fn setup(worker: fn(&Options) -> Box<dyn Algorithm>, workers: usize, steps: u64) -> RunSpec {
     let like = ALGORITHMS.iter().find(|entry| entry.name == "allreduce").expect("in the table");
     let entry: &'static Entry = Box::leak(Box::new(Entry { worker, server: None, ..*like }));
     let sgd = optim::find("sgd").expect("in the table");
     let params = sgd.params([]).expect("the defaults");
-    Setup {
+    RunSpec {
         entry,
-        params: Params::defaults(entry.keys),
+        options: Options::defaults(entry.keys),
         codec: Default::default(),
         layout: Arc::new(Layout::plain(ELEMENTS, 0)),
         initial: Nothing.initial().into(),

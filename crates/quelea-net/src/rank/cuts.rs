@@ -5,7 +5,7 @@
 //! goes no further until it knows the last of them. Others rest, are saved, and go on from there.
 
 use quelea_core::contract::Budget;
-use quelea_core::node::Setup;
+use quelea_core::node::RunSpec;
 use quelea_core::payload::Pool;
 use quelea_record::{Cuts, Part, RankReport, Start};
 
@@ -14,7 +14,7 @@ use crate::protocol::{Command, Event};
 
 /// What a rank knows of cuts.
 pub(crate) struct Cutting {
-    pub(super) setup: Setup,
+    pub(super) setup: RunSpec,
     pub(super) pool: Pool,
     pub(super) cuts: Cuts,
     /// The step of its last part in a cut.
@@ -32,7 +32,7 @@ pub(crate) struct Cutting {
 }
 
 impl Cutting {
-    pub(crate) fn new(setup: Setup, pool: Pool, cuts: Cuts, step: u64) -> Cutting {
+    pub(crate) fn new(setup: RunSpec, pool: Pool, cuts: Cuts, step: u64) -> Cutting {
         let (wished, hold, pausing, shows) = (None, None, None, Vec::new());
         let limit = cuts.limit(step);
         Cutting { setup, pool, cuts, last: step, wished, hold, limit, pausing, shows }
@@ -72,7 +72,7 @@ impl Shell {
 
     /// Shows and saves what has become due.
     pub(super) fn cut_if_due(&mut self) {
-        if !self.facts.synchronous {
+        if !self.properties.synchronous {
             return self.show_if_asked();
         }
         while let Some(step) = self.next_cut() {
@@ -93,12 +93,12 @@ impl Shell {
         let wished = wished.filter(|wished| wished > last);
         let next = [wished, cuts.next(*last)].into_iter().flatten().min()?;
         let step = if self.node.is_server { next } else { self.node.step() };
-        (step >= next && self.pending.is_none() && self.node.is_at(step)).then_some(step)
+        (step >= next && self.pending.is_none() && self.node.is_at_cut(step)).then_some(step)
     }
 
     /// While a gradient is computed the parameters may be elsewhere; then they are awaited.
     fn show_if_asked(&mut self) {
-        let here = self.computing_since.is_none() || self.facts.snapshot;
+        let here = self.computing_since.is_none() || self.properties.snapshot;
         if here {
             let shows = std::mem::take(&mut self.cutting.shows);
             shows.into_iter().for_each(|step| self.show(step));
@@ -126,7 +126,7 @@ impl Shell {
             }
             return true;
         }
-        let limit = if self.facts.synchronous { self.cutting.limit } else { u64::MAX };
+        let limit = if self.properties.synchronous { self.cutting.limit } else { u64::MAX };
         self.node.step() >= self.cutting.hold.unwrap_or(u64::MAX).min(limit)
     }
 
@@ -135,7 +135,7 @@ impl Shell {
         self.split_time();
         let part = self.save(step);
         // A gradient whose step could not be completed is computed again.
-        if self.pending.take().is_some() && self.facts.budget == Budget::TotalGradients {
+        if self.pending.take().is_some() && self.properties.budget == Budget::TotalGradients {
             self.tickets.held += 1;
         }
         self.idle = None;

@@ -4,16 +4,16 @@
 use std::sync::Arc;
 
 use quelea_core::algorithms;
-use quelea_core::contract::Need;
+use quelea_core::contract::TopologyRequirement;
 use quelea_core::layout::Layout;
-use quelea_core::node::Setup;
+use quelea_core::node::RunSpec;
 use quelea_core::optim;
-use quelea_core::params::{Params, Value};
+use quelea_core::options::{Options, Value};
 use quelea_core::problems::Problem;
 use quelea_core::problems::quadratic::{Quadratic, QuadraticOptions};
 use quelea_core::topology::{self, Request};
 use quelea_core::view::View;
-use quelea_net::{Coordinator, Hosted, NetError, Observer, Options, join};
+use quelea_net::{Coordinator, Hosted, NetError, NetOptions, Observer, join};
 use quelea_record::{Outcome, Record};
 
 /// A run as the tests describe it; as text it is the job that joiners get.
@@ -30,8 +30,8 @@ pub struct Run {
 impl Run {
     pub fn of(algorithm: &str, workers: usize) -> Run {
         let algorithm = algorithms::find(algorithm).expect("in the table");
-        let facts = (algorithm.facts)(&Params::defaults(algorithm.keys));
-        let servers = if facts.servers { 2 } else { 0 };
+        let properties = (algorithm.properties)(&Options::defaults(algorithm.keys));
+        let servers = if properties.servers { 2 } else { 0 };
         Run { algorithm, workers, servers, steps: 20, dimensions: 37, bucket_bytes: 64 }
     }
 
@@ -53,17 +53,18 @@ impl Run {
         Run { dimensions: number() as usize, ..run }
     }
 
-    pub fn setup(&self) -> Setup {
-        let params = Params::defaults(self.algorithm.keys);
+    pub fn setup(&self) -> RunSpec {
+        let params = Options::defaults(self.algorithm.keys);
         let hosts: Vec<u32> = (0..(self.workers + self.servers) as u32).collect();
         let ring = || {
             let ring = topology::find("ring").expect("in the table");
-            let params = Params::defaults(ring.keys);
+            let params = Options::defaults(ring.keys);
             let hosts = &hosts[..self.workers];
-            let request = Request { hosts, seed: 1, params: &params, text: None };
+            let request = Request { hosts, seed: 1, options: &params, text: None };
             Arc::new(ring.build(&request).expect("any number of workers"))
         };
-        let needs_topology = (self.algorithm.facts)(&params).topology != Need::Nothing;
+        let needs_topology =
+            (self.algorithm.properties)(&params).topology != TopologyRequirement::Nothing;
         let view = View::first(
             self.workers,
             self.servers,
@@ -73,9 +74,9 @@ impl Run {
         let sgd = optim::find("sgd").expect("in the table");
         let lr = ("lr".to_string(), Value::Number(0.1));
         let sgd_params = sgd.params([lr]).expect("good");
-        Setup {
+        RunSpec {
             entry: self.algorithm,
-            params,
+            options: params,
             codec: Default::default(),
             layout: Arc::new(Layout::plain(self.dimensions, self.bucket_bytes)),
             initial: self.problem().initial().into(),
@@ -104,13 +105,18 @@ impl Run {
     }
 
     pub fn threads(&self) -> Result<Outcome, NetError> {
-        quelea_net::threads(&self.setup(), &self.problem(), &Options::default(), &mut Watch::new())
+        quelea_net::threads(
+            &self.setup(),
+            &self.problem(),
+            &NetOptions::default(),
+            &mut Watch::new(),
+        )
     }
 
     /// Coordinator and workers in one process, over sockets; worker 0 with the coordinator if
     /// `with_worker`.
     pub fn sockets(&self, with_worker: bool) -> Result<Outcome, NetError> {
-        let coordinator = coordinator(Options::default());
+        let coordinator = coordinator(NetOptions::default());
         let address = coordinator.address().to_string();
         let hosted = Hosted { workers: if with_worker { vec![0] } else { Vec::new() } };
         std::thread::scope(|scope| {
@@ -124,15 +130,15 @@ impl Run {
     }
 }
 
-pub fn coordinator(options: Options) -> Coordinator {
+pub fn coordinator(options: NetOptions) -> Coordinator {
     Coordinator::bind("127.0.0.1:0", options).expect("a free port")
 }
 
 pub fn worker(address: &str, rank: Option<u32>) -> Result<(), NetError> {
-    worker_with(address, rank, &Options::default())
+    worker_with(address, rank, &NetOptions::default())
 }
 
-pub fn worker_with(address: &str, rank: Option<u32>, options: &Options) -> Result<(), NetError> {
+pub fn worker_with(address: &str, rank: Option<u32>, options: &NetOptions) -> Result<(), NetError> {
     join(address, rank, options, &mut |job| {
         let run = Run::parse(job);
         Ok((run.setup(), Box::new(run.problem()) as Box<dyn Problem>))

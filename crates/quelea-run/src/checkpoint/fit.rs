@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use quelea_core::contract::{Budget, Deploy, Place};
+use quelea_core::contract::{Budget, DeployedFrom, OptimizerSite};
 use quelea_core::node::MODEL;
 use quelea_core::state::Saved;
 use quelea_core::time::Time;
@@ -92,15 +92,15 @@ fn check_config(old: &Value, new: &Value, path: &str) -> Result<(), RequestError
 /// optimizers had in common; what only the algorithm knows begins anew.
 fn resized(checkpoint: &Checkpoint, plan: &Plan) -> Result<Vec<Part>, RequestError> {
     let damaged = |what: &str| RequestError::Conflict(format!("the checkpoint lacks {what}"));
-    let (facts, old) = (plan.setup.facts(), &checkpoint.manifest);
+    let (properties, old) = (plan.setup.properties(), &checkpoint.manifest);
     let (workers, servers) = checkpoint.parts.split_at(old.workers);
     let len = plan.setup.layout.len();
-    let model = match facts.deploy {
-        Deploy::Workers => mean(workers, model_of),
-        Deploy::Servers => concatenated(servers, model_of),
+    let model = match properties.deploy {
+        DeployedFrom::Workers => mean(workers, model_of),
+        DeployedFrom::Servers => concatenated(servers, model_of),
     };
     let model = model.filter(|model| model.len() == len).ok_or_else(|| damaged("its model"))?;
-    let holders = if facts.optimizer == Place::Workers { workers } else { servers };
+    let holders = if properties.optimizer == OptimizerSite::Workers { workers } else { servers };
     // Within a host only the first worker may run its optimizer.
     let runs: Vec<Part> = holders.iter().filter(|part| optimized(part) > 0).cloned().collect();
     let holders = if runs.is_empty() { holders } else { &runs };
@@ -108,15 +108,15 @@ fn resized(checkpoint: &Checkpoint, plan: &Plan) -> Result<Vec<Part>, RequestErr
     for slot in 0..(plan.setup.optimizer)(1).vectors().len() {
         let name = format!("optimizer.{slot}");
         let of = |part: &Part| part.state.vectors.get(&name).cloned();
-        let whole = match facts.optimizer {
-            Place::Workers => mean(holders, of),
-            Place::Servers => concatenated(holders, of),
+        let whole = match properties.optimizer {
+            OptimizerSite::Workers => mean(holders, of),
+            OptimizerSite::Servers => concatenated(holders, of),
         };
         let whole = whole.filter(|whole| whole.len() == len);
         optimizer.insert(name.clone(), whole.ok_or_else(|| damaged("the optimizer's state"))?);
     }
     let done: u64 = workers.iter().map(Part::step).sum();
-    let step = match facts.budget {
+    let step = match properties.budget {
         Budget::Rounds => old.step,
         Budget::TotalGradients => done / plan.config.workers as u64,
     };
@@ -127,11 +127,11 @@ fn resized(checkpoint: &Checkpoint, plan: &Plan) -> Result<Vec<Part>, RequestErr
         optimizer,
     };
     let shards = plan.setup.layout.shards(plan.config.servers());
-    let of_worker = common.part(0..len, step, facts.optimizer == Place::Workers);
+    let of_worker = common.part(0..len, step, properties.optimizer == OptimizerSite::Workers);
     let of_server = shards.into_iter().map(|shard| {
         // Servers of synchronous rows count the workers' steps.
-        let step = if facts.synchronous { step } else { 0 };
-        common.part(shard, step, facts.optimizer == Place::Servers)
+        let step = if properties.synchronous { step } else { 0 };
+        common.part(shard, step, properties.optimizer == OptimizerSite::Servers)
     });
     let mut parts = vec![of_worker; plan.config.workers];
     parts.extend(of_server);

@@ -1,6 +1,6 @@
 //! `[cluster]`: what is simulated, who lives where, how many servers there are, what goes wrong.
 
-use quelea_core::params::{Key, Kind, Params};
+use quelea_core::options::{OptionKind, OptionSpec, Options};
 use quelea_core::time::Time;
 use quelea_sim::{Cluster, Crash, Cut, Faults, Pause, Plain, Rule, Verdict};
 use toml::{Table, Value};
@@ -9,39 +9,39 @@ use super::section::{Allowed, Extra, Shape, Values, list as written_list};
 use crate::error::RequestError;
 
 /// A card, from one kilobit per second on.
-const fn card(name: &'static str, default: f64, help: &'static str) -> Key {
-    Key { name, kind: Kind::Real { default, min: 1e-6, max: 1e9 }, help }
+const fn card(name: &'static str, default: f64, help: &'static str) -> OptionSpec {
+    OptionSpec { name, kind: OptionKind::Real { default, min: 1e-6, max: 1e9 }, help }
 }
 
 /// A rate at which something happens, or 0 where it takes no time.
-const fn rate(name: &'static str, help: &'static str) -> Key {
-    Key { name, kind: Kind::Real { default: 0.0, min: 0.0, max: 1e9 }, help }
+const fn rate(name: &'static str, help: &'static str) -> OptionSpec {
+    OptionSpec { name, kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1e9 }, help }
 }
 
-const fn micros(name: &'static str, default: f64, help: &'static str) -> Key {
-    Key { name, kind: Kind::Real { default, min: 0.0, max: 1e9 }, help }
+const fn micros(name: &'static str, default: f64, help: &'static str) -> OptionSpec {
+    OptionSpec { name, kind: OptionKind::Real { default, min: 0.0, max: 1e9 }, help }
 }
 
 /// At most about a month.
-const fn millis(name: &'static str, default: f64, help: &'static str) -> Key {
-    Key { name, kind: Kind::Real { default, min: 0.0, max: 3e9 }, help }
+const fn millis(name: &'static str, default: f64, help: &'static str) -> OptionSpec {
+    OptionSpec { name, kind: OptionKind::Real { default, min: 0.0, max: 3e9 }, help }
 }
 
-const fn share(name: &'static str, default: f64, min: f64, help: &'static str) -> Key {
-    Key { name, kind: Kind::Real { default, min, max: 1.0 }, help }
+const fn share(name: &'static str, default: f64, min: f64, help: &'static str) -> OptionSpec {
+    OptionSpec { name, kind: OptionKind::Real { default, min, max: 1.0 }, help }
 }
 
-const fn whole(name: &'static str, default: u64, min: u64, help: &'static str) -> Key {
-    Key { name, kind: Kind::Whole { default, min, max: 1_000_000 }, help }
+const fn whole(name: &'static str, default: u64, min: u64, help: &'static str) -> OptionSpec {
+    OptionSpec { name, kind: OptionKind::Whole { default, min, max: 1_000_000 }, help }
 }
 
 /// The plain keys of `[cluster]`.
-pub const KEYS: &[Key] = &[
+pub const KEYS: &[OptionSpec] = &[
     whole("hosts", 0, 1, "machines that the workers are spread over in blocks; one per worker"),
     whole("servers", 1, 0, "servers, for algorithms that have them; each holds a shard"),
-    Key {
+    OptionSpec {
         name: "server_hosts",
-        kind: Kind::Reals,
+        kind: OptionKind::Reals,
         help: "the host of each server; hosts of their own after those of the workers",
     },
     card("bandwidth_gbps", 10.0, "every host's network card, in each direction"),
@@ -49,9 +49,9 @@ pub const KEYS: &[Key] = &[
     card("internal_gbps", 100.0, "every rank's link to the others of its host"),
     micros("internal_latency_us", 0.0, "as latency_us, inside a host"),
     millis("compute_ms", 100.0, "mean time of one gradient"),
-    Key {
+    OptionSpec {
         name: "compute_cv",
-        kind: Kind::Real { default: 0.0, min: 0.0, max: 10.0 },
+        kind: OptionKind::Real { default: 0.0, min: 0.0, max: 10.0 },
         help: "coefficient of variation of that time (log-normal); 0 = constant",
     },
     share("backward_share", 0.67, 0.0, "share of that time that is backward"),
@@ -68,20 +68,20 @@ pub const KEYS: &[Key] = &[
         "share of the bandwidth that other messages reach",
     ),
     micros("collective_fixed_us", 0.0, "fixed time of a collective before its first message"),
-    Key {
+    OptionSpec {
         name: "start_barrier",
-        kind: Kind::Flag(false),
+        kind: OptionKind::Flag(false),
         help: "a collective starts when all workers have handed over",
     },
     whole("link_messages", 0, 0, "messages that a directed link may hold; 0 = without limit"),
-    Key {
+    OptionSpec {
         name: "blocking_sends",
-        kind: Kind::Flag(false),
+        kind: OptionKind::Flag(false),
         help: "a worker goes on only when what it sends has left its card",
     },
-    Key {
+    OptionSpec {
         name: "vector_scale",
-        kind: Kind::Real { default: 1.0, min: 1e-3, max: 1e9 },
+        kind: OptionKind::Real { default: 1.0, min: 1e-3, max: 1e9 },
         help: "every byte of a vector counts as so many: a small one stands for a large model",
     },
     millis("detect_ms", 1000.0, "from the loss of a rank until the others are told"),
@@ -114,32 +114,32 @@ pub fn read(table: &Table) -> Result<Values, RequestError> {
 
 /// The virtual cluster of these values, checked by itself.
 pub fn build(values: &Values) -> Result<Cluster, RequestError> {
-    let params = &values.params;
+    let options = &values.options;
     let cluster = Cluster {
-        bandwidth_gbps: params.real("bandwidth_gbps"),
+        bandwidth_gbps: options.real("bandwidth_gbps"),
         host_bandwidth_gbps: values.numbered("host_bandwidth_gbps"),
-        latency_us: params.real("latency_us"),
-        internal_gbps: params.real("internal_gbps"),
-        internal_latency_us: params.real("internal_latency_us"),
-        compute_ms: params.real("compute_ms"),
-        compute_cv: params.real("compute_cv"),
-        backward_share: params.real("backward_share"),
+        latency_us: options.real("latency_us"),
+        internal_gbps: options.real("internal_gbps"),
+        internal_latency_us: options.real("internal_latency_us"),
+        compute_ms: options.real("compute_ms"),
+        compute_cv: options.real("compute_cv"),
+        backward_share: options.real("backward_share"),
         slow: values.numbered("slow"),
-        handoff_send_us: params.real("handoff_send_us"),
-        handoff_send_gbps: params.real("handoff_send_gbps"),
-        handoff_receive_us: params.real("handoff_receive_us"),
-        handoff_receive_gbps: params.real("handoff_receive_gbps"),
-        reduce_gbs: params.real("reduce_gbs"),
-        collective_efficiency: params.real("collective_efficiency"),
-        point_to_point_efficiency: params.real("point_to_point_efficiency"),
-        collective_fixed_us: params.real("collective_fixed_us"),
-        start_barrier: params.flag("start_barrier"),
-        link_messages: params.whole("link_messages") as u32,
-        blocking_sends: params.flag("blocking_sends"),
-        vector_scale: params.real("vector_scale"),
-        detect_ms: params.real("detect_ms"),
+        handoff_send_us: options.real("handoff_send_us"),
+        handoff_send_gbps: options.real("handoff_send_gbps"),
+        handoff_receive_us: options.real("handoff_receive_us"),
+        handoff_receive_gbps: options.real("handoff_receive_gbps"),
+        reduce_gbs: options.real("reduce_gbs"),
+        collective_efficiency: options.real("collective_efficiency"),
+        point_to_point_efficiency: options.real("point_to_point_efficiency"),
+        collective_fixed_us: options.real("collective_fixed_us"),
+        start_barrier: options.flag("start_barrier"),
+        link_messages: options.whole("link_messages") as u32,
+        blocking_sends: options.flag("blocking_sends"),
+        vector_scale: options.real("vector_scale"),
+        detect_ms: options.real("detect_ms"),
         faults: faults(&values.inside("faults"))?,
-        threads: params.whole("threads") as usize,
+        threads: options.whole("threads") as usize,
     };
     cluster.check().map_err(refused)?;
     Ok(cluster)
@@ -156,7 +156,7 @@ pub fn placement(
     workers: usize,
     servers: usize,
 ) -> Result<Vec<u32>, RequestError> {
-    let hosts = match values.params.whole("hosts") as usize {
+    let hosts = match values.options.whole("hosts") as usize {
         0 => workers,
         hosts if hosts > workers => {
             let problem = format!("must be at most `workers` = {workers}");
@@ -165,7 +165,7 @@ pub fn placement(
         hosts => hosts,
     };
     let of_worker = (0..workers).map(|worker| (worker * hosts / workers) as u32);
-    let placed = values.params.reals("server_hosts");
+    let placed = values.options.reals("server_hosts");
     let of_servers: Vec<u32> = if servers == 0 || placed.is_empty() {
         (hosts..hosts + servers).map(|host| host as u32).collect()
     } else {
@@ -191,26 +191,30 @@ fn server_hosts(placed: &[f64], hosts: usize, servers: usize) -> Result<Vec<u32>
 
 const FAULTS: [&str; 4] = ["crashes", "pauses", "cuts", "rules"];
 
-const CRASH: &[Key] = &[whole("rank", 0, 0, "which"), millis("at_ms", 0.0, "when")];
-const SPAN: &[Key] = &[
+const CRASH: &[OptionSpec] = &[whole("rank", 0, 0, "which"), millis("at_ms", 0.0, "when")];
+const SPAN: &[OptionSpec] = &[
     whole("rank", 0, 0, "which"),
     millis("from_ms", 0.0, "since when"),
     millis("until_ms", f64::MAX, "until when"),
 ];
-const RULE: &[Key] = &[
+const RULE: &[OptionSpec] = &[
     whole("from", 0, 0, "only messages from this rank"),
     whole("to", 0, 0, "only messages to this rank"),
     millis("from_ms", 0.0, "since when"),
     millis("until_ms", f64::MAX, "until when"),
     share("share", 1.0, 0.0, "only this share of them, chosen by the seed"),
-    Key { name: "verdict", kind: Kind::Choice(&["drop", "delay", "duplicate"]), help: "what then" },
+    OptionSpec {
+        name: "verdict",
+        kind: OptionKind::Choice(&["drop", "delay", "duplicate"]),
+        help: "what then",
+    },
     millis("delay_ms", 0.0, "how much later, for delay"),
 ];
 
 fn faults(table: &Table) -> Result<Faults, RequestError> {
     Allowed { path: "cluster.faults", keys: &[], extras: &[], others: &FAULTS }.check(table)?;
     let crash =
-        |entry: Entry<'_>| Ok(Crash { rank: entry.rank()?, at_ms: entry.params.real("at_ms") });
+        |entry: Entry<'_>| Ok(Crash { rank: entry.rank()?, at_ms: entry.options.real("at_ms") });
     let pause = |entry: Entry<'_>| {
         let (rank, (from_ms, until_ms)) = (entry.rank()?, entry.span()?);
         if until_ms == f64::MAX {
@@ -251,7 +255,7 @@ struct Entry<'a> {
     /// Dotted, with its number in the list.
     path: String,
     written: &'a Table,
-    params: Params,
+    options: Options,
 }
 
 impl Entry<'_> {
@@ -267,13 +271,13 @@ impl Entry<'_> {
 
     fn rank(&self) -> Result<u32, RequestError> {
         match self.written.contains_key("rank") {
-            true => Ok(self.params.whole("rank") as u32),
+            true => Ok(self.options.whole("rank") as u32),
             false => Err(self.lacks("rank", "which rank is it about?")),
         }
     }
 
     fn span(&self) -> Result<(f64, f64), RequestError> {
-        let (from_ms, until_ms) = (self.params.real("from_ms"), self.params.real("until_ms"));
+        let (from_ms, until_ms) = (self.options.real("from_ms"), self.options.real("until_ms"));
         match until_ms > from_ms {
             true => Ok((from_ms, until_ms)),
             false => Err(self.refusal("until_ms", format!("must be after `from_ms` = {from_ms}"))),
@@ -282,10 +286,10 @@ impl Entry<'_> {
 }
 
 fn rule(entry: Entry<'_>) -> Result<Rule, RequestError> {
-    let params = &entry.params;
-    let only = |name: &str| entry.written.get(name).map(|_| params.whole(name) as u32);
+    let options = &entry.options;
+    let only = |name: &str| entry.written.get(name).map(|_| options.whole(name) as u32);
     let (from_ms, until_ms) = entry.span()?;
-    let verdict = match (params.text("verdict"), params.real("delay_ms")) {
+    let verdict = match (options.text("verdict"), options.real("delay_ms")) {
         ("delay", 0.0) => return Err(entry.lacks("delay_ms", "how much later, above 0?")),
         ("delay", delay_ms) => Verdict::Delay(Time::from_ms(delay_ms)),
         (_, delay_ms) if delay_ms > 0.0 => {
@@ -301,13 +305,17 @@ fn rule(entry: Entry<'_>) -> Result<Rule, RequestError> {
         kind: None,
         from_ms,
         until_ms,
-        share: params.real("share"),
+        share: options.real("share"),
         verdict,
     }))
 }
 
 /// The entries of one list of faults.
-fn list<'a>(table: &'a Table, name: &str, keys: &[Key]) -> Result<Vec<Entry<'a>>, RequestError> {
+fn list<'a>(
+    table: &'a Table,
+    name: &str,
+    keys: &[OptionSpec],
+) -> Result<Vec<Entry<'a>>, RequestError> {
     let path = format!("cluster.faults.{name}");
     let Some(value) = table.get(name) else {
         return Ok(Vec::new());
@@ -317,8 +325,9 @@ fn list<'a>(table: &'a Table, name: &str, keys: &[Key]) -> Result<Vec<Entry<'a>>
     let entry = |(number, entry): (usize, &'a Value)| {
         let path = format!("{path}.{number}");
         let written = entry.as_table().ok_or_else(refuse)?;
-        let params = Allowed { path: &path, keys, extras: &[], others: &[] }.check(written)?.params;
-        Ok(Entry { path, written, params })
+        let options =
+            Allowed { path: &path, keys, extras: &[], others: &[] }.check(written)?.options;
+        Ok(Entry { path, written, options })
     };
     value.as_array().ok_or_else(refuse)?.iter().enumerate().map(entry).collect()
 }

@@ -18,8 +18,8 @@ pub mod section;
 pub mod source;
 pub mod understood;
 
-use quelea_core::contract::{Facts, Need};
-use quelea_core::params::{Key, Kind, Params};
+use quelea_core::contract::{Properties, TopologyRequirement};
+use quelea_core::options::{OptionKind, OptionSpec, Options};
 use quelea_core::{algorithms, codec, optim, topology};
 use toml::{Table, Value};
 
@@ -30,66 +30,66 @@ use section::{Allowed, Values, dotted};
 use source::Setting;
 
 /// The keys that stand in no table.
-pub const TOP: &[Key] = &[
-    Key {
+pub const TOP: &[OptionSpec] = &[
+    OptionSpec {
         name: "seed",
-        kind: Kind::Whole { default: 1, min: 0, max: 1 << 53 },
+        kind: OptionKind::Whole { default: 1, min: 0, max: 1 << 53 },
         help: "all that is drawn at random follows from it",
     },
-    Key {
+    OptionSpec {
         name: "workers",
-        kind: Kind::Whole { default: 8, min: 1, max: 100_000 },
+        kind: OptionKind::Whole { default: 8, min: 1, max: 100_000 },
         help: "how many compute gradients",
     },
-    Key {
+    OptionSpec {
         name: "steps",
-        kind: Kind::Whole { default: 2000, min: 1, max: 1_000_000_000_000 },
+        kind: OptionKind::Whole { default: 2000, min: 1, max: 1_000_000_000_000 },
         help: "steps of each worker",
     },
-    Key {
+    OptionSpec {
         name: "epochs",
-        kind: Kind::Real { default: 0.0, min: f64::MIN_POSITIVE, max: 1e9 },
+        kind: OptionKind::Real { default: 0.0, min: f64::MIN_POSITIVE, max: 1e9 },
         help: "passes over the data, instead of steps",
     },
-    Key {
+    OptionSpec {
         name: "evaluations",
-        kind: Kind::Whole { default: 20, min: 0, max: 1_000_000 },
+        kind: OptionKind::Whole { default: 20, min: 0, max: 1_000_000 },
         help: "how often the model is evaluated, evenly, the last time at the end; 0 = as 1",
     },
-    Key {
+    OptionSpec {
         name: "evaluate_workers",
-        kind: Kind::Flag(false),
+        kind: OptionKind::Flag(false),
         help: "evaluate the model of every worker by itself each time, not only at the end",
     },
-    Key {
+    OptionSpec {
         name: "plots",
-        kind: Kind::Flag(true),
+        kind: OptionKind::Flag(true),
         help: "draw loss, accuracy, consensus distance and the split of time at the end",
     },
 ];
 
 /// The keys of `[buckets]`.
-pub const BUCKETS: &[Key] = &[Key {
+pub const BUCKETS: &[OptionSpec] = &[OptionSpec {
     name: "size_mb",
-    kind: Kind::Real { default: 25.0, min: 0.0, max: 1e6 },
+    kind: OptionKind::Real { default: 25.0, min: 0.0, max: 1e6 },
     help: "largest bucket in megabytes of 10^6 bytes; 0 = one bucket",
 }];
 
 /// The keys of `[checkpoint]`.
-pub const CHECKPOINT: &[Key] = &[
-    Key {
+pub const CHECKPOINT: &[OptionSpec] = &[
+    OptionSpec {
         name: "every",
-        kind: Kind::Whole { default: 0, min: 0, max: 1_000_000_000_000 },
+        kind: OptionKind::Whole { default: 0, min: 0, max: 1_000_000_000_000 },
         help: "steps of each worker between two checkpoints; 0 = by the clock only",
     },
-    Key {
+    OptionSpec {
         name: "every_seconds",
-        kind: Kind::Real { default: 600.0, min: 0.0, max: 1e9 },
+        kind: OptionKind::Real { default: 600.0, min: 0.0, max: 1e9 },
         help: "seconds between two checkpoints, in `train` and `serve`; 0 = by steps only",
     },
-    Key {
+    OptionSpec {
         name: "keep",
-        kind: Kind::Whole { default: 2, min: 1, max: 1_000_000 },
+        kind: OptionKind::Whole { default: 2, min: 1, max: 1_000_000 },
         help: "how many checkpoints are kept, the newest ones",
     },
 ];
@@ -123,9 +123,9 @@ pub struct Config {
     /// `[codec]`.
     pub codec: Row<codec::Entry>,
     /// `[buckets]`.
-    pub buckets: Params,
+    pub buckets: Options,
     /// `[checkpoint]`.
-    pub checkpoint: Params,
+    pub checkpoint: Options,
     /// `[task]`.
     pub task: Row<Task>,
     /// `[cluster]`.
@@ -157,7 +157,7 @@ impl Config {
         }
         let mut config = Config::check(&table)?;
         let topology_set = settings.iter().any(|setting| setting.path[0] == "topology");
-        if topology_set && config.facts().topology == Need::Nothing {
+        if topology_set && config.properties().topology == TopologyRequirement::Nothing {
             let name = config.algorithm.entry.name;
             notes.push(format!("`topology` is not used: {name} has none"));
         }
@@ -166,13 +166,13 @@ impl Config {
     }
 
     /// What drivers need to know of the algorithm.
-    pub fn facts(&self) -> Facts {
-        (self.algorithm.entry.facts)(self.algorithm.params())
+    pub fn properties(&self) -> Properties {
+        (self.algorithm.entry.properties)(self.algorithm.options())
     }
 
     /// How many servers there are: none for an algorithm that has no use for them.
     pub fn servers(&self) -> usize {
-        if self.facts().servers { self.cluster.params.whole("servers") as usize } else { 0 }
+        if self.properties().servers { self.cluster.options.whole("servers") as usize } else { 0 }
     }
 
     /// Steps of each worker; a plan has turned epochs into them.
@@ -184,11 +184,12 @@ impl Config {
     }
 
     fn check(table: &Table) -> Result<Config, RequestError> {
-        let top = Allowed { path: "", keys: TOP, extras: &[], others: TABLES }.check(table)?.params;
+        let top =
+            Allowed { path: "", keys: TOP, extras: &[], others: TABLES }.check(table)?.options;
         let inside = |name| inside(table, "", name);
-        let plain = |path, keys: &'static [Key]| {
+        let plain = |path, keys: &'static [OptionSpec]| {
             let allowed = Allowed { path, keys, extras: &[], others: &[] };
-            allowed.check(&inside(path)?).map(|values| values.params)
+            allowed.check(&inside(path)?).map(|values| values.options)
         };
         let optimizer = inside("optimizer")?;
         let schedule = self::inside(&optimizer, "optimizer", "schedule")?;
@@ -231,7 +232,7 @@ pub fn merge(table: &mut Table, settings: &[Setting]) -> Result<Vec<String>, Req
     Ok(notes)
 }
 
-fn length(table: &Table, top: &Params) -> Result<Length, RequestError> {
+fn length(table: &Table, top: &Options) -> Result<Length, RequestError> {
     match (table.get("steps"), table.get("epochs")) {
         (Some(_), Some(epochs)) => {
             let problem = "`steps` is given too; a run is as long as one of them says";

@@ -1,7 +1,7 @@
 //! A table of the configuration that names a row of one of the tables of quelea.
 
 use quelea_core::names::nearest;
-use quelea_core::params::{Key, ParamError, Params, Value as Given};
+use quelea_core::options::{OptionError, OptionSpec, Options, Value as Given};
 use toml::{Table, Value};
 
 use super::section::{Allowed, Extra, Values, dotted};
@@ -23,14 +23,14 @@ pub trait Listed: Sized + 'static {
     /// One line.
     fn summary(&self) -> &'static str;
     /// Its plain keys.
-    fn keys(&self) -> Vec<Key>;
+    fn keys(&self) -> Vec<OptionSpec>;
     /// Its other keys.
     fn extras(&self) -> &'static [Extra] {
         &[]
     }
     /// Checks its plain keys together.
-    fn check(&self, given: Vec<(String, Given)>) -> Result<Params, ParamError> {
-        Params::check(&self.keys(), given)
+    fn check(&self, given: Vec<(String, Given)>) -> Result<Options, OptionError> {
+        Options::check(&self.keys(), given)
     }
 
     /// Whether it has this key.
@@ -72,8 +72,8 @@ impl<T: Listed> Row<T> {
     }
 
     /// The plain keys.
-    pub fn params(&self) -> &Params {
-        &self.values.params
+    pub fn options(&self) -> &Options {
+        &self.values.options
     }
 }
 

@@ -1,6 +1,6 @@
 //! The tables of quelea, as the configuration sees them.
 
-use quelea_core::params::{Key, Kind, ParamError, Params, Value};
+use quelea_core::options::{OptionError, OptionKind, OptionSpec, Options, Value};
 use quelea_core::{algorithms, codec, optim, topology};
 
 use super::row::Listed;
@@ -25,25 +25,25 @@ impl Listed for algorithms::Entry {
         algorithms::ALGORITHMS
     }
     called!();
-    fn keys(&self) -> Vec<Key> {
+    fn keys(&self) -> Vec<OptionSpec> {
         self.keys.to_vec()
     }
-    fn check(&self, given: Vec<(String, Value)>) -> Result<Params, ParamError> {
-        let params = Params::check(self.keys, given)?;
+    fn check(&self, given: Vec<(String, Value)>) -> Result<Options, OptionError> {
+        let options = Options::check(self.keys, given)?;
         // No key by itself: the table as a whole.
-        (self.check)(&params).map_err(|problem| ParamError {
+        (self.check)(&options).map_err(|problem| OptionError {
             key: String::new(),
             given: String::new(),
             problem: problem.to_string(),
         })?;
-        Ok(params)
+        Ok(options)
     }
 }
 
 /// A key of every topology.
-pub const WITHIN_HOST: Key = Key {
+pub const WITHIN_HOST: OptionSpec = OptionSpec {
     name: "within_host",
-    kind: Kind::Choice(&["gossip", "average"]),
+    kind: OptionKind::Choice(&["gossip", "average"]),
     help: "what the workers of one host do: gossip as all others, or average their gradients \
            exactly and let one of them gossip for the host; the topology is then one of hosts",
 };
@@ -56,7 +56,7 @@ impl Listed for topology::Entry {
         topology::TOPOLOGIES
     }
     called!();
-    fn keys(&self) -> Vec<Key> {
+    fn keys(&self) -> Vec<OptionSpec> {
         self.keys.iter().copied().chain([WITHIN_HOST]).collect()
     }
 }
@@ -70,10 +70,10 @@ impl Listed for optim::Entry {
         optim::OPTIMIZERS
     }
     called!();
-    fn keys(&self) -> Vec<Key> {
+    fn keys(&self) -> Vec<OptionSpec> {
         self.all_keys()
     }
-    fn check(&self, given: Vec<(String, Value)>) -> Result<Params, ParamError> {
+    fn check(&self, given: Vec<(String, Value)>) -> Result<Options, OptionError> {
         self.params(given)
     }
 }
@@ -86,10 +86,10 @@ impl Listed for optim::ScheduleEntry {
         optim::SCHEDULES
     }
     called!();
-    fn keys(&self) -> Vec<Key> {
+    fn keys(&self) -> Vec<OptionSpec> {
         self.all_keys()
     }
-    fn check(&self, given: Vec<(String, Value)>) -> Result<Params, ParamError> {
+    fn check(&self, given: Vec<(String, Value)>) -> Result<Options, OptionError> {
         self.params(given)
     }
 }
@@ -102,7 +102,7 @@ impl Listed for codec::Entry {
         codec::CODECS
     }
     called!();
-    fn keys(&self) -> Vec<Key> {
+    fn keys(&self) -> Vec<OptionSpec> {
         self.keys.to_vec()
     }
 }

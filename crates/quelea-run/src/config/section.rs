@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use quelea_core::params::{Key, ParamError, Params, Value as Given};
+use quelea_core::options::{OptionError, OptionSpec, Options, Value as Given};
 use toml::{Table, Value};
 
 use super::hint::hint;
@@ -47,7 +47,7 @@ pub struct Allowed<'a> {
     /// The table's dotted name; empty for the top.
     pub path: &'a str,
     /// Its plain keys.
-    pub keys: &'a [Key],
+    pub keys: &'a [OptionSpec],
     /// Its other keys.
     pub extras: &'a [Extra],
     /// Names that are dealt with elsewhere (`name`, tables inside).
@@ -58,7 +58,7 @@ pub struct Allowed<'a> {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Values {
     /// The plain keys, every one with a value.
-    pub params: Params,
+    pub options: Options,
     /// The other keys, where given.
     pub extras: BTreeMap<&'static str, Shaped>,
 }
@@ -97,14 +97,14 @@ impl Allowed<'_> {
 
     /// Checks a table against what it may hold and fills in the defaults.
     pub fn check(&self, table: &Table) -> Result<Values, RequestError> {
-        self.check_by(table, |given| Params::check(self.keys, given))
+        self.check_by(table, |given| Options::check(self.keys, given))
     }
 
     /// As [`check`](Allowed::check), with another check of the plain keys.
     pub fn check_by(
         &self,
         table: &Table,
-        check: impl FnOnce(Vec<(String, Given)>) -> Result<Params, ParamError>,
+        check: impl FnOnce(Vec<(String, Given)>) -> Result<Options, OptionError>,
     ) -> Result<Values, RequestError> {
         let mut plain = Vec::new();
         let mut extras = BTreeMap::new();
@@ -121,14 +121,14 @@ impl Allowed<'_> {
                 return Err(self.unknown(name, value));
             }
         }
-        let params = check(plain).map_err(|error| match error.key.as_str() {
+        let options = check(plain).map_err(|error| match error.key.as_str() {
             "" => RequestError::field(self.path, Value::Table(table.clone()), error.problem),
             key => {
                 let written = table.get(key).map_or(error.given, ToString::to_string);
                 RequestError::field(self.path_of(key), written, error.problem)
             }
         })?;
-        Ok(Values { params, extras })
+        Ok(Values { options, extras })
     }
 
     fn unknown(&self, name: &str, value: &Value) -> RequestError {

@@ -346,7 +346,7 @@ fn another_algorithm_by_set_drops_the_keys_that_were_meant_for_the_old_one() {
 fn settings_win_over_the_file_and_later_ones_over_earlier_ones() {
     let plan = plan("workers = 2\n[optimizer]\nlr = 0.1", &["workers=3", "workers=4"]);
     let config = plan.expect("good").config;
-    assert_eq!((config.workers, config.optimizer.params().real("lr")), (4, 0.1));
+    assert_eq!((config.workers, config.optimizer.options().real("lr")), (4, 0.1));
     assert_eq!(self::plan("steps = 9", &["epochs=1"]).expect("good").epochs, Some(1.0));
     assert_eq!(self::plan("epochs = 9", &["steps=5"]).expect("good").setup.steps, 5);
     assert!(self::plan("", &["steps=5", "epochs=1"]).is_err(), "one of them must give way");

@@ -1,7 +1,7 @@
 //! The configuration as it was understood, as JSON: every key with its value. It is a
 //! configuration again, so it also tells another process what to run.
 
-use quelea_core::params::{Key, Kind, Params, Value as Given};
+use quelea_core::options::{OptionKind, OptionSpec, Options, Value as Given};
 use serde_json::{Map, Value, json};
 
 use super::row::{Listed, Row};
@@ -14,7 +14,7 @@ impl Config {
         let mut optimizer = row(&self.optimizer);
         optimizer.insert("schedule".to_string(), Value::Object(row(&self.schedule)));
         let mut cluster = values(cluster::KEYS, &self.cluster);
-        if self.cluster.params.whole("hosts") == 0 {
+        if self.cluster.options.whole("hosts") == 0 {
             cluster.insert("hosts".to_string(), json!(self.workers));
         }
         if let Ok(hosts) = cluster::placement(&self.cluster, self.workers, self.servers()) {
@@ -50,8 +50,8 @@ fn row<T: Listed>(row: &Row<T>) -> Map<String, Value> {
     map
 }
 
-fn values(keys: &[Key], values: &Values) -> Map<String, Value> {
-    let mut map = plain(keys, &values.params);
+fn values(keys: &[OptionSpec], values: &Values) -> Map<String, Value> {
+    let mut map = plain(keys, &values.options);
     for (name, shaped) in &values.extras {
         let value = match shaped {
             Shaped::Matrix(rows) => json!(rows),
@@ -63,17 +63,17 @@ fn values(keys: &[Key], values: &Values) -> Map<String, Value> {
     map
 }
 
-fn plain(keys: &[Key], params: &Params) -> Map<String, Value> {
-    let value = |name: &str| params.iter().find(|(key, _)| *key == name).map(|(_, value)| value);
+fn plain(keys: &[OptionSpec], options: &Options) -> Map<String, Value> {
+    let value = |name: &str| options.iter().find(|(key, _)| *key == name).map(|(_, value)| value);
     keys.iter()
         .filter_map(|key| Some((key.name.to_string(), written(key.kind, value(key.name)?))))
         .collect()
 }
 
 /// A value as a person would write it.
-pub fn written(kind: Kind, value: &Given) -> Value {
+pub fn written(kind: OptionKind, value: &Given) -> Value {
     match (kind, value) {
-        (Kind::Whole { .. }, Given::Number(number)) => json!(*number as u64),
+        (OptionKind::Whole { .. }, Given::Number(number)) => json!(*number as u64),
         (_, Given::Number(number)) => json!(number),
         (_, Given::Text(text)) => json!(text),
         (_, Given::Flag(flag)) => json!(flag),

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use quelea_net::launcher;
-use quelea_net::{Coordinator, Options};
+use quelea_net::{Coordinator, NetOptions};
 
-use super::{Driven, Place, join};
+use super::{Driven, OpenRendezvous, join};
 use crate::error::{RequestError, RunError};
 use crate::listen::Listener;
 use crate::plan::Plan;
@@ -63,9 +63,9 @@ impl Launched {
 
     /// Runs the plan as the first process.
     pub fn lead(&self, plan: &Plan, listener: &mut Listener<'_>) -> Driven {
-        let options = Options { connect_seconds: WAIT_SECONDS, ..Options::default() };
+        let options = NetOptions { connect_seconds: WAIT_SECONDS, ..NetOptions::default() };
         let coordinator = Coordinator::of_launch(&self.found, options)?;
-        Place { coordinator }.run(plan, &[0], listener, &mut |_, _| Ok(()))
+        OpenRendezvous { coordinator }.run(plan, &[0], listener, &mut |_, _| Ok(()))
     }
 
     /// Takes part as one of the others.

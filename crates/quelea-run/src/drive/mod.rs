@@ -9,10 +9,10 @@ mod slowed;
 use std::sync::Arc;
 
 use quelea_core::message::Rank;
-use quelea_core::node::Setup;
+use quelea_core::node::RunSpec;
 use quelea_core::problems::Problem;
 use quelea_core::time::Time;
-use quelea_net::{Coordinator, Hosted, Options};
+use quelea_net::{Coordinator, Hosted, NetOptions};
 use quelea_record::{Cuts, Models, Observer, Outcome, Part, Record, Wish};
 
 use crate::error::RunError;
@@ -39,21 +39,21 @@ pub fn simulate(plan: &Plan, listener: &mut Listener<'_>) -> Driven {
 /// Runs every rank as a thread of this process.
 pub fn threads(plan: &Plan, listener: &mut Listener<'_>) -> Driven {
     let problem = Slowed::of(plan);
-    let (options, start) = (Options::default(), Arc::clone(&plan.start));
+    let (options, start) = (NetOptions::default(), Arc::clone(&plan.start));
     let outcome = quelea_net::resume(&plan.setup, &problem, &options, start, listener)?;
     Ok((Clock::Real, outcome))
 }
 
 /// A place where workers of other processes and machines join.
-pub struct Place {
+pub struct OpenRendezvous {
     coordinator: Coordinator,
 }
 
-impl Place {
+impl OpenRendezvous {
     /// Listens on `address`; joiners may take `wait_seconds` to come.
-    pub fn open(address: &str, wait_seconds: f64) -> Result<Place, RunError> {
-        let options = Options { connect_seconds: wait_seconds, ..Options::default() };
-        Ok(Place { coordinator: Coordinator::bind(address, options)? })
+    pub fn open(address: &str, wait_seconds: f64) -> Result<OpenRendezvous, RunError> {
+        let options = NetOptions { connect_seconds: wait_seconds, ..NetOptions::default() };
+        Ok(OpenRendezvous { coordinator: Coordinator::bind(address, options)? })
     }
 
     /// Where it listens.
@@ -78,7 +78,7 @@ impl Place {
     }
 }
 
-impl Place {
+impl OpenRendezvous {
     /// Has those who join time the links between them and, where `steps` are wanted, the
     /// gradients of the plan, whose algorithm must have no servers. When all are there, `begun`
     /// hears how many measurements there will be.
@@ -164,8 +164,8 @@ pub fn join(
     wait_seconds: f64,
     mut made: Option<Plan>,
 ) -> Result<(), RunError> {
-    let options = Options { connect_seconds: wait_seconds, ..Options::default() };
-    let mut build = |job: &[u8]| -> Result<(Setup, Box<dyn Problem>), String> {
+    let options = NetOptions { connect_seconds: wait_seconds, ..NetOptions::default() };
+    let mut build = |job: &[u8]| -> Result<(RunSpec, Box<dyn Problem>), String> {
         let plan = match made.take() {
             Some(plan) if plan.job() == job => plan,
             _ => Plan::from_job(job).map_err(|error| error.to_string())?,

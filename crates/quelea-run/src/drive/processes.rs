@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use quelea_net::NetError;
 use quelea_net::measure::Measured;
 
-use super::{Driven, Place};
+use super::{Driven, OpenRendezvous};
 use crate::error::RunError;
 use crate::listen::Listener;
 use crate::plan::Plan;
@@ -43,8 +43,8 @@ pub fn measure_processes(
 }
 
 /// Starts a process for every worker, and the place where they join.
-fn gather(plan: &Plan, executable: &Path) -> Result<(Place, Crew), RunError> {
-    let place = Place::open("127.0.0.1:0", f64::from(WAIT_SECONDS))?;
+fn gather(plan: &Plan, executable: &Path) -> Result<(OpenRendezvous, Crew), RunError> {
+    let place = OpenRendezvous::open("127.0.0.1:0", f64::from(WAIT_SECONDS))?;
     let address = place.address().to_string();
     let mut crew = Crew::default();
     for rank in 0..plan.config.workers {

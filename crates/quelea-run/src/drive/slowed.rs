@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use quelea_core::layout::Tensor;
-use quelea_core::params::Value;
+use quelea_core::options::Value;
 use quelea_core::problems::{Computed, Evaluation, GradientSource, Problem};
 
 use crate::plan::Plan;
@@ -22,7 +22,7 @@ pub struct Slowed {
 impl Slowed {
     /// The problem of a plan, slow where its cluster says so.
     pub fn of(plan: &Plan) -> Slowed {
-        let keys = plan.config.task.values.params.iter();
+        let keys = plan.config.task.values.options.iter();
         let least =
             keys.filter(|(name, _)| *name == "compute_ms").find_map(|(_, value)| match value {
                 Value::Number(ms) => Some(ms / 1e3),

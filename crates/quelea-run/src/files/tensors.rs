@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use quelea_core::contract::Deploy;
+use quelea_core::contract::DeployedFrom;
 use quelea_core::layout::Tensor;
 use quelea_record::Outcome;
 use safetensors::tensor::{Dtype, TensorView};
@@ -29,10 +29,10 @@ impl<'a> Models<'a> {
 
     /// What one would deploy: the mean of the workers' models, summed in `f64` in order of rank,
     /// or the servers' shards one after the other.
-    pub fn deployed(&self, deploy: Deploy) -> Vec<f32> {
+    pub fn deployed(&self, deploy: DeployedFrom) -> Vec<f32> {
         match deploy {
-            Deploy::Workers => self.mean().iter().map(|x| *x as f32).collect(),
-            Deploy::Servers => self.servers.concat(),
+            DeployedFrom::Workers => self.mean().iter().map(|x| *x as f32).collect(),
+            DeployedFrom::Servers => self.servers.concat(),
         }
     }
 
@@ -144,12 +144,12 @@ mod tests {
     fn the_deployed_model_is_the_mean_of_the_workers_or_the_servers_shards() {
         let mut outcome = outcome();
         let models = Models::of(&outcome);
-        assert_eq!(models.deployed(Deploy::Workers), [2.0, 2.0]);
-        assert_eq!(models.deployed(Deploy::Servers), [7.0, 8.0]);
+        assert_eq!(models.deployed(DeployedFrom::Workers), [2.0, 2.0]);
+        assert_eq!(models.deployed(DeployedFrom::Servers), [7.0, 8.0]);
         assert!((models.consensus_distance() - 5f64.sqrt()).abs() < 1e-12);
         outcome.ranks[0].lost = true;
         let models = Models::of(&outcome);
-        assert_eq!(models.deployed(Deploy::Workers), [3.0, 4.0]);
+        assert_eq!(models.deployed(DeployedFrom::Workers), [3.0, 4.0]);
         assert_eq!(models.consensus_distance(), 0.0);
     }
 

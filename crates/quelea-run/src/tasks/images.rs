@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use quelea_core::params::{Key, Kind};
+use quelea_core::options::{OptionKind, OptionSpec};
 use quelea_data::augment::Augmentation;
 use quelea_data::error::DataError;
 use quelea_data::images::{FolderOptions, Split, cifar10, digits, folder, idx};
@@ -22,9 +22,9 @@ pub const DIGITS_MLP: Task = Task {
     summary: "a network with one hidden layer on the embedded handwritten digits (UCI, 8×8)",
     keys: &[
         batch(32),
-        Key {
+        OptionSpec {
             name: "hidden",
-            kind: Kind::Whole { default: 256, min: 1, max: 1 << 16 },
+            kind: OptionKind::Whole { default: 256, min: 1, max: 1 << 16 },
             help: "neurons of the hidden layer",
         },
         PARTITION,
@@ -36,7 +36,7 @@ pub const DIGITS_MLP: Task = Task {
     ],
     extras: &[],
     build: |request| {
-        let hidden = request.values.params.whole("hidden") as usize;
+        let hidden = request.values.options.whole("hidden") as usize;
         build(request, digits(), Augmentation::NONE, |images| models::mlp(images, &[hidden]))
     },
 };
@@ -56,9 +56,9 @@ macro_rules! keys {
         &[
             DATA,
             batch($batch),
-            Key {
+            OptionSpec {
                 name: "augment",
-                kind: Kind::Flag($augment),
+                kind: OptionKind::Flag($augment),
                 help: "whether training images are moved, cut and mirrored at random",
             },
             PARTITION,
@@ -119,15 +119,15 @@ pub const IMAGENET_RESNET50: Task = Task {
     keys: keys!(
         32,
         true,
-        Key {
+        OptionSpec {
             name: "side",
-            kind: Kind::Whole { default: 224, min: 32, max: 4096 },
+            kind: OptionKind::Whole { default: 224, min: 32, max: 4096 },
             help: "sides of the images as the network sees them, in pixels",
         }
     ),
     extras: &[],
     build: |request| {
-        let side = request.values.params.whole("side") as usize;
+        let side = request.values.options.whole("side") as usize;
         // 224 of 256, as usual.
         let options = FolderOptions { side, resized: side * 8 / 7 };
         let read = |path: &Path| folder(path, options);
@@ -150,7 +150,7 @@ fn from_files(
     model: impl FnOnce(Images) -> ImageModel,
 ) -> Result<Built, RequestError> {
     let data = located(request, name, read)?;
-    let augment = request.values.params.flag("augment");
+    let augment = request.values.options.flag("augment");
     build(request, data, if augment { augmentation } else { Augmentation::NONE }, model)
 }
 
@@ -167,7 +167,7 @@ fn build(
         width: shape.width,
         classes: data.train.classes().len(),
     };
-    let problem = Classify::new(model(images), data, augmentation, &network::options(request))
+    let problem = Classify::new(model(images), data, augmentation, &network::work_options(request))
         .map_err(|error| network::refused(request, &error))?;
     let steps_per_epoch = Some(problem.steps_per_epoch());
     Ok(Built { problem: Arc::new(problem), steps_per_epoch })

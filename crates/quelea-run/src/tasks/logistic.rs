@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use flate2::read::MultiGzDecoder;
-use quelea_core::params::{Key, Kind, Params};
+use quelea_core::options::{OptionKind, OptionSpec, Options};
 use quelea_core::problems::dataset::Dataset;
 use quelea_core::problems::logistic::{Logistic, LogisticError, LogisticOptions};
 use quelea_core::problems::partition::Partition;
@@ -20,42 +20,46 @@ pub const TASK: Task = Task {
     summary: "logistic regression with two classes, on a LIBSVM file or on the embedded \
               breast-cancer data (UCI, 569 samples)",
     keys: &[
-        Key {
+        OptionSpec {
             name: "data",
-            kind: Kind::Text,
+            kind: OptionKind::Text,
             help: "LIBSVM file, plain or gzip; the embedded data if absent",
         },
-        Key {
+        OptionSpec {
             name: "test",
-            kind: Kind::Text,
+            kind: OptionKind::Text,
             help: "LIBSVM file that accuracy is measured on; if absent, hold_out decides",
         },
-        Key {
+        OptionSpec {
             name: "hold_out",
-            kind: Kind::Real { default: 0.2, min: 0.0, max: 0.9 },
+            kind: OptionKind::Real { default: 0.2, min: 0.0, max: 0.9 },
             help: "share of the data that is held out for accuracy where there is no test file",
         },
-        Key {
+        OptionSpec {
             name: "batch",
-            kind: Kind::Whole { default: 32, min: 0, max: 1 << 32 },
+            kind: OptionKind::Whole { default: 32, min: 0, max: 1 << 32 },
             help: "samples in a worker's mini-batch; 0 = all that it has",
         },
-        Key {
+        OptionSpec {
             name: "partition",
-            kind: Kind::Choice(&["iid", "dirichlet"]),
+            kind: OptionKind::Choice(&["iid", "dirichlet"]),
             help: "who gets which samples",
         },
-        Key {
+        OptionSpec {
             name: "concentration",
-            kind: Kind::Real { default: 0.5, min: f64::MIN_POSITIVE, max: 1e9 },
+            kind: OptionKind::Real { default: 0.5, min: f64::MIN_POSITIVE, max: 1e9 },
             help: "of dirichlet: the smaller, the more the workers' data differ",
         },
-        Key {
+        OptionSpec {
             name: "l2",
-            kind: Kind::Real { default: 0.0, min: 0.0, max: 1e9 },
+            kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1e9 },
             help: "strength of the quadratic penalty on the weights",
         },
-        Key { name: "bias", kind: Kind::Flag(true), help: "whether there is a bias term" },
+        OptionSpec {
+            name: "bias",
+            kind: OptionKind::Flag(true),
+            help: "whether there is a bias term",
+        },
     ],
     extras: &[],
     build,
@@ -65,17 +69,17 @@ pub const TASK: Task = Task {
 const EMBEDDED: &[u8] = include_bytes!("../../data/wdbc.libsvm");
 
 fn build(request: &Request) -> Result<Built, RequestError> {
-    let params = &request.values.params;
-    let (train, test) = data(params, request.seed)?;
+    let options = &request.values.options;
+    let (train, test) = data(options, request.seed)?;
     let options = LogisticOptions {
         workers: request.workers,
-        batch: params.whole("batch") as usize,
-        partition: match params.text("partition") {
-            "dirichlet" => Partition::Dirichlet { concentration: params.real("concentration") },
+        batch: options.whole("batch") as usize,
+        partition: match options.text("partition") {
+            "dirichlet" => Partition::Dirichlet { concentration: options.real("concentration") },
             _ => Partition::Iid,
         },
-        bias: params.flag("bias"),
-        l2: params.real("l2"),
+        bias: options.flag("bias"),
+        l2: options.real("l2"),
         seed: request.seed,
     };
     let problem = Logistic::new(train, test, &options).map_err(|error| match error {
@@ -89,12 +93,12 @@ fn build(request: &Request) -> Result<Built, RequestError> {
 }
 
 /// Training data, and what accuracy is measured on.
-fn data(params: &Params, seed: u64) -> Result<(Dataset, Option<Dataset>), RequestError> {
-    let train = match params.text("data") {
+fn data(options: &Options, seed: u64) -> Result<(Dataset, Option<Dataset>), RequestError> {
+    let train = match options.text("data") {
         "" => Dataset::parse(EMBEDDED).expect("the embedded data were checked"),
         path => load("task.data", path)?,
     };
-    match (params.text("test"), params.real("hold_out")) {
+    match (options.text("test"), options.real("hold_out")) {
         ("", 0.0) => Ok((train, None)),
         ("", share) => {
             let (train, test) = train.hold_out(share, seed);

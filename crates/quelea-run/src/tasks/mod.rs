@@ -11,7 +11,7 @@ mod text;
 
 use std::sync::Arc;
 
-use quelea_core::params::Key;
+use quelea_core::options::OptionSpec;
 use quelea_core::problems::Problem;
 
 use crate::config::row::Listed;
@@ -25,7 +25,7 @@ pub struct Task {
     /// One line.
     pub summary: &'static str,
     /// Its plain keys.
-    pub keys: &'static [Key],
+    pub keys: &'static [OptionSpec],
     /// Its other keys.
     pub extras: &'static [Extra],
     build: fn(&Request) -> Result<Built, RequestError>,
@@ -100,7 +100,7 @@ impl Listed for Task {
     fn summary(&self) -> &'static str {
         self.summary
     }
-    fn keys(&self) -> Vec<Key> {
+    fn keys(&self) -> Vec<OptionSpec> {
         self.keys.to_vec()
     }
     fn extras(&self) -> &'static [Extra] {

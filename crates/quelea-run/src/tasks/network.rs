@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use quelea_core::params::{Key, Kind};
+use quelea_core::options::{OptionKind, OptionSpec};
 use quelea_core::problems::partition::Partition;
 use quelea_data::catalogue;
 use quelea_data::error::DataError;
@@ -13,82 +13,82 @@ use super::Request;
 use crate::error::RequestError;
 
 /// `data`.
-pub(super) const DATA: Key = Key {
+pub(super) const DATA: OptionSpec = OptionSpec {
     name: "data",
-    kind: Kind::Text,
+    kind: OptionKind::Text,
     help: "where the data are; if absent, where `quelea data get` puts them",
 };
 
 /// `batch`.
-pub(super) const fn batch(default: u64) -> Key {
-    Key {
+pub(super) const fn batch(default: u64) -> OptionSpec {
+    OptionSpec {
         name: "batch",
-        kind: Kind::Whole { default, min: 1, max: 1 << 24 },
+        kind: OptionKind::Whole { default, min: 1, max: 1 << 24 },
         help: "samples in a worker's mini-batch",
     }
 }
 
 /// `batches`.
-pub(super) const BATCHES: Key = Key {
+pub(super) const BATCHES: OptionSpec = OptionSpec {
     name: "batches",
-    kind: Kind::Reals,
+    kind: OptionKind::Reals,
     help: "samples in the mini-batch of each worker, for workers of different speed; averages \
            weigh each worker by them",
 };
 
 /// `accumulate`.
-pub(super) const ACCUMULATE: Key = Key {
+pub(super) const ACCUMULATE: OptionSpec = OptionSpec {
     name: "accumulate",
-    kind: Kind::Whole { default: 1, min: 1, max: 1 << 16 },
+    kind: OptionKind::Whole { default: 1, min: 1, max: 1 << 16 },
     help: "mini-batches whose gradients are averaged into one",
 };
 
 /// `partition`.
-pub(super) const PARTITION: Key = Key {
+pub(super) const PARTITION: OptionSpec = OptionSpec {
     name: "partition",
-    kind: Kind::Choice(&["iid", "dirichlet"]),
+    kind: OptionKind::Choice(&["iid", "dirichlet"]),
     help: "who gets which samples",
 };
 
 /// `concentration`.
-pub(super) const CONCENTRATION: Key = Key {
+pub(super) const CONCENTRATION: OptionSpec = OptionSpec {
     name: "concentration",
-    kind: Kind::Real { default: 0.5, min: f64::MIN_POSITIVE, max: 1e9 },
+    kind: OptionKind::Real { default: 0.5, min: f64::MIN_POSITIVE, max: 1e9 },
     help: "of dirichlet: the smaller, the more the workers' data differ",
 };
 
 /// `subset`.
-pub(super) const SUBSET: Key = Key {
+pub(super) const SUBSET: OptionSpec = OptionSpec {
     name: "subset",
-    kind: Kind::Whole { default: 0, min: 0, max: 1 << 32 },
+    kind: OptionKind::Whole { default: 0, min: 0, max: 1 << 32 },
     help: "only so many of the training samples, the first ones; 0 = all",
 };
 
 /// `test_subset`.
-pub(super) const TEST_SUBSET: Key = Key {
+pub(super) const TEST_SUBSET: OptionSpec = OptionSpec {
     name: "test_subset",
-    kind: Kind::Whole { default: 0, min: 0, max: 1 << 32 },
+    kind: OptionKind::Whole { default: 0, min: 0, max: 1 << 32 },
     help: "only so many of the held-out samples, the first ones; 0 = all",
 };
 
 /// How the workers share the data.
-pub(super) fn options(request: &Request) -> WorkOptions {
-    let params = &request.values.params;
+pub(super) fn work_options(request: &Request) -> WorkOptions {
+    let options = &request.values.options;
     // Text has no labels to divide it by, and so no such key.
-    let divided = params.iter().any(|(name, _)| name == "partition");
+    let divided = options.iter().any(|(name, _)| name == "partition");
     WorkOptions {
         workers: request.workers,
-        batch: params.whole("batch") as usize,
-        batches: params.reals("batches").to_vec(),
-        accumulate: params.whole("accumulate") as usize,
-        partition: match divided.then(|| params.text("partition")) {
+        batch: options.whole("batch") as usize,
+        batches: options.reals("batches").to_vec(),
+        accumulate: options.whole("accumulate") as usize,
+        partition: match divided.then(|| options.text("partition")) {
             Some("dirichlet") => {
-                Partition::Dirichlet { concentration: params.real("concentration") }
+                Partition::Dirichlet { concentration: options.real("concentration") }
             }
             _ => Partition::Iid,
         },
-        subset: params.whole("subset") as usize,
-        test_subset: params.whole("test_subset") as usize,
+        subset: options.whole("subset") as usize,
+        test_subset: options.whole("test_subset") as usize,
         seed: request.seed,
     }
 }
@@ -99,7 +99,7 @@ pub(super) fn located<T>(
     name: &str,
     read: impl FnOnce(&Path) -> Result<T, DataError>,
 ) -> Result<T, RequestError> {
-    let given = request.values.params.text("data");
+    let given = request.values.options.text("data");
     let field =
         |problem: String| RequestError::field("task.data", toml::Value::from(given), problem);
     if !given.is_empty() {

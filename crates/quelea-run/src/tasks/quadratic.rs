@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use quelea_core::params::{Key, Kind};
+use quelea_core::options::{OptionKind, OptionSpec};
 use quelea_core::problems::quadratic::{Quadratic, QuadraticError, QuadraticOptions};
 
 use super::{Built, Request, Task};
@@ -14,20 +14,24 @@ pub const TASK: Task = Task {
     name: "quadratic",
     summary: "f_i(x) = ½ Σ_k curvature[i][k]·(x_k − target[i][k])², one row per worker",
     keys: &[
-        Key {
+        OptionSpec {
             name: "dimensions",
-            kind: Kind::Whole { default: 0, min: 0, max: 1 << 32 },
+            kind: OptionKind::Whole { default: 0, min: 0, max: 1 << 32 },
             help: "length of the vector; a row of one number is then repeated; 0 = as the rows say",
         },
-        Key { name: "start", kind: Kind::Reals, help: "where all workers start; 0 if absent" },
-        Key {
+        OptionSpec {
+            name: "start",
+            kind: OptionKind::Reals,
+            help: "where all workers start; 0 if absent",
+        },
+        OptionSpec {
             name: "noise_std",
-            kind: Kind::Real { default: 0.0, min: 0.0, max: 1e30 },
+            kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1e30 },
             help: "standard deviation of seeded noise on every entry of a gradient",
         },
-        Key {
+        OptionSpec {
             name: "compute_ms",
-            kind: Kind::Real { default: 0.0, min: 0.0, max: 1e6 },
+            kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1e6 },
             help: "how long a gradient takes at least in `train`, for experiments",
         },
     ],
@@ -44,7 +48,7 @@ pub const TASK: Task = Task {
 
 fn build(request: &Request) -> Result<Built, RequestError> {
     let (values, workers) = (request.values, request.workers);
-    let dimensions = match values.params.whole("dimensions") {
+    let dimensions = match values.options.whole("dimensions") {
         0 if values.matrix("curvature").or(values.matrix("target")).is_none() => Some(10),
         0 => None,
         dimensions => Some(dimensions as usize),
@@ -60,8 +64,8 @@ fn build(request: &Request) -> Result<Built, RequestError> {
         dimensions,
         curvature: given("curvature", &|_| 1.0),
         target: given("target", &|worker| worker as f64 + 1.0),
-        start: values.params.reals("start").to_vec(),
-        noise_std: values.params.real("noise_std"),
+        start: values.options.reals("start").to_vec(),
+        noise_std: values.options.real("noise_std"),
         seed: request.seed,
     };
     let problem = Quadratic::new(&options).map_err(|error| refused(request, &error))?;
@@ -87,7 +91,7 @@ fn refused(request: &Request, error: &QuadraticError) -> RequestError {
             let rows: Vec<String> = rows.iter().map(|row| list(row)).collect();
             format!("[{}]", rows.join(", "))
         }
-        None => list(request.values.params.reals("start")),
+        None => list(request.values.options.reals("start")),
     };
     RequestError::field(format!("task.{field}"), given, error.to_string())
 }

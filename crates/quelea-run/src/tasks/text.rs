@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use quelea_core::params::{Key, Kind, Params};
+use quelea_core::options::{OptionKind, OptionSpec, Options};
 use quelea_data::text::{Corpus, Pairs, Vocabulary, plain};
 use quelea_engine::language::NextByte;
 use quelea_engine::models::{LanguageSize, TransformerSize};
@@ -14,13 +14,13 @@ use super::network::{
 use super::{Built, Request, Task};
 use crate::error::RequestError;
 
-const fn whole(name: &'static str, default: u64, max: u64, help: &'static str) -> Key {
-    Key { name, kind: Kind::Whole { default, min: 1, max }, help }
+const fn whole(name: &'static str, default: u64, max: u64, help: &'static str) -> OptionSpec {
+    OptionSpec { name, kind: OptionKind::Whole { default, min: 1, max }, help }
 }
 
-const DROPOUT: Key = Key {
+const DROPOUT: OptionSpec = OptionSpec {
     name: "dropout",
-    kind: Kind::Real { default: 0.1, min: 0.0, max: 0.9 },
+    kind: OptionKind::Real { default: 0.1, min: 0.0, max: 0.9 },
     help: "share of numbers that are dropped in training",
 };
 
@@ -38,31 +38,39 @@ pub const MULTI30K_TRANSFORMER: Task = Task {
         whole("heads", 4, 1 << 10, "heads of every attention"),
         whole("inner", 256, 1 << 16, "neurons of the hidden layers"),
         DROPOUT,
-        Key {
+        OptionSpec {
             name: "shared",
-            kind: Kind::Flag(true),
+            kind: OptionKind::Flag(true),
             help: "whether source, target and output have one embedding",
         },
-        Key {
+        OptionSpec {
             name: "smoothing",
-            kind: Kind::Real { default: 0.1, min: 0.0, max: 0.9 },
+            kind: OptionKind::Real { default: 0.1, min: 0.0, max: 0.9 },
             help: "share of the goal that is spread over all tokens",
         },
-        Key {
+        OptionSpec {
             name: "vocabulary",
-            kind: Kind::Whole { default: 4000, min: 300, max: 1 << 20 },
+            kind: OptionKind::Whole { default: 4000, min: 300, max: 1 << 20 },
             help: "tokens of the byte-pair vocabulary of both languages",
         },
-        Key { name: "from", kind: Kind::Choice(&["en", "de"]), help: "language to translate" },
-        Key { name: "to", kind: Kind::Choice(&["de", "en"]), help: "language to translate into" },
-        Key {
+        OptionSpec {
+            name: "from",
+            kind: OptionKind::Choice(&["en", "de"]),
+            help: "language to translate",
+        },
+        OptionSpec {
+            name: "to",
+            kind: OptionKind::Choice(&["de", "en"]),
+            help: "language to translate into",
+        },
+        OptionSpec {
             name: "length",
-            kind: Kind::Whole { default: 64, min: 4, max: 1 << 14 },
+            kind: OptionKind::Whole { default: 64, min: 4, max: 1 << 14 },
             help: "tokens of the longest sentence; longer ones are cut",
         },
-        Key {
+        OptionSpec {
             name: "bleu",
-            kind: Kind::Whole { default: 100, min: 0, max: 1 << 32 },
+            kind: OptionKind::Whole { default: 100, min: 0, max: 1 << 32 },
             help: "held-out sentences that are translated for BLEU; 0 = none",
         },
         ACCUMULATE,
@@ -95,13 +103,13 @@ pub const SHAKESPEARE_LM: Task = Task {
     build: build_language,
 };
 
-fn size(params: &Params, key: &str) -> usize {
-    params.whole(key) as usize
+fn size(options: &Options, key: &str) -> usize {
+    options.whole(key) as usize
 }
 
 fn build_transformer(request: &Request) -> Result<Built, RequestError> {
-    let params = &request.values.params;
-    let (from, to) = (params.text("from"), params.text("to"));
+    let options = &request.values.options;
+    let (from, to) = (options.text("from"), options.text("to"));
     if from == to {
         let problem = "is the language to translate from as well";
         return Err(RequestError::field("task.to", toml::Value::from(to), problem));
@@ -109,44 +117,44 @@ fn build_transformer(request: &Request) -> Result<Built, RequestError> {
     let data = located(request, "multi30k", |folder| {
         let train = Pairs::read(folder, "train", from, to)?;
         let test = Pairs::read(folder, "test_2016_flickr", from, to)?;
-        let tokens = size(params, "vocabulary");
+        let tokens = size(options, "vocabulary");
         let cache = folder.join(format!("vocabulary.{from}-{to}.{tokens}"));
         let vocabulary = Vocabulary::cached(&cache, &[&train.sources, &train.targets], tokens);
-        let train = Corpus::new(&train, &vocabulary, size(params, "length"));
+        let train = Corpus::new(&train, &vocabulary, size(options, "length"));
         Ok(Translations { train, test, vocabulary })
     })?;
-    let options = TranslateOptions {
-        smoothing: params.real("smoothing"),
-        length_max: size(params, "length"),
-        bleu: size(params, "bleu"),
+    let translation = TranslateOptions {
+        smoothing: options.real("smoothing"),
+        length_max: size(options, "length"),
+        bleu: size(options, "bleu"),
     };
     let model = TransformerSize {
         vocabulary: data.vocabulary.size(),
-        width: size(params, "width"),
-        layers: size(params, "layers"),
-        heads: size(params, "heads"),
-        inner: size(params, "inner"),
-        dropout: params.real("dropout"),
-        shared: params.flag("shared"),
+        width: size(options, "width"),
+        layers: size(options, "layers"),
+        heads: size(options, "heads"),
+        inner: size(options, "inner"),
+        dropout: options.real("dropout"),
+        shared: options.flag("shared"),
     };
-    let problem = Translate::new(model, data, options, &network::options(request))
+    let problem = Translate::new(model, data, translation, &network::work_options(request))
         .map_err(|error| refused(request, &error))?;
     let steps_per_epoch = Some(problem.steps_per_epoch());
     Ok(Built { problem: Arc::new(problem), steps_per_epoch })
 }
 
 fn build_language(request: &Request) -> Result<Built, RequestError> {
-    let params = &request.values.params;
+    let options = &request.values.options;
     let text = located(request, "tiny-shakespeare", plain)?;
     let model = LanguageSize {
         vocabulary: 256,
-        context: size(params, "context"),
-        width: size(params, "width"),
-        layers: size(params, "layers"),
-        heads: size(params, "heads"),
-        dropout: params.real("dropout"),
+        context: size(options, "context"),
+        width: size(options, "width"),
+        layers: size(options, "layers"),
+        heads: size(options, "heads"),
+        dropout: options.real("dropout"),
     };
-    let problem = NextByte::new(model, text, &network::options(request))
+    let problem = NextByte::new(model, text, &network::work_options(request))
         .map_err(|error| refused(request, &error))?;
     let steps_per_epoch = Some(problem.steps_per_epoch());
     Ok(Built { problem: Arc::new(problem), steps_per_epoch })

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use quelea_core::algorithms::{self, Entry};
 use quelea_core::layout::Layout;
-use quelea_core::node::Setup;
+use quelea_core::node::RunSpec;
 use quelea_core::optim;
-use quelea_core::params::{Params, Value};
+use quelea_core::options::{Options, Value};
 use quelea_core::problems::Problem;
 use quelea_core::problems::quadratic::{Quadratic, QuadraticOptions};
 use quelea_core::topology::{Round, Schedule};
@@ -16,7 +16,7 @@ use quelea_sim::{Cluster, SimError};
 
 /// A run to be: change what matters, then [`Case::run`] it.
 pub struct Case {
-    pub setup: Setup,
+    pub setup: RunSpec,
     pub problem: Quadratic,
     pub cluster: Cluster,
 }
@@ -50,10 +50,10 @@ impl Case {
         let hosts: Arc<[u32]> = (0..(workers + servers) as u32).collect();
         let topology = Some(Arc::new(ring(workers)));
         let sgd = optim::find("sgd").expect("in the table");
-        let params = Params::defaults(sgd.keys);
-        let setup = Setup {
+        let params = Options::defaults(sgd.keys);
+        let setup = RunSpec {
             entry,
-            params: with_short_rounds(entry),
+            options: with_short_rounds(entry),
             codec: Default::default(),
             layout: Arc::new(Layout::plain(len, len / buckets * 4)),
             initial: problem.initial().into(),
@@ -71,7 +71,7 @@ impl Case {
     }
 
     pub fn with(mut self, key: &'static str, value: Value) -> Case {
-        self.setup.params = self.setup.params.with(key, value);
+        self.setup.options = self.setup.options.with(key, value);
         self
     }
 
@@ -96,8 +96,8 @@ impl Case {
 }
 
 /// The defaults of a row; long rounds become short, so that a short run has several.
-fn with_short_rounds(entry: &Entry) -> Params {
-    let params = Params::defaults(entry.keys);
+fn with_short_rounds(entry: &Entry) -> Options {
+    let params = Options::defaults(entry.keys);
     let long = entry.keys.iter().any(|key| key.name == "period") && params.whole("period") > 4;
     if long { params.with("period", Value::Number(3.0)) } else { params }
 }

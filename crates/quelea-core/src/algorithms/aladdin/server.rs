@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use super::{ACKNOWLEDGE, ANCHOR, MODEL};
 use crate::algorithms::sync_ps::local;
 use crate::collectives::fold::Fold;
-use crate::contract::{Algorithm, Awaited, Cx, Fact};
+use crate::contract::{Algorithm, Awaited, Context, Fact};
 use crate::message::{Message, Rank};
-use crate::params::Params;
+use crate::options::Options;
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
@@ -61,17 +61,17 @@ struct State {
 }
 
 impl Server {
-    pub(super) fn new(params: &Params) -> Server {
+    pub(super) fn new(options: &Options) -> Server {
         Server {
-            period: params.whole("period"),
-            normaliser: match params.text("normaliser") {
+            period: options.whole("period"),
+            normaliser: match options.text("normaliser") {
                 "workers" => Normaliser::Workers,
                 "count" => Normaliser::Count,
                 _ => Normaliser::None,
             },
-            track_mean: params.flag("track_mean"),
-            barrier: params.flag("barrier"),
-            drop_trigger: params.flag("drop_trigger"),
+            track_mean: options.flag("track_mean"),
+            barrier: options.flag("barrier"),
+            drop_trigger: options.flag("drop_trigger"),
             workers: 0,
             living: Vec::new(),
             pending: Vec::new(),
@@ -89,34 +89,34 @@ impl Server {
     }
 
     /// `x̃ ← x̃ − D/N`; `D ← 0`.
-    fn update(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn update(&mut self, cx: &mut Context<'_>, b: usize) {
         let divisor = self.divisor(&self.pieces[b]);
         let piece = &mut self.pieces[b];
         let pending = &mut self.pending[piece.range.clone()];
         vector::axpy(-1.0 / divisor, pending, &mut cx.params[piece.range.clone()]);
-        cx.io.work(pending.len() * 4);
+        cx.outbox.work(pending.len() * 4);
         pending.fill(0.0);
         piece.count = 0;
         piece.version += 1;
     }
 
-    fn send_model(&self, cx: &mut Cx<'_>, b: usize, to: &[Rank]) {
+    fn send_model(&self, cx: &mut Context<'_>, b: usize, to: &[Rank]) {
         let id = cx.layout.buckets[b].id;
         let mut message = Message::new(MODEL, 0, id).with(cx.params_payload(b));
         message.seq = self.pieces[b].version;
-        let message = cx.io.rounded(message);
+        let message = cx.outbox.rounded(message);
         for worker in to {
-            cx.io.send(*worker, message.clone());
+            cx.outbox.send(*worker, message.clone());
         }
     }
 
-    fn acknowledge(cx: &mut Cx<'_>, from: Rank, message: &Message) {
+    fn acknowledge(cx: &mut Context<'_>, from: Rank, message: &Message) {
         let mut answer = Message::new(ACKNOWLEDGE, message.step, message.bucket as usize);
         answer.seq = message.seq;
-        cx.io.send(from, answer);
+        cx.outbox.send(from, answer);
     }
 
-    fn on_push(&mut self, cx: &mut Cx<'_>, b: usize, from: Rank, message: Message) {
+    fn on_push(&mut self, cx: &mut Context<'_>, b: usize, from: Rank, message: Message) {
         let seq = self.pieces[b].seqs.entry(from).or_insert(0);
         let fresh = message.seq == *seq + 1;
         if fresh {
@@ -131,7 +131,7 @@ impl Server {
         let piece = &mut self.pieces[b];
         if b == 0 {
             let seen = piece.taken_at_model.get(&from).copied().unwrap_or(0);
-            cx.io.measure(Fact::Staleness(piece.taken - seen));
+            cx.outbox.measure(Fact::Staleness(piece.taken - seen));
         }
         piece.taken += gradients;
         piece.count += gradients;
@@ -142,13 +142,13 @@ impl Server {
         let anchored = piece.anchoring.as_ref().is_none_or(|(missing, _)| !missing.contains(&from));
         if message.kind == ANCHOR {
             // One of an older view is followed by one of this view, which contains it.
-            if message.view == cx.io.view.number {
+            if message.view == cx.outbox.view.number {
                 self.on_anchor(cx, b, from, &message.into_values());
             }
         } else if anchored && !(triggers && self.drop_trigger) {
             let rate = message.scalar as f32;
             let range = piece.range.clone();
-            cx.io.work(range.len() * 4);
+            cx.outbox.work(range.len() * 4);
             vector::axpy(rate, &message.into_values(), &mut self.pending[range]);
         }
         // While anchors are missing, x̃ is about to be replaced: nothing may move into it.
@@ -163,7 +163,7 @@ impl Server {
 
     /// After a loss, with mean tracking, x̃ restarts from the survivors' mean: otherwise the
     /// offset that the lost worker leaves would stay for ever.
-    fn on_anchor(&mut self, cx: &mut Cx<'_>, b: usize, from: Rank, model: &[f32]) {
+    fn on_anchor(&mut self, cx: &mut Context<'_>, b: usize, from: Rank, model: &[f32]) {
         let piece = &mut self.pieces[b];
         let Some((missing, sum)) = &mut piece.anchoring else { return };
         let Some(place) = missing.iter().position(|rank| *rank == from) else { return };
@@ -179,12 +179,12 @@ impl Server {
     }
 
     /// Barrier form: takes the rounds that are complete, in order.
-    fn complete_rounds(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn complete_rounds(&mut self, cx: &mut Context<'_>, b: usize) {
         loop {
             let piece = &mut self.pieces[b];
             let Some(fold) = piece.rounds.get_mut(&piece.round) else { return };
-            fold.advance(&mut cx.io);
-            if !fold.is_complete(&cx.io) {
+            fold.advance(&mut cx.outbox);
+            if !fold.is_complete(&cx.outbox) {
                 return;
             }
             let (sum, count) = piece.rounds.remove(&piece.round).expect("just seen").into_sum();
@@ -195,15 +195,15 @@ impl Server {
             vector::axpy(share, &sum, &mut self.pending[piece.range.clone()]);
             if piece.round.is_multiple_of(self.period) {
                 self.update(cx, b);
-                self.send_model(cx, b, &cx.io.view.workers);
+                self.send_model(cx, b, &cx.outbox.view.workers);
             }
         }
     }
 }
 
 impl Algorithm for Server {
-    fn on_start(&mut self, cx: &mut Cx<'_>) {
-        self.living.clone_from(&cx.io.view.workers);
+    fn on_start(&mut self, cx: &mut Context<'_>) {
+        self.living.clone_from(&cx.outbox.view.workers);
         self.workers = self.living.len();
         self.pending.resize(cx.params.len(), 0.0);
         let round = cx.step;
@@ -213,13 +213,13 @@ impl Algorithm for Server {
         }
     }
 
-    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+    fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         let Some(b) = local(cx, message.bucket) else { return };
         if self.barrier {
             let (round, piece) = (message.step, &mut self.pieces[b]);
             if round >= piece.round {
                 let fold = piece.rounds.entry(round).or_default();
-                fold.take(&mut cx.io, from, message.into_values());
+                fold.take(&mut cx.outbox, from, message.into_values());
                 self.complete_rounds(cx, b);
             }
         } else {
@@ -227,23 +227,23 @@ impl Algorithm for Server {
         }
     }
 
-    fn on_view(&mut self, cx: &mut Cx<'_>, old: &View) {
+    fn on_view(&mut self, cx: &mut Context<'_>, old: &View) {
         for b in 0..self.pieces.len() {
             if self.pieces[b].anchoring.is_none() {
                 self.update(cx, b);
             }
         }
-        self.living.clone_from(&cx.io.view.workers);
+        self.living.clone_from(&cx.outbox.view.workers);
         self.workers = self.living.len();
         for b in 0..self.pieces.len() {
             let piece = &mut self.pieces[b];
-            for lost in old.workers.iter().filter(|rank| !cx.io.view.is_alive(**rank)) {
+            for lost in old.workers.iter().filter(|rank| !cx.outbox.view.is_alive(**rank)) {
                 piece.counts.remove(lost);
                 piece.seqs.remove(lost);
             }
             if self.track_mean {
                 let sum = vec![0.0; piece.range.len()];
-                piece.anchoring = Some((cx.io.view.workers.clone(), sum));
+                piece.anchoring = Some((cx.outbox.view.workers.clone(), sum));
                 self.pending[piece.range.clone()].fill(0.0);
             }
             self.complete_rounds(cx, b);
@@ -293,11 +293,11 @@ impl Algorithm for Server {
     }
 
     /// In barrier form every step is a round.
-    fn is_at(&self, step: u64) -> bool {
+    fn is_at_cut(&self, step: u64) -> bool {
         self.barrier && self.pieces.iter().all(|piece| piece.round == step)
     }
 
-    fn spans_views(&self) -> bool {
+    fn keeps_older_views(&self) -> bool {
         true
     }
 }

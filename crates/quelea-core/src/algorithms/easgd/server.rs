@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use super::{CENTRE, FETCH, is_synchronous};
 use crate::algorithms::sync_ps::local;
 use crate::collectives::fold::Fold;
-use crate::contract::{Algorithm, Cx};
+use crate::contract::{Algorithm, Context};
 use crate::message::{Message, Rank};
-use crate::params::Params;
+use crate::options::Options;
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
@@ -33,26 +33,26 @@ struct State {
 }
 
 impl Server {
-    pub fn new(params: &Params) -> Server {
-        let (synchronous, period) = (is_synchronous(params), params.whole("period"));
+    pub fn new(options: &Options) -> Server {
+        let (synchronous, period) = (is_synchronous(options), options.whole("period"));
         Server { synchronous, period, pieces: Vec::new() }
     }
 
-    fn send_centre(cx: &mut Cx<'_>, b: usize, seq: u64, to: &[Rank]) {
+    fn send_centre(cx: &mut Context<'_>, b: usize, seq: u64, to: &[Rank]) {
         let id = cx.layout.buckets[b].id;
         let mut message = Message::new(CENTRE, 0, id).with(cx.params_payload(b));
         message.seq = seq;
-        let message = cx.io.rounded(message);
-        to.iter().for_each(|worker| cx.io.send(*worker, message.clone()));
+        let message = cx.outbox.rounded(message);
+        to.iter().for_each(|worker| cx.outbox.send(*worker, message.clone()));
     }
 
-    fn add(cx: &mut Cx<'_>, b: usize, elastic: &[f32]) {
-        cx.io.work(elastic.len() * 4);
+    fn add(cx: &mut Context<'_>, b: usize, elastic: &[f32]) {
+        cx.outbox.work(elastic.len() * 4);
         vector::add(elastic, &mut cx.params[cx.layout.range(b)]);
     }
 
     /// Answers a worker that has asked, once all its own differences are in the centre.
-    fn answer(&mut self, cx: &mut Cx<'_>, b: usize, from: Rank) {
+    fn answer(&mut self, cx: &mut Context<'_>, b: usize, from: Rank) {
         let piece = &mut self.pieces[b];
         let done = piece.seqs.get(&from).copied().unwrap_or(0);
         if piece.asked.get(&from).is_some_and(|asked| *asked <= done) {
@@ -61,29 +61,29 @@ impl Server {
         }
     }
 
-    fn complete_rounds(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn complete_rounds(&mut self, cx: &mut Context<'_>, b: usize) {
         let piece = &mut self.pieces[b];
         let Some(fold) = piece.rounds.get_mut(&piece.round) else { return };
-        fold.advance(&mut cx.io);
-        if fold.is_complete(&cx.io) {
+        fold.advance(&mut cx.outbox);
+        if fold.is_complete(&cx.outbox) {
             let (sum, _) = piece.rounds.remove(&piece.round).expect("just seen").into_sum();
             piece.round += 1;
             Server::add(cx, b, &sum);
-            Server::send_centre(cx, b, self.pieces[b].round, &cx.io.view.workers);
+            Server::send_centre(cx, b, self.pieces[b].round, &cx.outbox.view.workers);
         }
     }
 }
 
 impl Algorithm for Server {
-    fn on_start(&mut self, cx: &mut Cx<'_>) {
+    fn on_start(&mut self, cx: &mut Context<'_>) {
         let round = if self.synchronous { cx.step.div_ceil(self.period) } else { 0 };
         self.pieces.resize_with(cx.layout.buckets.len(), || State { round, ..State::default() });
         for b in (0..self.pieces.len()).filter(|_| self.synchronous) {
-            Server::send_centre(cx, b, self.pieces[b].round, &cx.io.view.workers);
+            Server::send_centre(cx, b, self.pieces[b].round, &cx.outbox.view.workers);
         }
     }
 
-    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+    fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         let Some(b) = local(cx, message.bucket) else { return };
         let (piece, seq) = (&mut self.pieces[b], message.seq);
         if message.kind == FETCH {
@@ -93,7 +93,7 @@ impl Algorithm for Server {
         if self.synchronous {
             if seq > piece.round {
                 let fold = piece.rounds.entry(seq - 1).or_default();
-                fold.take(&mut cx.io, from, message.into_values());
+                fold.take(&mut cx.outbox, from, message.into_values());
                 self.complete_rounds(cx, b);
             }
             return;
@@ -107,9 +107,9 @@ impl Algorithm for Server {
         }
     }
 
-    fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
+    fn on_view(&mut self, cx: &mut Context<'_>, _old: &View) {
         for b in 0..self.pieces.len() {
-            self.pieces[b].asked.retain(|rank, _| cx.io.view.is_alive(*rank));
+            self.pieces[b].asked.retain(|rank, _| cx.outbox.view.is_alive(*rank));
             self.complete_rounds(cx, b);
         }
     }
@@ -129,12 +129,12 @@ impl Algorithm for Server {
     }
 
     /// In synchronous form a round begins with every `period`-th step.
-    fn is_at(&self, step: u64) -> bool {
+    fn is_at_cut(&self, step: u64) -> bool {
         let rounds = step.div_ceil(self.period);
         self.synchronous && self.pieces.iter().all(|piece| piece.round == rounds)
     }
 
-    fn spans_views(&self) -> bool {
+    fn keeps_older_views(&self) -> bool {
         true
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{COMPUTED, LATE, PARAMS, between};
-use crate::contract::{Algorithm, Awaited, Cx, Io};
+use crate::contract::{Algorithm, Awaited, Context, Outbox};
 use crate::message::{Message, Rank};
 use crate::payload::Payload;
 use crate::state::Visitor;
@@ -66,7 +66,7 @@ impl Leader {
     }
 
     /// The run begins, or goes on from a saved state.
-    pub(super) fn enter(&mut self, cx: &Cx<'_>) {
+    pub(super) fn enter(&mut self, cx: &Context<'_>) {
         self.step = cx.step;
         self.find_members(cx);
     }
@@ -82,7 +82,7 @@ impl Leader {
 
     /// I lead from now on. Whether the workers of the host have the parameters of this step says
     /// whether they wait for them.
-    pub(super) fn start(&mut self, cx: &mut Cx<'_>, all_have_it: bool) {
+    pub(super) fn start(&mut self, cx: &mut Context<'_>, all_have_it: bool) {
         self.started = true;
         self.step = cx.step;
         self.due = (!all_have_it).then_some(cx.step);
@@ -101,18 +101,18 @@ impl Leader {
     /// An event of the method, and what follows from it.
     pub(super) fn pass(
         &mut self,
-        cx: &mut Cx<'_>,
-        event: impl FnOnce(&mut dyn Algorithm, &mut Cx<'_>),
+        cx: &mut Context<'_>,
+        event: impl FnOnce(&mut dyn Algorithm, &mut Context<'_>),
     ) {
-        let mut inner = Cx {
-            io: Io {
-                now: cx.io.now,
-                rank: cx.io.rank,
-                view: between(cx.io.view),
-                pool: cx.io.pool,
-                rng: &mut *cx.io.rng,
-                out: &mut *cx.io.out,
-                coder: &mut *cx.io.coder,
+        let mut inner = Context {
+            outbox: Outbox {
+                now: cx.outbox.now,
+                rank: cx.outbox.rank,
+                view: between(cx.outbox.view),
+                pool: cx.outbox.pool,
+                rng: &mut *cx.outbox.rng,
+                out: &mut *cx.outbox.out,
+                coder: &mut *cx.outbox.coder,
             },
             step: cx.step,
             steps: cx.steps,
@@ -159,30 +159,30 @@ impl Leader {
         }
     }
 
-    pub(super) fn on_method_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
-        let outdated = message.view < between(cx.io.view).number;
+    pub(super) fn on_method_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
+        let outdated = message.view < between(cx.outbox.view).number;
         if !self.started {
             self.early.push((from, message));
-        } else if !outdated || self.method.spans_views() {
+        } else if !outdated || self.method.keeps_older_views() {
             self.pass(cx, |method, cx| method.on_message(cx, from, message));
         }
     }
 
-    pub(super) fn on_view(&mut self, cx: &mut Cx<'_>, old: &View) {
+    pub(super) fn on_view(&mut self, cx: &mut Context<'_>, old: &View) {
         self.find_members(cx);
         let members = &self.members;
         for gradients in self.gradients.values_mut() {
             gradients.retain(|rank, _| members.contains(rank));
         }
         self.computed.values_mut().for_each(|of| of.retain(|rank, _| members.contains(rank)));
-        self.early.retain(|(from, _)| cx.io.view.is_alive(*from));
+        self.early.retain(|(from, _)| cx.outbox.view.is_alive(*from));
         let old = between(old);
-        if self.started && old.number != between(cx.io.view).number {
+        if self.started && old.number != between(cx.outbox.view).number {
             self.pass(cx, |method, cx| method.on_view(cx, old));
         }
     }
 
-    pub(super) fn on_drain(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn on_drain(&mut self, cx: &mut Context<'_>) {
         self.draining = true;
         if self.started {
             self.pass(cx, |method, cx| method.on_drain(cx));
@@ -190,7 +190,7 @@ impl Leader {
     }
 
     /// Hands the method whatever all workers of the host have.
-    pub(super) fn advance(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn advance(&mut self, cx: &mut Context<'_>) {
         while self.started && self.passed < self.own && self.lacking_bucket().next().is_none() {
             let b = self.passed;
             self.sum(cx, b);
@@ -201,7 +201,7 @@ impl Leader {
         if whole && self.lacking_loss().next().is_none() {
             let others = self.computed.remove(&self.step).unwrap_or_default();
             let loss: f64 = others.values().map(|(loss, _)| loss).sum();
-            self.loss = ((f64::from(cx.loss) + loss) * share(cx.io.view)) as f32;
+            self.loss = ((f64::from(cx.loss) + loss) * share(cx.outbox.view)) as f32;
             self.samples = cx.samples + others.values().map(|(_, samples)| samples).sum::<u32>();
             self.due = Some(cx.step + 1);
             self.pass(cx, |method, cx| method.on_gradient(cx));
@@ -209,16 +209,16 @@ impl Leader {
     }
 
     /// `g[b] ← H/n · Σ_i g_i[b]`; I am the first of the host.
-    fn sum(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn sum(&mut self, cx: &mut Context<'_>, b: usize) {
         let own = &mut cx.grad[cx.layout.range(b)];
         let others = self.gradients.remove(&(self.step, b)).unwrap_or_default();
         others.values().for_each(|gradient| vector::add(gradient, own));
-        let share = share(cx.io.view) as f32;
+        let share = share(cx.outbox.view) as f32;
         if share != 1.0 {
             vector::scale(share, own);
         }
         if !others.is_empty() {
-            cx.io.work(own.len() * 4 * others.len());
+            cx.outbox.work(own.len() * 4 * others.len());
         }
     }
 
@@ -233,7 +233,7 @@ impl Leader {
     }
 
     /// The members go on with what the method has made of the parameters.
-    fn hand_out_if_due(&mut self, cx: &mut Cx<'_>) {
+    fn hand_out_if_due(&mut self, cx: &mut Context<'_>) {
         let Some(step) = self.due.filter(|_| self.method.is_ready()) else { return };
         self.forget_gradient();
         self.due = None;
@@ -250,7 +250,7 @@ impl Leader {
     }
 
     /// Methods whose parameters change at any time may change them after the last step too.
-    pub(super) fn hand_out_late(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn hand_out_late(&mut self, cx: &mut Context<'_>) {
         for b in 0..self.handed.len() {
             if self.draining && self.handed[b][..] != cx.params[cx.layout.range(b)] {
                 self.handed[b] = cx.params_payload(b);
@@ -260,16 +260,16 @@ impl Leader {
         }
     }
 
-    fn hand_out(&self, cx: &mut Cx<'_>, kind: u8, b: usize) {
+    fn hand_out(&self, cx: &mut Context<'_>, kind: u8, b: usize) {
         for member in &self.members {
             let message = Message::new(kind, self.step, b).with(self.handed[b].clone());
-            cx.io.send(*member, Message { seq: self.seq, ..message });
+            cx.outbox.send(*member, Message { seq: self.seq, ..message });
         }
     }
 
-    fn find_members(&mut self, cx: &Cx<'_>) {
-        let host = cx.io.view.neighbours_on_host(cx.io.rank);
-        self.members = host.filter(|rank| *rank != cx.io.rank).collect();
+    fn find_members(&mut self, cx: &Context<'_>) {
+        let host = cx.outbox.view.neighbours_on_host(cx.outbox.rank);
+        self.members = host.filter(|rank| *rank != cx.outbox.rank).collect();
     }
 
     pub(super) fn is_ready(&self) -> bool {

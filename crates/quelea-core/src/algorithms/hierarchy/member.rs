@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{COMPUTED, GRADIENT};
-use crate::contract::Cx;
+use crate::contract::Context;
 use crate::message::{Message, Rank};
 use crate::payload::Payload;
 
@@ -24,19 +24,19 @@ pub(super) struct Member {
 }
 
 impl Member {
-    pub(super) fn send_bucket(cx: &mut Cx<'_>, to: Rank, b: usize) {
-        let gradient = cx.io.pool.copy(&cx.grad[cx.layout.range(b)]);
-        cx.io.send(to, Message::new(GRADIENT, cx.step, b).with(gradient));
+    pub(super) fn send_bucket(cx: &mut Context<'_>, to: Rank, b: usize) {
+        let gradient = cx.outbox.pool.copy(&cx.grad[cx.layout.range(b)]);
+        cx.outbox.send(to, Message::new(GRADIENT, cx.step, b).with(gradient));
     }
 
-    pub(super) fn send_computed(cx: &mut Cx<'_>, to: Rank) {
+    pub(super) fn send_computed(cx: &mut Context<'_>, to: Rank) {
         let message = Message::new(COMPUTED, cx.step, 0);
         let (scalar, count) = (f64::from(cx.loss), cx.samples);
-        cx.io.send(to, Message { scalar, count, ..message });
+        cx.outbox.send(to, Message { scalar, count, ..message });
     }
 
     /// The leader has changed, and what went to the old one is lost.
-    pub(super) fn send_again(&self, cx: &mut Cx<'_>, to: Rank) {
+    pub(super) fn send_again(&self, cx: &mut Context<'_>, to: Rank) {
         (0..self.handed).for_each(|b| Member::send_bucket(cx, to, b));
         if self.complete {
             Member::send_computed(cx, to);
@@ -44,7 +44,7 @@ impl Member {
     }
 
     /// A bucket of the parameters of a step has come. Whether all have.
-    pub(super) fn on_params(&mut self, cx: &mut Cx<'_>, message: Message) -> bool {
+    pub(super) fn on_params(&mut self, cx: &mut Context<'_>, message: Message) -> bool {
         let (step, b) = (Some(message.step), message.bucket as usize);
         if step <= self.step {
             return false;
@@ -67,7 +67,7 @@ impl Member {
     }
 
     /// A bucket has changed after the last step.
-    pub(super) fn on_late(&mut self, cx: &mut Cx<'_>, message: Message) {
+    pub(super) fn on_late(&mut self, cx: &mut Context<'_>, message: Message) {
         let b = message.bucket as usize;
         let late = self.late.entry(b).or_default();
         if message.seq > *late {

@@ -16,7 +16,7 @@
 use std::collections::BTreeMap;
 
 use super::{PARAMS, POSITION};
-use crate::contract::{Awaited, Cx};
+use crate::contract::{Awaited, Context};
 use crate::message::{Message, Rank};
 
 /// One succession after another; closed in between.
@@ -36,20 +36,21 @@ pub(super) struct Succession {
 
 impl Succession {
     /// Somebody of my host was lost; these are left, and I have the parameters of `step`.
-    pub(super) fn begin(&mut self, cx: &mut Cx<'_>, host: &[Rank], step: Option<u64>) {
-        let others: Vec<Rank> = host.iter().copied().filter(|rank| *rank != cx.io.rank).collect();
+    pub(super) fn begin(&mut self, cx: &mut Context<'_>, host: &[Rank], step: Option<u64>) {
+        let others: Vec<Rank> =
+            host.iter().copied().filter(|rank| *rank != cx.outbox.rank).collect();
         self.mine = step.map_or(0, |step| step + 1);
-        (self.lack, self.owed, self.view) = (None, None, cx.io.view.number);
+        (self.lack, self.owed, self.view) = (None, None, cx.outbox.view.number);
         for rank in &others {
             let message = Message::new(POSITION, cx.step, 0);
-            cx.io.send(*rank, Message { seq: self.mine, ..message });
+            cx.outbox.send(*rank, Message { seq: self.mine, ..message });
         }
         self.known = Some(others.into_iter().map(|rank| (rank, None)).collect());
         self.conclude(cx);
     }
 
     /// Another worker of my host says what it has.
-    pub(super) fn on_position(&mut self, cx: &Cx<'_>, from: Rank, message: &Message) {
+    pub(super) fn on_position(&mut self, cx: &Context<'_>, from: Rank, message: &Message) {
         if let (Some(known), true) = (&mut self.known, message.view >= self.view) {
             known.insert(from, Some(message.seq));
             self.conclude(cx);
@@ -62,7 +63,7 @@ impl Succession {
     }
 
     /// Sends what I owe, if it is here; I have the parameters of `step`.
-    pub(super) fn serve(&mut self, cx: &mut Cx<'_>, step: Option<u64>) {
+    pub(super) fn serve(&mut self, cx: &mut Context<'_>, step: Option<u64>) {
         if step.is_some_and(|step| self.lack.is_some_and(|lack| step + 1 >= lack)) {
             self.lack = None;
         }
@@ -74,7 +75,7 @@ impl Succession {
         for b in 0..cx.layout.buckets.len() {
             let values = cx.params_payload(b);
             for rank in &ranks {
-                cx.io.send(*rank, Message::new(PARAMS, owed, b).with(values.clone()));
+                cx.outbox.send(*rank, Message::new(PARAMS, owed, b).with(values.clone()));
             }
         }
     }
@@ -85,7 +86,7 @@ impl Succession {
         out.extend(missing.map(|(from, _)| Awaited { from: *from, what: "its step after a loss" }));
     }
 
-    fn conclude(&mut self, cx: &Cx<'_>) {
+    fn conclude(&mut self, cx: &Context<'_>) {
         let Some(known) = &self.known else { return };
         if known.values().any(Option::is_none) {
             return;
@@ -97,7 +98,8 @@ impl Succession {
             self.lack = Some(furthest);
             return;
         }
-        let helps = !others().any(|(rank, position)| position == self.mine && rank < cx.io.rank);
+        let helps =
+            !others().any(|(rank, position)| position == self.mine && rank < cx.outbox.rank);
         let behind: Vec<Rank> =
             others().filter(|(_, position)| *position < self.mine).map(|(rank, _)| rank).collect();
         if helps && !behind.is_empty() {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::contract::{Awaited, Cx};
+use crate::contract::{Awaited, Context};
 use crate::message::{Message, Rank};
 use crate::payload::Payload;
 
@@ -28,13 +28,13 @@ impl Rounds {
     }
 
     /// Membership has changed, and I have finished `round` rounds.
-    pub fn begin(&mut self, cx: &mut Cx<'_>, round: u64) {
+    pub fn begin(&mut self, cx: &mut Context<'_>, round: u64) {
         *self = Rounds { known: Some(BTreeMap::new()), result: BTreeMap::new() };
         let mut message = Message::new(ROUND, cx.step, 0);
         message.seq = round;
-        let me = cx.io.rank;
-        for rank in cx.io.view.workers.iter().filter(|rank| **rank != me) {
-            cx.io.send(*rank, message.clone());
+        let me = cx.outbox.rank;
+        for rank in cx.outbox.view.workers.iter().filter(|rank| **rank != me) {
+            cx.outbox.send(*rank, message.clone());
         }
     }
 
@@ -46,25 +46,25 @@ impl Rounds {
     }
 
     /// If all are known and nobody is ahead of me: whom I have to help. Then it is over.
-    pub fn conclude(&mut self, cx: &Cx<'_>, round: u64) -> Option<Vec<Rank>> {
+    pub fn conclude(&mut self, cx: &Context<'_>, round: u64) -> Option<Vec<Rank>> {
         let known = self.known.as_ref()?;
-        if known.len() + 1 < cx.io.view.workers.len() || known.values().any(|r| *r > round) {
+        if known.len() + 1 < cx.outbox.view.workers.len() || known.values().any(|r| *r > round) {
             return None;
         }
         let known = self.known.take()?;
         // The lowest of those who have finished the most helps.
-        if known.iter().any(|(rank, r)| *r == round && *rank < cx.io.rank) {
+        if known.iter().any(|(rank, r)| *r == round && *rank < cx.outbox.rank) {
             return Some(Vec::new());
         }
         Some(known.into_iter().filter(|(_, r)| *r < round).map(|(rank, _)| rank).collect())
     }
 
     /// Sends the `parts` of a result.
-    pub fn help(cx: &mut Cx<'_>, behind: &[Rank], parts: &[Payload]) {
+    pub fn help(cx: &mut Context<'_>, behind: &[Rank], parts: &[Payload]) {
         for (stage, part) in parts.iter().enumerate() {
             let mut message = Message::new(RESULT, cx.step, 0).with(part.clone());
             (message.stage, message.count) = (stage as u32, parts.len() as u32);
-            behind.iter().for_each(|rank| cx.io.send(*rank, message.clone()));
+            behind.iter().for_each(|rank| cx.outbox.send(*rank, message.clone()));
         }
     }
 

@@ -20,7 +20,7 @@
 use std::collections::BTreeMap;
 
 use super::super::push_sum::PushSum;
-use crate::contract::{Algorithm, Awaited, Cx, Io, Mode};
+use crate::contract::{Algorithm, Awaited, Context, Mode, Outbox};
 use crate::message::{Message, Rank};
 use crate::payload::{Payload, Pool};
 use crate::state::Visitor;
@@ -42,7 +42,7 @@ pub struct Free {
     unfolded: bool,
     mass: PushSum,
     /// Buckets that are not done with this step.
-    left: usize,
+    remaining: usize,
     /// By receiver and bucket.
     debts: BTreeMap<(Rank, usize), Debt>,
     /// The number of the last payment that was taken in, by sender and bucket.
@@ -85,21 +85,21 @@ impl Mass {
 }
 
 impl Debt {
-    fn pay(&mut self, io: &mut Io<'_>, step: u64, (to, b): (Rank, usize)) {
+    fn pay(&mut self, outbox: &mut Outbox<'_>, step: u64, (to, b): (Rank, usize)) {
         if self.paid.values.is_none() && self.owed.values.is_some() {
             self.paid = std::mem::take(&mut self.owed);
             self.seq += 1;
-            self.send(io, step, (to, b));
+            self.send(outbox, step, (to, b));
         } else if self.paid.values.is_some() && step >= self.paid_at + PATIENCE_STEPS {
-            self.send(io, step, (to, b));
+            self.send(outbox, step, (to, b));
         }
     }
 
-    fn send(&mut self, io: &mut Io<'_>, step: u64, (to, b): (Rank, usize)) {
+    fn send(&mut self, outbox: &mut Outbox<'_>, step: u64, (to, b): (Rank, usize)) {
         let Some(values) = &self.paid.values else { return };
         let (seq, scalar) = (self.seq, self.paid.weight);
         let message = Message { seq, scalar, ..Message::new(PAYMENT, step, b) };
-        io.send(to, message.with(values.clone()));
+        outbox.send(to, message.with(values.clone()));
         self.paid_at = step;
     }
 }
@@ -110,14 +110,14 @@ impl Free {
         Free { unfolded: !folds, ..Free::default() }
     }
 
-    fn take_in(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+    fn take_in(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         let b = message.bucket as usize;
         if message.seq == 0 {
             let weight = message.scalar;
             return self.mass.add(cx, b, &message.into_values(), weight);
         }
         let answer = Message { seq: message.seq, ..Message::new(ACKNOWLEDGE, message.step, b) };
-        cx.io.send(from, answer);
+        cx.outbox.send(from, answer);
         let seen = self.seen.entry((from, b)).or_default();
         if message.seq > *seen {
             *seen = message.seq;
@@ -126,51 +126,51 @@ impl Free {
         }
     }
 
-    fn pay(&mut self, cx: &mut Cx<'_>, of_bucket: impl Fn(usize) -> bool) {
+    fn pay(&mut self, cx: &mut Context<'_>, of_bucket: impl Fn(usize) -> bool) {
         for (key, debt) in self.debts.iter_mut().filter(|((_, b), _)| of_bucket(*b)) {
-            debt.pay(&mut cx.io, cx.step, *key);
+            debt.pay(&mut cx.outbox, cx.step, *key);
         }
     }
 
     /// Sends everything that is not acknowledged once more: the first copies may be lost.
-    fn repeat(&mut self, cx: &mut Cx<'_>) {
-        self.debts.iter_mut().for_each(|(key, debt)| debt.send(&mut cx.io, cx.step, *key));
+    fn repeat(&mut self, cx: &mut Context<'_>) {
+        self.debts.iter_mut().for_each(|(key, debt)| debt.send(&mut cx.outbox, cx.step, *key));
     }
 }
 
 impl Algorithm for Free {
-    fn on_start(&mut self, cx: &mut Cx<'_>) {
+    fn on_start(&mut self, cx: &mut Context<'_>) {
         self.mass.start(cx);
         self.repeat(cx);
     }
 
-    fn on_bucket(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
         if b == 0 {
-            self.left = cx.layout.buckets.len();
+            self.remaining = cx.layout.buckets.len();
         }
         cx.optimize(b, Mode::Displace);
     }
 
-    fn on_optimized(&mut self, cx: &mut Cx<'_>, b: usize) {
+    fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
         self.mass.displace(cx, b);
         if self.unfolded || self.mass.weight(b) >= LEAST_WEIGHT {
-            let row = cx.io.view.row(cx.step, cx.io.rank);
+            let row = cx.outbox.view.row(cx.step, cx.outbox.rank);
             let (share, weight) = self.mass.divide(cx, b, row.outgoing.len());
             for to in &row.outgoing {
                 if self.unfolded {
                     let message = Message { scalar: weight, ..Message::new(PAYMENT, cx.step, b) };
-                    cx.io.send(*to, message.with(share.clone()));
+                    cx.outbox.send(*to, message.with(share.clone()));
                     continue;
                 }
-                self.debts.entry((*to, b)).or_default().owed.add(cx.io.pool, &share, weight);
+                self.debts.entry((*to, b)).or_default().owed.add(cx.outbox.pool, &share, weight);
             }
         }
         self.pay(cx, |bucket| bucket == b);
         self.mass.show(cx, b);
-        self.left -= 1;
+        self.remaining -= 1;
     }
 
-    fn on_message(&mut self, cx: &mut Cx<'_>, from: Rank, message: Message) {
+    fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         let key = (from, message.bucket as usize);
         if message.kind == PAYMENT {
             self.take_in(cx, from, message);
@@ -181,12 +181,12 @@ impl Algorithm for Free {
         }
         if let Some(debt) = self.debts.get_mut(&key).filter(|debt| debt.seq == message.seq) {
             debt.paid = Mass::default();
-            debt.pay(&mut cx.io, cx.step, key);
+            debt.pay(&mut cx.outbox, cx.step, key);
         }
     }
 
-    fn on_view(&mut self, cx: &mut Cx<'_>, _old: &View) {
-        let view = cx.io.view;
+    fn on_view(&mut self, cx: &mut Context<'_>, _old: &View) {
+        let view = cx.outbox.view;
         self.seen.retain(|(from, _), _| view.is_alive(*from));
         self.debts.retain(|(to, b), debt| {
             let is_alive = view.is_alive(*to);
@@ -199,14 +199,14 @@ impl Algorithm for Free {
         });
     }
 
-    fn on_drain(&mut self, cx: &mut Cx<'_>) {
+    fn on_drain(&mut self, cx: &mut Context<'_>) {
         self.draining = true;
         self.repeat(cx);
         self.pay(cx, |_| true);
     }
 
     fn is_ready(&self) -> bool {
-        self.left == 0
+        self.remaining == 0
     }
 
     fn is_drained(&self) -> bool {
@@ -231,7 +231,7 @@ impl Algorithm for Free {
     }
 
     /// Payments of an older view are mass like any other.
-    fn spans_views(&self) -> bool {
+    fn keeps_older_views(&self) -> bool {
         true
     }
 }

@@ -1,7 +1,7 @@
 //! Parameters of a table row: what may be set, within which limits, with which default.
 //!
-//! Rows of every table (algorithms, topologies, optimizers, …) declare their [`Key`]s; what a
-//! person wrote is checked against them once, in [`Params::check`].
+//! Rows of every table (algorithms, topologies, optimizers, …) declare their [`OptionSpec`]s; what a
+//! person wrote is checked against them once, in [`Options::check`].
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,18 @@ use crate::names::nearest;
 
 /// One parameter that a row takes.
 #[derive(Clone, Copy, Debug)]
-pub struct Key {
+pub struct OptionSpec {
     /// Its name in the configuration.
     pub name: &'static str,
     /// What it may be.
-    pub kind: Kind,
+    pub kind: OptionKind,
     /// One line for people.
     pub help: &'static str,
 }
 
 /// What a parameter may be, with its default.
 #[derive(Clone, Copy, Debug)]
-pub enum Kind {
+pub enum OptionKind {
     /// A real number from `min` to `max`, both included.
     Real {
         /// If absent.
@@ -65,7 +65,7 @@ pub enum Value {
 /// Why a parameter was refused.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("`{key}` = {given}: {problem}")]
-pub struct ParamError {
+pub struct OptionError {
     /// The key.
     pub key: String,
     /// What was written.
@@ -76,27 +76,27 @@ pub struct ParamError {
 
 /// Checked parameters: every key of the row has a value.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Params {
+pub struct Options {
     values: BTreeMap<&'static str, Value>,
 }
 
-impl Params {
+impl Options {
     /// The defaults of these keys.
-    pub fn defaults(keys: &[Key]) -> Params {
-        Params { values: keys.iter().map(|key| (key.name, key.kind.default())).collect() }
+    pub fn defaults(keys: &[OptionSpec]) -> Options {
+        Options { values: keys.iter().map(|key| (key.name, key.kind.default())).collect() }
     }
 
     /// Checks what was `given` against the row's `keys`, and fills in defaults.
     pub fn check(
-        keys: &[Key],
+        keys: &[OptionSpec],
         given: impl IntoIterator<Item = (String, Value)>,
-    ) -> Result<Params, ParamError> {
-        let mut params = Params::defaults(keys);
+    ) -> Result<Options, OptionError> {
+        let mut params = Options::defaults(keys);
         for (name, value) in given {
             let Some(key) = keys.iter().find(|key| key.name == name) else {
                 return Err(unknown(keys, &name, &value));
             };
-            let value = key.kind.check(&value).map_err(|problem| ParamError {
+            let value = key.kind.check(&value).map_err(|problem| OptionError {
                 key: name,
                 given: value.to_string(),
                 problem,
@@ -107,7 +107,7 @@ impl Params {
     }
 
     /// Sets a value without checking; for tests and for rows that build on others.
-    pub fn with(mut self, name: &'static str, value: Value) -> Params {
+    pub fn with(mut self, name: &'static str, value: Value) -> Options {
         self.values.insert(name, value);
         self
     }
@@ -155,7 +155,7 @@ impl Params {
     }
 }
 
-fn unknown(keys: &[Key], name: &str, value: &Value) -> ParamError {
+fn unknown(keys: &[OptionSpec], name: &str, value: &Value) -> OptionError {
     let names: Vec<&str> = keys.iter().map(|key| key.name).collect();
     let near = nearest(name, names.iter().copied());
     let problem = match (near, names.is_empty()) {
@@ -163,54 +163,58 @@ fn unknown(keys: &[Key], name: &str, value: &Value) -> ParamError {
         (Some(near), _) => format!("unknown key; did you mean `{near}`?"),
         (None, _) => format!("unknown key; allowed are {}", names.join(", ")),
     };
-    ParamError { key: name.to_string(), given: value.to_string(), problem }
+    OptionError { key: name.to_string(), given: value.to_string(), problem }
 }
 
-impl Kind {
+impl OptionKind {
     /// The value of an absent key.
     pub fn default(&self) -> Value {
         match self {
-            Kind::Real { default, .. } => Value::Number(*default),
-            Kind::Whole { default, .. } => Value::Number(*default as f64),
-            Kind::Choice(words) => Value::Text(words[0].to_string()),
-            Kind::Flag(default) => Value::Flag(*default),
-            Kind::Text => Value::Text(String::new()),
-            Kind::Reals => Value::Numbers(Vec::new()),
+            OptionKind::Real { default, .. } => Value::Number(*default),
+            OptionKind::Whole { default, .. } => Value::Number(*default as f64),
+            OptionKind::Choice(words) => Value::Text(words[0].to_string()),
+            OptionKind::Flag(default) => Value::Flag(*default),
+            OptionKind::Text => Value::Text(String::new()),
+            OptionKind::Reals => Value::Numbers(Vec::new()),
         }
     }
 
     fn check(&self, value: &Value) -> Result<Value, String> {
         match (self, value) {
-            (Kind::Real { min, max, .. }, Value::Number(x)) if *min <= *x && *x <= *max => {
+            (OptionKind::Real { min, max, .. }, Value::Number(x)) if *min <= *x && *x <= *max => {
                 Ok(value.clone())
             }
-            (Kind::Real { min, max, .. }, _) => Err(format!("must be a number {}", span(min, max))),
-            (Kind::Whole { min, max, .. }, Value::Number(x))
+            (OptionKind::Real { min, max, .. }, _) => {
+                Err(format!("must be a number {}", span(min, max)))
+            }
+            (OptionKind::Whole { min, max, .. }, Value::Number(x))
                 if x.fract() == 0.0 && *min as f64 <= *x && *x <= *max as f64 =>
             {
                 Ok(value.clone())
             }
-            (Kind::Whole { min, max, .. }, _) => {
+            (OptionKind::Whole { min, max, .. }, _) => {
                 let most = if *max == u64::MAX { f64::INFINITY } else { *max as f64 };
                 Err(format!("must be a whole number {}", span(&(*min as f64), &most)))
             }
-            (Kind::Choice(words), Value::Text(word)) if words.contains(&word.as_str()) => {
+            (OptionKind::Choice(words), Value::Text(word)) if words.contains(&word.as_str()) => {
                 Ok(value.clone())
             }
-            (Kind::Choice(words), Value::Text(word)) => {
+            (OptionKind::Choice(words), Value::Text(word)) => {
                 let near = nearest(word, words.iter().copied());
                 let hint = near.map(|near| format!("; did you mean \"{near}\"?"));
                 Err(format!("must be one of {}{}", words.join(", "), hint.unwrap_or_default()))
             }
-            (Kind::Choice(words), _) => Err(format!("must be one of {}", words.join(", "))),
-            (Kind::Flag(_), Value::Flag(_)) => Ok(value.clone()),
-            (Kind::Flag(_), _) => Err("must be true or false".to_string()),
-            (Kind::Text, Value::Text(_)) => Ok(value.clone()),
-            (Kind::Text, _) => Err("must be text".to_string()),
-            (Kind::Reals, Value::Numbers(numbers)) if numbers.iter().all(|x| x.is_finite()) => {
+            (OptionKind::Choice(words), _) => Err(format!("must be one of {}", words.join(", "))),
+            (OptionKind::Flag(_), Value::Flag(_)) => Ok(value.clone()),
+            (OptionKind::Flag(_), _) => Err("must be true or false".to_string()),
+            (OptionKind::Text, Value::Text(_)) => Ok(value.clone()),
+            (OptionKind::Text, _) => Err("must be text".to_string()),
+            (OptionKind::Reals, Value::Numbers(numbers))
+                if numbers.iter().all(|x| x.is_finite()) =>
+            {
                 Ok(value.clone())
             }
-            (Kind::Reals, _) => Err("must be a list of finite numbers".to_string()),
+            (OptionKind::Reals, _) => Err("must be a list of finite numbers".to_string()),
         }
     }
 }
@@ -239,24 +243,32 @@ impl std::fmt::Display for Value {
 mod tests {
     use super::*;
 
-    const KEYS: &[Key] = &[
-        Key {
+    const KEYS: &[OptionSpec] = &[
+        OptionSpec {
             name: "alpha",
-            kind: Kind::Real { default: 0.5, min: f64::MIN_POSITIVE, max: 1.0 },
+            kind: OptionKind::Real { default: 0.5, min: f64::MIN_POSITIVE, max: 1.0 },
             help: "",
         },
-        Key { name: "period", kind: Kind::Whole { default: 4, min: 1, max: u64::MAX }, help: "" },
-        Key { name: "form", kind: Kind::Choice(&["consensus", "adapt-then-combine"]), help: "" },
+        OptionSpec {
+            name: "period",
+            kind: OptionKind::Whole { default: 4, min: 1, max: u64::MAX },
+            help: "",
+        },
+        OptionSpec {
+            name: "form",
+            kind: OptionKind::Choice(&["consensus", "adapt-then-combine"]),
+            help: "",
+        },
     ];
 
     fn message(name: &str, value: Value) -> String {
-        Params::check(KEYS, [(name.to_string(), value)]).expect_err("refused").to_string()
+        Options::check(KEYS, [(name.to_string(), value)]).expect_err("refused").to_string()
     }
 
     #[test]
     fn defaults_fill_what_was_not_given() {
         let params =
-            Params::check(KEYS, [("period".to_string(), Value::Number(2.0))]).expect("good");
+            Options::check(KEYS, [("period".to_string(), Value::Number(2.0))]).expect("good");
         assert_eq!((params.real("alpha"), params.whole("period")), (0.5, 2));
         assert_eq!(params.text("form"), "consensus");
     }
