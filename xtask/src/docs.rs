@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use quelea_core::algorithms::{ALGORITHMS, Codecs, Entry};
 use quelea_core::codec::CODECS;
-use quelea_core::contract::{Budget, DeployedFrom, TopologyRequirement};
 use quelea_core::options::{OptionKind, Options};
+use quelea_core::properties::{Budget, DeployedFrom, TopologyRequirement};
 
 use crate::{cargo, execute, papers};
 

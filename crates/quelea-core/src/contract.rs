@@ -6,7 +6,6 @@
 //! cluster, in threads, over TCP and under an outer training loop.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use crate::codec::{Coder, Shape};
 use crate::layout::Layout;
@@ -16,7 +15,6 @@ use crate::payload::{Payload, Pool};
 use crate::random::Rng;
 use crate::state::Visitor;
 use crate::time::Time;
-use crate::topology::{self, Round, Schedule};
 use crate::view::View;
 
 /// One distributed training algorithm, as one worker or one server runs it.
@@ -40,7 +38,7 @@ pub trait Algorithm: Send {
 
     /// A message has arrived whole. `cx.params` and `cx.grad` may be touched only as far as they
     /// belong to the algorithm; while `cx.computing` they are empty slices, except that rows
-    /// marked [`Properties::snapshot`] always see their parameters.
+    /// marked [`Properties::snapshot`](crate::properties::Properties::snapshot) always see their parameters.
     fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message);
 
     /// Membership has changed from `old` to `cx.outbox.view`.
@@ -182,7 +180,7 @@ pub struct Context<'a> {
     /// The learning rate of this step.
     pub learning_rate: f32,
     /// The global norm to clip to, for algorithms that clip by themselves
-    /// ([`Properties::clips_itself`]); `None` otherwise.
+    /// ([`Properties::clips_itself`](crate::properties::Properties::clips_itself)); `None` otherwise.
     pub clip: Option<f32>,
     /// The flat model vector, or a server's shard of it.
     pub params: &'a mut [f32],
@@ -288,154 +286,4 @@ pub enum Fact {
     Folded(u32),
     /// An exchange was broken off half-way by a lost peer; the mean shifted once.
     HalfExchange,
-}
-
-/// Properties of a row that drivers need, so that no driver knows an algorithm by name. They may
-/// depend on the row's parameters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Properties {
-    /// Same bits under any timing.
-    pub synchronous: bool,
-    /// Parameters may change while a gradient is computed: drivers compute on a copy.
-    pub snapshot: bool,
-    /// Needs at least one server.
-    pub servers: bool,
-    /// Whose model is deployed.
-    pub deploy: DeployedFrom,
-    /// When a run ends.
-    pub budget: Budget,
-    /// What it asks of the topology.
-    pub topology: TopologyRequirement,
-    /// Where the optimizer runs.
-    pub optimizer: OptimizerSite,
-    /// The algorithm looks at gradients before the optimizer does. Where it does not, an optimizer
-    /// [outside](crate::node::Node::optimize_outside) may have its gradients from elsewhere.
-    pub reads_gradient: bool,
-    /// The algorithm clips gradients itself, with [`Context::clip`]; the optimizer does not.
-    pub clips_itself: bool,
-    /// With a zero learning rate the mean of the workers never changes.
-    pub keeps_mean: bool,
-    /// Servers apply the plain step η·g to what workers apply through the optimizer: any other
-    /// optimizer than plain SGD would make the two disagree.
-    pub plain_sgd: bool,
-    /// A worker may have to wait for a slower one (then idle time before the slower one's
-    /// gradient is waiting, not communication).
-    pub waits_for_peers: bool,
-}
-
-/// Whose model is deployed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeployedFrom {
-    /// The mean of the workers.
-    Workers,
-    /// The servers' shards.
-    Servers,
-}
-
-/// When a run ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Budget {
-    /// Every worker does `steps` rounds.
-    Rounds,
-    /// All workers together do `workers × steps` gradients, whoever computes them.
-    TotalGradients,
-}
-
-/// What an algorithm asks of the topology.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TopologyRequirement {
-    /// None.
-    Nothing,
-    /// Mixing weights, doubly stochastic.
-    Mixing,
-    /// Mixing weights that are the same at every step, and the same in both directions.
-    StaticSymmetric,
-    /// As [`StaticSymmetric`](TopologyRequirement::StaticSymmetric), and no eigenvalue of the weights below −1/3.
-    MildlyNegative,
-    /// Only who sends to whom: senders divide their mass themselves, so that directed and
-    /// irregular graphs do as well.
-    Edges,
-    /// Pairs between two halves of the workers.
-    Pairs,
-}
-
-impl TopologyRequirement {
-    /// Why this topology does not do, if it does not.
-    pub fn refusal(self, schedule: &Schedule) -> Option<String> {
-        if !matches!(
-            self,
-            TopologyRequirement::StaticSymmetric | TopologyRequirement::MildlyNegative
-        ) {
-            return None;
-        }
-        let (name, round) = (schedule.name(), schedule.round(0));
-        let flaw = match schedule.period() {
-            Some(1) if round.is_symmetric() => return self.eigenvalue_refusal(name, &round),
-            Some(1) => "its weights differ between the two directions of an edge",
-            _ => "its rounds change from step to step",
-        };
-        Some(format!(
-            "needs the same symmetric weights at every step, or it may diverge: `{name}` does \
-             not do, {flaw}; `ring`, `star` and `complete` do, and `gradient-tracking` takes any \
-             topology"
-        ))
-    }
-
-    fn eigenvalue_refusal(self, name: &str, round: &Arc<Round>) -> Option<String> {
-        if self != TopologyRequirement::MildlyNegative {
-            return None;
-        }
-        let least = topology::least_eigenvalue(round);
-        (least < -1.0 / 3.0 - 1e-9).then(|| {
-            format!(
-                "needs weights without eigenvalues below −1/3, or it diverges: `{name}` has \
-                 {least:.3} with {} workers; `ring`, `star` and `complete` do, and \
-                 `exact-diffusion` takes any symmetric weights",
-                round.workers()
-            )
-        })
-    }
-}
-
-/// Where the optimizer runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OptimizerSite {
-    /// At every worker.
-    Workers,
-    /// At every server.
-    Servers,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::options::Options;
-
-    #[test]
-    fn methods_that_need_fixed_symmetric_weights_refuse_all_others_with_the_reason() {
-        for entry in topology::TOPOLOGIES.iter().filter(|entry| entry.name != "custom") {
-            let params = Options::defaults(entry.keys);
-            let hosts: Vec<u32> = (0..8).collect();
-            let request =
-                topology::Request { hosts: &hosts, seed: 1, options: &params, text: None };
-            let schedule = entry.build(&request).expect("eight workers work everywhere");
-            let properties = entry.properties.expect("no file");
-            let refusal = TopologyRequirement::StaticSymmetric.refusal(&schedule);
-            assert_eq!(
-                refusal.is_none(),
-                properties.is_static && properties.is_symmetric,
-                "{refusal:?}"
-            );
-            assert!(refusal.is_none_or(|reason| reason.contains(entry.name)));
-            let mild = ["complete", "ring", "star"].contains(&entry.name);
-            assert_eq!(
-                TopologyRequirement::MildlyNegative.refusal(&schedule).is_none(),
-                mild,
-                "{}",
-                entry.name
-            );
-            assert_eq!(TopologyRequirement::Mixing.refusal(&schedule), None);
-            assert_eq!(TopologyRequirement::Edges.refusal(&schedule), None);
-        }
-    }
 }

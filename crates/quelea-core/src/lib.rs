@@ -7,6 +7,7 @@
 //! | module | what is in it |
 //! |---|---|
 //! | [`contract`] | [`contract::Algorithm`], the events it gets, the effects it asks for |
+//! | [`properties`] | what drivers ask of an algorithm instead of knowing its name |
 //! | [`node`] | one rank as any driver holds it: algorithm, parameters, optimizer, view |
 //! | [`message`], [`payload`] | what travels, and the pooled memory it travels in |
 //! | [`view`] | numbered membership; who mixes with whom at which step |
@@ -30,6 +31,7 @@ pub mod optim;
 pub mod options;
 pub mod payload;
 pub mod problems;
+pub mod properties;
 pub mod random;
 pub mod state;
 pub mod time;

@@ -22,15 +22,14 @@ use std::sync::Arc;
 
 use crate::algorithms::{Entry, hierarchy};
 use crate::codec::{self, Coder};
-use crate::contract::{
-    Algorithm, Awaited, Context, Effect, Mode, OptimizerSite, Outbox, Piece, Properties,
-};
+use crate::contract::{Algorithm, Awaited, Context, Effect, Mode, Outbox, Piece};
 use crate::layout::{Layout, intersect};
 use crate::message::{Message, Part, Rank};
 use crate::optim::{At, LearningRate, Optimizer};
 use crate::options::Options;
 use crate::payload::Pool;
 use crate::problems::Computed;
+use crate::properties::{OptimizerSite, Properties};
 use crate::random::Rng;
 use crate::state::{Load, Saved, Visitor};
 use crate::time::Time;
@@ -140,8 +139,8 @@ impl RunSpec {
         let optimizes = is_server == (properties.optimizer == OptimizerSite::Servers);
         let optimizer = (self.optimizer)(if optimizes { params.len() } else { 0 });
         let steps = match properties.budget {
-            crate::contract::Budget::Rounds => self.steps,
-            crate::contract::Budget::TotalGradients => u64::MAX,
+            crate::properties::Budget::Rounds => self.steps,
+            crate::properties::Budget::TotalGradients => u64::MAX,
         };
         Node {
             rank,

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use quelea_core::algorithms::{self, ALGORITHMS};
 use quelea_core::codec::{self, CODECS, Shape};
-use quelea_core::contract::DeployedFrom;
 use quelea_core::layout::{Layout, Tensor};
 use quelea_core::options::{Options, Value};
+use quelea_core::properties::DeployedFrom;
 use quelea_core::random::Rng;
 use support::{Case, Lab};
 

@@ -7,7 +7,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use quelea_core::contract::Budget;
+use quelea_core::properties::Budget;
 use quelea_core::time::Time;
 use quelea_record::{Event as Measured, Observer, Outcome, RankReport};
 use tokio::sync::mpsc::UnboundedSender;

@@ -9,11 +9,11 @@ use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use quelea_core::contract::OptimizerSite;
 use quelea_core::message::Rank;
 use quelea_core::node::RunSpec;
 use quelea_core::payload::Pool;
 use quelea_core::problems::{GradientSource, Problem};
+use quelea_core::properties::OptimizerSite;
 use quelea_record::{Cuts, Start};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 

@@ -5,10 +5,11 @@ mod cuts;
 use std::rc::Rc;
 use std::sync::mpsc;
 
-use quelea_core::contract::{Budget, Effect, Fact, Mode, Properties};
+use quelea_core::contract::{Effect, Fact, Mode};
 use quelea_core::message::{Message, Rank};
 use quelea_core::node::Node;
 use quelea_core::problems::Computed;
+use quelea_core::properties::{Budget, Properties};
 use quelea_core::time::Time;
 use quelea_record::{Event as Measured, RankReport, Record};
 use quelea_wire::frame::{self, Route};

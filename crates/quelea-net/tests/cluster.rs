@@ -4,8 +4,8 @@ mod common;
 
 use common::{Run, Watch, bits};
 use quelea_core::algorithms::ALGORITHMS;
-use quelea_core::contract::Budget;
 use quelea_core::options::Options;
+use quelea_core::properties::Budget;
 use quelea_net::NetOptions;
 use quelea_record::Event;
 

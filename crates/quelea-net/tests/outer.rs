@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use common::{Run, Watch, bits};
 use quelea_core::algorithms::ALGORITHMS;
-use quelea_core::contract::{Mode, OptimizerSite};
+use quelea_core::contract::Mode;
 use quelea_core::options::Options;
 use quelea_core::problems::quadratic::Quadratic;
 use quelea_core::problems::{Evaluation, GradientSource, Problem};
+use quelea_core::properties::OptimizerSite;
 use quelea_net::NetOptions;
 use quelea_net::assembly::{Assembly, AssemblyError};
 use quelea_net::launcher::{Launched, Rendezvous};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use quelea_core::contract::DeployedFrom;
 use quelea_core::problems::{Evaluation, Problem};
+use quelea_core::properties::DeployedFrom;
 use quelea_core::time::Time;
 use quelea_record::Models;
 

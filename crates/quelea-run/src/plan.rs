@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use quelea_core::algorithms::{self, ALGORITHMS, Codecs};
 use quelea_core::codec::Shape;
-use quelea_core::contract::{OptimizerSite, Properties, TopologyRequirement};
 use quelea_core::layout::Layout;
 use quelea_core::node::{CodecChoice, MakeTopology, RunSpec};
 use quelea_core::options::{Options, Value};
 use quelea_core::problems::Problem;
+use quelea_core::properties::{OptimizerSite, Properties, TopologyRequirement};
 use quelea_core::topology::{self, Schedule, TopologyError};
 use quelea_core::view::View;
 use quelea_record::Start;

@@ -1,7 +1,7 @@
 //! What the driver does with gradients: starting them, handing them over, completing steps.
 
-use quelea_core::contract::Budget;
 use quelea_core::message::Rank;
+use quelea_core::properties::Budget;
 use quelea_core::time::Time;
 use quelea_record::Event as Fate;
 

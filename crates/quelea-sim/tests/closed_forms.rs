@@ -5,11 +5,12 @@ mod common;
 
 use common::{Case, SMALL, Shape, nanoseconds};
 use quelea_core::algorithms::{Codecs, Entry, Traffic};
-use quelea_core::contract::{
-    Algorithm, Budget, Context, DeployedFrom, OptimizerSite, Properties, TopologyRequirement,
-};
+use quelea_core::contract::{Algorithm, Context};
 use quelea_core::message::{Message, Rank};
 use quelea_core::options::Options;
+use quelea_core::properties::{
+    Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement,
+};
 use quelea_core::state::Visitor;
 use quelea_record::{Event, Record};
 use quelea_wire::HEADER_BYTES;

@@ -182,7 +182,7 @@ fn a_cut_that_is_wished_for_at_any_moment_is_whole_and_can_be_gone_on_from() {
 
 /// Where the deployed model stands.
 fn deployed(case: &Case, outcome: &Outcome) -> f32 {
-    let server = case.setup.properties().deploy == quelea_core::contract::DeployedFrom::Servers;
+    let server = case.setup.properties().deploy == quelea_core::properties::DeployedFrom::Servers;
     let models = outcome.ranks.iter().filter(|rank| rank.is_server == server);
     let values: Vec<f32> = models.flat_map(|rank| rank.model.iter().copied()).collect();
     values.iter().sum::<f32>() / values.len() as f32

@@ -2,8 +2,8 @@
 
 use conformance::{ARMS, Arm, REFERENCE, bits, deployed, firsts, plan};
 use quelea_core::algorithms::ALGORITHMS;
-use quelea_core::contract::TopologyRequirement;
 use quelea_core::options::Options;
+use quelea_core::properties::TopologyRequirement;
 use quelea_wire::HEADER_BYTES;
 
 /// Rows that gossip, with a form of each that differs enough to be tested apart.

@@ -8,7 +8,7 @@ use conformance::matrix::{self, Data};
 use conformance::{Arm, deployed, firsts, plan};
 use quelea_core::algorithms::ALGORITHMS;
 use quelea_core::codec::{CODECS, Shape};
-use quelea_core::contract::{Budget, DeployedFrom};
+use quelea_core::properties::{Budget, DeployedFrom};
 use quelea_wire::HEADER_BYTES;
 
 /// Forms of a row that differ enough to be tested apart, beside its defaults.

@@ -15,13 +15,11 @@
 use std::collections::BTreeMap;
 
 use super::{Codecs, Entry, Traffic};
-use crate::contract::{
-    Algorithm, Awaited, Budget, Context, DeployedFrom, Fact, Mode, OptimizerSite, Properties,
-    TopologyRequirement,
-};
+use crate::contract::{Algorithm, Awaited, Context, Fact, Mode};
 use crate::message::{Message, Rank};
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::payload::Payload;
+use crate::properties::{Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement};
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;

@@ -19,13 +19,11 @@ mod server;
 
 use super::{Codecs, Entry, Service, Traffic};
 use crate::codec::{ErrorFeedback, Shape};
-use crate::contract::{
-    Algorithm, Awaited, Budget, Context, DeployedFrom, Fact, Mode, OptimizerSite, Outbox, Piece,
-    Properties, TopologyRequirement,
-};
+use crate::contract::{Algorithm, Awaited, Context, Fact, Mode, Outbox, Piece};
 use crate::message::{Message, Rank};
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::payload::Payload;
+use crate::properties::{Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement};
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;

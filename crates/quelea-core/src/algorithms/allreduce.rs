@@ -12,12 +12,10 @@
 use super::{Codecs, Entry, Traffic};
 use crate::collectives::average::{Average, COLLECTIVE};
 use crate::collectives::recovery::{self, Recovered, Recovery};
-use crate::contract::{
-    Algorithm, Awaited, Budget, Context, DeployedFrom, Mode, OptimizerSite, Properties,
-    TopologyRequirement,
-};
+use crate::contract::{Algorithm, Awaited, Context, Mode};
 use crate::message::{Message, Rank};
 use crate::options::Options;
+use crate::properties::{Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement};
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;

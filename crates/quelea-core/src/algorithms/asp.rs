@@ -14,12 +14,10 @@ use std::collections::BTreeMap;
 use super::sync_ps::{self, local};
 use super::{Codecs, Entry, Service, Traffic};
 use crate::codec::ErrorFeedback;
-use crate::contract::{
-    Algorithm, Awaited, Budget, Context, DeployedFrom, Fact, Mode, OptimizerSite, Properties,
-    TopologyRequirement,
-};
+use crate::contract::{Algorithm, Awaited, Context, Fact, Mode};
 use crate::message::{Message, Rank};
 use crate::options::{OptionKind, OptionSpec, Options};
+use crate::properties::{Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement};
 use crate::state::Visitor;
 use crate::vector;
 

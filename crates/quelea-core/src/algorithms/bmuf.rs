@@ -13,8 +13,8 @@
 use super::periodic::{self, BUFFERS, Every, Outer, Periodic, Round, outer_step, period_key};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
-use crate::contract::{Properties, TopologyRequirement};
 use crate::options::{OptionKind, OptionSpec, Options};
+use crate::properties::{Properties, TopologyRequirement};
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {

@@ -17,13 +17,14 @@
 
 use std::collections::BTreeMap;
 
-use super::exchange::{self, Exchange, Gathered};
+use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use super::{Codecs, Entry, When};
 use crate::codec::{Coder, Shape};
-use crate::contract::{Algorithm, Context, Mode, Properties, TopologyRequirement};
+use crate::contract::{Context, Mode};
 use crate::message::{Message, Part, Rank};
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::payload::Payload;
+use crate::properties::{Properties, TopologyRequirement};
 use crate::state::Visitor;
 use crate::vector;
 
@@ -61,7 +62,7 @@ pub const ENTRY: Entry = Entry {
         "overlap" => exchange::traffic(1, When::DuringGradient),
         _ => exchange::traffic(1, When::AfterGradient),
     },
-    worker: |options| Box::new(Choco::new(options)),
+    worker: |options| SyncGossip::boxed(Choco::new(options)),
     server: None,
 };
 
@@ -71,7 +72,6 @@ const CHANGE: u8 = 1;
 struct Choco {
     overlap: bool,
     consensus: f32,
-    exchange: Exchange,
     /// My public copy.
     own: Vec<f32>,
     /// Those of my neighbours.
@@ -87,7 +87,6 @@ impl Choco {
         Choco {
             overlap: options.text("form") == "overlap",
             consensus: options.real("consensus") as f32,
-            exchange: Exchange::default(),
             own: Vec::new(),
             copies: BTreeMap::new(),
             sent: Vec::new(),
@@ -118,17 +117,6 @@ impl Choco {
         if self.overlap {
             self.sent[b] = Some(change);
             self.sent_for = step + 1;
-        }
-    }
-
-    fn advance(&mut self, cx: &mut Context<'_>, b: usize) {
-        let Some(gathered) = self.exchange.gather(b) else { return };
-        self.update_copies(cx, b, &gathered);
-        if self.overlap {
-            cx.optimize(b, Mode::Apply);
-        } else {
-            self.mix(cx, b);
-            self.exchange.finish();
         }
     }
 
@@ -165,9 +153,11 @@ fn gamma(kept: f64) -> f32 {
     (kept / (2.0 - kept)) as f32
 }
 
-impl Algorithm for Choco {
-    fn on_start(&mut self, cx: &mut Context<'_>) {
-        self.exchange.enter(cx, cx.step);
+impl GossipMethod for Choco {
+    const AWAITED: &'static str = "the change of its model";
+
+    fn on_start(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange) {
+        exchange.enter(cx, cx.step);
         if self.own.is_empty() {
             // All begin from the same parameters.
             self.own = cx.params.to_vec();
@@ -191,32 +181,45 @@ impl Algorithm for Choco {
         }
     }
 
-    fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
+    fn on_bucket(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange, b: usize) {
         if b == 0 {
-            self.exchange.begin(cx, cx.step);
+            exchange.begin(cx, cx.step);
         }
         if self.overlap {
-            self.exchange.wait(b);
-            self.advance(cx, b);
+            exchange.wait(b);
         } else {
             cx.optimize(b, Mode::Apply);
         }
     }
 
-    fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
+    fn on_optimized(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange, b: usize) {
         if !self.overlap {
             self.post(cx, b, cx.step);
-            self.exchange.wait(b);
-            return self.advance(cx, b);
+            exchange.wait(b);
+            return;
         }
         self.mix(cx, b);
         if !cx.is_last_step() {
             self.post(cx, b, cx.step + 1);
         }
-        self.exchange.finish();
+        exchange.finish();
     }
 
-    exchange::rest!("the change of its model");
+    fn on_gathered(
+        &mut self,
+        cx: &mut Context<'_>,
+        exchange: &mut Exchange,
+        b: usize,
+        gathered: Gathered,
+    ) {
+        self.update_copies(cx, b, &gathered);
+        if self.overlap {
+            cx.optimize(b, Mode::Apply);
+        } else {
+            self.mix(cx, b);
+            exchange.finish();
+        }
+    }
 
     fn state(&mut self, visitor: &mut dyn Visitor) {
         visitor.vector("own", &mut self.own);

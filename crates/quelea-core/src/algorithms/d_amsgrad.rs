@@ -14,11 +14,12 @@
 //! decentralized Adam divides each by its own and may stop at a point that is no optimum. The
 //! optimizer is meant to be plain `sgd`; its weight decay is then decoupled, as in AdamW.
 
-use super::exchange::{self, Exchange};
+use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use super::{Codecs, Entry, When};
-use crate::contract::{Algorithm, Context, Mode, Properties};
+use crate::contract::{Context, Mode};
 use crate::message::Message;
 use crate::options::{OptionKind, OptionSpec, Options};
+use crate::properties::Properties;
 use crate::state::Visitor;
 use crate::vector;
 use crate::vector::dispatch::{Level, PART_MIN, in_parts, kernel};
@@ -55,7 +56,7 @@ pub const ENTRY: Entry = Entry {
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
     properties: |_| Properties { reads_gradient: true, clips_itself: true, ..exchange::PROPERTIES },
     traffic: |_| exchange::traffic(2, When::DuringGradient),
-    worker: |options| Box::new(DAmsgrad::new(options)),
+    worker: |options| SyncGossip::boxed(DAmsgrad::new(options)),
     server: None,
 };
 
@@ -72,7 +73,6 @@ struct DAmsgrad {
     largest: Vec<f32>,
     /// ũ.
     tracked: Vec<f32>,
-    exchange: Exchange,
 }
 
 #[derive(Clone, Copy)]
@@ -96,7 +96,6 @@ impl DAmsgrad {
             second: Vec::new(),
             largest: Vec::new(),
             tracked: Vec::new(),
-            exchange: Exchange::default(),
         }
     }
 
@@ -107,7 +106,7 @@ impl DAmsgrad {
     }
 
     /// Takes bucket `b` of the gradient, and leaves Δ in its place.
-    fn take(&mut self, cx: &mut Context<'_>, b: usize) {
+    fn take(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange, b: usize) {
         let range = cx.range(b);
         let (rule, level) = (self.rule, Level::best());
         let vectors = [
@@ -117,14 +116,62 @@ impl DAmsgrad {
             &mut self.largest[range],
         ];
         in_parts(vectors, PART_MIN, |_, [grad, first, second, largest]| {
-            update_moments(level, rule, grad, (first, second, largest));
+            update_moments(level, rule, grad, MomentParts { first, second, largest });
         });
-        self.exchange.wait(b);
-        self.advance(cx, b);
+        exchange.wait(b);
+    }
+}
+
+impl GossipMethod for DAmsgrad {
+    const AWAITED: &'static str = "its model";
+
+    fn on_start(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange) {
+        let len = cx.params.len();
+        self.first.resize(len, 0.0);
+        self.second.resize(len, 0.0);
+        self.largest.resize(len, self.rule.epsilon);
+        self.tracked.resize(len, self.rule.epsilon);
+        exchange.enter(cx, cx.step);
+        if cx.step < cx.steps {
+            (0..cx.layout.buckets.len()).for_each(|b| self.post(cx, b, cx.step));
+        }
     }
 
-    fn advance(&mut self, cx: &mut Context<'_>, b: usize) {
-        let Some(gathered) = self.exchange.gather(b) else { return };
+    fn on_bucket(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange, b: usize) {
+        if b == 0 {
+            exchange.begin(cx, cx.step);
+        }
+        if cx.clip.is_none() {
+            self.take(cx, exchange, b);
+        }
+    }
+
+    /// The norm to clip to is that of the whole gradient.
+    fn on_gradient(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange) {
+        if let Some(limit) = cx.clip {
+            vector::clip(f64::from(limit), cx.grad);
+            (0..cx.layout.buckets.len()).for_each(|b| self.take(cx, exchange, b));
+        }
+    }
+
+    fn on_optimized(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange, b: usize) {
+        let range = cx.range(b);
+        if cx.outbox.view.changes_at(cx.step + 1) {
+            self.tracked[range.clone()].copy_from_slice(&self.largest[range]);
+        }
+        if !cx.is_last_step() {
+            self.post(cx, b, cx.step + 1);
+        }
+        exchange.finish();
+    }
+
+    fn on_gathered(
+        &mut self,
+        cx: &mut Context<'_>,
+        _exchange: &mut Exchange,
+        b: usize,
+        gathered: Gathered,
+    ) {
         let range = cx.range(b);
         let tracked = &mut self.tracked[range.clone()];
         gathered.mix(&mut cx.outbox, 0, &mut cx.params[range.clone()]);
@@ -135,54 +182,10 @@ impl DAmsgrad {
         let (level, epsilon, first) =
             (Level::best(), self.rule.epsilon, &self.first[range.clone()]);
         in_parts([&mut cx.grad[range], tracked], PART_MIN, |at, [grad, tracked]| {
-            normalise(level, epsilon, &first[at..][..grad.len()], (grad, tracked));
+            normalise(level, epsilon, &first[at..][..grad.len()], grad, tracked);
         });
         cx.optimize(b, Mode::Apply);
     }
-}
-
-impl Algorithm for DAmsgrad {
-    fn on_start(&mut self, cx: &mut Context<'_>) {
-        let len = cx.params.len();
-        self.first.resize(len, 0.0);
-        self.second.resize(len, 0.0);
-        self.largest.resize(len, self.rule.epsilon);
-        self.tracked.resize(len, self.rule.epsilon);
-        self.exchange.enter(cx, cx.step);
-        if cx.step < cx.steps {
-            (0..cx.layout.buckets.len()).for_each(|b| self.post(cx, b, cx.step));
-        }
-    }
-
-    fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
-        if b == 0 {
-            self.exchange.begin(cx, cx.step);
-        }
-        if cx.clip.is_none() {
-            self.take(cx, b);
-        }
-    }
-
-    /// The norm to clip to is that of the whole gradient.
-    fn on_gradient(&mut self, cx: &mut Context<'_>) {
-        if let Some(limit) = cx.clip {
-            vector::clip(f64::from(limit), cx.grad);
-            (0..cx.layout.buckets.len()).for_each(|b| self.take(cx, b));
-        }
-    }
-
-    fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
-        let range = cx.range(b);
-        if cx.outbox.view.changes_at(cx.step + 1) {
-            self.tracked[range.clone()].copy_from_slice(&self.largest[range]);
-        }
-        if !cx.is_last_step() {
-            self.post(cx, b, cx.step + 1);
-        }
-        self.exchange.finish();
-    }
-
-    exchange::rest!("its model");
 
     fn state(&mut self, visitor: &mut dyn Visitor) {
         visitor.vector("first", &mut self.first);
@@ -192,13 +195,17 @@ impl Algorithm for DAmsgrad {
     }
 }
 
-/// The moments m, v and v̂.
-type Moments<'a> = (&'a mut [f32], &'a mut [f32], &'a mut [f32]);
+/// Parts of the moments m, v and v̂.
+struct MomentParts<'a> {
+    first: &'a mut [f32],
+    second: &'a mut [f32],
+    largest: &'a mut [f32],
+}
 
 kernel! {
     /// Updates the moments; the gradient becomes the growth of v̂.
-    fn update_moments(rule: Rule, grad: &mut [f32], moments: Moments<'_>) {
-        let (first, second, largest) = moments;
+    fn update_moments(rule: Rule, grad: &mut [f32], moments: MomentParts<'_>) {
+        let MomentParts { first, second, largest } = moments;
         for (((g, m), v), most) in grad.iter_mut().zip(first).zip(second).zip(largest) {
             *m = rule.beta1 * *m + (1.0 - rule.beta1) * *g;
             *v = rule.beta2 * *v + (1.0 - rule.beta2) * (*g * *g);
@@ -210,8 +217,7 @@ kernel! {
 
 kernel! {
     /// The growth of v̂ goes to the tracked moment; the direction takes its place.
-    fn normalise(epsilon: f32, first: &[f32], growth_and_tracked: (&mut [f32], &mut [f32])) {
-        let (growth, tracked) = growth_and_tracked;
+    fn normalise(epsilon: f32, first: &[f32], growth: &mut [f32], tracked: &mut [f32]) {
         for ((growth, tracked), m) in growth.iter_mut().zip(tracked).zip(first) {
             let direction = m / tracked.max(epsilon).sqrt();
             *tracked += *growth;

@@ -17,9 +17,9 @@
 //! In consensus form the exchange overlaps the whole computation of a step. Weight decay sees
 //! the mixed parameters, as in Decent-DP.
 
-use super::exchange::{self, Exchange};
+use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use super::{Codecs, Entry, When};
-use crate::contract::{Algorithm, Context, Mode};
+use crate::contract::{Context, Mode};
 use crate::message::Message;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::state::Visitor;
@@ -47,7 +47,7 @@ pub const ENTRY: Entry = Entry {
         "consensus" => exchange::traffic(1, When::DuringGradient),
         _ => exchange::traffic(1, When::AfterGradient),
     },
-    worker: |options| Box::new(DPsgd::new(options)),
+    worker: |options| SyncGossip::boxed(DPsgd::new(options)),
     server: None,
 };
 
@@ -63,7 +63,6 @@ enum Form {
 /// One worker.
 struct DPsgd {
     form: Form,
-    exchange: Exchange,
     /// In combine-then-adapt form: the neighbours' models of the step to come are mixed in.
     mixed: bool,
 }
@@ -75,58 +74,47 @@ impl DPsgd {
             "adapt-then-combine" => Form::AdaptThenCombine,
             _ => Form::CombineThenAdapt,
         };
-        DPsgd { form, exchange: Exchange::default(), mixed: false }
+        DPsgd { form, mixed: false }
     }
 
     fn post(&self, cx: &mut Context<'_>, b: usize, step: u64) {
         let message = Message::new(MODEL, step, b).with(cx.params_payload(b));
         exchange::post(&mut cx.outbox, &message);
     }
-
-    /// Mixes bucket `b` if it waits for nothing but what is here.
-    fn advance(&mut self, cx: &mut Context<'_>, b: usize) {
-        let Some(gathered) = self.exchange.gather(b) else { return };
-        gathered.mix(&mut cx.outbox, 0, &mut cx.params[cx.layout.range(b)]);
-        match self.form {
-            Form::Consensus => cx.optimize(b, Mode::Apply),
-            _ => self.exchange.finish(),
-        }
-        self.mixed = self.form == Form::CombineThenAdapt && self.exchange.is_over();
-    }
 }
 
-impl Algorithm for DPsgd {
-    fn on_start(&mut self, cx: &mut Context<'_>) {
-        self.exchange.enter(cx, cx.step);
+impl GossipMethod for DPsgd {
+    const AWAITED: &'static str = "its model";
+
+    fn on_start(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange) {
+        exchange.enter(cx, cx.step);
         if self.form == Form::AdaptThenCombine || cx.step >= cx.steps || self.mixed {
             return;
         }
         let buckets = 0..cx.layout.buckets.len();
         buckets.clone().for_each(|b| self.post(cx, b, cx.step));
         if self.form == Form::CombineThenAdapt {
-            self.exchange.begin(cx, cx.step);
+            exchange.begin(cx, cx.step);
             for b in buckets {
-                self.exchange.wait(b);
-                self.advance(cx, b);
+                exchange.wait(b);
             }
         }
     }
 
-    fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
+    fn on_bucket(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange, b: usize) {
         if b == 0 {
             self.mixed = false;
             let ahead = u64::from(self.form == Form::CombineThenAdapt);
-            self.exchange.begin(cx, cx.step + ahead);
+            exchange.begin(cx, cx.step + ahead);
         }
         if self.form == Form::Consensus {
-            self.exchange.wait(b);
-            self.advance(cx, b);
+            exchange.wait(b);
         } else {
             cx.optimize(b, Mode::Apply);
         }
     }
 
-    fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
+    fn on_optimized(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange, b: usize) {
         let last = cx.is_last_step();
         match self.form {
             Form::AdaptThenCombine => self.post(cx, b, cx.step),
@@ -134,14 +122,27 @@ impl Algorithm for DPsgd {
             _ => {}
         }
         if self.form == Form::Consensus || (self.form == Form::CombineThenAdapt && last) {
-            self.exchange.finish();
+            exchange.finish();
         } else {
-            self.exchange.wait(b);
-            self.advance(cx, b);
+            exchange.wait(b);
         }
     }
 
-    exchange::rest!("its model");
+    /// Mixes bucket `b` if it waits for nothing but what is here.
+    fn on_gathered(
+        &mut self,
+        cx: &mut Context<'_>,
+        exchange: &mut Exchange,
+        b: usize,
+        gathered: Gathered,
+    ) {
+        gathered.mix(&mut cx.outbox, 0, &mut cx.params[cx.layout.range(b)]);
+        match self.form {
+            Form::Consensus => cx.optimize(b, Mode::Apply),
+            _ => exchange.finish(),
+        }
+        self.mixed = self.form == Form::CombineThenAdapt && exchange.is_over();
+    }
 
     /// Between steps there is little but parameters and optimizer; `on_start` posts them again.
     fn state(&mut self, visitor: &mut dyn Visitor) {

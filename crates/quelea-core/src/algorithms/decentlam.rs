@@ -8,10 +8,11 @@
 //! The optimizer, and so its momentum, works on g̃: the gradient together with the pull of the
 //! neighbours. Without momentum x_i⁺ = y, which is D-PSGD in adapt-then-combine form.
 
-use super::exchange::{self, Exchange};
+use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use super::{Codecs, Entry, When};
-use crate::contract::{Algorithm, Context, Mode, Properties};
+use crate::contract::{Context, Mode};
 use crate::message::Message;
+use crate::properties::Properties;
 use crate::state::Visitor;
 use crate::vector;
 use crate::vector::dispatch::{Level, PART_MIN, in_parts, kernel};
@@ -36,57 +37,58 @@ pub const ENTRY: Entry = Entry {
     },
     properties: |_| Properties { reads_gradient: true, ..exchange::PROPERTIES },
     traffic: |_| exchange::traffic(1, When::AfterGradient),
-    worker: |_| Box::new(DecentLam::default()),
+    worker: |_| SyncGossip::boxed(DecentLam),
     server: None,
 };
 
 const STEPPED: u8 = 1;
 
 /// One worker.
-#[derive(Default)]
-struct DecentLam {
-    exchange: Exchange,
-}
+struct DecentLam;
 
-impl DecentLam {
-    fn advance(&mut self, cx: &mut Context<'_>, b: usize) {
-        let Some(gathered) = self.exchange.gather(b) else { return };
-        let range = cx.range(b);
-        let (params, mixed) = (&mut cx.params[range.clone()], &mut cx.grad[range]);
-        gathered.mix(&mut cx.outbox, 0, mixed);
-        if cx.learning_rate == 0.0 {
-            // The limit of a small rate: g̃ alone moves the parameters, all the way to y.
-            params.copy_from_slice(mixed);
-            return self.exchange.finish();
-        }
-        pull(1.0 / cx.learning_rate, params, mixed);
-        cx.optimize(b, Mode::Apply);
-    }
-}
+impl DecentLam {}
 
-impl Algorithm for DecentLam {
-    fn on_start(&mut self, cx: &mut Context<'_>) {
-        self.exchange.enter(cx, cx.step);
+impl GossipMethod for DecentLam {
+    const AWAITED: &'static str = "its stepped model";
+
+    fn on_start(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange) {
+        exchange.enter(cx, cx.step);
     }
 
-    fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
+    fn on_bucket(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange, b: usize) {
         if b == 0 {
-            self.exchange.begin(cx, cx.step);
+            exchange.begin(cx, cx.step);
         }
         let stepped = &mut cx.grad[cx.layout.range(b)];
         vector::scale(-cx.learning_rate, stepped);
         vector::add(&cx.params[cx.layout.range(b)], stepped);
         let message = Message::new(STEPPED, cx.step, b).with(cx.outbox.pool.copy(stepped));
         exchange::post(&mut cx.outbox, &message);
-        self.exchange.wait(b);
-        self.advance(cx, b);
+        exchange.wait(b);
     }
 
-    fn on_optimized(&mut self, _cx: &mut Context<'_>, _b: usize) {
-        self.exchange.finish();
+    fn on_optimized(&mut self, _cx: &mut Context<'_>, exchange: &mut Exchange, _b: usize) {
+        exchange.finish();
     }
 
-    exchange::rest!("its stepped model");
+    fn on_gathered(
+        &mut self,
+        cx: &mut Context<'_>,
+        exchange: &mut Exchange,
+        b: usize,
+        gathered: Gathered,
+    ) {
+        let range = cx.range(b);
+        let (params, mixed) = (&mut cx.params[range.clone()], &mut cx.grad[range]);
+        gathered.mix(&mut cx.outbox, 0, mixed);
+        if cx.learning_rate == 0.0 {
+            // The limit of a small rate: g̃ alone moves the parameters, all the way to y.
+            params.copy_from_slice(mixed);
+            return exchange.finish();
+        }
+        pull(1.0 / cx.learning_rate, params, mixed);
+        cx.optimize(b, Mode::Apply);
+    }
 
     /// Between steps there is nothing but parameters and optimizer.
     fn state(&mut self, _visitor: &mut dyn Visitor) {}

@@ -17,13 +17,11 @@
 mod server;
 
 use super::{Codecs, Entry, Service, Traffic};
-use crate::contract::{
-    Algorithm, Awaited, Budget, Context, DeployedFrom, Mode, OptimizerSite, Piece, Properties,
-    TopologyRequirement,
-};
+use crate::contract::{Algorithm, Awaited, Context, Mode, Piece};
 use crate::message::{Message, Rank};
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::payload::Payload;
+use crate::properties::{Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement};
 use crate::state::Visitor;
 use crate::vector;
 pub(super) use server::Server;

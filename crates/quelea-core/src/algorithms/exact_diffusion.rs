@@ -12,10 +12,11 @@
 //! the difference of gradients drifts away after a change. And δ, unlike x_i − ψ_i, rounds to
 //! zero in sum: in `f32` the papers' form is 1.5e-3 off the optimum after 6 000 steps, and going.
 
-use super::exchange::{self, Exchange};
+use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use super::{Codecs, Entry, When};
-use crate::contract::{Algorithm, Context, Mode, Properties, TopologyRequirement};
+use crate::contract::{Context, Mode};
 use crate::message::Message;
+use crate::properties::{Properties, TopologyRequirement};
 use crate::state::Visitor;
 use crate::vector;
 
@@ -41,7 +42,7 @@ pub const ENTRY: Entry = Entry {
         ..exchange::PROPERTIES
     },
     traffic: |_| exchange::traffic(1, When::AfterGradient),
-    worker: |_| Box::new(Diffusion::new(0.5)),
+    worker: |_| SyncGossip::boxed(Diffusion::new(0.5)),
     server: None,
 };
 
@@ -63,7 +64,7 @@ pub const D2: Entry = Entry {
         ..exchange::PROPERTIES
     },
     traffic: |_| exchange::traffic(1, When::AfterGradient),
-    worker: |_| Box::new(Diffusion::new(1.0)),
+    worker: |_| SyncGossip::boxed(Diffusion::new(1.0)),
     server: None,
 };
 
@@ -75,34 +76,25 @@ struct Diffusion {
     share: f32,
     /// c.
     correction: Vec<f32>,
-    exchange: Exchange,
 }
 
 impl Diffusion {
     fn new(share: f32) -> Diffusion {
-        Diffusion { share, correction: Vec::new(), exchange: Exchange::default() }
-    }
-
-    fn advance(&mut self, cx: &mut Context<'_>, b: usize) {
-        let Some(gathered) = self.exchange.gather(b) else { return };
-        let range = cx.range(b);
-        let (params, pull) = (&mut cx.params[range.clone()], &mut cx.grad[range.clone()]);
-        gathered.pull(0, params, self.share, pull);
-        vector::add(pull, params);
-        vector::add(pull, &mut self.correction[range]);
-        self.exchange.finish();
+        Diffusion { share, correction: Vec::new() }
     }
 }
 
-impl Algorithm for Diffusion {
-    fn on_start(&mut self, cx: &mut Context<'_>) {
+impl GossipMethod for Diffusion {
+    const AWAITED: &'static str = "its corrected model";
+
+    fn on_start(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange) {
         self.correction.resize(cx.params.len(), 0.0);
-        self.exchange.enter(cx, cx.step);
+        exchange.enter(cx, cx.step);
     }
 
-    fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
+    fn on_bucket(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange, b: usize) {
         if b == 0 {
-            self.exchange.begin(cx, cx.step);
+            exchange.begin(cx, cx.step);
         }
         if cx.outbox.view.changes_at(cx.step) {
             self.correction[cx.range(b)].fill(0.0);
@@ -110,17 +102,29 @@ impl Algorithm for Diffusion {
         cx.optimize(b, Mode::Displace);
     }
 
-    fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
+    fn on_optimized(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange, b: usize) {
         let range = cx.range(b);
         let params = &mut cx.params[range.clone()];
         vector::add_difference(1.0, &self.correction[range.clone()], &cx.grad[range], params);
         let message = Message::new(CORRECTED, cx.step, b).with(cx.params_payload(b));
         exchange::post(&mut cx.outbox, &message);
-        self.exchange.wait(b);
-        self.advance(cx, b);
+        exchange.wait(b);
     }
 
-    exchange::rest!("its corrected model");
+    fn on_gathered(
+        &mut self,
+        cx: &mut Context<'_>,
+        exchange: &mut Exchange,
+        b: usize,
+        gathered: Gathered,
+    ) {
+        let range = cx.range(b);
+        let (params, pull) = (&mut cx.params[range.clone()], &mut cx.grad[range.clone()]);
+        gathered.pull(0, params, self.share, pull);
+        vector::add(pull, params);
+        vector::add(pull, &mut self.correction[range]);
+        exchange.finish();
+    }
 
     fn state(&mut self, visitor: &mut dyn Visitor) {
         visitor.vector("correction", &mut self.correction);

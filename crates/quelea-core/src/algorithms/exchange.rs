@@ -9,17 +9,19 @@
 //! finish():                      one bucket more is done with this step
 //! ```
 
+mod sync_gossip;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Traffic, When};
 use crate::codec::Shape;
-use crate::contract::{
-    Awaited, Budget, Context, DeployedFrom, OptimizerSite, Outbox, Properties, TopologyRequirement,
-};
+use crate::contract::{Awaited, Context, Outbox};
 use crate::message::{Message, Part, Rank};
+use crate::properties::{Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement};
 use crate::vector;
 use crate::view::MixingRow;
+pub use sync_gossip::{GossipMethod, SyncGossip};
 
 /// Sends `message` to everyone who mixes my vectors at its step, rounded where the codec rounds.
 pub fn post(outbox: &mut Outbox<'_>, message: &Message) {
@@ -148,44 +150,6 @@ fn find(received: &[(Rank, Message)], rank: Rank) -> Option<&Message> {
     let place = received.binary_search_by_key(&rank, |(rank, _)| *rank).ok()?;
     Some(&received[place].1)
 }
-
-/// The events that are the same in every method with one exchange a step: a struct with the field
-/// `exchange` and the method `advance(cx, b)`, which goes on with bucket `b` if it can.
-macro_rules! rest {
-    ($awaited:literal) => {
-        fn on_message(
-            &mut self,
-            cx: &mut $crate::contract::Context<'_>,
-            from: $crate::message::Rank,
-            message: $crate::message::Message,
-        ) {
-            if let Some(b) = self.exchange.on_message(from, message) {
-                self.advance(cx, b);
-            }
-        }
-
-        fn on_view(&mut self, cx: &mut $crate::contract::Context<'_>, _old: &$crate::view::View) {
-            self.exchange.on_view(cx);
-            (0..cx.layout.buckets.len()).for_each(|b| self.advance(cx, b));
-        }
-
-        fn is_ready(&self) -> bool {
-            self.exchange.is_over()
-        }
-
-        fn awaiting(&self, out: &mut Vec<$crate::contract::Awaited>) {
-            self.exchange.awaiting($awaited, out);
-        }
-
-        /// A neighbour that has mixed my vector no longer has it to send again, so what was sent
-        /// in an older view must stay good.
-        fn keeps_older_views(&self) -> bool {
-            true
-        }
-    };
-}
-
-pub(super) use rest;
 
 /// Everything that came in for one bucket of one step.
 #[derive(Debug)]

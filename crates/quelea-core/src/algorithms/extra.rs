@@ -12,10 +12,11 @@
 //! exchange overlaps the computation, one vector is kept instead of three, and since Σ p_i = 0 the
 //! mean takes the step −η·ḡ whatever the learning rate was before.
 
-use super::exchange::{self, Exchange};
+use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use super::{Codecs, Entry, When};
-use crate::contract::{Algorithm, Context, Mode, Properties, TopologyRequirement};
+use crate::contract::{Context, Mode};
 use crate::message::Message;
+use crate::properties::{Properties, TopologyRequirement};
 use crate::state::Visitor;
 use crate::vector;
 
@@ -38,7 +39,7 @@ pub const ENTRY: Entry = Entry {
         ..exchange::PROPERTIES
     },
     traffic: |_| exchange::traffic(1, When::DuringGradient),
-    worker: |_| Box::new(Extra::default()),
+    worker: |_| SyncGossip::boxed(Extra::default()),
     server: None,
 };
 
@@ -49,7 +50,6 @@ const MODEL: u8 = 1;
 struct Extra {
     /// Half the disagreement with the neighbours, summed over all steps.
     correction: Vec<f32>,
-    exchange: Exchange,
 }
 
 impl Extra {
@@ -57,9 +57,40 @@ impl Extra {
         let message = Message::new(MODEL, step, b).with(cx.params_payload(b));
         exchange::post(&mut cx.outbox, &message);
     }
+}
 
-    fn advance(&mut self, cx: &mut Context<'_>, b: usize) {
-        let Some(gathered) = self.exchange.gather(b) else { return };
+impl GossipMethod for Extra {
+    const AWAITED: &'static str = "its model";
+
+    fn on_start(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange) {
+        self.correction.resize(cx.params.len(), 0.0);
+        exchange.enter(cx, cx.step);
+        if cx.step < cx.steps {
+            (0..cx.layout.buckets.len()).for_each(|b| self.post(cx, b, cx.step));
+        }
+    }
+
+    fn on_bucket(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange, b: usize) {
+        if b == 0 {
+            exchange.begin(cx, cx.step);
+        }
+        if cx.outbox.view.changes_at(cx.step) {
+            self.correction[cx.range(b)].fill(0.0);
+        }
+        cx.optimize(b, Mode::Displace);
+    }
+
+    fn on_optimized(&mut self, _cx: &mut Context<'_>, exchange: &mut Exchange, b: usize) {
+        exchange.wait(b);
+    }
+
+    fn on_gathered(
+        &mut self,
+        cx: &mut Context<'_>,
+        exchange: &mut Exchange,
+        b: usize,
+        gathered: Gathered,
+    ) {
         let range = cx.range(b);
         let (params, displacement) = (&mut cx.params[range.clone()], &mut cx.grad[range.clone()]);
         let correction = &mut self.correction[range];
@@ -72,35 +103,8 @@ impl Extra {
         if !cx.is_last_step() {
             self.post(cx, b, cx.step + 1);
         }
-        self.exchange.finish();
+        exchange.finish();
     }
-}
-
-impl Algorithm for Extra {
-    fn on_start(&mut self, cx: &mut Context<'_>) {
-        self.correction.resize(cx.params.len(), 0.0);
-        self.exchange.enter(cx, cx.step);
-        if cx.step < cx.steps {
-            (0..cx.layout.buckets.len()).for_each(|b| self.post(cx, b, cx.step));
-        }
-    }
-
-    fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
-        if b == 0 {
-            self.exchange.begin(cx, cx.step);
-        }
-        if cx.outbox.view.changes_at(cx.step) {
-            self.correction[cx.range(b)].fill(0.0);
-        }
-        cx.optimize(b, Mode::Displace);
-    }
-
-    fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
-        self.exchange.wait(b);
-        self.advance(cx, b);
-    }
-
-    exchange::rest!("its model");
 
     fn state(&mut self, visitor: &mut dyn Visitor) {
         visitor.vector("correction", &mut self.correction);

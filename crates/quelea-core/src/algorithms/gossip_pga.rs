@@ -10,7 +10,7 @@
 use super::periodic::{self, BUFFERS, Every, Periodic, Plain, period_key};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
-use crate::contract::TopologyRequirement;
+use crate::properties::TopologyRequirement;
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {

@@ -18,9 +18,10 @@
 use super::exchange::{self, Exchange};
 use super::push_sum::{self, PushSum};
 use super::{Codecs, Entry, When};
-use crate::contract::{Algorithm, Awaited, Context, Mode, Properties, TopologyRequirement};
+use crate::contract::{Algorithm, Awaited, Context, Mode};
 use crate::message::{Message, Rank};
 use crate::options::{OptionKind, OptionSpec, Options};
+use crate::properties::{Properties, TopologyRequirement};
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;

@@ -21,8 +21,9 @@ mod leader;
 mod member;
 mod succession;
 
-use crate::contract::{Algorithm, Awaited, Budget, Context, Properties};
+use crate::contract::{Algorithm, Awaited, Context};
 use crate::message::{Message, Rank};
+use crate::properties::{Budget, Properties};
 use crate::state::Visitor;
 use crate::view::View;
 use leader::Leader;

@@ -11,8 +11,9 @@
 use super::periodic::{self, BUFFERS, Period, Periodic, Plain, period_key};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
-use crate::contract::{Context, TopologyRequirement};
+use crate::contract::Context;
 use crate::options::{OptionKind, OptionSpec, Options};
+use crate::properties::TopologyRequirement;
 use crate::state::Visitor;
 
 /// The row of the table.

@@ -31,9 +31,10 @@ mod ssp;
 mod sync_ps;
 mod traffic;
 
-use crate::contract::{Algorithm, Properties};
+use crate::contract::Algorithm;
 use crate::names;
 use crate::options::{OptionSpec, Options};
+use crate::properties::Properties;
 
 pub use codecs::Codecs;
 pub use traffic::{Service, Traffic, When};

@@ -23,14 +23,12 @@ use super::exchange::{self, Exchange};
 use super::{Traffic, When};
 use crate::codec::Shape;
 use crate::collectives::average::{Average, REDUCE};
-use crate::contract::{
-    Algorithm, Awaited, Budget, Context, DeployedFrom, Mode, OptimizerSite, Properties,
-    TopologyRequirement,
-};
+use crate::contract::{Algorithm, Awaited, Context, Mode};
 use crate::layout::Layout;
 use crate::message::{Message, Rank};
 use crate::optim::Optimizer;
 use crate::options::{OptionKind, OptionSpec, Options};
+use crate::properties::{Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement};
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;

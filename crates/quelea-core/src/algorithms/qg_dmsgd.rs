@@ -10,9 +10,9 @@
 //! neighbours included; its `momentum` β (and Nesterov) multiplies it as usual, m = β·m̂ + g.
 //! Without momentum nothing is left but D-PSGD in adapt-then-combine form.
 
-use super::exchange::{self, Exchange};
+use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use super::{Codecs, Entry, When};
-use crate::contract::{Algorithm, Context, Mode};
+use crate::contract::{Context, Mode};
 use crate::message::Message;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::state::Visitor;
@@ -42,7 +42,7 @@ pub const ENTRY: Entry = Entry {
     },
     properties: |_| exchange::PROPERTIES,
     traffic: |_| exchange::traffic(1, When::AfterGradient),
-    worker: |options| Box::new(Qg::new(options)),
+    worker: |options| SyncGossip::boxed(Qg::new(options)),
     server: None,
 };
 
@@ -53,17 +53,50 @@ struct Qg {
     mu: f32,
     /// m̂ as it was before this step; between steps the optimizer holds it.
     momentum: Vec<f32>,
-    exchange: Exchange,
 }
 
 impl Qg {
     fn new(options: &Options) -> Qg {
         let mu = options.real("mu") as f32;
-        Qg { mu, momentum: Vec::new(), exchange: Exchange::default() }
+        Qg { mu, momentum: Vec::new() }
+    }
+}
+
+impl GossipMethod for Qg {
+    const AWAITED: &'static str = "its stepped model";
+
+    fn on_start(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange) {
+        self.momentum = vec![0.0; cx.params.len()];
+        exchange.enter(cx, cx.step);
     }
 
-    fn advance(&mut self, cx: &mut Context<'_>, b: usize) {
-        let Some(gathered) = self.exchange.gather(b) else { return };
+    fn on_bucket(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange, b: usize) {
+        if b == 0 {
+            exchange.begin(cx, cx.step);
+        }
+        if let Some(velocity) = cx.optimizer.velocity() {
+            let range = cx.layout.range(b);
+            self.momentum[range.clone()].copy_from_slice(&velocity[range]);
+        }
+        cx.optimize(b, Mode::Displace);
+    }
+
+    fn on_optimized(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange, b: usize) {
+        let stepped = &mut cx.grad[cx.layout.range(b)];
+        vector::scale(-1.0, stepped);
+        vector::add(&cx.params[cx.layout.range(b)], stepped);
+        let message = Message::new(STEPPED, cx.step, b).with(cx.outbox.pool.copy(stepped));
+        exchange::post(&mut cx.outbox, &message);
+        exchange.wait(b);
+    }
+
+    fn on_gathered(
+        &mut self,
+        cx: &mut Context<'_>,
+        exchange: &mut Exchange,
+        b: usize,
+        gathered: Gathered,
+    ) {
         let range = cx.range(b);
         let (params, mixed) = (&mut cx.params[range.clone()], &mut cx.grad[range.clone()]);
         gathered.mix(&mut cx.outbox, 0, mixed);
@@ -79,38 +112,8 @@ impl Qg {
             }
         }
         params.copy_from_slice(mixed);
-        self.exchange.finish();
+        exchange.finish();
     }
-}
-
-impl Algorithm for Qg {
-    fn on_start(&mut self, cx: &mut Context<'_>) {
-        self.momentum = vec![0.0; cx.params.len()];
-        self.exchange.enter(cx, cx.step);
-    }
-
-    fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
-        if b == 0 {
-            self.exchange.begin(cx, cx.step);
-        }
-        if let Some(velocity) = cx.optimizer.velocity() {
-            let range = cx.layout.range(b);
-            self.momentum[range.clone()].copy_from_slice(&velocity[range]);
-        }
-        cx.optimize(b, Mode::Displace);
-    }
-
-    fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
-        let stepped = &mut cx.grad[cx.layout.range(b)];
-        vector::scale(-1.0, stepped);
-        vector::add(&cx.params[cx.layout.range(b)], stepped);
-        let message = Message::new(STEPPED, cx.step, b).with(cx.outbox.pool.copy(stepped));
-        exchange::post(&mut cx.outbox, &message);
-        self.exchange.wait(b);
-        self.advance(cx, b);
-    }
-
-    exchange::rest!("its stepped model");
 
     /// Between steps there is nothing but parameters and optimizer.
     fn state(&mut self, _visitor: &mut dyn Visitor) {}

@@ -26,10 +26,11 @@ use free::Free;
 use super::exchange::{self, Exchange};
 use super::push_sum::PushSum;
 use super::{Codecs, Entry, When};
-use crate::contract::{Algorithm, Awaited, Budget, Context, Mode, Properties, TopologyRequirement};
+use crate::contract::{Algorithm, Awaited, Context, Mode};
 use crate::message::{Message, Rank};
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::payload::Payload;
+use crate::properties::{Budget, Properties, TopologyRequirement};
 use crate::state::Visitor;
 use crate::view::View;
 

@@ -16,9 +16,10 @@ use std::collections::BTreeMap;
 
 use super::sync_ps::local;
 use super::{Codecs, Entry, Service, Traffic, asp, sync_ps};
-use crate::contract::{Algorithm, Awaited, Budget, Context, Fact, Mode, Properties};
+use crate::contract::{Algorithm, Awaited, Context, Fact, Mode};
 use crate::message::{Message, Rank};
 use crate::options::{OptionKind, OptionSpec, Options};
+use crate::properties::{Budget, Properties};
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;

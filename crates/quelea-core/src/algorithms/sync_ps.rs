@@ -19,13 +19,11 @@ use std::collections::BTreeMap;
 use super::{Codecs, Entry, Service, Traffic};
 use crate::codec::{Coder, ErrorFeedback, Shape};
 use crate::collectives::fold::Fold;
-use crate::contract::{
-    Algorithm, Awaited, Budget, Context, DeployedFrom, Effect, Mode, OptimizerSite, Properties,
-    TopologyRequirement,
-};
+use crate::contract::{Algorithm, Awaited, Context, Effect, Mode};
 use crate::message::{Message, Rank};
 use crate::options::{OptionKind, OptionSpec};
 use crate::payload::Payload;
+use crate::properties::{Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement};
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use quelea_core::algorithms;
 use quelea_core::codec;
-use quelea_core::contract::{Budget, Effect, Fact};
+use quelea_core::contract::{Effect, Fact};
 use quelea_core::layout::Layout;
 use quelea_core::message::{Message, Rank};
 use quelea_core::node::{CodecChoice, Loan, MakeTopology, Node, RunSpec};
@@ -19,6 +19,7 @@ use quelea_core::options::{Options, Value};
 use quelea_core::payload::Pool;
 use quelea_core::problems::quadratic::{Quadratic, QuadraticOptions};
 use quelea_core::problems::{Computed, GradientSource, Problem};
+use quelea_core::properties::Budget;
 use quelea_core::random::Rng;
 use quelea_core::state::{Digest, Visitor};
 use quelea_core::time::Time;

@@ -21,8 +21,8 @@ use std::collections::BTreeMap;
 
 use quelea_core::algorithms::{self, Service, Traffic, When};
 use quelea_core::codec;
-use quelea_core::contract::TopologyRequirement;
 use quelea_core::options::Options;
+use quelea_core::properties::TopologyRequirement;
 
 use super::Candidate;
 use super::mixing::Mixing;

@@ -2,8 +2,8 @@
 //! settings of a run file, so that every command can use it again.
 
 use quelea_core::algorithms::ALGORITHMS;
-use quelea_core::contract::TopologyRequirement;
 use quelea_core::options::Options;
+use quelea_core::properties::TopologyRequirement;
 use quelea_run::config::Config;
 use quelea_run::drive::measure::{Host, Measured};
 use quelea_run::error::RequestError;

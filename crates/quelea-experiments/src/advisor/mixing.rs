@@ -1,7 +1,7 @@
 //! What the rounds of a topology ask of cards, looked at once and used for every row that gossips.
 
-use quelea_core::contract::TopologyRequirement;
 use quelea_core::options::Options;
+use quelea_core::properties::TopologyRequirement;
 use quelea_core::topology::{self, Round, Schedule};
 
 use super::situation::Situation;

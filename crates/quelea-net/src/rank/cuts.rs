@@ -4,9 +4,9 @@
 //! on a cut that no schedule has, every rank says the first step that it can still be cut at, and
 //! goes no further until it knows the last of them. Others rest, are saved, and go on from there.
 
-use quelea_core::contract::Budget;
 use quelea_core::node::RunSpec;
 use quelea_core::payload::Pool;
+use quelea_core::properties::Budget;
 use quelea_record::{Cuts, Part, RankReport, Start};
 
 use super::Shell;

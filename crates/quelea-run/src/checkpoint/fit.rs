@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use quelea_core::contract::{Budget, DeployedFrom, OptimizerSite};
 use quelea_core::node::MODEL;
+use quelea_core::properties::{Budget, DeployedFrom, OptimizerSite};
 use quelea_core::state::Saved;
 use quelea_core::time::Time;
 use quelea_record::{Part, RankReport, Start};

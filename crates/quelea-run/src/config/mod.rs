@@ -18,8 +18,8 @@ pub mod section;
 pub mod source;
 pub mod understood;
 
-use quelea_core::contract::{Properties, TopologyRequirement};
 use quelea_core::options::{OptionKind, OptionSpec, Options};
+use quelea_core::properties::{Properties, TopologyRequirement};
 use quelea_core::{algorithms, codec, optim, topology};
 use toml::{Table, Value};
 

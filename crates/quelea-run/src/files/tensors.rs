@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-use quelea_core::contract::DeployedFrom;
 use quelea_core::layout::Tensor;
+use quelea_core::properties::DeployedFrom;
 use quelea_record::Outcome;
 use safetensors::tensor::{Dtype, TensorView};
 

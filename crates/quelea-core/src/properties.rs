@@ -1,0 +1,155 @@
+//! Properties of an algorithm: what drivers and tools ask of it instead of knowing its name.
+
+use std::sync::Arc;
+
+use crate::topology::{self, Round, Schedule};
+
+/// What drivers need to know of an algorithm, so that none of them knows one by name. Values may
+/// depend on the algorithm's options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Properties {
+    /// Same bits under any timing.
+    pub synchronous: bool,
+    /// Parameters may change while a gradient is computed: drivers compute on a copy.
+    pub snapshot: bool,
+    /// Needs at least one server.
+    pub servers: bool,
+    /// Whose model is deployed.
+    pub deploy: DeployedFrom,
+    /// When a run ends.
+    pub budget: Budget,
+    /// What it asks of the topology.
+    pub topology: TopologyRequirement,
+    /// Where the optimizer runs.
+    pub optimizer: OptimizerSite,
+    /// The algorithm looks at gradients before the optimizer does. Where it does not, an optimizer
+    /// [outside](crate::node::Node::optimize_outside) may have its gradients from elsewhere.
+    pub reads_gradient: bool,
+    /// The algorithm clips gradients itself, with [`Context::clip`](crate::contract::Context::clip); the optimizer does not.
+    pub clips_itself: bool,
+    /// With a zero learning rate the mean of the workers never changes.
+    pub keeps_mean: bool,
+    /// Servers apply the plain step η·g to what workers apply through the optimizer: any other
+    /// optimizer than plain SGD would make the two disagree.
+    pub plain_sgd: bool,
+    /// A worker may have to wait for a slower one (then idle time before the slower one's
+    /// gradient is waiting, not communication).
+    pub waits_for_peers: bool,
+}
+
+/// Whose model is deployed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeployedFrom {
+    /// The mean of the workers.
+    Workers,
+    /// The servers' shards.
+    Servers,
+}
+
+/// When a run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Budget {
+    /// Every worker does `steps` rounds.
+    Rounds,
+    /// All workers together do `workers × steps` gradients, whoever computes them.
+    TotalGradients,
+}
+
+/// What an algorithm asks of the topology.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TopologyRequirement {
+    /// None.
+    Nothing,
+    /// Mixing weights, doubly stochastic.
+    Mixing,
+    /// Mixing weights that are the same at every step, and the same in both directions.
+    StaticSymmetric,
+    /// As [`StaticSymmetric`](TopologyRequirement::StaticSymmetric), and no eigenvalue of the weights below −1/3.
+    MildlyNegative,
+    /// Only who sends to whom: senders divide their mass themselves, so that directed and
+    /// irregular graphs do as well.
+    Edges,
+    /// Pairs between two halves of the workers.
+    Pairs,
+}
+
+impl TopologyRequirement {
+    /// Why this topology does not do, if it does not.
+    pub fn refusal(self, schedule: &Schedule) -> Option<String> {
+        if !matches!(
+            self,
+            TopologyRequirement::StaticSymmetric | TopologyRequirement::MildlyNegative
+        ) {
+            return None;
+        }
+        let (name, round) = (schedule.name(), schedule.round(0));
+        let flaw = match schedule.period() {
+            Some(1) if round.is_symmetric() => return self.eigenvalue_refusal(name, &round),
+            Some(1) => "its weights differ between the two directions of an edge",
+            _ => "its rounds change from step to step",
+        };
+        Some(format!(
+            "needs the same symmetric weights at every step, or it may diverge: `{name}` does \
+             not do, {flaw}; `ring`, `star` and `complete` do, and `gradient-tracking` takes any \
+             topology"
+        ))
+    }
+
+    fn eigenvalue_refusal(self, name: &str, round: &Arc<Round>) -> Option<String> {
+        if self != TopologyRequirement::MildlyNegative {
+            return None;
+        }
+        let least = topology::least_eigenvalue(round);
+        (least < -1.0 / 3.0 - 1e-9).then(|| {
+            format!(
+                "needs weights without eigenvalues below −1/3, or it diverges: `{name}` has \
+                 {least:.3} with {} workers; `ring`, `star` and `complete` do, and \
+                 `exact-diffusion` takes any symmetric weights",
+                round.workers()
+            )
+        })
+    }
+}
+
+/// Where the optimizer runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptimizerSite {
+    /// At every worker.
+    Workers,
+    /// At every server.
+    Servers,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Options;
+
+    #[test]
+    fn methods_that_need_fixed_symmetric_weights_refuse_all_others_with_the_reason() {
+        for entry in topology::TOPOLOGIES.iter().filter(|entry| entry.name != "custom") {
+            let params = Options::defaults(entry.keys);
+            let hosts: Vec<u32> = (0..8).collect();
+            let request =
+                topology::Request { hosts: &hosts, seed: 1, options: &params, text: None };
+            let schedule = entry.build(&request).expect("eight workers work everywhere");
+            let properties = entry.properties.expect("no file");
+            let refusal = TopologyRequirement::StaticSymmetric.refusal(&schedule);
+            assert_eq!(
+                refusal.is_none(),
+                properties.is_static && properties.is_symmetric,
+                "{refusal:?}"
+            );
+            assert!(refusal.is_none_or(|reason| reason.contains(entry.name)));
+            let mild = ["complete", "ring", "star"].contains(&entry.name);
+            assert_eq!(
+                TopologyRequirement::MildlyNegative.refusal(&schedule).is_none(),
+                mild,
+                "{}",
+                entry.name
+            );
+            assert_eq!(TopologyRequirement::Mixing.refusal(&schedule), None);
+            assert_eq!(TopologyRequirement::Edges.refusal(&schedule), None);
+        }
+    }
+}
