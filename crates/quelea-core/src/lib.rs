@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`contract`] | [`contract::Algorithm`], the events it gets, the effects it asks for |
 //! | [`properties`] | what drivers ask of an algorithm instead of knowing its name |
+//! | [`run_spec`] | what the nodes of a run have in common |
 //! | [`node`] | one rank as any driver holds it: algorithm, parameters, optimizer, view |
 //! | [`message`], [`payload`] | what travels, and the pooled memory it travels in |
 //! | [`view`] | numbered membership; who mixes with whom at which step |
@@ -33,6 +34,7 @@ pub mod payload;
 pub mod problems;
 pub mod properties;
 pub mod random;
+pub mod run_spec;
 pub mod state;
 pub mod time;
 pub mod topology;

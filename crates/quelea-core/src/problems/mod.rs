@@ -5,9 +5,10 @@ pub mod logistic;
 pub mod partition;
 pub mod quadratic;
 
-use std::any::Any;
+use std::sync::Arc;
 
-use crate::layout::Tensor;
+use crate::layout::{Layout, Tensor};
+use crate::node::loan::Loan;
 
 /// A model with its data: where parameters start, who computes gradients, how good a model is.
 pub trait Problem: Send + Sync {
@@ -24,12 +25,6 @@ pub trait Problem: Send + Sync {
 
     /// The gradient source of worker `rank`.
     fn source(&self, rank: usize) -> Box<dyn GradientSource>;
-
-    /// An outer loop that gives the gradients of worker `rank` and runs its optimizer, in place of
-    /// a source: of a kind that the driver knows.
-    fn outer_loop(&self, _rank: usize) -> Option<&(dyn Any + Send + Sync)> {
-        None
-    }
 
     /// How many samples a gradient of each worker is averaged over; empty if all are alike.
     fn samples(&self) -> Vec<u32> {
@@ -50,12 +45,28 @@ pub trait Problem: Send + Sync {
 /// Parameters in, loss and gradient out, for one worker. What it returns is a function of the
 /// step and the parameters alone, never of timing.
 pub trait GradientSource: Send {
-    /// Computes this worker's gradient number `step` at `params` into `grad`.
-    fn gradient(&mut self, step: u64, params: &[f32], grad: &mut [f32]) -> Computed;
+    /// Computes gradient number [`Loan::step`] at the parameters of `loan` into its gradient.
+    ///
+    /// A source that knows which part of the gradient is final before the rest is computed says
+    /// so with [`Loan::hand_over`], passing `ready` on: then those buckets are exchanged
+    /// meanwhile. The driver hands over what is left when this returns.
+    fn gradient(&mut self, loan: &mut Loan, ready: &mut dyn FnMut(usize)) -> Computed;
 
     /// Rough number of arithmetic operations of one gradient; tells a driver whether computing
     /// several in parallel pays.
     fn operations(&self) -> u64;
+}
+
+/// One gradient outside a node: for measuring and for checking sources.
+pub fn gradient_at(
+    source: &mut dyn GradientSource,
+    step: u64,
+    params: &[f32],
+) -> (Computed, Vec<f32>) {
+    let layout = Arc::new(Layout::plain(params.len(), 0));
+    let mut loan = Loan::detached(params.to_vec(), layout, step);
+    let computed = source.gradient(&mut loan, &mut |_| {});
+    (computed, loan.into_gradient())
 }
 
 /// What comes with a gradient.

@@ -204,7 +204,7 @@ pub struct Lab {
     pub nodes: Vec<Node>,
     pub flying: Vec<Flight>,
     pub pool: Pool,
-    pub properties: Vec<(usize, Fact)>,
+    pub facts: Vec<(usize, Fact)>,
     /// Gradients that each worker has finished.
     pub gradients: Vec<u64>,
     /// Bytes of vectors sent, by rank.
@@ -250,7 +250,7 @@ impl Lab {
             nodes,
             flying: Vec::new(),
             pool,
-            properties: Vec::new(),
+            facts: Vec::new(),
             gradients: vec![0; ranks],
             sent: vec![0; ranks],
             alive: vec![true; ranks],
@@ -301,19 +301,19 @@ impl Lab {
     }
 
     fn start(&mut self, rank: usize) {
-        let mut lent = self.nodes[rank].lend();
-        let computed = self.sources[rank].gradient(lent.step, &lent.params, &mut lent.grad);
-        self.computing[rank] = Some((lent, computed));
+        let mut loan = self.nodes[rank].lend().whole();
+        let computed = self.sources[rank].gradient(&mut loan, &mut |_| {});
+        self.computing[rank] = Some((loan, computed));
         if self.budget != u64::MAX {
             self.budget -= 1;
         }
     }
 
     fn finish(&mut self, rank: usize) {
-        let (lent, computed) = self.computing[rank].take().expect("it is computing");
+        let (loan, computed) = self.computing[rank].take().expect("it is computing");
         self.gradients[rank] += 1;
         let node = &mut self.nodes[rank];
-        node.restore(lent);
+        drop(loan);
         for b in 0..node.layout().buckets.len() {
             node.bucket(Time::ZERO, b);
         }
@@ -337,7 +337,7 @@ impl Lab {
                     self.sent[rank] += message.payload_bytes() as u64;
                     self.flying.push(Flight { from: Rank::from(rank), to, message });
                 }
-                Effect::Measure(fact) => self.properties.push((rank, fact)),
+                Effect::Measure(fact) => self.facts.push((rank, fact)),
                 _ => {}
             }
         }
