@@ -15,6 +15,8 @@
 //! the mean of the workers (Lemma 1). A worker never waits for a server. Every piece (a bucket's
 //! part on one server) runs the protocol for itself.
 
+mod barrier;
+mod normaliser;
 mod server;
 
 use super::{Codecs, Entry, Service, Traffic};
@@ -27,6 +29,7 @@ use crate::properties::{Budget, DeployedFrom, OptimizerSite, Properties, Topolog
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
+use barrier::{BarrierServer, BarrierWorker};
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
@@ -97,8 +100,20 @@ pub const ENTRY: Entry = Entry {
         }
     },
     traffic: |_| Traffic::Servers(Service::Folded),
-    worker: |options| Box::new(Worker::new(options)),
-    server: Some(|options| Box::new(server::Server::new(options))),
+    worker: |options| {
+        if options.flag("barrier") {
+            Box::new(BarrierWorker::new(options))
+        } else {
+            Box::new(Worker::new(options))
+        }
+    },
+    server: Some(|options| {
+        if options.flag("barrier") {
+            Box::new(BarrierServer::new(options))
+        } else {
+            Box::new(server::Server::new(options))
+        }
+    }),
 };
 
 fn check(options: &Options) -> Result<(), &'static str> {
@@ -128,10 +143,8 @@ const ANCHOR: u8 = 4;
 /// One worker.
 struct Worker {
     alpha: f32,
-    period: u64,
     gradients: bool,
     track_mean: bool,
-    barrier: bool,
     /// Per piece.
     lanes: Vec<Lane>,
     /// Buckets that are not done with this step.
@@ -157,8 +170,6 @@ struct Lane {
     inbox: Option<(u64, Payload)>,
     /// The version that was used last.
     used: u64,
-    /// In barrier form: waiting for the model of this step.
-    waiting: bool,
 }
 
 #[derive(Debug)]
@@ -188,10 +199,8 @@ impl Worker {
     fn new(options: &Options) -> Worker {
         Worker {
             alpha: options.real("alpha") as f32,
-            period: options.whole("period"),
             gradients: options.text("payload") == "gradient",
             track_mean: options.flag("track_mean"),
-            barrier: options.flag("barrier"),
             lanes: Vec::new(),
             remaining: 0,
             draining: false,
@@ -237,14 +246,14 @@ impl Worker {
     /// Pushes what is folded, unless the last push is still on its way.
     fn push(&mut self, cx: &mut Context<'_>, b: usize, piece: &Piece) {
         let lane = &mut self.lanes[piece.index];
-        if lane.unacknowledged && !self.barrier {
+        if lane.unacknowledged {
             return;
         }
         // An anchor needs the parameters, which are elsewhere while a gradient is computed.
         if lane.anchor && cx.computing {
             return;
         }
-        let owes = self.draining && !self.barrier && !lane.left_out.error().is_empty();
+        let owes = self.draining && !lane.left_out.error().is_empty();
         if !lane.anchor && lane.folded.is_none() && !owes {
             return;
         }
@@ -297,9 +306,6 @@ impl Worker {
     fn exchange(&mut self, cx: &mut Context<'_>, b: usize) {
         for piece in &cx.pieces[b] {
             self.push(cx, b, piece);
-            if self.barrier {
-                self.lanes[piece.index].waiting = (cx.step + 1).is_multiple_of(self.period);
-            }
             self.mix(cx, piece);
         }
         self.remaining -= 1;
@@ -345,9 +351,6 @@ impl Algorithm for Worker {
         let newest = lane.inbox.as_ref().map_or(lane.used, |(version, _)| *version);
         if message.seq > newest {
             lane.inbox = Some((message.seq, message.into_values()));
-            if std::mem::take(&mut lane.waiting) {
-                self.mix(cx, piece);
-            }
         }
     }
 
@@ -377,20 +380,18 @@ impl Algorithm for Worker {
     }
 
     fn is_ready(&self) -> bool {
-        self.remaining == 0 && !self.lanes.iter().any(|lane| lane.waiting)
+        self.remaining == 0
     }
 
     fn is_drained(&self) -> bool {
         let owes = |lane: &Lane| lane.folded.is_some() || !lane.left_out.error().is_empty();
         let open = |lane: &Lane| owes(lane) || lane.anchor || lane.unacknowledged;
-        self.barrier || !self.lanes.iter().any(open)
+        !self.lanes.iter().any(open)
     }
 
     fn awaiting(&self, out: &mut Vec<Awaited>) {
         for lane in &self.lanes {
-            if lane.waiting {
-                out.push(Awaited { from: lane.server, what: "the model of this round" });
-            } else if self.draining && lane.unacknowledged {
+            if self.draining && lane.unacknowledged {
                 out.push(Awaited { from: lane.server, what: "an acknowledgement" });
             }
         }
