@@ -17,6 +17,8 @@
 //! node.drain(now); until node.is_drained() and nothing is on its way
 //! ```
 
+mod build;
+mod effects;
 pub mod loan;
 mod state;
 
@@ -24,108 +26,24 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::algorithms::hierarchy;
 use crate::codec::Coder;
-use crate::contract::{Algorithm, Awaited, Context, Effect, Mode, Outbox, Piece};
-use crate::layout::{Bucket, Layout, intersect};
+use crate::contract::{Algorithm, Awaited, Effect, Mode, Piece};
+use crate::layout::Layout;
 use crate::message::{Message, Part, Rank};
-use crate::optim::{At, LearningRate, Optimizer};
+use crate::optim::{LearningRate, Optimizer};
 use crate::payload::Pool;
 use crate::problems::Computed;
-use crate::properties::{Budget, OptimizerSite, Properties};
+use crate::properties::Properties;
 use crate::random::Rng;
 pub use crate::run_spec::RunSpec;
 pub use crate::run_spec::{CodecChoice, MakeOptimizer, MakeTopology};
 use crate::time::Time;
 use crate::vector;
 use crate::view::View;
+use build::share;
 pub use loan::Loan;
 use loan::SharedVector;
 pub use state::MODEL;
-
-impl RunSpec {
-    /// The node of `rank`, with message memory from `pool`.
-    pub fn node(&self, rank: Rank, pool: Pool) -> Node {
-        let properties = self.properties();
-        let is_server = rank.index() >= self.workers();
-        let shards = self.shards();
-        let (layout, params) = if is_server {
-            let shard = &shards[rank.index() - self.workers()];
-            (Arc::new(self.layout.restricted(shard)), self.initial[shard.clone()].to_vec())
-        } else {
-            (Arc::clone(&self.layout), self.initial.to_vec())
-        };
-        let algorithm = if is_server {
-            (self.entry.server.expect("the row says that it has servers"))(&self.options)
-        } else {
-            hierarchy::wrap((self.entry.worker)(&self.options), &self.view)
-        };
-        let optimizes = is_server == (properties.optimizer == OptimizerSite::Servers);
-        let optimizer = (self.optimizer)(if optimizes { params.len() } else { 0 });
-        let steps = match properties.budget {
-            Budget::Rounds => self.steps,
-            Budget::TotalGradients => u64::MAX,
-        };
-        Node {
-            rank,
-            is_server,
-            properties,
-            algorithm,
-            boundary: Arc::new(AtomicUsize::new(params.len())),
-            grad: vec![0.0; params.len()].into(),
-            params: params.into(),
-            spare: SharedVector::default(),
-            pieces: if is_server {
-                Vec::new()
-            } else {
-                pieces(&self.layout, &shards, self.workers())
-            },
-            optimized: vec![0; layout.buckets.len()],
-            asked: Vec::new(),
-            layout,
-            optimizer,
-            learning_rate: Arc::clone(&self.learning_rate),
-            clip: self.clip,
-            share: share(&self.samples, &self.view, rank),
-            reweigh: 1.0,
-            samples: Arc::clone(&self.samples),
-            coder: Coder::new(self.codec.entry, &self.codec.options, self.seed),
-            rng: Rng::new(self.seed, "algorithm", u64::from(rank.0)),
-            view: Arc::clone(&self.view),
-            pool,
-            step: 0,
-            steps,
-            phase: Phase::New,
-            outside: false,
-            computed: Computed::default(),
-            held: Vec::new(),
-            origin: Time::ZERO,
-            effects: Vec::new(),
-            queue: VecDeque::new(),
-            out: Vec::new(),
-        }
-    }
-}
-
-/// `samples_i · n / Σ samples`: with it, the plain mean over the workers is the mean over samples.
-fn share(samples: &[u32], view: &View, rank: Rank) -> f32 {
-    let of = |rank: &Rank| samples.get(rank.index()).map_or(1.0, |samples| f64::from(*samples));
-    let sum: f64 = view.workers.iter().map(of).sum();
-    (of(&rank) * view.workers.len() as f64 / sum) as f32
-}
-
-fn pieces(layout: &Layout, shards: &[std::ops::Range<usize>], workers: usize) -> Vec<Vec<Piece>> {
-    let mut index = 0;
-    let mut of_bucket = |bucket: &Bucket| {
-        let held = shards.iter().enumerate().filter_map(|(server, shard)| {
-            let range = intersect(&bucket.range, shard)?;
-            index += 1;
-            Some(Piece { server: Rank::from(workers + server), range, index: index - 1 })
-        });
-        held.collect()
-    };
-    layout.buckets.iter().map(&mut of_bucket).collect()
-}
 
 /// Where a node is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -412,113 +330,5 @@ impl Node {
         for (from, message) in std::mem::take(&mut self.held) {
             self.message(now, from, message);
         }
-    }
-
-    /// Runs one event, then everything that follows from it at once.
-    fn event(&mut self, now: Time, handle: impl FnOnce(&mut dyn Algorithm, &mut Context<'_>)) {
-        self.call(now, handle);
-        self.queue.extend(self.effects.drain(..));
-        while let Some(effect) = self.queue.pop_front() {
-            self.carry_out(now, effect);
-            // What an optimized bucket leads to comes before what was asked for after it.
-            for effect in self.effects.drain(..).rev() {
-                self.queue.push_front(effect);
-            }
-        }
-        let after = match self.phase {
-            Phase::Exchanging => Phase::Idle,
-            Phase::Draining { exchanging: true } => Phase::Draining { exchanging: false },
-            _ => return,
-        };
-        if self.algorithm.is_ready() {
-            self.phase = after;
-            self.step += 1;
-        }
-    }
-
-    fn call(&mut self, now: Time, handle: impl FnOnce(&mut dyn Algorithm, &mut Context<'_>)) {
-        let (visible, visible_params) = (self.visible(), self.visible_params());
-        // SAFETY: what is visible is this node's, and the context is the only way to it while the
-        // event is handled.
-        let (params, grad) =
-            unsafe { (self.params.slice_mut(0..visible_params), self.grad.slice_mut(0..visible)) };
-        let mut cx = Context {
-            outbox: Outbox {
-                now,
-                rank: self.rank,
-                view: &self.view,
-                pool: &self.pool,
-                coder: &mut self.coder,
-                rng: &mut self.rng,
-                out: &mut self.effects,
-            },
-            step: self.step,
-            steps: self.steps,
-            computing: self.phase == Phase::Computing,
-            loss: self.computed.loss,
-            samples: self.computed.samples,
-            reweigh: self.reweigh,
-            learning_rate: (self.learning_rate)(self.step),
-            clip: self.clip.filter(|_| self.properties.clips_itself),
-            params,
-            grad,
-            layout: &self.layout,
-            pieces: &self.pieces,
-            optimizer: &mut *self.optimizer,
-        };
-        handle(&mut *self.algorithm, &mut cx);
-    }
-
-    fn carry_out(&mut self, now: Time, effect: Effect) {
-        match effect {
-            Effect::Send { to, mut message } => {
-                message.view = self.view.number;
-                message.origin = self.origin;
-                self.out.push(Effect::Send { to, message });
-            }
-            Effect::Optimize { .. } if self.outside => self.out.push(effect),
-            Effect::Optimize { bucket, mode, step } => match self.clip {
-                Some(limit) if !self.properties.clips_itself => {
-                    self.asked.push((bucket, mode, step));
-                    if self.asked.len() == self.layout.buckets.len() {
-                        // SAFETY: all buckets were handed over, and no event is being handled.
-                        let grad = unsafe { self.grad.slice_mut(0..self.visible()) };
-                        vector::clip(f64::from(limit), grad);
-                        for (bucket, mode, step) in std::mem::take(&mut self.asked) {
-                            self.optimize(now, bucket, mode, step);
-                        }
-                    }
-                }
-                _ => self.optimize(now, bucket, mode, step),
-            },
-            Effect::JumpToStep(step) => {
-                self.step = step;
-                if self.phase == Phase::Exchanging {
-                    self.phase = Phase::Idle;
-                }
-                self.optimized.fill(step);
-                self.asked.clear();
-            }
-            Effect::Work { .. } | Effect::Measure(_) => self.out.push(effect),
-        }
-    }
-
-    fn optimize(&mut self, now: Time, bucket: usize, mode: Mode, step: u64) {
-        let at = At { step: self.optimized[bucket], learning_rate: (self.learning_rate)(step) };
-        self.optimized[bucket] += 1;
-        let range = self.layout.range(bucket);
-        assert!(range.end <= self.visible(), "only what was handed over is optimized");
-        // SAFETY: the bucket was handed over, and no event is being handled.
-        let (params, grad) =
-            unsafe { (self.params.slice_mut(range.clone()), self.grad.slice_mut(range.clone())) };
-        match mode {
-            Mode::Apply => self.optimizer.apply(at, range, params, grad),
-            Mode::Displace => self.optimizer.displace(at, range, params, grad),
-            Mode::ApplyAndReport => {
-                self.optimizer.displace(at, range, params, grad);
-                vector::axpy(-1.0, grad, params);
-            }
-        }
-        self.call(now, |algorithm, cx| algorithm.on_optimized(cx, bucket));
     }
 }
