@@ -244,14 +244,14 @@ impl Tape<'_> {
         let (slot, kept, conv) = (x.slot(), x.tensor.clone(), *conv);
         let axes = [shape.images, shape.outputs, shape.out_height, shape.out_width];
         self.record(tensor(y, &axes), move |dy, backward| {
-            let dy: &[f32] = dy.storage();
+            let dy = dy.values();
             if let Some(bias) = conv.bias {
                 add_places(&shape, dy, backward.param(bias).1);
             }
             let (weights, grad) = backward.param(conv.weight);
             let input = slot.asked();
             let direct = direct.as_ref();
-            let pass = Pass { shape, direct, weights, x: kept.storage(), dy, input };
+            let pass = Pass { shape, direct, weights, x: kept.values(), dy, input };
             let dx = pass.run(grad);
             if input {
                 let axes = [shape.images, shape.channels, shape.height, shape.width];
