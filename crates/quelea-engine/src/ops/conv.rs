@@ -1,14 +1,16 @@
 //! Convolutions of images, as sums of shifted planes where that can be, else as products with a
-//! matrix of patches.
+//! matrix of patches: kernels of a single pixel, where that matrix is the image or every n-th pixel
+//! of it, kernels of other sizes than 3, 5 and 7, and processors without AVX2.
 //!
-//! In these, images whose results are small are taken together, so that no product is too narrow to be
+//! In products, images whose results are small are taken together, so that no product is too narrow to be
 //! fast. The batch is cut into parts by its size alone, and the parts' gradients of the weights
 //! are added in order: results do not depend on how many threads there are.
 
 mod direct;
 mod kernels;
+mod layout;
 
-use direct::Direct;
+use direct::{Direct, Part};
 use rayon::prelude::*;
 
 use crate::matrix::{Matrix, Onto, multiply_here};
@@ -318,7 +320,7 @@ impl Pass<'_> {
         inputs.resize_with(shape.images.div_ceil(part), Default::default);
         let x = self.x.chunks(part * shape.image());
         let dy = self.dy.chunks(part * shape.result());
-        let mut parts = x.zip(dy).zip(inputs).map(|((x, dy), dx)| (x, dy, dx));
+        let mut parts = x.zip(dy).zip(inputs).map(|((x, dy), dx)| Part { x, dy, dx });
         if !shape.pays_threads() {
             parts.for_each(|part| self.part(part, grad));
             return dx;
@@ -328,7 +330,7 @@ impl Pass<'_> {
         let mut others: Vec<_> = parts.map(|part| (part, vec![0.0; grad.len()])).collect();
         rayon::join(
             || self.part(first, grad),
-            || others.par_iter_mut().for_each(|((x, dy, dx), grad)| self.part((x, dy, dx), grad)),
+            || others.par_iter_mut().for_each(|(part, grad)| self.part(part.reborrow(), grad)),
         );
         for (_, more) in &others {
             grad.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
@@ -337,11 +339,12 @@ impl Pass<'_> {
         dx
     }
 
-    /// One part of the batch: (images, gradient of results, gradient of images).
-    fn part(&self, (x, dy, dx): (&[f32], &[f32], &mut [f32]), grad: &mut [f32]) {
+    /// One part of the batch.
+    fn part(&self, part: Part<'_>, grad: &mut [f32]) {
         if let Some(direct) = self.direct {
-            return direct.backward(self.weights, (x, dy, dx), grad);
+            return direct.backward(self.weights, part, grad);
         }
+        let Part { x, dy, dx } = part;
         let shape = &self.shape;
         let width = shape.together * shape.places();
         let mut scratch = Scratch::new(shape);

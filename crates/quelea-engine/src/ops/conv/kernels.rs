@@ -33,6 +33,8 @@ pub(super) struct Planes<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sums<'a> {
     pub(super) x: &'a [f32],
+    /// Where the plane is read; as many as one of [`SIZES`].
+    pub(super) shifts: &'a [usize],
     /// [`ROWS`] planes, the next one `stride` further.
     pub(super) dy: &'a [f32],
     pub(super) stride: usize,
@@ -73,12 +75,14 @@ impl Kernels {
         unsafe { (self.planes)(planes, out) }
     }
 
-    /// Adds to `out[r * size + k]` the sum over p of `dy[r][p] · x[p + k]`, for each of [`ROWS`] rows
-    /// r and each k below `size`, one of [`SIZES`].
-    pub(super) fn sums(&self, size: usize, sums: Sums<'_>, out: &mut [f32]) {
+    /// Adds to `out[r * shifts + k]` the sum over p of `dy[r][p] · x[p + shifts[k]]`, for each of
+    /// [`ROWS`] rows r and each shift k.
+    pub(super) fn sums(&self, sums: Sums<'_>, out: &mut [f32]) {
+        let size = sums.shifts.len();
         let place = SIZES.iter().position(|known| *known == size).expect("a known size");
+        let furthest = sums.shifts.iter().max().expect("a known size");
         assert!(sums.span.is_multiple_of(self.lanes), "whole vectors");
-        assert!(sums.x.len() >= sums.span + size - 1, "the shifted plane is there");
+        assert!(sums.x.len() >= sums.span + furthest, "the shifted plane is there");
         assert!(sums.dy.len() >= (ROWS - 1) * sums.stride + sums.span, "the planes are there");
         // SAFETY: as above; and the planes are as long as the loop takes for granted.
         unsafe { (self.sums[place])(sums, out) }
@@ -153,13 +157,18 @@ macro_rules! kernels {
 
             #[target_feature(enable = $features)]
             fn sums<const K: usize>(planes: Sums<'_>, out: &mut [f32]) {
-                let Sums { x, dy, stride, span } = planes;
+                let Sums { x, shifts, dy, stride, span } = planes;
+                let mut from = [x.as_ptr(); K];
+                for k in 0..K {
+                    // SAFETY: the caller has checked that x has span numbers from every shift on.
+                    from[k] = unsafe { from[k].add(shifts[k]) };
+                }
                 let mut sums = [[$zero(); K]; ROWS];
                 for at in (0..span).step_by(LANES) {
                     let mut numbers = [$zero(); K];
                     for k in 0..K {
-                        // SAFETY: the caller has checked that x has span + K - 1 numbers.
-                        numbers[k] = unsafe { $load(x.as_ptr().add(at + k)) };
+                        // SAFETY: as above.
+                        numbers[k] = unsafe { $load(from[k].add(at)) };
                     }
                     for r in 0..ROWS {
                         // SAFETY: the caller has checked that every row has span numbers.
