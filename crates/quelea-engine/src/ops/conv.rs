@@ -1,6 +1,7 @@
 //! Convolutions of images, as sums of shifted planes where that can be, else as products with a
 //! matrix of patches: kernels of a single pixel, where that matrix is the image or every n-th pixel
-//! of it, kernels of other sizes than 3, 5 and 7, and processors without AVX2.
+//! of it, layers of so many outputs that gathering patches costs little beside multiplying them,
+//! kernels of other sizes than 3, 5 and 7, and processors without AVX2.
 //!
 //! In products, images whose results are small are taken together, so that no product is too narrow to be
 //! fast. The batch is cut into parts by its size alone, and the parts' gradients of the weights

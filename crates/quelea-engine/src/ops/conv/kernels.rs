@@ -92,7 +92,7 @@ impl Kernels {
 #[cfg(target_arch = "x86_64")]
 macro_rules! kernels {
     ($name:ident, $features:literal, $lanes:literal, $outputs:literal,
-     $zero:ident, $load:ident, $splat:ident, $fma:ident, $store:ident) => {
+     $zero:ident, $load:ident, $splat:ident, $fma:ident, $store:ident, $sum:path) => {
         mod $name {
             use std::arch::x86_64::*;
 
@@ -180,26 +180,9 @@ macro_rules! kernels {
                 }
                 for (row, out) in sums.iter().zip(out.chunks_exact_mut(K)) {
                     for (vector, out) in row.iter().zip(out) {
-                        let mut numbers = [0.0; LANES];
-                        // SAFETY: it has as many numbers as a vector.
-                        unsafe { $store(numbers.as_mut_ptr(), *vector) };
-                        *out += halves(&mut numbers);
+                        *out += $sum(*vector);
                     }
                 }
-            }
-
-            /// The sum, by halves.
-            #[inline]
-            #[target_feature(enable = $features)]
-            fn halves(numbers: &mut [f32; LANES]) -> f32 {
-                let mut half = LANES / 2;
-                while half > 0 {
-                    for k in 0..half {
-                        numbers[k] += numbers[k + half];
-                    }
-                    half /= 2;
-                }
-                numbers[0]
             }
         }
     };
@@ -215,7 +198,8 @@ kernels!(
     _mm512_loadu_ps,
     _mm512_set1_ps,
     _mm512_fmadd_ps,
-    _mm512_storeu_ps
+    _mm512_storeu_ps,
+    super::sum_of_16
 );
 #[cfg(target_arch = "x86_64")]
 kernels!(
@@ -227,5 +211,27 @@ kernels!(
     _mm256_loadu_ps,
     _mm256_set1_ps,
     _mm256_fmadd_ps,
-    _mm256_storeu_ps
+    _mm256_storeu_ps,
+    super::sum_of_8
 );
+
+/// The sum of a vector's numbers, by halves.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn sum_of_16(vector: std::arch::x86_64::__m512) -> f32 {
+    use std::arch::x86_64::*;
+    let upper = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(vector)));
+    sum_of_8(_mm256_add_ps(_mm512_castps512_ps256(vector), upper))
+}
+
+/// The sum of a vector's numbers, by halves.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn sum_of_8(vector: std::arch::x86_64::__m256) -> f32 {
+    use std::arch::x86_64::*;
+    let four = _mm_add_ps(_mm256_castps256_ps128(vector), _mm256_extractf128_ps::<1>(vector));
+    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+}

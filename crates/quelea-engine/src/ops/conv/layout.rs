@@ -175,8 +175,9 @@ impl Layout {
 
 /// Copies every `S`-th number of `from`.
 fn copy_every<const S: usize>(from: &[f32], to: &mut [f32]) {
-    let whole = from.chunks_exact(S);
-    let rest = whole.remainder().first();
-    let from = whole.map(|some| &some[0]).chain(rest);
-    to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+    let whole = from.len() / S;
+    let (most, last) = to.split_at_mut(whole.min(to.len()));
+    most.iter_mut().zip(from.chunks_exact(S)).for_each(|(to, from)| *to = from[0]);
+    // The line may end right after the last one.
+    last.iter_mut().for_each(|to| *to = from[whole * S]);
 }
