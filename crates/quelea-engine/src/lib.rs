@@ -1,5 +1,5 @@
 //! Networks: models whose parameters are one flat vector, their gradients, and the problems that
-//! train them. The only crate that knows Burn.
+//! train them.
 //!
 //! | module | what is in it |
 //! |---|---|
@@ -21,5 +21,6 @@ pub mod models;
 pub mod ops;
 pub mod parameters;
 pub mod tape;
+mod tensor;
 pub mod translate;
 pub mod work;

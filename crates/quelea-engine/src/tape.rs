@@ -1,19 +1,17 @@
 //! The record of a forward pass, played back for its gradient.
 //!
 //! Parameters are read from the flat vector where they lie, and their gradients are added to the
-//! flat gradient where they belong: nothing is copied in between. Activations are tensors of
-//! Burn's `flex` backend.
+//! flat gradient where they belong: nothing is copied in between.
 
-use burn_backend::Shape;
-use burn_flex::FlexTensor;
 use quelea_core::random::Rng;
 
 use crate::parameters::{Param, Parameters, Statistic};
+use crate::tensor::DenseTensor;
 
 /// An intermediate result of a forward pass.
 #[derive(Clone, Debug)]
 pub struct Value {
-    pub(crate) tensor: FlexTensor,
+    pub(crate) tensor: DenseTensor,
     slot: Slot,
 }
 
@@ -38,13 +36,13 @@ impl Value {
     }
 
     /// A result that nobody asks the gradient of.
-    pub(crate) fn untracked(tensor: FlexTensor) -> Value {
+    pub(crate) fn untracked(tensor: DenseTensor) -> Value {
         Value { tensor, slot: Slot::NOBODY_ASKS }
     }
 
     /// Its shape.
     pub fn shape(&self) -> &[usize] {
-        self.tensor.layout().shape()
+        self.tensor.shape()
     }
 
     /// Where its gradient is collected.
@@ -54,13 +52,13 @@ impl Value {
 
     /// Its numbers, in order.
     pub fn values(&self) -> &[f32] {
-        self.tensor.storage()
+        self.tensor.values()
     }
 }
 
 /// A tensor of these numbers.
-pub(crate) fn tensor(values: Vec<f32>, shape: &[usize]) -> FlexTensor {
-    FlexTensor::from_data(burn_backend::TensorData::new(values, Shape::from(shape.to_vec())))
+pub(crate) fn tensor(values: Vec<f32>, shape: &[usize]) -> DenseTensor {
+    DenseTensor::new(values, shape)
 }
 
 /// What a pass is for.
@@ -100,7 +98,7 @@ impl Statistics {
     }
 }
 
-type Step = Box<dyn FnOnce(FlexTensor, &mut Backward<'_>)>;
+type Step = Box<dyn FnOnce(DenseTensor, &mut Backward<'_>)>;
 
 /// A forward pass.
 pub struct Tape<'a> {
@@ -178,8 +176,8 @@ impl<'a> Tape<'a> {
     /// The result of an operation that parameters take part in.
     pub(crate) fn record(
         &mut self,
-        output: FlexTensor,
-        backward: impl FnOnce(FlexTensor, &mut Backward<'_>) + 'static,
+        output: DenseTensor,
+        backward: impl FnOnce(DenseTensor, &mut Backward<'_>) + 'static,
     ) -> Value {
         if self.mode != Mode::Train {
             return Value::untracked(output);
@@ -193,8 +191,8 @@ impl<'a> Tape<'a> {
     pub(crate) fn record_if(
         &mut self,
         inputs: &[&Value],
-        output: FlexTensor,
-        backward: impl FnOnce(FlexTensor, &mut Backward<'_>) + 'static,
+        output: DenseTensor,
+        backward: impl FnOnce(DenseTensor, &mut Backward<'_>) + 'static,
     ) -> Value {
         if self.tracks(inputs) {
             return self.record(output, backward);
@@ -224,7 +222,7 @@ impl<'a> Tape<'a> {
         for (id, step) in self.steps.into_iter().rev() {
             let Some(output) = backward.slots[id].take() else { continue };
             if let Some(place) = asked.iter().position(|value| value.slot == Slot(Some(id))) {
-                found[place] = output.storage::<f32>().to_vec();
+                found[place] = output.values().to_vec();
             }
             step(output, &mut backward);
         }
@@ -237,7 +235,7 @@ pub(crate) struct Backward<'a> {
     parameters: &'a Parameters,
     params: &'a [f32],
     grad: &'a mut [f32],
-    slots: Vec<Option<FlexTensor>>,
+    slots: Vec<Option<DenseTensor>>,
 }
 
 impl Backward<'_> {
@@ -248,13 +246,13 @@ impl Backward<'_> {
     }
 
     /// Adds to a gradient.
-    pub(crate) fn add(&mut self, slot: Slot, part: FlexTensor) {
+    pub(crate) fn add(&mut self, slot: Slot, part: DenseTensor) {
         let Some(id) = slot.0 else { return };
         let sum = match self.slots[id].take() {
             None => part,
             Some(mut before) => {
-                let sum: &mut [f32] = before.storage_mut();
-                sum.iter_mut().zip(part.storage::<f32>()).for_each(|(a, b)| *a += b);
+                let sum = before.values_mut().iter_mut();
+                sum.zip(part.values()).for_each(|(a, b)| *a += b);
                 before
             }
         };
