@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use quelea_record::{Event, Record};
+use quelea_record::{Record, RecordKind};
 
 use crate::text::{mention, number, seconds, whole};
 
@@ -53,12 +53,12 @@ impl Progress {
     /// Takes a record of the run.
     pub fn take(&mut self, record: &Record) {
         let (loss, samples) = match &record.event {
-            Event::Step { loss, samples, .. } => (*loss, *samples),
-            Event::Evaluation { accuracy, .. } => {
+            RecordKind::Step { loss, samples, .. } => (*loss, *samples),
+            RecordKind::Evaluation { accuracy, .. } => {
                 self.accuracy = *accuracy;
                 return;
             }
-            Event::Checkpoint { failure: Some(why) } => {
+            RecordKind::Checkpoint { failure: Some(why) } => {
                 return self.tell(&format!("checkpoint of step {}: {why}", record.step));
             }
             _ => return,

@@ -1,6 +1,6 @@
 //! What one place must decide: tickets, the end, drain, termination, time limits, giving up.
 
-mod cutting;
+mod cuts;
 mod standstill;
 
 use std::net::{Shutdown, TcpStream};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use quelea_core::contract::Budget;
 use quelea_core::time::Time;
-use quelea_record::{Event as Measured, Observer, Outcome, RankReport};
+use quelea_record::{Observer, Outcome, RankReport, RecordKind};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::clock::Clock;
@@ -18,7 +18,7 @@ use crate::host::{House, tick_period};
 use crate::options::NetOptions;
 use crate::protocol::{self, Command, Event, PacketError, REASON_CHARS, WARNING_CHARS, shown};
 use crate::rank::Inbox;
-use cutting::Cutting;
+use cuts::CutState;
 use standstill::Stillness;
 
 /// How long better evidence is waited for after a first sign of trouble.
@@ -102,7 +102,7 @@ pub(crate) struct Conductor<'a> {
     probes: Probes,
     done: u64,
     clock: Clock,
-    cutting: Cutting,
+    cutting: CutState,
     clock_seconds: f64,
     trouble: Option<Trouble>,
     warnings: Vec<String>,
@@ -200,7 +200,7 @@ impl<'a> Conductor<'a> {
             ports,
             done,
             clock: house.clock,
-            cutting: Cutting::new(house.cuts, properties.synchronous, setup.steps),
+            cutting: CutState::new(house.schedule, properties.synchronous, setup.steps),
             clock_seconds: start.now.seconds(),
             trouble: None,
             warnings: Vec::new(),
@@ -278,7 +278,7 @@ impl<'a> Conductor<'a> {
     fn event(&mut self, event: Event) {
         match event {
             Event::Record(record) => {
-                if matches!(record.event, Measured::Step { .. }) {
+                if matches!(record.event, RecordKind::Step { .. }) {
                     self.done += 1;
                     self.hear(record.rank);
                     self.seats[record.rank as usize].computing = None;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use quelea_core::message::Rank;
 use quelea_core::node::RunSpec;
 use quelea_core::problems::Problem;
-use quelea_record::{Observer, Outcome, Start};
+use quelea_record::{Observer, Outcome, ResumePoint};
 
 use crate::clock::Clock;
 use crate::conductor::{Conductor, Incoming, Port};
@@ -46,7 +46,7 @@ pub fn resume(
     setup: &RunSpec,
     problem: &dyn Problem,
     options: &NetOptions,
-    start: Arc<Start>,
+    start: Arc<ResumePoint>,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, NetError> {
     check(setup)?;
@@ -56,7 +56,7 @@ pub fn resume(
         options: options.clone(),
         clock: Clock::showing(start.now, Instant::now()),
         timeline: observer.wants_timeline(),
-        cuts: observer.cuts(),
+        schedule: observer.checkpoint_schedule(),
         start,
         conductor,
     };
@@ -96,7 +96,7 @@ pub struct Coordinator {
     address: SocketAddr,
     options: NetOptions,
     published: Option<Published>,
-    start: Arc<Start>,
+    start: Arc<ResumePoint>,
 }
 
 impl Coordinator {
@@ -110,7 +110,7 @@ impl Coordinator {
     }
 
     /// The run goes on from `start`; every worker is sent its part.
-    pub fn going_on_from(self, start: Arc<Start>) -> Coordinator {
+    pub fn going_on_from(self, start: Arc<ResumePoint>) -> Coordinator {
         Coordinator { start, ..self }
     }
 
@@ -165,16 +165,16 @@ impl Coordinator {
         for (rank, stream) in &streams {
             if let Some(part) = start.parts.get(*rank as usize) {
                 let part = Box::new(part.clone());
-                let _ = protocol::write(stream, &Setting::Resume { part, anew: start.anew });
+                let _ = protocol::write(stream, &Setting::Resume { part, resized: start.resized });
             }
         }
         let zero = clock.now() - start.now;
-        let cuts = observer.cuts();
+        let schedule = observer.checkpoint_schedule();
         let len = setup.layout.len();
         let lengths = (len, if options.report_models { len } else { 0 });
         for (rank, stream) in &streams {
             // A worker that is gone is noticed by whoever reads what it says.
-            let _ = protocol::write(stream, &Setting::Start { zero, cuts });
+            let _ = protocol::write(stream, &Setting::Start { zero, schedule });
             // While one rank takes nothing, the others hear nothing; that must be short for them.
             let patience = Duration::from_secs_f64(options.peer_seconds / 4.0);
             let _ = stream.set_write_timeout(Some(patience));
@@ -185,7 +185,7 @@ impl Coordinator {
             options,
             clock: clock.restarted(zero),
             timeline: observer.wants_timeline(),
-            cuts,
+            schedule,
             start,
             conductor,
         };

@@ -14,7 +14,7 @@ use quelea_core::message::Rank;
 use quelea_core::node::RunSpec;
 use quelea_core::payload::Pool;
 use quelea_core::problems::{GradientSource, Problem};
-use quelea_record::{Cuts, Start};
+use quelea_record::{CheckpointSchedule, ResumePoint};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::clock::Clock;
@@ -25,7 +25,7 @@ use crate::link::{self, Link, Order, ReadError, read_frames};
 use crate::options::NetOptions;
 use crate::outer::OuterLoop;
 use crate::protocol::{Command, Event};
-use crate::rank::{Cutting, Inbox, Parts, Shell, Way};
+use crate::rank::{CutState, Inbox, Parts, Shell, Way};
 
 /// A rank that is to live here, with its connections.
 #[derive(Debug)]
@@ -41,8 +41,8 @@ pub(crate) struct House {
     pub(crate) options: NetOptions,
     pub(crate) clock: Clock,
     pub(crate) timeline: bool,
-    pub(crate) cuts: Cuts,
-    pub(crate) start: Arc<Start>,
+    pub(crate) schedule: CheckpointSchedule,
+    pub(crate) start: Arc<ResumePoint>,
     pub(crate) conductor: Sender<Incoming>,
 }
 
@@ -165,7 +165,7 @@ impl Life {
         }
         let parts = Parts {
             report: house.start.report(rank),
-            cutting: Cutting::new(house.setup.clone(), pool.clone(), house.cuts, node.step()),
+            cutting: CutState::new(house.setup.clone(), pool.clone(), house.schedule, node.step()),
             node,
             properties: house.setup.properties(),
             clock: house.clock,

@@ -11,7 +11,7 @@ use quelea_core::message::Rank;
 use quelea_core::node::RunSpec;
 use quelea_core::problems::Problem;
 use quelea_core::time::Time;
-use quelea_record::{Cuts, Part, Start};
+use quelea_record::{CheckpointSchedule, Part, ResumePoint};
 use quelea_wire::control::{ControlError, Reader};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -84,7 +84,7 @@ pub fn join(
     protocol::write(&stream, &Setting::Meshed).map_err(gone)?;
     let prober = Prober { seat: &seats[0], problem: &*problem };
     let ear = Ear { stream: &stream, address: &address, options };
-    let Some((start, zero, cuts)) = ear.hear_start(begin, setup.layout.len(), &prober)? else {
+    let Some((start, zero, schedule)) = ear.hear_start(begin, setup.layout.len(), &prober)? else {
         return Ok(());
     };
     let house = House {
@@ -92,7 +92,7 @@ pub fn join(
         options: options.clone(),
         clock: clock.restarted(zero),
         timeline,
-        cuts,
+        schedule,
         start: Arc::new(start),
         conductor: conductor.clone(),
     };
@@ -193,16 +193,16 @@ impl Ear<'_> {
         mut wait: Wait,
         len: usize,
         prober: &Prober<'_>,
-    ) -> Result<Option<(Start, Time, Cuts)>, NetError> {
-        let (mut start, rank) = (Start::default(), prober.seat.rank.index());
+    ) -> Result<Option<(ResumePoint, Time, CheckpointSchedule)>, NetError> {
+        let (mut start, rank) = (ResumePoint::default(), prober.seat.rank.index());
         loop {
             match hear_up_to(self.stream, self.address, wait, protocol::state_bytes(len))? {
-                Setting::Resume { part, anew } => {
+                Setting::Resume { part, resized } => {
                     start.parts = vec![Part::default(); rank];
                     start.parts.push(*part);
-                    start.anew = anew;
+                    start.resized = resized;
                 }
-                Setting::Start { zero, cuts } => return Ok(Some((start, zero, cuts))),
+                Setting::Start { zero, schedule } => return Ok(Some((start, zero, schedule))),
                 Setting::Measure(probe) => {
                     let answer = match prober.measure(&probe) {
                         Ok(values) => Setting::Found { values },

@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use quelea_core::time::Time;
-use quelea_record::{Cuts, Event as Measured, Part, RankReport, Record};
+use quelea_record::{CheckpointSchedule, Part, RankReport, Record, RecordKind};
 use quelea_wire::control::{self, ControlError, HEAD_BYTES, Reader, Writer};
 
 use crate::measure::Probe;
@@ -53,11 +53,11 @@ pub(crate) enum Setting {
     Peers { addresses: Vec<String> },
     /// The worker is connected with all its peers.
     Meshed,
-    /// The worker goes on from this; said before the start. `anew`: all but the common part of the
-    /// state begins anew.
-    Resume { part: Box<Part>, anew: bool },
+    /// The worker goes on from this; said before the start. `resized`: all but the common part of the
+    /// state is reset.
+    Resume { part: Box<Part>, resized: bool },
     /// The run begins; its zero on the coordinator's clock, and when it is cut.
-    Start { zero: Time, cuts: Cuts },
+    Start { zero: Time, schedule: CheckpointSchedule },
     /// First word on a connection between two ranks.
     Hello { run: u64, from: u32, to: u32 },
     /// The answer to it.
@@ -118,15 +118,14 @@ impl Event {
     ) -> Result<(), String> {
         let speaker = match self {
             // The receiver of a transfer knows how long it took; the record is the sender's.
-            Event::Record(Record { rank, event: Measured::Transfer { .. }, .. })
+            Event::Record(Record { rank, event: RecordKind::Transfer { .. }, .. })
             | Event::Lost { peer: rank, .. }
                 if *rank as usize >= ranks =>
             {
                 return Err(format!("it spoke of rank {rank}; ranks are 0 to {}", ranks - 1));
             }
-            Event::Record(Record { event: Measured::Transfer { .. }, .. }) | Event::Warning(_) => {
-                rank
-            }
+            Event::Record(Record { event: RecordKind::Transfer { .. }, .. })
+            | Event::Warning(_) => rank,
             Event::Record(record) => record.rank,
             Event::Report(report) => report.rank,
             Event::Ticket { rank, .. }
@@ -201,7 +200,7 @@ pub(crate) enum Command {
     /// Go on.
     Go,
     /// Cuts until this step cannot be lost any more.
-    Safe(u64),
+    Durable(u64),
 }
 
 /// Anything that is written as one packet.
@@ -347,15 +346,15 @@ impl Packet for Setting {
                 w.list(addresses, |w, address| w.text(address)).packet(8)
             }
             Setting::Meshed => w.packet(9),
-            Setting::Start { zero, cuts } => w
+            Setting::Start { zero, schedule } => w
                 .number(zero.0)
-                .number(cuts.save_every)
-                .number(cuts.shows)
-                .number(cuts.steps)
+                .number(schedule.save_every)
+                .number(schedule.evaluations)
+                .number(schedule.steps)
                 .packet(10),
             Setting::Hello { run, from, to } => w.number(*run).number(*from).number(*to).packet(11),
             Setting::Accepted => w.packet(12),
-            Setting::Resume { part, anew } => write_part(w.number(*anew), part).packet(13),
+            Setting::Resume { part, resized } => write_part(w.number(*resized), part).packet(13),
             Setting::Measure(probe) => probe.write(w).packet(14),
             Setting::Found { values } => w.list(values, |w, value| w.real(*value)).packet(15),
             Setting::Measured => w.packet(16),
@@ -381,11 +380,15 @@ impl Packet for Setting {
             9 => Setting::Meshed,
             10 => Setting::Start {
                 zero: Time(r.number()?),
-                cuts: Cuts { save_every: r.number()?, shows: r.number()?, steps: r.number()? },
+                schedule: CheckpointSchedule {
+                    save_every: r.number()?,
+                    evaluations: r.number()?,
+                    steps: r.number()?,
+                },
             },
             11 => Setting::Hello { run: r.number()?, from: r.small()?, to: r.small()? },
             12 => Setting::Accepted,
-            13 => Setting::Resume { anew: r.flag()?, part: Box::new(read_part(r)?) },
+            13 => Setting::Resume { resized: r.flag()?, part: Box::new(read_part(r)?) },
             14 => Setting::Measure(Probe::read(r)?),
             15 => Setting::Found { values: r.list(Reader::real)? },
             16 => Setting::Measured,
@@ -411,7 +414,7 @@ impl Packet for Command {
             Command::Pause => w.packet(111),
             Command::Save(step) => w.number(*step).packet(112),
             Command::Go => w.packet(113),
-            Command::Safe(step) => w.number(*step).packet(114),
+            Command::Durable(step) => w.number(*step).packet(114),
         }
     }
 
@@ -430,7 +433,7 @@ impl Packet for Command {
             111 => Command::Pause,
             112 => Command::Save(r.number()?),
             113 => Command::Go,
-            114 => Command::Safe(r.number()?),
+            114 => Command::Durable(r.number()?),
             _ => return Err(r.unknown()),
         })
     }
@@ -544,13 +547,13 @@ mod tests {
             ..RankReport::default()
         })));
         let events = [
-            Measured::Step { loss: 0.5, samples: 7, compute: 1.0, exposed: 2.0, waiting: 3.0 },
-            Measured::Evaluation { loss: 1.0, accuracy: Some(0.5), consensus: 0.1 },
-            Measured::Evaluation { loss: 1.0, accuracy: None, consensus: 0.1 },
-            Measured::Transfer { to: 1, bytes: 80, seconds: 0.5 },
-            Measured::HalfExchange,
-            Measured::Workers { loss: [1.0, 2.0], accuracy: Some([0.5, 0.25]) },
-            Measured::Checkpoint { failure: Some("disk full".into()) },
+            RecordKind::Step { loss: 0.5, samples: 7, compute: 1.0, exposed: 2.0, waiting: 3.0 },
+            RecordKind::Evaluation { loss: 1.0, accuracy: Some(0.5), consensus: 0.1 },
+            RecordKind::Evaluation { loss: 1.0, accuracy: None, consensus: 0.1 },
+            RecordKind::Transfer { to: 1, bytes: 80, seconds: 0.5 },
+            RecordKind::HalfExchange,
+            RecordKind::Workers { loss: [1.0, 2.0], accuracy: Some([0.5, 0.25]) },
+            RecordKind::Checkpoint { failure: Some("disk full".into()) },
         ];
         for event in events {
             comes_back(Event::Record(Record { t: 1.5, rank: 2, step: 3, event }));
@@ -565,9 +568,9 @@ mod tests {
         };
         let part = Box::new(Part { state, report: RankReport { steps: 3, ..Default::default() } });
         comes_back(Event::Saved { rank: 1, step: 4, part: part.clone() });
-        comes_back(Setting::Resume { part, anew: true });
-        let cuts = Cuts { save_every: 5, shows: 6, steps: 7 };
-        comes_back(Setting::Start { zero: Time(8), cuts });
+        comes_back(Setting::Resume { part, resized: true });
+        let schedule = CheckpointSchedule { save_every: 5, evaluations: 6, steps: 7 };
+        comes_back(Setting::Start { zero: Time(8), schedule });
         comes_back(Setting::Measure(Probe::Stream { to: vec![1], from: vec![2, 3] }));
         comes_back(Setting::Found { values: vec![0.5, -1.0] });
         comes_back(Setting::Measured);

@@ -10,7 +10,7 @@ use quelea_core::message::{Message, Rank};
 use quelea_core::node::Node;
 use quelea_core::problems::Computed;
 use quelea_core::time::Time;
-use quelea_record::{Event as Measured, RankReport, Record};
+use quelea_record::{RankReport, Record, RecordKind};
 use quelea_wire::frame::{self, Route};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -21,7 +21,7 @@ use crate::link::Link;
 use crate::options::NetOptions;
 use crate::outer::{Given, OuterLoop};
 use crate::protocol::{Command, Event};
-pub(crate) use cuts::Cutting;
+pub(crate) use cuts::CutState;
 
 /// What reaches a rank from other threads.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ pub(crate) struct Shell {
     report: RankReport,
     /// Above every number of a bucket that a message may carry.
     buckets: u32,
-    cutting: Cutting,
+    cutting: CutState,
     /// Buckets on which the outer loop is to run its optimizer.
     asked: Vec<(usize, Mode)>,
     all_buckets: usize,
@@ -123,7 +123,7 @@ pub(crate) struct Parts {
     pub(crate) buckets: u32,
     /// What it did before.
     pub(crate) report: RankReport,
-    pub(crate) cutting: Cutting,
+    pub(crate) cutting: CutState,
 }
 
 impl Shell {
@@ -189,7 +189,7 @@ impl Shell {
             let micros = ((now.0 / 1000) as u32).wrapping_sub(sent_micros);
             // Clocks of two machines agree only roughly; a negative span is taken as none.
             let seconds = if micros < 1 << 31 { f64::from(micros) / 1e6 } else { 0.0 };
-            let event = Measured::Transfer { to: self.node.rank.0, bytes, seconds };
+            let event = RecordKind::Transfer { to: self.node.rank.0, bytes, seconds };
             let (t, step) = (now.seconds() - seconds, message.step);
             self.tell(Event::Record(Record { t, rank: from.0, step, event }));
         }
@@ -227,7 +227,7 @@ impl Shell {
         self.pending = Some(Pending { step, done: now, compute_seconds, samples, handing_seconds });
         if self.timeline {
             let t = now.seconds() - compute_seconds;
-            let event = Measured::Compute { seconds: compute_seconds };
+            let event = RecordKind::Compute { seconds: compute_seconds };
             self.tell(Event::Record(Record { t, rank: self.node.rank.0, step, event }));
         }
         now
@@ -452,7 +452,7 @@ impl Shell {
         self.report.steps += 1;
         self.report.waiting_seconds += waiting.seconds();
         self.report.exposed_seconds += exposed;
-        let event = Measured::Step {
+        let event = RecordKind::Step {
             loss: self.report.last_loss,
             samples: pending.samples,
             compute: pending.compute_seconds,
@@ -530,20 +530,20 @@ impl Drop for Shell {
     }
 }
 
-fn measured(fact: Fact, report: &mut RankReport) -> Measured {
+fn measured(fact: Fact, report: &mut RankReport) -> RecordKind {
     match fact {
         Fact::Staleness(updates) => {
             *report.staleness.entry(updates).or_default() += 1;
-            Measured::Staleness { updates }
+            RecordKind::Staleness { updates }
         }
         Fact::Folded(gradients) => {
             report.folded_gradients += u64::from(gradients);
             report.folded_messages += 1;
-            Measured::Folded { gradients }
+            RecordKind::Folded { gradients }
         }
         Fact::HalfExchange => {
             report.half_exchanges += 1;
-            Measured::HalfExchange
+            RecordKind::HalfExchange
         }
     }
 }

@@ -15,7 +15,7 @@ use quelea_core::node::RunSpec;
 use quelea_core::problems::{Computed, Problem};
 use quelea_net::outer::{Ended, Handle, OuterLoop, Turn};
 use quelea_net::{Coordinator, Hosted, NetOptions};
-use quelea_record::Nowhere;
+use quelea_record::Silent;
 use quelea_run::config::Config;
 use quelea_run::plan::Plan;
 
@@ -255,7 +255,7 @@ fn start(
     let run = move || match coordinator {
         Some(coordinator) => {
             let hosted = Hosted { workers: vec![0] };
-            let ended = coordinator.run(Vec::new(), &setup, &script, &hosted, &mut Nowhere);
+            let ended = coordinator.run(Vec::new(), &setup, &script, &hosted, &mut Silent);
             ended.map(|_| ()).map_err(|error| error.to_string())
         }
         None => {

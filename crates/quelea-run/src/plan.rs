@@ -13,7 +13,7 @@ use quelea_core::options::{Options, Value};
 use quelea_core::problems::Problem;
 use quelea_core::topology::{self, Schedule, TopologyError};
 use quelea_core::view::View;
-use quelea_record::Start;
+use quelea_record::ResumePoint;
 use quelea_sim::Cluster;
 
 use crate::checkpoint::read::Checkpoint;
@@ -39,7 +39,7 @@ pub struct Plan {
     /// Where it is simulated.
     pub cluster: Cluster,
     /// What it goes on from; empty for a run that begins.
-    pub start: Arc<Start>,
+    pub start: Arc<ResumePoint>,
     /// The checkpoint that this is from.
     pub resumed: Option<Resumed>,
 }

@@ -10,11 +10,13 @@ use quelea_core::payload::Pool;
 use quelea_core::problems::{Computed, Problem};
 use quelea_core::time::Time;
 use quelea_core::view::View;
-use quelea_record::{Cuts, Event as Fate, Observer, Outcome, RankReport, Record, Start};
+use quelea_record::{
+    CheckpointSchedule, Observer, Outcome, RankReport, Record, RecordKind, ResumePoint,
+};
 
 use crate::cluster::Cluster;
 use crate::compute::ComputeModel;
-use crate::cuts::Cutting;
+use crate::cuts::CutState;
 use crate::gates::Gates;
 use crate::gradients::Gradients;
 use crate::in_flight::Load;
@@ -33,8 +35,8 @@ pub(crate) struct Driver<'a> {
     pub(crate) properties: Properties,
     pub(crate) timeline: bool,
     pub(crate) pool: Pool,
-    pub(crate) cuts: Cuts,
-    pub(crate) cutting: Cutting,
+    pub(crate) schedule: CheckpointSchedule,
+    pub(crate) cutting: CutState,
     pub(crate) handoff_send: Handoff,
     pub(crate) handoff_receive: Handoff,
     /// Nothing if arithmetic costs nothing.
@@ -74,13 +76,13 @@ impl<'a> Driver<'a> {
     pub(crate) fn new(
         setup: &'a RunSpec,
         problem: &dyn Problem,
-        (cluster, start): (&'a Cluster, &Start),
+        (cluster, start): (&'a Cluster, &ResumePoint),
         observer: &'a mut dyn Observer,
     ) -> Result<Driver<'a>, SimError> {
         let (properties, workers, pool) = (setup.properties(), setup.workers(), Pool::new());
         let member = |rank| {
             let rank = Rank::from(rank);
-            let node = start.node(setup, rank, pool.clone()).map_err(SimError::Start)?;
+            let node = start.node(setup, rank, pool.clone()).map_err(SimError::Resume)?;
             Ok(Member::new(node, start.report(rank), start.now))
         };
         let members = (0..setup.ranks()).map(member).collect::<Result<_, SimError>>()?;
@@ -90,8 +92,8 @@ impl<'a> Driver<'a> {
         Ok(Driver {
             timeline: observer.wants_timeline(),
             pool,
-            cuts: observer.cuts(),
-            cutting: Cutting::default(),
+            schedule: observer.checkpoint_schedule(),
+            cutting: CutState::default(),
             handoff_send: Handoff::of_sending(cluster),
             handoff_receive: Handoff::of_receiving(cluster),
             reduce_bps: (cluster.reduce_gbs > 0.0)
@@ -202,7 +204,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Hands a record to the observer.
-    pub(crate) fn note(&mut self, at: Time, rank: Rank, step: u64, event: Fate) {
+    pub(crate) fn note(&mut self, at: Time, rank: Rank, step: u64, event: RecordKind) {
         self.observer.record(Record { t: at.seconds(), rank: rank.0, step, event });
     }
 

@@ -37,7 +37,7 @@ use quelea_core::message::Rank;
 use quelea_core::node::RunSpec;
 use quelea_core::problems::Problem;
 use quelea_core::time::Time;
-use quelea_record::{Outcome, Start};
+use quelea_record::{Outcome, ResumePoint};
 
 pub use cluster::{Cluster, ClusterError};
 pub use faults::{Crash, Cut, Faults, Flight, Pause, Plain, Rule, Verdict};
@@ -50,7 +50,7 @@ pub fn simulate(
     cluster: &Cluster,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, SimError> {
-    resume(setup, problem, cluster, &Start::default(), observer)
+    resume(setup, problem, cluster, &ResumePoint::default(), observer)
 }
 
 /// As [`simulate`], going on from `start`.
@@ -58,7 +58,7 @@ pub fn resume(
     setup: &RunSpec,
     problem: &dyn Problem,
     cluster: &Cluster,
-    start: &Start,
+    start: &ResumePoint,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, SimError> {
     cluster.check_for(setup)?;
@@ -73,7 +73,7 @@ pub enum SimError {
     Cluster(#[from] ClusterError),
     /// A state that was to be gone on from is not one of this run.
     #[error("{0}")]
-    Start(String),
+    Resume(String),
     /// The run was asked to stop, and its state is saved.
     #[error("stopped after {step} steps of each worker, as asked")]
     Stopped {

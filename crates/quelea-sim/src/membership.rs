@@ -5,7 +5,7 @@ use std::sync::Arc;
 use quelea_core::message::Rank;
 use quelea_core::random::Rng;
 use quelea_core::time::Time;
-use quelea_record::Event as Fate;
+use quelea_record::RecordKind;
 
 use crate::SimError;
 use crate::driver::Driver;
@@ -98,7 +98,7 @@ impl Driver<'_> {
         {
             self.leave_network((from, who), bytes, holds_link);
         }
-        self.note(at, who, step, Fate::Lost);
+        self.note(at, who, step, RecordKind::Lost);
         self.queue.schedule(at + noticed, Event::Detect(rank as u32));
         Ok(())
     }
@@ -134,7 +134,7 @@ impl Driver<'_> {
         let number = member.node.view().number + 1;
         member.node.change_view(self.now, Arc::clone(&self.views[number as usize]));
         let step = member.node.step();
-        self.note(self.now, Rank::from(rank), step, Fate::View { number });
+        self.note(self.now, Rank::from(rank), step, RecordKind::View { number });
         self.carry_out(rank);
         self.settle(rank);
     }

@@ -3,7 +3,7 @@
 use quelea_core::contract::{Effect, Fact};
 use quelea_core::message::{Message, Part, Rank};
 use quelea_core::time::Time;
-use quelea_record::Event as Fate;
+use quelea_record::RecordKind;
 
 use crate::cluster::Cluster;
 use crate::driver::Driver;
@@ -207,7 +207,7 @@ impl Driver<'_> {
         if self.timeline {
             let seconds = self.now.since(handed).seconds();
             let step = self.members[from.index()].node.step();
-            self.note(handed, from, step, Fate::Transfer { to: to.0, bytes, seconds });
+            self.note(handed, from, step, RecordKind::Transfer { to: to.0, bytes, seconds });
         }
         let member = &mut self.members[rank];
         member.report.bytes_received += bytes;
@@ -286,16 +286,16 @@ impl Driver<'_> {
         let fate = match fact {
             Fact::Staleness(updates) => {
                 *report.staleness.entry(updates).or_default() += 1;
-                Fate::Staleness { updates }
+                RecordKind::Staleness { updates }
             }
             Fact::Folded(gradients) => {
                 report.folded_gradients += u64::from(gradients);
                 report.folded_messages += 1;
-                Fate::Folded { gradients }
+                RecordKind::Folded { gradients }
             }
             Fact::HalfExchange => {
                 report.half_exchanges += 1;
-                Fate::HalfExchange
+                RecordKind::HalfExchange
             }
         };
         let step = member.node.step();

@@ -3,7 +3,7 @@
 use quelea_core::contract::Budget;
 use quelea_core::message::Rank;
 use quelea_core::time::Time;
-use quelea_record::Event as Fate;
+use quelea_record::RecordKind;
 
 use crate::Models;
 use crate::driver::Driver;
@@ -135,7 +135,7 @@ impl Driver<'_> {
         if self.timeline {
             let seconds = pass.total.seconds();
             let step = member.node.step();
-            self.note(pass.start, Rank::from(rank), step, Fate::Compute { seconds });
+            self.note(pass.start, Rank::from(rank), step, RecordKind::Compute { seconds });
         }
         self.carry_out(rank);
     }
@@ -160,7 +160,7 @@ impl Driver<'_> {
         report.waiting_seconds += waiting;
         self.clock = self.now;
         self.steps_done += 1;
-        let event = Fate::Step { loss, samples, compute, exposed, waiting };
+        let event = RecordKind::Step { loss, samples, compute, exposed, waiting };
         self.note(self.now, Rank::from(rank), step, event);
         self.report_progress();
     }

@@ -11,7 +11,7 @@ use quelea_core::contract::{
 use quelea_core::message::{Message, Rank};
 use quelea_core::options::Options;
 use quelea_core::state::Visitor;
-use quelea_record::{Event, Record};
+use quelea_record::{Record, RecordKind};
 use quelea_wire::HEADER_BYTES;
 
 const LATENCY: u64 = 50_000;
@@ -104,7 +104,7 @@ fn deliveries(case: &Case) -> Vec<(u32, u32, u64)> {
     quelea_sim::simulate(&case.setup, &case.problem, &case.cluster, &mut records)
         .expect("the run ends well");
     let delivered = records.iter().filter_map(|record| match record.event {
-        Event::Transfer { to, seconds, .. } => {
+        RecordKind::Transfer { to, seconds, .. } => {
             Some((record.rank, to, nanoseconds(record.t + seconds)))
         }
         _ => None,

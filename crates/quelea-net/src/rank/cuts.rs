@@ -7,20 +7,20 @@
 use quelea_core::contract::Budget;
 use quelea_core::node::RunSpec;
 use quelea_core::payload::Pool;
-use quelea_record::{Cuts, Part, RankReport, Start};
+use quelea_record::{CheckpointSchedule, Part, RankReport, ResumePoint};
 
 use super::Shell;
 use crate::protocol::{Command, Event};
 
 /// What a rank knows of cuts.
-pub(crate) struct Cutting {
+pub(crate) struct CutState {
     pub(super) setup: RunSpec,
     pub(super) pool: Pool,
-    pub(super) cuts: Cuts,
+    pub(super) schedule: CheckpointSchedule,
     /// The step of its last part in a cut.
     last: u64,
     /// A cut that was agreed on.
-    wished: Option<u64>,
+    requested: Option<u64>,
     /// It starts no gradient from this step on.
     hold: Option<u64>,
     /// The same, until older cuts are written.
@@ -28,14 +28,19 @@ pub(crate) struct Cutting {
     /// It starts none at all, and whether it has said that it computes none.
     pausing: Option<bool>,
     /// Its model is wanted, for these steps.
-    shows: Vec<u64>,
+    evaluations: Vec<u64>,
 }
 
-impl Cutting {
-    pub(crate) fn new(setup: RunSpec, pool: Pool, cuts: Cuts, step: u64) -> Cutting {
-        let (wished, hold, pausing, shows) = (None, None, None, Vec::new());
-        let limit = cuts.limit(step);
-        Cutting { setup, pool, cuts, last: step, wished, hold, limit, pausing, shows }
+impl CutState {
+    pub(crate) fn new(
+        setup: RunSpec,
+        pool: Pool,
+        schedule: CheckpointSchedule,
+        step: u64,
+    ) -> CutState {
+        let (requested, hold, pausing, evaluations) = (None, None, None, Vec::new());
+        let limit = schedule.limit(step);
+        CutState { setup, pool, schedule, last: step, requested, hold, limit, pausing, evaluations }
     }
 }
 
@@ -51,12 +56,12 @@ impl Shell {
                 self.tell(Event::Met { rank, step });
             }
             Command::SaveAt { step, last } => {
-                self.cutting.wished = Some(step);
+                self.cutting.requested = Some(step);
                 self.cutting.hold = last.then_some(step);
                 self.tell(Event::Noted { rank });
             }
-            Command::Safe(step) => self.cutting.limit = self.cutting.cuts.limit(step),
-            Command::Show(step) => self.cutting.shows.push(step),
+            Command::Durable(step) => self.cutting.limit = self.cutting.schedule.limit(step),
+            Command::Show(step) => self.cutting.evaluations.push(step),
             Command::Pause => self.cutting.pausing = Some(false),
             Command::Save(step) => self.save_at_rest(step),
             Command::Go => {
@@ -77,11 +82,11 @@ impl Shell {
         }
         while let Some(step) = self.next_cut() {
             self.cutting.last = step;
-            if self.cutting.wished == Some(step) || self.cutting.cuts.saves_at(step) {
+            if self.cutting.requested == Some(step) || self.cutting.schedule.saves_at(step) {
                 self.split_time();
                 self.save(step);
             }
-            if self.cutting.cuts.shows_at(step) {
+            if self.cutting.schedule.evaluates_at(step) {
                 self.show(step);
             }
         }
@@ -89,9 +94,9 @@ impl Shell {
 
     /// The cut at which this rank now stands, if there is one.
     fn next_cut(&self) -> Option<u64> {
-        let Cutting { cuts, last, wished, .. } = &self.cutting;
-        let wished = wished.filter(|wished| wished > last);
-        let next = [wished, cuts.next(*last)].into_iter().flatten().min()?;
+        let CutState { schedule, last, requested, .. } = &self.cutting;
+        let requested = requested.filter(|requested| requested > last);
+        let next = [requested, schedule.next(*last)].into_iter().flatten().min()?;
         let step = if self.node.is_server { next } else { self.node.step() };
         (step >= next && self.pending.is_none() && self.node.is_at_cut(step)).then_some(step)
     }
@@ -100,8 +105,8 @@ impl Shell {
     fn show_if_asked(&mut self) {
         let here = self.computing_since.is_none() || self.properties.snapshot;
         if here {
-            let shows = std::mem::take(&mut self.cutting.shows);
-            shows.into_iter().for_each(|step| self.show(step));
+            let evaluations = std::mem::take(&mut self.cutting.evaluations);
+            evaluations.into_iter().for_each(|step| self.show(step));
         }
     }
 
@@ -141,7 +146,7 @@ impl Shell {
         self.idle = None;
         let mut parts = vec![Part::default(); self.node.rank.index()];
         parts.push(part);
-        let start = Start { parts, ..Start::default() };
+        let start = ResumePoint { parts, ..ResumePoint::default() };
         match start.node(&self.cutting.setup, self.node.rank, self.cutting.pool.clone()) {
             Ok(node) => self.node = node,
             Err(problem) => self.failed(problem),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quelea_core::message::Rank;
 use quelea_core::time::Time;
-use quelea_record::{Cuts, Models, Part, Wish};
+use quelea_record::{CheckpointSchedule, Models, Part, Request};
 
 use super::{Conductor, GLANCE, Phase};
 use crate::error::NetError;
@@ -14,14 +14,14 @@ use crate::protocol::Command;
 
 /// What the conductor knows of cuts.
 #[derive(Debug, Default)]
-pub(super) struct Cutting {
-    pub(super) cuts: Cuts,
+pub(super) struct CutState {
+    pub(super) schedule: CheckpointSchedule,
     synchronous: bool,
     /// Steps of each worker.
     steps: u64,
     stage: Stage,
     /// Cuts until this step are written, as all ranks know.
-    safe: u64,
+    durable: u64,
     /// How many ranks have saved at the last steps at which some did. One whose schedule has a cut
     /// there may do so before it is told that this is the step.
     saved: BTreeMap<u64, usize>,
@@ -52,32 +52,32 @@ enum Stage {
 /// How many cuts may be shown or saved in part; a rank that never does must not fill the memory.
 const CUTS_AT_ONCE: usize = 8;
 
-impl Cutting {
-    pub(super) fn new(cuts: Cuts, synchronous: bool, steps: u64) -> Cutting {
-        Cutting { cuts, synchronous, steps, ..Cutting::default() }
+impl CutState {
+    pub(super) fn new(schedule: CheckpointSchedule, synchronous: bool, steps: u64) -> CutState {
+        CutState { schedule, synchronous, steps, ..CutState::default() }
     }
 }
 
 impl Conductor<'_> {
     /// Whether ranks may have to wait for a cut.
     pub(super) fn rests_for_cuts(&self) -> bool {
-        self.cutting.cuts.save_every > 0 || !matches!(self.cutting.stage, Stage::None)
+        self.cutting.schedule.save_every > 0 || !matches!(self.cutting.stage, Stage::None)
     }
 
     /// How soon to look after cuts again: ranks wait while one is written.
     pub(super) fn glance(&self) -> Duration {
         let last = self.cutting.saved.keys().next_back().copied().unwrap_or(0);
-        if last > self.cutting.safe { GLANCE / 64 } else { GLANCE }
+        if last > self.cutting.durable { GLANCE / 64 } else { GLANCE }
     }
 
-    /// Asks what is wished for; does what has become due.
+    /// Asks what is requested for; does what has become due.
     pub(super) fn attend_cuts(&mut self) {
-        let safe = self.observer.safe();
-        let held = self.cutting.synchronous && self.cutting.cuts.save_every > 0;
-        if safe != std::mem::replace(&mut self.cutting.safe, safe) && held {
-            self.tell_all(&Command::Safe(safe));
+        let durable = self.observer.durable_step();
+        let held = self.cutting.synchronous && self.cutting.schedule.save_every > 0;
+        if durable != std::mem::replace(&mut self.cutting.durable, durable) && held {
+            self.tell_all(&Command::Durable(durable));
         }
-        if matches!(self.cutting.stage, Stage::Writing { step } if step <= safe) {
+        if matches!(self.cutting.stage, Stage::Writing { step } if step <= durable) {
             self.cutting.stage = Stage::None;
             self.enter(Phase::Running);
             self.tell_all(&Command::Go);
@@ -86,13 +86,13 @@ impl Conductor<'_> {
         if self.phase != Phase::Running || !matches!(self.cutting.stage, Stage::None) {
             return;
         }
-        let wish = self.observer.wish();
+        let request = self.observer.request();
         // A run that is about to end is not held up.
         let ends = self.seats[..self.workers].iter().any(|seat| seat.finished);
-        if wish == Wish::GoOn || ends {
+        if request == Request::Continue || ends {
             return;
         }
-        self.cutting.stop = wish == Wish::Stop;
+        self.cutting.stop = request == Request::Stop;
         if self.cutting.synchronous {
             self.cutting.stage = Stage::Meeting(BTreeMap::new());
             self.tell_all(&Command::Meet);
@@ -108,11 +108,11 @@ impl Conductor<'_> {
             return;
         }
         let step = self.done / workers;
-        if self.cutting.cuts.shows_at(step) {
+        if self.cutting.schedule.evaluates_at(step) {
             self.tell_all(&Command::Show(step));
         }
         let free = matches!(self.cutting.stage, Stage::None) && self.phase == Phase::Running;
-        if free && self.cutting.cuts.saves_at(step) && step < self.cutting.steps {
+        if free && self.cutting.schedule.saves_at(step) && step < self.cutting.steps {
             self.pause(step);
         }
     }
@@ -183,7 +183,7 @@ impl Conductor<'_> {
 
     /// A rank's part of a cut has come.
     pub(super) fn saved(&mut self, rank: u32, at: u64, part: Part) {
-        self.observer.saved(self.now(), at, Rank(rank), part);
+        self.observer.checkpoint(self.now(), at, Rank(rank), part);
         let saved = &mut self.cutting.saved;
         *saved.entry(at).or_default() += 1;
         if saved.len() > CUTS_AT_ONCE {
@@ -217,7 +217,7 @@ impl Conductor<'_> {
             .into_iter()
             .map(|(rank, model)| (Rank(rank), model))
             .partition(|(rank, _)| rank.index() < self.workers);
-        self.observer.shown(self.now(), step, Models { workers, servers });
+        self.observer.evaluate(self.now(), step, Models { workers, servers });
     }
 
     fn now(&self) -> Time {
