@@ -21,7 +21,7 @@ use crate::checkpoint::{Best, fit};
 use crate::config::row::Row;
 use crate::config::rows::WITHIN_HOST;
 use crate::config::source::read_text;
-use crate::config::{Config, Length, cluster};
+use crate::config::{Config, Length, cluster, faults};
 use crate::error::RequestError;
 use crate::memory::{self, Vectors};
 use crate::tasks;
@@ -84,7 +84,7 @@ impl Plan {
         check_plain_sgd(&config, &properties)?;
         check_within_host(&config, &properties)?;
         let cluster = cluster::build(&config.cluster)?;
-        cluster::check_ranks(&config.cluster, config.workers + servers)?;
+        faults::check_ranks(&config.cluster, config.workers + servers)?;
         let hosts = cluster::placement(&config.cluster, config.workers, servers)?;
         let make = make_topology(&config, &properties)?;
         let schedule =

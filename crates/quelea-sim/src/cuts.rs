@@ -9,6 +9,7 @@ use quelea_record::{Part, Request, ResumePoint};
 
 use crate::SimError;
 use crate::driver::Driver;
+use crate::rank_state::Phase;
 
 /// The cut that is under way, besides those of every so many steps.
 #[derive(Debug, Default)]
@@ -39,7 +40,7 @@ impl Driver<'_> {
             self.request_cut(request);
         }
         if let Some(step) = self.cutting.pausing
-            && self.members.iter().all(|member| member.running.is_none())
+            && self.ranks.iter().all(|state| state.phase.running().is_none())
         {
             self.rest_and_save(step)?;
         }
@@ -63,17 +64,17 @@ impl Driver<'_> {
             return;
         }
         // The first step that nobody has passed or been cut at.
-        let first = self.members.iter().map(|member| {
-            let busy = member.running.is_some() || member.unready.is_some();
-            (member.node.step() + u64::from(busy)).max(member.cut + 1)
+        let first = self.ranks.iter().map(|state| {
+            let busy = matches!(state.phase, Phase::Computing(_) | Phase::Completing(_));
+            (state.node.step() + u64::from(busy)).max(state.cut + 1)
         });
         let at = first.max().unwrap_or(0);
         if at >= self.setup.steps {
             self.cutting.stop = false;
             return;
         }
-        self.cutting.requested = Some((at, self.members.len()));
-        (0..self.members.len()).for_each(|rank| self.cut_if_due(rank));
+        self.cutting.requested = Some((at, self.ranks.len()));
+        (0..self.ranks.len()).for_each(|rank| self.cut_if_due(rank));
     }
 
     /// Takes this rank's part of the synchronous cuts that it has come to.
@@ -83,7 +84,7 @@ impl Driver<'_> {
             return;
         }
         while let Some(step) = self.next_cut(rank) {
-            self.members[rank].cut = step;
+            self.ranks[rank].cut = step;
             let requested = self.cutting.requested.is_some_and(|(at, _)| at == step);
             if requested || self.schedule.saves_at(step) {
                 self.save(rank, step);
@@ -96,16 +97,17 @@ impl Driver<'_> {
 
     /// The cut at which this rank now stands, if there is one.
     fn next_cut(&self, rank: usize) -> Option<u64> {
-        let member = &self.members[rank];
-        let requested = self.cutting.requested.map(|(at, _)| at).filter(|at| *at > member.cut);
-        let next = [requested, self.schedule.next(member.cut)].into_iter().flatten().min()?;
-        let step = if member.node.is_server { next } else { member.node.step() };
-        (step >= next && member.unready.is_none() && member.node.is_at_cut(step)).then_some(step)
+        let state = &self.ranks[rank];
+        let requested = self.cutting.requested.map(|(at, _)| at).filter(|at| *at > state.cut);
+        let next = [requested, self.schedule.next(state.cut)].into_iter().flatten().min()?;
+        let step = if state.node.is_server { next } else { state.node.step() };
+        (step >= next && state.phase.unready().is_none() && state.node.is_at_cut(step))
+            .then_some(step)
     }
 
     fn save(&mut self, rank: usize, step: u64) -> Part {
-        let member = &mut self.members[rank];
-        let part = Part::of(&mut member.node, step, member.report.clone());
+        let state = &mut self.ranks[rank];
+        let part = Part::of(&mut state.node, step, state.report.clone());
         self.observer.checkpoint(self.now, step, Rank::from(rank), part.clone());
         part
     }
@@ -126,25 +128,25 @@ impl Driver<'_> {
     /// Nobody computes: lets everything come to rest, saves it, and goes on from there.
     fn rest_and_save(&mut self, step: u64) -> Result<(), SimError> {
         self.drain()?;
-        let parts = (0..self.members.len()).map(|rank| self.save(rank, step)).collect();
+        let parts = (0..self.ranks.len()).map(|rank| self.save(rank, step)).collect();
         if self.cutting.stop {
             return Err(SimError::Stopped { step });
         }
         let start = ResumePoint { parts, resized: false, now: self.now };
-        for (rank, member) in self.members.iter_mut().enumerate() {
+        for (rank, state) in self.ranks.iter_mut().enumerate() {
             let node = start.node(self.setup, Rank::from(rank), self.pool.clone());
-            member.node = node.map_err(SimError::Resume)?;
+            state.node = node.map_err(SimError::Resume)?;
             // A gradient whose step could not be completed is computed again.
-            if member.unready.take().is_some() {
+            if state.phase.take_unready().is_some() {
                 self.gradients_left += 1;
             }
         }
         self.cutting.pausing = None;
-        for rank in 0..self.members.len() {
-            self.members[rank].node.start(self.now);
+        for rank in 0..self.ranks.len() {
+            self.ranks[rank].node.start(self.now);
             self.carry_out(rank);
         }
-        (0..self.members.len()).for_each(|rank| self.settle(rank));
+        (0..self.ranks.len()).for_each(|rank| self.settle(rank));
         Ok(())
     }
 }

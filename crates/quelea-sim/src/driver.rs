@@ -15,15 +15,15 @@ use quelea_record::{
 };
 
 use crate::cluster::Cluster;
+use crate::collective_start::CollectiveStarts;
 use crate::compute::ComputeModel;
 use crate::cuts::CutState;
-use crate::gates::Gates;
-use crate::gradients::Gradients;
+use crate::gradient_pool::GradientPool;
 use crate::in_flight::Load;
-use crate::member::Member;
 use crate::membership::RankFault;
 use crate::network::{Network, bits_per_second};
 use crate::queue::{Event, Queue};
+use crate::rank_state::RankState;
 use crate::traffic::Handoff;
 use crate::{SimError, Stuck, awaited};
 
@@ -46,11 +46,11 @@ pub(crate) struct Driver<'a> {
     pub(crate) queue: Queue,
     pub(crate) network: Network,
     pub(crate) compute: ComputeModel,
-    pub(crate) gradients: Gradients,
+    pub(crate) gradients: GradientPool,
     /// What came with the gradient that each worker is handing over.
     pub(crate) computed: Vec<Computed>,
-    pub(crate) members: Vec<Member>,
-    pub(crate) gates: Gates,
+    pub(crate) ranks: Vec<RankState>,
+    pub(crate) gates: CollectiveStarts,
     /// Unread messages per directed link, where links are limited.
     pub(crate) links: BTreeMap<(u32, u32), u32>,
     /// All views that were announced, by number.
@@ -76,16 +76,17 @@ impl<'a> Driver<'a> {
     pub(crate) fn new(
         setup: &'a RunSpec,
         problem: &dyn Problem,
-        (cluster, start): (&'a Cluster, &ResumePoint),
+        cluster: &'a Cluster,
+        start: &ResumePoint,
         observer: &'a mut dyn Observer,
     ) -> Result<Driver<'a>, SimError> {
         let (properties, workers, pool) = (setup.properties(), setup.workers(), Pool::new());
-        let member = |rank| {
+        let state = |rank| {
             let rank = Rank::from(rank);
             let node = start.node(setup, rank, pool.clone()).map_err(SimError::Resume)?;
-            Ok(Member::new(node, start.report(rank), start.now))
+            Ok(RankState::new(node, start.report(rank), start.now))
         };
-        let members = (0..setup.ranks()).map(member).collect::<Result<_, SimError>>()?;
+        let ranks = (0..setup.ranks()).map(state).collect::<Result<_, SimError>>()?;
         let steps_done = start.steps(workers);
         let is_global =
             properties.synchronous && properties.topology == TopologyRequirement::Nothing;
@@ -102,10 +103,10 @@ impl<'a> Driver<'a> {
             queue: Queue::default(),
             network: Network::new(cluster, &setup.view.hosts),
             compute: ComputeModel::new(cluster, setup.seed, workers),
-            gradients: Gradients::new(problem, workers, cluster.threads),
+            gradients: GradientPool::new(problem, workers, cluster.threads),
             computed: vec![Computed::default(); workers],
-            members,
-            gates: Gates::new(cluster, cluster.start_barrier && is_global),
+            ranks,
+            gates: CollectiveStarts::new(cluster, cluster.start_barrier && is_global),
             links: BTreeMap::new(),
             views: vec![Arc::clone(&setup.view)],
             faults: Vec::new(),
@@ -128,8 +129,8 @@ impl<'a> Driver<'a> {
     /// Runs until all workers have done their share and nothing is on its way any more.
     pub(crate) fn run(mut self) -> Result<Outcome, SimError> {
         self.schedule_faults();
-        for rank in 0..self.members.len() {
-            self.members[rank].node.start(self.now);
+        for rank in 0..self.ranks.len() {
+            self.ranks[rank].node.start(self.now);
             self.carry_out(rank);
             self.settle(rank);
         }
@@ -143,9 +144,9 @@ impl<'a> Driver<'a> {
 
     /// Lets everything that is pending come to rest.
     pub(crate) fn drain(&mut self) -> Result<(), SimError> {
-        for rank in 0..self.members.len() {
-            if self.members[rank].is_alive() {
-                self.members[rank].node.drain(self.now);
+        for rank in 0..self.ranks.len() {
+            if self.ranks[rank].is_alive() {
+                self.ranks[rank].node.drain(self.now);
                 self.carry_out(rank);
                 self.settle(rank);
             }
@@ -186,7 +187,7 @@ impl<'a> Driver<'a> {
 
     /// Looks at a rank again at this time.
     pub(crate) fn wake_at(&mut self, rank: usize, at: Time) {
-        let wake = &mut self.members[rank].wake;
+        let wake = &mut self.ranks[rank].wake;
         if wake.is_none_or(|wake| at < wake) {
             *wake = Some(at);
             self.queue.schedule(at, Event::Wake(rank as u32));
@@ -194,11 +195,11 @@ impl<'a> Driver<'a> {
     }
 
     fn wake(&mut self, rank: usize) {
-        let member = &mut self.members[rank];
-        if member.wake == Some(self.now) {
-            member.wake = None;
+        let state = &mut self.ranks[rank];
+        if state.wake == Some(self.now) {
+            state.wake = None;
         }
-        if member.is_alive() {
+        if state.is_alive() {
             self.settle(rank);
         }
     }
@@ -209,11 +210,14 @@ impl<'a> Driver<'a> {
     }
 
     fn deadlock(&self) -> SimError {
-        let stuck = self.members.iter().filter(|member| !member.finished).map(|member| Stuck {
-            rank: member.node.rank,
-            step: member.node.step(),
-            awaits: member.node.awaiting(),
-        });
+        let stuck =
+            self.ranks.iter().filter(|state| state.is_alive() && !state.phase.is_finished()).map(
+                |state| Stuck {
+                    rank: state.node.rank,
+                    step: state.node.step(),
+                    awaits: state.node.awaiting(),
+                },
+            );
         // A server that awaits nothing is not stuck.
         let workers = self.setup.workers();
         let stuck = stuck.filter(|s| s.rank.index() < workers || !s.awaits.is_empty());
@@ -222,32 +226,28 @@ impl<'a> Driver<'a> {
 
     fn outcome(mut self) -> Outcome {
         let mut warnings = Vec::new();
-        for member in &self.members {
-            if member.is_alive() && !member.node.is_drained() {
-                let (rank, awaits) = (member.node.rank, awaited(&member.node.awaiting()));
+        for state in &self.ranks {
+            if state.is_alive() && !state.node.is_drained() {
+                let (rank, awaits) = (state.node.rank, awaited(&state.node.awaiting()));
                 warnings.push(format!("{rank} is not drained at the end; it awaits {awaits}"));
             }
         }
-        for rank in 0..self.members.len() {
+        for rank in 0..self.ranks.len() {
             // A worker lost while computing has not got its vectors back.
-            let member = &mut self.members[rank];
-            if member.running.as_ref().is_some_and(|running| running.next == 0) {
-                member.node.restore(self.gradients.finish(rank).0);
+            let state = &mut self.ranks[rank];
+            if state.phase.running().is_some_and(|running| running.next == 0) {
+                state.node.restore(self.gradients.finish(rank).0);
             }
         }
         Outcome {
             clock_seconds: self.clock.seconds(),
             warnings,
             in_flight: self.in_flight.report(),
-            ranks: self.members.into_iter().map(report).collect(),
+            ranks: self.ranks.into_iter().map(report).collect(),
         }
     }
 }
 
-fn report(member: Member) -> RankReport {
-    RankReport {
-        params: member.node.params().to_vec(),
-        model: member.node.model(),
-        ..member.report
-    }
+fn report(state: RankState) -> RankReport {
+    RankReport { params: state.node.params().to_vec(), model: state.node.model(), ..state.report }
 }
