@@ -9,8 +9,8 @@ use quelea_core::node::RunSpec;
 use quelea_core::payload::Pool;
 use quelea_record::{CheckpointSchedule, Part, RankReport, ResumePoint};
 
-use super::Shell;
-use crate::protocol::{Command, Event};
+use super::RankState;
+use crate::protocol::{Command, RankEvent};
 
 /// What a rank knows of cuts.
 pub(crate) struct CutState {
@@ -44,27 +44,27 @@ impl CutState {
     }
 }
 
-impl Shell {
-    /// A word of the conductor about cuts; any other is given back.
+impl RankState {
+    /// A word of the controller about cuts; any other is given back.
     pub(super) fn cut_command(&mut self, command: Command) -> Option<Command> {
         let rank = self.node.rank.0;
         match command {
-            Command::Meet => {
+            Command::ProposeCut => {
                 let busy = u64::from(self.computing_since.is_some() || self.pending.is_some());
                 let step = (self.node.step() + busy).max(self.cutting.last + 1);
                 self.cutting.hold = Some(step);
-                self.tell(Event::Met { rank, step });
+                self.tell(RankEvent::CutProposal { rank, step });
             }
             Command::SaveAt { step, last } => {
                 self.cutting.requested = Some(step);
                 self.cutting.hold = last.then_some(step);
-                self.tell(Event::Noted { rank });
+                self.tell(RankEvent::CutAgreed { rank });
             }
             Command::Durable(step) => self.cutting.limit = self.cutting.schedule.limit(step),
-            Command::Show(step) => self.cutting.evaluations.push(step),
+            Command::SendModel(step) => self.cutting.evaluations.push(step),
             Command::Pause => self.cutting.pausing = Some(false),
             Command::Save(step) => self.save_at_rest(step),
-            Command::Go => {
+            Command::Continue => {
                 (self.cutting.pausing, self.cutting.hold) = (None, None);
                 if std::mem::take(&mut self.draining) {
                     self.node.start(self.moved);
@@ -111,14 +111,14 @@ impl Shell {
     }
 
     fn show(&self, step: u64) {
-        self.tell(Event::Shown { rank: self.node.rank.0, step, model: self.node.model() });
+        self.tell(RankEvent::Model { rank: self.node.rank.0, step, model: self.node.model() });
     }
 
     fn save(&mut self, step: u64) -> Part {
         let report = RankReport { params: Vec::new(), model: Vec::new(), ..self.report.clone() };
         let part = Part::of(&mut self.node, step, report);
         let saved = Box::new(part.clone());
-        self.tell(Event::Saved { rank: self.node.rank.0, step, part: saved });
+        self.tell(RankEvent::Saved { rank: self.node.rank.0, step, part: saved });
         part
     }
 
@@ -127,7 +127,7 @@ impl Shell {
         if let Some(told) = &mut self.cutting.pausing {
             if !*told && self.computing_since.is_none() {
                 *told = true;
-                self.tell(Event::Paused { rank: self.node.rank.0 });
+                self.tell(RankEvent::Paused { rank: self.node.rank.0 });
             }
             return true;
         }
