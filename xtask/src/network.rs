@@ -13,7 +13,7 @@ use anyhow::{Result, bail};
 use crate::output;
 
 /// How often somebody who waits for a process looks whether it has ended.
-const GLANCE: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Whether this machine can do it; says why not.
 pub(crate) fn refusal() -> Option<&'static str> {
@@ -179,7 +179,7 @@ pub(crate) fn finish_all(mut all: Vec<Kept>, limit: Duration) -> Result<()> {
         if Instant::now() > until {
             bail!("the measurement takes longer than {} s", limit.as_secs());
         }
-        std::thread::sleep(GLANCE);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Several algorithms on one task and one cluster, on the same data in the same order.
 
 use quelea_plot::{Axis, Chart, Lines, Series};
-use quelea_record::{Event, Record};
+use quelea_record::{Record, RecordKind};
 use quelea_run::conduct::conduct;
 use quelea_run::config::Config;
 use quelea_run::drive;
@@ -52,7 +52,7 @@ impl Entrant {
         plan.check_memory()?;
         let mut curve = Vec::new();
         let mut watch = |record: &Record| {
-            if let Event::Evaluation { loss, accuracy, .. } = record.event {
+            if let RecordKind::Evaluation { loss, accuracy, .. } = record.event {
                 curve.push(Point { step: record.step, seconds: record.t, loss, accuracy });
             }
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use quelea_core::problems::{Evaluation, Problem};
 use quelea_core::time::Time;
 use quelea_plot::{Axis, Chart, Lines, Series, Stroke};
-use quelea_record::{Cuts, Event, Models as Shown, Record};
+use quelea_record::{CheckpointSchedule, Models as Shown, Record, RecordKind};
 use quelea_run::evaluate::{Evaluated, Judge, Snapshot};
 use quelea_run::files::tensors::Models;
 use quelea_run::plan::Plan;
@@ -95,7 +95,7 @@ impl Trained {
         let deploy = plan.setup.properties().deploy;
         let mut watch = Watch {
             judge: Judge { problem: Arc::clone(&plan.problem), deploy },
-            cuts: Cuts { save_every: 0, shows: evaluations, steps: plan.setup.steps },
+            cuts: CheckpointSchedule { save_every: 0, evaluations, steps: plan.setup.steps },
             losses: (0.0, 0),
             moments: Vec::new(),
         };
@@ -161,7 +161,7 @@ fn between(a: Moment, b: Moment, share: f64) -> Moment {
 /// Evaluates what is shown.
 struct Watch {
     judge: Judge,
-    cuts: Cuts,
+    cuts: CheckpointSchedule,
     /// Sum and number of the mini-batches' losses since the last moment.
     losses: (f64, u64),
     moments: Vec<Moment>,
@@ -184,17 +184,17 @@ impl Watch {
 
 impl quelea_sim::Observer for Watch {
     fn record(&mut self, record: Record) {
-        if let Event::Step { loss, .. } = record.event {
+        if let RecordKind::Step { loss, .. } = record.event {
             self.losses.0 += f64::from(loss);
             self.losses.1 += 1;
         }
     }
 
-    fn cuts(&self) -> Cuts {
+    fn checkpoint_schedule(&self) -> CheckpointSchedule {
         self.cuts
     }
 
-    fn shown(&mut self, now: Time, step: u64, models: Shown) {
+    fn evaluate(&mut self, now: Time, step: u64, models: Shown) {
         let evaluated = self.judge.evaluate(&Snapshot { now, step, models }, false);
         self.take(&evaluated);
     }

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use quelea_core::problems::Problem;
-use quelea_record::{Event, Outcome, Record};
+use quelea_record::{Outcome, Record, RecordKind};
 use quelea_run::config::Config;
 use quelea_run::config::source::{self, Table};
 use quelea_run::error::RequestError;
@@ -129,7 +129,7 @@ struct Watch {
 
 impl quelea_sim::Observer for Watch {
     fn record(&mut self, record: Record) {
-        if let Event::Step { .. } = record.event {
+        if let RecordKind::Step { .. } = record.event {
             self.steps[record.rank as usize].push(record.t);
         }
     }

@@ -19,7 +19,7 @@ use quelea_core::problems::Problem;
 use quelea_core::state::Visitor;
 use quelea_core::time::Time;
 use quelea_net::{Coordinator, Hosted, NetOptions, join};
-use quelea_record::Nowhere;
+use quelea_record::Silent;
 
 /// In how many pieces the vector is reduced: whole, and in pieces of about 3 MiB.
 const CUTS: [usize; 2] = [1, 8];
@@ -150,7 +150,7 @@ fn processes(workers: usize, pieces: usize, rounds: u64) -> f64 {
     let job = format!("{workers} {steps} {pieces}").into_bytes();
     let hosted = Hosted { workers: vec![0] };
     MEASURED.lock().expect("no panic").clear();
-    coordinator.run(job, &cut(workers, steps), &Nothing, &hosted, &mut Nowhere).expect("it ends");
+    coordinator.run(job, &cut(workers, steps), &Nothing, &hosted, &mut Silent).expect("it ends");
     for mut child in children {
         assert!(child.wait().expect("it was started").success());
     }

@@ -20,7 +20,7 @@ use quelea_core::problems::Problem;
 use quelea_core::state::Visitor;
 use quelea_core::time::Time;
 use quelea_net::{Coordinator, Hosted, NetOptions, join};
-use quelea_record::Nowhere;
+use quelea_record::Silent;
 
 /// What the stack asks for on loopback (`mesh.rs`).
 const LOOPBACK_BYTES: usize = 256 << 10;
@@ -96,7 +96,7 @@ fn stack() -> f64 {
             .expect("it takes part")
         });
         let hosted = Hosted { workers: vec![0] };
-        coordinator.run(Vec::new(), &setup, &Nothing, &hosted, &mut Nowhere).expect("it ends")
+        coordinator.run(Vec::new(), &setup, &Nothing, &hosted, &mut Silent).expect("it ends")
     });
     MEASURED.lock().expect("no panic").pop().expect("measured")
 }

@@ -9,7 +9,7 @@ use quelea_core::node::Loan;
 use quelea_core::problems::{Computed, GradientSource};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::outer::OuterLoop;
+use crate::external_loop::ExternalLoop;
 use crate::rank::Inbox;
 
 /// A gradient, with the vectors that were lent for it.
@@ -28,7 +28,7 @@ pub(crate) enum Compute {
     /// The rank's own thread: for gradients that take less time than waking another thread.
     Here(Box<dyn GradientSource>, UnboundedSender<Inbox>),
     /// A loop that is not ours.
-    Outside(OuterLoop),
+    Outside(ExternalLoop),
 }
 
 /// Below so many operations (some tens of microseconds) another thread does not pay.
@@ -63,7 +63,7 @@ impl Compute {
         match self {
             Compute::Beside(thread) => drop(thread.send(lent)),
             Compute::Here(source, inbox) => drop(inbox.send(gradient(&mut **source, lent))),
-            Compute::Outside(outer) => outer.lend(lent),
+            Compute::Outside(external) => external.lend(lent),
         }
     }
 }

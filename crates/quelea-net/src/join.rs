@@ -11,21 +11,23 @@ use quelea_core::message::Rank;
 use quelea_core::node::RunSpec;
 use quelea_core::problems::Problem;
 use quelea_core::time::Time;
-use quelea_record::{Cuts, Part, Start};
+use quelea_record::{CheckpointSchedule, Part, ResumePoint};
 use quelea_wire::control::{ControlError, Reader};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::clock::Clock;
-use crate::conductor::Incoming;
-use crate::coordinator::check;
+use crate::controller::Incoming;
 use crate::error::NetError;
-use crate::host::{Hosts, House};
 use crate::launcher;
+use crate::local_ranks::{LocalRanks, ProcessContext};
 use crate::measure::Prober;
-use crate::mesh::{Mesh, Plan, listen, prepare};
+use crate::mesh::{Mesh, MeshPlan, listen, prepare};
 use crate::options::NetOptions;
-use crate::protocol::{self, Command, Event, JOB_BYTES, PacketError, SMALL_BYTES, Setting, Wait};
+use crate::protocol::{
+    self, Command, JOB_BYTES, PacketError, RankEvent, SMALL_BYTES, Setting, Wait,
+};
 use crate::rank::Inbox;
+use crate::rendezvous::check;
 
 /// Events that may wait for the coordinator before records are left out.
 const WAITING: usize = 1 << 16;
@@ -61,15 +63,15 @@ pub fn join(
         let problem = format!("it gave rank {rank} of {} workers", setup.workers());
         return Err(NetError::Handshake { address, problem });
     }
-    let (conductor, incoming) = channel();
-    let plan = Plan { run, ranks: setup.ranks(), here: [Rank(rank)].into() };
+    let (controller, incoming) = channel();
+    let plan = MeshPlan { run, ranks: setup.ranks(), here: [Rank(rank)].into() };
     let own = stream.local_addr().map_err(|error| gone(error.into()))?.ip();
     let ip = match (open, own) {
         (false, ip) => ip,
         (true, IpAddr::V4(_)) => IpAddr::from([0, 0, 0, 0]),
         (true, IpAddr::V6(_)) => IpAddr::from([0u16; 8]),
     };
-    let mesh = Mesh::open(plan, listen(ip)?, options, conductor.clone())
+    let mesh = Mesh::open(plan, listen(ip)?, options, controller.clone())
         .map_err(|source| NetError::Listen { address: "a port for peers".into(), source })?;
     let begin = Wait::new(options.connect_seconds, "the run to begin");
     let clock = synchronize(&stream, begin).map_err(gone)?;
@@ -78,32 +80,33 @@ pub fn join(
         Setting::Peers { addresses } if addresses.len() == setup.ranks() => addresses,
         other => return Err(unexpected(&address, &other)),
     };
-    let seats = mesh.connect(&addresses, options, begin).inspect_err(|error| {
+    let rank_links = mesh.connect(&addresses, options, begin).inspect_err(|error| {
         let _ = protocol::write(&stream, &Setting::Unable { reason: error.to_string() });
     })?;
     protocol::write(&stream, &Setting::Meshed).map_err(gone)?;
-    let prober = Prober { seat: &seats[0], problem: &*problem };
-    let ear = Ear { stream: &stream, address: &address, options };
-    let Some((start, zero, cuts)) = ear.hear_start(begin, setup.layout.len(), &prober)? else {
+    let prober = Prober { links: &rank_links[0], problem: &*problem };
+    let reader = CoordinatorReader { stream: &stream, address: &address, options };
+    let Some((start, zero, schedule)) = reader.hear_start(begin, setup.layout.len(), &prober)?
+    else {
         return Ok(());
     };
-    let house = House {
+    let context = ProcessContext {
         setup,
         options: options.clone(),
         clock: clock.restarted(zero),
         timeline,
-        cuts,
+        schedule,
         start: Arc::new(start),
-        conductor: conductor.clone(),
+        controller: controller.clone(),
     };
-    let hosts = Hosts::start(&house, &*problem, seats)?;
-    let inbox = hosts.inbox(Rank(rank)).expect("it was just started").clone();
+    let local = LocalRanks::start(&context, &*problem, rank_links)?;
+    let inbox = local.inbox(Rank(rank)).expect("it was just started").clone();
     // From here on a coordinator that takes nothing is as good as gone.
     prepare(&stream, options.peer_seconds).map_err(|error| gone(error.into()))?;
-    attend_coordinator(&stream, inbox, conductor.clone(), options.peer_seconds);
-    serve(&stream, &incoming, conductor).map_err(|reason| match reason {
-        Ended::Aborted(reason) => NetError::Aborted(reason),
-        Ended::Gone(reason) => NetError::LostCoordinator { address, reason },
+    attend_coordinator(&stream, inbox, controller.clone(), options.peer_seconds);
+    serve(&stream, &incoming, controller).map_err(|reason| match reason {
+        JoinEnd::Aborted(reason) => NetError::Aborted(reason),
+        JoinEnd::Gone(reason) => NetError::LostCoordinator { address, reason },
     })
 }
 
@@ -179,13 +182,13 @@ fn ask_once(
 }
 
 /// Who hears the coordinator before the run.
-struct Ear<'a> {
+struct CoordinatorReader<'a> {
     stream: &'a TcpStream,
     address: &'a str,
     options: &'a NetOptions,
 }
 
-impl Ear<'_> {
+impl CoordinatorReader<'_> {
     /// What to go on from, if anything, and when the run begins; nothing where it was only to
     /// measure, which it does.
     fn hear_start(
@@ -193,16 +196,16 @@ impl Ear<'_> {
         mut wait: Wait,
         len: usize,
         prober: &Prober<'_>,
-    ) -> Result<Option<(Start, Time, Cuts)>, NetError> {
-        let (mut start, rank) = (Start::default(), prober.seat.rank.index());
+    ) -> Result<Option<(ResumePoint, Time, CheckpointSchedule)>, NetError> {
+        let (mut start, rank) = (ResumePoint::default(), prober.links.rank.index());
         loop {
             match hear_up_to(self.stream, self.address, wait, protocol::state_bytes(len))? {
-                Setting::Resume { part, anew } => {
+                Setting::Resume { part, resized } => {
                     start.parts = vec![Part::default(); rank];
                     start.parts.push(*part);
-                    start.anew = anew;
+                    start.resized = resized;
                 }
-                Setting::Start { zero, cuts } => return Ok(Some((start, zero, cuts))),
+                Setting::Start { zero, schedule } => return Ok(Some((start, zero, schedule))),
                 Setting::Measure(probe) => {
                     let answer = match prober.measure(&probe) {
                         Ok(values) => Setting::Found { values },
@@ -235,35 +238,35 @@ fn hear_up_to(
     wait: Wait,
     most: u64,
 ) -> Result<Setting, NetError> {
-    match protocol::read::<Word>(stream, most, Some(wait)) {
-        Ok(Word::Setting(setting)) => Ok(setting),
-        Ok(Word::Aborted(reason)) => Err(NetError::Aborted(reason)),
+    match protocol::read::<CoordinatorMessage>(stream, most, Some(wait)) {
+        Ok(CoordinatorMessage::Setting(setting)) => Ok(setting),
+        Ok(CoordinatorMessage::Aborted(reason)) => Err(NetError::Aborted(reason)),
         Err(error) => {
             Err(NetError::LostCoordinator { address: address.into(), reason: error.to_string() })
         }
     }
 }
 
-enum Word {
+enum CoordinatorMessage {
     Setting(Setting),
     Aborted(String),
 }
 
-impl protocol::Packet for Word {
+impl protocol::Packet for CoordinatorMessage {
     fn encode(&self) -> Vec<u8> {
         match self {
-            Word::Setting(setting) => setting.encode(),
-            Word::Aborted(reason) => Command::Abort(reason.clone()).encode(),
+            CoordinatorMessage::Setting(setting) => setting.encode(),
+            CoordinatorMessage::Aborted(reason) => Command::Abort(reason.clone()).encode(),
         }
     }
 
-    fn decode(reader: &mut Reader<'_>, kind: u16) -> Result<Word, ControlError> {
+    fn decode(reader: &mut Reader<'_>, kind: u16) -> Result<CoordinatorMessage, ControlError> {
         match Command::decode(&mut reader.clone(), kind) {
             Ok(Command::Abort(reason)) => {
                 reader.text()?;
-                Ok(Word::Aborted(reason))
+                Ok(CoordinatorMessage::Aborted(reason))
             }
-            _ => Setting::decode(reader, kind).map(Word::Setting),
+            _ => Setting::decode(reader, kind).map(CoordinatorMessage::Setting),
         }
     }
 }
@@ -286,7 +289,7 @@ fn synchronize(stream: &TcpStream, wait: Wait) -> Result<Clock, PacketError> {
 }
 
 /// Why a joined process ends before its time.
-enum Ended {
+enum JoinEnd {
     Aborted(String),
     Gone(String),
 }
@@ -296,7 +299,7 @@ enum Ended {
 fn attend_coordinator(
     stream: &TcpStream,
     inbox: UnboundedSender<Inbox>,
-    conductor: Sender<Incoming>,
+    controller: Sender<Incoming>,
     peer_seconds: f64,
 ) {
     let stream = stream.try_clone().expect("a connected socket can be duplicated");
@@ -304,7 +307,7 @@ fn attend_coordinator(
         loop {
             let wait = Wait::new(peer_seconds, "a sign of life");
             let last = match protocol::read::<Command>(&stream, SMALL_BYTES, Some(wait)) {
-                Ok(Command::Pulse) => continue,
+                Ok(Command::Heartbeat) => continue,
                 Ok(Command::Abort(reason)) => Incoming::Aborted(reason),
                 Ok(command) => {
                     let _ = inbox.send(Inbox::Command(command));
@@ -312,7 +315,7 @@ fn attend_coordinator(
                 }
                 Err(error) => Incoming::Gone { rank: 0, reason: error.to_string() },
             };
-            let _ = conductor.send(last);
+            let _ = controller.send(last);
             // Whoever is writing to it need not wait.
             let _ = stream.shutdown(Shutdown::Both);
             return;
@@ -325,31 +328,31 @@ fn attend_coordinator(
 fn serve(
     stream: &TcpStream,
     incoming: &Receiver<Incoming>,
-    conductor: Sender<Incoming>,
-) -> Result<(), Ended> {
-    let mut pen = Pen::new(stream, conductor);
+    controller: Sender<Incoming>,
+) -> Result<(), JoinEnd> {
+    let mut writer = EventWriter::new(stream, controller);
     for word in incoming {
         match word {
             // A process that left earlier, with words unread, could take its own report with it.
-            Incoming::Gone { reason, .. } => return pen.finish(reason).map_err(Ended::Gone),
-            Incoming::Aborted(reason) => return Err(Ended::Aborted(reason)),
-            Incoming::Event(event) => pen.pass_on(event),
+            Incoming::Gone { reason, .. } => return writer.finish(reason).map_err(JoinEnd::Gone),
+            Incoming::Aborted(reason) => return Err(JoinEnd::Aborted(reason)),
+            Incoming::Event(event) => writer.pass_on(event),
         }
     }
-    Err(Ended::Gone("nobody listens to it any more".into()))
+    Err(JoinEnd::Gone("nobody listens to it any more".into()))
 }
 
 /// Writes events to the coordinator on a thread of its own.
-struct Pen {
-    events: Sender<Event>,
+struct EventWriter {
+    events: Sender<RankEvent>,
     waiting: Arc<AtomicUsize>,
     left_out: u64,
     /// Gives in the end whether the report was written.
     thread: JoinHandle<bool>,
 }
 
-impl Pen {
-    fn new(stream: &TcpStream, conductor: Sender<Incoming>) -> Pen {
+impl EventWriter {
+    fn new(stream: &TcpStream, controller: Sender<Incoming>) -> EventWriter {
         let stream = stream.try_clone().expect("a connected socket can be duplicated");
         let (events, queue) = channel();
         let waiting = Arc::new(AtomicUsize::new(0));
@@ -358,12 +361,12 @@ impl Pen {
             let mut reported = false;
             for event in queue {
                 match protocol::write(&stream, &event) {
-                    Ok(()) => reported |= matches!(event, Event::Report(_)),
+                    Ok(()) => reported |= matches!(event, RankEvent::Report(_)),
                     // Whoever reads sees that too, after the last words in the connection.
                     Err(PacketError::Closed) => break,
                     Err(error) => {
                         let reason = error.to_string();
-                        let _ = conductor.send(Incoming::Gone { rank: 0, reason });
+                        let _ = controller.send(Incoming::Gone { rank: 0, reason });
                         break;
                     }
                 }
@@ -371,26 +374,27 @@ impl Pen {
             }
             reported
         });
-        Pen { events, waiting, left_out: 0, thread }
+        EventWriter { events, waiting, left_out: 0, thread }
     }
 
-    fn pass_on(&mut self, event: Event) {
-        if matches!(event, Event::Record(_)) && self.waiting.load(Ordering::Relaxed) >= WAITING {
+    fn pass_on(&mut self, event: RankEvent) {
+        if matches!(event, RankEvent::Record(_)) && self.waiting.load(Ordering::Relaxed) >= WAITING
+        {
             self.left_out += 1;
             return;
         }
-        if let Event::Report(report) = &event
+        if let RankEvent::Report(report) = &event
             && self.left_out > 0
         {
             let (rank, count) = (report.rank, self.left_out);
-            self.put(Event::Warning(format!(
+            self.put(RankEvent::Warning(format!(
                 "rank {rank} left out {count} records that the coordinator did not take in time"
             )));
         }
         self.put(event);
     }
 
-    fn put(&self, event: Event) {
+    fn put(&self, event: RankEvent) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         // A thread that has ended has said why.
         let _ = self.events.send(event);

@@ -292,16 +292,17 @@ fn judge(
 
 /// Rounds in which everybody meets at most one other, and in all everybody meets everybody.
 fn tournament(players: usize) -> Vec<Vec<(usize, usize)>> {
-    let seats = players + players % 2;
-    let at = |round: usize, seat: usize| match seat {
+    let rank_links = players + players % 2;
+    let at = |round: usize, links: usize| match links {
         0 => 0,
-        seat => 1 + (seat - 1 + round) % (seats - 1),
+        links => 1 + (links - 1 + round) % (rank_links - 1),
     };
     let round = |round: usize| {
-        let pairs = (0..seats / 2).map(|seat| (at(round, seat), at(round, seats - 1 - seat)));
+        let pairs =
+            (0..rank_links / 2).map(|links| (at(round, links), at(round, rank_links - 1 - links)));
         pairs.filter(|(a, b)| *a.max(b) < players).map(|(a, b)| (a.min(b), a.max(b))).collect()
     };
-    (0..seats.saturating_sub(1)).map(round).collect()
+    (0..rank_links.saturating_sub(1)).map(round).collect()
 }
 
 fn median(values: &[f64]) -> f64 {

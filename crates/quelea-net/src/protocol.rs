@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use quelea_core::time::Time;
-use quelea_record::{Cuts, Event as Measured, Part, RankReport, Record};
+use quelea_record::{CheckpointSchedule, Part, RankReport, Record, RecordKind};
 use quelea_wire::control::{self, ControlError, HEAD_BYTES, Reader, Writer};
 
 use crate::measure::Probe;
@@ -53,11 +53,11 @@ pub(crate) enum Setting {
     Peers { addresses: Vec<String> },
     /// The worker is connected with all its peers.
     Meshed,
-    /// The worker goes on from this; said before the start. `anew`: all but the common part of the
-    /// state begins anew.
-    Resume { part: Box<Part>, anew: bool },
+    /// The worker goes on from this; said before the start. `resized`: all but the common part of the
+    /// state is reset.
+    Resume { part: Box<Part>, resized: bool },
     /// The run begins; its zero on the coordinator's clock, and when it is cut.
-    Start { zero: Time, cuts: Cuts },
+    Start { zero: Time, schedule: CheckpointSchedule },
     /// First word on a connection between two ranks.
     Hello { run: u64, from: u32, to: u32 },
     /// The answer to it.
@@ -70,9 +70,9 @@ pub(crate) enum Setting {
     Measured,
 }
 
-/// What a rank tells the conductor.
+/// What a rank tells the controller.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Event {
+pub(crate) enum RankEvent {
     /// It wants the right to its gradient number `number`, from 1: now, or soon.
     Ticket { rank: u32, number: u64, urgent: bool },
     /// It will compute no more gradients.
@@ -85,7 +85,14 @@ pub(crate) enum Event {
     Record(Record),
     /// It is alive, perhaps waits for others, in a step or where all come together outside the
     /// run, and has sent and received so many messages.
-    Pulse { rank: u32, computing: bool, waiting: bool, gathering: bool, sent: u64, received: u64 },
+    Heartbeat {
+        rank: u32,
+        computing: bool,
+        waiting: bool,
+        gathering: bool,
+        sent: u64,
+        received: u64,
+    },
     /// It has been waiting for too long.
     Stalled { rank: u32, complaint: String },
     /// It has lost a peer.
@@ -95,18 +102,18 @@ pub(crate) enum Event {
     /// Something went wrong that does not end the run.
     Warning(String),
     /// What it would deploy after this step.
-    Shown { rank: u32, step: u64, model: Vec<f32> },
+    Model { rank: u32, step: u64, model: Vec<f32> },
     /// Its part of the cut after this step.
     Saved { rank: u32, step: u64, part: Box<Part> },
     /// The first step at which it can still be cut; it goes no further.
-    Met { rank: u32, step: u64 },
+    CutProposal { rank: u32, step: u64 },
     /// It knows of the cut that was agreed on.
-    Noted { rank: u32 },
+    CutAgreed { rank: u32 },
     /// It computes no gradient, and will not start one.
     Paused { rank: u32 },
 }
 
-impl Event {
+impl RankEvent {
     /// Whether this may be said on the connection of worker `rank`, one of `ranks`, in a run over
     /// `len` elements whose reports have `reported`; whatever counts ranks or elements later relies
     /// on it.
@@ -118,35 +125,34 @@ impl Event {
     ) -> Result<(), String> {
         let speaker = match self {
             // The receiver of a transfer knows how long it took; the record is the sender's.
-            Event::Record(Record { rank, event: Measured::Transfer { .. }, .. })
-            | Event::Lost { peer: rank, .. }
+            RankEvent::Record(Record { rank, event: RecordKind::Transfer { .. }, .. })
+            | RankEvent::Lost { peer: rank, .. }
                 if *rank as usize >= ranks =>
             {
                 return Err(format!("it spoke of rank {rank}; ranks are 0 to {}", ranks - 1));
             }
-            Event::Record(Record { event: Measured::Transfer { .. }, .. }) | Event::Warning(_) => {
-                rank
-            }
-            Event::Record(record) => record.rank,
-            Event::Report(report) => report.rank,
-            Event::Ticket { rank, .. }
-            | Event::Finished { rank, .. }
-            | Event::Probed { rank, .. }
-            | Event::Pulse { rank, .. }
-            | Event::Stalled { rank, .. }
-            | Event::Lost { rank, .. }
-            | Event::Shown { rank, .. }
-            | Event::Saved { rank, .. }
-            | Event::Met { rank, .. }
-            | Event::Noted { rank }
-            | Event::Paused { rank }
-            | Event::Failed { rank, .. } => *rank,
+            RankEvent::Record(Record { event: RecordKind::Transfer { .. }, .. })
+            | RankEvent::Warning(_) => rank,
+            RankEvent::Record(record) => record.rank,
+            RankEvent::Report(report) => report.rank,
+            RankEvent::Ticket { rank, .. }
+            | RankEvent::Finished { rank, .. }
+            | RankEvent::Probed { rank, .. }
+            | RankEvent::Heartbeat { rank, .. }
+            | RankEvent::Stalled { rank, .. }
+            | RankEvent::Lost { rank, .. }
+            | RankEvent::Model { rank, .. }
+            | RankEvent::Saved { rank, .. }
+            | RankEvent::CutProposal { rank, .. }
+            | RankEvent::CutAgreed { rank }
+            | RankEvent::Paused { rank }
+            | RankEvent::Failed { rank, .. } => *rank,
         };
         if speaker != rank {
             return Err(format!("it spoke for rank {speaker}"));
         }
         match self {
-            Event::Report(report) => {
+            RankEvent::Report(report) => {
                 let (params, model) = (report.params.len(), report.model.len());
                 if (params, model) == (reported, reported) {
                     return Ok(());
@@ -155,10 +161,10 @@ impl Event {
                     "it reported {params} parameters and a model of {model}, not {reported}"
                 ))
             }
-            Event::Shown { model, .. } if model.len() != len => {
+            RankEvent::Model { model, .. } if model.len() != len => {
                 Err(format!("it showed a model of {}, not {len}", model.len()))
             }
-            Event::Saved { part, .. } => {
+            RankEvent::Saved { part, .. } => {
                 let params = part.state.vectors.get("params").map_or(0, Vec::len);
                 let longest = part.state.vectors.values().map(Vec::len).max().unwrap_or(0);
                 if params == len && longest <= len {
@@ -171,7 +177,7 @@ impl Event {
     }
 }
 
-/// What the conductor tells a rank.
+/// What the controller tells a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     /// One more gradient may be computed.
@@ -187,21 +193,21 @@ pub(crate) enum Command {
     /// End at once.
     Abort(String),
     /// The coordinator is alive.
-    Pulse,
+    Heartbeat,
     /// Say where you can still be cut, and go no further.
-    Meet,
+    ProposeCut,
     /// Save there; go on after it, unless it is the last step.
     SaveAt { step: u64, last: bool },
     /// Show your model as soon as it is there, as that of this step.
-    Show(u64),
+    SendModel(u64),
     /// Start no more gradients.
     Pause,
     /// Everything rests: save, as after this step.
     Save(u64),
     /// Go on.
-    Go,
+    Continue,
     /// Cuts until this step cannot be lost any more.
-    Safe(u64),
+    Durable(u64),
 }
 
 /// Anything that is written as one packet.
@@ -218,9 +224,9 @@ pub(crate) enum PacketError {
     #[error("waited {seconds:.1} s for {what}; nothing, or not all of it, was said")]
     Silent { seconds: f64, what: &'static str },
     #[error("it took no word in time")]
-    Deaf,
+    WriteTimeout,
     #[error("{0}")]
-    Outbox(io::Error),
+    Socket(io::Error),
     #[error("{0}")]
     Wrong(#[from] ControlError),
 }
@@ -232,8 +238,8 @@ impl From<io::Error> for PacketError {
             | io::ErrorKind::ConnectionReset
             | io::ErrorKind::BrokenPipe
             | io::ErrorKind::ConnectionAborted => PacketError::Closed,
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => PacketError::Deaf,
-            _ => PacketError::Outbox(error),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => PacketError::WriteTimeout,
+            _ => PacketError::Socket(error),
         }
     }
 }
@@ -269,12 +275,12 @@ impl Wait {
 }
 
 /// A stream whose reading ends with the wait, however slowly bytes drip in.
-struct Patient<'a> {
+struct DeadlineRead<'a> {
     stream: &'a TcpStream,
     wait: Option<Wait>,
 }
 
-impl Read for Patient<'_> {
+impl Read for DeadlineRead<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if let Some(wait) = &self.wait {
             let left = wait.left();
@@ -293,13 +299,13 @@ pub(crate) fn read<P: Packet>(
     most: u64,
     wait: Option<Wait>,
 ) -> Result<P, PacketError> {
-    read_body(Patient { stream, wait }, most).map_err(|error| match (error, wait) {
-        (PacketError::Deaf, Some(wait)) => wait.over(),
+    read_body(DeadlineRead { stream, wait }, most).map_err(|error| match (error, wait) {
+        (PacketError::WriteTimeout, Some(wait)) => wait.over(),
         (error, _) => error,
     })
 }
 
-fn read_body<P: Packet>(mut stream: Patient<'_>, most: u64) -> Result<P, PacketError> {
+fn read_body<P: Packet>(mut stream: DeadlineRead<'_>, most: u64) -> Result<P, PacketError> {
     let mut head = [0; HEAD_BYTES];
     stream.read_exact(&mut head)?;
     let head = control::decode_head(&head, most)?;
@@ -347,15 +353,15 @@ impl Packet for Setting {
                 w.list(addresses, |w, address| w.text(address)).packet(8)
             }
             Setting::Meshed => w.packet(9),
-            Setting::Start { zero, cuts } => w
+            Setting::Start { zero, schedule } => w
                 .number(zero.0)
-                .number(cuts.save_every)
-                .number(cuts.shows)
-                .number(cuts.steps)
+                .number(schedule.save_every)
+                .number(schedule.evaluations)
+                .number(schedule.steps)
                 .packet(10),
             Setting::Hello { run, from, to } => w.number(*run).number(*from).number(*to).packet(11),
             Setting::Accepted => w.packet(12),
-            Setting::Resume { part, anew } => write_part(w.number(*anew), part).packet(13),
+            Setting::Resume { part, resized } => write_part(w.number(*resized), part).packet(13),
             Setting::Measure(probe) => probe.write(w).packet(14),
             Setting::Found { values } => w.list(values, |w, value| w.real(*value)).packet(15),
             Setting::Measured => w.packet(16),
@@ -381,11 +387,15 @@ impl Packet for Setting {
             9 => Setting::Meshed,
             10 => Setting::Start {
                 zero: Time(r.number()?),
-                cuts: Cuts { save_every: r.number()?, shows: r.number()?, steps: r.number()? },
+                schedule: CheckpointSchedule {
+                    save_every: r.number()?,
+                    evaluations: r.number()?,
+                    steps: r.number()?,
+                },
             },
             11 => Setting::Hello { run: r.number()?, from: r.small()?, to: r.small()? },
             12 => Setting::Accepted,
-            13 => Setting::Resume { anew: r.flag()?, part: Box::new(read_part(r)?) },
+            13 => Setting::Resume { resized: r.flag()?, part: Box::new(read_part(r)?) },
             14 => Setting::Measure(Probe::read(r)?),
             15 => Setting::Found { values: r.list(Reader::real)? },
             16 => Setting::Measured,
@@ -404,14 +414,14 @@ impl Packet for Command {
             Command::Probe(probe) => w.number(*probe).packet(104),
             Command::Finish => w.packet(105),
             Command::Abort(reason) => w.text(reason).packet(106),
-            Command::Pulse => w.packet(107),
-            Command::Meet => w.packet(108),
+            Command::Heartbeat => w.packet(107),
+            Command::ProposeCut => w.packet(108),
             Command::SaveAt { step, last } => w.number(*step).number(*last).packet(109),
-            Command::Show(step) => w.number(*step).packet(110),
+            Command::SendModel(step) => w.number(*step).packet(110),
             Command::Pause => w.packet(111),
             Command::Save(step) => w.number(*step).packet(112),
-            Command::Go => w.packet(113),
-            Command::Safe(step) => w.number(*step).packet(114),
+            Command::Continue => w.packet(113),
+            Command::Durable(step) => w.number(*step).packet(114),
         }
     }
 
@@ -423,72 +433,72 @@ impl Packet for Command {
             104 => Command::Probe(r.number()?),
             105 => Command::Finish,
             106 => Command::Abort(r.text()?),
-            107 => Command::Pulse,
-            108 => Command::Meet,
+            107 => Command::Heartbeat,
+            108 => Command::ProposeCut,
             109 => Command::SaveAt { step: r.number()?, last: r.flag()? },
-            110 => Command::Show(r.number()?),
+            110 => Command::SendModel(r.number()?),
             111 => Command::Pause,
             112 => Command::Save(r.number()?),
-            113 => Command::Go,
-            114 => Command::Safe(r.number()?),
+            113 => Command::Continue,
+            114 => Command::Durable(r.number()?),
             _ => return Err(r.unknown()),
         })
     }
 }
 
-impl Packet for Event {
+impl Packet for RankEvent {
     fn encode(&self) -> Vec<u8> {
         let w = Writer::default();
         match self {
-            Event::Ticket { rank, number, urgent } => {
+            RankEvent::Ticket { rank, number, urgent } => {
                 w.number(*rank).number(*number).number(*urgent).packet(201)
             }
-            Event::Finished { rank, at } => w.number(*rank).number(at.0).packet(202),
-            Event::Probed { rank, probe, drained, sent, received } => w
+            RankEvent::Finished { rank, at } => w.number(*rank).number(at.0).packet(202),
+            RankEvent::Probed { rank, probe, drained, sent, received } => w
                 .number(*rank)
                 .number(*probe)
                 .number(*drained)
                 .number(*sent)
                 .number(*received)
                 .packet(203),
-            Event::Report(report) => write_report(w, report).packet(204),
-            Event::Record(record) => write_record(w, record).packet(205),
-            Event::Pulse { rank, computing, waiting, gathering, sent, received } => {
+            RankEvent::Report(report) => write_report(w, report).packet(204),
+            RankEvent::Record(record) => write_record(w, record).packet(205),
+            RankEvent::Heartbeat { rank, computing, waiting, gathering, sent, received } => {
                 let w = w.number(*rank).number(*computing).number(*waiting).number(*gathering);
                 w.number(*sent).number(*received).packet(206)
             }
-            Event::Stalled { rank, complaint } => w.number(*rank).text(complaint).packet(207),
-            Event::Lost { rank, peer, reason } => {
+            RankEvent::Stalled { rank, complaint } => w.number(*rank).text(complaint).packet(207),
+            RankEvent::Lost { rank, peer, reason } => {
                 w.number(*rank).number(*peer).text(reason).packet(208)
             }
-            Event::Failed { rank, reason } => w.number(*rank).text(reason).packet(209),
-            Event::Warning(text) => w.text(text).packet(210),
-            Event::Shown { rank, step, model } => {
+            RankEvent::Failed { rank, reason } => w.number(*rank).text(reason).packet(209),
+            RankEvent::Warning(text) => w.text(text).packet(210),
+            RankEvent::Model { rank, step, model } => {
                 w.number(*rank).number(*step).values(model).packet(211)
             }
-            Event::Saved { rank, step, part } => {
+            RankEvent::Saved { rank, step, part } => {
                 write_part(w.number(*rank).number(*step), part).packet(212)
             }
-            Event::Met { rank, step } => w.number(*rank).number(*step).packet(213),
-            Event::Noted { rank } => w.number(*rank).packet(214),
-            Event::Paused { rank } => w.number(*rank).packet(215),
+            RankEvent::CutProposal { rank, step } => w.number(*rank).number(*step).packet(213),
+            RankEvent::CutAgreed { rank } => w.number(*rank).packet(214),
+            RankEvent::Paused { rank } => w.number(*rank).packet(215),
         }
     }
 
-    fn decode(r: &mut Reader<'_>, kind: u16) -> Result<Event, ControlError> {
+    fn decode(r: &mut Reader<'_>, kind: u16) -> Result<RankEvent, ControlError> {
         Ok(match kind {
-            201 => Event::Ticket { rank: r.small()?, number: r.number()?, urgent: r.flag()? },
-            202 => Event::Finished { rank: r.small()?, at: Time(r.number()?) },
-            203 => Event::Probed {
+            201 => RankEvent::Ticket { rank: r.small()?, number: r.number()?, urgent: r.flag()? },
+            202 => RankEvent::Finished { rank: r.small()?, at: Time(r.number()?) },
+            203 => RankEvent::Probed {
                 rank: r.small()?,
                 probe: r.number()?,
                 drained: r.flag()?,
                 sent: r.number()?,
                 received: r.number()?,
             },
-            204 => Event::Report(Box::new(read_report(r)?)),
-            205 => Event::Record(read_record(r)?),
-            206 => Event::Pulse {
+            204 => RankEvent::Report(Box::new(read_report(r)?)),
+            205 => RankEvent::Record(read_record(r)?),
+            206 => RankEvent::Heartbeat {
                 rank: r.small()?,
                 computing: r.flag()?,
                 waiting: r.flag()?,
@@ -496,17 +506,19 @@ impl Packet for Event {
                 sent: r.number()?,
                 received: r.number()?,
             },
-            207 => Event::Stalled { rank: r.small()?, complaint: r.text()? },
-            208 => Event::Lost { rank: r.small()?, peer: r.small()?, reason: r.text()? },
-            209 => Event::Failed { rank: r.small()?, reason: r.text()? },
-            210 => Event::Warning(r.text()?),
-            211 => Event::Shown { rank: r.small()?, step: r.number()?, model: r.values()? },
-            212 => {
-                Event::Saved { rank: r.small()?, step: r.number()?, part: Box::new(read_part(r)?) }
-            }
-            213 => Event::Met { rank: r.small()?, step: r.number()? },
-            214 => Event::Noted { rank: r.small()? },
-            215 => Event::Paused { rank: r.small()? },
+            207 => RankEvent::Stalled { rank: r.small()?, complaint: r.text()? },
+            208 => RankEvent::Lost { rank: r.small()?, peer: r.small()?, reason: r.text()? },
+            209 => RankEvent::Failed { rank: r.small()?, reason: r.text()? },
+            210 => RankEvent::Warning(r.text()?),
+            211 => RankEvent::Model { rank: r.small()?, step: r.number()?, model: r.values()? },
+            212 => RankEvent::Saved {
+                rank: r.small()?,
+                step: r.number()?,
+                part: Box::new(read_part(r)?),
+            },
+            213 => RankEvent::CutProposal { rank: r.small()?, step: r.number()? },
+            214 => RankEvent::CutAgreed { rank: r.small()? },
+            215 => RankEvent::Paused { rank: r.small()? },
             _ => return Err(r.unknown()),
         })
     }
@@ -534,7 +546,7 @@ mod tests {
 
     #[test]
     fn reports_and_records_come_back_as_they_were() {
-        comes_back(Event::Report(Box::new(RankReport {
+        comes_back(RankEvent::Report(Box::new(RankReport {
             rank: 3,
             steps: 9,
             staleness: [(0, 4), (7, 1)].into(),
@@ -544,16 +556,16 @@ mod tests {
             ..RankReport::default()
         })));
         let events = [
-            Measured::Step { loss: 0.5, samples: 7, compute: 1.0, exposed: 2.0, waiting: 3.0 },
-            Measured::Evaluation { loss: 1.0, accuracy: Some(0.5), consensus: 0.1 },
-            Measured::Evaluation { loss: 1.0, accuracy: None, consensus: 0.1 },
-            Measured::Transfer { to: 1, bytes: 80, seconds: 0.5 },
-            Measured::HalfExchange,
-            Measured::Workers { loss: [1.0, 2.0], accuracy: Some([0.5, 0.25]) },
-            Measured::Checkpoint { failure: Some("disk full".into()) },
+            RecordKind::Step { loss: 0.5, samples: 7, compute: 1.0, exposed: 2.0, waiting: 3.0 },
+            RecordKind::Evaluation { loss: 1.0, accuracy: Some(0.5), consensus: 0.1 },
+            RecordKind::Evaluation { loss: 1.0, accuracy: None, consensus: 0.1 },
+            RecordKind::Transfer { to: 1, bytes: 80, seconds: 0.5 },
+            RecordKind::HalfExchange,
+            RecordKind::Workers { loss: [1.0, 2.0], accuracy: Some([0.5, 0.25]) },
+            RecordKind::Checkpoint { failure: Some("disk full".into()) },
         ];
         for event in events {
-            comes_back(Event::Record(Record { t: 1.5, rank: 2, step: 3, event }));
+            comes_back(RankEvent::Record(Record { t: 1.5, rank: 2, step: 3, event }));
         }
         comes_back(Setting::Join { rank: None, key: "run".into() });
         comes_back(Setting::Peers { addresses: vec!["127.0.0.1:1".into()] });
@@ -564,10 +576,10 @@ mod tests {
             vectors: [("params".to_string(), vec![1.0, -2.0])].into(),
         };
         let part = Box::new(Part { state, report: RankReport { steps: 3, ..Default::default() } });
-        comes_back(Event::Saved { rank: 1, step: 4, part: part.clone() });
-        comes_back(Setting::Resume { part, anew: true });
-        let cuts = Cuts { save_every: 5, shows: 6, steps: 7 };
-        comes_back(Setting::Start { zero: Time(8), cuts });
+        comes_back(RankEvent::Saved { rank: 1, step: 4, part: part.clone() });
+        comes_back(Setting::Resume { part, resized: true });
+        let schedule = CheckpointSchedule { save_every: 5, evaluations: 6, steps: 7 };
+        comes_back(Setting::Start { zero: Time(8), schedule });
         comes_back(Setting::Measure(Probe::Stream { to: vec![1], from: vec![2, 3] }));
         comes_back(Setting::Found { values: vec![0.5, -1.0] });
         comes_back(Setting::Measured);

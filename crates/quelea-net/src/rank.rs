@@ -11,18 +11,18 @@ use quelea_core::node::Node;
 use quelea_core::problems::Computed;
 use quelea_core::properties::{Budget, Properties};
 use quelea_core::time::Time;
-use quelea_record::{Event as Measured, RankReport, Record};
+use quelea_record::{RankReport, Record, RecordKind};
 use quelea_wire::frame::{self, Route};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::clock::Clock;
 use crate::compute::{Compute, Gradient};
-use crate::conductor::Incoming;
+use crate::controller::Incoming;
+use crate::external_loop::{ExternalLoop, Given};
 use crate::link::Link;
 use crate::options::NetOptions;
-use crate::outer::{Given, OuterLoop};
-use crate::protocol::{Command, Event};
-pub(crate) use cuts::Cutting;
+use crate::protocol::{Command, RankEvent};
+pub(crate) use cuts::CutState;
 
 /// What reaches a rank from other threads.
 #[derive(Debug)]
@@ -35,24 +35,24 @@ pub(crate) enum Inbox {
     Given(Given),
     /// The gradient's thread cannot go on.
     Broken(String),
-    /// A word from the conductor.
+    /// A word from the controller.
     Command(Command),
 }
 
 /// How another rank is reached.
 #[derive(Clone, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Peer {
     /// It is this one.
-    Myself,
+    Own,
     /// It lives in the same process.
-    Near(UnboundedSender<Inbox>),
+    Local(UnboundedSender<Inbox>),
     /// It is connected.
-    Far(Rc<Link>),
+    Remote(Rc<Link>),
 }
 
 /// The right to compute gradients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Tickets {
+struct RankTickets {
     /// Granted in all.
     granted: u64,
     /// Granted and not used.
@@ -76,18 +76,18 @@ struct Pending {
 }
 
 /// A rank.
-pub(crate) struct Shell {
+pub(crate) struct RankState {
     node: Node,
     properties: Properties,
     clock: Clock,
     options: NetOptions,
     /// By rank.
-    ways: Vec<Way>,
+    peers: Vec<Peer>,
     /// Connections with something new to write.
     touched: Vec<Rc<Link>>,
-    conductor: mpsc::Sender<Incoming>,
+    controller: mpsc::Sender<Incoming>,
     compute: Option<Compute>,
-    tickets: Tickets,
+    tickets: RankTickets,
     /// The gradient whose step is not complete.
     pending: Option<Pending>,
     /// The gradient whose step is complete; its time is split when the next one starts.
@@ -104,19 +104,19 @@ pub(crate) struct Shell {
     report: RankReport,
     /// Above every number of a bucket that a message may carry.
     buckets: u32,
-    cutting: Cutting,
+    cutting: CutState,
     /// Buckets on which the outer loop is to run its optimizer.
     asked: Vec<(usize, Mode)>,
     all_buckets: usize,
 }
 
 /// What a rank is made of.
-pub(crate) struct Parts {
+pub(crate) struct RankConfig {
     pub(crate) node: Node,
     pub(crate) properties: Properties,
     pub(crate) clock: Clock,
     pub(crate) options: NetOptions,
-    pub(crate) conductor: mpsc::Sender<Incoming>,
+    pub(crate) controller: mpsc::Sender<Incoming>,
     /// Absent at a server.
     pub(crate) compute: Option<Compute>,
     pub(crate) timeline: bool,
@@ -124,26 +124,34 @@ pub(crate) struct Parts {
     pub(crate) buckets: u32,
     /// What it did before.
     pub(crate) report: RankReport,
-    pub(crate) cutting: Cutting,
+    pub(crate) cutting: CutState,
 }
 
-impl Shell {
-    pub(crate) fn new(parts: Parts, ways: Vec<Way>) -> Shell {
-        let Parts {
-            node, properties, clock, options, conductor, compute, timeline, buckets, ..
-        } = parts;
-        let report = RankReport { rank: node.rank.0, is_server: node.is_server, ..parts.report };
-        Shell {
+impl RankState {
+    pub(crate) fn new(config: RankConfig, peers: Vec<Peer>) -> RankState {
+        let RankConfig {
+            node,
+            properties,
+            clock,
+            options,
+            controller,
+            compute,
+            timeline,
+            buckets,
+            ..
+        } = config;
+        let report = RankReport { rank: node.rank.0, is_server: node.is_server, ..config.report };
+        RankState {
             finished: node.is_server,
             all_buckets: node.layout().buckets.len(),
             node,
             properties,
             options,
-            ways,
+            peers,
             touched: Vec::new(),
-            conductor,
+            controller,
             compute,
-            tickets: Tickets::default(),
+            tickets: RankTickets::default(),
             pending: None,
             idle: None,
             computing_since: None,
@@ -155,7 +163,7 @@ impl Shell {
             timeline,
             report,
             buckets,
-            cutting: parts.cutting,
+            cutting: config.cutting,
             asked: Vec::new(),
         }
     }
@@ -190,9 +198,9 @@ impl Shell {
             let micros = ((now.0 / 1000) as u32).wrapping_sub(sent_micros);
             // Clocks of two machines agree only roughly; a negative span is taken as none.
             let seconds = if micros < 1 << 31 { f64::from(micros) / 1e6 } else { 0.0 };
-            let event = Measured::Transfer { to: self.node.rank.0, bytes, seconds };
+            let event = RecordKind::Transfer { to: self.node.rank.0, bytes, seconds };
             let (t, step) = (now.seconds() - seconds, message.step);
-            self.tell(Event::Record(Record { t, rank: from.0, step, event }));
+            self.tell(RankEvent::Record(Record { t, rank: from.0, step, event }));
         }
         self.node.message(now, from, message);
         self.settle();
@@ -228,8 +236,8 @@ impl Shell {
         self.pending = Some(Pending { step, done: now, compute_seconds, samples, handing_seconds });
         if self.timeline {
             let t = now.seconds() - compute_seconds;
-            let event = Measured::Compute { seconds: compute_seconds };
-            self.tell(Event::Record(Record { t, rank: self.node.rank.0, step, event }));
+            let event = RecordKind::Compute { seconds: compute_seconds };
+            self.tell(RankEvent::Record(Record { t, rank: self.node.rank.0, step, event }));
         }
         now
     }
@@ -261,14 +269,14 @@ impl Shell {
         self.settle();
     }
 
-    fn outer_loop(&self) -> Option<&OuterLoop> {
+    fn external_loop(&self) -> Option<&ExternalLoop> {
         match &self.compute {
-            Some(Compute::Outside(outer)) => Some(outer),
+            Some(Compute::Outside(external)) => Some(external),
             _ => None,
         }
     }
 
-    /// The conductor has spoken. `true`: this was the last word.
+    /// The controller has spoken. `true`: this was the last word.
     pub(crate) fn command(&mut self, command: Command) -> bool {
         self.moved = self.clock.now();
         let Some(command) = self.cut_command(command) else {
@@ -289,7 +297,7 @@ impl Shell {
                 self.draining = true;
                 self.node.drain(self.moved);
             }
-            Command::Probe(probe) => self.tell(Event::Probed {
+            Command::Probe(probe) => self.tell(RankEvent::Probed {
                 rank: self.node.rank.0,
                 probe,
                 drained: self.draining && self.node.is_drained(),
@@ -298,7 +306,7 @@ impl Shell {
             }),
             Command::Finish => {
                 let report = self.final_report();
-                self.tell(Event::Report(Box::new(report)));
+                self.tell(RankEvent::Report(Box::new(report)));
                 return true;
             }
             Command::Abort(_) => return true,
@@ -313,11 +321,11 @@ impl Shell {
         let (now, rank) = (self.clock.now(), self.node.rank.0);
         // An outer loop that is at its optimizer computes too.
         let optimizing = !self.asked.is_empty() && self.asked.len() == self.all_buckets;
-        let gathering = self.outer_loop().is_some_and(OuterLoop::is_gathering);
+        let gathering = self.external_loop().is_some_and(ExternalLoop::is_gathering);
         let computing = !gathering && (self.computing_since.is_some() || optimizing);
         let waiting = gathering || !computing && !self.node.awaiting().is_empty();
         let (sent, received) = (self.sent, self.received);
-        self.tell(Event::Pulse { rank, computing, waiting, gathering, sent, received });
+        self.tell(RankEvent::Heartbeat { rank, computing, waiting, gathering, sent, received });
         if gathering {
             return;
         }
@@ -326,7 +334,7 @@ impl Shell {
             if seconds > self.options.compute_seconds {
                 let reason =
                     format!("its gradient of step {} takes {seconds:.1} s", self.node.step());
-                self.tell(Event::Failed { rank, reason });
+                self.tell(RankEvent::Failed { rank, reason });
             }
             return;
         }
@@ -334,7 +342,7 @@ impl Shell {
         if waited >= self.options.peer_seconds && (self.draining || !self.finished) {
             let complaint = self.complaint(waited);
             if !complaint.is_empty() {
-                self.tell(Event::Stalled { rank, complaint });
+                self.tell(RankEvent::Stalled { rank, complaint });
             }
         }
     }
@@ -356,17 +364,17 @@ impl Shell {
 
     /// A peer is gone.
     pub(crate) fn lost(&self, peer: Rank, reason: String) {
-        self.tell(Event::Lost { rank: self.node.rank.0, peer: peer.0, reason });
+        self.tell(RankEvent::Lost { rank: self.node.rank.0, peer: peer.0, reason });
     }
 
     /// This rank cannot go on.
     pub(crate) fn failed(&self, reason: String) {
-        self.tell(Event::Failed { rank: self.node.rank.0, reason });
+        self.tell(RankEvent::Failed { rank: self.node.rank.0, reason });
     }
 
-    fn tell(&self, event: Event) {
-        // A conductor that is gone needs no telling: its host ends this rank.
-        let _ = self.conductor.send(Incoming::Event(event));
+    fn tell(&self, event: RankEvent) {
+        // A controller that is gone needs no telling: its host ends this rank.
+        let _ = self.controller.send(Incoming::Event(event));
     }
 
     /// After every event: sends what is to be sent, and goes on if the node wants to. The kernel
@@ -392,30 +400,30 @@ impl Shell {
                     self.sent += 1;
                     self.report.messages_sent += 1;
                     self.report.bytes_sent += frame::frame_bytes(&message);
-                    match &self.ways[to.index()] {
-                        Way::Near(inbox) => {
-                            // A rank that has ended is known to the conductor.
+                    match &self.peers[to.index()] {
+                        Peer::Local(inbox) => {
+                            // A rank that has ended is known to the controller.
                             let _ = inbox.send(Inbox::Message { from, sent_micros, message });
                         }
-                        Way::Far(link) => {
+                        Peer::Remote(link) => {
                             let route = Route { from, to };
                             link.push(frame::encode_header(route, sent_micros, &message), message);
                             self.touched.push(Rc::clone(link));
                         }
-                        Way::Myself => unreachable!("nobody sends to themselves"),
+                        Peer::Own => unreachable!("nobody sends to themselves"),
                     }
                 }
                 Effect::Measure(fact) => {
                     let event = measured(fact, &mut self.report);
                     let record = Record { t: now.seconds(), rank: from.0, step, event };
-                    let _ = self.conductor.send(Incoming::Event(Event::Record(record)));
+                    let _ = self.controller.send(Incoming::Event(RankEvent::Record(record)));
                 }
                 Effect::Optimize { bucket, mode, .. } => {
                     self.asked.push((bucket, mode));
-                    if let Some(Compute::Outside(outer)) = &self.compute
+                    if let Some(Compute::Outside(external)) = &self.compute
                         && self.asked.len() == self.all_buckets
                     {
-                        outer.ask(mode);
+                        external.ask(mode);
                     }
                 }
                 Effect::Work { .. } | Effect::JumpToStep(_) => {}
@@ -453,7 +461,7 @@ impl Shell {
         self.report.steps += 1;
         self.report.waiting_seconds += waiting.seconds();
         self.report.exposed_seconds += exposed;
-        let event = Measured::Step {
+        let event = RecordKind::Step {
             loss: self.report.last_loss,
             samples: pending.samples,
             compute: pending.compute_seconds,
@@ -461,7 +469,7 @@ impl Shell {
             waiting: waiting.seconds(),
         };
         let (t, rank) = (now.seconds(), self.node.rank.0);
-        self.tell(Event::Record(Record { t, rank, step: pending.step, event }));
+        self.tell(RankEvent::Record(Record { t, rank, step: pending.step, event }));
     }
 
     /// Starts the next gradient, or asks for the right to, or finishes.
@@ -474,7 +482,7 @@ impl Shell {
         } else if self.node.wants_gradient() {
             match self.properties.budget {
                 // The outer loop decides by itself how many there are.
-                _ if self.outer_loop().is_some() => self.compute(),
+                _ if self.external_loop().is_some() => self.compute(),
                 Budget::Rounds => self.compute(),
                 Budget::TotalGradients if self.tickets.held > 0 => {
                     self.tickets.held -= 1;
@@ -501,19 +509,19 @@ impl Shell {
         }
         self.tickets.asked = Some(urgent);
         let number = self.tickets.granted + 1;
-        self.tell(Event::Ticket { rank: self.node.rank.0, number, urgent });
+        self.tell(RankEvent::Ticket { rank: self.node.rank.0, number, urgent });
     }
 
     fn finish(&mut self) {
         self.split_time();
         self.finished = true;
-        self.tell(Event::Finished { rank: self.node.rank.0, at: self.clock.now() });
+        self.tell(RankEvent::Finished { rank: self.node.rank.0, at: self.clock.now() });
     }
 
     fn final_report(&mut self) -> RankReport {
         let mut report = std::mem::take(&mut self.report);
         if self.options.report_models {
-            (report.params, report.model) = match self.outer_loop() {
+            (report.params, report.model) = match self.external_loop() {
                 // Its loop still looks at the memory.
                 Some(_) => (self.node.params().to_vec(), self.node.model()),
                 None => self.node.retire(),
@@ -523,28 +531,28 @@ impl Shell {
     }
 }
 
-impl Drop for Shell {
+impl Drop for RankState {
     fn drop(&mut self) {
-        if let Some(Compute::Outside(outer)) = &self.compute {
-            outer.keep(self.node.take_vectors());
+        if let Some(Compute::Outside(external)) = &self.compute {
+            external.keep(self.node.take_vectors());
         }
     }
 }
 
-fn measured(fact: Fact, report: &mut RankReport) -> Measured {
+fn measured(fact: Fact, report: &mut RankReport) -> RecordKind {
     match fact {
         Fact::Staleness(updates) => {
             *report.staleness.entry(updates).or_default() += 1;
-            Measured::Staleness { updates }
+            RecordKind::Staleness { updates }
         }
         Fact::Folded(gradients) => {
             report.folded_gradients += u64::from(gradients);
             report.folded_messages += 1;
-            Measured::Folded { gradients }
+            RecordKind::Folded { gradients }
         }
         Fact::HalfExchange => {
             report.half_exchanges += 1;
-            Measured::HalfExchange
+            RecordKind::HalfExchange
         }
     }
 }

@@ -7,7 +7,7 @@ use quelea_core::algorithms::ALGORITHMS;
 use quelea_core::options::Options;
 use quelea_core::properties::Budget;
 use quelea_net::NetOptions;
-use quelea_record::Event;
+use quelea_record::RecordKind;
 
 #[test]
 fn synchronous_algorithms_give_the_same_bits_in_threads_and_over_sockets() {
@@ -54,9 +54,10 @@ fn every_step_is_recorded_and_time_is_split() {
     let options = NetOptions::default();
     let outcome =
         quelea_net::threads(&run.setup(), &run.problem(), &options, &mut watch).expect("it ends");
-    let steps = watch.records.iter().filter(|r| matches!(r.event, Event::Step { .. })).count();
-    let spans = watch.records.iter().filter(|r| matches!(r.event, Event::Compute { .. })).count();
-    let transfers = watch.records.iter().filter(|r| matches!(r.event, Event::Transfer { .. }));
+    let steps = watch.records.iter().filter(|r| matches!(r.event, RecordKind::Step { .. })).count();
+    let spans =
+        watch.records.iter().filter(|r| matches!(r.event, RecordKind::Compute { .. })).count();
+    let transfers = watch.records.iter().filter(|r| matches!(r.event, RecordKind::Transfer { .. }));
     assert_eq!((steps, spans), (21, 21));
     let sent: u64 = outcome.ranks.iter().map(|rank| rank.messages_sent).sum();
     assert_eq!(transfers.count() as u64, sent);

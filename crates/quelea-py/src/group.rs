@@ -4,8 +4,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use quelea_net::assembly::{Assembly, AssemblyError};
 use quelea_net::launcher::{self, Launched, Rendezvous};
+use quelea_net::process_group::{ProcessGroup, ProcessGroupError};
 
 use crate::run::Run;
 use crate::{Error, undisturbed};
@@ -13,7 +13,7 @@ use crate::{Error, undisturbed};
 /// All processes that were launched together.
 #[pyclass(frozen, module = "quelea._core")]
 pub(crate) struct Group {
-    assembly: Mutex<Assembly>,
+    assembly: Mutex<ProcessGroup>,
     launched: Launched,
 }
 
@@ -31,7 +31,9 @@ impl Group {
         let launched = found.map_err(|error| Error::new_err(error.to_string()))?;
         let launched = launched.unwrap_or_else(alone);
         let assembly = py.detach(|| {
-            with_patience(&mut || false, |patience| Assembly::open(&launched, seconds, patience))
+            with_patience(&mut || false, |patience| {
+                ProcessGroup::open(&launched, seconds, patience)
+            })
         })?;
         Ok(Group { assembly: Mutex::new(assembly), launched })
     }
@@ -105,7 +107,7 @@ impl Group {
         &self.launched
     }
 
-    pub(crate) fn assembly(&self) -> MutexGuard<'_, Assembly> {
+    pub(crate) fn assembly(&self) -> MutexGuard<'_, ProcessGroup> {
         self.assembly.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -157,7 +159,7 @@ fn alone() -> Launched {
 /// Does `work` until somebody interrupts, or it is `over`.
 fn with_patience<T>(
     over: &mut dyn FnMut() -> bool,
-    work: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<T, AssemblyError>,
+    work: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<T, ProcessGroupError>,
 ) -> PyResult<T> {
     let mut raised = None;
     let done = work(&mut || undisturbed(&mut raised) && !over());

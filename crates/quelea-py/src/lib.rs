@@ -23,7 +23,7 @@ pyo3::create_exception!(
 );
 
 /// How often somebody who waits looks whether a person has interrupted.
-const GLANCE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Whether nobody has interrupted; if somebody has, why goes to `raised`.
 fn undisturbed(raised: &mut Option<PyErr>) -> bool {

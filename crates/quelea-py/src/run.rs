@@ -14,23 +14,23 @@ use quelea_core::layout::Tensor;
 use quelea_core::node::RunSpec;
 use quelea_core::problems::{Computed, Problem};
 use quelea_core::properties::OptimizerSite;
-use quelea_net::outer::{Ended, Handle, OuterLoop, Turn};
+use quelea_net::external_loop::{Ended, ExternalLoop, Handle, Turn};
 use quelea_net::{Coordinator, Hosted, NetOptions};
-use quelea_record::Nowhere;
+use quelea_record::Silent;
 use quelea_run::config::Config;
 use quelea_run::plan::Plan;
 
 use crate::group::Group;
 use crate::settings::{Script, table};
 use crate::state::{Shape, Store};
-use crate::{Error, GLANCE, undisturbed};
+use crate::{Error, POLL_INTERVAL, undisturbed};
 
 /// More than all ranks together will ever take: the script knows when it is done.
 const STEPS: u64 = 1 << 60;
 /// How long a script that has failed waits until the others know.
-const FAREWELL: Duration = Duration::from_secs(5);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
-/// A rank of a run. Its methods are called in turn: see `quelea_net::outer`.
+/// A rank of a run. Its methods are called in turn: see `quelea_net::external_loop`.
 #[pyclass(frozen, module = "quelea._core")]
 pub(crate) struct Run {
     handle: Handle,
@@ -46,7 +46,7 @@ pub(crate) struct Run {
 /// Keeps the memory of a rank's vectors, for tensors that look at it.
 #[pyclass(frozen, module = "quelea._core")]
 pub(crate) struct Memory {
-    _memory: quelea_net::outer::Memory,
+    _memory: quelea_net::external_loop::Memory,
     _store: Store,
 }
 
@@ -73,7 +73,7 @@ impl Run {
         }
         // SAFETY: the package gives the address of a tensor that it holds during the call.
         let initial = unsafe { std::slice::from_raw_parts(address as *const f32, len) };
-        let (outer, handle) = OuterLoop::new();
+        let (outer, handle) = ExternalLoop::new();
         let script = Script { tensors, initial: initial.into(), outer };
         let plan = Plan::of_problem(config, Arc::new(script.clone())).map_err(wrong)?;
         let rate = Arc::new(AtomicU32::new(0));
@@ -149,7 +149,7 @@ impl Run {
     /// Waits for the script's turn: "gradient", "apply", "displace" or "move".
     fn wait(&self, py: Python<'_>) -> PyResult<&'static str> {
         loop {
-            match py.detach(|| self.handle.wait(GLANCE)) {
+            match py.detach(|| self.handle.wait(POLL_INTERVAL)) {
                 Ok(Some(Turn::Gradient(_))) => return Ok("gradient"),
                 Ok(Some(Turn::Optimize(Mode::Apply))) => return Ok("apply"),
                 Ok(Some(Turn::Optimize(Mode::Displace))) => return Ok("displace"),
@@ -175,7 +175,7 @@ impl Run {
         self.handle.fail(reason);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(thread) = thread else { return false };
-        let until = Instant::now() + FAREWELL;
+        let until = Instant::now() + SHUTDOWN_GRACE;
         py.detach(|| {
             while !thread.is_finished() && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(5));
@@ -256,7 +256,7 @@ fn start(
     let run = move || match coordinator {
         Some(coordinator) => {
             let hosted = Hosted { workers: vec![0] };
-            let ended = coordinator.run(Vec::new(), &setup, &script, &hosted, &mut Nowhere);
+            let ended = coordinator.run(Vec::new(), &setup, &script, &hosted, &mut Silent);
             ended.map(|_| ()).map_err(|error| error.to_string())
         }
         None => {

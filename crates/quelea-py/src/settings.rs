@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use quelea_core::layout::Tensor;
 use quelea_core::problems::{Evaluation, GradientSource, Problem};
-use quelea_net::outer::OuterLoop;
+use quelea_net::external_loop::ExternalLoop;
 use toml::{Table, Value};
 
 /// A dictionary of plain values as a table of the configuration; what is `None` is left out.
@@ -50,7 +50,7 @@ fn plain(value: &Bound<'_, PyAny>) -> Result<Value, String> {
 pub(crate) struct Script {
     pub(crate) tensors: Vec<Tensor>,
     pub(crate) initial: Arc<[f32]>,
-    pub(crate) outer: OuterLoop,
+    pub(crate) outer: ExternalLoop,
 }
 
 impl Problem for Script {

@@ -1,13 +1,13 @@
-//! What is measured in a run: records as they happen, totals at the end, and what a driver hands
-//! to whoever watches: models to evaluate, states to save. No sinks, no files.
+//! What is measured in a run: records as they happen, totals at the end, and the [`Observer`] that
+//! a driver hands models to evaluate and states to save. Nothing here writes files.
 
 #![warn(clippy::disallowed_methods, clippy::disallowed_types)]
 
-mod cuts;
+mod checkpoints;
 mod observer;
 
-pub use cuts::{Cuts, Part, Start};
-pub use observer::{Models, Observer, Wish};
+pub use checkpoints::{CheckpointSchedule, Part, ResumePoint};
+pub use observer::{Models, Observer, Request, Silent};
 
 /// One measured fact.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,12 +19,12 @@ pub struct Record {
     /// That rank's step.
     pub step: u64,
     /// What happened.
-    pub event: Event,
+    pub event: RecordKind,
 }
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub enum RecordKind {
     /// A worker finished a step: its gradient was computed and it may start the next.
     Step {
         /// Loss over the mini-batch.
@@ -92,36 +92,6 @@ pub enum Event {
         /// The view's number.
         number: u32,
     },
-}
-
-/// Takes records as they happen.
-pub trait Sink: Send {
-    /// Takes one.
-    fn record(&mut self, record: Record);
-
-    /// Whether the detailed ones for the timeline ([`Event::Compute`], [`Event::Transfer`]) are
-    /// wanted.
-    fn wants_timeline(&self) -> bool {
-        false
-    }
-}
-
-/// Takes nothing.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Nowhere;
-
-impl Sink for Nowhere {
-    fn record(&mut self, _record: Record) {}
-}
-
-impl Sink for Vec<Record> {
-    fn record(&mut self, record: Record) {
-        self.push(record);
-    }
-
-    fn wants_timeline(&self) -> bool {
-        true
-    }
 }
 
 /// What one rank did in the whole run.

@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use quelea_core::message::Rank;
 use quelea_core::time::Time;
-use quelea_record::{Cuts, Event, Models as Shown, Observer, Part, Record, Sink, Wish};
+use quelea_record::{
+    CheckpointSchedule, Models as Shown, Observer, Part, Record, RecordKind, Request,
+};
 
 use crate::checkpoint::write::{Keep, Saver, Written};
 use crate::checkpoint::{Best, Manifest};
@@ -42,7 +44,7 @@ pub struct Listener<'a> {
     /// The last checkpoint could not be written.
     failure: Option<String>,
     /// Checkpoints until this step are written, or cannot be.
-    safe: u64,
+    durable_step: u64,
     /// There is one that this run can be gone on from.
     has_saved: bool,
 }
@@ -83,7 +85,7 @@ impl<'a> Listener<'a> {
             saved_at: Instant::now(),
             failure: None,
             has_saved: goes_on,
-            safe: plan.resumed.as_ref().map_or(0, |resumed| resumed.step),
+            durable_step: plan.resumed.as_ref().map_or(0, |resumed| resumed.step),
         }
     }
 
@@ -102,9 +104,9 @@ impl<'a> Listener<'a> {
 
     fn note(&mut self, written: Written) {
         self.failure.clone_from(&written.failure);
-        self.safe = self.safe.max(written.step);
+        self.durable_step = self.durable_step.max(written.step);
         self.has_saved |= written.failure.is_none();
-        let event = Event::Checkpoint { failure: written.failure };
+        let event = RecordKind::Checkpoint { failure: written.failure };
         let t = written.now.seconds();
         self.recorder.record(Record { t, rank: 0, step: written.step, event });
     }
@@ -116,9 +118,9 @@ impl<'a> Listener<'a> {
             self.recorder.record(Record { t: now.seconds(), rank: 0, step: *step, event });
         };
         let (loss, accuracy) = (evaluation.loss, evaluation.accuracy);
-        record(Event::Evaluation { loss, accuracy, consensus: *consensus });
+        record(RecordKind::Evaluation { loss, accuracy, consensus: *consensus });
         if let Some(spread) = evaluated.workers {
-            record(Event::Workers { loss: spread.loss, accuracy: spread.accuracy });
+            record(RecordKind::Workers { loss: spread.loss, accuracy: spread.accuracy });
         }
         let this = Best { step: *step, loss, accuracy };
         // With one evaluation the best model is the last one.
@@ -166,7 +168,7 @@ impl<'a> Listener<'a> {
         let failures = written.iter().filter_map(|written| written.failure.clone());
         let failure = self.failure.take().into_iter().chain(failures).next_back();
         for Written { now, step, failure } in written {
-            let event = Event::Checkpoint { failure };
+            let event = RecordKind::Checkpoint { failure };
             self.recorder.record(Record { t: now.seconds(), rank: 0, step, event });
         }
         let mut warnings = Vec::new();
@@ -216,15 +218,15 @@ impl Observer for Listener<'_> {
         if is_asked_to_stop() { Err("interrupted before it began".to_string()) } else { Ok(()) }
     }
 
-    fn cuts(&self) -> Cuts {
-        Cuts {
+    fn checkpoint_schedule(&self) -> CheckpointSchedule {
+        CheckpointSchedule {
             save_every: self.plan.config.checkpoint.whole("every"),
-            shows: self.plan.config.evaluations,
+            evaluations: self.plan.config.evaluations,
             steps: self.plan.setup.steps,
         }
     }
 
-    fn shown(&mut self, now: Time, step: u64, models: Shown) {
+    fn evaluate(&mut self, now: Time, step: u64, models: Shown) {
         let snapshot = Snapshot { now, step, models };
         match &mut self.evaluator {
             Some(evaluator) => evaluator.take(snapshot),
@@ -236,7 +238,7 @@ impl Observer for Listener<'_> {
         }
     }
 
-    fn saved(&mut self, now: Time, step: u64, rank: Rank, part: Part) {
+    fn checkpoint(&mut self, now: Time, step: u64, rank: Rank, part: Part) {
         let parts = self.parts.entry(step).or_default();
         *parts += 1;
         let is_whole = *parts == self.plan.setup.ranks();
@@ -248,28 +250,28 @@ impl Observer for Listener<'_> {
             self.keep_best();
         }
         self.saver.take(step, now, rank, part);
-        // Virtual workers stand still meanwhile; real ones ask what is safe.
-        while is_whole && self.evaluator.is_none() && self.safe < step {
+        // Virtual workers stand still meanwhile; real ones ask which step is durable.
+        while is_whole && self.evaluator.is_none() && self.durable_step < step {
             let Some(written) = self.saver.wait() else { break };
             self.note(written);
         }
     }
 
-    fn safe(&mut self) -> u64 {
+    fn durable_step(&mut self) -> u64 {
         self.catch_up();
-        self.safe
+        self.durable_step
     }
 
-    fn wish(&mut self) -> Wish {
+    fn request(&mut self) -> Request {
         if is_asked_to_stop() {
-            return Wish::Stop;
+            return Request::Stop;
         }
         let seconds = self.plan.config.checkpoint.real("every_seconds");
         let real = self.evaluator.is_some();
         if real && seconds > 0.0 && self.saved_at.elapsed().as_secs_f64() >= seconds {
             self.saved_at = Instant::now();
-            return Wish::Save;
+            return Request::Checkpoint;
         }
-        Wish::GoOn
+        Request::Continue
     }
 }

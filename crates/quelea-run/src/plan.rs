@@ -13,7 +13,7 @@ use quelea_core::problems::Problem;
 use quelea_core::properties::{OptimizerSite, Properties, TopologyRequirement};
 use quelea_core::topology::{self, Schedule, TopologyError};
 use quelea_core::view::View;
-use quelea_record::Start;
+use quelea_record::ResumePoint;
 use quelea_sim::Cluster;
 
 use crate::checkpoint::read::Checkpoint;
@@ -21,7 +21,7 @@ use crate::checkpoint::{Best, fit};
 use crate::config::row::Row;
 use crate::config::rows::WITHIN_HOST;
 use crate::config::source::read_text;
-use crate::config::{Config, Length, cluster};
+use crate::config::{Config, Length, cluster, faults};
 use crate::error::RequestError;
 use crate::memory::{self, Vectors};
 use crate::tasks;
@@ -39,7 +39,7 @@ pub struct Plan {
     /// Where it is simulated.
     pub cluster: Cluster,
     /// What it goes on from; empty for a run that begins.
-    pub start: Arc<Start>,
+    pub start: Arc<ResumePoint>,
     /// The checkpoint that this is from.
     pub resumed: Option<Resumed>,
 }
@@ -84,7 +84,7 @@ impl Plan {
         check_plain_sgd(&config, &properties)?;
         check_within_host(&config, &properties)?;
         let cluster = cluster::build(&config.cluster)?;
-        cluster::check_ranks(&config.cluster, config.workers + servers)?;
+        faults::check_ranks(&config.cluster, config.workers + servers)?;
         let hosts = cluster::placement(&config.cluster, config.workers, servers)?;
         let make = make_topology(&config, &properties)?;
         let schedule =

@@ -38,7 +38,7 @@ fn every_row_goes_on_with_more_and_with_fewer_workers() {
             let table = checkpoint.config(&settings, None).expect("a table");
             let config = Config::read(table, &settings, None).expect("good");
             let plan = Plan::new(config).expect("good").going_on_from(&checkpoint).expect("fits");
-            assert!(plan.start.anew);
+            assert!(plan.start.resized);
             let out = folder.path().join(format!("{workers}"));
             let after = simulate(&plan, &out).summary;
             let (was, is) = (before.loss.expect("finite"), after.loss.expect("finite"));

@@ -12,7 +12,7 @@ use quelea_core::properties::{
     Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement,
 };
 use quelea_core::state::Visitor;
-use quelea_record::{Event, Record};
+use quelea_record::{Record, RecordKind};
 use quelea_wire::HEADER_BYTES;
 
 const LATENCY: u64 = 50_000;
@@ -105,7 +105,7 @@ fn deliveries(case: &Case) -> Vec<(u32, u32, u64)> {
     quelea_sim::simulate(&case.setup, &case.problem, &case.cluster, &mut records)
         .expect("the run ends well");
     let delivered = records.iter().filter_map(|record| match record.event {
-        Event::Transfer { to, seconds, .. } => {
+        RecordKind::Transfer { to, seconds, .. } => {
             Some((record.rank, to, nanoseconds(record.t + seconds)))
         }
         _ => None,

@@ -8,7 +8,7 @@ use quelea_core::message::Rank;
 use quelea_core::random::Rng;
 use quelea_core::time::Time;
 use quelea_record::{Outcome, RankReport};
-use quelea_sim::{Crash, Cut, Flight, Pause, Plain, Rule, SimError, Verdict};
+use quelea_sim::{Crash, Flight, Partition, Pause, Plain, Rule, SimError, Verdict};
 
 /// All algorithms of the table, on a small cluster where steps take about a millisecond.
 fn every_algorithm(workers: usize) -> impl Iterator<Item = Case> {
@@ -296,8 +296,8 @@ fn a_pause_delays_the_run_by_its_length() {
 
 #[test]
 fn a_rank_that_is_cut_off_for_long_is_taken_for_lost() {
-    let cuts = vec![Cut { rank: 2, from_ms: 250.0, until_ms: f64::INFINITY }];
-    let case = Case::new("d-psgd", SMALL).on(|c| c.faults.cuts = cuts);
+    let partitions = vec![Partition { rank: 2, from_ms: 250.0, until_ms: f64::INFINITY }];
+    let case = Case::new("d-psgd", SMALL).on(|c| c.faults.partitions = partitions);
     let outcome = case.run();
     assert!(outcome.ranks[2].lost && outcome.ranks[2].steps < 20);
     assert!(outcome.ranks.iter().all(|rank| rank.lost == (rank.rank == 2)));

@@ -5,7 +5,7 @@ pub mod matrix;
 
 use quelea_core::problems::Problem;
 use quelea_net::{Coordinator, Hosted, NetOptions};
-use quelea_record::{Nowhere, Outcome};
+use quelea_record::{Outcome, Silent};
 use quelea_run::config::Config;
 use quelea_run::config::source;
 use quelea_run::drive::Slowed;
@@ -45,11 +45,11 @@ impl Arm {
     pub fn run(self, plan: &Plan) -> Outcome {
         let (setup, problem) = (&plan.setup, &*plan.problem);
         match self {
-            Arm::Virtual => quelea_sim::simulate(setup, problem, &plan.cluster, &mut Nowhere)
+            Arm::Virtual => quelea_sim::simulate(setup, problem, &plan.cluster, &mut Silent)
                 .unwrap_or_else(|error| panic!("virtual: {error}")),
             Arm::Threads => {
                 let (problem, options) = (Slowed::of(plan), NetOptions::default());
-                quelea_net::threads(setup, &problem, &options, &mut Nowhere)
+                quelea_net::threads(setup, &problem, &options, &mut Silent)
                     .unwrap_or_else(|error| panic!("threads: {error}"))
             }
             Arm::Tcp => tcp(plan),
@@ -76,7 +76,7 @@ fn tcp(plan: &Plan) -> Outcome {
         }
         let (setup, problem) = (&plan.setup, &*plan.problem);
         coordinator
-            .run(Vec::new(), setup, problem, &Hosted::default(), &mut Nowhere)
+            .run(Vec::new(), setup, problem, &Hosted::default(), &mut Silent)
             .unwrap_or_else(|error| panic!("coordinator: {error}"))
     })
 }

@@ -246,7 +246,7 @@ fn every_gossip_method_outlives_members_leaders_and_a_whole_host() {
 fn where_nobody_can_take_over_the_loss_of_a_leader_ends_the_run_and_names_it() {
     for name in ["gossip-pga", "gossip-aga"] {
         let plan = losing(&format!("name = \"{name}\""), &[2]);
-        let nowhere = &mut quelea_record::Nowhere;
+        let nowhere = &mut quelea_record::Silent;
         let result = quelea_sim::simulate(&plan.setup, &*plan.problem, &plan.cluster, nowhere);
         let words = result.expect_err("the host has no leader").to_string();
         assert!(words.starts_with("rank 2 was lost after 1.03 s; it gossips for"), "{words}");

@@ -8,7 +8,7 @@ use quelea_core::random::Rng;
 use quelea_core::time::Time;
 use quelea_core::topology;
 use quelea_plot::{Axis, Chart, Lines, Series};
-use quelea_record::{Cuts, Models, Record};
+use quelea_record::{CheckpointSchedule, Models, Record};
 use quelea_run::plan::Plan;
 
 use super::PAPER;
@@ -72,11 +72,11 @@ struct Losses {
 impl quelea_sim::Observer for Losses {
     fn record(&mut self, _record: Record) {}
 
-    fn cuts(&self) -> Cuts {
-        Cuts { save_every: 0, shows: self.steps / EVERY, steps: self.steps }
+    fn checkpoint_schedule(&self) -> CheckpointSchedule {
+        CheckpointSchedule { save_every: 0, evaluations: self.steps / EVERY, steps: self.steps }
     }
 
-    fn shown(&mut self, _now: Time, _step: u64, models: Models) {
+    fn evaluate(&mut self, _now: Time, _step: u64, models: Models) {
         let sum: f64 = models.workers.iter().map(|(_, m)| self.problem.evaluate(m).loss).sum();
         self.losses.push(sum / models.workers.len() as f64);
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use quelea_core::problems::Problem;
 use quelea_wire::control::{ControlError, Reader, Writer};
 
-use crate::host::Seat;
+use crate::local_ranks::RankLinks;
 
 /// Small words there and back: so many, but for no longer than this, and a few in any case.
 const ROUND_TRIPS: usize = 64;
@@ -82,7 +82,7 @@ impl Probe {
 /// A worker that measures.
 pub(crate) struct Prober<'a> {
     /// Its connections.
-    pub(crate) seat: &'a Seat,
+    pub(crate) links: &'a RankLinks,
     pub(crate) problem: &'a dyn Problem,
 }
 
@@ -98,7 +98,7 @@ impl Prober<'_> {
     }
 
     fn link(&self, peer: u32) -> Result<&TcpStream, String> {
-        let link = self.seat.links.iter().find(|(rank, _)| rank.0 == peer);
+        let link = self.links.streams.iter().find(|(rank, _)| rank.0 == peer);
         let (_, stream) = link.ok_or_else(|| format!("it is not connected to rank {peer}"))?;
         let limited = stream
             .set_read_timeout(Some(SILENCE))
@@ -127,7 +127,7 @@ impl Prober<'_> {
 
     /// Seconds of gradients.
     fn compute(&self) -> Result<Vec<f64>, String> {
-        let rank = self.seat.rank.index();
+        let rank = self.links.rank.index();
         if self.problem.outer_loop(rank).is_some() {
             return Err("its gradients are a script's, which cannot be asked for them".into());
         }

@@ -1,7 +1,7 @@
 //! Reports, records and states as fields of packets.
 
 use quelea_core::state::Saved;
-use quelea_record::{Event as Measured, Part, RankReport, Record};
+use quelea_record::{Part, RankReport, Record, RecordKind};
 use quelea_wire::control::{ControlError, Reader, Writer};
 
 pub(super) fn write_part(w: Writer, part: &Part) -> Writer {
@@ -67,51 +67,51 @@ pub(super) fn read_report(r: &mut Reader<'_>) -> Result<RankReport, ControlError
 pub(super) fn write_record(w: Writer, record: &Record) -> Writer {
     let w = w.real(record.t).number(record.rank).number(record.step);
     match &record.event {
-        Measured::Step { loss, samples, compute, exposed, waiting } => {
+        RecordKind::Step { loss, samples, compute, exposed, waiting } => {
             let w = w.number(0u8).number(loss.to_bits()).number(*samples);
             w.real(*compute).real(*exposed).real(*waiting)
         }
-        Measured::Compute { seconds } => w.number(1u8).real(*seconds),
-        Measured::Transfer { to, bytes, seconds } => {
+        RecordKind::Compute { seconds } => w.number(1u8).real(*seconds),
+        RecordKind::Transfer { to, bytes, seconds } => {
             w.number(2u8).number(*to).number(*bytes).real(*seconds)
         }
-        Measured::Evaluation { loss, accuracy, consensus } => w
+        RecordKind::Evaluation { loss, accuracy, consensus } => w
             .number(3u8)
             .real(*loss)
             .number(accuracy.is_some())
             .real(accuracy.unwrap_or_default())
             .real(*consensus),
-        Measured::Workers { loss, accuracy } => {
+        RecordKind::Workers { loss, accuracy } => {
             let reals =
                 [loss[0], loss[1], accuracy.map_or(0.0, |a| a[0]), accuracy.map_or(0.0, |a| a[1])];
             let w = w.number(9u8).number(accuracy.is_some());
             reals.iter().fold(w, |w, real| w.real(*real))
         }
-        Measured::Checkpoint { failure } => {
+        RecordKind::Checkpoint { failure } => {
             let w = w.number(10u8).number(failure.is_some());
             w.text(failure.as_deref().unwrap_or_default())
         }
-        Measured::Staleness { updates } => w.number(4u8).number(*updates),
-        Measured::Folded { gradients } => w.number(5u8).number(*gradients),
-        Measured::HalfExchange => w.number(6u8),
-        Measured::Lost => w.number(7u8),
-        Measured::View { number } => w.number(8u8).number(*number),
+        RecordKind::Staleness { updates } => w.number(4u8).number(*updates),
+        RecordKind::Folded { gradients } => w.number(5u8).number(*gradients),
+        RecordKind::HalfExchange => w.number(6u8),
+        RecordKind::Lost => w.number(7u8),
+        RecordKind::View { number } => w.number(8u8).number(*number),
     }
 }
 
 pub(super) fn read_record(r: &mut Reader<'_>) -> Result<Record, ControlError> {
     let (t, rank, step) = (r.real()?, r.small()?, r.number()?);
     let event = match r.number()? {
-        0 => Measured::Step {
+        0 => RecordKind::Step {
             loss: f32::from_bits(r.small()?),
             samples: r.small()?,
             compute: r.real()?,
             exposed: r.real()?,
             waiting: r.real()?,
         },
-        1 => Measured::Compute { seconds: r.real()? },
-        2 => Measured::Transfer { to: r.small()?, bytes: r.number()?, seconds: r.real()? },
-        3 => Measured::Evaluation {
+        1 => RecordKind::Compute { seconds: r.real()? },
+        2 => RecordKind::Transfer { to: r.small()?, bytes: r.number()?, seconds: r.real()? },
+        3 => RecordKind::Evaluation {
             loss: r.real()?,
             accuracy: {
                 let (known, accuracy) = (r.flag()?, r.real()?);
@@ -119,20 +119,20 @@ pub(super) fn read_record(r: &mut Reader<'_>) -> Result<Record, ControlError> {
             },
             consensus: r.real()?,
         },
-        4 => Measured::Staleness { updates: r.number()? },
-        5 => Measured::Folded { gradients: r.small()? },
-        6 => Measured::HalfExchange,
-        7 => Measured::Lost,
-        8 => Measured::View { number: r.small()? },
+        4 => RecordKind::Staleness { updates: r.number()? },
+        5 => RecordKind::Folded { gradients: r.small()? },
+        6 => RecordKind::HalfExchange,
+        7 => RecordKind::Lost,
+        8 => RecordKind::View { number: r.small()? },
         9 => {
             let known = r.flag()?;
             let loss = [r.real()?, r.real()?];
             let accuracy = [r.real()?, r.real()?];
-            Measured::Workers { loss, accuracy: known.then_some(accuracy) }
+            RecordKind::Workers { loss, accuracy: known.then_some(accuracy) }
         }
         10 => {
             let (failed, reason) = (r.flag()?, r.text()?);
-            Measured::Checkpoint { failure: failed.then_some(reason) }
+            RecordKind::Checkpoint { failure: failed.then_some(reason) }
         }
         _ => return Err(r.unknown()),
     };

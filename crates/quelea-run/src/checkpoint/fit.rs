@@ -7,7 +7,7 @@ use quelea_core::node::MODEL;
 use quelea_core::properties::{Budget, DeployedFrom, OptimizerSite};
 use quelea_core::state::Saved;
 use quelea_core::time::Time;
-use quelea_record::{Part, RankReport, Start};
+use quelea_record::{Part, RankReport, ResumePoint};
 use serde_json::Value;
 
 use super::read::Checkpoint;
@@ -33,7 +33,7 @@ const MAY_CHANGE: &[&str] = &[
 ];
 
 /// What `plan` goes on from.
-pub fn start(checkpoint: &Checkpoint, plan: &Plan) -> Result<Start, RequestError> {
+pub fn start(checkpoint: &Checkpoint, plan: &Plan) -> Result<ResumePoint, RequestError> {
     let manifest = &checkpoint.manifest;
     check_config(&manifest.config, &plan.config.understood(), "")?;
     let dimensions = plan.setup.layout.len();
@@ -57,7 +57,7 @@ pub fn start(checkpoint: &Checkpoint, plan: &Plan) -> Result<Start, RequestError
         true => checkpoint.parts.clone(),
         false => resized(checkpoint, plan)?,
     };
-    Ok(Start { parts, anew: !same, now: Time::from_seconds(manifest.clock_seconds) })
+    Ok(ResumePoint { parts, resized: !same, now: Time::from_seconds(manifest.clock_seconds) })
 }
 
 /// Refuses a key that is another and may not be.
@@ -89,7 +89,7 @@ fn check_config(old: &Value, new: &Value, path: &str) -> Result<(), RequestError
 }
 
 /// Every rank of another number of ranks begins with the deployed model and with what the
-/// optimizers had in common; what only the algorithm knows begins anew.
+/// optimizers had in common; what only the algorithm knows is reset.
 fn resized(checkpoint: &Checkpoint, plan: &Plan) -> Result<Vec<Part>, RequestError> {
     let damaged = |what: &str| RequestError::Conflict(format!("the checkpoint lacks {what}"));
     let (properties, old) = (plan.setup.properties(), &checkpoint.manifest);

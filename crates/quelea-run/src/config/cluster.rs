@@ -1,10 +1,10 @@
 //! `[cluster]`: what is simulated, who lives where, how many servers there are, what goes wrong.
 
-use quelea_core::options::{OptionKind, OptionSpec, Options};
-use quelea_core::time::Time;
-use quelea_sim::{Cluster, Crash, Cut, Faults, Pause, Plain, Rule, Verdict};
-use toml::{Table, Value};
+use quelea_core::options::{OptionKind, OptionSpec};
+use quelea_sim::Cluster;
+use toml::Table;
 
+use super::faults;
 use super::section::{Allowed, Extra, Shape, Values, list as written_list};
 use crate::error::RequestError;
 
@@ -23,15 +23,25 @@ const fn micros(name: &'static str, default: f64, help: &'static str) -> OptionS
 }
 
 /// At most about a month.
-const fn millis(name: &'static str, default: f64, help: &'static str) -> OptionSpec {
+pub(super) const fn millis(name: &'static str, default: f64, help: &'static str) -> OptionSpec {
     OptionSpec { name, kind: OptionKind::Real { default, min: 0.0, max: 3e9 }, help }
 }
 
-const fn share(name: &'static str, default: f64, min: f64, help: &'static str) -> OptionSpec {
+pub(super) const fn share(
+    name: &'static str,
+    default: f64,
+    min: f64,
+    help: &'static str,
+) -> OptionSpec {
     OptionSpec { name, kind: OptionKind::Real { default, min, max: 1.0 }, help }
 }
 
-const fn whole(name: &'static str, default: u64, min: u64, help: &'static str) -> OptionSpec {
+pub(super) const fn whole(
+    name: &'static str,
+    default: u64,
+    min: u64,
+    help: &'static str,
+) -> OptionSpec {
     OptionSpec { name, kind: OptionKind::Whole { default, min, max: 1_000_000 }, help }
 }
 
@@ -103,7 +113,7 @@ pub const EXTRAS: &[Extra] = &[
     Extra {
         name: "faults",
         shape: Shape::Inside,
-        help: "lists of crashes, pauses, cuts and rules; for `simulate`",
+        help: "lists of crashes, pauses, partitions and rules; for `simulate`",
     },
 ];
 
@@ -138,7 +148,7 @@ pub fn build(values: &Values) -> Result<Cluster, RequestError> {
         blocking_sends: options.flag("blocking_sends"),
         vector_scale: options.real("vector_scale"),
         detect_ms: options.real("detect_ms"),
-        faults: faults(&values.inside("faults"))?,
+        faults: faults::read(&values.inside("faults"))?,
         threads: options.whole("threads") as usize,
     };
     cluster.check().map_err(refused)?;
@@ -187,147 +197,4 @@ fn server_hosts(placed: &[f64], hosts: usize, servers: usize) -> Result<Vec<u32>
         _ => Err(refuse(format!("hosts are whole numbers from 0 to {most}"))),
     };
     placed.iter().map(host).collect()
-}
-
-const FAULTS: [&str; 4] = ["crashes", "pauses", "cuts", "rules"];
-
-const CRASH: &[OptionSpec] = &[whole("rank", 0, 0, "which"), millis("at_ms", 0.0, "when")];
-const SPAN: &[OptionSpec] = &[
-    whole("rank", 0, 0, "which"),
-    millis("from_ms", 0.0, "since when"),
-    millis("until_ms", f64::MAX, "until when"),
-];
-const RULE: &[OptionSpec] = &[
-    whole("from", 0, 0, "only messages from this rank"),
-    whole("to", 0, 0, "only messages to this rank"),
-    millis("from_ms", 0.0, "since when"),
-    millis("until_ms", f64::MAX, "until when"),
-    share("share", 1.0, 0.0, "only this share of them, chosen by the seed"),
-    OptionSpec {
-        name: "verdict",
-        kind: OptionKind::Choice(&["drop", "delay", "duplicate"]),
-        help: "what then",
-    },
-    millis("delay_ms", 0.0, "how much later, for delay"),
-];
-
-fn faults(table: &Table) -> Result<Faults, RequestError> {
-    Allowed { path: "cluster.faults", keys: &[], extras: &[], others: &FAULTS }.check(table)?;
-    let crash =
-        |entry: Entry<'_>| Ok(Crash { rank: entry.rank()?, at_ms: entry.options.real("at_ms") });
-    let pause = |entry: Entry<'_>| {
-        let (rank, (from_ms, until_ms)) = (entry.rank()?, entry.span()?);
-        if until_ms == f64::MAX {
-            return Err(entry.lacks("until_ms", "a rank that never goes on has crashed"));
-        }
-        Ok(Pause { rank, from_ms, until_ms })
-    };
-    let cut = |entry: Entry<'_>| {
-        let (rank, (from_ms, until_ms)) = (entry.rank()?, entry.span()?);
-        Ok(Cut { rank, from_ms, until_ms })
-    };
-    Ok(Faults {
-        crashes: list(table, "crashes", CRASH)?.into_iter().map(crash).collect::<Result<_, _>>()?,
-        pauses: list(table, "pauses", SPAN)?.into_iter().map(pause).collect::<Result<_, _>>()?,
-        cuts: list(table, "cuts", SPAN)?.into_iter().map(cut).collect::<Result<_, _>>()?,
-        rules: list(table, "rules", RULE)?.into_iter().map(rule).collect::<Result<_, _>>()?,
-    })
-}
-
-/// Refuses faults of ranks that do not exist.
-pub fn check_ranks(values: &Values, ranks: usize) -> Result<(), RequestError> {
-    let faults = values.inside("faults");
-    for (name, keys) in [("crashes", CRASH), ("pauses", SPAN), ("cuts", SPAN), ("rules", RULE)] {
-        for entry in list(&faults, name, keys)? {
-            let whole = |key: &&str| entry.written.get(*key).and_then(Value::as_integer);
-            let beyond = |key: &&str| whole(key).is_some_and(|rank| rank >= ranks as i64);
-            if let Some(key) = ["rank", "from", "to"].iter().find(|key| beyond(key)) {
-                let problem = format!("there are {ranks} ranks, numbered from 0");
-                return Err(entry.refusal(key, problem));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// One fault of a list, its keys checked one by one.
-struct Entry<'a> {
-    /// Dotted, with its number in the list.
-    path: String,
-    written: &'a Table,
-    options: Options,
-}
-
-impl Entry<'_> {
-    fn refusal(&self, key: &str, problem: impl Into<String>) -> RequestError {
-        let given = self.written.get(key).map_or("absent".to_string(), ToString::to_string);
-        RequestError::field(format!("{}.{key}", self.path), given, problem)
-    }
-
-    fn lacks(&self, key: &str, why: &str) -> RequestError {
-        let problem = format!("needs `{key}`: {why}");
-        RequestError::field(&self.path, Value::Table(self.written.clone()), problem)
-    }
-
-    fn rank(&self) -> Result<u32, RequestError> {
-        match self.written.contains_key("rank") {
-            true => Ok(self.options.whole("rank") as u32),
-            false => Err(self.lacks("rank", "which rank is it about?")),
-        }
-    }
-
-    fn span(&self) -> Result<(f64, f64), RequestError> {
-        let (from_ms, until_ms) = (self.options.real("from_ms"), self.options.real("until_ms"));
-        match until_ms > from_ms {
-            true => Ok((from_ms, until_ms)),
-            false => Err(self.refusal("until_ms", format!("must be after `from_ms` = {from_ms}"))),
-        }
-    }
-}
-
-fn rule(entry: Entry<'_>) -> Result<Rule, RequestError> {
-    let options = &entry.options;
-    let only = |name: &str| entry.written.get(name).map(|_| options.whole(name) as u32);
-    let (from_ms, until_ms) = entry.span()?;
-    let verdict = match (options.text("verdict"), options.real("delay_ms")) {
-        ("delay", 0.0) => return Err(entry.lacks("delay_ms", "how much later, above 0?")),
-        ("delay", delay_ms) => Verdict::Delay(Time::from_ms(delay_ms)),
-        (_, delay_ms) if delay_ms > 0.0 => {
-            return Err(entry.refusal("delay_ms", "is only for verdict = \"delay\""));
-        }
-        ("duplicate", _) => Verdict::Duplicate,
-        _ => Verdict::Drop,
-    };
-    Ok(Rule::Plain(Plain {
-        from: only("from"),
-        to: only("to"),
-        // Kinds are numbered by the algorithms, for themselves.
-        kind: None,
-        from_ms,
-        until_ms,
-        share: options.real("share"),
-        verdict,
-    }))
-}
-
-/// The entries of one list of faults.
-fn list<'a>(
-    table: &'a Table,
-    name: &str,
-    keys: &[OptionSpec],
-) -> Result<Vec<Entry<'a>>, RequestError> {
-    let path = format!("cluster.faults.{name}");
-    let Some(value) = table.get(name) else {
-        return Ok(Vec::new());
-    };
-    let refuse =
-        || RequestError::field(&path, value, "must be a list of tables, as in [{ rank = 1 }]");
-    let entry = |(number, entry): (usize, &'a Value)| {
-        let path = format!("{path}.{number}");
-        let written = entry.as_table().ok_or_else(refuse)?;
-        let options =
-            Allowed { path: &path, keys, extras: &[], others: &[] }.check(written)?.options;
-        Ok(Entry { path, written, options })
-    };
-    value.as_array().ok_or_else(refuse)?.iter().enumerate().map(entry).collect()
 }

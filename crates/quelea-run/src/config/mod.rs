@@ -11,6 +11,7 @@
 //! | [`understood`] | the configuration as it was understood, as JSON |
 
 pub mod cluster;
+pub mod faults;
 mod hint;
 pub mod row;
 pub mod rows;

@@ -123,6 +123,10 @@ const WRONG: &[(&str, &str)] = &[
     ("cluster.faults.rules = [{ share = 2 }]", "`cluster.faults.rules.0.share` = 2: must be"),
     ("cluster.faults.rules = [{ to = 9 }]", "`cluster.faults.rules.0.to` = 9: there are 9 ranks"),
     ("cluster.faults.rules = [{ kind = 1 }]", "`cluster.faults.rules.0.kind` = 1: unknown key"),
+    (
+        "cluster.faults.cuts = [{ rank = 1 }]",
+        "`cluster.faults.cuts` = [{ rank = 1 }]: was renamed; write `cluster.faults.partitions`",
+    ),
     ("cluster.faults.pauses = 3", "`cluster.faults.pauses` = 3: must be a list of tables"),
     // What does not go together.
     ("steps = 5\nepochs = 5", "`epochs` = 5: `steps` is given too"),

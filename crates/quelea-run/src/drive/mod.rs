@@ -13,7 +13,7 @@ use quelea_core::node::RunSpec;
 use quelea_core::problems::Problem;
 use quelea_core::time::Time;
 use quelea_net::{Coordinator, Hosted, NetOptions};
-use quelea_record::{Cuts, Models, Observer, Outcome, Part, Record, Wish};
+use quelea_record::{CheckpointSchedule, Models, Observer, Outcome, Part, Record, Request};
 
 use crate::error::RunError;
 use crate::files::summary::Clock;
@@ -135,24 +135,24 @@ impl Observer for Host<'_, '_> {
         (self.gathering)(there, expected)
     }
 
-    fn cuts(&self) -> Cuts {
-        self.listener.cuts()
+    fn checkpoint_schedule(&self) -> CheckpointSchedule {
+        self.listener.checkpoint_schedule()
     }
 
-    fn shown(&mut self, now: Time, step: u64, models: Models) {
-        self.listener.shown(now, step, models);
+    fn evaluate(&mut self, now: Time, step: u64, models: Models) {
+        self.listener.evaluate(now, step, models);
     }
 
-    fn saved(&mut self, now: Time, step: u64, rank: Rank, part: Part) {
-        self.listener.saved(now, step, rank, part);
+    fn checkpoint(&mut self, now: Time, step: u64, rank: Rank, part: Part) {
+        self.listener.checkpoint(now, step, rank, part);
     }
 
-    fn safe(&mut self) -> u64 {
-        self.listener.safe()
+    fn durable_step(&mut self) -> u64 {
+        self.listener.durable_step()
     }
 
-    fn wish(&mut self) -> Wish {
-        self.listener.wish()
+    fn request(&mut self) -> Request {
+        self.listener.request()
     }
 }
 

@@ -18,14 +18,14 @@ use crate::plan::Plan;
 /// How long all processes may take to start, load their data and connect.
 const WAIT_SECONDS: u32 = 60;
 /// How long a process may take to end after the run has.
-const FAREWELL: Duration = Duration::from_secs(5);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
 /// Runs every worker as a process of `executable`, which must be the `quelea` command.
 pub fn processes(plan: &Plan, executable: &Path, listener: &mut Listener<'_>) -> Driven {
-    let (place, mut crew) = gather(plan, executable)?;
-    let driven = place.run(plan, &[], listener, &mut |_, _| crew.check());
-    let (clock, mut outcome) = driven.map_err(|error| crew.explain(error))?;
-    outcome.warnings.extend(crew.part());
+    let (place, mut children) = gather(plan, executable)?;
+    let driven = place.run(plan, &[], listener, &mut |_, _| children.check());
+    let (clock, mut outcome) = driven.map_err(|error| children.explain(error))?;
+    outcome.warnings.extend(children.part());
     Ok((clock, outcome))
 }
 
@@ -35,18 +35,18 @@ pub fn measure_processes(
     executable: &Path,
     steps: bool,
 ) -> Result<Measured, RunError> {
-    let (place, mut crew) = gather(plan, executable)?;
-    let measured = place.measure(plan, steps, &mut |_, _| crew.check(), &mut |_| {});
-    let measured = measured.map_err(|error| crew.explain(error))?;
-    crew.part();
+    let (place, mut children) = gather(plan, executable)?;
+    let measured = place.measure(plan, steps, &mut |_, _| children.check(), &mut |_| {});
+    let measured = measured.map_err(|error| children.explain(error))?;
+    children.part();
     Ok(measured)
 }
 
 /// Starts a process for every worker, and the place where they join.
-fn gather(plan: &Plan, executable: &Path) -> Result<(OpenRendezvous, Crew), RunError> {
+fn gather(plan: &Plan, executable: &Path) -> Result<(OpenRendezvous, ChildProcesses), RunError> {
     let place = OpenRendezvous::open("127.0.0.1:0", f64::from(WAIT_SECONDS))?;
     let address = place.address().to_string();
-    let mut crew = Crew::default();
+    let mut children = ChildProcesses::default();
     for rank in 0..plan.config.workers {
         let mut command = Command::new(executable);
         command.args(["join", &address, "--rank", &rank.to_string(), "--quiet"]);
@@ -56,9 +56,9 @@ fn gather(plan: &Plan, executable: &Path) -> Result<(OpenRendezvous, Crew), RunE
             let name = executable.display();
             RunError::Process(format!("cannot start worker {rank} as {name}: {error}"))
         })?;
-        crew.children.push(child);
+        children.children.push(child);
     }
-    Ok((place, crew))
+    Ok((place, children))
 }
 
 /// Ends this process when standard input is closed, as it is when the parent is gone.
@@ -71,11 +71,11 @@ pub fn end_with_parent() {
 
 /// The processes of the workers. None outlives this.
 #[derive(Default)]
-struct Crew {
+struct ChildProcesses {
     children: Vec<Child>,
 }
 
-impl Crew {
+impl ChildProcesses {
     /// Whether all are there; none ends by itself before the run has.
     fn check(&mut self) -> Result<(), String> {
         for (rank, child) in self.children.iter_mut().enumerate() {
@@ -98,7 +98,7 @@ impl Crew {
 
     /// Waits until all have ended; says which did not end well.
     fn part(&mut self) -> Vec<String> {
-        let until = Instant::now() + FAREWELL;
+        let until = Instant::now() + SHUTDOWN_GRACE;
         let children = std::mem::take(&mut self.children);
         let ended = |(rank, mut child): (usize, Child)| match wait_until(&mut child, until) {
             Some(status) if status.success() => None,
@@ -112,7 +112,7 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for ChildProcesses {
     fn drop(&mut self) {
         self.children.iter_mut().for_each(end);
     }

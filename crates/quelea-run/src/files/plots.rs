@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 use quelea_plot::{Axis, Bars, Chart, Lines, Series, Values};
-use quelea_record::{Event, Record};
+use quelea_record::{Record, RecordKind};
 use serde_json::Value;
 
 use super::summary::{Summary, WorkerSummary};
@@ -49,11 +49,13 @@ impl Curves {
     pub fn take(&mut self, record: &Record) {
         let step = record.step;
         match record.event {
-            Event::Step { loss, .. } => self.add_loss(step, f64::from(loss)),
-            Event::Evaluation { loss, accuracy, consensus } => {
+            RecordKind::Step { loss, .. } => self.add_loss(step, f64::from(loss)),
+            RecordKind::Evaluation { loss, accuracy, consensus } => {
                 self.evaluations.push(Evaluated { step, loss, accuracy, consensus });
             }
-            Event::Workers { accuracy: Some(accuracy), .. } => self.workers.push((step, accuracy)),
+            RecordKind::Workers { accuracy: Some(accuracy), .. } => {
+                self.workers.push((step, accuracy))
+            }
             _ => {}
         }
     }
@@ -185,10 +187,10 @@ mod tests {
     #[test]
     fn curves_are_the_same_from_records_and_from_the_lines_that_they_become() {
         let events = [
-            Event::Step { loss: 0.5, samples: 1, compute: 0.0, exposed: 0.0, waiting: 0.0 },
-            Event::Evaluation { loss: 0.25, accuracy: Some(0.5), consensus: 2.0 },
-            Event::Workers { loss: [1.0, 2.0], accuracy: Some([0.5, 0.25]) },
-            Event::Lost,
+            RecordKind::Step { loss: 0.5, samples: 1, compute: 0.0, exposed: 0.0, waiting: 0.0 },
+            RecordKind::Evaluation { loss: 0.25, accuracy: Some(0.5), consensus: 2.0 },
+            RecordKind::Workers { loss: [1.0, 2.0], accuracy: Some([0.5, 0.25]) },
+            RecordKind::Lost,
         ];
         let (mut live, mut again) = (Curves::new(1000), Curves::new(1000));
         for (step, event) in events.into_iter().enumerate() {

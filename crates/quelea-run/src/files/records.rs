@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, Write};
 
-use quelea_record::{Event, Record, Sink, Start};
+use quelea_record::{Record, RecordKind, ResumePoint};
 use serde_json::Value;
 
 use super::directory::Draft;
@@ -50,7 +50,7 @@ impl<'a> Recorder<'a> {
     }
 
     /// Takes over the records of the run that is gone on from: those until then.
-    pub fn go_on(&mut self, lines: impl BufRead, start: &Start) -> io::Result<()> {
+    pub fn go_on(&mut self, lines: impl BufRead, start: &ResumePoint) -> io::Result<()> {
         for line in lines.lines() {
             let line = line?;
             // The last line of a run that was killed may be half there.
@@ -83,8 +83,8 @@ impl<'a> Recorder<'a> {
 
     fn is_written(&self, record: &Record) -> bool {
         match record.event {
-            Event::Compute { .. } | Event::Transfer { .. } => false,
-            Event::Step { .. } | Event::Staleness { .. } | Event::Folded { .. } => {
+            RecordKind::Compute { .. } | RecordKind::Transfer { .. } => false,
+            RecordKind::Step { .. } | RecordKind::Staleness { .. } | RecordKind::Folded { .. } => {
                 record.step.is_multiple_of(self.stride)
             }
             _ => true,
@@ -92,8 +92,9 @@ impl<'a> Recorder<'a> {
     }
 }
 
-impl Sink for Recorder<'_> {
-    fn record(&mut self, record: Record) {
+impl Recorder<'_> {
+    /// Takes one record.
+    pub fn record(&mut self, record: Record) {
         if self.failure.is_none() && self.is_written(&record) {
             self.failure = write_line(&mut self.draft, &record).err();
         }
@@ -102,20 +103,21 @@ impl Sink for Recorder<'_> {
         self.curves.take(&record);
     }
 
-    fn wants_timeline(&self) -> bool {
+    /// Whether there is still room for the timeline.
+    pub fn wants_timeline(&self) -> bool {
         !self.timeline.is_full()
     }
 }
 
 /// Whether a record is from before the cut that is gone on from.
-fn is_before(record: &Value, start: &Start) -> bool {
+fn is_before(record: &Value, start: &ResumePoint) -> bool {
     let number = |key: &str| record[key].as_u64();
     let (Some(rank), Some(step), Some(t)) = (number("rank"), number("step"), record["t"].as_f64())
     else {
         return false;
     };
     match record["kind"].as_str() {
-        Some("step" | "staleness" | "folded") if !start.anew => {
+        Some("step" | "staleness" | "folded") if !start.resized => {
             start.parts.get(rank as usize).is_some_and(|part| {
                 // Servers count nothing; their records go by the clock.
                 if part.report.is_server { t <= start.now.seconds() } else { step < part.step() }
@@ -131,7 +133,7 @@ pub fn write_line(out: &mut impl Write, record: &Record) -> io::Result<()> {
     let Record { t, rank, step, .. } = record;
     write!(out, "{{\"t\":{},\"rank\":{rank},\"step\":{step},\"kind\":", Real(*t))?;
     match &record.event {
-        Event::Step { loss, samples, compute, exposed, waiting } => write!(
+        RecordKind::Step { loss, samples, compute, exposed, waiting } => write!(
             out,
             "\"step\",\"loss\":{},\"samples\":{samples},\"compute\":{},\"exposed\":{},\"waiting\":{}",
             Single(*loss),
@@ -139,18 +141,20 @@ pub fn write_line(out: &mut impl Write, record: &Record) -> io::Result<()> {
             Real(*exposed),
             Real(*waiting)
         ),
-        Event::Compute { seconds } => write!(out, "\"compute\",\"seconds\":{}", Real(*seconds)),
-        Event::Transfer { to, bytes, seconds } => {
+        RecordKind::Compute { seconds } => {
+            write!(out, "\"compute\",\"seconds\":{}", Real(*seconds))
+        }
+        RecordKind::Transfer { to, bytes, seconds } => {
             write!(out, "\"transfer\",\"to\":{to},\"bytes\":{bytes},\"seconds\":{}", Real(*seconds))
         }
-        Event::Evaluation { loss, accuracy, consensus } => write!(
+        RecordKind::Evaluation { loss, accuracy, consensus } => write!(
             out,
             "\"evaluation\",\"loss\":{},\"accuracy\":{},\"consensus\":{}",
             Real(*loss),
             Real(accuracy.unwrap_or(f64::NAN)),
             Real(*consensus)
         ),
-        Event::Workers { loss, accuracy } => {
+        RecordKind::Workers { loss, accuracy } => {
             let [mean, worst] = accuracy.unwrap_or([f64::NAN; 2]);
             write!(
                 out,
@@ -162,15 +166,15 @@ pub fn write_line(out: &mut impl Write, record: &Record) -> io::Result<()> {
                 Real(worst)
             )
         }
-        Event::Checkpoint { failure } => {
+        RecordKind::Checkpoint { failure } => {
             let failure = serde_json::to_string(failure).map_err(io::Error::other)?;
             write!(out, "\"checkpoint\",\"failure\":{failure}")
         }
-        Event::Staleness { updates } => write!(out, "\"staleness\",\"updates\":{updates}"),
-        Event::Folded { gradients } => write!(out, "\"folded\",\"gradients\":{gradients}"),
-        Event::HalfExchange => write!(out, "\"half-exchange\""),
-        Event::Lost => write!(out, "\"lost\""),
-        Event::View { number } => write!(out, "\"view\",\"number\":{number}"),
+        RecordKind::Staleness { updates } => write!(out, "\"staleness\",\"updates\":{updates}"),
+        RecordKind::Folded { gradients } => write!(out, "\"folded\",\"gradients\":{gradients}"),
+        RecordKind::HalfExchange => write!(out, "\"half-exchange\""),
+        RecordKind::Lost => write!(out, "\"lost\""),
+        RecordKind::View { number } => write!(out, "\"view\",\"number\":{number}"),
     }?;
     out.write_all(b"}\n")
 }
@@ -197,7 +201,7 @@ impl std::fmt::Display for Single {
 mod tests {
     use super::*;
 
-    fn line(event: Event) -> serde_json::Value {
+    fn line(event: RecordKind) -> serde_json::Value {
         let mut bytes = Vec::new();
         let record = Record { t: 0.25, rank: 3, step: 7, event };
         write_line(&mut bytes, &record).expect("written");
@@ -207,8 +211,13 @@ mod tests {
 
     #[test]
     fn every_kind_is_one_line_of_json() {
-        let step =
-            Event::Step { loss: 0.1, samples: 32, compute: 1e-9, exposed: 2.5e10, waiting: 0.0 };
+        let step = RecordKind::Step {
+            loss: 0.1,
+            samples: 32,
+            compute: 1e-9,
+            exposed: 2.5e10,
+            waiting: 0.0,
+        };
         let read = line(step);
         assert_eq!(read["t"], 0.25);
         assert_eq!((read["rank"].as_u64(), read["step"].as_u64()), (Some(3), Some(7)));
@@ -217,16 +226,19 @@ mod tests {
         assert_eq!(read["compute"], 1e-9);
         assert_eq!(read["exposed"], 2.5e10);
         for (event, kind) in [
-            (Event::Compute { seconds: 1.0 }, "compute"),
-            (Event::Transfer { to: 1, bytes: 80, seconds: 0.5 }, "transfer"),
-            (Event::Evaluation { loss: 1.0, accuracy: Some(0.5), consensus: 0.0 }, "evaluation"),
-            (Event::Workers { loss: [1.0, 2.0], accuracy: None }, "workers"),
-            (Event::Checkpoint { failure: Some("disk \"full\"".into()) }, "checkpoint"),
-            (Event::Staleness { updates: 4 }, "staleness"),
-            (Event::Folded { gradients: 2 }, "folded"),
-            (Event::HalfExchange, "half-exchange"),
-            (Event::Lost, "lost"),
-            (Event::View { number: 2 }, "view"),
+            (RecordKind::Compute { seconds: 1.0 }, "compute"),
+            (RecordKind::Transfer { to: 1, bytes: 80, seconds: 0.5 }, "transfer"),
+            (
+                RecordKind::Evaluation { loss: 1.0, accuracy: Some(0.5), consensus: 0.0 },
+                "evaluation",
+            ),
+            (RecordKind::Workers { loss: [1.0, 2.0], accuracy: None }, "workers"),
+            (RecordKind::Checkpoint { failure: Some("disk \"full\"".into()) }, "checkpoint"),
+            (RecordKind::Staleness { updates: 4 }, "staleness"),
+            (RecordKind::Folded { gradients: 2 }, "folded"),
+            (RecordKind::HalfExchange, "half-exchange"),
+            (RecordKind::Lost, "lost"),
+            (RecordKind::View { number: 2 }, "view"),
         ] {
             assert_eq!(line(event)["kind"], kind);
         }
@@ -234,7 +246,8 @@ mod tests {
 
     #[test]
     fn what_is_not_a_number_is_null() {
-        let event = Event::Evaluation { loss: f64::NAN, accuracy: None, consensus: f64::INFINITY };
+        let event =
+            RecordKind::Evaluation { loss: f64::NAN, accuracy: None, consensus: f64::INFINITY };
         let read = line(event);
         assert!(read["loss"].is_null() && read["accuracy"].is_null());
         assert!(read["consensus"].is_null());

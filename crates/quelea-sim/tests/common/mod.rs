@@ -81,7 +81,7 @@ impl Case {
     }
 
     pub fn try_run(&self) -> Result<Outcome, SimError> {
-        let observer = &mut quelea_record::Nowhere;
+        let observer = &mut quelea_record::Silent;
         quelea_sim::simulate(&self.setup, &self.problem, &self.cluster, observer)
     }
 

@@ -10,27 +10,27 @@ use std::time::{Duration, Instant};
 use quelea_record::Observer;
 
 use crate::clock::Clock;
-use crate::conductor::Incoming;
+use crate::controller::Incoming;
 use crate::error::NetError;
 use crate::mesh::prepare;
 use crate::options::NetOptions;
 use crate::protocol::{
-    self, Command, Event, PacketError, REASON_CHARS, SMALL_BYTES, Setting, WARNING_CHARS, Wait,
+    self, Command, PacketError, REASON_CHARS, RankEvent, SMALL_BYTES, Setting, WARNING_CHARS, Wait,
     shown,
 };
 
 /// The longest between two looks at whether waiting still makes sense.
-const GLANCE: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A worker that has joined, loaded its data, and listens.
 #[derive(Debug)]
-pub(crate) struct Guest {
+pub(crate) struct JoinedWorker {
     pub(crate) rank: u32,
     pub(crate) stream: TcpStream,
     pub(crate) address: SocketAddr,
 }
 
-impl Guest {
+impl JoinedWorker {
     /// Whether it is still connected.
     fn stays(&self) -> bool {
         let _ = self.stream.set_nonblocking(true);
@@ -44,7 +44,7 @@ impl Guest {
 }
 
 /// Where workers arrive.
-pub(crate) struct Lobby {
+pub(crate) struct Admission {
     pub(crate) run: u64,
     pub(crate) open: bool,
     pub(crate) timeline: bool,
@@ -60,9 +60,9 @@ pub(crate) struct Lobby {
 }
 
 /// Who came, or why it came to nothing.
-pub(crate) type Arrival = Result<Guest, (u32, String)>;
+pub(crate) type Arrival = Result<JoinedWorker, (u32, String)>;
 
-impl Lobby {
+impl Admission {
     fn taken(&self) -> MutexGuard<'_, BTreeMap<u32, Option<SocketAddr>>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -70,7 +70,7 @@ impl Lobby {
     fn warn(&self, text: String) {
         *self.last_refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.clone());
         let warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = warnings.send(Incoming::Event(Event::Warning(text)));
+        let _ = warnings.send(Incoming::Event(RankEvent::Warning(text)));
     }
 
     /// Talks to one visitor until it is ready to meet its peers.
@@ -95,7 +95,7 @@ impl Lobby {
         match self.prepare(&stream, rank) {
             Ok(Ok(port)) => {
                 let address = SocketAddr::new(peer.ip(), port);
-                send(Ok(Guest { rank, stream, address }));
+                send(Ok(JoinedWorker { rank, stream, address }));
             }
             Ok(Err(reason)) => {
                 let reason = shown(&reason, REASON_CHARS);
@@ -151,7 +151,7 @@ impl Lobby {
     /// Hands over the job; gives the port at which the worker listens once it is ready, or why it
     /// cannot run the job. An error is that it left, or does not speak as it should.
     fn prepare(&self, stream: &TcpStream, rank: u32) -> Result<Result<u16, String>, String> {
-        let Lobby { run, open, timeline, .. } = *self;
+        let Admission { run, open, timeline, .. } = *self;
         let welcome = Setting::Welcome { run, rank, open, timeline, job: self.job.clone() };
         let text = |error: PacketError| error.to_string();
         prepare(stream, self.options.connect_seconds).map_err(|error| error.to_string())?;
@@ -176,19 +176,19 @@ impl Lobby {
         arrivals: &Receiver<Arrival>,
         address: SocketAddr,
         observer: &mut dyn Observer,
-    ) -> Result<Vec<Guest>, NetError> {
-        let mut guests: Vec<Guest> = Vec::new();
-        self.fill(&mut guests, arrivals, address, observer).inspect_err(|error| {
-            for guest in &guests {
-                let _ = protocol::write(&guest.stream, &Command::Abort(error.to_string()));
+    ) -> Result<Vec<JoinedWorker>, NetError> {
+        let mut joined: Vec<JoinedWorker> = Vec::new();
+        self.fill(&mut joined, arrivals, address, observer).inspect_err(|error| {
+            for worker in &joined {
+                let _ = protocol::write(&worker.stream, &Command::Abort(error.to_string()));
             }
         })?;
-        Ok(guests)
+        Ok(joined)
     }
 
     fn fill(
         &self,
-        guests: &mut Vec<Guest>,
+        joined: &mut Vec<JoinedWorker>,
         arrivals: &Receiver<Arrival>,
         address: SocketAddr,
         observer: &mut dyn Observer,
@@ -198,27 +198,27 @@ impl Lobby {
         let is_hosted = |(rank, by): &(&u32, &Option<_>)| **rank < self.workers && by.is_none();
         let hosted = self.taken().iter().filter(is_hosted).count();
         let expected = self.workers as usize - hosted;
-        while guests.len() < expected {
+        while joined.len() < expected {
             let left = deadline.saturating_duration_since(Instant::now());
-            match arrivals.recv_timeout(left.min(GLANCE)) {
-                Ok(Ok(guest)) => guests.push(guest),
+            match arrivals.recv_timeout(left.min(POLL_INTERVAL)) {
+                Ok(Ok(worker)) => joined.push(worker),
                 Ok(Err((rank, reason))) => return Err(NetError::Failed { rank, reason }),
                 Err(RecvTimeoutError::Timeout) if !left.is_zero() => {}
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    let there: Vec<u32> = guests.iter().map(|guest| guest.rank).collect();
+                    let there: Vec<u32> = joined.iter().map(|worker| worker.rank).collect();
                     let missing = self.missing(&there);
                     let seconds = begun.elapsed().as_secs_f64();
                     return Err(NetError::Missing { address, seconds, missing });
                 }
             }
-            guests.retain(|guest| {
-                let stays = guest.stays();
+            joined.retain(|worker| {
+                let stays = worker.stays();
                 if !stays {
-                    self.lose(guest.rank, "the connection was closed");
+                    self.lose(worker.rank, "the connection was closed");
                 }
                 stays
             });
-            observer.gathering(guests.len(), expected).map_err(NetError::RunSpec)?;
+            observer.gathering(joined.len(), expected).map_err(NetError::Setup)?;
         }
         Ok(())
     }

@@ -14,73 +14,75 @@ use quelea_core::node::RunSpec;
 use quelea_core::payload::Pool;
 use quelea_core::problems::{GradientSource, Problem};
 use quelea_core::properties::OptimizerSite;
-use quelea_record::{Cuts, Start};
+use quelea_record::{CheckpointSchedule, ResumePoint};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::clock::Clock;
 use crate::compute::{self, Compute};
-use crate::conductor::Incoming;
+use crate::controller::Incoming;
 use crate::error::NetError;
+use crate::external_loop::ExternalLoop;
 use crate::link::{self, Link, Order, ReadError, read_frames};
 use crate::options::NetOptions;
-use crate::outer::OuterLoop;
-use crate::protocol::{Command, Event};
-use crate::rank::{Cutting, Inbox, Parts, Shell, Way};
+use crate::protocol::{Command, RankEvent};
+use crate::rank::{CutState, Inbox, Peer, RankConfig, RankState};
 
 /// A rank that is to live here, with its connections.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct RankLinks {
     pub(crate) rank: Rank,
-    pub(crate) links: Vec<(Rank, TcpStream)>,
+    pub(crate) streams: Vec<(Rank, TcpStream)>,
 }
 
 /// What all ranks of this process have in common.
 #[derive(Clone)]
-pub(crate) struct House {
+pub(crate) struct ProcessContext {
     pub(crate) setup: RunSpec,
     pub(crate) options: NetOptions,
     pub(crate) clock: Clock,
     pub(crate) timeline: bool,
-    pub(crate) cuts: Cuts,
-    pub(crate) start: Arc<Start>,
-    pub(crate) conductor: Sender<Incoming>,
+    pub(crate) schedule: CheckpointSchedule,
+    pub(crate) start: Arc<ResumePoint>,
+    pub(crate) controller: Sender<Incoming>,
 }
 
 /// The running ranks of this process. Dropping it ends them.
 #[derive(Debug)]
-pub(crate) struct Hosts {
+pub(crate) struct LocalRanks {
     inboxes: Vec<(Rank, UnboundedSender<Inbox>)>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Hosts {
-    /// Starts every rank of `seats`.
+impl LocalRanks {
+    /// Starts every rank of `rank_links`.
     pub(crate) fn start(
-        house: &House,
+        context: &ProcessContext,
         problem: &dyn Problem,
-        seats: Vec<Seat>,
-    ) -> Result<Hosts, NetError> {
-        let doors: Vec<_> = seats.iter().map(|seat| (seat.rank, unbounded_channel())).collect();
+        rank_links: Vec<RankLinks>,
+    ) -> Result<LocalRanks, NetError> {
+        let doors: Vec<_> =
+            rank_links.iter().map(|links| (links.rank, unbounded_channel())).collect();
         let inboxes = doors.iter().map(|(rank, (sender, _))| (*rank, sender.clone())).collect();
-        let mut hosts = Hosts { inboxes, threads: Vec::new() };
+        let mut local = LocalRanks { inboxes, threads: Vec::new() };
         let pool = Pool::new();
-        for (seat, (_, (_, inbox))) in seats.into_iter().zip(doors) {
-            let is_worker = seat.rank.index() < house.setup.workers();
-            let outer = if is_worker { problem.outer_loop(seat.rank.index()) } else { None };
-            let outer = outer.and_then(|outer| outer.downcast_ref::<OuterLoop>()).cloned();
-            let inside = is_worker && outer.is_none();
-            let life = Life {
-                source: inside.then(|| problem.source(seat.rank.index())),
-                outer,
-                house: house.clone(),
+        for (links, (_, (_, inbox))) in rank_links.into_iter().zip(doors) {
+            let is_worker = links.rank.index() < context.setup.workers();
+            let external = if is_worker { problem.outer_loop(links.rank.index()) } else { None };
+            let external =
+                external.and_then(|external| external.downcast_ref::<ExternalLoop>()).cloned();
+            let inside = is_worker && external.is_none();
+            let thread = RankThread {
+                source: inside.then(|| problem.source(links.rank.index())),
+                external,
+                context: context.clone(),
                 pool: pool.clone(),
-                near: hosts.inboxes.clone(),
-                seat,
+                local: local.inboxes.clone(),
+                links,
                 inbox,
             };
-            hosts.threads.push(life.begin()?);
+            local.threads.push(thread.begin()?);
         }
-        Ok(hosts)
+        Ok(local)
     }
 
     /// The way to a rank that lives here.
@@ -89,43 +91,43 @@ impl Hosts {
     }
 }
 
-impl Drop for Hosts {
+impl Drop for LocalRanks {
     fn drop(&mut self) {
         for (_, inbox) in &self.inboxes {
             let _ = inbox.send(Inbox::Command(Command::Abort(String::new())));
         }
         for thread in self.threads.drain(..) {
-            // A panic was caught and told to the conductor inside.
+            // A panic was caught and told to the controller inside.
             let _ = thread.join();
         }
     }
 }
 
 /// All that one rank's thread takes with it.
-struct Life {
-    house: House,
+struct RankThread {
+    context: ProcessContext,
     source: Option<Box<dyn GradientSource>>,
     /// In place of a source.
-    outer: Option<OuterLoop>,
+    external: Option<ExternalLoop>,
     pool: Pool,
-    seat: Seat,
-    near: Vec<(Rank, UnboundedSender<Inbox>)>,
+    links: RankLinks,
+    local: Vec<(Rank, UnboundedSender<Inbox>)>,
     inbox: UnboundedReceiver<Inbox>,
 }
 
-impl Life {
+impl RankThread {
     fn begin(self) -> Result<JoinHandle<()>, NetError> {
-        let (rank, conductor) = (self.seat.rank, self.house.conductor.clone());
+        let (rank, controller) = (self.links.rank, self.context.controller.clone());
         let run = move || {
             let reason = match catch_unwind(AssertUnwindSafe(|| self.live())) {
                 Ok(Ok(())) => return,
                 Ok(Err(error)) => error.to_string(),
                 Err(panic) => format!("it panicked: {}", compute::text(&*panic)),
             };
-            let _ = conductor.send(Incoming::Event(Event::Failed { rank: rank.0, reason }));
+            let _ = controller.send(Incoming::Event(RankEvent::Failed { rank: rank.0, reason }));
         };
         let thread = std::thread::Builder::new().name(format!("rank-{}", rank.0)).spawn(run);
-        thread.map_err(|error| NetError::RunSpec(format!("cannot start a thread: {error}")))
+        thread.map_err(|error| NetError::Setup(format!("cannot start a thread: {error}")))
     }
 
     fn live(self) -> std::io::Result<()> {
@@ -135,50 +137,55 @@ impl Life {
     }
 
     async fn attend(mut self) -> std::io::Result<()> {
-        let Life { house, source, outer, pool, seat, near, .. } = &mut self;
-        let rank = seat.rank;
-        let mut ways = vec![Way::Myself; house.setup.ranks()];
-        for (peer, inbox) in near.iter().filter(|(peer, _)| *peer != rank) {
-            ways[peer.index()] = Way::Near(inbox.clone());
+        let RankThread { context, source, external, pool, links, local, .. } = &mut self;
+        let rank = links.rank;
+        let mut peers = vec![Peer::Own; context.setup.ranks()];
+        for (peer, inbox) in local.iter().filter(|(peer, _)| *peer != rank) {
+            peers[peer.index()] = Peer::Local(inbox.clone());
         }
         let mut halves = Vec::new();
-        let changes_partners = house.setup.view.changes_partners(rank);
-        let order = Order::new(house.setup.properties().synchronous && changes_partners);
-        for (peer, stream) in seat.links.drain(..) {
+        let changes_partners = context.setup.view.changes_partners(rank);
+        let order = Order::new(context.setup.properties().synchronous && changes_partners);
+        for (peer, stream) in links.streams.drain(..) {
             stream.set_nonblocking(true)?;
             let (read, write) = tokio::net::TcpStream::from_std(stream)?.into_split();
             let link = Link::new(write, &order);
-            ways[peer.index()] = Way::Far(Rc::clone(&link));
+            peers[peer.index()] = Peer::Remote(Rc::clone(&link));
             halves.push((peer, read, link));
         }
-        let mine = near.iter().find(|(peer, _)| *peer == rank).expect("it lives here");
+        let mine = local.iter().find(|(peer, _)| *peer == rank).expect("it lives here");
         let start = |source| Compute::start(format!("gradient-{}", rank.0), source, mine.1.clone());
         let mut compute = source.take().map(start).transpose()?;
-        let node = house.start.node(&house.setup, rank, pool.clone());
+        let node = context.start.node(&context.setup, rank, pool.clone());
         let mut node = node.map_err(std::io::Error::other)?;
-        if let Some(outer) = outer.clone() {
-            outer.attach(mine.1.clone());
-            if house.setup.properties().optimizer == OptimizerSite::Workers {
+        if let Some(external) = external.clone() {
+            external.attach(mine.1.clone());
+            if context.setup.properties().optimizer == OptimizerSite::Workers {
                 node.optimize_outside();
             }
-            compute = Some(Compute::Outside(outer));
+            compute = Some(Compute::Outside(external));
         }
-        let parts = Parts {
-            report: house.start.report(rank),
-            cutting: Cutting::new(house.setup.clone(), pool.clone(), house.cuts, node.step()),
+        let config = RankConfig {
+            report: context.start.report(rank),
+            cutting: CutState::new(
+                context.setup.clone(),
+                pool.clone(),
+                context.schedule,
+                node.step(),
+            ),
             node,
-            properties: house.setup.properties(),
-            clock: house.clock,
-            options: house.options.clone(),
-            conductor: house.conductor.clone(),
+            properties: context.setup.properties(),
+            clock: context.clock,
+            options: context.options.clone(),
+            controller: context.controller.clone(),
             compute,
-            timeline: house.timeline,
-            buckets: bucket_numbers(&house.setup),
+            timeline: context.timeline,
+            buckets: bucket_numbers(&context.setup),
         };
-        let shell = Rc::new(RefCell::new(Shell::new(parts, ways)));
+        let rank_state = Rc::new(RefCell::new(RankState::new(config, peers)));
         for (peer, read, link) in halves {
-            let limits = link::limits(peer, rank, house.setup.layout.len());
-            let (reader, writer) = (Rc::clone(&shell), Rc::clone(&shell));
+            let limits = link::limits(peer, rank, context.setup.layout.len());
+            let (reader, writer) = (Rc::clone(&rank_state), Rc::clone(&rank_state));
             let pool = pool.clone();
             tokio::task::spawn_local(async move {
                 let error = read_frames(read, limits, pool, |header, message| {
@@ -205,41 +212,41 @@ impl Life {
                 writer.borrow().lost(peer, format!("the connection broke: {error}"));
             });
         }
-        shell.borrow_mut().start();
-        let period = tick_period(&house.options);
-        self.listen(&shell, period).await;
+        rank_state.borrow_mut().start();
+        let period = tick_period(&context.options);
+        self.listen(&rank_state, period).await;
         Ok(())
     }
 
     /// Takes what other threads have to say, until the last word.
-    async fn listen(&mut self, shell: &RefCell<Shell>, period: Duration) {
+    async fn listen(&mut self, rank_state: &RefCell<RankState>, period: Duration) {
         let mut ticks = tokio::time::interval(period);
         loop {
             tokio::select! {
                 word = self.inbox.recv() => match word {
                     Some(Inbox::Message { from, sent_micros, message }) => {
-                        shell.borrow_mut().message(from, sent_micros, message);
+                        rank_state.borrow_mut().message(from, sent_micros, message);
                     }
-                    Some(Inbox::Gradient(gradient)) => shell.borrow_mut().gradient(gradient),
-                    Some(Inbox::Given(given)) => shell.borrow_mut().given(given),
-                    Some(Inbox::Broken(reason)) => shell.borrow().failed(reason),
+                    Some(Inbox::Gradient(gradient)) => rank_state.borrow_mut().gradient(gradient),
+                    Some(Inbox::Given(given)) => rank_state.borrow_mut().given(given),
+                    Some(Inbox::Broken(reason)) => rank_state.borrow().failed(reason),
                     Some(Inbox::Command(command)) => {
-                        if shell.borrow_mut().command(command) {
+                        if rank_state.borrow_mut().command(command) {
                             return;
                         }
                     }
                     None => return,
                 },
-                _ = ticks.tick() => shell.borrow_mut().tick(),
+                _ = ticks.tick() => rank_state.borrow_mut().tick(),
             }
         }
     }
 }
 
-impl Drop for Life {
+impl Drop for RankThread {
     fn drop(&mut self) {
-        if let Some(outer) = &self.outer {
-            outer.keep_unheard(&mut self.inbox);
+        if let Some(external) = &self.external {
+            external.keep_unheard(&mut self.inbox);
         }
     }
 }

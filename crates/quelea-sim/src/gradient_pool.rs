@@ -12,7 +12,7 @@ use quelea_core::node::Loan;
 use quelea_core::problems::{Computed, GradientSource, Problem};
 
 /// The gradient sources of all workers.
-pub(crate) struct Gradients {
+pub(crate) struct GradientPool {
     /// Absent while its gradient is computed elsewhere.
     sources: Vec<Option<Box<dyn GradientSource>>>,
     finished: Vec<Option<(Loan, Computed)>>,
@@ -41,16 +41,16 @@ struct Threads {
 /// Below so many operations, handing a gradient to another thread costs more than computing it.
 const WORTH_A_THREAD: u64 = 100_000;
 
-impl Gradients {
+impl GradientPool {
     /// The sources of the first `workers` ranks; `threads` = 0 means one per core.
-    pub(crate) fn new(problem: &dyn Problem, workers: usize, threads: usize) -> Gradients {
+    pub(crate) fn new(problem: &dyn Problem, workers: usize, threads: usize) -> GradientPool {
         let sources: Vec<_> = (0..workers).map(|rank| Some(problem.source(rank))).collect();
         let operations = sources.iter().flatten().map(|source| source.operations()).max();
         let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let threads = if threads == 0 { cores() } else { threads }.min(workers);
         let pays = threads > 1 && operations.unwrap_or(0) >= WORTH_A_THREAD;
         let finished = (0..workers).map(|_| None).collect();
-        Gradients { sources, finished, threads: pays.then(|| Threads::start(threads)) }
+        GradientPool { sources, finished, threads: pays.then(|| Threads::start(threads)) }
     }
 
     /// Begins a gradient.

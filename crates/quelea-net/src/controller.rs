@@ -1,6 +1,6 @@
 //! What one place must decide: tickets, the end, drain, termination, time limits, giving up.
 
-mod cutting;
+mod cuts;
 mod standstill;
 
 use std::net::{Shutdown, TcpStream};
@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 
 use quelea_core::properties::Budget;
 use quelea_core::time::Time;
-use quelea_record::{Event as Measured, Observer, Outcome, RankReport};
+use quelea_record::{Observer, Outcome, RankReport, RecordKind};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::clock::Clock;
 use crate::error::NetError;
-use crate::host::{House, tick_period};
+use crate::local_ranks::{ProcessContext, tick_period};
 use crate::options::NetOptions;
-use crate::protocol::{self, Command, Event, PacketError, REASON_CHARS, WARNING_CHARS, shown};
+use crate::protocol::{self, Command, PacketError, REASON_CHARS, RankEvent, WARNING_CHARS, shown};
 use crate::rank::Inbox;
-use cutting::Cutting;
+use cuts::CutState;
 use standstill::Stillness;
 
 /// How long better evidence is waited for after a first sign of trouble.
@@ -28,15 +28,15 @@ const WARNINGS: usize = 50;
 /// A drain in which messages still arrive may take so many times as long as one without.
 const DRAIN_FACTOR: f64 = 10.0;
 /// The longest between two looks at what the observer wishes.
-const GLANCE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The shortest and the longest time between two probes.
 const PROBE_PAUSE: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(20));
 
-/// What reaches the conductor.
+/// What reaches the controller.
 #[derive(Debug)]
 pub(crate) enum Incoming {
     /// A rank says something.
-    Event(Event),
+    Event(RankEvent),
     /// The process of a rank has gone, or, in a joined process, the coordinator's.
     Gone { rank: u32, reason: String },
     /// The coordinator has ended the run; only in a joined process.
@@ -45,35 +45,35 @@ pub(crate) enum Incoming {
 
 /// How a rank is told something.
 #[derive(Debug)]
-pub(crate) enum Port {
+pub(crate) enum ControlLink {
     /// It lives here.
-    Near(UnboundedSender<Inbox>),
+    Local(UnboundedSender<Inbox>),
     /// It has joined.
-    Far(TcpStream),
+    Remote(TcpStream),
     /// It could not be told something; it is told nothing more.
-    Deaf,
+    Broken,
 }
 
-impl Port {
+impl ControlLink {
     /// Why a rank is gone, if it could not be told and that is not seen where it is read.
     fn tell(&mut self, command: Command) -> Result<(), String> {
         let told = match self {
-            Port::Near(inbox) => {
+            ControlLink::Local(inbox) => {
                 let _ = inbox.send(Inbox::Command(command));
                 return Ok(());
             }
-            Port::Far(stream) => protocol::write(stream, &command),
-            Port::Deaf => return Ok(()),
+            ControlLink::Remote(stream) => protocol::write(stream, &command),
+            ControlLink::Broken => return Ok(()),
         };
         let Err(error) = told else { return Ok(()) };
-        *self = Port::Deaf;
+        *self = ControlLink::Broken;
         if matches!(error, PacketError::Closed) { Ok(()) } else { Err(error.to_string()) }
     }
 }
 
-impl Drop for Port {
+impl Drop for ControlLink {
     fn drop(&mut self) {
-        if let Port::Far(stream) = self {
+        if let ControlLink::Remote(stream) = self {
             // What was written still arrives; then the worker sees that this was all.
             let _ = stream.shutdown(Shutdown::Write);
         }
@@ -88,21 +88,21 @@ enum Phase {
 }
 
 /// Decides for a whole run.
-pub(crate) struct Conductor<'a> {
+pub(crate) struct Controller<'a> {
     options: NetOptions,
     workers: usize,
     total: u64,
     observer: &'a mut dyn Observer,
-    ports: Vec<Port>,
+    links: Vec<ControlLink>,
     phase: Phase,
     /// When the phase began.
     entered: Instant,
-    tickets: Tickets,
-    seats: Vec<Seat>,
+    tickets: TicketPool,
+    ranks: Vec<RankProgress>,
     probes: Probes,
     done: u64,
     clock: Clock,
-    cutting: Cutting,
+    cutting: CutState,
     clock_seconds: f64,
     trouble: Option<Trouble>,
     warnings: Vec<String>,
@@ -113,7 +113,7 @@ pub(crate) struct Conductor<'a> {
 
 /// What is known of one rank.
 #[derive(Debug)]
-struct Seat {
+struct RankProgress {
     finished: bool,
     /// Since when it has said, without completing a step, that it computes.
     computing: Option<Instant>,
@@ -127,7 +127,7 @@ struct Seat {
 }
 
 #[derive(Debug)]
-struct Tickets {
+struct TicketPool {
     budgeted: bool,
     left: u64,
     granted: Vec<u64>,
@@ -155,18 +155,18 @@ struct Trouble {
     error: NetError,
 }
 
-impl<'a> Conductor<'a> {
+impl<'a> Controller<'a> {
     pub(crate) fn new(
-        house: &House,
-        ports: Vec<Port>,
+        context: &ProcessContext,
+        links: Vec<ControlLink>,
         observer: &'a mut dyn Observer,
-    ) -> Conductor<'a> {
-        let House { setup, options, start, .. } = house;
+    ) -> Controller<'a> {
+        let ProcessContext { setup, options, start, .. } = context;
         let (workers, now) = (setup.workers(), Instant::now());
         let total = workers as u64 * setup.steps;
         let (properties, done) = (setup.properties(), start.steps(workers));
         let budgeted = properties.budget == Budget::TotalGradients;
-        let seat = |rank: usize| Seat {
+        let progress = |rank: usize| RankProgress {
             finished: rank >= workers,
             computing: None,
             heard: now,
@@ -175,32 +175,32 @@ impl<'a> Conductor<'a> {
             gathering: false,
             report: None,
         };
-        Conductor {
+        Controller {
             options: options.clone(),
             workers,
             total,
             observer,
             phase: Phase::Running,
             entered: now,
-            tickets: Tickets {
+            tickets: TicketPool {
                 budgeted,
                 left: total.saturating_sub(done),
                 granted: vec![0; workers],
                 wanted: vec![false; workers],
             },
-            seats: (0..ports.len()).map(seat).collect(),
+            ranks: (0..links.len()).map(progress).collect(),
             probes: Probes {
                 number: 0,
-                answers: vec![None; ports.len()],
+                answers: vec![None; links.len()],
                 previous: None,
                 pause: PROBE_PAUSE.0,
                 next: None,
                 changed: now,
             },
-            ports,
+            links,
             done,
-            clock: house.clock,
-            cutting: Cutting::new(house.cuts, properties.synchronous, setup.steps),
+            clock: context.clock,
+            cutting: CutState::new(context.schedule, properties.synchronous, setup.steps),
             clock_seconds: start.now.seconds(),
             trouble: None,
             warnings: Vec::new(),
@@ -210,11 +210,11 @@ impl<'a> Conductor<'a> {
     }
 
     /// Conducts until the end. On failure everybody has been told.
-    pub(crate) fn conduct(mut self, incoming: &Receiver<Incoming>) -> Result<Outcome, NetError> {
+    pub(crate) fn run(mut self, incoming: &Receiver<Incoming>) -> Result<Outcome, NetError> {
         let result = self.attend(incoming);
         if let Err(error) = &result {
-            for port in &self.ports {
-                if let Port::Far(stream) = port {
+            for port in &self.links {
+                if let ControlLink::Remote(stream) = port {
                     // Whoever does not listen must not keep the word from others.
                     let _ = stream.set_write_timeout(Some(GRACE));
                 }
@@ -228,11 +228,11 @@ impl<'a> Conductor<'a> {
         let period = tick_period(&self.options);
         loop {
             let now = Instant::now();
-            let glance = Some(now + self.glance());
+            let glance = Some(now + self.poll_interval());
             let wake = [Some(self.ticked + period), self.probes.next, self.trouble_until(), glance];
             let wake = wake.into_iter().flatten().min().unwrap_or(now);
             match incoming.recv_timeout(wake.saturating_duration_since(now)) {
-                Ok(Incoming::Event(Event::Saved { rank, step, part })) => {
+                Ok(Incoming::Event(RankEvent::Saved { rank, step, part })) => {
                     self.hear(rank);
                     self.saved(rank, step, *part);
                 }
@@ -253,7 +253,7 @@ impl<'a> Conductor<'a> {
             }
             self.end_saving_if_whole()?;
             self.attend_cuts();
-            if self.phase == Phase::Finishing && self.seats.iter().all(|s| s.report.is_some()) {
+            if self.phase == Phase::Finishing && self.ranks.iter().all(|s| s.report.is_some()) {
                 return Ok(self.outcome());
             }
         }
@@ -264,102 +264,104 @@ impl<'a> Conductor<'a> {
     }
 
     fn tell(&mut self, rank: u32, command: Command) {
-        if let Err(reason) = self.ports[rank as usize].tell(command) {
+        if let Err(reason) = self.links[rank as usize].tell(command) {
             self.gone(rank, reason);
         }
     }
 
     fn tell_all(&mut self, command: &Command) {
-        for rank in 0..self.ports.len() {
+        for rank in 0..self.links.len() {
             self.tell(rank as u32, command.clone());
         }
     }
 
-    fn event(&mut self, event: Event) {
+    fn event(&mut self, event: RankEvent) {
         match event {
-            Event::Record(record) => {
-                if matches!(record.event, Measured::Step { .. }) {
+            RankEvent::Record(record) => {
+                if matches!(record.event, RecordKind::Step { .. }) {
                     self.done += 1;
                     self.hear(record.rank);
-                    self.seats[record.rank as usize].computing = None;
+                    self.ranks[record.rank as usize].computing = None;
                     let now = Time::from_seconds(record.t);
                     self.observer.progress(self.done, self.total, now);
                     self.cut_on_average();
                 }
                 self.observer.record(record);
             }
-            Event::Ticket { rank, number, urgent } => self.ticket(rank, number, urgent),
-            Event::Finished { rank, at } => {
+            RankEvent::Ticket { rank, number, urgent } => self.ticket(rank, number, urgent),
+            RankEvent::Finished { rank, at } => {
                 self.hear(rank);
-                self.seats[rank as usize].finished = true;
+                self.ranks[rank as usize].finished = true;
                 self.clock_seconds = self.clock_seconds.max(at.seconds());
                 if self.phase == Phase::Running {
                     self.end_if_finished();
                 }
             }
-            Event::Probed { rank, probe, drained, sent, received } => {
+            RankEvent::Probed { rank, probe, drained, sent, received } => {
                 self.hear(rank);
                 if probe == self.probes.number {
                     self.probes.answers[rank as usize] = Some((drained, sent, received));
                     self.count();
                 }
             }
-            Event::Shown { rank, step, model } => {
+            RankEvent::Model { rank, step, model } => {
                 self.hear(rank);
-                self.shown(rank, step, model);
+                self.model(rank, step, model);
             }
-            Event::Met { rank, step } => {
+            RankEvent::CutProposal { rank, step } => {
                 self.hear(rank);
-                self.met(rank, step);
+                self.cut_proposal(rank, step);
             }
-            Event::Noted { rank } => {
+            RankEvent::CutAgreed { rank } => {
                 self.hear(rank);
-                self.noted(rank);
+                self.cut_agreed(rank);
             }
-            Event::Paused { rank } => {
+            RankEvent::Paused { rank } => {
                 self.hear(rank);
                 self.paused();
             }
-            Event::Saved { .. } => unreachable!("taken by whoever reads events"),
-            Event::Report(report) => {
+            RankEvent::Saved { .. } => unreachable!("taken by whoever reads events"),
+            RankEvent::Report(report) => {
                 self.hear(report.rank);
                 let rank = report.rank as usize;
-                self.seats[rank].report = Some(*report);
+                self.ranks[rank].report = Some(*report);
             }
-            Event::Pulse { rank, computing, waiting, gathering, sent, received } => {
-                let (seat, now) = (&mut self.seats[rank as usize], Instant::now());
-                seat.heard = now;
-                seat.stillness.hear(waiting || (seat.finished && !computing), (sent, received));
-                seat.computing = computing.then(|| seat.computing.unwrap_or(now));
-                seat.gathering = gathering;
+            RankEvent::Heartbeat { rank, computing, waiting, gathering, sent, received } => {
+                let (progress, now) = (&mut self.ranks[rank as usize], Instant::now());
+                progress.heard = now;
+                progress
+                    .stillness
+                    .hear(waiting || (progress.finished && !computing), (sent, received));
+                progress.computing = computing.then(|| progress.computing.unwrap_or(now));
+                progress.gathering = gathering;
             }
-            Event::Stalled { rank, complaint } => {
+            RankEvent::Stalled { rank, complaint } => {
                 self.hear(rank);
-                self.seats[rank as usize].computing = None;
+                self.ranks[rank as usize].computing = None;
                 // While somebody computes, the others wait for a reason.
-                if !self.seats.iter().any(|seat| seat.computing.is_some()) {
+                if !self.ranks.iter().any(|progress| progress.computing.is_some()) {
                     let complaint = shown(&complaint, REASON_CHARS) + &self.finished_before();
                     self.suspect(3, NetError::Stalled(complaint));
                 }
             }
-            Event::Lost { rank, peer, reason } => {
+            RankEvent::Lost { rank, peer, reason } => {
                 if self.phase != Phase::Finishing {
                     let reason = format!("{} (seen by rank {rank})", shown(&reason, REASON_CHARS));
                     self.suspect(2, NetError::Lost { rank: peer, reason });
                 }
             }
-            Event::Failed { rank, reason } => {
+            RankEvent::Failed { rank, reason } => {
                 let reason = shown(&reason, REASON_CHARS);
                 self.suspect(0, NetError::Failed { rank, reason });
             }
-            Event::Warning(_) if self.warnings.len() >= WARNINGS => self.unsaid += 1,
-            Event::Warning(text) => self.warnings.push(shown(&text, WARNING_CHARS)),
+            RankEvent::Warning(_) if self.warnings.len() >= WARNINGS => self.unsaid += 1,
+            RankEvent::Warning(text) => self.warnings.push(shown(&text, WARNING_CHARS)),
         }
     }
 
     /// Who has ended while others wait: with scripts whose loops differ, that is the reason.
     fn finished_before(&self) -> String {
-        let finished = (0..self.workers).filter(|rank| self.seats[*rank].finished);
+        let finished = (0..self.workers).filter(|rank| self.ranks[*rank].finished);
         let ranks: Vec<String> = finished.map(|rank| rank.to_string()).collect();
         match ranks.len() {
             0 => String::new(),
@@ -369,7 +371,7 @@ impl<'a> Conductor<'a> {
     }
 
     fn end_if_finished(&mut self) {
-        if self.seats.iter().all(|seat| seat.finished) {
+        if self.ranks.iter().all(|progress| progress.finished) {
             self.drain();
         }
     }
@@ -387,12 +389,12 @@ impl<'a> Conductor<'a> {
     }
 
     fn hear(&mut self, rank: u32) {
-        let (seat, now) = (&mut self.seats[rank as usize], Instant::now());
-        (seat.heard, seat.moved) = (now, now);
+        let (progress, now) = (&mut self.ranks[rank as usize], Instant::now());
+        (progress.heard, progress.moved) = (now, now);
     }
 
     fn gone(&mut self, rank: u32, reason: String) {
-        if self.seats[rank as usize].report.is_none() {
+        if self.ranks[rank as usize].report.is_none() {
             self.suspect(1, NetError::Lost { rank, reason });
         }
     }
@@ -463,14 +465,16 @@ impl<'a> Conductor<'a> {
     /// Looks at the clock: says that the coordinator is alive, and who has been silent.
     fn tick(&mut self, now: Instant) {
         self.ticked = now;
-        for rank in 0..self.ports.len() {
-            if matches!(self.ports[rank], Port::Far(_)) {
-                self.tell(rank as u32, Command::Pulse);
+        for rank in 0..self.links.len() {
+            if matches!(self.links[rank], ControlLink::Remote(_)) {
+                self.tell(rank as u32, Command::Heartbeat);
             }
         }
         let limit = self.options.peer_seconds;
-        let silent = self.seats.iter().enumerate().filter(|(_, seat)| seat.report.is_none());
-        let silent = silent.map(|(rank, seat)| (now.duration_since(seat.heard), rank)).max();
+        let silent =
+            self.ranks.iter().enumerate().filter(|(_, progress)| progress.report.is_none());
+        let silent =
+            silent.map(|(rank, progress)| (now.duration_since(progress.heard), rank)).max();
         if let Some((silence, rank)) = silent.filter(|(time, _)| time.as_secs_f64() >= limit) {
             let reason = format!("it has been silent for {:.1} s", silence.as_secs_f64());
             self.suspect(1, NetError::Lost { rank: rank as u32, reason });
@@ -489,18 +493,18 @@ impl<'a> Conductor<'a> {
                 // A rank looks at its own clock first, and knows more. Whoever does not compute
                 // may have to wait for one who does.
                 let NetOptions { compute_seconds, peer_seconds, .. } = self.options;
-                let late = |seat: &Seat| {
-                    let (since, limit, what) = match seat.computing {
+                let late = |progress: &RankProgress| {
+                    let (since, limit, what) = match progress.computing {
                         Some(since) => (since, compute_seconds, "its gradient"),
-                        None if seat.finished => return None,
-                        None => (seat.moved, 2.0 * compute_seconds, "a step or its end"),
+                        None if progress.finished => return None,
+                        None => (progress.moved, 2.0 * compute_seconds, "a step or its end"),
                     };
                     let time = seconds(since);
                     (time >= limit + peer_seconds).then_some((time, what))
                 };
-                let mut seats = self.seats.iter().enumerate();
+                let mut ranks = self.ranks.iter().enumerate();
                 let (rank, (time, what)) =
-                    seats.find_map(|(rank, seat)| Some((rank, late(seat)?)))?;
+                    ranks.find_map(|(rank, progress)| Some((rank, late(progress)?)))?;
                 Some(format!("waited {time:.1} s for rank {rank}: {what}"))
             }
             Phase::Draining => {
@@ -509,7 +513,7 @@ impl<'a> Conductor<'a> {
                 overdue.then(|| self.undrained(entered))
             }
             Phase::Finishing if entered >= limit => {
-                let rank = self.seats.iter().position(|seat| seat.report.is_none())?;
+                let rank = self.ranks.iter().position(|progress| progress.report.is_none())?;
                 Some(format!("waited {entered:.1} s for rank {rank}: its report"))
             }
             Phase::Finishing => None,
@@ -518,7 +522,7 @@ impl<'a> Conductor<'a> {
 
     fn undrained(&self, seconds: f64) -> String {
         let silent = |answer: &Option<(bool, u64, u64)>| !answer.is_some_and(|(d, _, _)| d);
-        let who: Vec<String> = (0..self.ports.len())
+        let who: Vec<String> = (0..self.links.len())
             .filter(|rank| silent(&self.probes.answers[*rank]))
             .map(|rank| format!("rank {rank}"))
             .collect();
@@ -537,7 +541,7 @@ impl<'a> Conductor<'a> {
         Outcome {
             clock_seconds: self.clock_seconds,
             warnings: std::mem::take(&mut self.warnings),
-            ranks: self.seats.iter_mut().filter_map(|seat| seat.report.take()).collect(),
+            ranks: self.ranks.iter_mut().filter_map(|progress| progress.report.take()).collect(),
             ..Outcome::default()
         }
     }

@@ -1,4 +1,4 @@
-//! A rank whose gradients and optimizer are an outer loop's: a training script's, for example.
+//! A rank whose gradients and optimizer are an external loop's: a training script's, for example.
 //!
 //! ```text
 //! loop                                     rank's thread
@@ -31,15 +31,15 @@ use crate::rank::Inbox;
 /// The rank's side: a [`Problem`](quelea_core::problems::Problem) whose `outer_loop` is this has
 /// its gradients from the loop that holds the [`Handle`].
 #[derive(Clone, Debug)]
-pub struct OuterLoop {
-    words: Sender<Word>,
+pub struct ExternalLoop {
+    messages: Sender<RankMessage>,
     shared: Arc<Shared>,
 }
 
 /// The loop's side.
 #[derive(Debug)]
 pub struct Handle {
-    words: Mutex<Receiver<Word>>,
+    messages: Mutex<Receiver<RankMessage>>,
     lent: Mutex<Option<Loan>>,
     shared: Arc<Shared>,
 }
@@ -96,7 +96,7 @@ impl Shared {
 }
 
 #[derive(Debug)]
-enum Word {
+enum RankMessage {
     Loan(Loan),
     Asked(Mode),
 }
@@ -114,17 +114,17 @@ pub(crate) enum Given {
     Finished(Option<Loan>),
 }
 
-impl OuterLoop {
+impl ExternalLoop {
     /// A loop and its rank.
-    pub fn new() -> (OuterLoop, Handle) {
-        let (words, hearing) = channel();
+    pub fn new() -> (ExternalLoop, Handle) {
+        let (messages, hearing) = channel();
         let shared = Arc::new(Shared::default());
         let handle = Handle {
-            words: Mutex::new(hearing),
+            messages: Mutex::new(hearing),
             lent: Mutex::new(None),
             shared: Arc::clone(&shared),
         };
-        (OuterLoop { words, shared }, handle)
+        (ExternalLoop { messages, shared }, handle)
     }
 
     /// The rank is there: what the loop says goes to `inbox`.
@@ -134,8 +134,8 @@ impl OuterLoop {
     }
 
     pub(crate) fn lend(&self, lent: Loan) {
-        if let Err(unheard) = self.words.send(Word::Loan(lent))
-            && let Word::Loan(lent) = unheard.0
+        if let Err(unheard) = self.messages.send(RankMessage::Loan(lent))
+            && let RankMessage::Loan(lent) = unheard.0
         {
             self.keep([lent.params, lent.grad]);
         }
@@ -148,7 +148,7 @@ impl OuterLoop {
 
     pub(crate) fn ask(&self, mode: Mode) {
         // A loop that is gone has said so before.
-        let _ = self.words.send(Word::Asked(mode));
+        let _ = self.messages.send(RankMessage::Asked(mode));
     }
 
     /// The rank listens no more: vectors in what it has not heard are kept.
@@ -167,14 +167,14 @@ impl OuterLoop {
 impl Handle {
     /// Waits for the loop's turn, at most for `limit`.
     pub fn wait(&self, limit: Duration) -> Result<Option<Turn>, Ended> {
-        let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
-        match words.recv_timeout(limit) {
-            Ok(Word::Loan(lent)) => {
+        let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        match messages.recv_timeout(limit) {
+            Ok(RankMessage::Loan(lent)) => {
                 let turn = Turn::Gradient(lent.step);
                 *self.lent() = Some(lent);
                 Ok(Some(turn))
             }
-            Ok(Word::Asked(mode)) => Ok(Some(Turn::Optimize(mode))),
+            Ok(RankMessage::Asked(mode)) => Ok(Some(Turn::Optimize(mode))),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(Ended),
         }
@@ -247,11 +247,11 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        let words = self.words.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let messages = self.messages.get_mut().unwrap_or_else(PoisonError::into_inner);
         let lent = self.lent.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        let unheard = words.try_iter().filter_map(|word| match word {
-            Word::Loan(lent) => Some(lent),
-            Word::Asked(_) => None,
+        let unheard = messages.try_iter().filter_map(|word| match word {
+            RankMessage::Loan(lent) => Some(lent),
+            RankMessage::Asked(_) => None,
         });
         for lent in lent.into_iter().chain(unheard) {
             self.shared.keep([lent.params, lent.grad]);
@@ -266,17 +266,17 @@ mod tests {
     /// A loop that has handed its vectors over may still look at them when the rank has ended.
     #[test]
     fn vectors_that_a_rank_has_not_heard_of_are_kept() {
-        let (outer, handle) = OuterLoop::new();
+        let (external, handle) = ExternalLoop::new();
         let (sender, mut inbox) = tokio::sync::mpsc::unbounded_channel();
-        outer.attach(sender);
-        outer.lend(Loan { params: vec![1.0; 3], grad: vec![2.0; 3], step: 0 });
+        external.attach(sender);
+        external.lend(Loan { params: vec![1.0; 3], grad: vec![2.0; 3], step: 0 });
         let turn = handle.wait(Duration::from_secs(10)).expect("the rank lives");
         assert_eq!(turn, Some(Turn::Gradient(0)));
         let vectors = handle.vectors().expect("they are lent");
         handle.bucket(0).expect("it is listening");
-        outer.keep_unheard(&mut inbox);
+        external.keep_unheard(&mut inbox);
         assert_eq!(handle.bucket(1), Err(Ended));
-        drop((inbox, outer));
+        drop((inbox, external));
         let kept = handle.shared.kept.lock().expect("nobody panicked");
         let addresses: Vec<_> = kept.iter().map(|vector| vector.as_ptr().cast_mut()).collect();
         assert_eq!(addresses, [vectors.params, vectors.grad]);

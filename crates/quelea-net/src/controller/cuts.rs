@@ -1,4 +1,4 @@
-//! What the conductor does for cuts through a run: agrees on them, lets a run rest, puts together
+//! What the controller does for cuts through a run: agrees on them, lets a run rest, puts together
 //! what ranks show.
 
 use std::collections::BTreeMap;
@@ -6,22 +6,22 @@ use std::time::Duration;
 
 use quelea_core::message::Rank;
 use quelea_core::time::Time;
-use quelea_record::{Cuts, Models, Part, Wish};
+use quelea_record::{CheckpointSchedule, Models, Part, Request};
 
-use super::{Conductor, GLANCE, Phase};
+use super::{Controller, POLL_INTERVAL, Phase};
 use crate::error::NetError;
 use crate::protocol::Command;
 
-/// What the conductor knows of cuts.
+/// What the controller knows of cuts.
 #[derive(Debug, Default)]
-pub(super) struct Cutting {
-    pub(super) cuts: Cuts,
+pub(super) struct CutState {
+    pub(super) schedule: CheckpointSchedule,
     synchronous: bool,
     /// Steps of each worker.
     steps: u64,
     stage: Stage,
     /// Cuts until this step are written, as all ranks know.
-    safe: u64,
+    durable: u64,
     /// How many ranks have saved at the last steps at which some did. One whose schedule has a cut
     /// there may do so before it is told that this is the step.
     saved: BTreeMap<u64, usize>,
@@ -37,7 +37,7 @@ enum Stage {
     #[default]
     None,
     /// Every rank is asked where it can still be cut; the answers.
-    Meeting(BTreeMap<u32, u64>),
+    Proposing(BTreeMap<u32, u64>),
     /// Every rank saves there. Servers are told first, because a server that does not know must not
     /// be passed; so many of them have not said that they know.
     Saving { step: u64, unknowing: usize },
@@ -52,50 +52,50 @@ enum Stage {
 /// How many cuts may be shown or saved in part; a rank that never does must not fill the memory.
 const CUTS_AT_ONCE: usize = 8;
 
-impl Cutting {
-    pub(super) fn new(cuts: Cuts, synchronous: bool, steps: u64) -> Cutting {
-        Cutting { cuts, synchronous, steps, ..Cutting::default() }
+impl CutState {
+    pub(super) fn new(schedule: CheckpointSchedule, synchronous: bool, steps: u64) -> CutState {
+        CutState { schedule, synchronous, steps, ..CutState::default() }
     }
 }
 
-impl Conductor<'_> {
+impl Controller<'_> {
     /// Whether ranks may have to wait for a cut.
     pub(super) fn rests_for_cuts(&self) -> bool {
-        self.cutting.cuts.save_every > 0 || !matches!(self.cutting.stage, Stage::None)
+        self.cutting.schedule.save_every > 0 || !matches!(self.cutting.stage, Stage::None)
     }
 
     /// How soon to look after cuts again: ranks wait while one is written.
-    pub(super) fn glance(&self) -> Duration {
+    pub(super) fn poll_interval(&self) -> Duration {
         let last = self.cutting.saved.keys().next_back().copied().unwrap_or(0);
-        if last > self.cutting.safe { GLANCE / 64 } else { GLANCE }
+        if last > self.cutting.durable { POLL_INTERVAL / 64 } else { POLL_INTERVAL }
     }
 
-    /// Asks what is wished for; does what has become due.
+    /// Asks what is requested for; does what has become due.
     pub(super) fn attend_cuts(&mut self) {
-        let safe = self.observer.safe();
-        let held = self.cutting.synchronous && self.cutting.cuts.save_every > 0;
-        if safe != std::mem::replace(&mut self.cutting.safe, safe) && held {
-            self.tell_all(&Command::Safe(safe));
+        let durable = self.observer.durable_step();
+        let held = self.cutting.synchronous && self.cutting.schedule.save_every > 0;
+        if durable != std::mem::replace(&mut self.cutting.durable, durable) && held {
+            self.tell_all(&Command::Durable(durable));
         }
-        if matches!(self.cutting.stage, Stage::Writing { step } if step <= safe) {
+        if matches!(self.cutting.stage, Stage::Writing { step } if step <= durable) {
             self.cutting.stage = Stage::None;
             self.enter(Phase::Running);
-            self.tell_all(&Command::Go);
+            self.tell_all(&Command::Continue);
             self.end_if_finished();
         }
         if self.phase != Phase::Running || !matches!(self.cutting.stage, Stage::None) {
             return;
         }
-        let wish = self.observer.wish();
+        let request = self.observer.request();
         // A run that is about to end is not held up.
-        let ends = self.seats[..self.workers].iter().any(|seat| seat.finished);
-        if wish == Wish::GoOn || ends {
+        let ends = self.ranks[..self.workers].iter().any(|progress| progress.finished);
+        if request == Request::Continue || ends {
             return;
         }
-        self.cutting.stop = wish == Wish::Stop;
+        self.cutting.stop = request == Request::Stop;
         if self.cutting.synchronous {
-            self.cutting.stage = Stage::Meeting(BTreeMap::new());
-            self.tell_all(&Command::Meet);
+            self.cutting.stage = Stage::Proposing(BTreeMap::new());
+            self.tell_all(&Command::ProposeCut);
         } else {
             self.pause(self.done / self.workers as u64);
         }
@@ -108,24 +108,24 @@ impl Conductor<'_> {
             return;
         }
         let step = self.done / workers;
-        if self.cutting.cuts.shows_at(step) {
-            self.tell_all(&Command::Show(step));
+        if self.cutting.schedule.evaluates_at(step) {
+            self.tell_all(&Command::SendModel(step));
         }
         let free = matches!(self.cutting.stage, Stage::None) && self.phase == Phase::Running;
-        if free && self.cutting.cuts.saves_at(step) && step < self.cutting.steps {
+        if free && self.cutting.schedule.saves_at(step) && step < self.cutting.steps {
             self.pause(step);
         }
     }
 
     fn pause(&mut self, step: u64) {
-        self.cutting.stage = Stage::Pausing { step, left: self.ports.len() };
+        self.cutting.stage = Stage::Pausing { step, left: self.links.len() };
         self.tell_all(&Command::Pause);
     }
 
-    pub(super) fn met(&mut self, rank: u32, step: u64) {
-        let Stage::Meeting(answers) = &mut self.cutting.stage else { return };
+    pub(super) fn cut_proposal(&mut self, rank: u32, step: u64) {
+        let Stage::Proposing(answers) = &mut self.cutting.stage else { return };
         answers.insert(rank, step);
-        if answers.len() < self.ports.len() {
+        if answers.len() < self.links.len() {
             return;
         }
         let step = answers.values().copied().max().unwrap_or(0);
@@ -134,11 +134,11 @@ impl Conductor<'_> {
             self.cutting.stop = false;
             // Ranks that have ended meanwhile are not to begin again.
             if self.phase == Phase::Running {
-                self.tell_all(&Command::Go);
+                self.tell_all(&Command::Continue);
             }
             return;
         }
-        let (ranks, unknowing) = (self.ports.len(), self.ports.len() - self.workers);
+        let (ranks, unknowing) = (self.links.len(), self.links.len() - self.workers);
         self.cutting.stage = Stage::Saving { step, unknowing };
         self.tell_of(step, self.workers..ranks);
         if unknowing == 0 {
@@ -146,7 +146,7 @@ impl Conductor<'_> {
         }
     }
 
-    pub(super) fn noted(&mut self, rank: u32) {
+    pub(super) fn cut_agreed(&mut self, rank: u32) {
         let Stage::Saving { step, unknowing, .. } = &mut self.cutting.stage else { return };
         if rank as usize >= self.workers && *unknowing > 0 {
             *unknowing -= 1;
@@ -183,7 +183,7 @@ impl Conductor<'_> {
 
     /// A rank's part of a cut has come.
     pub(super) fn saved(&mut self, rank: u32, at: u64, part: Part) {
-        self.observer.saved(self.now(), at, Rank(rank), part);
+        self.observer.checkpoint(self.now(), at, Rank(rank), part);
         let saved = &mut self.cutting.saved;
         *saved.entry(at).or_default() += 1;
         if saved.len() > CUTS_AT_ONCE {
@@ -194,7 +194,7 @@ impl Conductor<'_> {
     /// Goes on, or ends the run, if all know of the cut and have saved. An error is that it ends.
     pub(super) fn end_saving_if_whole(&mut self) -> Result<(), NetError> {
         let Stage::Saving { step: at, unknowing: 0 } = self.cutting.stage else { return Ok(()) };
-        if self.cutting.saved.get(&at) != Some(&self.ports.len()) {
+        if self.cutting.saved.get(&at) != Some(&self.links.len()) {
             return Ok(());
         }
         let rests = !self.cutting.synchronous;
@@ -203,10 +203,10 @@ impl Conductor<'_> {
     }
 
     /// A rank has shown its model; once all have, they are passed on.
-    pub(super) fn shown(&mut self, rank: u32, step: u64, model: Vec<f32>) {
+    pub(super) fn model(&mut self, rank: u32, step: u64, model: Vec<f32>) {
         let shown = self.cutting.shown.entry(step).or_default();
         shown.insert(rank, model);
-        if shown.len() < self.ports.len() {
+        if shown.len() < self.links.len() {
             if self.cutting.shown.len() > CUTS_AT_ONCE {
                 self.cutting.shown.pop_first();
             }
@@ -217,7 +217,7 @@ impl Conductor<'_> {
             .into_iter()
             .map(|(rank, model)| (Rank(rank), model))
             .partition(|(rank, _)| rank.index() < self.workers);
-        self.observer.shown(self.now(), step, Models { workers, servers });
+        self.observer.evaluate(self.now(), step, Models { workers, servers });
     }
 
     fn now(&self) -> Time {

@@ -10,19 +10,19 @@ use std::time::{Duration, Instant};
 use quelea_core::message::Rank;
 use quelea_core::node::RunSpec;
 use quelea_core::problems::Problem;
-use quelea_record::{Observer, Outcome, Start};
+use quelea_record::{Observer, Outcome, ResumePoint};
 
 use crate::clock::Clock;
-use crate::conductor::{Conductor, Incoming, Port};
-use crate::door::Door;
+use crate::controller::{ControlLink, Controller, Incoming};
 use crate::error::NetError;
-use crate::host::{Hosts, House, Seat};
 use crate::launcher::{Launched, Published, Rendezvous};
-use crate::lobby::{Guest, Lobby};
+use crate::local_ranks::{LocalRanks, ProcessContext, RankLinks};
 use crate::measure::{Measured, Survey};
-use crate::mesh::{Mesh, Plan, listen};
+use crate::mesh::{Mesh, MeshPlan, listen};
 use crate::options::NetOptions;
-use crate::protocol::{self, Command, Event, PacketError, SMALL_BYTES, Setting, Wait};
+use crate::protocol::{self, Command, PacketError, RankEvent, SMALL_BYTES, Setting, Wait};
+use crate::rendezvous::admission::{Admission, JoinedWorker};
+use crate::rendezvous::listener::GuardedListener;
 
 /// Which workers live in the coordinator's process. Servers always do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,49 +46,54 @@ pub fn resume(
     setup: &RunSpec,
     problem: &dyn Problem,
     options: &NetOptions,
-    start: Arc<Start>,
+    start: Arc<ResumePoint>,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, NetError> {
     check(setup)?;
-    let (conductor, incoming) = channel();
-    let house = House {
+    let (controller, incoming) = channel();
+    let context = ProcessContext {
         setup: setup.clone(),
         options: options.clone(),
         clock: Clock::showing(start.now, Instant::now()),
         timeline: observer.wants_timeline(),
-        cuts: observer.cuts(),
+        schedule: observer.checkpoint_schedule(),
         start,
-        conductor,
+        controller,
     };
-    let seats = (0..setup.ranks()).map(|rank| Seat { rank: rank.into(), links: Vec::new() });
-    let hosts = Hosts::start(&house, problem, seats.collect())?;
-    let ports = ports(setup.ranks(), &hosts, &BTreeMap::new());
-    Conductor::new(&house, ports, observer).conduct(&incoming)
+    let rank_links =
+        (0..setup.ranks()).map(|rank| RankLinks { rank: rank.into(), streams: Vec::new() });
+    let local = LocalRanks::start(&context, problem, rank_links.collect())?;
+    let control_links = control_links(setup.ranks(), &local, &BTreeMap::new());
+    Controller::new(&context, control_links, observer).run(&incoming)
 }
 
 pub(crate) fn check(setup: &RunSpec) -> Result<(), NetError> {
     if setup.workers() == 0 {
-        return Err(NetError::RunSpec("a run needs at least one worker".into()));
+        return Err(NetError::Setup("a run needs at least one worker".into()));
     }
     let largest = setup.layout.buckets.iter().map(|bucket| bucket.range.len()).max();
     if largest.is_some_and(|len| u32::try_from(len).is_err()) {
-        return Err(NetError::RunSpec("a bucket has 2^32 elements or more; cut it".into()));
+        return Err(NetError::Setup("a bucket has 2^32 elements or more; cut it".into()));
     }
     Ok(())
 }
 
-fn ports(ranks: usize, hosts: &Hosts, joined: &BTreeMap<u32, TcpStream>) -> Vec<Port> {
-    let port = |rank: usize| match hosts.inbox(rank.into()) {
-        Some(inbox) => Port::Near(inbox.clone()),
+fn control_links(
+    ranks: usize,
+    local: &LocalRanks,
+    joined: &BTreeMap<u32, TcpStream>,
+) -> Vec<ControlLink> {
+    let port = |rank: usize| match local.inbox(rank.into()) {
+        Some(inbox) => ControlLink::Local(inbox.clone()),
         None => {
             let stream = joined[&(rank as u32)].try_clone();
-            Port::Far(stream.expect("a connected socket can be duplicated"))
+            ControlLink::Remote(stream.expect("a connected socket can be duplicated"))
         }
     };
     (0..ranks).map(port).collect()
 }
 
-/// The process at which workers join. It hosts the servers, decides when the run ends, and has
+/// The process at which workers join. It local the servers, decides when the run ends, and has
 /// the outcome.
 #[derive(Debug)]
 pub struct Coordinator {
@@ -96,7 +101,7 @@ pub struct Coordinator {
     address: SocketAddr,
     options: NetOptions,
     published: Option<Published>,
-    start: Arc<Start>,
+    start: Arc<ResumePoint>,
 }
 
 impl Coordinator {
@@ -110,7 +115,7 @@ impl Coordinator {
     }
 
     /// The run goes on from `start`; every worker is sent its part.
-    pub fn going_on_from(self, start: Arc<Start>) -> Coordinator {
+    pub fn going_on_from(self, start: Arc<ResumePoint>) -> Coordinator {
         Coordinator { start, ..self }
     }
 
@@ -157,41 +162,41 @@ impl Coordinator {
         let here = residents(setup, hosted)?;
         let (start, options) = (Arc::clone(&self.start), self.options.clone());
         let clock = Clock::showing(start.now, Instant::now());
-        let (conductor, incoming) = channel();
-        let plan = Plan { run: run_number(), ranks: setup.ranks(), here };
+        let (controller, incoming) = channel();
+        let plan = MeshPlan { run: run_number(), ranks: setup.ranks(), here };
         let call = Call { plan, job, workers: setup.workers() as u32, clock };
-        let gathered = self.gather(call, conductor.clone(), observer)?;
-        let Gathered { streams, seats, _mesh, _door } = gathered;
+        let gathered = self.gather(call, controller.clone(), observer)?;
+        let Gathered { streams, rank_links, _mesh, _door } = gathered;
         for (rank, stream) in &streams {
             if let Some(part) = start.parts.get(*rank as usize) {
                 let part = Box::new(part.clone());
-                let _ = protocol::write(stream, &Setting::Resume { part, anew: start.anew });
+                let _ = protocol::write(stream, &Setting::Resume { part, resized: start.resized });
             }
         }
         let zero = clock.now() - start.now;
-        let cuts = observer.cuts();
+        let schedule = observer.checkpoint_schedule();
         let len = setup.layout.len();
         let lengths = (len, if options.report_models { len } else { 0 });
         for (rank, stream) in &streams {
             // A worker that is gone is noticed by whoever reads what it says.
-            let _ = protocol::write(stream, &Setting::Start { zero, cuts });
+            let _ = protocol::write(stream, &Setting::Start { zero, schedule });
             // While one rank takes nothing, the others hear nothing; that must be short for them.
             let patience = Duration::from_secs_f64(options.peer_seconds / 4.0);
             let _ = stream.set_write_timeout(Some(patience));
-            attend_worker(*rank, stream, (setup.ranks(), lengths), conductor.clone());
+            attend_worker(*rank, stream, (setup.ranks(), lengths), controller.clone());
         }
-        let house = House {
+        let context = ProcessContext {
             setup: setup.clone(),
             options,
             clock: clock.restarted(zero),
             timeline: observer.wants_timeline(),
-            cuts,
+            schedule,
             start,
-            conductor,
+            controller,
         };
-        let hosts = Hosts::start(&house, problem, seats)?;
-        let ports = ports(setup.ranks(), &hosts, &streams);
-        Conductor::new(&house, ports, observer).conduct(&incoming)
+        let local = LocalRanks::start(&context, problem, rank_links)?;
+        let control_links = control_links(setup.ranks(), &local, &streams);
+        Controller::new(&context, control_links, observer).run(&incoming)
     }
 
     /// Waits for so many workers, hands each the `job`, and has them time the links between them
@@ -205,11 +210,11 @@ impl Coordinator {
         observer: &mut dyn Observer,
     ) -> Result<Measured, NetError> {
         // Nobody hears warnings; a refusal is told where a worker is missing for it.
-        let (conductor, _unheard) = channel();
+        let (controller, _unheard) = channel();
         let options = self.options.clone();
-        let plan = Plan { run: run_number(), ranks: workers, here: BTreeSet::new() };
+        let plan = MeshPlan { run: run_number(), ranks: workers, here: BTreeSet::new() };
         let call = Call { plan, job, workers: workers as u32, clock: Clock::start() };
-        let gathered = self.gather(call, conductor, observer)?;
+        let gathered = self.gather(call, controller, observer)?;
         Survey { streams: &gathered.streams, options: &options }.measure(steps, observer)
     }
 
@@ -217,11 +222,11 @@ impl Coordinator {
     fn gather(
         self,
         call: Call,
-        conductor: Sender<Incoming>,
+        controller: Sender<Incoming>,
         observer: &mut dyn Observer,
     ) -> Result<Gathered, NetError> {
         let Call { plan, job, workers, clock } = call;
-        let lobby = Lobby {
+        let admission = Admission {
             run: plan.run,
             open: !self.address.ip().is_loopback(),
             timeline: observer.wants_timeline(),
@@ -231,28 +236,30 @@ impl Coordinator {
             workers,
             options: self.options.clone(),
             taken: Mutex::new(plan.here.iter().map(|rank| (rank.0, None)).collect()),
-            warnings: Mutex::new(conductor.clone()),
+            warnings: Mutex::new(controller.clone()),
             last_refusal: Mutex::default(),
         };
         let listener = listen(self.address.ip())?;
-        let mesh = Mesh::open(plan.clone(), listener, &self.options, conductor)
+        let mesh = Mesh::open(plan.clone(), listener, &self.options, controller)
             .map_err(|source| NetError::Listen { address: "a port for peers".into(), source })?;
         let (arrived, arrivals) = channel();
-        let (lobby, arrived) = (Arc::new(lobby), Mutex::new(arrived));
-        let hearing = Arc::clone(&lobby);
-        let door = Door::open(self.listener, move |stream, peer| {
+        let (admission, arrived) = (Arc::new(admission), Mutex::new(arrived));
+        let hearing = Arc::clone(&admission);
+        let listener = GuardedListener::open(self.listener, move |stream, peer| {
             hearing.hear(stream, peer, &arrived);
         })
         .map_err(|source| NetError::Listen { address: self.address.to_string(), source })?;
 
         let begun = Instant::now();
-        let joined = lobby.gather(&arrivals, door.address(), observer)?;
+        let joined = admission.gather(&arrivals, listener.address(), observer)?;
         drop(self.published);
         // All processes together have one limit; the last to come still needs a moment.
         let left = self.options.connect_seconds - begun.elapsed().as_secs_f64();
         let wait = Wait::new(left.max(self.options.handshake_seconds), "it to be connected");
-        match introduce(&plan, &mesh, joined, (&self.options, wait)) {
-            Ok((streams, seats)) => Ok(Gathered { streams, seats, _mesh: mesh, _door: door }),
+        match exchange_addresses(&plan, &mesh, joined, (&self.options, wait)) {
+            Ok((streams, rank_links)) => {
+                Ok(Gathered { streams, rank_links, _mesh: mesh, _door: listener })
+            }
             Err((streams, error)) => {
                 for stream in streams.values() {
                     let _ = protocol::write(stream, &Command::Abort(error.to_string()));
@@ -265,7 +272,7 @@ impl Coordinator {
 
 /// What workers are called together for.
 struct Call {
-    plan: Plan,
+    plan: MeshPlan,
     job: Vec<u8>,
     workers: u32,
     clock: Clock,
@@ -274,16 +281,16 @@ struct Call {
 /// Everybody, connected with everybody. Doors stay open, to refuse latecomers.
 struct Gathered {
     streams: Streams,
-    seats: Vec<Seat>,
+    rank_links: Vec<RankLinks>,
     _mesh: Mesh,
-    _door: Door,
+    _door: GuardedListener,
 }
 
 /// The ranks of the coordinator's process.
 fn residents(setup: &RunSpec, hosted: &Hosted) -> Result<BTreeSet<Rank>, NetError> {
     let workers = setup.workers();
     if let Some(rank) = hosted.workers.iter().find(|rank| **rank as usize >= workers) {
-        return Err(NetError::RunSpec(format!("rank {rank} is not one of the {workers} workers")));
+        return Err(NetError::Setup(format!("rank {rank} is not one of the {workers} workers")));
     }
     let servers = (workers..setup.ranks()).map(Rank::from);
     Ok(hosted.workers.iter().map(|rank| Rank(*rank)).chain(servers).collect())
@@ -300,7 +307,7 @@ fn attend_worker(
     rank: u32,
     stream: &TcpStream,
     (ranks, lengths): (usize, (usize, usize)),
-    conductor: Sender<Incoming>,
+    controller: Sender<Incoming>,
 ) {
     let stream = stream.try_clone().expect("a connected socket can be duplicated");
     let most = protocol::state_bytes(lengths.0);
@@ -308,14 +315,14 @@ fn attend_worker(
     std::thread::spawn(move || {
         loop {
             let word =
-                protocol::read::<Event>(&stream, most, None).map_err(|error| error.to_string());
+                protocol::read::<RankEvent>(&stream, most, None).map_err(|error| error.to_string());
             let word = word.and_then(|event| event.check(rank, ranks, lengths).map(|()| event));
             let word = match word {
                 Ok(event) => Incoming::Event(event),
                 Err(reason) => Incoming::Gone { rank, reason },
             };
             let last = matches!(word, Incoming::Gone { .. });
-            if conductor.send(word).is_err() || last {
+            if controller.send(word).is_err() || last {
                 return;
             }
         }
@@ -325,15 +332,15 @@ fn attend_worker(
 type Streams = BTreeMap<u32, TcpStream>;
 
 /// Tells everybody where everybody is, and waits until all are connected.
-fn introduce(
-    plan: &Plan,
+fn exchange_addresses(
+    plan: &MeshPlan,
     mesh: &Mesh,
-    joined: Vec<Guest>,
+    joined: Vec<JoinedWorker>,
     (options, wait): (&NetOptions, Wait),
-) -> Result<(Streams, Vec<Seat>), (Streams, NetError)> {
+) -> Result<(Streams, Vec<RankLinks>), (Streams, NetError)> {
     let addresses: BTreeMap<u32, SocketAddr> =
-        joined.iter().map(|guest| (guest.rank, guest.address)).collect();
-    let streams: Streams = joined.into_iter().map(|guest| (guest.rank, guest.stream)).collect();
+        joined.iter().map(|worker| (worker.rank, worker.address)).collect();
+    let streams: Streams = joined.into_iter().map(|worker| (worker.rank, worker.stream)).collect();
     let connect = || {
         for (rank, stream) in &streams {
             let own = stream.local_addr().map_err(|error| lost(*rank, error.into()))?;
@@ -342,7 +349,7 @@ fn introduce(
             protocol::write(stream, &peers).map_err(|error| lost(*rank, error))?;
         }
         let from_here = table(plan, IpAddr::from([127, 0, 0, 1]), mesh.port(), &addresses);
-        let seats = mesh.connect(&from_here, options, wait)?;
+        let rank_links = mesh.connect(&from_here, options, wait)?;
         for (rank, stream) in &streams {
             match protocol::read(stream, SMALL_BYTES, Some(wait)) {
                 Ok(Setting::Meshed) => {}
@@ -356,10 +363,10 @@ fn introduce(
                 Err(error) => return Err(lost(*rank, error)),
             }
         }
-        Ok(seats)
+        Ok(rank_links)
     };
     match connect() {
-        Ok(seats) => Ok((streams, seats)),
+        Ok(rank_links) => Ok((streams, rank_links)),
         Err(error) => Err((streams, error)),
     }
 }
@@ -371,7 +378,7 @@ fn lost(rank: u32, error: PacketError) -> NetError {
 /// Where the ranks are, for somebody who reaches the coordinator at `own`: a worker that is
 /// reached only from the coordinator's machine is there, under the coordinator's address.
 fn table(
-    plan: &Plan,
+    plan: &MeshPlan,
     own: IpAddr,
     port: u16,
     addresses: &BTreeMap<u32, SocketAddr>,

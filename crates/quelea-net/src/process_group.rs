@@ -15,16 +15,16 @@ const MAGIC: [u8; 8] = *b"quelea\x00\x02";
 /// How long a word of an opened connection may take to come.
 const HELLO: Duration = Duration::from_secs(5);
 /// How often somebody who waits looks up.
-const GLANCE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The longest sentence about what went wrong.
 const REASON_BYTES: u64 = 64 << 10;
 
 /// Why processes could not do something together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AssemblyError {
+pub enum ProcessGroupError {
     /// They did not find each other.
     #[error("{0}")]
-    RunSpec(String),
+    Setup(String),
     /// Somebody is gone.
     #[error("rank {rank} is gone while the others were at {what}: {reason}")]
     Gone {
@@ -48,20 +48,20 @@ pub type Patience<'a> = &'a mut dyn FnMut() -> bool;
 
 /// All processes of one launch.
 #[derive(Debug)]
-pub struct Assembly {
+pub struct ProcessGroup {
     rank: u32,
     /// At rank 0 the others, by rank; elsewhere rank 0 alone.
     peers: Vec<(u32, TcpStream)>,
     address: IpAddr,
 }
 
-impl Assembly {
+impl ProcessGroup {
     /// Finds the others, within so many seconds.
     pub fn open(
         launched: &Launched,
         seconds: f64,
         patience: Patience<'_>,
-    ) -> Result<Assembly, AssemblyError> {
+    ) -> Result<ProcessGroup, ProcessGroupError> {
         let until = Instant::now() + Duration::from_secs_f64(seconds);
         match launched.rank {
             0 => gather(launched, until, patience),
@@ -82,10 +82,10 @@ impl Assembly {
         mine: Vec<u8>,
         fold: impl FnOnce(Vec<Vec<u8>>) -> Result<Vec<u8>, String>,
         patience: Patience<'_>,
-    ) -> Result<Vec<u8>, AssemblyError> {
+    ) -> Result<Vec<u8>, ProcessGroupError> {
         let gone = |rank: u32, error: &io::Error| match error.kind() {
-            ErrorKind::Interrupted => AssemblyError::Interrupted,
-            _ => AssemblyError::Gone { rank, what: what.into(), reason: said(error) },
+            ErrorKind::Interrupted => ProcessGroupError::Interrupted,
+            _ => ProcessGroupError::Gone { rank, what: what.into(), reason: said(error) },
         };
         if self.rank != 0 {
             let (rank, stream) = &mut self.peers[0];
@@ -94,7 +94,9 @@ impl Assembly {
                 .map_err(|error| gone(*rank, &error))?;
             return match answer.good {
                 true => Ok(answer.body),
-                false => Err(AssemblyError::Refused(String::from_utf8_lossy(&answer.body).into())),
+                false => {
+                    Err(ProcessGroupError::Refused(String::from_utf8_lossy(&answer.body).into()))
+                }
             };
         }
         let mut all = vec![mine];
@@ -108,7 +110,7 @@ impl Assembly {
                                  the same calls in the same order",
                         word.what
                     );
-                    failure = Some(AssemblyError::Refused(reason));
+                    failure = Some(ProcessGroupError::Refused(reason));
                 }
                 Err(error) => failure = Some(gone(*rank, &error)),
             }
@@ -118,7 +120,7 @@ impl Assembly {
         }
         let folded = match failure {
             Some(error) => Err(error),
-            None => fold(all).map_err(AssemblyError::Refused),
+            None => fold(all).map_err(ProcessGroupError::Refused),
         };
         for (rank, stream) in &mut self.peers {
             let told = match &folded {
@@ -144,8 +146,8 @@ fn said(error: &io::Error) -> String {
     }
 }
 
-fn refused(text: impl Into<String>) -> AssemblyError {
-    AssemblyError::RunSpec(text.into())
+fn refused(text: impl Into<String>) -> ProcessGroupError {
+    ProcessGroupError::Setup(text.into())
 }
 
 /// The hub waits for the others.
@@ -153,10 +155,10 @@ fn gather(
     launched: &Launched,
     until: Instant,
     patience: Patience<'_>,
-) -> Result<Assembly, AssemblyError> {
+) -> Result<ProcessGroup, ProcessGroupError> {
     let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
     if launched.world == 1 {
-        return Ok(Assembly { rank: 0, peers: Vec::new(), address: local });
+        return Ok(ProcessGroup { rank: 0, peers: Vec::new(), address: local });
     }
     let (ip, port) = match &launched.rendezvous {
         Rendezvous::LocalFile(_) => (local, 0),
@@ -195,13 +197,13 @@ fn gather(
                     missing.join(", rank ")
                 )));
             }
-            Err(_) if !patience() => return Err(AssemblyError::Interrupted),
+            Err(_) if !patience() => return Err(ProcessGroupError::Interrupted),
             Err(_) => std::thread::sleep(Duration::from_millis(2)),
         }
     }
     drop(published);
     peers.sort_by_key(|(rank, _)| *rank);
-    Ok(Assembly { rank: 0, peers, address: ip })
+    Ok(ProcessGroup { rank: 0, peers, address: ip })
 }
 
 /// Hears who a visitor is.
@@ -236,14 +238,18 @@ fn find(
     launched: &Launched,
     until: Instant,
     patience: Patience<'_>,
-) -> Result<Assembly, AssemblyError> {
+) -> Result<ProcessGroup, ProcessGroupError> {
     let (rank, place) = (launched.rank, launched.rendezvous.to_join());
     loop {
         let problem = match launcher::resolve(&place) {
             Ok((address, _)) => match greet(&address, launched) {
                 Ok((stream, word)) if word.good => {
                     let address = stream.peer_addr().map_err(|error| refused(error.to_string()))?;
-                    return Ok(Assembly { rank, peers: vec![(0, stream)], address: address.ip() });
+                    return Ok(ProcessGroup {
+                        rank,
+                        peers: vec![(0, stream)],
+                        address: address.ip(),
+                    });
                 }
                 Ok((_, word)) => return Err(refused(String::from_utf8_lossy(&word.body))),
                 Err(error) => error.to_string(),
@@ -254,13 +260,13 @@ fn find(
             return Err(refused(format!("rank {rank} did not find rank 0 at {place}: {problem}")));
         }
         if !patience() {
-            return Err(AssemblyError::Interrupted);
+            return Err(ProcessGroupError::Interrupted);
         }
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-fn greet(address: &str, launched: &Launched) -> io::Result<(TcpStream, Word)> {
+fn greet(address: &str, launched: &Launched) -> io::Result<(TcpStream, Frame)> {
     let target: SocketAddr = address
         .to_socket_addrs()?
         .next()
@@ -278,12 +284,12 @@ fn greet(address: &str, launched: &Launched) -> io::Result<(TcpStream, Word)> {
 
 fn tune(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(GLANCE))?;
-    stream.set_write_timeout(Some(GLANCE))
+    stream.set_read_timeout(Some(POLL_INTERVAL))?;
+    stream.set_write_timeout(Some(POLL_INTERVAL))
 }
 
 /// What goes over a connection: whether it is good, of which call it is, and what it says.
-struct Word {
+struct Frame {
     good: bool,
     what: String,
     body: Vec<u8>,
@@ -314,7 +320,7 @@ fn write_all(stream: &mut TcpStream, mut bytes: &[u8], patience: Patience<'_>) -
     Ok(())
 }
 
-fn read(stream: &mut TcpStream, patience: Patience<'_>) -> io::Result<Word> {
+fn read(stream: &mut TcpStream, patience: Patience<'_>) -> io::Result<Frame> {
     let mut head = [0; 2];
     read_exact(stream, &mut head, patience)?;
     let mut what = vec![0; usize::from(head[1])];
@@ -335,7 +341,7 @@ fn read(stream: &mut TcpStream, patience: Patience<'_>) -> io::Result<Word> {
         body.extend_from_slice(&part[..take]);
         left -= take as u64;
     }
-    Ok(Word { good, what: String::from_utf8_lossy(&what).into_owned(), body })
+    Ok(Frame { good, what: String::from_utf8_lossy(&what).into_owned(), body })
 }
 
 fn read_exact(

@@ -10,7 +10,7 @@ use crate::network::microseconds;
 
 /// The start of every collective of the last few steps.
 #[derive(Debug)]
-pub(crate) struct Gates {
+pub(crate) struct CollectiveStarts {
     fixed: Time,
     barrier: bool,
     gates: BTreeMap<StartKey, Gate>,
@@ -36,12 +36,12 @@ struct Gate {
     /// Whether its opening is scheduled.
     scheduled: bool,
     open: bool,
-    held: Vec<Held>,
+    held: Vec<HeldMessage>,
 }
 
 /// A message that waits for its collective to start.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldMessage {
     pub(crate) from: Rank,
     pub(crate) to: Rank,
     pub(crate) message: Message,
@@ -50,18 +50,18 @@ pub(crate) struct Held {
 /// What became of a message at a gate.
 pub(crate) enum Passage {
     /// It may go.
-    Through(Held),
+    Through(HeldMessage),
     /// It waits. If there is a number, this gate opens after the fixed cost.
     Waits(Option<u32>),
 }
 
-/// Gates of steps further back than this are forgotten.
+/// CollectiveStarts of steps further back than this are forgotten.
 const STEPS_KEPT: u64 = 4;
 
-impl Gates {
+impl CollectiveStarts {
     /// `barrier`: whether collectives span all workers and the cluster asks for the barrier.
-    pub(crate) fn new(cluster: &Cluster, barrier: bool) -> Gates {
-        Gates {
+    pub(crate) fn new(cluster: &Cluster, barrier: bool) -> CollectiveStarts {
+        CollectiveStarts {
             fixed: microseconds(cluster.collective_fixed_us),
             barrier,
             gates: BTreeMap::new(),
@@ -77,7 +77,7 @@ impl Gates {
     }
 
     /// A message of a collective, on its way out while `living` workers are alive.
-    pub(crate) fn pass(&mut self, held: Held, living: usize) -> Passage {
+    pub(crate) fn pass(&mut self, held: HeldMessage, living: usize) -> Passage {
         if !self.barrier && self.fixed == Time::ZERO {
             return Passage::Through(held);
         }
@@ -117,7 +117,7 @@ impl Gates {
     }
 
     /// Opens a gate.
-    pub(crate) fn open(&mut self, number: u32) -> Vec<Held> {
+    pub(crate) fn open(&mut self, number: u32) -> Vec<HeldMessage> {
         let gate = self.numbers.get(&number).and_then(|key| self.gates.get_mut(key));
         let Some(gate) = gate else { return Vec::new() };
         gate.open = true;

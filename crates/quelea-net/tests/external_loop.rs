@@ -13,15 +13,15 @@ use quelea_core::problems::quadratic::Quadratic;
 use quelea_core::problems::{Evaluation, GradientSource, Problem};
 use quelea_core::properties::OptimizerSite;
 use quelea_net::NetOptions;
-use quelea_net::assembly::{Assembly, AssemblyError};
+use quelea_net::external_loop::{ExternalLoop, Handle, Turn};
 use quelea_net::launcher::{Launched, Rendezvous};
-use quelea_net::outer::{Handle, OuterLoop, Turn};
+use quelea_net::process_group::{ProcessGroup, ProcessGroupError};
 use quelea_record::Outcome;
 
 /// A problem whose gradients come from outside.
 struct Outer {
     problem: Quadratic,
-    loops: Vec<OuterLoop>,
+    loops: Vec<ExternalLoop>,
 }
 
 impl Problem for Outer {
@@ -90,7 +90,7 @@ fn train(run: &Run, handle: &Handle, mut source: Box<dyn GradientSource>) {
 }
 
 fn from_outside(run: &Run) -> Outcome {
-    let (loops, handles): (Vec<_>, Vec<_>) = (0..run.workers).map(|_| OuterLoop::new()).unzip();
+    let (loops, handles): (Vec<_>, Vec<_>) = (0..run.workers).map(|_| ExternalLoop::new()).unzip();
     let problem = Outer { problem: run.problem(), loops };
     // The loops know when they are done; nobody else does.
     let setup = quelea_core::node::RunSpec { steps: 1 << 40, ..run.setup() };
@@ -133,7 +133,7 @@ fn asynchronous_rows_take_outer_loops_of_any_length() {
 #[test]
 fn memory_that_is_held_outlives_the_run() {
     let run = Run::of("allreduce", 1).steps(2);
-    let (outer, handle) = OuterLoop::new();
+    let (outer, handle) = ExternalLoop::new();
     let problem = Outer { problem: run.problem(), loops: vec![outer] };
     let setup = quelea_core::node::RunSpec { steps: 1 << 40, ..run.setup() };
     let (memory, first, params) = std::thread::scope(|scope| {
@@ -170,14 +170,15 @@ fn assemblies(name: &str, world: u32) -> Vec<Launched> {
     (0..world).map(launched).collect()
 }
 
-fn at_all<T: Send>(name: &str, world: u32, work: impl Fn(u32, Assembly) -> T + Sync) -> Vec<T> {
+fn at_all<T: Send>(name: &str, world: u32, work: impl Fn(u32, ProcessGroup) -> T + Sync) -> Vec<T> {
     let (launches, work) = (assemblies(name, world), &work);
     std::thread::scope(|scope| {
         let spawn = |launched: &Launched| {
             let launched = launched.clone();
             scope.spawn(move || {
-                let assembly = Assembly::open(&launched, 20.0, &mut || true).expect("all come");
-                work(launched.rank, assembly)
+                let process_group =
+                    ProcessGroup::open(&launched, 20.0, &mut || true).expect("all come");
+                work(launched.rank, process_group)
             })
         };
         let threads: Vec<_> = launches.iter().map(spawn).collect();
@@ -187,32 +188,32 @@ fn at_all<T: Send>(name: &str, world: u32, work: impl Fn(u32, Assembly) -> T + S
 
 #[test]
 fn everybody_gets_what_the_hub_makes_of_all() {
-    let answers = at_all("all", 4, |rank, mut assembly| {
+    let answers = at_all("all", 4, |rank, mut process_group| {
         let join = |all: Vec<Vec<u8>>| Ok(all.concat());
-        assembly.together("a test", vec![rank as u8; 2], join, &mut || true)
+        process_group.together("a test", vec![rank as u8; 2], join, &mut || true)
     });
     assert_eq!(answers, vec![Ok(vec![0, 0, 1, 1, 2, 2, 3, 3]); 4]);
 }
 
 #[test]
 fn a_refusal_a_wrong_call_and_a_lost_process_are_heard_by_all() {
-    let refused = at_all("refused", 3, |_, mut assembly| {
-        assembly.together("a test", vec![], |_| Err("no".into()), &mut || true)
+    let refused = at_all("refused", 3, |_, mut process_group| {
+        process_group.together("a test", vec![], |_| Err("no".into()), &mut || true)
     });
-    assert_eq!(refused, vec![Err(AssemblyError::Refused("no".into())); 3]);
-    let wrong = at_all("wrong", 2, |rank, mut assembly| {
+    assert_eq!(refused, vec![Err(ProcessGroupError::Refused("no".into())); 3]);
+    let wrong = at_all("wrong", 2, |rank, mut process_group| {
         let what = if rank == 0 { "this" } else { "that" };
-        assembly.together(what, vec![], |_| Ok(vec![]), &mut || true)
+        process_group.together(what, vec![], |_| Ok(vec![]), &mut || true)
     });
     for answer in wrong {
         let text = answer.expect_err("refused").to_string();
         assert!(text.contains("rank 0 is at this, but rank 1 at that"), "{text}");
     }
-    let lost = at_all("lost", 3, |rank, mut assembly| {
+    let lost = at_all("lost", 3, |rank, mut process_group| {
         if rank == 1 {
             return None;
         }
-        Some(assembly.together("a test", vec![], |_| Ok(vec![]), &mut || true))
+        Some(process_group.together("a test", vec![], |_| Ok(vec![]), &mut || true))
     });
     for answer in lost.into_iter().flatten() {
         let text = answer.expect_err("somebody is gone").to_string();
@@ -223,6 +224,6 @@ fn a_refusal_a_wrong_call_and_a_lost_process_are_heard_by_all() {
 #[test]
 fn a_process_that_does_not_come_is_named() {
     let launched = assemblies("alone", 3).swap_remove(0);
-    let error = Assembly::open(&launched, 0.1, &mut || true).expect_err("nobody comes");
+    let error = ProcessGroup::open(&launched, 0.1, &mut || true).expect_err("nobody comes");
     assert!(error.to_string().contains("rank 1, rank 2 did not come"), "{error}");
 }

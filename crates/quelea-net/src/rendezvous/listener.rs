@@ -14,22 +14,22 @@ const VISITORS: usize = 1024;
 /// Accepts visitors and hears each on a thread of its own, so that one who says nothing holds
 /// up nobody. Dropping it closes the socket.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub(crate) struct GuardedListener {
     address: SocketAddr,
     closing: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Door {
+impl GuardedListener {
     pub(crate) fn open(
         listener: TcpListener,
         hear: impl Fn(TcpStream, SocketAddr) + Send + Sync + 'static,
-    ) -> std::io::Result<Door> {
+    ) -> std::io::Result<GuardedListener> {
         let address = listener.local_addr()?;
         let closing = Arc::new(AtomicBool::new(false));
         let (seen, hear, heard) =
             (Arc::clone(&closing), Arc::new(hear), Arc::new(AtomicUsize::new(0)));
-        let thread = std::thread::Builder::new().name("door".into()).spawn(move || {
+        let thread = std::thread::Builder::new().name("listener".into()).spawn(move || {
             for visit in listener.incoming() {
                 if seen.load(Ordering::Acquire) {
                     return;
@@ -57,7 +57,7 @@ impl Door {
                 }
             }
         })?;
-        Ok(Door { address, closing, thread: Some(thread) })
+        Ok(GuardedListener { address, closing, thread: Some(thread) })
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -65,7 +65,7 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for GuardedListener {
     fn drop(&mut self) {
         self.closing.store(true, Ordering::Release);
         // The thread waits for a visitor; this is the last one.

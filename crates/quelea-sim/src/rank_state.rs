@@ -11,7 +11,7 @@ use quelea_record::RankReport;
 use crate::compute::Pass;
 
 /// One rank.
-pub(crate) struct Member {
+pub(crate) struct RankState {
     pub(crate) node: Node,
     pub(crate) report: RankReport,
     /// When it was lost, if it was.
@@ -27,20 +27,60 @@ pub(crate) struct Member {
     pub(crate) outbox: VecDeque<Outgoing>,
     /// The earliest wake-up that is scheduled.
     pub(crate) wake: Option<Time>,
-    /// The gradient that is being computed.
-    pub(crate) running: Option<Running>,
-    /// The step whose gradient was handed over and that is not complete.
-    pub(crate) unready: Option<Unready>,
+    /// Where its current step stands.
+    pub(crate) phase: Phase,
     /// When the last step was complete.
     pub(crate) ready_at: Time,
     /// Whether it has since been held up by a change of membership.
     pub(crate) frozen: bool,
-    /// A worker that has done its share.
-    pub(crate) finished: bool,
     /// When the last view that was announced arrives.
     pub(crate) view_at: Time,
     /// The step of its last part in a cut.
     pub(crate) cut: u64,
+}
+
+/// Where a worker's current step stands: ready, computing, completing, ready again, and at last
+/// finished. A server is always ready.
+pub(crate) enum Phase {
+    /// It may start a gradient.
+    Ready,
+    /// Its gradient is being computed.
+    Computing(Running),
+    /// Its gradient was handed over, and the step is not complete.
+    Completing(Unready),
+    /// It has done its share.
+    Finished,
+}
+
+impl Phase {
+    /// The gradient that is being computed.
+    pub(crate) fn running(&self) -> Option<&Running> {
+        if let Phase::Computing(running) = self { Some(running) } else { None }
+    }
+
+    /// The gradient that is being computed, to be changed.
+    pub(crate) fn running_mut(&mut self) -> Option<&mut Running> {
+        if let Phase::Computing(running) = self { Some(running) } else { None }
+    }
+
+    /// The step that is not complete.
+    pub(crate) fn unready(&self) -> Option<&Unready> {
+        if let Phase::Completing(unready) = self { Some(unready) } else { None }
+    }
+
+    /// Whether the rank has done its share.
+    pub(crate) fn is_finished(&self) -> bool {
+        matches!(self, Phase::Finished)
+    }
+
+    /// A step that is not complete ends here; the rank is ready again.
+    pub(crate) fn take_unready(&mut self) -> Option<Unready> {
+        self.unready()?;
+        match std::mem::replace(self, Phase::Ready) {
+            Phase::Completing(unready) => Some(unready),
+            _ => unreachable!("just seen"),
+        }
+    }
 }
 
 /// A delivered message that waits for the processor.
@@ -86,11 +126,11 @@ pub(crate) struct Unready {
     pub(crate) computed: Computed,
 }
 
-impl Member {
+impl RankState {
     /// As it stands at `now`, having done what `report` says.
-    pub(crate) fn new(node: Node, report: RankReport, now: Time) -> Member {
+    pub(crate) fn new(node: Node, report: RankReport, now: Time) -> RankState {
         let report = RankReport { rank: node.rank.0, is_server: node.is_server, ..report };
-        Member {
+        RankState {
             cut: node.step(),
             node,
             report,
@@ -100,11 +140,9 @@ impl Member {
             inbox: VecDeque::new(),
             outbox: VecDeque::new(),
             wake: None,
-            running: None,
-            unready: None,
+            phase: Phase::Ready,
             ready_at: now,
             frozen: false,
-            finished: false,
             view_at: Time::ZERO,
         }
     }
@@ -117,7 +155,7 @@ impl Member {
     /// Takes the processor for a hand-off, which also holds up a gradient that is being computed.
     pub(crate) fn hand_off(&mut self, now: Time, cost: Time) {
         self.occupy(now, cost);
-        if let Some(running) = &mut self.running {
+        if let Some(running) = self.phase.running_mut() {
             running.behind = running.behind + cost;
             running.exposed = running.exposed + cost;
         }
@@ -135,12 +173,27 @@ impl Member {
         let longer = until.since(now.max(self.paused_until));
         self.paused_until = self.paused_until.max(until);
         self.free = self.free.max(until);
-        if let Some(running) = &mut self.running {
+        if let Some(running) = self.phase.running_mut() {
             running.behind = running.behind + longer;
             running.waiting = running.waiting + longer;
         }
     }
 
+    /// Loses the rank at `now`: what it had not completed or sent is gone. Whether it had done its
+    /// share before.
+    pub(crate) fn lose(&mut self, now: Time) -> bool {
+        let had_finished = self.phase.is_finished();
+        self.lost = Some(now);
+        self.report.lost = true;
+        self.outbox.clear();
+        // A gradient that is being computed is never handed over.
+        if self.phase.running().is_none() {
+            self.phase = Phase::Finished;
+        }
+        had_finished
+    }
+
+    /// Whether it was not lost.
     pub(crate) fn is_alive(&self) -> bool {
         self.lost.is_none()
     }
