@@ -84,7 +84,22 @@ const RULES: &[Rule] = &[
         never: EDGE,
     },
     Rule {
-        name: "quelea-experiments",
+        name: "quelea-plan",
+        may_know: &[
+            "quelea-core",
+            "quelea-data",
+            "quelea-engine",
+            "quelea-record",
+            "quelea-wire",
+            "quelea-sim",
+            "quelea-net",
+            "quelea-run",
+            "quelea-plot",
+        ],
+        never: EDGE,
+    },
+    Rule {
+        name: "quelea-papers",
         may_know: &[
             "quelea-core",
             "quelea-data",

@@ -8,8 +8,8 @@ use super::{LEARNERS, METHODS, Method, PAPER, Setting};
 use crate::error::ExperimentError;
 use crate::report::{Best, Cell, Figure, Report, Source, Table};
 use crate::training::{Lesson, Runs, Trained, chart};
-use crate::trial::Trial;
 use crate::{Experiment, ReproduceOptions, data};
+use quelea_run::trial::Trial;
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -90,7 +90,7 @@ fn train(
         let setting = Setting::resnet(method)?;
         setting.tell(report, method);
         let plan = |lesson: &Lesson| {
-            let trial = setting.trial(method, 1.0).on_task(lesson);
+            let trial = setting.trial(method, 1.0).on_task(&lesson.settings, &lesson.problem);
             hyperparameters(trial, course).plan(course.epochs * lesson.steps_per_epoch)
         };
         runs.push((method.name().into(), Trained::over(&lessons, course.epochs, plan)?));

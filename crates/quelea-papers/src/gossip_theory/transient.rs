@@ -14,8 +14,8 @@ use quelea_run::plan::Plan;
 use super::PAPER;
 use crate::error::ExperimentError;
 use crate::report::{Cell, Report, Source, Table};
-use crate::trial::config;
 use crate::{Experiment, ReproduceOptions};
+use quelea_run::trial::config;
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {

@@ -4,7 +4,7 @@ use quelea_core::contract::TopologyRequirement;
 use quelea_core::options::Options;
 use quelea_core::topology::{self, Round, Schedule};
 
-use super::situation::Situation;
+use crate::scenario::Situation;
 
 /// A topology over the workers of a situation.
 #[derive(Debug)]

@@ -11,8 +11,8 @@ use super::{Form, PAPER, groups};
 use crate::error::ExperimentError;
 use crate::fit::Fit;
 use crate::report::{Cell, Figure, Report, Source, Table};
-use crate::trial::{Timing, Trial};
 use crate::{Experiment, ReproduceOptions};
+use quelea_run::trial::{Timing, Trial};
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {

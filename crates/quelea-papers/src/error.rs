@@ -1,6 +1,6 @@
 //! Why an experiment has no result.
 
-use quelea_run::error::RequestError;
+use quelea_run::error::{RequestError, RunError};
 use quelea_sim::SimError;
 
 /// Why an experiment has no result.
@@ -9,9 +9,9 @@ pub enum ExperimentError {
     /// What was asked for makes no sense.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// A run could not be simulated to its end.
+    /// A run did not reach its end.
     #[error(transparent)]
-    Sim(#[from] SimError),
+    Run(RunError),
     /// A data set is not there.
     #[error(
         "needs the data set {name}, which is not here; `quelea data get {name}` fetches it, or \
@@ -35,4 +35,20 @@ pub enum ExperimentError {
         /// What it should give.
         goal: f64,
     },
+}
+
+impl From<RunError> for ExperimentError {
+    /// A request that was wrong stays one.
+    fn from(error: RunError) -> ExperimentError {
+        match error {
+            RunError::Request(error) => ExperimentError::Request(error),
+            other => ExperimentError::Run(other),
+        }
+    }
+}
+
+impl From<SimError> for ExperimentError {
+    fn from(error: SimError) -> ExperimentError {
+        ExperimentError::Run(RunError::Sim(error))
+    }
 }

@@ -7,7 +7,7 @@ pub mod slowdown;
 use crate::error::ExperimentError;
 use crate::fit::Fit;
 use crate::report::{Figure, Report, Source};
-use crate::trial::Trial;
+use quelea_run::trial::Trial;
 
 /// Whose numbers they are.
 const PAPER: &str = "Zhang, Lian, Zhang, Liu: Decentralized Distributed Deep Learning (AD-PSGD)";

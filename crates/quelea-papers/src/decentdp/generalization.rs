@@ -8,8 +8,8 @@ use super::{Form, PAPER};
 use crate::error::ExperimentError;
 use crate::report::{Best, Cell, Figure, Report, Source, Table};
 use crate::training::{Lesson, Runs, Trained, chart};
-use crate::trial::Trial;
 use crate::{Experiment, ReproduceOptions, data};
+use quelea_run::trial::Trial;
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -93,7 +93,7 @@ impl Case {
             Form::Aer => ("d-psgd", "aer"),
         };
         let trial = Trial::new(algorithm, WORKERS, lesson.problem.dimensions() as f64)
-            .on_task(lesson)
+            .on_task(&lesson.settings, &lesson.problem)
             .set("topology.name", topology)
             .set("cluster.hosts", HOSTS);
         let trial = match self.optimizer {

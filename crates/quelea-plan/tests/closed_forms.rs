@@ -1,7 +1,7 @@
 //! Closed forms of the advisor against the virtual cluster.
 
 use quelea_core::algorithms::{ALGORITHMS, Traffic};
-use quelea_experiments::advisor::{self, Advice, Candidate, cost, situation::Situation, trial};
+use quelea_plan::{self as advisor, Advice, Candidate, cost, scenario::Situation, trial};
 
 fn situation(workers: usize, hosts: usize) -> Situation {
     Situation {

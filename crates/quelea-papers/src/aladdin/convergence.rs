@@ -6,8 +6,8 @@ use super::{Calibration, Case, Costs, METHODS, Method, PAPER};
 use crate::error::ExperimentError;
 use crate::report::{Best, Cell, Figure, Report, Source, Table};
 use crate::training::{Lesson, Runs, Trained, chart};
-use crate::trial::Trial;
 use crate::{Experiment, ReproduceOptions};
+use quelea_run::trial::Trial;
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -64,7 +64,10 @@ fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
         for method in METHODS {
             (options.tell)(&format!("  {} with the times of {}", method.name(), costs.model.name));
             let trial = calibration.trial(*costs, Case::eight(method, 1.0));
-            let plan = |lesson: &Lesson| hyperparameters(trial.clone().on_task(lesson)).plan(steps);
+            let plan = |lesson: &Lesson| {
+                hyperparameters(trial.clone().on_task(&lesson.settings, &lesson.problem))
+                    .plan(steps)
+            };
             let run = Trained::over(&lessons, options.size(EVALUATIONS, 4) as u64, plan)?;
             runs.push((method.name().into(), run));
         }

@@ -6,12 +6,13 @@ use quelea_core::problems::{Evaluation, Problem};
 use quelea_core::time::Time;
 use quelea_plot::{Axis, Chart, Lines, Series, Stroke};
 use quelea_record::{Cuts, Event, Models as Shown, Record};
+use quelea_run::error::RequestError;
 use quelea_run::evaluate::{Evaluated, Judge, Snapshot};
 use quelea_run::files::tensors::Models;
 use quelea_run::plan::Plan;
 
 use crate::error::ExperimentError;
-use crate::trial::config;
+use quelea_run::trial::config;
 
 /// What is learnt: a task with its data, read once for all runs that share it.
 #[derive(Clone)]
@@ -110,7 +111,7 @@ impl Trained {
     pub fn over(
         lessons: &[Lesson],
         evaluations: u64,
-        plan: impl Fn(&Lesson) -> Result<Plan, ExperimentError>,
+        plan: impl Fn(&Lesson) -> Result<Plan, RequestError>,
     ) -> Result<Trained, ExperimentError> {
         let runs = lessons.iter().map(|lesson| Trained::of(&plan(lesson)?, evaluations));
         Ok(Trained::mean(runs.collect::<Result<Vec<_>, _>>()?))

@@ -6,8 +6,8 @@ use quelea_plot::{Axis, Bars, Chart, Lines, Series, Values};
 use super::{Calibration, Case, Costs, Method, PAPER, PASSES_MOMENTUM, PASSES_SUM};
 use crate::error::ExperimentError;
 use crate::report::{Cell, Report, Table};
-use crate::trial::{Timing, Trial};
 use crate::{Experiment, ReproduceOptions};
+use quelea_run::trial::{Timing, Trial};
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {

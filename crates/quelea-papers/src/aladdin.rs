@@ -9,7 +9,7 @@ pub mod scaling;
 use crate::error::ExperimentError;
 use crate::fit::Fit;
 use crate::report::{Report, Source};
-use crate::trial::{Timing, Trial};
+use quelea_run::trial::{Timing, Trial};
 
 /// Whose numbers they are.
 pub const PAPER: &str = "Ko, Choi, Jei, Lee, Kim: ALADDIN (CIKM 2021), slides";
@@ -262,7 +262,7 @@ impl Calibration {
             _ if case.slow > 10.0 => 1200,
             _ => 150,
         };
-        self.trial(costs, case).run(steps)
+        Ok(self.trial(costs, case).run(steps)?)
     }
 
     /// The run of one cell.

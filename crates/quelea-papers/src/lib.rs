@@ -1,6 +1,6 @@
-//! The papers' experiments, ours beside theirs, and the advisor that is built on them.
+//! The papers' experiments, ours beside theirs, and comparisons of algorithms on one task.
 //!
-//! [`EXPERIMENTS`] is the table; each row makes a [`Report`]. Every number of ours
+//! [`EXPERIMENTS`] is the table; each experiment makes a [`Report`]. Every number of ours
 //! comes out of the virtual cluster with the real algorithms; every parameter is stated by the
 //! paper, fitted on a named figure of it, or assumed, and the report says which.
 //!
@@ -9,10 +9,8 @@
 //! | [`adpsgd`] | the slow-down table, convergence |
 //! | [`aladdin`] | heterogeneity, scaling, breakdown, convergence |
 //! | [`decentdp`] | time saved against AllReduce, generalization |
-//! | [`yuan`] | communication, transient iterations, spectral gaps |
-//! | [`advisor`] | which algorithm for this model on this cluster |
+//! | [`gossip_theory`] | communication, transient iterations, spectral gaps |
 //! | [`compare`] | several algorithms on one task and one cluster |
-//! | [`trial`] | one timed run |
 //! | [`training`] | one run that trains, watched |
 //! | [`data`] | where data sets lie |
 //! | [`fit`] | one parameter fitted on one figure |
@@ -21,18 +19,16 @@
 //! | [`error`] | why there is no result |
 
 pub mod adpsgd;
-pub mod advisor;
 pub mod aladdin;
 pub mod compare;
 pub mod data;
 pub mod decentdp;
 pub mod error;
 pub mod fit;
+pub mod gossip_theory;
 pub mod render;
 pub mod report;
 pub mod training;
-pub mod trial;
-pub mod yuan;
 
 use std::path::PathBuf;
 
@@ -105,9 +101,9 @@ pub const EXPERIMENTS: &[Experiment] = &[
     aladdin::scaling::EXPERIMENT,
     decentdp::generalization::EXPERIMENT,
     decentdp::speedup::EXPERIMENT,
-    yuan::communication::EXPERIMENT,
-    yuan::spectral::EXPERIMENT,
-    yuan::transient::EXPERIMENT,
+    gossip_theory::communication::EXPERIMENT,
+    gossip_theory::spectral::EXPERIMENT,
+    gossip_theory::transient::EXPERIMENT,
 ];
 
 /// The row of this name, or the nearest name if there is one.

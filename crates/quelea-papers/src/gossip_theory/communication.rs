@@ -5,8 +5,8 @@ use quelea_plot::{Axis, Bars, Chart, Values};
 use super::PAPER;
 use crate::error::ExperimentError;
 use crate::report::{Cell, Figure, Report, Source, Table};
-use crate::trial::Trial;
 use crate::{Experiment, ReproduceOptions};
+use quelea_run::trial::Trial;
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {

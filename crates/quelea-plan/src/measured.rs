@@ -268,7 +268,7 @@ fn spread(values: &[f64]) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::advisor::situation::Situation;
+    use crate::scenario::Situation;
     use quelea_run::config::source::{self, parse};
     use quelea_run::drive::measure::{Inside, Pair};
 

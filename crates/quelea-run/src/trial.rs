@@ -9,13 +9,11 @@ use std::sync::Arc;
 
 use quelea_core::problems::Problem;
 use quelea_record::{Event, Outcome, Record};
-use quelea_run::config::Config;
-use quelea_run::config::source::{self, Table};
-use quelea_run::error::RequestError;
-use quelea_run::plan::Plan;
 
-use crate::error::ExperimentError;
-use crate::training::Lesson;
+use crate::config::Config;
+use crate::config::source::{self, Table};
+use crate::error::{RequestError, RunError};
+use crate::plan::Plan;
 
 /// A run to be timed. Settings are those of a run file, so that every trial can be typed.
 #[derive(Clone)]
@@ -60,16 +58,17 @@ impl Trial {
         self.set("buckets.size_mb", size)
     }
 
-    /// On a real task, which stands for the same model; its gradients are worth all cores.
-    pub fn on_task(mut self, lesson: &Lesson) -> Trial {
+    /// On a real problem, which stands for the same model and is described by `settings` of
+    /// `[task]`; its gradients are worth all cores.
+    pub fn on_task(mut self, settings: &[String], problem: &Arc<dyn Problem>) -> Trial {
         let ours = |setting: &String| {
             !setting.starts_with("task.") && !setting.starts_with("cluster.threads=")
         };
         self.settings.retain(ours);
-        self.settings.extend_from_slice(&lesson.settings);
-        self.scale *= self.elements as f64 / lesson.problem.dimensions() as f64;
-        self.elements = lesson.problem.dimensions();
-        self.problem = Some(Arc::clone(&lesson.problem));
+        self.settings.extend_from_slice(settings);
+        self.scale *= self.elements as f64 / problem.dimensions() as f64;
+        self.elements = problem.dimensions();
+        self.problem = Some(Arc::clone(problem));
         let scale = self.scale;
         self.set("cluster.vector_scale", scale)
     }
@@ -89,7 +88,7 @@ impl Trial {
     }
 
     /// What is to be run.
-    pub fn plan(&self, steps: u64) -> Result<Plan, ExperimentError> {
+    pub fn plan(&self, steps: u64) -> Result<Plan, RequestError> {
         let length = [format!("workers={}", self.workers), format!("steps={steps}")];
         let config = config(&[&self.settings[..], &length].concat())?;
         Ok(match &self.problem {
@@ -99,7 +98,7 @@ impl Trial {
     }
 
     /// Runs so many steps of every worker (on average, where the algorithm does not wait).
-    pub fn run(&self, steps: u64) -> Result<Timing, ExperimentError> {
+    pub fn run(&self, steps: u64) -> Result<Timing, RunError> {
         Timing::of(&self.plan(steps)?)
     }
 }
@@ -140,7 +139,7 @@ const WARM_UP: f64 = 0.2;
 
 impl Timing {
     /// Simulates a plan.
-    pub fn of(plan: &Plan) -> Result<Timing, ExperimentError> {
+    pub fn of(plan: &Plan) -> Result<Timing, RunError> {
         let mut watch = Watch { steps: vec![Vec::new(); plan.config.workers] };
         let outcome = quelea_sim::simulate(&plan.setup, &*plan.problem, &plan.cluster, &mut watch)?;
         let from = WARM_UP * outcome.clock_seconds;

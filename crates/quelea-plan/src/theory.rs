@@ -5,9 +5,9 @@ use std::f64::consts::TAU;
 
 use quelea_core::algorithms::{Service, Traffic};
 
-use super::Candidate;
-use super::cost::{self, Cost};
-use super::situation::Situation;
+use crate::Candidate;
+use crate::cost::{self, Cost};
+use crate::scenario::Situation;
 
 /// What the orders of the theory are multiplied with: measured on logistic regression
 /// (`quelea reproduce yuan-transient`: 3·10⁻⁴ on a ring of 16, 6·10⁻⁵ on a grid of 32).

@@ -1,5 +1,5 @@
 //! Seconds of a step in closed form, from what the rows of the table of algorithms say they
-//! exchange ([`Traffic`]). `tests/advisor.rs` holds every one of them against the virtual cluster.
+//! exchange ([`Traffic`]). `tests/closed_forms.rs` holds every one of them against the virtual cluster.
 //!
 //! Notation: n workers, S bytes of model, B bytes per second of a card, α latency, c seconds of a
 //! gradient, C of the slowest one that a step waits for, k vectors that leave a card in a round.
@@ -24,10 +24,10 @@ use quelea_core::codec;
 use quelea_core::contract::TopologyRequirement;
 use quelea_core::options::Options;
 
-use super::Candidate;
-use super::mixing::Mixing;
-use super::situation::Situation;
-use super::whole;
+use crate::Candidate;
+use crate::mixing::Mixing;
+use crate::scenario::Situation;
+use crate::unbucketed;
 
 /// What a step costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -132,7 +132,7 @@ fn largest(variation: f64, n: usize) -> f64 {
 }
 
 /// Quantile of the normal distribution (Abramowitz and Stegun 26.2.23, error below 5·10⁻⁴).
-pub(super) fn normal_quantile(p: f64) -> f64 {
+pub(crate) fn normal_quantile(p: f64) -> f64 {
     if p < 0.5 {
         return -normal_quantile(1.0 - p);
     }
@@ -362,9 +362,9 @@ impl Gossip {
             steps_per_exchange += share * (exchange(s.sent()) / own).max(1.0);
         }
         let is_whole = buckets(s, candidate.bucket_mb).0 == s.sent();
-        if is_whole && self.when != When::Never && s.workers <= whole::WORKERS_MAX {
+        if is_whole && self.when != When::Never && s.workers <= unbucketed::WORKERS_MAX {
             let during = self.when == When::DuringGradient;
-            seconds = whole::step_seconds(s, &mixing.schedule, during);
+            seconds = unbucketed::step_seconds(s, &mixing.schedule, during);
             waited = waited.min(seconds);
         }
         let mut cost = cost(seconds, waited, neighbours * s.sent());

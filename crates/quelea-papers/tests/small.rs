@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use quelea_experiments::render::{html, json, markdown};
-use quelea_experiments::report::Report;
-use quelea_experiments::{EXPERIMENTS, ReproduceOptions, find};
+use quelea_papers::render::{html, json, markdown};
+use quelea_papers::report::Report;
+use quelea_papers::{EXPERIMENTS, ReproduceOptions, find};
 use tempfile::TempDir;
 
 fn small(name: &str, data: Option<&Path>) -> Report {

@@ -12,8 +12,8 @@ use std::collections::BinaryHeap;
 use quelea_core::random::Rng;
 use quelea_core::topology::Schedule;
 
-use super::cost::normal_quantile;
-use super::situation::Situation;
+use crate::cost::normal_quantile;
+use crate::scenario::Situation;
 
 /// Beyond so many workers that takes too long.
 pub const WORKERS_MAX: usize = 256;

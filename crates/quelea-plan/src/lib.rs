@@ -2,19 +2,19 @@
 //!
 //! | module | what is in it |
 //! |---|---|
-//! | [`situation`] | model and cluster, from a configuration |
+//! | [`scenario`] | model and cluster, from a configuration |
 //! | [`measured`] | the same from a cluster that was measured |
 //! | [`cost`] | seconds of a step in closed form, tested against the virtual cluster |
 //! | [`mixing`] | what the rounds of a topology ask of cards |
-//! | [`whole`] | gossip of undivided models, which meet at cards |
+//! | [`unbucketed`] | gossip of undivided models, which meet at cards |
 //! | [`theory`] | what sparse mixing costs in iterations |
 
 pub mod cost;
 pub mod measured;
 pub mod mixing;
-pub mod situation;
+pub mod scenario;
 pub mod theory;
-pub mod whole;
+pub mod unbucketed;
 
 use quelea_core::algorithms::{self, ALGORITHMS, Codecs, Entry, Service, Traffic};
 use quelea_core::codec::{self, CODECS, Shape};
@@ -23,11 +23,11 @@ use quelea_core::options::{Options, Value as Given};
 use quelea_plot::{Axis, Bars, Chart, Values};
 use serde_json::{Value, json};
 
-use crate::error::ExperimentError;
-use crate::trial::Trial;
 use cost::{Cost, Costs};
 use measured::Survey;
-use situation::Situation;
+use quelea_run::error::RunError;
+use quelea_run::trial::Trial;
+use scenario::Situation;
 
 /// One way to train.
 #[derive(Clone, Debug, PartialEq)]
@@ -132,7 +132,7 @@ const SIMULATED_WORKERS_MAX: usize = 64;
 
 impl Advice {
     /// Predicts every candidate.
-    pub fn new(situation: Situation) -> Result<Advice, ExperimentError> {
+    pub fn new(situation: Situation) -> Result<Advice, RunError> {
         let mut predictions: Vec<Prediction> = Vec::new();
         let mut unpredicted: Vec<(&'static str, String)> = Vec::new();
         let mut costs = Costs::new(&situation);
@@ -191,7 +191,7 @@ impl Advice {
     }
 
     /// The fastest of so many algorithms, and the one to take.
-    fn simulate(&mut self) -> Result<(), ExperimentError> {
+    fn simulate(&mut self) -> Result<(), RunError> {
         let chosen = self.best_of_each().into_iter().take(SIMULATED).chain(self.best());
         let chosen: Vec<Candidate> =
             chosen.map(|prediction| prediction.candidate.clone()).collect();
