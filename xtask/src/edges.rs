@@ -37,7 +37,7 @@ const PURE: &[&str] = &[
 const RULES: &[Rule] = &[
     Rule { name: "quelea-core", may_know: &[], never: PURE },
     Rule { name: "quelea-record", may_know: &["quelea-core"], never: PURE },
-    Rule { name: "quelea-plot", may_know: &[], never: PURE },
+    Rule { name: "quelea-plot", may_know: &["quelea-core"], never: PURE },
     Rule { name: "quelea-wire", may_know: &["quelea-core"], never: PURE },
     Rule {
         name: "quelea-data",

@@ -3,7 +3,7 @@
 use std::f64::consts::{FRAC_PI_2, TAU};
 use std::fmt::Write;
 
-use super::{Report, Round, Schedule, Shape};
+use quelea_core::topology::{Report, Round, Schedule, Shape};
 
 /// Panels at most; a longer period is cut off.
 const PANELS: u64 = 8;
@@ -20,28 +20,28 @@ const NEAR: &str = "#3b82f6";
 const FAR: &str = "#f97316";
 const RESTING: &str = "#cbd5e1";
 
-/// Draws a topology; `report` is what [`super::report()`] says of it.
-pub fn svg(schedule: &Schedule, report: &Report) -> String {
+/// Draws a topology; `report` is what [`quelea_core::topology::report()`] says of it.
+pub fn topology_svg(schedule: &Schedule, report: &Report) -> String {
     let panels = match schedule.period() {
         Some(period) => (period as u64).min(PANELS),
         None => PANELS,
     };
     let (side, pitch) = if panels == 1 { (440.0, 440.0) } else { (240.0, 268.0) };
-    let plan = Plan::new(schedule, side);
+    let placement = Placement::new(schedule, side);
     let columns = if panels <= 4 { panels } else { panels.div_ceil(2) };
     let caption = if panels == 1 { 0.0 } else { 24.0 };
     let width = (columns as f64 * pitch).max(440.0) + 2.0 * MARGIN;
-    let height = HEAD + panels.div_ceil(columns) as f64 * (plan.height + caption) + MARGIN;
+    let height = HEAD + panels.div_ceil(columns) as f64 * (placement.height + caption) + MARGIN;
     let mut out = head(width, height, schedule, report);
     for step in 0..panels {
         let middle = width / 2.0 + ((step % columns) as f64 + 0.5 - columns as f64 / 2.0) * pitch;
         let left = middle - side / 2.0;
-        let top = HEAD + (step / columns) as f64 * (plan.height + caption);
+        let top = HEAD + (step / columns) as f64 * (placement.height + caption);
         let _ = write!(out, "<g transform=\"translate({left:.1} {top:.1})\">");
-        plan.panel(&mut out, &schedule.round(step));
+        placement.panel(&mut out, &schedule.round(step));
         if panels > 1 {
-            let (x, y) = (side / 2.0, plan.height + 8.0);
-            text(&mut out, (x, y), &format!("round {step}"), (12.0, PALE, "400"));
+            let (x, y) = (side / 2.0, placement.height + 8.0);
+            text(&mut out, (x, y), &format!("round {step}"), &pale(12.0));
         }
         out.push_str("</g>\n");
     }
@@ -65,12 +65,17 @@ fn head(width: f64, height: f64, schedule: &Schedule, report: &Report) -> String
          markerHeight=\"8\" markerUnits=\"userSpaceOnUse\" orient=\"auto\">\
          <path d=\"M0 1 L7 4 L0 7 z\" fill=\"{NEAR}\"/></marker>"
     );
-    text(&mut out, (width / 2.0, 34.0), schedule.name(), (20.0, INK, "600"));
+    text(
+        &mut out,
+        (width / 2.0, 34.0),
+        schedule.name(),
+        &TextStyle { size: 20.0, colour: INK, weight: "600" },
+    );
     let mut words = subtitle(report);
     if matches!(schedule.shape(), Shape::Hosts(_)) {
         words += " · orange: between hosts";
     }
-    text(&mut out, (width / 2.0, 56.0), &words, (13.0, PALE, "400"));
+    text(&mut out, (width / 2.0, 56.0), &words, &pale(13.0));
     out
 }
 
@@ -100,8 +105,24 @@ fn short(number: f64) -> String {
     digits.trim_end_matches('0').trim_end_matches('.').to_string()
 }
 
-/// Text whose middle is at `at`, with its `(size, colour, weight)`.
-fn text(out: &mut String, at: (f64, f64), words: &str, (size, colour, weight): (f64, &str, &str)) {
+/// A place in the picture: x to the right, y down.
+type Point = (f64, f64);
+
+/// How text looks.
+struct TextStyle<'a> {
+    size: f64,
+    colour: &'a str,
+    weight: &'a str,
+}
+
+/// Text in [`PALE`] of ordinary weight.
+fn pale(size: f64) -> TextStyle<'static> {
+    TextStyle { size, colour: PALE, weight: "400" }
+}
+
+/// Text whose middle is at `at`.
+fn text(out: &mut String, at: Point, words: &str, style: &TextStyle) {
+    let TextStyle { size, colour, weight } = style;
     let _ = writeln!(
         out,
         "<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"{size:.1}\" fill=\"{colour}\" \
@@ -111,8 +132,8 @@ fn text(out: &mut String, at: (f64, f64), words: &str, (size, colour, weight): (
 }
 
 /// Where the workers of a panel stand.
-struct Plan {
-    places: Vec<(f64, f64)>,
+struct Placement {
+    places: Vec<Point>,
     /// The distance between neighbours.
     spacing: f64,
     /// The radius of a worker.
@@ -129,22 +150,24 @@ struct Plan {
     height: f64,
 }
 
-impl Plan {
-    fn new(schedule: &Schedule, side: f64) -> Plan {
+impl Placement {
+    fn new(schedule: &Schedule, side: f64) -> Placement {
         let n = schedule.workers();
         match schedule.shape() {
-            Shape::Hub => Plan::hub(n, side),
+            Shape::Hub => Placement::hub(n, side),
             // A long path or ring is too thin in one row.
-            Shape::Lattice { columns } if n > *columns || n <= 16 => Plan::rows(n, *columns, side),
-            Shape::Hosts(hosts) => Plan::hosts(hosts, side),
-            Shape::Circle | Shape::Lattice { .. } => Plan::circle(n, side),
+            Shape::Lattice { columns } if n > *columns || n <= 16 => {
+                Placement::rows(n, *columns, side)
+            }
+            Shape::Hosts(hosts) => Placement::hosts(hosts, side),
+            Shape::Circle | Shape::Lattice { .. } => Placement::circle(n, side),
         }
     }
 
-    fn square(places: Vec<(f64, f64)>, spacing: f64, side: f64) -> Plan {
+    fn square(places: Vec<Point>, spacing: f64, side: f64) -> Placement {
         let dot = (0.3 * spacing).clamp(1.5, 4.5 + 0.03 * side);
         let (discs, hosts) = (Vec::new(), Vec::new());
-        Plan {
+        Placement {
             places,
             spacing,
             dot,
@@ -157,31 +180,31 @@ impl Plan {
         }
     }
 
-    fn circle(n: usize, side: f64) -> Plan {
+    fn circle(n: usize, side: f64) -> Placement {
         let radius = if n == 1 { 0.0 } else { 0.41 * side };
         let places = around((side / 2.0, side / 2.0), radius, n).collect();
-        Plan { is_circle: true, ..Plan::square(places, spacing(radius, n), side) }
+        Placement { is_circle: true, ..Placement::square(places, spacing(radius, n), side) }
     }
 
-    fn hub(n: usize, side: f64) -> Plan {
+    fn hub(n: usize, side: f64) -> Placement {
         let centre = (side / 2.0, side / 2.0);
         let places = std::iter::once(centre).chain(around(centre, 0.41 * side, n - 1)).collect();
-        Plan::square(places, spacing(0.41 * side, n - 1), side)
+        Placement::square(places, spacing(0.41 * side, n - 1), side)
     }
 
-    fn rows(n: usize, columns: usize, side: f64) -> Plan {
+    fn rows(n: usize, columns: usize, side: f64) -> Placement {
         let rows = n / columns;
         let cell = (side / (columns as f64 + 0.6)).min(88.0);
         let left = (side - (columns - 1) as f64 * cell) / 2.0;
         let place =
             |i: usize| (left + (i % columns) as f64 * cell, (0.75 + (i / columns) as f64) * cell);
-        let mut plan = Plan::square((0..n).map(place).collect(), cell, side);
-        plan.height = (rows as f64 + 0.5) * cell;
-        plan.lattice = Some(columns);
-        plan
+        let mut placement = Placement::square((0..n).map(place).collect(), cell, side);
+        placement.height = (rows as f64 + 0.5) * cell;
+        placement.lattice = Some(columns);
+        placement
     }
 
-    fn hosts(hosts: &[u32], side: f64) -> Plan {
+    fn hosts(hosts: &[u32], side: f64) -> Placement {
         let mut numbers = hosts.to_vec();
         numbers.sort_unstable();
         numbers.dedup();
@@ -202,7 +225,7 @@ impl Plan {
             discs.push((centre.0, centre.1, disc));
         }
         let dot = (0.36 * gap).min(0.3 * disc).max(1.5);
-        Plan { dot, discs, hosts: hosts.to_vec(), ..Plan::square(places, gap, side) }
+        Placement { dot, discs, hosts: hosts.to_vec(), ..Placement::square(places, gap, side) }
     }
 
     fn panel(&self, out: &mut String, round: &Round) {
@@ -219,19 +242,19 @@ impl Plan {
         if edges.len() > EDGES {
             edges.retain(|(from, to)| *from == 0 || *to == 0);
             let words = "too many edges: those of worker 0";
-            text(out, (self.side / 2.0, 4.0), words, (11.0, PALE, "400"));
+            text(out, (self.side / 2.0, 4.0), words, &pale(11.0));
         }
         let (width, opacity) = if edges.len() > 150 { (0.8, 0.4) } else { (1.6, 0.75) };
         let _ = writeln!(
             out,
             "<g fill=\"none\" stroke-width=\"{width}\" stroke-opacity=\"{opacity}\">"
         );
-        edges.iter().for_each(|edge| self.edge(out, *edge, is_directed));
+        edges.iter().for_each(|(from, to)| self.edge(out, *from, *to, is_directed));
         out.push_str("</g>\n");
         (0..self.places.len()).for_each(|i| self.worker(out, i, round));
     }
 
-    fn edge(&self, out: &mut String, (from, to): (usize, usize), is_directed: bool) {
+    fn edge(&self, out: &mut String, from: usize, to: usize, is_directed: bool) {
         let crosses = !self.hosts.is_empty() && self.hosts[from] != self.hosts[to];
         let colour = if crosses { FAR } else { NEAR };
         let marker = if is_directed { " marker-end=\"url(#arrow)\"" } else { "" };
@@ -247,7 +270,7 @@ impl Plan {
     }
 
     /// Where the curve of an edge bends, out of the way of the workers between its ends.
-    fn via(&self, from: usize, to: usize) -> (f64, f64) {
+    fn via(&self, from: usize, to: usize) -> Point {
         let (start, end) = (self.places[from], self.places[to]);
         let middle = ((start.0 + end.0) / 2.0, (start.1 + end.1) / 2.0);
         let n = self.places.len();
@@ -281,7 +304,8 @@ impl Plan {
         let colour = if rests { INK } else { "#ffffff" };
         let size = self.dot * if self.places.len() > 100 { 0.8 } else { 1.0 };
         if self.dot >= 6.5 {
-            text(out, (x, y + 0.36 * size), &i.to_string(), (size, colour, "500"));
+            let style = TextStyle { size, colour, weight: "500" };
+            text(out, (x, y + 0.36 * size), &i.to_string(), &style);
         } else {
             self.label_outside(out, i);
         }
@@ -299,12 +323,12 @@ impl Plan {
         let (dx, dy) = (self.places[i].0 - centre, self.places[i].1 - centre);
         let reach = 1.0 + (self.dot + 9.0) / dx.hypot(dy).max(1.0);
         let at = (centre + dx * reach, centre + dy * reach + 3.0);
-        text(out, at, &i.to_string(), (8.0, PALE, "400"));
+        text(out, at, &i.to_string(), &pale(8.0));
     }
 }
 
 /// `n` places on a circle, clockwise from the top.
-fn around(centre: (f64, f64), radius: f64, n: usize) -> impl Iterator<Item = (f64, f64)> {
+fn around(centre: Point, radius: f64, n: usize) -> impl Iterator<Item = Point> {
     (0..n).map(move |i| {
         let (sin, cos) = (TAU * i as f64 / n as f64 - FRAC_PI_2).sin_cos();
         (centre.0 + radius * cos, centre.1 + radius * sin)
@@ -323,8 +347,63 @@ fn wraps(from: usize, to: usize, columns: usize) -> bool {
 }
 
 /// The point `gap` before `end` on the way from `start`.
-fn short_of(start: (f64, f64), end: (f64, f64), gap: f64) -> (f64, f64) {
+fn short_of(start: Point, end: Point, gap: f64) -> Point {
     let (dx, dy) = (end.0 - start.0, end.1 - start.1);
     let share = 1.0 - gap / dx.hypot(dy).max(gap);
     (start.0 + dx * share, start.1 + dy * share)
+}
+
+#[cfg(test)]
+mod tests {
+    use quelea_core::options::Options;
+    use quelea_core::topology::{Request, TOPOLOGIES, report};
+
+    use super::*;
+
+    /// A topology of `n` workers on hosts of `per_host`, where it exists for so many.
+    fn build(name: &str, n: u32, per_host: u32) -> Option<Schedule> {
+        let entry = quelea_core::topology::find(name).expect("it is in the table");
+        let hosts: Vec<u32> = (0..n).map(|i| i / per_host).collect();
+        let options = Options::defaults(entry.keys);
+        entry.build(&Request { hosts: &hosts, seed: 7, options: &options, text: None }).ok()
+    }
+
+    /// Every topology of the table for every of these sizes for which it exists.
+    fn cases(sizes: &[u32]) -> Vec<(&'static str, Schedule)> {
+        let of = |name| sizes.iter().filter_map(move |n| Some((name, build(name, *n, 4)?)));
+        TOPOLOGIES.iter().flat_map(|entry| of(entry.name)).collect()
+    }
+
+    #[test]
+    fn pictures_show_every_worker_in_every_panel() {
+        for (name, schedule) in cases(&[1, 2, 3, 8, 16, 17]) {
+            let picture = topology_svg(&schedule, &report(&schedule));
+            let panels = schedule.period().unwrap_or(8).min(8);
+            let dots =
+                picture.matches("<circle").count() - picture.matches("fill=\"#f1f5f9\"").count();
+            assert_eq!(dots, panels * schedule.workers(), "{name} {}", schedule.workers());
+            assert!(!picture.contains("NaN") && !picture.contains("inf"), "{name}");
+            assert_eq!(picture.matches("<g").count(), picture.matches("</g>").count());
+            let arrows = picture.contains("marker-end");
+            assert_eq!(arrows, report(&schedule).is_directed, "{name} {}", schedule.workers());
+        }
+    }
+
+    #[test]
+    fn pictures_of_many_workers_stay_small() {
+        let schedule = build("complete", 300, 4).expect("complete for any number");
+        let picture = topology_svg(&schedule, &report(&schedule));
+        assert!(picture.len() < 200_000 && picture.contains("those of worker 0"));
+        let schedule = build("ring", 1024, 4).expect("a ring of any number");
+        let picture = topology_svg(&schedule, &report(&schedule));
+        assert!(picture.contains("ρ = 1 − 1.3e-5"), "a ring of 1024 mixes slowly, but it mixes");
+    }
+
+    /// `quelea topology aer --workers 16 --hosts 4 --svg aer.svg`, which the README shows.
+    #[test]
+    fn the_picture_in_the_readme_comes_out_byte_for_byte() {
+        let schedule = build("aer", 16, 4).expect("four hosts of four");
+        let kept = include_str!("../../../docs/images/aer.svg");
+        assert!(topology_svg(&schedule, &report(&schedule)) == kept, "docs/images/aer.svg differs");
+    }
 }
