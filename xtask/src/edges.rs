@@ -34,7 +34,7 @@ const PURE: &[&str] = &[
 const RULES: &[Rule] = &[
     Rule { name: "quelea-core", may_know: &[], never: PURE },
     Rule { name: "quelea-record", may_know: &["quelea-core"], never: PURE },
-    Rule { name: "quelea-plot", may_know: &[], never: PURE },
+    Rule { name: "quelea-plot", may_know: &["quelea-core"], never: PURE },
     Rule { name: "quelea-wire", may_know: &["quelea-core"], never: PURE },
     Rule {
         name: "quelea-data",
@@ -71,7 +71,22 @@ const RULES: &[Rule] = &[
         never: EDGE,
     },
     Rule {
-        name: "quelea-experiments",
+        name: "quelea-plan",
+        may_know: &[
+            "quelea-core",
+            "quelea-data",
+            "quelea-engine",
+            "quelea-record",
+            "quelea-wire",
+            "quelea-sim",
+            "quelea-net",
+            "quelea-run",
+            "quelea-plot",
+        ],
+        never: EDGE,
+    },
+    Rule {
+        name: "quelea-papers",
         may_know: &[
             "quelea-core",
             "quelea-data",

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use quelea_experiments::render;
-use quelea_experiments::report::Report;
+use quelea_papers::render;
+use quelea_papers::report::Report;
 
 use crate::text::mention;
 

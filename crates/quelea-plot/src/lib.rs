@@ -1,6 +1,8 @@
-//! Charts as SVG and PNG: the same bytes on every machine, without system fonts.
+//! Charts as SVG and PNG, and topologies as SVG: the same bytes on every machine, without system
+//! fonts.
 //!
 //! A chart is plain data ([`Lines`], [`Bars`]); [`Chart::svg`] and [`Chart::png`] draw it.
+//! [`topology_svg`] draws who averages with whom.
 //!
 //! ```
 //! use quelea_plot::{Axis, Chart, Lines, Series};
@@ -20,16 +22,19 @@
 //! | `lines`, `bars` | the two kinds of charts |
 //! | `frame` | title, legend, axes and grid, the same in both |
 //! | `canvas` | strokes, boxes and text on a backend of plotters |
+//! | `topology` | a topology, one panel for each round |
 
 mod axis;
 mod bars;
 mod canvas;
 mod frame;
 mod lines;
+mod topology;
 
 pub use axis::{Axis, Scale};
 pub use bars::{Bars, Values};
 pub use lines::{Lines, Series, Stroke};
+pub use topology::topology_svg;
 
 use canvas::Canvas;
 use plotters::backend::{BitMapBackend, DrawingBackend, SVGBackend};

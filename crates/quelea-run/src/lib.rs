@@ -12,6 +12,7 @@
 //! | [`conduct`] | a run from its plan to its files, whoever drives it |
 //! | [`listen`] | what a driver says of a run |
 //! | [`files`] | the run's directory and what is in it |
+//! | [`trial`] | one timed run, a small vector standing for a large model |
 //! | [`error`] | why a request was refused, why a run failed |
 
 pub mod checkpoint;
@@ -25,3 +26,4 @@ pub mod listen;
 pub mod memory;
 pub mod plan;
 pub mod tasks;
+pub mod trial;

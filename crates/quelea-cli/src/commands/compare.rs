@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
-use quelea_experiments::compare::{Comparison, Entrant, Target};
+use quelea_papers::compare::{Comparison, Entrant, Target};
 use quelea_run::error::RequestError;
 use quelea_run::files::directory::Directory;
 

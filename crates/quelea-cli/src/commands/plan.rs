@@ -4,10 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
-use quelea_experiments::advisor::Advice;
-use quelea_experiments::advisor::measured::{Survey, survey};
-use quelea_experiments::advisor::situation::{MODELS, Situation};
-use quelea_experiments::error::ExperimentError;
+use quelea_plan::Advice;
+use quelea_plan::measured::{Survey, survey};
+use quelea_plan::scenario::{MODELS, Situation};
 use quelea_run::drive::{self, OpenRendezvous};
 use quelea_run::error::RequestError;
 
@@ -128,8 +127,8 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
         run.settings.extend(value.as_ref().map(|value| format!("{key}={value}")));
     }
     let survey = args.measure.then(|| measure(&args, &mut run, parameters)).transpose()?;
-    let advice = Advice::new(Situation::new(sized(run, parameters).fresh()?, parameters)?);
-    let advice = Advice { survey, ..advice.map_err(told)? };
+    let advice = Advice::new(Situation::new(sized(run, parameters).fresh()?, parameters)?)?;
+    let advice = Advice { survey, ..advice };
     if let Some(folder) = &args.out {
         write(folder, &advice)?;
     }
@@ -225,13 +224,6 @@ fn save(path: &Path, survey: &Survey, run: &Run) -> anyhow::Result<()> {
     std::fs::write(&beside, text)
         .and_then(|()| std::fs::rename(&beside, path))
         .with_context(|| format!("cannot write {}", path.display()))
-}
-
-fn told(error: ExperimentError) -> anyhow::Error {
-    match error {
-        ExperimentError::Request(error) => error.into(),
-        other => other.into(),
-    }
 }
 
 fn parameters(args: &Args) -> Result<Option<f64>, RequestError> {

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
-use quelea_experiments::error::ExperimentError;
-use quelea_experiments::render::{self, Grid};
-use quelea_experiments::report::Report;
-use quelea_experiments::{EXPERIMENTS, Experiment, ReproduceOptions, data, find};
+use quelea_papers::error::ExperimentError;
+use quelea_papers::render::{self, Grid};
+use quelea_papers::report::Report;
+use quelea_papers::{EXPERIMENTS, Experiment, ReproduceOptions, data, find};
 use quelea_run::error::RequestError;
 
 use super::Command;

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
-use quelea_core::topology::{self, Report, report, svg};
+use quelea_core::topology::{self, Report, report};
+use quelea_plot::topology_svg;
 use quelea_run::config::row::Row;
 use quelea_run::config::source;
 use quelea_run::error::RequestError;
@@ -73,7 +74,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     let schedule = Maker::new(row(&args)?, args.seed)?.build(&hosts(&args)?)?;
     let report = report(&schedule);
     if let Some(path) = &args.svg {
-        std::fs::write(path, svg(&schedule, &report))
+        std::fs::write(path, topology_svg(&schedule, &report))
             .with_context(|| format!("cannot write the picture to {}", path.display()))?;
     }
     if args.json {

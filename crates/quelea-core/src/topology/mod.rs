@@ -1,8 +1,8 @@
 //! Who mixes with whom, with what weights, at which step.
 //!
 //! [`TOPOLOGIES`] is the table; [`Entry::build`] makes a checked [`Schedule`] from a row and a
-//! [`Request`]; [`report()`] measures it and [`svg`] draws it; [`Schedule::pairs`] splits its workers into
-//! those that ask and those that answer.
+//! [`Request`]; [`report()`] measures it; [`Schedule::pairs`] splits its workers into those that ask and those
+//! that answer. `quelea-plot` draws it.
 
 mod aer;
 mod complete;
@@ -11,7 +11,6 @@ mod exponential;
 mod hypercube;
 mod lattice;
 mod pairs;
-mod picture;
 mod random_matching;
 mod report;
 mod ring;
@@ -28,7 +27,6 @@ use crate::names;
 use crate::options::{OptionSpec, Options};
 
 pub use pairs::Pairs;
-pub use picture::svg;
 pub use report::{Report, RoundReport, report};
 pub use schedule::{Round, Schedule, Shape};
 pub use spectrum::least_eigenvalue;

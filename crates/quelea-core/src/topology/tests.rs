@@ -517,30 +517,6 @@ proptest! {
 }
 
 #[test]
-fn pictures_show_every_worker_in_every_panel() {
-    for (name, schedule) in cases([1, 2, 3, 8, 16, 17]) {
-        let picture = svg(&schedule, &report(&schedule));
-        let panels = schedule.period().unwrap_or(8).min(8);
-        let dots = picture.matches("<circle").count() - picture.matches("fill=\"#f1f5f9\"").count();
-        assert_eq!(dots, panels * schedule.workers(), "{name} {}", schedule.workers());
-        assert!(!picture.contains("NaN") && !picture.contains("inf"), "{name}");
-        assert_eq!(picture.matches("<g").count(), picture.matches("</g>").count());
-        let arrows = picture.contains("marker-end");
-        assert_eq!(arrows, report(&schedule).is_directed, "{name} {}", schedule.workers());
-    }
-}
-
-#[test]
-fn pictures_of_many_workers_stay_small() {
-    let schedule = build("complete", 300);
-    let picture = svg(&schedule, &report(&schedule));
-    assert!(picture.len() < 200_000 && picture.contains("those of worker 0"));
-    let schedule = build("ring", 1024);
-    let picture = svg(&schedule, &report(&schedule));
-    assert!(picture.contains("ρ = 1 − 1.3e-5"), "a ring of 1024 mixes slowly, but it mixes");
-}
-
-#[test]
 fn unknown_keys_of_a_topology_are_refused() {
     let given = [("fiel".to_string(), Value::Text("a".into()))];
     let error = Options::check(find("custom").unwrap().keys, given).unwrap_err();

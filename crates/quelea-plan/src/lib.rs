@@ -1,0 +1,445 @@
+//! Which algorithm for this model on this cluster: predicted time, traffic and warnings.
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | [`scenario`] | model and cluster, from a configuration |
+//! | [`measured`] | the same from a cluster that was measured |
+//! | [`cost`] | seconds of a step in closed form, tested against the virtual cluster |
+//! | [`mixing`] | what the rounds of a topology ask of cards |
+//! | [`unbucketed`] | gossip of undivided models, which meet at cards |
+//! | [`theory`] | what sparse mixing costs in iterations |
+
+pub mod cost;
+pub mod measured;
+pub mod mixing;
+pub mod scenario;
+pub mod theory;
+pub mod unbucketed;
+
+use quelea_core::algorithms::{self, ALGORITHMS, Codecs, Entry, Service, Traffic};
+use quelea_core::codec::{self, CODECS, Shape};
+use quelea_core::collectives::{self, COLLECTIVES};
+use quelea_core::options::{Options, Value as Given};
+use quelea_plot::{Axis, Bars, Chart, Values};
+use serde_json::{Value, json};
+
+use cost::{Cost, Costs};
+use measured::Survey;
+use quelea_run::error::RunError;
+use quelea_run::trial::Trial;
+use scenario::Situation;
+
+/// One way to train.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// The algorithm.
+    pub algorithm: &'static str,
+    /// Its topology, for those that have one.
+    pub topology: Option<&'static str>,
+    /// Its collective, for those that have one.
+    pub collective: Option<&'static str>,
+    /// Its codec, for those that are made for one.
+    pub codec: Option<&'static str>,
+    /// Megabytes of a bucket; 0 is one bucket.
+    pub bucket_mb: f64,
+}
+
+impl Candidate {
+    /// The algorithm as it is, in one bucket.
+    pub fn plain(algorithm: &'static str) -> Candidate {
+        Candidate { algorithm, topology: None, collective: None, codec: None, bucket_mb: 0.0 }
+    }
+
+    /// In few words.
+    pub fn name(&self) -> String {
+        let details = [self.topology, self.collective, self.codec];
+        let details = details.into_iter().flatten().map(|detail| format!(" / {detail}"));
+        format!("{}{}", self.algorithm, details.collect::<String>())
+    }
+
+    /// The parameters of the algorithm. Whoever can hide the exchange behind the gradient does.
+    pub fn params(&self) -> Options {
+        let row = algorithms::find(self.algorithm).expect("candidates are rows of the table");
+        let own = self.own().into_iter();
+        own.fold(Options::defaults(row.keys), |params, (key, value)| params.with(key, value))
+    }
+
+    fn own(&self) -> Option<(&'static str, Given)> {
+        let row = algorithms::find(self.algorithm).expect("candidates are rows of the table");
+        let overlaps = row.keys.iter().any(|key| key.name == OVERLAP);
+        overlaps.then_some((OVERLAP, Given::Number(1.0)))
+    }
+
+    /// The settings of a run file.
+    pub fn settings(&self) -> Vec<(&'static str, String)> {
+        let mut settings = vec![("algorithm.name", self.algorithm.to_string())];
+        settings.extend(self.topology.map(|name| ("topology.name", name.to_string())));
+        settings.extend(self.collective.map(|name| ("algorithm.collective", name.to_string())));
+        settings.extend(self.codec.map(|name| ("codec.name", name.to_string())));
+        settings.extend(self.own().map(|_| ("algorithm.overlap", "1".to_string())));
+        settings
+    }
+}
+
+/// The key of rows that can take in what is some rounds old.
+const OVERLAP: &str = "overlap";
+
+/// What is predicted of a candidate.
+#[derive(Clone, Debug)]
+pub struct Prediction {
+    /// Which.
+    pub candidate: Candidate,
+    /// In closed form.
+    pub cost: Cost,
+    /// Seconds of a step in the virtual cluster, where it was asked.
+    pub simulated: Option<f64>,
+    /// What theory says against it.
+    pub warning: Option<String>,
+}
+
+impl Prediction {
+    /// Who comes first of those that take equally long: who leaves nothing out, sends less at a
+    /// time, and exchanges in the simpler way.
+    fn plainness(&self) -> (bool, u64, u8) {
+        let (vectors, kind) = match cost::traffic(&self.candidate) {
+            Traffic::Average { period: 1 } => (1, 0),
+            Traffic::Gossip { vectors, average: None, .. } => (vectors, 1),
+            Traffic::Servers(_) => (1, 2),
+            Traffic::Pairs { .. } => (1, 3),
+            Traffic::Gossip { vectors, .. } => (vectors, 4),
+            Traffic::Average { .. } => (1, 5),
+        };
+        (self.candidate.codec.is_some(), vectors, kind)
+    }
+}
+
+/// All candidates, the fastest first.
+#[derive(Clone, Debug)]
+pub struct Advice {
+    /// What was asked about.
+    pub situation: Situation,
+    /// By speed.
+    pub predictions: Vec<Prediction>,
+    /// Rows of which nothing could be predicted, and why.
+    pub unpredicted: Vec<(&'static str, String)>,
+    /// Where the situation was measured: what exactly.
+    pub survey: Option<Survey>,
+}
+
+/// So many of the fastest are also simulated, up to so many workers.
+const SIMULATED: usize = 6;
+const SIMULATED_WORKERS_MAX: usize = 64;
+
+impl Advice {
+    /// Predicts every candidate.
+    pub fn new(situation: Situation) -> Result<Advice, RunError> {
+        let mut predictions: Vec<Prediction> = Vec::new();
+        let mut unpredicted: Vec<(&'static str, String)> = Vec::new();
+        let mut costs = Costs::new(&situation);
+        for row in ALGORITHMS {
+            let (before, mut refusals) = (predictions.len(), Vec::new());
+            for candidate in candidates(&situation, row) {
+                match costs.predict(&candidate) {
+                    Ok(cost) => {
+                        let (simulated, warning) = (None, None);
+                        predictions.push(Prediction { candidate, cost, simulated, warning });
+                    }
+                    Err(reason) => refusals.push(reason),
+                }
+            }
+            if predictions.len() == before {
+                refusals.dedup();
+                unpredicted.push((row.name, refusals.join("; ")));
+            }
+        }
+        predictions.sort_by(|a, b| {
+            let order = a.cost.step_seconds.total_cmp(&b.cost.step_seconds);
+            order.then_with(|| a.plainness().cmp(&b.plainness()))
+        });
+        let mut advice = Advice { situation, predictions, unpredicted, survey: None };
+        advice.keep_best_buckets();
+        advice.warn();
+        if advice.situation.workers <= SIMULATED_WORKERS_MAX {
+            advice.simulate()?;
+        }
+        Ok(advice)
+    }
+
+    /// Of a row that differs in nothing but the size of its buckets, the fastest stays.
+    fn keep_best_buckets(&mut self) {
+        let mut seen: Vec<String> = Vec::new();
+        self.predictions.retain(|prediction| {
+            let name = prediction.candidate.name();
+            let is_new = !seen.contains(&name);
+            seen.push(name);
+            is_new
+        });
+    }
+
+    fn exact(&self) -> Option<&Prediction> {
+        let is_exact =
+            |p: &&Prediction| matches!(cost::traffic(&p.candidate), Traffic::Average { period: 1 });
+        self.predictions.iter().find(is_exact)
+    }
+
+    fn warn(&mut self) {
+        let exact = self.exact().map_or(self.situation.compute, |exact| exact.cost.step_seconds);
+        for prediction in &mut self.predictions {
+            let Prediction { candidate, cost, .. } = prediction;
+            prediction.warning = theory::warning(&self.situation, candidate, cost, exact);
+        }
+    }
+
+    /// The fastest of so many algorithms, and the one to take.
+    fn simulate(&mut self) -> Result<(), RunError> {
+        let chosen = self.best_of_each().into_iter().take(SIMULATED).chain(self.best());
+        let chosen: Vec<Candidate> =
+            chosen.map(|prediction| prediction.candidate.clone()).collect();
+        for prediction in &mut self.predictions {
+            let steps = steps(&prediction.candidate);
+            if chosen.contains(&prediction.candidate) && steps <= STEPS_MAX {
+                let trial = trial(&self.situation, &prediction.candidate);
+                prediction.simulated = Some(trial.run(steps)?.step_seconds());
+            }
+        }
+        Ok(())
+    }
+
+    /// The fastest that theory does not warn of; all-reduce, where that is nearly as fast: its
+    /// steps are exact.
+    pub fn best(&self) -> Option<&Prediction> {
+        let mut fine = self.predictions.iter().filter(|prediction| prediction.warning.is_none());
+        let first = fine.next()?;
+        let alike = fine.filter(|p| p.cost.step_seconds < ALIKE * first.cost.step_seconds);
+        let fine = std::iter::once(first).chain(alike).min_by_key(|p| p.plainness())?;
+        let exact = self.exact();
+        let near = |exact: &&Prediction| exact.cost.step_seconds < NEARLY * fine.cost.step_seconds;
+        exact.filter(near).or(Some(fine))
+    }
+
+    /// Which one to take, and why.
+    pub fn verdict(&self) -> String {
+        let Some(best) = self.best() else { return "There is nothing to choose from.".into() };
+        let name = best.candidate.name();
+        let speedup = self.situation.speedup(best.cost.step_seconds);
+        let mut text = format!(
+            "Take {name}: {:.1} times one worker's speed on {}",
+            speedup,
+            match self.situation.workers {
+                1 => "one worker".to_string(),
+                workers => format!("{workers} workers"),
+            }
+        );
+        if let Some(exact) = self.exact().filter(|exact| exact.candidate != best.candidate) {
+            let factor = exact.cost.step_seconds / best.cost.step_seconds;
+            text += &format!(", {factor:.2} times as fast as all-reduce");
+        }
+        text.push('.');
+        let shorter = |p: &&Prediction| p.cost.step_seconds < 0.995 * best.cost.step_seconds;
+        if let Some(faster) = self.predictions.first().filter(shorter) {
+            let but = match &faster.warning {
+                Some(warning) => format!("but {warning}"),
+                None => "but hardly, and all-reduce takes exact steps".to_string(),
+            };
+            text += &format!(" {} has shorter steps, {but}.", faster.candidate.name());
+        }
+        text
+    }
+
+    /// Of every algorithm the fastest, and the fastest that theory does not warn of.
+    pub fn best_of_each(&self) -> Vec<&Prediction> {
+        let mut seen: Vec<(&str, bool)> = Vec::new();
+        let is_new = |prediction: &&Prediction| {
+            let (name, warned) = (prediction.candidate.algorithm, prediction.warning.is_some());
+            let is_new = !seen.contains(&(name, false)) && !seen.contains(&(name, warned));
+            seen.push((name, warned));
+            is_new
+        };
+        self.predictions.iter().filter(is_new).collect()
+    }
+
+    /// The table of these, names of the columns first.
+    pub fn rows(&self, shown: &[&Prediction]) -> Vec<Vec<String>> {
+        let head =
+            ["", "step", "simulated", "speed-up", "exposed", "MB per worker and step", "bucket"];
+        let mut rows = vec![head.map(String::from).to_vec()];
+        for Prediction { candidate, cost, simulated, warning } in shown {
+            let milliseconds = |seconds: f64| match seconds * 1e3 {
+                ms if ms < 0.1 => format!("{:.1} µs", ms * 1e3),
+                ms if ms < 10.0 => format!("{ms:.2} ms"),
+                ms => format!("{ms:.1} ms"),
+            };
+            let bucket = match candidate.bucket_mb {
+                0.0 => "one".to_string(),
+                size => format!("{size} MB"),
+            };
+            let mark = if warning.is_some() { " *" } else { "" };
+            rows.push(vec![
+                format!("{}{mark}", candidate.name()),
+                milliseconds(cost.step_seconds),
+                simulated.map_or("–".into(), milliseconds),
+                format!("{:.1}", self.situation.speedup(cost.step_seconds)),
+                format!("{:.0} %", 100.0 * cost.exposed),
+                format!("{:.1}", cost.bytes / 1e6),
+                bucket,
+            ]);
+        }
+        rows
+    }
+
+    /// Every warning of these, with all whom it is about.
+    pub fn warnings(&self, shown: &[&Prediction]) -> Vec<String> {
+        let mut warned: Vec<(&String, Vec<String>)> = Vec::new();
+        for prediction in shown {
+            let Some(warning) = &prediction.warning else { continue };
+            let name = prediction.candidate.name();
+            match warned.iter_mut().find(|(text, _)| *text == warning) {
+                Some((_, names)) => names.push(name),
+                None => warned.push((warning, vec![name])),
+            }
+        }
+        warned.iter().map(|(warning, names)| format!("{}: {warning}", names.join(", "))).collect()
+    }
+
+    /// Speed-ups as a picture.
+    pub fn charts(&self) -> Vec<(String, Chart)> {
+        let shown: Vec<&Prediction> = self.best_of_each().into_iter().take(10).collect();
+        let speed = |seconds: f64| Some(self.situation.speedup(seconds));
+        let predicted = shown.iter().map(|p| speed(p.cost.step_seconds)).collect();
+        let mut series = vec![Values::new("predicted", predicted)];
+        if shown.iter().any(|p| p.simulated.is_some()) {
+            let simulated = shown.iter().map(|p| p.simulated.and_then(speed)).collect();
+            series.push(Values::new("simulated", simulated));
+        }
+        let chart = Chart::Bars(Bars {
+            title: format!("Speed-up of {} workers", self.situation.workers),
+            y: Axis::linear("times one worker alone"),
+            groups: shown.iter().map(|p| label(p, &shown)).collect(),
+            series,
+            stacked: false,
+        });
+        vec![("speedup".into(), chart)]
+    }
+
+    /// What `--json` prints.
+    pub fn json(&self) -> Value {
+        let predictions = self.predictions.iter().map(|prediction| {
+            let Prediction { candidate, cost, simulated, warning } = prediction;
+            json!({
+                "algorithm": candidate.algorithm,
+                "topology": candidate.topology,
+                "collective": candidate.collective,
+                "codec": candidate.codec,
+                "bucket_mb": candidate.bucket_mb,
+                "step_seconds": cost.step_seconds,
+                "simulated_step_seconds": simulated,
+                "speedup": self.situation.speedup(cost.step_seconds),
+                "exposed_share": cost.exposed,
+                "bytes_per_worker_and_step": cost.bytes,
+                "gradients_per_message": cost.gradients_per_message,
+                "warning": warning,
+            })
+        });
+        let unpredicted = self.unpredicted.iter();
+        let unpredicted =
+            unpredicted.map(|(name, reason)| json!({ "algorithm": name, "reason": reason }));
+        json!({
+            "situation": self.situation.json(),
+            "measured": self.survey.as_ref().map(Survey::json),
+            "predictions": predictions.collect::<Vec<_>>(),
+            "not_predicted": unpredicted.collect::<Vec<_>>(),
+            "verdict": self.verdict(),
+        })
+    }
+}
+
+/// The algorithm's name, and more where that does not tell it from others.
+fn label(prediction: &Prediction, others: &[&Prediction]) -> String {
+    let Candidate { algorithm, topology, collective, .. } = &prediction.candidate;
+    let alike = others.iter().filter(|other| other.candidate.algorithm == *algorithm).count();
+    match topology.or(*collective).filter(|_| alike > 1) {
+        Some(detail) => format!("{algorithm}, {detail}"),
+        None => (*algorithm).to_string(),
+    }
+}
+
+/// So much longer a step may take if it is exact.
+const NEARLY: f64 = 1.05;
+
+/// Steps that are nearer than this take equally long.
+const ALIKE: f64 = 1.002;
+
+/// Steps of a run that shows a row's exchanges: some of its periods.
+pub fn steps(candidate: &Candidate) -> u64 {
+    let periods = match cost::traffic(candidate) {
+        Traffic::Average { period } | Traffic::Gossip { average: Some(period), .. } => 5 * period,
+        Traffic::Servers(Service::Elastic { period, .. }) => 10 * period,
+        _ => 0,
+    };
+    periods.max(24)
+}
+
+/// Longer runs are not simulated in passing.
+const STEPS_MAX: u64 = 300;
+
+/// The run that a prediction is about.
+pub fn trial(situation: &Situation, candidate: &Candidate) -> Trial {
+    let bare = Trial::new(candidate.algorithm, situation.workers, situation.parameters).cut(8);
+    let settings = situation.settings().into_iter().chain(candidate.settings());
+    let trial = settings.fold(bare, |trial, (key, value)| trial.set(key, value));
+    match candidate.bucket_mb {
+        0.0 => trial,
+        size => trial.buckets_mb(size),
+    }
+}
+
+/// Bucket sizes that are tried, in megabytes.
+const BUCKETS_MB: [f64; 3] = [0.0, 25.0, 5.0];
+
+/// Sparse topologies that are tried.
+const TOPOLOGIES: [&str; 6] =
+    ["ring", "one-peer-exponential", "exponential", "torus", "grid", "one-peer-ring"];
+/// Those of pairs between two halves.
+const BIPARTITE: [&str; 2] = ["ring", "bipartite-exponential"];
+
+/// The ways to use a row that make sense.
+fn candidates(situation: &Situation, row: &'static Entry) -> Vec<Candidate> {
+    let plain = Candidate::plain(row.name);
+    let sizes = BUCKETS_MB.into_iter().filter(|size| size * 1e6 < situation.bytes());
+    let of_sizes = |candidate: Candidate| {
+        let sizes = sizes.clone();
+        sizes.map(move |bucket_mb| Candidate { bucket_mb, ..candidate.clone() })
+    };
+    match cost::traffic(&plain) {
+        Traffic::Average { .. } => {
+            let with = |entry: &collectives::Entry| {
+                of_sizes(Candidate { collective: Some(entry.name), ..plain.clone() })
+            };
+            COLLECTIVES.iter().flat_map(with).collect()
+        }
+        Traffic::Gossip { .. } => {
+            let on = |name| Candidate { topology: Some(name), ..plain.clone() };
+            let coded = |candidate: Candidate| {
+                let with = codecs(situation, row).into_iter();
+                with.map(move |codec| Candidate { codec, ..candidate.clone() })
+            };
+            TOPOLOGIES.into_iter().map(on).flat_map(coded).flat_map(of_sizes).collect()
+        }
+        Traffic::Pairs { .. } => {
+            BIPARTITE.map(|name| Candidate { topology: Some(name), ..plain.clone() }).to_vec()
+        }
+        Traffic::Servers(_) => vec![plain],
+    }
+}
+
+/// Codecs that a row is made for, in which each sender decides what to keep; none for others.
+fn codecs(situation: &Situation, row: &Entry) -> Vec<Option<&'static str>> {
+    let takes = (row.codecs)(&Options::defaults(row.keys));
+    let len = situation.parameters as usize;
+    let fits = |codec: &&codec::Entry| {
+        let refusal = takes.refusal(codec, &Options::defaults(codec.keys), len);
+        takes == Codecs::Contraction && codec.shape == Shape::Own && refusal.is_none()
+    };
+    let made_for: Vec<_> = CODECS.iter().filter(fits).map(|codec| Some(codec.name)).collect();
+    if made_for.is_empty() { vec![None] } else { made_for }
+}
