@@ -6,7 +6,8 @@ mod common;
 use common::{Case, SMALL, Shape, nanoseconds};
 use quelea_core::algorithms::{Codecs, Entry, Traffic};
 use quelea_core::contract::{
-    Algorithm, Budget, Context, DeployedFrom, OptimizerSite, Properties, TopologyRequirement,
+    Algorithm, Budget, Context, DeployedFrom, OptimizerSite, OptimizerState, Properties,
+    TopologyRequirement,
 };
 use quelea_core::message::{Message, Rank};
 use quelea_core::options::Options;
@@ -91,6 +92,10 @@ const fn sender(worker: quelea_core::algorithms::Build) -> Entry {
             keeps_mean: true,
             plain_sgd: false,
             waits_for_peers: false,
+            own_start: false,
+            reloadable: true,
+            needs_loss: false,
+            optimizer_state: OptimizerState::Kept,
         },
         traffic: |_| Traffic::Average { period: 1 },
         worker,

@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 
 use super::{Codecs, Entry, Traffic};
 use crate::contract::{
-    Algorithm, Awaited, Budget, Context, DeployedFrom, Fact, Mode, OptimizerSite, Properties,
-    TopologyRequirement,
+    Algorithm, Awaited, Budget, Context, DeployedFrom, Fact, Mode, OptimizerSite, OptimizerState,
+    Properties, TopologyRequirement,
 };
 use crate::message::{Message, Rank};
 use crate::options::{OptionKind, OptionSpec, Options};
@@ -56,6 +56,10 @@ pub const ENTRY: Entry = Entry {
         keeps_mean: true,
         plain_sgd: false,
         waits_for_peers: false,
+        own_start: true,
+        reloadable: false,
+        needs_loss: false,
+        optimizer_state: OptimizerState::Kept,
     },
     traffic: |options| Traffic::Pairs { averages: options.whole("averages") },
     worker: |options| Box::new(AdPsgd::new(options)),

@@ -20,8 +20,8 @@ mod server;
 use super::{Codecs, Entry, Service, Traffic};
 use crate::codec::{ErrorFeedback, Shape};
 use crate::contract::{
-    Algorithm, Awaited, Budget, Context, DeployedFrom, Fact, Mode, OptimizerSite, Outbox, Piece,
-    Properties, TopologyRequirement,
+    Algorithm, Awaited, Budget, Context, DeployedFrom, Fact, Mode, OptimizerSite, OptimizerState,
+    Outbox, Piece, Properties, TopologyRequirement,
 };
 use crate::message::{Message, Rank};
 use crate::options::{OptionKind, OptionSpec, Options};
@@ -96,6 +96,10 @@ pub const ENTRY: Entry = Entry {
             keeps_mean: false,
             plain_sgd: options.text("payload") == "gradient",
             waits_for_peers: barrier,
+            own_start: false,
+            reloadable: false,
+            needs_loss: false,
+            optimizer_state: OptimizerState::Kept,
         }
     },
     traffic: |_| Traffic::Servers(Service::Folded),

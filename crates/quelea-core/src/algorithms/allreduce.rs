@@ -13,8 +13,8 @@ use super::{Codecs, Entry, Traffic};
 use crate::collectives::average::{Average, COLLECTIVE};
 use crate::collectives::recovery::{self, Recovered, Recovery};
 use crate::contract::{
-    Algorithm, Awaited, Budget, Context, DeployedFrom, Mode, OptimizerSite, Properties,
-    TopologyRequirement,
+    Algorithm, Awaited, Budget, Context, DeployedFrom, Mode, OptimizerSite, OptimizerState,
+    Properties, TopologyRequirement,
 };
 use crate::message::{Message, Rank};
 use crate::options::Options;
@@ -48,6 +48,10 @@ pub const ENTRY: Entry = Entry {
         keeps_mean: true,
         plain_sgd: false,
         waits_for_peers: true,
+        own_start: false,
+        reloadable: true,
+        needs_loss: false,
+        optimizer_state: OptimizerState::Kept,
     },
     traffic: |_| Traffic::Average { period: 1 },
     worker: |options| Box::new(AllReduceSgd::new(options)),

@@ -15,8 +15,8 @@ use super::sync_ps::{self, local};
 use super::{Codecs, Entry, Service, Traffic};
 use crate::codec::ErrorFeedback;
 use crate::contract::{
-    Algorithm, Awaited, Budget, Context, DeployedFrom, Fact, Mode, OptimizerSite, Properties,
-    TopologyRequirement,
+    Algorithm, Awaited, Budget, Context, DeployedFrom, Fact, Mode, OptimizerSite, OptimizerState,
+    Properties, TopologyRequirement,
 };
 use crate::message::{Message, Rank};
 use crate::options::{OptionKind, OptionSpec, Options};
@@ -53,6 +53,10 @@ pub const ENTRY: Entry = Entry {
         keeps_mean: true,
         plain_sgd: false,
         waits_for_peers: false,
+        own_start: false,
+        reloadable: false,
+        needs_loss: false,
+        optimizer_state: OptimizerState::Kept,
     },
     traffic: |_| Traffic::Servers(Service::Alone { ahead: u64::MAX }),
     worker: |_| Box::<Worker>::default(),

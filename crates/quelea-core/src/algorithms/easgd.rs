@@ -18,8 +18,8 @@ mod server;
 
 use super::{Codecs, Entry, Service, Traffic};
 use crate::contract::{
-    Algorithm, Awaited, Budget, Context, DeployedFrom, Mode, OptimizerSite, Piece, Properties,
-    TopologyRequirement,
+    Algorithm, Awaited, Budget, Context, DeployedFrom, Mode, OptimizerSite, OptimizerState, Piece,
+    Properties, TopologyRequirement,
 };
 use crate::message::{Message, Rank};
 use crate::options::{OptionKind, OptionSpec, Options};
@@ -88,6 +88,10 @@ pub(super) fn properties(options: &Options) -> Properties {
         keeps_mean: false,
         plain_sgd: false,
         waits_for_peers: synchronous,
+        own_start: false,
+        reloadable: false,
+        needs_loss: false,
+        optimizer_state: OptimizerState::Kept,
     }
 }
 

@@ -15,7 +15,8 @@ use std::sync::Arc;
 use super::{Traffic, When};
 use crate::codec::Shape;
 use crate::contract::{
-    Awaited, Budget, Context, DeployedFrom, OptimizerSite, Outbox, Properties, TopologyRequirement,
+    Awaited, Budget, Context, DeployedFrom, OptimizerSite, OptimizerState, Outbox, Properties,
+    TopologyRequirement,
 };
 use crate::message::{Message, Part, Rank};
 use crate::vector;
@@ -49,6 +50,10 @@ pub const PROPERTIES: Properties = Properties {
     keeps_mean: true,
     plain_sgd: false,
     waits_for_peers: true,
+    own_start: true,
+    reloadable: false,
+    needs_loss: false,
+    optimizer_state: OptimizerState::Kept,
 };
 
 /// One exchange after another.

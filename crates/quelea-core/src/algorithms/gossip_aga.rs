@@ -15,7 +15,7 @@
 use super::periodic::{self, BUFFERS, Period, Periodic, Plain};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
-use crate::contract::{Context, TopologyRequirement};
+use crate::contract::{Context, Properties, TopologyRequirement};
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::state::Visitor;
 
@@ -56,7 +56,10 @@ pub const ENTRY: Entry = Entry {
         Ok(())
     },
     codecs: |_| Codecs::OF_MODELS,
-    properties: |_| periodic::properties(TopologyRequirement::Mixing),
+    properties: |options| Properties {
+        needs_loss: true,
+        ..periodic::properties(options, TopologyRequirement::Mixing)
+    },
     // The period of the beginning: that of later depends on the loss, and is longer.
     traffic: periodic::traffic_with_gossip,
     worker: |options| {

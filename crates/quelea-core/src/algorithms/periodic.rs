@@ -24,8 +24,8 @@ use super::{Traffic, When};
 use crate::codec::Shape;
 use crate::collectives::average::{Average, REDUCE};
 use crate::contract::{
-    Algorithm, Awaited, Budget, Context, DeployedFrom, Mode, OptimizerSite, Properties,
-    TopologyRequirement,
+    Algorithm, Awaited, Budget, Context, DeployedFrom, Mode, OptimizerSite, OptimizerState,
+    Properties, TopologyRequirement,
 };
 use crate::layout::Layout;
 use crate::message::{Message, Rank};
@@ -58,8 +58,9 @@ pub(super) const LOST_NEIGHBOUR: &str = "its weight goes to the receivers at onc
     topology is rebuilt over the survivors from an agreed step on; an exact average is restarted \
     among the survivors, and whoever missed one that others have finished gets their result";
 
-/// The properties of all these rows.
-pub(super) fn properties(topology: TopologyRequirement) -> Properties {
+/// The properties of all these methods.
+pub(super) fn properties(options: &Options, topology: TopologyRequirement) -> Properties {
+    let keeps_state = options.text(BUFFERS.name) == "keep";
     Properties {
         synchronous: true,
         snapshot: false,
@@ -73,6 +74,14 @@ pub(super) fn properties(topology: TopologyRequirement) -> Properties {
         keeps_mean: true,
         plain_sgd: false,
         waits_for_peers: true,
+        own_start: false,
+        reloadable: true,
+        needs_loss: false,
+        optimizer_state: if keeps_state {
+            OptimizerState::Kept
+        } else {
+            OptimizerState::Synchronized
+        },
     }
 }
 

@@ -12,7 +12,7 @@
 
 use super::exchange::{self, Exchange};
 use super::{Codecs, Entry, When};
-use crate::contract::{Algorithm, Context, Mode};
+use crate::contract::{Algorithm, Context, Mode, OptimizerState, Properties};
 use crate::message::Message;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::state::Visitor;
@@ -40,7 +40,10 @@ pub const ENTRY: Entry = Entry {
             "it divides what mixing has moved by the learning rate, which would amplify every rounding",
         )
     },
-    properties: |_| exchange::PROPERTIES,
+    properties: |_| Properties {
+        optimizer_state: OptimizerState::VelocityReplaced,
+        ..exchange::PROPERTIES
+    },
     traffic: |_| exchange::traffic(1, When::AfterGradient),
     worker: |options| Box::new(Qg::new(options)),
     server: None,

@@ -20,8 +20,8 @@ use super::{Codecs, Entry, Service, Traffic};
 use crate::codec::{Coder, ErrorFeedback, Shape};
 use crate::collectives::fold::Fold;
 use crate::contract::{
-    Algorithm, Awaited, Budget, Context, DeployedFrom, Effect, Mode, OptimizerSite, Properties,
-    TopologyRequirement,
+    Algorithm, Awaited, Budget, Context, DeployedFrom, Effect, Mode, OptimizerSite, OptimizerState,
+    Properties, TopologyRequirement,
 };
 use crate::message::{Message, Rank};
 use crate::options::{OptionKind, OptionSpec};
@@ -64,6 +64,10 @@ pub const ENTRY: Entry = Entry {
         keeps_mean: true,
         plain_sgd: false,
         waits_for_peers: true,
+        own_start: false,
+        reloadable: false,
+        needs_loss: false,
+        optimizer_state: OptimizerState::Kept,
     },
     traffic: |_| Traffic::Servers(Service::Together { period: 1 }),
     worker: |_| Box::<Worker>::default(),
