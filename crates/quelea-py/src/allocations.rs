@@ -1,9 +1,9 @@
-//! How much memory was asked for in large pieces: tests show with it that steps ask for none.
+//! How much memory was allocated in large pieces: tests show with it that steps allocate none.
 
 use pyo3::prelude::*;
 
-/// Bytes that were asked for in pieces of at least `PIECE`, since the module was loaded. Counted
-/// only in builds for tests; others give None.
+/// Bytes that were allocated in pieces of at least `PIECE` since the module was loaded. Counted
+/// only in builds for tests; other builds return None.
 #[pyfunction]
 pub(crate) fn large_allocations() -> Option<u64> {
     #[cfg(debug_assertions)]
