@@ -23,9 +23,9 @@ mod counting {
     pub(super) static BYTES: AtomicU64 = AtomicU64::new(0);
 
     #[global_allocator]
-    static COUNTING: Counting = Counting;
+    static COUNTING: CountingAllocator = CountingAllocator;
 
-    struct Counting;
+    struct CountingAllocator;
 
     fn count(size: usize) {
         if size >= PIECE {
@@ -34,7 +34,7 @@ mod counting {
     }
 
     // SAFETY: everything is passed on to the system's allocator as it is.
-    unsafe impl GlobalAlloc for Counting {
+    unsafe impl GlobalAlloc for CountingAllocator {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
             count(layout.size());
             unsafe { System.alloc(layout) }

@@ -452,6 +452,10 @@ def test_a_backward_pass_may_create_a_graph():
     assert torch.equal(first, second)
 
 
+#: Algorithms for which parameters and optimizer state are all that a rank needs to resume.
+RESUMED = ["allreduce", "d-psgd", "sgp", "decentlam", "qg-dmsgd"]
+
+
 def interrupted(rank, algorithm, broken):
     quelea.init()
     model = make("mlp")
@@ -473,7 +477,7 @@ def interrupted(rank, algorithm, broken):
     return flat(model)
 
 
-@pytest.mark.parametrize("algorithm", ["allreduce", "d-psgd", "sgp", "decentlam", "qg-dmsgd"])
+@pytest.mark.parametrize("algorithm", RESUMED)
 def test_a_run_resumes_from_the_files_of_every_rank(algorithm):
     whole, broken = launch(3, interrupted, algorithm, False), launch(3, interrupted, algorithm, True)
     assert all(torch.equal(one, other) for one, other in zip(whole, broken, strict=True))
