@@ -50,7 +50,9 @@ def parameters(function: object) -> list[str]:
 
 def test_the_stubs_have_the_names_and_parameters_of_the_module():
     stubs = ast.parse((Path(quelea.__file__).parent / "_core.pyi").read_text()).body
-    declared = {node.name: node for node in stubs if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+    declared = {
+        node.name: node for node in stubs if isinstance(node, (ast.ClassDef, ast.FunctionDef))
+    }
     assert set(declared) | {"__version__"} == set(_core.__all__)
     for name, node in declared.items():
         there = getattr(_core, name)
@@ -124,7 +126,11 @@ def test_no_file_of_the_package_knows_an_algorithm_by_name():
         # Text that is an expression by itself is documentation.
         texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts:
+            if (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and id(node) not in texts
+            ):
                 named = set(re.findall(r"[a-z0-9]+(?:-[a-z0-9]+)*", node.value)) & set(ALGORITHMS)
                 found += [(file.name, name) for name in named]
     # The default of wrap().

@@ -58,7 +58,10 @@ def initialized(work):
         ({"algorithm": "d-psgd", "topology": "rign"}, 'did you mean "ring"?'),
         ({"codec": "int4"}, "codec.name"),
         ({"algorithm": "aladdin", "alpha": object()}, "must be a number"),
-        ({"algorithm": "d-psgd", "server_optimizer": {"name": "sgd"}}, "runs the optimizer at the workers"),
+        (
+            {"algorithm": "d-psgd", "server_optimizer": {"name": "sgd"}},
+            "runs the optimizer at the workers",
+        ),
         ({"algorithm": "aladdin", "payload": "gradient", "momentum": True}, "plain SGD"),
         ({"algorithm": "local-sgd", "buffers": "average"}, 'use buffers="keep"'),
         ({"algorithm": "qg-dmsgd"}, "needs torch.optim.SGD with momentum"),

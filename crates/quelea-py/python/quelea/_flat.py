@@ -70,8 +70,8 @@ class Flat:
             self.params, self.grads = self.host_params, self.host_grads
 
     def send_later(self, vector: str, start: int, end: int) -> torch.cuda.Event:
-        """Starts to copy a part of the parameters or gradients from a GPU to the rank. When the event
-        has happened, this copy and all earlier copies to the GPU are complete."""
+        """Starts to copy a part of the parameters or gradients from a GPU to the rank. When the
+        event has happened, this copy and all earlier copies to the GPU are complete."""
         host, device = getattr(self, f"host_{vector}"), getattr(self, vector)
         self.stream.wait_stream(torch.cuda.current_stream(device.device))
         with torch.cuda.stream(self.stream):

@@ -9,7 +9,16 @@ import torch
 from quelea._core import Error
 
 #: Options that all parameter groups must share where servers run the optimizer.
-_SHARED = ("momentum", "dampening", "nesterov", "weight_decay", "betas", "eps", "amsgrad", "maximize")
+_SHARED = (
+    "momentum",
+    "dampening",
+    "nesterov",
+    "weight_decay",
+    "betas",
+    "eps",
+    "amsgrad",
+    "maximize",
+)
 
 
 #: The state of torch.optim.SGD with momentum.
@@ -67,9 +76,10 @@ def check_server_optimizer(optimizer: torch.optim.Optimizer, known: dict[str, ob
     if now != known:
         key = next(key for key in now if now[key] != known.get(key))
         raise Error(
-            f"`{key}` of the optimizer was {known.get(key)} at wrap() and is {now[key]} now, but the "
-            "servers of this algorithm follow only the learning rate: do not change it (OneCycleLR: "
-            "cycle_momentum=False), or use an algorithm whose workers run the optimizer"
+            f"`{key}` of the optimizer was {known.get(key)} at wrap() and is {now[key]} now, but "
+            "the servers of this algorithm follow only the learning rate: do not change it "
+            "(OneCycleLR: cycle_momentum=False), or use an algorithm whose workers run the "
+            "optimizer"
         )
 
 

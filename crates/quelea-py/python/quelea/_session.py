@@ -153,15 +153,14 @@ class Session:
 def _params_loaded(module: torch.nn.Module, _keys: Any) -> None:
     """The script has called model.load_state_dict()."""
     session = current
-    if session is not None and module is session.model:
-        if not session.active.properties.reloadable:
-            warnings.warn(
-                f"model.load_state_dict() after wrap(): {session.settings.algorithm} keeps models "
-                "beside these parameters and would mix them with the loaded ones; load before "
-                "wrap(), or call quelea.load_state_dict(quelea.state_dict()) at all ranks "
-                "afterwards",
-                stacklevel=3,
-            )
+    if session is None or module is not session.model or session.active.properties.reloadable:
+        return
+    warnings.warn(
+        f"model.load_state_dict() after wrap(): {session.settings.algorithm} keeps models beside "
+        "these parameters and would mix them with the loaded ones; load before wrap(), or call "
+        "quelea.load_state_dict(quelea.state_dict()) at all ranks afterwards",
+        stacklevel=3,
+    )
 
 
 @torch.compiler.disable

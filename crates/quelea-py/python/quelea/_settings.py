@@ -86,6 +86,6 @@ def _state(
     if not names:
         raise Error(
             f"{algorithm} with these options averages or resets the optimizer's state, which is "
-            "supported for SGD with momentum, Adam and AdamW on the CPU; use buffers=\"keep\""
+            'supported for SGD with momentum, Adam and AdamW on the CPU; use buffers="keep"'
         )
     return names

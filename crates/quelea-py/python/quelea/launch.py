@@ -28,7 +28,9 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="quelea launch", description=__doc__)
     parser.add_argument("-n", "--processes", type=int, required=True, metavar="N")
     parser.add_argument("-m", "--module", action="store_true", help="SCRIPT names a module")
-    parser.add_argument("--no-prefix", action="store_true", help="do not prefix lines with the rank")
+    parser.add_argument(
+        "--no-prefix", action="store_true", help="do not prefix lines with the rank"
+    )
     parser.add_argument("script", metavar="SCRIPT")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…")
     given = parser.parse_args(words)
@@ -37,7 +39,9 @@ def main(words: list[str] | None = None) -> int:
     if not given.module and not os.path.exists(given.script):
         parser.error(f"{given.script}: no such file")
     script = (["-m"] if given.module else []) + [given.script, *given.arguments]
-    return ChildProcesses([sys.executable, "-u", *script], given.processes, not given.no_prefix).run()
+    return ChildProcesses(
+        [sys.executable, "-u", *script], given.processes, not given.no_prefix
+    ).run()
 
 
 class ChildProcesses:

@@ -17,6 +17,8 @@ from quelea._flat import padding
 
 #: The loss of a model on a batch.
 Loss = Callable[[torch.nn.Module, Any], torch.Tensor]
+#: Loss and accuracy, or None in its place, of a model.
+Measure = Callable[[torch.nn.Module], tuple[float, float | None]]
 
 
 def simulate(
@@ -26,7 +28,7 @@ def simulate(
     config: dict[str, Any],
     *,
     batch: int = 32,
-    evaluate: Callable[[torch.nn.Module], tuple[float, float | None]] | None = None,
+    evaluate: Measure | None = None,
     collate: Callable[[list[Any]], Any] = torch.utils.data.default_collate,
     device: str | torch.device = "cpu",
     graph: bool = False,
@@ -36,12 +38,12 @@ def simulate(
 
     `config` has the keys of a run file (``{"workers": 16, "steps": 500, "algorithm": {"name":
     "d-psgd"}, "optimizer": {"name": "sgd", "lr": 0.1}, "cluster": {…}}``), without a task. The
-    optimizer is quelea's own. Worker i has the samples i, i + n, i + 2n, …, in an order that depends
-    on the seed alone. `loss(model, batch)` returns the mean loss of a batch, whose tensors are on
-    the device; PyTorch's random numbers are seeded for each batch, before `collate`.
+    optimizer is quelea's own. Worker i has the samples i, i + n, i + 2n, …, in an order that
+    depends on the seed alone. `loss(model, batch)` returns the mean loss of a batch, whose tensors
+    are on the device; PyTorch's random numbers are seeded for each batch, before `collate`.
     `evaluate(model)` returns loss and accuracy (or None) of the deployed model; the default is the
-    loss over the first 512 samples. Buffers, such as the statistics of batch normalisation, are kept
-    per worker, and their mean is evaluated.
+    loss over the first 512 samples. Buffers, such as the statistics of batch normalisation, are
+    kept per worker, and their mean is evaluated.
 
     With `graph`, on a GPU, forward and backward pass are captured as a CUDA graph and replayed,
     which is faster for small models. Every batch must then have the same shapes, and `loss` must do
@@ -73,17 +75,9 @@ def simulate(
     workers.graph = _Graph() if graph and workers.flat.is_cuda else None
     measure = evaluate or workers.mean_loss
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(out) if out is not None else Path(folder) / "run"
-        _core.simulate(
-            config,
-            [(name, list(p.shape)) for name, p in workers.named],
-            workers.flat.tolist(),
-            gradient=workers.gradient,
-            evaluate=lambda params: workers.evaluate(params, measure),
-            out=str(place),
+        return workers.train(
+            config, measure, Path(out) if out is not None else Path(folder) / "run"
         )
-        summary: dict[str, Any] = json.loads((place / "summary.json").read_text())
-    return summary
 
 
 class _VirtualWorkers:
@@ -124,6 +118,19 @@ class _VirtualWorkers:
         # A gradient and its loss, and the memory through which they and parameters are copied.
         self.result = torch.empty(self.flat.numel() + 1, device=self.flat.device)
         self.staged = torch.empty(self.flat.numel() + 1, pin_memory=self.flat.is_cuda)
+
+    def train(self, config: dict[str, Any], measure: Measure, out: Path) -> dict[str, Any]:
+        """Runs the virtual cluster with these workers, and returns the run's summary."""
+        _core.simulate(
+            config,
+            [(name, list(p.shape)) for name, p in self.named],
+            self.flat.tolist(),
+            gradient=self.gradient,
+            evaluate=lambda params: self.evaluate(params, measure),
+            out=str(out),
+        )
+        summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
+        return summary
 
     def _host(self, address: int) -> torch.Tensor:
         buffer = (ctypes.c_float * self.flat.numel()).from_address(address)
@@ -179,11 +186,7 @@ class _VirtualWorkers:
         self._host(grad).copy_(self.staged[:-1])
         return float(self.staged[-1]), len(samples)
 
-    def evaluate(
-        self,
-        params: int,
-        measure: Callable[[torch.nn.Module], tuple[float, float | None]],
-    ) -> tuple[float, float | None]:
+    def evaluate(self, params: int, measure: Measure) -> tuple[float, float | None]:
         """Loss and accuracy of the deployed model."""
         means = [torch.stack(tensors).mean(0) for tensors in zip(*self.kept, strict=True)]
         self._load(params, means)
@@ -191,7 +194,9 @@ class _VirtualWorkers:
         with torch.no_grad():
             found = measure(self.model)
         if not (isinstance(found, tuple) and len(found) == 2):
-            raise TypeError(f"evaluate() returned {found!r}: must be a loss and an accuracy or None")
+            raise TypeError(
+                f"evaluate() returned {found!r}: must be a loss and an accuracy or None"
+            )
         return found
 
     def mean_loss(self, model: torch.nn.Module) -> tuple[float, None]:

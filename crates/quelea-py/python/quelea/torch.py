@@ -141,7 +141,7 @@ def wrap(
 ) -> Model:
     """Trains `model` together with all other processes; returns the same model.
 
-    `algorithm` is a name from ``quelea.algorithms()``, and `parameters` are its options, for example
+    `algorithm` is a name from ``quelea.algorithms()``, and `parameters` are its options, as in
     ``wrap(model, optimizer, "aladdin", alpha=0.5, period=4)``. `topology` selects who mixes with
     whom in gossip algorithms, `codec` how vectors are encoded; each is a name or a dictionary with
     ``name`` and further keys. Where servers run the optimizer, they use `server_optimizer`, or the
@@ -229,7 +229,7 @@ def report_loss(loss: float | torch.Tensor) -> None:
 
 @contextmanager
 def evaluate_model() -> Iterator[torch.nn.Module]:
-    """Inside, the model has the mean of all ranks' parameters and buffers; afterwards its own again.
+    """Inside, the model has the mean of all ranks' parameters and buffers, then its own again.
 
     All ranks must call it.
 
