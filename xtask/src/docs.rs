@@ -1,5 +1,7 @@
 //! `cargo xtask docs`: pages of the manual that are made from the tables.
 
+mod capabilities;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,6 +16,8 @@ use crate::{cargo, execute, papers};
 
 pub(crate) fn run() -> Result<()> {
     write(&algorithms_file(), &algorithms())?;
+    let python = page_file("python.md");
+    write(&python, &capabilities::renewed(&fs::read_to_string(&python)?)?)?;
     write(&page_file("papers.md"), &papers::page())
 }
 

@@ -35,6 +35,17 @@ pub struct Properties {
     /// A worker may have to wait for a slower one (then idle time before the slower one's
     /// gradient is waiting, not communication).
     pub waits_for_peers: bool,
+    /// Workers may start from different parameters. Where they may not, a run that starts from
+    /// parameters that differ between workers starts from their mean.
+    pub own_start: bool,
+    /// Between two steps a worker's parameters are all that determines its model: a training
+    /// script may replace them, and the run continues from the new ones. Elsewhere the algorithm
+    /// also holds models in messages, sums or at servers, and would mix them with the new ones.
+    pub reloadable: bool,
+    /// The algorithm uses the loss of every gradient ([`Context::loss`](crate::contract::Context::loss)).
+    pub needs_loss: bool,
+    /// What the algorithm does to the state of the workers' optimizer.
+    pub optimizer_state: OptimizerState,
 }
 
 /// Whose model is deployed.
@@ -118,6 +129,17 @@ pub enum OptimizerSite {
     Workers,
     /// At every server.
     Servers,
+}
+
+/// What an algorithm does to the state of the workers' optimizer, such as momentum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptimizerState {
+    /// Nothing: every worker keeps its own.
+    Kept,
+    /// All vectors of the state are averaged over the workers, or reset, at certain steps.
+    Synchronized,
+    /// The velocity of momentum is replaced after every step; there must be one.
+    VelocityReplaced,
 }
 
 #[cfg(test)]

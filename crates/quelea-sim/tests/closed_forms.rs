@@ -9,8 +9,7 @@ use quelea_core::contract::{Algorithm, Context};
 use quelea_core::message::{Message, Rank};
 use quelea_core::options::Options;
 use quelea_core::properties::{
-    Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement,
-};
+    Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement, OptimizerState};
 use quelea_core::state::Visitor;
 use quelea_record::{Record, RecordKind};
 use quelea_wire::HEADER_BYTES;
@@ -92,6 +91,10 @@ const fn sender(worker: quelea_core::algorithms::Build) -> Entry {
             keeps_mean: true,
             plain_sgd: false,
             waits_for_peers: false,
+            own_start: false,
+            reloadable: true,
+            needs_loss: false,
+            optimizer_state: OptimizerState::Kept,
         },
         traffic: |_| Traffic::Average { period: 1 },
         worker,

@@ -19,7 +19,9 @@ use crate::contract::{Algorithm, Awaited, Context, Fact, Mode};
 use crate::message::{Message, Rank};
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::payload::Payload;
-use crate::properties::{Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement};
+use crate::properties::{
+    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+};
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
@@ -54,6 +56,10 @@ pub const ENTRY: Entry = Entry {
         keeps_mean: true,
         plain_sgd: false,
         waits_for_peers: false,
+        own_start: true,
+        reloadable: false,
+        needs_loss: false,
+        optimizer_state: OptimizerState::Kept,
     },
     traffic: |options| Traffic::Pairs { averages: options.whole("averages") },
     worker: |options| Box::new(AdPsgd::new(options)),

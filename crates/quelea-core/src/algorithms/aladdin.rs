@@ -22,7 +22,9 @@ mod worker;
 
 use super::{Codecs, Entry, Service, Traffic};
 use crate::options::{OptionKind, OptionSpec, Options};
-use crate::properties::{Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement};
+use crate::properties::{
+    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+};
 use barrier::{BarrierServer, BarrierWorker};
 use server::Server;
 use worker::Worker;
@@ -93,6 +95,10 @@ pub const ENTRY: Entry = Entry {
             keeps_mean: false,
             plain_sgd: options.text("payload") == "gradient",
             waits_for_peers: barrier,
+            own_start: false,
+            reloadable: false,
+            needs_loss: false,
+            optimizer_state: OptimizerState::Kept,
         }
     },
     traffic: |_| Traffic::Servers(Service::Folded),

@@ -15,7 +15,9 @@ use crate::collectives::recovery::{self, Recovered, Recovery};
 use crate::contract::{Algorithm, Awaited, Context, Mode};
 use crate::message::{Message, Rank};
 use crate::options::Options;
-use crate::properties::{Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement};
+use crate::properties::{
+    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+};
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
@@ -46,6 +48,10 @@ pub const ENTRY: Entry = Entry {
         keeps_mean: true,
         plain_sgd: false,
         waits_for_peers: true,
+        own_start: false,
+        reloadable: true,
+        needs_loss: false,
+        optimizer_state: OptimizerState::Kept,
     },
     traffic: |_| Traffic::Average { period: 1 },
     worker: |options| Box::new(AllReduceSgd::new(options)),

@@ -17,7 +17,9 @@ use crate::codec::ErrorFeedback;
 use crate::contract::{Algorithm, Awaited, Context, Fact, Mode};
 use crate::message::{Message, Rank};
 use crate::options::{OptionKind, OptionSpec, Options};
-use crate::properties::{Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement};
+use crate::properties::{
+    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+};
 use crate::state::Visitor;
 use crate::vector;
 
@@ -51,6 +53,10 @@ pub const ENTRY: Entry = Entry {
         keeps_mean: true,
         plain_sgd: false,
         waits_for_peers: false,
+        own_start: false,
+        reloadable: false,
+        needs_loss: false,
+        optimizer_state: OptimizerState::Kept,
     },
     traffic: |_| Traffic::Servers(Service::Alone { ahead: u64::MAX }),
     worker: |_| Box::<Worker>::default(),

@@ -47,9 +47,10 @@ pub const ENTRY: Entry = Entry {
     ],
     check,
     codecs: |_| Codecs::OF_MOMENTUM,
-    properties: |_| Properties {
+    properties: |options| Properties {
         keeps_mean: false,
-        ..periodic::properties(TopologyRequirement::Nothing)
+        reloadable: false,
+        ..periodic::properties(options, TopologyRequirement::Nothing)
     },
     traffic: periodic::traffic,
     worker: |options| {

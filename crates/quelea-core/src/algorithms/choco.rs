@@ -56,6 +56,8 @@ pub const ENTRY: Entry = Entry {
     codecs: |_| Codecs::Contraction,
     properties: |_| Properties {
         topology: TopologyRequirement::StaticSymmetric,
+        own_start: false,
+        reloadable: true,
         ..exchange::PROPERTIES
     },
     traffic: |options| match options.text("form") {

@@ -21,7 +21,9 @@ use crate::contract::{Algorithm, Awaited, Context, Mode, Piece};
 use crate::message::{Message, Rank};
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::payload::Payload;
-use crate::properties::{Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement};
+use crate::properties::{
+    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+};
 use crate::state::Visitor;
 use crate::vector;
 pub(super) use server::Server;
@@ -86,6 +88,10 @@ pub(super) fn properties(options: &Options) -> Properties {
         keeps_mean: false,
         plain_sgd: false,
         waits_for_peers: synchronous,
+        own_start: false,
+        reloadable: false,
+        needs_loss: false,
+        optimizer_state: OptimizerState::Kept,
     }
 }
 

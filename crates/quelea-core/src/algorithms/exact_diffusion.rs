@@ -39,6 +39,7 @@ pub const ENTRY: Entry = Entry {
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
     properties: |_| Properties {
         topology: TopologyRequirement::StaticSymmetric,
+        reloadable: true,
         ..exchange::PROPERTIES
     },
     traffic: |_| exchange::traffic(1, When::AfterGradient),
@@ -61,6 +62,7 @@ pub const D2: Entry = Entry {
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
     properties: |_| Properties {
         topology: TopologyRequirement::MildlyNegative,
+        reloadable: true,
         ..exchange::PROPERTIES
     },
     traffic: |_| exchange::traffic(1, When::AfterGradient),

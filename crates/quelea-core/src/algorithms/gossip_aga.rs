@@ -17,7 +17,7 @@ use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
 use crate::contract::Context;
 use crate::options::{OptionKind, OptionSpec, Options};
-use crate::properties::TopologyRequirement;
+use crate::properties::{Properties, TopologyRequirement};
 use crate::state::Visitor;
 
 /// The row of the table.
@@ -57,7 +57,10 @@ pub const ENTRY: Entry = Entry {
         Ok(())
     },
     codecs: |_| Codecs::OF_MODELS,
-    properties: |_| periodic::properties(TopologyRequirement::Mixing),
+    properties: |options| Properties {
+        needs_loss: true,
+        ..periodic::properties(options, TopologyRequirement::Mixing)
+    },
     // The period of the beginning: that of later depends on the loss, and is longer.
     traffic: periodic::traffic_with_gossip,
     worker: |options| {

@@ -25,7 +25,7 @@ pub const ENTRY: Entry = Entry {
     keys: &[period_key(6), BUFFERS, COLLECTIVE],
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MODELS,
-    properties: |_| periodic::properties(TopologyRequirement::Mixing),
+    properties: |options| periodic::properties(options, TopologyRequirement::Mixing),
     traffic: periodic::traffic_with_gossip,
     worker: |options| {
         let period = Box::new(Every(options.whole("period")));

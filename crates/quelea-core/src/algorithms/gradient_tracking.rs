@@ -26,7 +26,8 @@ use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
 
-const READING: Properties = Properties { reads_gradient: true, ..exchange::PROPERTIES };
+const READING: Properties =
+    Properties { reads_gradient: true, reloadable: true, ..exchange::PROPERTIES };
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {

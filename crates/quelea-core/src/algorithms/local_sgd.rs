@@ -43,7 +43,7 @@ pub const ENTRY: Entry = Entry {
     ],
     check: |_| Ok(()),
     codecs: |_| Codecs::All,
-    properties: |_| periodic::properties(TopologyRequirement::Nothing),
+    properties: |options| periodic::properties(options, TopologyRequirement::Nothing),
     traffic: periodic::traffic,
     worker: |options| {
         Box::new(Periodic::new(options, Box::new(PostLocal::new(options)), Box::new(Plain)))

@@ -15,6 +15,7 @@ use super::{Codecs, Entry, When};
 use crate::contract::{Context, Mode};
 use crate::message::Message;
 use crate::options::{OptionKind, OptionSpec, Options};
+use crate::properties::{OptimizerState, Properties};
 use crate::state::Visitor;
 use crate::vector;
 
@@ -40,7 +41,10 @@ pub const ENTRY: Entry = Entry {
             "it divides what mixing has moved by the learning rate, which would amplify every rounding",
         )
     },
-    properties: |_| exchange::PROPERTIES,
+    properties: |_| Properties {
+        optimizer_state: OptimizerState::VelocityReplaced,
+        ..exchange::PROPERTIES
+    },
     traffic: |_| exchange::traffic(1, When::AfterGradient),
     worker: |options| SyncGossip::boxed(Qg::new(options)),
     server: None,

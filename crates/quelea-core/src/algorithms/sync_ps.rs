@@ -23,7 +23,9 @@ use crate::contract::{Algorithm, Awaited, Context, Effect, Mode};
 use crate::message::{Message, Rank};
 use crate::options::{OptionKind, OptionSpec};
 use crate::payload::Payload;
-use crate::properties::{Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement};
+use crate::properties::{
+    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+};
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
@@ -62,6 +64,10 @@ pub const ENTRY: Entry = Entry {
         keeps_mean: true,
         plain_sgd: false,
         waits_for_peers: true,
+        own_start: false,
+        reloadable: false,
+        needs_loss: false,
+        optimizer_state: OptimizerState::Kept,
     },
     traffic: |_| Traffic::Servers(Service::Together { period: 1 }),
     worker: |_| Box::<Worker>::default(),

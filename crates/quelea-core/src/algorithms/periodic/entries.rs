@@ -2,7 +2,9 @@
 
 use crate::algorithms::{Traffic, When};
 use crate::options::{OptionKind, OptionSpec, Options};
-use crate::properties::{Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement};
+use crate::properties::{
+    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+};
 
 /// The option of all methods that average.
 pub(in crate::algorithms) const BUFFERS: OptionSpec = OptionSpec {
@@ -25,7 +27,11 @@ pub(in crate::algorithms) const LOST_NEIGHBOUR: &str = "its weight goes to the r
     among the survivors, and whoever missed one that others have finished gets their result";
 
 /// The properties of all these methods.
-pub(in crate::algorithms) fn properties(topology: TopologyRequirement) -> Properties {
+pub(in crate::algorithms) fn properties(
+    options: &Options,
+    topology: TopologyRequirement,
+) -> Properties {
+    let keeps_state = options.text(BUFFERS.name) == "keep";
     Properties {
         synchronous: true,
         snapshot: false,
@@ -39,6 +45,14 @@ pub(in crate::algorithms) fn properties(topology: TopologyRequirement) -> Proper
         keeps_mean: true,
         plain_sgd: false,
         waits_for_peers: true,
+        own_start: false,
+        reloadable: true,
+        needs_loss: false,
+        optimizer_state: if keeps_state {
+            OptimizerState::Kept
+        } else {
+            OptimizerState::Synchronized
+        },
     }
 }
 

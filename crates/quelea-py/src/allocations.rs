@@ -1,9 +1,9 @@
-//! How much memory was asked for in large pieces: tests show with it that steps ask for none.
+//! How much memory was allocated in large pieces: tests show with it that steps allocate none.
 
 use pyo3::prelude::*;
 
-/// Bytes that were asked for in pieces of at least `PIECE`, since the module was loaded. Counted
-/// only in builds for tests; others give None.
+/// Bytes that were allocated in pieces of at least `PIECE` since the module was loaded. Counted
+/// only in builds for tests; other builds return None.
 #[pyfunction]
 pub(crate) fn large_allocations() -> Option<u64> {
     #[cfg(debug_assertions)]
@@ -23,9 +23,9 @@ mod counting {
     pub(super) static BYTES: AtomicU64 = AtomicU64::new(0);
 
     #[global_allocator]
-    static COUNTING: Counting = Counting;
+    static COUNTING: CountingAllocator = CountingAllocator;
 
-    struct Counting;
+    struct CountingAllocator;
 
     fn count(size: usize) {
         if size >= PIECE {
@@ -34,7 +34,7 @@ mod counting {
     }
 
     // SAFETY: everything is passed on to the system's allocator as it is.
-    unsafe impl GlobalAlloc for Counting {
+    unsafe impl GlobalAlloc for CountingAllocator {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
             count(layout.size());
             unsafe { System.alloc(layout) }

@@ -1,4 +1,4 @@
-"""How far a step has moved."""
+"""How far a step of the optimizer has moved the parameters."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import torch
 from quelea._flat import Flat
 
 
-class Shadow:
-    """The parameters as they were before the step, to tell how far it moved.
+class StepDelta:
+    """The parameters as they were before a step, to compute how far it moved them.
 
-    They are copied when a forward pass begins; for large models while it goes on, as nobody writes
-    to them before its backward pass is over. The copy lies where the displacement will be, unless a
-    gradient is there.
+    They are copied when a forward pass starts; for large models by another thread during the pass,
+    as nobody writes to them before its backward pass has ended. The copy lies where the
+    displacement will be, unless a gradient is there.
     """
 
     #: Elements that are handled at once: what was just read is read again from the cache.
     PIECE = 1 << 17
-    #: Below so many elements another thread does not pay.
+    #: From this number of elements on, copying in another thread is faster.
     LARGE = 1 << 19
 
     def __init__(self, flat: Flat, reads_gradient: bool):
@@ -28,14 +28,14 @@ class Shadow:
         self.moved = torch.empty_like(flat.params[: self.PIECE])
         vectors = (self.before, flat.params, flat.grads)
         self.pieces = list(zip(*(v.split(self.PIECE) for v in vectors), strict=True))
-        beside = not flat.on_gpu and flat.params.numel() >= self.LARGE
-        self.thread = ThreadPoolExecutor(1, "quelea-shadow") if beside else None
+        in_thread = not flat.on_gpu and flat.params.numel() >= self.LARGE
+        self.thread = ThreadPoolExecutor(1, "quelea-step-delta") if in_thread else None
         self.copying: Future[None] | None = None
         self.is_copied = False
 
     def begin(self) -> None:
-        """A forward pass begins."""
-        self.forget()
+        """Starts the copy: a forward pass starts."""
+        self.discard()
         if self.thread is not None:
             self.copying = self.thread.submit(self._copy)
         else:
@@ -45,8 +45,8 @@ class Shadow:
     def _copy(self) -> None:
         self.before.copy_(self.flat.params)
 
-    def forget(self) -> None:
-        """What was copied is no longer true."""
+    def discard(self) -> None:
+        """Marks the copy as out of date."""
         self._end_copying()
         self.is_copied = False
 
@@ -56,16 +56,17 @@ class Shadow:
             copying.result()
 
     def complete(self) -> None:
-        """The backward pass is over: from now on the script may change the parameters."""
+        """Ends the copy: after the backward pass the script may change the parameters."""
         self._end_copying()
-        # A script may have called parts of the model only.
+        # A script may have called only parts of the model, so that no forward pass was seen.
         if not self.is_copied:
             self._copy()
 
-    def displace(self, back: bool) -> None:
-        """The gradient becomes how far the parameters moved, and perhaps they go back."""
+    def write_displacement(self, restore: bool) -> None:
+        """Replaces the gradient by parameters before minus after the step; with `restore` the
+        parameters get their old values back."""
         for before, params, grads in self.pieces:
-            if back:
+            if restore:
                 moved = torch.sub(before, params, out=self.moved[: params.numel()])
                 params.copy_(before)
                 grads.copy_(moved)

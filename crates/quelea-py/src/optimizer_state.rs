@@ -1,4 +1,4 @@
-//! The state of the script's optimizer, as far as algorithms look at it.
+//! The state of the script's optimizer, as far as algorithms read or change it.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,58 +8,59 @@ use quelea_core::optim::{At, Optimizer};
 
 /// What the vectors of an optimizer's state are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct StateLayout {
     /// How many there are.
     pub(crate) vectors: usize,
     /// Whether the first is the velocity of momentum.
-    pub(crate) velocity: bool,
+    pub(crate) has_velocity: bool,
 }
 
-/// Where the vectors are, and those that are not in use any more: tensors may still look at them.
+/// Where the vectors are, and those that are no longer in use: tensors may still look at them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Store {
-    inner: Arc<Mutex<Inner>>,
+pub(crate) struct StateVectors {
+    inner: Arc<Mutex<StateMemory>>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct StateMemory {
     addresses: Vec<usize>,
     kept: Vec<Vec<f32>>,
 }
 
-impl Store {
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+impl StateVectors {
+    fn inner(&self) -> MutexGuard<'_, StateMemory> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Addresses of the vectors of the rank, once it has begun.
+    /// Addresses of the rank's vectors, once it has started.
     pub(crate) fn addresses(&self) -> Vec<usize> {
         self.inner().addresses.clone()
     }
 
     /// Makes the state of the rank, whose model has `dimensions` elements.
-    pub(crate) fn maker(&self, shape: Shape, dimensions: usize) -> MakeOptimizer {
+    pub(crate) fn maker(&self, layout: StateLayout, dimensions: usize) -> MakeOptimizer {
         let store = self.clone();
         Arc::new(move |len| {
-            let mut vectors = vec![vec![0.0; len]; shape.vectors];
+            let mut vectors = vec![vec![0.0; len]; layout.vectors];
             let mut inner = store.inner();
             if len == dimensions && inner.addresses.is_empty() {
                 inner.addresses =
                     vectors.iter_mut().map(|vector| vector.as_mut_ptr() as usize).collect();
             }
-            let velocity = shape.velocity && len > 0;
-            Box::new(State { vectors, velocity, store: store.clone() })
+            let has_velocity = layout.has_velocity && len > 0;
+            Box::new(ScriptOptimizer { vectors, has_velocity, store: store.clone() })
         })
     }
 }
 
-struct State {
+/// Stands for the optimizer of the script: its state is here, its steps are not.
+struct ScriptOptimizer {
     vectors: Vec<Vec<f32>>,
-    velocity: bool,
-    store: Store,
+    has_velocity: bool,
+    store: StateVectors,
 }
 
-impl Optimizer for State {
+impl Optimizer for ScriptOptimizer {
     fn apply(&mut self, _: At, _: Range<usize>, _: &mut [f32], _: &mut [f32]) {
         unreachable!("the script runs its own optimizer")
     }
@@ -73,11 +74,11 @@ impl Optimizer for State {
     }
 
     fn velocity(&mut self) -> Option<&mut [f32]> {
-        self.vectors.first_mut().filter(|_| self.velocity).map(Vec::as_mut_slice)
+        self.vectors.first_mut().filter(|_| self.has_velocity).map(Vec::as_mut_slice)
     }
 }
 
-impl Drop for State {
+impl Drop for ScriptOptimizer {
     fn drop(&mut self) {
         self.store.inner().kept.append(&mut self.vectors);
     }
