@@ -1,4 +1,4 @@
-//! A rank whose gradients and optimizer are an external loop's: a training script's, for example.
+//! A rank whose gradients and optimizer belong to a loop outside: a training script's, for example.
 //!
 //! ```text
 //! loop                                     rank's thread
@@ -18,29 +18,30 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use quelea_core::contract::Mode;
 use quelea_core::node::Loan;
+use quelea_core::node::loan::SharedVector;
 use quelea_core::problems::Computed;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::mpsc::UnboundedSender;
 
+use crate::compute::{Compute, Gradient};
 use crate::rank::Inbox;
 
-/// The rank's side: a [`Problem`](quelea_core::problems::Problem) whose `outer_loop` is this has
-/// its gradients from the loop that holds the [`Handle`].
+/// The rank's side of a loop, whose other side holds the [`Handle`].
 #[derive(Clone, Debug)]
 pub struct ExternalLoop {
-    messages: Sender<RankMessage>,
+    requests: Sender<LoopRequest>,
     shared: Arc<Shared>,
 }
 
 /// The loop's side.
 #[derive(Debug)]
 pub struct Handle {
-    messages: Mutex<Receiver<RankMessage>>,
-    lent: Mutex<Option<Loan>>,
+    requests: Mutex<Receiver<LoopRequest>>,
+    loan: Mutex<Option<Loan>>,
     shared: Arc<Shared>,
 }
 
@@ -57,74 +58,41 @@ pub enum Turn {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended;
 
-/// Keeps the memory of a rank's vectors, also after the rank has ended.
+/// The vectors of a rank. Their memory stays where it is for as long as a clone is held, also
+/// after the rank has ended.
 #[derive(Clone, Debug)]
-pub struct Memory {
-    _shared: Arc<Shared>,
-}
-
-/// Where a rank's vectors are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Vectors {
+pub struct RankVectors {
     /// The parameters.
-    pub params: *mut f32,
+    pub params: SharedVector,
     /// The gradient.
-    pub grad: *mut f32,
-    /// Elements of each.
-    pub len: usize,
+    pub grad: SharedVector,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
     inbox: OnceLock<UnboundedSender<Inbox>>,
-    /// Vectors of ranks that have ended: somebody may still look at them.
-    kept: Mutex<Vec<Vec<f32>>>,
     /// The loop waits where all loops come together outside the run.
     gathering: AtomicBool,
 }
 
-impl Shared {
-    fn keep(&self, vectors: impl IntoIterator<Item = Vec<f32>>) {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).extend(vectors);
-    }
-
-    fn keep_lent(&self, unheard: Inbox) {
-        if let Inbox::Given(Given::Bucket(_, Some(lent)) | Given::Finished(Some(lent))) = unheard {
-            self.keep([lent.params, lent.grad]);
-        }
-    }
-}
-
+/// What the rank asks of the loop.
 #[derive(Debug)]
-enum RankMessage {
-    Loan(Loan),
-    Asked(Mode),
-}
-
-/// What the loop hands over.
-#[derive(Debug)]
-pub(crate) enum Given {
-    /// A bucket of the gradient; with the first, the vectors.
-    Bucket(usize, Option<Loan>),
-    /// The rest: the gradient is complete.
-    Gradient(Computed),
-    /// The optimizer has run on every bucket.
-    Optimized,
-    /// No more gradients.
-    Finished(Option<Loan>),
+enum LoopRequest {
+    Gradient(Loan),
+    Optimize(Mode),
 }
 
 impl ExternalLoop {
     /// A loop and its rank.
     pub fn new() -> (ExternalLoop, Handle) {
-        let (messages, hearing) = channel();
+        let (requests, asked) = channel();
         let shared = Arc::new(Shared::default());
         let handle = Handle {
-            messages: Mutex::new(hearing),
-            lent: Mutex::new(None),
+            requests: Mutex::new(asked),
+            loan: Mutex::new(None),
             shared: Arc::clone(&shared),
         };
-        (ExternalLoop { messages, shared }, handle)
+        (ExternalLoop { requests, shared }, handle)
     }
 
     /// The rank is there: what the loop says goes to `inbox`.
@@ -133,152 +101,100 @@ impl ExternalLoop {
         debug_assert!(attached.is_ok(), "a loop has one rank");
     }
 
-    pub(crate) fn lend(&self, lent: Loan) {
-        if let Err(unheard) = self.messages.send(RankMessage::Loan(lent))
-            && let RankMessage::Loan(lent) = unheard.0
-        {
-            self.keep([lent.params, lent.grad]);
-        }
-    }
-
     /// Whether the loop waits where all loops come together outside the run.
     pub(crate) fn is_gathering(&self) -> bool {
         self.shared.gathering.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn ask(&self, mode: Mode) {
+    /// Asks for the optimizer on every bucket.
+    pub(crate) fn optimize(&self, mode: Mode) {
         // A loop that is gone has said so before.
-        let _ = self.messages.send(RankMessage::Asked(mode));
+        let _ = self.requests.send(LoopRequest::Optimize(mode));
     }
+}
 
-    /// The rank listens no more: vectors in what it has not heard are kept.
-    pub(crate) fn keep_unheard(&self, inbox: &mut UnboundedReceiver<Inbox>) {
-        inbox.close();
-        while let Ok(unheard) = inbox.try_recv() {
-            self.shared.keep_lent(unheard);
-        }
-    }
-
-    pub(crate) fn keep(&self, vectors: impl IntoIterator<Item = Vec<f32>>) {
-        self.shared.keep(vectors);
+impl Compute for ExternalLoop {
+    fn begin(&mut self, loan: Loan) {
+        // A loop that is gone has said so before.
+        let _ = self.requests.send(LoopRequest::Gradient(loan));
     }
 }
 
 impl Handle {
     /// Waits for the loop's turn, at most for `limit`.
     pub fn wait(&self, limit: Duration) -> Result<Option<Turn>, Ended> {
-        let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
-        match messages.recv_timeout(limit) {
-            Ok(RankMessage::Loan(lent)) => {
-                let turn = Turn::Gradient(lent.step);
-                *self.lent() = Some(lent);
+        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        match requests.recv_timeout(limit) {
+            Ok(LoopRequest::Gradient(loan)) => {
+                let turn = Turn::Gradient(loan.step());
+                *self.loan() = Some(loan);
                 Ok(Some(turn))
             }
-            Ok(RankMessage::Asked(mode)) => Ok(Some(Turn::Optimize(mode))),
+            Ok(LoopRequest::Optimize(mode)) => Ok(Some(Turn::Optimize(mode))),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(Ended),
         }
     }
 
-    /// Where the vectors are. They stay there for as long as [`Handle::memory`] is held.
-    /// `None` before the first gradient.
-    pub fn vectors(&self) -> Option<Vectors> {
-        self.lent().as_mut().map(|lent| Vectors {
-            params: lent.params.as_mut_ptr(),
-            grad: lent.grad.as_mut_ptr(),
-            len: lent.params.len(),
-        })
-    }
-
-    /// Keeps the memory of the vectors.
-    pub fn memory(&self) -> Memory {
-        Memory { _shared: Arc::clone(&self.shared) }
+    /// The vectors, at the turn for a gradient.
+    pub fn vectors(&self) -> Option<RankVectors> {
+        let shared = |loan: &Loan| {
+            let (params, grad) = loan.shared();
+            RankVectors { params, grad }
+        };
+        self.loan().as_ref().map(shared)
     }
 
     /// Bucket `b` of the gradient is final; all before it were handed over.
     pub fn bucket(&self, b: usize) -> Result<(), Ended> {
-        let lent = self.lent().take();
-        self.give(Given::Bucket(b, lent))
+        let mut loan = self.loan();
+        let loan = loan.as_mut().expect("buckets are handed over at the turn for a gradient");
+        let mut told = Ok(());
+        let end = loan.layout().range(b).end;
+        loan.hand_over(end, &mut |b| told = self.tell(Inbox::Bucket(b)));
+        told
     }
 
     /// All buckets are handed over.
     pub fn gradient(&self, computed: Computed) -> Result<(), Ended> {
-        self.give(Given::Gradient(computed))
+        self.end_loan();
+        self.tell(Inbox::Gradient(Gradient { computed, took: None }))
     }
 
     /// The optimizer has run: parameters have taken the step, or the gradient has been replaced by
     /// the displacement, as was asked.
     pub fn optimized(&self) -> Result<(), Ended> {
-        self.give(Given::Optimized)
+        self.tell(Inbox::Optimized)
     }
 
     /// There will be no more gradients. Said at the loop's turn for one.
     pub fn finish(&self) -> Result<(), Ended> {
-        let lent = self.lent().take();
-        self.give(Given::Finished(lent))
+        self.end_loan();
+        self.tell(Inbox::Finished)
     }
 
-    /// The loop goes where all loops come together outside the run, or comes back: a run of which
-    /// some loops are there while others wait in a step cannot go on.
+    /// The loop enters a collective call outside the run, or leaves it: a run of which some loops
+    /// are there while others wait in a step cannot continue.
     pub fn gather(&self, is_there: bool) {
         self.shared.gathering.store(is_there, Ordering::Relaxed);
     }
 
-    /// The loop cannot go on: the run ends for everybody.
+    /// The loop has failed: the run ends for everybody.
     pub fn fail(&self, reason: String) {
-        if let Some(inbox) = self.shared.inbox.get() {
-            // A rank that has ended needs no telling.
-            let _ = inbox.send(Inbox::Broken(reason));
-        }
+        // A rank that has ended needs no telling.
+        let _ = self.tell(Inbox::Broken(reason));
     }
 
-    fn lent(&self) -> std::sync::MutexGuard<'_, Option<Loan>> {
-        self.lent.lock().unwrap_or_else(PoisonError::into_inner)
+    fn end_loan(&self) {
+        drop(self.loan().take());
     }
 
-    fn give(&self, given: Given) -> Result<(), Ended> {
+    fn loan(&self) -> MutexGuard<'_, Option<Loan>> {
+        self.loan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, what: Inbox) -> Result<(), Ended> {
         let inbox = self.shared.inbox.get().ok_or(Ended)?;
-        inbox.send(Inbox::Given(given)).map_err(|unheard| {
-            self.shared.keep_lent(unheard.0);
-            Ended
-        })
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        let messages = self.messages.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let lent = self.lent.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        let unheard = messages.try_iter().filter_map(|word| match word {
-            RankMessage::Loan(lent) => Some(lent),
-            RankMessage::Asked(_) => None,
-        });
-        for lent in lent.into_iter().chain(unheard) {
-            self.shared.keep([lent.params, lent.grad]);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A loop that has handed its vectors over may still look at them when the rank has ended.
-    #[test]
-    fn vectors_that_a_rank_has_not_heard_of_are_kept() {
-        let (external, handle) = ExternalLoop::new();
-        let (sender, mut inbox) = tokio::sync::mpsc::unbounded_channel();
-        external.attach(sender);
-        external.lend(Loan { params: vec![1.0; 3], grad: vec![2.0; 3], step: 0 });
-        let turn = handle.wait(Duration::from_secs(10)).expect("the rank lives");
-        assert_eq!(turn, Some(Turn::Gradient(0)));
-        let vectors = handle.vectors().expect("they are lent");
-        handle.bucket(0).expect("it is listening");
-        external.keep_unheard(&mut inbox);
-        assert_eq!(handle.bucket(1), Err(Ended));
-        drop((inbox, external));
-        let kept = handle.shared.kept.lock().expect("nobody panicked");
-        let addresses: Vec<_> = kept.iter().map(|vector| vector.as_ptr().cast_mut()).collect();
-        assert_eq!(addresses, [vectors.params, vectors.grad]);
+        inbox.send(what).map_err(|_| Ended)
     }
 }

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use quelea_core::message::Rank;
 use quelea_core::node::RunSpec;
-use quelea_core::problems::Problem;
 use quelea_core::time::Time;
 use quelea_record::{CheckpointSchedule, Part, ResumePoint};
 use quelea_wire::control::{ControlError, Reader};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::clock::Clock;
+use crate::compute::Gradients;
 use crate::controller::Incoming;
 use crate::error::NetError;
 use crate::launcher;
@@ -33,7 +33,7 @@ use crate::rendezvous::check;
 const WAITING: usize = 1 << 16;
 
 /// Makes a run from the bytes of a job, or says why it cannot be run here.
-pub type BuildRun<'a> = dyn FnMut(&[u8]) -> Result<(RunSpec, Box<dyn Problem>), String> + 'a;
+pub type BuildRun<'a> = dyn FnMut(&[u8]) -> Result<(RunSpec, Gradients), String> + 'a;
 
 /// Takes part in the run that is coordinated at `addr` (or at the address in a file, `file:PATH`),
 /// as `rank` or as any. `build` makes the run from the coordinator's job.
@@ -51,11 +51,11 @@ pub fn join(
     };
     let Welcome { run, rank, open, timeline, job } = welcome;
     prepare(&stream, options.connect_seconds).map_err(|error| gone(error.into()))?;
-    let built = build(&job).and_then(|(setup, problem)| match check(&setup) {
-        Ok(()) => Ok((setup, problem)),
+    let built = build(&job).and_then(|(setup, gradients)| match check(&setup) {
+        Ok(()) => Ok((setup, gradients)),
         Err(error) => Err(error.to_string()),
     });
-    let (setup, problem) = built.map_err(|reason| {
+    let (setup, gradients) = built.map_err(|reason| {
         let _ = protocol::write(&stream, &Setting::Unable { reason: reason.clone() });
         NetError::Job(reason)
     })?;
@@ -84,7 +84,7 @@ pub fn join(
         let _ = protocol::write(&stream, &Setting::Unable { reason: error.to_string() });
     })?;
     protocol::write(&stream, &Setting::Meshed).map_err(gone)?;
-    let prober = Prober { links: &rank_links[0], problem: &*problem };
+    let prober = Prober { links: &rank_links[0], gradients: &gradients, initial: &setup.initial };
     let reader = CoordinatorReader { stream: &stream, address: &address, options };
     let Some((start, zero, schedule)) = reader.hear_start(begin, setup.layout.len(), &prober)?
     else {
@@ -99,7 +99,7 @@ pub fn join(
         start: Arc::new(start),
         controller: controller.clone(),
     };
-    let local = LocalRanks::start(&context, &*problem, rank_links)?;
+    let local = LocalRanks::start(&context, &gradients, rank_links)?;
     let inbox = local.inbox(Rank(rank)).expect("it was just started").clone();
     // From here on a coordinator that takes nothing is as good as gone.
     prepare(&stream, options.peer_seconds).map_err(|error| gone(error.into()))?;

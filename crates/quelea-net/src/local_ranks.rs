@@ -12,13 +12,13 @@ use std::time::Duration;
 use quelea_core::message::Rank;
 use quelea_core::node::RunSpec;
 use quelea_core::payload::Pool;
-use quelea_core::problems::{GradientSource, Problem};
+use quelea_core::problems::GradientSource;
 use quelea_core::properties::OptimizerSite;
 use quelea_record::{CheckpointSchedule, ResumePoint};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::clock::Clock;
-use crate::compute::{self, Compute};
+use crate::compute::{self, Gradients};
 use crate::controller::Incoming;
 use crate::error::NetError;
 use crate::external_loop::ExternalLoop;
@@ -57,7 +57,7 @@ impl LocalRanks {
     /// Starts every rank of `rank_links`.
     pub(crate) fn start(
         context: &ProcessContext,
-        problem: &dyn Problem,
+        gradients: &Gradients,
         rank_links: Vec<RankLinks>,
     ) -> Result<LocalRanks, NetError> {
         let doors: Vec<_> =
@@ -67,12 +67,13 @@ impl LocalRanks {
         let pool = Pool::new();
         for (links, (_, (_, inbox))) in rank_links.into_iter().zip(doors) {
             let is_worker = links.rank.index() < context.setup.workers();
-            let external = if is_worker { problem.outer_loop(links.rank.index()) } else { None };
-            let external =
-                external.and_then(|external| external.downcast_ref::<ExternalLoop>()).cloned();
-            let inside = is_worker && external.is_none();
+            let (source, external) = match gradients {
+                _ if !is_worker => (None, None),
+                Gradients::Sources(make) => (Some(make(links.rank.index())), None),
+                Gradients::External(external) => (None, Some(external.clone())),
+            };
             let thread = RankThread {
-                source: inside.then(|| problem.source(links.rank.index())),
+                source,
                 external,
                 context: context.clone(),
                 pool: pool.clone(),
@@ -154,7 +155,7 @@ impl RankThread {
             halves.push((peer, read, link));
         }
         let mine = local.iter().find(|(peer, _)| *peer == rank).expect("it lives here");
-        let start = |source| Compute::start(format!("gradient-{}", rank.0), source, mine.1.clone());
+        let start = |source| compute::start(format!("gradient-{}", rank.0), source, mine.1.clone());
         let mut compute = source.take().map(start).transpose()?;
         let node = context.start.node(&context.setup, rank, pool.clone());
         let mut node = node.map_err(std::io::Error::other)?;
@@ -163,7 +164,7 @@ impl RankThread {
             if context.setup.properties().optimizer == OptimizerSite::Workers {
                 node.optimize_outside();
             }
-            compute = Some(Compute::Outside(external));
+            compute = Some(Box::new(external));
         }
         let config = RankConfig {
             report: context.start.report(rank),
@@ -179,6 +180,7 @@ impl RankThread {
             options: context.options.clone(),
             controller: context.controller.clone(),
             compute,
+            external: external.take(),
             timeline: context.timeline,
             buckets: bucket_numbers(&context.setup),
         };
@@ -228,7 +230,9 @@ impl RankThread {
                         rank_state.borrow_mut().message(from, sent_micros, message);
                     }
                     Some(Inbox::Gradient(gradient)) => rank_state.borrow_mut().gradient(gradient),
-                    Some(Inbox::Given(given)) => rank_state.borrow_mut().given(given),
+                    Some(Inbox::Bucket(bucket)) => rank_state.borrow_mut().bucket(bucket),
+                    Some(Inbox::Optimized) => rank_state.borrow_mut().optimized(),
+                    Some(Inbox::Finished) => rank_state.borrow_mut().loop_finished(),
                     Some(Inbox::Broken(reason)) => rank_state.borrow().failed(reason),
                     Some(Inbox::Command(command)) => {
                         if rank_state.borrow_mut().command(command) {
@@ -244,11 +248,7 @@ impl RankThread {
 }
 
 impl Drop for RankThread {
-    fn drop(&mut self) {
-        if let Some(external) = &self.external {
-            external.keep_unheard(&mut self.inbox);
-        }
-    }
+    fn drop(&mut self) {}
 }
 
 /// Above every number of a bucket in a message: where an average takes in the optimizer's vectors

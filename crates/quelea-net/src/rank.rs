@@ -18,7 +18,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::clock::Clock;
 use crate::compute::{Compute, Gradient};
 use crate::controller::Incoming;
-use crate::external_loop::{ExternalLoop, Given};
+use crate::external_loop::ExternalLoop;
 use crate::link::Link;
 use crate::options::NetOptions;
 use crate::protocol::{Command, RankEvent};
@@ -29,10 +29,14 @@ pub(crate) use cuts::CutState;
 pub(crate) enum Inbox {
     /// A message from a rank of the same process.
     Message { from: Rank, sent_micros: u32, message: Message },
-    /// A gradient.
+    /// A bucket of the gradient is final, before the rest.
+    Bucket(usize),
+    /// The gradient is complete.
     Gradient(Gradient),
-    /// Something from the outer loop.
-    Given(Given),
+    /// The external loop has run its optimizer on every bucket.
+    Optimized,
+    /// The external loop computes no more gradients.
+    Finished,
     /// The gradient's thread cannot go on.
     Broken(String),
     /// A word from the controller.
@@ -86,7 +90,10 @@ pub(crate) struct RankState {
     /// Connections with something new to write.
     touched: Vec<Rc<Link>>,
     controller: mpsc::Sender<Incoming>,
-    compute: Option<Compute>,
+    compute: Option<Box<dyn Compute>>,
+    external: Option<ExternalLoop>,
+    /// Buckets of the gradient being computed that are handed over.
+    handed: usize,
     tickets: RankTickets,
     /// The gradient whose step is not complete.
     pending: Option<Pending>,
@@ -118,7 +125,9 @@ pub(crate) struct RankConfig {
     pub(crate) options: NetOptions,
     pub(crate) controller: mpsc::Sender<Incoming>,
     /// Absent at a server.
-    pub(crate) compute: Option<Compute>,
+    pub(crate) compute: Option<Box<dyn Compute>>,
+    /// The loop that computes, where it is not ours.
+    pub(crate) external: Option<ExternalLoop>,
     pub(crate) timeline: bool,
     /// Above every number of a bucket that a message may carry.
     pub(crate) buckets: u32,
@@ -136,6 +145,7 @@ impl RankState {
             options,
             controller,
             compute,
+            external,
             timeline,
             buckets,
             ..
@@ -151,6 +161,8 @@ impl RankState {
             touched: Vec::new(),
             controller,
             compute,
+            external,
+            handed: 0,
             tickets: RankTickets::default(),
             pending: None,
             idle: None,
@@ -206,15 +218,27 @@ impl RankState {
         self.settle();
     }
 
-    /// A gradient has been computed.
+    /// A bucket of the gradient is final.
+    pub(crate) fn bucket(&mut self, b: usize) {
+        let now = self.clock.now();
+        self.moved = now;
+        self.hand_over(now, b);
+    }
+
+    fn hand_over(&mut self, now: Time, b: usize) {
+        self.handed = b + 1;
+        self.node.bucket(now, b);
+        self.carry_out();
+        self.flush();
+    }
+
+    /// The gradient is complete.
     pub(crate) fn gradient(&mut self, gradient: Gradient) {
-        let Gradient { lent, computed, took } = gradient;
-        let now = self.take_gradient(lent.step, computed, Some(took.as_secs_f64()));
-        self.node.restore(lent);
-        for bucket in 0..self.node.layout().buckets.len() {
-            self.node.bucket(now, bucket);
-            self.carry_out();
-            self.flush();
+        let Gradient { computed, took } = gradient;
+        let took = took.map(|took| took.as_secs_f64());
+        let now = self.take_gradient(self.node.step(), computed, took);
+        for b in self.handed..self.all_buckets {
+            self.hand_over(now, b);
         }
         self.node.gradient(now, computed);
         self.settle();
@@ -242,38 +266,22 @@ impl RankState {
         now
     }
 
-    /// The outer loop has something.
-    pub(crate) fn given(&mut self, given: Given) {
-        let now = self.clock.now();
-        self.moved = now;
-        match given {
-            Given::Bucket(bucket, lent) => {
-                lent.into_iter().for_each(|lent| self.node.restore(lent));
-                self.node.bucket(now, bucket);
-            }
-            Given::Gradient(computed) => {
-                let now = self.take_gradient(self.node.step(), computed, None);
-                self.node.gradient(now, computed);
-            }
-            Given::Optimized => {
-                for (bucket, _) in std::mem::take(&mut self.asked) {
-                    self.node.optimized(now, bucket);
-                }
-            }
-            Given::Finished(lent) => {
-                lent.into_iter().for_each(|lent| self.node.take_back(lent));
-                self.computing_since = None;
-                self.finish();
-            }
+    /// The external loop has run its optimizer.
+    pub(crate) fn optimized(&mut self) {
+        self.moved = self.clock.now();
+        for (bucket, _) in std::mem::take(&mut self.asked) {
+            self.node.optimized(self.moved, bucket);
         }
         self.settle();
     }
 
-    fn external_loop(&self) -> Option<&ExternalLoop> {
-        match &self.compute {
-            Some(Compute::Outside(external)) => Some(external),
-            _ => None,
-        }
+    /// The external loop computes no more gradients; the last that it was asked for is not to be.
+    pub(crate) fn loop_finished(&mut self) {
+        self.moved = self.clock.now();
+        self.node.cancel_gradient();
+        self.computing_since = None;
+        self.finish();
+        self.settle();
     }
 
     /// The controller has spoken. `true`: this was the last word.
@@ -321,7 +329,7 @@ impl RankState {
         let (now, rank) = (self.clock.now(), self.node.rank.0);
         // An outer loop that is at its optimizer computes too.
         let optimizing = !self.asked.is_empty() && self.asked.len() == self.all_buckets;
-        let gathering = self.external_loop().is_some_and(ExternalLoop::is_gathering);
+        let gathering = self.external.as_ref().is_some_and(ExternalLoop::is_gathering);
         let computing = !gathering && (self.computing_since.is_some() || optimizing);
         let waiting = gathering || !computing && !self.node.awaiting().is_empty();
         let (sent, received) = (self.sent, self.received);
@@ -381,7 +389,7 @@ impl RankState {
     /// copies what it is given: whoever computes on another thread need not wait for that.
     fn settle(&mut self) {
         self.carry_out();
-        if matches!(self.compute, Some(Compute::Here(..))) {
+        if self.compute.as_ref().is_some_and(|compute| compute.is_inline()) {
             self.flush();
         }
         self.complete_step();
@@ -420,10 +428,10 @@ impl RankState {
                 }
                 Effect::Optimize { bucket, mode, .. } => {
                     self.asked.push((bucket, mode));
-                    if let Some(Compute::Outside(external)) = &self.compute
+                    if let Some(external) = &self.external
                         && self.asked.len() == self.all_buckets
                     {
-                        external.ask(mode);
+                        external.optimize(mode);
                     }
                 }
                 Effect::Work { .. } | Effect::JumpToStep(_) => {}
@@ -482,7 +490,7 @@ impl RankState {
         } else if self.node.wants_gradient() {
             match self.properties.budget {
                 // The outer loop decides by itself how many there are.
-                _ if self.external_loop().is_some() => self.compute(),
+                _ if self.external.is_some() => self.compute(),
                 Budget::Rounds => self.compute(),
                 Budget::TotalGradients if self.tickets.held > 0 => {
                     self.tickets.held -= 1;
@@ -498,8 +506,9 @@ impl RankState {
     fn compute(&mut self) {
         self.split_time();
         self.computing_since = Some(self.clock.now());
-        let lent = self.node.lend();
-        self.compute.as_mut().expect("only workers want gradients").ask(lent);
+        self.handed = 0;
+        let loan = self.node.lend();
+        self.compute.as_mut().expect("only workers want gradients").begin(loan);
     }
 
     /// Asks for a ticket, unless it has been done as urgently, or there are none.
@@ -521,21 +530,9 @@ impl RankState {
     fn final_report(&mut self) -> RankReport {
         let mut report = std::mem::take(&mut self.report);
         if self.options.report_models {
-            (report.params, report.model) = match self.external_loop() {
-                // Its loop still looks at the memory.
-                Some(_) => (self.node.params().to_vec(), self.node.model()),
-                None => self.node.retire(),
-            };
+            (report.params, report.model) = self.node.retire();
         }
         report
-    }
-}
-
-impl Drop for RankState {
-    fn drop(&mut self) {
-        if let Some(Compute::Outside(external)) = &self.compute {
-            external.keep(self.node.take_vectors());
-        }
     }
 }
 

@@ -237,7 +237,7 @@ impl<'a> Driver<'a> {
             // A worker lost while computing has not got its vectors back.
             let state = &mut self.ranks[rank];
             if state.phase.running().is_some_and(|running| running.next == 0) {
-                state.node.restore(self.gradients.finish(rank).0);
+                drop(self.gradients.finish(rank));
             }
         }
         Outcome {

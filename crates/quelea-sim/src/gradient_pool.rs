@@ -22,13 +22,13 @@ pub(crate) struct GradientPool {
 struct Task {
     worker: usize,
     source: Box<dyn GradientSource>,
-    lent: Loan,
+    loan: Loan,
 }
 
 struct Done {
     worker: usize,
     source: Box<dyn GradientSource>,
-    lent: Loan,
+    loan: Loan,
     computed: Computed,
 }
 
@@ -54,14 +54,14 @@ impl GradientPool {
     }
 
     /// Begins a gradient.
-    pub(crate) fn begin(&mut self, worker: usize, mut lent: Loan) {
+    pub(crate) fn begin(&mut self, worker: usize, mut loan: Loan) {
         let mut source = self.sources[worker].take().expect("one gradient at a time");
         match &self.threads {
-            Some(threads) => threads.give(Task { worker, source, lent }),
+            Some(threads) => threads.give(Task { worker, source, loan }),
             None => {
-                let computed = source.gradient(lent.step, &lent.params, &mut lent.grad);
+                let computed = source.gradient(&mut loan, &mut |_| {});
                 self.sources[worker] = Some(source);
-                self.finished[worker] = Some((lent, computed));
+                self.finished[worker] = Some((loan, computed));
             }
         }
     }
@@ -71,7 +71,7 @@ impl GradientPool {
         if self.sources[worker].is_none() {
             self.wait_for(worker);
         }
-        self.finished[worker].as_ref().map(|(lent, _)| &lent.params[..])
+        self.finished[worker].as_ref().map(|(loan, _)| loan.params(0..loan.len()))
     }
 
     /// The gradient that was begun, as soon as it is there.
@@ -86,7 +86,7 @@ impl GradientPool {
             let done = threads.results.recv().expect("threads live as long as the channel");
             let done = done.unwrap_or_else(|panic| resume_unwind(panic));
             self.sources[done.worker] = Some(done.source);
-            self.finished[done.worker] = Some((done.lent, done.computed));
+            self.finished[done.worker] = Some((done.loan, done.computed));
         }
     }
 }
@@ -122,10 +122,10 @@ impl Drop for Threads {
 fn compute(waiting: &Mutex<Receiver<Task>>, report: &Sender<std::thread::Result<Done>>) {
     loop {
         let task = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(Task { worker, mut source, mut lent }) = task else { return };
+        let Ok(Task { worker, mut source, mut loan }) = task else { return };
         let result = catch_unwind(AssertUnwindSafe(move || {
-            let computed = source.gradient(lent.step, &lent.params, &mut lent.grad);
-            Done { worker, source, lent, computed }
+            let computed = source.gradient(&mut loan, &mut |_| {});
+            Done { worker, source, loan, computed }
         }));
         if report.send(result).is_err() {
             return;

@@ -74,12 +74,13 @@ impl Driver<'_> {
         } else {
             (Time::ZERO, held_up)
         };
-        let lent = state.node.lend();
-        let pass = self.compute.pass(self.now, rank as u32, lent.step);
+        // Virtual time decides when a bucket is ready.
+        let loan = state.node.lend().whole();
+        let pass = self.compute.pass(self.now, rank as u32, loan.step());
         let at = pass.ready(state.node.layout(), 0);
         let running = Running { pass, next: 0, behind: Time::ZERO, exposed, waiting };
         state.phase = Phase::Computing(running);
-        self.gradients.begin(rank, lent);
+        self.gradients.begin(rank, loan);
         self.queue.schedule(at, Event::Bucket(rank as u32));
     }
 
@@ -98,9 +99,9 @@ impl Driver<'_> {
         let b = running.next;
         running.next += 1;
         if b == 0 {
-            let (lent, computed) = self.gradients.finish(rank);
+            let (loan, computed) = self.gradients.finish(rank);
             self.computed[rank] = computed;
-            state.node.restore(lent);
+            drop(loan);
         }
         let step = state.node.step();
         state.node.bucket(self.now, b);

@@ -184,6 +184,14 @@ impl Loan {
         Loan::new(params.into(), grad.into(), layout, step, Arc::default())
     }
 
+    /// A loan of the same vectors for another step: for computing gradients outside any node.
+    pub fn renewed(self, step: u64) -> Loan {
+        let (params, grad) = self.shared();
+        let (layout, boundary) = (Arc::clone(&self.layout), Arc::clone(&self.boundary));
+        drop(self);
+        Loan::new(params, grad, layout, step, boundary)
+    }
+
     /// The same loan, of which nothing is handed over before it ends: for drivers that decide by
     /// themselves when a bucket is ready.
     pub fn whole(mut self) -> Loan {

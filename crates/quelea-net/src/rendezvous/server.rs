@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use quelea_core::message::Rank;
 use quelea_core::node::RunSpec;
-use quelea_core::problems::Problem;
 use quelea_record::{Observer, Outcome, ResumePoint};
 
 use crate::clock::Clock;
+use crate::compute::Gradients;
 use crate::controller::{ControlLink, Controller, Incoming};
 use crate::error::NetError;
 use crate::launcher::{Launched, Published, Rendezvous};
@@ -34,17 +34,17 @@ pub struct Hosted {
 /// Runs all ranks as threads of this process.
 pub fn threads(
     setup: &RunSpec,
-    problem: &dyn Problem,
+    gradients: &Gradients,
     options: &NetOptions,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, NetError> {
-    resume(setup, problem, options, Arc::default(), observer)
+    resume(setup, gradients, options, Arc::default(), observer)
 }
 
 /// As [`threads`], going on from `start`.
 pub fn resume(
     setup: &RunSpec,
-    problem: &dyn Problem,
+    gradients: &Gradients,
     options: &NetOptions,
     start: Arc<ResumePoint>,
     observer: &mut dyn Observer,
@@ -62,7 +62,7 @@ pub fn resume(
     };
     let rank_links =
         (0..setup.ranks()).map(|rank| RankLinks { rank: rank.into(), streams: Vec::new() });
-    let local = LocalRanks::start(&context, problem, rank_links.collect())?;
+    let local = LocalRanks::start(&context, gradients, rank_links.collect())?;
     let control_links = control_links(setup.ranks(), &local, &BTreeMap::new());
     Controller::new(&context, control_links, observer).run(&incoming)
 }
@@ -154,7 +154,7 @@ impl Coordinator {
         self,
         job: Vec<u8>,
         setup: &RunSpec,
-        problem: &dyn Problem,
+        gradients: &Gradients,
         hosted: &Hosted,
         observer: &mut dyn Observer,
     ) -> Result<Outcome, NetError> {
@@ -194,7 +194,7 @@ impl Coordinator {
             start,
             controller,
         };
-        let local = LocalRanks::start(&context, problem, rank_links)?;
+        let local = LocalRanks::start(&context, gradients, rank_links)?;
         let control_links = control_links(setup.ranks(), &local, &streams);
         Controller::new(&context, control_links, observer).run(&incoming)
     }
