@@ -14,7 +14,7 @@ use crate::learner::{Learn, Learner};
 use crate::models::ImageModel;
 use crate::ops::loss::{Scored, score, score_with_gradient};
 use crate::parameters::Parameters;
-use crate::tape::{Mode, Statistics, Tape, Value};
+use crate::tape::{Mode, OnFinal, Statistics, Tape, Value};
 use crate::work::{Work, WorkOptions, each, limit};
 
 /// Images of one forward pass that is not trained on.
@@ -170,11 +170,18 @@ impl Learn<ImageBatch> for Network {
         &self.model.parameters
     }
 
-    fn learn(&self, mut tape: Tape<'_>, batch: &ImageBatch, share: f32, grad: &mut [f32]) -> f64 {
+    fn learn(
+        &self,
+        mut tape: Tape<'_>,
+        batch: &ImageBatch,
+        share: f32,
+        grad: &mut [f32],
+        on_final: &mut OnFinal<'_>,
+    ) -> f64 {
         let count = batch.labels.len() as f32;
         let scores = self.model.network.scores(&mut tape, input(batch, self.shape));
         let (scored, seed) = score_with_gradient(&scores, &batch.labels, 0.0, count / share);
-        tape.backward(&scores, seed, grad);
+        tape.backward_reporting(&scores, seed, grad, on_final);
         scored.loss / f64::from(count)
     }
 }

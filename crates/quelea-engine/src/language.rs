@@ -12,7 +12,7 @@ use crate::learner::{Learn, Learner};
 use crate::models::{Language, LanguageSize};
 use crate::ops::loss::{Scored, score, score_with_gradient};
 use crate::parameters::Parameters;
-use crate::tape::{Mode, Tape, Value};
+use crate::tape::{Mode, OnFinal, Tape, Value};
 use crate::work::{Work, WorkOptions, each, limit};
 
 /// Windows of one forward pass that is not trained on.
@@ -121,11 +121,18 @@ impl Learn<WindowBatch> for Network {
         &self.parameters
     }
 
-    fn learn(&self, mut tape: Tape<'_>, batch: &WindowBatch, share: f32, grad: &mut [f32]) -> f64 {
+    fn learn(
+        &self,
+        mut tape: Tape<'_>,
+        batch: &WindowBatch,
+        share: f32,
+        grad: &mut [f32],
+        on_final: &mut OnFinal<'_>,
+    ) -> f64 {
         let (scores, goal) = self.scores(&mut tape, batch);
         let divisor = goal.len() as f32 / share;
         let (scored, seed) = score_with_gradient(&scores, &goal, 0.0, divisor);
-        tape.backward(&scores, seed, grad);
+        tape.backward_reporting(&scores, seed, grad, on_final);
         scored.loss / goal.len() as f64
     }
 }

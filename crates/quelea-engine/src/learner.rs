@@ -7,7 +7,7 @@ use quelea_core::random::Rng;
 use quelea_data::loader::{Loader, Pool, Source};
 
 use crate::parameters::Parameters;
-use crate::tape::{Mode, Tape};
+use crate::tape::{Mode, OnFinal, Tape};
 use crate::work::Work;
 
 /// A network that learns from batches.
@@ -15,8 +15,16 @@ pub(crate) trait Learn<B>: Send + Sync {
     /// What it trains.
     fn parameters(&self) -> &Parameters;
 
-    /// Adds `share` times the gradient of the batch's mean loss to `grad`; returns that loss.
-    fn learn(&self, tape: Tape<'_>, batch: &B, share: f32, grad: &mut [f32]) -> f64;
+    /// Adds `share` times the gradient of the batch's mean loss to `grad`, whose final elements
+    /// `on_final` receives; returns that loss.
+    fn learn(
+        &self,
+        tape: Tape<'_>,
+        batch: &B,
+        share: f32,
+        grad: &mut [f32],
+        on_final: &mut OnFinal<'_>,
+    ) -> f64;
 }
 
 /// One worker.
@@ -47,25 +55,124 @@ impl<S: Source, N: Learn<S::Batch>> Learner<S, N> {
     }
 }
 
-impl<S: Source, N: Learn<S::Batch>> GradientSource for Learner<S, N> {
-    fn gradient(&mut self, step: u64, params: &[f32], grad: &mut [f32]) -> Computed {
+impl<S: Source, N: Learn<S::Batch>> Learner<S, N> {
+    /// As [`GradientSource::gradient`]; `on_final` receives the leading elements of `grad` that are
+    /// final, each time there are more of them. Only the last of the mini-batches whose gradients
+    /// are averaged makes any final.
+    pub(crate) fn gradient_reporting(
+        &mut self,
+        step: u64,
+        params: &[f32],
+        grad: &mut [f32],
+        on_final: &mut OnFinal<'_>,
+    ) -> Computed {
         grad.fill(0.0);
         let share = 1.0 / self.accumulate as f32;
         let mut loss = 0.0;
-        for place in step * self.accumulate..(step + 1) * self.accumulate {
+        let last = (step + 1) * self.accumulate - 1;
+        for place in step * self.accumulate..=last {
             // Drivers report a panic of a gradient, with its message.
             let batch = self.loader.batch(place).unwrap_or_else(|error| panic!("{error}"));
             let rng = Rng::new(self.dropout.0, &self.dropout.1, place);
             let tape = Tape::new(self.network.parameters(), params, Mode::Train).with_rng(rng);
-            loss += self.network.learn(tape, batch, share, grad);
+            let nobody: &mut OnFinal<'_> = &mut |_| ();
+            let on_final = if place == last { &mut *on_final } else { nobody };
+            loss += self.network.learn(tape, batch, share, grad, on_final);
         }
         let samples = self.batch as u64 * self.accumulate;
         Computed { loss: (loss / self.accumulate as f64) as f32, samples: samples as u32 }
+    }
+}
+
+impl<S: Source, N: Learn<S::Batch>> GradientSource for Learner<S, N> {
+    fn gradient(&mut self, step: u64, params: &[f32], grad: &mut [f32]) -> Computed {
+        self.gradient_reporting(step, params, grad, &mut |_| ())
     }
 
     fn operations(&self) -> u64 {
         // Two for each weight and pass, at least: most are used more than once.
         let weights = self.network.parameters().len() as u64;
         6 * weights * self.batch as u64 * self.accumulate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quelea_core::problems::partition::Partition;
+    use quelea_data::error::DataError;
+
+    use super::*;
+    use crate::ops::Linear;
+    use crate::parameters::{Builder, Init};
+    use crate::tape::Value;
+    use crate::work::WorkOptions;
+
+    /// Batches of one number, which is that of the batch.
+    struct Counting;
+
+    impl Source for Counting {
+        type Batch = f32;
+
+        fn fill(&self, step: u64, batch: &mut f32) -> Result<(), DataError> {
+            *batch = step as f32;
+            Ok(())
+        }
+    }
+
+    /// Two maps of one number each, without a loss: the result's gradient is 1.
+    struct TwoMaps {
+        maps: [Linear; 2],
+        parameters: Parameters,
+    }
+
+    impl Learn<f32> for TwoMaps {
+        fn parameters(&self) -> &Parameters {
+            &self.parameters
+        }
+
+        fn learn(
+            &self,
+            mut tape: Tape<'_>,
+            batch: &f32,
+            share: f32,
+            grad: &mut [f32],
+            on_final: &mut OnFinal<'_>,
+        ) -> f64 {
+            let x = Value::constant(vec![*batch], &[1, 1]);
+            let y = self.maps.iter().fold(x, |x, map| tape.linear(&x, map));
+            tape.backward_reporting(&y, vec![share], grad, on_final);
+            f64::from(*batch)
+        }
+    }
+
+    /// With weights 2 and 3 and biases 0, the mean over the batches 8 to 11 of the gradients is 19
+    /// for the last weight, 28.5 for the first, and 1 and 3 for the biases.
+    #[test]
+    fn of_accumulated_batches_only_the_last_reports() {
+        let mut builder = Builder::default();
+        let maps = [2.0, 3.0].map(|weight| {
+            let init = Init::Constant(weight);
+            builder.scope(weight, |b| Linear::new(b, 1, 1, init))
+        });
+        let network = Arc::new(TwoMaps { maps, parameters: builder.finish() });
+        let params = network.parameters.initial(0);
+        let options = WorkOptions {
+            batch: 1,
+            accumulate: 4,
+            partition: Partition::Iid,
+            ..WorkOptions::default()
+        };
+        let work = Work::new(&[0; 16], &options).expect("good options");
+        let batches = (&Pool::new(1), Counting, 0);
+        let mut learner = Learner::new(&network, batches, &work, (0, 0));
+        let (mut grad, mut seen) = (vec![f32::NAN; 4], Vec::new());
+        let on_final: &mut OnFinal<'_> = &mut |part| seen.push(part.to_vec());
+        let computed = learner.gradient_reporting(2, &params, &mut grad, on_final);
+        assert_eq!((computed.loss, computed.samples), (9.5, 4));
+        assert_eq!(grad, [1.0, 19.0, 3.0, 28.5]);
+        assert_eq!(seen, [grad[..2].to_vec(), grad.clone()]);
+        let mut plain = vec![f32::NAN; 4];
+        learner.gradient(2, &params, &mut plain);
+        assert_eq!(plain, grad);
     }
 }

@@ -2,6 +2,10 @@
 //!
 //! Parameters are read from the flat vector where they lie, and their gradients are added to the
 //! flat gradient where they belong: nothing is copied in between.
+//!
+//! Every recorded operation names the parameters whose gradients it adds to. A backward pass therefore
+//! knows which elements of the flat gradient no remaining operation writes, whatever the order of
+//! layers and however often a parameter is used, and can report them while it runs.
 
 use quelea_core::random::Rng;
 
@@ -100,6 +104,18 @@ impl Statistics {
 
 type Step = Box<dyn FnOnce(DenseTensor, &mut Backward<'_>)>;
 
+/// Receives the leading elements of the flat gradient that are final, each time there are more of
+/// them; at the end all.
+pub type OnFinal<'a> = dyn FnMut(&[f32]) + 'a;
+
+/// A recorded operation.
+struct Entry {
+    /// Given the gradient of the result, adds to those of inputs and parameters.
+    step: Step,
+    /// The parameters whose gradients it adds to.
+    writes: Vec<Param>,
+}
+
 /// A forward pass.
 pub struct Tape<'a> {
     pub(crate) parameters: &'a Parameters,
@@ -111,7 +127,7 @@ pub struct Tape<'a> {
     measured: Statistics,
     /// What dropout draws from.
     pub(crate) rng: Rng,
-    steps: Vec<(usize, Step)>,
+    entries: Vec<Entry>,
 }
 
 impl<'a> Tape<'a> {
@@ -125,7 +141,7 @@ impl<'a> Tape<'a> {
             given: None,
             measured: Statistics::default(),
             rng: Rng::new(0, "dropout", 0),
-            steps: Vec::new(),
+            entries: Vec::new(),
         }
     }
 
@@ -155,7 +171,7 @@ impl<'a> Tape<'a> {
 
     /// An input whose gradient can be asked for; for tests.
     pub fn variable(&mut self, values: Vec<f32>, shape: &[usize]) -> Value {
-        self.record(tensor(values, shape), |_, _| ())
+        self.record(&[], tensor(values, shape), |_, _| ())
     }
 
     /// The numbers of `param`.
@@ -173,17 +189,19 @@ impl<'a> Tape<'a> {
         self.mode == Mode::Train && inputs.iter().any(|input| input.slot.asked())
     }
 
-    /// The result of an operation that parameters take part in.
+    /// The result of an operation that adds to the gradients of the parameters `writes`, and of no
+    /// others.
     pub(crate) fn record(
         &mut self,
+        writes: &[Param],
         output: DenseTensor,
         backward: impl FnOnce(DenseTensor, &mut Backward<'_>) + 'static,
     ) -> Value {
         if self.mode != Mode::Train {
             return Value::untracked(output);
         }
-        let id = self.steps.len();
-        self.steps.push((id, Box::new(backward)));
+        let id = self.entries.len();
+        self.entries.push(Entry { step: Box::new(backward), writes: writes.to_vec() });
         Value { tensor: output, slot: Slot(Some(id)) }
     }
 
@@ -195,7 +213,7 @@ impl<'a> Tape<'a> {
         backward: impl FnOnce(DenseTensor, &mut Backward<'_>) + 'static,
     ) -> Value {
         if self.tracks(inputs) {
-            return self.record(output, backward);
+            return self.record(&[], output, backward);
         }
         Value::untracked(output)
     }
@@ -203,7 +221,20 @@ impl<'a> Tape<'a> {
     /// Plays the pass back from `root`, whose gradient is `seed`, and adds the gradients of the
     /// parameters to `grad`.
     pub fn backward(self, root: &Value, seed: Vec<f32>, grad: &mut [f32]) {
-        self.backward_to(root, seed, grad, &[]);
+        self.play(root, seed, grad, &[], &mut |_| ());
+    }
+
+    /// As [`Tape::backward`]; calls `on_final` with the final elements of `grad` as they become
+    /// more. What `grad` held before must be final: of several passes that add to one gradient, only
+    /// the last may report.
+    pub fn backward_reporting(
+        self,
+        root: &Value,
+        seed: Vec<f32>,
+        grad: &mut [f32],
+        on_final: &mut OnFinal<'_>,
+    ) {
+        self.play(root, seed, grad, &[], on_final);
     }
 
     /// As [`Tape::backward`]; returns the gradients of `asked`, which are variables.
@@ -214,19 +245,55 @@ impl<'a> Tape<'a> {
         grad: &mut [f32],
         asked: &[&Value],
     ) -> Vec<Vec<f32>> {
-        let slots = vec![None; self.steps.len()];
-        let mut backward =
-            Backward { parameters: self.parameters, params: self.params, grad, slots };
+        self.play(root, seed, grad, asked, &mut |_| ())
+    }
+
+    fn play(
+        self,
+        root: &Value,
+        seed: Vec<f32>,
+        grad: &mut [f32],
+        asked: &[&Value],
+        on_final: &mut OnFinal<'_>,
+    ) -> Vec<Vec<f32>> {
+        let final_before = self.final_before();
+        let mut backward = Backward {
+            parameters: self.parameters,
+            params: self.params,
+            grad,
+            slots: vec![None; self.entries.len()],
+            writes: Vec::new(),
+        };
         backward.add(root.slot, tensor(seed, root.shape()));
         let mut found = vec![Vec::new(); asked.len()];
-        for (id, step) in self.steps.into_iter().rev() {
-            let Some(output) = backward.slots[id].take() else { continue };
-            if let Some(place) = asked.iter().position(|value| value.slot == Slot(Some(id))) {
-                found[place] = output.values().to_vec();
+        let mut reported = 0;
+        for (id, entry) in self.entries.into_iter().enumerate().rev() {
+            if let Some(output) = backward.slots[id].take() {
+                if let Some(place) = asked.iter().position(|value| value.slot == Slot(Some(id))) {
+                    found[place] = output.values().to_vec();
+                }
+                backward.writes = entry.writes;
+                (entry.step)(output, &mut backward);
             }
-            step(output, &mut backward);
+            if final_before[id] > reported {
+                reported = final_before[id];
+                on_final(&backward.grad[..reported]);
+            }
         }
         found
+    }
+
+    /// For each entry, the offset in the flat vector before which no earlier entry writes: once the
+    /// entry was played back, the gradient is final up to there.
+    fn final_before(&self) -> Vec<usize> {
+        let mut lowest = self.parameters.len();
+        let mut offsets = Vec::with_capacity(self.entries.len());
+        for entry in &self.entries {
+            offsets.push(lowest);
+            let starts = entry.writes.iter().map(|param| self.parameters.range(*param).start);
+            lowest = starts.fold(lowest, usize::min);
+        }
+        offsets
     }
 }
 
@@ -236,11 +303,15 @@ pub(crate) struct Backward<'a> {
     params: &'a [f32],
     grad: &'a mut [f32],
     slots: Vec<Option<DenseTensor>>,
+    /// What the operation that is being played back has declared to write.
+    writes: Vec<Param>,
 }
 
 impl Backward<'_> {
     /// The numbers of `param`, and where its gradient is collected.
     pub(crate) fn param(&mut self, param: Param) -> (&[f32], &mut [f32]) {
+        // Otherwise a gradient would be reported as final too early.
+        assert!(self.writes.contains(&param), "an operation declares the parameters it writes");
         let range = self.parameters.range(param);
         (&self.params[range.clone()], &mut self.grad[range])
     }
@@ -257,5 +328,48 @@ impl Backward<'_> {
             }
         };
         self.slots[id] = Some(sum);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::Linear;
+    use crate::parameters::{Builder, Init};
+
+    /// The first map is used again at the end, and lies first in the flat vector because it was
+    /// declared last: nothing is final before its first use was played back.
+    #[test]
+    fn a_parameter_that_is_used_twice_is_final_after_its_first_use_was_played_back() {
+        let mut builder = Builder::default();
+        let init = Init::Constant(0.5);
+        let unused = builder.param("unused", &[3], init);
+        let middle = builder.scope("middle", |b| Linear::new(b, 4, 4, init));
+        let tied = builder.param("tied", &[4, 4], init);
+        let parameters = builder.finish();
+        let params = parameters.initial(0);
+        let outer = Linear::shared(tied, 4, 4);
+        let mut tape = Tape::new(&parameters, &params, Mode::Train);
+        let x = Value::constant(vec![1.0, 2.0, 3.0, 4.0], &[1, 4]);
+        let y = [outer, middle, outer].iter().fold(x, |x, map| tape.linear(&x, map));
+        let (mut grad, mut lengths) = (vec![0.0; params.len()], Vec::new());
+        tape.backward_reporting(&y, vec![1.0; 4], &mut grad, &mut |part| lengths.push(part.len()));
+        assert_eq!(parameters.range(tied).start, 0);
+        assert_eq!(parameters.range(unused).end, params.len());
+        assert_eq!(lengths, [params.len()]);
+    }
+
+    #[test]
+    #[should_panic(expected = "declares the parameters it writes")]
+    fn a_write_that_was_not_declared_is_refused() {
+        let mut builder = Builder::default();
+        let param = builder.param("weight", &[1], Init::Constant(1.0));
+        let parameters = builder.finish();
+        let params = parameters.initial(0);
+        let mut tape = Tape::new(&parameters, &params, Mode::Train);
+        let y = tape.record(&[], tensor(vec![1.0], &[1]), move |dy, backward| {
+            backward.param(param).1[0] += dy.values()[0];
+        });
+        tape.backward(&y, vec![1.0], &mut [0.0]);
     }
 }

@@ -13,7 +13,7 @@ use crate::learner::{Learn, Learner};
 use crate::models::{Sentences, Transformer, TransformerSize};
 use crate::ops::loss::{NO_TARGET, Scored, score, score_with_gradient};
 use crate::parameters::Parameters;
-use crate::tape::{Mode, Tape, Value};
+use crate::tape::{Mode, OnFinal, Tape, Value};
 use crate::work::{Work, WorkOptions, each, limit};
 
 /// Sentences of one forward pass that is not trained on.
@@ -216,12 +216,19 @@ impl Learn<PairBatch> for Network {
         &self.parameters
     }
 
-    fn learn(&self, mut tape: Tape<'_>, batch: &PairBatch, share: f32, grad: &mut [f32]) -> f64 {
+    fn learn(
+        &self,
+        mut tape: Tape<'_>,
+        batch: &PairBatch,
+        share: f32,
+        grad: &mut [f32],
+        on_final: &mut OnFinal<'_>,
+    ) -> f64 {
         let (scores, goal) = self.scores(&mut tape, batch);
         let count = goal.iter().filter(|token| **token != NO_TARGET).count().max(1);
         let divisor = count as f32 / share;
         let (scored, seed) = score_with_gradient(&scores, &goal, self.smoothing, divisor);
-        tape.backward(&scores, seed, grad);
+        tape.backward_reporting(&scores, seed, grad, on_final);
         scored.loss / count as f64
     }
 }

@@ -24,7 +24,7 @@ impl Tape<'_> {
             return Value::untracked(y);
         }
         let kept = y.clone();
-        self.record(y, move |mut dy, backward| {
+        self.record(&[], y, move |mut dy, backward| {
             let values = dy.values_mut();
             for (dy, y) in values.iter_mut().zip(kept.values()) {
                 *dy = if *y > 0.0 { *dy } else { 0.0 };

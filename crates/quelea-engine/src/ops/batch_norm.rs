@@ -87,7 +87,7 @@ impl Tape<'_> {
             return Value::untracked(y);
         }
         let (x, kept) = (x.tensor.clone(), y.clone());
-        self.record(y, move |mut dy, backward| {
+        self.record(&[norm.scale, norm.shift], y, move |mut dy, backward| {
             if then == Then::Relu {
                 let values = dy.values_mut();
                 for (dy, y) in values.iter_mut().zip(kept.values()) {

@@ -246,7 +246,8 @@ impl Tape<'_> {
         }
         let (slot, kept, conv) = (x.slot(), x.tensor.clone(), *conv);
         let axes = [shape.images, shape.outputs, shape.out_height, shape.out_width];
-        self.record(tensor(y, &axes), move |dy, backward| {
+        let writes: Vec<Param> = conv.bias.into_iter().chain([conv.weight]).collect();
+        self.record(&writes, tensor(y, &axes), move |dy, backward| {
             let dy = dy.values();
             if let Some(bias) = conv.bias {
                 add_places(&shape, dy, backward.param(bias).1);

@@ -46,7 +46,7 @@ impl Tape<'_> {
             }
         }
         let (slot, axes) = (x.slot(), x.shape().to_vec());
-        self.record(tensor(y, &axes.clone()), move |dy, backward| {
+        self.record(&[scale, shift], tensor(y, &axes.clone()), move |dy, backward| {
             let dy = dy.values();
             let rows = || normal.chunks_exact(width).zip(dy.chunks_exact(width));
             for (x, dy) in rows() {

@@ -41,7 +41,8 @@ impl Tape<'_> {
         multiply(Matrix::new(x.values(), rows, inputs), weights.transposed(), onto, &mut y);
         let (slot, kept) = (x.slot(), x.tensor.clone());
         let input_shape = x.shape().to_vec();
-        self.record(tensor(y, &shape), move |dy, backward| {
+        let writes: Vec<Param> = bias.into_iter().chain([weight]).collect();
+        self.record(&writes, tensor(y, &shape), move |dy, backward| {
             let dy = dy.values();
             let upstream = Matrix::new(dy, rows, outputs);
             if let Some(bias) = bias {
