@@ -10,11 +10,12 @@ use quelea_data::images::{Images, Shape, Split};
 use quelea_data::loader::Pool;
 
 use crate::error::EngineError;
+use crate::flat::FlatVectors;
 use crate::learner::{Learn, Learner};
 use crate::models::ImageModel;
 use crate::ops::loss::{Scored, score, score_with_gradient};
 use crate::parameters::Parameters;
-use crate::tape::{Mode, OnFinal, Statistics, Tape, Value};
+use crate::tape::{Mode, Statistics, Tape, Value};
 use crate::work::{Work, WorkOptions, each, limit};
 
 /// Images of one forward pass that is not trained on.
@@ -172,16 +173,16 @@ impl Learn<ImageBatch> for Network {
 
     fn learn(
         &self,
-        mut tape: Tape<'_>,
         batch: &ImageBatch,
         share: f32,
-        grad: &mut [f32],
-        on_final: &mut OnFinal<'_>,
+        rng: Rng,
+        vectors: &mut dyn FlatVectors,
     ) -> f64 {
+        let mut tape = Tape::new(self.parameters(), vectors.params(), Mode::Train).with_rng(rng);
         let count = batch.labels.len() as f32;
         let scores = self.model.network.scores(&mut tape, input(batch, self.shape));
         let (scored, seed) = score_with_gradient(&scores, &batch.labels, 0.0, count / share);
-        tape.backward_reporting(&scores, seed, grad, on_final);
+        tape.finish().backward(self.parameters(), vectors, &scores, seed);
         scored.loss / f64::from(count)
     }
 }

@@ -14,6 +14,7 @@
 
 pub mod classify;
 pub mod error;
+mod flat;
 pub mod language;
 mod learner;
 mod matrix;

@@ -9,6 +9,7 @@
 
 use quelea_core::random::Rng;
 
+use crate::flat::{FlatVectors, Slices};
 use crate::parameters::{Param, Parameters, Statistic};
 use crate::tensor::DenseTensor;
 
@@ -103,10 +104,6 @@ impl Statistics {
 }
 
 type Step = Box<dyn FnOnce(DenseTensor, &mut Backward<'_>)>;
-
-/// Receives the leading elements of the flat gradient that are final, each time there are more of
-/// them; at the end all.
-pub type OnFinal<'a> = dyn FnMut(&[f32]) + 'a;
 
 /// A recorded operation.
 struct Entry {
@@ -218,23 +215,15 @@ impl<'a> Tape<'a> {
         Value::untracked(output)
     }
 
+    /// What was recorded, without the parameters that it was recorded with.
+    pub(crate) fn finish(self) -> Recording {
+        Recording { entries: self.entries }
+    }
+
     /// Plays the pass back from `root`, whose gradient is `seed`, and adds the gradients of the
     /// parameters to `grad`.
     pub fn backward(self, root: &Value, seed: Vec<f32>, grad: &mut [f32]) {
-        self.play(root, seed, grad, &[], &mut |_| ());
-    }
-
-    /// As [`Tape::backward`]; calls `on_final` with the final elements of `grad` as they become
-    /// more. What `grad` held before must be final: of several passes that add to one gradient, only
-    /// the last may report.
-    pub fn backward_reporting(
-        self,
-        root: &Value,
-        seed: Vec<f32>,
-        grad: &mut [f32],
-        on_final: &mut OnFinal<'_>,
-    ) {
-        self.play(root, seed, grad, &[], on_final);
+        self.backward_to(root, seed, grad, &[]);
     }
 
     /// As [`Tape::backward`]; returns the gradients of `asked`, which are variables.
@@ -245,28 +234,49 @@ impl<'a> Tape<'a> {
         grad: &mut [f32],
         asked: &[&Value],
     ) -> Vec<Vec<f32>> {
-        self.play(root, seed, grad, asked, &mut |_| ())
+        let (parameters, mut vectors) = (self.parameters, Slices { params: self.params, grad });
+        self.finish().play(parameters, &mut vectors, root, seed, asked)
+    }
+}
+
+/// A forward pass that is over, ready to be played back.
+pub(crate) struct Recording {
+    entries: Vec<Entry>,
+}
+
+impl Recording {
+    /// Plays the pass back from `root`, whose gradient is `seed`: adds the gradients of the
+    /// parameters to that of `vectors`, and hands over what is final as soon as it is. What the
+    /// gradient held before must be final: of several passes that add to one gradient, only the
+    /// last may hand anything over.
+    pub(crate) fn backward(
+        self,
+        parameters: &Parameters,
+        vectors: &mut dyn FlatVectors,
+        root: &Value,
+        seed: Vec<f32>,
+    ) {
+        self.play(parameters, vectors, root, seed, &[]);
     }
 
     fn play(
         self,
+        parameters: &Parameters,
+        vectors: &mut dyn FlatVectors,
         root: &Value,
         seed: Vec<f32>,
-        grad: &mut [f32],
         asked: &[&Value],
-        on_final: &mut OnFinal<'_>,
     ) -> Vec<Vec<f32>> {
-        let final_before = self.final_before();
+        let final_before = self.final_before(parameters);
         let mut backward = Backward {
-            parameters: self.parameters,
-            params: self.params,
-            grad,
+            parameters,
+            vectors,
             slots: vec![None; self.entries.len()],
             writes: Vec::new(),
         };
         backward.add(root.slot, tensor(seed, root.shape()));
         let mut found = vec![Vec::new(); asked.len()];
-        let mut reported = 0;
+        let mut handed = 0;
         for (id, entry) in self.entries.into_iter().enumerate().rev() {
             if let Some(output) = backward.slots[id].take() {
                 if let Some(place) = asked.iter().position(|value| value.slot == Slot(Some(id))) {
@@ -275,9 +285,9 @@ impl<'a> Tape<'a> {
                 backward.writes = entry.writes;
                 (entry.step)(output, &mut backward);
             }
-            if final_before[id] > reported {
-                reported = final_before[id];
-                on_final(&backward.grad[..reported]);
+            if final_before[id] > handed {
+                handed = final_before[id];
+                backward.vectors.hand_over(handed);
             }
         }
         found
@@ -285,12 +295,12 @@ impl<'a> Tape<'a> {
 
     /// For each entry, the offset in the flat vector before which no earlier entry writes: once the
     /// entry was played back, the gradient is final up to there.
-    fn final_before(&self) -> Vec<usize> {
-        let mut lowest = self.parameters.len();
+    fn final_before(&self, parameters: &Parameters) -> Vec<usize> {
+        let mut lowest = parameters.len();
         let mut offsets = Vec::with_capacity(self.entries.len());
         for entry in &self.entries {
             offsets.push(lowest);
-            let starts = entry.writes.iter().map(|param| self.parameters.range(*param).start);
+            let starts = entry.writes.iter().map(|param| parameters.range(*param).start);
             lowest = starts.fold(lowest, usize::min);
         }
         offsets
@@ -300,8 +310,7 @@ impl<'a> Tape<'a> {
 /// A pass that is being played back.
 pub(crate) struct Backward<'a> {
     parameters: &'a Parameters,
-    params: &'a [f32],
-    grad: &'a mut [f32],
+    vectors: &'a mut dyn FlatVectors,
     slots: Vec<Option<DenseTensor>>,
     /// What the operation that is being played back has declared to write.
     writes: Vec<Param>,
@@ -312,8 +321,7 @@ impl Backward<'_> {
     pub(crate) fn param(&mut self, param: Param) -> (&[f32], &mut [f32]) {
         // Otherwise a gradient would be reported as final too early.
         assert!(self.writes.contains(&param), "an operation declares the parameters it writes");
-        let range = self.parameters.range(param);
-        (&self.params[range.clone()], &mut self.grad[range])
+        self.vectors.part(self.parameters.range(param))
     }
 
     /// Adds to a gradient.
@@ -334,6 +342,7 @@ impl Backward<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flat::Watched;
     use crate::ops::Linear;
     use crate::parameters::{Builder, Init};
 
@@ -352,10 +361,11 @@ mod tests {
         let mut tape = Tape::new(&parameters, &params, Mode::Train);
         let x = Value::constant(vec![1.0, 2.0, 3.0, 4.0], &[1, 4]);
         let y = [outer, middle, outer].iter().fold(x, |x, map| tape.linear(&x, map));
-        let (mut grad, mut lengths) = (vec![0.0; params.len()], Vec::new());
-        tape.backward_reporting(&y, vec![1.0; 4], &mut grad, &mut |part| lengths.push(part.len()));
+        let mut watched = Watched::new(&params);
+        tape.finish().backward(&parameters, &mut watched, &y, vec![1.0; 4]);
         assert_eq!(parameters.range(tied).start, 0);
         assert_eq!(parameters.range(unused).end, params.len());
+        let lengths: Vec<usize> = watched.seen.iter().map(Vec::len).collect();
         assert_eq!(lengths, [params.len()]);
     }
 

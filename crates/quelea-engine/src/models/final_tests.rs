@@ -4,6 +4,7 @@ use super::resnet::resnet;
 use super::resnet_bottleneck::bottlenecks;
 use super::vgg::vgg;
 use super::*;
+use crate::flat::Watched;
 use crate::ops::loss::score_with_gradient;
 use crate::tape::Mode;
 
@@ -23,10 +24,10 @@ fn reports(parameters: &Parameters, scores: impl Fn(&mut Tape<'_>) -> Value) -> 
     let (tape, root, seed) = pass();
     tape.backward(&root, seed, &mut plain);
 
-    let mut seen: Vec<Vec<f32>> = Vec::new();
-    let mut grad = vec![0.0; params.len()];
+    let mut watched = Watched::new(&params);
     let (tape, root, seed) = pass();
-    tape.backward_reporting(&root, seed, &mut grad, &mut |part| seen.push(part.to_vec()));
+    tape.finish().backward(parameters, &mut watched, &root, seed);
+    let Watched { grad, seen, .. } = watched;
 
     let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
     assert_eq!(bits(&grad), bits(&plain), "reports change nothing");
