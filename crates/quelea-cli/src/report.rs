@@ -1,6 +1,6 @@
 //! What a person sees when a run has ended.
 
-use quelea_run::conduct::Finished;
+use quelea_run::execute::Finished;
 use quelea_run::files::summary::{Clock, RankSummary, Summary, WorkerSummary};
 
 use crate::request::Run;

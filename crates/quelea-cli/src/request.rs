@@ -4,11 +4,11 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use quelea_run::checkpoint::read::{self, Checkpoint};
-use quelea_run::conduct::is_asked_to_stop;
 use quelea_run::config::source::{self, Setting};
 use quelea_run::config::{self, Config};
 use quelea_run::error::{RequestError, RunError};
-use quelea_run::plan::Plan;
+use quelea_run::execute::is_asked_to_stop;
+use quelea_run::prepared::PreparedRun;
 
 /// A run file with settings on top of it.
 #[derive(Clone, Debug, clap::Args)]
@@ -54,11 +54,11 @@ pub struct Output {
 
 impl Run {
     /// What is asked for, ready to be driven, for as many workers as a launcher has started.
-    pub fn plan(&self, launched: Option<usize>) -> Result<Plan, RequestError> {
+    pub fn plan(&self, launched: Option<usize>) -> Result<PreparedRun, RequestError> {
         let checkpoint = self.resume.as_deref().map(read::open).transpose()?;
-        let plan = Plan::new(self.config(launched, checkpoint.as_ref())?)?;
+        let plan = PreparedRun::new(self.config(launched, checkpoint.as_ref())?)?;
         match checkpoint {
-            Some(checkpoint) => plan.going_on_from(&checkpoint),
+            Some(checkpoint) => plan.resume_from(&checkpoint),
             None => Ok(plan),
         }
     }

@@ -2,12 +2,12 @@
 
 use quelea_record::Record;
 use quelea_run::checkpoint;
-use quelea_run::conduct::conduct;
 use quelea_run::drive::Driven;
 use quelea_run::error::RunError;
+use quelea_run::execute::execute;
 use quelea_run::files::directory::Directory;
-use quelea_run::listen::Listener;
-use quelea_run::plan::Plan;
+use quelea_run::prepared::PreparedRun;
+use quelea_run::recorder::RunRecorder;
 
 use crate::progress::Progress;
 use crate::report;
@@ -16,10 +16,10 @@ use crate::text::mention;
 
 /// Drives a plan and reports. `asked` is the command that the person typed, with its run file.
 pub fn run(
-    plan: Plan,
+    plan: PreparedRun,
     asked: (&'static str, &Run),
     output: &Output,
-    drive: impl FnOnce(&Plan, &mut Listener<'_>) -> Driven,
+    drive: impl FnOnce(&PreparedRun, &mut RunRecorder<'_>) -> Driven,
 ) -> anyhow::Result<()> {
     let directory = claim(&plan, output)?;
     if let (Some(resumed), false) = (&plan.resumed, output.quiet) {
@@ -29,7 +29,7 @@ pub fn run(
     let done = plan.start.steps(plan.config.workers);
     let mut progress = Progress::new(plan.total_steps(), done, output.quiet);
     let mut watch = |record: &Record| progress.take(record);
-    let finished = conduct(&plan, &directory, &mut watch, |listener| drive(&plan, listener));
+    let finished = execute(&plan, &directory, &mut watch, |listener| drive(&plan, listener));
     progress.finish();
     let finished = finished.inspect_err(|error| {
         let is_kept = checkpoint::exist(directory.path());
@@ -47,7 +47,7 @@ pub fn run(
 }
 
 /// The folder of the run: that of the run that is gone on with, unless another is named.
-fn claim(plan: &Plan, output: &Output) -> anyhow::Result<Directory> {
+fn claim(plan: &PreparedRun, output: &Output) -> anyhow::Result<Directory> {
     let algorithm = plan.config.algorithm.entry.name;
     Ok(match (&output.out, &plan.resumed) {
         (None, Some(resumed)) => Directory::reopen(&resumed.run)?,

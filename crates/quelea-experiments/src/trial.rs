@@ -12,7 +12,7 @@ use quelea_record::{Outcome, Record, RecordKind};
 use quelea_run::config::Config;
 use quelea_run::config::source::{self, Table};
 use quelea_run::error::RequestError;
-use quelea_run::plan::Plan;
+use quelea_run::prepared::PreparedRun;
 
 use crate::error::ExperimentError;
 use crate::training::Lesson;
@@ -89,12 +89,12 @@ impl Trial {
     }
 
     /// What is to be run.
-    pub fn plan(&self, steps: u64) -> Result<Plan, ExperimentError> {
+    pub fn plan(&self, steps: u64) -> Result<PreparedRun, ExperimentError> {
         let length = [format!("workers={}", self.workers), format!("steps={steps}")];
         let config = config(&[&self.settings[..], &length].concat())?;
         Ok(match &self.problem {
-            Some(problem) => Plan::of_problem(config, Arc::clone(problem))?,
-            None => Plan::new(config)?,
+            Some(problem) => PreparedRun::of_problem(config, Arc::clone(problem))?,
+            None => PreparedRun::new(config)?,
         })
     }
 
@@ -140,7 +140,7 @@ const WARM_UP: f64 = 0.2;
 
 impl Timing {
     /// Simulates a plan.
-    pub fn of(plan: &Plan) -> Result<Timing, ExperimentError> {
+    pub fn of(plan: &PreparedRun) -> Result<Timing, ExperimentError> {
         let mut watch = Watch { steps: vec![Vec::new(); plan.config.workers] };
         let outcome = quelea_sim::simulate(&plan.setup, &*plan.problem, &plan.cluster, &mut watch)?;
         let from = WARM_UP * outcome.clock_seconds;

@@ -85,7 +85,7 @@ fn threads(
 }
 
 fn sockets(run: &Run, start: ResumePoint, keeper: &mut Keeper) -> Result<Outcome, NetError> {
-    let coordinator = coordinator(NetOptions::default()).going_on_from(Arc::new(start));
+    let coordinator = coordinator(NetOptions::default()).resume_from(Arc::new(start));
     let address = coordinator.address().to_string();
     std::thread::scope(|scope| {
         for rank in 0..run.workers {

@@ -17,7 +17,7 @@ use quelea_net::external_loop::{Ended, ExternalLoop, Handle, Turn};
 use quelea_net::{Coordinator, Hosted, NetOptions};
 use quelea_record::Silent;
 use quelea_run::config::Config;
-use quelea_run::plan::Plan;
+use quelea_run::prepared::PreparedRun;
 
 use crate::group::Group;
 use crate::settings::{Script, table};
@@ -74,7 +74,7 @@ impl Run {
         let initial = unsafe { std::slice::from_raw_parts(address as *const f32, len) };
         let (outer, handle) = ExternalLoop::new();
         let script = Script { tensors, initial: initial.into(), outer };
-        let plan = Plan::of_problem(config, Arc::new(script.clone())).map_err(wrong)?;
+        let plan = PreparedRun::of_problem(config, Arc::new(script.clone())).map_err(wrong)?;
         let rate = Arc::new(AtomicU32::new(0));
         let read = Arc::clone(&rate);
         let learning_rate = Arc::new(move |_| f32::from_bits(read.load(Ordering::Relaxed)));

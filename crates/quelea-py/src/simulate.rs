@@ -9,11 +9,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use quelea_core::layout::Tensor;
 use quelea_core::problems::{Computed, Evaluation, GradientSource, Problem};
-use quelea_run::conduct::{Listener, conduct};
 use quelea_run::config::Config;
 use quelea_run::drive;
+use quelea_run::execute::{RunRecorder, execute};
 use quelea_run::files::directory::Directory;
-use quelea_run::plan::Plan;
+use quelea_run::prepared::PreparedRun;
 
 use crate::Error;
 use crate::settings::table;
@@ -42,11 +42,11 @@ pub(crate) fn simulate(
         evaluate: calls.1,
         raised: raised.clone(),
     };
-    let plan = Plan::of_problem(config, Arc::new(problem)).map_err(wrong)?;
+    let plan = PreparedRun::of_problem(config, Arc::new(problem)).map_err(wrong)?;
     let directory = Directory::claim(Some(Path::new(out)), false, "").map_err(wrong)?;
     py.detach(|| {
-        let drive = |listener: &mut Listener<'_>| drive::simulate(&plan, listener);
-        let run = AssertUnwindSafe(|| conduct(&plan, &directory, &mut |_| {}, drive));
+        let drive = |listener: &mut RunRecorder<'_>| drive::simulate(&plan, listener);
+        let run = AssertUnwindSafe(|| execute(&plan, &directory, &mut |_| {}, drive));
         match catch_unwind(run) {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(Error::new_err(error.to_string())),

@@ -8,7 +8,7 @@ use quelea_core::topology::{self, Report, report, svg};
 use quelea_run::config::row::Row;
 use quelea_run::config::source;
 use quelea_run::error::RequestError;
-use quelea_run::plan::Maker;
+use quelea_run::prepared::TopologyMaker;
 use serde_json::{Value, json};
 
 use super::Command;
@@ -70,7 +70,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
         let problem = "is there already and stays as it is; choose another, or use --force";
         return Err(RequestError::file(path, problem).into());
     }
-    let schedule = Maker::new(row(&args)?, args.seed)?.build(&hosts(&args)?)?;
+    let schedule = TopologyMaker::new(row(&args)?, args.seed)?.build(&hosts(&args)?)?;
     let report = report(&schedule);
     if let Some(path) = &args.svg {
         std::fs::write(path, svg(&schedule, &report))

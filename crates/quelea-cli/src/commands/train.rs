@@ -3,7 +3,7 @@
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_run::drive::{self, Launched};
 use quelea_run::error::RunError;
-use quelea_run::plan::Plan;
+use quelea_run::prepared::PreparedRun;
 
 use super::Command;
 use crate::interrupt;
@@ -68,7 +68,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     session::run(plan, asked, &args.output, drive::threads)
 }
 
-fn plan(args: &Args, launched: Option<&Launched>) -> Result<Plan, RunError> {
+fn plan(args: &Args, launched: Option<&Launched>) -> Result<PreparedRun, RunError> {
     let plan = args.run.plan(launched.map(Launched::world))?;
     if let Some(launched) = launched {
         launched.check(&plan)?;

@@ -7,7 +7,7 @@ use quelea_core::options::Options;
 use quelea_run::config::Config;
 use quelea_run::drive::measure::{Host, Measured};
 use quelea_run::error::RequestError;
-use quelea_run::plan::Plan;
+use quelea_run::prepared::PreparedRun;
 use serde_json::{Value, json};
 
 /// A worker is slow if its gradients take so many times as long as the ordinary one's: less may be
@@ -18,8 +18,8 @@ const DIFFERS: f64 = 0.15;
 
 /// The plan that workers join to be measured: the task of a configuration, with an algorithm that
 /// has no servers and asks for no topology, and without the faults of a simulation.
-pub fn survey(config: &Config) -> Result<Plan, RequestError> {
-    let mut job = config.understood();
+pub fn survey(config: &Config) -> Result<PreparedRun, RequestError> {
+    let mut job = config.resolved();
     let fits = |entry: &&quelea_core::algorithms::Entry| {
         let properties = (entry.properties)(&Options::defaults(entry.keys));
         !properties.servers && properties.topology == TopologyRequirement::Nothing
@@ -33,7 +33,7 @@ pub fn survey(config: &Config) -> Result<Plan, RequestError> {
         let place = place.as_object_mut().expect("a configuration is made of tables");
         keys.iter().for_each(|key| drop(place.remove(*key)));
     }
-    Plan::from_job(job.to_string().as_bytes())
+    PreparedRun::from_job(job.to_string().as_bytes())
 }
 
 /// What was measured, workers numbered host by host.

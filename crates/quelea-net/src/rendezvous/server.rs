@@ -115,7 +115,7 @@ impl Coordinator {
     }
 
     /// The run goes on from `start`; every worker is sent its part.
-    pub fn going_on_from(self, start: Arc<ResumePoint>) -> Coordinator {
+    pub fn resume_from(self, start: Arc<ResumePoint>) -> Coordinator {
         Coordinator { start, ..self }
     }
 

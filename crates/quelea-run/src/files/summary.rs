@@ -18,7 +18,7 @@ pub struct Summary {
     pub version: String,
     /// What the times are measured by.
     pub clock: Clock,
-    /// The configuration as it was understood.
+    /// The configuration with all defaults resolved.
     pub config: Value,
     /// The epochs that were asked for instead of steps, if they were.
     pub epochs: Option<f64>,
@@ -155,7 +155,7 @@ pub struct InFlightSummary {
 pub struct About {
     /// What the times are measured by.
     pub clock: Clock,
-    /// The configuration as it was understood.
+    /// The configuration with all defaults resolved.
     pub config: Value,
     /// The epochs that were asked for, if they were.
     pub epochs: Option<f64>,

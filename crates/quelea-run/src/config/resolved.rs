@@ -1,4 +1,4 @@
-//! The configuration as it was understood, as JSON: every key with its value. It is a
+//! The configuration with all defaults resolved, as JSON: every key with its value. It is a
 //! configuration again, so it also tells another process what to run.
 
 use quelea_core::options::{OptionKind, OptionSpec, Options, Value as Given};
@@ -10,7 +10,7 @@ use super::{BUCKETS, CHECKPOINT, Config, Length, cluster};
 
 impl Config {
     /// All keys with their values.
-    pub fn understood(&self) -> Value {
+    pub fn resolved(&self) -> Value {
         let mut optimizer = row(&self.optimizer);
         optimizer.insert("schedule".to_string(), Value::Object(row(&self.schedule)));
         let mut cluster = values(cluster::KEYS, &self.cluster);

@@ -1,4 +1,4 @@
-//! A run from its plan to its files, whoever drives it.
+//! Executes a prepared run with any driver and writes its files.
 
 use std::fs::File;
 use std::io::{self, BufReader, Write};
@@ -15,11 +15,11 @@ use crate::drive::Driven;
 use crate::error::RunError;
 use crate::files::directory::{self, Directory, Draft};
 use crate::files::plots;
-use crate::files::records::Recorder;
+use crate::files::records::RecordWriter;
 use crate::files::summary::{About, Clock, Summary};
 use crate::files::tensors::{self, Export, Models};
-pub use crate::listen::Listener;
-use crate::plan::Plan;
+use crate::prepared::PreparedRun;
+pub use crate::recorder::RunRecorder;
 
 /// Whoever shows progress: sees every record.
 pub type Watch<'a> = &'a mut (dyn FnMut(&Record) + Send);
@@ -48,14 +48,14 @@ pub fn is_asked_to_stop() -> bool {
     ASKED.load(Ordering::Relaxed)
 }
 
-/// Lets `drive` run the plan, and writes the files.
-pub fn conduct(
-    plan: &Plan,
+/// Lets `drive` execute the run, and writes its files.
+pub fn execute(
+    prepared: &PreparedRun,
     directory: &Directory,
     watch: Watch<'_>,
-    drive: impl FnOnce(&mut Listener<'_>) -> Driven,
+    drive: impl FnOnce(&mut RunRecorder<'_>) -> Driven,
 ) -> Result<Finished, RunError> {
-    let finished = attempt(plan, directory, watch, drive);
+    let finished = attempt(prepared, directory, watch, drive);
     if finished.is_err() {
         directory.abandon();
     }
@@ -63,38 +63,38 @@ pub fn conduct(
 }
 
 fn attempt(
-    plan: &Plan,
+    prepared: &PreparedRun,
     directory: &Directory,
     watch: Watch<'_>,
-    drive: impl FnOnce(&mut Listener<'_>) -> Driven,
+    drive: impl FnOnce(&mut RunRecorder<'_>) -> Driven,
 ) -> Result<Finished, RunError> {
     let failed = |name: &'static str| {
         let path = directory.path().join(name);
         move |source: io::Error| RunError::Write { path, source }
     };
-    let recorder = recorder(plan, directory, watch).map_err(failed("records.jsonl"))?;
-    let mut listener = Listener::new(plan, directory, recorder);
+    let records = records_of_run(prepared, directory, watch).map_err(failed("records.jsonl"))?;
+    let mut recorder = RunRecorder::new(prepared, directory, records);
     DRIVING.store(true, Ordering::SeqCst);
-    let driven = drive(&mut listener);
+    let driven = drive(&mut recorder);
     DRIVING.store(false, Ordering::SeqCst);
     let (clock, outcome) = match driven {
         Ok(driven) => driven,
-        Err(error) => return Err(broken_off(error, directory, listener)),
+        Err(error) => return Err(broken_off(error, directory, recorder)),
     };
     let end = Time::from_seconds(outcome.clock_seconds);
-    let ended = listener.end((end, plan.setup.steps), &Models::of(&outcome));
+    let ended = recorder.end((end, prepared.setup.steps), &Models::of(&outcome));
     let ended = ended.map_err(failed("records.jsonl"))?;
     let (model, evaluation) = (&ended.last.model, ended.last.evaluation);
-    let mut warnings = warnings(plan, clock, evaluation, &outcome);
+    let mut warnings = warnings(prepared, clock, evaluation, &outcome);
     warnings.extend(ended.warnings);
     let about = About {
         clock,
-        config: plan.config.understood(),
-        epochs: plan.epochs,
+        config: prepared.config.resolved(),
+        epochs: prepared.epochs,
         evaluation,
         spread: ended.last.workers,
         best: ended.best,
-        resumed_from_step: plan.resumed.as_ref().map(|resumed| resumed.step),
+        resumed_from_step: prepared.resumed.as_ref().map(|resumed| resumed.step),
         records_stride: ended.recorded.stride,
         warnings,
     };
@@ -103,7 +103,7 @@ fn attempt(
         let draft = directory.draft(name).and_then(|mut draft| fill(&mut draft).map(|()| draft));
         draft.map_err(failed(name))
     };
-    let (layers, buffers) = (&plan.setup.layout.tensors, plan.problem.buffers(model));
+    let (layers, buffers) = (&prepared.setup.layout.tensors, prepared.problem.buffers(model));
     let export = Export { model, layers, buffers: &buffers };
     let timeline = &ended.recorded.timeline;
     let trace = write("trace.json", &|out| timeline.write(out, &outcome))?;
@@ -112,7 +112,7 @@ fn attempt(
         serde_json::to_writer_pretty(&mut *out, &summary)?;
         writeln!(out)
     })?;
-    if plan.config.plots {
+    if prepared.config.plots {
         let drawn = ended.recorded.curves.write(directory.path(), &summary);
         drawn.map_err(failed(plots::FOLDER))?;
     }
@@ -126,31 +126,35 @@ fn attempt(
 }
 
 /// Begins the records; those of a run that is gone on with come first.
-fn recorder<'a>(plan: &Plan, directory: &Directory, watch: Watch<'a>) -> io::Result<Recorder<'a>> {
+fn records_of_run<'a>(
+    prepared: &PreparedRun,
+    directory: &Directory,
+    watch: Watch<'a>,
+) -> io::Result<RecordWriter<'a>> {
     let draft = directory.draft("records.jsonl")?;
-    let size = (plan.setup.steps, plan.config.workers);
-    let mut recorder = Recorder::new(draft, size, watch);
-    if let Some(resumed) = &plan.resumed {
+    let size = (prepared.setup.steps, prepared.config.workers);
+    let mut records = RecordWriter::new(draft, size, watch);
+    if let Some(resumed) = &prepared.resumed {
         if let Some(before) = directory::records_of(&resumed.run) {
-            recorder.go_on(BufReader::new(File::open(before)?), &plan.start)?;
+            records.go_on(BufReader::new(File::open(before)?), &prepared.start)?;
         }
-        recorder.flush();
+        records.flush();
         if resumed.run == directory.path() {
             directory::sweep(&resumed.run);
         }
     }
-    Ok(recorder)
+    Ok(records)
 }
 
 /// A run did not come to its end: what can be gone on from stays.
-fn broken_off(error: RunError, directory: &Directory, listener: Listener<'_>) -> RunError {
+fn broken_off(error: RunError, directory: &Directory, recorder: RunRecorder<'_>) -> RunError {
     let stopped = match &error {
         RunError::Sim(SimError::Stopped { step }) => Some(*step),
         RunError::Net(NetError::Stopped { step }) => Some(*step),
         _ => None,
     };
     let path = directory.path().to_path_buf();
-    let unsaved = listener.break_off();
+    let unsaved = recorder.break_off();
     match (stopped, unsaved) {
         (Some(_), Some(reason)) => {
             let path = path.join(crate::checkpoint::FOLDER);
@@ -181,16 +185,21 @@ fn too_small(outcome: &Outcome) -> Option<String> {
     })
 }
 
-fn warnings(plan: &Plan, clock: Clock, evaluation: Evaluation, outcome: &Outcome) -> Vec<String> {
-    let mut warnings = plan.config.notes.clone();
-    if clock == Clock::Real && !plan.config.cluster.inside("faults").is_empty() {
+fn warnings(
+    prepared: &PreparedRun,
+    clock: Clock,
+    evaluation: Evaluation,
+    outcome: &Outcome,
+) -> Vec<String> {
+    let mut warnings = prepared.config.notes.clone();
+    if clock == Clock::Real && !prepared.config.cluster.inside("faults").is_empty() {
         warnings.push("`cluster.faults` happen in `quelea simulate` only".to_string());
     }
-    if clock == Clock::Real && plan.config.workers > 1 {
+    if clock == Clock::Real && prepared.config.workers > 1 {
         warnings.extend(too_small(outcome));
     }
     if !evaluation.loss.is_finite() {
-        let lr = plan.config.optimizer.options().real("lr");
+        let lr = prepared.config.optimizer.options().real("lr");
         warnings.push(format!(
             "the run diverged (its loss is not a number); try less than `optimizer.lr` = {lr}"
         ));

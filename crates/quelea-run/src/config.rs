@@ -8,16 +8,16 @@
 //! | [`rows`] | those tables, as the configuration sees them |
 //! | [`cluster`] | `[cluster]` |
 //! | `hint` | what somebody may have meant by a key that is unknown |
-//! | [`understood`] | the configuration as it was understood, as JSON |
+//! | [`resolved`] | the configuration with all defaults resolved, as JSON |
 
 pub mod cluster;
 pub mod faults;
 mod hint;
+pub mod resolved;
 pub mod row;
 pub mod rows;
 pub mod section;
 pub mod source;
-pub mod understood;
 
 use quelea_core::contract::{Properties, TopologyRequirement};
 use quelea_core::options::{OptionKind, OptionSpec, Options};
@@ -176,11 +176,11 @@ impl Config {
         if self.properties().servers { self.cluster.options.whole("servers") as usize } else { 0 }
     }
 
-    /// Steps of each worker; a plan has turned epochs into them.
+    /// Steps of each worker; a prepared run has turned epochs into them.
     pub fn steps(&self) -> u64 {
         match self.length {
             Length::Steps(steps) => steps,
-            Length::Epochs(_) => unreachable!("a plan counts in steps"),
+            Length::Epochs(_) => unreachable!("a prepared run counts in steps"),
         }
     }
 
