@@ -11,13 +11,13 @@ use quelea_run::recorder::RunRecorder;
 
 use crate::progress::Progress;
 use crate::report;
-use crate::request::{Output, Run};
+use crate::request::{Output, RunArgs};
 use crate::text::mention;
 
 /// Drives a plan and reports. `asked` is the command that the person typed, with its run file.
 pub fn run(
     plan: PreparedRun,
-    asked: (&'static str, &Run),
+    asked: (&'static str, &RunArgs),
     output: &Output,
     drive: impl FnOnce(&PreparedRun, &mut RunRecorder<'_>) -> Driven,
 ) -> anyhow::Result<()> {

@@ -7,7 +7,7 @@ use quelea_core::time::Time;
 use quelea_plot::{Axis, Chart, Lines, Series, Stroke};
 use quelea_record::{CheckpointSchedule, Models as Shown, Record, RecordKind};
 use quelea_run::evaluate::{Evaluated, Evaluator, Snapshot};
-use quelea_run::files::tensors::Models;
+use quelea_run::files::tensors::ModelSlices;
 use quelea_run::prepared::PreparedRun;
 
 use crate::error::ExperimentError;
@@ -101,7 +101,7 @@ impl Trained {
         };
         let outcome = quelea_sim::simulate(&plan.setup, &*plan.problem, &plan.cluster, &mut watch)?;
         let end = (Time::from_seconds(outcome.clock_seconds), plan.setup.steps);
-        let last = watch.judge.evaluate_models(end, &Models::of(&outcome), false);
+        let last = watch.judge.evaluate_models(end, &ModelSlices::of(&outcome), false);
         watch.take(&last);
         Ok(Trained { moments: watch.moments, model: last.model })
     }

@@ -2,19 +2,19 @@
 //!
 //! ```text
 //! loop                                     rank's thread
-//! Turn::Gradient                        <- the node lends its vectors
+//! LoopTurn::Gradient                    <- the node lends its vectors
 //! …forward; backward…
 //! handle.bucket(b), as each is final    -> node.bucket: messages leave
 //! handle.gradient(computed)             -> node.gradient
-//! Turn::Optimize(mode)                  <- the node has asked for the optimizer on every bucket
+//! LoopTurn::Optimize(mode)              <- the node has asked for the optimizer on every bucket
 //! …the loop's own optimizer…
-//! handle.optimized()                    -> node.optimized; then the next Turn::Gradient
+//! handle.optimized()                    -> node.optimized; then the next LoopTurn::Gradient
 //! ```
 //!
-//! The loop reads and writes the node's vectors in place, through [`Handle::vectors`]. Who may
+//! The loop reads and writes the node's vectors in place, through [`LoopHandle::vectors`]. Who may
 //! touch what follows the contract: a bucket is the loop's until it is handed over, all of them
-//! are the loop's again at [`Turn::Optimize`], and after [`Handle::optimized`] none until the next
-//! [`Turn::Gradient`].
+//! are the loop's again at [`LoopTurn::Optimize`], and after [`LoopHandle::optimized`] none until the next
+//! [`LoopTurn::Gradient`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -29,24 +29,24 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use crate::rank::Inbox;
 
 /// The rank's side: a [`Problem`](quelea_core::problems::Problem) whose `outer_loop` is this has
-/// its gradients from the loop that holds the [`Handle`].
+/// its gradients from the loop that holds the [`LoopHandle`].
 #[derive(Clone, Debug)]
 pub struct ExternalLoop {
     messages: Sender<RankMessage>,
-    shared: Arc<Shared>,
+    shared: Arc<LoopShared>,
 }
 
 /// The loop's side.
 #[derive(Debug)]
-pub struct Handle {
+pub struct LoopHandle {
     messages: Mutex<Receiver<RankMessage>>,
     lent: Mutex<Option<Loan>>,
-    shared: Arc<Shared>,
+    shared: Arc<LoopShared>,
 }
 
 /// Whose turn it is: the loop's, and for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum LoopTurn {
     /// The gradient of this step may be computed.
     Gradient(u64),
     /// The optimizer is to run on every bucket.
@@ -55,17 +55,17 @@ pub enum Turn {
 
 /// The rank has ended; why is known to whoever runs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended;
+pub struct RankEnded;
 
 /// Keeps the memory of a rank's vectors, also after the rank has ended.
 #[derive(Clone, Debug)]
-pub struct Memory {
-    _shared: Arc<Shared>,
+pub struct LoopMemory {
+    _shared: Arc<LoopShared>,
 }
 
 /// Where a rank's vectors are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Vectors {
+pub struct LoopVectors {
     /// The parameters.
     pub params: *mut f32,
     /// The gradient.
@@ -75,7 +75,7 @@ pub struct Vectors {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct LoopShared {
     inbox: OnceLock<UnboundedSender<Inbox>>,
     /// Vectors of ranks that have ended: somebody may still look at them.
     kept: Mutex<Vec<Vec<f32>>>,
@@ -83,7 +83,7 @@ struct Shared {
     gathering: AtomicBool,
 }
 
-impl Shared {
+impl LoopShared {
     fn keep(&self, vectors: impl IntoIterator<Item = Vec<f32>>) {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).extend(vectors);
     }
@@ -116,10 +116,10 @@ pub(crate) enum Given {
 
 impl ExternalLoop {
     /// A loop and its rank.
-    pub fn new() -> (ExternalLoop, Handle) {
+    pub fn new() -> (ExternalLoop, LoopHandle) {
         let (messages, hearing) = channel();
-        let shared = Arc::new(Shared::default());
-        let handle = Handle {
+        let shared = Arc::new(LoopShared::default());
+        let handle = LoopHandle {
             messages: Mutex::new(hearing),
             lent: Mutex::new(None),
             shared: Arc::clone(&shared),
@@ -164,26 +164,26 @@ impl ExternalLoop {
     }
 }
 
-impl Handle {
+impl LoopHandle {
     /// Waits for the loop's turn, at most for `limit`.
-    pub fn wait(&self, limit: Duration) -> Result<Option<Turn>, Ended> {
+    pub fn wait(&self, limit: Duration) -> Result<Option<LoopTurn>, RankEnded> {
         let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         match messages.recv_timeout(limit) {
             Ok(RankMessage::Loan(lent)) => {
-                let turn = Turn::Gradient(lent.step);
+                let turn = LoopTurn::Gradient(lent.step);
                 *self.lent() = Some(lent);
                 Ok(Some(turn))
             }
-            Ok(RankMessage::Asked(mode)) => Ok(Some(Turn::Optimize(mode))),
+            Ok(RankMessage::Asked(mode)) => Ok(Some(LoopTurn::Optimize(mode))),
             Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => Err(Ended),
+            Err(RecvTimeoutError::Disconnected) => Err(RankEnded),
         }
     }
 
-    /// Where the vectors are. They stay there for as long as [`Handle::memory`] is held.
+    /// Where the vectors are. They stay there for as long as [`LoopHandle::memory`] is held.
     /// `None` before the first gradient.
-    pub fn vectors(&self) -> Option<Vectors> {
-        self.lent().as_mut().map(|lent| Vectors {
+    pub fn vectors(&self) -> Option<LoopVectors> {
+        self.lent().as_mut().map(|lent| LoopVectors {
             params: lent.params.as_mut_ptr(),
             grad: lent.grad.as_mut_ptr(),
             len: lent.params.len(),
@@ -191,29 +191,29 @@ impl Handle {
     }
 
     /// Keeps the memory of the vectors.
-    pub fn memory(&self) -> Memory {
-        Memory { _shared: Arc::clone(&self.shared) }
+    pub fn memory(&self) -> LoopMemory {
+        LoopMemory { _shared: Arc::clone(&self.shared) }
     }
 
     /// Bucket `b` of the gradient is final; all before it were handed over.
-    pub fn bucket(&self, b: usize) -> Result<(), Ended> {
+    pub fn bucket(&self, b: usize) -> Result<(), RankEnded> {
         let lent = self.lent().take();
         self.give(Given::Bucket(b, lent))
     }
 
     /// All buckets are handed over.
-    pub fn gradient(&self, computed: Computed) -> Result<(), Ended> {
+    pub fn gradient(&self, computed: Computed) -> Result<(), RankEnded> {
         self.give(Given::Gradient(computed))
     }
 
     /// The optimizer has run: parameters have taken the step, or the gradient has been replaced by
     /// the displacement, as was asked.
-    pub fn optimized(&self) -> Result<(), Ended> {
+    pub fn optimized(&self) -> Result<(), RankEnded> {
         self.give(Given::Optimized)
     }
 
     /// There will be no more gradients. Said at the loop's turn for one.
-    pub fn finish(&self) -> Result<(), Ended> {
+    pub fn finish(&self) -> Result<(), RankEnded> {
         let lent = self.lent().take();
         self.give(Given::Finished(lent))
     }
@@ -236,16 +236,16 @@ impl Handle {
         self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn give(&self, given: Given) -> Result<(), Ended> {
-        let inbox = self.shared.inbox.get().ok_or(Ended)?;
+    fn give(&self, given: Given) -> Result<(), RankEnded> {
+        let inbox = self.shared.inbox.get().ok_or(RankEnded)?;
         inbox.send(Inbox::Given(given)).map_err(|unheard| {
             self.shared.keep_lent(unheard.0);
-            Ended
+            RankEnded
         })
     }
 }
 
-impl Drop for Handle {
+impl Drop for LoopHandle {
     fn drop(&mut self) {
         let messages = self.messages.get_mut().unwrap_or_else(PoisonError::into_inner);
         let lent = self.lent.get_mut().unwrap_or_else(PoisonError::into_inner).take();
@@ -271,11 +271,11 @@ mod tests {
         external.attach(sender);
         external.lend(Loan { params: vec![1.0; 3], grad: vec![2.0; 3], step: 0 });
         let turn = handle.wait(Duration::from_secs(10)).expect("the rank lives");
-        assert_eq!(turn, Some(Turn::Gradient(0)));
+        assert_eq!(turn, Some(LoopTurn::Gradient(0)));
         let vectors = handle.vectors().expect("they are lent");
         handle.bucket(0).expect("it is listening");
         external.keep_unheard(&mut inbox);
-        assert_eq!(handle.bucket(1), Err(Ended));
+        assert_eq!(handle.bucket(1), Err(RankEnded));
         drop((inbox, external));
         let kept = handle.shared.kept.lock().expect("nobody panicked");
         let addresses: Vec<_> = kept.iter().map(|vector| vector.as_ptr().cast_mut()).collect();

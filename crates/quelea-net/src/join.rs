@@ -11,11 +11,11 @@ use quelea_core::message::Rank;
 use quelea_core::node::RunSpec;
 use quelea_core::problems::Problem;
 use quelea_core::time::Time;
-use quelea_record::{CheckpointSchedule, Part, ResumePoint};
+use quelea_record::{CheckpointSchedule, RankCheckpoint, ResumePoint};
 use quelea_wire::control::{ControlError, Reader};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::clock::Clock;
+use crate::clock::RunClock;
 use crate::controller::Incoming;
 use crate::error::NetError;
 use crate::launcher;
@@ -24,7 +24,7 @@ use crate::measure::Prober;
 use crate::mesh::{Mesh, MeshPlan, listen, prepare};
 use crate::options::NetOptions;
 use crate::protocol::{
-    self, Command, JOB_BYTES, PacketError, RankEvent, SMALL_BYTES, Setting, Wait,
+    self, Command, JOB_BYTES, PacketError, RankEvent, SMALL_BYTES, SetupMessage, Wait,
 };
 use crate::rank::Inbox;
 use crate::rendezvous::check;
@@ -56,7 +56,7 @@ pub fn join(
         Err(error) => Err(error.to_string()),
     });
     let (setup, problem) = built.map_err(|reason| {
-        let _ = protocol::write(&stream, &Setting::Unable { reason: reason.clone() });
+        let _ = protocol::write(&stream, &SetupMessage::Unable { reason: reason.clone() });
         NetError::Job(reason)
     })?;
     if rank as usize >= setup.workers() {
@@ -75,15 +75,15 @@ pub fn join(
         .map_err(|source| NetError::Listen { address: "a port for peers".into(), source })?;
     let begin = Wait::new(options.connect_seconds, "the run to begin");
     let clock = synchronize(&stream, begin).map_err(gone)?;
-    protocol::write(&stream, &Setting::Listening { port: mesh.port() }).map_err(gone)?;
+    protocol::write(&stream, &SetupMessage::Listening { port: mesh.port() }).map_err(gone)?;
     let addresses = match hear(&stream, &address, begin)? {
-        Setting::Peers { addresses } if addresses.len() == setup.ranks() => addresses,
+        SetupMessage::Peers { addresses } if addresses.len() == setup.ranks() => addresses,
         other => return Err(unexpected(&address, &other)),
     };
     let rank_links = mesh.connect(&addresses, options, begin).inspect_err(|error| {
-        let _ = protocol::write(&stream, &Setting::Unable { reason: error.to_string() });
+        let _ = protocol::write(&stream, &SetupMessage::Unable { reason: error.to_string() });
     })?;
-    protocol::write(&stream, &Setting::Meshed).map_err(gone)?;
+    protocol::write(&stream, &SetupMessage::Meshed).map_err(gone)?;
     let prober = Prober { links: &rank_links[0], problem: &*problem };
     let reader = CoordinatorReader { stream: &stream, address: &address, options };
     let Some((start, zero, schedule)) = reader.hear_start(begin, setup.layout.len(), &prober)?
@@ -166,15 +166,15 @@ fn ask_once(
         problem: error.to_string(),
     };
     prepare(&stream, options.connect_seconds).map_err(|error| wrong(error.into()))?;
-    let join = Setting::Join { rank, key: key.into() };
+    let join = SetupMessage::Join { rank, key: key.into() };
     protocol::write(&stream, &join).map_err(wrong)?;
     let wait = Wait::new(options.connect_seconds, "an answer");
     match protocol::read(&stream, JOB_BYTES + SMALL_BYTES, Some(wait)).map_err(wrong)? {
-        Setting::Welcome { run, rank, open, timeline, job } => {
+        SetupMessage::Welcome { run, rank, open, timeline, job } => {
             Ok(Ok((stream, Welcome { run, rank, open, timeline, job })))
         }
-        Setting::Refused { reason, elsewhere: true } => Ok(Err(reason)),
-        Setting::Refused { reason, .. } => {
+        SetupMessage::Refused { reason, elsewhere: true } => Ok(Err(reason)),
+        SetupMessage::Refused { reason, .. } => {
             Err(NetError::Refused { address: address.into(), reason })
         }
         other => Err(unexpected(address, &other)),
@@ -200,35 +200,35 @@ impl CoordinatorReader<'_> {
         let (mut start, rank) = (ResumePoint::default(), prober.links.rank.index());
         loop {
             match hear_up_to(self.stream, self.address, wait, protocol::state_bytes(len))? {
-                Setting::Resume { part, resized } => {
-                    start.parts = vec![Part::default(); rank];
+                SetupMessage::Resume { part, resized } => {
+                    start.parts = vec![RankCheckpoint::default(); rank];
                     start.parts.push(*part);
                     start.resized = resized;
                 }
-                Setting::Start { zero, schedule } => return Ok(Some((start, zero, schedule))),
-                Setting::Measure(probe) => {
+                SetupMessage::Start { zero, schedule } => return Ok(Some((start, zero, schedule))),
+                SetupMessage::Measure(probe) => {
                     let answer = match prober.measure(&probe) {
-                        Ok(values) => Setting::Found { values },
-                        Err(reason) => Setting::Unable { reason },
+                        Ok(values) => SetupMessage::Found { values },
+                        Err(reason) => SetupMessage::Unable { reason },
                     };
                     // A coordinator that is gone is noticed where its next word is awaited.
                     let _ = protocol::write(self.stream, &answer);
                     let seconds = self.options.connect_seconds.max(self.options.compute_seconds);
                     wait = Wait::new(seconds, "the next measurement");
                 }
-                Setting::Measured => return Ok(None),
+                SetupMessage::Measured => return Ok(None),
                 other => return Err(unexpected(self.address, &other)),
             }
         }
     }
 }
 
-fn unexpected(address: &str, word: &Setting) -> NetError {
+fn unexpected(address: &str, word: &SetupMessage) -> NetError {
     NetError::Handshake { address: address.into(), problem: format!("unexpected {word:?}") }
 }
 
 /// One word of the coordinator before the run, which may also be that there will be none.
-fn hear(stream: &TcpStream, address: &str, wait: Wait) -> Result<Setting, NetError> {
+fn hear(stream: &TcpStream, address: &str, wait: Wait) -> Result<SetupMessage, NetError> {
     hear_up_to(stream, address, wait, SMALL_BYTES + JOB_BYTES)
 }
 
@@ -237,9 +237,9 @@ fn hear_up_to(
     address: &str,
     wait: Wait,
     most: u64,
-) -> Result<Setting, NetError> {
+) -> Result<SetupMessage, NetError> {
     match protocol::read::<CoordinatorMessage>(stream, most, Some(wait)) {
-        Ok(CoordinatorMessage::Setting(setting)) => Ok(setting),
+        Ok(CoordinatorMessage::SetupMessage(setting)) => Ok(setting),
         Ok(CoordinatorMessage::Aborted(reason)) => Err(NetError::Aborted(reason)),
         Err(error) => {
             Err(NetError::LostCoordinator { address: address.into(), reason: error.to_string() })
@@ -248,14 +248,14 @@ fn hear_up_to(
 }
 
 enum CoordinatorMessage {
-    Setting(Setting),
+    SetupMessage(SetupMessage),
     Aborted(String),
 }
 
 impl protocol::Packet for CoordinatorMessage {
     fn encode(&self) -> Vec<u8> {
         match self {
-            CoordinatorMessage::Setting(setting) => setting.encode(),
+            CoordinatorMessage::SetupMessage(setting) => setting.encode(),
             CoordinatorMessage::Aborted(reason) => Command::Abort(reason.clone()).encode(),
         }
     }
@@ -266,26 +266,26 @@ impl protocol::Packet for CoordinatorMessage {
                 reader.text()?;
                 Ok(CoordinatorMessage::Aborted(reason))
             }
-            _ => Setting::decode(reader, kind).map(CoordinatorMessage::Setting),
+            _ => SetupMessage::decode(reader, kind).map(CoordinatorMessage::SetupMessage),
         }
     }
 }
 
 /// The coordinator's clock, from the quickest of a few questions.
-fn synchronize(stream: &TcpStream, wait: Wait) -> Result<Clock, PacketError> {
-    let mut best: Option<(Duration, Clock)> = None;
+fn synchronize(stream: &TcpStream, wait: Wait) -> Result<RunClock, PacketError> {
+    let mut best: Option<(Duration, RunClock)> = None;
     for _ in 0..8 {
         let asked = Instant::now();
-        protocol::write(stream, &Setting::Ping)?;
+        protocol::write(stream, &SetupMessage::Ping)?;
         let answer = protocol::read(stream, SMALL_BYTES, Some(wait))?;
         let took = asked.elapsed();
-        if let Setting::Pong { now } = answer
+        if let SetupMessage::Pong { now } = answer
             && best.is_none_or(|(least, _)| took < least)
         {
-            best = Some((took, Clock::showing(now, asked + took / 2)));
+            best = Some((took, RunClock::showing(now, asked + took / 2)));
         }
     }
-    Ok(best.map_or_else(Clock::start, |(_, clock)| clock))
+    Ok(best.map_or_else(RunClock::start, |(_, clock)| clock))
 }
 
 /// Why a joined process ends before its time.

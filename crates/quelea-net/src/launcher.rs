@@ -57,11 +57,11 @@ struct Variables {
     /// What tells one job from another.
     job: &'static [&'static str],
     /// Which of rank and number of processes show that it was this launcher.
-    sign: Sign,
+    sign: LauncherSign,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Sign {
+enum LauncherSign {
     /// The rank alone: nobody else sets it.
     Rank,
     /// Both: other programs set one of them for their own purposes.
@@ -77,7 +77,7 @@ const LAUNCHERS: &[Variables] = &[
         local_rank: "QUELEA_LOCAL_RANK",
         local_size: "QUELEA_LOCAL_SIZE",
         job: &["QUELEA_JOB"],
-        sign: Sign::Rank,
+        sign: LauncherSign::Rank,
     },
     Variables {
         launcher: "torchrun",
@@ -86,7 +86,7 @@ const LAUNCHERS: &[Variables] = &[
         local_rank: "LOCAL_RANK",
         local_size: "LOCAL_WORLD_SIZE",
         job: &["TORCHELASTIC_RUN_ID"],
-        sign: Sign::Both,
+        sign: LauncherSign::Both,
     },
     Variables {
         launcher: "Open MPI",
@@ -95,7 +95,7 @@ const LAUNCHERS: &[Variables] = &[
         local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
         local_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
         job: &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"],
-        sign: Sign::Rank,
+        sign: LauncherSign::Rank,
     },
     Variables {
         launcher: "MPICH",
@@ -104,7 +104,7 @@ const LAUNCHERS: &[Variables] = &[
         local_rank: "MPI_LOCALRANKID",
         local_size: "MPI_LOCALNRANKS",
         job: &["PMI_JOBID", "PMI_PORT"],
-        sign: Sign::Rank,
+        sign: LauncherSign::Rank,
     },
     Variables {
         launcher: "Slurm",
@@ -113,7 +113,7 @@ const LAUNCHERS: &[Variables] = &[
         local_rank: "SLURM_LOCALID",
         local_size: "SLURM_TASKS_PER_NODE",
         job: &["SLURM_JOB_ID"],
-        sign: Sign::Both,
+        sign: LauncherSign::Both,
     },
     Variables {
         launcher: "Kubernetes",
@@ -122,7 +122,7 @@ const LAUNCHERS: &[Variables] = &[
         local_rank: "",
         local_size: "",
         job: &[],
-        sign: Sign::Rank,
+        sign: LauncherSign::Rank,
     },
 ];
 
@@ -169,7 +169,7 @@ impl Environment<'_> {
 
     fn shows(&self, variables: &Variables) -> bool {
         let has = |name| self.get(name).is_some();
-        has(variables.rank) && (variables.sign == Sign::Rank || has(variables.world))
+        has(variables.rank) && (variables.sign == LauncherSign::Rank || has(variables.world))
     }
 
     fn read(&self, variables: &Variables) -> Result<Launched, LauncherError> {
@@ -317,18 +317,18 @@ fn key(path: &Path) -> String {
 
 /// A meeting file that is there. Dropping it removes the file.
 #[derive(Debug)]
-pub(crate) struct Published {
+pub(crate) struct PublishedAddress {
     path: PathBuf,
 }
 
-impl Published {
+impl PublishedAddress {
     /// Writes `address` into the file, all at once. One that a dead run has left is replaced;
     /// whoever has read it finds nobody there, or somebody with another key, and reads again.
-    pub(crate) fn new(path: &Path, address: SocketAddr) -> io::Result<Published> {
+    pub(crate) fn new(path: &Path, address: SocketAddr) -> io::Result<PublishedAddress> {
         let beside = path.with_extension(std::process::id().to_string());
         std::fs::write(&beside, address.to_string())?;
         std::fs::rename(&beside, path)?;
-        Ok(Published { path: path.to_path_buf() })
+        Ok(PublishedAddress { path: path.to_path_buf() })
     }
 
     /// What tells its run from others.
@@ -337,7 +337,7 @@ impl Published {
     }
 }
 
-impl Drop for Published {
+impl Drop for PublishedAddress {
     fn drop(&mut self) {
         // Whoever comes later finds no run; that nothing is left behind is only tidiness.
         let _ = std::fs::remove_file(&self.path);

@@ -17,12 +17,12 @@ use quelea_core::problems::{GradientSource, Problem};
 use quelea_record::{CheckpointSchedule, ResumePoint};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::clock::Clock;
+use crate::clock::RunClock;
 use crate::compute::{self, Compute};
 use crate::controller::Incoming;
 use crate::error::NetError;
 use crate::external_loop::ExternalLoop;
-use crate::link::{self, Link, Order, ReadError, read_frames};
+use crate::link::{self, Link, ReadError, WriteOrder, read_frames};
 use crate::options::NetOptions;
 use crate::protocol::{Command, RankEvent};
 use crate::rank::{CutState, Inbox, Peer, RankConfig, RankState};
@@ -39,7 +39,7 @@ pub(crate) struct RankLinks {
 pub(crate) struct ProcessContext {
     pub(crate) setup: RunSpec,
     pub(crate) options: NetOptions,
-    pub(crate) clock: Clock,
+    pub(crate) clock: RunClock,
     pub(crate) timeline: bool,
     pub(crate) schedule: CheckpointSchedule,
     pub(crate) start: Arc<ResumePoint>,
@@ -145,7 +145,7 @@ impl RankThread {
         }
         let mut halves = Vec::new();
         let changes_partners = context.setup.view.changes_partners(rank);
-        let order = Order::new(context.setup.properties().synchronous && changes_partners);
+        let order = WriteOrder::new(context.setup.properties().synchronous && changes_partners);
         for (peer, stream) in links.streams.drain(..) {
             stream.set_nonblocking(true)?;
             let (read, write) = tokio::net::TcpStream::from_std(stream)?.into_split();

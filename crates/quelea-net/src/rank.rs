@@ -14,7 +14,7 @@ use quelea_record::{RankReport, Record, RecordKind};
 use quelea_wire::frame::{self, Route};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::clock::Clock;
+use crate::clock::RunClock;
 use crate::compute::{Compute, Gradient};
 use crate::controller::Incoming;
 use crate::external_loop::{ExternalLoop, Given};
@@ -78,7 +78,7 @@ struct Pending {
 pub(crate) struct RankState {
     node: Node,
     properties: Properties,
-    clock: Clock,
+    clock: RunClock,
     options: NetOptions,
     /// By rank.
     peers: Vec<Peer>,
@@ -113,7 +113,7 @@ pub(crate) struct RankState {
 pub(crate) struct RankConfig {
     pub(crate) node: Node,
     pub(crate) properties: Properties,
-    pub(crate) clock: Clock,
+    pub(crate) clock: RunClock,
     pub(crate) options: NetOptions,
     pub(crate) controller: mpsc::Sender<Incoming>,
     /// Absent at a server.

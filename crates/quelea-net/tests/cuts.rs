@@ -13,7 +13,9 @@ use quelea_core::node::RunSpec;
 use quelea_core::options::Value;
 use quelea_core::time::Time;
 use quelea_net::{Hosted, NetError, NetOptions, Observer};
-use quelea_record::{CheckpointSchedule, Models, Outcome, Part, Record, Request, ResumePoint};
+use quelea_record::{
+    CheckpointSchedule, Models, Outcome, RankCheckpoint, Record, Request, ResumePoint,
+};
 
 /// Keeps what is shown and saved; requests a cut when so many steps are done in all.
 #[derive(Default)]
@@ -21,7 +23,7 @@ struct Keeper {
     cuts: CheckpointSchedule,
     request_at: Option<(u64, Request)>,
     done: u64,
-    saved: BTreeMap<u64, BTreeMap<Rank, Part>>,
+    saved: BTreeMap<u64, BTreeMap<Rank, RankCheckpoint>>,
     shown: Vec<(u64, Models)>,
 }
 
@@ -40,7 +42,7 @@ impl Observer for Keeper {
         self.shown.push((step, models));
     }
 
-    fn checkpoint(&mut self, _now: Time, step: u64, rank: Rank, part: Part) {
+    fn checkpoint(&mut self, _now: Time, step: u64, rank: Rank, part: RankCheckpoint) {
         let before = self.saved.entry(step).or_default().insert(rank, part);
         assert_eq!(before, None, "{rank} is saved once at step {step}");
     }

@@ -13,7 +13,7 @@ use quelea_core::contract::{Mode, OptimizerSite};
 use quelea_core::layout::Tensor;
 use quelea_core::node::RunSpec;
 use quelea_core::problems::{Computed, Problem};
-use quelea_net::external_loop::{Ended, ExternalLoop, Handle, Turn};
+use quelea_net::external_loop::{ExternalLoop, LoopHandle, LoopTurn, RankEnded};
 use quelea_net::{Coordinator, Hosted, NetOptions};
 use quelea_record::Silent;
 use quelea_run::config::Config;
@@ -32,7 +32,7 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 /// A rank of a run. Its methods are called in turn: see `quelea_net::external_loop`.
 #[pyclass(frozen, module = "quelea._core")]
 pub(crate) struct Run {
-    handle: Handle,
+    handle: LoopHandle,
     /// Gives in the end what went wrong.
     thread: Mutex<Option<JoinHandle<Result<(), String>>>>,
     /// What that was.
@@ -45,7 +45,7 @@ pub(crate) struct Run {
 /// Keeps the memory of a rank's vectors, for tensors that look at it.
 #[pyclass(frozen, module = "quelea._core")]
 pub(crate) struct Memory {
-    _memory: quelea_net::external_loop::Memory,
+    _memory: quelea_net::external_loop::LoopMemory,
     _store: Store,
 }
 
@@ -149,12 +149,12 @@ impl Run {
     fn wait(&self, py: Python<'_>) -> PyResult<&'static str> {
         loop {
             match py.detach(|| self.handle.wait(POLL_INTERVAL)) {
-                Ok(Some(Turn::Gradient(_))) => return Ok("gradient"),
-                Ok(Some(Turn::Optimize(Mode::Apply))) => return Ok("apply"),
-                Ok(Some(Turn::Optimize(Mode::Displace))) => return Ok("displace"),
-                Ok(Some(Turn::Optimize(Mode::ApplyAndReport))) => return Ok("move"),
+                Ok(Some(LoopTurn::Gradient(_))) => return Ok("gradient"),
+                Ok(Some(LoopTurn::Optimize(Mode::Apply))) => return Ok("apply"),
+                Ok(Some(LoopTurn::Optimize(Mode::Displace))) => return Ok("displace"),
+                Ok(Some(LoopTurn::Optimize(Mode::ApplyAndReport))) => return Ok("move"),
                 Ok(None) => py.check_signals()?,
-                Err(Ended) => return Err(self.why(py)),
+                Err(RankEnded) => return Err(self.why(py)),
             }
         }
     }
@@ -196,8 +196,8 @@ impl Run {
         thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    fn told(&self, py: Python<'_>, told: Result<(), Ended>) -> PyResult<()> {
-        told.map_err(|Ended| self.why(py))
+    fn told(&self, py: Python<'_>, told: Result<(), RankEnded>) -> PyResult<()> {
+        told.map_err(|RankEnded| self.why(py))
     }
 
     /// Why the run has ended.

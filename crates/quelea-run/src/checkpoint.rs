@@ -56,12 +56,12 @@ pub struct Manifest {
     /// The configuration with all defaults resolved.
     pub config: Value,
     /// The best model until then.
-    pub best: Option<Best>,
+    pub best: Option<BestModel>,
 }
 
 impl Manifest {
     /// What all checkpoints of a run have in common.
-    pub fn of(prepared: &PreparedRun, best: Option<Best>) -> Manifest {
+    pub fn of(prepared: &PreparedRun, best: Option<BestModel>) -> Manifest {
         Manifest {
             format: FORMAT,
             version: env!("CARGO_PKG_VERSION").to_string(),
@@ -79,7 +79,7 @@ impl Manifest {
 
 /// How good the best model of a run was, and when.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Best {
+pub struct BestModel {
     /// Steps of every worker.
     pub step: u64,
     /// Loss on all training data.
@@ -88,9 +88,9 @@ pub struct Best {
     pub accuracy: Option<f64>,
 }
 
-impl Best {
+impl BestModel {
     /// Whether this is better: by accuracy, else by loss.
-    pub fn beats(&self, other: &Best) -> bool {
+    pub fn beats(&self, other: &BestModel) -> bool {
         match (self.accuracy, other.accuracy) {
             (Some(mine), Some(theirs)) if mine != theirs => mine > theirs,
             _ => self.loss < other.loss,

@@ -13,27 +13,29 @@ use quelea_core::node::RunSpec;
 use quelea_core::problems::Problem;
 use quelea_core::time::Time;
 use quelea_net::{Coordinator, Hosted, NetOptions};
-use quelea_record::{CheckpointSchedule, Models, Observer, Outcome, Part, Record, Request};
+use quelea_record::{
+    CheckpointSchedule, Models, Observer, Outcome, RankCheckpoint, Record, Request,
+};
 
 use crate::error::RunError;
-use crate::files::summary::Clock;
+use crate::files::summary::ClockKind;
 use crate::prepared::PreparedRun;
 use crate::recorder::RunRecorder;
 
-pub use launched::{Launched, launched};
+pub use launched::{LaunchedWorker, launched};
 pub use processes::{end_with_parent, measure_processes, processes};
 pub use quelea_net::measure;
 pub use slowed::Slowed;
 
 /// What a run's times are measured by, and what the run came to.
-pub type Driven = Result<(Clock, Outcome), RunError>;
+pub type Driven = Result<(ClockKind, Outcome), RunError>;
 
 /// Runs the run in the virtual cluster.
 pub fn simulate(prepared: &PreparedRun, recorder: &mut RunRecorder<'_>) -> Driven {
     recorder.on_virtual_clock();
     let (setup, problem) = (&prepared.setup, &*prepared.problem);
     let outcome = quelea_sim::resume(setup, problem, &prepared.cluster, &prepared.start, recorder)?;
-    Ok((Clock::Virtual, outcome))
+    Ok((ClockKind::Virtual, outcome))
 }
 
 /// Runs every rank as a thread of this process.
@@ -41,7 +43,7 @@ pub fn threads(prepared: &PreparedRun, recorder: &mut RunRecorder<'_>) -> Driven
     let problem = Slowed::of(prepared);
     let (options, start) = (NetOptions::default(), Arc::clone(&prepared.start));
     let outcome = quelea_net::resume(&prepared.setup, &problem, &options, start, recorder)?;
-    Ok((Clock::Real, outcome))
+    Ok((ClockKind::Real, outcome))
 }
 
 /// A place where workers of other processes and machines join.
@@ -71,11 +73,11 @@ impl OpenRendezvous {
     ) -> Driven {
         let hosted = Hosted { workers: here.to_vec() };
         let problem = Slowed::of(prepared);
-        let mut host = Host { recorder, gathering };
+        let mut host = JoinObserver { recorder, gathering };
         let coordinator = self.coordinator.resume_from(Arc::clone(&prepared.start));
         let outcome =
             coordinator.run(prepared.job(), &prepared.setup, &problem, &hosted, &mut host)?;
-        Ok((Clock::Real, outcome))
+        Ok((ClockKind::Real, outcome))
     }
 }
 
@@ -117,12 +119,12 @@ impl Observer for Gatherer<'_> {
 pub type Gathering<'a> = &'a mut (dyn FnMut(usize, usize) -> Result<(), String> + Send);
 
 /// A recorder that is told who joins.
-struct Host<'a, 'b> {
+struct JoinObserver<'a, 'b> {
     recorder: &'a mut RunRecorder<'b>,
     gathering: Gathering<'a>,
 }
 
-impl Observer for Host<'_, '_> {
+impl Observer for JoinObserver<'_, '_> {
     fn record(&mut self, record: Record) {
         self.recorder.record(record);
     }
@@ -144,7 +146,7 @@ impl Observer for Host<'_, '_> {
         self.recorder.evaluate(now, step, models);
     }
 
-    fn checkpoint(&mut self, now: Time, step: u64, rank: Rank, part: Part) {
+    fn checkpoint(&mut self, now: Time, step: u64, rank: Rank, part: RankCheckpoint) {
         self.recorder.checkpoint(now, step, rank, part);
     }
 

@@ -62,7 +62,7 @@ impl Evaluator {
     /// How good these models are; with those of every worker, if `each`.
     pub fn evaluate(&self, snapshot: &Snapshot, each: bool) -> Evaluated {
         let Snapshot { now, step, models } = snapshot;
-        let models = tensors::Models {
+        let models = tensors::ModelSlices {
             workers: models.workers.iter().map(|(_, model)| model.as_slice()).collect(),
             servers: models.servers.iter().map(|(_, model)| model.as_slice()).collect(),
         };
@@ -73,7 +73,7 @@ impl Evaluator {
     pub fn evaluate_models(
         &self,
         (now, step): (Time, u64),
-        models: &tensors::Models<'_>,
+        models: &tensors::ModelSlices<'_>,
         each: bool,
     ) -> Evaluated {
         let model = models.deployed(self.deploy);

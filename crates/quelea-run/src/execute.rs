@@ -16,13 +16,13 @@ use crate::error::RunError;
 use crate::files::directory::{self, Directory, Draft};
 use crate::files::plots;
 use crate::files::records::RecordWriter;
-use crate::files::summary::{About, Clock, Summary};
-use crate::files::tensors::{self, Export, Models};
+use crate::files::summary::{About, ClockKind, Summary};
+use crate::files::tensors::{self, Export, ModelSlices};
 use crate::prepared::PreparedRun;
 pub use crate::recorder::RunRecorder;
 
 /// Whoever shows progress: sees every record.
-pub type Watch<'a> = &'a mut (dyn FnMut(&Record) + Send);
+pub type RecordWatch<'a> = &'a mut (dyn FnMut(&Record) + Send);
 
 /// A run that has ended well.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ pub fn is_asked_to_stop() -> bool {
 pub fn execute(
     prepared: &PreparedRun,
     directory: &Directory,
-    watch: Watch<'_>,
+    watch: RecordWatch<'_>,
     drive: impl FnOnce(&mut RunRecorder<'_>) -> Driven,
 ) -> Result<Finished, RunError> {
     let finished = attempt(prepared, directory, watch, drive);
@@ -65,7 +65,7 @@ pub fn execute(
 fn attempt(
     prepared: &PreparedRun,
     directory: &Directory,
-    watch: Watch<'_>,
+    watch: RecordWatch<'_>,
     drive: impl FnOnce(&mut RunRecorder<'_>) -> Driven,
 ) -> Result<Finished, RunError> {
     let failed = |name: &'static str| {
@@ -82,7 +82,7 @@ fn attempt(
         Err(error) => return Err(broken_off(error, directory, recorder)),
     };
     let end = Time::from_seconds(outcome.clock_seconds);
-    let ended = recorder.end((end, prepared.setup.steps), &Models::of(&outcome));
+    let ended = recorder.end((end, prepared.setup.steps), &ModelSlices::of(&outcome));
     let ended = ended.map_err(failed("records.jsonl"))?;
     let (model, evaluation) = (&ended.last.model, ended.last.evaluation);
     let mut warnings = warnings(prepared, clock, evaluation, &outcome);
@@ -129,7 +129,7 @@ fn attempt(
 fn records_of_run<'a>(
     prepared: &PreparedRun,
     directory: &Directory,
-    watch: Watch<'a>,
+    watch: RecordWatch<'a>,
 ) -> io::Result<RecordWriter<'a>> {
     let draft = directory.draft("records.jsonl")?;
     let size = (prepared.setup.steps, prepared.config.workers);
@@ -187,15 +187,15 @@ fn too_small(outcome: &Outcome) -> Option<String> {
 
 fn warnings(
     prepared: &PreparedRun,
-    clock: Clock,
+    clock: ClockKind,
     evaluation: Evaluation,
     outcome: &Outcome,
 ) -> Vec<String> {
     let mut warnings = prepared.config.notes.clone();
-    if clock == Clock::Real && !prepared.config.cluster.inside("faults").is_empty() {
+    if clock == ClockKind::Real && !prepared.config.cluster.inside("faults").is_empty() {
         warnings.push("`cluster.faults` happen in `quelea simulate` only".to_string());
     }
-    if clock == Clock::Real && prepared.config.workers > 1 {
+    if clock == ClockKind::Real && prepared.config.workers > 1 {
         warnings.extend(too_small(outcome));
     }
     if !evaluation.loss.is_finite() {

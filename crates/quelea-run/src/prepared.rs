@@ -15,10 +15,10 @@ use quelea_record::ResumePoint;
 use quelea_sim::Cluster;
 
 use crate::checkpoint::read::Checkpoint;
-use crate::checkpoint::{Best, fit};
+use crate::checkpoint::{BestModel, fit};
 use crate::config::{Config, Length, cluster, faults};
 use crate::error::RequestError;
-use crate::memory::{self, Vectors};
+use crate::memory::{self, MemoryDemand};
 use crate::tasks;
 use checks::{
     averages_within_hosts, check_clipping, check_codec, check_plain_sgd, check_servers,
@@ -54,14 +54,14 @@ pub struct Resumed {
     /// Steps of every worker.
     pub step: u64,
     /// The best model until then.
-    pub best: Option<Best>,
+    pub best: Option<BestModel>,
 }
 
 impl PreparedRun {
     /// Checks what can only be checked together, loads the data, builds the topology.
     pub fn new(config: Config) -> Result<PreparedRun, RequestError> {
         PreparedRun::with(config, |config| {
-            let request = tasks::Request {
+            let request = tasks::TaskRequest {
                 values: &config.task.values,
                 workers: config.workers,
                 seed: config.seed,
@@ -101,8 +101,13 @@ impl PreparedRun {
         let neighbours = schedule.as_deref().map_or(0, most_neighbours);
         let kept = kept(&config, neighbours, dimensions);
         // The others may live on other machines; `check_memory` is for those who do not.
-        let one =
-            Vectors { dimensions, workers: 1, snapshot: properties.snapshot, kept, servers: 0 };
+        let one = MemoryDemand {
+            dimensions,
+            workers: 1,
+            snapshot: properties.snapshot,
+            kept,
+            servers: 0,
+        };
         one.check(memory::available())?;
         let epochs = fix_steps(&mut config, built.steps_per_epoch)?;
         let view = match schedule {
@@ -133,7 +138,7 @@ impl PreparedRun {
         let (config, dimensions) = (&self.config, self.setup.layout.len());
         let neighbours =
             self.setup.view.topology(0).map_or(0, |(_, schedule)| most_neighbours(schedule));
-        let vectors = Vectors {
+        let vectors = MemoryDemand {
             dimensions,
             workers: config.workers,
             snapshot: self.setup.properties().snapshot,

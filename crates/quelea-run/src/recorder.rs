@@ -7,16 +7,16 @@ use std::time::Instant;
 use quelea_core::message::Rank;
 use quelea_core::time::Time;
 use quelea_record::{
-    CheckpointSchedule, Models as Shown, Observer, Part, Record, RecordKind, Request,
+    CheckpointSchedule, Models, Observer, RankCheckpoint, Record, RecordKind, Request,
 };
 
 use crate::checkpoint::write::{Keep, Saver, Written};
-use crate::checkpoint::{Best, Manifest};
+use crate::checkpoint::{BestModel, Manifest};
 use crate::evaluate::{BackgroundEvaluator, Evaluated, Evaluator, Snapshot};
 use crate::execute::is_asked_to_stop;
 use crate::files::directory::{Directory, Draft};
 use crate::files::records::{RecordWriter, Recorded};
-use crate::files::tensors::{Export, Models};
+use crate::files::tensors::{Export, ModelSlices};
 use crate::prepared::PreparedRun;
 
 /// The file of the best model.
@@ -30,7 +30,7 @@ pub struct RunRecorder<'a> {
     evaluator: Evaluator,
     /// Absent where the clock is virtual: then nobody waits for an evaluation.
     background: Option<BackgroundEvaluator>,
-    best: Option<Best>,
+    best: Option<BestModel>,
     /// The best model, where it is not in its place yet: that happens when the run can be gone on
     /// with, or has ended.
     best_draft: Option<Draft>,
@@ -49,11 +49,11 @@ pub struct RunRecorder<'a> {
 }
 
 /// What is left when a run has ended well.
-pub(crate) struct Ended {
+pub(crate) struct EndedRun {
     pub(crate) recorded: Recorded,
     /// The models at the end.
     pub(crate) last: Evaluated,
-    pub(crate) best: Option<Best>,
+    pub(crate) best: Option<BestModel>,
     pub(crate) best_draft: Option<Draft>,
     pub(crate) warnings: Vec<String>,
 }
@@ -125,7 +125,7 @@ impl<'a> RunRecorder<'a> {
         if let Some(spread) = evaluated.workers {
             record(RecordKind::Workers { loss: spread.loss, accuracy: spread.accuracy });
         }
-        let this = Best { step: *step, loss, accuracy };
+        let this = BestModel { step: *step, loss, accuracy };
         // With one evaluation the best model is the last one.
         let wanted = self.prepared.config.evaluations > 1 && loss.is_finite();
         if wanted && self.best.is_none_or(|best| this.beats(&best)) {
@@ -156,7 +156,7 @@ impl<'a> RunRecorder<'a> {
     }
 
     /// Evaluates what the run has come to, and ends the recording.
-    pub(crate) fn end(mut self, at: (Time, u64), models: &Models<'_>) -> io::Result<Ended> {
+    pub(crate) fn end(mut self, at: (Time, u64), models: &ModelSlices<'_>) -> io::Result<EndedRun> {
         let left_out = match self.background.take() {
             Some(evaluator) => {
                 let (rest, left_out) = evaluator.finish();
@@ -184,7 +184,7 @@ impl<'a> RunRecorder<'a> {
             ));
         }
         let (recorded, best) = (self.records.finish()?, self.best);
-        Ok(Ended { recorded, last, best, best_draft: self.best_draft, warnings })
+        Ok(EndedRun { recorded, last, best, best_draft: self.best_draft, warnings })
     }
 
     /// The run was broken off: what can be gone on from stays. Why the last checkpoint could not
@@ -229,7 +229,7 @@ impl Observer for RunRecorder<'_> {
         }
     }
 
-    fn evaluate(&mut self, now: Time, step: u64, models: Shown) {
+    fn evaluate(&mut self, now: Time, step: u64, models: Models) {
         let snapshot = Snapshot { now, step, models };
         match &mut self.background {
             Some(background) => background.take(snapshot),
@@ -241,7 +241,7 @@ impl Observer for RunRecorder<'_> {
         }
     }
 
-    fn checkpoint(&mut self, now: Time, step: u64, rank: Rank, part: Part) {
+    fn checkpoint(&mut self, now: Time, step: u64, rank: Rank, part: RankCheckpoint) {
         let parts = self.parts.entry(step).or_default();
         *parts += 1;
         let is_whole = *parts == self.prepared.setup.ranks();

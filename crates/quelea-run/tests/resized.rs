@@ -5,7 +5,7 @@ use std::path::Path;
 use quelea_core::algorithms::ALGORITHMS;
 use quelea_run::checkpoint::read;
 use quelea_run::config::Config;
-use quelea_run::config::source::{Setting, parse, setting};
+use quelea_run::config::source::{ConfigSetting, parse, setting};
 use quelea_run::drive;
 use quelea_run::execute::{Finished, execute};
 use quelea_run::files::directory::Directory;
@@ -33,7 +33,7 @@ fn every_row_goes_on_with_more_and_with_fewer_workers() {
         let checkpoint = read::open(&out.join("checkpoints/step-30")).expect("whole");
         for (workers, servers) in [(6, 2), (2, 1)] {
             let given = [format!("workers={workers}"), format!("cluster.servers={servers}")];
-            let settings: Vec<Setting> =
+            let settings: Vec<ConfigSetting> =
                 given.iter().map(|given| setting(given).expect("good")).collect();
             let table = checkpoint.config(&settings, None).expect("a table");
             let config = Config::read(table, &settings, None).expect("good");

@@ -31,7 +31,7 @@ pub(crate) struct Transit {
 
 /// All ports, and all messages on their way.
 #[derive(Debug)]
-pub(crate) struct Network {
+pub(crate) struct VirtualNetwork {
     ports: Vec<Port>,
     /// The card of every rank.
     cards: Vec<u32>,
@@ -50,9 +50,9 @@ struct Port {
     ingress_free: Time,
 }
 
-impl Network {
+impl VirtualNetwork {
     /// The ports of ranks on these `hosts`.
-    pub(crate) fn new(cluster: &Cluster, hosts: &[u32]) -> Network {
+    pub(crate) fn new(cluster: &Cluster, hosts: &[u32]) -> VirtualNetwork {
         let numbers: BTreeSet<u32> = hosts.iter().copied().collect();
         let numbers: Vec<u32> = numbers.into_iter().collect();
         let card = |host: &u32| {
@@ -64,7 +64,7 @@ impl Network {
         };
         let internal = Port::new(cluster.internal_gbps, cluster.internal_gbps);
         let place = |host: &u32| numbers.binary_search(host).expect("collected above") as u32;
-        Network {
+        VirtualNetwork {
             ports: numbers.iter().map(card).chain(hosts.iter().map(|_| internal)).collect(),
             cards: hosts.iter().map(place).collect(),
             latency: microseconds(cluster.latency_us),
@@ -205,7 +205,7 @@ mod tests {
     fn a_fast_card_does_not_receive_before_a_slow_one_has_sent() {
         let mut cluster = Cluster { bandwidth_gbps: 10.0, ..Cluster::default() };
         cluster.host_bandwidth_gbps.insert(0, 1.0);
-        let mut network = Network::new(&cluster, &[0, 1]);
+        let mut network = VirtualNetwork::new(&cluster, &[0, 1]);
         let ranks = (Rank(0), Rank(1));
         let (number, head) = network.hand_over(Time::ZERO, ranks, message(4_000_000), Time::ZERO);
         assert_eq!(head, Time(50_000));
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn ranks_of_one_host_do_not_use_its_card() {
         let cluster = Cluster { internal_gbps: 80.0, ..Cluster::default() };
-        let mut network = Network::new(&cluster, &[7, 7, 9]);
+        let mut network = VirtualNetwork::new(&cluster, &[7, 7, 9]);
         let ranks = (Rank(0), Rank(1));
         let (inside, head) = network.hand_over(Time::ZERO, ranks, message(10_000), Time::ZERO);
         assert_eq!(network.arrive(head, inside), Time(1_000));

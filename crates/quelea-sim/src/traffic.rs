@@ -10,8 +10,8 @@ use crate::collective_start::{HeldMessage, Passage};
 use crate::driver::Driver;
 use crate::faults::{Flight, Verdict};
 use crate::network::{Transit, bits_per_second, microseconds, transfer};
-use crate::queue::Event;
-use crate::rank_state::{Arrived, Outgoing};
+use crate::queue::SimEvent;
+use crate::rank_state::{Arrived, QueuedSend};
 
 /// What a vector costs beside the wire.
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +96,7 @@ impl Driver<'_> {
     /// These gates open when the fixed cost of a collective has passed.
     pub(crate) fn open_later(&mut self, gates: impl IntoIterator<Item = u32>) {
         for gate in gates {
-            self.queue.schedule(self.now + self.gates.fixed(), Event::Open(gate));
+            self.queue.schedule(self.now + self.gates.fixed(), SimEvent::Open(gate));
         }
     }
 
@@ -117,7 +117,7 @@ impl Driver<'_> {
         let state = &mut self.ranks[from.index()];
         let at = state.free.max(self.now);
         if at > self.now || limited || !state.outbox.is_empty() {
-            return state.outbox.push_back(Outgoing { at, to, message });
+            return state.outbox.push_back(QueuedSend { at, to, message });
         }
         self.hand_over(from.index(), to, message, false);
     }
@@ -168,12 +168,14 @@ impl Driver<'_> {
         match verdict {
             Verdict::Drop => self.discard(number),
             Verdict::Duplicate => {
-                self.queue.schedule(head, Event::Arrive(number));
+                self.queue.schedule(head, SimEvent::Arrive(number));
                 self.in_flight.add(self.now, bytes);
                 let copy = self.network.duplicate(number);
-                self.queue.schedule(head, Event::Arrive(copy));
+                self.queue.schedule(head, SimEvent::Arrive(copy));
             }
-            Verdict::Pass | Verdict::Delay(_) => self.queue.schedule(head, Event::Arrive(number)),
+            Verdict::Pass | Verdict::Delay(_) => {
+                self.queue.schedule(head, SimEvent::Arrive(number))
+            }
         }
     }
 
@@ -192,7 +194,7 @@ impl Driver<'_> {
             return self.discard(number);
         }
         let at = self.network.arrive(self.now, number);
-        self.queue.schedule(at, Event::Deliver(number));
+        self.queue.schedule(at, SimEvent::Deliver(number));
     }
 
     /// A message has arrived whole.

@@ -89,7 +89,7 @@ pub fn bits(outcome: &Outcome) -> Vec<Vec<u32>> {
 
 /// What would be deployed.
 pub fn deployed(plan: &PreparedRun, outcome: &Outcome) -> Vec<f32> {
-    let models = quelea_run::files::tensors::Models::of(outcome);
+    let models = quelea_run::files::tensors::ModelSlices::of(outcome);
     models.deployed(plan.setup.properties().deploy)
 }
 

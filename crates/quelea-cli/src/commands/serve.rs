@@ -5,13 +5,13 @@ use std::net::{SocketAddr, UdpSocket};
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_run::drive::OpenRendezvous;
 
-use super::Command;
-use crate::request::{Output, Run, check_address, check_wait};
+use super::CommandSpec;
+use crate::request::{Output, RunArgs, check_address, check_wait};
 use crate::session;
 use crate::text::mention;
 
 /// The row.
-pub const COMMAND: Command = Command { name: "serve", parser: Args::command, run };
+pub const COMMAND: CommandSpec = CommandSpec { name: "serve", parser: Args::command, run };
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,7 +27,7 @@ names must be at the same path on every machine.";
 #[command(after_help = EXAMPLES)]
 struct Args {
     #[command(flatten)]
-    run: Run,
+    run: RunArgs,
 
     /// Where to listen
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:29470")]

@@ -5,17 +5,17 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_core::topology::{self, Report, report, svg};
-use quelea_run::config::row::Row;
+use quelea_run::config::chosen::Chosen;
 use quelea_run::config::source;
 use quelea_run::error::RequestError;
 use quelea_run::prepared::TopologyMaker;
 use serde_json::{Value, json};
 
-use super::Command;
+use super::CommandSpec;
 use crate::text::{bold, columns, number, say};
 
 /// The row.
-pub const COMMAND: Command = Command { name: "topology", parser: Args::command, run };
+pub const COMMAND: CommandSpec = CommandSpec { name: "topology", parser: Args::command, run };
 
 const EXAMPLES: &str = "\
 Examples:
@@ -87,7 +87,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn row(args: &Args) -> Result<Row<topology::Entry>, RequestError> {
+fn row(args: &Args) -> Result<Chosen<topology::Entry>, RequestError> {
     let mut table = source::Table::new();
     table.insert("name".to_string(), args.name.as_str().into());
     for given in &args.settings {
@@ -97,7 +97,7 @@ fn row(args: &Args) -> Result<Row<topology::Entry>, RequestError> {
         }
         source::apply(&mut table, &setting)?;
     }
-    Row::read(&table)
+    Chosen::read(&table)
 }
 
 fn hosts(args: &Args) -> Result<Vec<u32>, RequestError> {

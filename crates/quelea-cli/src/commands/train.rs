@@ -1,17 +1,17 @@
 //! `quelea train`: a run for real, in threads, in processes, or under a launcher.
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
-use quelea_run::drive::{self, Launched};
+use quelea_run::drive::{self, LaunchedWorker};
 use quelea_run::error::RunError;
 use quelea_run::prepared::PreparedRun;
 
-use super::Command;
+use super::CommandSpec;
 use crate::interrupt;
-use crate::request::{Output, Run};
+use crate::request::{Output, RunArgs};
 use crate::session;
 
 /// The row.
-pub const COMMAND: Command = Command { name: "train", parser: Args::command, run };
+pub const COMMAND: CommandSpec = CommandSpec { name: "train", parser: Args::command, run };
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,7 +32,7 @@ For workers on other machines see `quelea serve` and `quelea join`.";
 #[command(after_help = EXAMPLES)]
 struct Args {
     #[command(flatten)]
-    run: Run,
+    run: RunArgs,
 
     /// One process per worker, over TCP on this machine, instead of threads
     #[arg(long, conflicts_with = "threads")]
@@ -68,15 +68,15 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     session::run(plan, asked, &args.output, drive::threads)
 }
 
-fn plan(args: &Args, launched: Option<&Launched>) -> Result<PreparedRun, RunError> {
-    let plan = args.run.plan(launched.map(Launched::world))?;
+fn plan(args: &Args, launched: Option<&LaunchedWorker>) -> Result<PreparedRun, RunError> {
+    let plan = args.run.plan(launched.map(LaunchedWorker::world))?;
     if let Some(launched) = launched {
         launched.check(&plan)?;
     }
     Ok(plan)
 }
 
-fn run_launched(args: &Args, launched: &Launched) -> anyhow::Result<()> {
+fn run_launched(args: &Args, launched: &LaunchedWorker) -> anyhow::Result<()> {
     if !launched.is_first() {
         interrupt::follow();
         // The checkpoint is where the first process is; it sends to each what is its own.

@@ -5,7 +5,7 @@ use quelea_core::algorithms::ALGORITHMS;
 use quelea_core::contract::TopologyRequirement;
 use quelea_core::options::Options;
 use quelea_run::config::Config;
-use quelea_run::drive::measure::{Host, Measured};
+use quelea_run::drive::measure::{Measured, MeasuredHost};
 use quelea_run::error::RequestError;
 use quelea_run::prepared::PreparedRun;
 use serde_json::{Value, json};
@@ -103,7 +103,7 @@ impl Survey {
     /// Bytes per second of every host's card, the slower of its two directions. It can do what it
     /// did in any of the measurements; where it did less, others were in the way.
     fn cards(&self) -> Vec<Option<f64>> {
-        let card = |(number, host): (usize, &Host)| {
+        let card = |(number, host): (usize, &MeasuredHost)| {
             let pairs = || self.measured.pairs.iter();
             let out = pairs().filter(|pair| pair.from == number).map(|pair| pair.bandwidth);
             let into = pairs().filter(|pair| pair.to == number).map(|pair| pair.bandwidth);
@@ -270,18 +270,18 @@ mod tests {
     use super::*;
     use crate::advisor::situation::Situation;
     use quelea_run::config::source::{self, parse};
-    use quelea_run::drive::measure::{Inside, Pair};
+    use quelea_run::drive::measure::{HostPair, Inside};
 
     /// Two workers on each of two hosts, as they joined: 0 and 2, 1 and 3; worker 2 is slow.
     fn measured() -> Measured {
-        let host = |workers: [u32; 2], card: f64| Host {
+        let host = |workers: [u32; 2], card: f64| MeasuredHost {
             workers: workers.to_vec(),
             outgoing: Some(card),
             incoming: Some(1.1 * card),
             inside: Some(Inside { latency: 10e-6, bandwidth: 2e9 }),
-            ..Host::default()
+            ..MeasuredHost::default()
         };
-        let pair = |from, to| Pair { from, to, latency: 200e-6, bandwidth: 12e6 };
+        let pair = |from, to| HostPair { from, to, latency: 200e-6, bandwidth: 12e6 };
         Measured {
             hosts: vec![host([0, 2], 125e6), host([1, 3], 12.5e6)],
             pairs: vec![pair(0, 1), pair(1, 0)],

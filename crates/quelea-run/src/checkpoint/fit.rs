@@ -7,7 +7,7 @@ use quelea_core::contract::{Budget, DeployedFrom, OptimizerSite};
 use quelea_core::node::MODEL;
 use quelea_core::state::Saved;
 use quelea_core::time::Time;
-use quelea_record::{Part, RankReport, ResumePoint};
+use quelea_record::{RankCheckpoint, RankReport, ResumePoint};
 use serde_json::Value;
 
 use super::read::Checkpoint;
@@ -91,7 +91,10 @@ fn check_config(old: &Value, new: &Value, path: &str) -> Result<(), RequestError
 
 /// Every rank of another number of ranks begins with the deployed model and with what the
 /// optimizers had in common; what only the algorithm knows is reset.
-fn resized(checkpoint: &Checkpoint, prepared: &PreparedRun) -> Result<Vec<Part>, RequestError> {
+fn resized(
+    checkpoint: &Checkpoint,
+    prepared: &PreparedRun,
+) -> Result<Vec<RankCheckpoint>, RequestError> {
     let damaged = |what: &str| RequestError::Conflict(format!("the checkpoint lacks {what}"));
     let (properties, old) = (prepared.setup.properties(), &checkpoint.manifest);
     let (workers, servers) = checkpoint.parts.split_at(old.workers);
@@ -103,12 +106,13 @@ fn resized(checkpoint: &Checkpoint, prepared: &PreparedRun) -> Result<Vec<Part>,
     let model = model.filter(|model| model.len() == len).ok_or_else(|| damaged("its model"))?;
     let holders = if properties.optimizer == OptimizerSite::Workers { workers } else { servers };
     // Within a host only the first worker may run its optimizer.
-    let runs: Vec<Part> = holders.iter().filter(|part| optimized(part) > 0).cloned().collect();
+    let runs: Vec<RankCheckpoint> =
+        holders.iter().filter(|part| optimized(part) > 0).cloned().collect();
     let holders = if runs.is_empty() { holders } else { &runs };
     let mut optimizer = BTreeMap::new();
     for slot in 0..(prepared.setup.optimizer)(1).vectors().len() {
         let name = format!("optimizer.{slot}");
-        let of = |part: &Part| part.state.vectors.get(&name).cloned();
+        let of = |part: &RankCheckpoint| part.state.vectors.get(&name).cloned();
         let whole = match properties.optimizer {
             OptimizerSite::Workers => mean(holders, of),
             OptimizerSite::Servers => concatenated(holders, of),
@@ -116,7 +120,7 @@ fn resized(checkpoint: &Checkpoint, prepared: &PreparedRun) -> Result<Vec<Part>,
         let whole = whole.filter(|whole| whole.len() == len);
         optimizer.insert(name.clone(), whole.ok_or_else(|| damaged("the optimizer's state"))?);
     }
-    let done: u64 = workers.iter().map(Part::step).sum();
+    let done: u64 = workers.iter().map(RankCheckpoint::step).sum();
     let step = match properties.budget {
         Budget::Rounds => old.step,
         Budget::TotalGradients => done / prepared.config.workers as u64,
@@ -152,7 +156,7 @@ struct Common {
 }
 
 impl Common {
-    fn part(&self, range: Range<usize>, step: u64, optimizes: bool) -> Part {
+    fn part(&self, range: Range<usize>, step: u64, optimizes: bool) -> RankCheckpoint {
         let mut state = Saved::default();
         state.numbers.insert("step".to_string(), step);
         for slot in 0..self.buckets {
@@ -163,23 +167,26 @@ impl Common {
             let held = if optimizes { whole[range.clone()].to_vec() } else { Vec::new() };
             state.vectors.insert(name.clone(), held);
         }
-        Part { state, report: RankReport::default() }
+        RankCheckpoint { state, report: RankReport::default() }
     }
 }
 
 /// Steps that the rank's optimizer has done.
-fn optimized(part: &Part) -> u64 {
+fn optimized(part: &RankCheckpoint) -> u64 {
     let counts = part.state.numbers.iter().filter(|(name, _)| name.starts_with("optimized."));
     counts.map(|(_, count)| *count).max().unwrap_or(0)
 }
 
-fn model_of(part: &Part) -> Option<Vec<f32>> {
+fn model_of(part: &RankCheckpoint) -> Option<Vec<f32>> {
     let vectors = &part.state.vectors;
     vectors.get(MODEL).or_else(|| vectors.get("params")).cloned()
 }
 
 /// The mean, summed in order of rank.
-fn mean(parts: &[Part], of: impl Fn(&Part) -> Option<Vec<f32>>) -> Option<Vec<f32>> {
+fn mean(
+    parts: &[RankCheckpoint],
+    of: impl Fn(&RankCheckpoint) -> Option<Vec<f32>>,
+) -> Option<Vec<f32>> {
     let mut sum: Vec<f64> = Vec::new();
     for part in parts {
         let values = of(part)?;
@@ -189,7 +196,10 @@ fn mean(parts: &[Part], of: impl Fn(&Part) -> Option<Vec<f32>>) -> Option<Vec<f3
     Some(sum.iter().map(|sum| (sum / parts.len() as f64) as f32).collect())
 }
 
-fn concatenated(parts: &[Part], of: impl Fn(&Part) -> Option<Vec<f32>>) -> Option<Vec<f32>> {
+fn concatenated(
+    parts: &[RankCheckpoint],
+    of: impl Fn(&RankCheckpoint) -> Option<Vec<f32>>,
+) -> Option<Vec<f32>> {
     parts.iter().map(of).collect::<Option<Vec<_>>>().map(|pieces| pieces.concat())
 }
 

@@ -6,7 +6,7 @@ use crate::prepared::PreparedRun;
 
 fn prepared(text: &str, settings: &[&str]) -> Result<PreparedRun, RequestError> {
     let table = parse(text).expect("TOML");
-    let settings: Vec<Setting> =
+    let settings: Vec<ConfigSetting> =
         settings.iter().map(|given| setting(given).expect("key=value")).collect();
     PreparedRun::new(Config::read(table, &settings, None)?)
 }

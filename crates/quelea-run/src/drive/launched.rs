@@ -15,19 +15,19 @@ const WAIT_SECONDS: f64 = 60.0;
 
 /// How this process was launched.
 #[derive(Clone, Debug)]
-pub struct Launched {
+pub struct LaunchedWorker {
     found: launcher::Launched,
 }
 
 /// Whether this process is one of several that a launcher has started.
-pub fn launched() -> Result<Option<Launched>, RequestError> {
+pub fn launched() -> Result<Option<LaunchedWorker>, RequestError> {
     let found = launcher::detect(|name| std::env::var(name).ok()).map_err(|error| {
         RequestError::Conflict(format!("{error} (--threads leaves launchers out of account)"))
     })?;
-    Ok(found.filter(|found| found.world > 1).map(|found| Launched { found }))
+    Ok(found.filter(|found| found.world > 1).map(|found| LaunchedWorker { found }))
 }
 
-impl Launched {
+impl LaunchedWorker {
     /// How many processes there are.
     pub fn world(&self) -> usize {
         self.found.world as usize

@@ -53,7 +53,9 @@ impl Problem for Slowed {
         let source = self.problem.source(rank);
         let (factor, least) = (self.factors.get(&(rank as u32)).copied(), self.least);
         match factor.unwrap_or(1.0) {
-            factor if factor > 1.0 || least > 0.0 => Box::new(Source { source, factor, least }),
+            factor if factor > 1.0 || least > 0.0 => {
+                Box::new(SlowedSource { source, factor, least })
+            }
             _ => source,
         }
     }
@@ -71,13 +73,13 @@ impl Problem for Slowed {
     }
 }
 
-struct Source {
+struct SlowedSource {
     source: Box<dyn GradientSource>,
     factor: f64,
     least: f64,
 }
 
-impl GradientSource for Source {
+impl GradientSource for SlowedSource {
     fn gradient(&mut self, step: u64, params: &[f32], grad: &mut [f32]) -> Computed {
         let began = Instant::now();
         let computed = self.source.gradient(step, params, grad);

@@ -9,8 +9,8 @@ use quelea_core::options::{Options, Value};
 use quelea_core::topology::{self, Schedule};
 
 use crate::config::Config;
-use crate::config::row::Row;
-use crate::config::rows::WITHIN_HOST;
+use crate::config::chosen::Chosen;
+use crate::config::listed::WITHIN_HOST;
 use crate::error::RequestError;
 
 pub(super) fn check_servers(config: &Config, properties: &Properties) -> Result<(), RequestError> {
@@ -80,7 +80,7 @@ pub(super) fn check_plain_sgd(
     }
 }
 
-pub(super) fn averages_within_hosts(topology: &Row<topology::Entry>) -> bool {
+pub(super) fn averages_within_hosts(topology: &Chosen<topology::Entry>) -> bool {
     topology.options().text(WITHIN_HOST.name) == "average"
 }
 

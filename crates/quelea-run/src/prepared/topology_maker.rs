@@ -11,7 +11,7 @@ use quelea_core::topology::{self, Schedule, TopologyError};
 
 use super::checks::averages_within_hosts;
 use crate::config::Config;
-use crate::config::row::Row;
+use crate::config::chosen::Chosen;
 use crate::config::source::read_text;
 use crate::error::RequestError;
 
@@ -29,7 +29,7 @@ pub(super) fn make_topology(
 
 /// Makes the topology of a run, now and after a change of membership.
 pub struct TopologyMaker {
-    row: Row<topology::Entry>,
+    row: Chosen<topology::Entry>,
     seed: u64,
     /// The file of a custom topology.
     text: Option<String>,
@@ -39,7 +39,7 @@ pub struct TopologyMaker {
 
 impl TopologyMaker {
     /// For this row; reads the file of a custom topology.
-    pub fn new(row: Row<topology::Entry>, seed: u64) -> Result<TopologyMaker, RequestError> {
+    pub fn new(row: Chosen<topology::Entry>, seed: u64) -> Result<TopologyMaker, RequestError> {
         let named = row.options().iter().find(|(name, _)| *name == "file");
         let text = match named {
             Some((_, Value::Text(path))) if !path.is_empty() => {
