@@ -3,14 +3,14 @@
 use quelea_run::execute::Finished;
 use quelea_run::files::summary::{ClockKind, RankSummary, Summary, WorkerSummary};
 
-use crate::request::RunArgs;
+use crate::request::Invocation;
 use crate::text::{bold, bytes, columns, number, pale, say, seconds, whole};
 
 /// Workers that are listed one by one; of more, the first ones and the total.
 const LISTED: usize = 16;
 
-/// Prints the report. `asked` is the command that was typed, and the run that it was given.
-pub fn print(finished: &Finished, asked: (&'static str, &RunArgs)) {
+/// Prints the report. `asked` is the command line of the run.
+pub fn print(finished: &Finished, asked: Invocation<'_>) {
     let summary = &finished.summary;
     say(&bold(&headline(summary)));
     say("");
@@ -123,11 +123,9 @@ fn shown(summary: &Summary) -> usize {
 }
 
 /// Commands that work from here, and what they show.
-fn next(
-    summary: &Summary,
-    (command, run): (&'static str, &RunArgs),
-) -> Vec<(String, &'static str)> {
+fn next(summary: &Summary, asked: Invocation<'_>) -> Vec<(String, &'static str)> {
     let me = std::env::args().next().unwrap_or_else(|| "quelea".to_string());
+    let Invocation { command, run } = asked;
     let asked = run.as_typed(&[]);
     // Between hosts only gossip methods go on.
     let hosts = summary.config["topology"]["within_host"] == "average";

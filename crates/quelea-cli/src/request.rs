@@ -52,14 +52,23 @@ pub struct Output {
     pub quiet: bool,
 }
 
+/// The command line of a run: the command that was typed, with its run.
+#[derive(Clone, Copy)]
+pub struct Invocation<'a> {
+    /// Its name.
+    pub command: &'static str,
+    /// What it was given.
+    pub run: &'a RunArgs,
+}
+
 impl RunArgs {
     /// What is asked for, ready to be driven, for as many workers as a launcher has started.
-    pub fn plan(&self, launched: Option<usize>) -> Result<PreparedRun, RequestError> {
+    pub fn prepare(&self, launched: Option<usize>) -> Result<PreparedRun, RequestError> {
         let checkpoint = self.resume.as_deref().map(read::open).transpose()?;
-        let plan = PreparedRun::new(self.config(launched, checkpoint.as_ref())?)?;
+        let prepared = PreparedRun::new(self.config(launched, checkpoint.as_ref())?)?;
         match checkpoint {
-            Some(checkpoint) => plan.resume_from(&checkpoint),
-            None => Ok(plan),
+            Some(checkpoint) => prepared.resume_from(&checkpoint),
+            None => Ok(prepared),
         }
     }
 

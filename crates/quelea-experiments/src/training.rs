@@ -100,8 +100,9 @@ impl Trained {
             moments: Vec::new(),
         };
         let outcome = quelea_sim::simulate(&plan.setup, &*plan.problem, &plan.cluster, &mut watch)?;
-        let end = (Time::from_seconds(outcome.clock_seconds), plan.setup.steps);
-        let last = watch.judge.evaluate_models(end, &ModelSlices::of(&outcome), false);
+        let end = Time::from_seconds(outcome.clock_seconds);
+        let models = ModelSlices::of(&outcome);
+        let last = watch.judge.evaluate_models(end, plan.setup.steps, &models, false);
         watch.take(&last);
         Ok(Trained { moments: watch.moments, model: last.model })
     }

@@ -282,9 +282,10 @@ fn judge(
     match answer {
         Ok(SetupMessage::Found { values }) => {
             let good = values.iter().all(|value| value.is_finite() && *value > 0.0);
-            match expected.map_or(!values.is_empty(), |count| count == values.len()) && good {
-                true => Ok(values),
-                false => Err(failed("what it has measured makes no sense".into())),
+            if expected.map_or(!values.is_empty(), |count| count == values.len()) && good {
+                Ok(values)
+            } else {
+                Err(failed("what it has measured makes no sense".into()))
             }
         }
         Ok(SetupMessage::Unable { reason }) => Err(failed(shown(&reason, REASON_CHARS))),

@@ -90,7 +90,7 @@ impl Mesh {
         let mut links: BTreeMap<Rank, Vec<(Rank, TcpStream)>> =
             self.plan.here.iter().map(|rank| (*rank, Vec::new())).collect();
         for (peer, own) in self.plan.dialled() {
-            let stream = self.dial(&addresses[peer.index()], (own, peer), options)?;
+            let stream = self.dial(&addresses[peer.index()], own, peer, options)?;
             links.entry(own).or_default().push((peer, stream));
         }
         let mut missing = self.plan.expected();
@@ -119,7 +119,8 @@ impl Mesh {
     fn dial(
         &self,
         address: &str,
-        (from, to): (Rank, Rank),
+        from: Rank,
+        to: Rank,
         options: &NetOptions,
     ) -> Result<TcpStream, NetError> {
         let wrong = |problem: String| NetError::Handshake {

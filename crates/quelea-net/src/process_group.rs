@@ -92,11 +92,10 @@ impl ProcessGroup {
             let answer = write(stream, true, what, &mine, keep_waiting)
                 .and_then(|()| read(stream, keep_waiting))
                 .map_err(|error| gone(*rank, &error))?;
-            return match answer.good {
-                true => Ok(answer.body),
-                false => {
-                    Err(ProcessGroupError::Refused(String::from_utf8_lossy(&answer.body).into()))
-                }
+            return if answer.good {
+                Ok(answer.body)
+            } else {
+                Err(ProcessGroupError::Refused(String::from_utf8_lossy(&answer.body).into()))
             };
         }
         let mut all = vec![mine];
@@ -367,9 +366,10 @@ fn read_exact(
 fn look_up(error: io::Error, keep_waiting: KeepWaiting<'_>) -> io::Result<()> {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => {
-            match keep_waiting() {
-                true => Ok(()),
-                false => Err(ErrorKind::Interrupted.into()),
+            if keep_waiting() {
+                Ok(())
+            } else {
+                Err(ErrorKind::Interrupted.into())
             }
         }
         _ => Err(error),

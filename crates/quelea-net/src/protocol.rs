@@ -70,6 +70,15 @@ pub(crate) enum SetupMessage {
     Measured,
 }
 
+/// How long the vectors of a run are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct VectorLengths {
+    /// Elements of the model.
+    pub(crate) model: usize,
+    /// Elements of the vectors in reports: as many, or none where reports carry no models.
+    pub(crate) report: usize,
+}
+
 /// What a rank tells the controller.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum RankEvent {
@@ -121,8 +130,9 @@ impl RankEvent {
         &self,
         rank: u32,
         ranks: usize,
-        (len, reported): (usize, usize),
+        lengths: VectorLengths,
     ) -> Result<(), String> {
+        let VectorLengths { model: len, report: reported } = lengths;
         let speaker = match self {
             // The receiver of a transfer knows how long it took; the record is the sender's.
             RankEvent::Record(Record { rank, event: RecordKind::Transfer { .. }, .. })

@@ -452,9 +452,10 @@ impl RankState {
         let Some(pending) = self.idle.take() else { return };
         let now = self.clock.now();
         let idle = now.since(pending.done);
-        let waiting = match self.properties.waits_for_peers {
-            true => self.node.origin().since(pending.done).min(idle),
-            false => Time::ZERO,
+        let waiting = if self.properties.waits_for_peers {
+            self.node.origin().since(pending.done).min(idle)
+        } else {
+            Time::ZERO
         };
         let exposed = (idle - waiting).seconds() + pending.handing_seconds;
         self.report.steps += 1;

@@ -209,9 +209,10 @@ fn models_are_shown_at_their_step_while_the_run_goes_on() {
         let setup = run.setup();
         for far in [false, true] {
             let mut keeper = Keeper::every(0, run.steps);
-            let outcome = match far {
-                true => sockets(&run, ResumePoint::default(), &mut keeper),
-                false => threads(&run, &setup, ResumePoint::default(), &mut keeper),
+            let outcome = if far {
+                sockets(&run, ResumePoint::default(), &mut keeper)
+            } else {
+                threads(&run, &setup, ResumePoint::default(), &mut keeper)
             };
             outcome.expect("it ends");
             let steps: Vec<u64> = keeper.shown.iter().map(|(step, _)| *step).collect();

@@ -66,29 +66,28 @@ impl Evaluator {
             workers: models.workers.iter().map(|(_, model)| model.as_slice()).collect(),
             servers: models.servers.iter().map(|(_, model)| model.as_slice()).collect(),
         };
-        self.evaluate_models((*now, *step), &models, each)
+        self.evaluate_models(*now, *step, &models, each)
     }
 
     /// As [`evaluate`](Evaluator::evaluate), of models that are somebody else's.
     pub fn evaluate_models(
         &self,
-        (now, step): (Time, u64),
+        now: Time,
+        step: u64,
         models: &tensors::ModelSlices<'_>,
         each: bool,
     ) -> Evaluated {
         let model = models.deployed(self.deploy);
         let evaluation = self.problem.evaluate(&model);
         let consensus = models.consensus_distance();
-        let workers = each.then(|| self.spread(&models.workers, (&model, evaluation)));
+        let workers = each.then(|| self.spread(&models.workers, &model, evaluation));
         Evaluated { now, step, model, evaluation, consensus, workers }
     }
 
     /// Workers that hold the deployed model itself are not evaluated again.
-    fn spread(&self, workers: &[&[f32]], (model, known): (&[f32], Evaluation)) -> Spread {
-        let evaluate = |params: &&[f32]| match *params == model {
-            true => known,
-            false => self.problem.evaluate(params),
-        };
+    fn spread(&self, workers: &[&[f32]], model: &[f32], known: Evaluation) -> Spread {
+        let evaluate =
+            |params: &&[f32]| if *params == model { known } else { self.problem.evaluate(params) };
         let all: Vec<Evaluation> = workers.iter().map(evaluate).collect();
         let losses: Vec<f64> = all.iter().map(|one| one.loss).collect();
         let accuracies: Option<Vec<f64>> = all.iter().map(|one| one.accuracy).collect();

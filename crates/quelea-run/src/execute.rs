@@ -82,7 +82,7 @@ fn attempt(
         Err(error) => return Err(broken_off(error, directory, recorder)),
     };
     let end = Time::from_seconds(outcome.clock_seconds);
-    let ended = recorder.end((end, prepared.setup.steps), &ModelSlices::of(&outcome));
+    let ended = recorder.end(end, prepared.setup.steps, &ModelSlices::of(&outcome));
     let ended = ended.map_err(failed("records.jsonl"))?;
     let (model, evaluation) = (&ended.last.model, ended.last.evaluation);
     let mut warnings = warnings(prepared, clock, evaluation, &outcome);
@@ -132,8 +132,8 @@ fn records_of_run<'a>(
     watch: RecordWatch<'a>,
 ) -> io::Result<RecordWriter<'a>> {
     let draft = directory.draft("records.jsonl")?;
-    let size = (prepared.setup.steps, prepared.config.workers);
-    let mut records = RecordWriter::new(draft, size, watch);
+    let mut records =
+        RecordWriter::new(draft, prepared.setup.steps, prepared.config.workers, watch);
     if let Some(resumed) = &prepared.resumed {
         if let Some(before) = directory::records_of(&resumed.run) {
             records.go_on(BufReader::new(File::open(before)?), &prepared.start)?;

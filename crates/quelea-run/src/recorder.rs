@@ -156,7 +156,12 @@ impl<'a> RunRecorder<'a> {
     }
 
     /// Evaluates what the run has come to, and ends the recording.
-    pub(crate) fn end(mut self, at: (Time, u64), models: &ModelSlices<'_>) -> io::Result<EndedRun> {
+    pub(crate) fn end(
+        mut self,
+        now: Time,
+        step: u64,
+        models: &ModelSlices<'_>,
+    ) -> io::Result<EndedRun> {
         let left_out = match self.background.take() {
             Some(evaluator) => {
                 let (rest, left_out) = evaluator.finish();
@@ -165,7 +170,7 @@ impl<'a> RunRecorder<'a> {
             }
             None => 0,
         };
-        let last = self.evaluator.evaluate_models(at, models, true);
+        let last = self.evaluator.evaluate_models(now, step, models, true);
         self.take(&last);
         let written = self.saver.finish();
         let failures = written.iter().filter_map(|written| written.failure.clone());

@@ -94,7 +94,7 @@ impl Driver<'_> {
             return Err(SimError::AllWorkersLost { rank: who, at });
         }
         for Arrived { from, bytes, holds_link, .. } in std::mem::take(&mut self.ranks[rank].inbox) {
-            self.leave_network((from, who), bytes, holds_link);
+            self.leave_network(from, who, bytes, holds_link);
         }
         self.note(at, who, step, RecordKind::Lost);
         self.queue.schedule(at + noticed, SimEvent::Detect(rank as u32));

@@ -9,7 +9,7 @@ use crate::cluster::Cluster;
 use crate::collective_start::{HeldMessage, Passage};
 use crate::driver::Driver;
 use crate::faults::{Flight, Verdict};
-use crate::network::{Transit, bits_per_second, microseconds, transfer};
+use crate::network::{SentMessage, Transit, bits_per_second, microseconds, transfer};
 use crate::queue::SimEvent;
 use crate::rank_state::{Arrived, QueuedSend};
 
@@ -148,17 +148,18 @@ impl Driver<'_> {
     }
 
     fn hand_over(&mut self, from: usize, to: Rank, message: Message, holds_link: bool) {
-        let ranks = (Rank::from(from), to);
+        let sender = Rank::from(from);
         let header = quelea_wire::HEADER_BYTES as u64;
         let bytes = header + scaled(message.payload_bytes(), self.cluster.vector_scale);
-        let verdict = self.verdict(ranks, &message, bytes);
+        let verdict = self.verdict(sender, to, &message, bytes);
         let report = &mut self.ranks[from].report;
         report.bytes_sent += bytes;
         report.messages_sent += 1;
         self.messages += 1;
         self.in_flight.add(self.now, bytes);
         let delay = if let Verdict::Delay(delay) = verdict { delay } else { Time::ZERO };
-        let (number, head) = self.network.hand_over(self.now, ranks, (message, bytes), delay);
+        let (number, head) =
+            self.network.hand_over(self.now, sender, to, SentMessage { message, bytes, delay });
         let transit = self.network.transit_mut(number);
         transit.holds_link = holds_link;
         if self.cluster.blocking_sends && !self.ranks[from].node.is_server {
@@ -179,7 +180,7 @@ impl Driver<'_> {
         }
     }
 
-    fn verdict(&self, (from, to): (Rank, Rank), message: &Message, bytes: u64) -> Verdict {
+    fn verdict(&self, from: Rank, to: Rank, message: &Message, bytes: u64) -> Verdict {
         let faults = &self.cluster.faults;
         if !faults.touches_messages() {
             return Verdict::Pass;
@@ -236,13 +237,13 @@ impl Driver<'_> {
 
     fn discard(&mut self, number: u32) {
         let Transit { from, to, bytes, holds_link, .. } = self.network.take(number);
-        self.leave_network((from, to), bytes, holds_link);
+        self.leave_network(from, to, bytes, holds_link);
     }
 
     /// A message no longer counts as being on its way.
-    pub(crate) fn leave_network(&mut self, (from, to): (Rank, Rank), bytes: u64, link: bool) {
+    pub(crate) fn leave_network(&mut self, from: Rank, to: Rank, bytes: u64, holds_link: bool) {
         self.in_flight.remove(self.now, bytes);
-        if link {
+        if holds_link {
             let held = self.links.get_mut(&(from.0, to.0)).expect("counted when handed over");
             *held -= 1;
             self.wake_at(from.index(), self.now);
@@ -278,7 +279,7 @@ impl Driver<'_> {
     fn read(&mut self, rank: usize, arrived: Arrived) {
         let Arrived { from, message, bytes, holds_link, .. } = arrived;
         self.ranks[rank].node.message(self.now, from, message);
-        self.leave_network((from, Rank::from(rank)), bytes, holds_link);
+        self.leave_network(from, Rank::from(rank), bytes, holds_link);
         self.carry_out(rank);
     }
 

@@ -272,10 +272,7 @@ fn print(advice: &Advice, all: bool) {
         rounded(s.bandwidth * 8e-9),
         rounded(s.compute * 1e3)
     ));
-    let shown = match all {
-        true => advice.predictions.iter().collect(),
-        false => advice.best_of_each(),
-    };
+    let shown = if all { advice.predictions.iter().collect() } else { advice.best_of_each() };
     say(&columns(&advice.rows(&shown)));
     say(&advice.verdict());
     for warning in advice.warnings(&shown) {

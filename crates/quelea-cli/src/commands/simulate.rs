@@ -4,7 +4,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_run::drive;
 
 use super::CommandSpec;
-use crate::request::{Output, RunArgs};
+use crate::request::{Invocation, Output, RunArgs};
 use crate::session;
 
 /// The row.
@@ -37,7 +37,12 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     if matches!(drive::launched(), Ok(Some(launched)) if !launched.is_first()) {
         return Ok(());
     }
-    let plan = args.run.plan(None)?;
-    plan.check_memory()?;
-    session::run(plan, ("simulate", &args.run), &args.output, drive::simulate)
+    let prepared = args.run.prepare(None)?;
+    prepared.check_memory()?;
+    session::run(
+        prepared,
+        Invocation { command: "simulate", run: &args.run },
+        &args.output,
+        drive::simulate,
+    )
 }

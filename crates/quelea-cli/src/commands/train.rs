@@ -7,7 +7,7 @@ use quelea_run::prepared::PreparedRun;
 
 use super::CommandSpec;
 use crate::interrupt;
-use crate::request::{Output, RunArgs};
+use crate::request::{Invocation, Output, RunArgs};
 use crate::session;
 
 /// The row.
@@ -48,7 +48,7 @@ struct Args {
 
 fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
-    let asked = ("train", &args.run);
+    let asked = Invocation { command: "train", run: &args.run };
     if args.processes || args.threads {
         // What a launcher says is of interest only where its processes would be in each other's way.
         if let (Ok(Some(launched)), Some(out)) = (drive::launched(), &args.output.out) {
@@ -57,23 +57,23 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     } else if let Some(launched) = drive::launched()? {
         return run_launched(&args, &launched);
     }
-    let plan = plan(&args, None)?;
-    plan.check_memory()?;
+    let prepared = prepared(&args, None)?;
+    prepared.check_memory()?;
     if args.processes {
         let executable = std::env::current_exe()?;
-        return session::run(plan, asked, &args.output, |plan, listener| {
-            drive::processes(plan, &executable, listener)
+        return session::run(prepared, asked, &args.output, |prepared, recorder| {
+            drive::processes(prepared, &executable, recorder)
         });
     }
-    session::run(plan, asked, &args.output, drive::threads)
+    session::run(prepared, asked, &args.output, drive::threads)
 }
 
-fn plan(args: &Args, launched: Option<&LaunchedWorker>) -> Result<PreparedRun, RunError> {
-    let plan = args.run.plan(launched.map(LaunchedWorker::world))?;
+fn prepared(args: &Args, launched: Option<&LaunchedWorker>) -> Result<PreparedRun, RunError> {
+    let prepared = args.run.prepare(launched.map(LaunchedWorker::world))?;
     if let Some(launched) = launched {
-        launched.check(&plan)?;
+        launched.check(&prepared)?;
     }
-    Ok(plan)
+    Ok(prepared)
 }
 
 fn run_launched(args: &Args, launched: &LaunchedWorker) -> anyhow::Result<()> {
@@ -84,13 +84,16 @@ fn run_launched(args: &Args, launched: &LaunchedWorker) -> anyhow::Result<()> {
             return Ok(launched.follow(None)?);
         }
     }
-    let plan = plan(args, Some(launched));
+    let prepared = prepared(args, Some(launched));
     if launched.is_first() {
-        return session::run(plan?, ("train", &args.run), &args.output, |plan, listener| {
-            launched.lead(plan, listener)
-        });
+        return session::run(
+            prepared?,
+            Invocation { command: "train", run: &args.run },
+            &args.output,
+            |prepared, recorder| launched.lead(prepared, recorder),
+        );
     }
     // Everybody says what is wrong: a launcher ends the others as soon as one has ended, so that
     // the first process may never come to say it.
-    Ok(launched.follow(Some(plan?))?)
+    Ok(launched.follow(Some(prepared?))?)
 }

@@ -20,7 +20,9 @@ use crate::local_ranks::{LocalRanks, ProcessContext, RankLinks};
 use crate::measure::{ClusterSurvey, Measured};
 use crate::mesh::{Mesh, MeshPlan, listen};
 use crate::options::NetOptions;
-use crate::protocol::{self, Command, PacketError, RankEvent, SMALL_BYTES, SetupMessage, Wait};
+use crate::protocol::{
+    self, Command, PacketError, RankEvent, SMALL_BYTES, SetupMessage, VectorLengths, Wait,
+};
 use crate::rendezvous::admission::{Admission, JoinedWorker};
 use crate::rendezvous::listener::GuardedListener;
 
@@ -177,14 +179,15 @@ impl Coordinator {
         let zero = clock.now() - start.now;
         let schedule = observer.checkpoint_schedule();
         let len = setup.layout.len();
-        let lengths = (len, if options.report_models { len } else { 0 });
+        let report = if options.report_models { len } else { 0 };
+        let lengths = VectorLengths { model: len, report };
         for (rank, stream) in &streams {
             // A worker that is gone is noticed by whoever reads what it says.
             let _ = protocol::write(stream, &SetupMessage::Start { zero, schedule });
             // While one rank takes nothing, the others hear nothing; that must be short for them.
             let patience = Duration::from_secs_f64(options.peer_seconds / 4.0);
             let _ = stream.set_write_timeout(Some(patience));
-            attend_worker(*rank, stream, (setup.ranks(), lengths), controller.clone());
+            attend_worker(*rank, stream, setup.ranks(), lengths, controller.clone());
         }
         let context = ProcessContext {
             setup: setup.clone(),
@@ -257,7 +260,7 @@ impl Coordinator {
         // All processes together have one limit; the last to come still needs a moment.
         let left = self.options.connect_seconds - begun.elapsed().as_secs_f64();
         let wait = Wait::new(left.max(self.options.handshake_seconds), "it to be connected");
-        match exchange_addresses(&plan, &mesh, joined, (&self.options, wait)) {
+        match exchange_addresses(&plan, &mesh, joined, &self.options, wait) {
             Ok((streams, rank_links)) => {
                 Ok(ConnectedWorkers { streams, rank_links, _mesh: mesh, _door: listener })
             }
@@ -307,11 +310,12 @@ fn run_number() -> u64 {
 fn attend_worker(
     rank: u32,
     stream: &TcpStream,
-    (ranks, lengths): (usize, (usize, usize)),
+    ranks: usize,
+    lengths: VectorLengths,
     controller: Sender<Incoming>,
 ) {
     let stream = stream.try_clone().expect("a connected socket can be duplicated");
-    let most = protocol::state_bytes(lengths.0);
+    let most = protocol::state_bytes(lengths.model);
     let _ = stream.set_read_timeout(None);
     std::thread::spawn(move || {
         loop {
@@ -337,7 +341,8 @@ fn exchange_addresses(
     plan: &MeshPlan,
     mesh: &Mesh,
     joined: Vec<JoinedWorker>,
-    (options, wait): (&NetOptions, Wait),
+    options: &NetOptions,
+    wait: Wait,
 ) -> Result<(Streams, Vec<RankLinks>), (Streams, NetError)> {
     let addresses: BTreeMap<u32, SocketAddr> =
         joined.iter().map(|worker| (worker.rank, worker.address)).collect();

@@ -54,10 +54,7 @@ pub fn start(checkpoint: &Checkpoint, prepared: &PreparedRun) -> Result<ResumePo
     }
     let same = (manifest.workers, manifest.servers)
         == (prepared.config.workers, prepared.config.servers());
-    let parts = match same {
-        true => checkpoint.parts.clone(),
-        false => resized(checkpoint, prepared)?,
-    };
+    let parts = if same { checkpoint.parts.clone() } else { resized(checkpoint, prepared)? };
     Ok(ResumePoint { parts, resized: !same, now: Time::from_seconds(manifest.clock_seconds) })
 }
 

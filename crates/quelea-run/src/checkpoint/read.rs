@@ -123,9 +123,10 @@ fn load(folder: &Path) -> Result<(Manifest, Vec<RankCheckpoint>), String> {
         let listed = sums.iter().find(|(listed, _)| *listed == name);
         let (_, sum) = listed.ok_or_else(|| format!("{SUMS} does not list {name}"))?;
         let bytes = fs::read(folder.join(name)).map_err(|error| format!("{name}: {error}"))?;
-        match hex(&Sha256::digest(&bytes)) == *sum {
-            true => Ok(bytes),
-            false => Err(format!("{name} has another SHA-256 than {SUMS} says")),
+        if hex(&Sha256::digest(&bytes)) == *sum {
+            Ok(bytes)
+        } else {
+            Err(format!("{name} has another SHA-256 than {SUMS} says"))
         }
     };
     let manifest = checked(MANIFEST)?;

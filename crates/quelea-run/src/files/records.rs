@@ -41,7 +41,8 @@ impl<'a> RecordWriter<'a> {
     /// For a run of `steps` steps of each of some workers.
     pub fn new(
         draft: Draft,
-        (steps, workers): (u64, usize),
+        steps: u64,
+        workers: usize,
         watch: &'a mut (dyn FnMut(&Record) + Send),
     ) -> RecordWriter<'a> {
         let stride = steps.saturating_mul(workers as u64).div_ceil(LINES).max(1);

@@ -97,9 +97,10 @@ pub fn write(out: &mut impl Write, export: &Export<'_>, outcome: &Outcome) -> io
     let workers = outcome.ranks.iter().filter(|rank| !rank.is_server).count();
     let living = outcome.ranks.iter().filter(|rank| !rank.lost);
     let named = living.map(|rank| {
-        let name = match rank.is_server {
-            false => format!("worker.{}", rank.rank),
-            true => format!("server.{}", rank.rank as usize - workers),
+        let name = if rank.is_server {
+            format!("server.{}", rank.rank as usize - workers)
+        } else {
+            format!("worker.{}", rank.rank)
         };
         (name, vec![rank.model.len()], rank.model.as_slice())
     });

@@ -80,7 +80,7 @@ pub const FASHION_CNN: TaskEntry = TaskEntry {
     extras: &[],
     build: |request| {
         let augmentation = Augmentation { pad: 2, flip: true, crop: false };
-        from_files(request, ("fashion-mnist", idx), augmentation, models::cnn)
+        from_files(request, "fashion-mnist", idx, augmentation, models::cnn)
     },
 };
 
@@ -132,7 +132,7 @@ pub const IMAGENET_RESNET50: TaskEntry = TaskEntry {
         let options = FolderOptions { side, resized: side * 8 / 7 };
         let read = |path: &Path| folder(path, options);
         let model = |images: Images| models::resnet50(images.classes);
-        from_files(request, ("imagenet", read), Augmentation::IMAGENET, model)
+        from_files(request, "imagenet", read, Augmentation::IMAGENET, model)
     },
 };
 
@@ -140,12 +140,13 @@ fn cifar(
     request: &TaskRequest,
     model: impl FnOnce(Images) -> ImageModel,
 ) -> Result<Built, RequestError> {
-    from_files(request, ("cifar10", cifar10), Augmentation::CIFAR, model)
+    from_files(request, "cifar10", cifar10, Augmentation::CIFAR, model)
 }
 
 fn from_files(
     request: &TaskRequest,
-    (name, read): (&str, impl FnOnce(&Path) -> Result<Split, DataError>),
+    name: &str,
+    read: impl FnOnce(&Path) -> Result<Split, DataError>,
     augmentation: Augmentation,
     model: impl FnOnce(Images) -> ImageModel,
 ) -> Result<Built, RequestError> {
