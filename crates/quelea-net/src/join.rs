@@ -1,19 +1,16 @@
 //! A worker's process: joins a run, builds it from the coordinator's job, takes part.
 
-use std::net::{IpAddr, Shutdown, TcpStream, ToSocketAddrs};
+mod coordinator_reader;
+mod event_writer;
+
+use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use quelea_core::message::Rank;
 use quelea_core::node::RunSpec;
 use quelea_core::problems::Problem;
-use quelea_core::time::Time;
-use quelea_record::{CheckpointSchedule, RankCheckpoint, ResumePoint};
-use quelea_wire::control::{ControlError, Reader};
-use tokio::sync::mpsc::UnboundedSender;
 
 use crate::clock::RunClock;
 use crate::controller::Incoming;
@@ -23,14 +20,10 @@ use crate::local_ranks::{LocalRanks, ProcessContext};
 use crate::measure::Prober;
 use crate::mesh::{Mesh, MeshPlan, listen, prepare};
 use crate::options::NetOptions;
-use crate::protocol::{
-    self, Command, JOB_BYTES, PacketError, RankEvent, SMALL_BYTES, SetupMessage, Wait,
-};
-use crate::rank::Inbox;
+use crate::protocol::{self, JOB_BYTES, PacketError, SMALL_BYTES, SetupMessage, Wait};
 use crate::rendezvous::check;
-
-/// Events that may wait for the coordinator before records are left out.
-const WAITING: usize = 1 << 16;
+use coordinator_reader::{CoordinatorReader, hear, unexpected};
+use event_writer::{JoinEnd, attend_coordinator, serve};
 
 /// Makes a run from the bytes of a job, or says why it cannot be run here.
 pub type BuildRun<'a> = dyn FnMut(&[u8]) -> Result<(RunSpec, Box<dyn Problem>), String> + 'a;
@@ -51,14 +44,7 @@ pub fn join(
     };
     let Welcome { run, rank, open, timeline, job } = welcome;
     prepare(&stream, options.connect_seconds).map_err(|error| gone(error.into()))?;
-    let built = build(&job).and_then(|(setup, problem)| match check(&setup) {
-        Ok(()) => Ok((setup, problem)),
-        Err(error) => Err(error.to_string()),
-    });
-    let (setup, problem) = built.map_err(|reason| {
-        let _ = protocol::write(&stream, &SetupMessage::Unable { reason: reason.clone() });
-        NetError::Job(reason)
-    })?;
+    let (setup, problem) = build_checked(build, &job, &stream)?;
     if rank as usize >= setup.workers() {
         let problem = format!("it gave rank {rank} of {} workers", setup.workers());
         return Err(NetError::Handshake { address, problem });
@@ -66,13 +52,7 @@ pub fn join(
     let (controller, incoming) = channel();
     let plan = MeshPlan { run, ranks: setup.ranks(), here: [Rank(rank)].into() };
     let own = stream.local_addr().map_err(|error| gone(error.into()))?.ip();
-    let ip = match (open, own) {
-        (false, ip) => ip,
-        (true, IpAddr::V4(_)) => IpAddr::from([0, 0, 0, 0]),
-        (true, IpAddr::V6(_)) => IpAddr::from([0u16; 8]),
-    };
-    let mesh = Mesh::open(plan, listen(ip)?, options, controller.clone())
-        .map_err(|source| NetError::Listen { address: "a port for peers".into(), source })?;
+    let mesh = open_mesh(plan, open, own, options, controller.clone())?;
     let begin = Wait::new(options.connect_seconds, "the run to begin");
     let clock = synchronize(&stream, begin).map_err(gone)?;
     protocol::write(&stream, &SetupMessage::Listening { port: mesh.port() }).map_err(gone)?;
@@ -110,6 +90,40 @@ pub fn join(
     })
 }
 
+/// Builds and checks the run of a job; the coordinator is told why it cannot be run here.
+fn build_checked(
+    build: &mut BuildRun<'_>,
+    job: &[u8],
+    stream: &TcpStream,
+) -> Result<(RunSpec, Box<dyn Problem>), NetError> {
+    let built = build(job).and_then(|(setup, problem)| match check(&setup) {
+        Ok(()) => Ok((setup, problem)),
+        Err(error) => Err(error.to_string()),
+    });
+    built.map_err(|reason| {
+        let _ = protocol::write(stream, &SetupMessage::Unable { reason: reason.clone() });
+        NetError::Job(reason)
+    })
+}
+
+/// Listens for peers: on all addresses where other machines take part, else on `own` only.
+fn open_mesh(
+    plan: MeshPlan,
+    open: bool,
+    own: IpAddr,
+    options: &NetOptions,
+    controller: Sender<Incoming>,
+) -> Result<Mesh, NetError> {
+    let ip = match (open, own) {
+        (false, ip) => ip,
+        (true, IpAddr::V4(_)) => IpAddr::from([0, 0, 0, 0]),
+        (true, IpAddr::V6(_)) => IpAddr::from([0u16; 8]),
+    };
+    Mesh::open(plan, listen(ip)?, options, controller)
+        .map_err(|source| NetError::Listen { address: "a port for peers".into(), source })
+}
+
+/// The coordinator's answer to a worker that may take part.
 struct Welcome {
     run: u64,
     rank: u32,
@@ -181,96 +195,6 @@ fn ask_once(
     }
 }
 
-/// Who hears the coordinator before the run.
-struct CoordinatorReader<'a> {
-    stream: &'a TcpStream,
-    address: &'a str,
-    options: &'a NetOptions,
-}
-
-impl CoordinatorReader<'_> {
-    /// What to go on from, if anything, and when the run begins; nothing where it was only to
-    /// measure, which it does.
-    fn hear_start(
-        &self,
-        mut wait: Wait,
-        len: usize,
-        prober: &Prober<'_>,
-    ) -> Result<Option<(ResumePoint, Time, CheckpointSchedule)>, NetError> {
-        let (mut start, rank) = (ResumePoint::default(), prober.links.rank.index());
-        loop {
-            match hear_up_to(self.stream, self.address, wait, protocol::state_bytes(len))? {
-                SetupMessage::Resume { part, resized } => {
-                    start.parts = vec![RankCheckpoint::default(); rank];
-                    start.parts.push(*part);
-                    start.resized = resized;
-                }
-                SetupMessage::Start { zero, schedule } => return Ok(Some((start, zero, schedule))),
-                SetupMessage::Measure(probe) => {
-                    let answer = match prober.measure(&probe) {
-                        Ok(values) => SetupMessage::Found { values },
-                        Err(reason) => SetupMessage::Unable { reason },
-                    };
-                    // A coordinator that is gone is noticed where its next word is awaited.
-                    let _ = protocol::write(self.stream, &answer);
-                    let seconds = self.options.connect_seconds.max(self.options.compute_seconds);
-                    wait = Wait::new(seconds, "the next measurement");
-                }
-                SetupMessage::Measured => return Ok(None),
-                other => return Err(unexpected(self.address, &other)),
-            }
-        }
-    }
-}
-
-fn unexpected(address: &str, word: &SetupMessage) -> NetError {
-    NetError::Handshake { address: address.into(), problem: format!("unexpected {word:?}") }
-}
-
-/// One word of the coordinator before the run, which may also be that there will be none.
-fn hear(stream: &TcpStream, address: &str, wait: Wait) -> Result<SetupMessage, NetError> {
-    hear_up_to(stream, address, wait, SMALL_BYTES + JOB_BYTES)
-}
-
-fn hear_up_to(
-    stream: &TcpStream,
-    address: &str,
-    wait: Wait,
-    most: u64,
-) -> Result<SetupMessage, NetError> {
-    match protocol::read::<CoordinatorMessage>(stream, most, Some(wait)) {
-        Ok(CoordinatorMessage::SetupMessage(setting)) => Ok(setting),
-        Ok(CoordinatorMessage::Aborted(reason)) => Err(NetError::Aborted(reason)),
-        Err(error) => {
-            Err(NetError::LostCoordinator { address: address.into(), reason: error.to_string() })
-        }
-    }
-}
-
-enum CoordinatorMessage {
-    SetupMessage(SetupMessage),
-    Aborted(String),
-}
-
-impl protocol::Packet for CoordinatorMessage {
-    fn encode(&self) -> Vec<u8> {
-        match self {
-            CoordinatorMessage::SetupMessage(setting) => setting.encode(),
-            CoordinatorMessage::Aborted(reason) => Command::Abort(reason.clone()).encode(),
-        }
-    }
-
-    fn decode(reader: &mut Reader<'_>, kind: u16) -> Result<CoordinatorMessage, ControlError> {
-        match Command::decode(&mut reader.clone(), kind) {
-            Ok(Command::Abort(reason)) => {
-                reader.text()?;
-                Ok(CoordinatorMessage::Aborted(reason))
-            }
-            _ => SetupMessage::decode(reader, kind).map(CoordinatorMessage::SetupMessage),
-        }
-    }
-}
-
 /// The coordinator's clock, from the quickest of a few questions.
 fn synchronize(stream: &TcpStream, wait: Wait) -> Result<RunClock, PacketError> {
     let mut best: Option<(Duration, RunClock)> = None;
@@ -286,123 +210,4 @@ fn synchronize(stream: &TcpStream, wait: Wait) -> Result<RunClock, PacketError> 
         }
     }
     Ok(best.map_or_else(RunClock::start, |(_, clock)| clock))
-}
-
-/// Why a joined process ends before its time.
-enum JoinEnd {
-    Aborted(String),
-    Gone(String),
-}
-
-/// Hears the coordinator, which says every now and then that it is alive, on a thread of its own
-/// and tells the rank.
-fn attend_coordinator(
-    stream: &TcpStream,
-    inbox: UnboundedSender<Inbox>,
-    controller: Sender<Incoming>,
-    peer_seconds: f64,
-) {
-    let stream = stream.try_clone().expect("a connected socket can be duplicated");
-    std::thread::spawn(move || {
-        loop {
-            let wait = Wait::new(peer_seconds, "a sign of life");
-            let last = match protocol::read::<Command>(&stream, SMALL_BYTES, Some(wait)) {
-                Ok(Command::Heartbeat) => continue,
-                Ok(Command::Abort(reason)) => Incoming::Aborted(reason),
-                Ok(command) => {
-                    let _ = inbox.send(Inbox::Command(command));
-                    continue;
-                }
-                Err(error) => Incoming::Gone { rank: 0, reason: error.to_string() },
-            };
-            let _ = controller.send(last);
-            // Whoever is writing to it need not wait.
-            let _ = stream.shutdown(Shutdown::Both);
-            return;
-        }
-    });
-}
-
-/// Passes on what the rank says, until the coordinator has everybody's report. Writing may wait
-/// for the coordinator; this does not, so that it hears when there is none any more.
-fn serve(
-    stream: &TcpStream,
-    incoming: &Receiver<Incoming>,
-    controller: Sender<Incoming>,
-) -> Result<(), JoinEnd> {
-    let mut writer = EventWriter::new(stream, controller);
-    for word in incoming {
-        match word {
-            // A process that left earlier, with words unread, could take its own report with it.
-            Incoming::Gone { reason, .. } => return writer.finish(reason).map_err(JoinEnd::Gone),
-            Incoming::Aborted(reason) => return Err(JoinEnd::Aborted(reason)),
-            Incoming::Event(event) => writer.pass_on(event),
-        }
-    }
-    Err(JoinEnd::Gone("nobody listens to it any more".into()))
-}
-
-/// Writes events to the coordinator on a thread of its own.
-struct EventWriter {
-    events: Sender<RankEvent>,
-    waiting: Arc<AtomicUsize>,
-    left_out: u64,
-    /// Gives in the end whether the report was written.
-    thread: JoinHandle<bool>,
-}
-
-impl EventWriter {
-    fn new(stream: &TcpStream, controller: Sender<Incoming>) -> EventWriter {
-        let stream = stream.try_clone().expect("a connected socket can be duplicated");
-        let (events, queue) = channel();
-        let waiting = Arc::new(AtomicUsize::new(0));
-        let written = Arc::clone(&waiting);
-        let thread = std::thread::spawn(move || {
-            let mut reported = false;
-            for event in queue {
-                match protocol::write(&stream, &event) {
-                    Ok(()) => reported |= matches!(event, RankEvent::Report(_)),
-                    // Whoever reads sees that too, after the last words in the connection.
-                    Err(PacketError::Closed) => break,
-                    Err(error) => {
-                        let reason = error.to_string();
-                        let _ = controller.send(Incoming::Gone { rank: 0, reason });
-                        break;
-                    }
-                }
-                written.fetch_sub(1, Ordering::Relaxed);
-            }
-            reported
-        });
-        EventWriter { events, waiting, left_out: 0, thread }
-    }
-
-    fn pass_on(&mut self, event: RankEvent) {
-        if matches!(event, RankEvent::Record(_)) && self.waiting.load(Ordering::Relaxed) >= WAITING
-        {
-            self.left_out += 1;
-            return;
-        }
-        if let RankEvent::Report(report) = &event
-            && self.left_out > 0
-        {
-            let (rank, count) = (report.rank, self.left_out);
-            self.put(RankEvent::Warning(format!(
-                "rank {rank} left out {count} records that the coordinator did not take in time"
-            )));
-        }
-        self.put(event);
-    }
-
-    fn put(&self, event: RankEvent) {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        // A thread that has ended has said why.
-        let _ = self.events.send(event);
-    }
-
-    /// The coordinator is gone: that is well if it has the report.
-    fn finish(self, reason: String) -> Result<(), String> {
-        drop(self.events);
-        if matches!(self.thread.join(), Ok(true)) { Ok(()) } else { Err(reason) }
-    }
 }

@@ -1,6 +1,7 @@
 //! One rank on its thread: what happens is told to the node, what the node wants is done.
 
 mod cuts;
+mod life_cycle;
 
 use std::rc::Rc;
 use std::sync::mpsc;
@@ -22,6 +23,7 @@ use crate::link::Link;
 use crate::options::NetOptions;
 use crate::protocol::{Command, RankEvent};
 pub(crate) use cuts::CutState;
+use life_cycle::LifeCycle;
 
 /// What reaches a rank from other threads.
 #[derive(Debug)]
@@ -94,8 +96,7 @@ pub(crate) struct RankState {
     computing_since: Option<Time>,
     /// When something last happened here.
     moved: Time,
-    finished: bool,
-    draining: bool,
+    life_cycle: LifeCycle,
     /// Messages since this process began, to be compared.
     sent: u64,
     received: u64,
@@ -141,7 +142,7 @@ impl RankState {
         } = config;
         let report = RankReport { rank: node.rank.0, is_server: node.is_server, ..config.report };
         RankState {
-            finished: node.is_server,
+            life_cycle: LifeCycle::new(node.is_server),
             all_buckets: node.layout().buckets.len(),
             node,
             properties,
@@ -156,7 +157,6 @@ impl RankState {
             computing_since: None,
             moved: clock.now(),
             clock,
-            draining: false,
             sent: 0,
             received: 0,
             timeline,
@@ -293,13 +293,13 @@ impl RankState {
                 self.tickets.asked = None;
             }
             Command::Drain => {
-                self.draining = true;
+                self.life_cycle.drain();
                 self.node.drain(self.moved);
             }
             Command::Probe(probe) => self.tell(RankEvent::Probed {
                 rank: self.node.rank.0,
                 probe,
-                drained: self.draining && self.node.is_drained(),
+                drained: self.life_cycle.is_draining() && self.node.is_drained(),
                 sent: self.sent,
                 received: self.received,
             }),
@@ -338,7 +338,7 @@ impl RankState {
             return;
         }
         let waited = now.since(self.moved).seconds();
-        if waited >= self.options.peer_seconds && (self.draining || !self.finished) {
+        if waited >= self.options.peer_seconds && self.life_cycle != LifeCycle::Finished {
             let complaint = self.complaint(waited);
             if !complaint.is_empty() {
                 self.tell(RankEvent::Stalled { rank, complaint });
@@ -474,7 +474,7 @@ impl RankState {
 
     /// Starts the next gradient, or asks for the right to, or finishes.
     fn go_on(&mut self) {
-        if self.is_held() || self.finished || self.pending.is_some() {
+        if self.is_held() || self.life_cycle.is_finished() || self.pending.is_some() {
             return;
         }
         if self.node.has_finished_rounds() {
@@ -514,7 +514,7 @@ impl RankState {
 
     fn finish(&mut self) {
         self.split_time();
-        self.finished = true;
+        self.life_cycle.finish();
         self.tell(RankEvent::Finished { rank: self.node.rank.0, at: self.clock.now() });
     }
 

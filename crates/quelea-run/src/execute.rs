@@ -19,6 +19,7 @@ use crate::files::records::RecordWriter;
 use crate::files::summary::{About, ClockKind, Summary};
 use crate::files::tensors::{self, Export, ModelSlices};
 use crate::prepared::PreparedRun;
+use crate::recorder::EndedRun;
 pub use crate::recorder::RunRecorder;
 
 /// Whoever shows progress: sees every record.
@@ -68,10 +69,7 @@ fn attempt(
     watch: RecordWatch<'_>,
     drive: impl FnOnce(&mut RunRecorder<'_>) -> Driven,
 ) -> Result<Finished, RunError> {
-    let failed = |name: &'static str| {
-        let path = directory.path().join(name);
-        move |source: io::Error| RunError::Write { path, source }
-    };
+    let failed = |name: &'static str| write_failure(directory, name);
     let records = records_of_run(prepared, directory, watch).map_err(failed("records.jsonl"))?;
     let mut recorder = RunRecorder::new(prepared, directory, records);
     DRIVING.store(true, Ordering::SeqCst);
@@ -84,9 +82,9 @@ fn attempt(
     let end = Time::from_seconds(outcome.clock_seconds);
     let ended = recorder.end(end, prepared.setup.steps, &ModelSlices::of(&outcome));
     let ended = ended.map_err(failed("records.jsonl"))?;
-    let (model, evaluation) = (&ended.last.model, ended.last.evaluation);
+    let evaluation = ended.last.evaluation;
     let mut warnings = warnings(prepared, clock, evaluation, &outcome);
-    warnings.extend(ended.warnings);
+    warnings.extend(ended.warnings.iter().cloned());
     let about = About {
         clock,
         config: prepared.config.resolved(),
@@ -99,6 +97,20 @@ fn attempt(
         warnings,
     };
     let summary = Summary::new(&outcome, about);
+    write_files(prepared, directory, &outcome, &summary, ended)?;
+    Ok(Finished { summary, directory: directory.path().to_path_buf() })
+}
+
+/// Writes all files of a run that has ended; the summary comes last.
+fn write_files(
+    prepared: &PreparedRun,
+    directory: &Directory,
+    outcome: &Outcome,
+    summary: &Summary,
+    ended: EndedRun,
+) -> Result<(), RunError> {
+    let failed = |name: &'static str| write_failure(directory, name);
+    let model = &ended.last.model;
     let write = |name: &'static str, fill: &dyn Fn(&mut Draft) -> io::Result<()>| {
         let draft = directory.draft(name).and_then(|mut draft| fill(&mut draft).map(|()| draft));
         draft.map_err(failed(name))
@@ -106,14 +118,14 @@ fn attempt(
     let (layers, buffers) = (&prepared.setup.layout.tensors, prepared.problem.buffers(model));
     let export = Export { model, layers, buffers: &buffers };
     let timeline = &ended.recorded.timeline;
-    let trace = write("trace.json", &|out| timeline.write(out, &outcome))?;
-    let tensors = write("final.safetensors", &|out| tensors::write(out, &export, &outcome))?;
+    let trace = write("trace.json", &|out| timeline.write(out, outcome))?;
+    let tensors = write("final.safetensors", &|out| tensors::write(out, &export, outcome))?;
     let page = write("summary.json", &|out| {
-        serde_json::to_writer_pretty(&mut *out, &summary)?;
+        serde_json::to_writer_pretty(&mut *out, summary)?;
         writeln!(out)
     })?;
     if prepared.config.plots {
-        let drawn = ended.recorded.curves.write(directory.path(), &summary);
+        let drawn = ended.recorded.curves.write(directory.path(), summary);
         drawn.map_err(failed(plots::FOLDER))?;
     }
     // The summary comes last: where it stands, the rest is there too.
@@ -122,7 +134,12 @@ fn attempt(
         let name = draft.name();
         draft.commit().map_err(failed(name))?;
     }
-    Ok(Finished { summary, directory: directory.path().to_path_buf() })
+    Ok(())
+}
+
+fn write_failure(directory: &Directory, name: &str) -> impl FnOnce(io::Error) -> RunError + use<> {
+    let path = directory.path().join(name);
+    move |source| RunError::Write { path, source }
 }
 
 /// Begins the records; those of a run that is gone on with come first.

@@ -66,7 +66,7 @@ impl RankState {
             Command::Save(step) => self.save_at_rest(step),
             Command::Continue => {
                 (self.cutting.pausing, self.cutting.hold) = (None, None);
-                if std::mem::take(&mut self.draining) {
+                if self.life_cycle.resume() {
                     self.node.start(self.moved);
                 }
             }
