@@ -1,16 +1,16 @@
 //! What a person sees when a run has ended.
 
-use quelea_run::conduct::Finished;
-use quelea_run::files::summary::{Clock, RankSummary, Summary, WorkerSummary};
+use quelea_run::execute::Finished;
+use quelea_run::files::summary::{ClockKind, RankSummary, Summary, WorkerSummary};
 
-use crate::request::Run;
+use crate::request::Invocation;
 use crate::text::{bold, bytes, columns, number, pale, say, seconds, whole};
 
 /// Workers that are listed one by one; of more, the first ones and the total.
 const LISTED: usize = 16;
 
-/// Prints the report. `asked` is the command that was typed, and the run that it was given.
-pub fn print(finished: &Finished, asked: (&'static str, &Run)) {
+/// Prints the report. `asked` is the command line of the run.
+pub fn print(finished: &Finished, asked: Invocation<'_>) {
     let summary = &finished.summary;
     say(&bold(&headline(summary)));
     say("");
@@ -41,8 +41,8 @@ fn headline(summary: &Summary) -> String {
         whole(summary.steps),
         seconds(summary.clock_seconds),
         match summary.clock {
-            Clock::Virtual => "virtual",
-            Clock::Real => "real",
+            ClockKind::Virtual => "virtual",
+            ClockKind::Real => "real",
         }
     )
 }
@@ -123,8 +123,9 @@ fn shown(summary: &Summary) -> usize {
 }
 
 /// Commands that work from here, and what they show.
-fn next(summary: &Summary, (command, run): (&'static str, &Run)) -> Vec<(String, &'static str)> {
+fn next(summary: &Summary, asked: Invocation<'_>) -> Vec<(String, &'static str)> {
     let me = std::env::args().next().unwrap_or_else(|| "quelea".to_string());
+    let Invocation { command, run } = asked;
     let asked = run.as_typed(&[]);
     // Between hosts only gossip methods go on.
     let hosts = summary.config["topology"]["within_host"] == "average";

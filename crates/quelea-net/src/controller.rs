@@ -12,13 +12,13 @@ use quelea_core::time::Time;
 use quelea_record::{Observer, Outcome, RankReport, RecordKind};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::clock::Clock;
+use crate::clock::RunClock;
 use crate::error::NetError;
 use crate::local_ranks::{ProcessContext, tick_period};
 use crate::options::NetOptions;
 use crate::protocol::{self, Command, PacketError, REASON_CHARS, RankEvent, WARNING_CHARS, shown};
 use crate::rank::Inbox;
-use cuts::CutState;
+use cuts::CutAgreement;
 use standstill::Stillness;
 
 /// How long better evidence is waited for after a first sign of trouble.
@@ -81,7 +81,7 @@ impl Drop for ControlLink {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum RunPhase {
     Running,
     Draining,
     Finishing,
@@ -94,15 +94,15 @@ pub(crate) struct Controller<'a> {
     total: u64,
     observer: &'a mut dyn Observer,
     links: Vec<ControlLink>,
-    phase: Phase,
+    phase: RunPhase,
     /// When the phase began.
     entered: Instant,
     tickets: TicketPool,
     ranks: Vec<RankProgress>,
     probes: Probes,
     done: u64,
-    clock: Clock,
-    cutting: CutState,
+    clock: RunClock,
+    cutting: CutAgreement,
     clock_seconds: f64,
     trouble: Option<Trouble>,
     warnings: Vec<String>,
@@ -180,7 +180,7 @@ impl<'a> Controller<'a> {
             workers,
             total,
             observer,
-            phase: Phase::Running,
+            phase: RunPhase::Running,
             entered: now,
             tickets: TicketPool {
                 budgeted,
@@ -200,7 +200,7 @@ impl<'a> Controller<'a> {
             links,
             done,
             clock: context.clock,
-            cutting: CutState::new(context.schedule, properties.synchronous, setup.steps),
+            cutting: CutAgreement::new(context.schedule, properties.synchronous, setup.steps),
             clock_seconds: start.now.seconds(),
             trouble: None,
             warnings: Vec::new(),
@@ -253,7 +253,7 @@ impl<'a> Controller<'a> {
             }
             self.end_saving_if_whole()?;
             self.attend_cuts();
-            if self.phase == Phase::Finishing && self.ranks.iter().all(|s| s.report.is_some()) {
+            if self.phase == RunPhase::Finishing && self.ranks.iter().all(|s| s.report.is_some()) {
                 return Ok(self.outcome());
             }
         }
@@ -293,7 +293,7 @@ impl<'a> Controller<'a> {
                 self.hear(rank);
                 self.ranks[rank as usize].finished = true;
                 self.clock_seconds = self.clock_seconds.max(at.seconds());
-                if self.phase == Phase::Running {
+                if self.phase == RunPhase::Running {
                     self.end_if_finished();
                 }
             }
@@ -345,7 +345,7 @@ impl<'a> Controller<'a> {
                 }
             }
             RankEvent::Lost { rank, peer, reason } => {
-                if self.phase != Phase::Finishing {
+                if self.phase != RunPhase::Finishing {
                     let reason = format!("{} (seen by rank {rank})", shown(&reason, REASON_CHARS));
                     self.suspect(2, NetError::Lost { rank: peer, reason });
                 }
@@ -378,13 +378,13 @@ impl<'a> Controller<'a> {
 
     /// Lets everything that is pending come to rest.
     fn drain(&mut self) {
-        self.enter(Phase::Draining);
+        self.enter(RunPhase::Draining);
         (self.probes.previous, self.probes.changed) = (None, self.entered);
         self.tell_all(&Command::Drain);
         self.probe();
     }
 
-    fn enter(&mut self, phase: Phase) {
+    fn enter(&mut self, phase: RunPhase) {
         (self.phase, self.entered) = (phase, Instant::now());
     }
 
@@ -449,7 +449,7 @@ impl<'a> Controller<'a> {
             if self.save_at_rest() {
                 return;
             }
-            self.enter(Phase::Finishing);
+            self.enter(RunPhase::Finishing);
             self.tell_all(&Command::Finish);
             return;
         }
@@ -489,7 +489,7 @@ impl<'a> Controller<'a> {
         let seconds = |since: Instant| now.duration_since(since).as_secs_f64();
         let (entered, limit) = (seconds(self.entered), self.options.drain_seconds);
         match self.phase {
-            Phase::Running => {
+            RunPhase::Running => {
                 // A rank looks at its own clock first, and knows more. Whoever does not compute
                 // may have to wait for one who does.
                 let NetOptions { compute_seconds, peer_seconds, .. } = self.options;
@@ -507,16 +507,16 @@ impl<'a> Controller<'a> {
                     ranks.find_map(|(rank, progress)| Some((rank, late(progress)?)))?;
                 Some(format!("waited {time:.1} s for rank {rank}: {what}"))
             }
-            Phase::Draining => {
+            RunPhase::Draining => {
                 let still = seconds(self.probes.changed);
                 let overdue = still >= limit || entered >= DRAIN_FACTOR * limit;
                 overdue.then(|| self.undrained(entered))
             }
-            Phase::Finishing if entered >= limit => {
+            RunPhase::Finishing if entered >= limit => {
                 let rank = self.ranks.iter().position(|progress| progress.report.is_none())?;
                 Some(format!("waited {entered:.1} s for rank {rank}: its report"))
             }
-            Phase::Finishing => None,
+            RunPhase::Finishing => None,
         }
     }
 

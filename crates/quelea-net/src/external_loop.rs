@@ -2,19 +2,19 @@
 //!
 //! ```text
 //! loop                                     rank's thread
-//! Turn::Gradient                        <- the node lends its vectors
+//! LoopTurn::Gradient                        <- the node lends its vectors
 //! …forward; backward…
 //! handle.bucket(b), as each is final    -> node.bucket: messages leave
 //! handle.gradient(computed)             -> node.gradient
-//! Turn::Optimize(mode)                  <- the node has asked for the optimizer on every bucket
+//! LoopTurn::Optimize(mode)                  <- the node has asked for the optimizer on every bucket
 //! …the loop's own optimizer…
-//! handle.optimized()                    -> node.optimized; then the next Turn::Gradient
+//! handle.optimized()                    -> node.optimized; then the next LoopTurn::Gradient
 //! ```
 //!
-//! The loop reads and writes the node's vectors in place, through [`Handle::vectors`]. Who may
+//! The loop reads and writes the node's vectors in place, through [`LoopHandle::vectors`]. Who may
 //! touch what follows the contract: a bucket is the loop's until it is handed over, all of them
-//! are the loop's again at [`Turn::Optimize`], and after [`Handle::optimized`] none until the next
-//! [`Turn::Gradient`].
+//! are the loop's again at [`LoopTurn::Optimize`], and after [`LoopHandle::optimized`] none until the next
+//! [`LoopTurn::Gradient`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -30,24 +30,24 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::compute::{Compute, Gradient};
 use crate::rank::Inbox;
 
-/// The rank's side of a loop, whose other side holds the [`Handle`].
+/// The rank's side of a loop, whose other side holds the [`LoopHandle`].
 #[derive(Clone, Debug)]
 pub struct ExternalLoop {
     requests: Sender<LoopRequest>,
-    shared: Arc<Shared>,
+    shared: Arc<LoopShared>,
 }
 
 /// The loop's side.
 #[derive(Debug)]
-pub struct Handle {
+pub struct LoopHandle {
     requests: Mutex<Receiver<LoopRequest>>,
     loan: Mutex<Option<Loan>>,
-    shared: Arc<Shared>,
+    shared: Arc<LoopShared>,
 }
 
 /// Whose turn it is: the loop's, and for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum LoopTurn {
     /// The gradient of this step may be computed.
     Gradient(u64),
     /// The optimizer is to run on every bucket.
@@ -56,12 +56,12 @@ pub enum Turn {
 
 /// The rank has ended; why is known to whoever runs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended;
+pub struct RankEnded;
 
 /// The vectors of a rank. Their memory stays where it is for as long as a clone is held, also
 /// after the rank has ended.
 #[derive(Clone, Debug)]
-pub struct RankVectors {
+pub struct LoopVectors {
     /// The parameters.
     pub params: SharedVector,
     /// The gradient.
@@ -69,7 +69,7 @@ pub struct RankVectors {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct LoopShared {
     inbox: OnceLock<UnboundedSender<Inbox>>,
     /// The loop waits where all loops come together outside the run.
     gathering: AtomicBool,
@@ -84,10 +84,10 @@ enum LoopRequest {
 
 impl ExternalLoop {
     /// A loop and its rank.
-    pub fn new() -> (ExternalLoop, Handle) {
+    pub fn new() -> (ExternalLoop, LoopHandle) {
         let (requests, asked) = channel();
-        let shared = Arc::new(Shared::default());
-        let handle = Handle {
+        let shared = Arc::new(LoopShared::default());
+        let handle = LoopHandle {
             requests: Mutex::new(asked),
             loan: Mutex::new(None),
             shared: Arc::clone(&shared),
@@ -120,33 +120,33 @@ impl Compute for ExternalLoop {
     }
 }
 
-impl Handle {
+impl LoopHandle {
     /// Waits for the loop's turn, at most for `limit`.
-    pub fn wait(&self, limit: Duration) -> Result<Option<Turn>, Ended> {
+    pub fn wait(&self, limit: Duration) -> Result<Option<LoopTurn>, RankEnded> {
         let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         match requests.recv_timeout(limit) {
             Ok(LoopRequest::Gradient(loan)) => {
-                let turn = Turn::Gradient(loan.step());
+                let turn = LoopTurn::Gradient(loan.step());
                 *self.loan() = Some(loan);
                 Ok(Some(turn))
             }
-            Ok(LoopRequest::Optimize(mode)) => Ok(Some(Turn::Optimize(mode))),
+            Ok(LoopRequest::Optimize(mode)) => Ok(Some(LoopTurn::Optimize(mode))),
             Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => Err(Ended),
+            Err(RecvTimeoutError::Disconnected) => Err(RankEnded),
         }
     }
 
     /// The vectors, at the turn for a gradient.
-    pub fn vectors(&self) -> Option<RankVectors> {
+    pub fn vectors(&self) -> Option<LoopVectors> {
         let shared = |loan: &Loan| {
             let (params, grad) = loan.shared();
-            RankVectors { params, grad }
+            LoopVectors { params, grad }
         };
         self.loan().as_ref().map(shared)
     }
 
     /// Bucket `b` of the gradient is final; all before it were handed over.
-    pub fn bucket(&self, b: usize) -> Result<(), Ended> {
+    pub fn bucket(&self, b: usize) -> Result<(), RankEnded> {
         let mut loan = self.loan();
         let loan = loan.as_mut().expect("buckets are handed over at the turn for a gradient");
         let mut told = Ok(());
@@ -156,19 +156,19 @@ impl Handle {
     }
 
     /// All buckets are handed over.
-    pub fn gradient(&self, computed: Computed) -> Result<(), Ended> {
+    pub fn gradient(&self, computed: Computed) -> Result<(), RankEnded> {
         self.end_loan();
         self.tell(Inbox::Gradient(Gradient { computed, took: None }))
     }
 
     /// The optimizer has run: parameters have taken the step, or the gradient has been replaced by
     /// the displacement, as was asked.
-    pub fn optimized(&self) -> Result<(), Ended> {
+    pub fn optimized(&self) -> Result<(), RankEnded> {
         self.tell(Inbox::Optimized)
     }
 
     /// There will be no more gradients. Said at the loop's turn for one.
-    pub fn finish(&self) -> Result<(), Ended> {
+    pub fn finish(&self) -> Result<(), RankEnded> {
         self.end_loan();
         self.tell(Inbox::Finished)
     }
@@ -193,8 +193,8 @@ impl Handle {
         self.loan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, what: Inbox) -> Result<(), Ended> {
-        let inbox = self.shared.inbox.get().ok_or(Ended)?;
-        inbox.send(what).map_err(|_| Ended)
+    fn tell(&self, what: Inbox) -> Result<(), RankEnded> {
+        let inbox = self.shared.inbox.get().ok_or(RankEnded)?;
+        inbox.send(what).map_err(|_| RankEnded)
     }
 }

@@ -15,14 +15,16 @@ use quelea_core::payload::Pool;
 use quelea_core::problems::GradientSource;
 use quelea_core::properties::OptimizerSite;
 use quelea_record::{CheckpointSchedule, ResumePoint};
+use quelea_wire::frame::Limits;
+use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::clock::Clock;
+use crate::clock::RunClock;
 use crate::compute::{self, Gradients};
 use crate::controller::Incoming;
 use crate::error::NetError;
 use crate::external_loop::ExternalLoop;
-use crate::link::{self, Link, Order, ReadError, read_frames};
+use crate::link::{self, Link, ReadError, WriteOrder, read_frames};
 use crate::options::NetOptions;
 use crate::protocol::{Command, RankEvent};
 use crate::rank::{CutState, Inbox, Peer, RankConfig, RankState};
@@ -39,7 +41,7 @@ pub(crate) struct RankLinks {
 pub(crate) struct ProcessContext {
     pub(crate) setup: RunSpec,
     pub(crate) options: NetOptions,
-    pub(crate) clock: Clock,
+    pub(crate) clock: RunClock,
     pub(crate) timeline: bool,
     pub(crate) schedule: CheckpointSchedule,
     pub(crate) start: Arc<ResumePoint>,
@@ -60,12 +62,12 @@ impl LocalRanks {
         gradients: &Gradients,
         rank_links: Vec<RankLinks>,
     ) -> Result<LocalRanks, NetError> {
-        let doors: Vec<_> =
+        let channels: Vec<_> =
             rank_links.iter().map(|links| (links.rank, unbounded_channel())).collect();
-        let inboxes = doors.iter().map(|(rank, (sender, _))| (*rank, sender.clone())).collect();
+        let inboxes = channels.iter().map(|(rank, (sender, _))| (*rank, sender.clone())).collect();
         let mut local = LocalRanks { inboxes, threads: Vec::new() };
         let pool = Pool::new();
-        for (links, (_, (_, inbox))) in rank_links.into_iter().zip(doors) {
+        for (links, (_, (_, inbox))) in rank_links.into_iter().zip(channels) {
             let is_worker = links.rank.index() < context.setup.workers();
             let (source, external) = match gradients {
                 _ if !is_worker => (None, None),
@@ -138,42 +140,65 @@ impl RankThread {
     }
 
     async fn attend(mut self) -> std::io::Result<()> {
-        let RankThread { context, source, external, pool, links, local, .. } = &mut self;
-        let rank = links.rank;
-        let mut peers = vec![Peer::Own; context.setup.ranks()];
-        for (peer, inbox) in local.iter().filter(|(peer, _)| *peer != rank) {
+        let (peers, connections) = self.connect_peers()?;
+        let config = self.rank_config()?;
+        let (rank, len) = (self.links.rank, self.context.setup.layout.len());
+        let rank_state = Rc::new(RefCell::new(RankState::new(config, peers)));
+        for Connection { peer, read, link } in connections {
+            let limits = link::limits(peer, rank, len);
+            let reader = Rc::clone(&rank_state);
+            tokio::task::spawn_local(read_peer(reader, peer, read, limits, self.pool.clone()));
+            let writer = Rc::clone(&rank_state);
+            tokio::task::spawn_local(async move {
+                let error = link.write_rest().await;
+                writer.borrow().lost(peer, format!("the connection broke: {error}"));
+            });
+        }
+        rank_state.borrow_mut().start();
+        let period = tick_period(&self.context.options);
+        self.listen(&rank_state, period).await;
+        Ok(())
+    }
+
+    /// How every other rank is reached, and the connections to those of other processes.
+    fn connect_peers(&mut self) -> std::io::Result<(Vec<Peer>, Vec<Connection>)> {
+        let (rank, setup) = (self.links.rank, &self.context.setup);
+        let mut peers = vec![Peer::Own; setup.ranks()];
+        for (peer, inbox) in self.local.iter().filter(|(peer, _)| *peer != rank) {
             peers[peer.index()] = Peer::Local(inbox.clone());
         }
-        let mut halves = Vec::new();
-        let changes_partners = context.setup.view.changes_partners(rank);
-        let order = Order::new(context.setup.properties().synchronous && changes_partners);
-        for (peer, stream) in links.streams.drain(..) {
+        let changes_partners = setup.view.changes_partners(rank);
+        let order = WriteOrder::new(setup.properties().synchronous && changes_partners);
+        let mut connections = Vec::new();
+        for (peer, stream) in self.links.streams.drain(..) {
             stream.set_nonblocking(true)?;
             let (read, write) = tokio::net::TcpStream::from_std(stream)?.into_split();
             let link = Link::new(write, &order);
             peers[peer.index()] = Peer::Remote(Rc::clone(&link));
-            halves.push((peer, read, link));
+            connections.push(Connection { peer, read, link });
         }
-        let mine = local.iter().find(|(peer, _)| *peer == rank).expect("it lives here");
+        Ok((peers, connections))
+    }
+
+    /// The rank's node, new or resumed, with whoever computes its gradients.
+    fn rank_config(&mut self) -> std::io::Result<RankConfig> {
+        let (rank, context) = (self.links.rank, &self.context);
+        let mine = self.local.iter().find(|(peer, _)| *peer == rank).expect("it lives here");
         let start = |source| compute::start(format!("gradient-{}", rank.0), source, mine.1.clone());
-        let mut compute = source.take().map(start).transpose()?;
-        let node = context.start.node(&context.setup, rank, pool.clone());
+        let mut compute = self.source.take().map(start).transpose()?;
+        let node = context.start.node(&context.setup, rank, self.pool.clone());
         let mut node = node.map_err(std::io::Error::other)?;
-        if let Some(external) = external.clone() {
+        if let Some(external) = self.external.clone() {
             external.attach(mine.1.clone());
             if context.setup.properties().optimizer == OptimizerSite::Workers {
                 node.optimize_outside();
             }
             compute = Some(Box::new(external));
         }
-        let config = RankConfig {
+        let (setup, pool) = (context.setup.clone(), self.pool.clone());
+        Ok(RankConfig {
             report: context.start.report(rank),
-            cutting: CutState::new(
-                context.setup.clone(),
-                pool.clone(),
-                context.schedule,
-                node.step(),
-            ),
+            cutting: CutState::new(setup, pool, context.schedule, node.step()),
             node,
             properties: context.setup.properties(),
             clock: context.clock,
@@ -183,41 +208,7 @@ impl RankThread {
             external: external.take(),
             timeline: context.timeline,
             buckets: bucket_numbers(&context.setup),
-        };
-        let rank_state = Rc::new(RefCell::new(RankState::new(config, peers)));
-        for (peer, read, link) in halves {
-            let limits = link::limits(peer, rank, context.setup.layout.len());
-            let (reader, writer) = (Rc::clone(&rank_state), Rc::clone(&rank_state));
-            let pool = pool.clone();
-            tokio::task::spawn_local(async move {
-                let error = read_frames(read, limits, pool, |header, message| {
-                    reader.borrow().check(&message)?;
-                    // What only the algorithm can see to be wrong ends in a panic, which would be
-                    // lost in this task.
-                    let take = || reader.borrow_mut().message(peer, header.sent_micros, message);
-                    catch_unwind(AssertUnwindSafe(take))
-                        .map_err(|panic| compute::text(&*panic).to_string())
-                });
-                match error.await {
-                    ReadError::Frame(error) => {
-                        reader.borrow().failed(format!("{peer} sent it a bad frame: {error}"));
-                    }
-                    ReadError::Message(why) => {
-                        let reason = format!("{peer} sent it a message that it cannot take: {why}");
-                        reader.borrow().failed(reason);
-                    }
-                    error => reader.borrow().lost(peer, error.to_string()),
-                }
-            });
-            tokio::task::spawn_local(async move {
-                let error = link.write_rest().await;
-                writer.borrow().lost(peer, format!("the connection broke: {error}"));
-            });
-        }
-        rank_state.borrow_mut().start();
-        let period = tick_period(&context.options);
-        self.listen(&rank_state, period).await;
-        Ok(())
+        })
     }
 
     /// Takes what other threads have to say, until the last word.
@@ -249,6 +240,40 @@ impl RankThread {
 
 impl Drop for RankThread {
     fn drop(&mut self) {}
+}
+
+/// A connection to a rank of another process.
+struct Connection {
+    peer: Rank,
+    read: OwnedReadHalf,
+    link: Rc<Link>,
+}
+
+/// Hands every message of `peer` to the rank, until the connection ends.
+async fn read_peer(
+    rank_state: Rc<RefCell<RankState>>,
+    peer: Rank,
+    read: OwnedReadHalf,
+    limits: Limits,
+    pool: Pool,
+) {
+    let error = read_frames(read, limits, pool, |header, message| {
+        rank_state.borrow().check(&message)?;
+        // What only the algorithm can see to be wrong ends in a panic, which would be lost in this
+        // task.
+        let take = || rank_state.borrow_mut().message(peer, header.sent_micros, message);
+        catch_unwind(AssertUnwindSafe(take)).map_err(|panic| compute::text(&*panic).to_string())
+    });
+    match error.await {
+        ReadError::Frame(error) => {
+            rank_state.borrow().failed(format!("{peer} sent it a bad frame: {error}"));
+        }
+        ReadError::Message(why) => {
+            let reason = format!("{peer} sent it a message that it cannot take: {why}");
+            rank_state.borrow().failed(reason);
+        }
+        error => rank_state.borrow().lost(peer, error.to_string()),
+    }
 }
 
 /// Above every number of a bucket in a message: where an average takes in the optimizer's vectors

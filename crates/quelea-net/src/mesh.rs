@@ -12,7 +12,7 @@ use crate::controller::Incoming;
 use crate::error::NetError;
 use crate::local_ranks::RankLinks;
 use crate::options::NetOptions;
-use crate::protocol::{self, RankEvent, SMALL_BYTES, Setting, WARNING_CHARS, Wait, shown};
+use crate::protocol::{self, RankEvent, SMALL_BYTES, SetupMessage, WARNING_CHARS, Wait, shown};
 use crate::rendezvous::listener::GuardedListener;
 
 /// Who lives where.
@@ -90,7 +90,7 @@ impl Mesh {
         let mut links: BTreeMap<Rank, Vec<(Rank, TcpStream)>> =
             self.plan.here.iter().map(|rank| (*rank, Vec::new())).collect();
         for (peer, own) in self.plan.dialled() {
-            let stream = self.dial(&addresses[peer.index()], (own, peer), options)?;
+            let stream = self.dial(&addresses[peer.index()], own, peer, options)?;
             links.entry(own).or_default().push((peer, stream));
         }
         let mut missing = self.plan.expected();
@@ -119,7 +119,8 @@ impl Mesh {
     fn dial(
         &self,
         address: &str,
-        (from, to): (Rank, Rank),
+        from: Rank,
+        to: Rank,
         options: &NetOptions,
     ) -> Result<TcpStream, NetError> {
         let wrong = |problem: String| NetError::Handshake {
@@ -133,12 +134,12 @@ impl Mesh {
         prepare(&stream, options.handshake_seconds)
             .and_then(|()| tune(&stream))
             .map_err(|error| wrong(error.to_string()))?;
-        let hello = Setting::Hello { run: self.plan.run, from: from.0, to: to.0 };
+        let hello = SetupMessage::Hello { run: self.plan.run, from: from.0, to: to.0 };
         protocol::write(&stream, &hello).map_err(|error| wrong(error.to_string()))?;
         let wait = Wait::new(options.handshake_seconds, "an answer to a hello");
         match protocol::read(&stream, SMALL_BYTES, Some(wait)) {
-            Ok(Setting::Accepted) => Ok(stream),
-            Ok(Setting::Refused { reason, .. }) => {
+            Ok(SetupMessage::Accepted) => Ok(stream),
+            Ok(SetupMessage::Refused { reason, .. }) => {
                 Err(NetError::Refused { address: format!("{to} at {address}"), reason })
             }
             Ok(other) => Err(wrong(format!("it answered {other:?}"))),
@@ -204,10 +205,10 @@ impl Guard {
     fn hear(&self, stream: TcpStream, peer: SocketAddr) {
         let verdict = self.judge(&stream);
         let answered = match &verdict {
-            Ok(_) => protocol::write(&stream, &Setting::Accepted),
+            Ok(_) => protocol::write(&stream, &SetupMessage::Accepted),
             Err(reason) => {
                 let reason = reason.clone();
-                protocol::write(&stream, &Setting::Refused { reason, elsewhere: false })
+                protocol::write(&stream, &SetupMessage::Refused { reason, elsewhere: false })
             }
         };
         match (verdict, answered) {
@@ -238,7 +239,7 @@ impl Guard {
         let wait = Wait::new(self.patience_seconds, "a hello");
         let hello = protocol::read(stream, SMALL_BYTES, Some(wait));
         let hello = hello.map_err(|error| error.to_string())?;
-        let Setting::Hello { run, from, to } = hello else {
+        let SetupMessage::Hello { run, from, to } = hello else {
             return Err(format!("it began with {hello:?} instead of a hello"));
         };
         if run != self.plan.run {

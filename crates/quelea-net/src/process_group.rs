@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use crate::launcher::{self, Launched, Published, Rendezvous};
+use crate::launcher::{self, Launched, PublishedAddress, Rendezvous};
 
 /// The first bytes on every connection.
 const MAGIC: [u8; 8] = *b"quelea\x00\x02";
@@ -44,7 +44,7 @@ pub enum ProcessGroupError {
 }
 
 /// Looks up now and then while it waits: `false` ends the waiting.
-pub type Patience<'a> = &'a mut dyn FnMut() -> bool;
+pub type KeepWaiting<'a> = &'a mut dyn FnMut() -> bool;
 
 /// All processes of one launch.
 #[derive(Debug)]
@@ -60,12 +60,12 @@ impl ProcessGroup {
     pub fn open(
         launched: &Launched,
         seconds: f64,
-        patience: Patience<'_>,
+        keep_waiting: KeepWaiting<'_>,
     ) -> Result<ProcessGroup, ProcessGroupError> {
         let until = Instant::now() + Duration::from_secs_f64(seconds);
         match launched.rank {
-            0 => gather(launched, until, patience),
-            _ => find(launched, until, patience),
+            0 => gather(launched, until, keep_waiting),
+            _ => find(launched, until, keep_waiting),
         }
     }
 
@@ -81,7 +81,7 @@ impl ProcessGroup {
         what: &str,
         mine: Vec<u8>,
         fold: impl FnOnce(Vec<Vec<u8>>) -> Result<Vec<u8>, String>,
-        patience: Patience<'_>,
+        keep_waiting: KeepWaiting<'_>,
     ) -> Result<Vec<u8>, ProcessGroupError> {
         let gone = |rank: u32, error: &io::Error| match error.kind() {
             ErrorKind::Interrupted => ProcessGroupError::Interrupted,
@@ -89,20 +89,19 @@ impl ProcessGroup {
         };
         if self.rank != 0 {
             let (rank, stream) = &mut self.peers[0];
-            let answer = write(stream, true, what, &mine, patience)
-                .and_then(|()| read(stream, patience))
+            let answer = write(stream, true, what, &mine, keep_waiting)
+                .and_then(|()| read(stream, keep_waiting))
                 .map_err(|error| gone(*rank, &error))?;
-            return match answer.good {
-                true => Ok(answer.body),
-                false => {
-                    Err(ProcessGroupError::Refused(String::from_utf8_lossy(&answer.body).into()))
-                }
+            return if answer.good {
+                Ok(answer.body)
+            } else {
+                Err(ProcessGroupError::Refused(String::from_utf8_lossy(&answer.body).into()))
             };
         }
         let mut all = vec![mine];
         let mut failure = None;
         for (rank, stream) in &mut self.peers {
-            match read(stream, patience) {
+            match read(stream, keep_waiting) {
                 Ok(word) if word.what == what => all.push(word.body),
                 Ok(word) => {
                     let reason = format!(
@@ -124,10 +123,10 @@ impl ProcessGroup {
         };
         for (rank, stream) in &mut self.peers {
             let told = match &folded {
-                Ok(body) => write(stream, true, what, body, patience),
+                Ok(body) => write(stream, true, what, body, keep_waiting),
                 Err(error) => {
                     // Whoever is gone already is the reason, or is as good as gone.
-                    let _ = write(stream, false, what, error.to_string().as_bytes(), patience);
+                    let _ = write(stream, false, what, error.to_string().as_bytes(), keep_waiting);
                     Ok(())
                 }
             };
@@ -154,7 +153,7 @@ fn refused(text: impl Into<String>) -> ProcessGroupError {
 fn gather(
     launched: &Launched,
     until: Instant,
-    patience: Patience<'_>,
+    keep_waiting: KeepWaiting<'_>,
 ) -> Result<ProcessGroup, ProcessGroupError> {
     let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
     if launched.world == 1 {
@@ -175,7 +174,7 @@ fn gather(
     listener.set_nonblocking(true).map_err(|error| refused(error.to_string()))?;
     let published = match &launched.rendezvous {
         Rendezvous::LocalFile(path) => Some(
-            Published::new(path, own)
+            PublishedAddress::new(path, own)
                 .map_err(|error| refused(format!("{}: {error}", path.display())))?,
         ),
         Rendezvous::Address(_) => None,
@@ -197,7 +196,7 @@ fn gather(
                     missing.join(", rank ")
                 )));
             }
-            Err(_) if !patience() => return Err(ProcessGroupError::Interrupted),
+            Err(_) if !keep_waiting() => return Err(ProcessGroupError::Interrupted),
             Err(_) => std::thread::sleep(Duration::from_millis(2)),
         }
     }
@@ -237,7 +236,7 @@ fn admit(
 fn find(
     launched: &Launched,
     until: Instant,
-    patience: Patience<'_>,
+    keep_waiting: KeepWaiting<'_>,
 ) -> Result<ProcessGroup, ProcessGroupError> {
     let (rank, place) = (launched.rank, launched.rendezvous.to_join());
     loop {
@@ -259,7 +258,7 @@ fn find(
         if Instant::now() > until {
             return Err(refused(format!("rank {rank} did not find rank 0 at {place}: {problem}")));
         }
-        if !patience() {
+        if !keep_waiting() {
             return Err(ProcessGroupError::Interrupted);
         }
         std::thread::sleep(Duration::from_millis(10));
@@ -300,33 +299,37 @@ fn write(
     good: bool,
     what: &str,
     body: &[u8],
-    patience: Patience<'_>,
+    keep_waiting: KeepWaiting<'_>,
 ) -> io::Result<()> {
     let mut head = vec![u8::from(good), what.len().min(255) as u8];
     head.extend_from_slice(&what.as_bytes()[..what.len().min(255)]);
     head.extend_from_slice(&(body.len() as u64).to_le_bytes());
-    write_all(stream, &head, patience)?;
-    write_all(stream, body, patience)
+    write_all(stream, &head, keep_waiting)?;
+    write_all(stream, body, keep_waiting)
 }
 
-fn write_all(stream: &mut TcpStream, mut bytes: &[u8], patience: Patience<'_>) -> io::Result<()> {
+fn write_all(
+    stream: &mut TcpStream,
+    mut bytes: &[u8],
+    keep_waiting: KeepWaiting<'_>,
+) -> io::Result<()> {
     while !bytes.is_empty() {
         match stream.write(bytes) {
             Ok(0) => return Err(ErrorKind::BrokenPipe.into()),
             Ok(count) => bytes = &bytes[count..],
-            Err(error) => look_up(error, patience)?,
+            Err(error) => look_up(error, keep_waiting)?,
         }
     }
     Ok(())
 }
 
-fn read(stream: &mut TcpStream, patience: Patience<'_>) -> io::Result<Frame> {
+fn read(stream: &mut TcpStream, keep_waiting: KeepWaiting<'_>) -> io::Result<Frame> {
     let mut head = [0; 2];
-    read_exact(stream, &mut head, patience)?;
+    read_exact(stream, &mut head, keep_waiting)?;
     let mut what = vec![0; usize::from(head[1])];
-    read_exact(stream, &mut what, patience)?;
+    read_exact(stream, &mut what, keep_waiting)?;
     let mut len = [0; 8];
-    read_exact(stream, &mut len, patience)?;
+    read_exact(stream, &mut len, keep_waiting)?;
     let (good, len) = (head[0] == 1, u64::from_le_bytes(len));
     if !good && len > REASON_BYTES {
         return Err(io::Error::other(format!("a reason of {len} bytes")));
@@ -337,7 +340,7 @@ fn read(stream: &mut TcpStream, patience: Patience<'_>) -> io::Result<Frame> {
     let mut left = len;
     while left > 0 {
         let take = left.min(part.len() as u64) as usize;
-        read_exact(stream, &mut part[..take], patience)?;
+        read_exact(stream, &mut part[..take], keep_waiting)?;
         body.extend_from_slice(&part[..take]);
         left -= take as u64;
     }
@@ -347,25 +350,28 @@ fn read(stream: &mut TcpStream, patience: Patience<'_>) -> io::Result<Frame> {
 fn read_exact(
     stream: &mut TcpStream,
     mut out: &mut [u8],
-    patience: Patience<'_>,
+    keep_waiting: KeepWaiting<'_>,
 ) -> io::Result<()> {
     while !out.is_empty() {
         match stream.read(out) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
             Ok(count) => out = &mut out[count..],
-            Err(error) => look_up(error, patience)?,
+            Err(error) => look_up(error, keep_waiting)?,
         }
     }
     Ok(())
 }
 
 /// Nothing has moved for a moment; whoever waits may have had enough.
-fn look_up(error: io::Error, patience: Patience<'_>) -> io::Result<()> {
+fn look_up(error: io::Error, keep_waiting: KeepWaiting<'_>) -> io::Result<()> {
     match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => match patience() {
-            true => Ok(()),
-            false => Err(ErrorKind::Interrupted.into()),
-        },
+        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => {
+            if keep_waiting() {
+                Ok(())
+            } else {
+                Err(ErrorKind::Interrupted.into())
+            }
+        }
         _ => Err(error),
     }
 }

@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use quelea_core::time::Time;
-use quelea_record::{CheckpointSchedule, Part, RankReport, Record, RecordKind};
+use quelea_record::{CheckpointSchedule, RankCheckpoint, RankReport, Record, RecordKind};
 use quelea_wire::control::{self, ControlError, HEAD_BYTES, Reader, Writer};
 
 use crate::measure::Probe;
@@ -34,7 +34,7 @@ pub(crate) const REASON_CHARS: usize = 2000;
 
 /// What is said while a run is set up.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Setting {
+pub(crate) enum SetupMessage {
     /// A worker wants to take part, as this rank or any.
     Join { rank: Option<u32>, key: String },
     /// It may, as this rank. `open` tells whether other machines may take part.
@@ -55,7 +55,7 @@ pub(crate) enum Setting {
     Meshed,
     /// The worker goes on from this; said before the start. `resized`: all but the common part of the
     /// state is reset.
-    Resume { part: Box<Part>, resized: bool },
+    Resume { part: Box<RankCheckpoint>, resized: bool },
     /// The run begins; its zero on the coordinator's clock, and when it is cut.
     Start { zero: Time, schedule: CheckpointSchedule },
     /// First word on a connection between two ranks.
@@ -68,6 +68,15 @@ pub(crate) enum Setting {
     Found { values: Vec<f64> },
     /// Everything is measured; there will be no run.
     Measured,
+}
+
+/// How long the vectors of a run are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct VectorLengths {
+    /// Elements of the model.
+    pub(crate) model: usize,
+    /// Elements of the vectors in reports: as many, or none where reports carry no models.
+    pub(crate) report: usize,
 }
 
 /// What a rank tells the controller.
@@ -104,7 +113,7 @@ pub(crate) enum RankEvent {
     /// What it would deploy after this step.
     Model { rank: u32, step: u64, model: Vec<f32> },
     /// Its part of the cut after this step.
-    Saved { rank: u32, step: u64, part: Box<Part> },
+    Saved { rank: u32, step: u64, part: Box<RankCheckpoint> },
     /// The first step at which it can still be cut; it goes no further.
     CutProposal { rank: u32, step: u64 },
     /// It knows of the cut that was agreed on.
@@ -121,8 +130,9 @@ impl RankEvent {
         &self,
         rank: u32,
         ranks: usize,
-        (len, reported): (usize, usize),
+        lengths: VectorLengths,
     ) -> Result<(), String> {
+        let VectorLengths { model: len, report: reported } = lengths;
         let speaker = match self {
             // The receiver of a transfer knows how long it took; the record is the sender's.
             RankEvent::Record(Record { rank, event: RecordKind::Transfer { .. }, .. })
@@ -333,59 +343,65 @@ pub(crate) fn shown(text: &str, most: usize) -> String {
     shown
 }
 
-impl Packet for Setting {
+impl Packet for SetupMessage {
     fn encode(&self) -> Vec<u8> {
         let w = Writer::default();
         match self {
-            Setting::Join { rank, key } => {
+            SetupMessage::Join { rank, key } => {
                 let rank = rank.map_or(u64::MAX, u64::from);
                 w.number(rank).text(key).packet(1)
             }
-            Setting::Welcome { run, rank, open, timeline, job } => {
+            SetupMessage::Welcome { run, rank, open, timeline, job } => {
                 w.number(*run).number(*rank).number(*open).number(*timeline).bytes(job).packet(2)
             }
-            Setting::Refused { reason, elsewhere } => w.text(reason).number(*elsewhere).packet(3),
-            Setting::Unable { reason } => w.text(reason).packet(4),
-            Setting::Listening { port } => w.number(*port).packet(5),
-            Setting::Ping => w.packet(6),
-            Setting::Pong { now } => w.number(now.0).packet(7),
-            Setting::Peers { addresses } => {
+            SetupMessage::Refused { reason, elsewhere } => {
+                w.text(reason).number(*elsewhere).packet(3)
+            }
+            SetupMessage::Unable { reason } => w.text(reason).packet(4),
+            SetupMessage::Listening { port } => w.number(*port).packet(5),
+            SetupMessage::Ping => w.packet(6),
+            SetupMessage::Pong { now } => w.number(now.0).packet(7),
+            SetupMessage::Peers { addresses } => {
                 w.list(addresses, |w, address| w.text(address)).packet(8)
             }
-            Setting::Meshed => w.packet(9),
-            Setting::Start { zero, schedule } => w
+            SetupMessage::Meshed => w.packet(9),
+            SetupMessage::Start { zero, schedule } => w
                 .number(zero.0)
                 .number(schedule.save_every)
                 .number(schedule.evaluations)
                 .number(schedule.steps)
                 .packet(10),
-            Setting::Hello { run, from, to } => w.number(*run).number(*from).number(*to).packet(11),
-            Setting::Accepted => w.packet(12),
-            Setting::Resume { part, resized } => write_part(w.number(*resized), part).packet(13),
-            Setting::Measure(probe) => probe.write(w).packet(14),
-            Setting::Found { values } => w.list(values, |w, value| w.real(*value)).packet(15),
-            Setting::Measured => w.packet(16),
+            SetupMessage::Hello { run, from, to } => {
+                w.number(*run).number(*from).number(*to).packet(11)
+            }
+            SetupMessage::Accepted => w.packet(12),
+            SetupMessage::Resume { part, resized } => {
+                write_part(w.number(*resized), part).packet(13)
+            }
+            SetupMessage::Measure(probe) => probe.write(w).packet(14),
+            SetupMessage::Found { values } => w.list(values, |w, value| w.real(*value)).packet(15),
+            SetupMessage::Measured => w.packet(16),
         }
     }
 
-    fn decode(r: &mut Reader<'_>, kind: u16) -> Result<Setting, ControlError> {
+    fn decode(r: &mut Reader<'_>, kind: u16) -> Result<SetupMessage, ControlError> {
         Ok(match kind {
-            1 => Setting::Join { rank: u32::try_from(r.number()?).ok(), key: r.text()? },
-            2 => Setting::Welcome {
+            1 => SetupMessage::Join { rank: u32::try_from(r.number()?).ok(), key: r.text()? },
+            2 => SetupMessage::Welcome {
                 run: r.number()?,
                 rank: r.small()?,
                 open: r.flag()?,
                 timeline: r.flag()?,
                 job: r.bytes()?.to_vec(),
             },
-            3 => Setting::Refused { reason: r.text()?, elsewhere: r.flag()? },
-            4 => Setting::Unable { reason: r.text()? },
-            5 => Setting::Listening { port: r.small()? },
-            6 => Setting::Ping,
-            7 => Setting::Pong { now: Time(r.number()?) },
-            8 => Setting::Peers { addresses: r.list(Reader::text)? },
-            9 => Setting::Meshed,
-            10 => Setting::Start {
+            3 => SetupMessage::Refused { reason: r.text()?, elsewhere: r.flag()? },
+            4 => SetupMessage::Unable { reason: r.text()? },
+            5 => SetupMessage::Listening { port: r.small()? },
+            6 => SetupMessage::Ping,
+            7 => SetupMessage::Pong { now: Time(r.number()?) },
+            8 => SetupMessage::Peers { addresses: r.list(Reader::text)? },
+            9 => SetupMessage::Meshed,
+            10 => SetupMessage::Start {
                 zero: Time(r.number()?),
                 schedule: CheckpointSchedule {
                     save_every: r.number()?,
@@ -393,12 +409,12 @@ impl Packet for Setting {
                     steps: r.number()?,
                 },
             },
-            11 => Setting::Hello { run: r.number()?, from: r.small()?, to: r.small()? },
-            12 => Setting::Accepted,
-            13 => Setting::Resume { resized: r.flag()?, part: Box::new(read_part(r)?) },
-            14 => Setting::Measure(Probe::read(r)?),
-            15 => Setting::Found { values: r.list(Reader::real)? },
-            16 => Setting::Measured,
+            11 => SetupMessage::Hello { run: r.number()?, from: r.small()?, to: r.small()? },
+            12 => SetupMessage::Accepted,
+            13 => SetupMessage::Resume { resized: r.flag()?, part: Box::new(read_part(r)?) },
+            14 => SetupMessage::Measure(Probe::read(r)?),
+            15 => SetupMessage::Found { values: r.list(Reader::real)? },
+            16 => SetupMessage::Measured,
             _ => return Err(r.unknown()),
         })
     }
@@ -567,21 +583,24 @@ mod tests {
         for event in events {
             comes_back(RankEvent::Record(Record { t: 1.5, rank: 2, step: 3, event }));
         }
-        comes_back(Setting::Join { rank: None, key: "run".into() });
-        comes_back(Setting::Peers { addresses: vec!["127.0.0.1:1".into()] });
+        comes_back(SetupMessage::Join { rank: None, key: "run".into() });
+        comes_back(SetupMessage::Peers { addresses: vec!["127.0.0.1:1".into()] });
         comes_back(Command::Probe(4));
         comes_back(Command::SaveAt { step: 9, last: true });
         let state = Saved {
             numbers: [("step".to_string(), u64::MAX)].into(),
             vectors: [("params".to_string(), vec![1.0, -2.0])].into(),
         };
-        let part = Box::new(Part { state, report: RankReport { steps: 3, ..Default::default() } });
+        let part = Box::new(RankCheckpoint {
+            state,
+            report: RankReport { steps: 3, ..Default::default() },
+        });
         comes_back(RankEvent::Saved { rank: 1, step: 4, part: part.clone() });
-        comes_back(Setting::Resume { part, resized: true });
+        comes_back(SetupMessage::Resume { part, resized: true });
         let schedule = CheckpointSchedule { save_every: 5, evaluations: 6, steps: 7 };
-        comes_back(Setting::Start { zero: Time(8), schedule });
-        comes_back(Setting::Measure(Probe::Stream { to: vec![1], from: vec![2, 3] }));
-        comes_back(Setting::Found { values: vec![0.5, -1.0] });
-        comes_back(Setting::Measured);
+        comes_back(SetupMessage::Start { zero: Time(8), schedule });
+        comes_back(SetupMessage::Measure(Probe::Stream { to: vec![1], from: vec![2, 3] }));
+        comes_back(SetupMessage::Found { values: vec![0.5, -1.0] });
+        comes_back(SetupMessage::Measured);
     }
 }

@@ -1,6 +1,7 @@
 //! One rank on its thread: what happens is told to the node, what the node wants is done.
 
 mod cuts;
+mod life_cycle;
 
 use std::rc::Rc;
 use std::sync::mpsc;
@@ -15,7 +16,7 @@ use quelea_record::{RankReport, Record, RecordKind};
 use quelea_wire::frame::{self, Route};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::clock::Clock;
+use crate::clock::RunClock;
 use crate::compute::{Compute, Gradient};
 use crate::controller::Incoming;
 use crate::external_loop::ExternalLoop;
@@ -23,6 +24,7 @@ use crate::link::Link;
 use crate::options::NetOptions;
 use crate::protocol::{Command, RankEvent};
 pub(crate) use cuts::CutState;
+use life_cycle::LifeCycle;
 
 /// What reaches a rank from other threads.
 #[derive(Debug)]
@@ -83,7 +85,7 @@ struct Pending {
 pub(crate) struct RankState {
     node: Node,
     properties: Properties,
-    clock: Clock,
+    clock: RunClock,
     options: NetOptions,
     /// By rank.
     peers: Vec<Peer>,
@@ -102,8 +104,7 @@ pub(crate) struct RankState {
     computing_since: Option<Time>,
     /// When something last happened here.
     moved: Time,
-    finished: bool,
-    draining: bool,
+    life_cycle: LifeCycle,
     /// Messages since this process began, to be compared.
     sent: u64,
     received: u64,
@@ -121,7 +122,7 @@ pub(crate) struct RankState {
 pub(crate) struct RankConfig {
     pub(crate) node: Node,
     pub(crate) properties: Properties,
-    pub(crate) clock: Clock,
+    pub(crate) clock: RunClock,
     pub(crate) options: NetOptions,
     pub(crate) controller: mpsc::Sender<Incoming>,
     /// Absent at a server.
@@ -152,7 +153,7 @@ impl RankState {
         } = config;
         let report = RankReport { rank: node.rank.0, is_server: node.is_server, ..config.report };
         RankState {
-            finished: node.is_server,
+            life_cycle: LifeCycle::new(node.is_server),
             all_buckets: node.layout().buckets.len(),
             node,
             properties,
@@ -169,7 +170,6 @@ impl RankState {
             computing_since: None,
             moved: clock.now(),
             clock,
-            draining: false,
             sent: 0,
             received: 0,
             timeline,
@@ -302,13 +302,13 @@ impl RankState {
                 self.tickets.asked = None;
             }
             Command::Drain => {
-                self.draining = true;
+                self.life_cycle.drain();
                 self.node.drain(self.moved);
             }
             Command::Probe(probe) => self.tell(RankEvent::Probed {
                 rank: self.node.rank.0,
                 probe,
-                drained: self.draining && self.node.is_drained(),
+                drained: self.life_cycle.is_draining() && self.node.is_drained(),
                 sent: self.sent,
                 received: self.received,
             }),
@@ -347,7 +347,7 @@ impl RankState {
             return;
         }
         let waited = now.since(self.moved).seconds();
-        if waited >= self.options.peer_seconds && (self.draining || !self.finished) {
+        if waited >= self.options.peer_seconds && self.life_cycle != LifeCycle::Finished {
             let complaint = self.complaint(waited);
             if !complaint.is_empty() {
                 self.tell(RankEvent::Stalled { rank, complaint });
@@ -461,9 +461,10 @@ impl RankState {
         let Some(pending) = self.idle.take() else { return };
         let now = self.clock.now();
         let idle = now.since(pending.done);
-        let waiting = match self.properties.waits_for_peers {
-            true => self.node.origin().since(pending.done).min(idle),
-            false => Time::ZERO,
+        let waiting = if self.properties.waits_for_peers {
+            self.node.origin().since(pending.done).min(idle)
+        } else {
+            Time::ZERO
         };
         let exposed = (idle - waiting).seconds() + pending.handing_seconds;
         self.report.steps += 1;
@@ -482,7 +483,7 @@ impl RankState {
 
     /// Starts the next gradient, or asks for the right to, or finishes.
     fn go_on(&mut self) {
-        if self.is_held() || self.finished || self.pending.is_some() {
+        if self.is_held() || self.life_cycle.is_finished() || self.pending.is_some() {
             return;
         }
         if self.node.has_finished_rounds() {
@@ -523,7 +524,7 @@ impl RankState {
 
     fn finish(&mut self) {
         self.split_time();
-        self.finished = true;
+        self.life_cycle.finish();
         self.tell(RankEvent::Finished { rank: self.node.rank.0, at: self.clock.now() });
     }
 

@@ -13,7 +13,9 @@ use quelea_core::node::RunSpec;
 use quelea_core::options::Value;
 use quelea_core::time::Time;
 use quelea_net::{Hosted, NetError, NetOptions, Observer};
-use quelea_record::{CheckpointSchedule, Models, Outcome, Part, Record, Request, ResumePoint};
+use quelea_record::{
+    CheckpointSchedule, Models, Outcome, RankCheckpoint, Record, Request, ResumePoint,
+};
 
 /// Keeps what is shown and saved; requests a cut when so many steps are done in all.
 #[derive(Default)]
@@ -21,7 +23,7 @@ struct Keeper {
     cuts: CheckpointSchedule,
     request_at: Option<(u64, Request)>,
     done: u64,
-    saved: BTreeMap<u64, BTreeMap<Rank, Part>>,
+    saved: BTreeMap<u64, BTreeMap<Rank, RankCheckpoint>>,
     shown: Vec<(u64, Models)>,
 }
 
@@ -40,7 +42,7 @@ impl Observer for Keeper {
         self.shown.push((step, models));
     }
 
-    fn checkpoint(&mut self, _now: Time, step: u64, rank: Rank, part: Part) {
+    fn checkpoint(&mut self, _now: Time, step: u64, rank: Rank, part: RankCheckpoint) {
         let before = self.saved.entry(step).or_default().insert(rank, part);
         assert_eq!(before, None, "{rank} is saved once at step {step}");
     }
@@ -85,7 +87,7 @@ fn threads(
 }
 
 fn sockets(run: &Run, start: ResumePoint, keeper: &mut Keeper) -> Result<Outcome, NetError> {
-    let coordinator = coordinator(NetOptions::default()).going_on_from(Arc::new(start));
+    let coordinator = coordinator(NetOptions::default()).resume_from(Arc::new(start));
     let address = coordinator.address().to_string();
     std::thread::scope(|scope| {
         for rank in 0..run.workers {
@@ -207,9 +209,10 @@ fn models_are_shown_at_their_step_while_the_run_goes_on() {
         let setup = run.setup();
         for far in [false, true] {
             let mut keeper = Keeper::every(0, run.steps);
-            let outcome = match far {
-                true => sockets(&run, ResumePoint::default(), &mut keeper),
-                false => threads(&run, &setup, ResumePoint::default(), &mut keeper),
+            let outcome = if far {
+                sockets(&run, ResumePoint::default(), &mut keeper)
+            } else {
+                threads(&run, &setup, ResumePoint::default(), &mut keeper)
             };
             outcome.expect("it ends");
             let steps: Vec<u64> = keeper.shown.iter().map(|(step, _)| *step).collect();

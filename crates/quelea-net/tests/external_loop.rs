@@ -13,7 +13,7 @@ use quelea_core::problems::quadratic::Quadratic;
 use quelea_core::problems::{Evaluation, GradientSource, Problem};
 use quelea_core::properties::OptimizerSite;
 use quelea_net::NetOptions;
-use quelea_net::external_loop::{ExternalLoop, Handle, Turn};
+use quelea_net::external_loop::{ExternalLoop, LoopHandle, LoopTurn};
 use quelea_net::launcher::{Launched, Rendezvous};
 use quelea_net::process_group::{ProcessGroup, ProcessGroupError};
 use quelea_record::Outcome;
@@ -46,12 +46,12 @@ const MOMENT: Duration = Duration::from_secs(20);
 
 /// A training loop as a script has it: all buckets, then the optimizer, then the next step. It
 /// keeps its gradient to itself if the row says that it does not read it.
-fn train(run: &Run, handle: &Handle, mut source: Box<dyn GradientSource>) {
+fn train(run: &Run, handle: &LoopHandle, mut source: Box<dyn GradientSource>) {
     let setup = run.setup();
     let is_read = setup.properties().reads_gradient;
     let mut own = vec![0.0; setup.initial.len()];
     for step in 0..run.steps {
-        assert_eq!(handle.wait(MOMENT), Ok(Some(Turn::Gradient(step))));
+        assert_eq!(handle.wait(MOMENT), Ok(Some(LoopTurn::Gradient(step))));
         let vectors = handle.vectors().expect("lent");
         // SAFETY: it is this loop's turn, until the buckets are handed over.
         let (params, grad) = unsafe {
@@ -69,7 +69,7 @@ fn train(run: &Run, handle: &Handle, mut source: Box<dyn GradientSource>) {
             handle.bucket(bucket).expect("it runs");
         }
         handle.gradient(computed).expect("it runs");
-        let Ok(Some(Turn::Optimize(mode))) = handle.wait(MOMENT) else {
+        let Ok(Some(LoopTurn::Optimize(mode))) = handle.wait(MOMENT) else {
             panic!("step {step}: not the turn for the optimizer")
         };
         if is_read {
@@ -85,7 +85,7 @@ fn train(run: &Run, handle: &Handle, mut source: Box<dyn GradientSource>) {
         }
         handle.optimized().expect("it runs");
     }
-    assert_eq!(handle.wait(MOMENT), Ok(Some(Turn::Gradient(run.steps))));
+    assert_eq!(handle.wait(MOMENT), Ok(Some(LoopTurn::Gradient(run.steps))));
     handle.finish().expect("it runs");
 }
 
@@ -138,7 +138,7 @@ fn memory_that_is_held_outlives_the_run() {
     let setup = quelea_core::node::RunSpec { steps: 1 << 40, ..run.setup() };
     let (memory, first, params) = std::thread::scope(|scope| {
         let looping = scope.spawn(|| {
-            assert_eq!(handle.wait(MOMENT), Ok(Some(Turn::Gradient(0))));
+            assert_eq!(handle.wait(MOMENT), Ok(Some(LoopTurn::Gradient(0))));
             let vectors = handle.vectors().expect("lent");
             // SAFETY: it is this loop's turn.
             unsafe { *vectors.params = 7.0 };

@@ -2,13 +2,13 @@
 
 use quelea_plot::{Axis, Chart, Lines, Series};
 use quelea_record::{Record, RecordKind};
-use quelea_run::conduct::conduct;
 use quelea_run::config::Config;
 use quelea_run::drive;
 use quelea_run::error::{RequestError, RunError};
+use quelea_run::execute::execute;
 use quelea_run::files::directory::Directory;
 use quelea_run::files::summary::Summary;
-use quelea_run::plan::Plan;
+use quelea_run::prepared::PreparedRun;
 use serde_json::{Value, json};
 
 /// What a run is to reach.
@@ -48,7 +48,7 @@ impl Entrant {
     /// Simulates a configuration; its files go to `directory`.
     pub fn run(config: Config, directory: &Directory) -> Result<Entrant, RunError> {
         let name = config.algorithm.entry.name.to_string();
-        let plan = Plan::new(config)?;
+        let plan = PreparedRun::new(config)?;
         plan.check_memory()?;
         let mut curve = Vec::new();
         let mut watch = |record: &Record| {
@@ -57,7 +57,7 @@ impl Entrant {
             }
         };
         let finished =
-            conduct(&plan, directory, &mut watch, |listener| drive::simulate(&plan, listener))?;
+            execute(&plan, directory, &mut watch, |listener| drive::simulate(&plan, listener))?;
         Ok(Entrant { name, curve, summary: finished.summary })
     }
 

@@ -7,9 +7,9 @@ use quelea_core::time::Time;
 use quelea_plot::{Axis, Chart, Lines, Series, Stroke};
 use quelea_record::{CheckpointSchedule, Models as Shown, Record, RecordKind};
 use quelea_run::error::RequestError;
-use quelea_run::evaluate::{Evaluated, Judge, Snapshot};
-use quelea_run::files::tensors::Models;
-use quelea_run::plan::Plan;
+use quelea_run::evaluate::{Evaluated, Evaluator, Snapshot};
+use quelea_run::files::tensors::ModelSlices;
+use quelea_run::prepared::PreparedRun;
 
 use crate::error::ExperimentError;
 use quelea_run::trial::config;
@@ -34,7 +34,7 @@ impl Lesson {
     ) -> Result<Lesson, ExperimentError> {
         let settings = [settings, vec![format!("seed={seed}")]].concat();
         let shared = [format!("workers={workers}"), "epochs=1".into()];
-        let plan = Plan::new(config(&[&settings[..], &shared].concat())?)?;
+        let plan = PreparedRun::new(config(&[&settings[..], &shared].concat())?)?;
         Ok(Lesson { settings, steps_per_epoch: plan.setup.steps, problem: plan.problem })
     }
 
@@ -92,17 +92,18 @@ pub struct Trained {
 
 impl Trained {
     /// Simulates a plan, evaluating so many times.
-    pub fn of(plan: &Plan, evaluations: u64) -> Result<Trained, ExperimentError> {
+    pub fn of(plan: &PreparedRun, evaluations: u64) -> Result<Trained, ExperimentError> {
         let deploy = plan.setup.properties().deploy;
         let mut watch = Watch {
-            judge: Judge { problem: Arc::clone(&plan.problem), deploy },
+            judge: Evaluator { problem: Arc::clone(&plan.problem), deploy },
             cuts: CheckpointSchedule { save_every: 0, evaluations, steps: plan.setup.steps },
             losses: (0.0, 0),
             moments: Vec::new(),
         };
         let outcome = quelea_sim::simulate(&plan.setup, &*plan.problem, &plan.cluster, &mut watch)?;
-        let end = (Time::from_seconds(outcome.clock_seconds), plan.setup.steps);
-        let last = watch.judge.judge(end, &Models::of(&outcome), false);
+        let end = Time::from_seconds(outcome.clock_seconds);
+        let models = ModelSlices::of(&outcome);
+        let last = watch.judge.evaluate_models(end, plan.setup.steps, &models, false);
         watch.take(&last);
         Ok(Trained { moments: watch.moments, model: last.model })
     }
@@ -111,7 +112,7 @@ impl Trained {
     pub fn over(
         lessons: &[Lesson],
         evaluations: u64,
-        plan: impl Fn(&Lesson) -> Result<Plan, RequestError>,
+        plan: impl Fn(&Lesson) -> Result<PreparedRun, RequestError>,
     ) -> Result<Trained, ExperimentError> {
         let runs = lessons.iter().map(|lesson| Trained::of(&plan(lesson)?, evaluations));
         Ok(Trained::mean(runs.collect::<Result<Vec<_>, _>>()?))
@@ -161,7 +162,7 @@ fn between(a: Moment, b: Moment, share: f64) -> Moment {
 
 /// Evaluates what is shown.
 struct Watch {
-    judge: Judge,
+    judge: Evaluator,
     cuts: CheckpointSchedule,
     /// Sum and number of the mini-batches' losses since the last moment.
     losses: (f64, u64),

@@ -5,9 +5,9 @@ use quelea_core::algorithms::ALGORITHMS;
 use quelea_core::options::Options;
 use quelea_core::properties::TopologyRequirement;
 use quelea_run::config::Config;
-use quelea_run::drive::measure::{Host, Measured};
+use quelea_run::drive::measure::{Measured, MeasuredHost};
 use quelea_run::error::RequestError;
-use quelea_run::plan::Plan;
+use quelea_run::prepared::PreparedRun;
 use serde_json::{Value, json};
 
 /// A worker is slow if its gradients take so many times as long as the ordinary one's: less may be
@@ -18,8 +18,8 @@ const DIFFERS: f64 = 0.15;
 
 /// The plan that workers join to be measured: the task of a configuration, with an algorithm that
 /// has no servers and asks for no topology, and without the faults of a simulation.
-pub fn survey(config: &Config) -> Result<Plan, RequestError> {
-    let mut job = config.understood();
+pub fn survey(config: &Config) -> Result<PreparedRun, RequestError> {
+    let mut job = config.resolved();
     let fits = |entry: &&quelea_core::algorithms::Entry| {
         let properties = (entry.properties)(&Options::defaults(entry.keys));
         !properties.servers && properties.topology == TopologyRequirement::Nothing
@@ -33,7 +33,7 @@ pub fn survey(config: &Config) -> Result<Plan, RequestError> {
         let place = place.as_object_mut().expect("a configuration is made of tables");
         keys.iter().for_each(|key| drop(place.remove(*key)));
     }
-    Plan::from_job(job.to_string().as_bytes())
+    PreparedRun::from_job(job.to_string().as_bytes())
 }
 
 /// What was measured, workers numbered host by host.
@@ -103,7 +103,7 @@ impl Survey {
     /// Bytes per second of every host's card, the slower of its two directions. It can do what it
     /// did in any of the measurements; where it did less, others were in the way.
     fn cards(&self) -> Vec<Option<f64>> {
-        let card = |(number, host): (usize, &Host)| {
+        let card = |(number, host): (usize, &MeasuredHost)| {
             let pairs = || self.measured.pairs.iter();
             let out = pairs().filter(|pair| pair.from == number).map(|pair| pair.bandwidth);
             let into = pairs().filter(|pair| pair.to == number).map(|pair| pair.bandwidth);
@@ -270,18 +270,18 @@ mod tests {
     use super::*;
     use crate::scenario::Situation;
     use quelea_run::config::source::{self, parse};
-    use quelea_run::drive::measure::{Inside, Pair};
+    use quelea_run::drive::measure::{HostPair, Inside};
 
     /// Two workers on each of two hosts, as they joined: 0 and 2, 1 and 3; worker 2 is slow.
     fn measured() -> Measured {
-        let host = |workers: [u32; 2], card: f64| Host {
+        let host = |workers: [u32; 2], card: f64| MeasuredHost {
             workers: workers.to_vec(),
             outgoing: Some(card),
             incoming: Some(1.1 * card),
             inside: Some(Inside { latency: 10e-6, bandwidth: 2e9 }),
-            ..Host::default()
+            ..MeasuredHost::default()
         };
-        let pair = |from, to| Pair { from, to, latency: 200e-6, bandwidth: 12e6 };
+        let pair = |from, to| HostPair { from, to, latency: 200e-6, bandwidth: 12e6 };
         Measured {
             hosts: vec![host([0, 2], 125e6), host([1, 3], 12.5e6)],
             pairs: vec![pair(0, 1), pair(1, 0)],

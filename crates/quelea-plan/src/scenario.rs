@@ -2,7 +2,7 @@
 
 use quelea_run::config::Config;
 use quelea_run::error::RequestError;
-use quelea_run::plan::Plan;
+use quelea_run::prepared::PreparedRun;
 use quelea_sim::Cluster;
 use serde_json::{Value, json};
 
@@ -85,7 +85,7 @@ impl Situation {
         let servers = config.cluster.options.whole("servers").max(1) as usize;
         let steps_given = config.clone();
         // A plan checks everything else, and knows the model of the task.
-        let plan = Plan::new(config)?;
+        let plan = PreparedRun::new(config)?;
         let cluster = &plan.cluster;
         let mut hosts: Vec<u32> = plan.setup.view.hosts[..steps_given.workers].to_vec();
         hosts.dedup();

@@ -12,10 +12,10 @@ use quelea_core::contract::{Mode};
 use quelea_core::properties::{OptimizerSite};
 use quelea_core::node::RunSpec;
 use quelea_core::problems::{Computed, Problem};
-use quelea_net::external_loop::{Ended, Handle, ExternalLoop, Turn};
+use quelea_net::external_loop::{RankEnded, LoopHandle, ExternalLoop, LoopTurn};
 use quelea_net::{Coordinator, Hosted, NetOptions};
 use quelea_record::Silent;
-use quelea_run::plan::Plan;
+use quelea_run::prepared::PreparedRun;
 
 use crate::group::PyGroup;
 use crate::model::{GradientOrigin, PythonModel};
@@ -33,7 +33,7 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 /// A rank of a run. Its methods are called in the order that `quelea_net::external_loop` describes.
 #[pyclass(frozen, name = "Run", module = "quelea._core")]
 pub(crate) struct PyRun {
-    handle: Handle,
+    handle: LoopHandle,
     /// Returns what went wrong, if anything did.
     thread: Mutex<Option<JoinHandle<Result<(), String>>>>,
     /// What the thread has returned.
@@ -66,7 +66,7 @@ impl PyRun {
         let start = unsafe { initial.as_mut_slice() };
         let (outer, handle) = ExternalLoop::new();
         let model = PythonModel::new(tensors, (&*start).into(), GradientOrigin::Script(outer));
-        let plan = Plan::of_problem(config, Arc::new(model.clone())).map_err(value_error)?;
+        let plan = PreparedRun::of_problem(config, Arc::new(model.clone())).map_err(value_error)?;
         let rate = Arc::new(AtomicU32::new(0));
         let read = Arc::clone(&rate);
         let learning_rate = Arc::new(move |_| f32::from_bits(read.load(Ordering::Relaxed)));
@@ -133,16 +133,16 @@ impl PyRun {
     }
 
     /// Waits for the script's turn, and returns its name: "gradient", or the mode in which the
-    /// optimizer is to run. The names are the values of Python's `Turn`.
+    /// optimizer is to run. The names are the values of Python's `LoopTurn`.
     fn wait(&self, py: Python<'_>) -> PyResult<&'static str> {
         loop {
             match py.detach(|| self.handle.wait(POLL_INTERVAL)) {
-                Ok(Some(Turn::Gradient(_))) => return Ok("gradient"),
-                Ok(Some(Turn::Optimize(Mode::Apply))) => return Ok("apply"),
-                Ok(Some(Turn::Optimize(Mode::Displace))) => return Ok("displace"),
-                Ok(Some(Turn::Optimize(Mode::ApplyAndReport))) => return Ok("apply_and_report"),
+                Ok(Some(LoopTurn::Gradient(_))) => return Ok("gradient"),
+                Ok(Some(LoopTurn::Optimize(Mode::Apply))) => return Ok("apply"),
+                Ok(Some(LoopTurn::Optimize(Mode::Displace))) => return Ok("displace"),
+                Ok(Some(LoopTurn::Optimize(Mode::ApplyAndReport))) => return Ok("apply_and_report"),
                 Ok(None) => py.check_signals()?,
-                Err(Ended) => return Err(self.failure(py)),
+                Err(RankEnded) => return Err(self.failure(py)),
             }
         }
     }
@@ -184,8 +184,8 @@ impl PyRun {
         thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    fn checked(&self, py: Python<'_>, accepted: Result<(), Ended>) -> PyResult<()> {
-        accepted.map_err(|Ended| self.failure(py))
+    fn checked(&self, py: Python<'_>, accepted: Result<(), RankEnded>) -> PyResult<()> {
+        accepted.map_err(|RankEnded| self.failure(py))
     }
 
     /// Why the run has ended.

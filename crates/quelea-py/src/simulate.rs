@@ -9,7 +9,7 @@ use pyo3::types::PyDict;
 use quelea_run::conduct::{Listener, conduct};
 use quelea_run::drive;
 use quelea_run::files::directory::Directory;
-use quelea_run::plan::Plan;
+use quelea_run::prepared::PreparedRun;
 
 use crate::Error;
 use crate::model::{Callbacks, GradientOrigin, PythonModel, Raised};
@@ -38,7 +38,7 @@ pub(crate) fn simulate(
         raised: raised.clone(),
     };
     let model = PythonModel::new(tensors, initial.into(), GradientOrigin::Callbacks(calls));
-    let plan = Plan::of_problem(config, Arc::new(model)).map_err(value_error)?;
+    let plan = PreparedRun::of_problem(config, Arc::new(model)).map_err(value_error)?;
     let directory = Directory::claim(Some(Path::new(out)), false, "").map_err(value_error)?;
     py.detach(|| {
         let drive = |listener: &mut Listener<'_>| drive::simulate(&plan, listener);

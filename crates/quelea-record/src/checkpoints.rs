@@ -58,7 +58,7 @@ impl CheckpointSchedule {
 
 /// One rank's part of a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Part {
+pub struct RankCheckpoint {
     /// Its whole state.
     pub state: Saved,
     /// Its totals until then, without parameters and model.
@@ -69,7 +69,7 @@ pub struct Part {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ResumePoint {
     /// Every rank's part; empty for a new run.
-    pub parts: Vec<Part>,
+    pub parts: Vec<RankCheckpoint>,
     /// The parts are of another number of ranks: the state that only the algorithm knows is reset.
     pub resized: bool,
     /// The run's clock.
@@ -95,19 +95,19 @@ impl ResumePoint {
 
     /// Steps that the first `workers` ranks had taken together.
     pub fn steps(&self, workers: usize) -> u64 {
-        self.parts.iter().take(workers).map(Part::step).sum()
+        self.parts.iter().take(workers).map(RankCheckpoint::step).sum()
     }
 }
 
-impl Part {
+impl RankCheckpoint {
     /// The part of `node` in the checkpoint after `step` steps of the workers.
-    pub fn of(node: &mut Node, step: u64, report: RankReport) -> Part {
+    pub fn of(node: &mut Node, step: u64, report: RankReport) -> RankCheckpoint {
         let mut state = node.save();
         if node.is_server {
             // A server takes no steps of its own; the resumed run needs the checkpoint's step.
             state.numbers.insert("step".to_string(), step);
         }
-        Part { state, report }
+        RankCheckpoint { state, report }
     }
 
     /// Steps that this worker had taken.

@@ -6,7 +6,7 @@
 mod checkpoints;
 mod observer;
 
-pub use checkpoints::{CheckpointSchedule, Part, ResumePoint};
+pub use checkpoints::{CheckpointSchedule, RankCheckpoint, ResumePoint};
 pub use observer::{Models, Observer, Request, Silent};
 
 /// One measured fact.

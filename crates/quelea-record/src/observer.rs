@@ -3,7 +3,7 @@
 use quelea_core::message::Rank;
 use quelea_core::time::Time;
 
-use crate::{CheckpointSchedule, Part, Record};
+use crate::{CheckpointSchedule, RankCheckpoint, Record};
 
 /// Observes a run: receives its records, models and checkpoints, and may request more of them.
 pub trait Observer: Send {
@@ -39,7 +39,7 @@ pub trait Observer: Send {
 
     /// One rank's part of the checkpoint after `step` steps. The parts of one checkpoint come in
     /// any order; it is complete when every rank's part is there.
-    fn checkpoint(&mut self, _now: Time, _step: u64, _rank: Rank, _part: Part) {}
+    fn checkpoint(&mut self, _now: Time, _step: u64, _rank: Rank, _part: RankCheckpoint) {}
 
     /// Called repeatedly: the step of the last checkpoint that is on stable storage. In a real run
     /// no rank passes a checkpoint before it is written, so that a failure never loses more than

@@ -13,7 +13,7 @@ use quelea_record::{Outcome, Record, RecordKind};
 use crate::config::Config;
 use crate::config::source::{self, Table};
 use crate::error::{RequestError, RunError};
-use crate::plan::Plan;
+use crate::prepared::PreparedRun;
 
 /// A run to be timed. Settings are those of a run file, so that every trial can be typed.
 #[derive(Clone)]
@@ -88,12 +88,12 @@ impl Trial {
     }
 
     /// What is to be run.
-    pub fn plan(&self, steps: u64) -> Result<Plan, RequestError> {
+    pub fn plan(&self, steps: u64) -> Result<PreparedRun, RequestError> {
         let length = [format!("workers={}", self.workers), format!("steps={steps}")];
         let config = config(&[&self.settings[..], &length].concat())?;
         Ok(match &self.problem {
-            Some(problem) => Plan::of_problem(config, Arc::clone(problem))?,
-            None => Plan::new(config)?,
+            Some(problem) => PreparedRun::of_problem(config, Arc::clone(problem))?,
+            None => PreparedRun::new(config)?,
         })
     }
 
@@ -139,7 +139,7 @@ const WARM_UP: f64 = 0.2;
 
 impl Timing {
     /// Simulates a plan.
-    pub fn of(plan: &Plan) -> Result<Timing, RunError> {
+    pub fn of(plan: &PreparedRun) -> Result<Timing, RunError> {
         let mut watch = Watch { steps: vec![Vec::new(); plan.config.workers] };
         let outcome = quelea_sim::simulate(&plan.setup, &*plan.problem, &plan.cluster, &mut watch)?;
         let from = WARM_UP * outcome.clock_seconds;

@@ -118,29 +118,29 @@ impl ClusterError {
 
 /// What a number may be.
 #[derive(Clone, Copy)]
-struct Span {
+struct Bounds {
     min: f64,
     max: f64,
     or_zero: bool,
 }
 
 /// Cards from one kilobit to one exabit per second.
-const BANDWIDTH: Span = Span { min: 1e-6, max: 1e9, or_zero: false };
-const RATE_OR_FREE: Span = Span { min: 1e-6, max: 1e9, or_zero: true };
+const BANDWIDTH: Bounds = Bounds { min: 1e-6, max: 1e9, or_zero: false };
+const RATE_OR_FREE: Bounds = Bounds { min: 1e-6, max: 1e9, or_zero: true };
 /// Up to a quarter of an hour.
-const MICROSECONDS: Span = Span { min: 0.0, max: 1e9, or_zero: false };
+const MICROSECONDS: Bounds = Bounds { min: 0.0, max: 1e9, or_zero: false };
 /// Up to a month.
-const MILLISECONDS: Span = Span { min: 0.0, max: 3e9, or_zero: false };
-const SLOW: Span = Span { min: 1e-6, max: 1e6, or_zero: false };
-const EFFICIENCY: Span = Span { min: 1e-3, max: 1.0, or_zero: false };
-const SHARE: Span = Span { min: 0.0, max: 1.0, or_zero: false };
-const VECTOR: Span = Span { min: 1e-3, max: 1e9, or_zero: false };
-const VARIATION: Span = Span { min: 0.0, max: 10.0, or_zero: false };
+const MILLISECONDS: Bounds = Bounds { min: 0.0, max: 3e9, or_zero: false };
+const SLOW: Bounds = Bounds { min: 1e-6, max: 1e6, or_zero: false };
+const EFFICIENCY: Bounds = Bounds { min: 1e-3, max: 1.0, or_zero: false };
+const SHARE: Bounds = Bounds { min: 0.0, max: 1.0, or_zero: false };
+const VECTOR: Bounds = Bounds { min: 1e-3, max: 1e9, or_zero: false };
+const VARIATION: Bounds = Bounds { min: 0.0, max: 10.0, or_zero: false };
 
 /// A run may last ten virtual years: far below what 64 bits of nanoseconds hold.
 const LONGEST_MS: f64 = 10.0 * 365.0 * 86_400_000.0;
 
-impl Span {
+impl Bounds {
     fn check(self, field: &str, value: f64) -> Result<(), ClusterError> {
         if (self.min..=self.max).contains(&value) || self.or_zero && value == 0.0 {
             return Ok(());

@@ -13,7 +13,7 @@ use crate::network::microseconds;
 pub(crate) struct CollectiveStarts {
     fixed: Time,
     barrier: bool,
-    gates: BTreeMap<StartKey, Gate>,
+    gates: BTreeMap<StartKey, CollectiveGate>,
     /// Keys by the number that events carry.
     numbers: BTreeMap<u32, StartKey>,
     created: u32,
@@ -31,7 +31,7 @@ struct StartKey {
 }
 
 #[derive(Debug)]
-struct Gate {
+struct CollectiveGate {
     number: u32,
     /// Whether its opening is scheduled.
     scheduled: bool,
@@ -134,14 +134,14 @@ impl CollectiveStarts {
         gate.number
     }
 
-    fn gate(&mut self, key: StartKey) -> &mut Gate {
+    fn gate(&mut self, key: StartKey) -> &mut CollectiveGate {
         if !self.gates.contains_key(&key) {
             self.forget_before(key.step);
             self.created += 1;
             self.numbers.insert(self.created, key);
         }
         let number = self.created;
-        let gate = || Gate { number, scheduled: false, open: false, held: Vec::new() };
+        let gate = || CollectiveGate { number, scheduled: false, open: false, held: Vec::new() };
         self.gates.entry(key).or_insert_with(gate)
     }
 

@@ -5,11 +5,11 @@
 //! the run goes on from what was saved.
 
 use quelea_core::message::Rank;
-use quelea_record::{Part, Request, ResumePoint};
+use quelea_record::{RankCheckpoint, Request, ResumePoint};
 
 use crate::SimError;
 use crate::driver::Driver;
-use crate::rank_state::Phase;
+use crate::rank_state::StepPhase;
 
 /// The cut that is under way, besides those of every so many steps.
 #[derive(Debug, Default)]
@@ -65,7 +65,7 @@ impl Driver<'_> {
         }
         // The first step that nobody has passed or been cut at.
         let first = self.ranks.iter().map(|state| {
-            let busy = matches!(state.phase, Phase::Computing(_) | Phase::Completing(_));
+            let busy = matches!(state.phase, StepPhase::Computing(_) | StepPhase::Completing(_));
             (state.node.step() + u64::from(busy)).max(state.cut + 1)
         });
         let at = first.max().unwrap_or(0);
@@ -105,9 +105,9 @@ impl Driver<'_> {
             .then_some(step)
     }
 
-    fn save(&mut self, rank: usize, step: u64) -> Part {
+    fn save(&mut self, rank: usize, step: u64) -> RankCheckpoint {
         let state = &mut self.ranks[rank];
-        let part = Part::of(&mut state.node, step, state.report.clone());
+        let part = RankCheckpoint::of(&mut state.node, step, state.report.clone());
         self.observer.checkpoint(self.now, step, Rank::from(rank), part.clone());
         part
     }

@@ -20,10 +20,10 @@ use crate::collective_start::CollectiveStarts;
 use crate::compute::ComputeModel;
 use crate::cuts::CutState;
 use crate::gradient_pool::GradientPool;
-use crate::in_flight::Load;
+use crate::in_flight::InFlightLoad;
 use crate::membership::RankFault;
-use crate::network::{Network, bits_per_second};
-use crate::queue::{Event, Queue};
+use crate::network::{VirtualNetwork, bits_per_second};
+use crate::queue::{EventQueue, SimEvent};
 use crate::rank_state::RankState;
 use crate::traffic::Handoff;
 use crate::{SimError, Stuck, awaited};
@@ -44,8 +44,8 @@ pub(crate) struct Driver<'a> {
     pub(crate) reduce_bps: Option<u64>,
 
     pub(crate) now: Time,
-    pub(crate) queue: Queue,
-    pub(crate) network: Network,
+    pub(crate) queue: EventQueue,
+    pub(crate) network: VirtualNetwork,
     pub(crate) compute: ComputeModel,
     pub(crate) gradients: GradientPool,
     /// What came with the gradient that each worker is handing over.
@@ -68,7 +68,7 @@ pub(crate) struct Driver<'a> {
     /// When the last step was completed.
     pub(crate) clock: Time,
     pub(crate) messages: u64,
-    pub(crate) in_flight: Load,
+    pub(crate) in_flight: InFlightLoad,
     /// Memory for the effects of one event.
     pub(crate) effects: Vec<Effect>,
 }
@@ -101,8 +101,8 @@ impl<'a> Driver<'a> {
             reduce_bps: (cluster.reduce_gbs > 0.0)
                 .then(|| bits_per_second(cluster.reduce_gbs * 8.0)),
             now: start.now,
-            queue: Queue::default(),
-            network: Network::new(cluster, &setup.view.hosts),
+            queue: EventQueue::default(),
+            network: VirtualNetwork::new(cluster, &setup.view.hosts),
             compute: ComputeModel::new(cluster, setup.seed, workers),
             gradients: GradientPool::new(problem, workers, cluster.threads),
             computed: vec![Computed::default(); workers],
@@ -118,7 +118,7 @@ impl<'a> Driver<'a> {
             steps_done,
             clock: start.now,
             messages: 0,
-            in_flight: Load::new(),
+            in_flight: InFlightLoad::new(),
             effects: Vec::new(),
             setup,
             cluster,
@@ -162,14 +162,14 @@ impl<'a> Driver<'a> {
         let Some((at, event)) = self.queue.pop() else { return Err(self.deadlock()) };
         self.now = at;
         match event {
-            Event::Bucket(rank) => self.bucket_ready(rank as usize),
-            Event::Wake(rank) => self.wake(rank as usize),
-            Event::Arrive(number) => self.arrive(number),
-            Event::Deliver(number) => self.deliver(number),
-            Event::Open(gate) => self.open_gate(gate),
-            Event::Fault(number) => return self.fault(number),
-            Event::Detect(rank) => self.detect(rank as usize),
-            Event::View(rank) => self.enter_view(rank as usize),
+            SimEvent::Bucket(rank) => self.bucket_ready(rank as usize),
+            SimEvent::Wake(rank) => self.wake(rank as usize),
+            SimEvent::Arrive(number) => self.arrive(number),
+            SimEvent::Deliver(number) => self.deliver(number),
+            SimEvent::Open(gate) => self.open_gate(gate),
+            SimEvent::Fault(number) => return self.fault(number),
+            SimEvent::Detect(rank) => self.detect(rank as usize),
+            SimEvent::View(rank) => self.enter_view(rank as usize),
         }
         Ok(())
     }
@@ -191,7 +191,7 @@ impl<'a> Driver<'a> {
         let wake = &mut self.ranks[rank].wake;
         if wake.is_none_or(|wake| at < wake) {
             *wake = Some(at);
-            self.queue.schedule(at, Event::Wake(rank as u32));
+            self.queue.schedule(at, SimEvent::Wake(rank as u32));
         }
     }
 

@@ -22,7 +22,7 @@ pub struct Faults {
     /// Ranks that stand still for a while: they neither compute, nor read, nor send.
     pub pauses: Vec<Pause>,
     /// Ranks whose messages, sent and received, are dropped for a while.
-    pub partitions: Vec<Partition>,
+    pub partitions: Vec<RankPartition>,
 }
 
 /// A rank is lost for good.
@@ -48,7 +48,7 @@ pub struct Pause {
 /// A rank is partitioned from all others for a while. If that lasts longer than the cluster's
 /// `detect_ms`, the rank counts as lost, and stops.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Partition {
+pub struct RankPartition {
     /// Which.
     pub rank: u32,
     /// Since when.
@@ -91,14 +91,14 @@ pub enum Verdict {
 #[derive(Clone)]
 pub enum Rule {
     /// A plain one, for configurations.
-    Plain(Plain),
+    Plain(PlainRule),
     /// Any function.
     Function(Arc<dyn Fn(&Flight) -> Verdict + Send + Sync>),
 }
 
 /// A rule made of plain data: messages that match get the verdict.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Plain {
+pub struct PlainRule {
     /// Only messages from this rank.
     pub from: Option<u32>,
     /// Only messages to this rank.
@@ -115,10 +115,10 @@ pub struct Plain {
     pub verdict: Verdict,
 }
 
-impl Plain {
+impl PlainRule {
     /// All messages, at all times.
-    pub fn all(verdict: Verdict) -> Plain {
-        Plain {
+    pub fn all(verdict: Verdict) -> PlainRule {
+        PlainRule {
             from: None,
             to: None,
             kind: None,
@@ -212,7 +212,7 @@ impl Faults {
     }
 }
 
-impl Partition {
+impl RankPartition {
     fn separates(&self, flight: &Flight) -> bool {
         let touched = self.rank == flight.from.0 || self.rank == flight.to.0;
         let span = Time::from_ms(self.from_ms)..Time::from_ms(self.until_ms);
@@ -244,8 +244,8 @@ mod tests {
 
     #[test]
     fn the_first_rule_that_does_not_pass_decides() {
-        let drop = Plain { from: Some(1), ..Plain::all(Verdict::Drop) };
-        let twice = Plain { from_ms: 5.0, ..Plain::all(Verdict::Duplicate) };
+        let drop = PlainRule { from: Some(1), ..PlainRule::all(Verdict::Drop) };
+        let twice = PlainRule { from_ms: 5.0, ..PlainRule::all(Verdict::Duplicate) };
         let rules = vec![Rule::Plain(drop), Rule::Plain(twice)];
         let faults = Faults { rules, ..Faults::default() };
         assert_eq!(faults.verdict(1, &flight(1, 0, 9.0)), Verdict::Drop);
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_partition_touches_both_directions_for_its_time_only() {
-        let partitions = vec![Partition { rank: 2, from_ms: 1.0, until_ms: 2.0 }];
+        let partitions = vec![RankPartition { rank: 2, from_ms: 1.0, until_ms: 2.0 }];
         let faults = Faults { partitions, ..Faults::default() };
         assert_eq!(faults.verdict(1, &flight(2, 0, 1.0)), Verdict::Drop);
         assert_eq!(faults.verdict(1, &flight(0, 2, 1.5)), Verdict::Drop);

@@ -16,25 +16,25 @@ pub(crate) struct GradientPool {
     /// Absent while its gradient is computed elsewhere.
     sources: Vec<Option<Box<dyn GradientSource>>>,
     finished: Vec<Option<(Loan, Computed)>>,
-    threads: Option<Threads>,
+    threads: Option<GradientThreads>,
 }
 
-struct Task {
+struct GradientTask {
     worker: usize,
     source: Box<dyn GradientSource>,
     loan: Loan,
 }
 
-struct Done {
+struct GradientDone {
     worker: usize,
     source: Box<dyn GradientSource>,
     loan: Loan,
     computed: Computed,
 }
 
-struct Threads {
-    tasks: Option<Sender<Task>>,
-    results: Receiver<std::thread::Result<Done>>,
+struct GradientThreads {
+    tasks: Option<Sender<GradientTask>>,
+    results: Receiver<std::thread::Result<GradientDone>>,
     handles: Vec<JoinHandle<()>>,
 }
 
@@ -50,14 +50,14 @@ impl GradientPool {
         let threads = if threads == 0 { cores() } else { threads }.min(workers);
         let pays = threads > 1 && operations.unwrap_or(0) >= WORTH_A_THREAD;
         let finished = (0..workers).map(|_| None).collect();
-        GradientPool { sources, finished, threads: pays.then(|| Threads::start(threads)) }
+        GradientPool { sources, finished, threads: pays.then(|| GradientThreads::start(threads)) }
     }
 
     /// Begins a gradient.
     pub(crate) fn begin(&mut self, worker: usize, mut loan: Loan) {
         let mut source = self.sources[worker].take().expect("one gradient at a time");
         match &self.threads {
-            Some(threads) => threads.give(Task { worker, source, loan }),
+            Some(threads) => threads.give(GradientTask { worker, source, loan }),
             None => {
                 let computed = source.gradient(&mut loan, &mut |_| {});
                 self.sources[worker] = Some(source);
@@ -91,25 +91,25 @@ impl GradientPool {
     }
 }
 
-impl Threads {
-    fn start(count: usize) -> Threads {
-        let (tasks, waiting) = channel::<Task>();
+impl GradientThreads {
+    fn start(count: usize) -> GradientThreads {
+        let (tasks, waiting) = channel::<GradientTask>();
         let (report, results) = channel();
         let waiting = Arc::new(Mutex::new(waiting));
         let handles = (0..count).map(|_| {
             let (waiting, report) = (Arc::clone(&waiting), report.clone());
             std::thread::spawn(move || compute(&waiting, &report))
         });
-        Threads { tasks: Some(tasks), results, handles: handles.collect() }
+        GradientThreads { tasks: Some(tasks), results, handles: handles.collect() }
     }
 
-    fn give(&self, task: Task) {
+    fn give(&self, task: GradientTask) {
         let tasks = self.tasks.as_ref().expect("closed only when dropped");
         tasks.send(task).expect("threads live as long as the channel");
     }
 }
 
-impl Drop for Threads {
+impl Drop for GradientThreads {
     fn drop(&mut self) {
         self.tasks = None;
         for handle in self.handles.drain(..) {
@@ -119,13 +119,16 @@ impl Drop for Threads {
     }
 }
 
-fn compute(waiting: &Mutex<Receiver<Task>>, report: &Sender<std::thread::Result<Done>>) {
+fn compute(
+    waiting: &Mutex<Receiver<GradientTask>>,
+    report: &Sender<std::thread::Result<GradientDone>>,
+) {
     loop {
         let task = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(Task { worker, mut source, mut loan }) = task else { return };
+        let Ok(GradientTask { worker, mut source, mut loan }) = task else { return };
         let result = catch_unwind(AssertUnwindSafe(move || {
             let computed = source.gradient(&mut loan, &mut |_| {});
-            Done { worker, source, loan, computed }
+            GradientDone { worker, source, loan, computed }
         }));
         if report.send(result).is_err() {
             return;

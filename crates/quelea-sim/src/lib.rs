@@ -40,7 +40,7 @@ use quelea_core::time::Time;
 use quelea_record::{Outcome, ResumePoint};
 
 pub use cluster::{Cluster, ClusterError};
-pub use faults::{Crash, Faults, Flight, Partition, Pause, Plain, Rule, Verdict};
+pub use faults::{Crash, Faults, Flight, Pause, PlainRule, RankPartition, Rule, Verdict};
 pub use quelea_record::{Models, Observer};
 
 /// Runs `setup` on `problem` in the virtual `cluster`, and tells `observer` what happens.

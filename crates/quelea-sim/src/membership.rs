@@ -10,7 +10,7 @@ use quelea_record::RecordKind;
 use crate::SimError;
 use crate::driver::Driver;
 use crate::network::microseconds;
-use crate::queue::Event;
+use crate::queue::SimEvent;
 use crate::rank_state::Arrived;
 
 /// A fault of a rank, at its time.
@@ -51,7 +51,7 @@ impl Driver<'_> {
             }
         }
         for (number, (at_ms, _)) in list.iter().enumerate() {
-            self.queue.schedule(Time::from_ms(*at_ms), Event::Fault(number as u32));
+            self.queue.schedule(Time::from_ms(*at_ms), SimEvent::Fault(number as u32));
         }
         self.faults_to_come = list.len();
         self.faults = list.into_iter().map(|(_, fault)| fault).collect();
@@ -94,10 +94,10 @@ impl Driver<'_> {
             return Err(SimError::AllWorkersLost { rank: who, at });
         }
         for Arrived { from, bytes, holds_link, .. } in std::mem::take(&mut self.ranks[rank].inbox) {
-            self.leave_network((from, who), bytes, holds_link);
+            self.leave_network(from, who, bytes, holds_link);
         }
         self.note(at, who, step, RecordKind::Lost);
-        self.queue.schedule(at + noticed, Event::Detect(rank as u32));
+        self.queue.schedule(at + noticed, SimEvent::Detect(rank as u32));
         Ok(())
     }
 
@@ -116,7 +116,7 @@ impl Driver<'_> {
             let at = self.now + microseconds(self.cluster.latency_us) + spread;
             // Views come in order, whatever the jitter.
             state.view_at = state.view_at.max(at);
-            self.queue.schedule(state.view_at, Event::View(to.0));
+            self.queue.schedule(state.view_at, SimEvent::View(to.0));
         }
         self.views.push(view);
         let due = self.gates.due(self.living_workers);

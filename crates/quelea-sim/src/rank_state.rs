@@ -8,7 +8,7 @@ use quelea_core::problems::Computed;
 use quelea_core::time::Time;
 use quelea_record::RankReport;
 
-use crate::compute::Pass;
+use crate::compute::ComputePass;
 
 /// One rank.
 pub(crate) struct RankState {
@@ -24,11 +24,11 @@ pub(crate) struct RankState {
     /// Delivered messages that wait for the processor, in order of arrival.
     pub(crate) inbox: VecDeque<Arrived>,
     /// Sends that wait for the processor or for room in a link, in order.
-    pub(crate) outbox: VecDeque<Outgoing>,
+    pub(crate) outbox: VecDeque<QueuedSend>,
     /// The earliest wake-up that is scheduled.
     pub(crate) wake: Option<Time>,
     /// Where its current step stands.
-    pub(crate) phase: Phase,
+    pub(crate) phase: StepPhase,
     /// When the last step was complete.
     pub(crate) ready_at: Time,
     /// Whether it has since been held up by a change of membership.
@@ -41,7 +41,7 @@ pub(crate) struct RankState {
 
 /// Where a worker's current step stands: ready, computing, completing, ready again, and at last
 /// finished. A server is always ready.
-pub(crate) enum Phase {
+pub(crate) enum StepPhase {
     /// It may start a gradient.
     Ready,
     /// Its gradient is being computed.
@@ -52,32 +52,32 @@ pub(crate) enum Phase {
     Finished,
 }
 
-impl Phase {
+impl StepPhase {
     /// The gradient that is being computed.
     pub(crate) fn running(&self) -> Option<&Running> {
-        if let Phase::Computing(running) = self { Some(running) } else { None }
+        if let StepPhase::Computing(running) = self { Some(running) } else { None }
     }
 
     /// The gradient that is being computed, to be changed.
     pub(crate) fn running_mut(&mut self) -> Option<&mut Running> {
-        if let Phase::Computing(running) = self { Some(running) } else { None }
+        if let StepPhase::Computing(running) = self { Some(running) } else { None }
     }
 
     /// The step that is not complete.
     pub(crate) fn unready(&self) -> Option<&Unready> {
-        if let Phase::Completing(unready) = self { Some(unready) } else { None }
+        if let StepPhase::Completing(unready) = self { Some(unready) } else { None }
     }
 
     /// Whether the rank has done its share.
     pub(crate) fn is_finished(&self) -> bool {
-        matches!(self, Phase::Finished)
+        matches!(self, StepPhase::Finished)
     }
 
     /// A step that is not complete ends here; the rank is ready again.
     pub(crate) fn take_unready(&mut self) -> Option<Unready> {
         self.unready()?;
-        match std::mem::replace(self, Phase::Ready) {
-            Phase::Completing(unready) => Some(unready),
+        match std::mem::replace(self, StepPhase::Ready) {
+            StepPhase::Completing(unready) => Some(unready),
             _ => unreachable!("just seen"),
         }
     }
@@ -95,7 +95,7 @@ pub(crate) struct Arrived {
 }
 
 /// A send that waits.
-pub(crate) struct Outgoing {
+pub(crate) struct QueuedSend {
     /// When the processor has it ready.
     pub(crate) at: Time,
     pub(crate) to: Rank,
@@ -104,7 +104,7 @@ pub(crate) struct Outgoing {
 
 /// A gradient that is being computed.
 pub(crate) struct Running {
-    pub(crate) pass: Pass,
+    pub(crate) pass: ComputePass,
     /// The bucket that is ready next.
     pub(crate) next: usize,
     /// How far the pass has fallen behind since its next event was scheduled.
@@ -140,7 +140,7 @@ impl RankState {
             inbox: VecDeque::new(),
             outbox: VecDeque::new(),
             wake: None,
-            phase: Phase::Ready,
+            phase: StepPhase::Ready,
             ready_at: now,
             frozen: false,
             view_at: Time::ZERO,
@@ -188,7 +188,7 @@ impl RankState {
         self.outbox.clear();
         // A gradient that is being computed is never handed over.
         if self.phase.running().is_none() {
-            self.phase = Phase::Finished;
+            self.phase = StepPhase::Finished;
         }
         had_finished
     }

@@ -7,8 +7,8 @@ use quelea_record::RecordKind;
 
 use crate::Models;
 use crate::driver::Driver;
-use crate::queue::Event;
-use crate::rank_state::{Phase, Running, Unready};
+use crate::queue::SimEvent;
+use crate::rank_state::{Running, StepPhase, Unready};
 
 impl Driver<'_> {
     /// Completes the step that a worker has in hand, and starts its next gradient, if it may.
@@ -79,9 +79,9 @@ impl Driver<'_> {
         let pass = self.compute.pass(self.now, rank as u32, loan.step());
         let at = pass.ready(state.node.layout(), 0);
         let running = Running { pass, next: 0, behind: Time::ZERO, exposed, waiting };
-        state.phase = Phase::Computing(running);
+        state.phase = StepPhase::Computing(running);
         self.gradients.begin(rank, loan);
-        self.queue.schedule(at, Event::Bucket(rank as u32));
+        self.queue.schedule(at, SimEvent::Bucket(rank as u32));
     }
 
     /// The next bucket of a gradient is ready, unless the pass was held up.
@@ -94,7 +94,7 @@ impl Driver<'_> {
         let behind = std::mem::take(&mut running.behind);
         if behind > Time::ZERO {
             running.pass.start = running.pass.start + behind;
-            return self.queue.schedule(self.now + behind, Event::Bucket(rank as u32));
+            return self.queue.schedule(self.now + behind, SimEvent::Bucket(rank as u32));
         }
         let b = running.next;
         running.next += 1;
@@ -117,13 +117,13 @@ impl Driver<'_> {
         let Some(running) = state.phase.running() else { return };
         if b + 1 < state.node.layout().buckets.len() {
             let at = running.pass.ready(state.node.layout(), b + 1);
-            return self.queue.schedule(at.max(self.now), Event::Bucket(rank as u32));
+            return self.queue.schedule(at.max(self.now), SimEvent::Bucket(rank as u32));
         }
         // What the last bucket still costs lies after the pass.
         let exposed = running.exposed.since(running.behind);
         let (pass, waiting) = (running.pass, running.waiting);
         let computed = self.computed[rank];
-        state.phase = Phase::Completing(Unready {
+        state.phase = StepPhase::Completing(Unready {
             step: state.node.step(),
             since: self.now,
             compute: pass.total,
@@ -168,7 +168,7 @@ impl Driver<'_> {
     }
 
     fn finish(&mut self, rank: usize) {
-        self.ranks[rank].phase = Phase::Finished;
+        self.ranks[rank].phase = StepPhase::Finished;
         self.unfinished -= 1;
     }
 

@@ -9,9 +9,9 @@ use crate::cluster::Cluster;
 use crate::collective_start::{HeldMessage, Passage};
 use crate::driver::Driver;
 use crate::faults::{Flight, Verdict};
-use crate::network::{Transit, bits_per_second, microseconds, transfer};
-use crate::queue::Event;
-use crate::rank_state::{Arrived, Outgoing};
+use crate::network::{SentMessage, Transit, bits_per_second, microseconds, transfer};
+use crate::queue::SimEvent;
+use crate::rank_state::{Arrived, QueuedSend};
 
 /// What a vector costs beside the wire.
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +96,7 @@ impl Driver<'_> {
     /// These gates open when the fixed cost of a collective has passed.
     pub(crate) fn open_later(&mut self, gates: impl IntoIterator<Item = u32>) {
         for gate in gates {
-            self.queue.schedule(self.now + self.gates.fixed(), Event::Open(gate));
+            self.queue.schedule(self.now + self.gates.fixed(), SimEvent::Open(gate));
         }
     }
 
@@ -117,7 +117,7 @@ impl Driver<'_> {
         let state = &mut self.ranks[from.index()];
         let at = state.free.max(self.now);
         if at > self.now || limited || !state.outbox.is_empty() {
-            return state.outbox.push_back(Outgoing { at, to, message });
+            return state.outbox.push_back(QueuedSend { at, to, message });
         }
         self.hand_over(from.index(), to, message, false);
     }
@@ -148,17 +148,18 @@ impl Driver<'_> {
     }
 
     fn hand_over(&mut self, from: usize, to: Rank, message: Message, holds_link: bool) {
-        let ranks = (Rank::from(from), to);
+        let sender = Rank::from(from);
         let header = quelea_wire::HEADER_BYTES as u64;
         let bytes = header + scaled(message.payload_bytes(), self.cluster.vector_scale);
-        let verdict = self.verdict(ranks, &message, bytes);
+        let verdict = self.verdict(sender, to, &message, bytes);
         let report = &mut self.ranks[from].report;
         report.bytes_sent += bytes;
         report.messages_sent += 1;
         self.messages += 1;
         self.in_flight.add(self.now, bytes);
         let delay = if let Verdict::Delay(delay) = verdict { delay } else { Time::ZERO };
-        let (number, head) = self.network.hand_over(self.now, ranks, (message, bytes), delay);
+        let (number, head) =
+            self.network.hand_over(self.now, sender, to, SentMessage { message, bytes, delay });
         let transit = self.network.transit_mut(number);
         transit.holds_link = holds_link;
         if self.cluster.blocking_sends && !self.ranks[from].node.is_server {
@@ -168,16 +169,18 @@ impl Driver<'_> {
         match verdict {
             Verdict::Drop => self.discard(number),
             Verdict::Duplicate => {
-                self.queue.schedule(head, Event::Arrive(number));
+                self.queue.schedule(head, SimEvent::Arrive(number));
                 self.in_flight.add(self.now, bytes);
                 let copy = self.network.duplicate(number);
-                self.queue.schedule(head, Event::Arrive(copy));
+                self.queue.schedule(head, SimEvent::Arrive(copy));
             }
-            Verdict::Pass | Verdict::Delay(_) => self.queue.schedule(head, Event::Arrive(number)),
+            Verdict::Pass | Verdict::Delay(_) => {
+                self.queue.schedule(head, SimEvent::Arrive(number))
+            }
         }
     }
 
-    fn verdict(&self, (from, to): (Rank, Rank), message: &Message, bytes: u64) -> Verdict {
+    fn verdict(&self, from: Rank, to: Rank, message: &Message, bytes: u64) -> Verdict {
         let faults = &self.cluster.faults;
         if !faults.touches_messages() {
             return Verdict::Pass;
@@ -192,7 +195,7 @@ impl Driver<'_> {
             return self.discard(number);
         }
         let at = self.network.arrive(self.now, number);
-        self.queue.schedule(at, Event::Deliver(number));
+        self.queue.schedule(at, SimEvent::Deliver(number));
     }
 
     /// A message has arrived whole.
@@ -234,13 +237,13 @@ impl Driver<'_> {
 
     fn discard(&mut self, number: u32) {
         let Transit { from, to, bytes, holds_link, .. } = self.network.take(number);
-        self.leave_network((from, to), bytes, holds_link);
+        self.leave_network(from, to, bytes, holds_link);
     }
 
     /// A message no longer counts as being on its way.
-    pub(crate) fn leave_network(&mut self, (from, to): (Rank, Rank), bytes: u64, link: bool) {
+    pub(crate) fn leave_network(&mut self, from: Rank, to: Rank, bytes: u64, holds_link: bool) {
         self.in_flight.remove(self.now, bytes);
-        if link {
+        if holds_link {
             let held = self.links.get_mut(&(from.0, to.0)).expect("counted when handed over");
             *held -= 1;
             self.wake_at(from.index(), self.now);
@@ -276,7 +279,7 @@ impl Driver<'_> {
     fn read(&mut self, rank: usize, arrived: Arrived) {
         let Arrived { from, message, bytes, holds_link, .. } = arrived;
         self.ranks[rank].node.message(self.now, from, message);
-        self.leave_network((from, Rank::from(rank)), bytes, holds_link);
+        self.leave_network(from, Rank::from(rank), bytes, holds_link);
         self.carry_out(rank);
     }
 

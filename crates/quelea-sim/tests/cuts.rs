@@ -14,7 +14,9 @@ use quelea_core::node::{CodecChoice, RunSpec};
 use quelea_core::optim;
 use quelea_core::options::{OptionKind, OptionSpec, Options, Value};
 use quelea_core::time::Time;
-use quelea_record::{CheckpointSchedule, Observer, Outcome, Part, Record, Request, ResumePoint};
+use quelea_record::{
+    CheckpointSchedule, Observer, Outcome, RankCheckpoint, Record, Request, ResumePoint,
+};
 use quelea_sim::SimError;
 
 const SHAPE: Shape = Shape { workers: 4, servers: 2, len: 12, buckets: 3, steps: 24 };
@@ -25,7 +27,7 @@ struct Keeper {
     save_every: u64,
     request_at: Option<(u64, Request)>,
     done: u64,
-    saved: BTreeMap<u64, (Time, BTreeMap<Rank, Part>)>,
+    saved: BTreeMap<u64, (Time, BTreeMap<Rank, RankCheckpoint>)>,
 }
 
 impl Observer for Keeper {
@@ -39,7 +41,7 @@ impl Observer for Keeper {
         CheckpointSchedule { save_every: self.save_every, evaluations: 0, steps: SHAPE.steps }
     }
 
-    fn checkpoint(&mut self, now: Time, step: u64, rank: Rank, part: Part) {
+    fn checkpoint(&mut self, now: Time, step: u64, rank: Rank, part: RankCheckpoint) {
         let cut = self.saved.entry(step).or_default();
         cut.0 = cut.0.max(now);
         assert_eq!(cut.1.insert(rank, part), None, "{rank} is saved once at step {step}");

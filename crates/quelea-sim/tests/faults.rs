@@ -8,7 +8,7 @@ use quelea_core::message::Rank;
 use quelea_core::random::Rng;
 use quelea_core::time::Time;
 use quelea_record::{Outcome, RankReport};
-use quelea_sim::{Crash, Flight, Partition, Pause, Plain, Rule, SimError, Verdict};
+use quelea_sim::{Crash, Flight, Pause, PlainRule, RankPartition, Rule, SimError, Verdict};
 
 /// All algorithms of the table, on a small cluster where steps take about a millisecond.
 fn every_algorithm(workers: usize) -> impl Iterator<Item = Case> {
@@ -192,7 +192,7 @@ fn what_is_on_its_way_stays_bounded_when_workers_never_wait() {
 #[test]
 fn a_server_that_never_answers_leaves_independent_runs_and_a_warning() {
     let shape = Shape { workers: 3, servers: 1, len: 10, buckets: 1, steps: 20 };
-    let silent = Plain { from: Some(3), ..Plain::all(Verdict::Drop) };
+    let silent = PlainRule { from: Some(3), ..PlainRule::all(Verdict::Drop) };
     let case = Case::new("aladdin", shape).on(|c| c.faults.rules = vec![Rule::Plain(silent)]);
     let outcome = case.run();
     assert_eq!(outcome.clock_seconds, 2.0);
@@ -255,7 +255,7 @@ fn a_dropped_message_of_a_synchronous_algorithm_is_a_deadlock_that_names_who_awa
 #[test]
 fn a_deadlock_at_a_server_names_whose_gradient_is_missing() {
     let shape = Shape { workers: 3, servers: 1, len: 10, buckets: 1, steps: 20 };
-    let lost = Plain { from: Some(1), from_ms: 250.0, ..Plain::all(Verdict::Drop) };
+    let lost = PlainRule { from: Some(1), from_ms: 250.0, ..PlainRule::all(Verdict::Drop) };
     let case = Case::new("sync-ps", shape).on(|c| c.faults.rules = vec![Rule::Plain(lost)]);
     let error = case.try_run().expect_err("the server waits for ever").to_string();
     assert!(error.contains("rank 0 at step 2 awaits the new model from rank 3"), "{error}");
@@ -269,8 +269,8 @@ fn duplicates_and_reordering_do_not_change_what_is_learnt() {
     for mut case in every_algorithm(4).filter(|case| robust.contains(&case.setup.entry.name)) {
         let name = case.setup.entry.name;
         let plain = case.run();
-        let twice = Plain { share: 0.3, ..Plain::all(Verdict::Duplicate) };
-        let late = Plain { share: 0.3, ..Plain::all(Verdict::Delay(Time::from_ms(2.0))) };
+        let twice = PlainRule { share: 0.3, ..PlainRule::all(Verdict::Duplicate) };
+        let late = PlainRule { share: 0.3, ..PlainRule::all(Verdict::Delay(Time::from_ms(2.0))) };
         case.cluster.faults.rules = vec![Rule::Plain(twice), Rule::Plain(late)];
         let disturbed = case.run();
         if case.setup.properties().synchronous {
@@ -296,7 +296,7 @@ fn a_pause_delays_the_run_by_its_length() {
 
 #[test]
 fn a_rank_that_is_cut_off_for_long_is_taken_for_lost() {
-    let partitions = vec![Partition { rank: 2, from_ms: 250.0, until_ms: f64::INFINITY }];
+    let partitions = vec![RankPartition { rank: 2, from_ms: 250.0, until_ms: f64::INFINITY }];
     let case = Case::new("d-psgd", SMALL).on(|c| c.faults.partitions = partitions);
     let outcome = case.run();
     assert!(outcome.ranks[2].lost && outcome.ranks[2].steps < 20);

@@ -198,7 +198,7 @@ fn every_gossip_method_learns_between_hosts() {
     }
 }
 
-fn losing(algorithm: &str, ranks: &[u32]) -> quelea_run::plan::Plan {
+fn losing(algorithm: &str, ranks: &[u32]) -> quelea_run::prepared::PreparedRun {
     let crash = |(place, rank)| format!("{{ rank = {rank}, at_ms = {} }}", 1030 + 150 * place);
     let crashes: Vec<String> = ranks.iter().enumerate().map(crash).collect();
     let text = format!(
@@ -259,7 +259,9 @@ fn rows_that_do_not_gossip_refuse_to_do_it_between_hosts() {
         let text = format!("algorithm.name = \"{name}\"\ntopology.within_host = \"average\"");
         let table = quelea_run::config::source::parse(&text).expect("good TOML");
         let config = quelea_run::config::Config::read(table, &[], None).expect("good by itself");
-        let Err(error) = quelea_run::plan::Plan::new(config) else { panic!("{name} took it") };
+        let Err(error) = quelea_run::prepared::PreparedRun::new(config) else {
+            panic!("{name} took it")
+        };
         let words = error.to_string();
         let begin = format!("`topology.within_host` = \"average\": `{name}` does not gossip");
         assert!(words.starts_with(&begin) && words.contains("d-psgd"), "{words}");

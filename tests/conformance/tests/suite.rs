@@ -184,7 +184,7 @@ fn a_slow_worker_leaves_the_rate_of_the_others_within_one_percent_where_nobody_w
             continue;
         }
         // Seconds per step of everybody but the slow one.
-        let pace = |plan: &quelea_run::plan::Plan| {
+        let pace = |plan: &quelea_run::prepared::PreparedRun| {
             let outcome = Arm::Virtual.run(plan);
             let others = outcome.ranks.iter().filter(|rank| !rank.is_server && rank.rank != 3);
             let busy = |rank: &quelea_record::RankReport| {

@@ -8,12 +8,12 @@ use quelea_papers::compare::{Comparison, Entrant, Target};
 use quelea_run::error::RequestError;
 use quelea_run::files::directory::Directory;
 
-use super::Command;
-use crate::request::Run;
+use super::CommandSpec;
+use crate::request::RunArgs;
 use crate::text::{bold, columns, mention, pale, say};
 
 /// The row.
-pub const COMMAND: Command = Command { name: "compare", parser: Args::command, run };
+pub const COMMAND: CommandSpec = CommandSpec { name: "compare", parser: Args::command, run };
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,7 +29,7 @@ measured by the lowest loss that all of them reach.";
 #[command(after_help = EXAMPLES)]
 struct Args {
     #[command(flatten)]
-    run: Run,
+    run: RunArgs,
 
     /// The algorithms, separated by commas
     #[arg(long, value_name = "A,B,…", value_delimiter = ',', required = true)]

@@ -13,11 +13,11 @@ use quelea_data::fetch::{Fetch, Told, fetch};
 use quelea_run::error::RequestError;
 use serde_json::json;
 
-use super::Command;
+use super::CommandSpec;
 use crate::text::{bold, bytes, mention, pale, say, whole};
 
 /// The row.
-pub const COMMAND: Command = Command { name: "data", parser: Args::command, run };
+pub const COMMAND: CommandSpec = CommandSpec { name: "data", parser: Args::command, run };
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,11 +35,11 @@ by the SHA-256 of their content, so copies that were packed again (.gz, .xz) are
 #[command(after_help = EXAMPLES)]
 struct Args {
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<DataAction>,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum DataAction {
     /// Download a data set from its original address and verify it
     Get {
         /// Which one; `quelea data` has them all
@@ -73,8 +73,8 @@ enum Action {
 fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     match Args::from_arg_matches(matches)?.action {
         None => list(),
-        Some(Action::Get { name, to, from, quiet }) => get(&name, to, from, quiet)?,
-        Some(Action::Check { path, json }) => verify(&path, json)?,
+        Some(DataAction::Get { name, to, from, quiet }) => get(&name, to, from, quiet)?,
+        Some(DataAction::Check { path, json }) => verify(&path, json)?,
     }
     Ok(())
 }

@@ -3,13 +3,13 @@
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_run::drive;
 
-use super::Command;
+use super::CommandSpec;
 use crate::interrupt;
 use crate::request::{check_address, check_wait};
 use crate::text::mention;
 
 /// The row.
-pub const COMMAND: Command = Command { name: "join", parser: Args::command, run };
+pub const COMMAND: CommandSpec = CommandSpec { name: "join", parser: Args::command, run };
 
 const EXAMPLES: &str = "\
 Examples:

@@ -10,12 +10,12 @@ use quelea_plan::scenario::{MODELS, Situation};
 use quelea_run::drive::{self, OpenRendezvous};
 use quelea_run::error::RequestError;
 
-use super::{Command, serve};
-use crate::request::{Run, check_address, check_wait};
+use super::{CommandSpec, serve};
+use crate::request::{RunArgs, check_address, check_wait};
 use crate::text::{bold, bytes, columns, mention, say};
 
 /// The row.
-pub const COMMAND: Command = Command { name: "plan", parser: Args::command, run };
+pub const COMMAND: CommandSpec = CommandSpec { name: "plan", parser: Args::command, run };
 
 const EXAMPLES: &str = "\
 Examples:
@@ -43,7 +43,7 @@ the links. It takes a few seconds per machine.";
 #[command(after_help = EXAMPLES)]
 struct Args {
     #[command(flatten)]
-    run: Run,
+    run: RunArgs,
 
     /// A known model, for its size
     #[arg(long, value_name = "NAME", conflicts_with = "parameters")]
@@ -141,7 +141,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
 }
 
 /// Where the size is given any task will do, so one that fits any number of workers.
-fn sized(mut run: Run, parameters: Option<f64>) -> Run {
+fn sized(mut run: RunArgs, parameters: Option<f64>) -> RunArgs {
     if parameters.is_some() {
         run.settings.push("task.name=quadratic".to_string());
     }
@@ -149,7 +149,7 @@ fn sized(mut run: Run, parameters: Option<f64>) -> Run {
 }
 
 /// Measures, puts what was found into the settings of the run, and saves it where asked.
-fn measure(args: &Args, run: &mut Run, parameters: Option<f64>) -> anyhow::Result<Survey> {
+fn measure(args: &Args, run: &mut RunArgs, parameters: Option<f64>) -> anyhow::Result<Survey> {
     args.save.as_deref().map(check_ours).transpose()?;
     if parameters.is_some() && args.compute_ms.is_none() {
         let problem = "--measure cannot time the gradient of a model that is only a number of \
@@ -212,7 +212,7 @@ fn check_ours(path: &Path) -> Result<(), RequestError> {
     }
 }
 
-fn save(path: &Path, survey: &Survey, run: &Run) -> anyhow::Result<()> {
+fn save(path: &Path, survey: &Survey, run: &RunArgs) -> anyhow::Result<()> {
     let mut table = run.merged()?;
     if let Some(cluster) = table.get_mut("cluster").and_then(|value| value.as_table_mut()) {
         // What is measured to be nothing need not be said in a file of its own.
@@ -264,10 +264,7 @@ fn print(advice: &Advice, all: bool) {
         rounded(s.bandwidth * 8e-9),
         rounded(s.compute * 1e3)
     ));
-    let shown = match all {
-        true => advice.predictions.iter().collect(),
-        false => advice.best_of_each(),
-    };
+    let shown = if all { advice.predictions.iter().collect() } else { advice.best_of_each() };
     say(&columns(&advice.rows(&shown)));
     say(&advice.verdict());
     for warning in advice.warnings(&shown) {

@@ -9,12 +9,12 @@ use quelea_papers::report::Report;
 use quelea_papers::{EXPERIMENTS, Experiment, ReproduceOptions, data, find};
 use quelea_run::error::RequestError;
 
-use super::Command;
+use super::CommandSpec;
 use crate::pages;
 use crate::text::{bold, columns, mention, pale, say};
 
 /// The row.
-pub const COMMAND: Command = Command { name: "reproduce", parser: Args::command, run };
+pub const COMMAND: CommandSpec = CommandSpec { name: "reproduce", parser: Args::command, run };
 
 const EXAMPLES: &str = "\
 Examples:

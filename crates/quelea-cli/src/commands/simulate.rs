@@ -3,12 +3,12 @@
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_run::drive;
 
-use super::Command;
-use crate::request::{Output, Run};
+use super::CommandSpec;
+use crate::request::{Invocation, Output, RunArgs};
 use crate::session;
 
 /// The row.
-pub const COMMAND: Command = Command { name: "simulate", parser: Args::command, run };
+pub const COMMAND: CommandSpec = CommandSpec { name: "simulate", parser: Args::command, run };
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,7 +26,7 @@ The clock is virtual and the mathematics real: the same file gives the same run 
 #[command(after_help = EXAMPLES)]
 struct Args {
     #[command(flatten)]
-    run: Run,
+    run: RunArgs,
     #[command(flatten)]
     output: Output,
 }
@@ -37,7 +37,12 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     if matches!(drive::launched(), Ok(Some(launched)) if !launched.is_first()) {
         return Ok(());
     }
-    let plan = args.run.plan(None)?;
-    plan.check_memory()?;
-    session::run(plan, ("simulate", &args.run), &args.output, drive::simulate)
+    let prepared = args.run.prepare(None)?;
+    prepared.check_memory()?;
+    session::run(
+        prepared,
+        Invocation { command: "simulate", run: &args.run },
+        &args.output,
+        drive::simulate,
+    )
 }

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use quelea_core::message::Rank;
 use quelea_core::time::Time;
-use quelea_record::{CheckpointSchedule, Models, Part, Request};
+use quelea_record::{CheckpointSchedule, Models, RankCheckpoint, Request};
 
-use super::{Controller, POLL_INTERVAL, Phase};
+use super::{Controller, POLL_INTERVAL, RunPhase};
 use crate::error::NetError;
 use crate::protocol::Command;
 
 /// What the controller knows of cuts.
 #[derive(Debug, Default)]
-pub(super) struct CutState {
+pub(super) struct CutAgreement {
     pub(super) schedule: CheckpointSchedule,
     synchronous: bool,
     /// Steps of each worker.
@@ -52,9 +52,9 @@ enum Stage {
 /// How many cuts may be shown or saved in part; a rank that never does must not fill the memory.
 const CUTS_AT_ONCE: usize = 8;
 
-impl CutState {
-    pub(super) fn new(schedule: CheckpointSchedule, synchronous: bool, steps: u64) -> CutState {
-        CutState { schedule, synchronous, steps, ..CutState::default() }
+impl CutAgreement {
+    pub(super) fn new(schedule: CheckpointSchedule, synchronous: bool, steps: u64) -> CutAgreement {
+        CutAgreement { schedule, synchronous, steps, ..CutAgreement::default() }
     }
 }
 
@@ -79,11 +79,11 @@ impl Controller<'_> {
         }
         if matches!(self.cutting.stage, Stage::Writing { step } if step <= durable) {
             self.cutting.stage = Stage::None;
-            self.enter(Phase::Running);
+            self.enter(RunPhase::Running);
             self.tell_all(&Command::Continue);
             self.end_if_finished();
         }
-        if self.phase != Phase::Running || !matches!(self.cutting.stage, Stage::None) {
+        if self.phase != RunPhase::Running || !matches!(self.cutting.stage, Stage::None) {
             return;
         }
         let request = self.observer.request();
@@ -111,7 +111,7 @@ impl Controller<'_> {
         if self.cutting.schedule.evaluates_at(step) {
             self.tell_all(&Command::SendModel(step));
         }
-        let free = matches!(self.cutting.stage, Stage::None) && self.phase == Phase::Running;
+        let free = matches!(self.cutting.stage, Stage::None) && self.phase == RunPhase::Running;
         if free && self.cutting.schedule.saves_at(step) && step < self.cutting.steps {
             self.pause(step);
         }
@@ -133,7 +133,7 @@ impl Controller<'_> {
             self.cutting.stage = Stage::None;
             self.cutting.stop = false;
             // Ranks that have ended meanwhile are not to begin again.
-            if self.phase == Phase::Running {
+            if self.phase == RunPhase::Running {
                 self.tell_all(&Command::Continue);
             }
             return;
@@ -182,7 +182,7 @@ impl Controller<'_> {
     }
 
     /// A rank's part of a cut has come.
-    pub(super) fn saved(&mut self, rank: u32, at: u64, part: Part) {
+    pub(super) fn saved(&mut self, rank: u32, at: u64, part: RankCheckpoint) {
         self.observer.checkpoint(self.now(), at, Rank(rank), part);
         let saved = &mut self.cutting.saved;
         *saved.entry(at).or_default() += 1;

@@ -1,7 +1,7 @@
 //! Ranks that wait for one that has ended, or that is somewhere else: scripts whose loops differ, that
 //! leave half-way, or that come together with some of the ranks only.
 
-use super::{Controller, Phase};
+use super::{Controller, RunPhase};
 
 /// After so many heartbeats of everybody without a message or a computation, nobody moves any more.
 const HEARTBEATS: u32 = 2;
@@ -29,7 +29,7 @@ impl Controller<'_> {
         let workers = &self.ranks[..self.workers];
         let finished = workers.iter().filter(|progress| progress.finished).count();
         let gathering = workers.iter().filter(|progress| progress.gathering).count();
-        let may_wait = self.phase != Phase::Running || self.rests_for_cuts();
+        let may_wait = self.phase != RunPhase::Running || self.rests_for_cuts();
         let all = [finished, gathering].contains(&self.workers);
         if may_wait || all || finished + gathering == 0 {
             return None;

@@ -1,10 +1,10 @@
 //! Reports, records and states as fields of packets.
 
 use quelea_core::state::Saved;
-use quelea_record::{Part, RankReport, Record, RecordKind};
+use quelea_record::{RankCheckpoint, RankReport, Record, RecordKind};
 use quelea_wire::control::{ControlError, Reader, Writer};
 
-pub(super) fn write_part(w: Writer, part: &Part) -> Writer {
+pub(super) fn write_part(w: Writer, part: &RankCheckpoint) -> Writer {
     let Saved { numbers, vectors } = &part.state;
     let numbers: Vec<(&String, &u64)> = numbers.iter().collect();
     let vectors: Vec<(&String, &Vec<f32>)> = vectors.iter().collect();
@@ -13,10 +13,10 @@ pub(super) fn write_part(w: Writer, part: &Part) -> Writer {
     write_report(w, &part.report)
 }
 
-pub(super) fn read_part(r: &mut Reader<'_>) -> Result<Part, ControlError> {
+pub(super) fn read_part(r: &mut Reader<'_>) -> Result<RankCheckpoint, ControlError> {
     let numbers = r.list(|r| Ok((r.text()?, r.number()?)))?.into_iter().collect();
     let vectors = r.list(|r| Ok((r.text()?, r.values()?)))?.into_iter().collect();
-    Ok(Part { state: Saved { numbers, vectors }, report: read_report(r)? })
+    Ok(RankCheckpoint { state: Saved { numbers, vectors }, report: read_report(r)? })
 }
 
 pub(super) fn write_report(w: Writer, report: &RankReport) -> Writer {

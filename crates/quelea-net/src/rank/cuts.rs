@@ -7,7 +7,7 @@
 use quelea_core::node::RunSpec;
 use quelea_core::payload::Pool;
 use quelea_core::properties::Budget;
-use quelea_record::{CheckpointSchedule, Part, RankReport, ResumePoint};
+use quelea_record::{CheckpointSchedule, RankCheckpoint, RankReport, ResumePoint};
 
 use super::RankState;
 use crate::protocol::{Command, RankEvent};
@@ -66,7 +66,7 @@ impl RankState {
             Command::Save(step) => self.save_at_rest(step),
             Command::Continue => {
                 (self.cutting.pausing, self.cutting.hold) = (None, None);
-                if std::mem::take(&mut self.draining) {
+                if self.life_cycle.resume() {
                     self.node.start(self.moved);
                 }
             }
@@ -114,9 +114,9 @@ impl RankState {
         self.tell(RankEvent::Model { rank: self.node.rank.0, step, model: self.node.model() });
     }
 
-    fn save(&mut self, step: u64) -> Part {
+    fn save(&mut self, step: u64) -> RankCheckpoint {
         let report = RankReport { params: Vec::new(), model: Vec::new(), ..self.report.clone() };
-        let part = Part::of(&mut self.node, step, report);
+        let part = RankCheckpoint::of(&mut self.node, step, report);
         let saved = Box::new(part.clone());
         self.tell(RankEvent::Saved { rank: self.node.rank.0, step, part: saved });
         part
@@ -144,7 +144,7 @@ impl RankState {
             self.tickets.held += 1;
         }
         self.idle = None;
-        let mut parts = vec![Part::default(); self.node.rank.index()];
+        let mut parts = vec![RankCheckpoint::default(); self.node.rank.index()];
         parts.push(part);
         let start = ResumePoint { parts, ..ResumePoint::default() };
         match start.node(&self.cutting.setup, self.node.rank, self.cutting.pool.clone()) {

@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use quelea_record::Observer;
 
-use crate::clock::Clock;
+use crate::clock::RunClock;
 use crate::controller::Incoming;
 use crate::error::NetError;
 use crate::mesh::prepare;
 use crate::options::NetOptions;
 use crate::protocol::{
-    self, Command, PacketError, REASON_CHARS, RankEvent, SMALL_BYTES, Setting, WARNING_CHARS, Wait,
-    shown,
+    self, Command, PacketError, REASON_CHARS, RankEvent, SMALL_BYTES, SetupMessage, WARNING_CHARS,
+    Wait, shown,
 };
 
 /// The longest between two looks at whether waiting still makes sense.
@@ -50,7 +50,7 @@ pub(crate) struct Admission {
     pub(crate) timeline: bool,
     pub(crate) job: Vec<u8>,
     pub(crate) key: String,
-    pub(crate) clock: Clock,
+    pub(crate) clock: RunClock,
     pub(crate) workers: u32,
     pub(crate) options: NetOptions,
     /// By whom each rank is taken; `None`: by the coordinator's own process.
@@ -88,7 +88,7 @@ impl Admission {
             Ok(rank) => rank,
             Err((reason, elsewhere)) => {
                 self.warn(format!("refused {peer}: {}", shown(&reason, WARNING_CHARS)));
-                let _ = protocol::write(&stream, &Setting::Refused { reason, elsewhere });
+                let _ = protocol::write(&stream, &SetupMessage::Refused { reason, elsewhere });
                 return;
             }
         };
@@ -120,7 +120,7 @@ impl Admission {
         let wait = Wait::new(self.options.handshake_seconds, "a word to join");
         let word = protocol::read(stream, SMALL_BYTES, Some(wait));
         let word = word.map_err(|e| plain(e.to_string()))?;
-        let Setting::Join { rank, key } = word else {
+        let SetupMessage::Join { rank, key } = word else {
             return Err(plain(format!("it began with {word:?} instead of asking to join")));
         };
         if key != self.key && !key.is_empty() {
@@ -152,19 +152,19 @@ impl Admission {
     /// cannot run the job. An error is that it left, or does not speak as it should.
     fn prepare(&self, stream: &TcpStream, rank: u32) -> Result<Result<u16, String>, String> {
         let Admission { run, open, timeline, .. } = *self;
-        let welcome = Setting::Welcome { run, rank, open, timeline, job: self.job.clone() };
+        let welcome = SetupMessage::Welcome { run, rank, open, timeline, job: self.job.clone() };
         let text = |error: PacketError| error.to_string();
         prepare(stream, self.options.connect_seconds).map_err(|error| error.to_string())?;
         protocol::write(stream, &welcome).map_err(text)?;
         let wait = Wait::new(self.options.connect_seconds, "its data to be loaded");
         loop {
             match protocol::read(stream, SMALL_BYTES, Some(wait)).map_err(text)? {
-                Setting::Ping => {
-                    let pong = Setting::Pong { now: self.clock.now() };
+                SetupMessage::Ping => {
+                    let pong = SetupMessage::Pong { now: self.clock.now() };
                     protocol::write(stream, &pong).map_err(text)?;
                 }
-                Setting::Listening { port } => return Ok(Ok(port)),
-                Setting::Unable { reason } => return Ok(Err(reason)),
+                SetupMessage::Listening { port } => return Ok(Ok(port)),
+                SetupMessage::Unable { reason } => return Ok(Err(reason)),
                 other => return Err(format!("it said {other:?} instead of where it listens")),
             }
         }

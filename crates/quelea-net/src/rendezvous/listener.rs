@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::protocol::{self, Setting};
+use crate::protocol::{self, SetupMessage};
 
 /// Visitors that are being heard at one time.
 const VISITORS: usize = 1024;
@@ -44,7 +44,10 @@ impl GuardedListener {
                     heard.fetch_sub(1, Ordering::AcqRel);
                     let reason = "too many visitors at one time".to_string();
                     // A new connection has room for so little.
-                    let _ = protocol::write(&stream, &Setting::Refused { reason, elsewhere: true });
+                    let _ = protocol::write(
+                        &stream,
+                        &SetupMessage::Refused { reason, elsewhere: true },
+                    );
                     continue;
                 }
                 let (hear, counted) = (Arc::clone(&hear), Arc::clone(&heard));

@@ -11,16 +11,18 @@ use quelea_core::message::Rank;
 use quelea_core::node::RunSpec;
 use quelea_record::{Observer, Outcome, ResumePoint};
 
-use crate::clock::Clock;
+use crate::clock::RunClock;
 use crate::compute::Gradients;
 use crate::controller::{ControlLink, Controller, Incoming};
 use crate::error::NetError;
-use crate::launcher::{Launched, Published, Rendezvous};
+use crate::launcher::{Launched, PublishedAddress, Rendezvous};
 use crate::local_ranks::{LocalRanks, ProcessContext, RankLinks};
-use crate::measure::{Measured, Survey};
+use crate::measure::{ClusterSurvey, Measured};
 use crate::mesh::{Mesh, MeshPlan, listen};
 use crate::options::NetOptions;
-use crate::protocol::{self, Command, PacketError, RankEvent, SMALL_BYTES, Setting, Wait};
+use crate::protocol::{
+    self, Command, PacketError, RankEvent, SMALL_BYTES, SetupMessage, VectorLengths, Wait,
+};
 use crate::rendezvous::admission::{Admission, JoinedWorker};
 use crate::rendezvous::listener::GuardedListener;
 
@@ -54,7 +56,7 @@ pub fn resume(
     let context = ProcessContext {
         setup: setup.clone(),
         options: options.clone(),
-        clock: Clock::showing(start.now, Instant::now()),
+        clock: RunClock::showing(start.now, Instant::now()),
         timeline: observer.wants_timeline(),
         schedule: observer.checkpoint_schedule(),
         start,
@@ -100,7 +102,7 @@ pub struct Coordinator {
     listener: TcpListener,
     address: SocketAddr,
     options: NetOptions,
-    published: Option<Published>,
+    published: Option<PublishedAddress>,
     start: Arc<ResumePoint>,
 }
 
@@ -115,7 +117,7 @@ impl Coordinator {
     }
 
     /// The run goes on from `start`; every worker is sent its part.
-    pub fn going_on_from(self, start: Arc<ResumePoint>) -> Coordinator {
+    pub fn resume_from(self, start: Arc<ResumePoint>) -> Coordinator {
         Coordinator { start, ..self }
     }
 
@@ -144,7 +146,7 @@ impl Coordinator {
     /// all have come.
     pub fn publish(&mut self, path: &Path) -> Result<(), NetError> {
         let failed = |source| NetError::Listen { address: path.display().to_string(), source };
-        self.published = Some(Published::new(path, self.address).map_err(failed)?);
+        self.published = Some(PublishedAddress::new(path, self.address).map_err(failed)?);
         Ok(())
     }
 
@@ -161,29 +163,31 @@ impl Coordinator {
         check(setup)?;
         let here = residents(setup, hosted)?;
         let (start, options) = (Arc::clone(&self.start), self.options.clone());
-        let clock = Clock::showing(start.now, Instant::now());
+        let clock = RunClock::showing(start.now, Instant::now());
         let (controller, incoming) = channel();
         let plan = MeshPlan { run: run_number(), ranks: setup.ranks(), here };
         let call = Call { plan, job, workers: setup.workers() as u32, clock };
         let gathered = self.gather(call, controller.clone(), observer)?;
-        let Gathered { streams, rank_links, _mesh, _door } = gathered;
+        let ConnectedWorkers { streams, rank_links, _mesh, _door } = gathered;
         for (rank, stream) in &streams {
             if let Some(part) = start.parts.get(*rank as usize) {
                 let part = Box::new(part.clone());
-                let _ = protocol::write(stream, &Setting::Resume { part, resized: start.resized });
+                let _ =
+                    protocol::write(stream, &SetupMessage::Resume { part, resized: start.resized });
             }
         }
         let zero = clock.now() - start.now;
         let schedule = observer.checkpoint_schedule();
         let len = setup.layout.len();
-        let lengths = (len, if options.report_models { len } else { 0 });
+        let report = if options.report_models { len } else { 0 };
+        let lengths = VectorLengths { model: len, report };
         for (rank, stream) in &streams {
             // A worker that is gone is noticed by whoever reads what it says.
-            let _ = protocol::write(stream, &Setting::Start { zero, schedule });
+            let _ = protocol::write(stream, &SetupMessage::Start { zero, schedule });
             // While one rank takes nothing, the others hear nothing; that must be short for them.
             let patience = Duration::from_secs_f64(options.peer_seconds / 4.0);
             let _ = stream.set_write_timeout(Some(patience));
-            attend_worker(*rank, stream, (setup.ranks(), lengths), controller.clone());
+            attend_worker(*rank, stream, setup.ranks(), lengths, controller.clone());
         }
         let context = ProcessContext {
             setup: setup.clone(),
@@ -213,9 +217,9 @@ impl Coordinator {
         let (controller, _unheard) = channel();
         let options = self.options.clone();
         let plan = MeshPlan { run: run_number(), ranks: workers, here: BTreeSet::new() };
-        let call = Call { plan, job, workers: workers as u32, clock: Clock::start() };
+        let call = Call { plan, job, workers: workers as u32, clock: RunClock::start() };
         let gathered = self.gather(call, controller, observer)?;
-        Survey { streams: &gathered.streams, options: &options }.measure(steps, observer)
+        ClusterSurvey { streams: &gathered.streams, options: &options }.measure(steps, observer)
     }
 
     /// Waits for the workers and connects everybody with everybody.
@@ -224,14 +228,14 @@ impl Coordinator {
         call: Call,
         controller: Sender<Incoming>,
         observer: &mut dyn Observer,
-    ) -> Result<Gathered, NetError> {
+    ) -> Result<ConnectedWorkers, NetError> {
         let Call { plan, job, workers, clock } = call;
         let admission = Admission {
             run: plan.run,
             open: !self.address.ip().is_loopback(),
             timeline: observer.wants_timeline(),
             job,
-            key: self.published.as_ref().map(Published::key).unwrap_or_default(),
+            key: self.published.as_ref().map(PublishedAddress::key).unwrap_or_default(),
             clock,
             workers,
             options: self.options.clone(),
@@ -256,9 +260,9 @@ impl Coordinator {
         // All processes together have one limit; the last to come still needs a moment.
         let left = self.options.connect_seconds - begun.elapsed().as_secs_f64();
         let wait = Wait::new(left.max(self.options.handshake_seconds), "it to be connected");
-        match exchange_addresses(&plan, &mesh, joined, (&self.options, wait)) {
+        match exchange_addresses(&plan, &mesh, joined, &self.options, wait) {
             Ok((streams, rank_links)) => {
-                Ok(Gathered { streams, rank_links, _mesh: mesh, _door: listener })
+                Ok(ConnectedWorkers { streams, rank_links, _mesh: mesh, _door: listener })
             }
             Err((streams, error)) => {
                 for stream in streams.values() {
@@ -275,11 +279,11 @@ struct Call {
     plan: MeshPlan,
     job: Vec<u8>,
     workers: u32,
-    clock: Clock,
+    clock: RunClock,
 }
 
 /// Everybody, connected with everybody. Doors stay open, to refuse latecomers.
-struct Gathered {
+struct ConnectedWorkers {
     streams: Streams,
     rank_links: Vec<RankLinks>,
     _mesh: Mesh,
@@ -306,11 +310,12 @@ fn run_number() -> u64 {
 fn attend_worker(
     rank: u32,
     stream: &TcpStream,
-    (ranks, lengths): (usize, (usize, usize)),
+    ranks: usize,
+    lengths: VectorLengths,
     controller: Sender<Incoming>,
 ) {
     let stream = stream.try_clone().expect("a connected socket can be duplicated");
-    let most = protocol::state_bytes(lengths.0);
+    let most = protocol::state_bytes(lengths.model);
     let _ = stream.set_read_timeout(None);
     std::thread::spawn(move || {
         loop {
@@ -336,7 +341,8 @@ fn exchange_addresses(
     plan: &MeshPlan,
     mesh: &Mesh,
     joined: Vec<JoinedWorker>,
-    (options, wait): (&NetOptions, Wait),
+    options: &NetOptions,
+    wait: Wait,
 ) -> Result<(Streams, Vec<RankLinks>), (Streams, NetError)> {
     let addresses: BTreeMap<u32, SocketAddr> =
         joined.iter().map(|worker| (worker.rank, worker.address)).collect();
@@ -345,15 +351,15 @@ fn exchange_addresses(
         for (rank, stream) in &streams {
             let own = stream.local_addr().map_err(|error| lost(*rank, error.into()))?;
             let addresses = table(plan, own.ip(), mesh.port(), &addresses);
-            let peers = Setting::Peers { addresses };
+            let peers = SetupMessage::Peers { addresses };
             protocol::write(stream, &peers).map_err(|error| lost(*rank, error))?;
         }
         let from_here = table(plan, IpAddr::from([127, 0, 0, 1]), mesh.port(), &addresses);
         let rank_links = mesh.connect(&from_here, options, wait)?;
         for (rank, stream) in &streams {
             match protocol::read(stream, SMALL_BYTES, Some(wait)) {
-                Ok(Setting::Meshed) => {}
-                Ok(Setting::Unable { reason }) => {
+                Ok(SetupMessage::Meshed) => {}
+                Ok(SetupMessage::Unable { reason }) => {
                     return Err(NetError::Failed { rank: *rank, reason });
                 }
                 Ok(other) => {

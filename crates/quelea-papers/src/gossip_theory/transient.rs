@@ -9,7 +9,7 @@ use quelea_core::time::Time;
 use quelea_core::topology;
 use quelea_plot::{Axis, Chart, Lines, Series};
 use quelea_record::{CheckpointSchedule, Models, Record};
-use quelea_run::plan::Plan;
+use quelea_run::prepared::PreparedRun;
 
 use super::PAPER;
 use crate::error::ExperimentError;
@@ -41,7 +41,7 @@ fn plan(
     workers: usize,
     steps: u64,
     more: &[String],
-) -> Result<Plan, ExperimentError> {
+) -> Result<PreparedRun, ExperimentError> {
     let settings = [
         format!("algorithm.name={algorithm}"),
         format!("workers={workers}"),
@@ -59,7 +59,7 @@ fn plan(
         "cluster.compute_ms=1".into(),
         "cluster.threads=1".into(),
     ];
-    Ok(Plan::new(config(&[&settings[..], more].concat())?)?)
+    Ok(PreparedRun::new(config(&[&settings[..], more].concat())?)?)
 }
 
 /// The mean loss of the workers' models, every few steps.
@@ -129,7 +129,7 @@ impl GradientSource for NoisySource {
 }
 
 /// Mean loss of the workers' models, every few steps.
-fn losses(plan: &Plan, std: f32, seed: u64) -> Result<Vec<f64>, ExperimentError> {
+fn losses(plan: &PreparedRun, std: f32, seed: u64) -> Result<Vec<f64>, ExperimentError> {
     let mut losses =
         Losses { problem: Arc::clone(&plan.problem), steps: plan.setup.steps, losses: Vec::new() };
     let noisy = Noisy { problem: Arc::clone(&plan.problem), std, seed };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use quelea_core::state::Saved;
-use quelea_record::{Part, RankReport};
+use quelea_record::{RankCheckpoint, RankReport};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 
@@ -13,7 +13,7 @@ const NUMBER: char = '#';
 const REPORT: &str = "#report.";
 
 /// The bytes of the file.
-pub fn to_bytes(part: &Part) -> Result<Vec<u8>, safetensors::SafeTensorError> {
+pub fn to_bytes(part: &RankCheckpoint) -> Result<Vec<u8>, safetensors::SafeTensorError> {
     let of_state =
         part.state.numbers.iter().map(|(name, value)| (format!("{NUMBER}{name}"), value));
     let report = numbers(&part.report);
@@ -32,7 +32,7 @@ pub fn to_bytes(part: &Part) -> Result<Vec<u8>, safetensors::SafeTensorError> {
 }
 
 /// What the bytes of a file hold.
-pub fn from_bytes(bytes: &[u8]) -> Result<Part, String> {
+pub fn from_bytes(bytes: &[u8]) -> Result<RankCheckpoint, String> {
     let tensors = SafeTensors::deserialize(bytes).map_err(|error| error.to_string())?;
     let mut state = Saved::default();
     let mut report = BTreeMap::new();
@@ -55,7 +55,7 @@ pub fn from_bytes(bytes: &[u8]) -> Result<Part, String> {
             (other, _) => return Err(format!("`{name}` is of type {other:?}")),
         }
     }
-    Ok(Part { state, report: totals(&report) })
+    Ok(RankCheckpoint { state, report: totals(&report) })
 }
 
 /// Real numbers as their bits.
@@ -126,9 +126,9 @@ mod tests {
             staleness: [(0, 4), (12, 1)].into(),
             ..RankReport::default()
         };
-        let part = Part { state, report };
+        let part = RankCheckpoint { state, report };
         let read = from_bytes(&to_bytes(&part).expect("written")).expect("read");
-        let bits = |part: &Part| -> Vec<u32> {
+        let bits = |part: &RankCheckpoint| -> Vec<u32> {
             part.state.vectors["a"].iter().map(|x| x.to_bits()).collect()
         };
         assert_eq!(bits(&read), bits(&part));

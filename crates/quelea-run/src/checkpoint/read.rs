@@ -4,11 +4,11 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use quelea_record::Part;
+use quelea_record::RankCheckpoint;
 use sha2::{Digest, Sha256};
 
 use super::{FOLDER, FORMAT, MANIFEST, Manifest, SUMS, hex, name, part, step_of};
-use crate::config::source::Setting;
+use crate::config::source::ConfigSetting;
 use crate::error::RequestError;
 
 /// The longest manifest, and the longest list of sums.
@@ -22,7 +22,7 @@ pub struct Checkpoint {
     /// What run it is of.
     pub manifest: Manifest,
     /// Every rank.
-    pub parts: Vec<Part>,
+    pub parts: Vec<RankCheckpoint>,
     /// Newer ones that could not be used, in sentences.
     pub notes: Vec<String>,
 }
@@ -32,7 +32,7 @@ impl Checkpoint {
     /// the number of ranks is left out where that is another now.
     pub fn config(
         &self,
-        settings: &[Setting],
+        settings: &[ConfigSetting],
         launched: Option<usize>,
     ) -> Result<toml::Table, RequestError> {
         let table = serde_json::from_value(self.manifest.config.clone());
@@ -112,7 +112,7 @@ fn steps(folder: &Path) -> std::io::Result<Vec<u64>> {
 }
 
 /// Reads a checkpoint; nothing is taken from a file whose sum is another than the listed one.
-fn load(folder: &Path) -> Result<(Manifest, Vec<Part>), String> {
+fn load(folder: &Path) -> Result<(Manifest, Vec<RankCheckpoint>), String> {
     let sums = text(&folder.join(SUMS)).map_err(|why| format!("{SUMS} {why}"))?;
     let sums: Vec<(&str, &str)> = sums
         .lines()
@@ -123,9 +123,10 @@ fn load(folder: &Path) -> Result<(Manifest, Vec<Part>), String> {
         let listed = sums.iter().find(|(listed, _)| *listed == name);
         let (_, sum) = listed.ok_or_else(|| format!("{SUMS} does not list {name}"))?;
         let bytes = fs::read(folder.join(name)).map_err(|error| format!("{name}: {error}"))?;
-        match hex(&Sha256::digest(&bytes)) == *sum {
-            true => Ok(bytes),
-            false => Err(format!("{name} has another SHA-256 than {SUMS} says")),
+        if hex(&Sha256::digest(&bytes)) == *sum {
+            Ok(bytes)
+        } else {
+            Err(format!("{name} has another SHA-256 than {SUMS} says"))
         }
     };
     let manifest = checked(MANIFEST)?;

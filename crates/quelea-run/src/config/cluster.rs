@@ -5,7 +5,7 @@ use quelea_sim::Cluster;
 use toml::Table;
 
 use super::faults;
-use super::section::{Allowed, Extra, Shape, Values, list as written_list};
+use super::section::{Allowed, ExtraKey, ExtraShape, SectionValues, list as written_list};
 use crate::error::RequestError;
 
 /// A card, from one kilobit per second on.
@@ -99,31 +99,31 @@ pub const KEYS: &[OptionSpec] = &[
 ];
 
 /// The other keys of `[cluster]`.
-pub const EXTRAS: &[Extra] = &[
-    Extra {
+pub const EXTRAS: &[ExtraKey] = &[
+    ExtraKey {
         name: "slow",
-        shape: Shape::Numbered,
+        shape: ExtraShape::Numbered,
         help: "workers whose gradients take so many times as long, as in { \"3\" = 10.0 }",
     },
-    Extra {
+    ExtraKey {
         name: "host_bandwidth_gbps",
-        shape: Shape::Numbered,
+        shape: ExtraShape::Numbered,
         help: "hosts whose network card differs, as in { \"0\" = 1.0 }",
     },
-    Extra {
+    ExtraKey {
         name: "faults",
-        shape: Shape::Inside,
+        shape: ExtraShape::Inside,
         help: "lists of crashes, pauses, partitions and rules; for `simulate`",
     },
 ];
 
 /// Reads `[cluster]`.
-pub fn read(table: &Table) -> Result<Values, RequestError> {
+pub fn read(table: &Table) -> Result<SectionValues, RequestError> {
     Allowed { path: "cluster", keys: KEYS, extras: EXTRAS, others: &[] }.check(table)
 }
 
 /// The virtual cluster of these values, checked by itself.
-pub fn build(values: &Values) -> Result<Cluster, RequestError> {
+pub fn build(values: &SectionValues) -> Result<Cluster, RequestError> {
     let options = &values.options;
     let cluster = Cluster {
         bandwidth_gbps: options.real("bandwidth_gbps"),
@@ -162,7 +162,7 @@ pub fn refused(error: quelea_sim::ClusterError) -> RequestError {
 
 /// The host of every rank: workers in blocks, servers after them unless they are placed.
 pub fn placement(
-    values: &Values,
+    values: &SectionValues,
     workers: usize,
     servers: usize,
 ) -> Result<Vec<u32>, RequestError> {

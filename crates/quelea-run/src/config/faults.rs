@@ -2,11 +2,11 @@
 
 use quelea_core::options::{OptionKind, OptionSpec, Options};
 use quelea_core::time::Time;
-use quelea_sim::{Crash, Faults, Partition, Pause, Plain, Rule, Verdict};
+use quelea_sim::{Crash, Faults, Pause, PlainRule, RankPartition, Rule, Verdict};
 use toml::{Table, Value};
 
 use super::cluster::{millis, share, whole};
-use super::section::{Allowed, Values};
+use super::section::{Allowed, SectionValues};
 use crate::error::RequestError;
 
 const FAULTS: [&str; 4] = ["crashes", "pauses", "partitions", "rules"];
@@ -50,7 +50,7 @@ pub fn read(table: &Table) -> Result<Faults, RequestError> {
     };
     let partition = |entry: FaultEntry<'_>| {
         let (rank, (from_ms, until_ms)) = (entry.rank()?, entry.span()?);
-        Ok(Partition { rank, from_ms, until_ms })
+        Ok(RankPartition { rank, from_ms, until_ms })
     };
     Ok(Faults {
         crashes: list(table, "crashes", CRASH)?.into_iter().map(crash).collect::<Result<_, _>>()?,
@@ -64,7 +64,7 @@ pub fn read(table: &Table) -> Result<Faults, RequestError> {
 }
 
 /// Refuses faults of ranks that do not exist.
-pub fn check_ranks(values: &Values, ranks: usize) -> Result<(), RequestError> {
+pub fn check_ranks(values: &SectionValues, ranks: usize) -> Result<(), RequestError> {
     let faults = values.inside("faults");
     for (name, keys) in
         [("crashes", CRASH), ("pauses", SPAN), ("partitions", SPAN), ("rules", RULE)]
@@ -131,7 +131,7 @@ fn rule(entry: FaultEntry<'_>) -> Result<Rule, RequestError> {
         ("duplicate", _) => Verdict::Duplicate,
         _ => Verdict::Drop,
     };
-    Ok(Rule::Plain(Plain {
+    Ok(Rule::Plain(PlainRule {
         from: only("from"),
         to: only("to"),
         // Kinds are numbered by the algorithms, for themselves.

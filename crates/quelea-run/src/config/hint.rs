@@ -3,10 +3,10 @@
 use quelea_core::names::nearest;
 use quelea_core::{algorithms, codec, optim, topology};
 
-use super::row::Listed;
+use super::chosen::Listed;
 use super::section::{Allowed, dotted};
 use super::{BUCKETS, CHECKPOINT, TOP, cluster};
-use crate::tasks::Task;
+use crate::tasks::TaskEntry;
 
 /// What other programs call it, and what it is called here.
 const ELSEWHERE: &[(&str, &str)] = &[
@@ -61,7 +61,7 @@ fn owners(name: &str) -> Vec<Owner> {
     owners.extend(rows_with::<optim::Entry>(name));
     owners.extend(rows_with::<optim::ScheduleEntry>(name));
     owners.extend(rows_with::<codec::Entry>(name));
-    owners.extend(rows_with::<Task>(name));
+    owners.extend(rows_with::<TaskEntry>(name));
     owners
 }
 

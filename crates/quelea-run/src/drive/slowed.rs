@@ -9,7 +9,7 @@ use quelea_core::layout::Tensor;
 use quelea_core::options::Value;
 use quelea_core::problems::{Computed, Evaluation, GradientSource, Problem};
 
-use crate::plan::Plan;
+use crate::prepared::PreparedRun;
 
 /// A problem of which some workers' gradients take so many times as long.
 pub struct Slowed {
@@ -20,17 +20,17 @@ pub struct Slowed {
 }
 
 impl Slowed {
-    /// The problem of a plan, slow where its cluster says so.
-    pub fn of(plan: &Plan) -> Slowed {
-        let keys = plan.config.task.values.options.iter();
+    /// The problem of a prepared run, slow where its cluster says so.
+    pub fn of(prepared: &PreparedRun) -> Slowed {
+        let keys = prepared.config.task.values.options.iter();
         let least =
             keys.filter(|(name, _)| *name == "compute_ms").find_map(|(_, value)| match value {
                 Value::Number(ms) => Some(ms / 1e3),
                 _ => None,
             });
         Slowed {
-            problem: Arc::clone(&plan.problem),
-            factors: plan.cluster.slow.clone(),
+            problem: Arc::clone(&prepared.problem),
+            factors: prepared.cluster.slow.clone(),
             least: least.unwrap_or(0.0),
         }
     }
@@ -53,7 +53,9 @@ impl Problem for Slowed {
         let source = self.problem.source(rank);
         let (factor, least) = (self.factors.get(&(rank as u32)).copied(), self.least);
         match factor.unwrap_or(1.0) {
-            factor if factor > 1.0 || least > 0.0 => Box::new(Source { source, factor, least }),
+            factor if factor > 1.0 || least > 0.0 => {
+                Box::new(SlowedSource { source, factor, least })
+            }
             _ => source,
         }
     }
@@ -71,13 +73,13 @@ impl Problem for Slowed {
     }
 }
 
-struct Source {
+struct SlowedSource {
     source: Box<dyn GradientSource>,
     factor: f64,
     least: f64,
 }
 
-impl GradientSource for Source {
+impl GradientSource for SlowedSource {
     fn gradient(&mut self, step: u64, params: &[f32], grad: &mut [f32]) -> Computed {
         let began = Instant::now();
         let computed = self.source.gradient(step, params, grad);

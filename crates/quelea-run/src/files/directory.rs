@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::checkpoint;
 use crate::error::RequestError;
 use crate::files::plots;
-use crate::listen::BEST;
+use crate::recorder::BEST;
 
 /// The files of a run. A directory that has one of them holds a run.
 pub const FILES: [&str; 7] = [

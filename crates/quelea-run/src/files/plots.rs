@@ -25,13 +25,13 @@ pub struct Curves {
     width: u64,
     /// Sum and number of the losses of mini-batches, by point.
     losses: BTreeMap<u64, (f64, u64)>,
-    evaluations: Vec<Evaluated>,
+    evaluations: Vec<EvaluationPoint>,
     /// Mean and worst accuracy of the workers, by step.
     workers: Vec<(u64, [f64; 2])>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Evaluated {
+struct EvaluationPoint {
     step: u64,
     loss: f64,
     accuracy: Option<f64>,
@@ -51,7 +51,7 @@ impl Curves {
         match record.event {
             RecordKind::Step { loss, .. } => self.add_loss(step, f64::from(loss)),
             RecordKind::Evaluation { loss, accuracy, consensus } => {
-                self.evaluations.push(Evaluated { step, loss, accuracy, consensus });
+                self.evaluations.push(EvaluationPoint { step, loss, accuracy, consensus });
             }
             RecordKind::Workers { accuracy: Some(accuracy), .. } => {
                 self.workers.push((step, accuracy))
@@ -68,7 +68,7 @@ impl Curves {
         let real = |key: &str| line[key].as_f64();
         match kind {
             "step" => self.add_loss(step, real("loss").unwrap_or(f64::NAN)),
-            "evaluation" => self.evaluations.push(Evaluated {
+            "evaluation" => self.evaluations.push(EvaluationPoint {
                 step,
                 loss: real("loss").unwrap_or(f64::NAN),
                 accuracy: real("accuracy"),
@@ -97,7 +97,7 @@ impl Curves {
             let x = Axis::linear("steps of each worker");
             Chart::Lines(Lines { title: title(what), x, y, series })
         };
-        let of = |value: fn(&Evaluated) -> Option<f64>| -> Vec<(f64, f64)> {
+        let of = |value: fn(&EvaluationPoint) -> Option<f64>| -> Vec<(f64, f64)> {
             let points = self.evaluations.iter();
             points.filter_map(|one| Some((one.step as f64, value(one)?))).collect()
         };

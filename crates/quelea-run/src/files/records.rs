@@ -14,7 +14,7 @@ const LINES: u64 = 250_000;
 
 /// Takes the records of a run: writes lines, keeps the beginning of the timeline, and passes
 /// every record on to whoever shows progress.
-pub struct Recorder<'a> {
+pub struct RecordWriter<'a> {
     draft: Draft,
     stride: u64,
     /// The first failure of writing; nothing is written after it.
@@ -37,16 +37,17 @@ pub struct Recorded {
     pub curves: Curves,
 }
 
-impl<'a> Recorder<'a> {
+impl<'a> RecordWriter<'a> {
     /// For a run of `steps` steps of each of some workers.
     pub fn new(
         draft: Draft,
-        (steps, workers): (u64, usize),
+        steps: u64,
+        workers: usize,
         watch: &'a mut (dyn FnMut(&Record) + Send),
-    ) -> Recorder<'a> {
+    ) -> RecordWriter<'a> {
         let stride = steps.saturating_mul(workers as u64).div_ceil(LINES).max(1);
         let (timeline, curves) = (Timeline::default(), Curves::new(steps));
-        Recorder { draft, stride, failure: None, timeline, curves, watch }
+        RecordWriter { draft, stride, failure: None, timeline, curves, watch }
     }
 
     /// Takes over the records of the run that is gone on from: those until then.
@@ -75,7 +76,7 @@ impl<'a> Recorder<'a> {
         match self.failure {
             Some(error) => Err(error),
             None => {
-                let Recorder { draft, stride, timeline, curves, .. } = self;
+                let RecordWriter { draft, stride, timeline, curves, .. } = self;
                 Ok(Recorded { draft, stride, timeline, curves })
             }
         }
@@ -92,7 +93,7 @@ impl<'a> Recorder<'a> {
     }
 }
 
-impl Recorder<'_> {
+impl RecordWriter<'_> {
     /// Takes one record.
     pub fn record(&mut self, record: Record) {
         if self.failure.is_none() && self.is_written(&record) {

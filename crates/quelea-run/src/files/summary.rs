@@ -7,8 +7,8 @@ use quelea_record::{InFlight, Outcome, RankReport};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::tensors::Models;
-use crate::checkpoint::Best;
+use super::tensors::ModelSlices;
+use crate::checkpoint::BestModel;
 use crate::evaluate::Spread;
 
 /// What a run came to.
@@ -17,8 +17,8 @@ pub struct Summary {
     /// The version of quelea.
     pub version: String,
     /// What the times are measured by.
-    pub clock: Clock,
-    /// The configuration as it was understood.
+    pub clock: ClockKind,
+    /// The configuration with all defaults resolved.
     pub config: Value,
     /// The epochs that were asked for instead of steps, if they were.
     pub epochs: Option<f64>,
@@ -32,7 +32,7 @@ pub struct Summary {
     /// The same of every worker's own model: the mean and the worst.
     pub worker_models: WorkerModels,
     /// The best model of all evaluations, which is in `best.safetensors`.
-    pub best: Option<Best>,
+    pub best: Option<BestModel>,
     /// The steps of every worker after which the run was gone on with from a checkpoint, if it was.
     pub resumed_from_step: Option<u64>,
     /// Until the last worker had finished its last step.
@@ -83,7 +83,7 @@ pub struct WorkerModels {
 /// What the times of a run are measured by.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Clock {
+pub enum ClockKind {
     /// The clock of the virtual cluster.
     Virtual,
     /// The clock on the wall.
@@ -154,8 +154,8 @@ pub struct InFlightSummary {
 #[derive(Debug)]
 pub struct About {
     /// What the times are measured by.
-    pub clock: Clock,
-    /// The configuration as it was understood.
+    pub clock: ClockKind,
+    /// The configuration with all defaults resolved.
     pub config: Value,
     /// The epochs that were asked for, if they were.
     pub epochs: Option<f64>,
@@ -164,7 +164,7 @@ pub struct About {
     /// How good the workers' own models are.
     pub spread: Option<Spread>,
     /// The best model of all evaluations.
-    pub best: Option<Best>,
+    pub best: Option<BestModel>,
     /// Where the run was gone on from.
     pub resumed_from_step: Option<u64>,
     /// Of `records.jsonl`.
@@ -199,7 +199,7 @@ impl Summary {
             samples,
             samples_per_second: rate,
             speedup: rate.and_then(|rate| ratio(rate, alone)),
-            consensus_distance: finite(Models::of(outcome).consensus_distance()),
+            consensus_distance: finite(ModelSlices::of(outcome).consensus_distance()),
             total: total(outcome),
             workers: workers.iter().map(|rank| worker(rank)).collect(),
             ranks: outcome.ranks.iter().map(rank).collect(),
@@ -301,7 +301,7 @@ mod tests {
         let ranks = vec![worker(0, 100, 10.0), worker(1, 100, 40.0)];
         let outcome = Outcome { clock_seconds: 40.0, ranks, ..Outcome::default() };
         let about = About {
-            clock: Clock::Virtual,
+            clock: ClockKind::Virtual,
             config: Value::Null,
             epochs: None,
             evaluation: Evaluation { loss: f64::NAN, accuracy: None, bleu: None },

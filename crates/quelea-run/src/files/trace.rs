@@ -16,16 +16,16 @@ pub const SPANS: usize = 20_000;
 /// The beginning of a run, as spans.
 #[derive(Debug, Default)]
 pub struct Timeline {
-    spans: Vec<Span>,
+    spans: Vec<TraceSpan>,
     /// The last computing of each rank.
-    computed: BTreeMap<u32, Computed>,
+    computed: BTreeMap<u32, ComputeSpan>,
     /// When the first span that found no place began.
     cut: Option<f64>,
 }
 
 /// A span of computing, in seconds, and the end of the span before it on the same track.
 #[derive(Clone, Copy, Debug, Default)]
-struct Computed {
+struct ComputeSpan {
     free: f64,
     start: f64,
     end: f64,
@@ -34,7 +34,7 @@ struct Computed {
 }
 
 #[derive(Debug)]
-struct Span {
+struct TraceSpan {
     rank: u32,
     step: u64,
     /// In seconds.
@@ -73,14 +73,14 @@ impl Timeline {
         let free = self.computed.get(&record.rank).map_or(0.0, |last| last.taken);
         let (start, end) = (record.t.max(free), record.t + seconds);
         self.push(record, start, end - start, What::Compute);
-        self.computed.insert(record.rank, Computed { free, start, end, taken: end });
+        self.computed.insert(record.rank, ComputeSpan { free, start, end, taken: end });
     }
 
     /// After the computing first the peer was late, then the network was busy, until the next
     /// gradient started. What is exposed beyond that was on the way to the computing.
     fn idle(&mut self, record: &Record, exposed: f64, waiting: f64) {
         let last = self.computed.entry(record.rank).or_default();
-        let Computed { free, start, end, .. } = *last;
+        let ComputeSpan { free, start, end, .. } = *last;
         last.taken = record.t.max(end);
         let after = (record.t - end - waiting).clamp(0.0, exposed);
         let busy = record.t - after;
@@ -99,7 +99,7 @@ impl Timeline {
             self.cut.get_or_insert(start);
             return;
         }
-        self.spans.push(Span { rank: record.rank, step: record.step, start, seconds, what });
+        self.spans.push(TraceSpan { rank: record.rank, step: record.step, start, seconds, what });
     }
 
     /// Writes the trace of a run.
@@ -135,7 +135,7 @@ impl Timeline {
     }
 }
 
-impl Span {
+impl TraceSpan {
     fn events(&self, id: usize, label: &dyn Fn(u32) -> String) -> Vec<Value> {
         let micros = |seconds: f64| seconds * 1e6;
         let (start, span) = (micros(self.start), micros(self.seconds));

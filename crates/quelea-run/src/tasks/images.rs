@@ -13,11 +13,11 @@ use quelea_engine::models::{self, ImageModel, Images, VggHead};
 use super::network::{
     self, ACCUMULATE, BATCHES, CONCENTRATION, DATA, PARTITION, SUBSET, TEST_SUBSET, batch, located,
 };
-use super::{Built, Request, Task};
+use super::{Built, TaskEntry, TaskRequest};
 use crate::error::RequestError;
 
 /// `digits-mlp`.
-pub const DIGITS_MLP: Task = Task {
+pub const DIGITS_MLP: TaskEntry = TaskEntry {
     name: "digits-mlp",
     summary: "a network with one hidden layer on the embedded handwritten digits (UCI, 8×8)",
     keys: &[
@@ -42,7 +42,7 @@ pub const DIGITS_MLP: Task = Task {
 };
 
 /// `digits-cnn`.
-pub const DIGITS_CNN: Task = Task {
+pub const DIGITS_CNN: TaskEntry = TaskEntry {
     name: "digits-cnn",
     summary: "a small convolutional network on the embedded handwritten digits (UCI, 8×8)",
     keys: &[batch(32), PARTITION, CONCENTRATION, ACCUMULATE, BATCHES, SUBSET, TEST_SUBSET],
@@ -73,19 +73,19 @@ macro_rules! keys {
 }
 
 /// `fashion-cnn`.
-pub const FASHION_CNN: Task = Task {
+pub const FASHION_CNN: TaskEntry = TaskEntry {
     name: "fashion-cnn",
     summary: "a small convolutional network on Fashion-MNIST (or MNIST: the same files)",
     keys: keys!(32, false),
     extras: &[],
     build: |request| {
         let augmentation = Augmentation { pad: 2, flip: true, crop: false };
-        from_files(request, ("fashion-mnist", idx), augmentation, models::cnn)
+        from_files(request, "fashion-mnist", idx, augmentation, models::cnn)
     },
 };
 
 /// `cifar10-resnet20`.
-pub const CIFAR10_RESNET20: Task = Task {
+pub const CIFAR10_RESNET20: TaskEntry = TaskEntry {
     name: "cifar10-resnet20",
     summary: "ResNet-20 on CIFAR-10 (He et al. 2016; 0.27 million parameters)",
     keys: keys!(32, true),
@@ -94,7 +94,7 @@ pub const CIFAR10_RESNET20: Task = Task {
 };
 
 /// `cifar10-resnet18`.
-pub const CIFAR10_RESNET18: Task = Task {
+pub const CIFAR10_RESNET18: TaskEntry = TaskEntry {
     name: "cifar10-resnet18",
     summary: "ResNet-18 for 32×32 images on CIFAR-10 (11.2 million parameters)",
     keys: keys!(32, true),
@@ -103,7 +103,7 @@ pub const CIFAR10_RESNET18: Task = Task {
 };
 
 /// `cifar10-vgg16`.
-pub const CIFAR10_VGG16: Task = Task {
+pub const CIFAR10_VGG16: TaskEntry = TaskEntry {
     name: "cifar10-vgg16",
     summary: "VGG-16 with batch normalisation on CIFAR-10 (14.7 million parameters)",
     keys: keys!(32, true),
@@ -112,7 +112,7 @@ pub const CIFAR10_VGG16: Task = Task {
 };
 
 /// `imagenet-resnet50`.
-pub const IMAGENET_RESNET50: Task = Task {
+pub const IMAGENET_RESNET50: TaskEntry = TaskEntry {
     name: "imagenet-resnet50",
     summary: "ResNet-50 on a folder of images: train/CLASS/… and val/CLASS/…, JPEG or PNG \
               (25.6 million parameters with 1000 classes)",
@@ -132,20 +132,21 @@ pub const IMAGENET_RESNET50: Task = Task {
         let options = FolderOptions { side, resized: side * 8 / 7 };
         let read = |path: &Path| folder(path, options);
         let model = |images: Images| models::resnet50(images.classes);
-        from_files(request, ("imagenet", read), Augmentation::IMAGENET, model)
+        from_files(request, "imagenet", read, Augmentation::IMAGENET, model)
     },
 };
 
 fn cifar(
-    request: &Request,
+    request: &TaskRequest,
     model: impl FnOnce(Images) -> ImageModel,
 ) -> Result<Built, RequestError> {
-    from_files(request, ("cifar10", cifar10), Augmentation::CIFAR, model)
+    from_files(request, "cifar10", cifar10, Augmentation::CIFAR, model)
 }
 
 fn from_files(
-    request: &Request,
-    (name, read): (&str, impl FnOnce(&Path) -> Result<Split, DataError>),
+    request: &TaskRequest,
+    name: &str,
+    read: impl FnOnce(&Path) -> Result<Split, DataError>,
     augmentation: Augmentation,
     model: impl FnOnce(Images) -> ImageModel,
 ) -> Result<Built, RequestError> {
@@ -155,7 +156,7 @@ fn from_files(
 }
 
 fn build(
-    request: &Request,
+    request: &TaskRequest,
     data: Split,
     augmentation: Augmentation,
     model: impl FnOnce(Images) -> ImageModel,

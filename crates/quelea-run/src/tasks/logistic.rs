@@ -10,12 +10,12 @@ use quelea_core::problems::dataset::Dataset;
 use quelea_core::problems::logistic::{Logistic, LogisticError, LogisticOptions};
 use quelea_core::problems::partition::Partition;
 
-use super::{Built, Request, Task};
+use super::{Built, TaskEntry, TaskRequest};
 use crate::config::source::why;
 use crate::error::RequestError;
 
 /// The row.
-pub const TASK: Task = Task {
+pub const TASK: TaskEntry = TaskEntry {
     name: "logistic",
     summary: "logistic regression with two classes, on a LIBSVM file or on the embedded \
               breast-cancer data (UCI, 569 samples)",
@@ -68,7 +68,7 @@ pub const TASK: Task = Task {
 /// Breast Cancer Wisconsin (Diagnostic); `data/README.md` says where it comes from.
 const EMBEDDED: &[u8] = include_bytes!("../../data/wdbc.libsvm");
 
-fn build(request: &Request) -> Result<Built, RequestError> {
+fn build(request: &TaskRequest) -> Result<Built, RequestError> {
     let options = &request.values.options;
     let (train, test) = data(options, request.seed)?;
     let options = LogisticOptions {

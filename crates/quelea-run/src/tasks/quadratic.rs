@@ -5,12 +5,12 @@ use std::sync::Arc;
 use quelea_core::options::{OptionKind, OptionSpec};
 use quelea_core::problems::quadratic::{Quadratic, QuadraticError, QuadraticOptions};
 
-use super::{Built, Request, Task};
-use crate::config::section::{Extra, Shape, list};
+use super::{Built, TaskEntry, TaskRequest};
+use crate::config::section::{ExtraKey, ExtraShape, list};
 use crate::error::RequestError;
 
 /// The row.
-pub const TASK: Task = Task {
+pub const TASK: TaskEntry = TaskEntry {
     name: "quadratic",
     summary: "f_i(x) = ½ Σ_k curvature[i][k]·(x_k − target[i][k])², one row per worker",
     keys: &[
@@ -36,17 +36,21 @@ pub const TASK: Task = Task {
         },
     ],
     extras: &[
-        Extra { name: "curvature", shape: Shape::Matrix, help: "one row per worker; 1 if absent" },
-        Extra {
+        ExtraKey {
+            name: "curvature",
+            shape: ExtraShape::Matrix,
+            help: "one row per worker; 1 if absent",
+        },
+        ExtraKey {
             name: "target",
-            shape: Shape::Matrix,
+            shape: ExtraShape::Matrix,
             help: "one row per worker; the worker's number, from 1, if absent",
         },
     ],
     build,
 };
 
-fn build(request: &Request) -> Result<Built, RequestError> {
+fn build(request: &TaskRequest) -> Result<Built, RequestError> {
     let (values, workers) = (request.values, request.workers);
     let dimensions = match values.options.whole("dimensions") {
         0 if values.matrix("curvature").or(values.matrix("target")).is_none() => Some(10),
@@ -77,7 +81,7 @@ fn first_width(rows: &[Vec<f64>]) -> usize {
 }
 
 /// The core's refusal with the field's full path; the field may come with a row, `target[2]`.
-fn refused(request: &Request, error: &QuadraticError) -> RequestError {
+fn refused(request: &TaskRequest, error: &QuadraticError) -> RequestError {
     let field = match error {
         QuadraticError::Rows { field, .. } => field,
         QuadraticError::Columns { field, .. } | QuadraticError::NotFinite { field, .. } => {

@@ -11,7 +11,7 @@ use quelea_engine::translate::{Translate, TranslateOptions, Translations};
 use super::network::{
     self, ACCUMULATE, BATCHES, DATA, SUBSET, TEST_SUBSET, batch, located, refused,
 };
-use super::{Built, Request, Task};
+use super::{Built, TaskEntry, TaskRequest};
 use crate::error::RequestError;
 
 const fn whole(name: &'static str, default: u64, max: u64, help: &'static str) -> OptionSpec {
@@ -25,7 +25,7 @@ const DROPOUT: OptionSpec = OptionSpec {
 };
 
 /// `multi30k-transformer`.
-pub const MULTI30K_TRANSFORMER: Task = Task {
+pub const MULTI30K_TRANSFORMER: TaskEntry = TaskEntry {
     name: "multi30k-transformer",
     summary: "an encoder–decoder Transformer (Vaswani et al. 2017) that translates Multi30k; \
               small unless told otherwise (the paper's base: width 512, layers 6, heads 8, \
@@ -83,7 +83,7 @@ pub const MULTI30K_TRANSFORMER: Task = Task {
 };
 
 /// `shakespeare-lm`.
-pub const SHAKESPEARE_LM: Task = Task {
+pub const SHAKESPEARE_LM: TaskEntry = TaskEntry {
     name: "shakespeare-lm",
     summary: "a decoder-only language model of bytes, on the works of Shakespeare or any text",
     keys: &[
@@ -107,7 +107,7 @@ fn size(options: &Options, key: &str) -> usize {
     options.whole(key) as usize
 }
 
-fn build_transformer(request: &Request) -> Result<Built, RequestError> {
+fn build_transformer(request: &TaskRequest) -> Result<Built, RequestError> {
     let options = &request.values.options;
     let (from, to) = (options.text("from"), options.text("to"));
     if from == to {
@@ -143,7 +143,7 @@ fn build_transformer(request: &Request) -> Result<Built, RequestError> {
     Ok(Built { problem: Arc::new(problem), steps_per_epoch })
 }
 
-fn build_language(request: &Request) -> Result<Built, RequestError> {
+fn build_language(request: &TaskRequest) -> Result<Built, RequestError> {
     let options = &request.values.options;
     let text = located(request, "tiny-shakespeare", plain)?;
     let model = LanguageSize {

@@ -4,7 +4,7 @@ use quelea_core::names::nearest;
 use quelea_core::options::{OptionError, OptionSpec, Options, Value as Given};
 use toml::{Table, Value};
 
-use super::section::{Allowed, Extra, Values, dotted};
+use super::section::{Allowed, ExtraKey, SectionValues, dotted};
 use crate::error::RequestError;
 
 /// A row of one of the tables: what the configuration needs to know of it.
@@ -25,7 +25,7 @@ pub trait Listed: Sized + 'static {
     /// Its plain keys.
     fn keys(&self) -> Vec<OptionSpec>;
     /// Its other keys.
-    fn extras(&self) -> &'static [Extra] {
+    fn extras(&self) -> &'static [ExtraKey] {
         &[]
     }
     /// Checks its plain keys together.
@@ -47,28 +47,28 @@ pub trait Listed: Sized + 'static {
 
 /// A row that was chosen, with its checked keys.
 #[derive(Debug)]
-pub struct Row<T: 'static> {
+pub struct Chosen<T: 'static> {
     /// The row.
     pub entry: &'static T,
     /// Its keys.
-    pub values: Values,
+    pub values: SectionValues,
 }
 
-impl<T> Clone for Row<T> {
-    fn clone(&self) -> Row<T> {
-        Row { entry: self.entry, values: self.values.clone() }
+impl<T> Clone for Chosen<T> {
+    fn clone(&self) -> Chosen<T> {
+        Chosen { entry: self.entry, values: self.values.clone() }
     }
 }
 
-impl<T: Listed> Row<T> {
+impl<T: Listed> Chosen<T> {
     /// Reads the row that a table of the configuration names.
-    pub fn read(table: &Table) -> Result<Row<T>, RequestError> {
+    pub fn read(table: &Table) -> Result<Chosen<T>, RequestError> {
         let entry = named::<T>(table.get("name"))?;
         let others: Vec<&str> = ["name"].into_iter().chain(T::INSIDE.iter().copied()).collect();
         let keys = entry.keys();
         let allowed =
             Allowed { path: T::PATH, keys: &keys, extras: entry.extras(), others: &others };
-        Ok(Row { entry, values: allowed.check_by(table, |given| entry.check(given))? })
+        Ok(Chosen { entry, values: allowed.check_by(table, |given| entry.check(given))? })
     }
 
     /// The plain keys.

@@ -14,12 +14,12 @@ use std::sync::Arc;
 use quelea_core::options::OptionSpec;
 use quelea_core::problems::Problem;
 
-use crate::config::row::Listed;
-use crate::config::section::{Extra, Values};
+use crate::config::chosen::Listed;
+use crate::config::section::{ExtraKey, SectionValues};
 use crate::error::RequestError;
 
 /// One row of the table.
-pub struct Task {
+pub struct TaskEntry {
     /// The name that people type.
     pub name: &'static str,
     /// One line.
@@ -27,15 +27,15 @@ pub struct Task {
     /// Its plain keys.
     pub keys: &'static [OptionSpec],
     /// Its other keys.
-    pub extras: &'static [Extra],
-    build: fn(&Request) -> Result<Built, RequestError>,
+    pub extras: &'static [ExtraKey],
+    build: fn(&TaskRequest) -> Result<Built, RequestError>,
 }
 
 /// What a task is built for.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct TaskRequest<'a> {
     /// The task's keys, checked one by one.
-    pub values: &'a Values,
+    pub values: &'a SectionValues,
     /// The run's workers.
     pub workers: usize,
     /// The run's seed.
@@ -51,7 +51,7 @@ pub struct Built {
 }
 
 /// All tasks, by name.
-pub const TASKS: &[Task] = &[
+pub const TASKS: &[TaskEntry] = &[
     #[cfg(feature = "engine")]
     images::DIGITS_MLP,
     #[cfg(feature = "engine")]
@@ -74,20 +74,20 @@ pub const TASKS: &[Task] = &[
     quadratic::TASK,
 ];
 
-impl Task {
+impl TaskEntry {
     /// Makes the problem, loading its data.
-    pub fn build(&self, request: &Request) -> Result<Built, RequestError> {
+    pub fn build(&self, request: &TaskRequest) -> Result<Built, RequestError> {
         (self.build)(request)
     }
 }
 
-impl std::fmt::Debug for Task {
+impl std::fmt::Debug for TaskEntry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Task({})", self.name)
     }
 }
 
-impl Listed for Task {
+impl Listed for TaskEntry {
     const PATH: &'static str = "task";
     const DEFAULT: &'static str = if cfg!(feature = "engine") { "digits-mlp" } else { "logistic" };
 
@@ -103,7 +103,7 @@ impl Listed for Task {
     fn keys(&self) -> Vec<OptionSpec> {
         self.keys.to_vec()
     }
-    fn extras(&self) -> &'static [Extra] {
+    fn extras(&self) -> &'static [ExtraKey] {
         self.extras
     }
 }

@@ -15,7 +15,7 @@ mod train;
 use clap::ArgMatches;
 
 /// One row of the table.
-pub struct Command {
+pub struct CommandSpec {
     /// The name that people type.
     pub name: &'static str,
     /// What it takes, with help and examples.
@@ -25,7 +25,7 @@ pub struct Command {
 }
 
 /// All commands, in the order in which a person meets them.
-pub const COMMANDS: &[Command] = &[
+pub const COMMANDS: &[CommandSpec] = &[
     train::COMMAND,
     simulate::COMMAND,
     compare::COMMAND,

@@ -4,20 +4,20 @@
 //! |---|---|
 //! | [`source`] | text to a table; `--set` on top of it |
 //! | [`section`] | one table against the keys that it may have |
-//! | [`row`] | a table that names a row of one of the tables of quelea |
-//! | [`rows`] | those tables, as the configuration sees them |
+//! | [`chosen`] | a table that names a row of one of the tables of quelea |
+//! | [`listed`] | those tables, as the configuration sees them |
 //! | [`cluster`] | `[cluster]` |
 //! | `hint` | what somebody may have meant by a key that is unknown |
-//! | [`understood`] | the configuration as it was understood, as JSON |
+//! | [`resolved`] | the configuration with all defaults resolved, as JSON |
 
+pub mod chosen;
 pub mod cluster;
 pub mod faults;
 mod hint;
-pub mod row;
-pub mod rows;
+pub mod listed;
+pub mod resolved;
 pub mod section;
 pub mod source;
-pub mod understood;
 
 use quelea_core::options::{OptionKind, OptionSpec, Options};
 use quelea_core::properties::{Properties, TopologyRequirement};
@@ -25,10 +25,10 @@ use quelea_core::{algorithms, codec, optim, topology};
 use toml::{Table, Value};
 
 use crate::error::RequestError;
-use crate::tasks::Task;
-use row::{Row, rename};
-use section::{Allowed, Values, dotted};
-use source::Setting;
+use crate::tasks::TaskEntry;
+use chosen::{Chosen, rename};
+use section::{Allowed, SectionValues, dotted};
+use source::ConfigSetting;
 
 /// The keys that stand in no table.
 pub const TOP: &[OptionSpec] = &[
@@ -114,23 +114,23 @@ pub struct Config {
     /// `plots`.
     pub plots: bool,
     /// `[algorithm]`.
-    pub algorithm: Row<algorithms::Entry>,
+    pub algorithm: Chosen<algorithms::Entry>,
     /// `[topology]`.
-    pub topology: Row<topology::Entry>,
+    pub topology: Chosen<topology::Entry>,
     /// `[optimizer]`.
-    pub optimizer: Row<optim::Entry>,
+    pub optimizer: Chosen<optim::Entry>,
     /// `[optimizer.schedule]`.
-    pub schedule: Row<optim::ScheduleEntry>,
+    pub schedule: Chosen<optim::ScheduleEntry>,
     /// `[codec]`.
-    pub codec: Row<codec::Entry>,
+    pub codec: Chosen<codec::Entry>,
     /// `[buckets]`.
     pub buckets: Options,
     /// `[checkpoint]`.
     pub checkpoint: Options,
     /// `[task]`.
-    pub task: Row<Task>,
+    pub task: Chosen<TaskEntry>,
     /// `[cluster]`.
-    pub cluster: Values,
+    pub cluster: SectionValues,
     /// What was left out of account, in sentences.
     pub notes: Vec<String>,
 }
@@ -149,7 +149,7 @@ impl Config {
     /// workers that a launcher has started, where there is one.
     pub fn read(
         mut table: Table,
-        settings: &[Setting],
+        settings: &[ConfigSetting],
         launched: Option<usize>,
     ) -> Result<Config, RequestError> {
         let mut notes = merge(&mut table, settings)?;
@@ -176,11 +176,11 @@ impl Config {
         if self.properties().servers { self.cluster.options.whole("servers") as usize } else { 0 }
     }
 
-    /// Steps of each worker; a plan has turned epochs into them.
+    /// Steps of each worker; a prepared run has turned epochs into them.
     pub fn steps(&self) -> u64 {
         match self.length {
             Length::Steps(steps) => steps,
-            Length::Epochs(_) => unreachable!("a plan counts in steps"),
+            Length::Epochs(_) => unreachable!("a prepared run counts in steps"),
         }
     }
 
@@ -201,14 +201,14 @@ impl Config {
             evaluations: top.whole("evaluations"),
             evaluate_workers: top.flag("evaluate_workers"),
             plots: top.flag("plots"),
-            algorithm: Row::read(&inside("algorithm")?)?,
-            topology: Row::read(&inside("topology")?)?,
-            optimizer: Row::read(&optimizer)?,
-            schedule: Row::read(&schedule)?,
-            codec: Row::read(&inside("codec")?)?,
+            algorithm: Chosen::read(&inside("algorithm")?)?,
+            topology: Chosen::read(&inside("topology")?)?,
+            optimizer: Chosen::read(&optimizer)?,
+            schedule: Chosen::read(&schedule)?,
+            codec: Chosen::read(&inside("codec")?)?,
             buckets: plain("buckets", BUCKETS)?,
             checkpoint: plain("checkpoint", CHECKPOINT)?,
-            task: Row::read(&inside("task")?)?,
+            task: Chosen::read(&inside("task")?)?,
             cluster: cluster::read(&inside("cluster")?)?,
             notes: Vec::new(),
         })
@@ -216,7 +216,7 @@ impl Config {
 }
 
 /// Puts settings into the table of a file; what that leaves out of account, in sentences.
-pub fn merge(table: &mut Table, settings: &[Setting]) -> Result<Vec<String>, RequestError> {
+pub fn merge(table: &mut Table, settings: &[ConfigSetting]) -> Result<Vec<String>, RequestError> {
     let mut notes = Vec::new();
     for setting in settings {
         notes.extend(renamed(table, setting));
@@ -259,7 +259,7 @@ fn inside(table: &Table, path: &str, name: &str) -> Result<Table, RequestError> 
 
 /// If `setting` names another row than the table does, takes out the keys that only the old row
 /// has: they were not meant for the new one.
-fn renamed(table: &mut Table, setting: &Setting) -> Vec<String> {
+fn renamed(table: &mut Table, setting: &ConfigSetting) -> Vec<String> {
     let (Some((last, path)), Value::String(new)) = (setting.path.split_last(), &setting.value)
     else {
         return Vec::new();
@@ -278,7 +278,7 @@ fn renamed(table: &mut Table, setting: &Setting) -> Vec<String> {
         "optimizer" => rename::<optim::Entry>(place, new),
         "optimizer.schedule" => rename::<optim::ScheduleEntry>(place, new),
         "codec" => rename::<codec::Entry>(place, new),
-        "task" => rename::<Task>(place, new),
+        "task" => rename::<TaskEntry>(place, new),
         _ => Vec::new(),
     };
     let note =

@@ -1,16 +1,16 @@
-//! The configuration as it was understood, as JSON: every key with its value. It is a
+//! The configuration with all defaults resolved, as JSON: every key with its value. It is a
 //! configuration again, so it also tells another process what to run.
 
 use quelea_core::options::{OptionKind, OptionSpec, Options, Value as Given};
 use serde_json::{Map, Value, json};
 
-use super::row::{Listed, Row};
-use super::section::{Shaped, Values};
+use super::chosen::{Chosen, Listed};
+use super::section::{SectionValues, Shaped};
 use super::{BUCKETS, CHECKPOINT, Config, Length, cluster};
 
 impl Config {
     /// All keys with their values.
-    pub fn understood(&self) -> Value {
+    pub fn resolved(&self) -> Value {
         let mut optimizer = row(&self.optimizer);
         optimizer.insert("schedule".to_string(), Value::Object(row(&self.schedule)));
         let mut cluster = values(cluster::KEYS, &self.cluster);
@@ -43,14 +43,14 @@ impl Config {
     }
 }
 
-fn row<T: Listed>(row: &Row<T>) -> Map<String, Value> {
+fn row<T: Listed>(row: &Chosen<T>) -> Map<String, Value> {
     let mut map = Map::new();
     map.insert("name".to_string(), json!(row.entry.name()));
     map.extend(values(&row.entry.keys(), &row.values));
     map
 }
 
-fn values(keys: &[OptionSpec], values: &Values) -> Map<String, Value> {
+fn values(keys: &[OptionSpec], values: &SectionValues) -> Map<String, Value> {
     let mut map = plain(keys, &values.options);
     for (name, shaped) in &values.extras {
         let value = match shaped {

@@ -25,7 +25,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::plan::Plan;
+use crate::prepared::PreparedRun;
 
 /// The folder of checkpoints in a run's folder.
 pub const FOLDER: &str = "checkpoints";
@@ -53,25 +53,25 @@ pub struct Manifest {
     pub dimensions: usize,
     /// The epochs that were asked for, if they were.
     pub epochs: Option<f64>,
-    /// The configuration as it was understood.
+    /// The configuration with all defaults resolved.
     pub config: Value,
     /// The best model until then.
-    pub best: Option<Best>,
+    pub best: Option<BestModel>,
 }
 
 impl Manifest {
     /// What all checkpoints of a run have in common.
-    pub fn of(plan: &Plan, best: Option<Best>) -> Manifest {
+    pub fn of(prepared: &PreparedRun, best: Option<BestModel>) -> Manifest {
         Manifest {
             format: FORMAT,
             version: env!("CARGO_PKG_VERSION").to_string(),
             step: 0,
             clock_seconds: 0.0,
-            workers: plan.config.workers,
-            servers: plan.config.servers(),
-            dimensions: plan.setup.layout.len(),
-            epochs: plan.epochs,
-            config: plan.config.understood(),
+            workers: prepared.config.workers,
+            servers: prepared.config.servers(),
+            dimensions: prepared.setup.layout.len(),
+            epochs: prepared.epochs,
+            config: prepared.config.resolved(),
             best,
         }
     }
@@ -79,7 +79,7 @@ impl Manifest {
 
 /// How good the best model of a run was, and when.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Best {
+pub struct BestModel {
     /// Steps of every worker.
     pub step: u64,
     /// Loss on all training data.
@@ -88,9 +88,9 @@ pub struct Best {
     pub accuracy: Option<f64>,
 }
 
-impl Best {
+impl BestModel {
     /// Whether this is better: by accuracy, else by loss.
-    pub fn beats(&self, other: &Best) -> bool {
+    pub fn beats(&self, other: &BestModel) -> bool {
         match (self.accuracy, other.accuracy) {
             (Some(mine), Some(theirs)) if mine != theirs => mine > theirs,
             _ => self.loss < other.loss,

@@ -1,5 +1,4 @@
-//! Hears what a driver says of a run: records what it tells, evaluates what it shows, saves what it
-//! saves.
+//! The observer of an executed run: records it, evaluates its models and writes its checkpoints.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,30 +7,30 @@ use std::time::Instant;
 use quelea_core::message::Rank;
 use quelea_core::time::Time;
 use quelea_record::{
-    CheckpointSchedule, Models as Shown, Observer, Part, Record, RecordKind, Request,
+    CheckpointSchedule, Models, Observer, RankCheckpoint, Record, RecordKind, Request,
 };
 
 use crate::checkpoint::write::{Keep, Saver, Written};
-use crate::checkpoint::{Best, Manifest};
-use crate::conduct::is_asked_to_stop;
-use crate::evaluate::{Evaluated, Evaluator, Judge, Snapshot};
+use crate::checkpoint::{BestModel, Manifest};
+use crate::evaluate::{BackgroundEvaluator, Evaluated, Evaluator, Snapshot};
+use crate::execute::is_asked_to_stop;
 use crate::files::directory::{Directory, Draft};
-use crate::files::records::{Recorded, Recorder};
-use crate::files::tensors::{Export, Models};
-use crate::plan::Plan;
+use crate::files::records::{RecordWriter, Recorded};
+use crate::files::tensors::{Export, ModelSlices};
+use crate::prepared::PreparedRun;
 
 /// The file of the best model.
 pub const BEST: &str = "best.safetensors";
 
-/// Hears a run.
-pub struct Listener<'a> {
-    plan: &'a Plan,
+/// Records a run: writes its records, evaluates its models, writes its checkpoints.
+pub struct RunRecorder<'a> {
+    prepared: &'a PreparedRun,
     directory: &'a Directory,
-    recorder: Recorder<'a>,
-    judge: Judge,
+    records: RecordWriter<'a>,
+    evaluator: Evaluator,
     /// Absent where the clock is virtual: then nobody waits for an evaluation.
-    evaluator: Option<Evaluator>,
-    best: Option<Best>,
+    background: Option<BackgroundEvaluator>,
+    best: Option<BestModel>,
     /// The best model, where it is not in its place yet: that happens when the run can be gone on
     /// with, or has ended.
     best_draft: Option<Draft>,
@@ -50,34 +49,38 @@ pub struct Listener<'a> {
 }
 
 /// What is left when a run has ended well.
-pub(crate) struct Ended {
+pub(crate) struct EndedRun {
     pub(crate) recorded: Recorded,
     /// The models at the end.
     pub(crate) last: Evaluated,
-    pub(crate) best: Option<Best>,
+    pub(crate) best: Option<BestModel>,
     pub(crate) best_draft: Option<Draft>,
     pub(crate) warnings: Vec<String>,
 }
 
-impl<'a> Listener<'a> {
+impl<'a> RunRecorder<'a> {
     pub(crate) fn new(
-        plan: &'a Plan,
+        prepared: &'a PreparedRun,
         directory: &'a Directory,
-        recorder: Recorder<'a>,
-    ) -> Listener<'a> {
-        let problem = std::sync::Arc::clone(&plan.problem);
-        let judge = Judge { problem, deploy: plan.setup.properties().deploy };
-        let best = plan.resumed.as_ref().and_then(|resumed| resumed.best);
-        let manifest = Manifest::of(plan, best);
-        let goes_on = plan.resumed.as_ref().is_some_and(|from| from.run == directory.path());
-        let keep = Keep { newest: plan.config.checkpoint.whole("keep") as usize, older: goes_on };
-        Listener {
-            evaluator: Some(Evaluator::start(judge.clone(), plan.config.evaluate_workers)),
+        records: RecordWriter<'a>,
+    ) -> RunRecorder<'a> {
+        let problem = std::sync::Arc::clone(&prepared.problem);
+        let evaluator = Evaluator { problem, deploy: prepared.setup.properties().deploy };
+        let best = prepared.resumed.as_ref().and_then(|resumed| resumed.best);
+        let manifest = Manifest::of(prepared, best);
+        let goes_on = prepared.resumed.as_ref().is_some_and(|from| from.run == directory.path());
+        let keep =
+            Keep { newest: prepared.config.checkpoint.whole("keep") as usize, older: goes_on };
+        RunRecorder {
+            background: Some(BackgroundEvaluator::start(
+                evaluator.clone(),
+                prepared.config.evaluate_workers,
+            )),
             saver: Saver::new(directory.path(), manifest, keep),
-            plan,
+            prepared,
             directory,
-            recorder,
-            judge,
+            records,
+            evaluator,
             best,
             best_draft: None,
             best_failure: None,
@@ -85,18 +88,18 @@ impl<'a> Listener<'a> {
             saved_at: Instant::now(),
             failure: None,
             has_saved: goes_on,
-            durable_step: plan.resumed.as_ref().map_or(0, |resumed| resumed.step),
+            durable_step: prepared.resumed.as_ref().map_or(0, |resumed| resumed.step),
         }
     }
 
     /// The clock of the run is virtual: models are evaluated where they are shown.
     pub fn on_virtual_clock(&mut self) {
-        self.evaluator = None;
+        self.background = None;
     }
 
     /// Records and keeps what was evaluated and written meanwhile.
     fn catch_up(&mut self) {
-        let evaluated = self.evaluator.as_mut().map(Evaluator::news).unwrap_or_default();
+        let evaluated = self.background.as_mut().map(BackgroundEvaluator::news).unwrap_or_default();
         evaluated.iter().for_each(|evaluated| self.take(evaluated));
         let written = self.saver.news();
         written.into_iter().for_each(|written| self.note(written));
@@ -108,23 +111,23 @@ impl<'a> Listener<'a> {
         self.has_saved |= written.failure.is_none();
         let event = RecordKind::Checkpoint { failure: written.failure };
         let t = written.now.seconds();
-        self.recorder.record(Record { t, rank: 0, step: written.step, event });
+        self.records.record(Record { t, rank: 0, step: written.step, event });
     }
 
     /// Records an evaluation, and keeps the model if it is the best until now.
     fn take(&mut self, evaluated: &Evaluated) {
         let Evaluated { now, step, evaluation, consensus, .. } = evaluated;
         let mut record = |event| {
-            self.recorder.record(Record { t: now.seconds(), rank: 0, step: *step, event });
+            self.records.record(Record { t: now.seconds(), rank: 0, step: *step, event });
         };
         let (loss, accuracy) = (evaluation.loss, evaluation.accuracy);
         record(RecordKind::Evaluation { loss, accuracy, consensus: *consensus });
         if let Some(spread) = evaluated.workers {
             record(RecordKind::Workers { loss: spread.loss, accuracy: spread.accuracy });
         }
-        let this = Best { step: *step, loss, accuracy };
+        let this = BestModel { step: *step, loss, accuracy };
         // With one evaluation the best model is the last one.
-        let wanted = self.plan.config.evaluations > 1 && loss.is_finite();
+        let wanted = self.prepared.config.evaluations > 1 && loss.is_finite();
         if wanted && self.best.is_none_or(|best| this.beats(&best)) {
             // The older one first: both have the same name until they are in their place.
             self.best_draft = None;
@@ -138,8 +141,8 @@ impl<'a> Listener<'a> {
     }
 
     fn write_best(&self, model: &[f32]) -> io::Result<Draft> {
-        let buffers = self.plan.problem.buffers(model);
-        let layers = &self.plan.setup.layout.tensors;
+        let buffers = self.prepared.problem.buffers(model);
+        let layers = &self.prepared.setup.layout.tensors;
         let mut draft = self.directory.redraft(BEST)?;
         Export { model, layers, buffers: &buffers }.write(&mut draft)?;
         Ok(draft)
@@ -153,8 +156,13 @@ impl<'a> Listener<'a> {
     }
 
     /// Evaluates what the run has come to, and ends the recording.
-    pub(crate) fn end(mut self, at: (Time, u64), models: &Models<'_>) -> io::Result<Ended> {
-        let left_out = match self.evaluator.take() {
+    pub(crate) fn end(
+        mut self,
+        now: Time,
+        step: u64,
+        models: &ModelSlices<'_>,
+    ) -> io::Result<EndedRun> {
+        let left_out = match self.background.take() {
             Some(evaluator) => {
                 let (rest, left_out) = evaluator.finish();
                 rest.iter().for_each(|evaluated| self.take(evaluated));
@@ -162,14 +170,14 @@ impl<'a> Listener<'a> {
             }
             None => 0,
         };
-        let last = self.judge.judge(at, models, true);
+        let last = self.evaluator.evaluate_models(now, step, models, true);
         self.take(&last);
         let written = self.saver.finish();
         let failures = written.iter().filter_map(|written| written.failure.clone());
         let failure = self.failure.take().into_iter().chain(failures).next_back();
         for Written { now, step, failure } in written {
             let event = RecordKind::Checkpoint { failure };
-            self.recorder.record(Record { t: now.seconds(), rank: 0, step, event });
+            self.records.record(Record { t: now.seconds(), rank: 0, step, event });
         }
         let mut warnings = Vec::new();
         warnings.extend(failure.map(|why| format!("checkpoints could not be written: {why}")));
@@ -180,8 +188,8 @@ impl<'a> Listener<'a> {
                 "{left_out} evaluations were left out: one takes longer than the steps between them"
             ));
         }
-        let (recorded, best) = (self.recorder.finish()?, self.best);
-        Ok(Ended { recorded, last, best, best_draft: self.best_draft, warnings })
+        let (recorded, best) = (self.records.finish()?, self.best);
+        Ok(EndedRun { recorded, last, best, best_draft: self.best_draft, warnings })
     }
 
     /// The run was broken off: what can be gone on from stays. Why the last checkpoint could not
@@ -197,21 +205,21 @@ impl<'a> Listener<'a> {
         if self.has_saved {
             // A run that is gone on with takes these over; without them it only has less to show.
             let _ = self.best_draft.take().map(Draft::commit);
-            let recorded = self.recorder.finish();
+            let recorded = self.records.finish();
             let _ = recorded.and_then(|recorded| recorded.draft.replace());
         }
         failure
     }
 }
 
-impl Observer for Listener<'_> {
+impl Observer for RunRecorder<'_> {
     fn record(&mut self, record: Record) {
         self.catch_up();
-        self.recorder.record(record);
+        self.records.record(record);
     }
 
     fn wants_timeline(&self) -> bool {
-        self.recorder.wants_timeline()
+        self.records.wants_timeline()
     }
 
     fn gathering(&mut self, _there: usize, _expected: usize) -> Result<(), String> {
@@ -220,38 +228,38 @@ impl Observer for Listener<'_> {
 
     fn checkpoint_schedule(&self) -> CheckpointSchedule {
         CheckpointSchedule {
-            save_every: self.plan.config.checkpoint.whole("every"),
-            evaluations: self.plan.config.evaluations,
-            steps: self.plan.setup.steps,
+            save_every: self.prepared.config.checkpoint.whole("every"),
+            evaluations: self.prepared.config.evaluations,
+            steps: self.prepared.setup.steps,
         }
     }
 
-    fn evaluate(&mut self, now: Time, step: u64, models: Shown) {
+    fn evaluate(&mut self, now: Time, step: u64, models: Models) {
         let snapshot = Snapshot { now, step, models };
-        match &mut self.evaluator {
-            Some(evaluator) => evaluator.take(snapshot),
+        match &mut self.background {
+            Some(background) => background.take(snapshot),
             None => {
-                let each = self.plan.config.evaluate_workers;
-                let evaluated = self.judge.evaluate(&snapshot, each);
+                let each = self.prepared.config.evaluate_workers;
+                let evaluated = self.evaluator.evaluate(&snapshot, each);
                 self.take(&evaluated);
             }
         }
     }
 
-    fn checkpoint(&mut self, now: Time, step: u64, rank: Rank, part: Part) {
+    fn checkpoint(&mut self, now: Time, step: u64, rank: Rank, part: RankCheckpoint) {
         let parts = self.parts.entry(step).or_default();
         *parts += 1;
-        let is_whole = *parts == self.plan.setup.ranks();
+        let is_whole = *parts == self.prepared.setup.ranks();
         if is_whole {
             self.parts.remove(&step);
             self.saved_at = Instant::now();
             // What was recorded before a cut is there whenever the cut is.
-            self.recorder.flush();
+            self.records.flush();
             self.keep_best();
         }
         self.saver.take(step, now, rank, part);
         // Virtual workers stand still meanwhile; real ones ask which step is durable.
-        while is_whole && self.evaluator.is_none() && self.durable_step < step {
+        while is_whole && self.background.is_none() && self.durable_step < step {
             let Some(written) = self.saver.wait() else { break };
             self.note(written);
         }
@@ -266,8 +274,8 @@ impl Observer for Listener<'_> {
         if is_asked_to_stop() {
             return Request::Stop;
         }
-        let seconds = self.plan.config.checkpoint.real("every_seconds");
-        let real = self.evaluator.is_some();
+        let seconds = self.prepared.config.checkpoint.real("every_seconds");
+        let real = self.background.is_some();
         if real && seconds > 0.0 && self.saved_at.elapsed().as_secs_f64() >= seconds {
             self.saved_at = Instant::now();
             return Request::Checkpoint;

@@ -1,4 +1,4 @@
-//! A run from its plan to its files, whoever drives it.
+//! Executes a prepared run with any driver and writes its files.
 
 use std::fs::File;
 use std::io::{self, BufReader, Write};
@@ -15,14 +15,15 @@ use crate::drive::Driven;
 use crate::error::RunError;
 use crate::files::directory::{self, Directory, Draft};
 use crate::files::plots;
-use crate::files::records::Recorder;
-use crate::files::summary::{About, Clock, Summary};
-use crate::files::tensors::{self, Export, Models};
-pub use crate::listen::Listener;
-use crate::plan::Plan;
+use crate::files::records::RecordWriter;
+use crate::files::summary::{About, ClockKind, Summary};
+use crate::files::tensors::{self, Export, ModelSlices};
+use crate::prepared::PreparedRun;
+use crate::recorder::EndedRun;
+pub use crate::recorder::RunRecorder;
 
 /// Whoever shows progress: sees every record.
-pub type Watch<'a> = &'a mut (dyn FnMut(&Record) + Send);
+pub type RecordWatch<'a> = &'a mut (dyn FnMut(&Record) + Send);
 
 /// A run that has ended well.
 #[derive(Debug)]
@@ -48,14 +49,14 @@ pub fn is_asked_to_stop() -> bool {
     ASKED.load(Ordering::Relaxed)
 }
 
-/// Lets `drive` run the plan, and writes the files.
-pub fn conduct(
-    plan: &Plan,
+/// Lets `drive` execute the run, and writes its files.
+pub fn execute(
+    prepared: &PreparedRun,
     directory: &Directory,
-    watch: Watch<'_>,
-    drive: impl FnOnce(&mut Listener<'_>) -> Driven,
+    watch: RecordWatch<'_>,
+    drive: impl FnOnce(&mut RunRecorder<'_>) -> Driven,
 ) -> Result<Finished, RunError> {
-    let finished = attempt(plan, directory, watch, drive);
+    let finished = attempt(prepared, directory, watch, drive);
     if finished.is_err() {
         directory.abandon();
     }
@@ -63,57 +64,68 @@ pub fn conduct(
 }
 
 fn attempt(
-    plan: &Plan,
+    prepared: &PreparedRun,
     directory: &Directory,
-    watch: Watch<'_>,
-    drive: impl FnOnce(&mut Listener<'_>) -> Driven,
+    watch: RecordWatch<'_>,
+    drive: impl FnOnce(&mut RunRecorder<'_>) -> Driven,
 ) -> Result<Finished, RunError> {
-    let failed = |name: &'static str| {
-        let path = directory.path().join(name);
-        move |source: io::Error| RunError::Write { path, source }
-    };
-    let recorder = recorder(plan, directory, watch).map_err(failed("records.jsonl"))?;
-    let mut listener = Listener::new(plan, directory, recorder);
+    let failed = |name: &'static str| write_failure(directory, name);
+    let records = records_of_run(prepared, directory, watch).map_err(failed("records.jsonl"))?;
+    let mut recorder = RunRecorder::new(prepared, directory, records);
     DRIVING.store(true, Ordering::SeqCst);
-    let driven = drive(&mut listener);
+    let driven = drive(&mut recorder);
     DRIVING.store(false, Ordering::SeqCst);
     let (clock, outcome) = match driven {
         Ok(driven) => driven,
-        Err(error) => return Err(broken_off(error, directory, listener)),
+        Err(error) => return Err(broken_off(error, directory, recorder)),
     };
     let end = Time::from_seconds(outcome.clock_seconds);
-    let ended = listener.end((end, plan.setup.steps), &Models::of(&outcome));
+    let ended = recorder.end(end, prepared.setup.steps, &ModelSlices::of(&outcome));
     let ended = ended.map_err(failed("records.jsonl"))?;
-    let (model, evaluation) = (&ended.last.model, ended.last.evaluation);
-    let mut warnings = warnings(plan, clock, evaluation, &outcome);
-    warnings.extend(ended.warnings);
+    let evaluation = ended.last.evaluation;
+    let mut warnings = warnings(prepared, clock, evaluation, &outcome);
+    warnings.extend(ended.warnings.iter().cloned());
     let about = About {
         clock,
-        config: plan.config.understood(),
-        epochs: plan.epochs,
+        config: prepared.config.resolved(),
+        epochs: prepared.epochs,
         evaluation,
         spread: ended.last.workers,
         best: ended.best,
-        resumed_from_step: plan.resumed.as_ref().map(|resumed| resumed.step),
+        resumed_from_step: prepared.resumed.as_ref().map(|resumed| resumed.step),
         records_stride: ended.recorded.stride,
         warnings,
     };
     let summary = Summary::new(&outcome, about);
+    write_files(prepared, directory, &outcome, &summary, ended)?;
+    Ok(Finished { summary, directory: directory.path().to_path_buf() })
+}
+
+/// Writes all files of a run that has ended; the summary comes last.
+fn write_files(
+    prepared: &PreparedRun,
+    directory: &Directory,
+    outcome: &Outcome,
+    summary: &Summary,
+    ended: EndedRun,
+) -> Result<(), RunError> {
+    let failed = |name: &'static str| write_failure(directory, name);
+    let model = &ended.last.model;
     let write = |name: &'static str, fill: &dyn Fn(&mut Draft) -> io::Result<()>| {
         let draft = directory.draft(name).and_then(|mut draft| fill(&mut draft).map(|()| draft));
         draft.map_err(failed(name))
     };
-    let (layers, buffers) = (&plan.setup.layout.tensors, plan.problem.buffers(model));
+    let (layers, buffers) = (&prepared.setup.layout.tensors, prepared.problem.buffers(model));
     let export = Export { model, layers, buffers: &buffers };
     let timeline = &ended.recorded.timeline;
-    let trace = write("trace.json", &|out| timeline.write(out, &outcome))?;
-    let tensors = write("final.safetensors", &|out| tensors::write(out, &export, &outcome))?;
+    let trace = write("trace.json", &|out| timeline.write(out, outcome))?;
+    let tensors = write("final.safetensors", &|out| tensors::write(out, &export, outcome))?;
     let page = write("summary.json", &|out| {
-        serde_json::to_writer_pretty(&mut *out, &summary)?;
+        serde_json::to_writer_pretty(&mut *out, summary)?;
         writeln!(out)
     })?;
-    if plan.config.plots {
-        let drawn = ended.recorded.curves.write(directory.path(), &summary);
+    if prepared.config.plots {
+        let drawn = ended.recorded.curves.write(directory.path(), summary);
         drawn.map_err(failed(plots::FOLDER))?;
     }
     // The summary comes last: where it stands, the rest is there too.
@@ -122,35 +134,44 @@ fn attempt(
         let name = draft.name();
         draft.commit().map_err(failed(name))?;
     }
-    Ok(Finished { summary, directory: directory.path().to_path_buf() })
+    Ok(())
+}
+
+fn write_failure(directory: &Directory, name: &str) -> impl FnOnce(io::Error) -> RunError + use<> {
+    let path = directory.path().join(name);
+    move |source| RunError::Write { path, source }
 }
 
 /// Begins the records; those of a run that is gone on with come first.
-fn recorder<'a>(plan: &Plan, directory: &Directory, watch: Watch<'a>) -> io::Result<Recorder<'a>> {
+fn records_of_run<'a>(
+    prepared: &PreparedRun,
+    directory: &Directory,
+    watch: RecordWatch<'a>,
+) -> io::Result<RecordWriter<'a>> {
     let draft = directory.draft("records.jsonl")?;
-    let size = (plan.setup.steps, plan.config.workers);
-    let mut recorder = Recorder::new(draft, size, watch);
-    if let Some(resumed) = &plan.resumed {
+    let mut records =
+        RecordWriter::new(draft, prepared.setup.steps, prepared.config.workers, watch);
+    if let Some(resumed) = &prepared.resumed {
         if let Some(before) = directory::records_of(&resumed.run) {
-            recorder.go_on(BufReader::new(File::open(before)?), &plan.start)?;
+            records.go_on(BufReader::new(File::open(before)?), &prepared.start)?;
         }
-        recorder.flush();
+        records.flush();
         if resumed.run == directory.path() {
             directory::sweep(&resumed.run);
         }
     }
-    Ok(recorder)
+    Ok(records)
 }
 
 /// A run did not come to its end: what can be gone on from stays.
-fn broken_off(error: RunError, directory: &Directory, listener: Listener<'_>) -> RunError {
+fn broken_off(error: RunError, directory: &Directory, recorder: RunRecorder<'_>) -> RunError {
     let stopped = match &error {
         RunError::Sim(SimError::Stopped { step }) => Some(*step),
         RunError::Net(NetError::Stopped { step }) => Some(*step),
         _ => None,
     };
     let path = directory.path().to_path_buf();
-    let unsaved = listener.break_off();
+    let unsaved = recorder.break_off();
     match (stopped, unsaved) {
         (Some(_), Some(reason)) => {
             let path = path.join(crate::checkpoint::FOLDER);
@@ -181,16 +202,21 @@ fn too_small(outcome: &Outcome) -> Option<String> {
     })
 }
 
-fn warnings(plan: &Plan, clock: Clock, evaluation: Evaluation, outcome: &Outcome) -> Vec<String> {
-    let mut warnings = plan.config.notes.clone();
-    if clock == Clock::Real && !plan.config.cluster.inside("faults").is_empty() {
+fn warnings(
+    prepared: &PreparedRun,
+    clock: ClockKind,
+    evaluation: Evaluation,
+    outcome: &Outcome,
+) -> Vec<String> {
+    let mut warnings = prepared.config.notes.clone();
+    if clock == ClockKind::Real && !prepared.config.cluster.inside("faults").is_empty() {
         warnings.push("`cluster.faults` happen in `quelea simulate` only".to_string());
     }
-    if clock == Clock::Real && plan.config.workers > 1 {
+    if clock == ClockKind::Real && prepared.config.workers > 1 {
         warnings.extend(too_small(outcome));
     }
     if !evaluation.loss.is_finite() {
-        let lr = plan.config.optimizer.options().real("lr");
+        let lr = prepared.config.optimizer.options().real("lr");
         warnings.push(format!(
             "the run diverged (its loss is not a number); try less than `optimizer.lr` = {lr}"
         ));

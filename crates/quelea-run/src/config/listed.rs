@@ -3,7 +3,7 @@
 use quelea_core::options::{OptionError, OptionKind, OptionSpec, Options, Value};
 use quelea_core::{algorithms, codec, optim, topology};
 
-use super::row::Listed;
+use super::chosen::Listed;
 
 /// What rows of every table have as fields.
 macro_rules! called {
