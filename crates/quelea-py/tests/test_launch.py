@@ -78,6 +78,34 @@ def test_an_interrupted_script_may_save_its_state(tmp_path):
     assert launched.returncode == 130
 
 
+#: A launcher that is interrupted after the start of its first process.
+INTERRUPTED = """
+import os, signal, sys
+from quelea import launch
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+start = launch.ChildProcesses._start
+
+def interrupted(self, command, rank, *rest):
+    child = start(self, command, rank, *rest)
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGINT)
+    return child
+
+launch.ChildProcesses._start = interrupted
+sys.exit(launch.main(["-n", "2", sys.argv[1]]))
+"""
+
+
+def test_an_interrupt_during_the_start_leaves_no_process_unwatched(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text("print('saved')")
+    command = [sys.executable, "-c", INTERRUPTED, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+    assert sorted(done.stdout.splitlines()) == ["[0] saved", "[1] saved"]
+    assert done.returncode == 130, done.stderr
+
+
 def test_wrong_arguments_are_refused(tmp_path):
     done = run(tmp_path, "", processes=0)
     assert done.returncode == 2 and "must be at least 1" in done.stderr

@@ -261,7 +261,7 @@ def died(rank, algorithm, victim):
 def test_a_process_that_dies_ends_the_others_within_seconds(algorithm, victim):
     for failure, (message, seconds) in outcomes(3, died, algorithm, victim, dead=(victim,)):
         assert failure is None
-        # Whoever loses rank 0 loses the coordinator.
+        # A rank that loses rank 0 loses the coordinator.
         assert "rank 1" in message if victim == 1 else "coordinator" in message, message
         assert seconds < 5
 

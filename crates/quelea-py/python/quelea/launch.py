@@ -7,6 +7,7 @@ fails, the others are ended, and the last line names it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import os
 import secrets
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import IO
 
 #: How long the others may take to end on their own after one has failed.
@@ -48,15 +50,21 @@ class ChildProcesses:
     """The processes of a launch. None outlives this object."""
 
     def __init__(self, command: list[str], count: int, prefix: bool):
+        self.command, self.count, self.prefix = command, count, prefix
+        self.children: list[subprocess.Popen] = []
+        self.readers: list[threading.Thread] = []
         self.ended: list[tuple[int, int]] = []
         self.changed = threading.Condition()
+
+    def _start_all(self) -> None:
+        """Starts the processes and the threads that watch them."""
         job = f"{os.getpid()}-{secrets.token_hex(4)}"
-        self.children = [self._start(command, rank, count, job) for rank in range(count)]
-        self.readers = []
-        for rank, child in enumerate(self.children):
+        for rank in range(self.count):
+            child = self._start(self.command, rank, self.count, job)
+            self.children.append(child)
             threading.Thread(target=self._await, args=(rank, child), daemon=True).start()
             for source, sink in ((child.stdout, sys.stdout), (child.stderr, sys.stderr)):
-                label = f"[{rank}] " if prefix and count > 1 else ""
+                label = f"[{rank}] " if self.prefix and self.count > 1 else ""
                 reader = threading.Thread(target=_copy, args=(source, sink, label), daemon=True)
                 reader.start()
                 self.readers.append(reader)
@@ -90,6 +98,8 @@ class ChildProcesses:
     def run(self) -> int:
         """Waits until all have ended; the status of the first that failed, or 0."""
         try:
+            with _interrupts_deferred():
+                self._start_all()
             with self.changed:
                 while len(self.ended) < len(self.children) and not self._failures():
                     self.changed.wait()
@@ -135,6 +145,22 @@ class ChildProcesses:
                 child.kill()
         for child in self.children:
             child.wait()
+
+
+@contextlib.contextmanager
+def _interrupts_deferred() -> Iterator[None]:
+    """An interrupt inside is raised at the end, so that no process is left without its threads."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    interrupts: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _frame: interrupts.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if interrupts:
+        raise KeyboardInterrupt
 
 
 def _how(status: int) -> str:
