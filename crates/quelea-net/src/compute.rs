@@ -16,12 +16,15 @@ use crate::rank::Inbox;
 /// Makes the gradient source of a worker.
 pub type MakeSource = Box<dyn Fn(usize) -> Box<dyn GradientSource> + Send + Sync>;
 
+/// Gives the loop of a worker.
+pub type MakeLoop = Box<dyn Fn(usize) -> ExternalLoop + Send + Sync>;
+
 /// Where the gradients of a process's workers come from.
 pub enum Gradients {
     /// Each worker has a source.
     Sources(MakeSource),
-    /// A loop outside this crate computes those of the one worker here, and runs its optimizer.
-    External(ExternalLoop),
+    /// A loop outside this crate computes those of each worker, and runs its optimizer.
+    External(MakeLoop),
 }
 
 impl Gradients {

@@ -8,8 +8,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use quelea_core::message::Rank;
-use quelea_core::node::RunSpec;
 use crate::clock::RunClock;
 use crate::compute::Gradients;
 use crate::controller::Incoming;
@@ -23,6 +21,8 @@ use crate::protocol::{self, JOB_BYTES, PacketError, SMALL_BYTES, SetupMessage, W
 use crate::rendezvous::check;
 use coordinator_reader::{CoordinatorReader, hear, unexpected};
 use event_writer::{JoinEnd, attend_coordinator, serve};
+use quelea_core::message::Rank;
+use quelea_core::node::RunSpec;
 
 /// Makes a run from the bytes of a job, or says why it cannot be run here.
 pub type BuildRun<'a> = dyn FnMut(&[u8]) -> Result<(RunSpec, Gradients), String> + 'a;
@@ -94,9 +94,9 @@ fn build_checked(
     build: &mut BuildRun<'_>,
     job: &[u8],
     stream: &TcpStream,
-) -> Result<(RunSpec, Box<dyn Problem>), NetError> {
-    let built = build(job).and_then(|(setup, problem)| match check(&setup) {
-        Ok(()) => Ok((setup, problem)),
+) -> Result<(RunSpec, Gradients), NetError> {
+    let built = build(job).and_then(|(setup, gradients)| match check(&setup) {
+        Ok(()) => Ok((setup, gradients)),
         Err(error) => Err(error.to_string()),
     });
     built.map_err(|reason| {

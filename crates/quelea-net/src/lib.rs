@@ -36,7 +36,7 @@ mod protocol;
 mod rank;
 mod rendezvous;
 
-pub use compute::{Gradients, MakeSource};
+pub use compute::{Gradients, MakeLoop, MakeSource};
 pub use error::NetError;
 pub use join::{BuildRun, join};
 pub use options::NetOptions;

@@ -72,7 +72,7 @@ impl LocalRanks {
             let (source, external) = match gradients {
                 _ if !is_worker => (None, None),
                 Gradients::Sources(make) => (Some(make(links.rank.index())), None),
-                Gradients::External(external) => (None, Some(external.clone())),
+                Gradients::External(make) => (None, Some(make(links.rank.index()))),
             };
             let thread = RankThread {
                 source,
@@ -205,7 +205,7 @@ impl RankThread {
             options: context.options.clone(),
             controller: context.controller.clone(),
             compute,
-            external: external.take(),
+            external: self.external.take(),
             timeline: context.timeline,
             buckets: bucket_numbers(&context.setup),
         })

@@ -53,7 +53,7 @@ fn every_step_is_recorded_and_time_is_split() {
     let mut watch = Watch::new();
     let options = NetOptions::default();
     let outcome =
-        quelea_net::threads(&run.setup(), &run.problem(), &options, &mut watch).expect("it ends");
+        quelea_net::threads(&run.setup(), &run.gradients(), &options, &mut watch).expect("it ends");
     let steps = watch.records.iter().filter(|r| matches!(r.event, RecordKind::Step { .. })).count();
     let spans =
         watch.records.iter().filter(|r| matches!(r.event, RecordKind::Compute { .. })).count();

@@ -83,7 +83,7 @@ fn threads(
     start: ResumePoint,
     keeper: &mut Keeper,
 ) -> Result<Outcome, NetError> {
-    quelea_net::resume(setup, &run.problem(), &NetOptions::default(), Arc::new(start), keeper)
+    quelea_net::resume(setup, &run.gradients(), &NetOptions::default(), Arc::new(start), keeper)
 }
 
 fn sockets(run: &Run, start: ResumePoint, keeper: &mut Keeper) -> Result<Outcome, NetError> {
@@ -96,7 +96,7 @@ fn sockets(run: &Run, start: ResumePoint, keeper: &mut Keeper) -> Result<Outcome
             scope.spawn(move || drop(worker(address, Some(rank as u32))));
         }
         let hosted = Hosted::default();
-        coordinator.run(run.job(), &run.setup(), &run.problem(), &hosted, keeper)
+        coordinator.run(run.job(), &run.setup(), &run.gradients(), &hosted, keeper)
     })
 }
 

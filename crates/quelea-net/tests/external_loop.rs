@@ -2,45 +2,20 @@
 
 mod common;
 
-use std::any::Any;
 use std::time::Duration;
 
 use common::{Run, Watch, bits};
 use quelea_core::algorithms::ALGORITHMS;
 use quelea_core::contract::Mode;
+use quelea_core::node::loan::SharedVector;
 use quelea_core::options::Options;
-use quelea_core::problems::quadratic::Quadratic;
-use quelea_core::problems::{Evaluation, GradientSource, Problem};
+use quelea_core::problems::{GradientSource, Problem, gradient_at};
 use quelea_core::properties::OptimizerSite;
-use quelea_net::NetOptions;
 use quelea_net::external_loop::{ExternalLoop, LoopHandle, LoopTurn};
 use quelea_net::launcher::{Launched, Rendezvous};
 use quelea_net::process_group::{ProcessGroup, ProcessGroupError};
+use quelea_net::{Gradients, NetOptions};
 use quelea_record::Outcome;
-
-/// A problem whose gradients come from outside.
-struct Outer {
-    problem: Quadratic,
-    loops: Vec<ExternalLoop>,
-}
-
-impl Problem for Outer {
-    fn dimensions(&self) -> usize {
-        self.problem.dimensions()
-    }
-    fn initial(&self) -> Vec<f32> {
-        self.problem.initial()
-    }
-    fn source(&self, _rank: usize) -> Box<dyn GradientSource> {
-        unreachable!("gradients come from outside")
-    }
-    fn outer_loop(&self, rank: usize) -> Option<&(dyn Any + Send + Sync)> {
-        Some(&self.loops[rank])
-    }
-    fn evaluate(&self, params: &[f32]) -> Evaluation {
-        self.problem.evaluate(params)
-    }
-}
 
 const MOMENT: Duration = Duration::from_secs(20);
 
@@ -54,14 +29,12 @@ fn train(run: &Run, handle: &LoopHandle, mut source: Box<dyn GradientSource>) {
         assert_eq!(handle.wait(MOMENT), Ok(Some(LoopTurn::Gradient(step))));
         let vectors = handle.vectors().expect("lent");
         // SAFETY: it is this loop's turn, until the buckets are handed over.
-        let (params, grad) = unsafe {
-            (
-                std::slice::from_raw_parts_mut(vectors.params, vectors.len),
-                std::slice::from_raw_parts_mut(vectors.grad, vectors.len),
-            )
-        };
-        let computed = source.gradient(step, params, grad);
-        own.copy_from_slice(grad);
+        let slice =
+            |v: &SharedVector| unsafe { std::slice::from_raw_parts_mut(v.address(), v.len()) };
+        let (params, grad) = (slice(&vectors.params), slice(&vectors.grad));
+        let (computed, computed_grad) = gradient_at(&mut *source, step, params);
+        own.copy_from_slice(&computed_grad);
+        grad.copy_from_slice(&computed_grad);
         if !is_read {
             grad.fill(f32::NAN);
         }
@@ -91,7 +64,7 @@ fn train(run: &Run, handle: &LoopHandle, mut source: Box<dyn GradientSource>) {
 
 fn from_outside(run: &Run) -> Outcome {
     let (loops, handles): (Vec<_>, Vec<_>) = (0..run.workers).map(|_| ExternalLoop::new()).unzip();
-    let problem = Outer { problem: run.problem(), loops };
+    let gradients = Gradients::External(Box::new(move |rank| loops[rank].clone()));
     // The loops know when they are done; nobody else does.
     let setup = quelea_core::node::RunSpec { steps: 1 << 40, ..run.setup() };
     std::thread::scope(|scope| {
@@ -99,7 +72,7 @@ fn from_outside(run: &Run) -> Outcome {
             let source = run.problem().source(rank);
             scope.spawn(move || train(run, handle, source));
         }
-        quelea_net::threads(&setup, &problem, &NetOptions::default(), &mut Watch::new())
+        quelea_net::threads(&setup, &gradients, &NetOptions::default(), &mut Watch::new())
             .expect("it ends")
     })
 }
@@ -134,27 +107,25 @@ fn asynchronous_rows_take_outer_loops_of_any_length() {
 fn memory_that_is_held_outlives_the_run() {
     let run = Run::of("allreduce", 1).steps(2);
     let (outer, handle) = ExternalLoop::new();
-    let problem = Outer { problem: run.problem(), loops: vec![outer] };
+    let gradients = Gradients::External(Box::new(move |_| outer.clone()));
     let setup = quelea_core::node::RunSpec { steps: 1 << 40, ..run.setup() };
-    let (memory, first, params) = std::thread::scope(|scope| {
+    let (vectors, params) = std::thread::scope(|scope| {
         let looping = scope.spawn(|| {
             assert_eq!(handle.wait(MOMENT), Ok(Some(LoopTurn::Gradient(0))));
             let vectors = handle.vectors().expect("lent");
             // SAFETY: it is this loop's turn.
-            unsafe { *vectors.params = 7.0 };
-            let memory = handle.memory();
+            unsafe { *vectors.params.address() = 7.0 };
             handle.finish().expect("it runs");
-            (memory, vectors.params as usize)
+            vectors
         });
         let outcome =
-            quelea_net::threads(&setup, &problem, &NetOptions::default(), &mut Watch::new());
-        let (memory, first) = looping.join().expect("it ended well");
-        (memory, first, outcome.expect("it ended").ranks[0].params.clone())
+            quelea_net::threads(&setup, &gradients, &NetOptions::default(), &mut Watch::new());
+        let vectors = looping.join().expect("it ended well");
+        (vectors, outcome.expect("it ended").ranks[0].params.clone())
     });
-    drop((problem, handle));
+    drop((gradients, handle));
     // SAFETY: the memory is held.
-    assert_eq!((params[0], unsafe { *(first as *const f32) }), (7.0, 7.0));
-    drop(memory);
+    assert_eq!((params[0], unsafe { *vectors.params.address() }), (7.0, 7.0));
 }
 
 fn assemblies(name: &str, world: u32) -> Vec<Launched> {

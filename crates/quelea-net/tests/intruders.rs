@@ -90,7 +90,7 @@ fn ended_of(run: &Run, options: NetOptions, intrude: impl FnOnce(Intruder) + Sen
         scope.spawn(|| intrude(Intruder::join(&address)));
         let hosted = Hosted { workers: vec![0] };
         coordinator
-            .run(run.job(), &run.setup(), &run.problem(), &hosted, &mut Watch::new())
+            .run(run.job(), &run.setup(), &run.gradients(), &hosted, &mut Watch::new())
             .expect_err("it cannot go on")
     })
 }
@@ -107,7 +107,7 @@ fn whoever_leaves_before_the_run_frees_its_rank() {
     let address = coordinator.address().to_string();
     let outcome = std::thread::scope(|scope| {
         let conducted = scope.spawn(|| {
-            coordinator.run(run.job(), &run.setup(), &run.problem(), NOBODY, &mut Watch::new())
+            coordinator.run(run.job(), &run.setup(), &run.gradients(), NOBODY, &mut Watch::new())
         });
         for is_ready in [false, true] {
             let (stream, _) = ask_to_join(&address);

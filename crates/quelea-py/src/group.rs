@@ -4,8 +4,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use quelea_net::process_group::{ProcessGroup, ProcessGroupError};
 use quelea_net::launcher::{self, Launched, Rendezvous};
+use quelea_net::process_group::{ProcessGroup, ProcessGroupError};
 
 use crate::run::PyRun;
 use crate::vectors::VectorAt;
@@ -33,7 +33,9 @@ impl PyGroup {
         let launched = found.map_err(|error| Error::new_err(error.to_string()))?;
         let launched = launched.unwrap_or_else(single_process);
         let assembly = py.detach(|| {
-            interruptibly(&mut || false, |patience| ProcessGroup::open(&launched, seconds, patience))
+            interruptibly(&mut || false, |patience| {
+                ProcessGroup::open(&launched, seconds, patience)
+            })
         })?;
         Ok(PyGroup { assembly: Mutex::new(assembly), launched })
     }

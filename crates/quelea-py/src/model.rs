@@ -1,28 +1,22 @@
 //! The model of a Python program, as a problem that drivers train.
 
-use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use quelea_core::layout::Tensor;
+use quelea_core::node::Loan;
 use quelea_core::problems::{Computed, Evaluation, GradientSource, Problem};
-use quelea_net::external_loop::ExternalLoop;
 
-/// A PyTorch model: its parameters, and where its gradients come from.
-#[derive(Clone)]
+/// A PyTorch model whose gradients Python functions compute, for any rank.
 pub(crate) struct PythonModel {
-    tensors: Vec<Tensor>,
-    initial: Arc<[f32]>,
-    gradients: GradientOrigin,
+    pub(crate) tensors: Vec<Tensor>,
+    pub(crate) initial: Vec<f32>,
+    pub(crate) calls: Callbacks,
 }
 
-/// Where the gradients of a Python model come from.
-#[derive(Clone)]
-pub(crate) enum GradientOrigin {
-    /// A training script, which is the outer loop of one rank.
-    Script(ExternalLoop),
-    /// Functions that a driver calls for any rank.
-    Callbacks(Callbacks),
+/// The tensors of a model, from their names and shapes.
+pub(crate) fn tensors(named_shapes: Vec<(String, Vec<usize>)>) -> Vec<Tensor> {
+    named_shapes.into_iter().map(|(name, shape)| Tensor { name, shape }).collect()
 }
 
 /// Python functions that compute gradients and evaluate models.
@@ -36,18 +30,6 @@ pub(crate) struct Callbacks {
     pub(crate) raised: Raised,
 }
 
-impl PythonModel {
-    /// A model with these parameters, by name and shape, that starts at `initial`.
-    pub(crate) fn new(
-        named_shapes: Vec<(String, Vec<usize>)>,
-        initial: Arc<[f32]>,
-        gradients: GradientOrigin,
-    ) -> PythonModel {
-        let tensor = |(name, shape)| Tensor { name, shape };
-        PythonModel { tensors: named_shapes.into_iter().map(tensor).collect(), initial, gradients }
-    }
-}
-
 impl Problem for PythonModel {
     fn dimensions(&self) -> usize {
         self.initial.len()
@@ -58,30 +40,15 @@ impl Problem for PythonModel {
     }
 
     fn initial(&self) -> Vec<f32> {
-        self.initial.to_vec()
+        self.initial.clone()
     }
 
     fn source(&self, rank: usize) -> Box<dyn GradientSource> {
-        match &self.gradients {
-            GradientOrigin::Script(_) => unreachable!("the script computes the gradients"),
-            GradientOrigin::Callbacks(calls) => {
-                Box::new(CallbackGradients { rank, calls: calls.clone() })
-            }
-        }
-    }
-
-    fn outer_loop(&self, _rank: usize) -> Option<&(dyn Any + Send + Sync)> {
-        match &self.gradients {
-            GradientOrigin::Script(outer) => Some(outer),
-            GradientOrigin::Callbacks(_) => None,
-        }
+        Box::new(CallbackGradients { rank, calls: self.calls.clone() })
     }
 
     fn evaluate(&self, params: &[f32]) -> Evaluation {
-        match &self.gradients {
-            GradientOrigin::Script(_) => unreachable!("the script evaluates its model itself"),
-            GradientOrigin::Callbacks(calls) => calls.evaluate(params),
-        }
+        self.calls.evaluate(params)
     }
 }
 
@@ -121,7 +88,9 @@ struct CallbackGradients {
 }
 
 impl GradientSource for CallbackGradients {
-    fn gradient(&mut self, step: u64, params: &[f32], grad: &mut [f32]) -> Computed {
+    fn gradient(&mut self, loan: &mut Loan, _ready: &mut dyn FnMut(usize)) -> Computed {
+        let step = loan.step();
+        let (params, grad) = loan.vectors();
         let args = (self.rank, step, params.as_ptr() as usize, grad.as_mut_ptr() as usize);
         let call = |py: Python<'_>| {
             py.check_signals()?;

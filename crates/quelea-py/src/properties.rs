@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use quelea_core::contract::{OptimizerState};
+use quelea_core::properties::OptimizerState;
 use quelea_core::properties::{OptimizerSite, Properties};
 
 use crate::settings;

@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use quelea_core::contract::{Mode};
-use quelea_core::properties::{OptimizerSite};
+use quelea_core::contract::Mode;
 use quelea_core::node::RunSpec;
-use quelea_core::problems::{Computed, Problem};
-use quelea_net::external_loop::{RankEnded, LoopHandle, ExternalLoop, LoopTurn};
-use quelea_net::{Coordinator, Hosted, NetOptions};
+use quelea_core::problems::{Computed, ModelSpec};
+use quelea_core::properties::OptimizerSite;
+use quelea_net::external_loop::{ExternalLoop, LoopHandle, LoopTurn, RankEnded};
+use quelea_net::{Coordinator, Gradients, Hosted, NetOptions};
 use quelea_record::Silent;
-use quelea_run::prepared::PreparedRun;
+use quelea_run::prepared::run_spec;
 
 use crate::group::PyGroup;
-use crate::model::{GradientOrigin, PythonModel};
+use crate::model;
 use crate::optimizer_state::{StateLayout, StateVectors};
 use crate::properties::PyProperties;
 use crate::settings::{config, value_error};
@@ -65,19 +65,20 @@ impl PyRun {
         // SAFETY: the package passes the address of a tensor that it holds during the call.
         let start = unsafe { initial.as_mut_slice() };
         let (outer, handle) = ExternalLoop::new();
-        let model = PythonModel::new(tensors, (&*start).into(), GradientOrigin::Script(outer));
-        let plan = PreparedRun::of_problem(config, Arc::new(model.clone())).map_err(value_error)?;
+        let tensors = model::tensors(tensors);
+        let model = ModelSpec { tensors, initial: start.to_vec(), samples: Vec::new() };
+        let spec = run_spec(config, model).map_err(value_error)?;
         let rate = Arc::new(AtomicU32::new(0));
         let read = Arc::clone(&rate);
         let learning_rate = Arc::new(move |_| f32::from_bits(read.load(Ordering::Relaxed)));
         let steps = STEPS / u64::from(group.launched().world);
-        let mut setup = RunSpec { learning_rate, clip: None, steps, ..plan.setup.clone() };
+        let mut setup = RunSpec { learning_rate, clip: None, steps, ..spec };
         let state = StateVectors::default();
         if setup.properties().optimizer == OptimizerSite::Workers {
             let layout = StateLayout { vectors: state_vectors, has_velocity };
             setup.optimizer = state.maker(layout, initial.length);
         }
-        let thread = spawn(py, group, setup.clone(), model)?;
+        let thread = spawn(py, group, setup.clone(), outer)?;
         let (thread, outcome) = (Mutex::new(Some(thread)), OnceLock::new());
         Ok(PyRun { handle, thread, outcome, rate, setup, state })
     }
@@ -101,13 +102,13 @@ impl PyRun {
         let vectors = vectors.ok_or_else(|| {
             Error::new_err("the vectors are with the rank now: wait for the turn for a gradient")
         })?;
-        let length = vectors.len;
+        let length = vectors.params.len();
         let at = |address: usize| VectorAt { address, length };
         Ok(RankVectors {
-            params: at(vectors.params as usize),
-            grads: at(vectors.grad as usize),
+            params: at(vectors.params.address() as usize),
+            grads: at(vectors.grad.address() as usize),
             state: self.state.addresses().into_iter().map(at).collect(),
-            _memory: self.handle.memory(),
+            _memory: vectors,
             _state_memory: self.state.clone(),
         })
     }
@@ -140,7 +141,9 @@ impl PyRun {
                 Ok(Some(LoopTurn::Gradient(_))) => return Ok("gradient"),
                 Ok(Some(LoopTurn::Optimize(Mode::Apply))) => return Ok("apply"),
                 Ok(Some(LoopTurn::Optimize(Mode::Displace))) => return Ok("displace"),
-                Ok(Some(LoopTurn::Optimize(Mode::ApplyAndReport))) => return Ok("apply_and_report"),
+                Ok(Some(LoopTurn::Optimize(Mode::ApplyAndReport))) => {
+                    return Ok("apply_and_report");
+                }
                 Ok(None) => py.check_signals()?,
                 Err(RankEnded) => return Err(self.failure(py)),
             }
@@ -226,7 +229,7 @@ fn spawn(
     py: Python<'_>,
     group: &PyGroup,
     setup: RunSpec,
-    model: PythonModel,
+    script: ExternalLoop,
 ) -> PyResult<JoinHandle<Result<(), String>>> {
     let (rank, address) = (group.launched().rank, group.assembly().address());
     // The scripts hold their models: nobody needs them reported.
@@ -240,18 +243,19 @@ fn spawn(
     let port = <[u8; 2]>::try_from(&answer[..]).map(u16::from_le_bytes);
     let port =
         port.map_err(|_| Error::new_err("rank 0 did not send the port of its coordinator"))?;
+    let gradients = move || {
+        let script = script.clone();
+        Gradients::External(Box::new(move |_| script.clone()))
+    };
     let run = move || match coordinator {
         Some(coordinator) => {
             let hosted = Hosted { workers: vec![0] };
-            let ended = coordinator.run(Vec::new(), &setup, &model, &hosted, &mut Silent);
+            let ended = coordinator.run(Vec::new(), &setup, &gradients(), &hosted, &mut Silent);
             ended.map(|_| ()).map_err(|error| error.to_string())
         }
         None => {
             let place = std::net::SocketAddr::new(address, port).to_string();
-            let mut build = |_: &[u8]| {
-                let problem: Box<dyn Problem> = Box::new(model.clone());
-                Ok((setup.clone(), problem))
-            };
+            let mut build = |_: &[u8]| Ok((setup.clone(), gradients()));
             let ended = quelea_net::join(&place, Some(rank), &options, &mut build);
             ended.map_err(|error| error.to_string())
         }

@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use quelea_run::conduct::{Listener, conduct};
 use quelea_run::drive;
+use quelea_run::execute::execute;
 use quelea_run::files::directory::Directory;
 use quelea_run::prepared::PreparedRun;
+use quelea_run::recorder::RunRecorder;
 
 use crate::Error;
-use crate::model::{Callbacks, GradientOrigin, PythonModel, Raised};
+use crate::model::{self, Callbacks, PythonModel, Raised};
 use crate::settings::{config, value_error};
 
 /// Runs the configuration in virtual time and writes the files of a run into `out`.
@@ -37,12 +38,12 @@ pub(crate) fn simulate(
         evaluate: Arc::new(evaluate),
         raised: raised.clone(),
     };
-    let model = PythonModel::new(tensors, initial.into(), GradientOrigin::Callbacks(calls));
+    let model = PythonModel { tensors: model::tensors(tensors), initial, calls };
     let plan = PreparedRun::of_problem(config, Arc::new(model)).map_err(value_error)?;
     let directory = Directory::claim(Some(Path::new(out)), false, "").map_err(value_error)?;
     py.detach(|| {
-        let drive = |listener: &mut Listener<'_>| drive::simulate(&plan, listener);
-        let run = AssertUnwindSafe(|| conduct(&plan, &directory, &mut |_| {}, drive));
+        let drive = |recorder: &mut RunRecorder<'_>| drive::simulate(&plan, recorder);
+        let run = AssertUnwindSafe(|| execute(&plan, &directory, &mut |_| {}, drive));
         match catch_unwind(run) {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(Error::new_err(error.to_string())),

@@ -49,6 +49,6 @@ pub(crate) struct RankVectors {
     /// The vectors of the optimizer's state that the algorithm reads or changes.
     #[pyo3(get)]
     pub(crate) state: Vec<VectorAt>,
-    pub(crate) _memory: quelea_net::external_loop::Memory,
+    pub(crate) _memory: quelea_net::external_loop::LoopVectors,
     pub(crate) _state_memory: StateVectors,
 }

@@ -10,9 +10,8 @@ use std::sync::Arc;
 
 use quelea_core::message::Rank;
 use quelea_core::node::RunSpec;
-use quelea_core::problems::Problem;
 use quelea_core::time::Time;
-use quelea_net::{Coordinator, Hosted, NetOptions};
+use quelea_net::{Coordinator, Gradients, Hosted, NetOptions};
 use quelea_record::{
     CheckpointSchedule, Models, Observer, Outcome, RankCheckpoint, Record, Request,
 };
@@ -25,7 +24,7 @@ use crate::recorder::RunRecorder;
 pub use launched::{LaunchedWorker, launched};
 pub use processes::{end_with_parent, measure_processes, processes};
 pub use quelea_net::measure;
-pub use slowed::Slowed;
+pub use slowed::slowed;
 
 /// What a run's times are measured by, and what the run came to.
 pub type Driven = Result<(ClockKind, Outcome), RunError>;
@@ -40,9 +39,9 @@ pub fn simulate(prepared: &PreparedRun, recorder: &mut RunRecorder<'_>) -> Drive
 
 /// Runs every rank as a thread of this process.
 pub fn threads(prepared: &PreparedRun, recorder: &mut RunRecorder<'_>) -> Driven {
-    let problem = Slowed::of(prepared);
+    let gradients = slowed(prepared);
     let (options, start) = (NetOptions::default(), Arc::clone(&prepared.start));
-    let outcome = quelea_net::resume(&prepared.setup, &problem, &options, start, recorder)?;
+    let outcome = quelea_net::resume(&prepared.setup, &gradients, &options, start, recorder)?;
     Ok((ClockKind::Real, outcome))
 }
 
@@ -72,11 +71,11 @@ impl OpenRendezvous {
         gathering: Gathering<'_>,
     ) -> Driven {
         let hosted = Hosted { workers: here.to_vec() };
-        let problem = Slowed::of(prepared);
+        let gradients = slowed(prepared);
         let mut host = JoinObserver { recorder, gathering };
         let coordinator = self.coordinator.resume_from(Arc::clone(&prepared.start));
         let outcome =
-            coordinator.run(prepared.job(), &prepared.setup, &problem, &hosted, &mut host)?;
+            coordinator.run(prepared.job(), &prepared.setup, &gradients, &hosted, &mut host)?;
         Ok((ClockKind::Real, outcome))
     }
 }
@@ -168,13 +167,13 @@ pub fn join(
     mut made: Option<PreparedRun>,
 ) -> Result<(), RunError> {
     let options = NetOptions { connect_seconds: wait_seconds, ..NetOptions::default() };
-    let mut build = |job: &[u8]| -> Result<(RunSpec, Box<dyn Problem>), String> {
+    let mut build = |job: &[u8]| -> Result<(RunSpec, Gradients), String> {
         let prepared = match made.take() {
             Some(prepared) if prepared.job() == job => prepared,
             _ => PreparedRun::from_job(job).map_err(|error| error.to_string())?,
         };
-        let problem: Box<dyn Problem> = Box::new(Slowed::of(&prepared));
-        Ok((prepared.setup, problem))
+        let gradients = slowed(&prepared);
+        Ok((prepared.setup, gradients))
     };
     Ok(quelea_net::join(address, rank, &options, &mut build)?)
 }

@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use quelea_core::layout::Layout;
 use quelea_core::node::{CodecChoice, RunSpec};
-use quelea_core::problems::Problem;
+use quelea_core::problems::{ModelSpec, Problem};
+use quelea_core::properties::Properties;
+use quelea_core::topology::Schedule;
 use quelea_core::view::View;
 use quelea_record::ResumePoint;
 use quelea_sim::Cluster;
@@ -70,7 +72,7 @@ impl PreparedRun {
         })
     }
 
-    /// A prepared run for a problem that is not in the table of tasks, such as a training script's.
+    /// A prepared run for a problem that is not in the table of tasks.
     pub fn of_problem(
         config: Config,
         problem: Arc<dyn Problem>,
@@ -79,46 +81,13 @@ impl PreparedRun {
     }
 
     fn with(
-        mut config: Config,
+        config: Config,
         build: impl FnOnce(&Config) -> Result<tasks::Built, RequestError>,
     ) -> Result<PreparedRun, RequestError> {
-        let properties = config.properties();
-        let servers = config.servers();
-        check_servers(&config, &properties)?;
-        check_clipping(&config, &properties, servers)?;
-        check_plain_sgd(&config, &properties)?;
-        check_within_host(&config, &properties)?;
-        let cluster = cluster::build(&config.cluster)?;
-        faults::check_ranks(&config.cluster, config.workers + servers)?;
-        let hosts = cluster::placement(&config.cluster, config.workers, servers)?;
-        let make = make_topology(&config, &properties)?;
-        let schedule =
-            make.as_ref().map(|make| make.build(&hosts[..config.workers])).transpose()?;
-        check_topology(&config, &properties, schedule.as_deref())?;
-        let built = build(&config)?;
-        let dimensions = built.problem.dimensions();
-        check_shards(servers, dimensions)?;
-        let neighbours = schedule.as_deref().map_or(0, most_neighbours);
-        let kept = kept(&config, neighbours, dimensions);
-        // The others may live on other machines; `check_memory` is for those who do not.
-        let one = MemoryDemand {
-            dimensions,
-            workers: 1,
-            snapshot: properties.snapshot,
-            kept,
-            servers: 0,
-        };
-        one.check(memory::available())?;
-        let epochs = fix_steps(&mut config, built.steps_per_epoch)?;
-        let view = match schedule {
-            Some(schedule) if averages_within_hosts(&config.topology) => {
-                View::of_hosts(config.workers, hosts.into(), schedule)
-            }
-            schedule => View::first(config.workers, servers, hosts.into(), schedule),
-        };
-        let setup = setup(&config, &*built.problem, view, make);
-        check_codec(&config, &setup.layout)?;
-        cluster.check_for(&setup).map_err(cluster::refused)?;
+        let checked = CheckedConfig::new(config)?;
+        let built = build(&checked.config)?;
+        let CompleteConfig { config, epochs, setup, cluster } =
+            checked.complete(ModelSpec::of(&*built.problem), built.steps_per_epoch)?;
         let (start, resumed) = (Arc::default(), None);
         Ok(PreparedRun { config, epochs, setup, problem: built.problem, cluster, start, resumed })
     }
@@ -166,18 +135,87 @@ impl PreparedRun {
     }
 }
 
-fn setup(
-    config: &Config,
-    problem: &dyn Problem,
-    view: View,
+/// What the nodes of a run have in common, for a model whose gradients come from elsewhere, such as
+/// a training script.
+pub fn run_spec(config: Config, model: ModelSpec) -> Result<RunSpec, RequestError> {
+    Ok(CheckedConfig::new(config)?.complete(model, None)?.setup)
+}
+
+/// A configuration of which all was checked that needs no model.
+struct CheckedConfig {
+    config: Config,
+    properties: Properties,
+    cluster: Cluster,
+    hosts: Vec<u32>,
     make: Option<TopologyMaker>,
-) -> RunSpec {
+    schedule: Option<Arc<Schedule>>,
+}
+
+/// A configuration with its model.
+struct CompleteConfig {
+    config: Config,
+    epochs: Option<f64>,
+    setup: RunSpec,
+    cluster: Cluster,
+}
+
+impl CheckedConfig {
+    fn new(config: Config) -> Result<CheckedConfig, RequestError> {
+        let properties = config.properties();
+        let servers = config.servers();
+        check_servers(&config, &properties)?;
+        check_clipping(&config, &properties, servers)?;
+        check_plain_sgd(&config, &properties)?;
+        check_within_host(&config, &properties)?;
+        let cluster = cluster::build(&config.cluster)?;
+        faults::check_ranks(&config.cluster, config.workers + servers)?;
+        let hosts = cluster::placement(&config.cluster, config.workers, servers)?;
+        let make = make_topology(&config, &properties)?;
+        let schedule =
+            make.as_ref().map(|make| make.build(&hosts[..config.workers])).transpose()?;
+        check_topology(&config, &properties, schedule.as_deref())?;
+        Ok(CheckedConfig { config, properties, cluster, hosts, make, schedule })
+    }
+
+    fn complete(
+        self,
+        model: ModelSpec,
+        steps_per_epoch: Option<u64>,
+    ) -> Result<CompleteConfig, RequestError> {
+        let CheckedConfig { mut config, properties, cluster, hosts, make, schedule } = self;
+        let (servers, dimensions) = (config.servers(), model.initial.len());
+        check_shards(servers, dimensions)?;
+        let neighbours = schedule.as_deref().map_or(0, most_neighbours);
+        let kept = kept(&config, neighbours, dimensions);
+        // The others may live on other machines; `check_memory` is for those who do not.
+        let one = MemoryDemand {
+            dimensions,
+            workers: 1,
+            snapshot: properties.snapshot,
+            kept,
+            servers: 0,
+        };
+        one.check(memory::available())?;
+        let epochs = fix_steps(&mut config, steps_per_epoch)?;
+        let view = match schedule {
+            Some(schedule) if averages_within_hosts(&config.topology) => {
+                View::of_hosts(config.workers, hosts.into(), schedule)
+            }
+            schedule => View::first(config.workers, servers, hosts.into(), schedule),
+        };
+        let setup = setup(&config, model, view, make);
+        check_codec(&config, &setup.layout)?;
+        cluster.check_for(&setup).map_err(cluster::refused)?;
+        Ok(CompleteConfig { config, epochs, setup, cluster })
+    }
+}
+
+fn setup(config: &Config, model: ModelSpec, view: View, make: Option<TopologyMaker>) -> RunSpec {
     let bytes = (config.buckets.real("size_mb") * 1e6) as usize;
-    let tensors = problem.tensors();
-    let layout = if tensors.is_empty() {
-        Layout::plain(problem.dimensions(), bytes)
+    let layout = if model.tensors.is_empty() {
+        Layout::plain(model.initial.len(), bytes)
     } else {
-        Layout::of_tensors(tensors, bytes)
+        Layout::of_tensors(model.tensors, bytes)
     };
     let optimizer = config.optimizer.clone();
     let (lr, clip) = (optimizer.options().real("lr"), optimizer.options().real("clip_norm") as f32);
@@ -187,11 +225,11 @@ fn setup(
         options: config.algorithm.options().clone(),
         codec: CodecChoice { entry: config.codec.entry, options: config.codec.options().clone() },
         layout: Arc::new(layout),
-        initial: problem.initial().into(),
+        initial: model.initial.into(),
         optimizer: Arc::new(move |len| (optimizer.entry.build)(optimizer.options(), len)),
         learning_rate: config.schedule.entry.build(config.schedule.options(), lr, steps),
         clip: (clip > 0.0).then_some(clip),
-        samples: problem.samples().into(),
+        samples: model.samples.into(),
         steps,
         seed: config.seed,
         view: Arc::new(view),

@@ -9,7 +9,8 @@ use quelea_core::contract::{Algorithm, Context};
 use quelea_core::message::{Message, Rank};
 use quelea_core::options::Options;
 use quelea_core::properties::{
-    Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement, OptimizerState};
+    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+};
 use quelea_core::state::Visitor;
 use quelea_record::{Record, RecordKind};
 use quelea_wire::HEADER_BYTES;

@@ -3,12 +3,11 @@
 
 pub mod matrix;
 
-use quelea_core::problems::Problem;
 use quelea_net::{Coordinator, Hosted, NetOptions};
 use quelea_record::{Outcome, Silent};
 use quelea_run::config::Config;
 use quelea_run::config::source;
-use quelea_run::drive::Slowed;
+use quelea_run::drive::slowed;
 use quelea_run::prepared::PreparedRun;
 
 /// The four quadratics of the golden numbers: curvatures 1 to 4, optimum 1.05.
@@ -48,8 +47,8 @@ impl Arm {
             Arm::Virtual => quelea_sim::simulate(setup, problem, &plan.cluster, &mut Silent)
                 .unwrap_or_else(|error| panic!("virtual: {error}")),
             Arm::Threads => {
-                let (problem, options) = (Slowed::of(plan), NetOptions::default());
-                quelea_net::threads(setup, &problem, &options, &mut Silent)
+                let (gradients, options) = (slowed(plan), NetOptions::default());
+                quelea_net::threads(setup, &gradients, &options, &mut Silent)
                     .unwrap_or_else(|error| panic!("threads: {error}"))
             }
             Arm::Tcp => tcp(plan),
@@ -66,17 +65,15 @@ fn tcp(plan: &PreparedRun) -> Outcome {
         for rank in 0..plan.setup.workers() as u32 {
             let address = &address;
             scope.spawn(move || {
-                let mut build = |_: &[u8]| -> Result<_, String> {
-                    let problem: Box<dyn Problem> = Box::new(Slowed::of(plan));
-                    Ok((plan.setup.clone(), problem))
-                };
+                let mut build =
+                    |_: &[u8]| -> Result<_, String> { Ok((plan.setup.clone(), slowed(plan))) };
                 quelea_net::join(address, Some(rank), &NetOptions::default(), &mut build)
                     .unwrap_or_else(|error| panic!("rank {rank}: {error}"));
             });
         }
-        let (setup, problem) = (&plan.setup, &*plan.problem);
+        let (setup, gradients) = (&plan.setup, slowed(plan));
         coordinator
-            .run(Vec::new(), setup, problem, &Hosted::default(), &mut Silent)
+            .run(Vec::new(), setup, &gradients, &Hosted::default(), &mut Silent)
             .unwrap_or_else(|error| panic!("coordinator: {error}"))
     })
 }

@@ -195,8 +195,14 @@ impl Loan {
     /// The same loan, of which nothing is handed over before it ends: for drivers that decide by
     /// themselves when a bucket is ready.
     pub fn whole(mut self) -> Loan {
-        self.early = false;
+        self.hold();
         self
+    }
+
+    /// From now on nothing is handed over before the end: for sources that change what another
+    /// source has computed.
+    pub fn hold(&mut self) {
+        self.early = false;
     }
 
     /// Which of the worker's gradients this is, from 0.

@@ -42,6 +42,28 @@ pub trait Problem: Send + Sync {
     fn evaluate(&self, params: &[f32]) -> Evaluation;
 }
 
+/// What is trained, without the data and whoever computes its gradients.
+#[derive(Clone, Debug, Default)]
+pub struct ModelSpec {
+    /// The tensors in backward order; empty if the model is one plain vector.
+    pub tensors: Vec<Tensor>,
+    /// The common start of all workers.
+    pub initial: Vec<f32>,
+    /// How many samples a gradient of each worker is averaged over; empty if all are alike.
+    pub samples: Vec<u32>,
+}
+
+impl ModelSpec {
+    /// What a problem trains.
+    pub fn of(problem: &dyn Problem) -> ModelSpec {
+        ModelSpec {
+            tensors: problem.tensors(),
+            initial: problem.initial(),
+            samples: problem.samples(),
+        }
+    }
+}
+
 /// Parameters in, loss and gradient out, for one worker. What it returns is a function of the
 /// step and the parameters alone, never of timing.
 pub trait GradientSource: Send {

@@ -13,7 +13,7 @@ use quelea_core::problems::quadratic::{Quadratic, QuadraticOptions};
 use quelea_core::properties::TopologyRequirement;
 use quelea_core::topology::{self, Request};
 use quelea_core::view::View;
-use quelea_net::{Coordinator, Hosted, NetError, NetOptions, Observer, join};
+use quelea_net::{Coordinator, Gradients, Hosted, NetError, NetOptions, Observer, join};
 use quelea_record::{Outcome, Record};
 
 /// A run as the tests describe it; as text it is the job that joiners get.
@@ -104,10 +104,14 @@ impl Run {
         Quadratic::new(&options).expect("a good problem")
     }
 
+    pub fn gradients(&self) -> Gradients {
+        Gradients::of(Arc::new(self.problem()))
+    }
+
     pub fn threads(&self) -> Result<Outcome, NetError> {
         quelea_net::threads(
             &self.setup(),
-            &self.problem(),
+            &self.gradients(),
             &NetOptions::default(),
             &mut Watch::new(),
         )
@@ -124,8 +128,8 @@ impl Run {
                 let address = &address;
                 scope.spawn(move || worker(address, Some(rank as u32)).expect("it takes part"));
             }
-            let (setup, problem) = (self.setup(), self.problem());
-            coordinator.run(self.job(), &setup, &problem, &hosted, &mut Watch::new())
+            let (setup, gradients) = (self.setup(), self.gradients());
+            coordinator.run(self.job(), &setup, &gradients, &hosted, &mut Watch::new())
         })
     }
 }
@@ -141,7 +145,7 @@ pub fn worker(address: &str, rank: Option<u32>) -> Result<(), NetError> {
 pub fn worker_with(address: &str, rank: Option<u32>, options: &NetOptions) -> Result<(), NetError> {
     join(address, rank, options, &mut |job| {
         let run = Run::parse(job);
-        Ok((run.setup(), Box::new(run.problem()) as Box<dyn Problem>))
+        Ok((run.setup(), run.gradients()))
     })
 }
 

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use quelea_core::node::Loan;
 use quelea_core::problems::{Computed, Evaluation, GradientSource, Problem};
 use quelea_core::random::Rng;
 use quelea_core::time::Time;
@@ -116,9 +117,11 @@ struct NoisySource {
 }
 
 impl GradientSource for NoisySource {
-    fn gradient(&mut self, step: u64, params: &[f32], grad: &mut [f32]) -> Computed {
-        let computed = self.source.gradient(step, params, grad);
-        let mut rng = Rng::new(self.seed, "gradient noise", self.rank << 40 | step);
+    fn gradient(&mut self, loan: &mut Loan, _ready: &mut dyn FnMut(usize)) -> Computed {
+        let mut rng = Rng::new(self.seed, "gradient noise", self.rank << 40 | loan.step());
+        loan.hold();
+        let computed = self.source.gradient(loan, &mut |_| {});
+        let (_, grad) = loan.vectors();
         grad.iter_mut().for_each(|g| *g += self.std * rng.normal() as f32);
         computed
     }

@@ -3,9 +3,9 @@
 
 use quelea_core::algorithms::{self, ALGORITHMS};
 use quelea_core::codec::Shape;
-use quelea_core::properties::{OptimizerSite, Properties, TopologyRequirement};
 use quelea_core::layout::Layout;
 use quelea_core::options::{Options, Value};
+use quelea_core::properties::{OptimizerSite, Properties, TopologyRequirement};
 use quelea_core::topology::{self, Schedule};
 
 use crate::config::Config;
