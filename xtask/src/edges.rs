@@ -26,7 +26,7 @@ const PURE: &[&str] = &[
     "anyhow",
     "indicatif",
     "rayon",
-    "gemm",
+    "gemm-f32",
     "pyo3",
     "axum",
 ];
@@ -39,17 +39,27 @@ const RULES: &[Rule] = &[
     Rule {
         name: "quelea-data",
         may_know: &["quelea-core"],
-        never: &["tokio", "gemm", "pyo3", "axum", "clap", "anyhow", "indicatif", "serde", "rand"],
+        never: &[
+            "tokio",
+            "gemm-f32",
+            "pyo3",
+            "axum",
+            "clap",
+            "anyhow",
+            "indicatif",
+            "serde",
+            "rand",
+        ],
     },
     Rule {
         name: "quelea-sim",
         may_know: &["quelea-core", "quelea-record", "quelea-wire"],
-        never: &["tokio", "socket2", "gemm", "pyo3", "axum", "clap", "anyhow", "serde"],
+        never: &["tokio", "socket2", "gemm-f32", "pyo3", "axum", "clap", "anyhow", "serde"],
     },
     Rule {
         name: "quelea-net",
         may_know: &["quelea-core", "quelea-record", "quelea-wire"],
-        never: &["gemm", "pyo3", "axum", "clap", "anyhow", "serde"],
+        never: &["gemm-f32", "pyo3", "axum", "clap", "anyhow", "serde"],
     },
     Rule {
         name: "quelea-engine",

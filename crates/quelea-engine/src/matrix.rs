@@ -1,6 +1,6 @@
 //! Products of matrices that lie in slices.
 
-use gemm::Parallelism;
+use gemm_common::Parallelism;
 use rayon::prelude::*;
 
 /// A view of numbers as a matrix.
@@ -121,24 +121,28 @@ pub(crate) fn multiply_here(a: Matrix<'_>, b: Matrix<'_>, onto: Onto, out: &mut 
 fn multiply_by(a: Matrix<'_>, b: Matrix<'_>, onto: Onto, out: &mut [f32], by: Parallelism) {
     assert_eq!(a.columns, b.rows, "what is summed over is of one length");
     assert!(out.len() >= a.rows * b.columns, "the product lies within the slice");
-    let read = onto == Onto::Itself;
+    // The kernels are fast where columns of the product are contiguous, and ours are rows: they
+    // compute bᵀ · aᵀ into what they see as its transpose. A single column is both.
+    let is_column = b.columns == 1;
+    let (left, right) = if is_column { (a, b) } else { (b.transposed(), a.transposed()) };
+    let (column_stride, row_stride) = if is_column { (1, 1) } else { (left.rows, 1) };
     // SAFETY: both matrices lie within their slices, which is what their constructor checks and
     // transposing keeps; the product lies within `out`, which is borrowed by nobody else.
     unsafe {
-        gemm::gemm(
-            a.rows,
-            b.columns,
-            a.columns,
+        gemm_f32::gemm::f32::get_gemm_fn()(
+            left.rows,
+            right.columns,
+            left.columns,
             out.as_mut_ptr(),
-            1,
-            b.columns as isize,
-            read,
-            a.values.as_ptr(),
-            a.column_stride as isize,
-            a.row_stride as isize,
-            b.values.as_ptr(),
-            b.column_stride as isize,
-            b.row_stride as isize,
+            column_stride as isize,
+            row_stride,
+            onto == Onto::Itself,
+            left.values.as_ptr(),
+            left.column_stride as isize,
+            left.row_stride as isize,
+            right.values.as_ptr(),
+            right.column_stride as isize,
+            right.row_stride as isize,
             1.0,
             1.0,
             false,

@@ -58,15 +58,13 @@ fn image_models_report_layer_by_layer() {
     assert_eq!(image_reports(&vgg(&[&[8], &[16]], VggHead::Cifar, 10), [2, 3, 4, 4]), 5);
 }
 
-/// A projection lies before its block's other layers in the flat vector but is played back at
-/// another time; still, most layers are reported long before the end.
+/// As above; 20 convolutions in both, projections included.
 #[test]
-fn residual_models_with_projections_report_many_times() {
+fn residual_models_with_projections_report_layer_by_layer() {
     let basic = resnet(&[8, 16, 32, 64], 2, true, 10);
+    assert_eq!(image_reports(&basic, [2, 3, 16, 16]), 41);
     let bottleneck = bottlenecks(8, &[1, 2, 1, 1], 10);
-    let (basic, bottleneck) =
-        (image_reports(&basic, [2, 3, 16, 16]), image_reports(&bottleneck, [2, 3, 64, 64]));
-    assert!(basic > 20 && bottleneck > 20, "{basic} {bottleneck}");
+    assert_eq!(image_reports(&bottleneck, [2, 3, 64, 64]), 41);
 }
 
 #[test]
