@@ -1,4 +1,4 @@
-//! One rank on its thread: what happens is told to the node, what the node wants is done.
+//! One rank on its thread: passes events to the node and carries out its effects.
 
 mod cuts;
 mod life_cycle;
@@ -34,9 +34,9 @@ pub(crate) enum Inbox {
     Gradient(Gradient),
     /// Something from the outer loop.
     Given(Given),
-    /// The gradient's thread cannot go on.
+    /// The gradient's thread cannot continue.
     Broken(String),
-    /// A word from the controller.
+    /// A command of the controller.
     Command(Command),
 }
 
@@ -275,7 +275,7 @@ impl RankState {
         }
     }
 
-    /// The controller has spoken. `true`: this was the last word.
+    /// A command of the controller has come. `true`: it was the last one.
     pub(crate) fn command(&mut self, command: Command) -> bool {
         self.moved = self.clock.now();
         let Some(command) = self.cut_command(command) else {
@@ -366,7 +366,7 @@ impl RankState {
         self.tell(RankEvent::Lost { rank: self.node.rank.0, peer: peer.0, reason });
     }
 
-    /// This rank cannot go on.
+    /// This rank cannot continue.
     pub(crate) fn failed(&self, reason: String) {
         self.tell(RankEvent::Failed { rank: self.node.rank.0, reason });
     }
