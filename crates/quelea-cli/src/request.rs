@@ -72,11 +72,11 @@ impl RunArgs {
         }
     }
 
-    /// The configuration of commands that begin anew.
+    /// The configuration of commands that start new runs.
     pub fn fresh(&self) -> Result<Config, RequestError> {
         match &self.resume {
             Some(path) => {
-                let problem = "only `train` and `simulate` go on from a checkpoint";
+                let problem = "only `train` and `simulate` resume from a checkpoint";
                 Err(RequestError::field("--resume", path.display(), problem))
             }
             None => self.config(None, None),

@@ -24,7 +24,7 @@ pub fn run(
     let directory = claim(&prepared, output)?;
     if let (Some(resumed), false) = (&prepared.resumed, output.quiet) {
         prepared.config.notes.iter().for_each(|note| mention(note));
-        mention(&format!("going on from step {} of {}", resumed.step, resumed.run.display()));
+        mention(&format!("resuming from step {} of {}", resumed.step, resumed.run.display()));
     }
     let done = prepared.start.steps(prepared.config.workers);
     let mut progress = Progress::new(prepared.total_steps(), done, output.quiet);
@@ -36,7 +36,7 @@ pub fn run(
         let is_kept = checkpoint::exist(directory.path());
         if is_kept && !matches!(error, RunError::Stopped { .. }) {
             let path = directory.path().display();
-            mention(&format!("the run can be gone on with: --resume {path}"));
+            mention(&format!("resume it with --resume {path}"));
         }
     })?;
     if output.json {
@@ -47,7 +47,7 @@ pub fn run(
     Ok(())
 }
 
-/// The folder of the run: that of the run that is gone on with, unless another is named.
+/// The folder of the run: that of the run that is resumed, unless another is named.
 fn claim(prepared: &PreparedRun, output: &Output) -> anyhow::Result<Directory> {
     let algorithm = prepared.config.algorithm.entry.name;
     Ok(match (&output.out, &prepared.resumed) {

@@ -431,7 +431,7 @@ fn an_interrupted_run_is_saved_and_can_be_gone_on_with() {
     assert!(kill.expect("kill is there").success());
     let output = child.wait_with_output().expect("waited for");
     assert_eq!(status(&output), 130);
-    assert!(text(&output.stderr).contains("go on with --resume stopped"), "{output:?}");
+    assert!(text(&output.stderr).contains("resume it with --resume stopped"), "{output:?}");
     assert_eq!(files(&path.join("checkpoints")).len(), 1);
     assert!(!path.join("summary.json").exists());
 }

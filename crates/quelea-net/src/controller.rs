@@ -1,4 +1,4 @@
-//! What one place must decide: tickets, the end, drain, termination, time limits, giving up.
+//! The controller of a run: tickets, the end, drain, termination, time limits, failure.
 
 mod cuts;
 mod standstill;
@@ -27,7 +27,7 @@ const GRACE: Duration = Duration::from_millis(500);
 const WARNINGS: usize = 50;
 /// A drain in which messages still arrive may take so many times as long as one without.
 const DRAIN_FACTOR: f64 = 10.0;
-/// The longest between two looks at what the observer wishes.
+/// How often the observer is asked for its requests.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The shortest and the longest time between two probes.
 const PROBE_PAUSE: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(20));
@@ -43,14 +43,14 @@ pub(crate) enum Incoming {
     Aborted(String),
 }
 
-/// How a rank is told something.
+/// How a rank receives commands.
 #[derive(Debug)]
 pub(crate) enum ControlLink {
     /// It lives here.
     Local(UnboundedSender<Inbox>),
     /// It has joined.
     Remote(TcpStream),
-    /// It could not be told something; it is told nothing more.
+    /// Writing to it failed; it receives nothing more.
     Broken,
 }
 
@@ -147,7 +147,7 @@ struct Probes {
     changed: Instant,
 }
 
-/// The first signs that the run cannot go on, best evidence first.
+/// The first signs that the run cannot continue, best evidence first.
 #[derive(Debug)]
 struct Trouble {
     until: Instant,
@@ -228,8 +228,8 @@ impl<'a> Controller<'a> {
         let period = tick_period(&self.options);
         loop {
             let now = Instant::now();
-            let glance = Some(now + self.poll_interval());
-            let wake = [Some(self.ticked + period), self.probes.next, self.trouble_until(), glance];
+            let poll = Some(now + self.poll_interval());
+            let wake = [Some(self.ticked + period), self.probes.next, self.trouble_until(), poll];
             let wake = wake.into_iter().flatten().min().unwrap_or(now);
             match incoming.recv_timeout(wake.saturating_duration_since(now)) {
                 Ok(Incoming::Event(RankEvent::Saved { rank, step, part })) => {
@@ -399,7 +399,7 @@ impl<'a> Controller<'a> {
         }
     }
 
-    /// Notes that the run cannot go on; evidence of less weight gives way to better.
+    /// Notes that the run cannot continue; evidence of less weight gives way to better.
     fn suspect(&mut self, weight: u8, error: NetError) {
         let until = if weight == 0 { Instant::now() } else { Instant::now() + GRACE };
         match &mut self.trouble {

@@ -289,7 +289,7 @@ fn judge(
             }
         }
         Ok(SetupMessage::Unable { reason }) => Err(failed(shown(&reason, REASON_CHARS))),
-        Ok(other) => Err(failed(format!("it said {other:?} instead of what it has measured"))),
+        Ok(other) => Err(failed(format!("it sent {other:?} instead of its measurements"))),
         Err(error) => {
             Err(NetError::Lost { rank, reason: format!("{error} while it was measuring") })
         }

@@ -1,4 +1,4 @@
-//! What processes say to each other beside the frames of the run: packets and their fields.
+//! The control protocol beside the frames of the run: packets and their fields.
 
 mod fields;
 
@@ -32,7 +32,7 @@ pub(crate) const WARNING_CHARS: usize = 200;
 /// Characters that are shown of what ends a run.
 pub(crate) const REASON_CHARS: usize = 2000;
 
-/// What is said while a run is set up.
+/// A message while a run is set up.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum SetupMessage {
     /// A worker wants to take part, as this rank or any.
@@ -53,12 +53,12 @@ pub(crate) enum SetupMessage {
     Peers { addresses: Vec<String> },
     /// The worker is connected with all its peers.
     Meshed,
-    /// The worker goes on from this; said before the start. `resized`: all but the common part of the
+    /// The worker resumes from this; sent before the start. `resized`: all but the common part of the
     /// state is reset.
     Resume { part: Box<RankCheckpoint>, resized: bool },
-    /// The run begins; its zero on the coordinator's clock, and when it is cut.
+    /// The run begins; its zero on the coordinator's clock, and when checkpoints are taken.
     Start { zero: Time, schedule: CheckpointSchedule },
-    /// First word on a connection between two ranks.
+    /// The first message on a connection between two ranks.
     Hello { run: u64, from: u32, to: u32 },
     /// The answer to it.
     Accepted,
@@ -106,7 +106,7 @@ pub(crate) enum RankEvent {
     Stalled { rank: u32, complaint: String },
     /// It has lost a peer.
     Lost { rank: u32, peer: u32, reason: String },
-    /// It cannot go on.
+    /// It cannot continue.
     Failed { rank: u32, reason: String },
     /// Something went wrong that does not end the run.
     Warning(String),
@@ -114,7 +114,7 @@ pub(crate) enum RankEvent {
     Model { rank: u32, step: u64, model: Vec<f32> },
     /// Its part of the cut after this step.
     Saved { rank: u32, step: u64, part: Box<RankCheckpoint> },
-    /// The first step at which it can still be cut; it goes no further.
+    /// The first step at which it can still take part in a cut; it stops there until one is agreed.
     CutProposal { rank: u32, step: u64 },
     /// It knows of the cut that was agreed on.
     CutAgreed { rank: u32 },
@@ -139,7 +139,7 @@ impl RankEvent {
             | RankEvent::Lost { peer: rank, .. }
                 if *rank as usize >= ranks =>
             {
-                return Err(format!("it spoke of rank {rank}; ranks are 0 to {}", ranks - 1));
+                return Err(format!("it named rank {rank}; ranks are 0 to {}", ranks - 1));
             }
             RankEvent::Record(Record { event: RecordKind::Transfer { .. }, .. })
             | RankEvent::Warning(_) => rank,
@@ -159,7 +159,7 @@ impl RankEvent {
             | RankEvent::Failed { rank, .. } => *rank,
         };
         if speaker != rank {
-            return Err(format!("it spoke for rank {speaker}"));
+            return Err(format!("it sent an event of rank {speaker}"));
         }
         match self {
             RankEvent::Report(report) => {
@@ -204,19 +204,19 @@ pub(crate) enum Command {
     Abort(String),
     /// The coordinator is alive.
     Heartbeat,
-    /// Say where you can still be cut, and go no further.
+    /// Propose the first step at which you can still take part in a cut, and stop there.
     ProposeCut,
-    /// Save there; go on after it, unless it is the last step.
+    /// Save after this step, and continue unless it is the last one.
     SaveAt { step: u64, last: bool },
-    /// Show your model as soon as it is there, as that of this step.
+    /// Send your model as soon as it is there, as that of this step.
     SendModel(u64),
     /// Start no more gradients.
     Pause,
     /// Everything rests: save, as after this step.
     Save(u64),
-    /// Go on.
+    /// Continue after a cut.
     Continue,
-    /// Cuts until this step cannot be lost any more.
+    /// Checkpoints until this step are on stable storage.
     Durable(u64),
 }
 
@@ -231,10 +231,12 @@ pub(crate) trait Packet: Sized {
 pub(crate) enum PacketError {
     #[error("the connection was closed")]
     Closed,
-    #[error("waited {seconds:.1} s for {what}; nothing, or not all of it, was said")]
+    #[error("waited {seconds:.1} s for {what}, which did not arrive, or not completely")]
     Silent { seconds: f64, what: &'static str },
-    #[error("it took no word in time")]
-    WriteTimeout,
+    #[error("timed out reading")]
+    ReadTimeout,
+    #[error("timed out writing to it after {seconds:.1} s")]
+    WriteTimeout { seconds: f64 },
     #[error("{0}")]
     Socket(io::Error),
     #[error("{0}")]
@@ -248,7 +250,7 @@ impl From<io::Error> for PacketError {
             | io::ErrorKind::ConnectionReset
             | io::ErrorKind::BrokenPipe
             | io::ErrorKind::ConnectionAborted => PacketError::Closed,
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => PacketError::WriteTimeout,
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => PacketError::ReadTimeout,
             _ => PacketError::Socket(error),
         }
     }
@@ -256,10 +258,16 @@ impl From<io::Error> for PacketError {
 
 /// Writes one packet.
 pub(crate) fn write(mut stream: &TcpStream, packet: &impl Packet) -> Result<(), PacketError> {
-    Ok(stream.write_all(&packet.encode())?)
+    stream.write_all(&packet.encode()).map_err(|error| match error.into() {
+        PacketError::ReadTimeout => {
+            let limit = stream.write_timeout().ok().flatten().unwrap_or_default();
+            PacketError::WriteTimeout { seconds: limit.as_secs_f64() }
+        }
+        error => error,
+    })
 }
 
-/// How long words may be waited for, and what they are; several may share one limit.
+/// A time limit for reading, and what is read; several reads may share one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
     begun: Instant,
@@ -310,7 +318,7 @@ pub(crate) fn read<P: Packet>(
     wait: Option<Wait>,
 ) -> Result<P, PacketError> {
     read_body(DeadlineRead { stream, wait }, most).map_err(|error| match (error, wait) {
-        (PacketError::WriteTimeout, Some(wait)) => wait.over(),
+        (PacketError::ReadTimeout, Some(wait)) => wait.over(),
         (error, _) => error,
     })
 }

@@ -1,4 +1,4 @@
-//! One rank on its thread: what happens is told to the node, what the node wants is done.
+//! One rank on its thread: passes events to the node and carries out its effects.
 
 mod cuts;
 mod life_cycle;
@@ -39,9 +39,9 @@ pub(crate) enum Inbox {
     Optimized,
     /// The external loop computes no more gradients.
     Finished,
-    /// The gradient's thread cannot go on.
+    /// The gradient's thread cannot continue.
     Broken(String),
-    /// A word from the controller.
+    /// A command of the controller.
     Command(Command),
 }
 
@@ -284,7 +284,7 @@ impl RankState {
         self.settle();
     }
 
-    /// The controller has spoken. `true`: this was the last word.
+    /// A command of the controller has come. `true`: it was the last one.
     pub(crate) fn command(&mut self, command: Command) -> bool {
         self.moved = self.clock.now();
         let Some(command) = self.cut_command(command) else {
@@ -375,7 +375,7 @@ impl RankState {
         self.tell(RankEvent::Lost { rank: self.node.rank.0, peer: peer.0, reason });
     }
 
-    /// This rank cannot go on.
+    /// This rank cannot continue.
     pub(crate) fn failed(&self, reason: String) {
         self.tell(RankEvent::Failed { rank: self.node.rank.0, reason });
     }

@@ -71,9 +71,9 @@ fn a_peer_that_says_nothing_is_sent_away_after_the_time_limit() {
         let mut silent = TcpStream::connect(address).expect("it listens");
         let mut answer = Vec::new();
         silent.read_to_end(&mut answer).expect("it is closed");
-        assert!(String::from_utf8_lossy(&answer).contains("waited 0.2 s for a word to join"));
+        assert!(String::from_utf8_lossy(&answer).contains("waited 0.2 s for a request to join"));
     });
-    assert!(warnings.iter().any(|w| w.contains("waited 0.2 s for a word")), "{warnings:?}");
+    assert!(warnings.iter().any(|w| w.contains("waited 0.2 s for a request")), "{warnings:?}");
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_peer_that_drips_is_sent_away_after_the_time_limit() {
             slow.read(&mut answer).ok()
         });
         let answer = String::from_utf8_lossy(&answer[..length.expect("an answer")]);
-        assert!(answer.contains("waited 0.2 s for a word to join"), "{answer}");
+        assert!(answer.contains("waited 0.2 s for a request to join"), "{answer}");
     });
 }
 

@@ -1,4 +1,4 @@
-//! Checkpoints: the whole state of a run in a folder, and going on from it.
+//! Checkpoints: the whole state of a run in a folder, and resuming from it.
 //!
 //! ```text
 //! DIR/checkpoints/step-500/   rank-0.safetensors …   state and totals of every rank

@@ -73,7 +73,7 @@ pub enum RunError {
     #[error(transparent)]
     Net(#[from] quelea_net::NetError),
     /// The run was interrupted, and its state is saved.
-    #[error("interrupted after {step} steps of each worker; go on with --resume {}", directory.display())]
+    #[error("interrupted after {step} steps of each worker; resume it with --resume {}", directory.display())]
     Stopped {
         /// Steps of each worker.
         step: u64,

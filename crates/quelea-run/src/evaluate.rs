@@ -1,4 +1,4 @@
-//! How good models are, while a run goes on: on a thread of its own, so that nobody waits, or at
+//! How good models are, while a run continues: on a thread of its own, so that nobody waits, or at
 //! once where the clock is virtual.
 
 use std::sync::Arc;

@@ -142,7 +142,7 @@ fn write_failure(directory: &Directory, name: &str) -> impl FnOnce(io::Error) ->
     move |source| RunError::Write { path, source }
 }
 
-/// Begins the records; those of a run that is gone on with come first.
+/// Begins the records; those of a resumed run come first.
 fn records_of_run<'a>(
     prepared: &PreparedRun,
     directory: &Directory,
@@ -153,7 +153,7 @@ fn records_of_run<'a>(
         RecordWriter::new(draft, prepared.setup.steps, prepared.config.workers, watch);
     if let Some(resumed) = &prepared.resumed {
         if let Some(before) = directory::records_of(&resumed.run) {
-            records.go_on(BufReader::new(File::open(before)?), &prepared.start)?;
+            records.resume(BufReader::new(File::open(before)?), &prepared.start)?;
         }
         records.flush();
         if resumed.run == directory.path() {
@@ -163,7 +163,7 @@ fn records_of_run<'a>(
     Ok(records)
 }
 
-/// A run did not come to its end: what can be gone on from stays.
+/// A run did not come to its end: what can be resumed stays.
 fn broken_off(error: RunError, directory: &Directory, recorder: RunRecorder<'_>) -> RunError {
     let stopped = match &error {
         RunError::Sim(SimError::Stopped { step }) => Some(*step),

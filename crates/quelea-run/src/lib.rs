@@ -7,8 +7,8 @@
 //! | [`prepared`] | a checked configuration with everything that a driver needs |
 //! | [`drive`] | the drivers: virtual cluster, threads, processes, machines |
 //! | [`memory`] | whether a run fits into this machine |
-//! | [`checkpoint`] | the whole state of a run on the disk, and going on from it |
-//! | [`evaluate`] | how good models are, while a run goes on |
+//! | [`checkpoint`] | the whole state of a run on the disk, and resuming from it |
+//! | [`evaluate`] | how good models are, while a run continues |
 //! | [`execute`] | runs a prepared run and writes its files |
 //! | [`recorder`] | the observer that records, evaluates and saves a run |
 //! | [`files`] | the run's directory and what is in it |

@@ -42,13 +42,13 @@ pub struct PreparedRun {
     pub problem: Arc<dyn Problem>,
     /// Where it is simulated.
     pub cluster: Cluster,
-    /// What it goes on from; empty for a run that begins.
+    /// The state to resume from; empty for a new run.
     pub start: Arc<ResumePoint>,
     /// The checkpoint that this is from.
     pub resumed: Option<Resumed>,
 }
 
-/// The checkpoint that a run goes on from.
+/// The checkpoint that a run resumes from.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Resumed {
     /// The folder of the run.

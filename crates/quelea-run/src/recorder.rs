@@ -31,8 +31,8 @@ pub struct RunRecorder<'a> {
     /// Absent where the clock is virtual: then nobody waits for an evaluation.
     background: Option<BackgroundEvaluator>,
     best: Option<BestModel>,
-    /// The best model, where it is not in its place yet: that happens when the run can be gone on
-    /// with, or has ended.
+    /// The best model, where it is not in its place yet: that happens when the run can be
+    /// resumed, or has ended.
     best_draft: Option<Draft>,
     /// The first failure to write it.
     best_failure: Option<String>,
@@ -44,7 +44,7 @@ pub struct RunRecorder<'a> {
     failure: Option<String>,
     /// Checkpoints until this step are written, or cannot be.
     durable_step: u64,
-    /// There is one that this run can be gone on from.
+    /// There is one that this run can resume from.
     has_saved: bool,
 }
 
@@ -192,7 +192,7 @@ impl<'a> RunRecorder<'a> {
         Ok(EndedRun { recorded, last, best, best_draft: self.best_draft, warnings })
     }
 
-    /// The run was broken off: what can be gone on from stays. Why the last checkpoint could not
+    /// The run was broken off: what can be resumed stays. Why the last checkpoint could not
     /// be written, if it could not.
     pub(crate) fn break_off(mut self) -> Option<String> {
         self.catch_up();
@@ -203,7 +203,7 @@ impl<'a> RunRecorder<'a> {
             None => self.failure.take(),
         };
         if self.has_saved {
-            // A run that is gone on with takes these over; without them it only has less to show.
+            // A resumed run takes these over; without them it only has less to show.
             let _ = self.best_draft.take().map(Draft::commit);
             let recorded = self.records.finish();
             let _ = recorded.and_then(|recorded| recorded.draft.replace());

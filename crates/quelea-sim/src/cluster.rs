@@ -50,12 +50,12 @@ pub struct Cluster {
     /// Messages that a directed link may hold until the receiving worker takes them; 0 means
     /// without limit.
     pub link_messages: u32,
-    /// A worker goes on only when what it sends has left its card.
+    /// A worker continues only when what it sends has left its card.
     pub blocking_sends: bool,
     /// Every byte of a vector counts as so many, so that a small vector can stand for a large
     /// model; headers count as they are.
     pub vector_scale: f64,
-    /// From the loss of a rank until the others are told.
+    /// From the loss of a rank until the others are notified.
     pub detect_ms: f64,
     /// What goes wrong.
     pub faults: Faults,

@@ -1,8 +1,8 @@
-//! Cuts through a run: models that are shown, states that are saved.
+//! Cuts through a run: models that are evaluated, states that are saved.
 //!
 //! A synchronous algorithm is cut rank by rank, each as it passes the step; nothing waits. Others
 //! have no such cut: no more gradients are started, everything comes to rest, all is saved, and
-//! the run goes on from what was saved.
+//! the run continues from what was saved.
 
 use quelea_core::message::Rank;
 use quelea_record::{RankCheckpoint, Request, ResumePoint};
@@ -125,7 +125,7 @@ impl Driver<'_> {
         }
     }
 
-    /// Nobody computes: lets everything come to rest, saves it, and goes on from there.
+    /// Nobody computes: lets everything come to rest, saves it, and continues from there.
     fn rest_and_save(&mut self, step: u64) -> Result<(), SimError> {
         self.drain()?;
         let parts = (0..self.ranks.len()).map(|rank| self.save(rank, step)).collect();

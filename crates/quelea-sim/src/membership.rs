@@ -1,4 +1,4 @@
-//! What the driver does when a rank is lost: survivors stop, agree, and go on in a new view.
+//! What the driver does when a rank is lost: survivors stop, agree, and continue in a new view.
 
 use std::sync::Arc;
 

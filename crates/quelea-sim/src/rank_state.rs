@@ -161,7 +161,7 @@ impl RankState {
         }
     }
 
-    /// Cannot go on before `until`, when a send has left its card.
+    /// Cannot continue before `until`, when a send has left its card.
     pub(crate) fn block(&mut self, now: Time, until: Time) {
         let longer = until.since(self.free.max(now));
         self.hand_off(now, longer);

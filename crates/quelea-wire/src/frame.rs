@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn every_way_of_being_wrong_has_its_own_error() {
-        assert_eq!(refused(|h| h[0] = b'X'), FrameError::Magic(*b"XURM"));
+        assert_eq!(refused(|h| h[0] = b'X'), FrameError::Magic(*b"XLEA"));
         assert_eq!(refused(|h| h[4] = 9), FrameError::Version(9));
         assert!(matches!(refused(|h| h[30] ^= 1), FrameError::Checksum { .. }));
         assert!(matches!(refused_whole(|h| h[12] = 4), FrameError::Route { .. }));

@@ -256,7 +256,7 @@ impl Display {
                 self.begin(name, from, total);
                 let size = total.map_or("of unknown size".to_string(), bytes);
                 if from > 0 {
-                    self.line(&format!("{name}  {size}, going on after {}", bytes(from)));
+                    self.line(&format!("{name}  {size}, resuming after {}", bytes(from)));
                 } else {
                     self.line(&format!("{name}  {size}"));
                 }

@@ -83,7 +83,7 @@ fn rows(table: ListTable) -> Vec<ListRow> {
                 ("sends", row.sends),
                 ("codecs", (row.codecs)(&Options::defaults(row.keys)).words()),
                 ("loses a worker", row.lost_peer),
-                ("goes on with more or fewer", row.resized),
+                ("resumes with more or fewer", row.resized),
             ];
             (Some(row.paper), properties)
         }),

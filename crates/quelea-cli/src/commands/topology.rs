@@ -120,7 +120,7 @@ fn print(report: &Report) {
     let kind = match (report.is_static, report.period) {
         (true, _) => "the same in every round".to_string(),
         (false, Some(period)) => format!("repeats after {period} rounds"),
-        (false, None) => "drawn anew in every round".to_string(),
+        (false, None) => "drawn again in every round".to_string(),
     };
     let direction = if report.is_directed { "directed" } else { "undirected" };
     let title = format!("{} over {} workers", report.name, report.workers);

@@ -32,7 +32,7 @@ pub(super) fn attend_coordinator(
     let stream = stream.try_clone().expect("a connected socket can be duplicated");
     std::thread::spawn(move || {
         loop {
-            let wait = Wait::new(peer_seconds, "a sign of life");
+            let wait = Wait::new(peer_seconds, "a heartbeat");
             let last = match protocol::read::<Command>(&stream, SMALL_BYTES, Some(wait)) {
                 Ok(Command::Heartbeat) => continue,
                 Ok(Command::Abort(reason)) => Incoming::Aborted(reason),
@@ -66,7 +66,7 @@ pub(super) fn serve(
             Incoming::Event(event) => writer.pass_on(event),
         }
     }
-    Err(JoinEnd::Gone("nobody listens to it any more".into()))
+    Err(JoinEnd::Gone("its events are no longer read".into()))
 }
 
 /// Writes events to the coordinator on a thread of its own.

@@ -1,8 +1,9 @@
-//! One rank's part in cuts through the run: models that are shown, states that are saved.
+//! One rank's part in cuts through the run: models that are evaluated, states that are saved.
 //!
 //! A synchronous algorithm is cut rank by rank, each as it passes the step; nobody waits. To agree
-//! on a cut that no schedule has, every rank says the first step that it can still be cut at, and
-//! goes no further until it knows the last of them. Others rest, are saved, and go on from there.
+//! on a cut that no schedule has, every rank proposes the first step at which it can still take part,
+//! and stops there until the latest proposal is agreed. Other algorithms come to rest, are saved, and
+//! continue from there.
 
 use quelea_core::node::RunSpec;
 use quelea_core::payload::Pool;
@@ -45,7 +46,7 @@ impl CutState {
 }
 
 impl RankState {
-    /// A word of the controller about cuts; any other is given back.
+    /// Handles a command about cuts; returns any other.
     pub(super) fn cut_command(&mut self, command: Command) -> Option<Command> {
         let rank = self.node.rank.0;
         match command {
@@ -75,7 +76,7 @@ impl RankState {
         None
     }
 
-    /// Shows and saves what has become due.
+    /// Sends and saves what has become due.
     pub(super) fn cut_if_due(&mut self) {
         if !self.properties.synchronous {
             return self.show_if_asked();

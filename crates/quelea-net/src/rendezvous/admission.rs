@@ -1,4 +1,4 @@
-//! Where workers arrive, are given a rank, and load their data.
+//! Admission of workers: each receives a rank and the job, and loads its data.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -19,7 +19,7 @@ use crate::protocol::{
     Wait, shown,
 };
 
-/// The longest between two looks at whether waiting still makes sense.
+/// How often the observer is asked whether to keep waiting.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A worker that has joined, loaded its data, and listens.
@@ -43,7 +43,7 @@ impl JoinedWorker {
     }
 }
 
-/// Where workers arrive.
+/// Admits workers to a run.
 pub(crate) struct Admission {
     pub(crate) run: u64,
     pub(crate) open: bool,
@@ -59,7 +59,7 @@ pub(crate) struct Admission {
     pub(crate) last_refusal: Mutex<Option<String>>,
 }
 
-/// Who came, or why it came to nothing.
+/// A worker that joined, or why its rank could not.
 pub(crate) type Arrival = Result<JoinedWorker, (u32, String)>;
 
 impl Admission {
@@ -73,7 +73,7 @@ impl Admission {
         let _ = warnings.send(Incoming::Event(RankEvent::Warning(text)));
     }
 
-    /// Talks to one visitor until it is ready to meet its peers.
+    /// Admits one worker, and waits until it is ready to connect to its peers.
     pub(crate) fn hear(
         &self,
         stream: TcpStream,
@@ -113,15 +113,17 @@ impl Admission {
         }
     }
 
-    /// The rank of a visitor who may take part.
+    /// The rank of a worker that may take part.
     fn admit(&self, stream: &TcpStream, peer: SocketAddr) -> Result<u32, (String, bool)> {
         let plain = |reason: String| (reason, false);
         prepare(stream, self.options.handshake_seconds).map_err(|e| plain(e.to_string()))?;
-        let wait = Wait::new(self.options.handshake_seconds, "a word to join");
+        let wait = Wait::new(self.options.handshake_seconds, "a request to join");
         let word = protocol::read(stream, SMALL_BYTES, Some(wait));
         let word = word.map_err(|e| plain(e.to_string()))?;
         let SetupMessage::Join { rank, key } = word else {
-            return Err(plain(format!("it began with {word:?} instead of asking to join")));
+            return Err(plain(format!(
+                "its first message was {word:?} instead of a request to join"
+            )));
         };
         if key != self.key && !key.is_empty() {
             return Err((format!("this is not the run \"{key}\""), true));
@@ -165,7 +167,7 @@ impl Admission {
                 }
                 SetupMessage::Listening { port } => return Ok(Ok(port)),
                 SetupMessage::Unable { reason } => return Ok(Err(reason)),
-                other => return Err(format!("it said {other:?} instead of where it listens")),
+                other => return Err(format!("it sent {other:?} instead of where it listens")),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The coordinator: gathers workers, introduces them to each other, conducts the run.
+//! The coordinator: waits for workers, exchanges their addresses, and controls the run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -43,7 +43,7 @@ pub fn threads(
     resume(setup, gradients, options, Arc::default(), observer)
 }
 
-/// As [`threads`], going on from `start`.
+/// As [`threads`], resuming from `start`.
 pub fn resume(
     setup: &RunSpec,
     gradients: &Gradients,
@@ -116,7 +116,7 @@ impl Coordinator {
         Ok(Coordinator { listener, address, options, published: None, start })
     }
 
-    /// The run goes on from `start`; every worker is sent its part.
+    /// The run resumes from `start`; every worker receives its part.
     pub fn resume_from(self, start: Arc<ResumePoint>) -> Coordinator {
         Coordinator { start, ..self }
     }
@@ -168,7 +168,7 @@ impl Coordinator {
         let plan = MeshPlan { run: run_number(), ranks: setup.ranks(), here };
         let call = Call { plan, job, workers: setup.workers() as u32, clock };
         let gathered = self.gather(call, controller.clone(), observer)?;
-        let ConnectedWorkers { streams, rank_links, _mesh, _door } = gathered;
+        let ConnectedWorkers { streams, rank_links, _mesh, _listener } = gathered;
         for (rank, stream) in &streams {
             if let Some(part) = start.parts.get(*rank as usize) {
                 let part = Box::new(part.clone());
@@ -262,7 +262,7 @@ impl Coordinator {
         let wait = Wait::new(left.max(self.options.handshake_seconds), "it to be connected");
         match exchange_addresses(&plan, &mesh, joined, &self.options, wait) {
             Ok((streams, rank_links)) => {
-                Ok(ConnectedWorkers { streams, rank_links, _mesh: mesh, _door: listener })
+                Ok(ConnectedWorkers { streams, rank_links, _mesh: mesh, _listener: listener })
             }
             Err((streams, error)) => {
                 for stream in streams.values() {
@@ -274,7 +274,7 @@ impl Coordinator {
     }
 }
 
-/// What workers are called together for.
+/// What workers join for.
 struct Call {
     plan: MeshPlan,
     job: Vec<u8>,
@@ -282,12 +282,12 @@ struct Call {
     clock: RunClock,
 }
 
-/// Everybody, connected with everybody. Doors stay open, to refuse latecomers.
+/// All workers, connected with each other. The listeners stay open, to refuse latecomers.
 struct ConnectedWorkers {
     streams: Streams,
     rank_links: Vec<RankLinks>,
     _mesh: Mesh,
-    _door: GuardedListener,
+    _listener: GuardedListener,
 }
 
 /// The ranks of the coordinator's process.
@@ -306,7 +306,7 @@ fn run_number() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
-/// Hears what a joined worker says, on a thread of its own, until it is gone.
+/// Reads the events of a joined worker on a thread of its own, until it is gone.
 fn attend_worker(
     rank: u32,
     stream: &TcpStream,
@@ -336,7 +336,7 @@ fn attend_worker(
 
 type Streams = BTreeMap<u32, TcpStream>;
 
-/// Tells everybody where everybody is, and waits until all are connected.
+/// Sends every worker the addresses of all, and waits until all are connected.
 fn exchange_addresses(
     plan: &MeshPlan,
     mesh: &Mesh,
@@ -363,7 +363,8 @@ fn exchange_addresses(
                     return Err(NetError::Failed { rank: *rank, reason });
                 }
                 Ok(other) => {
-                    let reason = format!("it said {other:?} instead of that it is connected");
+                    let reason =
+                        format!("it sent {other:?} instead of a confirmation that it is connected");
                     return Err(NetError::Failed { rank: *rank, reason });
                 }
                 Err(error) => return Err(lost(*rank, error)),

@@ -46,7 +46,7 @@ pub fn start(checkpoint: &Checkpoint, prepared: &PreparedRun) -> Result<ResumePo
     }
     if manifest.step >= prepared.setup.steps {
         let problem = format!(
-            "the run has done {} steps; set more to go on, as in --set steps={}",
+            "the run has done {} steps; set more to continue, as in --set steps={}",
             manifest.step,
             manifest.step.saturating_mul(2)
         );
@@ -82,7 +82,7 @@ fn check_config(old: &Value, new: &Value, path: &str) -> Result<(), RequestError
     if old == new || MAY_CHANGE.iter().any(may_change) {
         return Ok(());
     }
-    let problem = format!("the checkpoint was made with {old}; a run that goes on keeps it");
+    let problem = format!("the checkpoint was made with {old}; a resumed run keeps it");
     Err(RequestError::field(path, new, problem))
 }
 

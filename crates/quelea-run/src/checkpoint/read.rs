@@ -89,7 +89,7 @@ pub fn open(path: &Path) -> Result<Checkpoint, RequestError> {
     for step in &steps {
         match load(&folder.join(name(*step))) {
             Ok((manifest, parts)) => {
-                let note = |why: String| format!("{why}; going on from {} instead", name(*step));
+                let note = |why: String| format!("{why}; resuming from {} instead", name(*step));
                 let notes = damaged.into_iter().map(note).collect();
                 return Ok(Checkpoint { run, manifest, parts, notes });
             }

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::{BestModel, FOLDER, MANIFEST, Manifest, SUMS, hex, name, part, step_of};
 
-/// Writes checkpoints while a run goes on.
+/// Writes checkpoints while a run continues.
 #[derive(Debug)]
 pub struct Saver {
     /// Bounded: whoever saves faster than the disk takes it waits.

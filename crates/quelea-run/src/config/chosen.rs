@@ -1,4 +1,4 @@
-//! A table of the configuration that names a row of one of the tables of quelea.
+//! A table of the configuration that names an entry: an algorithm, a topology, a codec, a task.
 
 use quelea_core::names::nearest;
 use quelea_core::options::{OptionError, OptionSpec, Options, Value as Given};

@@ -87,14 +87,14 @@ pub const KEYS: &[OptionSpec] = &[
     OptionSpec {
         name: "blocking_sends",
         kind: OptionKind::Flag(false),
-        help: "a worker goes on only when what it sends has left its card",
+        help: "a worker continues only when what it sends has left its card",
     },
     OptionSpec {
         name: "vector_scale",
         kind: OptionKind::Real { default: 1.0, min: 1e-3, max: 1e9 },
         help: "every byte of a vector counts as so many: a small one stands for a large model",
     },
-    millis("detect_ms", 1000.0, "from the loss of a rank until the others are told"),
+    millis("detect_ms", 1000.0, "from the loss of a rank until the others are notified"),
     whole("threads", 0, 0, "real threads that compute gradients in `simulate`; 0 = one per core"),
 ];
 

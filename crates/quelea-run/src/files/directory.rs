@@ -61,7 +61,7 @@ impl Directory {
         Directory::held(path.to_path_buf(), force)
     }
 
-    /// Takes the directory of a run that is gone on with: its files are replaced at the end.
+    /// Takes the directory of a run that is resumed: its files are replaced at the end.
     pub fn reopen(path: &Path) -> Result<Directory, RequestError> {
         Directory::held(path.to_path_buf(), true)
     }

@@ -50,8 +50,8 @@ impl<'a> RecordWriter<'a> {
         RecordWriter { draft, stride, failure: None, timeline, curves, watch }
     }
 
-    /// Takes over the records of the run that is gone on from: those until then.
-    pub fn go_on(&mut self, lines: impl BufRead, start: &ResumePoint) -> io::Result<()> {
+    /// Takes over the records of the run that is resumed, until its checkpoint.
+    pub fn resume(&mut self, lines: impl BufRead, start: &ResumePoint) -> io::Result<()> {
         for line in lines.lines() {
             let line = line?;
             // The last line of a run that was killed may be half there.
@@ -110,7 +110,7 @@ impl RecordWriter<'_> {
     }
 }
 
-/// Whether a record is from before the cut that is gone on from.
+/// Whether a record is from before the checkpoint that is resumed.
 fn is_before(record: &Value, start: &ResumePoint) -> bool {
     let number = |key: &str| record[key].as_u64();
     let (Some(rank), Some(step), Some(t)) = (number("rank"), number("step"), record["t"].as_f64())

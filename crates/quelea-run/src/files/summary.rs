@@ -33,7 +33,7 @@ pub struct Summary {
     pub worker_models: WorkerModels,
     /// The best model of all evaluations, which is in `best.safetensors`.
     pub best: Option<BestModel>,
-    /// The steps of every worker after which the run was gone on with from a checkpoint, if it was.
+    /// The steps of every worker after which the run was resumed from a checkpoint, if it was.
     pub resumed_from_step: Option<u64>,
     /// Until the last worker had finished its last step.
     pub clock_seconds: f64,
@@ -165,7 +165,7 @@ pub struct About {
     pub spread: Option<Spread>,
     /// The best model of all evaluations.
     pub best: Option<BestModel>,
-    /// Where the run was gone on from.
+    /// Where the run was resumed.
     pub resumed_from_step: Option<u64>,
     /// Of `records.jsonl`.
     pub records_stride: u64,
