@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use crate::{cargo, output};
 
 /// One crate's rule.
-struct Rule {
+struct EdgeRule {
     name: &'static str,
     /// Crates of the workspace that it may depend on, directly or not.
     may_know: &'static [&'static str],
@@ -34,17 +34,17 @@ const PURE: &[&str] = &[
     "axum",
 ];
 
-const RULES: &[Rule] = &[
-    Rule { name: "quelea-core", may_know: &[], never: PURE },
-    Rule { name: "quelea-record", may_know: &["quelea-core"], never: PURE },
-    Rule { name: "quelea-plot", may_know: &["quelea-core"], never: PURE },
-    Rule { name: "quelea-wire", may_know: &["quelea-core"], never: PURE },
-    Rule {
+const RULES: &[EdgeRule] = &[
+    EdgeRule { name: "quelea-core", may_know: &[], never: PURE },
+    EdgeRule { name: "quelea-record", may_know: &["quelea-core"], never: PURE },
+    EdgeRule { name: "quelea-plot", may_know: &["quelea-core"], never: PURE },
+    EdgeRule { name: "quelea-wire", may_know: &["quelea-core"], never: PURE },
+    EdgeRule {
         name: "quelea-data",
         may_know: &["quelea-core"],
         never: &["tokio", "burn", "pyo3", "axum", "clap", "anyhow", "indicatif", "serde", "rand"],
     },
-    Rule {
+    EdgeRule {
         name: "quelea-sim",
         may_know: &["quelea-core", "quelea-record", "quelea-wire"],
         never: &[
@@ -59,17 +59,17 @@ const RULES: &[Rule] = &[
             "serde",
         ],
     },
-    Rule {
+    EdgeRule {
         name: "quelea-net",
         may_know: &["quelea-core", "quelea-record", "quelea-wire"],
         never: &["burn-flex", "gemm", "pyo3", "axum", "clap", "anyhow", "serde"],
     },
-    Rule {
+    EdgeRule {
         name: "quelea-engine",
         may_know: &["quelea-core", "quelea-data"],
         never: &["tokio", "socket2", "pyo3", "axum", "clap", "anyhow", "indicatif"],
     },
-    Rule {
+    EdgeRule {
         name: "quelea-run",
         may_know: &[
             "quelea-core",
@@ -83,7 +83,7 @@ const RULES: &[Rule] = &[
         ],
         never: EDGE,
     },
-    Rule {
+    EdgeRule {
         name: "quelea-plan",
         may_know: &[
             "quelea-core",
@@ -98,7 +98,7 @@ const RULES: &[Rule] = &[
         ],
         never: EDGE,
     },
-    Rule {
+    EdgeRule {
         name: "quelea-papers",
         may_know: &[
             "quelea-core",
@@ -113,7 +113,7 @@ const RULES: &[Rule] = &[
         ],
         never: EDGE,
     },
-    Rule {
+    EdgeRule {
         name: "quelea-py",
         may_know: &[
             "quelea-core",

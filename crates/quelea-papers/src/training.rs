@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use quelea_core::problems::{Evaluation, Problem};
 use quelea_core::time::Time;
-use quelea_plot::{Axis, Chart, Lines, Series, Stroke};
+use quelea_plot::{Axis, Chart, LineChart, LineSeries, Stroke};
 use quelea_record::{Cuts, Event, Models as Shown, Record};
 use quelea_run::error::RequestError;
 use quelea_run::evaluate::{Evaluated, Judge, Snapshot};
@@ -94,7 +94,7 @@ impl Trained {
     /// Simulates a plan, evaluating so many times.
     pub fn of(plan: &Plan, evaluations: u64) -> Result<Trained, ExperimentError> {
         let deploy = plan.setup.properties().deploy;
-        let mut watch = Watch {
+        let mut watch = MomentObserver {
             judge: Judge { problem: Arc::clone(&plan.problem), deploy },
             cuts: Cuts { save_every: 0, shows: evaluations, steps: plan.setup.steps },
             losses: (0.0, 0),
@@ -160,7 +160,7 @@ fn between(a: Moment, b: Moment, share: f64) -> Moment {
 }
 
 /// Evaluates what is shown.
-struct Watch {
+struct MomentObserver {
     judge: Judge,
     cuts: Cuts,
     /// Sum and number of the mini-batches' losses since the last moment.
@@ -168,7 +168,7 @@ struct Watch {
     moments: Vec<Moment>,
 }
 
-impl Watch {
+impl MomentObserver {
     fn take(&mut self, evaluated: &Evaluated) {
         let Evaluation { loss, accuracy, .. } = evaluated.evaluation;
         let (sum, count) = std::mem::take(&mut self.losses);
@@ -183,7 +183,7 @@ impl Watch {
     }
 }
 
-impl quelea_sim::Observer for Watch {
+impl quelea_sim::Observer for MomentObserver {
     fn record(&mut self, record: Record) {
         if let Event::Step { loss, .. } = record.event {
             self.losses.0 += f64::from(loss);
@@ -202,20 +202,20 @@ impl quelea_sim::Observer for Watch {
 }
 
 /// Runs by name, in the order in which they are shown.
-pub type Runs = Vec<(String, Trained)>;
+pub type NamedRuns = Vec<(String, Trained)>;
 
 /// A line for every run through its moments, at `place` of each.
 pub fn chart(
     title: &str,
-    runs: &Runs,
+    runs: &NamedRuns,
     (x, y): (Axis, Axis),
     place: impl Fn(&Moment) -> (f64, f64),
 ) -> Chart {
     let line = |(name, run): &(String, Trained)| {
         let points = run.moments.iter().map(&place).collect();
-        Series { stroke: Stroke::Line, ..Series::line(name.clone(), points) }
+        LineSeries { stroke: Stroke::Line, ..LineSeries::line(name.clone(), points) }
     };
-    Chart::Lines(Lines { title: title.into(), x, y, series: runs.iter().map(line).collect() })
+    Chart::Lines(LineChart { title: title.into(), x, y, series: runs.iter().map(line).collect() })
 }
 
 #[cfg(test)]

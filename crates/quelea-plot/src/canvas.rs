@@ -44,7 +44,7 @@ pub(crate) fn series_ink(index: usize) -> Ink {
 
 /// How text looks and where it hangs.
 #[derive(Clone, Copy)]
-pub(crate) struct Pen {
+pub(crate) struct LabelStyle {
     pub(crate) ink: Ink,
     pub(crate) size: f64,
     pub(crate) bold: bool,
@@ -52,8 +52,13 @@ pub(crate) struct Pen {
     pub(crate) upright: bool,
 }
 
-pub(crate) const LABEL: Pen =
-    Pen { ink: PALE, size: 12.0, bold: false, anchor: (HPos::Left, VPos::Center), upright: false };
+pub(crate) const LABEL: LabelStyle = LabelStyle {
+    ink: PALE,
+    size: 12.0,
+    bold: false,
+    anchor: (HPos::Left, VPos::Center),
+    upright: false,
+};
 
 /// Where one draws.
 pub(crate) struct Canvas<B: DrawingBackend> {
@@ -131,7 +136,7 @@ impl<B: DrawingBackend> Canvas<B> {
         drawn(self.area.draw(&Circle::new(self.pixel(centre), radius, ink.filled())));
     }
 
-    pub(crate) fn write(&mut self, text: &str, at: (f64, f64), pen: Pen) {
+    pub(crate) fn write(&mut self, text: &str, at: (f64, f64), pen: LabelStyle) {
         let transform = if pen.upright { FontTransform::Rotate270 } else { FontTransform::None };
         let style = TextStyle::from(self.font(pen).transform(transform))
             .color(&pen.ink)
@@ -142,7 +147,7 @@ impl<B: DrawingBackend> Canvas<B> {
     }
 
     /// How wide a text is.
-    pub(crate) fn width_of(&self, text: &str, pen: Pen) -> f64 {
+    pub(crate) fn width_of(&self, text: &str, pen: LabelStyle) -> f64 {
         let (width, _) = self.font(pen).box_size(text).expect("the font is embedded");
         f64::from(width) / self.scale
     }
@@ -152,7 +157,7 @@ impl<B: DrawingBackend> Canvas<B> {
         drawn(self.area.present());
     }
 
-    fn font(&self, pen: Pen) -> FontDesc<'static> {
+    fn font(&self, pen: LabelStyle) -> FontDesc<'static> {
         let style = if pen.bold { FontStyle::Bold } else { FontStyle::Normal };
         FontDesc::new(FontFamily::SansSerif, pen.size * 1.24 * self.scale, style)
     }
