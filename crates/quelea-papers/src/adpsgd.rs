@@ -4,10 +4,11 @@
 pub mod convergence;
 pub mod slowdown;
 
+use quelea_run::trial::Trial;
+
 use crate::error::ExperimentError;
 use crate::fit::Fit;
 use crate::report::{Figure, PaperReport, ParameterSource};
-use quelea_run::trial::Trial;
 
 /// Whose numbers they are.
 const PAPER: &str = "Zhang, Lian, Zhang, Liu: Decentralized Distributed Deep Learning (AD-PSGD)";

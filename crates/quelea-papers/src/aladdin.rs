@@ -6,10 +6,11 @@ pub mod convergence;
 pub mod heterogeneity;
 pub mod scaling;
 
+use quelea_run::trial::{Timing, Trial};
+
 use crate::error::ExperimentError;
 use crate::fit::Fit;
 use crate::report::{PaperReport, ParameterSource};
-use quelea_run::trial::{Timing, Trial};
 
 /// Whose numbers they are.
 pub const PAPER: &str = "Ko, Choi, Jei, Lee, Kim: ALADDIN (CIKM 2021), slides";
@@ -339,9 +340,10 @@ impl Calibration {
                 format!("{handoff:.4} of a gradient"),
                 ParameterSource::Fitted(format!("ALADDIN, {name}, ×1")),
             );
-            let source = match receive > 0.0 {
-                true => ParameterSource::Fitted(format!("SGP, {name}, ×1")),
-                false => ParameterSource::Assumed("nothing published asks for one".into()),
+            let source = if receive > 0.0 {
+                ParameterSource::Fitted(format!("SGP, {name}, ×1"))
+            } else {
+                ParameterSource::Assumed("nothing published asks for one".into())
             };
             report.rests_on(
                 &format!("hand-off of a received model, {name}"),

@@ -170,7 +170,7 @@ impl Comparison {
                 text += &format!("; {} is as fast ({:.3} s)", second.name, then.seconds);
             } else {
                 text += &format!(", {factor:.2} times as fast as {}", second.name);
-                text += &reason((winner, *first), (second, *then));
+                text += &reason(winner, *first, second, *then);
             }
         }
         text.push('.');
@@ -243,10 +243,7 @@ impl Comparison {
 }
 
 /// Why the first is ahead of the second: fewer steps, or shorter ones, and what they lose.
-fn reason(
-    (winner, first): (&Entrant, CurvePoint),
-    (second, then): (&Entrant, CurvePoint),
-) -> String {
+fn reason(winner: &Entrant, first: CurvePoint, second: &Entrant, then: CurvePoint) -> String {
     if (first.step as f64) < 0.9 * then.step as f64 {
         return format!(": it needs {} steps instead of {}", first.step, then.step);
     }

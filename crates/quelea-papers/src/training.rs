@@ -10,9 +10,9 @@ use quelea_run::error::RequestError;
 use quelea_run::evaluate::{Evaluated, Judge, Snapshot};
 use quelea_run::files::tensors::Models;
 use quelea_run::plan::Plan;
+use quelea_run::trial::config;
 
 use crate::error::ExperimentError;
-use quelea_run::trial::config;
 
 /// What is learnt: a task with its data, read once for all runs that share it.
 #[derive(Clone)]
@@ -41,7 +41,8 @@ impl Lesson {
     /// The same with so many seeds, from `seed` on.
     pub fn several(
         workers: usize,
-        (seed, count): (u64, usize),
+        seed: u64,
+        count: usize,
         settings: &[String],
     ) -> Result<Vec<Lesson>, ExperimentError> {
         let seeds = (0..count as u64).map(|k| seed.wrapping_add(k));
@@ -208,7 +209,8 @@ pub type NamedRuns = Vec<(String, Trained)>;
 pub fn chart(
     title: &str,
     runs: &NamedRuns,
-    (x, y): (Axis, Axis),
+    x: Axis,
+    y: Axis,
     place: impl Fn(&Moment) -> (f64, f64),
 ) -> Chart {
     let line = |(name, run): &(String, Trained)| {

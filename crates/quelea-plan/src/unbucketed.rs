@@ -197,9 +197,10 @@ impl UnbucketedRounds<'_> {
         for place in 0..self.receivers[round][from].len() {
             let to = self.receivers[round][from][place];
             let (a, b) = (s.host_of(from), s.host_of(to));
-            let (out, port, rate, latency) = match a == b {
-                true => (s.hosts + from, s.hosts + to, s.internal, s.internal_latency),
-                false => (a, b, s.bandwidth, s.latency),
+            let (out, port, rate, latency) = if a == b {
+                (s.hosts + from, s.hosts + to, s.internal, s.internal_latency)
+            } else {
+                (a, b, s.bandwidth, s.latency)
             };
             let (length, flight) = (nanos(s.sent() / rate), nanos(latency));
             let start = now.max(self.sending[out]);

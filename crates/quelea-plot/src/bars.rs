@@ -96,9 +96,10 @@ impl BarChart {
         let mut values: Vec<f64> = Vec::new();
         for group in 0..self.groups.len() {
             let heights = self.series.iter().filter_map(|series| series.value(group));
-            match self.stacked {
-                true => values.push(heights.sum()),
-                false => values.extend(heights),
+            if self.stacked {
+                values.push(heights.sum());
+            } else {
+                values.extend(heights);
             }
             values.extend(self.series.iter().filter_map(|series| series.mark(group)));
         }

@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use quelea_plot::Axis;
+use quelea_run::trial::Trial;
 
 use super::{AdpsgdMethod, AdpsgdSetting, LEARNERS, METHODS, PAPER};
 use crate::error::ExperimentError;
 use crate::report::{BestValue, Figure, PaperReport, ParameterSource, ReportCell, ReportTable};
 use crate::training::{Lesson, NamedRuns, Trained, chart};
 use crate::{Experiment, ReproduceOptions, data};
-use quelea_run::trial::Trial;
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -83,7 +83,7 @@ fn train(
     report: &mut PaperReport,
     options: &ReproduceOptions,
 ) -> Result<NamedRuns, ExperimentError> {
-    let lessons = Lesson::several(LEARNERS, (options.seed, course.seeds), &course.settings)?;
+    let lessons = Lesson::several(LEARNERS, options.seed, course.seeds, &course.settings)?;
     let mut runs = NamedRuns::new();
     for method in METHODS {
         (options.tell)(&format!("  {}", method.name()));
@@ -160,13 +160,15 @@ fn charts(report: &mut PaperReport, runs: &NamedRuns) {
     let loss = chart(
         "Training loss",
         runs,
-        (Axis::linear("epochs"), Axis::log("mean loss of an epoch's mini-batches")),
+        Axis::linear("epochs"),
+        Axis::log("mean loss of an epoch's mini-batches"),
         |moment| (moment.step / steps_per_epoch, moment.training_loss),
     );
     let accuracy = chart(
         "Accuracy on held-out data",
         runs,
-        (Axis::linear("virtual seconds"), Axis::linear("percent")),
+        Axis::linear("virtual seconds"),
+        Axis::linear("percent"),
         |moment| (moment.seconds, moment.accuracy),
     );
     report.charts.push(("loss".into(), loss));

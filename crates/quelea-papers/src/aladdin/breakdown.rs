@@ -2,6 +2,7 @@
 //! strategies contributes.
 
 use quelea_plot::{Axis, BarChart, BarSeries, Chart, LineChart, LineSeries};
+use quelea_run::trial::{Timing, Trial};
 
 use super::{
     AladdinCase, AladdinCosts, AladdinMethod, Calibration, PAPER, PASSES_MOMENTUM, PASSES_SUM,
@@ -9,7 +10,6 @@ use super::{
 use crate::error::ExperimentError;
 use crate::report::{PaperReport, ReportCell, ReportTable};
 use crate::{Experiment, ReproduceOptions};
-use quelea_run::trial::{Timing, Trial};
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {

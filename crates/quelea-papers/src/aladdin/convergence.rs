@@ -1,13 +1,13 @@
 //! Accuracy and parameter variance against virtual time, on a network that two cores can train.
 
 use quelea_plot::Axis;
+use quelea_run::trial::Trial;
 
 use super::{AladdinCase, AladdinCosts, AladdinMethod, Calibration, METHODS, PAPER};
 use crate::error::ExperimentError;
 use crate::report::{BestValue, Figure, PaperReport, ParameterSource, ReportCell, ReportTable};
 use crate::training::{Lesson, NamedRuns, Trained, chart};
 use crate::{Experiment, ReproduceOptions};
-use quelea_run::trial::Trial;
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -56,7 +56,7 @@ fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
     let title = "Accuracy and parameter variance against time";
     let mut report = PaperReport::new(EXPERIMENT.name, title, PAPER);
     let task = ["task.name=digits-cnn", "task.batch=16"].map(String::from);
-    let lessons = Lesson::several(WORKERS, (options.seed, options.size(SEEDS, 1)), &task)?;
+    let lessons = Lesson::several(WORKERS, options.seed, options.size(SEEDS, 1), &task)?;
     let steps = lessons[0].steps_per_epoch * options.size(EPOCHS, 1) as u64;
     let models = [(calibration.resnet, RESNET), (calibration.vgg, VGG)];
     for (costs, published) in &models[..options.size(2, 1)] {
@@ -126,13 +126,15 @@ fn charts(report: &mut PaperReport, runs: &NamedRuns, model: &str) {
     let accuracy = chart(
         &format!("Accuracy on held-out digits, with the times of {model}"),
         runs,
-        (seconds(), Axis::linear("percent").within(80.0, 100.0)),
+        seconds(),
+        Axis::linear("percent").within(80.0, 100.0),
         |moment| (moment.seconds, moment.accuracy),
     );
     let variance = chart(
         &format!("How far the workers are apart, with the times of {model}"),
         runs,
-        (seconds(), Axis::log("mean variance of a parameter (AR-SGD: exactly 0)")),
+        seconds(),
+        Axis::log("mean variance of a parameter (AR-SGD: exactly 0)"),
         |moment| (moment.seconds, moment.variance),
     );
     report.charts.push((format!("accuracy-{name}"), accuracy));

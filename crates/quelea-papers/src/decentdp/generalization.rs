@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use quelea_plot::Axis;
+use quelea_run::trial::Trial;
 
 use super::{DecentDpForm, PAPER};
 use crate::error::ExperimentError;
 use crate::report::{BestValue, Figure, PaperReport, ParameterSource, ReportCell, ReportTable};
 use crate::training::{Lesson, NamedRuns, Trained, chart};
 use crate::{Experiment, ReproduceOptions, data};
-use quelea_run::trial::Trial;
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -182,13 +182,15 @@ fn charts(report: &mut PaperReport, runs: &NamedRuns) {
     let training = chart(
         "Training loss",
         runs,
-        (steps(), Axis::linear("mean loss of mini-batches, smoothed labels")),
+        steps(),
+        Axis::linear("mean loss of mini-batches, smoothed labels"),
         |moment| (moment.step, moment.training_loss),
     );
     let held_out = chart(
         "Loss on held-out sentences",
         runs,
-        (steps(), Axis::linear("loss per token")),
+        steps(),
+        Axis::linear("loss per token"),
         |moment| (moment.step, moment.loss),
     );
     report.charts.push(("training".into(), training));

@@ -6,13 +6,13 @@ use quelea_core::options::{Options, Value};
 use quelea_core::topology::{Round, Schedule};
 use quelea_core::view::View;
 use quelea_plot::{Axis, BarChart, BarSeries, Chart};
+use quelea_run::trial::{Timing, Trial};
 
 use super::{DecentDpForm, PAPER, groups};
 use crate::error::ExperimentError;
 use crate::fit::Fit;
 use crate::report::{Figure, PaperReport, ParameterSource, ReportCell, ReportTable};
 use crate::{Experiment, ReproduceOptions};
-use quelea_run::trial::{Timing, Trial};
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -148,9 +148,10 @@ fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
     let title = "Time of a step relative to AllReduce";
     let mut report = PaperReport::new(EXPERIMENT.name, title, PAPER);
     let a40 = PosterCluster { efficiency: efficiency(options)?, ..A40 };
-    let fitted = match options.small {
-        true => vec![a40],
-        false => vec![a40, varied(A100, options)?, varied(T4, options)?],
+    let fitted = if options.small {
+        vec![a40]
+    } else {
+        vec![a40, varied(A100, options)?, varied(T4, options)?]
     };
     let mut cells = Vec::new();
     for cluster in &fitted {
@@ -239,30 +240,27 @@ fn tell(report: &mut PaperReport, cluster: &PosterCluster) {
     let size = format!("{} million", parameters / 1e6);
     report.rests_on(&format!("{name}: parameters"), size, ParameterSource::Assumed(why));
     let is_a40 = name == A40.name;
-    let source = match is_a40 {
-        true => ParameterSource::Fitted(
-            "AER with 8 GPUs in the paper's figure (109.5 ms), halved".into(),
-        ),
-        false => {
-            ParameterSource::Assumed("hardly matters while communication fits into a step".into())
-        }
+    let source = if is_a40 {
+        ParameterSource::Fitted("AER with 8 GPUs in the paper's figure (109.5 ms), halved".into())
+    } else {
+        ParameterSource::Assumed("hardly matters while communication fits into a step".into())
     };
     report.rests_on(
         &format!("{name}: seconds of a gradient"),
         format!("{:.1} ms", compute * 1e3),
         source,
     );
-    let source = match is_a40 {
-        true => ParameterSource::Assumed("the poster says \"high\"".into()),
-        false => ParameterSource::Fitted(format!("Complete, {name}")),
+    let source = if is_a40 {
+        ParameterSource::Assumed("the poster says \"high\"".into())
+    } else {
+        ParameterSource::Fitted(format!("Complete, {name}"))
     };
     let variation = format!("{:.3}", cluster.variation);
     report.rests_on(&format!("{name}: variation of it"), variation, source);
-    let source = match is_a40 {
-        true => ParameterSource::Fitted(
-            "AllReduce with 16 GPUs in the paper's figure (195.5 ms)".into(),
-        ),
-        false => ParameterSource::Assumed("not needed".into()),
+    let source = if is_a40 {
+        ParameterSource::Fitted("AllReduce with 16 GPUs in the paper's figure (195.5 ms)".into())
+    } else {
+        ParameterSource::Assumed("not needed".into())
     };
     let efficiency = format!("{:.2} of line rate", cluster.efficiency);
     report.rests_on(&format!("{name}: efficiency of collectives"), efficiency, source);

@@ -1,12 +1,12 @@
 //! Communication per iteration with 256 GPUs: ring all-reduce against partial averaging.
 
 use quelea_plot::{Axis, BarChart, BarSeries, Chart};
+use quelea_run::trial::Trial;
 
 use super::PAPER;
 use crate::error::ExperimentError;
 use crate::report::{Figure, PaperReport, ParameterSource, ReportCell, ReportTable};
 use crate::{Experiment, ReproduceOptions};
-use quelea_run::trial::Trial;
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {

@@ -10,12 +10,12 @@ use quelea_core::topology;
 use quelea_plot::{Axis, Chart, LineChart, LineSeries};
 use quelea_record::{Cuts, Models, Record};
 use quelea_run::plan::Plan;
+use quelea_run::trial::config;
 
 use super::PAPER;
 use crate::error::ExperimentError;
 use crate::report::{PaperReport, ParameterSource, ReportCell, ReportTable};
 use crate::{Experiment, ReproduceOptions};
-use quelea_run::trial::config;
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
