@@ -12,6 +12,9 @@ use plotters::style::{
     register_font,
 };
 
+/// A place in a picture: x to the right, y down.
+pub(crate) type Point = (f64, f64);
+
 /// A colour.
 pub(crate) type Ink = RGBColor;
 
@@ -97,14 +100,14 @@ impl<B: DrawingBackend> Canvas<B> {
         (f64::from(width) / self.scale, f64::from(height) / self.scale)
     }
 
-    pub(crate) fn stroke(&mut self, points: &[(f64, f64)], ink: Ink, width: f64) {
+    pub(crate) fn stroke(&mut self, points: &[Point], ink: Ink, width: f64) {
         let points: Vec<_> = points.iter().map(|point| self.pixel(*point)).collect();
         let style = ShapeStyle::from(&ink).stroke_width(self.width(width));
         drawn(self.area.draw(&PathElement::new(points, style)));
     }
 
     /// A stroke of dashes.
-    pub(crate) fn dashes(&mut self, points: &[(f64, f64)], ink: Ink, width: f64) {
+    pub(crate) fn dashes(&mut self, points: &[Point], ink: Ink, width: f64) {
         const ON_AND_OFF: f64 = 5.0;
         let mut travelled = 0.0;
         for pair in points.windows(2) {
@@ -126,17 +129,17 @@ impl<B: DrawingBackend> Canvas<B> {
     }
 
     /// A filled box between two corners.
-    pub(crate) fn fill(&mut self, (x0, y0): (f64, f64), (x1, y1): (f64, f64), ink: Ink) {
+    pub(crate) fn fill(&mut self, (x0, y0): Point, (x1, y1): Point, ink: Ink) {
         let corners = [(x0, y0), (x1, y0), (x1, y1), (x0, y1)].map(|corner| self.pixel(corner));
         drawn(self.area.draw(&Polygon::new(corners, ink.filled())));
     }
 
-    pub(crate) fn dot(&mut self, centre: (f64, f64), radius: f64, ink: Ink) {
+    pub(crate) fn dot(&mut self, centre: Point, radius: f64, ink: Ink) {
         let radius = (radius * self.scale).round() as i32;
         drawn(self.area.draw(&Circle::new(self.pixel(centre), radius, ink.filled())));
     }
 
-    pub(crate) fn write(&mut self, text: &str, at: (f64, f64), pen: LabelStyle) {
+    pub(crate) fn write(&mut self, text: &str, at: Point, pen: LabelStyle) {
         let transform = if pen.upright { FontTransform::Rotate270 } else { FontTransform::None };
         let style = TextStyle::from(self.font(pen).transform(transform))
             .color(&pen.ink)
@@ -166,7 +169,7 @@ impl<B: DrawingBackend> Canvas<B> {
         (points * self.scale).round().max(1.0) as u32
     }
 
-    fn pixel(&self, (x, y): (f64, f64)) -> (i32, i32) {
+    fn pixel(&self, (x, y): Point) -> (i32, i32) {
         ((x * self.scale).round() as i32, (y * self.scale).round() as i32)
     }
 }

@@ -4,7 +4,7 @@ use plotters::backend::DrawingBackend;
 use plotters::style::text_anchor::{HPos, VPos};
 
 use crate::axis::{Axis, Ruler, Tick};
-use crate::canvas::{Canvas, DARK, GRID, Ink, LABEL, LabelStyle};
+use crate::canvas::{Canvas, DARK, GRID, Ink, LABEL, LabelStyle, Point};
 
 /// The rectangle that the data are drawn in.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +67,7 @@ pub(crate) fn heading<B: DrawingBackend>(
     if entries.is_empty() { EDGE + 24.0 } else { y + 12.0 }
 }
 
-fn sign<B: DrawingBackend>(canvas: &mut Canvas<B>, entry: &LegendEntry<'_>, (x, y): (f64, f64)) {
+fn sign<B: DrawingBackend>(canvas: &mut Canvas<B>, entry: &LegendEntry<'_>, (x, y): Point) {
     let ends = [(x, y), (x + SIGN, y)];
     match entry.sign {
         LegendSign::Line => canvas.stroke(&ends, entry.ink, 2.0),

@@ -73,7 +73,7 @@ impl Chart {
         let size = (SIZE.0 * PNG_SCALE, SIZE.1 * PNG_SCALE);
         let mut pixels = vec![0; (size.0 * size.1 * 3) as usize];
         self.draw(Canvas::new(BitMapBackend::with_buffer(&mut pixels, size), PNG_SCALE));
-        encode(&pixels, size)
+        encode(&pixels, size.0, size.1)
     }
 
     fn draw<B: DrawingBackend>(&self, mut canvas: Canvas<B>) {
@@ -85,7 +85,7 @@ impl Chart {
     }
 }
 
-fn encode(pixels: &[u8], (width, height): (u32, u32)) -> Vec<u8> {
+fn encode(pixels: &[u8], width: u32, height: u32) -> Vec<u8> {
     let mut file = Vec::new();
     let mut encoder = png::Encoder::new(&mut file, width, height);
     encoder.set_color(png::ColorType::Rgb);
