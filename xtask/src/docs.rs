@@ -88,9 +88,10 @@ fn section(page: &mut String, entry: &Entry) {
         Budget::Rounds => "after `steps` rounds of every worker",
         Budget::TotalGradients => "after `workers × steps` gradients in all",
     };
-    let resumes = match properties.synchronous {
-        true => "bit for bit; workers are saved as they pass the step, and nothing waits",
-        false => "the run rests before it is saved, so that nothing is on its way",
+    let resumes = if properties.synchronous {
+        "bit for bit; workers are saved as they pass the step, and nothing waits"
+    } else {
+        "the run rests before it is saved, so that nothing is on its way"
     };
     let _ = write!(
         page,

@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use crate::{cargo, output};
 
 /// One crate's rule.
-struct Rule {
+struct EdgeRule {
     name: &'static str,
     /// Crates of the workspace that it may depend on, directly or not.
     may_know: &'static [&'static str],
@@ -31,12 +31,12 @@ const PURE: &[&str] = &[
     "axum",
 ];
 
-const RULES: &[Rule] = &[
-    Rule { name: "quelea-core", may_know: &[], never: PURE },
-    Rule { name: "quelea-record", may_know: &["quelea-core"], never: PURE },
-    Rule { name: "quelea-plot", may_know: &["quelea-core"], never: PURE },
-    Rule { name: "quelea-wire", may_know: &["quelea-core"], never: PURE },
-    Rule {
+const RULES: &[EdgeRule] = &[
+    EdgeRule { name: "quelea-core", may_know: &[], never: PURE },
+    EdgeRule { name: "quelea-record", may_know: &["quelea-core"], never: PURE },
+    EdgeRule { name: "quelea-plot", may_know: &["quelea-core"], never: PURE },
+    EdgeRule { name: "quelea-wire", may_know: &["quelea-core"], never: PURE },
+    EdgeRule {
         name: "quelea-data",
         may_know: &["quelea-core"],
         never: &[
@@ -51,22 +51,22 @@ const RULES: &[Rule] = &[
             "rand",
         ],
     },
-    Rule {
+    EdgeRule {
         name: "quelea-sim",
         may_know: &["quelea-core", "quelea-record", "quelea-wire"],
         never: &["tokio", "socket2", "gemm-f32", "pyo3", "axum", "clap", "anyhow", "serde"],
     },
-    Rule {
+    EdgeRule {
         name: "quelea-net",
         may_know: &["quelea-core", "quelea-record", "quelea-wire"],
         never: &["gemm-f32", "pyo3", "axum", "clap", "anyhow", "serde"],
     },
-    Rule {
+    EdgeRule {
         name: "quelea-engine",
         may_know: &["quelea-core", "quelea-data"],
         never: &["tokio", "socket2", "pyo3", "axum", "clap", "anyhow", "indicatif"],
     },
-    Rule {
+    EdgeRule {
         name: "quelea-run",
         may_know: &[
             "quelea-core",
@@ -80,7 +80,7 @@ const RULES: &[Rule] = &[
         ],
         never: EDGE,
     },
-    Rule {
+    EdgeRule {
         name: "quelea-plan",
         may_know: &[
             "quelea-core",
@@ -95,7 +95,7 @@ const RULES: &[Rule] = &[
         ],
         never: EDGE,
     },
-    Rule {
+    EdgeRule {
         name: "quelea-papers",
         may_know: &[
             "quelea-core",
@@ -110,7 +110,7 @@ const RULES: &[Rule] = &[
         ],
         never: EDGE,
     },
-    Rule {
+    EdgeRule {
         name: "quelea-py",
         may_know: &[
             "quelea-core",

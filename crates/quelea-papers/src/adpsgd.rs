@@ -4,10 +4,11 @@
 pub mod convergence;
 pub mod slowdown;
 
+use quelea_run::trial::Trial;
+
 use crate::error::ExperimentError;
 use crate::fit::Fit;
-use crate::report::{Figure, Report, Source};
-use quelea_run::trial::Trial;
+use crate::report::{Figure, PaperReport, ParameterSource};
 
 /// Whose numbers they are.
 const PAPER: &str = "Zhang, Lian, Zhang, Liu: Decentralized Distributed Deep Learning (AD-PSGD)";
@@ -23,20 +24,21 @@ const RESNET_COMPUTE: f64 = SINGLE_SECONDS / GRADIENTS_PER_EPOCH;
 const RESNET_PARAMETERS: f64 = 0.25e6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Method {
+enum AdpsgdMethod {
     AdPsgd,
     AllReduce,
     DPsgd,
 }
 
-const METHODS: [Method; 3] = [Method::AdPsgd, Method::AllReduce, Method::DPsgd];
+const METHODS: [AdpsgdMethod; 3] =
+    [AdpsgdMethod::AdPsgd, AdpsgdMethod::AllReduce, AdpsgdMethod::DPsgd];
 
-impl Method {
+impl AdpsgdMethod {
     fn name(self) -> &'static str {
         match self {
-            Method::AdPsgd => "AD-PSGD",
-            Method::AllReduce => "AllReduce",
-            Method::DPsgd => "D-PSGD",
+            AdpsgdMethod::AdPsgd => "AD-PSGD",
+            AdpsgdMethod::AllReduce => "AllReduce",
+            AdpsgdMethod::DPsgd => "D-PSGD",
         }
     }
 
@@ -45,11 +47,13 @@ impl Method {
     fn published(self) -> [Option<Figure>; 6] {
         let figure = |value, decimals| Some(Figure::printed(value, decimals));
         match self {
-            Method::AdPsgd => [1.22, 1.28, 1.33, 1.33, 1.33, 1.33].map(|value| figure(value, 2)),
-            Method::AllReduce => {
+            AdpsgdMethod::AdPsgd => {
+                [1.22, 1.28, 1.33, 1.33, 1.33, 1.33].map(|value| figure(value, 2))
+            }
+            AdpsgdMethod::AllReduce => {
                 [figure(1.47, 2), figure(2.6, 1), figure(11.51, 2), figure(100.4, 1), None, None]
             }
-            Method::DPsgd => {
+            AdpsgdMethod::DPsgd => {
                 [figure(1.45, 2), figure(2.36, 2), figure(11.24, 2), figure(100.4, 1), None, None]
             }
         }
@@ -58,7 +62,7 @@ impl Method {
 
 /// One model on the paper's cluster.
 #[derive(Clone, Copy, Debug)]
-struct Setting {
+struct AdpsgdSetting {
     parameters: f64,
     /// Seconds of a gradient.
     compute: f64,
@@ -68,10 +72,10 @@ struct Setting {
     reduce_gbs: f64,
 }
 
-impl Setting {
+impl AdpsgdSetting {
     /// ResNet-20, with the overhead fitted on the row without a slow learner.
-    fn resnet(method: Method) -> Result<Setting, ExperimentError> {
-        let bare = Setting {
+    fn resnet(method: AdpsgdMethod) -> Result<AdpsgdSetting, ExperimentError> {
+        let bare = AdpsgdSetting {
             parameters: RESNET_PARAMETERS,
             compute: RESNET_COMPUTE,
             overhead: 0.0,
@@ -84,26 +88,27 @@ impl Setting {
             goal: GRADIENTS_PER_EPOCH / first,
             range: (0.0, 0.01),
         };
-        let overhead = fit.solve(|overhead| Setting { overhead, ..bare }.rate(method, 1.0))?;
-        Ok(Setting { overhead, ..bare })
+        let overhead =
+            fit.solve(|overhead| AdpsgdSetting { overhead, ..bare }.rate(method, 1.0))?;
+        Ok(AdpsgdSetting { overhead, ..bare })
     }
 
     /// Says on what the overhead was fitted.
-    fn tell(&self, report: &mut Report, method: Method) {
+    fn tell(&self, report: &mut PaperReport, method: AdpsgdMethod) {
         report.rests_on(
             &format!("overhead per step, {}", method.name()),
             format!("{:.2} ms", self.overhead * 1e3),
-            Source::Fitted(format!("{}, no slow learner", method.name())),
+            ParameterSource::Fitted(format!("{}, no slow learner", method.name())),
         );
     }
 
-    fn trial(&self, method: Method, slow: f64) -> Trial {
-        let Setting { parameters, compute, overhead, reduce_gbs } = *self;
+    fn trial(&self, method: AdpsgdMethod, slow: f64) -> Trial {
+        let AdpsgdSetting { parameters, compute, overhead, reduce_gbs } = *self;
         let (name, inside) = match method {
             // Where nobody waits, the overhead is part of every worker's own step.
-            Method::AdPsgd => ("ad-psgd", overhead / compute),
-            Method::AllReduce => ("allreduce", 0.0),
-            Method::DPsgd => ("d-psgd", 0.0),
+            AdpsgdMethod::AdPsgd => ("ad-psgd", overhead / compute),
+            AdpsgdMethod::AllReduce => ("allreduce", 0.0),
+            AdpsgdMethod::DPsgd => ("d-psgd", 0.0),
         };
         let trial = Trial::new(name, LEARNERS, parameters)
             .slow(0, (slow + inside) / (1.0 + inside))
@@ -112,11 +117,11 @@ impl Setting {
             .set("cluster.compute_ms", compute * (1.0 + inside) * 1e3)
             .set("cluster.reduce_gbs", reduce_gbs);
         match method {
-            Method::AdPsgd => trial,
-            Method::AllReduce => trial
+            AdpsgdMethod::AdPsgd => trial,
+            AdpsgdMethod::AllReduce => trial
                 .set("cluster.start_barrier", true)
                 .set("cluster.collective_fixed_us", overhead * 1e6),
-            Method::DPsgd => trial
+            AdpsgdMethod::DPsgd => trial
                 .set("algorithm.form", "adapt-then-combine")
                 .set("topology.name", "ring")
                 .set("cluster.handoff_send_us", overhead * 1e6),
@@ -124,12 +129,12 @@ impl Setting {
     }
 
     /// Gradients per second of all learners.
-    fn rate(&self, method: Method, slow: f64) -> Result<f64, ExperimentError> {
+    fn rate(&self, method: AdpsgdMethod, slow: f64) -> Result<f64, ExperimentError> {
         let steps = match method {
-            Method::AdPsgd => 600,
-            Method::AllReduce => 6,
+            AdpsgdMethod::AdPsgd => 600,
+            AdpsgdMethod::AllReduce => 6,
             // A slow learner is felt one learner further away with every step.
-            Method::DPsgd => 5 * LEARNERS as u64 / 2,
+            AdpsgdMethod::DPsgd => 5 * LEARNERS as u64 / 2,
         };
         Ok(self.trial(method, slow).run(steps)?.rate())
     }

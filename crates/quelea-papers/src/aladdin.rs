@@ -6,17 +6,18 @@ pub mod convergence;
 pub mod heterogeneity;
 pub mod scaling;
 
+use quelea_run::trial::{Timing, Trial};
+
 use crate::error::ExperimentError;
 use crate::fit::Fit;
-use crate::report::{Report, Source};
-use quelea_run::trial::{Timing, Trial};
+use crate::report::{PaperReport, ParameterSource};
 
 /// Whose numbers they are.
 pub const PAPER: &str = "Ko, Choi, Jei, Lee, Kim: ALADDIN (CIKM 2021), slides";
 
 /// A model of the paper, with the published figures that parameters are fitted on.
 #[derive(Clone, Copy, Debug)]
-pub struct Model {
+pub struct AladdinModel {
     /// As the paper calls it.
     pub name: &'static str,
     /// Parameters, stated.
@@ -35,7 +36,7 @@ pub struct Model {
 }
 
 /// The smaller model.
-pub const RESNET: Model = Model {
+pub const RESNET: AladdinModel = AladdinModel {
     name: "ResNet-50",
     parameters: 23e6,
     own_handoff_ms: 24.5,
@@ -46,7 +47,7 @@ pub const RESNET: Model = Model {
 };
 
 /// The larger model.
-pub const VGG: Model = Model {
+pub const VGG: AladdinModel = AladdinModel {
     name: "VGG-16",
     parameters: 128e6,
     own_handoff_ms: 138.0,
@@ -57,18 +58,23 @@ pub const VGG: Model = Model {
 };
 
 /// Both.
-pub const MODELS: [Model; 2] = [RESNET, VGG];
+pub const MODELS: [AladdinModel; 2] = [RESNET, VGG];
 
 /// The slow-downs of the heterogeneity table.
 pub const SLOW: [f64; 4] = [1.0, 2.0, 10.0, 100.0];
 
 /// The algorithms, in the order of the paper's table.
-pub const METHODS: [Method; 5] =
-    [Method::ArSgd, Method::Asp, Method::Easgd, Method::Sgp, Method::Aladdin];
+pub const METHODS: [AladdinMethod; 5] = [
+    AladdinMethod::ArSgd,
+    AladdinMethod::Asp,
+    AladdinMethod::Easgd,
+    AladdinMethod::Sgp,
+    AladdinMethod::Aladdin,
+];
 
 /// An algorithm as the paper ran it, as far as that can be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
+pub enum AladdinMethod {
     /// Synchronous all-reduce: start barrier, no overlap.
     ArSgd,
     /// Asynchronous parameter server.
@@ -83,25 +89,25 @@ pub enum Method {
     SyncPs,
 }
 
-impl Method {
+impl AladdinMethod {
     /// As the paper calls it.
     pub fn name(self) -> &'static str {
         match self {
-            Method::ArSgd => "AR-SGD",
-            Method::Asp => "ASP",
-            Method::Easgd => "EASGD",
-            Method::Sgp => "SGP",
-            Method::Aladdin => "ALADDIN",
-            Method::SyncPs => "synchronous server",
+            AladdinMethod::ArSgd => "AR-SGD",
+            AladdinMethod::Asp => "ASP",
+            AladdinMethod::Easgd => "EASGD",
+            AladdinMethod::Sgp => "SGP",
+            AladdinMethod::Aladdin => "ALADDIN",
+            AladdinMethod::SyncPs => "synchronous server",
         }
     }
 }
 
 /// Parameters of one model that were fitted.
 #[derive(Clone, Copy, Debug)]
-pub struct Costs {
+pub struct AladdinCosts {
     /// Which.
-    pub model: Model,
+    pub model: AladdinModel,
     /// Seconds of one gradient.
     pub compute: f64,
     /// Hand-off per step, as a share of `compute`.
@@ -114,9 +120,9 @@ pub struct Costs {
 #[derive(Clone, Copy, Debug)]
 pub struct Calibration {
     /// Of [`RESNET`].
-    pub resnet: Costs,
+    pub resnet: AladdinCosts,
     /// Of [`VGG`].
-    pub vgg: Costs,
+    pub vgg: AladdinCosts,
     /// Share of line rate that the all-reduce reached.
     pub collective_efficiency: f64,
     /// Messages that a link of SGP holds.
@@ -127,19 +133,19 @@ pub struct Calibration {
 
 /// One cell: an algorithm, a model, a number of workers, a slow worker.
 #[derive(Clone, Copy, Debug)]
-pub struct Case {
+pub struct AladdinCase {
     /// The algorithm.
-    pub method: Method,
+    pub method: AladdinMethod,
     /// How many workers, two a host.
     pub workers: usize,
     /// How many times as long worker 0 takes.
     pub slow: f64,
 }
 
-impl Case {
+impl AladdinCase {
     /// The paper's eight workers.
-    pub fn eight(method: Method, slow: f64) -> Case {
-        Case { method, workers: 8, slow }
+    pub fn eight(method: AladdinMethod, slow: f64) -> AladdinCase {
+        AladdinCase { method, workers: 8, slow }
     }
 }
 
@@ -152,7 +158,7 @@ const GBPS: f64 = 10.0;
 
 impl Calibration {
     /// Both models.
-    pub fn models(&self) -> [Costs; 2] {
+    pub fn models(&self) -> [AladdinCosts; 2] {
         [self.resnet, self.vgg]
     }
 
@@ -160,8 +166,8 @@ impl Calibration {
     /// length of a gradient follows from the all-reduce.
     pub fn fit() -> Result<Calibration, ExperimentError> {
         let mut fitted = Calibration {
-            resnet: Costs { model: RESNET, compute: 1.0, handoff: 0.0, receive: 0.0 },
-            vgg: Costs { model: VGG, compute: 1.0, handoff: 0.0, receive: 0.0 },
+            resnet: AladdinCosts { model: RESNET, compute: 1.0, handoff: 0.0, receive: 0.0 },
+            vgg: AladdinCosts { model: VGG, compute: 1.0, handoff: 0.0, receive: 0.0 },
             collective_efficiency: 1.0,
             link_messages: 5,
             server_gbs: 0.0,
@@ -189,7 +195,7 @@ impl Calibration {
             let mut tried = base;
             tried.collective_efficiency = efficiency;
             tried.vgg.compute = tried.length(VGG)?;
-            tried.speedup(tried.vgg, Case::eight(Method::Sgp, 1.0))
+            tried.speedup(tried.vgg, AladdinCase::eight(AladdinMethod::Sgp, 1.0))
         })?;
         self.resnet.compute = self.length(RESNET)?;
         self.vgg.compute = self.length(VGG)?;
@@ -198,9 +204,10 @@ impl Calibration {
 
     /// Seconds of a gradient such that AR-SGD reaches its homogeneous speed-up: a step is the
     /// gradient and, after it, the all-reduce.
-    fn length(&self, model: Model) -> Result<f64, ExperimentError> {
-        let costs = Costs { model, compute: 0.0, handoff: 0.0, receive: 0.0 };
-        let all_reduce = self.trial(costs, Case::eight(Method::ArSgd, 1.0)).run(4)?.step_seconds();
+    fn length(&self, model: AladdinModel) -> Result<f64, ExperimentError> {
+        let costs = AladdinCosts { model, compute: 0.0, handoff: 0.0, receive: 0.0 };
+        let all_reduce =
+            self.trial(costs, AladdinCase::eight(AladdinMethod::ArSgd, 1.0)).run(4)?.step_seconds();
         Ok(all_reduce / (8.0 / model.ar_sgd[0] - 1.0))
     }
 
@@ -213,8 +220,8 @@ impl Calibration {
         };
         let base = *self;
         self.resnet.receive = fit.solve(|receive| {
-            let costs = Costs { receive, ..base.resnet };
-            base.speedup(costs, Case::eight(Method::Sgp, 1.0))
+            let costs = AladdinCosts { receive, ..base.resnet };
+            base.speedup(costs, AladdinCase::eight(AladdinMethod::Sgp, 1.0))
         })?;
         Ok(())
     }
@@ -223,7 +230,8 @@ impl Calibration {
         let mut nearest = f64::INFINITY;
         for messages in 3..=8 {
             let tried = Calibration { link_messages: messages, ..*self };
-            let speedup = tried.speedup(tried.resnet, Case::eight(Method::Sgp, 100.0))?;
+            let speedup =
+                tried.speedup(tried.resnet, AladdinCase::eight(AladdinMethod::Sgp, 100.0))?;
             let error = (speedup / RESNET.sgp[3] - 1.0).abs();
             if error < nearest {
                 (nearest, self.link_messages) = (error, messages);
@@ -243,20 +251,20 @@ impl Calibration {
         let base = *self;
         self.server_gbs = fit.solve(|server_gbs| {
             let tried = Calibration { server_gbs, ..base };
-            tried.speedup(tried.vgg, Case::eight(Method::Asp, 1.0))
+            tried.speedup(tried.vgg, AladdinCase::eight(AladdinMethod::Asp, 1.0))
         })?;
         Ok(())
     }
 
     /// How many times as many gradients as one worker alone, without communication.
-    pub fn speedup(&self, costs: Costs, case: Case) -> Result<f64, ExperimentError> {
+    pub fn speedup(&self, costs: AladdinCosts, case: AladdinCase) -> Result<f64, ExperimentError> {
         Ok(self.time(costs, case)?.rate() * costs.compute)
     }
 
     /// Runs one cell.
-    pub fn time(&self, costs: Costs, case: Case) -> Result<Timing, ExperimentError> {
+    pub fn time(&self, costs: AladdinCosts, case: AladdinCase) -> Result<Timing, ExperimentError> {
         let steps = match case.method {
-            Method::ArSgd | Method::SyncPs => 6,
+            AladdinMethod::ArSgd | AladdinMethod::SyncPs => 6,
             _ if case.workers > 16 => 30,
             // A slow worker must come to some steps of its own.
             _ if case.slow > 10.0 => 1200,
@@ -266,20 +274,20 @@ impl Calibration {
     }
 
     /// The run of one cell.
-    pub fn trial(&self, costs: Costs, case: Case) -> Trial {
-        let Case { method, workers, slow } = case;
+    pub fn trial(&self, costs: AladdinCosts, case: AladdinCase) -> Trial {
+        let AladdinCase { method, workers, slow } = case;
         let microseconds = |share: f64| share * costs.compute * 1e6;
         let name = match method {
-            Method::ArSgd => "allreduce",
-            Method::Asp => "asp",
-            Method::Easgd => "easgd",
-            Method::Sgp => "sgp",
-            Method::Aladdin => "aladdin",
-            Method::SyncPs => "sync-ps",
+            AladdinMethod::ArSgd => "allreduce",
+            AladdinMethod::Asp => "asp",
+            AladdinMethod::Easgd => "easgd",
+            AladdinMethod::Sgp => "sgp",
+            AladdinMethod::Aladdin => "aladdin",
+            AladdinMethod::SyncPs => "sync-ps",
         };
         // ALADDIN takes a gradient off the device at every step, whether it is sent or folded; so
         // its hand-off is part of the step, where the slow-down does not reach it.
-        let inside = if method == Method::Aladdin { costs.handoff } else { 0.0 };
+        let inside = if method == AladdinMethod::Aladdin { costs.handoff } else { 0.0 };
         let trial = Trial::new(name, workers, costs.model.parameters)
             .slow(0, (slow + inside) / (1.0 + inside))
             .set("cluster.hosts", workers.div_ceil(2))
@@ -297,44 +305,45 @@ impl Calibration {
                 .set("cluster.handoff_receive_us", microseconds(costs.receive))
         };
         match method {
-            Method::ArSgd => trial
+            AladdinMethod::ArSgd => trial
                 .set("cluster.start_barrier", true)
                 .set("cluster.collective_efficiency", self.collective_efficiency),
-            Method::Sgp => blocking(trial)
+            AladdinMethod::Sgp => blocking(trial)
                 .set("algorithm.free_running", true)
                 .set("algorithm.fold", false)
                 .set("topology.name", "one-peer-exponential")
                 .set("cluster.link_messages", self.link_messages),
-            Method::Asp => served(blocking(trial), PASSES_MOMENTUM),
-            Method::Easgd => served(blocking(trial), PASSES_SUM)
+            AladdinMethod::Asp => served(blocking(trial), PASSES_MOMENTUM),
+            AladdinMethod::Easgd => served(blocking(trial), PASSES_SUM)
                 .set("algorithm.period", 1)
                 .set("algorithm.prefetch", false),
-            Method::Aladdin => served(trial, PASSES_SUM),
-            Method::SyncPs => served(blocking(trial), PASSES_SUM),
+            AladdinMethod::Aladdin => served(trial, PASSES_SUM),
+            AladdinMethod::SyncPs => served(blocking(trial), PASSES_SUM),
         }
     }
 
     /// Says what the numbers rest on.
-    pub fn tell(&self, report: &mut Report) {
-        report.rests_on("cluster", "4 hosts × 2 workers, 10 Gbit/s", Source::Stated);
+    pub fn tell(&self, report: &mut PaperReport) {
+        report.rests_on("cluster", "4 hosts × 2 workers, 10 Gbit/s", ParameterSource::Stated);
         for costs in self.models() {
-            let Costs { model, compute, handoff, receive } = costs;
+            let AladdinCosts { model, compute, handoff, receive } = costs;
             let name = model.name;
             let size = format!("{} million", model.parameters / 1e6);
-            report.rests_on(&format!("parameters, {name}"), size, Source::Stated);
+            report.rests_on(&format!("parameters, {name}"), size, ParameterSource::Stated);
             report.rests_on(
                 &format!("seconds of a gradient, {name}"),
                 format!("{compute:.3} s"),
-                Source::Fitted(format!("AR-SGD, {name}, ×1, given the all-reduce")),
+                ParameterSource::Fitted(format!("AR-SGD, {name}, ×1, given the all-reduce")),
             );
             report.rests_on(
                 &format!("hand-off per step, {name}"),
                 format!("{handoff:.4} of a gradient"),
-                Source::Fitted(format!("ALADDIN, {name}, ×1")),
+                ParameterSource::Fitted(format!("ALADDIN, {name}, ×1")),
             );
-            let source = match receive > 0.0 {
-                true => Source::Fitted(format!("SGP, {name}, ×1")),
-                false => Source::Assumed("nothing published asks for one".into()),
+            let source = if receive > 0.0 {
+                ParameterSource::Fitted(format!("SGP, {name}, ×1"))
+            } else {
+                ParameterSource::Assumed("nothing published asks for one".into())
             };
             report.rests_on(
                 &format!("hand-off of a received model, {name}"),
@@ -345,17 +354,17 @@ impl Calibration {
         report.rests_on(
             "efficiency of the all-reduce",
             format!("{:.3} of line rate", self.collective_efficiency),
-            Source::Fitted("SGP, VGG-16, ×1".into()),
+            ParameterSource::Fitted("SGP, VGG-16, ×1".into()),
         );
         report.rests_on(
             "unread messages per link of SGP",
             self.link_messages.to_string(),
-            Source::Fitted("SGP, ResNet-50, ×100".into()),
+            ParameterSource::Fitted("SGP, ResNet-50, ×100".into()),
         );
         report.rests_on(
             "memory rate of the server",
             format!("{:.2} GB/s", self.server_gbs),
-            Source::Fitted("hours of ASP, VGG-16".into()),
+            ParameterSource::Fitted("hours of ASP, VGG-16".into()),
         );
         let assumed = [
             ("vectors read and written per update", "5 with momentum (ASP), 3 to add (others)"),

@@ -1,6 +1,6 @@
 //! Several algorithms on one task and one cluster, on the same data in the same order.
 
-use quelea_plot::{Axis, Chart, Lines, Series};
+use quelea_plot::{Axis, Chart, LineChart, LineSeries};
 use quelea_record::{Record, RecordKind};
 use quelea_run::config::Config;
 use quelea_run::drive;
@@ -22,7 +22,7 @@ pub enum Target {
 
 /// The model at one moment of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Point {
+pub struct CurvePoint {
     /// Steps of each worker.
     pub step: u64,
     /// Seconds of the run's clock.
@@ -39,7 +39,7 @@ pub struct Entrant {
     /// The algorithm.
     pub name: String,
     /// Its evaluations, the last one at the end.
-    pub curve: Vec<Point>,
+    pub curve: Vec<CurvePoint>,
     /// What the run came to.
     pub summary: Summary,
 }
@@ -53,7 +53,7 @@ impl Entrant {
         let mut curve = Vec::new();
         let mut watch = |record: &Record| {
             if let RecordKind::Evaluation { loss, accuracy, .. } = record.event {
-                curve.push(Point { step: record.step, seconds: record.t, loss, accuracy });
+                curve.push(CurvePoint { step: record.step, seconds: record.t, loss, accuracy });
             }
         };
         let finished =
@@ -62,8 +62,8 @@ impl Entrant {
     }
 
     /// When the target was reached, and after how many steps.
-    pub fn reached(&self, target: Target) -> Option<Point> {
-        let is_there = |point: &&Point| match target {
+    pub fn reached(&self, target: Target) -> Option<CurvePoint> {
+        let is_there = |point: &&CurvePoint| match target {
             Target::Loss(loss) => point.loss <= loss,
             Target::Accuracy(accuracy) => point.accuracy.is_some_and(|a| a >= accuracy),
         };
@@ -152,7 +152,7 @@ impl Comparison {
 
     /// Which one to take, and why.
     pub fn verdict(&self) -> String {
-        let mut there: Vec<(&Entrant, Point)> = self
+        let mut there: Vec<(&Entrant, CurvePoint)> = self
             .entrants
             .iter()
             .filter_map(|entrant| Some((entrant, entrant.reached(self.target)?)))
@@ -170,7 +170,7 @@ impl Comparison {
                 text += &format!("; {} is as fast ({:.3} s)", second.name, then.seconds);
             } else {
                 text += &format!(", {factor:.2} times as fast as {}", second.name);
-                text += &reason((winner, *first), (second, *then));
+                text += &reason(winner, *first, second, *then);
             }
         }
         text.push('.');
@@ -189,14 +189,14 @@ impl Comparison {
 
     /// Loss against steps, and against time.
     pub fn charts(&self) -> Vec<(String, Chart)> {
-        let chart = |name: &str, label: &str, x: fn(&Point) -> f64| {
+        let chart = |name: &str, label: &str, x: fn(&CurvePoint) -> f64| {
             let line = |entrant: &Entrant| {
                 let points = entrant.curve.iter().map(|point| (x(point), point.loss));
-                let mut series = Series::line(entrant.name.clone(), points.collect());
+                let mut series = LineSeries::line(entrant.name.clone(), points.collect());
                 series.stroke = quelea_plot::Stroke::Line;
                 series
             };
-            let chart = Chart::Lines(Lines {
+            let chart = Chart::Lines(LineChart {
                 title: format!("Loss against {name}"),
                 x: Axis::linear(label),
                 y: Axis::log("loss on all training data"),
@@ -243,7 +243,7 @@ impl Comparison {
 }
 
 /// Why the first is ahead of the second: fewer steps, or shorter ones, and what they lose.
-fn reason((winner, first): (&Entrant, Point), (second, then): (&Entrant, Point)) -> String {
+fn reason(winner: &Entrant, first: CurvePoint, second: &Entrant, then: CurvePoint) -> String {
     if (first.step as f64) < 0.9 * then.step as f64 {
         return format!(": it needs {} steps instead of {}", first.step, then.step);
     }

@@ -9,7 +9,7 @@ const PAPER: &str = "Wang: Efficient Decentralized Training of DNNs (poster), De
 
 /// How models are averaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum DecentDpForm {
     /// Gradients of all, exactly.
     AllReduce,
     /// Models of all, one step late.
@@ -20,13 +20,13 @@ enum Form {
     Aer,
 }
 
-impl Form {
+impl DecentDpForm {
     fn name(self) -> &'static str {
         match self {
-            Form::AllReduce => "AllReduce",
-            Form::Complete => "Complete",
-            Form::Ring => "Ring",
-            Form::Aer => "AER",
+            DecentDpForm::AllReduce => "AllReduce",
+            DecentDpForm::Complete => "Complete",
+            DecentDpForm::Ring => "Ring",
+            DecentDpForm::Aer => "AER",
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The papers' experiments, ours beside theirs, and comparisons of algorithms on one task.
 //!
-//! [`EXPERIMENTS`] is the table; each experiment makes a [`Report`]. Every number of ours
+//! [`EXPERIMENTS`] is the table; each experiment makes a [`PaperReport`]. Every number of ours
 //! comes out of the virtual cluster with the real algorithms; every parameter is stated by the
 //! paper, fitted on a named figure of it, or assumed, and the report says which.
 //!
@@ -34,7 +34,7 @@ use std::path::PathBuf;
 
 use error::ExperimentError;
 use quelea_core::names;
-use report::Report;
+use report::PaperReport;
 
 /// One row of the table.
 pub struct Experiment {
@@ -49,16 +49,16 @@ pub struct Experiment {
     /// The data set that it can use, if any.
     pub data: Option<&'static str>,
     /// Does it.
-    pub run: fn(&ReproduceOptions) -> Result<Report, ExperimentError>,
+    pub run: fn(&ReproduceOptions) -> Result<PaperReport, ExperimentError>,
 }
 
 impl Experiment {
     /// Does it; where its data set is not there, the report says so and nothing else.
-    pub fn attempt(&self, options: &ReproduceOptions) -> Result<Report, ExperimentError> {
+    pub fn attempt(&self, options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
         match (self.run)(options) {
-            Err(error @ ExperimentError::NoData { .. }) => Ok(Report {
+            Err(error @ ExperimentError::NoData { .. }) => Ok(PaperReport {
                 not_run: Some(error.to_string()),
-                ..Report::new(self.name, self.summary, self.paper)
+                ..PaperReport::new(self.name, self.summary, self.paper)
             }),
             done => done,
         }

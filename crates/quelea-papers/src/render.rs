@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::report::{Cell, Report, Table};
+use crate::report::{PaperReport, ReportCell, ReportTable};
 
 /// What `--json` prints.
-pub fn json(report: &Report) -> Value {
+pub fn json(report: &PaperReport) -> Value {
     let cells = report.tables.iter().flat_map(|table| {
         table.cells.iter().map(|cell| {
             json!({
@@ -53,7 +53,7 @@ pub struct Grid {
 
 /// A table as text: `theirs / ours (difference)`, `theirs / fitted`, `[theirs] / ours` where theirs
 /// is of another task, or `ours` alone.
-pub fn grid(table: &Table) -> Grid {
+pub fn grid(table: &ReportTable) -> Grid {
     let mut columns: Vec<&str> = Vec::new();
     let mut rows: Vec<&str> = Vec::new();
     for cell in &table.cells {
@@ -76,7 +76,7 @@ pub fn grid(table: &Table) -> Grid {
     Grid { head: head.collect(), rows: rows.iter().map(line).collect() }
 }
 
-fn shown(cell: &Cell) -> String {
+fn shown(cell: &ReportCell) -> String {
     match (cell.paper, cell.error()) {
         (Some(figure), Some(error)) => {
             let theirs = digits(figure.value);
@@ -104,7 +104,7 @@ fn digits(value: f64) -> String {
 }
 
 /// A report as a section of Markdown; pictures are looked for in `pictures`.
-pub fn markdown(report: &Report, pictures: Option<&str>) -> String {
+pub fn markdown(report: &PaperReport, pictures: Option<&str>) -> String {
     let mut page = format!("## {}\n\n{}. {}.\n", report.name, report.title, report.paper);
     if let Some(reason) = &report.not_run {
         let _ = writeln!(page, "\nNot run: {reason}.");
@@ -151,7 +151,7 @@ pub const LEGEND: &str = "Published figure / ours (relative difference). A figur
     published for another task: only the order in its column can be compared.";
 
 /// Reports as one page that needs no other file.
-pub fn html(reports: &[Report]) -> String {
+pub fn html(reports: &[PaperReport]) -> String {
     let title = match reports {
         [one] => escaped(&one.title),
         _ => "The papers' experiments, reproduced".to_string(),
@@ -166,7 +166,7 @@ pub fn html(reports: &[Report]) -> String {
     page
 }
 
-fn section(page: &mut String, report: &Report) {
+fn section(page: &mut String, report: &PaperReport) {
     let (name, title, paper) = (&report.name, escaped(&report.title), escaped(&report.paper));
     let _ = writeln!(
         page,

@@ -4,7 +4,7 @@ use quelea_plot::Chart;
 
 /// What an experiment came to.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct PaperReport {
     /// The experiment's name.
     pub name: String,
     /// What it is about.
@@ -14,7 +14,7 @@ pub struct Report {
     /// The seed.
     pub seed: u64,
     /// Numbers beside numbers.
-    pub tables: Vec<Table>,
+    pub tables: Vec<ReportTable>,
     /// What the numbers rest on.
     pub parameters: Vec<Parameter>,
     /// Pictures, by the name of their file.
@@ -29,21 +29,26 @@ pub struct Report {
 
 /// Numbers of one kind.
 #[derive(Clone, Debug, Default)]
-pub struct Table {
+pub struct ReportTable {
     /// What they are, with their unit.
     pub title: String,
     /// Row by row.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<ReportCell>,
 }
 
-impl Table {
+impl ReportTable {
     /// The rows of a column that has published figures, the best one first.
-    pub fn order(&self, column: &str, best: Best, of: impl Fn(&Cell) -> f64) -> Vec<&str> {
-        let chosen = |cell: &&Cell| cell.column == column && cell.paper.is_some();
-        let mut cells: Vec<&Cell> = self.cells.iter().filter(chosen).collect();
+    pub fn order(
+        &self,
+        column: &str,
+        best: BestValue,
+        of: impl Fn(&ReportCell) -> f64,
+    ) -> Vec<&str> {
+        let chosen = |cell: &&ReportCell| cell.column == column && cell.paper.is_some();
+        let mut cells: Vec<&ReportCell> = self.cells.iter().filter(chosen).collect();
         cells.sort_by(|a, b| match best {
-            Best::Lowest => of(a).total_cmp(&of(b)),
-            Best::Highest => of(b).total_cmp(&of(a)),
+            BestValue::Lowest => of(a).total_cmp(&of(b)),
+            BestValue::Highest => of(b).total_cmp(&of(a)),
         });
         cells.iter().map(|cell| cell.row.as_str()).collect()
     }
@@ -51,7 +56,7 @@ impl Table {
 
 /// One number beside the published one.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cell {
+pub struct ReportCell {
     /// Its row.
     pub row: String,
     /// Its column.
@@ -97,7 +102,7 @@ impl Figure {
     }
 }
 
-impl Cell {
+impl ReportCell {
     /// Relative difference to the printed figure; none for a cell that was fitted, was not
     /// published, or was published for another task.
     pub fn error(&self) -> Option<f64> {
@@ -125,12 +130,12 @@ pub struct Parameter {
     /// Its value, with its unit.
     pub value: String,
     /// Where it comes from.
-    pub source: Source,
+    pub source: ParameterSource,
 }
 
 /// Where a parameter comes from.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Source {
+pub enum ParameterSource {
     /// The paper says so.
     Stated,
     /// Fitted on this cell.
@@ -143,14 +148,14 @@ pub enum Source {
     Derived(String),
 }
 
-impl std::fmt::Display for Source {
+impl std::fmt::Display for ParameterSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Source::Stated => write!(f, "stated"),
-            Source::Fitted(cell) => write!(f, "fitted on {cell}"),
-            Source::Assumed(why) => write!(f, "assumed: {why}"),
-            Source::Measured(how) => write!(f, "measured: {how}"),
-            Source::Derived(how) => write!(f, "derived: {how}"),
+            ParameterSource::Stated => write!(f, "stated"),
+            ParameterSource::Fitted(cell) => write!(f, "fitted on {cell}"),
+            ParameterSource::Assumed(why) => write!(f, "assumed: {why}"),
+            ParameterSource::Measured(how) => write!(f, "measured: {how}"),
+            ParameterSource::Derived(how) => write!(f, "derived: {how}"),
         }
     }
 }
@@ -166,31 +171,31 @@ pub struct Claim {
 
 /// Which end of a column is the good one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Best {
+pub enum BestValue {
     /// As of times and losses.
     Lowest,
     /// As of accuracies.
     Highest,
 }
 
-impl Report {
+impl PaperReport {
     /// A report without content.
-    pub fn new(name: &str, title: &str, paper: &str) -> Report {
-        Report {
+    pub fn new(name: &str, title: &str, paper: &str) -> PaperReport {
+        PaperReport {
             name: name.to_string(),
             title: title.to_string(),
             paper: paper.to_string(),
-            ..Report::default()
+            ..PaperReport::default()
         }
     }
 
     /// All cells.
-    pub fn cells(&self) -> impl Iterator<Item = &Cell> {
+    pub fn cells(&self) -> impl Iterator<Item = &ReportCell> {
         self.tables.iter().flat_map(|table| &table.cells)
     }
 
     /// Adds a parameter.
-    pub fn rests_on(&mut self, name: &str, value: impl Into<String>, source: Source) {
+    pub fn rests_on(&mut self, name: &str, value: impl Into<String>, source: ParameterSource) {
         self.parameters.push(Parameter { name: name.to_string(), value: value.into(), source });
     }
 
@@ -200,7 +205,7 @@ impl Report {
         assumed: impl IntoIterator<Item = (&'a str, V, &'a str)>,
     ) {
         for (name, value, why) in assumed {
-            self.rests_on(name, value, Source::Assumed(why.into()));
+            self.rests_on(name, value, ParameterSource::Assumed(why.into()));
         }
     }
 
@@ -211,9 +216,14 @@ impl Report {
 
     /// Claims that the predicted cells that `chosen` picks are within `tolerance`, rounding of the
     /// printed figure aside.
-    pub fn claim_within(&mut self, what: &str, tolerance: f64, chosen: impl Fn(&Cell) -> bool) {
+    pub fn claim_within(
+        &mut self,
+        what: &str,
+        tolerance: f64,
+        chosen: impl Fn(&ReportCell) -> bool,
+    ) {
         let errors =
-            self.cells().filter(|cell| chosen(cell)).filter_map(Cell::error_beyond_rounding);
+            self.cells().filter(|cell| chosen(cell)).filter_map(ReportCell::error_beyond_rounding);
         let (worst, count) = errors.fold((0.0, 0), |(worst, n), e| (f64::max(worst, e), n + 1));
         let text = format!(
             "{what}: {count} predicted, worst {:.1} % beyond rounding, asked for {:.0} %",
@@ -225,8 +235,8 @@ impl Report {
 
     /// Claims that the rows of a column come in the published order, the best one first; says
     /// which order came out.
-    pub fn claim_order(&mut self, table: &Table, column: &str, best: Best) {
-        let published = |cell: &Cell| cell.paper.map_or(f64::NAN, |figure| figure.value);
+    pub fn claim_order(&mut self, table: &ReportTable, column: &str, best: BestValue) {
+        let published = |cell: &ReportCell| cell.paper.map_or(f64::NAN, |figure| figure.value);
         let theirs = table.order(column, best, published).join(", ");
         let ours = table.order(column, best, |cell| cell.ours).join(", ");
         let text = format!("{}, {column}: published {theirs}; ours {ours}", table.title);
@@ -239,7 +249,7 @@ impl Report {
     }
 
     /// The cell at this place.
-    pub fn cell(&self, row: &str, column: &str) -> Option<&Cell> {
+    pub fn cell(&self, row: &str, column: &str) -> Option<&ReportCell> {
         self.cells().find(|cell| cell.row == row && cell.column == column)
     }
 }
@@ -250,7 +260,7 @@ mod tests {
 
     #[test]
     fn an_order_that_differs_is_said_with_both() {
-        let cell = |row: &str, paper: f64, ours| Cell {
+        let cell = |row: &str, paper: f64, ours| ReportCell {
             row: row.into(),
             column: "accuracy".into(),
             paper: Some(Figure::printed(paper, 1).elsewhere()),
@@ -260,9 +270,9 @@ mod tests {
         let cells = vec![cell("a", 1.0, 5.0), cell("b", 2.0, 6.0), cell("c", 3.0, 5.5)];
         assert_eq!(cells[0].error(), None, "another task is not compared");
         assert_eq!(Figure::printed(3.042, 3).decimals(), 3);
-        let table = Table { title: "Times".into(), cells };
-        let mut report = Report::default();
-        report.claim_order(&table, "accuracy", Best::Highest);
+        let table = ReportTable { title: "Times".into(), cells };
+        let mut report = PaperReport::default();
+        report.claim_order(&table, "accuracy", BestValue::Highest);
         let text = "Times, accuracy: published c, b, a; ours b, c, a".to_string();
         assert_eq!(report.claims, [Claim { text, holds: false }]);
     }
@@ -270,7 +280,7 @@ mod tests {
     #[test]
     fn rounding_is_not_held_against_us_and_fits_have_no_error() {
         let figure = Some(Figure::printed(0.07, 2));
-        let mut cell = Cell {
+        let mut cell = ReportCell {
             row: "a".into(),
             column: "b".into(),
             paper: figure,

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use quelea_core::problems::{Evaluation, Problem};
 use quelea_core::time::Time;
-use quelea_plot::{Axis, Chart, Lines, Series, Stroke};
+use quelea_plot::{Axis, Chart, LineChart, LineSeries, Stroke};
 use quelea_record::{CheckpointSchedule, Models as Shown, Record, RecordKind};
 use quelea_run::error::RequestError;
 use quelea_run::evaluate::{Evaluated, Evaluator, Snapshot};
 use quelea_run::files::tensors::ModelSlices;
 use quelea_run::prepared::PreparedRun;
+use quelea_run::trial::config;
 
 use crate::error::ExperimentError;
-use quelea_run::trial::config;
 
 /// What is learnt: a task with its data, read once for all runs that share it.
 #[derive(Clone)]
@@ -41,7 +41,8 @@ impl Lesson {
     /// The same with so many seeds, from `seed` on.
     pub fn several(
         workers: usize,
-        (seed, count): (u64, usize),
+        seed: u64,
+        count: usize,
         settings: &[String],
     ) -> Result<Vec<Lesson>, ExperimentError> {
         let seeds = (0..count as u64).map(|k| seed.wrapping_add(k));
@@ -94,7 +95,7 @@ impl Trained {
     /// Simulates a plan, evaluating so many times.
     pub fn of(plan: &PreparedRun, evaluations: u64) -> Result<Trained, ExperimentError> {
         let deploy = plan.setup.properties().deploy;
-        let mut watch = Watch {
+        let mut watch = MomentObserver {
             judge: Evaluator { problem: Arc::clone(&plan.problem), deploy },
             cuts: CheckpointSchedule { save_every: 0, evaluations, steps: plan.setup.steps },
             losses: (0.0, 0),
@@ -161,7 +162,7 @@ fn between(a: Moment, b: Moment, share: f64) -> Moment {
 }
 
 /// Evaluates what is shown.
-struct Watch {
+struct MomentObserver {
     judge: Evaluator,
     cuts: CheckpointSchedule,
     /// Sum and number of the mini-batches' losses since the last moment.
@@ -169,7 +170,7 @@ struct Watch {
     moments: Vec<Moment>,
 }
 
-impl Watch {
+impl MomentObserver {
     fn take(&mut self, evaluated: &Evaluated) {
         let Evaluation { loss, accuracy, .. } = evaluated.evaluation;
         let (sum, count) = std::mem::take(&mut self.losses);
@@ -184,7 +185,7 @@ impl Watch {
     }
 }
 
-impl quelea_sim::Observer for Watch {
+impl quelea_sim::Observer for MomentObserver {
     fn record(&mut self, record: Record) {
         if let RecordKind::Step { loss, .. } = record.event {
             self.losses.0 += f64::from(loss);
@@ -203,20 +204,21 @@ impl quelea_sim::Observer for Watch {
 }
 
 /// Runs by name, in the order in which they are shown.
-pub type Runs = Vec<(String, Trained)>;
+pub type NamedRuns = Vec<(String, Trained)>;
 
 /// A line for every run through its moments, at `place` of each.
 pub fn chart(
     title: &str,
-    runs: &Runs,
-    (x, y): (Axis, Axis),
+    runs: &NamedRuns,
+    x: Axis,
+    y: Axis,
     place: impl Fn(&Moment) -> (f64, f64),
 ) -> Chart {
     let line = |(name, run): &(String, Trained)| {
         let points = run.moments.iter().map(&place).collect();
-        Series { stroke: Stroke::Line, ..Series::line(name.clone(), points) }
+        LineSeries { stroke: Stroke::Line, ..LineSeries::line(name.clone(), points) }
     };
-    Chart::Lines(Lines { title: title.into(), x, y, series: runs.iter().map(line).collect() })
+    Chart::Lines(LineChart { title: title.into(), x, y, series: runs.iter().map(line).collect() })
 }
 
 #[cfg(test)]

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use quelea_papers::render::{html, json, markdown};
-use quelea_papers::report::Report;
+use quelea_papers::report::PaperReport;
 use quelea_papers::{EXPERIMENTS, ReproduceOptions, find};
 use tempfile::TempDir;
 
-fn small(name: &str, data: Option<&Path>) -> Report {
+fn small(name: &str, data: Option<&Path>) -> PaperReport {
     let row = find(name).expect("a name of the table");
     let data = data.map(PathBuf::from);
     (row.run)(&ReproduceOptions { small: true, data, ..ReproduceOptions::default() })

@@ -4,7 +4,7 @@
 //! Notation: n workers, S bytes of model, B bytes per second of a card, α latency, c seconds of a
 //! gradient, C of the slowest one that a step waits for, k vectors that leave a card in a round.
 //!
-//! | traffic | rows | seconds of a step |
+//! | traffic | algorithms | seconds of a step |
 //! |---|---|---|
 //! | average of every step | allreduce | C and the last bucket's average, or the cards |
 //! | average per H steps | local-sgd, slowmo, bmuf, diloco | C + average/H |
@@ -17,16 +17,18 @@
 //! | servers, per H steps | easgd, eamsgd | c, or the servers' cards |
 //! | servers, never waiting | aladdin | c, gradients folded as the cards make them |
 
+mod servers;
+
 use std::collections::BTreeMap;
 
-use quelea_core::algorithms::{self, Service, Traffic, When};
+use quelea_core::algorithms::{self, Traffic, When};
 use quelea_core::codec;
 use quelea_core::options::Options;
 use quelea_core::properties::TopologyRequirement;
 
 use crate::Candidate;
 use crate::mixing::Mixing;
-use crate::scenario::Situation;
+use crate::scenario::Scenario;
 use crate::unbucketed;
 
 /// What a step costs.
@@ -43,8 +45,8 @@ pub struct Cost {
 }
 
 /// The cost of a candidate, or why it has none.
-pub fn predict(situation: &Situation, candidate: &Candidate) -> Result<Cost, String> {
-    Costs::new(situation).predict(candidate)
+pub fn predict(scenario: &Scenario, candidate: &Candidate) -> Result<Cost, String> {
+    CostModel::new(scenario).predict(candidate)
 }
 
 /// What the row of a candidate exchanges.
@@ -53,22 +55,22 @@ pub fn traffic(candidate: &Candidate) -> Traffic {
     (row.traffic)(&candidate.params())
 }
 
-/// Costs in one situation.
-pub struct Costs<'a> {
-    s: &'a Situation,
+/// Costs in one scenario.
+pub struct CostModel<'a> {
+    s: &'a Scenario,
     /// Topologies that were looked at, by what is asked of them.
     mixings: BTreeMap<(&'static str, bool), Result<Mixing, String>>,
 }
 
-impl Costs<'_> {
-    /// In this situation.
-    pub fn new(s: &Situation) -> Costs<'_> {
-        Costs { s, mixings: BTreeMap::new() }
+impl CostModel<'_> {
+    /// In this scenario.
+    pub fn new(s: &Scenario) -> CostModel<'_> {
+        CostModel { s, mixings: BTreeMap::new() }
     }
 
     /// The cost of a candidate, or why it has none.
     pub fn predict(&mut self, candidate: &Candidate) -> Result<Cost, String> {
-        let s = &Situation { wire: wire(self.s, candidate), ..self.s.clone() };
+        let s = &Scenario { wire: wire(self.s, candidate), ..self.s.clone() };
         match traffic(candidate) {
             Traffic::Average { period } => average(s, candidate, period),
             Traffic::Gossip { vectors, when, average } => {
@@ -79,7 +81,7 @@ impl Costs<'_> {
                 self.mixing(candidate)?;
                 Ok(pairs(s, averages as f64))
             }
-            Traffic::Servers(service) => Ok(served(s, service)),
+            Traffic::Servers(service) => Ok(servers::cost_of(s, service)),
         }
     }
 
@@ -96,7 +98,7 @@ impl Costs<'_> {
 }
 
 /// Bytes on the wire per byte of a vector.
-fn wire(s: &Situation, candidate: &Candidate) -> f64 {
+fn wire(s: &Scenario, candidate: &Candidate) -> f64 {
     let Some(row) = candidate.codec.and_then(|name| codec::find(name).ok()) else { return s.wire };
     let len = (s.parameters as usize).max(1);
     row.bytes(&Options::defaults(row.keys), len) as f64 / (4.0 * len as f64)
@@ -108,16 +110,16 @@ fn cost(step_seconds: f64, waited_for: f64, bytes: f64) -> Cost {
 }
 
 /// Expected seconds of the slowest of so many workers, one step at a time.
-fn slowest(s: &Situation, among: usize) -> f64 {
+fn slowest(s: &Scenario, among: usize) -> f64 {
     let ordinary = s.compute * largest(s.variation, among.min(s.workers));
     let slow = s.slow.iter().map(|(_, factor)| factor * s.compute);
     slow.fold(ordinary, f64::max)
 }
 
 /// The same, of the mean over so many steps.
-fn slowest_over(s: &Situation, steps: f64) -> f64 {
+fn slowest_over(s: &Scenario, steps: f64) -> f64 {
     let variation = (s.variation * s.variation / steps).sqrt();
-    slowest(&Situation { variation, ..s.clone() }, s.workers)
+    slowest(&Scenario { variation, ..s.clone() }, s.workers)
 }
 
 /// Expected largest of `n` log-normal numbers of mean 1, by the median of the largest normal one.
@@ -143,19 +145,19 @@ pub(crate) fn normal_quantile(p: f64) -> f64 {
 }
 
 /// Mean seconds of a step where nobody waits: slow workers contribute little.
-fn unhindered(s: &Situation) -> f64 {
+fn unhindered(s: &Scenario) -> f64 {
     let ordinary = (s.workers - s.slow.len().min(s.workers)) as f64;
     let rate = ordinary + s.slow.iter().map(|(_, factor)| 1.0 / factor).sum::<f64>();
     s.compute * s.workers as f64 / rate
 }
 
 /// Bandwidth and latency of the links that the ring's slowest hop uses.
-fn link(s: &Situation) -> (f64, f64) {
+fn link(s: &Scenario) -> (f64, f64) {
     if s.hosts > 1 { (s.bandwidth, s.latency) } else { (s.internal, s.internal_latency) }
 }
 
 /// Bytes on the wire of the last bucket, and of one in general.
-fn buckets(s: &Situation, bucket_mb: f64) -> (f64, f64) {
+fn buckets(s: &Scenario, bucket_mb: f64) -> (f64, f64) {
     let size = bucket_mb * 1e6 * s.wire;
     if size == 0.0 || size >= s.sent() {
         return (s.sent(), s.sent());
@@ -166,7 +168,7 @@ fn buckets(s: &Situation, bucket_mb: f64) -> (f64, f64) {
 
 /// A step whose buckets are exchanged as they become final, and awaited: `time` of so many bytes,
 /// of which `on_card` per byte keep the card busy.
-fn overlapped(s: &Situation, bucket_mb: f64, time: &dyn Fn(f64) -> f64, on_card: f64) -> f64 {
+fn overlapped(s: &Scenario, bucket_mb: f64, time: &dyn Fn(f64) -> f64, on_card: f64) -> f64 {
     let computing = slowest(s, s.workers);
     let (last, bucket) = buckets(s, bucket_mb);
     let seconds = time(last);
@@ -183,18 +185,18 @@ fn overlapped(s: &Situation, bucket_mb: f64, time: &dyn Fn(f64) -> f64, on_card:
 
 /// An exact average: seconds of so many bytes, seconds that a byte keeps the card busy, and bytes
 /// that a worker sends per byte.
-struct Average {
-    seconds: fn(&Situation, f64) -> f64,
+struct ExactAverage {
+    seconds: fn(&Scenario, f64) -> f64,
     on_card: f64,
     sent: f64,
 }
 
-impl Average {
-    fn new(s: &Situation, collective: &str) -> Result<Average, String> {
+impl ExactAverage {
+    fn new(s: &Scenario, collective: &str) -> Result<ExactAverage, String> {
         let (n, hosts, per_host) = (s.workers as f64, s.hosts as f64, s.per_host() as f64);
         let around = 2.0 * (n - 1.0) / n;
         match collective {
-            "ring" => Ok(Average { seconds: ring, on_card: around / link(s).0, sent: around }),
+            "ring" => Ok(ExactAverage { seconds: ring, on_card: around / link(s).0, sent: around }),
             "hierarchical" => {
                 if s.per_host() < 2 || s.hosts < 2 || !s.workers.is_multiple_of(s.hosts) {
                     return Err(
@@ -203,26 +205,26 @@ impl Average {
                 }
                 let between = 2.0 * (hosts - 1.0) / hosts;
                 let sent = between / per_host + 2.0 * (per_host - 1.0) / per_host;
-                Ok(Average { seconds: hierarchical, on_card: between / s.bandwidth, sent })
+                Ok(ExactAverage { seconds: hierarchical, on_card: between / s.bandwidth, sent })
             }
             "halving-doubling" => {
                 if !s.workers.is_power_of_two() || s.hosts != s.workers || s.workers < 2 {
                     return Err("is predicted for a power of two workers, each on its host".into());
                 }
-                Ok(Average { seconds: halving, on_card: around / s.bandwidth, sent: around })
+                Ok(ExactAverage { seconds: halving, on_card: around / s.bandwidth, sent: around })
             }
             other => Err(format!("the collective `{other}` has no closed form")),
         }
     }
 
     /// A step that ends with it.
-    fn step(&self, s: &Situation, bucket_mb: f64) -> f64 {
+    fn step(&self, s: &Scenario, bucket_mb: f64) -> f64 {
         overlapped(s, bucket_mb, &|bytes| (self.seconds)(s, bytes), self.on_card)
     }
 }
 
-fn average(s: &Situation, candidate: &Candidate, period: u64) -> Result<Cost, String> {
-    let average = Average::new(s, candidate.collective.unwrap_or("ring"))?;
+fn average(s: &Scenario, candidate: &Candidate, period: u64) -> Result<Cost, String> {
+    let average = ExactAverage::new(s, candidate.collective.unwrap_or("ring"))?;
     let (period, bytes) = (period as f64, average.sent * s.sent());
     let exposed = average.step(s, candidate.bucket_mb) - slowest(s, s.workers);
     // In between nobody waits, so that differences between workers add up until the average.
@@ -231,13 +233,13 @@ fn average(s: &Situation, candidate: &Candidate, period: u64) -> Result<Cost, St
 }
 
 /// `2(n−1)(α + S/(nB))`.
-fn ring(s: &Situation, bytes: f64) -> f64 {
+fn ring(s: &Scenario, bytes: f64) -> f64 {
     let (n, (bandwidth, latency)) = (s.workers as f64, link(s));
     2.0 * (n - 1.0) * (latency + bytes / (n * bandwidth))
 }
 
 /// Inside the hosts, around the hosts, inside again.
-fn hierarchical(s: &Situation, bytes: f64) -> f64 {
+fn hierarchical(s: &Scenario, bytes: f64) -> f64 {
     let (hosts, per_host) = (s.hosts as f64, s.per_host() as f64);
     let inside = (per_host - 1.0) * (s.internal_latency + bytes / per_host / s.internal);
     // All ranks of a host share its card, each with its part.
@@ -245,88 +247,16 @@ fn hierarchical(s: &Situation, bytes: f64) -> f64 {
 }
 
 /// `2(α log₂ n + (n−1)/n·S/B)`.
-fn halving(s: &Situation, bytes: f64) -> f64 {
+fn halving(s: &Scenario, bytes: f64) -> f64 {
     let n = s.workers as f64;
     2.0 * (n.log2() * s.latency + (n - 1.0) / n * bytes / s.bandwidth)
 }
 
-fn served(s: &Situation, service: Service) -> Cost {
-    match service {
-        Service::Together { period } => together(s, period as f64),
-        Service::Alone { ahead } => alone(s, ahead),
-        Service::Elastic { period, prefetch } => elastic(s, period as f64, prefetch),
-        Service::Folded => folded(s),
-    }
-}
-
-/// Seconds in which every worker's vector gets through the servers' cards.
-fn through_servers(s: &Situation) -> f64 {
-    s.workers as f64 * s.sent() / (s.servers as f64 * s.bandwidth)
-}
-
-/// The same for its own host's card.
-fn through_card(s: &Situation) -> f64 {
-    s.per_host() as f64 * s.sent() / s.bandwidth
-}
-
-/// All gradients into the servers' cards, all models out of them; the worker that gets the model
-/// first also sends first. A worker that is late by more than that finds the cards empty, and
-/// gets its model in its turn.
-fn together(s: &Situation, period: f64) -> Cost {
-    let computing = slowest_over(s, period);
-    let one = s.sent() / (s.servers as f64 * s.bandwidth);
-    let most = (s.workers as f64 + 1.0) * one;
-    let late = s.slow.iter().filter(|(_, factor)| (factor - 1.0) * s.compute * period > most);
-    let through = late.map(|(rank, _)| (f64::from(*rank) + 2.0) * one).reduce(f64::max);
-    let exchange = through.unwrap_or(most.max(2.0 * through_card(s)));
-    let step = computing + (2.0 * s.latency + exchange) / period;
-    cost(step, computing, s.sent() / period)
-}
-
-/// A worker's own round trip, or the servers' cards. Whoever may not be far ahead of the slowest
-/// has its pace in the long run; and the slowest gets its model in its turn, after those who were
-/// waiting for it.
-fn alone(s: &Situation, ahead: u64) -> Cost {
-    let trip = 2.0 * (s.latency + s.sent() / s.bandwidth);
-    let (step, waited_for) = match ahead {
-        u64::MAX => (unhindered(&Situation { compute: s.compute + trip, ..s.clone() }), s.compute),
-        ahead => {
-            let computing = slowest_over(s, ahead as f64 + 1.0);
-            let one = s.sent() / (s.servers as f64 * s.bandwidth);
-            let late = |(rank, factor): &(u32, f64)| {
-                factor * s.compute + 2.0 * s.latency + (f64::from(*rank) + 2.0) * one
-            };
-            (s.slow.iter().map(late).fold(computing + trip, f64::max), computing)
-        }
-    };
-    cost(step.max(through_servers(s)).max(through_card(s)), waited_for, s.sent())
-}
-
-/// Nobody waits; what the servers cannot take is folded.
-fn folded(s: &Situation) -> Cost {
-    let step = unhindered(s);
-    let folded = (through_servers(s).max(through_card(s)) / step).max(1.0);
-    Cost { gradients_per_message: folded, ..cost(step, step, s.sent() / folded) }
-}
-
-/// The centre comes while the gradient is computed, where it is asked for before; only the
-/// servers' cards can hold it up.
-fn elastic(s: &Situation, period: f64, prefetch: bool) -> Cost {
-    let own = unhindered(s);
-    // A request may have to wait for half of another worker's vector on its way in.
-    let one = s.sent() / (s.servers as f64 * s.bandwidth);
-    let behind = (through_servers(s) / (period * own)).min(1.0) * one / 2.0;
-    let trip = s.latency * 2.0 + s.sent() / s.bandwidth + behind;
-    let hidden = if prefetch { s.compute } else { 0.0 };
-    let late = (trip - hidden).max(0.0) / period;
-    cost((own + late).max(through_servers(s) / period), own, s.sent() / period)
-}
-
 /// One exchange of an active worker after another, answered at once: a model each way per pair.
 /// Nobody waits; while one is on its way no other is begun.
-fn pairs(s: &Situation, averages: f64) -> Cost {
+fn pairs(s: &Scenario, averages: f64) -> Cost {
     let own = unhindered(s);
-    let steps = (averages * through_card(s) / own).max(1.0);
+    let steps = (averages * servers::through_card(s) / own).max(1.0);
     Cost { gradients_per_message: steps, ..cost(own, own, averages * s.sent() / steps) }
 }
 
@@ -338,9 +268,9 @@ struct Gossip {
 }
 
 impl Gossip {
-    fn cost(&self, s: &Situation, candidate: &Candidate, mixing: &Mixing) -> Result<Cost, String> {
+    fn cost(&self, s: &Scenario, candidate: &Candidate, mixing: &Mixing) -> Result<Cost, String> {
         // Two vectors in one message are one message of twice the length.
-        let s = &Situation { wire: self.vectors * s.wire, ..s.clone() };
+        let s = &Scenario { wire: self.vectors * s.wire, ..s.clone() };
         let (mut seconds, mut waited) = (0.0, 0.0);
         let (mut steps_per_exchange, mut neighbours) = (0.0, 0.0);
         for (round, load) in mixing.rounds.iter().enumerate() {

@@ -4,11 +4,13 @@
 //! |---|---|
 //! | [`scenario`] | model and cluster, from a configuration |
 //! | [`measured`] | the same from a cluster that was measured |
+//! | `candidate` | the ways to train that are compared |
 //! | [`cost`] | seconds of a step in closed form, tested against the virtual cluster |
 //! | [`mixing`] | what the rounds of a topology ask of cards |
 //! | [`unbucketed`] | gossip of undivided models, which meet at cards |
 //! | [`theory`] | what sparse mixing costs in iterations |
 
+mod candidate;
 pub mod cost;
 pub mod measured;
 pub mod mixing;
@@ -16,73 +18,16 @@ pub mod scenario;
 pub mod theory;
 pub mod unbucketed;
 
-use quelea_core::algorithms::{self, ALGORITHMS, Codecs, Entry, Service, Traffic};
-use quelea_core::codec::{self, CODECS, Shape};
-use quelea_core::collectives::{self, COLLECTIVES};
-use quelea_core::options::{Options, Value as Given};
-use quelea_plot::{Axis, Bars, Chart, Values};
+use quelea_core::algorithms::{ALGORITHMS, Traffic};
+use quelea_plot::{Axis, BarChart, BarSeries, Chart};
+use quelea_run::error::RunError;
 use serde_json::{Value, json};
 
-use cost::{Cost, Costs};
-use measured::Survey;
-use quelea_run::error::RunError;
-use quelea_run::trial::Trial;
-use scenario::Situation;
-
-/// One way to train.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Candidate {
-    /// The algorithm.
-    pub algorithm: &'static str,
-    /// Its topology, for those that have one.
-    pub topology: Option<&'static str>,
-    /// Its collective, for those that have one.
-    pub collective: Option<&'static str>,
-    /// Its codec, for those that are made for one.
-    pub codec: Option<&'static str>,
-    /// Megabytes of a bucket; 0 is one bucket.
-    pub bucket_mb: f64,
-}
-
-impl Candidate {
-    /// The algorithm as it is, in one bucket.
-    pub fn plain(algorithm: &'static str) -> Candidate {
-        Candidate { algorithm, topology: None, collective: None, codec: None, bucket_mb: 0.0 }
-    }
-
-    /// In few words.
-    pub fn name(&self) -> String {
-        let details = [self.topology, self.collective, self.codec];
-        let details = details.into_iter().flatten().map(|detail| format!(" / {detail}"));
-        format!("{}{}", self.algorithm, details.collect::<String>())
-    }
-
-    /// The parameters of the algorithm. Whoever can hide the exchange behind the gradient does.
-    pub fn params(&self) -> Options {
-        let row = algorithms::find(self.algorithm).expect("candidates are rows of the table");
-        let own = self.own().into_iter();
-        own.fold(Options::defaults(row.keys), |params, (key, value)| params.with(key, value))
-    }
-
-    fn own(&self) -> Option<(&'static str, Given)> {
-        let row = algorithms::find(self.algorithm).expect("candidates are rows of the table");
-        let overlaps = row.keys.iter().any(|key| key.name == OVERLAP);
-        overlaps.then_some((OVERLAP, Given::Number(1.0)))
-    }
-
-    /// The settings of a run file.
-    pub fn settings(&self) -> Vec<(&'static str, String)> {
-        let mut settings = vec![("algorithm.name", self.algorithm.to_string())];
-        settings.extend(self.topology.map(|name| ("topology.name", name.to_string())));
-        settings.extend(self.collective.map(|name| ("algorithm.collective", name.to_string())));
-        settings.extend(self.codec.map(|name| ("codec.name", name.to_string())));
-        settings.extend(self.own().map(|_| ("algorithm.overlap", "1".to_string())));
-        settings
-    }
-}
-
-/// The key of rows that can take in what is some rounds old.
-const OVERLAP: &str = "overlap";
+use candidate::candidates;
+pub use candidate::{Candidate, steps, trial};
+use cost::{Cost, CostModel};
+use measured::ClusterSurvey;
+use scenario::Scenario;
 
 /// What is predicted of a candidate.
 #[derive(Clone, Debug)]
@@ -117,13 +62,13 @@ impl Prediction {
 #[derive(Clone, Debug)]
 pub struct Advice {
     /// What was asked about.
-    pub situation: Situation,
+    pub scenario: Scenario,
     /// By speed.
     pub predictions: Vec<Prediction>,
     /// Rows of which nothing could be predicted, and why.
     pub unpredicted: Vec<(&'static str, String)>,
-    /// Where the situation was measured: what exactly.
-    pub survey: Option<Survey>,
+    /// Where the scenario was measured: what exactly.
+    pub survey: Option<ClusterSurvey>,
 }
 
 /// So many of the fastest are also simulated, up to so many workers.
@@ -132,13 +77,13 @@ const SIMULATED_WORKERS_MAX: usize = 64;
 
 impl Advice {
     /// Predicts every candidate.
-    pub fn new(situation: Situation) -> Result<Advice, RunError> {
+    pub fn new(scenario: Scenario) -> Result<Advice, RunError> {
         let mut predictions: Vec<Prediction> = Vec::new();
         let mut unpredicted: Vec<(&'static str, String)> = Vec::new();
-        let mut costs = Costs::new(&situation);
+        let mut costs = CostModel::new(&scenario);
         for row in ALGORITHMS {
             let (before, mut refusals) = (predictions.len(), Vec::new());
-            for candidate in candidates(&situation, row) {
+            for candidate in candidates(&scenario, row) {
                 match costs.predict(&candidate) {
                     Ok(cost) => {
                         let (simulated, warning) = (None, None);
@@ -156,10 +101,10 @@ impl Advice {
             let order = a.cost.step_seconds.total_cmp(&b.cost.step_seconds);
             order.then_with(|| a.plainness().cmp(&b.plainness()))
         });
-        let mut advice = Advice { situation, predictions, unpredicted, survey: None };
+        let mut advice = Advice { scenario, predictions, unpredicted, survey: None };
         advice.keep_best_buckets();
         advice.warn();
-        if advice.situation.workers <= SIMULATED_WORKERS_MAX {
+        if advice.scenario.workers <= SIMULATED_WORKERS_MAX {
             advice.simulate()?;
         }
         Ok(advice)
@@ -183,10 +128,10 @@ impl Advice {
     }
 
     fn warn(&mut self) {
-        let exact = self.exact().map_or(self.situation.compute, |exact| exact.cost.step_seconds);
+        let exact = self.exact().map_or(self.scenario.compute, |exact| exact.cost.step_seconds);
         for prediction in &mut self.predictions {
             let Prediction { candidate, cost, .. } = prediction;
-            prediction.warning = theory::warning(&self.situation, candidate, cost, exact);
+            prediction.warning = theory::warning(&self.scenario, candidate, cost, exact);
         }
     }
 
@@ -198,7 +143,7 @@ impl Advice {
         for prediction in &mut self.predictions {
             let steps = steps(&prediction.candidate);
             if chosen.contains(&prediction.candidate) && steps <= STEPS_MAX {
-                let trial = trial(&self.situation, &prediction.candidate);
+                let trial = trial(&self.scenario, &prediction.candidate);
                 prediction.simulated = Some(trial.run(steps)?.step_seconds());
             }
         }
@@ -221,11 +166,11 @@ impl Advice {
     pub fn verdict(&self) -> String {
         let Some(best) = self.best() else { return "There is nothing to choose from.".into() };
         let name = best.candidate.name();
-        let speedup = self.situation.speedup(best.cost.step_seconds);
+        let speedup = self.scenario.speedup(best.cost.step_seconds);
         let mut text = format!(
             "Take {name}: {:.1} times one worker's speed on {}",
             speedup,
-            match self.situation.workers {
+            match self.scenario.workers {
                 1 => "one worker".to_string(),
                 workers => format!("{workers} workers"),
             }
@@ -278,7 +223,7 @@ impl Advice {
                 format!("{}{mark}", candidate.name()),
                 milliseconds(cost.step_seconds),
                 simulated.map_or("–".into(), milliseconds),
-                format!("{:.1}", self.situation.speedup(cost.step_seconds)),
+                format!("{:.1}", self.scenario.speedup(cost.step_seconds)),
                 format!("{:.0} %", 100.0 * cost.exposed),
                 format!("{:.1}", cost.bytes / 1e6),
                 bucket,
@@ -304,15 +249,15 @@ impl Advice {
     /// Speed-ups as a picture.
     pub fn charts(&self) -> Vec<(String, Chart)> {
         let shown: Vec<&Prediction> = self.best_of_each().into_iter().take(10).collect();
-        let speed = |seconds: f64| Some(self.situation.speedup(seconds));
+        let speed = |seconds: f64| Some(self.scenario.speedup(seconds));
         let predicted = shown.iter().map(|p| speed(p.cost.step_seconds)).collect();
-        let mut series = vec![Values::new("predicted", predicted)];
+        let mut series = vec![BarSeries::new("predicted", predicted)];
         if shown.iter().any(|p| p.simulated.is_some()) {
             let simulated = shown.iter().map(|p| p.simulated.and_then(speed)).collect();
-            series.push(Values::new("simulated", simulated));
+            series.push(BarSeries::new("simulated", simulated));
         }
-        let chart = Chart::Bars(Bars {
-            title: format!("Speed-up of {} workers", self.situation.workers),
+        let chart = Chart::Bars(BarChart {
+            title: format!("Speed-up of {} workers", self.scenario.workers),
             y: Axis::linear("times one worker alone"),
             groups: shown.iter().map(|p| label(p, &shown)).collect(),
             series,
@@ -333,7 +278,7 @@ impl Advice {
                 "bucket_mb": candidate.bucket_mb,
                 "step_seconds": cost.step_seconds,
                 "simulated_step_seconds": simulated,
-                "speedup": self.situation.speedup(cost.step_seconds),
+                "speedup": self.scenario.speedup(cost.step_seconds),
                 "exposed_share": cost.exposed,
                 "bytes_per_worker_and_step": cost.bytes,
                 "gradients_per_message": cost.gradients_per_message,
@@ -344,8 +289,8 @@ impl Advice {
         let unpredicted =
             unpredicted.map(|(name, reason)| json!({ "algorithm": name, "reason": reason }));
         json!({
-            "situation": self.situation.json(),
-            "measured": self.survey.as_ref().map(Survey::json),
+            "situation": self.scenario.json(),
+            "measured": self.survey.as_ref().map(ClusterSurvey::json),
             "predictions": predictions.collect::<Vec<_>>(),
             "not_predicted": unpredicted.collect::<Vec<_>>(),
             "verdict": self.verdict(),
@@ -369,77 +314,5 @@ const NEARLY: f64 = 1.05;
 /// Steps that are nearer than this take equally long.
 const ALIKE: f64 = 1.002;
 
-/// Steps of a run that shows a row's exchanges: some of its periods.
-pub fn steps(candidate: &Candidate) -> u64 {
-    let periods = match cost::traffic(candidate) {
-        Traffic::Average { period } | Traffic::Gossip { average: Some(period), .. } => 5 * period,
-        Traffic::Servers(Service::Elastic { period, .. }) => 10 * period,
-        _ => 0,
-    };
-    periods.max(24)
-}
-
 /// Longer runs are not simulated in passing.
 const STEPS_MAX: u64 = 300;
-
-/// The run that a prediction is about.
-pub fn trial(situation: &Situation, candidate: &Candidate) -> Trial {
-    let bare = Trial::new(candidate.algorithm, situation.workers, situation.parameters).cut(8);
-    let settings = situation.settings().into_iter().chain(candidate.settings());
-    let trial = settings.fold(bare, |trial, (key, value)| trial.set(key, value));
-    match candidate.bucket_mb {
-        0.0 => trial,
-        size => trial.buckets_mb(size),
-    }
-}
-
-/// Bucket sizes that are tried, in megabytes.
-const BUCKETS_MB: [f64; 3] = [0.0, 25.0, 5.0];
-
-/// Sparse topologies that are tried.
-const TOPOLOGIES: [&str; 6] =
-    ["ring", "one-peer-exponential", "exponential", "torus", "grid", "one-peer-ring"];
-/// Those of pairs between two halves.
-const BIPARTITE: [&str; 2] = ["ring", "bipartite-exponential"];
-
-/// The ways to use a row that make sense.
-fn candidates(situation: &Situation, row: &'static Entry) -> Vec<Candidate> {
-    let plain = Candidate::plain(row.name);
-    let sizes = BUCKETS_MB.into_iter().filter(|size| size * 1e6 < situation.bytes());
-    let of_sizes = |candidate: Candidate| {
-        let sizes = sizes.clone();
-        sizes.map(move |bucket_mb| Candidate { bucket_mb, ..candidate.clone() })
-    };
-    match cost::traffic(&plain) {
-        Traffic::Average { .. } => {
-            let with = |entry: &collectives::Entry| {
-                of_sizes(Candidate { collective: Some(entry.name), ..plain.clone() })
-            };
-            COLLECTIVES.iter().flat_map(with).collect()
-        }
-        Traffic::Gossip { .. } => {
-            let on = |name| Candidate { topology: Some(name), ..plain.clone() };
-            let coded = |candidate: Candidate| {
-                let with = codecs(situation, row).into_iter();
-                with.map(move |codec| Candidate { codec, ..candidate.clone() })
-            };
-            TOPOLOGIES.into_iter().map(on).flat_map(coded).flat_map(of_sizes).collect()
-        }
-        Traffic::Pairs { .. } => {
-            BIPARTITE.map(|name| Candidate { topology: Some(name), ..plain.clone() }).to_vec()
-        }
-        Traffic::Servers(_) => vec![plain],
-    }
-}
-
-/// Codecs that a row is made for, in which each sender decides what to keep; none for others.
-fn codecs(situation: &Situation, row: &Entry) -> Vec<Option<&'static str>> {
-    let takes = (row.codecs)(&Options::defaults(row.keys));
-    let len = situation.parameters as usize;
-    let fits = |codec: &&codec::Entry| {
-        let refusal = takes.refusal(codec, &Options::defaults(codec.keys), len);
-        takes == Codecs::Contraction && codec.shape == Shape::Own && refusal.is_none()
-    };
-    let made_for: Vec<_> = CODECS.iter().filter(fits).map(|codec| Some(codec.name)).collect();
-    if made_for.is_empty() { vec![None] } else { made_for }
-}

@@ -38,7 +38,7 @@ pub fn survey(config: &Config) -> Result<PreparedRun, RequestError> {
 
 /// What was measured, workers numbered host by host.
 #[derive(Clone, Debug)]
-pub struct Survey {
+pub struct ClusterSurvey {
     measured: Measured,
     /// Mean and coefficient of variation of every worker's gradient.
     steps: Vec<(f64, f64)>,
@@ -46,9 +46,9 @@ pub struct Survey {
     ordinary: Option<(f64, f64)>,
 }
 
-impl Survey {
+impl ClusterSurvey {
     /// Sorts out what was measured.
-    pub fn new(measured: Measured) -> Survey {
+    pub fn new(measured: Measured) -> ClusterSurvey {
         let order = measured.hosts.iter().flat_map(|host| &host.workers);
         let of = |rank: &u32| measured.steps.get(*rank as usize);
         let samples: Vec<&Vec<f64>> = order.filter_map(of).collect();
@@ -64,7 +64,7 @@ impl Survey {
             let variance = mean(|step| step.1 * step.1);
             (mean(|step| step.0), variance.sqrt())
         });
-        Survey { measured, steps, ordinary }
+        ClusterSurvey { measured, steps, ordinary }
     }
 
     /// Settings of a run file.
@@ -268,7 +268,7 @@ fn spread(values: &[f64]) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::Situation;
+    use crate::scenario::Scenario;
     use quelea_run::config::source::{self, parse};
     use quelea_run::drive::measure::{HostPair, Inside};
 
@@ -295,29 +295,29 @@ mod tests {
         }
     }
 
-    fn situation(survey: &Survey) -> Situation {
+    fn scenario(survey: &ClusterSurvey) -> Scenario {
         let table = parse("workers = 4\n[task]\nname = \"quadratic\"").expect("TOML");
         let settings = survey
             .settings()
             .into_iter()
             .map(|(key, value)| source::setting(&format!("{key}={value}")).expect("a setting"));
         let config = Config::read(table, &settings.collect::<Vec<_>>(), None).expect("it fits");
-        Situation::new(config, None).expect("it can be planned for")
+        Scenario::new(config, None).expect("it can be planned for")
     }
 
     #[test]
     fn what_is_measured_becomes_the_situation_that_is_planned_for() {
-        let survey = Survey::new(measured());
-        let situation = situation(&survey);
-        assert_eq!((situation.workers, situation.hosts), (4, 2));
+        let survey = ClusterSurvey::new(measured());
+        let scenario = scenario(&survey);
+        assert_eq!((scenario.workers, scenario.hosts), (4, 2));
         // Numbered host by host, the slow one is the second.
-        assert!(matches!(situation.slow[..], [(1, f)] if (f - 5.0).abs() < 0.01));
-        assert!((situation.compute - 0.1).abs() < 1e-3);
-        assert!((situation.variation - 0.0453).abs() < 1e-3, "{}", situation.variation);
-        assert!((situation.latency - 200e-6).abs() < 1e-12);
-        assert!((situation.internal - 2e9).abs() < 1.0);
+        assert!(matches!(scenario.slow[..], [(1, f)] if (f - 5.0).abs() < 0.01));
+        assert!((scenario.compute - 0.1).abs() < 1e-3);
+        assert!((scenario.variation - 0.0453).abs() < 1e-3, "{}", scenario.variation);
+        assert!((scenario.latency - 200e-6).abs() < 1e-12);
+        assert!((scenario.internal - 2e9).abs() < 1.0);
         // The slower card holds everybody up.
-        assert!((situation.bandwidth - 12.5e6).abs() < 1.0, "{}", situation.bandwidth);
+        assert!((scenario.bandwidth - 12.5e6).abs() < 1.0, "{}", scenario.bandwidth);
         assert!(survey.summary().contains("worker 1 4.995 times as slow"), "{}", survey.summary());
         assert_eq!(survey.notes().len(), 1, "{:?}", survey.notes());
     }
@@ -329,10 +329,10 @@ mod tests {
         measured.hosts[0].workers = vec![0, 1, 2, 3];
         (measured.hosts[0].outgoing, measured.hosts[0].incoming) = (None, None);
         measured.pairs.clear();
-        let situation = situation(&Survey::new(measured));
-        assert_eq!(situation.hosts, 1);
-        assert_eq!(situation.bandwidth, situation.internal);
-        assert!((situation.latency - 10e-6).abs() < 1e-12);
+        let scenario = scenario(&ClusterSurvey::new(measured));
+        assert_eq!(scenario.hosts, 1);
+        assert_eq!(scenario.bandwidth, scenario.internal);
+        assert!((scenario.latency - 10e-6).abs() < 1e-12);
     }
 
     #[test]

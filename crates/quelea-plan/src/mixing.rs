@@ -4,20 +4,20 @@ use quelea_core::options::Options;
 use quelea_core::properties::TopologyRequirement;
 use quelea_core::topology::{self, Round, Schedule};
 
-use crate::scenario::Situation;
+use crate::scenario::Scenario;
 
-/// A topology over the workers of a situation.
+/// A topology over the workers of a scenario.
 #[derive(Debug)]
 pub struct Mixing {
     /// One period of it.
-    pub rounds: Vec<Load>,
+    pub rounds: Vec<RoundLoad>,
     /// The topology itself.
     pub schedule: Schedule,
 }
 
 /// One round.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Load {
+pub struct RoundLoad {
     /// Vectors that leave or reach the busiest card of a host.
     outside: f64,
     /// Vectors that leave the busiest worker for others of its host.
@@ -33,7 +33,7 @@ const EIGENVALUES_WORKERS_MAX: usize = 256;
 
 impl Mixing {
     /// The topology of this name; the error says why it does not fit the workers.
-    pub fn new(s: &Situation, name: &str, edges_only: bool) -> Result<Mixing, String> {
+    pub fn new(s: &Scenario, name: &str, edges_only: bool) -> Result<Mixing, String> {
         let entry = topology::find(name).map_err(|_| format!("`{name}` is not a topology"))?;
         let hosts: Vec<u32> = (0..s.workers).map(|worker| s.host_of(worker) as u32).collect();
         let params = Options::defaults(entry.keys);
@@ -41,7 +41,7 @@ impl Mixing {
         let built = if edges_only { entry.build_edges(&request) } else { entry.build(&request) };
         let schedule = built.map_err(|error| error.to_string())?;
         let rounds = schedule.period().unwrap_or(ROUNDS) as u64;
-        let rounds = (0..rounds).map(|step| Load::new(s, &schedule.round(step))).collect();
+        let rounds = (0..rounds).map(|step| RoundLoad::new(s, &schedule.round(step))).collect();
         Ok(Mixing { rounds, schedule })
     }
 
@@ -57,8 +57,8 @@ impl Mixing {
     }
 }
 
-impl Load {
-    fn new(s: &Situation, round: &Round) -> Load {
+impl RoundLoad {
+    fn new(s: &Scenario, round: &Round) -> RoundLoad {
         let edges: Vec<(usize, usize)> = round.edges().collect();
         let (mut leaving, mut reaching) = (vec![0.0; s.hosts], vec![0.0; s.hosts]);
         let mut inside = vec![0.0_f64; s.workers];
@@ -72,24 +72,24 @@ impl Load {
             }
         }
         let most = |counts: &[f64]| counts.iter().copied().fold(0.0, f64::max);
-        Load {
+        RoundLoad {
             outside: most(&leaving).max(most(&reaching)),
             inside: most(&inside),
             neighbours: edges.len() as f64 / s.workers as f64,
         }
     }
 
-    fn latency(&self, s: &Situation) -> f64 {
+    fn latency(&self, s: &Scenario) -> f64 {
         if self.outside > 0.0 { s.latency } else { s.internal_latency }
     }
 
     /// Seconds of an exchange of so many bytes per vector, in small pieces.
-    pub fn seconds(&self, s: &Situation, bytes: f64) -> f64 {
+    pub fn seconds(&self, s: &Scenario, bytes: f64) -> f64 {
         self.latency(s) + bytes * self.busy(s)
     }
 
     /// Seconds that a byte of every vector keeps the busiest card busy.
-    pub fn busy(&self, s: &Situation) -> f64 {
+    pub fn busy(&self, s: &Scenario) -> f64 {
         (self.outside / s.bandwidth).max(self.inside / s.internal)
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 /// What is asked about.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Situation {
+pub struct Scenario {
     /// How many compute gradients.
     pub workers: usize,
     /// How many machines they are spread over.
@@ -40,7 +40,7 @@ pub struct Situation {
 }
 
 /// A model whose size is known by its name.
-pub struct Model {
+pub struct KnownModel {
     /// As people type it.
     pub name: &'static str,
     /// Trainable parameters.
@@ -48,27 +48,27 @@ pub struct Model {
 }
 
 /// Models whose size is known, by name.
-pub const MODELS: &[Model] = &[
-    Model { name: "bert-base", parameters: 110e6 },
-    Model { name: "bert-large", parameters: 340e6 },
-    Model { name: "gpt2-small", parameters: 124e6 },
-    Model { name: "gpt2-xl", parameters: 1558e6 },
-    Model { name: "llama-7b", parameters: 6740e6 },
-    Model { name: "resnet-18", parameters: 11.7e6 },
-    Model { name: "resnet-20", parameters: 0.27e6 },
-    Model { name: "resnet-50", parameters: 25.6e6 },
-    Model { name: "transformer-base", parameters: 61e6 },
-    Model { name: "transformer-big", parameters: 210e6 },
-    Model { name: "vgg-16", parameters: 138e6 },
-    Model { name: "vit-base", parameters: 86e6 },
+pub const MODELS: &[KnownModel] = &[
+    KnownModel { name: "bert-base", parameters: 110e6 },
+    KnownModel { name: "bert-large", parameters: 340e6 },
+    KnownModel { name: "gpt2-small", parameters: 124e6 },
+    KnownModel { name: "gpt2-xl", parameters: 1558e6 },
+    KnownModel { name: "llama-7b", parameters: 6740e6 },
+    KnownModel { name: "resnet-18", parameters: 11.7e6 },
+    KnownModel { name: "resnet-20", parameters: 0.27e6 },
+    KnownModel { name: "resnet-50", parameters: 25.6e6 },
+    KnownModel { name: "transformer-base", parameters: 61e6 },
+    KnownModel { name: "transformer-big", parameters: 210e6 },
+    KnownModel { name: "vgg-16", parameters: 138e6 },
+    KnownModel { name: "vit-base", parameters: 86e6 },
 ];
 
 /// More workers than this are not planned for.
 const WORKERS_MAX: usize = 4096;
 
-impl Situation {
+impl Scenario {
     /// From a configuration; the model is that of its task unless `parameters` are given.
-    pub fn new(config: Config, parameters: Option<f64>) -> Result<Situation, RequestError> {
+    pub fn new(config: Config, parameters: Option<f64>) -> Result<Scenario, RequestError> {
         if config.workers > WORKERS_MAX {
             let problem = format!("must be at most {WORKERS_MAX} to be planned for");
             return Err(RequestError::field("workers", config.workers, problem));
@@ -89,7 +89,7 @@ impl Situation {
         let cluster = &plan.cluster;
         let mut hosts: Vec<u32> = plan.setup.view.hosts[..steps_given.workers].to_vec();
         hosts.dedup();
-        Ok(Situation {
+        Ok(Scenario {
             workers: steps_given.workers,
             hosts: hosts.len(),
             servers,

@@ -7,7 +7,7 @@ use quelea_core::algorithms::{Service, Traffic};
 
 use crate::Candidate;
 use crate::cost::{self, Cost};
-use crate::scenario::Situation;
+use crate::scenario::Scenario;
 
 /// What the orders of the theory are multiplied with: measured on logistic regression
 /// (`quelea reproduce yuan-transient`: 3·10⁻⁴ on a ring of 16, 6·10⁻⁵ on a grid of 32).
@@ -16,21 +16,21 @@ const CONSTANT: f64 = 1e-4;
 /// What theory says against a candidate, if anything: that it needs more time to get over its
 /// transient than all-reduce, at `exact_seconds` a step, needs for the whole run.
 pub fn warning(
-    situation: &Situation,
+    scenario: &Scenario,
     candidate: &Candidate,
     cost: &Cost,
     exact_seconds: f64,
 ) -> Option<String> {
-    let n = situation.workers as f64;
-    let (transient, why) = transient(situation, candidate, cost)?;
+    let n = scenario.workers as f64;
+    let (transient, why) = transient(scenario, candidate, cost)?;
     let steps = CONSTANT * transient;
-    let all = situation.steps as f64 * exact_seconds;
+    let all = scenario.steps as f64 * exact_seconds;
     (n > 2.0 && steps * cost.step_seconds > all).then(|| {
         format!(
             "{why}; that means about {} steps before {n} workers pay off, which takes longer than all {} \
              steps of all-reduce",
             rounded(steps),
-            situation.steps
+            scenario.steps
         )
     })
 }
@@ -41,15 +41,15 @@ fn rounded(steps: f64) -> String {
 }
 
 /// Steps up to a constant before n workers pay off, and where they come from.
-fn transient(situation: &Situation, candidate: &Candidate, cost: &Cost) -> Option<(f64, String)> {
-    let n = situation.workers as f64;
+fn transient(scenario: &Scenario, candidate: &Candidate, cost: &Cost) -> Option<(f64, String)> {
+    let n = scenario.workers as f64;
     let rarely = cost.gradients_per_message;
     let (gap, why) = match cost::traffic(candidate) {
         Traffic::Servers(Service::Folded) => {
             // n³C² with C = (1+ζ²)/(1−ζ²)·π − 1, ζ = 1 − α = ½, π at least what is folded.
             let spread = 5.0 / 3.0 * rarely.max(4.0) - 1.0;
-            let servers = (rarely * situation.servers as f64).ceil();
-            let who = if situation.servers == 1 { "one server" } else { "the servers" };
+            let servers = (rarely * scenario.servers as f64).ceil();
+            let who = if scenario.servers == 1 { "one server" } else { "the servers" };
             let why = format!(
                 "{rarely:.0} gradients share a message, because {who} cannot take more \
                  ({servers} could)"
@@ -62,14 +62,14 @@ fn transient(situation: &Situation, candidate: &Candidate, cost: &Cost) -> Optio
             (1.0 / period as f64, format!("it averages once per {period} steps"))
         }
         Traffic::Gossip { average, .. } => {
-            let gap = gap(candidate.topology?, situation.workers)? / rarely;
+            let gap = gap(candidate.topology?, scenario.workers)? / rarely;
             // C_β = Σ_{k<H} β^k takes the place of 1/(1−β), ibidem.
             let rounds = average.map_or(1.0, |period| 1.0 - (1.0 - gap).powf(period as f64));
             (gap / rounds, sparse(gap))
         }
         Traffic::Pairs { .. } => {
             // Half of the workers ask, and not at every step where the network is slow.
-            let gap = gap(candidate.topology?, situation.workers)? / (2.0 * rarely);
+            let gap = gap(candidate.topology?, scenario.workers)? / (2.0 * rarely);
             (gap, sparse(gap))
         }
     };

@@ -13,7 +13,7 @@ use quelea_core::random::Rng;
 use quelea_core::topology::Schedule;
 
 use crate::cost::normal_quantile;
-use crate::scenario::Situation;
+use crate::scenario::Scenario;
 
 /// Beyond so many workers that takes too long.
 pub const WORKERS_MAX: usize = 256;
@@ -24,7 +24,7 @@ const COUNTED_VARIED: u64 = 60;
 
 /// What happens at a moment, by worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+enum RoundEvent {
     /// Its gradient is there.
     Gradient(usize),
     /// A model reaches its card; the number is that of the message.
@@ -33,7 +33,7 @@ enum Event {
     Arrived(usize, u64),
 }
 
-struct Message {
+struct ModelInFlight {
     to: usize,
     step: u64,
     port: usize,
@@ -43,8 +43,8 @@ struct Message {
 }
 
 /// The rounds as they go on; times in nanoseconds.
-struct Rounds<'a> {
-    s: &'a Situation,
+struct UnbucketedRounds<'a> {
+    s: &'a Scenario,
     /// Who sends to whom in each round of a period, in the order of sending.
     receivers: Vec<Vec<Vec<usize>>>,
     /// How many models each awaits.
@@ -56,8 +56,8 @@ struct Rounds<'a> {
     /// When ports are free: cards of hosts, then links of workers inside them.
     sending: Vec<u64>,
     receiving: Vec<u64>,
-    messages: Vec<Message>,
-    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    messages: Vec<ModelInFlight>,
+    events: BinaryHeap<Reverse<(u64, u64, RoundEvent)>>,
     pushed: u64,
     step: Vec<u64>,
     has_gradient: Vec<bool>,
@@ -67,7 +67,7 @@ struct Rounds<'a> {
 }
 
 /// Seconds of a step of `schedule`.
-pub fn step_seconds(s: &Situation, schedule: &Schedule, during: bool) -> f64 {
+pub fn step_seconds(s: &Scenario, schedule: &Schedule, during: bool) -> f64 {
     let period = schedule.period().unwrap_or(1).max(1) as u64;
     // What varies takes longer to average out.
     let counted = if s.variation > 0.0 { COUNTED_VARIED } else { COUNTED };
@@ -87,7 +87,7 @@ pub fn step_seconds(s: &Situation, schedule: &Schedule, during: bool) -> f64 {
         awaited.push(counts);
     }
     let ports = s.hosts + s.workers;
-    let rounds = Rounds {
+    let rounds = UnbucketedRounds {
         s,
         receivers,
         awaited,
@@ -108,7 +108,7 @@ pub fn step_seconds(s: &Situation, schedule: &Schedule, during: bool) -> f64 {
 
 /// So many gradients of a worker: the quantiles of the log-normal distribution in random order, so
 /// that their mean is what it should be.
-fn computing(s: &Situation, worker: usize, count: u64) -> Vec<u64> {
+fn computing(s: &Scenario, worker: usize, count: u64) -> Vec<u64> {
     let slow = s.slow.iter().find(|(rank, _)| *rank as usize == worker);
     let mean = s.compute * slow.map_or(1.0, |(_, factor)| *factor);
     let deviation = (s.variation * s.variation).ln_1p().sqrt();
@@ -123,7 +123,7 @@ fn nanos(seconds: f64) -> u64 {
     (seconds * 1e9).round() as u64
 }
 
-impl Rounds<'_> {
+impl UnbucketedRounds<'_> {
     /// Seconds of a step, over those that count.
     fn follow(mut self) -> f64 {
         let workers = self.s.workers;
@@ -131,18 +131,18 @@ impl Rounds<'_> {
         let (mut warm, mut ends) = (vec![0; workers], vec![0; workers]);
         while let Some(Reverse((now, _, event))) = self.events.pop() {
             let worker = match event {
-                Event::Gradient(worker) => {
+                RoundEvent::Gradient(worker) => {
                     self.has_gradient[worker] = true;
                     if !self.during {
                         self.send(worker, now);
                     }
                     worker
                 }
-                Event::Head(number) => {
+                RoundEvent::Head(number) => {
                     self.reach(number, now);
                     continue;
                 }
-                Event::Arrived(worker, step) => {
+                RoundEvent::Arrived(worker, step) => {
                     self.come[worker][step as usize] += 1;
                     worker
                 }
@@ -171,7 +171,7 @@ impl Rounds<'_> {
         }
         let times = &self.computing[worker];
         let took = times[self.step[worker] as usize % times.len()];
-        self.push(now + took, Event::Gradient(worker));
+        self.push(now + took, RoundEvent::Gradient(worker));
     }
 
     fn round(&self, step: u64) -> usize {
@@ -186,7 +186,7 @@ impl Rounds<'_> {
             && self.come[worker][step as usize] == awaited
     }
 
-    fn push(&mut self, at: u64, event: Event) {
+    fn push(&mut self, at: u64, event: RoundEvent) {
         self.pushed += 1;
         self.events.push(Reverse((at, self.pushed, event)));
     }
@@ -197,23 +197,24 @@ impl Rounds<'_> {
         for place in 0..self.receivers[round][from].len() {
             let to = self.receivers[round][from][place];
             let (a, b) = (s.host_of(from), s.host_of(to));
-            let (out, port, rate, latency) = match a == b {
-                true => (s.hosts + from, s.hosts + to, s.internal, s.internal_latency),
-                false => (a, b, s.bandwidth, s.latency),
+            let (out, port, rate, latency) = if a == b {
+                (s.hosts + from, s.hosts + to, s.internal, s.internal_latency)
+            } else {
+                (a, b, s.bandwidth, s.latency)
             };
             let (length, flight) = (nanos(s.sent() / rate), nanos(latency));
             let start = now.max(self.sending[out]);
             self.sending[out] = start + length;
             let last = start + length + flight;
-            self.messages.push(Message { to, step, port, length, last });
-            self.push(start + flight, Event::Head(self.messages.len() - 1));
+            self.messages.push(ModelInFlight { to, step, port, length, last });
+            self.push(start + flight, RoundEvent::Head(self.messages.len() - 1));
         }
     }
 
     fn reach(&mut self, number: usize, now: u64) {
-        let Message { to, step, port, length, last } = self.messages[number];
+        let ModelInFlight { to, step, port, length, last } = self.messages[number];
         let taken = now.max(self.receiving[port]) + length;
         self.receiving[port] = taken;
-        self.push(taken.max(last), Event::Arrived(to, step));
+        self.push(taken.max(last), RoundEvent::Arrived(to, step));
     }
 }

@@ -1,10 +1,10 @@
 //! Closed forms of the advisor against the virtual cluster.
 
 use quelea_core::algorithms::{ALGORITHMS, Traffic};
-use quelea_plan::{self as advisor, Advice, Candidate, cost, scenario::Situation, trial};
+use quelea_plan::{self as advisor, Advice, Candidate, cost, scenario::Scenario, trial};
 
-fn situation(workers: usize, hosts: usize) -> Situation {
-    Situation {
+fn scenario(workers: usize, hosts: usize) -> Scenario {
+    Scenario {
         workers,
         hosts,
         servers: 1,
@@ -24,9 +24,9 @@ fn situation(workers: usize, hosts: usize) -> Situation {
 
 /// Steps of the virtual cluster. The first fifth is not counted; what is left should be whole
 /// periods, also of the topology.
-fn steps(situation: &Situation, candidate: &Candidate) -> u64 {
+fn steps(scenario: &Scenario, candidate: &Candidate) -> u64 {
     let changes = candidate.topology.is_some_and(|name| name.starts_with("one-peer"));
-    let least = match (situation.slow.is_empty(), changes) {
+    let least = match (scenario.slow.is_empty(), changes) {
         (true, false) => 12,
         (true, true) => 50,
         (false, _) => 150,
@@ -35,31 +35,31 @@ fn steps(situation: &Situation, candidate: &Candidate) -> u64 {
 }
 
 /// How far the closed form is from the virtual cluster, relative to it.
-fn error(situation: &Situation, candidate: &Candidate) -> Option<f64> {
-    let predicted = cost::predict(situation, candidate).ok()?.step_seconds;
-    let steps = steps(situation, candidate);
-    let measured = trial(situation, candidate).run(steps).expect("it runs").step_seconds();
+fn error(scenario: &Scenario, candidate: &Candidate) -> Option<f64> {
+    let predicted = cost::predict(scenario, candidate).ok()?.step_seconds;
+    let steps = steps(scenario, candidate);
+    let measured = trial(scenario, candidate).run(steps).expect("it runs").step_seconds();
     Some(predicted / measured - 1.0)
 }
 
-fn check(situation: &Situation, candidate: &Candidate, within: f64) {
-    let Some(error) = error(situation, candidate) else { return };
+fn check(scenario: &Scenario, candidate: &Candidate, within: f64) {
+    let Some(error) = error(scenario, candidate) else { return };
     assert!(
         error.abs() < within,
         "{} ({} MB), {} workers on {}, {} MB/s: {:+.1} %",
         candidate.name(),
         candidate.bucket_mb,
-        situation.workers,
-        situation.hosts,
-        situation.bandwidth / 1e6,
+        scenario.workers,
+        scenario.hosts,
+        scenario.bandwidth / 1e6,
         100.0 * error
     );
 }
 
-fn fast_and_slow(workers: usize, hosts: usize) -> [Situation; 2] {
-    let fast = situation(workers, hosts);
+fn fast_and_slow(workers: usize, hosts: usize) -> [Scenario; 2] {
+    let fast = scenario(workers, hosts);
     // One tenth of the bandwidth: communication-bound.
-    let slow = Situation { bandwidth: fast.bandwidth / 10.0, ..fast.clone() };
+    let slow = Scenario { bandwidth: fast.bandwidth / 10.0, ..fast.clone() };
     [fast, slow]
 }
 
@@ -68,13 +68,13 @@ const SHAPES: [(usize, usize); 4] = [(4, 4), (8, 4), (16, 16), (64, 16)];
 #[test]
 fn all_reduce() {
     for (workers, hosts) in SHAPES {
-        for situation in fast_and_slow(workers, hosts) {
+        for scenario in fast_and_slow(workers, hosts) {
             for collective in ["ring", "hierarchical", "halving-doubling"] {
                 for bucket_mb in [0.0, 25.0] {
                     let collective = Some(collective);
                     let candidate =
                         Candidate { collective, bucket_mb, ..Candidate::plain("allreduce") };
-                    check(&situation, &candidate, 0.1);
+                    check(&scenario, &candidate, 0.1);
                 }
             }
         }
@@ -84,16 +84,16 @@ fn all_reduce() {
 #[test]
 fn gossip() {
     for (workers, hosts) in SHAPES {
-        for situation in fast_and_slow(workers, hosts) {
+        for scenario in fast_and_slow(workers, hosts) {
             for topology in ["ring", "one-peer-exponential", "exponential", "torus"] {
                 for bucket_mb in [0.0, 25.0] {
                     let topology = Some(topology);
                     let candidate = Candidate { topology, bucket_mb, ..Candidate::plain("d-psgd") };
-                    check(&situation, &candidate, 0.1);
+                    check(&scenario, &candidate, 0.1);
                 }
             }
             let topology = Some("one-peer-exponential");
-            check(&situation, &Candidate { topology, ..Candidate::plain("sgp") }, 0.1);
+            check(&scenario, &Candidate { topology, ..Candidate::plain("sgp") }, 0.1);
         }
     }
 }
@@ -102,8 +102,8 @@ fn gossip() {
 #[test]
 fn every_row_is_predicted_and_near_the_virtual_cluster() {
     for (workers, hosts) in SHAPES {
-        for situation in fast_and_slow(workers, hosts) {
-            let advice = Advice::new(situation.clone()).expect("it advises");
+        for scenario in fast_and_slow(workers, hosts) {
+            let advice = Advice::new(scenario.clone()).expect("it advises");
             assert_eq!(advice.unpredicted, vec![]);
             for row in ALGORITHMS {
                 let mut of_row = advice.predictions.iter();
@@ -112,7 +112,7 @@ fn every_row_is_predicted_and_near_the_virtual_cluster() {
             let all = advice.predictions.iter();
             let checked = if workers < 16 { all.collect() } else { advice.best_of_each() };
             for prediction in checked {
-                check(&situation, &prediction.candidate, 0.13);
+                check(&scenario, &prediction.candidate, 0.13);
             }
         }
     }
@@ -121,38 +121,38 @@ fn every_row_is_predicted_and_near_the_virtual_cluster() {
 #[test]
 fn servers() {
     for (workers, hosts) in SHAPES {
-        for situation in fast_and_slow(workers, hosts) {
+        for scenario in fast_and_slow(workers, hosts) {
             for algorithm in ["sync-ps", "asp", "aladdin", "easgd", "local-sgd"] {
-                check(&situation, &Candidate::plain(algorithm), 0.12);
+                check(&scenario, &Candidate::plain(algorithm), 0.12);
             }
             let topology = Some("ring");
-            check(&situation, &Candidate { topology, ..Candidate::plain("ad-psgd") }, 0.12);
+            check(&scenario, &Candidate { topology, ..Candidate::plain("ad-psgd") }, 0.12);
         }
     }
 }
 
 #[test]
 fn a_slow_worker_and_varying_times() {
-    let slow = Situation { slow: vec![(3, 4.0)], ..situation(8, 8) };
-    let varied = Situation { variation: 0.2, ..situation(8, 8) };
-    for situation in [slow, varied] {
+    let slow = Scenario { slow: vec![(3, 4.0)], ..scenario(8, 8) };
+    let varied = Scenario { variation: 0.2, ..scenario(8, 8) };
+    for scenario in [slow, varied] {
         let ring = Candidate { collective: Some("ring"), ..Candidate::plain("allreduce") };
-        check(&situation, &ring, 0.1);
-        check(&situation, &Candidate::plain("aladdin"), 0.05);
-        check(&situation, &Candidate::plain("sync-ps"), 0.1);
+        check(&scenario, &ring, 0.1);
+        check(&scenario, &Candidate::plain("aladdin"), 0.05);
+        check(&scenario, &Candidate::plain("sync-ps"), 0.1);
         for row in ALGORITHMS {
             let plain = Candidate::plain(row.name);
             let gossips =
                 matches!(cost::traffic(&plain), Traffic::Gossip { .. } | Traffic::Pairs { .. });
             let topology = gossips.then_some("ring");
-            check(&situation, &Candidate { topology, ..plain }, 0.1);
+            check(&scenario, &Candidate { topology, ..plain }, 0.1);
         }
     }
 }
 
 #[test]
 fn four_thousand_workers_are_planned_for_in_seconds() {
-    let advice = Advice::new(situation(4096, 512)).expect("it advises");
+    let advice = Advice::new(scenario(4096, 512)).expect("it advises");
     assert!(advice.predictions.len() > 8);
     assert!(advice.verdict().starts_with("Take "), "{}", advice.verdict());
     let all: Vec<_> = advice.predictions.iter().collect();
@@ -162,7 +162,7 @@ fn four_thousand_workers_are_planned_for_in_seconds() {
 
 #[test]
 fn advice_is_the_same_every_time_and_simulates_the_best() {
-    let advice = || Advice::new(situation(8, 4)).expect("it advises");
+    let advice = || Advice::new(scenario(8, 4)).expect("it advises");
     assert_eq!(advice().json(), advice().json());
     assert!(advice().predictions[0].simulated.is_some());
 }

@@ -5,6 +5,8 @@ use std::fmt::Write;
 
 use quelea_core::topology::{Report, Round, Schedule, Shape};
 
+use crate::canvas::Point;
+
 /// Panels at most; a longer period is cut off.
 const PANELS: u64 = 8;
 /// A panel with more edges than this shows those of worker 0 only.
@@ -104,9 +106,6 @@ fn short(number: f64) -> String {
     let digits = format!("{number:.4}");
     digits.trim_end_matches('0').trim_end_matches('.').to_string()
 }
-
-/// A place in the picture: x to the right, y down.
-type Point = (f64, f64);
 
 /// How text looks.
 struct TextStyle<'a> {

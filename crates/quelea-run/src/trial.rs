@@ -122,11 +122,11 @@ pub struct Timing {
 }
 
 /// Times of steps, by worker.
-struct Watch {
+struct StepTimes {
     steps: Vec<Vec<f64>>,
 }
 
-impl quelea_sim::Observer for Watch {
+impl quelea_sim::Observer for StepTimes {
     fn record(&mut self, record: Record) {
         if let RecordKind::Step { .. } = record.event {
             self.steps[record.rank as usize].push(record.t);
@@ -140,7 +140,7 @@ const WARM_UP: f64 = 0.2;
 impl Timing {
     /// Simulates a plan.
     pub fn of(plan: &PreparedRun) -> Result<Timing, RunError> {
-        let mut watch = Watch { steps: vec![Vec::new(); plan.config.workers] };
+        let mut watch = StepTimes { steps: vec![Vec::new(); plan.config.workers] };
         let outcome = quelea_sim::simulate(&plan.setup, &*plan.problem, &plan.cluster, &mut watch)?;
         let from = WARM_UP * outcome.clock_seconds;
         let rates = watch.steps.iter().map(|times| rate(times, from)).collect();

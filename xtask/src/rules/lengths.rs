@@ -11,12 +11,38 @@ const FILE_LINES_MAX: usize = 400;
 /// Lines of a function, from `fn` to its last bracket.
 const FUNCTION_LINES_MAX: usize = 60;
 
-/// Files that are rebuilt elsewhere.
-const EXEMPT: &[&str] = &[];
+/// Files of the control plane that will be rebuilt as a whole, under their old and new names.
+const EXEMPT: &[&str] = &[
+    "crates/quelea-net/src/assembly.rs",
+    "crates/quelea-net/src/conductor.rs",
+    "crates/quelea-net/src/controller.rs",
+    "crates/quelea-net/src/process_group.rs",
+    "crates/quelea-net/src/protocol.rs",
+    "crates/quelea-net/src/rank.rs",
+];
 
 /// What is too long and shall not stay so: a path, or a path and a function. An entry that is no
 /// longer too long is wrong.
-const STILL_TOO_LONG: &[&str] = &[];
+const STILL_TOO_LONG: &[&str] = &[
+    "crates/quelea-core/src/algorithms/aladdin.rs",
+    "crates/quelea-core/src/algorithms/periodic.rs",
+    "crates/quelea-core/src/contract.rs",
+    "crates/quelea-core/src/node.rs",
+    "crates/quelea-core/src/node.rs node",
+    "crates/quelea-data/src/fetch.rs",
+    "crates/quelea-net/src/host.rs attend",
+    "crates/quelea-net/src/join.rs",
+    "crates/quelea-net/src/join.rs join",
+    "crates/quelea-py/python/quelea/_session.py",
+    "crates/quelea-py/python/quelea/torch.py",
+    "crates/quelea-py/python/quelea/torch.py wrap",
+    "crates/quelea-run/src/conduct.rs attempt",
+    "crates/quelea-run/src/plan.rs",
+    "examples/python/accuracy/cifar10.py task",
+    "examples/python/accuracy/multi30k.py task",
+    "examples/python/ddp_gpt.py main",
+    "examples/python/gpt.py main",
+];
 
 pub(super) fn check(files: &[SourceFile]) -> Vec<String> {
     let files = files.iter().filter(|file| !EXEMPT.contains(&file.path.as_str()));

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_plan::Advice;
-use quelea_plan::measured::{Survey, survey};
-use quelea_plan::scenario::{MODELS, Situation};
+use quelea_plan::measured::{ClusterSurvey, survey};
+use quelea_plan::scenario::{MODELS, Scenario};
 use quelea_run::drive::{self, OpenRendezvous};
 use quelea_run::error::RequestError;
 
@@ -127,7 +127,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
         run.settings.extend(value.as_ref().map(|value| format!("{key}={value}")));
     }
     let survey = args.measure.then(|| measure(&args, &mut run, parameters)).transpose()?;
-    let advice = Advice::new(Situation::new(sized(run, parameters).fresh()?, parameters)?)?;
+    let advice = Advice::new(Scenario::new(sized(run, parameters).fresh()?, parameters)?)?;
     let advice = Advice { survey, ..advice };
     if let Some(folder) = &args.out {
         write(folder, &advice)?;
@@ -149,7 +149,11 @@ fn sized(mut run: RunArgs, parameters: Option<f64>) -> RunArgs {
 }
 
 /// Measures, puts what was found into the settings of the run, and saves it where asked.
-fn measure(args: &Args, run: &mut RunArgs, parameters: Option<f64>) -> anyhow::Result<Survey> {
+fn measure(
+    args: &Args,
+    run: &mut RunArgs,
+    parameters: Option<f64>,
+) -> anyhow::Result<ClusterSurvey> {
     args.save.as_deref().map(check_ours).transpose()?;
     if parameters.is_some() && args.compute_ms.is_none() {
         let problem = "--measure cannot time the gradient of a model that is only a number of \
@@ -179,7 +183,7 @@ fn measure(args: &Args, run: &mut RunArgs, parameters: Option<f64>) -> anyhow::R
             place.measure(&plan, steps, &mut serve::teller(true), &mut begun)?
         }
     };
-    let survey = Survey::new(measured);
+    let survey = ClusterSurvey::new(measured);
     let settings = survey.settings();
     run.settings.extend(settings.into_iter().map(|(key, value)| format!("{key}={value}")));
     if let Some(path) = &args.save {
@@ -212,7 +216,7 @@ fn check_ours(path: &Path) -> Result<(), RequestError> {
     }
 }
 
-fn save(path: &Path, survey: &Survey, run: &RunArgs) -> anyhow::Result<()> {
+fn save(path: &Path, survey: &ClusterSurvey, run: &RunArgs) -> anyhow::Result<()> {
     let mut table = run.merged()?;
     if let Some(cluster) = table.get_mut("cluster").and_then(|value| value.as_table_mut()) {
         // What is measured to be nothing need not be said in a file of its own.
@@ -241,7 +245,7 @@ fn parameters(args: &Args) -> Result<Option<f64>, RequestError> {
 }
 
 fn print(advice: &Advice, all: bool) {
-    let s = &advice.situation;
+    let s = &advice.scenario;
     if let Some(survey) = &advice.survey {
         say(&format!("{} {}\n", bold("measured:"), survey.summary()));
         say(&columns(&survey.rows()));

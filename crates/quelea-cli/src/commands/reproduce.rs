@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_papers::error::ExperimentError;
 use quelea_papers::render::{self, Grid};
-use quelea_papers::report::Report;
+use quelea_papers::report::PaperReport;
 use quelea_papers::{EXPERIMENTS, Experiment, ReproduceOptions, data, find};
 use quelea_run::error::RequestError;
 
@@ -89,7 +89,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
             "all" => experiment.attempt(&options),
             _ => (experiment.run)(&options),
         };
-        let report = Report { seed: args.seed, ..report.map_err(|error| told(name, error))? };
+        let report = PaperReport { seed: args.seed, ..report.map_err(|error| told(name, error))? };
         if !args.json {
             print(&report);
         }
@@ -169,7 +169,7 @@ fn check_data(folder: Option<&Path>, chosen: &[&Experiment]) -> Result<(), Reque
     Ok(())
 }
 
-fn print(report: &Report) {
+fn print(report: &PaperReport) {
     say(&format!("\n{}\n{}", bold(&report.title), pale(&report.paper)));
     if let Some(reason) = &report.not_run {
         return say(&format!("\n{}: {reason}", bold("Not run")));

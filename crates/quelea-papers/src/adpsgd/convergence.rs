@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use quelea_plot::Axis;
-
-use super::{LEARNERS, METHODS, Method, PAPER, Setting};
-use crate::error::ExperimentError;
-use crate::report::{Best, Cell, Figure, Report, Source, Table};
-use crate::training::{Lesson, Runs, Trained, chart};
-use crate::{Experiment, ReproduceOptions, data};
 use quelea_run::trial::Trial;
+
+use super::{AdpsgdMethod, AdpsgdSetting, LEARNERS, METHODS, PAPER};
+use crate::error::ExperimentError;
+use crate::report::{BestValue, Figure, PaperReport, ParameterSource, ReportCell, ReportTable};
+use crate::training::{Lesson, NamedRuns, Trained, chart};
+use crate::{Experiment, ReproduceOptions, data};
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -59,14 +59,14 @@ fn cifar(folder: &Path, options: &ReproduceOptions) -> Course {
     }
 }
 
-fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
+fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
     let folder = options.data.as_deref().and_then(|folder| data::under(folder, "cifar10"));
     let course = match &folder {
         Some(folder) => cifar(folder, options),
         None => digits(options),
     };
     let title = "Loss per epoch and final accuracy of 16 learners";
-    let mut report = Report::new(EXPERIMENT.name, title, PAPER);
+    let mut report = PaperReport::new(EXPERIMENT.name, title, PAPER);
     let runs = train(&course, &mut report, options)?;
     let table = accuracies(&runs);
     claims(&mut report, &table, options);
@@ -80,14 +80,14 @@ fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
 /// All three, evaluated after every epoch.
 fn train(
     course: &Course,
-    report: &mut Report,
+    report: &mut PaperReport,
     options: &ReproduceOptions,
-) -> Result<Runs, ExperimentError> {
-    let lessons = Lesson::several(LEARNERS, (options.seed, course.seeds), &course.settings)?;
-    let mut runs = Runs::new();
+) -> Result<NamedRuns, ExperimentError> {
+    let lessons = Lesson::several(LEARNERS, options.seed, course.seeds, &course.settings)?;
+    let mut runs = NamedRuns::new();
     for method in METHODS {
         (options.tell)(&format!("  {}", method.name()));
-        let setting = Setting::resnet(method)?;
+        let setting = AdpsgdSetting::resnet(method)?;
         setting.tell(report, method);
         let plan = |lesson: &Lesson| {
             let trial = setting.trial(method, 1.0).on_task(&lesson.settings, &lesson.problem);
@@ -110,15 +110,15 @@ const RESNET: &str = "final accuracy, %, [ResNet-20]";
 const VGG: &str = "final accuracy, %, [VGG]";
 
 /// Published final accuracies in percent: ResNet-20, VGG.
-fn published(method: Method) -> [f64; 2] {
+fn published(method: AdpsgdMethod) -> [f64; 2] {
     match method {
-        Method::AdPsgd => [91.02, 88.58],
-        Method::AllReduce => [90.72, 84.04],
-        Method::DPsgd => [90.81, 84.48],
+        AdpsgdMethod::AdPsgd => [91.02, 88.58],
+        AdpsgdMethod::AllReduce => [90.72, 84.04],
+        AdpsgdMethod::DPsgd => [90.81, 84.48],
     }
 }
 
-fn accuracies(runs: &Runs) -> Table {
+fn accuracies(runs: &NamedRuns) -> ReportTable {
     let mut cells = Vec::new();
     for ((name, run), method) in runs.iter().zip(METHODS) {
         let last = run.last();
@@ -132,17 +132,17 @@ fn accuracies(runs: &Runs) -> Table {
         ];
         for (column, paper, ours) in columns {
             let (row, column) = (name.clone(), column.to_string());
-            cells.push(Cell { row, column, paper, ours, fitted: false });
+            cells.push(ReportCell { row, column, paper, ours, fitted: false });
         }
     }
-    Table { title: "At the end".into(), cells }
+    ReportTable { title: "At the end".into(), cells }
 }
 
-fn losses(runs: &Runs) -> Table {
+fn losses(runs: &NamedRuns) -> ReportTable {
     let mut cells = Vec::new();
     for (name, run) in runs {
         for (epoch, moment) in run.moments.iter().enumerate() {
-            cells.push(Cell {
+            cells.push(ReportCell {
                 row: format!("epoch {}", epoch + 1),
                 column: name.clone(),
                 paper: None,
@@ -151,44 +151,46 @@ fn losses(runs: &Runs) -> Table {
             });
         }
     }
-    Table { title: "Mean training loss of each epoch".into(), cells }
+    ReportTable { title: "Mean training loss of each epoch".into(), cells }
 }
 
-fn charts(report: &mut Report, runs: &Runs) {
+fn charts(report: &mut PaperReport, runs: &NamedRuns) {
     let steps_per_epoch = |(_, run): &(String, Trained)| run.last().step / run.moments.len() as f64;
     let steps_per_epoch = runs.first().map_or(1.0, steps_per_epoch);
     let loss = chart(
         "Training loss",
         runs,
-        (Axis::linear("epochs"), Axis::log("mean loss of an epoch's mini-batches")),
+        Axis::linear("epochs"),
+        Axis::log("mean loss of an epoch's mini-batches"),
         |moment| (moment.step / steps_per_epoch, moment.training_loss),
     );
     let accuracy = chart(
         "Accuracy on held-out data",
         runs,
-        (Axis::linear("virtual seconds"), Axis::linear("percent")),
+        Axis::linear("virtual seconds"),
+        Axis::linear("percent"),
         |moment| (moment.seconds, moment.accuracy),
     );
     report.charts.push(("loss".into(), loss));
     report.charts.push(("accuracy".into(), accuracy));
 }
 
-fn claims(report: &mut Report, table: &Table, options: &ReproduceOptions) {
-    let ours = |method: Method, column: &str| {
+fn claims(report: &mut PaperReport, table: &ReportTable, options: &ReproduceOptions) {
+    let ours = |method: AdpsgdMethod, column: &str| {
         let cell = table.cells.iter().find(|c| c.row == method.name() && c.column == column);
         cell.map_or(f64::NAN, |cell| cell.ours)
     };
     let seconds = |method| ours(method, "virtual seconds in all");
     report.claim(
         "AD-PSGD takes the least time and D-PSGD no more than AllReduce, as published",
-        seconds(Method::AdPsgd) < seconds(Method::DPsgd)
-            && seconds(Method::DPsgd) <= seconds(Method::AllReduce),
+        seconds(AdpsgdMethod::AdPsgd) < seconds(AdpsgdMethod::DPsgd)
+            && seconds(AdpsgdMethod::DPsgd) <= seconds(AdpsgdMethod::AllReduce),
     );
     if options.small {
         return;
     }
-    let apart = |method| (ours(method, RESNET) - ours(Method::AllReduce, RESNET)).abs();
-    let worst = apart(Method::AdPsgd).max(apart(Method::DPsgd));
+    let apart = |method| (ours(method, RESNET) - ours(AdpsgdMethod::AllReduce, RESNET)).abs();
+    let worst = apart(AdpsgdMethod::AdPsgd).max(apart(AdpsgdMethod::DPsgd));
     report.claim(
         format!(
             "gossip ends within one point of AllReduce's accuracy (published for ResNet-20: 0.30); \
@@ -196,25 +198,25 @@ fn claims(report: &mut Report, table: &Table, options: &ReproduceOptions) {
         ),
         worst <= 1.0,
     );
-    report.claim_order(table, RESNET, Best::Highest);
+    report.claim_order(table, RESNET, BestValue::Highest);
 }
 
-fn tell(report: &mut Report, course: &Course) {
-    report.rests_on("cluster", "16 learners, 100 Gbit/s InfiniBand", Source::Stated);
-    report.rests_on("hyper-parameters", "the same for all three", Source::Stated);
+fn tell(report: &mut PaperReport, course: &Course) {
+    report.rests_on("cluster", "16 learners, 100 Gbit/s InfiniBand", ParameterSource::Stated);
+    report.rests_on("hyper-parameters", "the same for all three", ParameterSource::Stated);
     let how = "18.04 s per epoch on one learner, batch 32".to_string();
     let milliseconds = format!("{:.2} ms", super::RESNET_COMPUTE * 1e3);
-    report.rests_on("time of a gradient", milliseconds, Source::Derived(how));
+    report.rests_on("time of a gradient", milliseconds, ParameterSource::Derived(how));
     let why = "the paper trains 164 epochs of CIFAR-10, which two cores cannot".to_string();
-    report.rests_on("task", course.words.clone(), Source::Assumed(why.clone()));
-    report.rests_on("length", format!("{} epochs", course.epochs), Source::Assumed(why));
+    report.rests_on("task", course.words.clone(), ParameterSource::Assumed(why.clone()));
+    report.rests_on("length", format!("{} epochs", course.epochs), ParameterSource::Assumed(why));
     let rate = course.learning_rate;
     let optimizer = format!("SGD, momentum 0.9, rate {rate} falling as half a cosine");
-    report.rests_on("optimizer", optimizer, Source::Assumed("not stated".into()));
+    report.rests_on("optimizer", optimizer, ParameterSource::Assumed("not stated".into()));
     report.rests_on(
         "every number",
         format!("mean over {} seeds", course.seeds),
-        Source::Assumed("what two cores can train".into()),
+        ParameterSource::Assumed("what two cores can train".into()),
     );
     report.note(
         "The published accuracies are of ResNet-20 and VGG on the whole of CIFAR-10 for 164 and 100 \

@@ -1,11 +1,14 @@
 //! The slow-down table: sixteen learners, one of them slow; and what the paper says of VGG.
 
-use quelea_plot::{Axis, Chart, Lines, Series};
+use quelea_plot::{Axis, Chart, LineChart, LineSeries};
 
-use super::{GRADIENTS_PER_EPOCH, METHODS, Method, PAPER, RESNET_COMPUTE, SINGLE_SECONDS, Setting};
+use super::{
+    AdpsgdMethod, AdpsgdSetting, GRADIENTS_PER_EPOCH, METHODS, PAPER, RESNET_COMPUTE,
+    SINGLE_SECONDS,
+};
 use crate::error::ExperimentError;
 use crate::fit::Fit;
-use crate::report::{Cell, Figure, Report, Source, Table};
+use crate::report::{Figure, PaperReport, ParameterSource, ReportCell, ReportTable};
 use crate::{Experiment, ReproduceOptions};
 
 /// The row of the table.
@@ -23,17 +26,17 @@ const SLOW: [f64; 6] = [1.0, 2.0, 10.0, 100.0, 1000.0, 10_000.0];
 const VGG_PARAMETERS: f64 = 15e6;
 const VGG_COMPUTE: f64 = 13.60 / (50_000.0 / 128.0);
 
-fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
+fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
     let title = "16 learners, one of them slower";
-    let mut report = Report::new(EXPERIMENT.name, title, PAPER);
+    let mut report = PaperReport::new(EXPERIMENT.name, title, PAPER);
     tell(&mut report);
     let mut cells = Vec::new();
     for method in METHODS {
-        let setting = Setting::resnet(method)?;
+        let setting = AdpsgdSetting::resnet(method)?;
         setting.tell(&mut report, method);
         let rows = SLOW.into_iter().zip(method.published()).take(options.size(SLOW.len(), 3));
         for (slow, paper) in rows {
-            cells.push(Cell {
+            cells.push(ReportCell {
                 row: format!("×{slow}"),
                 column: method.name().into(),
                 paper,
@@ -43,7 +46,7 @@ fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
         }
     }
     report.charts.push(("slowdown".into(), chart(&cells)));
-    report.tables.push(Table { title: "Seconds per epoch, ResNet-20".into(), cells });
+    report.tables.push(ReportTable { title: "Seconds per epoch, ResNet-20".into(), cells });
     report.tables.push(speedups(&report));
     vgg(&mut report)?;
     claims(&mut report);
@@ -51,30 +54,30 @@ fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
     Ok(report)
 }
 
-fn speedups(report: &Report) -> Table {
+fn speedups(report: &PaperReport) -> ReportTable {
     let seconds = report.tables[0].cells.iter();
-    let cells = seconds.map(|cell| Cell {
+    let cells = seconds.map(|cell| ReportCell {
         paper: None,
         ours: SINGLE_SECONDS / cell.ours,
         fitted: false,
         row: format!("{} ", cell.row),
         ..cell.clone()
     });
-    Table {
+    ReportTable {
         title: "The same as speed-up against one learner (18.04 s)".into(),
         cells: cells.collect(),
     }
 }
 
 /// AD-PSGD is twice as fast as AllReduce and 20 % faster than D-PSGD.
-fn vgg(report: &mut Report) -> Result<(), ExperimentError> {
-    let bare = Setting {
+fn vgg(report: &mut PaperReport) -> Result<(), ExperimentError> {
+    let bare = AdpsgdSetting {
         parameters: VGG_PARAMETERS,
         compute: VGG_COMPUTE,
         overhead: 0.0,
         reduce_gbs: 0.0,
     };
-    let own = bare.rate(Method::AdPsgd, 1.0)?;
+    let own = bare.rate(AdpsgdMethod::AdPsgd, 1.0)?;
     let fit = Fit {
         parameter: "arithmetic of reduce steps",
         cell: "VGG: AD-PSGD twice as fast as AllReduce",
@@ -82,15 +85,15 @@ fn vgg(report: &mut Report) -> Result<(), ExperimentError> {
         range: (0.5, 50.0),
     };
     let ratio = |method, reduce_gbs| -> Result<f64, ExperimentError> {
-        Ok(own / Setting { reduce_gbs, ..bare }.rate(method, 1.0)?)
+        Ok(own / AdpsgdSetting { reduce_gbs, ..bare }.rate(method, 1.0)?)
     };
-    let reduce_gbs = fit.solve(|gbs| ratio(Method::AllReduce, gbs))?;
+    let reduce_gbs = fit.solve(|gbs| ratio(AdpsgdMethod::AllReduce, gbs))?;
     report.rests_on(
         "arithmetic of reduce steps, VGG",
         format!("{reduce_gbs:.2} GB/s"),
-        Source::Fitted(fit.cell.into()),
+        ParameterSource::Fitted(fit.cell.into()),
     );
-    let cell = |column: &str, value, ours, fitted| Cell {
+    let cell = |column: &str, value, ours, fitted| ReportCell {
         row: "VGG, AD-PSGD against".into(),
         column: column.into(),
         paper: Some(Figure::rounded(value, 0.05)),
@@ -98,18 +101,18 @@ fn vgg(report: &mut Report) -> Result<(), ExperimentError> {
         fitted,
     };
     let cells = vec![
-        cell("AllReduce", 2.0, ratio(Method::AllReduce, reduce_gbs)?, true),
-        cell("D-PSGD", 1.2, ratio(Method::DPsgd, reduce_gbs)?, false),
+        cell("AllReduce", 2.0, ratio(AdpsgdMethod::AllReduce, reduce_gbs)?, true),
+        cell("D-PSGD", 1.2, ratio(AdpsgdMethod::DPsgd, reduce_gbs)?, false),
     ];
-    report.tables.push(Table { title: "Times as fast, VGG (60 MB)".into(), cells });
+    report.tables.push(ReportTable { title: "Times as fast, VGG (60 MB)".into(), cells });
     Ok(())
 }
 
-fn tell(report: &mut Report) {
-    report.rests_on("cluster", "16 learners, 100 Gbit/s InfiniBand", Source::Stated);
-    report.rests_on("models", "ResNet-20 1 MB, VGG 60 MB", Source::Stated);
+fn tell(report: &mut PaperReport) {
+    report.rests_on("cluster", "16 learners, 100 Gbit/s InfiniBand", ParameterSource::Stated);
+    report.rests_on("models", "ResNet-20 1 MB, VGG 60 MB", ParameterSource::Stated);
     let how = |seconds: &str, batch: usize| {
-        Source::Derived(format!("{seconds} s per epoch on one learner, batch {batch}"))
+        ParameterSource::Derived(format!("{seconds} s per epoch on one learner, batch {batch}"))
     };
     report.rests_on(
         "seconds of a gradient, ResNet-20",
@@ -135,17 +138,17 @@ fn tell(report: &mut Report) {
     report.assumes(assumed);
 }
 
-fn chart(cells: &[Cell]) -> Chart {
+fn chart(cells: &[ReportCell]) -> Chart {
     let mut series = Vec::new();
     for (colour, method) in METHODS.into_iter().enumerate() {
         let own = || cells.iter().filter(|cell| cell.column == method.name()).zip(SLOW);
         let ours = own().map(|(cell, slow)| (slow, cell.ours)).collect();
         let theirs = own().filter_map(|(cell, slow)| Some((slow, cell.paper?.value))).collect();
-        series.push(Series::line(method.name(), ours).coloured(colour));
+        series.push(LineSeries::line(method.name(), ours).coloured(colour));
         let name = format!("{}, published", method.name());
-        series.push(Series::points(name, theirs).coloured(colour));
+        series.push(LineSeries::points(name, theirs).coloured(colour));
     }
-    Chart::Lines(Lines {
+    Chart::Lines(LineChart {
         title: "Seconds per epoch when one of 16 learners is slower".into(),
         x: Axis::log("slow-down of that learner"),
         y: Axis::log("seconds per epoch"),
@@ -153,8 +156,8 @@ fn chart(cells: &[Cell]) -> Chart {
     })
 }
 
-fn claims(report: &mut Report) {
-    let column = |cell: &Cell, names: &[&str]| names.contains(&cell.column.as_str());
+fn claims(report: &mut PaperReport) {
+    let column = |cell: &ReportCell, names: &[&str]| names.contains(&cell.column.as_str());
     report.claim_within("AD-PSGD's rows", 0.05, |cell| {
         cell.row.starts_with('×') && column(cell, &["AD-PSGD"])
     });
@@ -180,7 +183,7 @@ fn claims(report: &mut Report) {
     report.claim("AD-PSGD is fastest and D-PSGD no slower than AllReduce in every row", ordered);
 }
 
-fn notes(report: &mut Report) {
+fn notes(report: &mut PaperReport) {
     report.note(
         "×100: a learner that needs 100 × 11.55 ms for a gradient cannot finish an epoch in less \
          than 112.7 s. The printed 100.4 s means a factor of about 89, or that 11 % of the step was \

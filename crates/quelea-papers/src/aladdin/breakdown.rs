@@ -1,13 +1,15 @@
 //! Where the time goes with symmetric parameter servers, and what each of ALADDIN's three
 //! strategies contributes.
 
-use quelea_plot::{Axis, Bars, Chart, Lines, Series, Values};
-
-use super::{Calibration, Case, Costs, Method, PAPER, PASSES_MOMENTUM, PASSES_SUM};
-use crate::error::ExperimentError;
-use crate::report::{Cell, Report, Table};
-use crate::{Experiment, ReproduceOptions};
+use quelea_plot::{Axis, BarChart, BarSeries, Chart, LineChart, LineSeries};
 use quelea_run::trial::{Timing, Trial};
+
+use super::{
+    AladdinCase, AladdinCosts, AladdinMethod, Calibration, PAPER, PASSES_MOMENTUM, PASSES_SUM,
+};
+use crate::error::ExperimentError;
+use crate::report::{PaperReport, ReportCell, ReportTable};
+use crate::{Experiment, ReproduceOptions};
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -21,10 +23,10 @@ pub const EXPERIMENT: Experiment = Experiment {
 
 const SYNCHRONOUS: &str = "synchronous server";
 
-fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
+fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
     let calibration = Calibration::fit()?;
     let title = "Where the time goes with parameter servers";
-    let mut report = Report::new(EXPERIMENT.name, title, PAPER);
+    let mut report = PaperReport::new(EXPERIMENT.name, title, PAPER);
     calibration.tell(&mut report);
     let workers: Vec<usize> = if options.small { vec![2, 4] } else { (1..=8).collect() };
     for costs in calibration.models() {
@@ -44,8 +46,8 @@ fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
     Ok(report)
 }
 
-fn cell(row: impl Into<String>, column: impl Into<String>, ours: f64) -> Cell {
-    Cell { row: row.into(), column: column.into(), paper: None, ours, fitted: false }
+fn cell(row: impl Into<String>, column: impl Into<String>, ours: f64) -> ReportCell {
+    ReportCell { row: row.into(), column: column.into(), paper: None, ours, fitted: false }
 }
 
 /// Percent of a worker's time that is not computing.
@@ -55,45 +57,48 @@ fn communication(timing: &Timing) -> f64 {
 
 fn shares(
     calibration: &Calibration,
-    costs: Costs,
+    costs: AladdinCosts,
     workers: &[usize],
-) -> Result<Table, ExperimentError> {
+) -> Result<ReportTable, ExperimentError> {
     let mut cells = Vec::new();
     for &workers in workers {
-        for (method, column) in [(Method::SyncPs, SYNCHRONOUS), (Method::Asp, "ASP")] {
-            let timing = calibration.time(costs, Case { method, workers, slow: 1.0 })?;
+        for (method, column) in [(AladdinMethod::SyncPs, SYNCHRONOUS), (AladdinMethod::Asp, "ASP")]
+        {
+            let timing = calibration.time(costs, AladdinCase { method, workers, slow: 1.0 })?;
             let row = format!("{} × {workers}", costs.model.name);
             cells.push(cell(row, column, communication(&timing)));
         }
     }
-    Ok(Table { title: format!("Share of communication, %, {}", costs.model.name), cells })
+    Ok(ReportTable { title: format!("Share of communication, %, {}", costs.model.name), cells })
 }
 
-fn chart(costs: Costs, workers: &[usize], table: &Table) -> Chart {
+fn chart(costs: AladdinCosts, workers: &[usize], table: &ReportTable) -> Chart {
     let line = |column: &str| {
         let cells = table.cells.iter().filter(|cell| cell.column == column);
         let points = workers.iter().zip(cells).map(|(n, cell)| (*n as f64, cell.ours));
-        Series::line(column, points.collect())
+        LineSeries::line(column, points.collect())
     };
     let claimed = [1.0, 8.0].map(|n| (n, 60.0)).to_vec();
-    Chart::Lines(Lines {
+    Chart::Lines(LineChart {
         title: format!("Share of communication: {}", costs.model.name),
         x: Axis::linear("workers"),
         y: Axis::linear("% of a worker's time").within(0.0, 100.0),
         series: vec![
             line(SYNCHRONOUS),
             line("ASP"),
-            Series::dashes("60 %: published as exceeded from 4 workers on (VGG-16)", claimed)
+            LineSeries::dashes("60 %: published as exceeded from 4 workers on (VGG-16)", claimed)
                 .coloured(9),
         ],
     })
 }
 
 /// How the time of the fast workers is split when one is ten times slower.
-fn waiting(calibration: &Calibration, costs: Costs) -> Result<Table, ExperimentError> {
+fn waiting(calibration: &Calibration, costs: AladdinCosts) -> Result<ReportTable, ExperimentError> {
     let mut cells = Vec::new();
-    for method in [Method::SyncPs, Method::ArSgd, Method::Asp, Method::Aladdin] {
-        let timing = calibration.time(costs, Case::eight(method, 10.0))?;
+    for method in
+        [AladdinMethod::SyncPs, AladdinMethod::ArSgd, AladdinMethod::Asp, AladdinMethod::Aladdin]
+    {
+        let timing = calibration.time(costs, AladdinCase::eight(method, 10.0))?;
         let fast = timing.outcome.ranks.iter().take(8).skip(1);
         let mut parts = [0.0; 3];
         for rank in fast {
@@ -107,18 +112,18 @@ fn waiting(calibration: &Calibration, costs: Costs) -> Result<Table, ExperimentE
         }
     }
     let title = "Time of a fast worker while one is ×10 slower, %, VGG-16".to_string();
-    Ok(Table { title, cells })
+    Ok(ReportTable { title, cells })
 }
 
 const PARTS: [&str; 3] = ["computing", "communication", "waiting for others"];
 
-fn waiting_chart(table: &Table) -> Chart {
+fn waiting_chart(table: &ReportTable) -> Chart {
     let values = |column: &str| {
         let cells = table.cells.iter().filter(|cell| cell.column == column);
-        Values::new(column, cells.map(|cell| Some(cell.ours)).collect())
+        BarSeries::new(column, cells.map(|cell| Some(cell.ours)).collect())
     };
     let groups = table.cells.iter().step_by(PARTS.len()).map(|cell| cell.row.clone());
-    Chart::Bars(Bars {
+    Chart::Bars(BarChart {
         title: "Time of a fast worker while one of 8 is ×10 slower: VGG-16".into(),
         y: Axis::linear("%").within(0.0, 100.0),
         groups: groups.collect(),
@@ -128,14 +133,17 @@ fn waiting_chart(table: &Table) -> Chart {
 }
 
 /// ALADDIN with each strategy switched off.
-fn strategies(calibration: &Calibration, costs: Costs) -> Result<Table, ExperimentError> {
-    let case = Case::eight(Method::Aladdin, 1.0);
+fn strategies(
+    calibration: &Calibration,
+    costs: AladdinCosts,
+) -> Result<ReportTable, ExperimentError> {
+    let case = AladdinCase::eight(AladdinMethod::Aladdin, 1.0);
     let whole = || calibration.trial(costs, case);
     let eager = calibration.server_gbs / (PASSES_SUM + PASSES_MOMENTUM);
     let variants: [(&str, Trial); 4] = [
         ("all three", whole()),
         ("no self-update (waits for the model: ASP)", {
-            calibration.trial(costs, Case::eight(Method::Asp, 1.0))
+            calibration.trial(costs, AladdinCase::eight(AladdinMethod::Asp, 1.0))
         }),
         ("a model for every gradient (π = 1)", whole().set("algorithm.period", 1)),
         ("server updates for every message, not lazily", whole().set("cluster.reduce_gbs", eager)),
@@ -158,10 +166,13 @@ fn strategies(calibration: &Calibration, costs: Costs) -> Result<Table, Experime
         cells.push(cell(&row, "gradients per message", folded));
         cells.push(cell(&row, "staleness, gradients", timing.staleness()));
     }
-    Ok(Table { title: format!("What each strategy contributes, {}", costs.model.name), cells })
+    Ok(ReportTable {
+        title: format!("What each strategy contributes, {}", costs.model.name),
+        cells,
+    })
 }
 
-fn claims(report: &mut Report) {
+fn claims(report: &mut PaperReport) {
     let share = |n: usize| report.cell(&format!("VGG-16 × {n}"), SYNCHRONOUS).map(|cell| cell.ours);
     let below = share(2).is_none_or(|share| share < 60.0);
     let above = (4..=8).filter_map(share).all(|share| share > 60.0);
@@ -175,7 +186,7 @@ fn claims(report: &mut Report) {
     report.claim(text, below && above);
 }
 
-fn notes(report: &mut Report) {
+fn notes(report: &mut PaperReport) {
     report.note(
         "Nothing is fitted on the published claim (over 60 % from four workers on). It describes a \
          synchronous server; ASP crosses 60 % later, because its workers do not come all at once.",

@@ -1,10 +1,10 @@
 //! Speed-up of eight workers of which one is slow.
 
-use quelea_plot::{Axis, Bars, Chart, Values};
+use quelea_plot::{Axis, BarChart, BarSeries, Chart};
 
-use super::{Calibration, Case, Costs, METHODS, MODELS, Method, PAPER, SLOW};
+use super::{AladdinCase, AladdinCosts, AladdinMethod, Calibration, METHODS, MODELS, PAPER, SLOW};
 use crate::error::ExperimentError;
-use crate::report::{Cell, Figure, Report, Source, Table};
+use crate::report::{Figure, PaperReport, ParameterSource, ReportCell, ReportTable};
 use crate::{Experiment, ReproduceOptions};
 
 /// The row of the table.
@@ -17,10 +17,10 @@ pub const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
+fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
     let calibration = Calibration::fit()?;
     let title = "Speed-up of 8 workers when one is slower";
-    let mut report = Report::new(EXPERIMENT.name, title, PAPER);
+    let mut report = PaperReport::new(EXPERIMENT.name, title, PAPER);
     calibration.tell(&mut report);
     for model in MODELS {
         let how = "`train --processes`, one worker and its server on a machine of two cores, \
@@ -28,7 +28,7 @@ fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
         report.rests_on(
             &format!("our own hand-off per step, {}", model.name),
             format!("{} ms", model.own_handoff_ms),
-            Source::Measured(how.into()),
+            ParameterSource::Measured(how.into()),
         );
     }
     for costs in calibration.models() {
@@ -43,11 +43,11 @@ fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
 }
 
 /// The published figures of a method, if there are any.
-fn published(costs: Costs, method: Method) -> Option<[f64; 4]> {
+fn published(costs: AladdinCosts, method: AladdinMethod) -> Option<[f64; 4]> {
     match method {
-        Method::Aladdin => Some(costs.model.aladdin),
-        Method::ArSgd => Some(costs.model.ar_sgd),
-        Method::Sgp => Some(costs.model.sgp),
+        AladdinMethod::Aladdin => Some(costs.model.aladdin),
+        AladdinMethod::ArSgd => Some(costs.model.ar_sgd),
+        AladdinMethod::Sgp => Some(costs.model.sgp),
         _ => None,
     }
 }
@@ -55,25 +55,26 @@ fn published(costs: Costs, method: Method) -> Option<[f64; 4]> {
 /// Speed-ups, and what ALADDIN's rest on.
 fn measure(
     calibration: &Calibration,
-    costs: Costs,
+    costs: AladdinCosts,
     options: &ReproduceOptions,
-) -> Result<(Table, Table), ExperimentError> {
+) -> Result<(ReportTable, ReportTable), ExperimentError> {
     let name = costs.model.name;
-    let mut speeds = Table { title: format!("Speed-up, {name}"), cells: Vec::new() };
-    let mut basis = Table { title: format!("What ALADDIN's rest on, {name}"), cells: Vec::new() };
+    let mut speeds = ReportTable { title: format!("Speed-up, {name}"), cells: Vec::new() };
+    let mut basis =
+        ReportTable { title: format!("What ALADDIN's rest on, {name}"), cells: Vec::new() };
     for (place, slow) in SLOW.into_iter().enumerate().take(options.size(SLOW.len(), 2)) {
         let row = format!("{name} ×{slow}");
         for method in METHODS {
-            let timing = calibration.time(costs, Case::eight(method, slow))?;
-            let buffer = (method, name, place) == (Method::Sgp, "ResNet-50", 3);
-            speeds.cells.push(Cell {
+            let timing = calibration.time(costs, AladdinCase::eight(method, slow))?;
+            let buffer = (method, name, place) == (AladdinMethod::Sgp, "ResNet-50", 3);
+            speeds.cells.push(ReportCell {
                 row: row.clone(),
                 column: method.name().into(),
                 paper: published(costs, method).map(|row| Figure::printed(row[place], 2)),
                 ours: timing.rate() * costs.compute,
                 fitted: published(costs, method).is_some() && (place == 0 || buffer),
             });
-            if method == Method::Aladdin {
+            if method == AladdinMethod::Aladdin {
                 let (before, after) = timing.in_flight();
                 let properties = [
                     ("messages on their way, second quarter", before as f64),
@@ -81,7 +82,7 @@ fn measure(
                     ("gradients per message", timing.gradients_per_message()),
                     ("staleness, gradients", timing.staleness()),
                 ];
-                basis.cells.extend(properties.map(|(column, ours)| Cell {
+                basis.cells.extend(properties.map(|(column, ours)| ReportCell {
                     row: row.clone(),
                     column: column.into(),
                     paper: None,
@@ -98,33 +99,34 @@ fn measure(
 const OWN: &str = "our hand-off, ";
 
 /// ALADDIN with the hand-off that our implementation was measured to take.
-fn own(calibration: &Calibration) -> Result<Table, ExperimentError> {
+fn own(calibration: &Calibration) -> Result<ReportTable, ExperimentError> {
     let mut cells = Vec::new();
     for costs in calibration.models() {
         let handoff = costs.model.own_handoff_ms / (costs.compute * 1e3);
-        let costs = Costs { handoff, ..costs };
+        let costs = AladdinCosts { handoff, ..costs };
         for (slow, place) in [(1.0, 0), (100.0, 3)] {
-            cells.push(Cell {
+            cells.push(ReportCell {
                 row: format!("{OWN}{}", costs.model.name),
                 column: format!("×{slow}"),
                 paper: Some(Figure::printed(costs.model.aladdin[place], 2)),
-                ours: calibration.speedup(costs, Case::eight(Method::Aladdin, slow))?,
+                ours: calibration
+                    .speedup(costs, AladdinCase::eight(AladdinMethod::Aladdin, slow))?,
                 fitted: false,
             });
         }
     }
     let title = "ALADDIN's speed-up with our own hand-off, measured instead of fitted".to_string();
-    Ok(Table { title, cells })
+    Ok(ReportTable { title, cells })
 }
 
-fn chart(costs: Costs, table: &Table) -> Chart {
+fn chart(costs: AladdinCosts, table: &ReportTable) -> Chart {
     let series = METHODS.into_iter().map(|method| {
         let cells = || table.cells.iter().filter(|cell| cell.column == method.name());
         let marks = cells().map(|cell| cell.paper.map(|figure| figure.value)).collect();
-        let bars = Values::new(method.name(), cells().map(|cell| Some(cell.ours)).collect());
+        let bars = BarSeries::new(method.name(), cells().map(|cell| Some(cell.ours)).collect());
         if published(costs, method).is_some() { bars.marked(marks) } else { bars }
     });
-    Chart::Bars(Bars {
+    Chart::Bars(BarChart {
         title: format!("Speed-up of 8 workers, one slower: {}", costs.model.name),
         y: Axis::linear("gradients per second, times one worker alone"),
         groups: SLOW.map(|slow| format!("×{slow}")).to_vec(),
@@ -133,15 +135,15 @@ fn chart(costs: Costs, table: &Table) -> Chart {
     })
 }
 
-fn slug(costs: Costs) -> String {
+fn slug(costs: AladdinCosts) -> String {
     costs.model.name.to_lowercase()
 }
 
-fn claims(report: &mut Report) {
+fn claims(report: &mut PaperReport) {
     for (method, tolerance) in [("ALADDIN", 0.03), ("AR-SGD", 0.12), ("SGP", 0.12)] {
         report.claim_within(&format!("{method}'s rows"), tolerance, |cell| cell.column == method);
     }
-    let cells: Vec<Cell> = report.cells().cloned().collect();
+    let cells: Vec<ReportCell> = report.cells().cloned().collect();
     let ours = |row: &str, column: &str| {
         cells.iter().find(|cell| cell.row == row && cell.column == column).map(|cell| cell.ours)
     };
@@ -154,7 +156,7 @@ fn claims(report: &mut Report) {
         ours(row, "ALADDIN") > ours(row, "SGP") && ours(row, "SGP") > ours(row, "AR-SGD")
     });
     report.claim("ALADDIN is ahead of SGP, and SGP of AR-SGD, in every row, as published", ordered);
-    let leaner = |cell: &&Cell| cell.row.starts_with(OWN);
+    let leaner = |cell: &&ReportCell| cell.row.starts_with(OWN);
     let above = cells.iter().filter(leaner).all(|c| c.paper.is_some_and(|p| c.ours > p.value));
     report.claim("with our own hand-off ALADDIN is above the published speed-ups", above);
     let on_their_way = |when| format!("messages on their way, {when} quarter");
@@ -165,7 +167,7 @@ fn claims(report: &mut Report) {
     report.claim("what ALADDIN has on its way is bounded and does not grow over the run", bounded);
 }
 
-fn notes(report: &mut Report) {
+fn notes(report: &mut PaperReport) {
     report.note(
         "ALADDIN's rows follow (n − 1 + 1/k)/n: no worker waits for the network or for another, \
          because displacements are folded while one is on its way. What is left of 8.00 is the \

@@ -1,10 +1,10 @@
 //! Speed-up against the number of workers, and the hours of the accuracy table as ratios.
 
-use quelea_plot::{Axis, Chart, Lines, Series};
+use quelea_plot::{Axis, Chart, LineChart, LineSeries};
 
-use super::{Calibration, Case, Costs, METHODS, Method, PAPER};
+use super::{AladdinCase, AladdinCosts, AladdinMethod, Calibration, METHODS, PAPER};
 use crate::error::ExperimentError;
-use crate::report::{Cell, Figure, Report, Table};
+use crate::report::{Figure, PaperReport, ReportCell, ReportTable};
 use crate::{Experiment, ReproduceOptions};
 
 /// The row of the table.
@@ -20,10 +20,10 @@ pub const EXPERIMENT: Experiment = Experiment {
 const WORKERS: [usize; 13] = [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256];
 const BALANCED: &str = " (relative to ALADDIN)";
 
-fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
+fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
     let calibration = Calibration::fit()?;
     let title = "Speed-up against the number of workers";
-    let mut report = Report::new(EXPERIMENT.name, title, PAPER);
+    let mut report = PaperReport::new(EXPERIMENT.name, title, PAPER);
     calibration.tell(&mut report);
     let largest = if options.small { 8 } else { 256 };
     for costs in calibration.models() {
@@ -38,73 +38,73 @@ fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
     Ok(report)
 }
 
-fn row(costs: Costs, workers: usize) -> String {
+fn row(costs: AladdinCosts, workers: usize) -> String {
     format!("{} × {workers}", costs.model.name)
 }
 
 fn scaling(
     calibration: &Calibration,
-    costs: Costs,
+    costs: AladdinCosts,
     largest: usize,
-) -> Result<Table, ExperimentError> {
+) -> Result<ReportTable, ExperimentError> {
     let title = format!("Speed-up, {}", costs.model.name);
     let mut cells = Vec::new();
     for workers in WORKERS.into_iter().filter(|workers| *workers <= largest) {
         for method in METHODS {
             let published = match (workers, method) {
-                (8, Method::Aladdin) => Some(costs.model.aladdin[0]),
-                (8, Method::ArSgd) => Some(costs.model.ar_sgd[0]),
-                (8, Method::Sgp) => Some(costs.model.sgp[0]),
+                (8, AladdinMethod::Aladdin) => Some(costs.model.aladdin[0]),
+                (8, AladdinMethod::ArSgd) => Some(costs.model.ar_sgd[0]),
+                (8, AladdinMethod::Sgp) => Some(costs.model.sgp[0]),
                 _ => None,
             };
-            cells.push(Cell {
+            cells.push(ReportCell {
                 row: row(costs, workers),
                 column: method.name().into(),
                 paper: published.map(|value| Figure::printed(value, 2)),
-                ours: calibration.speedup(costs, Case { method, workers, slow: 1.0 })?,
+                ours: calibration.speedup(costs, AladdinCase { method, workers, slow: 1.0 })?,
                 fitted: published.is_some(),
             });
         }
     }
-    Ok(Table { title, cells })
+    Ok(ReportTable { title, cells })
 }
 
 /// Hours for the same number of gradients, relative to ALADDIN's. Only ASP with VGG-16 was fitted
 /// on an hour; what was fitted on a speed-up is predicted here.
-fn hours(report: &Report, models: &[Costs]) -> Table {
+fn hours(report: &PaperReport, models: &[AladdinCosts]) -> ReportTable {
     let mut cells = Vec::new();
     for costs in models {
-        let speed = |method: Method| {
+        let speed = |method: AladdinMethod| {
             report.cell(&row(*costs, 8), method.name()).map_or(f64::NAN, |cell| cell.ours)
         };
         for (method, hours) in METHODS.into_iter().zip(costs.model.hours).take(4) {
             let [least, most] = [hours - 0.005, hours + 0.005];
             let reference = costs.model.hours[4];
-            cells.push(Cell {
+            cells.push(ReportCell {
                 row: format!("{}{BALANCED}", costs.model.name),
                 column: method.name().into(),
                 paper: Some(Figure::rounded(
                     hours / reference,
                     (most / (reference - 0.005) - least / (reference + 0.005)) / 2.0,
                 )),
-                ours: speed(Method::Aladdin) / speed(method),
-                fitted: method == Method::Asp && costs.model.name == "VGG-16",
+                ours: speed(AladdinMethod::Aladdin) / speed(method),
+                fitted: method == AladdinMethod::Asp && costs.model.name == "VGG-16",
             });
         }
     }
-    Table { title: "Hours of training, relative to ALADDIN's".into(), cells }
+    ReportTable { title: "Hours of training, relative to ALADDIN's".into(), cells }
 }
 
-fn chart(costs: Costs, table: &Table) -> Chart {
-    let line = |method: Method| {
+fn chart(costs: AladdinCosts, table: &ReportTable) -> Chart {
+    let line = |method: AladdinMethod| {
         let cells = table.cells.iter().filter(|cell| cell.column == method.name());
         let points = cells.zip(WORKERS).map(|(cell, workers)| (workers as f64, cell.ours));
-        Series::line(method.name(), points.collect())
+        LineSeries::line(method.name(), points.collect())
     };
     let ideal = WORKERS.iter().map(|n| (*n as f64, *n as f64)).take(table.cells.len() / 5);
-    let mut series: Vec<Series> = METHODS.map(line).to_vec();
-    series.push(Series::dashes("one worker's speed × n", ideal.collect()).coloured(9));
-    Chart::Lines(Lines {
+    let mut series: Vec<LineSeries> = METHODS.map(line).to_vec();
+    series.push(LineSeries::dashes("one worker's speed × n", ideal.collect()).coloured(9));
+    Chart::Lines(LineChart {
         title: format!("Speed-up against workers: {}", costs.model.name),
         x: Axis::log("workers, two a host"),
         y: Axis::log("gradients per second, times one worker alone"),
@@ -112,8 +112,8 @@ fn chart(costs: Costs, table: &Table) -> Chart {
     })
 }
 
-fn claims(report: &mut Report) {
-    let is_hours = |cell: &Cell| cell.row.ends_with(BALANCED);
+fn claims(report: &mut PaperReport) {
+    let is_hours = |cell: &ReportCell| cell.row.ends_with(BALANCED);
     report.claim_within("hours as ratios", 0.15, is_hours);
     for model in ["ResNet-50", "VGG-16"] {
         let row = format!("{model}{BALANCED}");
@@ -127,7 +127,7 @@ fn claims(report: &mut Report) {
     }
 }
 
-fn notes(report: &mut Report) {
+fn notes(report: &mut PaperReport) {
     report.note(
         "The two tables of the slides contradict each other by 4 to 6 %: AR-SGD's time relative to \
          ALADDIN's is 1.241 and 3.044 by the speed-ups, 1.309 and 2.909 by the hours.",

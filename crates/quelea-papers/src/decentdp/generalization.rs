@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use quelea_plot::Axis;
-
-use super::{Form, PAPER};
-use crate::error::ExperimentError;
-use crate::report::{Best, Cell, Figure, Report, Source, Table};
-use crate::training::{Lesson, Runs, Trained, chart};
-use crate::{Experiment, ReproduceOptions, data};
 use quelea_run::trial::Trial;
+
+use super::{DecentDpForm, PAPER};
+use crate::error::ExperimentError;
+use crate::report::{BestValue, Figure, PaperReport, ParameterSource, ReportCell, ReportTable};
+use crate::training::{Lesson, NamedRuns, Trained, chart};
+use crate::{Experiment, ReproduceOptions, data};
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -28,55 +28,59 @@ const WORKERS: usize = 8;
 const EPOCHS: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Optimizer {
+enum CaseOptimizer {
     Adam,
     AccumAdam,
 }
 
 /// One row: who averages what, and the published BLEU, validation loss and training loss.
 #[derive(Clone, Copy, Debug)]
-struct Case {
-    form: Form,
-    optimizer: Optimizer,
+struct GeneralizationCase {
+    form: DecentDpForm,
+    optimizer: CaseOptimizer,
     published: [f64; 3],
 }
 
-const fn case(form: Form, optimizer: Optimizer, published: [f64; 3]) -> Case {
-    Case { form, optimizer, published }
+const fn case(
+    form: DecentDpForm,
+    optimizer: CaseOptimizer,
+    published: [f64; 3],
+) -> GeneralizationCase {
+    GeneralizationCase { form, optimizer, published }
 }
 
-const CASES: [Case; 7] = [
-    case(Form::AllReduce, Optimizer::Adam, [27.66, 3.042, 3.063]),
-    case(Form::Ring, Optimizer::Adam, [27.63, 3.043, 3.063]),
-    case(Form::Aer, Optimizer::Adam, [27.57, 3.038, 3.057]),
-    case(Form::Complete, Optimizer::Adam, [27.61, 3.039, 3.059]),
-    case(Form::Ring, Optimizer::AccumAdam, [27.76, 3.035, 3.048]),
-    case(Form::Aer, Optimizer::AccumAdam, [27.80, 3.032, 3.043]),
-    case(Form::Complete, Optimizer::AccumAdam, [27.62, 3.031, 3.044]),
+const CASES: [GeneralizationCase; 7] = [
+    case(DecentDpForm::AllReduce, CaseOptimizer::Adam, [27.66, 3.042, 3.063]),
+    case(DecentDpForm::Ring, CaseOptimizer::Adam, [27.63, 3.043, 3.063]),
+    case(DecentDpForm::Aer, CaseOptimizer::Adam, [27.57, 3.038, 3.057]),
+    case(DecentDpForm::Complete, CaseOptimizer::Adam, [27.61, 3.039, 3.059]),
+    case(DecentDpForm::Ring, CaseOptimizer::AccumAdam, [27.76, 3.035, 3.048]),
+    case(DecentDpForm::Aer, CaseOptimizer::AccumAdam, [27.80, 3.032, 3.043]),
+    case(DecentDpForm::Complete, CaseOptimizer::AccumAdam, [27.62, 3.031, 3.044]),
 ];
 
-impl Case {
+impl GeneralizationCase {
     fn name(&self) -> String {
         match (self.form, self.optimizer) {
-            (Form::AllReduce, _) => "AllReduce".into(),
-            (form, Optimizer::Adam) => format!("DAdam, {}", form.name()),
-            (form, Optimizer::AccumAdam) => format!("AccumAdam, {}", form.name()),
+            (DecentDpForm::AllReduce, _) => "AllReduce".into(),
+            (form, CaseOptimizer::Adam) => format!("DAdam, {}", form.name()),
+            (form, CaseOptimizer::AccumAdam) => format!("AccumAdam, {}", form.name()),
         }
     }
 
     /// The best of three that were tried, with AllReduce and with both optimizers on AER.
     fn learning_rate(&self) -> f64 {
         match (self.form, self.optimizer) {
-            (Form::AllReduce, _) => 0.01,
-            (_, Optimizer::Adam) => 0.02,
-            (_, Optimizer::AccumAdam) => 0.004,
+            (DecentDpForm::AllReduce, _) => 0.01,
+            (_, CaseOptimizer::Adam) => 0.02,
+            (_, CaseOptimizer::AccumAdam) => 0.004,
         }
     }
 
     /// In the order of [`COLUMNS`].
-    fn cells(&self, ours: [f64; 3]) -> impl Iterator<Item = Cell> {
+    fn cells(&self, ours: [f64; 3]) -> impl Iterator<Item = ReportCell> {
         let (row, published) = (self.name(), self.published);
-        COLUMNS.into_iter().enumerate().map(move |(index, (column, decimals))| Cell {
+        COLUMNS.into_iter().enumerate().map(move |(index, (column, decimals))| ReportCell {
             row: row.clone(),
             column: column.into(),
             paper: Some(Figure::printed(published[index], decimals).elsewhere()),
@@ -87,18 +91,18 @@ impl Case {
 
     fn trial(&self, lesson: &Lesson, steps: u64) -> Trial {
         let (algorithm, topology) = match self.form {
-            Form::AllReduce => ("allreduce", "complete"),
-            Form::Complete => ("d-psgd", "complete"),
-            Form::Ring => ("d-psgd", "one-peer-ring"),
-            Form::Aer => ("d-psgd", "aer"),
+            DecentDpForm::AllReduce => ("allreduce", "complete"),
+            DecentDpForm::Complete => ("d-psgd", "complete"),
+            DecentDpForm::Ring => ("d-psgd", "one-peer-ring"),
+            DecentDpForm::Aer => ("d-psgd", "aer"),
         };
         let trial = Trial::new(algorithm, WORKERS, lesson.problem.dimensions() as f64)
             .on_task(&lesson.settings, &lesson.problem)
             .set("topology.name", topology)
             .set("cluster.hosts", HOSTS);
         let trial = match self.optimizer {
-            Optimizer::Adam => trial.set("optimizer.name", "adam").set("optimizer.beta2", 0.98),
-            Optimizer::AccumAdam => trial
+            CaseOptimizer::Adam => trial.set("optimizer.name", "adam").set("optimizer.beta2", 0.98),
+            CaseOptimizer::AccumAdam => trial
                 .set("optimizer.name", "accum-adam")
                 .set("optimizer.beta2", 0.999)
                 .set("optimizer.accumulate", 4),
@@ -137,14 +141,14 @@ fn lesson(
     Lesson::new(WORKERS, options.seed, settings.to_vec())
 }
 
-fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
+fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
     let folder = data::located(options.data.as_deref(), DATA_SET)?;
     let title = "Loss and BLEU of a small Transformer";
-    let mut report = Report::new(EXPERIMENT.name, title, PAPER);
+    let mut report = PaperReport::new(EXPERIMENT.name, title, PAPER);
     let practice = lesson(&folder, options, false)?;
     let exam = lesson(&folder, options, true)?;
     let steps = practice.steps_per_epoch * options.size(EPOCHS, 8) as u64;
-    let mut runs = Runs::new();
+    let mut runs = NamedRuns::new();
     let mut cells = Vec::new();
     for case in CASES {
         (options.tell)(&format!("  {}", case.name()));
@@ -155,7 +159,7 @@ fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
         cells.extend(case.cells(ours));
         runs.push((case.name(), run));
     }
-    let table = Table { title: "At the end".into(), cells };
+    let table = ReportTable { title: "At the end".into(), cells };
     let falls = |run: &Trained| run.moments[0].training_loss > run.last().training_loss;
     report.claim("the training loss falls in every run", runs.iter().all(|(_, run)| falls(run)));
     if !options.small {
@@ -173,34 +177,36 @@ const TRAINING: &str = "training loss";
 /// With the decimals that are printed.
 const COLUMNS: [(&str, i32); 3] = [(BLEU, 2), (VALIDATION, 3), (TRAINING, 3)];
 
-fn charts(report: &mut Report, runs: &Runs) {
+fn charts(report: &mut PaperReport, runs: &NamedRuns) {
     let steps = || Axis::linear("steps of each worker");
     let training = chart(
         "Training loss",
         runs,
-        (steps(), Axis::linear("mean loss of mini-batches, smoothed labels")),
+        steps(),
+        Axis::linear("mean loss of mini-batches, smoothed labels"),
         |moment| (moment.step, moment.training_loss),
     );
     let held_out = chart(
         "Loss on held-out sentences",
         runs,
-        (steps(), Axis::linear("loss per token")),
+        steps(),
+        Axis::linear("loss per token"),
         |moment| (moment.step, moment.loss),
     );
     report.charts.push(("training".into(), training));
     report.charts.push(("validation".into(), held_out));
 }
 
-fn claims(report: &mut Report, table: &Table) {
-    let ours = |form: Form, optimizer: Optimizer, column: &str| {
+fn claims(report: &mut PaperReport, table: &ReportTable) {
+    let ours = |form: DecentDpForm, optimizer: CaseOptimizer, column: &str| {
         let case = CASES.iter().find(|case| (case.form, case.optimizer) == (form, optimizer));
-        let row = case.map_or(String::new(), Case::name);
+        let row = case.map_or(String::new(), GeneralizationCase::name);
         let cell = table.cells.iter().find(|cell| cell.row == row && cell.column == column);
         cell.map_or(f64::NAN, |cell| cell.ours)
     };
-    let (adam, accum) = (Optimizer::Adam, Optimizer::AccumAdam);
-    let forms = [Form::Ring, Form::Aer, Form::Complete];
-    let exact = ours(Form::AllReduce, adam, VALIDATION);
+    let (adam, accum) = (CaseOptimizer::Adam, CaseOptimizer::AccumAdam);
+    let forms = [DecentDpForm::Ring, DecentDpForm::Aer, DecentDpForm::Complete];
+    let exact = ours(DecentDpForm::AllReduce, adam, VALIDATION);
     let apart = forms.map(|form| (ours(form, adam, VALIDATION) / exact - 1.0).abs());
     let worst = 100.0 * apart.into_iter().fold(0.0, f64::max);
     report.claim(
@@ -211,8 +217,9 @@ fn claims(report: &mut Report, table: &Table) {
         worst <= 2.0,
     );
     for (column, sign) in [(VALIDATION, 1.0), (TRAINING, 1.0), (BLEU, -1.0)] {
-        let exact = ours(Form::AllReduce, adam, column);
-        let better = |form: &Form, than: f64| sign * (ours(*form, accum, column) - than) < 0.0;
+        let exact = ours(DecentDpForm::AllReduce, adam, column);
+        let better =
+            |form: &DecentDpForm, than: f64| sign * (ours(*form, accum, column) - than) < 0.0;
         let lead = forms[..2].iter().all(|form| better(form, exact));
         let ahead = forms.iter().all(|form| better(form, ours(*form, adam, column)));
         report.claim(
@@ -226,10 +233,10 @@ fn claims(report: &mut Report, table: &Table) {
             ahead,
         );
     }
-    report.claim_order(table, VALIDATION, Best::Lowest);
+    report.claim_order(table, VALIDATION, BestValue::Lowest);
 }
 
-fn tell(report: &mut Report, options: &ReproduceOptions) {
+fn tell(report: &mut PaperReport, options: &ReproduceOptions) {
     let stated = [
         ("AllReduce", "Adam, β₂ = 0.98"),
         ("AccumAdam", "β₂ = 0.999, moments of 4 steps"),
@@ -237,7 +244,7 @@ fn tell(report: &mut Report, options: &ReproduceOptions) {
         ("dropout, label smoothing", "0.1, 0.1"),
     ];
     for (name, value) in stated {
-        report.rests_on(name, value, Source::Stated);
+        report.rests_on(name, value, ParameterSource::Stated);
     }
     let why = "the poster trains Transformer-base on WMT14, which two cores cannot";
     let size = format!(
@@ -262,7 +269,7 @@ fn tell(report: &mut Report, options: &ReproduceOptions) {
     report.rests_on(
         "learning rate",
         "0.01 AllReduce, 0.02 decentralized Adam, 0.004 AccumAdam",
-        Source::Measured(
+        ParameterSource::Measured(
             "lowest loss, on the sentences reported here, of 0.004, 0.01, 0.02, with AllReduce and on \
              AER; the last two lie at an end of what was tried"
                 .into(),

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use quelea_core::options::{Options, Value};
 use quelea_core::topology::{Round, Schedule};
 use quelea_core::view::View;
-use quelea_plot::{Axis, Bars, Chart, Values};
+use quelea_plot::{Axis, BarChart, BarSeries, Chart};
+use quelea_run::trial::{Timing, Trial};
 
-use super::{Form, PAPER, groups};
+use super::{DecentDpForm, PAPER, groups};
 use crate::error::ExperimentError;
 use crate::fit::Fit;
-use crate::report::{Cell, Figure, Report, Source, Table};
+use crate::report::{Figure, PaperReport, ParameterSource, ReportCell, ReportTable};
 use crate::{Experiment, ReproduceOptions};
-use quelea_run::trial::{Timing, Trial};
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -27,7 +27,7 @@ pub const EXPERIMENT: Experiment = Experiment {
 
 /// One cluster of the poster with its model.
 #[derive(Clone, Copy, Debug)]
-struct Cluster {
+struct PosterCluster {
     name: &'static str,
     hosts: usize,
     per_host: usize,
@@ -45,7 +45,7 @@ struct Cluster {
     tolerance: f64,
 }
 
-const A40: Cluster = Cluster {
+const A40: PosterCluster = PosterCluster {
     name: "4×4 A40",
     hosts: 4,
     per_host: 4,
@@ -57,7 +57,7 @@ const A40: Cluster = Cluster {
     saved: [Some(22.03), Some(49.35), Some(61.05)],
     tolerance: 0.10,
 };
-const A100: Cluster = Cluster {
+const A100: PosterCluster = PosterCluster {
     name: "2×4 A100",
     hosts: 2,
     per_host: 4,
@@ -69,7 +69,7 @@ const A100: Cluster = Cluster {
     saved: [Some(10.61), Some(14.82), Some(15.01)],
     tolerance: 0.06,
 };
-const T4: Cluster = Cluster {
+const T4: PosterCluster = PosterCluster {
     name: "4×8 T4",
     hosts: 4,
     per_host: 8,
@@ -84,10 +84,10 @@ const T4: Cluster = Cluster {
 
 /// Milliseconds of AllReduce with 16 A40, from the figure of the Decent-DP paper.
 const A40_ALLREDUCE_SECONDS: f64 = 0.1955;
-const FORMS: [Form; 3] = [Form::Complete, Form::Ring, Form::Aer];
+const FORMS: [DecentDpForm; 3] = [DecentDpForm::Complete, DecentDpForm::Ring, DecentDpForm::Aer];
 const BUCKET_MB: f64 = 25.0;
 
-impl Cluster {
+impl PosterCluster {
     fn trial(&self, algorithm: &str, seed: u64) -> Trial {
         let workers = self.hosts * self.per_host;
         Trial::new(algorithm, workers, self.parameters)
@@ -105,20 +105,20 @@ impl Cluster {
     }
 
     /// Seconds of a step.
-    fn step(&self, form: Form, options: &ReproduceOptions) -> Result<f64, ExperimentError> {
+    fn step(&self, form: DecentDpForm, options: &ReproduceOptions) -> Result<f64, ExperimentError> {
         let steps = 60;
-        if form == Form::AllReduce {
+        if form == DecentDpForm::AllReduce {
             return Ok(self.trial("allreduce", options.seed).run(steps)?.step_seconds());
         }
-        let topology = if form == Form::Aer { "aer" } else { "complete" };
+        let topology = if form == DecentDpForm::Aer { "aer" } else { "complete" };
         let trial = self.trial("d-psgd", options.seed).set("topology.name", topology);
         let mut plan = trial.plan(steps)?;
         // A group of all is summed like the gradients; one of some hosts by hierarchy.
-        let collective = if form == Form::Complete { "ring" } else { "hierarchical" };
+        let collective = if form == DecentDpForm::Complete { "ring" } else { "hierarchical" };
         plan.setup.entry = &groups::ENTRY;
         plan.setup.options =
             Options::defaults(groups::KEYS).with("collective", Value::Text(collective.into()));
-        if form == Form::Ring {
+        if form == DecentDpForm::Ring {
             let hosts = Arc::clone(&plan.setup.view.hosts);
             let schedule = Some(Arc::new(self.ring_of_hosts()));
             plan.setup.view = Arc::new(View::first(hosts.len(), 0, hosts, schedule));
@@ -144,13 +144,14 @@ impl Cluster {
     }
 }
 
-fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
+fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
     let title = "Time of a step relative to AllReduce";
-    let mut report = Report::new(EXPERIMENT.name, title, PAPER);
-    let a40 = Cluster { efficiency: efficiency(options)?, ..A40 };
-    let fitted = match options.small {
-        true => vec![a40],
-        false => vec![a40, varied(A100, options)?, varied(T4, options)?],
+    let mut report = PaperReport::new(EXPERIMENT.name, title, PAPER);
+    let a40 = PosterCluster { efficiency: efficiency(options)?, ..A40 };
+    let fitted = if options.small {
+        vec![a40]
+    } else {
+        vec![a40, varied(A100, options)?, varied(T4, options)?]
     };
     let mut cells = Vec::new();
     for cluster in &fitted {
@@ -158,7 +159,7 @@ fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
         tell(&mut report, cluster);
     }
     report.charts.push(("relative-time".into(), chart(&fitted, &cells)));
-    report.tables.push(Table { title: "Time of a step relative to AllReduce".into(), cells });
+    report.tables.push(ReportTable { title: "Time of a step relative to AllReduce".into(), cells });
     report.tables.push(line_rate(options)?);
     for cluster in &fitted {
         report.claim_within(cluster.name, cluster.tolerance, |cell| cell.row == cluster.name);
@@ -177,11 +178,16 @@ fn efficiency(options: &ReproduceOptions) -> Result<f64, ExperimentError> {
         goal: A40_ALLREDUCE_SECONDS,
         range: (0.4, 1.0),
     };
-    fit.solve_to(1e-3, |efficiency| Cluster { efficiency, ..A40 }.step(Form::AllReduce, options))
+    fit.solve_to(1e-3, |efficiency| {
+        PosterCluster { efficiency, ..A40 }.step(DecentDpForm::AllReduce, options)
+    })
 }
 
 /// The cluster with its variation fitted on Complete.
-fn varied(cluster: Cluster, options: &ReproduceOptions) -> Result<Cluster, ExperimentError> {
+fn varied(
+    cluster: PosterCluster,
+    options: &ReproduceOptions,
+) -> Result<PosterCluster, ExperimentError> {
     let fit = Fit {
         parameter: "variation of compute times",
         cell: cluster.name,
@@ -189,71 +195,78 @@ fn varied(cluster: Cluster, options: &ReproduceOptions) -> Result<Cluster, Exper
         range: (0.0, 0.3),
     };
     let variation = fit.solve_to(1e-3, |variation| {
-        let tried = Cluster { variation, ..cluster };
-        Ok(tried.step(Form::Complete, options)? / tried.step(Form::AllReduce, options)?)
+        let tried = PosterCluster { variation, ..cluster };
+        Ok(tried.step(DecentDpForm::Complete, options)?
+            / tried.step(DecentDpForm::AllReduce, options)?)
     })?;
-    Ok(Cluster { variation, ..cluster })
+    Ok(PosterCluster { variation, ..cluster })
 }
 
-fn rows(cluster: &Cluster, options: &ReproduceOptions) -> Result<Vec<Cell>, ExperimentError> {
-    let reference = cluster.step(Form::AllReduce, options)?;
+fn rows(
+    cluster: &PosterCluster,
+    options: &ReproduceOptions,
+) -> Result<Vec<ReportCell>, ExperimentError> {
+    let reference = cluster.step(DecentDpForm::AllReduce, options)?;
     let mut cells = Vec::new();
     for (form, saved) in FORMS.into_iter().zip(cluster.saved) {
         let figure = |saved: f64| Figure::rounded(1.0 - saved / 100.0, 5e-5);
-        cells.push(Cell {
+        cells.push(ReportCell {
             row: cluster.name.into(),
             column: form.name().into(),
             paper: saved.map(figure),
             ours: cluster.step(form, options)? / reference,
-            fitted: form == Form::Complete && cluster.name != A40.name,
+            fitted: form == DecentDpForm::Complete && cluster.name != A40.name,
         });
     }
     Ok(cells)
 }
 
 /// The A40 cluster at line rate, where nothing but the length of a gradient is fitted.
-fn line_rate(options: &ReproduceOptions) -> Result<Table, ExperimentError> {
+fn line_rate(options: &ReproduceOptions) -> Result<ReportTable, ExperimentError> {
     let mut cells = rows(&A40, options)?;
     cells.iter_mut().for_each(|cell| cell.row = format!("{} at line rate", cell.row));
-    Ok(Table { title: "The same without a fitted efficiency".into(), cells })
+    Ok(ReportTable { title: "The same without a fitted efficiency".into(), cells })
 }
 
-fn tell(report: &mut Report, cluster: &Cluster) {
+fn tell(report: &mut PaperReport, cluster: &PosterCluster) {
     let name = cluster.name;
-    let Cluster { hosts, per_host, gbps, parameters, compute, .. } = *cluster;
+    let PosterCluster { hosts, per_host, gbps, parameters, compute, .. } = *cluster;
     report.rests_on(
         &format!("{name}: cluster"),
         format!("{hosts} hosts × {per_host}, {gbps} Gbit/s"),
-        Source::Stated,
+        ParameterSource::Stated,
     );
     let why = "the usual size of the model that is named".to_string();
     let size = format!("{} million", parameters / 1e6);
-    report.rests_on(&format!("{name}: parameters"), size, Source::Assumed(why));
+    report.rests_on(&format!("{name}: parameters"), size, ParameterSource::Assumed(why));
     let is_a40 = name == A40.name;
-    let source = match is_a40 {
-        true => Source::Fitted("AER with 8 GPUs in the paper's figure (109.5 ms), halved".into()),
-        false => Source::Assumed("hardly matters while communication fits into a step".into()),
+    let source = if is_a40 {
+        ParameterSource::Fitted("AER with 8 GPUs in the paper's figure (109.5 ms), halved".into())
+    } else {
+        ParameterSource::Assumed("hardly matters while communication fits into a step".into())
     };
     report.rests_on(
         &format!("{name}: seconds of a gradient"),
         format!("{:.1} ms", compute * 1e3),
         source,
     );
-    let source = match is_a40 {
-        true => Source::Assumed("the poster says \"high\"".into()),
-        false => Source::Fitted(format!("Complete, {name}")),
+    let source = if is_a40 {
+        ParameterSource::Assumed("the poster says \"high\"".into())
+    } else {
+        ParameterSource::Fitted(format!("Complete, {name}"))
     };
     let variation = format!("{:.3}", cluster.variation);
     report.rests_on(&format!("{name}: variation of it"), variation, source);
-    let source = match is_a40 {
-        true => Source::Fitted("AllReduce with 16 GPUs in the paper's figure (195.5 ms)".into()),
-        false => Source::Assumed("not needed".into()),
+    let source = if is_a40 {
+        ParameterSource::Fitted("AllReduce with 16 GPUs in the paper's figure (195.5 ms)".into())
+    } else {
+        ParameterSource::Assumed("not needed".into())
     };
     let efficiency = format!("{:.2} of line rate", cluster.efficiency);
     report.rests_on(&format!("{name}: efficiency of collectives"), efficiency, source);
 }
 
-fn shared(report: &mut Report) {
+fn shared(report: &mut PaperReport) {
     let assumed = [
         ("AllReduce", "flat ring in buckets of 25 MB, overlapped with the backward pass"),
         ("Complete", "models instead of gradients, one step late, flat ring"),
@@ -267,11 +280,11 @@ fn shared(report: &mut Report) {
     report.assumes(assumed.map(|(name, value)| (name, value, why)));
 }
 
-fn orderings(report: &mut Report) {
-    let ours = |row: &str, form: Form| report.cell(row, form.name()).map(|cell| cell.ours);
+fn orderings(report: &mut PaperReport) {
+    let ours = |row: &str, form: DecentDpForm| report.cell(row, form.name()).map(|cell| cell.ours);
     let a40 = FORMS.map(|form| ours(A40.name, form));
     let on_a40 = a40[0] < Some(1.0) && a40[1] < a40[0] && a40[2] < a40[1];
-    let (complete, aer) = (Form::Complete, Form::Aer);
+    let (complete, aer) = (DecentDpForm::Complete, DecentDpForm::Aer);
     let near = |row: &str| match (ours(row, complete), ours(row, aer)) {
         (Some(complete), Some(aer)) => aer < 1.0 && (aer - complete).abs() < 0.012,
         _ => true,
@@ -285,13 +298,13 @@ fn orderings(report: &mut Report) {
     );
 }
 
-fn chart(clusters: &[Cluster], cells: &[Cell]) -> Chart {
-    let values = |form: Form| {
+fn chart(clusters: &[PosterCluster], cells: &[ReportCell]) -> Chart {
+    let values = |form: DecentDpForm| {
         let own = || cells.iter().filter(|cell| cell.column == form.name());
-        Values::new(form.name(), own().map(|cell| Some(cell.ours)).collect())
+        BarSeries::new(form.name(), own().map(|cell| Some(cell.ours)).collect())
             .marked(own().map(|cell| cell.paper.map(|figure| figure.value)).collect())
     };
-    Chart::Bars(Bars {
+    Chart::Bars(BarChart {
         title: "Time of a step relative to AllReduce".into(),
         y: Axis::linear("1 = AllReduce"),
         groups: clusters.iter().map(|cluster| cluster.name.to_string()).collect(),
@@ -300,7 +313,7 @@ fn chart(clusters: &[Cluster], cells: &[Cell]) -> Chart {
     })
 }
 
-fn notes(report: &mut Report) {
+fn notes(report: &mut PaperReport) {
     report.note(
         "The poster's figures are percent of time saved; shown here is the time that is left, \
          because \"within ten points\" would accept anything where five are saved.",

@@ -1,12 +1,12 @@
 //! Communication per iteration with 256 GPUs: ring all-reduce against partial averaging.
 
-use quelea_plot::{Axis, Bars, Chart, Values};
+use quelea_plot::{Axis, BarChart, BarSeries, Chart};
+use quelea_run::trial::Trial;
 
 use super::PAPER;
 use crate::error::ExperimentError;
-use crate::report::{Cell, Figure, Report, Source, Table};
+use crate::report::{Figure, PaperReport, ParameterSource, ReportCell, ReportTable};
 use crate::{Experiment, ReproduceOptions};
-use quelea_run::trial::Trial;
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -26,22 +26,22 @@ const COLUMNS: [&str; 2] = ["all-reduce", "partial averaging"];
 
 /// What three of the four cells say.
 #[derive(Clone, Copy, Debug)]
-struct Network {
+struct FittedNetwork {
     bytes_per_ms: f64,
     latency_ms: f64,
     fixed_ms: f64,
 }
 
-impl Network {
+impl FittedNetwork {
     /// All-reduce takes `F + 2(n−1)(α + S/(nB))`, one exchange with a peer `F + α + S/B`.
-    fn fit() -> Network {
+    fn fit() -> FittedNetwork {
         let stages = 2.0 * (GPUS as f64 - 1.0);
         let [(_, small, [small_ms, partial_ms]), (_, large, [large_ms, _])] = MODELS;
         let per_byte = (large_ms - small_ms) / (4.0 * (large - small) * stages / GPUS as f64);
         let left = small_ms - 4.0 * small * stages / GPUS as f64 * per_byte;
         let other = partial_ms - 4.0 * small * per_byte;
         let latency_ms = (left - other) / (stages - 1.0);
-        Network { bytes_per_ms: 1.0 / per_byte, latency_ms, fixed_ms: other - latency_ms }
+        FittedNetwork { bytes_per_ms: 1.0 / per_byte, latency_ms, fixed_ms: other - latency_ms }
     }
 
     fn trial(&self, name: &str, parameters: f64, gpus: usize) -> Trial {
@@ -71,15 +71,15 @@ impl Network {
     }
 }
 
-fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
+fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
     let title = "Communication per iteration with 256 GPUs";
-    let mut report = Report::new(EXPERIMENT.name, title, PAPER);
-    let network = Network::fit();
+    let mut report = PaperReport::new(EXPERIMENT.name, title, PAPER);
+    let network = FittedNetwork::fit();
     let gpus = options.size(GPUS, 32);
     let mut cells = Vec::new();
     for (row, (name, parameters, published)) in MODELS.into_iter().enumerate() {
         for (column, published) in published.into_iter().enumerate() {
-            cells.push(Cell {
+            cells.push(ReportCell {
                 row: name.into(),
                 column: COLUMNS[column].into(),
                 paper: Some(Figure::printed(published, 0)),
@@ -90,33 +90,41 @@ fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
     }
     tell(&mut report, network);
     report.charts.push(("communication".into(), chart(&cells)));
-    report.tables.push(Table { title: "Milliseconds per iteration".into(), cells });
+    report.tables.push(ReportTable { title: "Milliseconds per iteration".into(), cells });
     claims(&mut report);
     notes(&mut report);
     Ok(report)
 }
 
-fn tell(report: &mut Report, network: Network) {
-    report.rests_on("GPUs", "256", Source::Stated);
-    report.rests_on("parameters", "25.5 and 300 million, 4 bytes each", Source::Stated);
+fn tell(report: &mut PaperReport, network: FittedNetwork) {
+    report.rests_on("GPUs", "256", ParameterSource::Stated);
+    report.rests_on("parameters", "25.5 and 300 million, 4 bytes each", ParameterSource::Stated);
     let on = "the three other cells together";
     let gbs = network.bytes_per_ms / 1e6;
-    report.rests_on("bandwidth", format!("{gbs:.2} GB/s"), Source::Fitted(on.into()));
+    report.rests_on("bandwidth", format!("{gbs:.2} GB/s"), ParameterSource::Fitted(on.into()));
     let micros = network.latency_ms * 1e3;
-    report.rests_on("time of a ring step", format!("{micros:.0} µs"), Source::Fitted(on.into()));
+    report.rests_on(
+        "time of a ring step",
+        format!("{micros:.0} µs"),
+        ParameterSource::Fitted(on.into()),
+    );
     let fixed = format!("{:.1} ms", network.fixed_ms);
-    report.rests_on("fixed cost per iteration", fixed, Source::Fitted(on.into()));
+    report.rests_on("fixed cost per iteration", fixed, ParameterSource::Fitted(on.into()));
     let why = "the lecture does not say how many".to_string();
-    report.rests_on("peers of a partial average", "1 (one-peer exponential)", Source::Assumed(why));
+    report.rests_on(
+        "peers of a partial average",
+        "1 (one-peer exponential)",
+        ParameterSource::Assumed(why),
+    );
 }
 
-fn chart(cells: &[Cell]) -> Chart {
+fn chart(cells: &[ReportCell]) -> Chart {
     let values = |column: &str| {
         let own = || cells.iter().filter(|cell| cell.column == column);
-        Values::new(column, own().map(|cell| Some(cell.ours)).collect())
+        BarSeries::new(column, own().map(|cell| Some(cell.ours)).collect())
             .marked(own().map(|cell| cell.paper.map(|figure| figure.value)).collect())
     };
-    Chart::Bars(Bars {
+    Chart::Bars(BarChart {
         title: "Communication per iteration, 256 GPUs".into(),
         y: Axis::linear("milliseconds"),
         groups: MODELS.map(|(name, ..)| name.to_string()).to_vec(),
@@ -125,7 +133,7 @@ fn chart(cells: &[Cell]) -> Chart {
     })
 }
 
-fn claims(report: &mut Report) {
+fn claims(report: &mut PaperReport) {
     let ours = |row: &str, column: usize| {
         report.cell(row, COLUMNS[column]).map_or(f64::NAN, |cell| cell.ours)
     };
@@ -136,7 +144,7 @@ fn claims(report: &mut Report) {
     report.claim("and saves more time for the larger model, as published", grows);
 }
 
-fn notes(report: &mut Report) {
+fn notes(report: &mut PaperReport) {
     report.note(
         "Four cells and three unknowns: this is a fit, and one cell, BERT with partial averaging, \
          shows how far it carries (about 32 % too slow). The published slopes differ by a factor of \

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use quelea_core::options::Options;
 use quelea_core::topology::{self, TOPOLOGIES};
-use quelea_plot::{Axis, Chart, Lines, Series};
+use quelea_plot::{Axis, Chart, LineChart, LineSeries};
 
 use super::PAPER;
 use crate::error::ExperimentError;
-use crate::report::{Cell, Figure, Report, Source, Table};
+use crate::report::{Figure, PaperReport, ParameterSource, ReportCell, ReportTable};
 use crate::{Experiment, ReproduceOptions};
 
 /// The row of the table.
@@ -39,9 +39,9 @@ fn formula(name: &str, n: usize) -> Option<f64> {
     }
 }
 
-fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
+fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
     let title = "How fast topologies mix";
-    let mut report = Report::new(EXPERIMENT.name, title, PAPER);
+    let mut report = PaperReport::new(EXPERIMENT.name, title, PAPER);
     let sizes = &WORKERS[..options.size(WORKERS.len(), 4)];
     let mut cells = Vec::new();
     for entry in TOPOLOGIES.iter().filter(|entry| entry.name != "custom") {
@@ -56,7 +56,7 @@ fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
             };
             let Ok(schedule) = entry.build(&request) else { continue };
             let measured = topology::report(&Arc::new(schedule));
-            cells.push(Cell {
+            cells.push(ReportCell {
                 row: entry.name.into(),
                 column: workers.to_string(),
                 paper: formula(entry.name, workers).map(|value| Figure::rounded(value, 1e-9)),
@@ -66,11 +66,16 @@ fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
         }
     }
     report.charts.push(("gap".into(), chart(&cells)));
-    report.tables.push(Table { title: "1 − ρ by number of workers".into(), cells });
-    let source =
-        Source::Derived("‖W − J‖₂ by singular values; for a period, its geometric mean".into());
+    report.tables.push(ReportTable { title: "1 − ρ by number of workers".into(), cells });
+    let source = ParameterSource::Derived(
+        "‖W − J‖₂ by singular values; for a period, its geometric mean".into(),
+    );
     report.rests_on("ρ", "per round", source);
-    report.rests_on("hosts", "two workers each", Source::Assumed("matters to aer only".into()));
+    report.rests_on(
+        "hosts",
+        "two workers each",
+        ParameterSource::Assumed("matters to aer only".into()),
+    );
     report.claim_within("closed forms of ring, exponential and complete", 1e-6, |_| true);
     slopes(&mut report, sizes);
     report.note(
@@ -82,7 +87,7 @@ fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
 }
 
 /// The lecture's orders: Θ(1/n²) for the ring, Θ(1/log n) for the exponential graph.
-fn slopes(report: &mut Report, sizes: &[usize]) {
+fn slopes(report: &mut PaperReport, sizes: &[usize]) {
     let (Some(first), Some(last)) = (sizes.get(1), sizes.last()) else { return };
     let gap = |name: &str, n: &usize| report.cell(name, &n.to_string()).map_or(1.0, |c| c.ours);
     let grown = *last as f64 / *first as f64;
@@ -98,15 +103,15 @@ fn slopes(report: &mut Report, sizes: &[usize]) {
     );
 }
 
-fn chart(cells: &[Cell]) -> Chart {
+fn chart(cells: &[ReportCell]) -> Chart {
     let mut names: Vec<&str> = cells.iter().map(|cell| cell.row.as_str()).collect();
     names.dedup();
     let line = |name: &&str| {
         let own = cells.iter().filter(|cell| cell.row == **name);
         let points = own.filter_map(|cell| Some((cell.column.parse().ok()?, cell.ours)));
-        Series::line(*name, points.collect())
+        LineSeries::line(*name, points.collect())
     };
-    Chart::Lines(Lines {
+    Chart::Lines(LineChart {
         title: "How fast topologies mix".into(),
         x: Axis::log("workers"),
         y: Axis::log("1 − ρ per round"),

@@ -8,15 +8,15 @@ use quelea_core::problems::{Computed, Evaluation, GradientSource, Problem};
 use quelea_core::random::Rng;
 use quelea_core::time::Time;
 use quelea_core::topology;
-use quelea_plot::{Axis, Chart, Lines, Series};
+use quelea_plot::{Axis, Chart, LineChart, LineSeries};
 use quelea_record::{CheckpointSchedule, Models, Record};
 use quelea_run::prepared::PreparedRun;
+use quelea_run::trial::config;
 
 use super::PAPER;
 use crate::error::ExperimentError;
-use crate::report::{Cell, Report, Source, Table};
+use crate::report::{PaperReport, ParameterSource, ReportCell, ReportTable};
 use crate::{Experiment, ReproduceOptions};
-use quelea_run::trial::config;
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -140,8 +140,8 @@ fn losses(plan: &PreparedRun, std: f32, seed: u64) -> Result<Vec<f64>, Experimen
     Ok(losses.losses)
 }
 
-fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
-    let mut report = Report::new(EXPERIMENT.name, "Transient iterations", PAPER);
+fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
+    let mut report = PaperReport::new(EXPERIMENT.name, "Transient iterations", PAPER);
     let steps = options.size(3000, 600) as u64;
     let mut cells = Vec::new();
     for &workers in &WORKERS[..options.size(WORKERS.len(), 2)] {
@@ -155,7 +155,7 @@ fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
                 ("formula ρ⁴n³/(1−ρ)²", formula),
             ];
             let row = format!("{name}, n = {workers}");
-            cells.extend(columns.map(|(column, ours)| Cell {
+            cells.extend(columns.map(|(column, ours)| ReportCell {
                 row: row.clone(),
                 column: column.into(),
                 paper: None,
@@ -169,7 +169,7 @@ fn run(options: &ReproduceOptions) -> Result<Report, ExperimentError> {
         report.charts.push((format!("excess-{workers}"), chart(workers, curves)));
     }
     let title = format!("Steps until the excess loss is within {AS_GOOD} of parallel SGD's");
-    report.tables.push(Table { title, cells });
+    report.tables.push(ReportTable { title, cells });
     tell(&mut report);
     claims(&mut report, &WORKERS[..options.size(WORKERS.len(), 2)]);
     Ok(report)
@@ -227,11 +227,11 @@ fn theory(name: &str, workers: usize) -> Result<(f64, f64), ExperimentError> {
 fn chart(workers: usize, curves: Vec<(&'static str, Curve)>) -> Chart {
     let last = curves.first().and_then(|(_, curve)| curve.last()).map_or(1.0, |point| point.0);
     let first = curves.first().and_then(|(_, curve)| curve.first()).map_or(1.0, |point| point.0);
-    let mut series: Vec<Series> =
-        curves.into_iter().map(|(name, curve)| Series::line(name, curve)).collect();
+    let mut series: Vec<LineSeries> =
+        curves.into_iter().map(|(name, curve)| LineSeries::line(name, curve)).collect();
     let bound = vec![(first, AS_GOOD), (last, AS_GOOD)];
-    series.push(Series::dashes("as good as parallel SGD", bound).coloured(9));
-    Chart::Lines(Lines {
+    series.push(LineSeries::dashes("as good as parallel SGD", bound).coloured(9));
+    Chart::Lines(LineChart {
         title: format!("Excess loss of D-SGD relative to parallel SGD, {workers} workers"),
         x: Axis::log("steps"),
         y: Axis::linear("times the excess of parallel SGD"),
@@ -239,7 +239,7 @@ fn chart(workers: usize, curves: Vec<(&'static str, Curve)>) -> Chart {
     })
 }
 
-fn tell(report: &mut Report) {
+fn tell(report: &mut PaperReport) {
     let parameters = [
         ("task", "logistic regression, breast-cancer data, ℓ2 0.01, data dealt at random"),
         ("noise of a gradient", "normal, 0.3 per entry, the same draws for all"),
@@ -249,7 +249,7 @@ fn tell(report: &mut Report) {
     ];
     for (name, value) in parameters {
         let why = "the lecture gives orders, no experiment to repeat".to_string();
-        report.rests_on(name, value, Source::Assumed(why));
+        report.rests_on(name, value, ParameterSource::Assumed(why));
     }
     report.note(
         "The formulas are orders without constants; what can be compared is who needs more steps, \
@@ -257,7 +257,7 @@ fn tell(report: &mut Report) {
     );
 }
 
-fn claims(report: &mut Report, sizes: &[usize]) {
+fn claims(report: &mut PaperReport, sizes: &[usize]) {
     let at = |name: &str, n: usize, column: &str| {
         report.cell(&format!("{name}, n = {n}"), column).map_or(f64::NAN, |cell| cell.ours)
     };

@@ -19,7 +19,7 @@ macro_rules! called {
 
 impl Listed for algorithms::Entry {
     const PATH: &'static str = "algorithm";
-    const DEFAULT: &'static str = "aladdin";
+    const DEFAULT: &'static str = "aladdin"; // names: default
 
     fn rows() -> &'static [Self] {
         algorithms::ALGORITHMS

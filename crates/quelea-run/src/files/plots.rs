@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use quelea_plot::{Axis, Bars, Chart, Lines, Series, Values};
+use quelea_plot::{Axis, BarChart, BarSeries, Chart, LineChart, LineSeries};
 use quelea_record::{Record, RecordKind};
 use serde_json::Value;
 
@@ -93,9 +93,9 @@ impl Curves {
             let name = |table: &str| summary.config[table]["name"].as_str().unwrap_or_default();
             format!("{what}: {} on {}", name("algorithm"), name("task"))
         };
-        let chart = |what: &str, y: Axis, series: Vec<Series>| {
+        let chart = |what: &str, y: Axis, series: Vec<LineSeries>| {
             let x = Axis::linear("steps of each worker");
-            Chart::Lines(Lines { title: title(what), x, y, series })
+            Chart::Lines(LineChart { title: title(what), x, y, series })
         };
         let of = |value: fn(&EvaluationPoint) -> Option<f64>| -> Vec<(f64, f64)> {
             let points = self.evaluations.iter();
@@ -109,23 +109,23 @@ impl Curves {
         let is_positive = losses.iter().all(|(_, loss)| *loss > 0.0 || !loss.is_finite());
         let axis = if is_positive { Axis::log("loss") } else { Axis::linear("loss") };
         let loss = vec![
-            Series::line("mini-batches, all workers", batches.collect()),
-            Series::line("deployed model, all training data", losses),
+            LineSeries::line("mini-batches, all workers", batches.collect()),
+            LineSeries::line("deployed model, all training data", losses),
         ];
         let mut charts = vec![("loss", chart("Loss", axis, loss))];
         let percent = |points: Vec<(f64, f64)>| points.into_iter().map(|(x, y)| (x, y * 100.0));
         let accuracy = of(|one| one.accuracy);
         if !accuracy.is_empty() {
-            let mut series = vec![Series::line("deployed model", percent(accuracy).collect())];
+            let mut series = vec![LineSeries::line("deployed model", percent(accuracy).collect())];
             for (index, name) in ["mean of the workers", "worst worker"].into_iter().enumerate() {
                 let points = self.workers.iter().map(|(step, both)| (*step as f64, both[index]));
-                series.push(Series::points(name, percent(points.collect()).collect()));
+                series.push(LineSeries::points(name, percent(points.collect()).collect()));
             }
             charts.push(("accuracy", chart("Accuracy", Axis::linear("% right"), series)));
         }
         let consensus = of(|one| (one.consensus > 0.0).then_some(one.consensus));
         if !consensus.is_empty() {
-            let series = vec![Series::line("consensus distance", consensus)];
+            let series = vec![LineSeries::line("consensus distance", consensus)];
             let axis = Axis::log("distance of the workers from their mean");
             charts.push(("consensus", chart("Consensus distance", axis, series)));
         }
@@ -165,9 +165,9 @@ fn times(title: String, summary: &Summary) -> Chart {
     let step = all.len().div_ceil(BARS).max(1);
     let shown: Vec<&WorkerSummary> = all.iter().step_by(step).collect();
     let part = |name: &str, of: fn(&WorkerSummary) -> f64| {
-        Values::new(name, shown.iter().map(|worker| Some(of(worker))).collect())
+        BarSeries::new(name, shown.iter().map(|worker| Some(of(worker))).collect())
     };
-    Chart::Bars(Bars {
+    Chart::Bars(BarChart {
         title,
         y: Axis::linear("seconds"),
         groups: shown.iter().map(|worker| format!("{}", worker.rank)).collect(),
