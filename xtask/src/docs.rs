@@ -55,15 +55,15 @@ fn algorithms() -> String {
          |\n|---|---|---|---|---|---|\n",
     );
     for entry in ALGORITHMS {
-        let properties = (entry.properties)(&Options::defaults(entry.keys));
+        let properties = (entry.properties)(&Options::defaults(entry.meta.options));
         let synchronous = if properties.synchronous { "yes" } else { "no" };
         let deployed = match properties.deploy {
             DeployedFrom::Workers => "mean of the workers",
             DeployedFrom::Servers => "the servers' model",
         };
-        let (name, summary) = (entry.name, entry.summary);
+        let (name, summary) = (entry.meta.name, entry.meta.summary);
         let topology = topology(properties.topology);
-        let codecs = (entry.codecs)(&Options::defaults(entry.keys)).words();
+        let codecs = (entry.codecs)(&Options::defaults(entry.meta.options)).words();
         let _ = writeln!(
             page,
             "| [`{name}`](#{name}) | {summary} | {synchronous} | {topology} | {codecs} | {deployed} |"
@@ -76,14 +76,15 @@ fn algorithms() -> String {
          |---|---|---|---|\n",
     );
     for codec in CODECS {
-        let (name, summary, wire, paper) = (codec.name, codec.summary, codec.wire, codec.paper);
+        let (name, summary, wire, paper) =
+            (codec.meta.name, codec.meta.summary, codec.wire, codec.meta.paper);
         let _ = writeln!(page, "| `{name}` | {summary} | {wire} | {paper} |");
     }
     page
 }
 
 fn section(page: &mut String, entry: &Entry) {
-    let properties = (entry.properties)(&Options::defaults(entry.keys));
+    let properties = (entry.properties)(&Options::defaults(entry.meta.options));
     let ends = match properties.budget {
         Budget::Rounds => "after `steps` rounds of every worker",
         Budget::TotalGradients => "after `workers × steps` gradients in all",
@@ -98,22 +99,22 @@ fn section(page: &mut String, entry: &Entry) {
         "\n## {}\n\n{}\n\n- Paper: {}\n- Sends: {}\n- Topology: {}\n- Codecs: {}\n- Ends: {ends}\n- Loses a \
          worker: {}\n- Goes on from a checkpoint: {resumes}\n- Goes on with another number of workers: \
          {}\n- File: [{}](../{})\n",
-        entry.name,
-        sentence(entry.summary),
-        entry.paper,
+        entry.meta.name,
+        sentence(entry.meta.summary),
+        entry.meta.paper,
         entry.sends,
         topology(properties.topology),
         codecs(entry),
         entry.lost_peer,
         entry.resized,
-        entry.file.rsplit('/').next().unwrap_or(entry.file),
-        entry.file
+        entry.meta.file.rsplit('/').next().unwrap_or(entry.meta.file),
+        entry.meta.file
     );
-    if entry.keys.is_empty() {
+    if entry.meta.options.is_empty() {
         return;
     }
     page.push_str("\n| key | default | meaning |\n|---|---|---|\n");
-    for key in entry.keys {
+    for key in entry.meta.options {
         let choices = match key.kind {
             OptionKind::Choice(words) => format!(" ({})", words.join(", ")),
             _ => String::new(),
@@ -129,7 +130,7 @@ fn section(page: &mut String, entry: &Entry) {
 }
 
 fn codecs(entry: &Entry) -> String {
-    match (entry.codecs)(&Options::defaults(entry.keys)) {
+    match (entry.codecs)(&Options::defaults(entry.meta.options)) {
         codecs @ (Codecs::Exact(why) | Codecs::Rounding(why)) => {
             format!("{}: {why}", codecs.words())
         }
@@ -177,7 +178,12 @@ mod tests {
         for entry in ALGORITHMS {
             let root =
                 algorithms_file().parent().and_then(Path::parent).expect("two up").to_owned();
-            assert!(root.join(entry.file).is_file(), "{}: {}", entry.name, entry.file);
+            assert!(
+                root.join(entry.meta.file).is_file(),
+                "{}: {}",
+                entry.meta.name,
+                entry.meta.file
+            );
         }
     }
 }

@@ -176,7 +176,7 @@ fn another(config: &Value) -> &'static str {
         }
     };
     let found = ALGORITHMS.iter().find(|entry| fits(&ExchangeKind::of(entry)));
-    found.expect("the table has an algorithm of every kind").name
+    found.expect("the table has an algorithm of every kind").meta.name
 }
 
 /// The codec that only averages take.
@@ -205,7 +205,7 @@ impl ExchangeKind {
     };
 
     fn of(entry: &Entry) -> ExchangeKind {
-        let options = Options::defaults(entry.keys);
+        let options = Options::defaults(entry.meta.options);
         ExchangeKind {
             traffic: (entry.traffic)(&options),
             topology: (entry.properties)(&options).topology,

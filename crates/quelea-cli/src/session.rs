@@ -49,7 +49,7 @@ pub fn run(
 
 /// The folder of the run: that of the run that is resumed, unless another is named.
 fn claim(prepared: &PreparedRun, output: &Output) -> anyhow::Result<Directory> {
-    let algorithm = prepared.config.algorithm.entry.name;
+    let algorithm = prepared.config.algorithm.entry.meta.name;
     Ok(match (&output.out, &prepared.resumed) {
         (None, Some(resumed)) => Directory::reopen(&resumed.run)?,
         (Some(out), Some(resumed)) if *out == resumed.run => Directory::reopen(out)?,

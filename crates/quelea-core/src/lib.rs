@@ -16,6 +16,7 @@
 //! | [`vector`] | the only hot loops |
 //! | [`codec`] | the table of codecs: vectors as fewer bytes, and error feedback |
 //! | [`random`], [`time`] | seeded named streams; nanoseconds since the run began |
+//! | [`meta`], [`options`] | what entries of every table have in common |
 //! | [`algorithms`], [`collectives`], [`topology`], [`optim`], [`problems`] | the tables |
 
 #![warn(clippy::disallowed_methods, clippy::disallowed_types)]
@@ -26,6 +27,7 @@ pub mod collectives;
 pub mod contract;
 pub mod layout;
 pub mod message;
+pub mod meta;
 pub mod names;
 pub mod node;
 pub mod optim;

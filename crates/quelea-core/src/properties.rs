@@ -149,8 +149,8 @@ mod tests {
 
     #[test]
     fn methods_that_need_fixed_symmetric_weights_refuse_all_others_with_the_reason() {
-        for entry in topology::TOPOLOGIES.iter().filter(|entry| entry.name != "custom") {
-            let params = Options::defaults(entry.keys);
+        for entry in topology::TOPOLOGIES.iter().filter(|entry| entry.meta.name != "custom") {
+            let params = Options::defaults(entry.meta.options);
             let hosts: Vec<u32> = (0..8).collect();
             let request =
                 topology::Request { hosts: &hosts, seed: 1, options: &params, text: None };
@@ -162,13 +162,13 @@ mod tests {
                 properties.is_static && properties.is_symmetric,
                 "{refusal:?}"
             );
-            assert!(refusal.is_none_or(|reason| reason.contains(entry.name)));
-            let mild = ["complete", "ring", "star"].contains(&entry.name);
+            assert!(refusal.is_none_or(|reason| reason.contains(entry.meta.name)));
+            let mild = ["complete", "ring", "star"].contains(&entry.meta.name);
             assert_eq!(
                 TopologyRequirement::MildlyNegative.refusal(&schedule).is_none(),
                 mild,
                 "{}",
-                entry.name
+                entry.meta.name
             );
             assert_eq!(TopologyRequirement::Mixing.refusal(&schedule), None);
             assert_eq!(TopologyRequirement::Edges.refusal(&schedule), None);

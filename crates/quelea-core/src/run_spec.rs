@@ -64,7 +64,7 @@ impl Default for CodecChoice {
     /// Vectors travel as they are.
     fn default() -> CodecChoice {
         let entry = codec::find("f32").expect("in the table");
-        CodecChoice { entry, options: Options::defaults(entry.keys) }
+        CodecChoice { entry, options: Options::defaults(entry.meta.options) }
     }
 }
 

@@ -328,7 +328,7 @@ mod tests {
     fn partners_change_only_where_there_is_one_at_a_time() {
         let changes = |name: &str, workers: usize| {
             let entry = crate::topology::find(name).expect("in the table");
-            let params = crate::options::Options::defaults(entry.keys);
+            let params = crate::options::Options::defaults(entry.meta.options);
             let hosts: Vec<u32> = (0..workers as u32).collect();
             let (hosts, params) = (&hosts[..], &params);
             let request = crate::topology::Request { hosts, seed: 1, options: params, text: None };

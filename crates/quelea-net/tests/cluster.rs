@@ -12,14 +12,14 @@ use quelea_record::RecordKind;
 #[test]
 fn synchronous_algorithms_give_the_same_bits_in_threads_and_over_sockets() {
     for entry in ALGORITHMS {
-        if !(entry.properties)(&Options::defaults(entry.keys)).synchronous {
+        if !(entry.properties)(&Options::defaults(entry.meta.options)).synchronous {
             continue;
         }
         for workers in [1, 2, 3, 4] {
-            let run = Run::of(entry.name, workers);
+            let run = Run::of(entry.meta.name, workers);
             let near = run.threads().expect("threads");
             let far = run.sockets(workers % 2 == 0).expect("sockets");
-            assert_eq!(bits(&near), bits(&far), "{} with {workers}", entry.name);
+            assert_eq!(bits(&near), bits(&far), "{} with {workers}", entry.meta.name);
             let traffic = |outcome: &quelea_record::Outcome| -> Vec<(u64, u64)> {
                 outcome.ranks.iter().map(|rank| (rank.bytes_sent, rank.bytes_received)).collect()
             };
@@ -31,14 +31,16 @@ fn synchronous_algorithms_give_the_same_bits_in_threads_and_over_sockets() {
 #[test]
 fn asynchronous_runs_compute_exactly_their_budget_of_gradients() {
     for entry in ALGORITHMS {
-        if (entry.properties)(&Options::defaults(entry.keys)).budget != Budget::TotalGradients {
+        if (entry.properties)(&Options::defaults(entry.meta.options)).budget
+            != Budget::TotalGradients
+        {
             continue;
         }
-        for run in [Run::of(entry.name, 3), Run::of(entry.name, 4).steps(1)] {
+        for run in [Run::of(entry.meta.name, 3), Run::of(entry.meta.name, 4).steps(1)] {
             for outcome in [run.threads(), run.sockets(false), run.sockets(true)] {
                 let outcome = outcome.expect("it ends");
                 let steps: u64 = outcome.ranks[..run.workers].iter().map(|rank| rank.steps).sum();
-                assert_eq!(steps, run.workers as u64 * run.steps, "{}", entry.name);
+                assert_eq!(steps, run.workers as u64 * run.steps, "{}", entry.meta.name);
                 let sent: u64 = outcome.ranks.iter().map(|rank| rank.bytes_sent).sum();
                 let received: u64 = outcome.ranks.iter().map(|rank| rank.bytes_received).sum();
                 assert_eq!(sent, received, "nothing is left on its way");

@@ -101,14 +101,14 @@ fn sockets(run: &Run, start: ResumePoint, keeper: &mut Keeper) -> Result<Outcome
 }
 
 fn synchronous() -> impl Iterator<Item = Run> {
-    let rows = ALGORITHMS.iter().map(|entry| Run::of(entry.name, 3));
+    let rows = ALGORITHMS.iter().map(|entry| Run::of(entry.meta.name, 3));
     rows.filter(|run| run.setup().properties().synchronous)
 }
 
 #[test]
 fn synchronous_runs_go_on_bit_for_bit_in_threads_and_over_sockets() {
     for run in synchronous() {
-        let (setup, name) = (run.setup(), run.algorithm.name);
+        let (setup, name) = (run.setup(), run.algorithm.meta.name);
         let whole = run.threads().expect("it ends");
         let mut keeper = Keeper::every(6, run.steps);
         let watched = sockets(&run, ResumePoint::default(), &mut keeper).expect("it ends");
@@ -162,7 +162,7 @@ fn a_run_that_is_asked_to_stop_ends_with_a_whole_cut_wherever_it_is() {
         let request_at = Some((7 + 13 * index as u64, Request::Stop));
         // Often enough that ranks come to a cut of the schedule while they agree on this one.
         let mut keeper = Keeper { request_at, ..Keeper::every(2, 300) };
-        let name = run.algorithm.name;
+        let name = run.algorithm.meta.name;
         let stopped = match index % 2 {
             0 => threads(&run, &setup, ResumePoint::default(), &mut keeper),
             _ => sockets(&run, ResumePoint::default(), &mut keeper),
@@ -181,9 +181,9 @@ fn a_run_that_is_asked_to_stop_ends_with_a_whole_cut_wherever_it_is() {
 
 #[test]
 fn asynchronous_runs_rest_are_saved_and_keep_their_budget() {
-    let rows = ALGORITHMS.iter().map(|entry| Run::of(entry.name, 3));
+    let rows = ALGORITHMS.iter().map(|entry| Run::of(entry.meta.name, 3));
     for run in rows.filter(|run| !run.setup().properties().synchronous) {
-        let (setup, name) = (run.setup(), run.algorithm.name);
+        let (setup, name) = (run.setup(), run.algorithm.meta.name);
         let steps = |outcome: &Outcome| -> u64 {
             outcome.ranks[..run.workers].iter().map(|rank| rank.steps).sum()
         };

@@ -81,14 +81,14 @@ fn from_outside(run: &Run) -> Outcome {
 fn an_outer_loop_with_its_own_optimizer_gives_the_same_bits() {
     let mut tried = 0;
     for entry in ALGORITHMS {
-        let properties = (entry.properties)(&Options::defaults(entry.keys));
+        let properties = (entry.properties)(&Options::defaults(entry.meta.options));
         if !properties.synchronous || properties.optimizer == OptimizerSite::Servers {
             continue;
         }
         for workers in [1, 4] {
-            let run = Run::of(entry.name, workers);
+            let run = Run::of(entry.meta.name, workers);
             let inside = run.threads().expect("threads");
-            assert_eq!(bits(&from_outside(&run)), bits(&inside), "{} × {workers}", entry.name);
+            assert_eq!(bits(&from_outside(&run)), bits(&inside), "{} × {workers}", entry.meta.name);
         }
         tried += 1;
     }

@@ -47,7 +47,7 @@ pub struct Entrant {
 impl Entrant {
     /// Simulates a configuration; its files go to `directory`.
     pub fn run(config: Config, directory: &Directory) -> Result<Entrant, RunError> {
-        let name = config.algorithm.entry.name.to_string();
+        let name = config.algorithm.entry.meta.name.to_string();
         let plan = PreparedRun::new(config)?;
         plan.check_memory()?;
         let mut curve = Vec::new();

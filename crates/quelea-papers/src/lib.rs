@@ -33,17 +33,14 @@ pub mod training;
 use std::path::PathBuf;
 
 use error::ExperimentError;
+use quelea_core::meta::Meta;
 use quelea_core::names;
 use report::PaperReport;
 
 /// One row of the table.
 pub struct Experiment {
-    /// The name that people type.
-    pub name: &'static str,
-    /// One line.
-    pub summary: &'static str,
-    /// Whose numbers it is compared with.
-    pub paper: &'static str,
+    /// Name, summary, paper and options.
+    pub meta: Meta,
     /// Whether it trains networks, which takes minutes; the others take seconds.
     pub trains: bool,
     /// The data set that it can use, if any.
@@ -58,7 +55,7 @@ impl Experiment {
         match (self.run)(options) {
             Err(error @ ExperimentError::NoData { .. }) => Ok(PaperReport {
                 not_run: Some(error.to_string()),
-                ..PaperReport::new(self.name, self.summary, self.paper)
+                ..PaperReport::new(self.meta.name, self.meta.summary, self.meta.paper)
             }),
             done => done,
         }
@@ -108,5 +105,5 @@ pub const EXPERIMENTS: &[Experiment] = &[
 
 /// The row of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static Experiment, Option<&'static str>> {
-    names::find(EXPERIMENTS, |row| row.name, name)
+    names::find(EXPERIMENTS, |row| row.meta.name, name)
 }

@@ -80,7 +80,7 @@ macro_rules! experiments {
         fn every_row_is_tested_here() {
             let tested = [$($name,)* "decentdp-generalization"];
             for row in EXPERIMENTS {
-                assert!(tested.contains(&row.name), "{}", row.name);
+                assert!(tested.contains(&row.meta.name), "{}", row.meta.name);
             }
         }
     };
@@ -101,7 +101,7 @@ experiments! {
 
 #[test]
 fn rows_are_in_order_and_found_by_nearly_their_name() {
-    let names: Vec<&str> = EXPERIMENTS.iter().map(|row| row.name).collect();
+    let names: Vec<&str> = EXPERIMENTS.iter().map(|row| row.meta.name).collect();
     assert!(names.is_sorted(), "{names:?}");
     assert_eq!(find("aladin-scaling").err(), Some(Some("aladdin-scaling")));
 }

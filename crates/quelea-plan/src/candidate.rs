@@ -41,12 +41,14 @@ impl Candidate {
     pub fn params(&self) -> Options {
         let row = algorithms::find(self.algorithm).expect("candidates are rows of the table");
         let own = self.own().into_iter();
-        own.fold(Options::defaults(row.keys), |params, (key, value)| params.with(key, value))
+        own.fold(Options::defaults(row.meta.options), |params, (key, value)| {
+            params.with(key, value)
+        })
     }
 
     fn own(&self) -> Option<(&'static str, Given)> {
         let row = algorithms::find(self.algorithm).expect("candidates are rows of the table");
-        let overlaps = row.keys.iter().any(|key| key.name == OVERLAP);
+        let overlaps = row.meta.options.iter().any(|key| key.name == OVERLAP);
         overlaps.then_some((OVERLAP, Given::Number(1.0)))
     }
 
@@ -96,7 +98,7 @@ const BIPARTITE: [&str; 2] = ["ring", "bipartite-exponential"];
 
 /// The ways to use a row that make sense.
 pub(crate) fn candidates(scenario: &Scenario, row: &'static Entry) -> Vec<Candidate> {
-    let plain = Candidate::plain(row.name);
+    let plain = Candidate::plain(row.meta.name);
     let sizes = BUCKETS_MB.into_iter().filter(|size| size * 1e6 < scenario.bytes());
     let of_sizes = |candidate: Candidate| {
         let sizes = sizes.clone();
@@ -105,7 +107,7 @@ pub(crate) fn candidates(scenario: &Scenario, row: &'static Entry) -> Vec<Candid
     match cost::traffic(&plain) {
         Traffic::Average { .. } => {
             let with = |entry: &collectives::Entry| {
-                of_sizes(Candidate { collective: Some(entry.name), ..plain.clone() })
+                of_sizes(Candidate { collective: Some(entry.meta.name), ..plain.clone() })
             };
             COLLECTIVES.iter().flat_map(with).collect()
         }
@@ -126,12 +128,12 @@ pub(crate) fn candidates(scenario: &Scenario, row: &'static Entry) -> Vec<Candid
 
 /// Codecs that a row is made for, in which each sender decides what to keep; none for others.
 fn codecs(scenario: &Scenario, row: &Entry) -> Vec<Option<&'static str>> {
-    let takes = (row.codecs)(&Options::defaults(row.keys));
+    let takes = (row.codecs)(&Options::defaults(row.meta.options));
     let len = scenario.parameters as usize;
     let fits = |codec: &&codec::Entry| {
-        let refusal = takes.refusal(codec, &Options::defaults(codec.keys), len);
+        let refusal = takes.refusal(codec, &Options::defaults(codec.meta.options), len);
         takes == Codecs::Contraction && codec.shape == Shape::Own && refusal.is_none()
     };
-    let made_for: Vec<_> = CODECS.iter().filter(fits).map(|codec| Some(codec.name)).collect();
+    let made_for: Vec<_> = CODECS.iter().filter(fits).map(|codec| Some(codec.meta.name)).collect();
     if made_for.is_empty() { vec![None] } else { made_for }
 }

@@ -101,7 +101,7 @@ impl CostModel<'_> {
 fn wire(s: &Scenario, candidate: &Candidate) -> f64 {
     let Some(row) = candidate.codec.and_then(|name| codec::find(name).ok()) else { return s.wire };
     let len = (s.parameters as usize).max(1);
-    row.bytes(&Options::defaults(row.keys), len) as f64 / (4.0 * len as f64)
+    row.bytes(&Options::defaults(row.meta.options), len) as f64 / (4.0 * len as f64)
 }
 
 fn cost(step_seconds: f64, waited_for: f64, bytes: f64) -> Cost {

@@ -94,7 +94,7 @@ impl Advice {
             }
             if predictions.len() == before {
                 refusals.dedup();
-                unpredicted.push((row.name, refusals.join("; ")));
+                unpredicted.push((row.meta.name, refusals.join("; ")));
             }
         }
         predictions.sort_by(|a, b| {

@@ -21,11 +21,11 @@ const DIFFERS: f64 = 0.15;
 pub fn survey(config: &Config) -> Result<PreparedRun, RequestError> {
     let mut job = config.resolved();
     let fits = |entry: &&quelea_core::algorithms::Entry| {
-        let properties = (entry.properties)(&Options::defaults(entry.keys));
+        let properties = (entry.properties)(&Options::defaults(entry.meta.options));
         !properties.servers && properties.topology == TopologyRequirement::Nothing
     };
     let algorithm = ALGORITHMS.iter().find(fits).expect("such algorithms are in the table");
-    job["algorithm"] = json!({ "name": algorithm.name });
+    job["algorithm"] = json!({ "name": algorithm.meta.name });
     for (table, keys) in
         [("", &["topology", "codec"][..]), ("cluster", &["faults", "server_hosts"])]
     {

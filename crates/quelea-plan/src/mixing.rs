@@ -36,7 +36,7 @@ impl Mixing {
     pub fn new(s: &Scenario, name: &str, edges_only: bool) -> Result<Mixing, String> {
         let entry = topology::find(name).map_err(|_| format!("`{name}` is not a topology"))?;
         let hosts: Vec<u32> = (0..s.workers).map(|worker| s.host_of(worker) as u32).collect();
-        let params = Options::defaults(entry.keys);
+        let params = Options::defaults(entry.meta.options);
         let request = topology::Request { hosts: &hosts, seed: 1, options: &params, text: None };
         let built = if edges_only { entry.build_edges(&request) } else { entry.build(&request) };
         let schedule = built.map_err(|error| error.to_string())?;

@@ -121,7 +121,7 @@ mod tests {
             for n in [16, 64, 128] {
                 let entry = topology::find(name).expect("a row");
                 let hosts: Vec<u32> = (0..n as u32).collect();
-                let params = Options::defaults(entry.keys);
+                let params = Options::defaults(entry.meta.options);
                 let request =
                     topology::Request { hosts: &hosts, seed: 1, options: &params, text: None };
                 let measured = topology::report(&entry.build(&request).expect("fits")).spectral_gap;

@@ -107,7 +107,11 @@ fn every_row_is_predicted_and_near_the_virtual_cluster() {
             assert_eq!(advice.unpredicted, vec![]);
             for row in ALGORITHMS {
                 let mut of_row = advice.predictions.iter();
-                assert!(of_row.any(|p| p.candidate.algorithm == row.name), "{}", row.name);
+                assert!(
+                    of_row.any(|p| p.candidate.algorithm == row.meta.name),
+                    "{}",
+                    row.meta.name
+                );
             }
             let all = advice.predictions.iter();
             let checked = if workers < 16 { all.collect() } else { advice.best_of_each() };
@@ -141,7 +145,7 @@ fn a_slow_worker_and_varying_times() {
         check(&scenario, &Candidate::plain("aladdin"), 0.05);
         check(&scenario, &Candidate::plain("sync-ps"), 0.1);
         for row in ALGORITHMS {
-            let plain = Candidate::plain(row.name);
+            let plain = Candidate::plain(row.meta.name);
             let gossips =
                 matches!(cost::traffic(&plain), Traffic::Gossip { .. } | Traffic::Pairs { .. });
             let topology = gossips.then_some("ring");

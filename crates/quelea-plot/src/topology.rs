@@ -363,14 +363,14 @@ mod tests {
     fn build(name: &str, n: u32, per_host: u32) -> Option<Schedule> {
         let entry = quelea_core::topology::find(name).expect("it is in the table");
         let hosts: Vec<u32> = (0..n).map(|i| i / per_host).collect();
-        let options = Options::defaults(entry.keys);
+        let options = Options::defaults(entry.meta.options);
         entry.build(&Request { hosts: &hosts, seed: 7, options: &options, text: None }).ok()
     }
 
     /// Every topology of the table for every of these sizes for which it exists.
     fn cases(sizes: &[u32]) -> Vec<(&'static str, Schedule)> {
         let of = |name| sizes.iter().filter_map(move |n| Some((name, build(name, *n, 4)?)));
-        TOPOLOGIES.iter().flat_map(|entry| of(entry.name)).collect()
+        TOPOLOGIES.iter().flat_map(|entry| of(entry.meta.name)).collect()
     }
 
     #[test]

@@ -43,7 +43,11 @@ fn uninterrupted(raised: &mut Option<PyErr>) -> bool {
 #[pyfunction]
 fn algorithms() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
     let described = |entry: &quelea_core::algorithms::Entry| {
-        (entry.name, entry.summary, entry.keys.iter().map(|key| key.name).collect())
+        (
+            entry.meta.name,
+            entry.meta.summary,
+            entry.meta.options.iter().map(|key| key.name).collect(),
+        )
     };
     quelea_core::algorithms::ALGORITHMS.iter().map(described).collect()
 }

@@ -159,7 +159,7 @@ impl Config {
         let mut config = Config::check(&table)?;
         let topology_set = settings.iter().any(|setting| setting.path[0] == "topology");
         if topology_set && config.properties().topology == TopologyRequirement::Nothing {
-            let name = config.algorithm.entry.name;
+            let name = config.algorithm.entry.meta.name;
             notes.push(format!("`topology` is not used: {name} has none"));
         }
         config.notes = notes;

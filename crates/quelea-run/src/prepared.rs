@@ -245,7 +245,7 @@ fn fix_steps(config: &mut Config, per_epoch: Option<u64>) -> Result<Option<f64>,
     let Some(per_epoch) = per_epoch else {
         let problem = format!(
             "the task `{}` has no data to go through; give `steps` instead",
-            config.task.entry.name
+            config.task.entry.meta.name
         );
         return Err(RequestError::field("epochs", epochs, problem));
     };

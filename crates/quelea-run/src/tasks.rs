@@ -11,7 +11,7 @@ mod text;
 
 use std::sync::Arc;
 
-use quelea_core::options::OptionSpec;
+use quelea_core::meta::Meta;
 use quelea_core::problems::Problem;
 
 use crate::config::chosen::Listed;
@@ -20,12 +20,8 @@ use crate::error::RequestError;
 
 /// One row of the table.
 pub struct TaskEntry {
-    /// The name that people type.
-    pub name: &'static str,
-    /// One line.
-    pub summary: &'static str,
-    /// Its plain keys.
-    pub keys: &'static [OptionSpec],
+    /// Name, summary, paper and options.
+    pub meta: Meta,
     /// Its other keys.
     pub extras: &'static [ExtraKey],
     build: fn(&TaskRequest) -> Result<Built, RequestError>,
@@ -83,7 +79,7 @@ impl TaskEntry {
 
 impl std::fmt::Debug for TaskEntry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Task({})", self.name)
+        write!(f, "Task({})", self.meta.name)
     }
 }
 
@@ -94,14 +90,8 @@ impl Listed for TaskEntry {
     fn rows() -> &'static [Self] {
         TASKS
     }
-    fn name(&self) -> &'static str {
-        self.name
-    }
-    fn summary(&self) -> &'static str {
-        self.summary
-    }
-    fn keys(&self) -> Vec<OptionSpec> {
-        self.keys.to_vec()
+    fn meta(&self) -> &Meta {
+        &self.meta
     }
     fn extras(&self) -> &'static [ExtraKey] {
         self.extras

@@ -24,8 +24,8 @@ fn every_row_goes_on_with_more_and_with_fewer_workers() {
         let text = format!(
             "task.name = \"logistic\"\nworkers = 4\nsteps = 60\nevaluations = 1\noptimizer.lr = 0.1\n\
              optimizer.momentum = {}\nalgorithm.name = \"{}\"\ncheckpoint.every = 30",
-            if entry.name == "aladdin" { 0.0 } else { 0.5 },
-            entry.name
+            if entry.meta.name == "aladdin" { 0.0 } else { 0.5 },
+            entry.meta.name
         );
         let config = Config::read(parse(&text).expect("TOML"), &[], None).expect("good");
         let out = folder.path().join("run");
@@ -43,7 +43,7 @@ fn every_row_goes_on_with_more_and_with_fewer_workers() {
             let out = folder.path().join(format!("{workers}"));
             let after = simulate(&prepared, &out).summary;
             let (was, is) = (before.loss.expect("finite"), after.loss.expect("finite"));
-            assert!(is < was + 0.1, "{} with {workers}: loss {was} became {is}", entry.name);
+            assert!(is < was + 0.1, "{} with {workers}: loss {was} became {is}", entry.meta.name);
             assert_eq!(after.resumed_from_step, Some(30));
         }
     }

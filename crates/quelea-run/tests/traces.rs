@@ -41,17 +41,21 @@ fn tracks(
 fn no_two_spans_of_a_track_overlap_in_any_algorithm() {
     const NANOSECOND: f64 = 1e-3;
     for entry in ALGORITHMS {
-        let text = format!("workers = 4\nsteps = 12\nalgorithm.name = \"{}\"", entry.name);
+        let text = format!("workers = 4\nsteps = 12\nalgorithm.name = \"{}\"", entry.meta.name);
         let varied = format!("{text}\n[cluster]\ncompute_cv = 0.4\nhandoff_send_us = 900");
         let real = tracks(&prepared(&text), drive::threads);
         let simulated = tracks(&prepared(&varied), drive::simulate);
         for (how, tracks) in [("threads", real), ("simulated", simulated)] {
-            assert!(!tracks.is_empty(), "{}, {how}: somebody computes", entry.name);
+            assert!(!tracks.is_empty(), "{}, {how}: somebody computes", entry.meta.name);
             for (rank, mut spans) in tracks {
                 spans.sort_by(|a, b| a.0.total_cmp(&b.0));
                 for pair in spans.windows(2) {
                     let overlap = pair[0].1 - pair[1].0;
-                    assert!(overlap < NANOSECOND, "{}, {how}, rank {rank}: {pair:?}", entry.name);
+                    assert!(
+                        overlap < NANOSECOND,
+                        "{}, {how}, rank {rank}: {pair:?}",
+                        entry.meta.name
+                    );
                 }
             }
         }

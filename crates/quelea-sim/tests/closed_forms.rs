@@ -7,6 +7,7 @@ use common::{Case, SMALL, Shape, nanoseconds};
 use quelea_core::algorithms::{Codecs, Entry, Traffic};
 use quelea_core::contract::{Algorithm, Context};
 use quelea_core::message::{Message, Rank};
+use quelea_core::meta::Meta;
 use quelea_core::options::Options;
 use quelea_core::properties::{
     Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
@@ -69,14 +70,17 @@ impl Algorithm for Sender {
 
 const fn sender(worker: quelea_core::algorithms::Build) -> Entry {
     Entry {
-        name: "sender",
-        summary: "",
-        file: file!(),
-        paper: "",
+        meta: Meta {
+            name: "sender",
+            summary: "",
+            paper: "",
+            section: "",
+            file: file!(),
+            options: &[],
+        },
         sends: "",
         lost_peer: "",
         resized: "",
-        keys: &[],
         check: |_| Ok(()),
         codecs: |_| Codecs::All,
         properties: |_: &Options| Properties {

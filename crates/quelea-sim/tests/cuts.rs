@@ -81,7 +81,8 @@ fn variants(entry: &'static Entry) -> Vec<(&'static str, Option<Value>)> {
             _ => Vec::new(),
         }
     };
-    let keys = entry.keys.iter().flat_map(|key| choices(key).into_iter().map(|v| (key.name, v)));
+    let keys =
+        entry.meta.options.iter().flat_map(|key| choices(key).into_iter().map(|v| (key.name, v)));
     let all = keys.map(|(name, value)| (name, Some(value)));
     std::iter::once(("", None)).chain(all).collect()
 }
@@ -92,7 +93,7 @@ fn cases() -> Vec<(String, Case)> {
         for (key, value) in variants(entry) {
             let servers = if entry.server.is_some() { SHAPE.servers } else { 0 };
             let mut case = Case::of(entry, Shape { servers, ..SHAPE });
-            let name = format!("{} {key} {value:?}", entry.name);
+            let name = format!("{} {key} {value:?}", entry.meta.name);
             if let Some(value) = value {
                 case = case.with(key, value);
             }
@@ -102,7 +103,7 @@ fn cases() -> Vec<(String, Case)> {
             let plain = case.setup.properties().plain_sgd;
             let sgd = optim::find("sgd").expect("in the table");
             let momentum = Value::Number(if plain { 0.0 } else { 0.5 });
-            let params = Options::defaults(sgd.keys).with("momentum", momentum);
+            let params = Options::defaults(sgd.meta.options).with("momentum", momentum);
             case.setup.optimizer = Arc::new(move |len| (sgd.build)(&params, len));
             let shown = name.clone();
             // Unequal speeds, so that ranks stand at different steps when one of them is cut.
@@ -120,8 +121,8 @@ fn cases() -> Vec<(String, Case)> {
 
 /// The same with every codec that the row takes.
 fn coded(entry: &'static Entry, case: &Case) -> impl Iterator<Item = (&'static str, Case)> {
-    let codecs = CODECS.iter().filter(|codec| codec.name != "f32").filter_map(|codec| {
-        let params = Options::defaults(codec.keys);
+    let codecs = CODECS.iter().filter(|codec| codec.meta.name != "f32").filter_map(|codec| {
+        let params = Options::defaults(codec.meta.options);
         let takes = (entry.codecs)(&case.setup.options);
         let refusal = takes.refusal(codec, &params, SHAPE.len);
         refusal.is_none().then_some(CodecChoice { entry: codec, options: params })
@@ -131,7 +132,7 @@ fn coded(entry: &'static Entry, case: &Case) -> impl Iterator<Item = (&'static s
         let mut coded = Case::of(entry, Shape { servers, ..SHAPE });
         coded.setup = RunSpec { codec, ..case.setup.clone() };
         coded.cluster = case.cluster.clone();
-        (coded.setup.codec.entry.name, coded)
+        (coded.setup.codec.entry.meta.name, coded)
     })
 }
 

@@ -30,7 +30,7 @@ fn bits(outcome: &Outcome) -> Vec<Vec<u32>> {
 #[test]
 fn the_same_seed_gives_the_same_run_whatever_the_threads() {
     for case in every_algorithm(5) {
-        let name = case.setup.entry.name;
+        let name = case.setup.entry.meta.name;
         let with = |threads, seed| {
             let mut case = Case::of(
                 case.setup.entry,
@@ -69,7 +69,7 @@ fn synchronous_algorithms_give_the_same_bits_under_any_timing() {
                 Verdict::Delay(Time(Rng::new(5, "delay", flight.number).below(3_000_000)))
             })];
         });
-        assert_eq!(bits(&odd.run()), plain, "{}", odd.setup.entry.name);
+        assert_eq!(bits(&odd.run()), plain, "{}", odd.setup.entry.meta.name);
     }
 }
 
@@ -83,7 +83,7 @@ fn a_slow_worker_sets_the_pace_only_where_others_wait_for_it() {
         });
         let slowed = slow.run();
         let ratio = slowed.clock_seconds / plain.clock_seconds;
-        let name = slow.setup.entry.name;
+        let name = slow.setup.entry.meta.name;
         if properties.waits_for_peers {
             assert!(ratio > 4.0, "{name}: {ratio}");
             assert!(slowed.ranks[1].waiting_seconds > 0.0, "{name}");
@@ -97,7 +97,7 @@ fn a_slow_worker_sets_the_pace_only_where_others_wait_for_it() {
 #[test]
 fn a_run_survives_crashes_at_any_moment_with_a_second_one_soon_after() {
     for case in every_algorithm(5) {
-        let name = case.setup.entry.name;
+        let name = case.setup.entry.meta.name;
         let mut case = case;
         for moment in 0..60 {
             let at_ms = 0.13 + f64::from(moment) * 0.37;
@@ -153,10 +153,10 @@ fn no_mixture_of_costs_delays_and_crashes_makes_a_run_hang() {
     for entry in quelea_core::algorithms::ALGORITHMS {
         for seed in 0..150 {
             let case = random_case(entry, seed);
-            let name = format!("{}, seed {seed}", entry.name);
+            let name = format!("{}, seed {seed}", entry.meta.name);
             let outcome = case.try_run().unwrap_or_else(|error| panic!("{name}: {error}"));
             assert_eq!(outcome.warnings, [""; 0], "{name}");
-            if entry.name == "allreduce" {
+            if entry.meta.name == "allreduce" {
                 let bits = bits(&outcome);
                 let living = outcome.ranks.iter().filter(|rank| !rank.lost);
                 assert!(
@@ -266,8 +266,8 @@ fn a_deadlock_at_a_server_names_whose_gradient_is_missing() {
 fn duplicates_and_reordering_do_not_change_what_is_learnt() {
     // Collectives rely on a transport that delivers once.
     let robust = ["aladdin", "asp", "d-psgd", "sync-ps"];
-    for mut case in every_algorithm(4).filter(|case| robust.contains(&case.setup.entry.name)) {
-        let name = case.setup.entry.name;
+    for mut case in every_algorithm(4).filter(|case| robust.contains(&case.setup.entry.meta.name)) {
+        let name = case.setup.entry.meta.name;
         let plain = case.run();
         let twice = PlainRule { share: 0.3, ..PlainRule::all(Verdict::Duplicate) };
         let late = PlainRule { share: 0.3, ..PlainRule::all(Verdict::Delay(Time::from_ms(2.0))) };

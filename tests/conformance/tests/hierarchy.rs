@@ -9,9 +9,11 @@ use quelea_wire::HEADER_BYTES;
 /// Rows that gossip, with a form of each that differs enough to be tested apart.
 fn gossip() -> Vec<String> {
     let rows = ALGORITHMS.iter().filter(|entry| {
-        (entry.properties)(&Options::defaults(entry.keys)).topology != TopologyRequirement::Nothing
+        (entry.properties)(&Options::defaults(entry.meta.options)).topology
+            != TopologyRequirement::Nothing
     });
-    let mut texts: Vec<String> = rows.map(|entry| format!("name = \"{}\"", entry.name)).collect();
+    let mut texts: Vec<String> =
+        rows.map(|entry| format!("name = \"{}\"", entry.meta.name)).collect();
     for more in [
         "name = \"d-psgd\"\nform = \"adapt-then-combine\"",
         "name = \"d-psgd\"\nform = \"combine-then-adapt\"",

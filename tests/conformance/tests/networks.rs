@@ -38,8 +38,8 @@ fn every_row_trains_the_digits_as_well_as_exact_averaging() {
     let exact = accuracy("allreduce", Arm::Virtual);
     assert!(exact >= 0.965, "{exact}");
     for entry in ALGORITHMS {
-        let found = accuracy(entry.name, Arm::Virtual);
-        assert!(found > exact - NEAR, "{}: {found}, allreduce: {exact}", entry.name);
+        let found = accuracy(entry.meta.name, Arm::Virtual);
+        assert!(found > exact - NEAR, "{}: {found}, allreduce: {exact}", entry.meta.name);
     }
 }
 

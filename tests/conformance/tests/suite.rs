@@ -37,7 +37,7 @@ fn variants(name: &str) -> Vec<String> {
 }
 
 fn all_variants() -> impl Iterator<Item = String> {
-    ALGORITHMS.iter().flat_map(|entry| variants(entry.name))
+    ALGORITHMS.iter().flat_map(|entry| variants(entry.meta.name))
 }
 
 /// Held-out accuracy and training loss of the embedded data set, from a centralized solution:
@@ -87,7 +87,7 @@ fn rows_that_say_so_keep_the_mean_when_nothing_is_learnt() {
         let text = |steps: u64| {
             format!(
                 "workers = 4\nsteps = {steps}\n[algorithm]\nname = \"{}\"\n{schedule}{task}",
-                entry.name
+                entry.meta.name
             )
         };
         let properties = plan(&text(1)).setup.properties();
@@ -103,9 +103,13 @@ fn rows_that_say_so_keep_the_mean_when_nothing_is_learnt() {
             }
         };
         let (one, many) = (mean(1), mean(200));
-        assert!(one != 0.0, "{}: the first step moved nothing", entry.name);
+        assert!(one != 0.0, "{}: the first step moved nothing", entry.meta.name);
         // Methods that carry corrections from step to step also carry their rounding.
-        assert!((one - many).abs() < 2e-5 * one.abs().max(1.0), "{}: {one}, {many}", entry.name);
+        assert!(
+            (one - many).abs() < 2e-5 * one.abs().max(1.0),
+            "{}: {one}, {many}",
+            entry.meta.name
+        );
     }
 }
 
@@ -155,14 +159,15 @@ fn every_row_sends_exactly_the_bytes_that_its_formula_says() {
         let text = format!(
             "workers = {n}\nsteps = {steps}\n[algorithm]\nname = \"{}\"\n[task]\nname = \"quadratic\"\n\
              dimensions = {elements}\ncurvature = [[1], [2], [3], [4]]\ntarget = [[1], [-2], [0.5], [3]]",
-            entry.name
+            entry.meta.name
         );
-        let expected = expected_bytes(entry.name, n, steps, elements);
-        let expected = expected.unwrap_or_else(|| panic!("{}: add its formula here", entry.name));
+        let expected = expected_bytes(entry.meta.name, n, steps, elements);
+        let expected =
+            expected.unwrap_or_else(|| panic!("{}: add its formula here", entry.meta.name));
         let outcome = Arm::Virtual.run(&plan(&text));
         let sent: u64 = outcome.ranks.iter().map(|rank| rank.bytes_sent).sum();
         let received: u64 = outcome.ranks.iter().map(|rank| rank.bytes_received).sum();
-        assert_eq!((sent, received), (expected, expected), "{}", entry.name);
+        assert_eq!((sent, received), (expected, expected), "{}", entry.meta.name);
     }
 }
 
@@ -173,7 +178,7 @@ fn a_slow_worker_leaves_the_rate_of_the_others_within_one_percent_where_nobody_w
             format!(
                 "workers = 8\nsteps = 500\n[algorithm]\nname = \"{}\"\n[task]\nname = \"quadratic\"\n\
                  dimensions = 1000\ncurvature = {:?}\ntarget = {:?}\n[cluster]\ncompute_cv = 0.1\n{slow}",
-                entry.name,
+                entry.meta.name,
                 vec![[1.0]; 8],
                 vec![[1.0]; 8],
             )
@@ -195,7 +200,7 @@ fn a_slow_worker_leaves_the_rate_of_the_others_within_one_percent_where_nobody_w
             seconds / steps as f64
         };
         let ratio = pace(&slow) / pace(&even);
-        assert!((ratio - 1.0).abs() < 0.01, "{}: {ratio}", entry.name);
+        assert!((ratio - 1.0).abs() < 0.01, "{}: {ratio}", entry.meta.name);
     }
 }
 
@@ -235,22 +240,23 @@ fn encoded_bytes(
 fn every_codec_sends_exactly_the_bytes_that_its_formula_says() {
     let (n, steps, elements) = (4, 40, 1000);
     let rows = ["aladdin", "allreduce", "asp", "choco", "d-psgd", "sync-ps"];
-    for codec in CODECS.iter().filter(|codec| codec.shape != Shape::LowRank && codec.name != "f32")
+    for codec in
+        CODECS.iter().filter(|codec| codec.shape != Shape::LowRank && codec.meta.name != "f32")
     {
         for row in rows.iter().filter(|row| **row != "d-psgd" || codec.shape == Shape::Rounding) {
-            let keys = if codec.name == "qsgd" { "contract = true" } else { "" };
+            let keys = if codec.meta.name == "qsgd" { "contract = true" } else { "" };
             let text = format!(
                 "workers = {n}\nsteps = {steps}\n[algorithm]\nname = \"{row}\"\n[codec]\nname = \"{}\"\n{keys}\n\
                  [task]\nname = \"quadratic\"\ndimensions = {elements}\ncurvature = [[1], [2], [3], [4]]\n\
                  target = [[1], [-2], [0.5], [3]]",
-                codec.name
+                codec.meta.name
             );
             let plan = plan(&text);
             let encoded = |len: u64| codec.bytes(&plan.setup.codec.options, len as usize) as u64;
             let expected = encoded_bytes(row, codec.shape, (n, steps, elements), &encoded);
             let outcome = Arm::Virtual.run(&plan);
             let sent: u64 = outcome.ranks.iter().map(|rank| rank.bytes_sent).sum();
-            assert_eq!(sent, expected, "{row} with {}", codec.name);
+            assert_eq!(sent, expected, "{row} with {}", codec.meta.name);
         }
     }
 }

@@ -49,20 +49,21 @@ fn table() -> String {
 /// is not there by default.
 fn described(entry: &Entry, holds: fn(&Properties) -> bool) -> Option<String> {
     let has = |options: &Options| holds(&(entry.properties)(options));
-    let defaults = Options::defaults(entry.keys);
+    let defaults = Options::defaults(entry.meta.options);
     if has(&defaults) {
-        return Some(format!("`{}`", entry.name));
+        return Some(format!("`{}`", entry.meta.name));
     }
     let gives =
         |(key, value): &(&'static str, Value)| has(&defaults.clone().with(key, value.clone()));
     let given: Vec<String> = entry
-        .keys
+        .meta
+        .options
         .iter()
         .flat_map(choices)
         .filter(gives)
         .map(|(key, value)| format!("`{key}={value}`"))
         .collect();
-    (!given.is_empty()).then(|| format!("`{}` with {}", entry.name, given.join(" or ")))
+    (!given.is_empty()).then(|| format!("`{}` with {}", entry.meta.name, given.join(" or ")))
 }
 
 /// The values of an option that can be listed.

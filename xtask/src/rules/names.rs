@@ -35,7 +35,7 @@ const STILL_NAMED: &[(&str, &str)] = &[
 ];
 
 pub(super) fn check(files: &[SourceFile]) -> Vec<String> {
-    let names: Vec<&str> = ALGORITHMS.iter().map(|entry| entry.name).collect();
+    let names: Vec<&str> = ALGORITHMS.iter().map(|entry| entry.meta.name).collect();
     problems(files, &names, STILL_NAMED)
 }
 

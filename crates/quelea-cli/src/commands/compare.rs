@@ -65,7 +65,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
         run.settings.push(format!("algorithm.name={name}"));
         configs.push(run.fresh()?);
     }
-    let names: Vec<&str> = configs.iter().map(|config| config.algorithm.entry.name).collect();
+    let names: Vec<&str> = configs.iter().map(|config| config.algorithm.entry.meta.name).collect();
     if let Some(twice) = names.iter().enumerate().find(|(k, name)| names[..*k].contains(name)) {
         let problem = "is named twice";
         return Err(RequestError::field("--algorithms", twice.1, problem).into());
@@ -77,7 +77,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     };
     let mut entrants = Vec::new();
     for config in configs {
-        let name = config.algorithm.entry.name;
+        let name = config.algorithm.entry.meta.name;
         mention(&pale(&format!("{name} …")));
         let directory = Directory::claim(Some(&folder.join(name)), args.out.is_none(), name)?;
         entrants.push(Entrant::run(config, &directory)?);

@@ -81,24 +81,24 @@ fn rows(table: ListTable) -> Vec<ListRow> {
         ListTable::Algorithms => listed(|row: &algorithms::Entry| {
             let properties = vec![
                 ("sends", row.sends),
-                ("codecs", (row.codecs)(&Options::defaults(row.keys)).words()),
+                ("codecs", (row.codecs)(&Options::defaults(row.meta.options)).words()),
                 ("loses a worker", row.lost_peer),
                 ("resumes with more or fewer", row.resized),
             ];
-            (Some(row.paper), properties)
+            (Some(row.meta.paper), properties)
         }),
-        ListTable::Topologies => listed(|row: &topology::Entry| (Some(row.paper), Vec::new())),
-        ListTable::Optimizers => listed(|row: &optim::Entry| (Some(row.paper), Vec::new())),
-        ListTable::Codecs => {
-            listed(|row: &codec::Entry| (Some(row.paper), vec![("bytes of d elements", row.wire)]))
-        }
+        ListTable::Topologies => listed(|row: &topology::Entry| (Some(row.meta.paper), Vec::new())),
+        ListTable::Optimizers => listed(|row: &optim::Entry| (Some(row.meta.paper), Vec::new())),
+        ListTable::Codecs => listed(|row: &codec::Entry| {
+            (Some(row.meta.paper), vec![("bytes of d elements", row.wire)])
+        }),
         ListTable::Schedules => listed(|_: &optim::ScheduleEntry| (None, Vec::new())),
         ListTable::Tasks => listed(|_: &TaskEntry| (None, Vec::new())),
         ListTable::Collectives => collectives::COLLECTIVES
             .iter()
             .map(|row| ListRow {
-                name: row.name,
-                summary: row.summary,
+                name: row.meta.name,
+                summary: row.meta.summary,
                 paper: None,
                 properties: Vec::new(),
                 keys: Vec::new(),
@@ -154,8 +154,8 @@ fn listed<T: Listed>(properties: impl Fn(&'static T) -> ListedProperties) -> Vec
     let row = |entry: &'static T| {
         let (paper, properties) = properties(entry);
         ListRow {
-            name: entry.name(),
-            summary: entry.summary(),
+            name: entry.meta().name,
+            summary: entry.meta().summary,
             paper,
             properties,
             keys: entry.keys(),

@@ -84,7 +84,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     };
     let mut reports = Vec::new();
     for experiment in &chosen {
-        mention(&pale(&format!("{} …", experiment.name)));
+        mention(&pale(&format!("{} …", experiment.meta.name)));
         let report = match name.as_str() {
             "all" => experiment.attempt(&options),
             _ => (experiment.run)(&options),
@@ -133,9 +133,9 @@ fn told(name: &str, error: ExperimentError) -> anyhow::Error {
 fn list() {
     let rows = EXPERIMENTS.iter().map(|row| {
         let trains = if row.trains { " (trains)" } else { "" };
-        vec![row.name.to_string(), format!("{}{trains}", row.summary)]
+        vec![row.meta.name.to_string(), format!("{}{trains}", row.meta.summary)]
     });
-    let width = EXPERIMENTS.iter().map(|row| row.name.len()).max().unwrap_or(0);
+    let width = EXPERIMENTS.iter().map(|row| row.meta.name.len()).max().unwrap_or(0);
     rows.for_each(|row| say(&format!("{:width$}  {}", row[0], row[1])));
 }
 
@@ -147,7 +147,7 @@ fn chosen(name: &str, no_training: bool) -> Result<Vec<&'static Experiment>, Req
         return Err(RequestError::Conflict("--no-training goes with `all` only".to_string()));
     }
     find(name).map(|row| vec![row]).map_err(|nearest| {
-        let names: Vec<&str> = EXPERIMENTS.iter().map(|row| row.name).collect();
+        let names: Vec<&str> = EXPERIMENTS.iter().map(|row| row.meta.name).collect();
         let hint = nearest.map_or(String::new(), |near| format!("; did you mean `{near}`?"));
         let problem = format!("must be `all` or one of {}{hint}", names.join(", "));
         RequestError::field("NAME", name, problem)

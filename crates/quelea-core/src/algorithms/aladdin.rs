@@ -21,6 +21,7 @@ mod server;
 mod worker;
 
 use super::{Codecs, Entry, Service, Traffic};
+use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::properties::{
     Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
@@ -31,53 +32,57 @@ use worker::Worker;
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
-    name: "aladdin",
-    summary: "workers update themselves and never wait; servers answer with the global model now \
+    meta: Meta {
+        name: "aladdin",
+        summary: "workers update themselves and never wait; servers answer with the global model now \
               and then",
-    file: file!(),
-    paper: "Ko, Choi, Jei, Lee, Kim 2021 (CIKM)",
+        paper: "Ko, Choi, Jei, Lee, Kim 2021 (CIKM)",
+        section: "Algorithm 1 (worker), Algorithm 2 (server), with every gradient counted once and divided \
+         by the number of workers, as Lemma 1 asks; the mixing matrix is equation (6)",
+        file: file!(),
+        options: &[
+            OptionSpec {
+                name: "alpha",
+                kind: OptionKind::Real { default: 0.5, min: f64::MIN_POSITIVE, max: 1.0 },
+                help: "how far a worker moves to the global model when one comes",
+            },
+            OptionSpec {
+                name: "period",
+                kind: OptionKind::Whole { default: 4, min: 1, max: 1 << 32 },
+                help: "gradients of a worker per model sent back to it (π)",
+            },
+            OptionSpec {
+                name: "payload",
+                kind: OptionKind::Choice(&["delta", "gradient"]),
+                help: "send displacements η·u, or plain gradients that the server scales",
+            },
+            OptionSpec {
+                name: "normaliser",
+                kind: OptionKind::Choice(&["workers", "count", "none"]),
+                help: "the server divides by n, by the number of gradients, or not (ablations)",
+            },
+            OptionSpec {
+                name: "track_mean",
+                kind: OptionKind::Flag(false),
+                help: "also report mixing to the server, so that its model is the workers' mean exactly",
+            },
+            OptionSpec {
+                name: "barrier",
+                kind: OptionKind::Flag(false),
+                help: "synchronous form: everybody mixes every `period` steps with the same model",
+            },
+            OptionSpec {
+                name: "drop_trigger",
+                kind: OptionKind::Flag(false),
+                help: "lose the gradient that triggers an update, as published (ablation)",
+            },
+        ],
+    },
     sends: "its displacement to the servers per step, folded while one is on its way; a model \
             back per `period` gradients",
     lost_peer: "its displacements stay; the servers go on with one worker less",
     resized: "workers and servers begin with the deployed model, what was pending taken in, \
               and with the mean of the optimizers; ledgers and counts begin anew",
-    keys: &[
-        OptionSpec {
-            name: "alpha",
-            kind: OptionKind::Real { default: 0.5, min: f64::MIN_POSITIVE, max: 1.0 },
-            help: "how far a worker moves to the global model when one comes",
-        },
-        OptionSpec {
-            name: "period",
-            kind: OptionKind::Whole { default: 4, min: 1, max: 1 << 32 },
-            help: "gradients of a worker per model sent back to it (π)",
-        },
-        OptionSpec {
-            name: "payload",
-            kind: OptionKind::Choice(&["delta", "gradient"]),
-            help: "send displacements η·u, or plain gradients that the server scales",
-        },
-        OptionSpec {
-            name: "normaliser",
-            kind: OptionKind::Choice(&["workers", "count", "none"]),
-            help: "the server divides by n, by the number of gradients, or not (ablations)",
-        },
-        OptionSpec {
-            name: "track_mean",
-            kind: OptionKind::Flag(false),
-            help: "also report mixing to the server, so that its model is the workers' mean exactly",
-        },
-        OptionSpec {
-            name: "barrier",
-            kind: OptionKind::Flag(false),
-            help: "synchronous form: everybody mixes every `period` steps with the same model",
-        },
-        OptionSpec {
-            name: "drop_trigger",
-            kind: OptionKind::Flag(false),
-            help: "lose the gradient that triggers an update, as published (ablation)",
-        },
-    ],
     check,
     codecs: |_| Codecs::Feedback,
     properties: |options| {

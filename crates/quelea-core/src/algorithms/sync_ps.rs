@@ -21,6 +21,7 @@ use crate::codec::{Coder, ErrorFeedback, Shape};
 use crate::collectives::fold::Fold;
 use crate::contract::{Algorithm, Awaited, Context, Effect, Mode};
 use crate::message::{Message, Rank};
+use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec};
 use crate::payload::Payload;
 use crate::properties::{
@@ -32,20 +33,23 @@ use crate::view::View;
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
-    name: "sync-ps",
-    summary: "synchronous parameter server; every step waits for all gradients, or for all but a few",
-    file: file!(),
-    paper: "Li et al. 2014 (parameter server), with a barrier every step; backup workers: Chen et \
+    meta: Meta {
+        name: "sync-ps",
+        summary: "synchronous parameter server; every step waits for all gradients, or for all but a few",
+        paper: "Li et al. 2014 (parameter server), with a barrier every step; backup workers: Chen et \
             al. 2016, arXiv:1604.00981",
+        section: "Algorithm 1 of Li et al. with a barrier; backup workers: the section of that name",
+        file: file!(),
+        options: &[OptionSpec {
+            name: "backup",
+            kind: OptionKind::Whole { default: 0, min: 0, max: 1 << 20 },
+            help: "a step waits for all but so many gradients, and for one at least; late ones are dropped",
+        }],
+    },
     sends: "the gradient to the servers, the model back, per step",
     lost_peer: "the servers divide by the number of gradients received",
     resized: "workers begin with the servers' model, servers with their new part of it and \
               of the optimizer",
-    keys: &[OptionSpec {
-        name: "backup",
-        kind: OptionKind::Whole { default: 0, min: 0, max: 1 << 20 },
-        help: "a step waits for all but so many gradients, and for one at least; late ones are dropped",
-    }],
     check: |_| Ok(()),
     codecs: |options| match options.whole("backup") {
         0 => Codecs::Feedback,

@@ -98,7 +98,8 @@ impl Case {
 
     pub fn setup(&self) -> (RunSpec, Quadratic) {
         let entry = algorithms::find(self.algorithm).expect("in the table");
-        let params = Options::check(entry.keys, named(&self.params)).expect("good parameters");
+        let params =
+            Options::check(entry.meta.options, named(&self.params)).expect("good parameters");
         (entry.check)(&params).expect("good together");
         let servers = if (entry.properties)(&params).servers { self.servers } else { 0 };
         let problem = Quadratic::new(&QuadraticOptions {
@@ -114,7 +115,7 @@ impl Case {
         let name = self.topology;
         let make: MakeTopology = Arc::new(move |hosts: &[u32]| {
             let entry = topology::find(name).expect("in the table");
-            let params = Options::defaults(entry.keys);
+            let params = Options::defaults(entry.meta.options);
             let request = topology::Request { hosts, seed: 1, options: &params, text: None };
             Some(Arc::new(entry.build(&request).expect("this number of workers works")))
         });
@@ -134,7 +135,7 @@ impl Case {
         let optimizer = optim::find(self.optimizer_name).expect("in the table");
         let optimizer_params = optimizer.params(named(&self.optimizer)).expect("good parameters");
         let codec = codec::find(self.codec).expect("in the table");
-        let codec_params = Options::check(codec.keys, named(&self.codec_params));
+        let codec_params = Options::check(codec.meta.options, named(&self.codec_params));
         let (rate, factor) = (self.learning_rate, self.schedule);
         let setup = RunSpec {
             entry,

@@ -34,13 +34,14 @@ pub fn nothing() -> Gradients {
 }
 
 pub fn setup(worker: fn(&Options) -> Box<dyn Algorithm>, workers: usize, steps: u64) -> RunSpec {
-    let like = ALGORITHMS.iter().find(|entry| entry.name == "allreduce").expect("in the table");
+    let like =
+        ALGORITHMS.iter().find(|entry| entry.meta.name == "allreduce").expect("in the table");
     let entry: &'static Entry = Box::leak(Box::new(Entry { worker, server: None, ..*like }));
     let sgd = optim::find("sgd").expect("in the table");
     let params = sgd.params([]).expect("the defaults");
     RunSpec {
         entry,
-        options: Options::defaults(entry.keys),
+        options: Options::defaults(entry.meta.options),
         codec: Default::default(),
         layout: Arc::new(Layout::plain(ELEMENTS, 0)),
         initial: vec![1.0; ELEMENTS].into(),

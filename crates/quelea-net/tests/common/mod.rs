@@ -30,7 +30,7 @@ pub struct Run {
 impl Run {
     pub fn of(algorithm: &str, workers: usize) -> Run {
         let algorithm = algorithms::find(algorithm).expect("in the table");
-        let properties = (algorithm.properties)(&Options::defaults(algorithm.keys));
+        let properties = (algorithm.properties)(&Options::defaults(algorithm.meta.options));
         let servers = if properties.servers { 2 } else { 0 };
         Run { algorithm, workers, servers, steps: 20, dimensions: 37, bucket_bytes: 64 }
     }
@@ -40,7 +40,7 @@ impl Run {
     }
 
     pub fn job(&self) -> Vec<u8> {
-        let name = self.algorithm.name;
+        let name = self.algorithm.meta.name;
         format!("{name} {} {} {}", self.workers, self.steps, self.dimensions).into_bytes()
     }
 
@@ -54,11 +54,11 @@ impl Run {
     }
 
     pub fn setup(&self) -> RunSpec {
-        let params = Options::defaults(self.algorithm.keys);
+        let params = Options::defaults(self.algorithm.meta.options);
         let hosts: Vec<u32> = (0..(self.workers + self.servers) as u32).collect();
         let ring = || {
             let ring = topology::find("ring").expect("in the table");
-            let params = Options::defaults(ring.keys);
+            let params = Options::defaults(ring.meta.options);
             let hosts = &hosts[..self.workers];
             let request = Request { hosts, seed: 1, options: &params, text: None };
             Arc::new(ring.build(&request).expect("any number of workers"))

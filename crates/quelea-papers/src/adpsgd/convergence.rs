@@ -10,13 +10,19 @@ use crate::error::ExperimentError;
 use crate::report::{BestValue, Figure, PaperReport, ParameterSource, ReportCell, ReportTable};
 use crate::training::{Lesson, NamedRuns, Trained, chart};
 use crate::{Experiment, ReproduceOptions, data};
+use quelea_core::meta::Meta;
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
-    name: "adpsgd-convergence",
-    summary: "loss per epoch and final accuracy of AD-PSGD, D-PSGD and AllReduce with 16 learners, \
+    meta: Meta {
+        name: "adpsgd-convergence",
+        summary: "loss per epoch and final accuracy of AD-PSGD, D-PSGD and AllReduce with 16 learners, \
               on handwritten digits or, with --data, on CIFAR-10",
-    paper: PAPER,
+        paper: PAPER,
+        section: "",
+        file: file!(),
+        options: &[],
+    },
     trains: true,
     data: Some("cifar10"),
     run,
@@ -66,7 +72,7 @@ fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
         None => digits(options),
     };
     let title = "Loss per epoch and final accuracy of 16 learners";
-    let mut report = PaperReport::new(EXPERIMENT.name, title, PAPER);
+    let mut report = PaperReport::new(EXPERIMENT.meta.name, title, PAPER);
     let runs = train(&course, &mut report, options)?;
     let table = accuracies(&runs);
     claims(&mut report, &table, options);

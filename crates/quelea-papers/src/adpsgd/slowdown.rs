@@ -10,12 +10,18 @@ use crate::error::ExperimentError;
 use crate::fit::Fit;
 use crate::report::{Figure, PaperReport, ParameterSource, ReportCell, ReportTable};
 use crate::{Experiment, ReproduceOptions};
+use quelea_core::meta::Meta;
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
-    name: "adpsgd-slowdown",
-    summary: "16 learners, one ×1 … ×10000 slower; AD-PSGD, D-PSGD, AllReduce; the VGG claims",
-    paper: PAPER,
+    meta: Meta {
+        name: "adpsgd-slowdown",
+        summary: "16 learners, one ×1 … ×10000 slower; AD-PSGD, D-PSGD, AllReduce; the VGG claims",
+        paper: PAPER,
+        section: "",
+        file: file!(),
+        options: &[],
+    },
     trains: false,
     data: None,
     run,
@@ -28,7 +34,7 @@ const VGG_COMPUTE: f64 = 13.60 / (50_000.0 / 128.0);
 
 fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
     let title = "16 learners, one of them slower";
-    let mut report = PaperReport::new(EXPERIMENT.name, title, PAPER);
+    let mut report = PaperReport::new(EXPERIMENT.meta.name, title, PAPER);
     tell(&mut report);
     let mut cells = Vec::new();
     for method in METHODS {

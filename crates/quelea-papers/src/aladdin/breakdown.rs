@@ -10,12 +10,18 @@ use super::{
 use crate::error::ExperimentError;
 use crate::report::{PaperReport, ReportCell, ReportTable};
 use crate::{Experiment, ReproduceOptions};
+use quelea_core::meta::Meta;
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
-    name: "aladdin-breakdown",
-    summary: "share of communication against workers; waiting; what each strategy contributes",
-    paper: PAPER,
+    meta: Meta {
+        name: "aladdin-breakdown",
+        summary: "share of communication against workers; waiting; what each strategy contributes",
+        paper: PAPER,
+        section: "",
+        file: file!(),
+        options: &[],
+    },
     trains: false,
     data: None,
     run,
@@ -26,7 +32,7 @@ const SYNCHRONOUS: &str = "synchronous server";
 fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
     let calibration = Calibration::fit()?;
     let title = "Where the time goes with parameter servers";
-    let mut report = PaperReport::new(EXPERIMENT.name, title, PAPER);
+    let mut report = PaperReport::new(EXPERIMENT.meta.name, title, PAPER);
     calibration.tell(&mut report);
     let workers: Vec<usize> = if options.small { vec![2, 4] } else { (1..=8).collect() };
     for costs in calibration.models() {

@@ -8,12 +8,18 @@ use crate::error::ExperimentError;
 use crate::report::{BestValue, Figure, PaperReport, ParameterSource, ReportCell, ReportTable};
 use crate::training::{Lesson, NamedRuns, Trained, chart};
 use crate::{Experiment, ReproduceOptions};
+use quelea_core::meta::Meta;
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
-    name: "aladdin-convergence",
-    summary: "accuracy and parameter variance against time for all five, on handwritten digits",
-    paper: PAPER,
+    meta: Meta {
+        name: "aladdin-convergence",
+        summary: "accuracy and parameter variance against time for all five, on handwritten digits",
+        paper: PAPER,
+        section: "",
+        file: file!(),
+        options: &[],
+    },
     trains: true,
     data: None,
     run,
@@ -54,7 +60,7 @@ const SEEDS: usize = 5;
 fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
     let calibration = Calibration::fit()?;
     let title = "Accuracy and parameter variance against time";
-    let mut report = PaperReport::new(EXPERIMENT.name, title, PAPER);
+    let mut report = PaperReport::new(EXPERIMENT.meta.name, title, PAPER);
     let task = ["task.name=digits-cnn", "task.batch=16"].map(String::from);
     let lessons = Lesson::several(WORKERS, options.seed, options.size(SEEDS, 1), &task)?;
     let steps = lessons[0].steps_per_epoch * options.size(EPOCHS, 1) as u64;

@@ -6,12 +6,18 @@ use super::{AladdinCase, AladdinCosts, AladdinMethod, Calibration, METHODS, MODE
 use crate::error::ExperimentError;
 use crate::report::{Figure, PaperReport, ParameterSource, ReportCell, ReportTable};
 use crate::{Experiment, ReproduceOptions};
+use quelea_core::meta::Meta;
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
-    name: "aladdin-heterogeneity",
-    summary: "speed-up of 8 workers, one of them ×1 … ×100 slower; ALADDIN, AR-SGD, SGP, ASP, EASGD",
-    paper: PAPER,
+    meta: Meta {
+        name: "aladdin-heterogeneity",
+        summary: "speed-up of 8 workers, one of them ×1 … ×100 slower; ALADDIN, AR-SGD, SGP, ASP, EASGD",
+        paper: PAPER,
+        section: "",
+        file: file!(),
+        options: &[],
+    },
     trains: false,
     data: None,
     run,
@@ -20,7 +26,7 @@ pub const EXPERIMENT: Experiment = Experiment {
 fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
     let calibration = Calibration::fit()?;
     let title = "Speed-up of 8 workers when one is slower";
-    let mut report = PaperReport::new(EXPERIMENT.name, title, PAPER);
+    let mut report = PaperReport::new(EXPERIMENT.meta.name, title, PAPER);
     calibration.tell(&mut report);
     for model in MODELS {
         let how = "`train --processes`, one worker and its server on a machine of two cores, \

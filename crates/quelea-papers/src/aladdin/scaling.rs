@@ -6,12 +6,18 @@ use super::{AladdinCase, AladdinCosts, AladdinMethod, Calibration, METHODS, PAPE
 use crate::error::ExperimentError;
 use crate::report::{Figure, PaperReport, ReportCell, ReportTable};
 use crate::{Experiment, ReproduceOptions};
+use quelea_core::meta::Meta;
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
-    name: "aladdin-scaling",
-    summary: "speed-up for 1 … 8 and on to 256 workers, five algorithms; the hours as ratios",
-    paper: PAPER,
+    meta: Meta {
+        name: "aladdin-scaling",
+        summary: "speed-up for 1 … 8 and on to 256 workers, five algorithms; the hours as ratios",
+        paper: PAPER,
+        section: "",
+        file: file!(),
+        options: &[],
+    },
     trains: false,
     data: None,
     run,
@@ -23,7 +29,7 @@ const BALANCED: &str = " (relative to ALADDIN)";
 fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
     let calibration = Calibration::fit()?;
     let title = "Speed-up against the number of workers";
-    let mut report = PaperReport::new(EXPERIMENT.name, title, PAPER);
+    let mut report = PaperReport::new(EXPERIMENT.meta.name, title, PAPER);
     calibration.tell(&mut report);
     let largest = if options.small { 8 } else { 256 };
     for costs in calibration.models() {

@@ -10,13 +10,19 @@ use crate::error::ExperimentError;
 use crate::report::{BestValue, Figure, PaperReport, ParameterSource, ReportCell, ReportTable};
 use crate::training::{Lesson, NamedRuns, Trained, chart};
 use crate::{Experiment, ReproduceOptions, data};
+use quelea_core::meta::Meta;
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
-    name: "decentdp-generalization",
-    summary: "loss and BLEU of a small Transformer on Multi30k: AllReduce, decentralized Adam and \
+    meta: Meta {
+        name: "decentdp-generalization",
+        summary: "loss and BLEU of a small Transformer on Multi30k: AllReduce, decentralized Adam and \
               AccumAdam on Ring, AER and Complete",
-    paper: PAPER,
+        paper: PAPER,
+        section: "",
+        file: file!(),
+        options: &[],
+    },
     trains: true,
     data: Some(DATA_SET),
     run,
@@ -144,7 +150,7 @@ fn lesson(
 fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
     let folder = data::located(options.data.as_deref(), DATA_SET)?;
     let title = "Loss and BLEU of a small Transformer";
-    let mut report = PaperReport::new(EXPERIMENT.name, title, PAPER);
+    let mut report = PaperReport::new(EXPERIMENT.meta.name, title, PAPER);
     let practice = lesson(&folder, options, false)?;
     let exam = lesson(&folder, options, true)?;
     let steps = practice.steps_per_epoch * options.size(EPOCHS, 8) as u64;

@@ -18,24 +18,28 @@ use quelea_core::collectives::average::COLLECTIVE;
 use quelea_core::collectives::{AllReduce, COLLECTIVES, Group, Label};
 use quelea_core::contract::{Algorithm, Awaited, Context, Mode};
 use quelea_core::message::{Message, Rank};
+use quelea_core::meta::Meta;
 use quelea_core::options::{OptionSpec, Options};
 use quelea_core::state::Visitor;
 
 /// The row, for setups that are made here.
 pub static ENTRY: Entry = Entry {
-    name: "group-average",
-    summary: "averages models inside groups by all-reduce while the next gradient is computed",
-    file: file!(),
-    paper: "Wang: Decent-DP",
+    meta: Meta {
+        name: "group-average",
+        summary: "averages models inside groups by all-reduce while the next gradient is computed",
+        paper: "Wang: Decent-DP",
+        section: "",
+        file: file!(),
+        options: KEYS,
+    },
     sends: "the model around a group per step",
     lost_peer: "not handled",
     resized: "not handled",
-    keys: KEYS,
     codecs: |_| Codecs::OF_MODELS,
     check: |_| Ok(()),
     properties: |_| {
         let gossip = algorithms::find("d-psgd").expect("in the table");
-        (gossip.properties)(&Options::defaults(gossip.keys))
+        (gossip.properties)(&Options::defaults(gossip.meta.options))
     },
     traffic: |_| Traffic::Average { period: 1 },
     worker: |params| Box::new(GroupAverage::new(params)),
@@ -69,7 +73,7 @@ struct Sum {
 impl GroupAverage {
     fn new(options: &Options) -> GroupAverage {
         let name = options.text("collective");
-        let collective = COLLECTIVES.iter().find(|entry| entry.name == name);
+        let collective = COLLECTIVES.iter().find(|entry| entry.meta.name == name);
         GroupAverage {
             collective: collective.expect("the choice lists the table's names"),
             running: BTreeMap::new(),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use quelea_core::meta::Meta;
 use quelea_core::options::{Options, Value};
 use quelea_core::topology::{Round, Schedule};
 use quelea_core::view::View;
@@ -16,10 +17,15 @@ use crate::{Experiment, ReproduceOptions};
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
-    name: "decentdp-speedup",
-    summary: "three clusters: Complete, Ring and AER against AllReduce, with overlap and varying \
+    meta: Meta {
+        name: "decentdp-speedup",
+        summary: "three clusters: Complete, Ring and AER against AllReduce, with overlap and varying \
               compute times",
-    paper: PAPER,
+        paper: PAPER,
+        section: "",
+        file: file!(),
+        options: &[],
+    },
     trains: false,
     data: None,
     run,
@@ -146,7 +152,7 @@ impl PosterCluster {
 
 fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
     let title = "Time of a step relative to AllReduce";
-    let mut report = PaperReport::new(EXPERIMENT.name, title, PAPER);
+    let mut report = PaperReport::new(EXPERIMENT.meta.name, title, PAPER);
     let a40 = PosterCluster { efficiency: efficiency(options)?, ..A40 };
     let fitted = if options.small {
         vec![a40]

@@ -7,12 +7,18 @@ use super::PAPER;
 use crate::error::ExperimentError;
 use crate::report::{Figure, PaperReport, ParameterSource, ReportCell, ReportTable};
 use crate::{Experiment, ReproduceOptions};
+use quelea_core::meta::Meta;
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
-    name: "yuan-communication",
-    summary: "256 GPUs: milliseconds of ring all-reduce and of partial averaging, two model sizes",
-    paper: PAPER,
+    meta: Meta {
+        name: "yuan-communication",
+        summary: "256 GPUs: milliseconds of ring all-reduce and of partial averaging, two model sizes",
+        paper: PAPER,
+        section: "",
+        file: file!(),
+        options: &[],
+    },
     trains: false,
     data: None,
     run,
@@ -73,7 +79,7 @@ impl FittedNetwork {
 
 fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
     let title = "Communication per iteration with 256 GPUs";
-    let mut report = PaperReport::new(EXPERIMENT.name, title, PAPER);
+    let mut report = PaperReport::new(EXPERIMENT.meta.name, title, PAPER);
     let network = FittedNetwork::fit();
     let gpus = options.size(GPUS, 32);
     let mut cells = Vec::new();

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use quelea_core::meta::Meta;
 use quelea_core::options::Options;
 use quelea_core::topology::{self, TOPOLOGIES};
 use quelea_plot::{Axis, Chart, LineChart, LineSeries};
@@ -13,9 +14,14 @@ use crate::{Experiment, ReproduceOptions};
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
-    name: "yuan-spectral",
-    summary: "how fast every topology mixes: 1 − ρ against the number of workers",
-    paper: PAPER,
+    meta: Meta {
+        name: "yuan-spectral",
+        summary: "how fast every topology mixes: 1 − ρ against the number of workers",
+        paper: PAPER,
+        section: "",
+        file: file!(),
+        options: &[],
+    },
     trains: false,
     data: None,
     run,
@@ -41,13 +47,13 @@ fn formula(name: &str, n: usize) -> Option<f64> {
 
 fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
     let title = "How fast topologies mix";
-    let mut report = PaperReport::new(EXPERIMENT.name, title, PAPER);
+    let mut report = PaperReport::new(EXPERIMENT.meta.name, title, PAPER);
     let sizes = &WORKERS[..options.size(WORKERS.len(), 4)];
     let mut cells = Vec::new();
-    for entry in TOPOLOGIES.iter().filter(|entry| entry.name != "custom") {
+    for entry in TOPOLOGIES.iter().filter(|entry| entry.meta.name != "custom") {
         for &workers in sizes {
             let hosts: Vec<u32> = (0..workers as u32).map(|worker| worker / 2).collect();
-            let params = Options::defaults(entry.keys);
+            let params = Options::defaults(entry.meta.options);
             let request = topology::Request {
                 hosts: &hosts,
                 seed: options.seed,
@@ -57,9 +63,9 @@ fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
             let Ok(schedule) = entry.build(&request) else { continue };
             let measured = topology::report(&Arc::new(schedule));
             cells.push(ReportCell {
-                row: entry.name.into(),
+                row: entry.meta.name.into(),
                 column: workers.to_string(),
-                paper: formula(entry.name, workers).map(|value| Figure::rounded(value, 1e-9)),
+                paper: formula(entry.meta.name, workers).map(|value| Figure::rounded(value, 1e-9)),
                 ours: measured.spectral_gap,
                 fitted: false,
             });

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use quelea_core::meta::Meta;
 use quelea_core::node::Loan;
 use quelea_core::problems::{Computed, Evaluation, GradientSource, Problem};
 use quelea_core::random::Rng;
@@ -20,9 +21,14 @@ use crate::{Experiment, ReproduceOptions};
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
-    name: "yuan-transient",
-    summary: "steps until D-SGD on ring, grid and exponential graph is as good as parallel SGD",
-    paper: PAPER,
+    meta: Meta {
+        name: "yuan-transient",
+        summary: "steps until D-SGD on ring, grid and exponential graph is as good as parallel SGD",
+        paper: PAPER,
+        section: "",
+        file: file!(),
+        options: &[],
+    },
     trains: false,
     data: None,
     run,
@@ -141,7 +147,7 @@ fn losses(plan: &PreparedRun, std: f32, seed: u64) -> Result<Vec<f64>, Experimen
 }
 
 fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
-    let mut report = PaperReport::new(EXPERIMENT.name, "Transient iterations", PAPER);
+    let mut report = PaperReport::new(EXPERIMENT.meta.name, "Transient iterations", PAPER);
     let steps = options.size(3000, 600) as u64;
     let mut cells = Vec::new();
     for &workers in &WORKERS[..options.size(WORKERS.len(), 2)] {

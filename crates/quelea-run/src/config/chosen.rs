@@ -1,5 +1,6 @@
 //! A table of the configuration that names an entry: an algorithm, a topology, a codec, a task.
 
+use quelea_core::meta::Meta;
 use quelea_core::names::nearest;
 use quelea_core::options::{OptionError, OptionSpec, Options, Value as Given};
 use toml::{Table, Value};
@@ -11,19 +12,19 @@ use crate::error::RequestError;
 pub trait Listed: Sized + 'static {
     /// The dotted name of the configuration's table.
     const PATH: &'static str;
-    /// The row that is meant where none is named.
+    /// The entry that is meant where none is named.
     const DEFAULT: &'static str;
     /// Tables that stand inside this one.
     const INSIDE: &'static [&'static str] = &[];
 
-    /// All rows.
+    /// All entries.
     fn rows() -> &'static [Self];
-    /// The name that people type.
-    fn name(&self) -> &'static str;
-    /// One line.
-    fn summary(&self) -> &'static str;
+    /// Name, summary and options.
+    fn meta(&self) -> &Meta;
     /// Its plain keys.
-    fn keys(&self) -> Vec<OptionSpec>;
+    fn keys(&self) -> Vec<OptionSpec> {
+        self.meta().options.to_vec()
+    }
     /// Its other keys.
     fn extras(&self) -> &'static [ExtraKey] {
         &[]
@@ -41,7 +42,7 @@ pub trait Listed: Sized + 'static {
 
     /// The row of this name.
     fn find(name: &str) -> Option<&'static Self> {
-        Self::rows().iter().find(|row| row.name() == name)
+        Self::rows().iter().find(|row| row.meta().name == name)
     }
 }
 
@@ -87,7 +88,7 @@ fn named<T: Listed>(name: Option<&Value>) -> Result<&'static T, RequestError> {
         }
     };
     T::find(name).ok_or_else(|| {
-        let hint = nearest(name, T::rows().iter().map(T::name))
+        let hint = nearest(name, T::rows().iter().map(|entry| entry.meta().name))
             .map(|near| format!("did you mean \"{near}\"? "))
             .unwrap_or_default();
         let problem = format!("unknown name; {hint}known are {}", all::<T>());
@@ -96,7 +97,7 @@ fn named<T: Listed>(name: Option<&Value>) -> Result<&'static T, RequestError> {
 }
 
 fn all<T: Listed>() -> String {
-    T::rows().iter().map(T::name).collect::<Vec<_>>().join(", ")
+    T::rows().iter().map(|entry| entry.meta().name).collect::<Vec<_>>().join(", ")
 }
 
 /// Prepares a table for another row than the one it was written for: keys that the new row does

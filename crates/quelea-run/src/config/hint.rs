@@ -67,5 +67,5 @@ fn owners(name: &str) -> Vec<Owner> {
 
 fn rows_with<T: Listed>(name: &str) -> impl Iterator<Item = Owner> {
     let having = T::rows().iter().filter(|row| row.has(name));
-    having.map(|row| Owner { path: T::PATH, row: row.name() })
+    having.map(|row| Owner { path: T::PATH, row: row.meta().name })
 }

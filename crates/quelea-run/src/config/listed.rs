@@ -1,21 +1,10 @@
 //! The tables of quelea, as the configuration sees them.
 
+use quelea_core::meta::Meta;
 use quelea_core::options::{OptionError, OptionKind, OptionSpec, Options, Value};
 use quelea_core::{algorithms, codec, optim, topology};
 
 use super::chosen::Listed;
-
-/// What rows of every table have as fields.
-macro_rules! called {
-    () => {
-        fn name(&self) -> &'static str {
-            self.name
-        }
-        fn summary(&self) -> &'static str {
-            self.summary
-        }
-    };
-}
 
 impl Listed for algorithms::Entry {
     const PATH: &'static str = "algorithm";
@@ -24,12 +13,11 @@ impl Listed for algorithms::Entry {
     fn rows() -> &'static [Self] {
         algorithms::ALGORITHMS
     }
-    called!();
-    fn keys(&self) -> Vec<OptionSpec> {
-        self.keys.to_vec()
+    fn meta(&self) -> &Meta {
+        &self.meta
     }
     fn check(&self, given: Vec<(String, Value)>) -> Result<Options, OptionError> {
-        let options = Options::check(self.keys, given)?;
+        let options = Options::check(self.meta.options, given)?;
         // No key by itself: the table as a whole.
         (self.check)(&options).map_err(|problem| OptionError {
             key: String::new(),
@@ -55,9 +43,11 @@ impl Listed for topology::Entry {
     fn rows() -> &'static [Self] {
         topology::TOPOLOGIES
     }
-    called!();
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
     fn keys(&self) -> Vec<OptionSpec> {
-        self.keys.iter().copied().chain([WITHIN_HOST]).collect()
+        self.meta.options.iter().copied().chain([WITHIN_HOST]).collect()
     }
 }
 
@@ -69,7 +59,9 @@ impl Listed for optim::Entry {
     fn rows() -> &'static [Self] {
         optim::OPTIMIZERS
     }
-    called!();
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
     fn keys(&self) -> Vec<OptionSpec> {
         self.all_keys()
     }
@@ -85,7 +77,9 @@ impl Listed for optim::ScheduleEntry {
     fn rows() -> &'static [Self] {
         optim::SCHEDULES
     }
-    called!();
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
     fn keys(&self) -> Vec<OptionSpec> {
         self.all_keys()
     }
@@ -101,8 +95,7 @@ impl Listed for codec::Entry {
     fn rows() -> &'static [Self] {
         codec::CODECS
     }
-    called!();
-    fn keys(&self) -> Vec<OptionSpec> {
-        self.keys.to_vec()
+    fn meta(&self) -> &Meta {
+        &self.meta
     }
 }

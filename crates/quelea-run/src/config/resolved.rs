@@ -45,7 +45,7 @@ impl Config {
 
 fn row<T: Listed>(row: &Chosen<T>) -> Map<String, Value> {
     let mut map = Map::new();
-    map.insert("name".to_string(), json!(row.entry.name()));
+    map.insert("name".to_string(), json!(row.entry.meta().name));
     map.extend(values(&row.entry.keys(), &row.values));
     map
 }

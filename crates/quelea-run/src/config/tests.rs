@@ -337,7 +337,7 @@ fn a_topology_that_nobody_uses_is_mentioned_if_it_was_asked_for() {
 fn another_algorithm_by_set_drops_the_keys_that_were_meant_for_the_old_one() {
     let text = "[algorithm]\nname = \"aladdin\"\nalpha = 0.3\n[optimizer]\nlr = 0.2";
     let prepared = prepared(text, &["algorithm.name=allreduce"]).expect("good");
-    assert_eq!(prepared.config.algorithm.entry.name, "allreduce");
+    assert_eq!(prepared.config.algorithm.entry.meta.name, "allreduce");
     let note = "`algorithm.alpha` of the file is not used: allreduce has no such key";
     assert_eq!(prepared.config.notes, [note]);
     let refused = self::prepared(text, &["algorithm.name=allreduce", "algorithm.alpha=0.3"]);

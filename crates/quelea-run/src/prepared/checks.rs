@@ -17,7 +17,7 @@ pub(super) fn check_servers(config: &Config, properties: &Properties) -> Result<
     if !properties.servers || config.servers() > 0 {
         return Ok(());
     }
-    let problem = format!("`{}` needs at least 1 server", config.algorithm.entry.name);
+    let problem = format!("`{}` needs at least 1 server", config.algorithm.entry.meta.name);
     Err(RequestError::field("cluster.servers", 0, problem))
 }
 
@@ -36,7 +36,7 @@ pub(super) fn check_clipping(
         let problem = format!(
             "`{}` clips at its servers, and each of {servers} sees only its shard; \
              use one server (`cluster.servers` = 1) or no clipping (0)",
-            config.algorithm.entry.name
+            config.algorithm.entry.meta.name
         );
         return Err(RequestError::field("optimizer.clip_norm", clip, problem));
     }
@@ -60,7 +60,7 @@ pub(super) fn check_plain_sgd(
     config: &Config,
     properties: &Properties,
 ) -> Result<(), RequestError> {
-    let (optimizer, name) = (&config.optimizer, config.algorithm.entry.name);
+    let (optimizer, name) = (&config.optimizer, config.algorithm.entry.meta.name);
     if !properties.plain_sgd {
         return Ok(());
     }
@@ -69,8 +69,8 @@ pub(super) fn check_plain_sgd(
          and the workers' steps must be the same; use `optimizer.name` = \"sgd\" without \
          momentum and weight decay, or `algorithm.payload` = \"delta\""
     );
-    if optimizer.entry.name != "sgd" {
-        let given = toml::Value::from(optimizer.entry.name);
+    if optimizer.entry.meta.name != "sgd" {
+        let given = toml::Value::from(optimizer.entry.meta.name);
         return Err(RequestError::field("optimizer.name", given, problem));
     }
     let more = ["momentum", "weight_decay"].map(|key| (key, optimizer.options().real(key)));
@@ -95,12 +95,13 @@ pub(super) fn check_within_host(
         return Ok(());
     }
     let gossips = |entry: &&algorithms::Entry| {
-        (entry.properties)(&Options::defaults(entry.keys)).topology != TopologyRequirement::Nothing
+        (entry.properties)(&Options::defaults(entry.meta.options)).topology
+            != TopologyRequirement::Nothing
     };
-    let all: Vec<&str> = ALGORITHMS.iter().filter(gossips).map(|entry| entry.name).collect();
+    let all: Vec<&str> = ALGORITHMS.iter().filter(gossips).map(|entry| entry.meta.name).collect();
     let problem = format!(
         "`{}` does not gossip, so that there is nothing to do between hosts; use one of {}",
-        config.algorithm.entry.name,
+        config.algorithm.entry.meta.name,
         all.join(", ")
     );
     let given = toml::Value::from("average");
@@ -116,8 +117,8 @@ pub(super) fn check_topology(
     let Some(reason) = schedule.and_then(|schedule| properties.topology.refusal(schedule)) else {
         return Ok(());
     };
-    let given = toml::Value::from(config.topology.entry.name);
-    let problem = format!("`{}` {reason}", config.algorithm.entry.name);
+    let given = toml::Value::from(config.topology.entry.meta.name);
+    let problem = format!("`{}` {reason}", config.algorithm.entry.meta.name);
     Err(RequestError::field("topology.name", given, problem))
 }
 
@@ -129,7 +130,7 @@ pub(super) fn check_codec(config: &Config, layout: &Layout) -> Result<(), Reques
     let collective = algorithm.options().iter().find(|(key, _)| *key == "collective");
     let ring = collective.is_none_or(|(_, value)| *value == Value::Text("ring".to_string()));
     let no_matrix = !layout.tensors.iter().any(|tensor| tensor.shape.len() > 1);
-    let name = algorithm.entry.name;
+    let name = algorithm.entry.meta.name;
     let problem = match codec.entry.shape {
         Shape::Rounding if !codec.entry.per_element && !ring => Some(
             "has one scale per message, so that replicas have the same bits only with \
@@ -138,7 +139,7 @@ pub(super) fn check_codec(config: &Config, layout: &Layout) -> Result<(), Reques
         ),
         Shape::LowRank if no_matrix => Some(format!(
             "compresses matrices, and the model of task `{}` has none",
-            config.task.entry.name
+            config.task.entry.meta.name
         )),
         _ => {
             let refusal = codecs.refusal(codec.entry, codec.options(), longest);
@@ -147,7 +148,7 @@ pub(super) fn check_codec(config: &Config, layout: &Layout) -> Result<(), Reques
     };
     match problem {
         Some(problem) => {
-            let given = toml::Value::from(codec.entry.name);
+            let given = toml::Value::from(codec.entry.meta.name);
             Err(RequestError::field("codec.name", given, problem))
         }
         None => Ok(()),

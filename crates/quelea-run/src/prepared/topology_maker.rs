@@ -64,7 +64,7 @@ impl TopologyMaker {
             TopologyError::NoFile | TopologyError::File { .. } => {
                 ("file", self.row.options().text("file"))
             }
-            _ => ("name", self.row.entry.name),
+            _ => ("name", self.row.entry.meta.name),
         };
         RequestError::field(format!("topology.{key}"), toml::Value::from(given), error.to_string())
     }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use quelea_core::meta::Meta;
 use quelea_core::options::{OptionKind, OptionSpec};
 use quelea_data::augment::Augmentation;
 use quelea_data::error::DataError;
@@ -18,22 +19,27 @@ use crate::error::RequestError;
 
 /// `digits-mlp`.
 pub const DIGITS_MLP: TaskEntry = TaskEntry {
-    name: "digits-mlp",
-    summary: "a network with one hidden layer on the embedded handwritten digits (UCI, 8×8)",
-    keys: &[
-        batch(32),
-        OptionSpec {
-            name: "hidden",
-            kind: OptionKind::Whole { default: 256, min: 1, max: 1 << 16 },
-            help: "neurons of the hidden layer",
-        },
-        PARTITION,
-        CONCENTRATION,
-        ACCUMULATE,
-        BATCHES,
-        SUBSET,
-        TEST_SUBSET,
-    ],
+    meta: Meta {
+        name: "digits-mlp",
+        summary: "a network with one hidden layer on the embedded handwritten digits (UCI, 8×8)",
+        paper: "",
+        section: "",
+        file: file!(),
+        options: &[
+            batch(32),
+            OptionSpec {
+                name: "hidden",
+                kind: OptionKind::Whole { default: 256, min: 1, max: 1 << 16 },
+                help: "neurons of the hidden layer",
+            },
+            PARTITION,
+            CONCENTRATION,
+            ACCUMULATE,
+            BATCHES,
+            SUBSET,
+            TEST_SUBSET,
+        ],
+    },
     extras: &[],
     build: |request| {
         let hidden = request.values.options.whole("hidden") as usize;
@@ -43,9 +49,14 @@ pub const DIGITS_MLP: TaskEntry = TaskEntry {
 
 /// `digits-cnn`.
 pub const DIGITS_CNN: TaskEntry = TaskEntry {
-    name: "digits-cnn",
-    summary: "a small convolutional network on the embedded handwritten digits (UCI, 8×8)",
-    keys: &[batch(32), PARTITION, CONCENTRATION, ACCUMULATE, BATCHES, SUBSET, TEST_SUBSET],
+    meta: Meta {
+        name: "digits-cnn",
+        summary: "a small convolutional network on the embedded handwritten digits (UCI, 8×8)",
+        paper: "",
+        section: "",
+        file: file!(),
+        options: &[batch(32), PARTITION, CONCENTRATION, ACCUMULATE, BATCHES, SUBSET, TEST_SUBSET],
+    },
     extras: &[],
     build: |request| build(request, digits(), Augmentation::NONE, models::cnn),
 };
@@ -74,9 +85,14 @@ macro_rules! keys {
 
 /// `fashion-cnn`.
 pub const FASHION_CNN: TaskEntry = TaskEntry {
-    name: "fashion-cnn",
-    summary: "a small convolutional network on Fashion-MNIST (or MNIST: the same files)",
-    keys: keys!(32, false),
+    meta: Meta {
+        name: "fashion-cnn",
+        summary: "a small convolutional network on Fashion-MNIST (or MNIST: the same files)",
+        paper: "",
+        section: "",
+        file: file!(),
+        options: keys!(32, false),
+    },
     extras: &[],
     build: |request| {
         let augmentation = Augmentation { pad: 2, flip: true, crop: false };
@@ -86,45 +102,65 @@ pub const FASHION_CNN: TaskEntry = TaskEntry {
 
 /// `cifar10-resnet20`.
 pub const CIFAR10_RESNET20: TaskEntry = TaskEntry {
-    name: "cifar10-resnet20",
-    summary: "ResNet-20 on CIFAR-10 (He et al. 2016; 0.27 million parameters)",
-    keys: keys!(32, true),
+    meta: Meta {
+        name: "cifar10-resnet20",
+        summary: "ResNet-20 on CIFAR-10 (He et al. 2016; 0.27 million parameters)",
+        paper: "",
+        section: "",
+        file: file!(),
+        options: keys!(32, true),
+    },
     extras: &[],
     build: |request| cifar(request, |images| models::resnet20(images.classes)),
 };
 
 /// `cifar10-resnet18`.
 pub const CIFAR10_RESNET18: TaskEntry = TaskEntry {
-    name: "cifar10-resnet18",
-    summary: "ResNet-18 for 32×32 images on CIFAR-10 (11.2 million parameters)",
-    keys: keys!(32, true),
+    meta: Meta {
+        name: "cifar10-resnet18",
+        summary: "ResNet-18 for 32×32 images on CIFAR-10 (11.2 million parameters)",
+        paper: "",
+        section: "",
+        file: file!(),
+        options: keys!(32, true),
+    },
     extras: &[],
     build: |request| cifar(request, |images| models::resnet18(images.classes)),
 };
 
 /// `cifar10-vgg16`.
 pub const CIFAR10_VGG16: TaskEntry = TaskEntry {
-    name: "cifar10-vgg16",
-    summary: "VGG-16 with batch normalisation on CIFAR-10 (14.7 million parameters)",
-    keys: keys!(32, true),
+    meta: Meta {
+        name: "cifar10-vgg16",
+        summary: "VGG-16 with batch normalisation on CIFAR-10 (14.7 million parameters)",
+        paper: "",
+        section: "",
+        file: file!(),
+        options: keys!(32, true),
+    },
     extras: &[],
     build: |request| cifar(request, |images| models::vgg16(VggHead::Cifar, images.classes)),
 };
 
 /// `imagenet-resnet50`.
 pub const IMAGENET_RESNET50: TaskEntry = TaskEntry {
-    name: "imagenet-resnet50",
-    summary: "ResNet-50 on a folder of images: train/CLASS/… and val/CLASS/…, JPEG or PNG \
+    meta: Meta {
+        name: "imagenet-resnet50",
+        summary: "ResNet-50 on a folder of images: train/CLASS/… and val/CLASS/…, JPEG or PNG \
               (25.6 million parameters with 1000 classes)",
-    keys: keys!(
-        32,
-        true,
-        OptionSpec {
-            name: "side",
-            kind: OptionKind::Whole { default: 224, min: 32, max: 4096 },
-            help: "sides of the images as the network sees them, in pixels",
-        }
-    ),
+        paper: "",
+        section: "",
+        file: file!(),
+        options: keys!(
+            32,
+            true,
+            OptionSpec {
+                name: "side",
+                kind: OptionKind::Whole { default: 224, min: 32, max: 4096 },
+                help: "sides of the images as the network sees them, in pixels",
+            }
+        ),
+    },
     extras: &[],
     build: |request| {
         let side = request.values.options.whole("side") as usize;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use quelea_core::meta::Meta;
 use quelea_core::options::{OptionKind, OptionSpec};
 use quelea_core::problems::quadratic::{Quadratic, QuadraticError, QuadraticOptions};
 
@@ -11,30 +12,35 @@ use crate::error::RequestError;
 
 /// The row.
 pub const TASK: TaskEntry = TaskEntry {
-    name: "quadratic",
-    summary: "f_i(x) = ½ Σ_k curvature[i][k]·(x_k − target[i][k])², one row per worker",
-    keys: &[
-        OptionSpec {
-            name: "dimensions",
-            kind: OptionKind::Whole { default: 0, min: 0, max: 1 << 32 },
-            help: "length of the vector; a row of one number is then repeated; 0 = as the rows say",
-        },
-        OptionSpec {
-            name: "start",
-            kind: OptionKind::Reals,
-            help: "where all workers start; 0 if absent",
-        },
-        OptionSpec {
-            name: "noise_std",
-            kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1e30 },
-            help: "standard deviation of seeded noise on every entry of a gradient",
-        },
-        OptionSpec {
-            name: "compute_ms",
-            kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1e6 },
-            help: "how long a gradient takes at least in `train`, for experiments",
-        },
-    ],
+    meta: Meta {
+        name: "quadratic",
+        summary: "f_i(x) = ½ Σ_k curvature[i][k]·(x_k − target[i][k])², one row per worker",
+        paper: "",
+        section: "",
+        file: file!(),
+        options: &[
+            OptionSpec {
+                name: "dimensions",
+                kind: OptionKind::Whole { default: 0, min: 0, max: 1 << 32 },
+                help: "length of the vector; a row of one number is then repeated; 0 = as the rows say",
+            },
+            OptionSpec {
+                name: "start",
+                kind: OptionKind::Reals,
+                help: "where all workers start; 0 if absent",
+            },
+            OptionSpec {
+                name: "noise_std",
+                kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1e30 },
+                help: "standard deviation of seeded noise on every entry of a gradient",
+            },
+            OptionSpec {
+                name: "compute_ms",
+                kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1e6 },
+                help: "how long a gradient takes at least in `train`, for experiments",
+            },
+        ],
+    },
     extras: &[
         ExtraKey {
             name: "curvature",

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use quelea_core::meta::Meta;
 use quelea_core::options::{OptionKind, OptionSpec, Options};
 use quelea_data::text::{Corpus, Pairs, Vocabulary, plain};
 use quelea_engine::language::NextByte;
@@ -26,79 +27,89 @@ const DROPOUT: OptionSpec = OptionSpec {
 
 /// `multi30k-transformer`.
 pub const MULTI30K_TRANSFORMER: TaskEntry = TaskEntry {
-    name: "multi30k-transformer",
-    summary: "an encoder–decoder Transformer (Vaswani et al. 2017) that translates Multi30k; \
+    meta: Meta {
+        name: "multi30k-transformer",
+        summary: "an encoder–decoder Transformer (Vaswani et al. 2017) that translates Multi30k; \
               small unless told otherwise (the paper's base: width 512, layers 6, heads 8, \
               inner 2048)",
-    keys: &[
-        DATA,
-        batch(64),
-        whole("width", 64, 1 << 14, "numbers of a token; a multiple of twice heads"),
-        whole("layers", 2, 1 << 10, "layers of the encoder, and as many of the decoder"),
-        whole("heads", 4, 1 << 10, "heads of every attention"),
-        whole("inner", 256, 1 << 16, "neurons of the hidden layers"),
-        DROPOUT,
-        OptionSpec {
-            name: "shared",
-            kind: OptionKind::Flag(true),
-            help: "whether source, target and output have one embedding",
-        },
-        OptionSpec {
-            name: "smoothing",
-            kind: OptionKind::Real { default: 0.1, min: 0.0, max: 0.9 },
-            help: "share of the goal that is spread over all tokens",
-        },
-        OptionSpec {
-            name: "vocabulary",
-            kind: OptionKind::Whole { default: 4000, min: 300, max: 1 << 20 },
-            help: "tokens of the byte-pair vocabulary of both languages",
-        },
-        OptionSpec {
-            name: "from",
-            kind: OptionKind::Choice(&["en", "de"]),
-            help: "language to translate",
-        },
-        OptionSpec {
-            name: "to",
-            kind: OptionKind::Choice(&["de", "en"]),
-            help: "language to translate into",
-        },
-        OptionSpec {
-            name: "length",
-            kind: OptionKind::Whole { default: 64, min: 4, max: 1 << 14 },
-            help: "tokens of the longest sentence; longer ones are cut",
-        },
-        OptionSpec {
-            name: "bleu",
-            kind: OptionKind::Whole { default: 100, min: 0, max: 1 << 32 },
-            help: "held-out sentences that are translated for BLEU; 0 = none",
-        },
-        ACCUMULATE,
-        BATCHES,
-        SUBSET,
-        TEST_SUBSET,
-    ],
+        paper: "",
+        section: "",
+        file: file!(),
+        options: &[
+            DATA,
+            batch(64),
+            whole("width", 64, 1 << 14, "numbers of a token; a multiple of twice heads"),
+            whole("layers", 2, 1 << 10, "layers of the encoder, and as many of the decoder"),
+            whole("heads", 4, 1 << 10, "heads of every attention"),
+            whole("inner", 256, 1 << 16, "neurons of the hidden layers"),
+            DROPOUT,
+            OptionSpec {
+                name: "shared",
+                kind: OptionKind::Flag(true),
+                help: "whether source, target and output have one embedding",
+            },
+            OptionSpec {
+                name: "smoothing",
+                kind: OptionKind::Real { default: 0.1, min: 0.0, max: 0.9 },
+                help: "share of the goal that is spread over all tokens",
+            },
+            OptionSpec {
+                name: "vocabulary",
+                kind: OptionKind::Whole { default: 4000, min: 300, max: 1 << 20 },
+                help: "tokens of the byte-pair vocabulary of both languages",
+            },
+            OptionSpec {
+                name: "from",
+                kind: OptionKind::Choice(&["en", "de"]),
+                help: "language to translate",
+            },
+            OptionSpec {
+                name: "to",
+                kind: OptionKind::Choice(&["de", "en"]),
+                help: "language to translate into",
+            },
+            OptionSpec {
+                name: "length",
+                kind: OptionKind::Whole { default: 64, min: 4, max: 1 << 14 },
+                help: "tokens of the longest sentence; longer ones are cut",
+            },
+            OptionSpec {
+                name: "bleu",
+                kind: OptionKind::Whole { default: 100, min: 0, max: 1 << 32 },
+                help: "held-out sentences that are translated for BLEU; 0 = none",
+            },
+            ACCUMULATE,
+            BATCHES,
+            SUBSET,
+            TEST_SUBSET,
+        ],
+    },
     extras: &[],
     build: build_transformer,
 };
 
 /// `shakespeare-lm`.
 pub const SHAKESPEARE_LM: TaskEntry = TaskEntry {
-    name: "shakespeare-lm",
-    summary: "a decoder-only language model of bytes, on the works of Shakespeare or any text",
-    keys: &[
-        DATA,
-        batch(16),
-        whole("context", 64, 1 << 14, "bytes that the model sees at a time"),
-        whole("width", 64, 1 << 14, "numbers of a byte; a multiple of twice heads"),
-        whole("layers", 2, 1 << 10, "layers"),
-        whole("heads", 4, 1 << 10, "heads of every attention"),
-        DROPOUT,
-        ACCUMULATE,
-        BATCHES,
-        SUBSET,
-        TEST_SUBSET,
-    ],
+    meta: Meta {
+        name: "shakespeare-lm",
+        summary: "a decoder-only language model of bytes, on the works of Shakespeare or any text",
+        paper: "",
+        section: "",
+        file: file!(),
+        options: &[
+            DATA,
+            batch(16),
+            whole("context", 64, 1 << 14, "bytes that the model sees at a time"),
+            whole("width", 64, 1 << 14, "numbers of a byte; a multiple of twice heads"),
+            whole("layers", 2, 1 << 10, "layers"),
+            whole("heads", 4, 1 << 10, "heads of every attention"),
+            DROPOUT,
+            ACCUMULATE,
+            BATCHES,
+            SUBSET,
+            TEST_SUBSET,
+        ],
+    },
     extras: &[],
     build: build_language,
 };
