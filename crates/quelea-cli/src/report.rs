@@ -68,7 +68,6 @@ fn results(summary: &Summary) -> Vec<Vec<String>> {
         ("accuracy", summary.accuracy.map(percent)),
         ("  of workers: mean, worst", workers),
         ("  best", best),
-        ("BLEU", summary.bleu.map(|bleu| format!("{bleu:.1}"))),
         ("consensus distance", summary.consensus_distance.map(number)),
         ("samples per second", summary.samples_per_second.map(|rate| whole(rate as u64))),
         ("speedup over one worker", summary.speedup.map(|speedup| format!("{speedup:.2}"))),
@@ -76,8 +75,11 @@ fn results(summary: &Summary) -> Vec<Vec<String>> {
         ("messages sent", Some(whole(total.messages_sent))),
         ("gradients per message", summary.gradients_per_message.map(number)),
     ];
-    let there = rows.into_iter().filter_map(|(name, value)| Some(vec![name.into(), value?]));
-    there.collect()
+    let mut there: Vec<Vec<String>> =
+        rows.into_iter().filter_map(|(name, value)| Some(vec![name.into(), value?])).collect();
+    let metric = |(name, value): (&String, &f64)| vec![name.clone(), format!("{value:.1}")];
+    there.splice(1..1, summary.metrics.iter().map(metric));
+    there
 }
 
 /// Where the workers' time went. What is left of the clock, before a worker's first gradient and

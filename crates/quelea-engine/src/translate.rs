@@ -156,7 +156,7 @@ impl Problem for Translate {
             let (scores, goal) = self.network.scores(&mut tape, batch);
             score(&scores, &goal, 0.0)
         });
-        Evaluation { bleu: self.bleu(params), ..Scored::sum(&scored).evaluation() }
+        Scored::sum(&scored).evaluation().with("bleu", self.bleu(params))
     }
 }
 

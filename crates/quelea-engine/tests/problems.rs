@@ -119,7 +119,7 @@ fn digits_are_learnt() {
     let problem = mlp(&WorkOptions { workers: 4, batch: 16, seed: 1, ..WorkOptions::default() });
     let before = problem.evaluate(&problem.initial());
     let after = problem.evaluate(&train(&problem, 4, 150, 0.2));
-    let (before, after) = (before.accuracy.expect("some"), after.accuracy.expect("some"));
+    let (before, after) = (before.accuracy().expect("some"), after.accuracy().expect("some"));
     assert!(before < 0.3 && after > 0.9, "{before} {after}");
 }
 
@@ -138,7 +138,8 @@ fn translation_is_learnt() {
     let before = problem.evaluate(&problem.initial());
     let after = problem.evaluate(&train(&problem, 1, 300, 0.3));
     assert!(after.loss < 0.6 * before.loss, "{before:?} {after:?}");
-    let (before, after) = (before.bleu.expect("some"), after.bleu.expect("some"));
+    let (before, after) =
+        (before.metric("bleu").expect("some"), after.metric("bleu").expect("some"));
     assert!(before < 5.0 && after > 20.0, "{before} {after}");
 }
 

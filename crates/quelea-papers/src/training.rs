@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use quelea_core::problems::{Evaluation, Problem};
+use quelea_core::problems::Problem;
 use quelea_core::time::Time;
 use quelea_plot::{Axis, Chart, LineChart, LineSeries, Stroke};
 use quelea_record::{CheckpointSchedule, Models as Shown, Record, RecordKind};
@@ -172,7 +172,7 @@ struct MomentObserver {
 
 impl MomentObserver {
     fn take(&mut self, evaluated: &Evaluated) {
-        let Evaluation { loss, accuracy, .. } = evaluated.evaluation;
+        let (loss, accuracy) = (evaluated.evaluation.loss, evaluated.evaluation.accuracy());
         let (sum, count) = std::mem::take(&mut self.losses);
         self.moments.push(Moment {
             step: evaluated.step as f64,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pyo3::prelude::*;
 use quelea_core::layout::Tensor;
 use quelea_core::node::Loan;
-use quelea_core::problems::{Computed, Evaluation, GradientSource, Problem};
+use quelea_core::problems::{ACCURACY, Computed, Evaluation, GradientSource, Problem};
 
 /// A PyTorch model whose gradients Python functions compute, for any rank.
 pub(crate) struct PythonModel {
@@ -59,7 +59,7 @@ impl Callbacks {
             found.extract::<(f64, Option<f64>)>(py)
         };
         let (loss, accuracy) = self.raised.or_end(Python::attach(call));
-        Evaluation { loss, accuracy, bleu: None }
+        Evaluation::of_loss(loss).with(ACCURACY, accuracy)
     }
 }
 

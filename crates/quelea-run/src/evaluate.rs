@@ -80,17 +80,18 @@ impl Evaluator {
         let model = models.deployed(self.deploy);
         let evaluation = self.problem.evaluate(&model);
         let consensus = models.consensus_distance();
-        let workers = each.then(|| self.spread(&models.workers, &model, evaluation));
+        let workers = each.then(|| self.spread(&models.workers, &model, &evaluation));
         Evaluated { now, step, model, evaluation, consensus, workers }
     }
 
     /// Workers that hold the deployed model itself are not evaluated again.
-    fn spread(&self, workers: &[&[f32]], model: &[f32], known: Evaluation) -> Spread {
-        let evaluate =
-            |params: &&[f32]| if *params == model { known } else { self.problem.evaluate(params) };
+    fn spread(&self, workers: &[&[f32]], model: &[f32], known: &Evaluation) -> Spread {
+        let evaluate = |params: &&[f32]| {
+            if *params == model { known.clone() } else { self.problem.evaluate(params) }
+        };
         let all: Vec<Evaluation> = workers.iter().map(evaluate).collect();
         let losses: Vec<f64> = all.iter().map(|one| one.loss).collect();
-        let accuracies: Option<Vec<f64>> = all.iter().map(|one| one.accuracy).collect();
+        let accuracies: Option<Vec<f64>> = all.iter().map(Evaluation::accuracy).collect();
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
         // What is not a number is worse than any number.
         let worse = |a: f64, b: f64| if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) };

@@ -82,8 +82,8 @@ fn attempt(
     let end = Time::from_seconds(outcome.clock_seconds);
     let ended = recorder.end(end, prepared.setup.steps, &ModelSlices::of(&outcome));
     let ended = ended.map_err(failed("records.jsonl"))?;
-    let evaluation = ended.last.evaluation;
-    let mut warnings = warnings(prepared, clock, evaluation, &outcome);
+    let evaluation = ended.last.evaluation.clone();
+    let mut warnings = warnings(prepared, clock, &evaluation, &outcome);
     warnings.extend(ended.warnings.iter().cloned());
     let about = About {
         clock,
@@ -205,7 +205,7 @@ fn too_small(outcome: &Outcome) -> Option<String> {
 fn warnings(
     prepared: &PreparedRun,
     clock: ClockKind,
-    evaluation: Evaluation,
+    evaluation: &Evaluation,
     outcome: &Outcome,
 ) -> Vec<String> {
     let mut warnings = prepared.config.notes.clone();

@@ -120,7 +120,7 @@ impl<'a> RunRecorder<'a> {
         let mut record = |event| {
             self.records.record(Record { t: now.seconds(), rank: 0, step: *step, event });
         };
-        let (loss, accuracy) = (evaluation.loss, evaluation.accuracy);
+        let (loss, accuracy) = (evaluation.loss, evaluation.accuracy());
         record(RecordKind::Evaluation { loss, accuracy, consensus: *consensus });
         if let Some(spread) = evaluated.workers {
             record(RecordKind::Workers { loss: spread.loss, accuracy: spread.accuracy });

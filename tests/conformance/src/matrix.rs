@@ -118,7 +118,7 @@ impl Cell {
     pub fn run(&self, data: Data, folder: &Path) -> Found {
         let plan = plan(&self.text(data, folder));
         let found = plan.problem.evaluate(&deployed(&plan, &Arm::Virtual.run(&plan)));
-        Found { loss: found.loss, accuracy: found.accuracy.unwrap_or(f64::NAN) }
+        Found { loss: found.loss, accuracy: found.accuracy().unwrap_or(f64::NAN) }
     }
 
     /// The run file.

@@ -27,7 +27,7 @@ fn accuracy(name: &str, arm: Arm) -> f64 {
     ));
     let outcome = arm.run(&plan);
     let found = plan.problem.evaluate(&deployed(&plan, &outcome));
-    found.accuracy.expect("there are digits held out")
+    found.accuracy().expect("there are digits held out")
 }
 
 /// One percentage point: 3 of the 360 held-out digits.

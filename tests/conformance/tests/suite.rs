@@ -55,7 +55,7 @@ fn every_row_learns_the_embedded_data_iid_and_dirichlet() {
             let outcome = Arm::Virtual.run(&plan);
             let found = plan.problem.evaluate(&deployed(&plan, &outcome));
             assert!(found.loss < most, "{partition}: loss {}\n{algorithm}", found.loss);
-            let accuracy = found.accuracy.expect("there is held-out data");
+            let accuracy = found.accuracy().expect("there is held-out data");
             assert!(accuracy > 0.93, "{partition}: accuracy {accuracy}\n{algorithm}");
         }
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::dataset::{Dataset, Sample};
 use super::partition::Partition;
-use super::{Computed, Evaluation, GradientSource, Problem};
+use super::{ACCURACY, Computed, Evaluation, GradientSource, Problem};
 use crate::node::loan::Loan;
 use crate::random::Rng;
 
@@ -180,7 +180,7 @@ impl Problem for Logistic {
             });
             right.count() as f64 / test.len() as f64
         });
-        Evaluation { loss, accuracy, bleu: None }
+        Evaluation::of_loss(loss).with(ACCURACY, accuracy)
     }
 }
 
@@ -362,7 +362,7 @@ mod tests {
             axpy(-0.5, &grad, &mut x);
         }
         let end = problem.evaluate(&x);
-        assert!(end.loss < 0.1 && end.accuracy > Some(0.95), "{end:?}");
+        assert!(end.loss < 0.1 && end.accuracy() > Some(0.95), "{end:?}");
     }
 
     #[test]
@@ -423,7 +423,7 @@ mod tests {
         let problem = Logistic::new(train, Some(test), &LogisticOptions::default());
         let problem = problem.expect("good options");
         assert_eq!(problem.dimensions(), 6);
-        assert_eq!(problem.evaluate(&[-1.0, 0.0, 0.0, 0.0, 1.0, 0.0]).accuracy, Some(1.0));
+        assert_eq!(problem.evaluate(&[-1.0, 0.0, 0.0, 0.0, 1.0, 0.0]).accuracy(), Some(1.0));
     }
 
     #[test]

@@ -101,13 +101,45 @@ pub struct Computed {
 }
 
 /// How good a model is.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Evaluation {
     /// The loss: over all training data of the small problems, over held-out data of networks.
     pub loss: f64,
+    /// Whatever else the problem measures.
+    pub metrics: Vec<Metric>,
+}
+
+/// A measure of a model.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Metric {
+    /// Its name in files and reports.
+    pub name: &'static str,
+    /// Its value.
+    pub value: f64,
+}
+
+/// The share of right answers on held-out data.
+pub const ACCURACY: &str = "accuracy";
+
+impl Evaluation {
+    /// An evaluation by the loss alone.
+    pub fn of_loss(loss: f64) -> Evaluation {
+        Evaluation { loss, metrics: Vec::new() }
+    }
+
+    /// With a metric, where it is known.
+    pub fn with(mut self, name: &'static str, value: Option<f64>) -> Evaluation {
+        self.metrics.extend(value.map(|value| Metric { name, value }));
+        self
+    }
+
+    /// The metric of this name, if it was measured.
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        self.metrics.iter().find(|metric| metric.name == name).map(|metric| metric.value)
+    }
+
     /// The share of right answers on held-out data, where there are answers.
-    pub accuracy: Option<f64>,
-    /// How near translations of held-out sentences are to those of people, from 0 to 100, where
-    /// there are translations.
-    pub bleu: Option<f64>,
+    pub fn accuracy(&self) -> Option<f64> {
+        self.metric(ACCURACY)
+    }
 }

@@ -151,7 +151,7 @@ impl Problem for Quadratic {
             blocks.map(|(index, x)| worker.block(index, x, &mut gradient[..x.len()])).sum::<f64>()
         };
         let sum: f64 = self.workers.iter().map(&mut loss).sum();
-        Evaluation { loss: sum / self.workers.len() as f64, accuracy: None, bleu: None }
+        Evaluation::of_loss(sum / self.workers.len() as f64)
     }
 }
 
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(gradient(&problem, 0, 0, &[3.0, 1.0]), (6.0, vec![2.0, 4.0]));
         assert_eq!(gradient(&problem, 1, 0, &[3.0, 1.0]), (15.75, vec![9.0, -1.5]));
         let evaluation = problem.evaluate(&[3.0, 1.0]);
-        assert_eq!((evaluation.loss, evaluation.accuracy), (10.875, None));
+        assert_eq!((evaluation.loss, evaluation.accuracy()), (10.875, None));
     }
 
     #[test]

@@ -161,7 +161,7 @@ fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
         let plan = case.trial(&practice, steps).plan(steps)?;
         let run = Trained::of(&plan, options.size(12, 2) as u64)?;
         let last = exam.problem.evaluate(&run.model);
-        let ours = [last.bleu.unwrap_or(0.0), last.loss, run.last().training_loss];
+        let ours = [last.metric("bleu").unwrap_or(0.0), last.loss, run.last().training_loss];
         cells.extend(case.cells(ours));
         runs.push((case.name(), run));
     }

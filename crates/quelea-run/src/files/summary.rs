@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use quelea_core::problems::Evaluation;
+use quelea_core::problems::{ACCURACY, Evaluation};
 use quelea_record::{InFlight, Outcome, RankReport};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -26,9 +26,9 @@ pub struct Summary {
     pub loss: Option<f64>,
     /// Share of right answers on held-out data.
     pub accuracy: Option<f64>,
-    /// Of translations of held-out sentences, where there are any.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bleu: Option<f64>,
+    /// Whatever else the task measures of the deployed model.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metrics: BTreeMap<String, f64>,
     /// The same of every worker's own model: the mean and the worst.
     pub worker_models: WorkerModels,
     /// The best model of all evaluations, which is in `best.safetensors`.
@@ -189,8 +189,8 @@ impl Summary {
             config: about.config,
             epochs: about.epochs,
             loss: finite(about.evaluation.loss),
-            accuracy: about.evaluation.accuracy,
-            bleu: about.evaluation.bleu,
+            accuracy: about.evaluation.accuracy(),
+            metrics: other_metrics(&about.evaluation),
             worker_models: worker_models(about.spread),
             best: about.best,
             resumed_from_step: about.resumed_from_step,
@@ -285,6 +285,12 @@ fn in_flight(peaks: &InFlight) -> InFlightSummary {
     InFlightSummary { peak_messages: peaks.peak_messages, peak_bytes: peaks.peak_bytes }
 }
 
+/// The metrics that have no place of their own.
+fn other_metrics(evaluation: &Evaluation) -> BTreeMap<String, f64> {
+    let others = evaluation.metrics.iter().filter(|metric| metric.name != ACCURACY);
+    others.map(|metric| (metric.name.to_string(), metric.value)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -304,7 +310,7 @@ mod tests {
             clock: ClockKind::Virtual,
             config: Value::Null,
             epochs: None,
-            evaluation: Evaluation { loss: f64::NAN, accuracy: None, bleu: None },
+            evaluation: Evaluation::of_loss(f64::NAN),
             spread: None,
             best: None,
             resumed_from_step: None,
