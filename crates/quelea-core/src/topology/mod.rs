@@ -17,6 +17,7 @@ mod ring;
 mod schedule;
 mod spectrum;
 mod star;
+mod symmetric;
 mod validate;
 mod weights;
 
