@@ -55,19 +55,19 @@ impl DenseTensor {
         let shape: Vec<usize> = axes.iter().map(|axis| self.shape[*axis]).collect();
         let mut values = Vec::with_capacity(self.values.len());
         if !self.values.is_empty() {
-            append(&self.values, (&shape, &strides), &mut values);
+            append(&self.values, &shape, &strides, &mut values);
         }
         DenseTensor::new(values, &shape)
     }
 }
 
 /// Appends the elements of a strided view in row-major order.
-fn append(from: &[f32], view: (&[usize], &[usize]), to: &mut Vec<f32>) {
-    match view {
+fn append(from: &[f32], shape: &[usize], strides: &[usize], to: &mut Vec<f32>) {
+    match (shape, strides) {
         ([], _) => to.push(from[0]),
         ([len], [1]) => to.extend_from_slice(&from[..*len]),
         ([len, shape @ ..], [stride, strides @ ..]) => {
-            (0..*len).for_each(|k| append(&from[k * stride..], (shape, strides), to));
+            (0..*len).for_each(|k| append(&from[k * stride..], shape, strides, to));
         }
         (_, []) => unreachable!("one stride per axis"),
     }

@@ -329,9 +329,11 @@ impl<'a> Controller<'a> {
             RankEvent::Heartbeat { rank, computing, waiting, gathering, sent, received } => {
                 let (progress, now) = (&mut self.ranks[rank as usize], Instant::now());
                 progress.heard = now;
-                progress
-                    .stillness
-                    .hear(waiting || (progress.finished && !computing), (sent, received));
+                progress.stillness.hear(
+                    waiting || (progress.finished && !computing),
+                    sent,
+                    received,
+                );
                 progress.computing = computing.then(|| progress.computing.unwrap_or(now));
                 progress.gathering = gathering;
             }

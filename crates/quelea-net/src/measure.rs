@@ -84,12 +84,12 @@ pub struct HostPair {
 }
 
 /// Workers that have come to measure, by rank.
-pub(crate) struct ClusterSurvey<'a> {
+pub(crate) struct StreamSurvey<'a> {
     pub(crate) streams: &'a BTreeMap<u32, TcpStream>,
     pub(crate) options: &'a NetOptions,
 }
 
-impl ClusterSurvey<'_> {
+impl StreamSurvey<'_> {
     /// Measures everything; on failure everybody is told. The observer hears how many
     /// measurements there will be.
     pub(crate) fn measure(

@@ -9,10 +9,6 @@ const ONE_THING: &[(&str, &str)] = &[("(Rank, Rank)", "the two ends of a link, s
 /// Functions that take another tuple, and why: `path function: type`. An entry that nothing needs
 /// any more is wrong.
 const JUSTIFIED: &[(&str, &str)] = &[
-    ("crates/quelea-cli/src/report.rs print: (&str, &Run)", NOT_YET),
-    ("crates/quelea-cli/src/report.rs next: (&str, &Run)", NOT_YET),
-    ("crates/quelea-cli/src/session.rs run: (&str, &Run)", NOT_YET),
-    ("crates/quelea-core/src/algorithms/d_amsgrad.rs normalise: (&mut [f32], &mut [f32])", NOT_YET),
     ("crates/quelea-core/src/algorithms/sgp/free.rs pay: (Rank, usize)", NOT_YET),
     ("crates/quelea-core/src/algorithms/sgp/free.rs send: (Rank, usize)", NOT_YET),
     ("crates/quelea-core/src/codec/qsgd.rs round: (f32, f32)", NOT_YET),
@@ -47,29 +43,8 @@ const JUSTIFIED: &[(&str, &str)] = &[
     ("crates/quelea-engine/src/models/resnet.rs new: (usize, bool)", NOT_YET),
     ("crates/quelea-engine/src/models/transformer.rs decode: (&Value, &Sentences)", NOT_YET),
     ("crates/quelea-engine/src/ops/conv.rs forward: (&[f32], &mut [f32])", NOT_YET),
-    ("crates/quelea-engine/src/ops/conv.rs part: (&[f32], &[f32], &mut [f32])", NOT_YET),
     ("crates/quelea-engine/src/ops/conv/direct.rs forward: (&[f32], &mut [f32])", NOT_YET),
-    ("crates/quelea-engine/src/ops/conv/direct.rs backward: (&[f32], &[f32], &mut [f32])", NOT_YET),
-    ("crates/quelea-engine/src/ops/conv/direct.rs pad: (usize, usize)", NOT_YET),
-    ("crates/quelea-engine/src/ops/conv/direct.rs convolve: (&[f32], usize)", NOT_YET),
     ("crates/quelea-engine/src/tape.rs keep_moments: (Vec<f32>, Vec<f32>)", NOT_YET),
-    ("crates/quelea-net/src/conductor/standstill.rs hear: (u64, u64)", NOT_YET),
-    ("crates/quelea-net/src/coordinator.rs attend_worker: (usize, (usize, usize))", NOT_YET),
-    ("crates/quelea-net/src/coordinator.rs introduce: (&NetOptions, Wait)", NOT_YET),
-    ("crates/quelea-net/src/protocol.rs check: (usize, usize)", NOT_YET),
-    ("crates/quelea-py/src/run.rs new: (usize, usize)", NOT_YET),
-    ("crates/quelea-py/src/run.rs new: (usize, bool)", NOT_YET),
-    ("crates/quelea-py/src/simulate.rs simulate: (Py<PyAny>, Py<PyAny>)", NOT_YET),
-    ("crates/quelea-run/src/evaluate.rs judge: (Time, u64)", NOT_YET),
-    ("crates/quelea-run/src/evaluate.rs spread: (&[f32], Evaluation)", NOT_YET),
-    ("crates/quelea-run/src/files/records.rs new: (u64, usize)", NOT_YET),
-    ("crates/quelea-run/src/listen.rs end: (Time, u64)", NOT_YET),
-    (
-        "crates/quelea-run/src/tasks/images.rs from_files: (&str, impl FnOnce(&Path)->Result<Split, DataError>)",
-        NOT_YET,
-    ),
-    ("crates/quelea-sim/src/driver.rs new: (&Cluster, &Start)", NOT_YET),
-    ("crates/quelea-sim/src/network.rs hand_over: (Message, u64)", NOT_YET),
 ];
 
 /// No reason to stay.

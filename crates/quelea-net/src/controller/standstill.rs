@@ -9,16 +9,17 @@ const HEARTBEATS: u32 = 2;
 /// For how long a rank has done nothing but wait, for others or for the end.
 #[derive(Debug, Default)]
 pub(super) struct Stillness {
-    /// Messages sent and received.
-    counts: (u64, u64),
+    /// Messages sent, and received.
+    sent: u64,
+    received: u64,
     heartbeats: u32,
 }
 
 impl Stillness {
-    pub(super) fn hear(&mut self, waits: bool, counts: (u64, u64)) {
-        let still = waits && counts == self.counts;
+    pub(super) fn hear(&mut self, waits: bool, sent: u64, received: u64) {
+        let still = waits && sent == self.sent && received == self.received;
         self.heartbeats = if still { self.heartbeats + 1 } else { 0 };
-        self.counts = counts;
+        (self.sent, self.received) = (sent, received);
     }
 }
 

@@ -17,7 +17,7 @@ use crate::controller::{ControlLink, Controller, Incoming};
 use crate::error::NetError;
 use crate::launcher::{Launched, PublishedAddress, Rendezvous};
 use crate::local_ranks::{LocalRanks, ProcessContext, RankLinks};
-use crate::measure::{ClusterSurvey, Measured};
+use crate::measure::{Measured, StreamSurvey};
 use crate::mesh::{Mesh, MeshPlan, listen};
 use crate::options::NetOptions;
 use crate::protocol::{
@@ -219,7 +219,7 @@ impl Coordinator {
         let plan = MeshPlan { run: run_number(), ranks: workers, here: BTreeSet::new() };
         let call = Call { plan, job, workers: workers as u32, clock: RunClock::start() };
         let gathered = self.gather(call, controller, observer)?;
-        ClusterSurvey { streams: &gathered.streams, options: &options }.measure(steps, observer)
+        StreamSurvey { streams: &gathered.streams, options: &options }.measure(steps, observer)
     }
 
     /// Waits for the workers and connects everybody with everybody.

@@ -129,7 +129,7 @@ def barrier() -> None:
 def wrap(
     model: Model,
     optimizer: torch.optim.Optimizer,
-    algorithm: str = "allreduce",
+    algorithm: str = "allreduce",  # names: default
     *,
     topology: str | dict[str, Any] | None = None,
     codec: str | dict[str, Any] | None = None,

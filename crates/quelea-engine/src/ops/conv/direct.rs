@@ -1,18 +1,18 @@
 //! Convolutions without a matrix of patches: results are sums of weighted, shifted planes.
 //!
-//! Images lie in memory as [`Layout`] says, so that every place of the kernel is a shift. Results
+//! Images lie in memory as [`PlaneLayout`] says, so that every place of the kernel is a shift. Results
 //! between the lines mean nothing and are left out.
 
 use super::Geometry;
 use super::kernels::{Kernels, Planes, ROWS, SIZES, Sums};
-use super::layout::{Layout, Phase};
+use super::layout::{Phase, PlaneLayout};
 
 /// How planes lie, and what computes with them.
 #[derive(Clone, Debug)]
 pub(super) struct Direct {
     kernels: Kernels,
     shape: Geometry,
-    layout: Layout,
+    layout: PlaneLayout,
 }
 
 /// So many numbers of a plane stay in the nearest cache with those they are multiplied by.
@@ -55,7 +55,7 @@ impl Direct {
         if !SIZES.contains(&size) || pad != size / 2 || !has_all_phases {
             return None;
         }
-        Some(Direct { kernels, shape: *shape, layout: Layout::new(shape, kernels.lanes) })
+        Some(Direct { kernels, shape: *shape, layout: PlaneLayout::new(shape, kernels.lanes) })
     }
 
     /// The results `y` of the images `x`.

@@ -50,7 +50,7 @@ impl Phase {
 
 /// The planes of one convolution.
 #[derive(Clone, Debug)]
-pub(super) struct Layout {
+pub(super) struct PlaneLayout {
     /// Phases of lines.
     pub(super) rows: Vec<Phase>,
     /// Phases of columns.
@@ -67,9 +67,9 @@ pub(super) struct Layout {
     pub(super) phase_span: usize,
 }
 
-impl Layout {
+impl PlaneLayout {
     /// For vectors of so many numbers. The stride is at most the kernel's size, and the padding less.
-    pub(super) fn new(shape: &Geometry, lanes: usize) -> Layout {
+    pub(super) fn new(shape: &Geometry, lanes: usize) -> PlaneLayout {
         let rows = Phase::all(shape, shape.height);
         let columns = Phase::all(shape, shape.width);
         // Neither what is read beyond a line nor what is read before it reaches another line.
@@ -91,7 +91,7 @@ impl Layout {
             phase_span + (margin + largest(&|phase| phase.first)) * (pitch + 1),
         ];
         let plane = plane.into_iter().max().expect("three").next_multiple_of(lanes);
-        Layout { rows, columns, pitch, plane, margin, span, phase_span }
+        PlaneLayout { rows, columns, pitch, plane, margin, span, phase_span }
     }
 
     /// Planes of one channel of an image.
