@@ -1,6 +1,7 @@
 //! `cargo xtask docs`: pages of the manual that are made from the tables.
 
 mod capabilities;
+mod knobs;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,6 +19,8 @@ pub(crate) fn run() -> Result<()> {
     write(&algorithms_file(), &algorithms())?;
     let python = page_file("python.md");
     write(&python, &capabilities::renewed(&fs::read_to_string(&python)?)?)?;
+    let cluster = page_file("virtual-cluster.md");
+    write(&cluster, &knobs::renewed(&fs::read_to_string(&cluster)?)?)?;
     write(&page_file("papers.md"), &papers::page())
 }
 
