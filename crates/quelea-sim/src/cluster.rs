@@ -261,7 +261,7 @@ mod tests {
         for knob in KNOBS {
             let value = match knob.spec.kind.default() {
                 Value::Flag(default) => Value::Flag(!default),
-                default if default == Value::Number(1.0) => Value::Number(0.5),
+                Value::Number(1.0) => Value::Number(0.5),
                 _ => Value::Number(1.0),
             };
             let options = Options::defaults(&[knob.spec]).with(knob.spec.name, value.clone());

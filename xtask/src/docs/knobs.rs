@@ -2,20 +2,14 @@
 
 use std::fmt::Write as _;
 
-use anyhow::{Context, Result};
 use quelea_core::options::OptionKind;
 use quelea_sim::{KNOBS, Knob};
 
-const START: &str =
-    "<!-- Made from `KNOBS` of quelea-sim by `cargo xtask docs`; do not edit. -->\n";
-const END: &str = "<!-- End of what is made from the table. -->";
-
-/// The page with its table as it is now.
-pub(super) fn renewed(page: &str) -> Result<String> {
-    let (before, rest) = page.split_once(START).context("virtual-cluster.md: no start mark")?;
-    let (_, after) = rest.split_once(END).context("virtual-cluster.md: no end mark")?;
-    Ok(format!("{before}{START}{}{END}{after}", table()))
-}
+pub(super) const TABLE: super::PageTable = (
+    "virtual-cluster.md",
+    "<!-- Made from `KNOBS` of quelea-sim by `cargo xtask docs`; do not edit. -->\n",
+    table,
+);
 
 fn table() -> String {
     let mut table =
@@ -44,18 +38,5 @@ fn number(value: f64) -> String {
         value.to_string()
     } else {
         format!("{value:e}")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_page_of_the_virtual_cluster_lists_its_knobs() {
-        let file = crate::docs::page_file("virtual-cluster.md");
-        let page = std::fs::read_to_string(file).expect("the page is there");
-        let renewed = renewed(&page).expect("the page has its marks");
-        assert!(page == renewed, "docs/virtual-cluster.md is out of date: run `cargo xtask docs`");
     }
 }
