@@ -1,12 +1,14 @@
 //! `cargo xtask docs`: pages of the manual that are made from the tables.
 
 mod capabilities;
+mod facts;
+mod knobs;
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use quelea_core::algorithms::{ALGORITHMS, Codecs, Entry};
 use quelea_core::codec::CODECS;
 use quelea_core::options::{OptionKind, Options};
@@ -18,7 +20,22 @@ pub(crate) fn run() -> Result<()> {
     write(&algorithms_file(), &algorithms())?;
     let python = page_file("python.md");
     write(&python, &capabilities::renewed(&fs::read_to_string(&python)?)?)?;
+    for (name, mark, table) in [facts::TABLE, knobs::TABLE] {
+        let file = page_file(name);
+        write(&file, &with_table(&fs::read_to_string(&file)?, mark, &table())?)?;
+    }
     write(&page_file("papers.md"), &papers::page())
+}
+
+/// A page, the mark before its table, and what makes that table.
+type PageTable = (&'static str, &'static str, fn() -> String);
+
+/// A page with the table after `mark` renewed.
+fn with_table(page: &str, mark: &str, table: &str) -> Result<String> {
+    const END: &str = "<!-- End of what is made from the table. -->";
+    let (before, rest) = page.split_once(mark).context("the page has no start mark")?;
+    let (_, after) = rest.split_once(END).context("the page has no end mark")?;
+    Ok(format!("{before}{mark}{table}{END}{after}"))
 }
 
 fn write(file: &Path, page: &str) -> Result<()> {
@@ -171,6 +188,15 @@ mod tests {
     fn the_page_of_papers_is_what_the_tables_say() {
         let page = fs::read_to_string(page_file("papers.md")).expect("the page is there");
         assert!(page == papers::page(), "docs/papers.md is out of date: run `cargo xtask docs`");
+    }
+
+    #[test]
+    fn the_tables_inside_pages_are_those_of_the_code() {
+        for (name, mark, table) in [facts::TABLE, knobs::TABLE] {
+            let page = fs::read_to_string(page_file(name)).expect("the page is there");
+            let renewed = with_table(&page, mark, &table()).expect("the page has its marks");
+            assert!(page == renewed, "docs/{name} is out of date: run `cargo xtask docs`");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use quelea_core::algorithms::{self, ALGORITHMS, Codecs, Entry, Service, Traffic, When};
 use quelea_core::options::Options;
 use quelea_core::properties::TopologyRequirement;
+use quelea_record::{FACTS, SummaryForm};
 use quelea_run::execute::Finished;
 use quelea_run::files::summary::{ClockKind, RankSummary, Summary, WorkerSummary};
 use serde_json::Value;
@@ -73,10 +74,15 @@ fn results(summary: &Summary) -> Vec<Vec<String>> {
         ("speedup over one worker", summary.speedup.map(|speedup| format!("{speedup:.2}"))),
         ("bytes sent", Some(bytes(total.bytes_sent))),
         ("messages sent", Some(whole(total.messages_sent))),
-        ("gradients per message", summary.gradients_per_message.map(number)),
     ];
+    let means = FACTS.iter().map(|kind| &kind.summary).filter(|s| s.form == SummaryForm::Mean);
+    let means = means.map(|mean| {
+        let value = summary.measured.get(mean.key).and_then(Value::as_f64);
+        (mean.key.replace('_', " "), value.map(number))
+    });
+    let rows = rows.into_iter().map(|(name, value)| (name.to_string(), value)).chain(means);
     let mut there: Vec<Vec<String>> =
-        rows.into_iter().filter_map(|(name, value)| Some(vec![name.into(), value?])).collect();
+        rows.filter_map(|(name, value)| Some(vec![name, value?])).collect();
     let metric = |(name, value): (&String, &f64)| vec![name.clone(), format!("{value:.1}")];
     there.splice(1..1, summary.metrics.iter().map(metric));
     there

@@ -552,6 +552,7 @@ impl Packet for RankEvent {
 mod tests {
     use super::*;
     use quelea_core::state::Saved;
+    use quelea_record::{FOLDED, FactTotals, STALENESS};
 
     fn comes_back<P: Packet + PartialEq + std::fmt::Debug>(packet: P) {
         let bytes = packet.encode();
@@ -570,10 +571,13 @@ mod tests {
 
     #[test]
     fn reports_and_records_come_back_as_they_were() {
+        let mut facts = FactTotals::default();
+        facts.add(&STALENESS, 7, 4);
+        facts.add(&FOLDED, 2, 1);
         comes_back(RankEvent::Report(Box::new(RankReport {
             rank: 3,
             steps: 9,
-            staleness: [(0, 4), (7, 1)].into(),
+            facts,
             last_loss: -0.5,
             params: vec![1.0, 2.0],
             model: vec![3.0],
@@ -584,7 +588,7 @@ mod tests {
             RecordKind::Evaluation { loss: 1.0, accuracy: Some(0.5), consensus: 0.1 },
             RecordKind::Evaluation { loss: 1.0, accuracy: None, consensus: 0.1 },
             RecordKind::Transfer { to: 1, bytes: 80, seconds: 0.5 },
-            RecordKind::HalfExchange,
+            RecordKind::Measured { kind: &FOLDED, number: 5 },
             RecordKind::Workers { loss: [1.0, 2.0], accuracy: Some([0.5, 0.25]) },
             RecordKind::Checkpoint { failure: Some("disk full".into()) },
         ];

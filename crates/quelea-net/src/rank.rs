@@ -6,7 +6,7 @@ mod life_cycle;
 use std::rc::Rc;
 use std::sync::mpsc;
 
-use quelea_core::contract::{Effect, Fact, Mode};
+use quelea_core::contract::{Effect, Mode};
 use quelea_core::message::{Message, Rank};
 use quelea_core::node::Node;
 use quelea_core::problems::Computed;
@@ -422,7 +422,7 @@ impl RankState {
                     }
                 }
                 Effect::Measure(fact) => {
-                    let event = measured(fact, &mut self.report);
+                    let event = self.report.take(fact);
                     let record = Record { t: now.seconds(), rank: from.0, step, event };
                     let _ = self.controller.send(Incoming::Event(RankEvent::Record(record)));
                 }
@@ -534,23 +534,5 @@ impl RankState {
             (report.params, report.model) = self.node.retire();
         }
         report
-    }
-}
-
-fn measured(fact: Fact, report: &mut RankReport) -> RecordKind {
-    match fact {
-        Fact::Staleness(updates) => {
-            *report.staleness.entry(updates).or_default() += 1;
-            RecordKind::Staleness { updates }
-        }
-        Fact::Folded(gradients) => {
-            report.folded_gradients += u64::from(gradients);
-            report.folded_messages += 1;
-            RecordKind::Folded { gradients }
-        }
-        Fact::HalfExchange => {
-            report.half_exchanges += 1;
-            RecordKind::HalfExchange
-        }
     }
 }

@@ -4,9 +4,13 @@
 #![warn(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod checkpoints;
+mod facts;
 mod observer;
 
 pub use checkpoints::{CheckpointSchedule, RankCheckpoint, ResumePoint};
+pub use facts::{
+    FACTS, FOLDED, FactKind, FactSummary, FactTotals, HALF_EXCHANGE, STALENESS, SummaryForm,
+};
 pub use observer::{Models, Observer, Request, Silent};
 
 /// One measured fact.
@@ -73,18 +77,13 @@ pub enum RecordKind {
         /// Why it could not be, if it could not.
         failure: Option<String>,
     },
-    /// How many updates behind a gradient's base was when it was applied.
-    Staleness {
-        /// Updates.
-        updates: u64,
+    /// The algorithm measured something.
+    Measured {
+        /// What.
+        kind: &'static FactKind,
+        /// Its number.
+        number: u64,
     },
-    /// How many gradients one message carried.
-    Folded {
-        /// Gradients.
-        gradients: u32,
-    },
-    /// An exchange was broken off half-way.
-    HalfExchange,
     /// A rank was lost (crashed, cut off, declared dead).
     Lost,
     /// A rank entered this view.
@@ -119,15 +118,8 @@ pub struct RankReport {
     pub bytes_received: u64,
     /// Messages sent.
     pub messages_sent: u64,
-    /// How often each staleness occurred, by updates.
-    pub staleness: std::collections::BTreeMap<u64, u64>,
-    /// Exchanges broken off half-way.
-    pub half_exchanges: u64,
-    /// Gradients that this rank's messages carried, folded ones included (0 where the algorithm
-    /// does not fold).
-    pub folded_gradients: u64,
-    /// Messages that carried them.
-    pub folded_messages: u64,
+    /// What its algorithm measured.
+    pub facts: FactTotals,
     /// Loss of the last gradient.
     pub last_loss: f32,
     /// The parameters at the end, drained.

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use quelea_core::problems::Problem;
-use quelea_record::{Outcome, Record, RecordKind};
+use quelea_record::{FOLDED, FactKind, FactTotals, Outcome, Record, RecordKind, STALENESS};
 
 use crate::config::Config;
 use crate::config::source::{self, Table};
@@ -165,19 +165,18 @@ impl Timing {
 
     /// Gradients that one message carried on average, where the algorithm folds them.
     pub fn gradients_per_message(&self) -> f64 {
-        let sum = |count: fn(&quelea_record::RankReport) -> u64| {
-            self.outcome.ranks.iter().map(count).sum::<u64>() as f64
-        };
-        sum(|rank| rank.folded_gradients) / sum(|rank| rank.folded_messages).max(1.0)
+        self.mean(&FOLDED)
     }
 
     /// Mean updates by which gradients were late, where the algorithm tells.
     pub fn staleness(&self) -> f64 {
-        let counts = self.outcome.ranks.iter().flat_map(|rank| &rank.staleness);
-        let (sum, count) = counts.fold((0.0, 0.0), |(sum, count), (late, times)| {
-            (sum + (*late * *times) as f64, count + *times as f64)
-        });
-        if count > 0.0 { sum / count } else { 0.0 }
+        self.mean(&STALENESS)
+    }
+
+    fn mean(&self, kind: &FactKind) -> f64 {
+        let mut all = FactTotals::default();
+        self.outcome.ranks.iter().for_each(|rank| all.add_all(&rank.facts));
+        all.mean(kind).unwrap_or(0.0)
     }
 
     /// Most messages on their way in the second and in the last quarter of the run: about equal

@@ -7,7 +7,7 @@
 //!
 //! | module | what is in it |
 //! |---|---|
-//! | `cluster`, `faults` | the knobs, with their limits |
+//! | `cluster`, `knob`, `faults` | the knobs, with their limits |
 //! | `network` | cards, internal links, what is on its way |
 //! | `compute`, `gradient_pool` | how long a gradient takes; computing it for real |
 //! | `queue` | the order of events |
@@ -25,6 +25,7 @@ mod driver;
 mod faults;
 mod gradient_pool;
 mod in_flight;
+mod knob;
 mod membership;
 mod network;
 mod queue;
@@ -39,8 +40,9 @@ use quelea_core::problems::Problem;
 use quelea_core::time::Time;
 use quelea_record::{Outcome, ResumePoint};
 
-pub use cluster::{Cluster, ClusterError};
+pub use cluster::{Cluster, ClusterError, KNOBS};
 pub use faults::{Crash, Faults, Flight, Pause, PlainRule, RankPartition, Rule, Verdict};
+pub use knob::Knob;
 pub use quelea_record::{Models, Observer};
 
 /// Runs `setup` on `problem` in the virtual `cluster`, and tells `observer` what happens.

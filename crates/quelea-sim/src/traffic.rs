@@ -285,24 +285,9 @@ impl Driver<'_> {
 
     fn measure(&mut self, rank: usize, fact: Fact) {
         let state = &mut self.ranks[rank];
-        let report = &mut state.report;
-        let fate = match fact {
-            Fact::Staleness(updates) => {
-                *report.staleness.entry(updates).or_default() += 1;
-                RecordKind::Staleness { updates }
-            }
-            Fact::Folded(gradients) => {
-                report.folded_gradients += u64::from(gradients);
-                report.folded_messages += 1;
-                RecordKind::Folded { gradients }
-            }
-            Fact::HalfExchange => {
-                report.half_exchanges += 1;
-                RecordKind::HalfExchange
-            }
-        };
+        let event = state.report.take(fact);
         let step = state.node.step();
-        self.note(self.now, Rank::from(rank), step, fate);
+        self.note(self.now, Rank::from(rank), step, event);
     }
 }
 

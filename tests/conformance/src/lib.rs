@@ -1,6 +1,8 @@
 //! A scenario is the text of a run file. It is written once and run by every driver: the virtual
 //! cluster, threads, and TCP between ranks that join a coordinator on loopback.
 
+pub mod bytes;
+pub mod forms;
 pub mod matrix;
 
 use quelea_net::{Coordinator, Hosted, NetOptions};

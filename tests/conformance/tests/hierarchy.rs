@@ -1,7 +1,7 @@
 //! Gossip between hosts with exact averages within a host: what it must be equal to.
 
 use conformance::{ARMS, Arm, REFERENCE, bits, deployed, firsts, plan};
-use quelea_core::algorithms::ALGORITHMS;
+use quelea_core::algorithms::{ALGORITHMS, Entry, Traffic};
 use quelea_core::options::Options;
 use quelea_core::properties::TopologyRequirement;
 use quelea_wire::HEADER_BYTES;
@@ -29,7 +29,14 @@ fn gossip() -> Vec<String> {
 }
 
 fn is_synchronous(algorithm: &str) -> bool {
-    !algorithm.contains("ad-psgd") && !algorithm.contains("free_running")
+    plan(&scenario(algorithm, 6, "gossip", 1)).setup.properties().synchronous
+}
+
+/// Whether all workers also average exactly now and then.
+fn has_rounds(algorithm: &str) -> bool {
+    let setup = plan(&scenario(algorithm, 6, "gossip", 1)).setup;
+    let traffic = (setup.entry.traffic)(&setup.options);
+    matches!(traffic, Traffic::Gossip { average: Some(_), .. })
 }
 
 /// Six workers, five dimensions, several buckets, momentum.
@@ -231,7 +238,7 @@ fn after_a_loss_exact_methods_find_the_optimum_of_those_left() {
 #[test]
 fn every_gossip_method_outlives_members_leaders_and_a_whole_host() {
     for algorithm in gossip() {
-        let replaces = !algorithm.contains("gossip-");
+        let replaces = !has_rounds(&algorithm);
         let more = [&[0][..], &[2], &[0, 1], &[2, 0], &[0, 3]];
         let more = more.into_iter().filter(|_| replaces);
         for lost in [&[1][..], &[3][..], &[3, 2][..]].into_iter().chain(more) {
@@ -246,8 +253,8 @@ fn every_gossip_method_outlives_members_leaders_and_a_whole_host() {
 /// Rounds of averages over all are counted from the beginning, so nobody can come in later.
 #[test]
 fn where_nobody_can_take_over_the_loss_of_a_leader_ends_the_run_and_names_it() {
-    for name in ["gossip-pga", "gossip-aga"] {
-        let plan = losing(&format!("name = \"{name}\""), &[2]);
+    for algorithm in gossip().iter().filter(|algorithm| has_rounds(algorithm)) {
+        let plan = losing(algorithm, &[2]);
         let nowhere = &mut quelea_record::Silent;
         let result = quelea_sim::simulate(&plan.setup, &*plan.problem, &plan.cluster, nowhere);
         let words = result.expect_err("the host has no leader").to_string();
@@ -257,7 +264,9 @@ fn where_nobody_can_take_over_the_loss_of_a_leader_ends_the_run_and_names_it() {
 
 #[test]
 fn rows_that_do_not_gossip_refuse_to_do_it_between_hosts() {
-    for name in ["allreduce", "aladdin", "local-sgd", "sync-ps"] {
+    let needs = |entry: &Entry| (entry.properties)(&Options::defaults(entry.meta.options)).topology;
+    for entry in ALGORITHMS.iter().filter(|entry| needs(entry) == TopologyRequirement::Nothing) {
+        let name = entry.meta.name;
         let text = format!("algorithm.name = \"{name}\"\ntopology.within_host = \"average\"");
         let table = quelea_run::config::source::parse(&text).expect("good TOML");
         let config = quelea_run::config::Config::read(table, &[], None).expect("good by itself");

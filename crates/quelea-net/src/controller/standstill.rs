@@ -37,7 +37,7 @@ impl Controller<'_> {
         }
         let mut on_way: i128 = 0;
         for progress in &self.ranks {
-            let Stillness { counts: (sent, received), heartbeats } = progress.stillness;
+            let Stillness { sent, received, heartbeats } = progress.stillness;
             if heartbeats < HEARTBEATS {
                 return None;
             }

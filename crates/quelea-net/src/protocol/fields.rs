@@ -1,7 +1,7 @@
 //! Reports, records and states as fields of packets.
 
 use quelea_core::state::Saved;
-use quelea_record::{RankCheckpoint, RankReport, Record, RecordKind};
+use quelea_record::{FactKind, FactTotals, RankCheckpoint, RankReport, Record, RecordKind};
 use quelea_wire::control::{ControlError, Reader, Writer};
 
 pub(super) fn write_part(w: Writer, part: &RankCheckpoint) -> Writer {
@@ -20,7 +20,7 @@ pub(super) fn read_part(r: &mut Reader<'_>) -> Result<RankCheckpoint, ControlErr
 }
 
 pub(super) fn write_report(w: Writer, report: &RankReport) -> Writer {
-    let staleness: Vec<(u64, u64)> = report.staleness.iter().map(|(k, v)| (*k, *v)).collect();
+    let facts: Vec<(&str, u64, u64)> = report.facts.iter().collect();
     w.number(report.rank)
         .number(report.is_server)
         .number(report.lost)
@@ -32,10 +32,7 @@ pub(super) fn write_report(w: Writer, report: &RankReport) -> Writer {
         .number(report.bytes_sent)
         .number(report.bytes_received)
         .number(report.messages_sent)
-        .list(&staleness, |w, (updates, times)| w.number(*updates).number(*times))
-        .number(report.half_exchanges)
-        .number(report.folded_gradients)
-        .number(report.folded_messages)
+        .list(&facts, |w, (name, number, times)| w.text(name).number(*number).number(*times))
         .number(report.last_loss.to_bits())
         .values(&report.params)
         .values(&report.model)
@@ -54,14 +51,24 @@ pub(super) fn read_report(r: &mut Reader<'_>) -> Result<RankReport, ControlError
         bytes_sent: r.number()?,
         bytes_received: r.number()?,
         messages_sent: r.number()?,
-        staleness: r.list(|r| Ok((r.number()?, r.number()?)))?.into_iter().collect(),
-        half_exchanges: r.number()?,
-        folded_gradients: r.number()?,
-        folded_messages: r.number()?,
+        facts: read_facts(r)?,
         last_loss: f32::from_bits(r.small()?),
         params: r.values()?,
         model: r.values()?,
     })
+}
+
+fn read_facts(r: &mut Reader<'_>) -> Result<FactTotals, ControlError> {
+    let mut facts = FactTotals::default();
+    for (kind, number, times) in r.list(|r| Ok((read_fact_kind(r)?, r.number()?, r.number()?)))? {
+        facts.add(kind, number, times);
+    }
+    Ok(facts)
+}
+
+fn read_fact_kind(r: &mut Reader<'_>) -> Result<&'static FactKind, ControlError> {
+    let name = r.text()?;
+    FactKind::find(&name).ok_or_else(|| r.unknown())
 }
 
 pub(super) fn write_record(w: Writer, record: &Record) -> Writer {
@@ -91,9 +98,7 @@ pub(super) fn write_record(w: Writer, record: &Record) -> Writer {
             let w = w.number(10u8).number(failure.is_some());
             w.text(failure.as_deref().unwrap_or_default())
         }
-        RecordKind::Staleness { updates } => w.number(4u8).number(*updates),
-        RecordKind::Folded { gradients } => w.number(5u8).number(*gradients),
-        RecordKind::HalfExchange => w.number(6u8),
+        RecordKind::Measured { kind, number } => w.number(4u8).text(kind.name).number(*number),
         RecordKind::Lost => w.number(7u8),
         RecordKind::View { number } => w.number(8u8).number(*number),
     }
@@ -119,9 +124,7 @@ pub(super) fn read_record(r: &mut Reader<'_>) -> Result<Record, ControlError> {
             },
             consensus: r.real()?,
         },
-        4 => RecordKind::Staleness { updates: r.number()? },
-        5 => RecordKind::Folded { gradients: r.small()? },
-        6 => RecordKind::HalfExchange,
+        4 => RecordKind::Measured { kind: read_fact_kind(r)?, number: r.number()? },
         7 => RecordKind::Lost,
         8 => RecordKind::View { number: r.small()? },
         9 => {

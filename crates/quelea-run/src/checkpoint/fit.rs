@@ -209,10 +209,5 @@ fn add(to: &mut RankReport, from: &RankReport) {
     to.bytes_sent += from.bytes_sent;
     to.bytes_received += from.bytes_received;
     to.messages_sent += from.messages_sent;
-    to.half_exchanges += from.half_exchanges;
-    to.folded_gradients += from.folded_gradients;
-    to.folded_messages += from.folded_messages;
-    for (updates, count) in &from.staleness {
-        *to.staleness.entry(*updates).or_default() += count;
-    }
+    to.facts.add_all(&from.facts);
 }

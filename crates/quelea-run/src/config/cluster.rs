@@ -1,52 +1,15 @@
 //! `[cluster]`: what is simulated, who lives where, how many servers there are, what goes wrong.
 
 use quelea_core::options::{OptionKind, OptionSpec};
-use quelea_sim::Cluster;
+use quelea_sim::{Cluster, KNOBS};
 use toml::Table;
 
-use super::faults;
+use super::faults::{self, whole};
 use super::section::{Allowed, ExtraKey, ExtraShape, SectionValues, list as written_list};
 use crate::error::RequestError;
 
-/// A card, from one kilobit per second on.
-const fn card(name: &'static str, default: f64, help: &'static str) -> OptionSpec {
-    OptionSpec { name, kind: OptionKind::Real { default, min: 1e-6, max: 1e9 }, help }
-}
-
-/// A rate at which something happens, or 0 where it takes no time.
-const fn rate(name: &'static str, help: &'static str) -> OptionSpec {
-    OptionSpec { name, kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1e9 }, help }
-}
-
-const fn micros(name: &'static str, default: f64, help: &'static str) -> OptionSpec {
-    OptionSpec { name, kind: OptionKind::Real { default, min: 0.0, max: 1e9 }, help }
-}
-
-/// At most about a month.
-pub(super) const fn millis(name: &'static str, default: f64, help: &'static str) -> OptionSpec {
-    OptionSpec { name, kind: OptionKind::Real { default, min: 0.0, max: 3e9 }, help }
-}
-
-pub(super) const fn share(
-    name: &'static str,
-    default: f64,
-    min: f64,
-    help: &'static str,
-) -> OptionSpec {
-    OptionSpec { name, kind: OptionKind::Real { default, min, max: 1.0 }, help }
-}
-
-pub(super) const fn whole(
-    name: &'static str,
-    default: u64,
-    min: u64,
-    help: &'static str,
-) -> OptionSpec {
-    OptionSpec { name, kind: OptionKind::Whole { default, min, max: 1_000_000 }, help }
-}
-
-/// The plain keys of `[cluster]`.
-pub const KEYS: &[OptionSpec] = &[
+/// The keys that say how many ranks live where; they are not of the virtual cluster alone.
+const PLACEMENT: [OptionSpec; 3] = [
     whole("hosts", 0, 1, "machines that the workers are spread over in blocks; one per worker"),
     whole("servers", 1, 0, "servers, for algorithms that have them; each holds a shard"),
     OptionSpec {
@@ -54,49 +17,22 @@ pub const KEYS: &[OptionSpec] = &[
         kind: OptionKind::Reals,
         help: "the host of each server; hosts of their own after those of the workers",
     },
-    card("bandwidth_gbps", 10.0, "every host's network card, in each direction"),
-    micros("latency_us", 50.0, "from the first byte leaving one host to its arrival at another"),
-    card("internal_gbps", 100.0, "every rank's link to the others of its host"),
-    micros("internal_latency_us", 0.0, "as latency_us, inside a host"),
-    millis("compute_ms", 100.0, "mean time of one gradient"),
-    OptionSpec {
-        name: "compute_cv",
-        kind: OptionKind::Real { default: 0.0, min: 0.0, max: 10.0 },
-        help: "coefficient of variation of that time (log-normal); 0 = constant",
-    },
-    share("backward_share", 0.67, 0.0, "share of that time that is backward"),
-    micros("handoff_send_us", 0.0, "fixed time of a worker for giving a vector to the network"),
-    rate("handoff_send_gbps", "rate of the same; 0 = size costs nothing"),
-    micros("handoff_receive_us", 0.0, "fixed time of a worker for taking a vector"),
-    rate("handoff_receive_gbps", "rate of the same; 0 = size costs nothing"),
-    rate("reduce_gbs", "arithmetic at servers and in reduce steps, 10^9 bytes/s; 0 = free"),
-    share("collective_efficiency", 1.0, 1e-3, "share of the bandwidth that collectives reach"),
-    share(
-        "point_to_point_efficiency",
-        1.0,
-        1e-3,
-        "share of the bandwidth that other messages reach",
-    ),
-    micros("collective_fixed_us", 0.0, "fixed time of a collective before its first message"),
-    OptionSpec {
-        name: "start_barrier",
-        kind: OptionKind::Flag(false),
-        help: "a collective starts when all workers have handed over",
-    },
-    whole("link_messages", 0, 0, "messages that a directed link may hold; 0 = without limit"),
-    OptionSpec {
-        name: "blocking_sends",
-        kind: OptionKind::Flag(false),
-        help: "a worker continues only when what it sends has left its card",
-    },
-    OptionSpec {
-        name: "vector_scale",
-        kind: OptionKind::Real { default: 1.0, min: 1e-3, max: 1e9 },
-        help: "every byte of a vector counts as so many: a small one stands for a large model",
-    },
-    millis("detect_ms", 1000.0, "from the loss of a rank until the others are notified"),
-    whole("threads", 0, 0, "real threads that compute gradients in `simulate`; 0 = one per core"),
 ];
+
+/// The plain keys of `[cluster]`: placement, then the knobs of the virtual cluster.
+pub const KEYS: &[OptionSpec] = &{
+    let mut keys = [PLACEMENT[0]; PLACEMENT.len() + KNOBS.len()];
+    let mut index = 0;
+    while index < keys.len() {
+        keys[index] = if index < PLACEMENT.len() {
+            PLACEMENT[index]
+        } else {
+            KNOBS[index - PLACEMENT.len()].spec
+        };
+        index += 1;
+    }
+    keys
+};
 
 /// The other keys of `[cluster]`.
 pub const EXTRAS: &[ExtraKey] = &[
@@ -124,32 +60,11 @@ pub fn read(table: &Table) -> Result<SectionValues, RequestError> {
 
 /// The virtual cluster of these values, checked by itself.
 pub fn build(values: &SectionValues) -> Result<Cluster, RequestError> {
-    let options = &values.options;
     let cluster = Cluster {
-        bandwidth_gbps: options.real("bandwidth_gbps"),
         host_bandwidth_gbps: values.numbered("host_bandwidth_gbps"),
-        latency_us: options.real("latency_us"),
-        internal_gbps: options.real("internal_gbps"),
-        internal_latency_us: options.real("internal_latency_us"),
-        compute_ms: options.real("compute_ms"),
-        compute_cv: options.real("compute_cv"),
-        backward_share: options.real("backward_share"),
         slow: values.numbered("slow"),
-        handoff_send_us: options.real("handoff_send_us"),
-        handoff_send_gbps: options.real("handoff_send_gbps"),
-        handoff_receive_us: options.real("handoff_receive_us"),
-        handoff_receive_gbps: options.real("handoff_receive_gbps"),
-        reduce_gbs: options.real("reduce_gbs"),
-        collective_efficiency: options.real("collective_efficiency"),
-        point_to_point_efficiency: options.real("point_to_point_efficiency"),
-        collective_fixed_us: options.real("collective_fixed_us"),
-        start_barrier: options.flag("start_barrier"),
-        link_messages: options.whole("link_messages") as u32,
-        blocking_sends: options.flag("blocking_sends"),
-        vector_scale: options.real("vector_scale"),
-        detect_ms: options.real("detect_ms"),
         faults: faults::read(&values.inside("faults"))?,
-        threads: options.whole("threads") as usize,
+        ..Cluster::from_options(&values.options)
     };
     cluster.check().map_err(refused)?;
     Ok(cluster)

@@ -5,11 +5,24 @@ use quelea_core::time::Time;
 use quelea_sim::{Crash, Faults, Pause, PlainRule, RankPartition, Rule, Verdict};
 use toml::{Table, Value};
 
-use super::cluster::{millis, share, whole};
 use super::section::{Allowed, SectionValues};
 use crate::error::RequestError;
 
 const FAULTS: [&str; 4] = ["crashes", "pauses", "partitions", "rules"];
+
+/// At most about a month.
+const fn millis(name: &'static str, default: f64, help: &'static str) -> OptionSpec {
+    OptionSpec { name, kind: OptionKind::Real { default, min: 0.0, max: 3e9 }, help }
+}
+
+pub(super) const fn whole(
+    name: &'static str,
+    default: u64,
+    min: u64,
+    help: &'static str,
+) -> OptionSpec {
+    OptionSpec { name, kind: OptionKind::Whole { default, min, max: 1_000_000 }, help }
+}
 
 const CRASH: &[OptionSpec] = &[whole("rank", 0, 0, "which"), millis("at_ms", 0.0, "when")];
 const SPAN: &[OptionSpec] = &[
@@ -22,7 +35,11 @@ const RULE: &[OptionSpec] = &[
     whole("to", 0, 0, "only messages to this rank"),
     millis("from_ms", 0.0, "since when"),
     millis("until_ms", f64::MAX, "until when"),
-    share("share", 1.0, 0.0, "only this share of them, chosen by the seed"),
+    OptionSpec {
+        name: "share",
+        kind: OptionKind::Real { default: 1.0, min: 0.0, max: 1.0 },
+        help: "only this share of them, chosen by the seed",
+    },
     OptionSpec {
         name: "verdict",
         kind: OptionKind::Choice(&["drop", "delay", "duplicate"]),

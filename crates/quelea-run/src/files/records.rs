@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, Write};
 
-use quelea_record::{Record, RecordKind, ResumePoint};
+use quelea_record::{FactKind, Record, RecordKind, ResumePoint};
 use serde_json::Value;
 
 use super::directory::Draft;
@@ -85,7 +85,8 @@ impl<'a> RecordWriter<'a> {
     fn is_written(&self, record: &Record) -> bool {
         match record.event {
             RecordKind::Compute { .. } | RecordKind::Transfer { .. } => false,
-            RecordKind::Step { .. } | RecordKind::Staleness { .. } | RecordKind::Folded { .. } => {
+            RecordKind::Measured { kind, .. } if !kind.is_frequent => true,
+            RecordKind::Step { .. } | RecordKind::Measured { .. } => {
                 record.step.is_multiple_of(self.stride)
             }
             _ => true,
@@ -117,8 +118,10 @@ fn is_before(record: &Value, start: &ResumePoint) -> bool {
     else {
         return false;
     };
+    let is_frequent =
+        |kind: &str| kind == "step" || FactKind::find(kind).is_some_and(|fact| fact.is_frequent);
     match record["kind"].as_str() {
-        Some("step" | "staleness" | "folded") if !start.resized => {
+        Some(kind) if is_frequent(kind) && !start.resized => {
             start.parts.get(rank as usize).is_some_and(|part| {
                 // Servers count nothing; their records go by the clock.
                 if part.report.is_server { t <= start.now.seconds() } else { step < part.step() }
@@ -171,9 +174,12 @@ pub fn write_line(out: &mut impl Write, record: &Record) -> io::Result<()> {
             let failure = serde_json::to_string(failure).map_err(io::Error::other)?;
             write!(out, "\"checkpoint\",\"failure\":{failure}")
         }
-        RecordKind::Staleness { updates } => write!(out, "\"staleness\",\"updates\":{updates}"),
-        RecordKind::Folded { gradients } => write!(out, "\"folded\",\"gradients\":{gradients}"),
-        RecordKind::HalfExchange => write!(out, "\"half-exchange\""),
+        RecordKind::Measured { kind: FactKind { name, number: None, .. }, .. } => {
+            write!(out, "\"{name}\"")
+        }
+        RecordKind::Measured { kind: FactKind { name, number: Some(key), .. }, number } => {
+            write!(out, "\"{name}\",\"{key}\":{number}")
+        }
         RecordKind::Lost => write!(out, "\"lost\""),
         RecordKind::View { number } => write!(out, "\"view\",\"number\":{number}"),
     }?;
@@ -200,6 +206,8 @@ impl std::fmt::Display for Single {
 
 #[cfg(test)]
 mod tests {
+    use quelea_record::FACTS;
+
     use super::*;
 
     fn line(event: RecordKind) -> serde_json::Value {
@@ -235,13 +243,20 @@ mod tests {
             ),
             (RecordKind::Workers { loss: [1.0, 2.0], accuracy: None }, "workers"),
             (RecordKind::Checkpoint { failure: Some("disk \"full\"".into()) }, "checkpoint"),
-            (RecordKind::Staleness { updates: 4 }, "staleness"),
-            (RecordKind::Folded { gradients: 2 }, "folded"),
-            (RecordKind::HalfExchange, "half-exchange"),
             (RecordKind::Lost, "lost"),
             (RecordKind::View { number: 2 }, "view"),
         ] {
             assert_eq!(line(event)["kind"], kind);
+        }
+    }
+
+    #[test]
+    fn facts_are_written_under_their_names_with_the_numbers_that_say_something() {
+        for kind in FACTS {
+            let read = line(RecordKind::Measured { kind, number: 4 });
+            assert_eq!(read["kind"], kind.name);
+            assert_eq!(read.as_object().expect("a record").len(), 4 + kind.number.iter().len());
+            kind.number.iter().for_each(|key| assert_eq!(read[key], 4));
         }
     }
 

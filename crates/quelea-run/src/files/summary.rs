@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use quelea_core::problems::{ACCURACY, Evaluation};
-use quelea_record::{InFlight, Outcome, RankReport};
+use quelea_record::{FACTS, FactKind, FactTotals, InFlight, Outcome, RankReport, SummaryForm};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use super::tensors::ModelSlices;
 use crate::checkpoint::BestModel;
@@ -53,12 +53,9 @@ pub struct Summary {
     pub workers: Vec<WorkerSummary>,
     /// Every rank: workers, then servers.
     pub ranks: Vec<RankSummary>,
-    /// How many gradients were applied how many updates late.
-    pub staleness: BTreeMap<u64, u64>,
-    /// Gradients that a message carried on average, where the algorithm folds them.
-    pub gradients_per_message: Option<f64>,
-    /// Exchanges that were broken off half-way.
-    pub half_exchanges: u64,
+    /// What algorithms measured, under the keys of [`FACTS`].
+    #[serde(flatten)]
+    pub measured: Map<String, Value>,
     /// Most that was on its way at any moment, where the driver can tell.
     pub in_flight: InFlightSummary,
     /// Of every worker, each step whose number this divides is in `records.jsonl`.
@@ -203,12 +200,7 @@ impl Summary {
             total: total(outcome),
             workers: workers.iter().map(|rank| worker(rank)).collect(),
             ranks: outcome.ranks.iter().map(rank).collect(),
-            staleness: staleness(&outcome.ranks),
-            gradients_per_message: ratio(
-                outcome.ranks.iter().map(|rank| rank.folded_gradients).sum::<u64>() as f64,
-                outcome.ranks.iter().map(|rank| rank.folded_messages).sum::<u64>() as f64,
-            ),
-            half_exchanges: outcome.ranks.iter().map(|rank| rank.half_exchanges).sum(),
+            measured: measured(&outcome.ranks),
             in_flight: in_flight(&outcome.in_flight),
             records_stride: about.records_stride,
             warnings: outcome.warnings.iter().cloned().chain(about.warnings).collect(),
@@ -273,12 +265,15 @@ fn rank(rank: &RankReport) -> RankSummary {
     }
 }
 
-fn staleness(ranks: &[RankReport]) -> BTreeMap<u64, u64> {
-    let mut counts = BTreeMap::new();
-    for (updates, count) in ranks.iter().flat_map(|rank| &rank.staleness) {
-        *counts.entry(*updates).or_default() += count;
-    }
-    counts
+fn measured(ranks: &[RankReport]) -> Map<String, Value> {
+    let mut all = FactTotals::default();
+    ranks.iter().for_each(|rank| all.add_all(&rank.facts));
+    let value = |kind: &FactKind| match kind.summary.form {
+        SummaryForm::Histogram => json!(all.histogram(kind)),
+        SummaryForm::Mean => json!(all.mean(kind)),
+        SummaryForm::Count => json!(all.count(kind)),
+    };
+    FACTS.into_iter().map(|kind| (kind.summary.key.to_string(), value(kind))).collect()
 }
 
 fn in_flight(peaks: &InFlight) -> InFlightSummary {
@@ -321,6 +316,6 @@ mod tests {
         assert_eq!(summary.samples_per_second, Some(5.0));
         assert_eq!(summary.speedup, Some(0.5));
         assert_eq!(summary.loss, None);
-        assert_eq!(summary.gradients_per_message, None);
+        assert_eq!(summary.measured["gradients_per_message"], Value::Null);
     }
 }
