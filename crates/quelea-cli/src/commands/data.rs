@@ -21,14 +21,14 @@ pub const COMMAND: CommandSpec = CommandSpec { name: "data", parser: Args::comma
 
 const EXAMPLES: &str = "\
 Examples:
-  quelea data                                  the data sets, and which of them are here
-  quelea data get fashion-mnist                download, verify, say where it is
+  quelea data                                  the data sets, and which of them are downloaded
+  quelea data get fashion-mnist                download, verify, print the folder
   quelea data get cifar10 --to /data/cifar10   into this folder
-  quelea data check /data/cifar10              is every file there and whole?
+  quelea data check /data/cifar10              is every file present and complete?
   quelea data check /data/imagenet             can every picture under train/ and val/ be decoded?
 
-A download that was cut off goes on where it ended: type the same command again. Files are verified
-by the SHA-256 of their content, so copies that were packed again (.gz, .xz) are good too.";
+An interrupted download resumes when the same command is run again. Files are verified by the SHA-256
+of their uncompressed content, so copies that were compressed again (.gz, .xz) are valid too.";
 
 /// List data sets, download them, or verify what you have
 #[derive(Debug, Parser)]

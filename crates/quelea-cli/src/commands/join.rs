@@ -16,7 +16,7 @@ Examples:
   quelea join coordinator.example:29470             as any worker that is still missing
   quelea join 10.0.0.1:4000 --rank 3                as worker 3
 
-The coordinator (`quelea serve`) tells what to run and keeps the results.";
+The coordinator (`quelea serve`) sends the configuration and keeps the results.";
 
 /// Take part in a run as one worker
 #[derive(Debug, Parser)]

@@ -31,7 +31,7 @@ Examples:
 
 The model is that of the run's task unless --model or --parameters say otherwise. Steps are
 predicted in closed form, which the tests hold against the virtual cluster; up to 64 workers the
-fastest are simulated too. A star marks what theory warns of: so sparse a mixing that it costs more
+fastest are simulated too. A star marks a warning from theory: mixing so sparse that it costs more
 iterations than the run has.
 
 --measure times round trips and streams between the machines, streams inside them, and the

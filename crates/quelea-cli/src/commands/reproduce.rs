@@ -18,14 +18,14 @@ pub const COMMAND: CommandSpec = CommandSpec { name: "reproduce", parser: Args::
 
 const EXAMPLES: &str = "\
 Examples:
-  quelea reproduce                                  what there is
+  quelea reproduce                                  list the experiments
   quelea reproduce aladdin-heterogeneity            the table, ours beside theirs
   quelea reproduce aladdin-heterogeneity --out DIR  with a page (report.html), plots and JSON
   quelea reproduce all --no-training --out DIR      everything that takes seconds
   quelea reproduce all --data /data --out DIR       everything, with /data/multi30k, /data/cifar10
   quelea reproduce decentdp-generalization --data /data/multi30k
 
-What trains networks takes some minutes each, and is marked in the list.
+Experiments that train networks take some minutes each, and are marked in the list.
 
 A published figure on which a parameter was fitted is printed as fitted; all others are
 predictions. The same seed gives the same files, byte for byte.";

@@ -16,7 +16,7 @@ Examples:
   quelea simulate run.toml --set cluster.slow.3=10        worker 3 takes ten times as long
   quelea simulate run.toml --set cluster.bandwidth_gbps=1 --json
   quelea simulate run.toml --set checkpoint.every=100 --out runs/long
-  quelea simulate --resume runs/long                      go on from its last checkpoint
+  quelea simulate --resume runs/long                      resume from its last checkpoint
   quelea simulate --set algorithm.name=d-psgd --set topology.name=torus --set workers=16
 
 The clock is virtual and the mathematics real: the same file gives the same run with `train`.";

@@ -20,8 +20,8 @@ Examples:
   quelea train run.toml --processes                 one process per worker, over TCP
   quelea train run.toml --set algorithm.name=allreduce --out runs/allreduce
   quelea train run.toml --out runs/long --set checkpoint.every=500
-  quelea train --resume runs/long                   go on from its last checkpoint, after anything
-  quelea train --resume runs/long --set steps=9000  go on for longer
+  quelea train --resume runs/long                   resume from its last checkpoint
+  quelea train --resume runs/long --set steps=9000  resume, and train for longer
   mpirun -n 4 quelea train run.toml                 one process per worker, started by MPI
                                                      (or srun, torchrun, Kubernetes: docs/launchers.md)
 
