@@ -6,7 +6,7 @@ use quelea_core::options::OptionKind;
 use quelea_run::prepared::PreparedRun;
 use quelea_wire::HEADER_BYTES;
 
-use crate::forms::Form;
+use crate::forms::AlgorithmForm;
 
 /// A run on a ring of workers with one server, in one bucket, on a network so fast that nothing
 /// ever waits; exact averages are rings too.
@@ -24,7 +24,7 @@ const HEADER: u64 = HEADER_BYTES as u64;
 
 impl Run {
     /// Bytes of all messages of the run.
-    pub fn bytes(self, form: &Form, plan: &PreparedRun) -> u64 {
+    pub fn bytes(self, form: &AlgorithmForm, plan: &PreparedRun) -> u64 {
         let Run { workers: n, steps, elements } = self;
         let codec = plan.setup.codec.entry;
         let encoded = |len: u64| codec.bytes(&plan.setup.codec.options, len as usize) as u64;
@@ -76,7 +76,7 @@ impl Run {
 }
 
 /// The number of steps under the name `period`, which [`Service::Folded`] does not tell.
-fn period(form: &Form) -> u64 {
+fn period(form: &AlgorithmForm) -> u64 {
     let key = form.entry.meta.options.iter().find(|key| key.name == "period");
     assert!(key.is_some_and(|key| matches!(key.kind, OptionKind::Whole { .. })));
     form.options.whole("period")

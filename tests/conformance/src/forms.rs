@@ -8,7 +8,7 @@ use quelea_core::properties::Properties;
 
 /// An algorithm with values for some of its options.
 #[derive(Clone, Debug)]
-pub struct Form {
+pub struct AlgorithmForm {
     /// The algorithm.
     pub entry: &'static Entry,
     /// All options.
@@ -18,17 +18,17 @@ pub struct Form {
 }
 
 /// All forms of all algorithms.
-pub fn forms() -> Vec<Form> {
+pub fn forms() -> Vec<AlgorithmForm> {
     ALGORITHMS.iter().flat_map(forms_of).collect()
 }
 
 /// The forms that give the same bits under any timing.
-pub fn synchronous() -> Vec<Form> {
+pub fn synchronous() -> Vec<AlgorithmForm> {
     forms().into_iter().filter(|form| form.properties().synchronous).collect()
 }
 
 /// The forms of one algorithm, its defaults first.
-pub fn forms_of(entry: &'static Entry) -> Vec<Form> {
+pub fn forms_of(entry: &'static Entry) -> Vec<AlgorithmForm> {
     let mut products = vec![default_of(entry)];
     for key in entry.meta.options {
         let values: Vec<Value> = match key.kind {
@@ -37,7 +37,7 @@ pub fn forms_of(entry: &'static Entry) -> Vec<Form> {
             _ => continue,
         };
         let with = |value: &Value| products.iter().map(|form| form.with(key, value)).collect();
-        products = values.iter().flat_map(|value| -> Vec<Form> { with(value) }).collect();
+        products = values.iter().flat_map(|value| -> Vec<AlgorithmForm> { with(value) }).collect();
     }
     let default = default_of(entry);
     let wholes = entry.meta.options.iter().filter(|key| key.name != PERIOD).flat_map(|key| {
@@ -52,16 +52,17 @@ pub fn forms_of(entry: &'static Entry) -> Vec<Form> {
 
 /// The defaults of an algorithm, with a short period where there is one: short runs then have some
 /// rounds.
-pub fn default_of(entry: &'static Entry) -> Form {
-    let form = Form { entry, options: Options::defaults(entry.meta.options), given: Vec::new() };
+pub fn default_of(entry: &'static Entry) -> AlgorithmForm {
+    let form =
+        AlgorithmForm { entry, options: Options::defaults(entry.meta.options), given: Vec::new() };
     let period = entry.meta.options.iter().find(|key| key.name == PERIOD);
     period.map_or(form.clone(), |period| form.with(period, &Value::Number(3.0)))
 }
 
 const PERIOD: &str = "period";
 
-impl Form {
-    fn with(&self, key: &OptionSpec, value: &Value) -> Form {
+impl AlgorithmForm {
+    fn with(&self, key: &OptionSpec, value: &Value) -> AlgorithmForm {
         let mut form = self.clone();
         form.options = form.options.with(key.name, value.clone());
         if *value != key.kind.default() {

@@ -1,7 +1,7 @@
 //! One scenario, three arms: synchronous algorithms agree bit for bit, asynchronous ones within
 //! a stated bound.
 
-use conformance::forms::{self, Form};
+use conformance::forms::{self, AlgorithmForm};
 use conformance::{ARMS, Arm, bits, deployed, plan};
 use quelea_core::algorithms::ALGORITHMS;
 use quelea_core::codec::Shape;
@@ -28,7 +28,7 @@ fn scenario(algorithm: &str, workers: usize, steps: u64, more: &str) -> String {
 }
 
 /// The scenario of a form; momentum only where its servers can follow it.
-fn scenario_of(form: &Form, workers: usize, steps: u64, more: &str) -> String {
+fn scenario_of(form: &AlgorithmForm, workers: usize, steps: u64, more: &str) -> String {
     let text = scenario(&form.text(), workers, steps, more);
     if form.properties().plain_sgd { text.replace("momentum = 0.5\n", "") } else { text }
 }
@@ -88,7 +88,7 @@ fn every_algorithm_gives_the_same_bits_and_bytes_over_tcp_with_every_codec() {
 }
 
 /// One synchronous form of each algorithm that has any.
-fn first_synchronous() -> Vec<Form> {
+fn first_synchronous() -> Vec<AlgorithmForm> {
     let first =
         |entry| forms::forms_of(entry).into_iter().find(|form| form.properties().synchronous);
     ALGORITHMS.iter().filter_map(first).collect()
@@ -96,7 +96,7 @@ fn first_synchronous() -> Vec<Form> {
 
 #[test]
 fn a_slow_worker_does_not_change_the_bits_of_synchronous_algorithms() {
-    let check = |form: &Form, arms: &[Arm]| {
+    let check = |form: &AlgorithmForm, arms: &[Arm]| {
         let even = plan(&scenario_of(form, 4, 12, ""));
         let slow = plan(&scenario_of(form, 4, 12, "slow = { \"2\" = 10.0 }"));
         let expected = bits(&Arm::Virtual.run(&even));
@@ -111,7 +111,7 @@ fn a_slow_worker_does_not_change_the_bits_of_synchronous_algorithms() {
 #[test]
 fn clipping_and_schedules_are_the_same_in_every_arm() {
     let more = "[optimizer.schedule]\nname = \"cosine\"\nwarmup_steps = 3";
-    let at_workers = |form: &Form| form.properties().optimizer == OptimizerSite::Workers;
+    let at_workers = |form: &AlgorithmForm| form.properties().optimizer == OptimizerSite::Workers;
     for form in forms::synchronous().into_iter().filter(at_workers) {
         let text = scenario_of(&form, 3, 12, more);
         let plan = plan(&text.replace("lr = 0.05", "lr = 0.05\nclip_norm = 0.8"));
@@ -126,7 +126,7 @@ fn clipping_and_schedules_are_the_same_in_every_arm() {
 /// the loss above the optimum's, relative to the start's.
 #[test]
 fn asynchronous_algorithms_end_near_the_optimum_in_every_arm() {
-    let never_waits = |form: &Form| form.properties().budget == Budget::TotalGradients;
+    let never_waits = |form: &AlgorithmForm| form.properties().budget == Budget::TotalGradients;
     let first = |entry| forms::forms_of(entry).into_iter().find(never_waits);
     for form in ALGORITHMS.iter().filter_map(first) {
         let algorithm = form.text();

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use conformance::bytes::Run;
-use conformance::forms::{self, Form};
+use conformance::forms::{self, AlgorithmForm};
 use conformance::matrix::{self, Data};
 use conformance::{Arm, deployed, firsts, plan};
 use quelea_core::algorithms::ALGORITHMS;
@@ -114,7 +114,7 @@ fn rows_that_say_so_keep_the_mean_when_nothing_is_learnt() {
 }
 
 /// Bytes that all ranks together send in a run, and those that its traffic says.
-fn bytes(run: Run, form: &Form, codec: &str) -> (u64, u64) {
+fn bytes(run: Run, form: &AlgorithmForm, codec: &str) -> (u64, u64) {
     let Run { workers, steps, elements } = run;
     let plan = plan(&format!(
         "workers = {workers}\nsteps = {steps}\n[algorithm]\n{}\n[codec]\n{codec}\n\
@@ -164,7 +164,7 @@ const BEYOND_TRAFFIC: [&str; 6] = [
 #[test]
 fn every_form_sends_the_bytes_of_its_traffic_once_it_is_under_way() {
     let whole = Run { steps: 2 * RUN.steps, ..RUN };
-    let is_told = |form: &&Form| {
+    let is_told = |form: &&AlgorithmForm| {
         let text = form.text();
         form.averages_in_rings() && !BEYOND_TRAFFIC.iter().any(|setting| text.contains(setting))
     };

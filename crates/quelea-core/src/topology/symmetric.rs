@@ -59,10 +59,8 @@ impl SquareMatrix {
     /// everywhere else; the second list ends with a zero.
     fn tridiagonal(&mut self) -> (Vec<f64>, Vec<f64>) {
         let n = self.size;
-        let mut beside = vec![0.0; n];
-        for k in 0..n.saturating_sub(1) {
-            beside[k] = self.reflect(k);
-        }
+        let mut beside: Vec<f64> = (0..n.saturating_sub(1)).map(|k| self.reflect(k)).collect();
+        beside.push(0.0);
         ((0..n).map(|i| self.row(i)[i]).collect(), beside)
     }
 
