@@ -87,15 +87,14 @@ impl View {
     pub fn without(&self, lost: &[Rank], from_step: u64, rebuilt: Option<Arc<Schedule>>) -> View {
         if let Some(between) = &self.between {
             let outer = self.after(remain(&self.workers, lost), lost, (from_step, None));
-            let between = match between.workers.iter().any(|leader| lost.contains(leader)) {
-                true => {
-                    let rebuilt = rebuilt.map(|schedule| (outer.leaders(), schedule));
-                    let rebuilt = rebuilt.or_else(|| between.replaced(&outer));
-                    let between = between.after(outer.leaders(), lost, (from_step, rebuilt));
-                    // Messages bear the number of the outer view, so it counts inside too.
-                    Arc::new(View { number: outer.number, ..between })
-                }
-                false => Arc::clone(between),
+            let between = if between.workers.iter().any(|leader| lost.contains(leader)) {
+                let rebuilt = rebuilt.map(|schedule| (outer.leaders(), schedule));
+                let rebuilt = rebuilt.or_else(|| between.replaced(&outer));
+                let between = between.after(outer.leaders(), lost, (from_step, rebuilt));
+                // Messages bear the number of the outer view, so it counts inside too.
+                Arc::new(View { number: outer.number, ..between })
+            } else {
+                Arc::clone(between)
             };
             return View { between: Some(between), ..outer };
         }

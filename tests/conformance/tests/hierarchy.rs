@@ -166,9 +166,10 @@ fn only_the_first_worker_of_a_host_sends_to_other_hosts() {
         let leads = rank.rank % 2 == 0;
         // Members: a gradient and one word at its end per step. Leaders: the model to two hosts
         // per step; to their member once more, for the start.
-        let expected = match leads {
-            true => 2 * steps * vector + (steps + 1) * vector,
-            false => steps * (vector + header),
+        let expected = if leads {
+            2 * steps * vector + (steps + 1) * vector
+        } else {
+            steps * (vector + header)
         };
         assert_eq!(rank.bytes_sent, expected, "rank {}", rank.rank);
     }

@@ -101,9 +101,10 @@ pub(super) fn properties(options: &Options) -> Properties {
 
 pub(super) fn traffic(options: &Options) -> Traffic {
     let period = options.whole("period");
-    Traffic::Servers(match is_synchronous(options) {
-        true => Service::Together { period },
-        false => Service::Elastic { period, prefetch: options.flag("prefetch") },
+    Traffic::Servers(if is_synchronous(options) {
+        Service::Together { period }
+    } else {
+        Service::Elastic { period, prefetch: options.flag("prefetch") }
     })
 }
 

@@ -81,11 +81,12 @@ pub const ENTRY: Entry = Entry {
         }
         _ => Ok(()),
     },
-    codecs: |options| match options.flag("free_running") {
-        true => {
+    codecs: |options| {
+        if options.flag("free_running") {
             Codecs::Exact("sums of all shares so far travel, and rounding would grow with them")
+        } else {
+            Codecs::OF_MODELS
         }
-        false => Codecs::OF_MODELS,
     },
     properties,
     traffic: |options| match (options.flag("free_running"), options.whole("overlap")) {
@@ -93,9 +94,12 @@ pub const ENTRY: Entry = Entry {
         (false, 0) => exchange::traffic(1, When::AfterGradient),
         _ => exchange::traffic(1, When::DuringGradient),
     },
-    worker: |options| match options.flag("free_running") {
-        true => Box::new(Free::new(options.flag("fold"))),
-        false => Box::new(Sgp::new(options)),
+    worker: |options| {
+        if options.flag("free_running") {
+            Box::new(Free::new(options.flag("fold")))
+        } else {
+            Box::new(Sgp::new(options))
+        }
     },
     server: None,
 };

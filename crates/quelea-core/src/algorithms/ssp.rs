@@ -58,13 +58,19 @@ pub const ENTRY: Entry = Entry {
         0 => (sync_ps::ENTRY.traffic)(&sync_params()),
         ahead => Traffic::Servers(Service::Alone { ahead }),
     },
-    worker: |options| match is_synchronous(options) {
-        true => (sync_ps::ENTRY.worker)(&sync_params()),
-        false => (asp::ENTRY.worker)(options),
+    worker: |options| {
+        if is_synchronous(options) {
+            (sync_ps::ENTRY.worker)(&sync_params())
+        } else {
+            (asp::ENTRY.worker)(options)
+        }
     },
-    server: Some(|options| match is_synchronous(options) {
-        true => sync_ps::ENTRY.server.expect("it has servers")(&sync_params()),
-        false => Box::new(Server::new(options)),
+    server: Some(|options| {
+        if is_synchronous(options) {
+            sync_ps::ENTRY.server.expect("it has servers")(&sync_params())
+        } else {
+            Box::new(Server::new(options))
+        }
     }),
 };
 

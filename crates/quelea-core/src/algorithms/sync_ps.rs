@@ -108,9 +108,10 @@ impl Worker {
         };
         for (piece, values) in cx.pieces.iter().flatten().zip(pieces.values()) {
             let params = &mut cx.params[piece.range.clone()];
-            match self.coded {
-                true => vector::axpy(-1.0, values, params),
-                false => params.copy_from_slice(values),
+            if self.coded {
+                vector::axpy(-1.0, values, params)
+            } else {
+                params.copy_from_slice(values)
             }
         }
         self.models = self.models.split_off(&(step + 1));
@@ -257,9 +258,10 @@ impl Algorithm for Server {
     fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
         let id = cx.layout.buckets[b].id;
         let message = Message::new(MODEL, self.steps[b] - 1, id);
-        let message = match self.coded {
-            true => self.squeeze(cx, b, message),
-            false => message.with(cx.params_payload(b)),
+        let message = if self.coded {
+            self.squeeze(cx, b, message)
+        } else {
+            message.with(cx.params_payload(b))
         };
         for worker in &cx.outbox.view.workers {
             cx.outbox.send(*worker, message.clone());

@@ -202,9 +202,10 @@ fn exact(
     needed: usize,
     values: usize,
 ) -> Result<(), CodecError> {
-    match bytes.len() == needed {
-        true => Ok(()),
-        false => Err(CodecError::Length { codec, given: bytes.len(), needed, values }),
+    if bytes.len() == needed {
+        Ok(())
+    } else {
+        Err(CodecError::Length { codec, given: bytes.len(), needed, values })
     }
 }
 
