@@ -7,7 +7,7 @@ mod checkpoints;
 mod observer;
 
 pub use checkpoints::{CheckpointSchedule, RankCheckpoint, ResumePoint};
-pub use observer::{Models, Observer, Request, Silent};
+pub use observer::{Models, Observer, Request, SalvagedModel, Silent};
 
 /// One measured fact.
 #[derive(Clone, Debug, PartialEq)]

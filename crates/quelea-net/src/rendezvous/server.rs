@@ -19,6 +19,7 @@ use crate::launcher::{Launched, PublishedAddress, Rendezvous};
 use crate::local_ranks::{LocalRanks, ProcessContext, RankLinks};
 use crate::measure::{ClusterSurvey, Measured};
 use crate::mesh::{Mesh, MeshPlan, listen};
+use crate::open_files::OpenFiles;
 use crate::options::NetOptions;
 use crate::protocol::{
     self, Command, PacketError, RankEvent, SMALL_BYTES, SetupMessage, VectorLengths, Wait,
@@ -52,6 +53,7 @@ pub fn resume(
     observer: &mut dyn Observer,
 ) -> Result<Outcome, NetError> {
     check(setup)?;
+    OpenFiles { here: setup.ranks(), elsewhere: 0, joined: 0 }.reserve()?;
     let (controller, incoming) = channel();
     let context = ProcessContext {
         setup: setup.clone(),
@@ -65,7 +67,7 @@ pub fn resume(
     let rank_links =
         (0..setup.ranks()).map(|rank| RankLinks { rank: rank.into(), streams: Vec::new() });
     let local = LocalRanks::start(&context, gradients, rank_links.collect())?;
-    let control_links = control_links(setup.ranks(), &local, &BTreeMap::new());
+    let control_links = control_links(setup.ranks(), &local, &BTreeMap::new())?;
     Controller::new(&context, control_links, observer).run(&incoming)
 }
 
@@ -84,12 +86,12 @@ fn control_links(
     ranks: usize,
     local: &LocalRanks,
     joined: &BTreeMap<u32, TcpStream>,
-) -> Vec<ControlLink> {
+) -> Result<Vec<ControlLink>, NetError> {
     let port = |rank: usize| match local.inbox(rank.into()) {
-        Some(inbox) => ControlLink::Local(inbox.clone()),
+        Some(inbox) => Ok(ControlLink::Local(inbox.clone())),
         None => {
             let stream = joined[&(rank as u32)].try_clone();
-            ControlLink::Remote(stream.expect("a connected socket can be duplicated"))
+            Ok(ControlLink::Remote(stream.map_err(|error| lost(rank as u32, error.into()))?))
         }
     };
     (0..ranks).map(port).collect()
@@ -162,6 +164,8 @@ impl Coordinator {
     ) -> Result<Outcome, NetError> {
         check(setup)?;
         let here = residents(setup, hosted)?;
+        let elsewhere = setup.ranks() - here.len();
+        OpenFiles { here: here.len(), elsewhere, joined: elsewhere }.reserve()?;
         let (start, options) = (Arc::clone(&self.start), self.options.clone());
         let clock = RunClock::showing(start.now, Instant::now());
         let (controller, incoming) = channel();
@@ -187,7 +191,8 @@ impl Coordinator {
             // While one rank takes nothing, the others hear nothing; that must be short for them.
             let patience = Duration::from_secs_f64(options.peer_seconds / 4.0);
             let _ = stream.set_write_timeout(Some(patience));
-            attend_worker(*rank, stream, setup.ranks(), lengths, controller.clone());
+            attend_worker(*rank, stream, setup.ranks(), lengths, controller.clone())
+                .map_err(|error| lost(*rank, error.into()))?;
         }
         let context = ProcessContext {
             setup: setup.clone(),
@@ -199,7 +204,7 @@ impl Coordinator {
             controller,
         };
         let local = LocalRanks::start(&context, gradients, rank_links)?;
-        let control_links = control_links(setup.ranks(), &local, &streams);
+        let control_links = control_links(setup.ranks(), &local, &streams)?;
         Controller::new(&context, control_links, observer).run(&incoming)
     }
 
@@ -313,8 +318,8 @@ fn attend_worker(
     ranks: usize,
     lengths: VectorLengths,
     controller: Sender<Incoming>,
-) {
-    let stream = stream.try_clone().expect("a connected socket can be duplicated");
+) -> std::io::Result<()> {
+    let stream = stream.try_clone()?;
     let most = protocol::state_bytes(lengths.model);
     let _ = stream.set_read_timeout(None);
     std::thread::spawn(move || {
@@ -332,6 +337,7 @@ fn attend_worker(
             }
         }
     });
+    Ok(())
 }
 
 type Streams = BTreeMap<u32, TcpStream>;

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use quelea_core::node::MODEL;
 use quelea_record::RankCheckpoint;
 use sha2::{Digest, Sha256};
 
@@ -102,7 +103,7 @@ pub fn open(path: &Path) -> Result<Checkpoint, RequestError> {
 }
 
 /// The steps of the checkpoints in a folder, newest first.
-fn steps(folder: &Path) -> std::io::Result<Vec<u64>> {
+pub(super) fn steps(folder: &Path) -> std::io::Result<Vec<u64>> {
     let mut steps = Vec::new();
     for entry in fs::read_dir(folder)? {
         steps.extend(entry?.file_name().to_str().and_then(step_of));
@@ -136,13 +137,71 @@ fn load(folder: &Path) -> Result<(Manifest, Vec<RankCheckpoint>), String> {
         let format = manifest.format;
         return Err(format!("its format is {format}, this version reads {FORMAT}"));
     }
+    let listed = sums.iter().filter(|(name, _)| name.starts_with("rank-")).count();
+    check_manifest(&manifest, listed).map_err(|why| format!("{MANIFEST}: {why}"))?;
     let part = |rank: usize| {
         let name = format!("rank-{rank}.safetensors");
         let bytes = checked(&name)?;
-        part::from_bytes(&bytes).map_err(|why| format!("{name}: {why}"))
+        let part = part::from_bytes(&bytes).and_then(|part| {
+            check_part(&part, manifest.dimensions)?;
+            Ok(part)
+        });
+        part.map_err(|why| format!("{name}: {why}"))
     };
     let parts = (0..manifest.workers + manifest.servers).map(part).collect::<Result<_, _>>()?;
     Ok((manifest, parts))
+}
+
+/// More steps than any run takes, so that sums of them are numbers.
+const STEPS_MAX: u64 = 1 << 48;
+/// More seconds than any run takes.
+const SECONDS_MAX: f64 = 1e12;
+
+/// Whether what a manifest says can be: sums only tell that it is what was written.
+fn check_manifest(manifest: &Manifest, files: usize) -> Result<(), String> {
+    let Manifest { workers, servers, step, clock_seconds, .. } = manifest;
+    if *workers == 0 || workers.checked_add(*servers) != Some(files) {
+        return Err(format!(
+            "`workers` = {workers} and `servers` = {servers}, but there are files of {files} ranks"
+        ));
+    }
+    if *step > STEPS_MAX {
+        return Err(format!("`step` = {step} is more than any run takes"));
+    }
+    if !(0.0..SECONDS_MAX).contains(clock_seconds) {
+        return Err(format!("`clock_seconds` = {clock_seconds} is no time"));
+    }
+    Ok(())
+}
+
+/// Whether a rank's state can be one of a model with so many parameters.
+fn check_part(part: &RankCheckpoint, dimensions: usize) -> Result<(), String> {
+    for (name, values) in &part.state.vectors {
+        if values.len() > dimensions {
+            let len = values.len();
+            return Err(format!("`{name}` has {len} elements, the model has {dimensions}"));
+        }
+        let is_of_model = name == "params" || name == MODEL || name.starts_with("optimizer.");
+        if is_of_model && let Some(at) = values.iter().position(|value| !value.is_finite()) {
+            return Err(format!("`{name}` is {} at element {at}", values[at]));
+        }
+    }
+    for (name, value) in &part.state.numbers {
+        let counts = name == "step" || name.starts_with("optimized.");
+        if counts && *value > STEPS_MAX {
+            return Err(format!("`{name}` = {value} is more than any run takes"));
+        }
+    }
+    let report = &part.report;
+    let seconds = [
+        ("compute_seconds", report.compute_seconds),
+        ("exposed_seconds", report.exposed_seconds),
+        ("waiting_seconds", report.waiting_seconds),
+    ];
+    match seconds.iter().find(|(_, value)| !(0.0..SECONDS_MAX).contains(value)) {
+        Some((name, value)) => Err(format!("`report.{name}` = {value} is no time")),
+        None => Ok(()),
+    }
 }
 
 fn text(path: &Path) -> Result<String, String> {

@@ -9,16 +9,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::checkpoint;
 use crate::error::RequestError;
+use crate::files::aborted::ABORTED;
 use crate::files::plots;
 use crate::recorder::BEST;
 
 /// The files of a run. A directory that has one of them holds a run.
-pub const FILES: [&str; 7] = [
+pub const FILES: [&str; 8] = [
     "summary.json",
     "records.jsonl",
     "final.safetensors",
     "trace.json",
     BEST,
+    ABORTED,
     plots::FOLDER,
     checkpoint::FOLDER,
 ];
