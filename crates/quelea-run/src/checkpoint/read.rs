@@ -211,3 +211,71 @@ fn text(path: &Path) -> Result<String, String> {
     read.map_err(|error| format!("cannot be read: {error}"))?;
     Ok(text)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quelea_record::RankReport;
+
+    /// A checkpoint of one rank with four parameters, whose sums are right.
+    fn written(change: impl FnOnce(&mut Manifest, &mut RankCheckpoint)) -> Result<(), String> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut manifest = Manifest {
+            format: FORMAT,
+            version: String::new(),
+            step: 3,
+            clock_seconds: 1.5,
+            workers: 1,
+            servers: 0,
+            dimensions: 4,
+            epochs: None,
+            config: serde_json::Value::Null,
+            best: None,
+        };
+        let mut part = RankCheckpoint::default();
+        part.state.vectors.insert("params".to_string(), vec![1.0; 4]);
+        part.state.numbers.insert("step".to_string(), 3);
+        change(&mut manifest, &mut part);
+        let files = [
+            (MANIFEST, serde_json::to_vec(&manifest).expect("JSON")),
+            ("rank-0.safetensors", part::to_bytes(&part).expect("tensors")),
+        ];
+        let mut sums = String::new();
+        for (name, bytes) in files {
+            fs::write(folder.path().join(name), &bytes).expect("written");
+            sums += &format!("{}  {name}\n", hex(&Sha256::digest(&bytes)));
+        }
+        fs::write(folder.path().join(SUMS), sums).expect("written");
+        load(folder.path()).map(drop)
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_its_field_although_the_sums_are_right() {
+        written(|_, _| {}).expect("a good one");
+        let refused = |change: fn(&mut Manifest, &mut RankCheckpoint), field: &str| {
+            let why = written(change).expect_err(field);
+            assert!(why.contains(field), "{why}");
+        };
+        refused(|manifest, _| manifest.workers = usize::MAX, "`workers` = ");
+        refused(|manifest, _| manifest.servers = usize::MAX, "`servers` = ");
+        refused(|manifest, _| manifest.workers = 0, "`workers` = 0");
+        refused(|manifest, _| manifest.step = u64::MAX, "`step` = ");
+        refused(|manifest, _| manifest.clock_seconds = -1.0, "`clock_seconds` = -1");
+        refused(|manifest, _| manifest.dimensions = 3, "`params` has 4 elements");
+        let params = |part: &mut RankCheckpoint, values: Vec<f32>| {
+            part.state.vectors.insert("params".to_string(), values);
+        };
+        let why = written(|_, part| params(part, vec![1.0, f32::NAN, 1.0, 1.0]));
+        assert_eq!(why, Err("rank-0.safetensors: `params` is NaN at element 1".to_string()));
+        let why = written(|_, part| params(part, vec![f32::INFINITY; 4]));
+        assert_eq!(why, Err("rank-0.safetensors: `params` is inf at element 0".to_string()));
+        refused(
+            |_, part| drop(part.state.numbers.insert("step".to_string(), u64::MAX)),
+            "`step` = ",
+        );
+        refused(
+            |_, part| part.report = RankReport { exposed_seconds: -1.0, ..RankReport::default() },
+            "`report.exposed_seconds` = -1",
+        );
+    }
+}
