@@ -79,7 +79,8 @@ fn the_model_of_a_run_is_written_whatever_else_has_no_room() {
         let written = fs::read(disk.path().join("final.safetensors"));
         let written = written.unwrap_or_else(|error| panic!("{kibibytes} KiB: {error}: {said}"));
         assert_eq!(tensor(&written, "model").as_ref(), Some(&model), "{kibibytes} KiB");
-        if kibibytes > final_kib + 64 {
+        // Beside the best model and the newest checkpoint, which stay.
+        if kibibytes > final_kib + 400 + 2400 + 128 {
             assert!(written == expected, "{kibibytes} KiB: every rank's own model is there");
         }
         let has_all = ["records.jsonl", "summary.json", "trace.json", "plots"]
