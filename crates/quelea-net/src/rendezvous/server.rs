@@ -21,11 +21,10 @@ use crate::measure::{ClusterSurvey, Measured};
 use crate::mesh::{Mesh, MeshPlan, listen};
 use crate::open_files::OpenFiles;
 use crate::options::NetOptions;
-use crate::protocol::{
-    self, Command, PacketError, RankEvent, SMALL_BYTES, SetupMessage, VectorLengths, Wait,
-};
+use crate::protocol::{self, Command, PacketError, SMALL_BYTES, SetupMessage, VectorLengths, Wait};
 use crate::rendezvous::admission::{Admission, JoinedWorker};
 use crate::rendezvous::listener::GuardedListener;
+use crate::rendezvous::worker_reader::attend_worker;
 
 /// Which workers live in the coordinator's process. Servers always do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -309,35 +308,6 @@ fn residents(setup: &RunSpec, hosted: &Hosted) -> Result<BTreeSet<Rank>, NetErro
 fn run_number() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())
-}
-
-/// Reads the events of a joined worker on a thread of its own, until it is gone.
-fn attend_worker(
-    rank: u32,
-    stream: &TcpStream,
-    ranks: usize,
-    lengths: VectorLengths,
-    controller: Sender<Incoming>,
-) -> std::io::Result<()> {
-    let stream = stream.try_clone()?;
-    let most = protocol::state_bytes(lengths.model);
-    let _ = stream.set_read_timeout(None);
-    std::thread::spawn(move || {
-        loop {
-            let word =
-                protocol::read::<RankEvent>(&stream, most, None).map_err(|error| error.to_string());
-            let word = word.and_then(|event| event.check(rank, ranks, lengths).map(|()| event));
-            let word = match word {
-                Ok(event) => Incoming::Event(event),
-                Err(reason) => Incoming::Gone { rank, reason },
-            };
-            let last = matches!(word, Incoming::Gone { .. });
-            if controller.send(word).is_err() || last {
-                return;
-            }
-        }
-    });
-    Ok(())
 }
 
 type Streams = BTreeMap<u32, TcpStream>;
