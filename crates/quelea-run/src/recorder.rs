@@ -224,7 +224,9 @@ impl<'a> RunRecorder<'a> {
             None => before,
         };
         // What was computed and measured stays, whatever has ended the run.
-        if self.has_saved || self.records.has_steps() {
+        // The records of an earlier run that it was to replace stay, unless it can be resumed.
+        let is_free = !self.directory.path().join("records.jsonl").exists();
+        if self.has_saved || (self.records.has_steps() && is_free) {
             // A resumed run takes these over; without them it only has less to show.
             let _ = self.best_draft.take().map(Draft::commit);
             let recorded = self.records.finish().draft.and_then(Draft::replace).is_ok();
