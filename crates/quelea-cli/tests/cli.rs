@@ -126,7 +126,7 @@ fn a_run_that_fails_ends_with_status_1_and_keeps_what_was_recorded() {
     assert_eq!(status(&output), 1);
     assert!(text(&output.stderr).contains("error: server rank 3 was lost"), "{output:?}");
     assert!(text(&output.stderr).contains("what was recorded is in failed"), "{output:?}");
-    assert_eq!(files(&folder.path().join("failed")), ["records.jsonl"]);
+    assert_eq!(files(&folder.path().join("failed")), ["best.safetensors", "records.jsonl"]);
     let output = run(&folder, &["join", "127.0.0.1:1", "--wait", "1"]);
     assert_eq!(status(&output), 1);
     assert!(text(&output.stderr).contains("127.0.0.1:1"), "{output:?}");
