@@ -1,8 +1,11 @@
 //! The controller of a run: tickets, the end, drain, termination, time limits, failure.
 
+mod blame;
 mod cuts;
+mod salvage;
 mod standstill;
 
+use std::collections::BTreeMap;
 use std::net::{Shutdown, TcpStream};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -16,8 +19,11 @@ use crate::clock::RunClock;
 use crate::error::NetError;
 use crate::local_ranks::{ProcessContext, tick_period};
 use crate::options::NetOptions;
-use crate::protocol::{self, Command, PacketError, REASON_CHARS, RankEvent, WARNING_CHARS, shown};
+use crate::protocol::{
+    self, Account, Command, PacketError, REASON_CHARS, RankEvent, WARNING_CHARS, shown,
+};
 use crate::rank::Inbox;
+use crate::running_time::StoodStill;
 use cuts::CutAgreement;
 use standstill::Stillness;
 
@@ -69,6 +75,15 @@ impl ControlLink {
         *self = ControlLink::Broken;
         if matches!(error, PacketError::Closed) { Ok(()) } else { Err(error.to_string()) }
     }
+
+    /// Whether whoever it leads to may still answer.
+    fn is_open(&self) -> bool {
+        match self {
+            ControlLink::Local(inbox) => !inbox.is_closed(),
+            ControlLink::Remote(_) => true,
+            ControlLink::Broken => false,
+        }
+    }
 }
 
 impl Drop for ControlLink {
@@ -109,12 +124,25 @@ pub(crate) struct Controller<'a> {
     /// Warnings that were too many.
     unsaid: u64,
     ticked: Instant,
+    /// What ranks say of whom they wait for, once somebody has waited too long.
+    accounts: BTreeMap<u32, Account>,
+    still: StoodStill,
+    /// For how long this process stood still in all.
+    stood_still: Duration,
+    /// Until then nobody is blamed for what happened while this process stood still.
+    excused_until: Instant,
+    /// Everything that was said until the last tick has been heard: only then is silence silence.
+    has_caught_up: bool,
 }
 
 /// What is known of one rank.
 #[derive(Debug)]
 struct RankProgress {
     finished: bool,
+    /// Its process is gone.
+    is_gone: bool,
+    /// It has said that it cannot continue.
+    has_failed: bool,
     /// Since when it has said, without completing a step, that it computes.
     computing: Option<Instant>,
     /// It waits where all come together outside the run.
@@ -150,6 +178,7 @@ struct Probes {
 /// The first signs that the run cannot continue, best evidence first.
 #[derive(Debug)]
 struct Trouble {
+    noted: Instant,
     until: Instant,
     weight: u8,
     error: NetError,
@@ -168,6 +197,8 @@ impl<'a> Controller<'a> {
         let budgeted = properties.budget == Budget::TotalGradients;
         let progress = |rank: usize| RankProgress {
             finished: rank >= workers,
+            is_gone: false,
+            has_failed: false,
             computing: None,
             heard: now,
             moved: now,
@@ -206,12 +237,17 @@ impl<'a> Controller<'a> {
             warnings: Vec::new(),
             unsaid: 0,
             ticked: now,
+            accounts: BTreeMap::new(),
+            still: StoodStill::new(),
+            stood_still: Duration::ZERO,
+            excused_until: now,
+            has_caught_up: true,
         }
     }
 
     /// Conducts until the end. On failure everybody has been told.
     pub(crate) fn run(mut self, incoming: &Receiver<Incoming>) -> Result<Outcome, NetError> {
-        let result = self.attend(incoming);
+        let result = self.attend(incoming).map_err(|error| self.told(error));
         if let Err(error) = &result {
             for port in &self.links {
                 if let ControlLink::Remote(stream) = port {
@@ -219,9 +255,43 @@ impl<'a> Controller<'a> {
                     let _ = stream.set_write_timeout(Some(GRACE));
                 }
             }
+            if !matches!(error, NetError::Stopped { .. }) {
+                self.salvage(incoming);
+            }
             self.tell_all(&Command::Abort(error.to_string()));
         }
         result
+    }
+
+    /// Adds what is known besides: which link does not deliver, and that this process stood still.
+    fn told(&self, error: NetError) -> NetError {
+        let still = self.stood_still.as_secs_f64();
+        let note = if still >= self.options.peer_seconds / 2.0 {
+            format!(" (the coordinator's process itself stood still for {still:.1} s)")
+        } else {
+            String::new()
+        };
+        match error {
+            NetError::Stalled(text) => {
+                NetError::Stalled(blame::sentence(&text, &self.accounts) + &note)
+            }
+            NetError::Lost { rank, reason } => NetError::Lost { rank, reason: reason + &note },
+            other => other,
+        }
+    }
+
+    /// This process stood still for so long: nobody else was silent meanwhile, as far as it can tell.
+    fn excuse(&mut self, still: Duration, now: Instant) {
+        self.stood_still += still;
+        self.entered += still;
+        self.probes.changed += still;
+        for progress in &mut self.ranks {
+            progress.heard += still;
+            progress.moved += still;
+            progress.computing = progress.computing.map(|since| since + still);
+        }
+        // Those who waited for a rank of this process have said so; it answers them now.
+        self.excused_until = now + 4 * tick_period(&self.options) + GRACE;
     }
 
     fn attend(&mut self, incoming: &Receiver<Incoming>) -> Result<Outcome, NetError> {
@@ -231,7 +301,15 @@ impl<'a> Controller<'a> {
             let poll = Some(now + self.poll_interval());
             let wake = [Some(self.ticked + period), self.probes.next, self.trouble_until(), poll];
             let wake = wake.into_iter().flatten().min().unwrap_or(now);
-            match incoming.recv_timeout(wake.saturating_duration_since(now)) {
+            let word = incoming.try_recv().or_else(|_| {
+                self.has_caught_up = true;
+                incoming.recv_timeout(wake.saturating_duration_since(now))
+            });
+            let still = self.still.take();
+            if !still.is_zero() {
+                self.excuse(still, Instant::now());
+            }
+            match word {
                 Ok(Incoming::Event(RankEvent::Saved { rank, step, part })) => {
                     self.hear(rank);
                     self.saved(rank, step, *part);
@@ -320,6 +398,16 @@ impl<'a> Controller<'a> {
                 self.hear(rank);
                 self.paused();
             }
+            RankEvent::Account { rank, account } => {
+                self.hear_alive(rank);
+                self.accounts.insert(rank, *account);
+                let all = self.accounts.len() == self.links.len();
+                if let Some(trouble) = self.trouble.as_mut().filter(|_| all) {
+                    trouble.until = trouble.until.min(trouble.noted + GRACE);
+                }
+            }
+            // Nobody has been asked yet.
+            RankEvent::Salvaged { .. } => {}
             RankEvent::Saved { .. } => unreachable!("taken by whoever reads events"),
             RankEvent::Report(report) => {
                 self.hear(report.rank);
@@ -341,7 +429,8 @@ impl<'a> Controller<'a> {
                 self.hear(rank);
                 self.ranks[rank as usize].computing = None;
                 // While somebody computes, the others wait for a reason.
-                if !self.ranks.iter().any(|progress| progress.computing.is_some()) {
+                let is_excused = Instant::now() < self.excused_until;
+                if !is_excused && !self.ranks.iter().any(|progress| progress.computing.is_some()) {
                     let complaint = shown(&complaint, REASON_CHARS) + &self.finished_before();
                     self.suspect(3, NetError::Stalled(complaint));
                 }
@@ -354,6 +443,7 @@ impl<'a> Controller<'a> {
             }
             RankEvent::Failed { rank, reason } => {
                 let reason = shown(&reason, REASON_CHARS);
+                self.ranks[rank as usize].has_failed = true;
                 self.suspect(0, NetError::Failed { rank, reason });
             }
             RankEvent::Warning(_) if self.warnings.len() >= WARNINGS => self.unsaid += 1,
@@ -395,7 +485,13 @@ impl<'a> Controller<'a> {
         (progress.heard, progress.moved) = (now, now);
     }
 
+    /// As [`hear`](Controller::hear), of a rank that has not moved.
+    fn hear_alive(&mut self, rank: u32) {
+        self.ranks[rank as usize].heard = Instant::now();
+    }
+
     fn gone(&mut self, rank: u32, reason: String) {
+        self.ranks[rank as usize].is_gone = true;
         if self.ranks[rank as usize].report.is_none() {
             self.suspect(1, NetError::Lost { rank, reason });
         }
@@ -403,13 +499,26 @@ impl<'a> Controller<'a> {
 
     /// Notes that the run cannot continue; evidence of less weight gives way to better.
     fn suspect(&mut self, weight: u8, error: NetError) {
-        let until = if weight == 0 { Instant::now() } else { Instant::now() + GRACE };
+        let noted = Instant::now();
+        let until = match &error {
+            _ if weight == 0 => noted,
+            // Ranks are asked whom they wait for.
+            NetError::Stalled(_) => noted + 4 * GRACE,
+            _ => noted + GRACE,
+        };
         match &mut self.trouble {
             Some(trouble) if trouble.weight <= weight => {}
             Some(trouble) => {
-                *trouble = Trouble { until: trouble.until.min(until), weight, error };
+                let until = trouble.until.min(until);
+                *trouble = Trouble { noted: trouble.noted, until, weight, error };
             }
-            None => self.trouble = Some(Trouble { until, weight, error }),
+            None => {
+                let is_stalled = matches!(error, NetError::Stalled(_));
+                self.trouble = Some(Trouble { noted, until, weight, error });
+                if is_stalled {
+                    self.tell_all(&Command::Explain);
+                }
+            }
         }
     }
 
@@ -471,6 +580,10 @@ impl<'a> Controller<'a> {
             if matches!(self.links[rank], ControlLink::Remote(_)) {
                 self.tell(rank as u32, Command::Heartbeat);
             }
+        }
+        let may_judge = std::mem::replace(&mut self.has_caught_up, false);
+        if !may_judge || now < self.excused_until {
+            return;
         }
         let limit = self.options.peer_seconds;
         let silent =

@@ -16,11 +16,12 @@ use crate::launcher;
 use crate::local_ranks::{LocalRanks, ProcessContext};
 use crate::measure::Prober;
 use crate::mesh::{Mesh, MeshPlan, listen, prepare};
+use crate::open_files::OpenFiles;
 use crate::options::NetOptions;
 use crate::protocol::{self, JOB_BYTES, PacketError, SMALL_BYTES, SetupMessage, Wait};
 use crate::rendezvous::check;
 use coordinator_reader::{CoordinatorReader, hear, unexpected};
-use event_writer::{JoinEnd, attend_coordinator, serve};
+use event_writer::{JoinEnd, attend_coordinator, coordinator_patience, serve};
 use quelea_core::message::Rank;
 use quelea_core::node::RunSpec;
 
@@ -48,6 +49,7 @@ pub fn join(
         let problem = format!("it gave rank {rank} of {} workers", setup.workers());
         return Err(NetError::Handshake { address, problem });
     }
+    OpenFiles { here: 1, elsewhere: setup.ranks() - 1, joined: 1 }.reserve()?;
     let (controller, incoming) = channel();
     let plan = MeshPlan { run, ranks: setup.ranks(), here: [Rank(rank)].into() };
     let own = stream.local_addr().map_err(|error| gone(error.into()))?.ip();
@@ -81,8 +83,10 @@ pub fn join(
     let local = LocalRanks::start(&context, &gradients, rank_links)?;
     let inbox = local.inbox(Rank(rank)).expect("it was just started").clone();
     // From here on a coordinator that takes nothing is as good as gone.
-    prepare(&stream, options.peer_seconds).map_err(|error| gone(error.into()))?;
-    attend_coordinator(&stream, inbox, controller.clone(), options.peer_seconds);
+    let seconds = coordinator_patience(&stream, options.peer_seconds);
+    prepare(&stream, seconds).map_err(|error| gone(error.into()))?;
+    attend_coordinator(&stream, inbox, controller.clone(), seconds)
+        .map_err(|error| gone(error.into()))?;
     serve(&stream, &incoming, controller).map_err(|reason| match reason {
         JoinEnd::Aborted(reason) => NetError::Aborted(reason),
         JoinEnd::Gone(reason) => NetError::LostCoordinator { address, reason },

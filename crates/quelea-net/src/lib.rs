@@ -30,11 +30,13 @@ mod link;
 mod local_ranks;
 pub mod measure;
 mod mesh;
+mod open_files;
 mod options;
 pub mod process_group;
 mod protocol;
 mod rank;
 mod rendezvous;
+mod running_time;
 
 pub use compute::{Gradients, MakeLoop, MakeSource};
 pub use error::NetError;

@@ -235,7 +235,10 @@ impl StreamSurvey<'_> {
             let stream = &self.streams[rank];
             let wait = Wait::new(seconds, "what it was to measure");
             let asked = protocol::write(stream, &SetupMessage::Measure(probe.clone()));
-            let stream = stream.try_clone().expect("a connected socket can be duplicated");
+            let stream = stream.try_clone().map_err(|error| {
+                let reason = format!("its connection cannot be read: {error}");
+                NetError::Lost { rank: *rank, reason }
+            })?;
             let (rank, expected, sender) = (*rank, probe.values(), sender.clone());
             std::thread::spawn(move || {
                 let answer = asked.and_then(|()| protocol::read(&stream, SMALL_BYTES, Some(wait)));

@@ -4,13 +4,14 @@ mod fields;
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quelea_core::time::Time;
 use quelea_record::{CheckpointSchedule, RankCheckpoint, RankReport, Record, RecordKind};
 use quelea_wire::control::{self, ControlError, HEAD_BYTES, Reader, Writer};
 
 use crate::measure::Probe;
+use crate::running_time;
 use fields::{read_part, read_record, read_report, write_part, write_record, write_report};
 
 /// The longest packet before a run is agreed on, the job apart.
@@ -79,6 +80,26 @@ pub(crate) struct VectorLengths {
     pub(crate) report: usize,
 }
 
+/// Whom a rank waits for, and how many messages it has exchanged with whom.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Account {
+    /// Its step.
+    pub(crate) step: u64,
+    pub(crate) awaiting: Vec<AwaitedPeer>,
+    /// Messages that it has sent to each rank.
+    pub(crate) sent: Vec<u64>,
+    /// Messages that it has received from each rank.
+    pub(crate) received: Vec<u64>,
+}
+
+/// Somebody who is waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AwaitedPeer {
+    pub(crate) from: u32,
+    /// What for, in words.
+    pub(crate) what: String,
+}
+
 /// What a rank tells the controller.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum RankEvent {
@@ -120,6 +141,10 @@ pub(crate) enum RankEvent {
     CutAgreed { rank: u32 },
     /// It computes no gradient, and will not start one.
     Paused { rank: u32 },
+    /// Whom it waits for, and what it has exchanged.
+    Account { rank: u32, account: Box<Account> },
+    /// The model that it has, after this many steps, in a run that is broken off.
+    Salvaged { rank: u32, step: u64, model: Vec<f32> },
 }
 
 impl RankEvent {
@@ -156,12 +181,16 @@ impl RankEvent {
             | RankEvent::CutProposal { rank, .. }
             | RankEvent::CutAgreed { rank }
             | RankEvent::Paused { rank }
+            | RankEvent::Account { rank, .. }
+            | RankEvent::Salvaged { rank, .. }
             | RankEvent::Failed { rank, .. } => *rank,
         };
         if speaker != rank {
             return Err(format!("it sent an event of rank {speaker}"));
         }
         match self {
+            RankEvent::Record(record) => check_record(record),
+            RankEvent::Account { account, .. } => account.check(ranks),
             RankEvent::Report(report) => {
                 let (params, model) = (report.params.len(), report.model.len());
                 if (params, model) == (reported, reported) {
@@ -171,7 +200,9 @@ impl RankEvent {
                     "it reported {params} parameters and a model of {model}, not {reported}"
                 ))
             }
-            RankEvent::Model { model, .. } if model.len() != len => {
+            RankEvent::Model { model, .. } | RankEvent::Salvaged { model, .. }
+                if model.len() != len =>
+            {
                 Err(format!("it showed a model of {}, not {len}", model.len()))
             }
             RankEvent::Saved { part, .. } => {
@@ -184,6 +215,49 @@ impl RankEvent {
             }
             _ => Ok(()),
         }
+    }
+}
+
+impl Account {
+    /// Whether it is of a run with so many ranks.
+    fn check(&self, ranks: usize) -> Result<(), String> {
+        let most = self.awaiting.len().max(self.sent.len()).max(self.received.len());
+        let named = self.awaiting.iter().map(|awaited| awaited.from as usize).max().unwrap_or(0);
+        if most <= ranks.max(1 << 10) && named < ranks {
+            return Ok(());
+        }
+        Err(format!("its account is of {most} entries and names rank {named}; ranks are {ranks}"))
+    }
+}
+
+/// Whether the numbers of a record can be times and amounts; whatever adds them up relies on it. A
+/// loss may be anything: a run that diverges has no other.
+fn check_record(record: &Record) -> Result<(), String> {
+    // Clocks of two machines agree only roughly: what began before the run's zero is no mistake.
+    let least = |name: &str| if name == "t" { -1e6 } else { 0.0 };
+    let check = |name: &str, seconds: f64| {
+        if (least(name)..1e12).contains(&seconds) {
+            return Ok(());
+        }
+        Err(format!("its record of step {} has `{name}` = {seconds}", record.step))
+    };
+    check("t", record.t)?;
+    match &record.event {
+        RecordKind::Step { compute, exposed, waiting, .. } => {
+            check("compute", *compute)?;
+            check("exposed", *exposed)?;
+            check("waiting", *waiting)
+        }
+        RecordKind::Compute { seconds } | RecordKind::Transfer { seconds, .. } => {
+            check("seconds", *seconds)
+        }
+        // Only the coordinator evaluates and writes.
+        RecordKind::Evaluation { .. }
+        | RecordKind::Workers { .. }
+        | RecordKind::Checkpoint { .. } => {
+            Err("it sent a record that only the coordinator makes".to_string())
+        }
+        _ => Ok(()),
     }
 }
 
@@ -218,6 +292,11 @@ pub(crate) enum Command {
     Continue,
     /// Checkpoints until this step are on stable storage.
     Durable(u64),
+    /// Say whom you wait for, and what you have exchanged with whom.
+    Explain,
+    /// The run is broken off: send the model that you have as soon as it is there, and start no
+    /// more gradients.
+    Salvage,
 }
 
 /// Anything that is written as one packet.
@@ -270,27 +349,31 @@ pub(crate) fn write(mut stream: &TcpStream, packet: &impl Packet) -> Result<(), 
 /// A time limit for reading, and what is read; several reads may share one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
-    begun: Instant,
+    /// On the clock of [`running_time`].
+    begun: Duration,
     seconds: f64,
     what: &'static str,
 }
 
 impl Wait {
     pub(crate) fn new(seconds: f64, what: &'static str) -> Wait {
-        Wait { begun: Instant::now(), seconds, what }
+        Wait { begun: running_time::now(), seconds, what }
     }
 
     /// How much of it is left.
     pub(crate) fn left(&self) -> Duration {
         Duration::try_from_secs_f64(self.seconds)
             .unwrap_or(Duration::MAX)
-            .saturating_sub(self.begun.elapsed())
+            .saturating_sub(running_time::now().saturating_sub(self.begun))
     }
 
     fn over(&self) -> PacketError {
         PacketError::Silent { seconds: self.seconds, what: self.what }
     }
 }
+
+/// How long the kernel may wait before the time limit is looked at again.
+const READ_SLICE: Duration = Duration::from_millis(250);
 
 /// A stream whose reading ends with the wait, however slowly bytes drip in.
 struct DeadlineRead<'a> {
@@ -300,14 +383,23 @@ struct DeadlineRead<'a> {
 
 impl Read for DeadlineRead<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if let Some(wait) = &self.wait {
+        let Some(wait) = &self.wait else { return self.stream.read(buffer) };
+        loop {
             let left = wait.left();
             if left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            self.stream.set_read_timeout(Some(left))?;
+            // The kernel's clock does not stop with this process; the wait's does.
+            self.stream.set_read_timeout(Some(left.min(READ_SLICE)))?;
+            match self.stream.read(buffer) {
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+                    ) => {}
+                read => return read,
+            }
         }
-        self.stream.read(buffer)
     }
 }
 
@@ -349,6 +441,11 @@ pub(crate) fn shown(text: &str, most: usize) -> String {
         shown.push('…');
     }
     shown
+}
+
+/// A sentence of another process, fit to be shown.
+fn reason(r: &mut Reader<'_>) -> Result<String, ControlError> {
+    Ok(shown(&r.text()?, REASON_CHARS))
 }
 
 impl Packet for SetupMessage {
@@ -402,8 +499,8 @@ impl Packet for SetupMessage {
                 timeline: r.flag()?,
                 job: r.bytes()?.to_vec(),
             },
-            3 => SetupMessage::Refused { reason: r.text()?, elsewhere: r.flag()? },
-            4 => SetupMessage::Unable { reason: r.text()? },
+            3 => SetupMessage::Refused { reason: reason(r)?, elsewhere: r.flag()? },
+            4 => SetupMessage::Unable { reason: reason(r)? },
             5 => SetupMessage::Listening { port: r.small()? },
             6 => SetupMessage::Ping,
             7 => SetupMessage::Pong { now: Time(r.number()?) },
@@ -446,6 +543,8 @@ impl Packet for Command {
             Command::Save(step) => w.number(*step).packet(112),
             Command::Continue => w.packet(113),
             Command::Durable(step) => w.number(*step).packet(114),
+            Command::Explain => w.packet(115),
+            Command::Salvage => w.packet(116),
         }
     }
 
@@ -456,7 +555,7 @@ impl Packet for Command {
             103 => Command::Drain,
             104 => Command::Probe(r.number()?),
             105 => Command::Finish,
-            106 => Command::Abort(r.text()?),
+            106 => Command::Abort(reason(r)?),
             107 => Command::Heartbeat,
             108 => Command::ProposeCut,
             109 => Command::SaveAt { step: r.number()?, last: r.flag()? },
@@ -465,6 +564,8 @@ impl Packet for Command {
             112 => Command::Save(r.number()?),
             113 => Command::Continue,
             114 => Command::Durable(r.number()?),
+            115 => Command::Explain,
+            116 => Command::Salvage,
             _ => return Err(r.unknown()),
         })
     }
@@ -506,6 +607,15 @@ impl Packet for RankEvent {
             RankEvent::CutProposal { rank, step } => w.number(*rank).number(*step).packet(213),
             RankEvent::CutAgreed { rank } => w.number(*rank).packet(214),
             RankEvent::Paused { rank } => w.number(*rank).packet(215),
+            RankEvent::Account { rank, account } => {
+                let w = w.number(*rank).number(account.step);
+                let w = w.list(&account.awaiting, |w, peer| w.number(peer.from).text(&peer.what));
+                let w = w.list(&account.sent, |w, count| w.number(*count));
+                w.list(&account.received, |w, count| w.number(*count)).packet(216)
+            }
+            RankEvent::Salvaged { rank, step, model } => {
+                w.number(*rank).number(*step).values(model).packet(217)
+            }
         }
     }
 
@@ -530,9 +640,9 @@ impl Packet for RankEvent {
                 sent: r.number()?,
                 received: r.number()?,
             },
-            207 => RankEvent::Stalled { rank: r.small()?, complaint: r.text()? },
-            208 => RankEvent::Lost { rank: r.small()?, peer: r.small()?, reason: r.text()? },
-            209 => RankEvent::Failed { rank: r.small()?, reason: r.text()? },
+            207 => RankEvent::Stalled { rank: r.small()?, complaint: reason(r)? },
+            208 => RankEvent::Lost { rank: r.small()?, peer: r.small()?, reason: reason(r)? },
+            209 => RankEvent::Failed { rank: r.small()?, reason: reason(r)? },
             210 => RankEvent::Warning(r.text()?),
             211 => RankEvent::Model { rank: r.small()?, step: r.number()?, model: r.values()? },
             212 => RankEvent::Saved {
@@ -543,6 +653,16 @@ impl Packet for RankEvent {
             213 => RankEvent::CutProposal { rank: r.small()?, step: r.number()? },
             214 => RankEvent::CutAgreed { rank: r.small()? },
             215 => RankEvent::Paused { rank: r.small()? },
+            216 => RankEvent::Account {
+                rank: r.small()?,
+                account: Box::new(Account {
+                    step: r.number()?,
+                    awaiting: r.list(|r| Ok(AwaitedPeer { from: r.small()?, what: r.text()? }))?,
+                    sent: r.list(Reader::number)?,
+                    received: r.list(Reader::number)?,
+                }),
+            },
+            217 => RankEvent::Salvaged { rank: r.small()?, step: r.number()?, model: r.values()? },
             _ => return Err(r.unknown()),
         })
     }
@@ -599,6 +719,12 @@ mod tests {
         comes_back(SetupMessage::Peers { addresses: vec!["127.0.0.1:1".into()] });
         comes_back(Command::Probe(4));
         comes_back(Command::SaveAt { step: 9, last: true });
+        comes_back(Command::Explain);
+        comes_back(Command::Salvage);
+        comes_back(RankEvent::Salvaged { rank: 1, step: 7, model: vec![0.5] });
+        let awaiting = vec![AwaitedPeer { from: 2, what: "a chunk".into() }];
+        let account = Account { step: 3, awaiting, sent: vec![0, 4], received: vec![1, 0] };
+        comes_back(RankEvent::Account { rank: 1, account: Box::new(account) });
         let state = Saved {
             numbers: [("step".to_string(), u64::MAX)].into(),
             vectors: [("params".to_string(), vec![1.0, -2.0])].into(),

@@ -2,6 +2,7 @@
 
 mod cuts;
 mod life_cycle;
+mod salvage;
 
 use std::rc::Rc;
 use std::sync::mpsc;
@@ -23,8 +24,10 @@ use crate::external_loop::ExternalLoop;
 use crate::link::Link;
 use crate::options::NetOptions;
 use crate::protocol::{Command, RankEvent};
+use crate::running_time::StoodStill;
 pub(crate) use cuts::CutState;
 use life_cycle::LifeCycle;
+use salvage::Salvage;
 
 /// What reaches a rank from other threads.
 #[derive(Debug)]
@@ -116,6 +119,14 @@ pub(crate) struct RankState {
     /// Buckets on which the outer loop is to run its optimizer.
     asked: Vec<(usize, Mode)>,
     all_buckets: usize,
+    /// Messages sent to and received from each rank.
+    sent_to: Vec<u64>,
+    received_from: Vec<u64>,
+    salvage: Salvage,
+    /// When it last looked at the clock, and for how long this process stood still since the
+    /// gradient was asked for.
+    still: StoodStill,
+    stood_still: Time,
 }
 
 /// What a rank is made of.
@@ -152,6 +163,7 @@ impl RankState {
             ..
         } = config;
         let report = RankReport { rank: node.rank.0, is_server: node.is_server, ..config.report };
+        let ranks = peers.len();
         RankState {
             life_cycle: LifeCycle::new(node.is_server),
             all_buckets: node.layout().buckets.len(),
@@ -177,6 +189,11 @@ impl RankState {
             buckets,
             cutting: config.cutting,
             asked: Vec::new(),
+            sent_to: vec![0; ranks],
+            received_from: vec![0; ranks],
+            salvage: Salvage::None,
+            still: StoodStill::new(),
+            stood_still: Time::ZERO,
         }
     }
 
@@ -204,6 +221,7 @@ impl RankState {
         let now = self.clock.now();
         self.moved = now;
         self.received += 1;
+        self.received_from[from.index()] += 1;
         let bytes = frame::frame_bytes(&message);
         self.report.bytes_received += bytes;
         if self.timeline {
@@ -317,6 +335,11 @@ impl RankState {
                 self.tell(RankEvent::Report(Box::new(report)));
                 return true;
             }
+            Command::Salvage => self.salvage = Salvage::Asked,
+            Command::Explain => {
+                let account = Box::new(self.account());
+                self.tell(RankEvent::Account { rank: self.node.rank.0, account });
+            }
             Command::Abort(_) => return true,
             _ => {}
         }
@@ -327,6 +350,7 @@ impl RankState {
     /// Called now and then: says that it is alive, and complains when it has waited too long.
     pub(crate) fn tick(&mut self) {
         let (now, rank) = (self.clock.now(), self.node.rank.0);
+        self.excuse(now);
         // An outer loop that is at its optimizer computes too.
         let optimizing = !self.asked.is_empty() && self.asked.len() == self.all_buckets;
         let gathering = self.external.as_ref().is_some_and(ExternalLoop::is_gathering);
@@ -338,7 +362,7 @@ impl RankState {
             return;
         }
         if let Some(since) = self.computing_since {
-            let seconds = now.since(since).seconds();
+            let seconds = now.since(since).seconds() - self.stood_still.seconds();
             if seconds > self.options.compute_seconds {
                 let reason =
                     format!("its gradient of step {} takes {seconds:.1} s", self.node.step());
@@ -394,6 +418,7 @@ impl RankState {
         }
         self.complete_step();
         self.cut_if_due();
+        self.salvage_if_asked();
         self.go_on();
         self.flush();
     }
@@ -406,6 +431,7 @@ impl RankState {
             match effect {
                 Effect::Send { to, message } => {
                     self.sent += 1;
+                    self.sent_to[to.index()] += 1;
                     self.report.messages_sent += 1;
                     self.report.bytes_sent += frame::frame_bytes(&message);
                     match &self.peers[to.index()] {
@@ -507,6 +533,7 @@ impl RankState {
     fn compute(&mut self) {
         self.split_time();
         self.computing_since = Some(self.clock.now());
+        self.stood_still = Time::ZERO;
         self.handed = 0;
         let loan = self.node.lend();
         self.compute.as_mut().expect("only workers want gradients").begin(loan);

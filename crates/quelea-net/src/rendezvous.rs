@@ -4,6 +4,7 @@
 pub(crate) mod admission;
 pub(crate) mod listener;
 mod server;
+mod worker_reader;
 
 pub(crate) use server::check;
 pub use server::{Coordinator, Hosted, resume, threads};

@@ -11,7 +11,7 @@ pub use checkpoints::{CheckpointSchedule, RankCheckpoint, ResumePoint};
 pub use facts::{
     FACTS, FOLDED, FactKind, FactSummary, FactTotals, HALF_EXCHANGE, STALENESS, SummaryForm,
 };
-pub use observer::{Models, Observer, Request, Silent};
+pub use observer::{Models, Observer, Request, SalvagedModel, Silent};
 
 /// One measured fact.
 #[derive(Clone, Debug, PartialEq)]

@@ -41,6 +41,10 @@ pub trait Observer: Send {
     /// any order; it is complete when every rank's part is there.
     fn checkpoint(&mut self, _now: Time, _step: u64, _rank: Rank, _part: RankCheckpoint) {}
 
+    /// The run is broken off; these are the models that its ranks still had, in order of rank. Ranks
+    /// that are gone or do not answer have none.
+    fn salvaged(&mut self, _now: Time, _models: Vec<SalvagedModel>) {}
+
     /// Called repeatedly: the step of the last checkpoint that is on stable storage. In a real run
     /// no rank passes a checkpoint before it is written, so that a failure never loses more than
     /// the work between two checkpoints.
@@ -53,6 +57,19 @@ pub trait Observer: Send {
     fn request(&mut self) -> Request {
         Request::Continue
     }
+}
+
+/// The model that a rank had when its run was broken off.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SalvagedModel {
+    /// Whose it is.
+    pub rank: Rank,
+    /// Whether that is a server; then it is a shard.
+    pub is_server: bool,
+    /// Steps that the rank had completed.
+    pub step: u64,
+    /// What one would deploy from this rank.
+    pub model: Vec<f32>,
 }
 
 /// What an observer requests of a driver.

@@ -104,6 +104,31 @@ pub fn exist(run: &Path) -> bool {
     entries.filter_map(|entry| entry.file_name().into_string().ok()).any(|n| step_of(&n).is_some())
 }
 
+/// Takes away the oldest checkpoint of the run in this folder, if there are several; its name.
+pub fn remove_oldest_of_several(run: &Path) -> Option<String> {
+    let folder = run.join(FOLDER);
+    let mut steps = read::steps(&folder).ok()?;
+    let oldest = steps.pop().filter(|_| !steps.is_empty())?;
+    std::fs::remove_dir_all(folder.join(name(oldest))).ok()?;
+    Some(format!("{FOLDER}/{}", name(oldest)))
+}
+
+/// Takes away the only checkpoint of the run in this folder if that gives back at least so many
+/// bytes; its name.
+pub fn remove_last_for(run: &Path, bytes: u64) -> Option<String> {
+    let folder = run.join(FOLDER);
+    let [step] = read::steps(&folder).ok()?[..] else { return None };
+    let place = folder.join(name(step));
+    let files = std::fs::read_dir(&place).ok()?.flatten();
+    let held: u64 = files.filter_map(|file| Some(file.metadata().ok()?.len())).sum();
+    if held < bytes {
+        return None;
+    }
+    std::fs::remove_dir_all(&place).ok()?;
+    let _ = std::fs::remove_dir(&folder);
+    Some(format!("{FOLDER}/{}", name(step)))
+}
+
 /// The name of the folder of a checkpoint.
 fn name(step: u64) -> String {
     format!("step-{step}")

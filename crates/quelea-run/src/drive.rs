@@ -13,7 +13,7 @@ use quelea_core::node::RunSpec;
 use quelea_core::time::Time;
 use quelea_net::{Coordinator, Gradients, Hosted, NetOptions};
 use quelea_record::{
-    CheckpointSchedule, Models, Observer, Outcome, RankCheckpoint, Record, Request,
+    CheckpointSchedule, Models, Observer, Outcome, RankCheckpoint, Record, Request, SalvagedModel,
 };
 
 use crate::error::RunError;
@@ -147,6 +147,10 @@ impl Observer for JoinObserver<'_, '_> {
 
     fn checkpoint(&mut self, now: Time, step: u64, rank: Rank, part: RankCheckpoint) {
         self.recorder.checkpoint(now, step, rank, part);
+    }
+
+    fn salvaged(&mut self, now: Time, models: Vec<SalvagedModel>) {
+        self.recorder.salvaged(now, models);
     }
 
     fn durable_step(&mut self) -> u64 {

@@ -80,9 +80,25 @@ pub enum RunError {
         /// The run's folder.
         directory: PathBuf,
     },
+    /// The run was broken off; what its ranks still had is kept.
+    #[error("{error}; {kept}")]
+    BrokenOff {
+        /// Why.
+        error: Box<RunError>,
+        /// What is kept, and where.
+        kept: String,
+    },
     /// A process could not be started or ended badly.
     #[error("{0}")]
     Process(String),
+    /// The run has ended well and its model is written; some of its other files could not be.
+    #[error("the run has ended, but these could not be written: {missing}; its model is in {}", model.display())]
+    Incomplete {
+        /// What is missing, and why.
+        missing: String,
+        /// Where the model is.
+        model: PathBuf,
+    },
     /// A file could not be written.
     #[error("cannot write {}: {source}", path.display())]
     Write {

@@ -1,7 +1,7 @@
 //! Executes a prepared run with any driver and writes its files.
 
 use std::fs::File;
-use std::io::{self, BufReader, Write};
+use std::io::{self, BufReader};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,13 +13,12 @@ use quelea_sim::SimError;
 
 use crate::drive::Driven;
 use crate::error::RunError;
-use crate::files::directory::{self, Directory, Draft};
-use crate::files::plots;
+use crate::files::delivery::Delivery;
+use crate::files::directory::{self, Directory};
 use crate::files::records::RecordWriter;
 use crate::files::summary::{About, ClockKind, Summary};
-use crate::files::tensors::{self, Export, ModelSlices};
+use crate::files::tensors::ModelSlices;
 use crate::prepared::PreparedRun;
-use crate::recorder::EndedRun;
 pub use crate::recorder::RunRecorder;
 
 /// Whoever shows progress: sees every record.
@@ -79,9 +78,11 @@ fn attempt(
         Ok(driven) => driven,
         Err(error) => return Err(broken_off(error, directory, recorder)),
     };
+    let mut delivery = Delivery::new(prepared, directory);
+    // Whatever fails from here on, the model is there.
+    delivery.write_model(&outcome, &mut recorder)?;
     let end = Time::from_seconds(outcome.clock_seconds);
     let ended = recorder.end(end, prepared.setup.steps, &ModelSlices::of(&outcome));
-    let ended = ended.map_err(failed("records.jsonl"))?;
     let evaluation = ended.last.evaluation.clone();
     let mut warnings = warnings(prepared, clock, &evaluation, &outcome);
     warnings.extend(ended.warnings.iter().cloned());
@@ -96,45 +97,8 @@ fn attempt(
         records_stride: ended.recorded.stride,
         warnings,
     };
-    let summary = Summary::new(&outcome, about);
-    write_files(prepared, directory, &outcome, &summary, ended)?;
+    let summary = delivery.write_rest(&outcome, Summary::new(&outcome, about), ended)?;
     Ok(Finished { summary, directory: directory.path().to_path_buf() })
-}
-
-/// Writes all files of a run that has ended; the summary comes last.
-fn write_files(
-    prepared: &PreparedRun,
-    directory: &Directory,
-    outcome: &Outcome,
-    summary: &Summary,
-    ended: EndedRun,
-) -> Result<(), RunError> {
-    let failed = |name: &'static str| write_failure(directory, name);
-    let model = &ended.last.model;
-    let write = |name: &'static str, fill: &dyn Fn(&mut Draft) -> io::Result<()>| {
-        let draft = directory.draft(name).and_then(|mut draft| fill(&mut draft).map(|()| draft));
-        draft.map_err(failed(name))
-    };
-    let (layers, buffers) = (&prepared.setup.layout.tensors, prepared.problem.buffers(model));
-    let export = Export { model, layers, buffers: &buffers };
-    let timeline = &ended.recorded.timeline;
-    let trace = write("trace.json", &|out| timeline.write(out, outcome))?;
-    let tensors = write("final.safetensors", &|out| tensors::write(out, &export, outcome))?;
-    let page = write("summary.json", &|out| {
-        serde_json::to_writer_pretty(&mut *out, summary)?;
-        writeln!(out)
-    })?;
-    if prepared.config.plots {
-        let drawn = ended.recorded.curves.write(directory.path(), summary);
-        drawn.map_err(failed(plots::FOLDER))?;
-    }
-    // The summary comes last: where it stands, the rest is there too.
-    let best = ended.best_draft.into_iter();
-    for draft in [ended.recorded.draft, trace, tensors].into_iter().chain(best).chain([page]) {
-        let name = draft.name();
-        draft.commit().map_err(failed(name))?;
-    }
-    Ok(())
 }
 
 fn write_failure(directory: &Directory, name: &str) -> impl FnOnce(io::Error) -> RunError + use<> {
@@ -171,14 +135,17 @@ fn broken_off(error: RunError, directory: &Directory, recorder: RunRecorder<'_>)
         _ => None,
     };
     let path = directory.path().to_path_buf();
-    let unsaved = recorder.break_off();
-    match (stopped, unsaved) {
+    let remains = recorder.break_off();
+    match (stopped, remains.unsaved) {
         (Some(_), Some(reason)) => {
             let path = path.join(crate::checkpoint::FOLDER);
             RunError::Write { path, source: io::Error::other(reason) }
         }
         (Some(step), None) => RunError::Stopped { step, directory: path },
-        (None, _) => error,
+        (None, _) => match remains.kept {
+            Some(kept) => RunError::BrokenOff { error: Box::new(error), kept },
+            None => error,
+        },
     }
 }
 

@@ -1,6 +1,8 @@
-//! What a run leaves in its directory. Every file is written beside and renamed at the end, so
-//! that a directory holds a whole run or none.
+//! What a run leaves in its directory. Every file is written beside and renamed, so that each of
+//! them is whole or absent; the model is written first, the summary last.
 
+pub mod aborted;
+pub mod delivery;
 pub mod directory;
 pub mod plots;
 pub mod records;

@@ -8,12 +8,15 @@ use quelea_core::message::Rank;
 use quelea_core::time::Time;
 use quelea_record::{
     CheckpointSchedule, Models, Observer, RankCheckpoint, Record, RecordKind, Request,
+    SalvagedModel,
 };
 
 use crate::checkpoint::write::{Keep, Saver, Written};
-use crate::checkpoint::{BestModel, Manifest};
+use crate::checkpoint::{self, BestModel, Manifest};
 use crate::evaluate::{BackgroundEvaluator, Evaluated, Evaluator, Snapshot};
 use crate::execute::is_asked_to_stop;
+use crate::files::aborted::{ABORTED, Salvaged};
+use crate::files::delivery::is_full;
 use crate::files::directory::{Directory, Draft};
 use crate::files::records::{RecordWriter, Recorded};
 use crate::files::tensors::{Export, ModelSlices};
@@ -36,7 +39,8 @@ pub struct RunRecorder<'a> {
     best_draft: Option<Draft>,
     /// The first failure to write it.
     best_failure: Option<String>,
-    saver: Saver,
+    /// Absent once all checkpoints of the run are written.
+    saver: Option<Saver>,
     /// Parts that have come, of cuts that are not whole.
     parts: BTreeMap<u64, usize>,
     saved_at: Instant,
@@ -46,6 +50,8 @@ pub struct RunRecorder<'a> {
     durable_step: u64,
     /// There is one that this run can resume from.
     has_saved: bool,
+    /// What was kept of a run that was broken off, in words.
+    kept: Option<String>,
 }
 
 /// What is left when a run has ended well.
@@ -76,7 +82,7 @@ impl<'a> RunRecorder<'a> {
                 evaluator.clone(),
                 prepared.config.evaluate_workers,
             )),
-            saver: Saver::new(directory.path(), manifest, keep),
+            saver: Some(Saver::new(directory.path(), manifest, keep)),
             prepared,
             directory,
             records,
@@ -88,6 +94,7 @@ impl<'a> RunRecorder<'a> {
             saved_at: Instant::now(),
             failure: None,
             has_saved: goes_on,
+            kept: None,
             durable_step: prepared.resumed.as_ref().map_or(0, |resumed| resumed.step),
         }
     }
@@ -101,7 +108,7 @@ impl<'a> RunRecorder<'a> {
     fn catch_up(&mut self) {
         let evaluated = self.background.as_mut().map(BackgroundEvaluator::news).unwrap_or_default();
         evaluated.iter().for_each(|evaluated| self.take(evaluated));
-        let written = self.saver.news();
+        let written = self.saver.as_ref().map(Saver::news).unwrap_or_default();
         written.into_iter().for_each(|written| self.note(written));
     }
 
@@ -136,7 +143,7 @@ impl<'a> RunRecorder<'a> {
                 Err(error) => self.best_failure = Some(error.to_string()),
             }
             self.best = Some(this);
-            self.saver.set_best(this);
+            self.saver.iter().for_each(|saver| saver.set_best(this));
         }
     }
 
@@ -156,12 +163,7 @@ impl<'a> RunRecorder<'a> {
     }
 
     /// Evaluates what the run has come to, and ends the recording.
-    pub(crate) fn end(
-        mut self,
-        now: Time,
-        step: u64,
-        models: &ModelSlices<'_>,
-    ) -> io::Result<EndedRun> {
+    pub(crate) fn end(mut self, now: Time, step: u64, models: &ModelSlices<'_>) -> EndedRun {
         let left_out = match self.background.take() {
             Some(evaluator) => {
                 let (rest, left_out) = evaluator.finish();
@@ -172,15 +174,11 @@ impl<'a> RunRecorder<'a> {
         };
         let last = self.evaluator.evaluate_models(now, step, models, true);
         self.take(&last);
-        let written = self.saver.finish();
-        let failures = written.iter().filter_map(|written| written.failure.clone());
-        let failure = self.failure.take().into_iter().chain(failures).next_back();
-        for Written { now, step, failure } in written {
-            let event = RecordKind::Checkpoint { failure };
-            self.records.record(Record { t: now.seconds(), rank: 0, step, event });
-        }
+        self.end_saving();
         let mut warnings = Vec::new();
-        warnings.extend(failure.map(|why| format!("checkpoints could not be written: {why}")));
+        warnings.extend(
+            self.failure.take().map(|why| format!("checkpoints could not be written: {why}")),
+        );
         let best_failure = self.best_failure.take();
         warnings.extend(best_failure.map(|why| format!("best.safetensors: {why}")));
         if left_out > 0 {
@@ -188,28 +186,65 @@ impl<'a> RunRecorder<'a> {
                 "{left_out} evaluations were left out: one takes longer than the steps between them"
             ));
         }
-        let (recorded, best) = (self.records.finish()?, self.best);
-        Ok(EndedRun { recorded, last, best, best_draft: self.best_draft, warnings })
+        let (recorded, best) = (self.records.finish(), self.best);
+        EndedRun { recorded, last, best, best_draft: self.best_draft, warnings }
     }
 
-    /// The run was broken off: what can be resumed stays. Why the last checkpoint could not
-    /// be written, if it could not.
-    pub(crate) fn break_off(mut self) -> Option<String> {
+    /// Waits until every checkpoint is written, or cannot be.
+    fn end_saving(&mut self) {
+        let written = self.saver.take().map(Saver::finish).unwrap_or_default();
+        let failures = written.iter().filter_map(|written| written.failure.clone());
+        let failure = self.failure.take().into_iter().chain(failures).next_back();
+        written.into_iter().for_each(|written| self.note(written));
+        self.failure = failure;
+    }
+
+    /// Gives up what matters least of what this run has on the disk, to make room for its model;
+    /// what that was, or nothing if there is no more. The newest checkpoint stays: it is a model
+    /// too.
+    pub(crate) fn make_room(&mut self) -> Option<String> {
+        self.end_saving();
+        if self.best_draft.take().is_some() {
+            return Some(BEST.to_string());
+        }
+        if self.records.give_up() {
+            return Some("records.jsonl".to_string());
+        }
+        checkpoint::remove_oldest_of_several(self.directory.path())
+    }
+
+    /// The run was broken off: what can be resumed, and what was computed and measured, stays.
+    pub(crate) fn break_off(mut self) -> Remains {
         self.catch_up();
-        let last = self.saver.finish();
+        let before = self.failure.take();
+        let last = self.saver.take().map(Saver::finish).unwrap_or_default();
         self.has_saved |= last.iter().any(|written| written.failure.is_none());
         let failure = match last.last() {
             Some(written) => written.failure.clone(),
-            None => self.failure.take(),
+            None => before,
         };
-        if self.has_saved {
+        // What was computed and measured stays, whatever has ended the run.
+        // The records of an earlier run that it was to replace stay, unless it can be resumed.
+        let is_free = !self.directory.path().join("records.jsonl").exists();
+        if self.has_saved || (self.records.has_steps() && is_free) {
             // A resumed run takes these over; without them it only has less to show.
             let _ = self.best_draft.take().map(Draft::commit);
-            let recorded = self.records.finish();
-            let _ = recorded.and_then(|recorded| recorded.draft.replace());
+            let recorded = self.records.finish().draft.and_then(Draft::replace).is_ok();
+            let place = self.directory.path().display();
+            let records = format!("what was recorded is in {place}");
+            let kept = self.kept.or(recorded.then_some(records));
+            return Remains { unsaved: failure, kept };
         }
-        failure
+        Remains { unsaved: failure, kept: self.kept }
     }
+}
+
+/// What is left of a run that was broken off.
+pub(crate) struct Remains {
+    /// Why the last checkpoint could not be written, if it could not.
+    pub(crate) unsaved: Option<String>,
+    /// What is kept, in words.
+    pub(crate) kept: Option<String>,
 }
 
 impl Observer for RunRecorder<'_> {
@@ -257,12 +292,27 @@ impl Observer for RunRecorder<'_> {
             self.records.flush();
             self.keep_best();
         }
-        self.saver.take(step, now, rank, part);
+        let Some(saver) = &self.saver else { return };
+        saver.take(step, now, rank, part);
         // Virtual workers stand still meanwhile; real ones ask which step is durable.
         while is_whole && self.background.is_none() && self.durable_step < step {
-            let Some(written) = self.saver.wait() else { break };
+            let Some(written) = self.saver.as_ref().and_then(Saver::wait) else { break };
             self.note(written);
         }
+    }
+
+    fn salvaged(&mut self, _now: Time, models: Vec<SalvagedModel>) {
+        let salvaged = Salvaged { prepared: self.prepared, models };
+        let directory = self.directory;
+        let mut written = salvaged.write(directory);
+        while written.as_ref().is_err_and(is_full) && self.make_room().is_some() {
+            written = salvaged.write(directory);
+        }
+        let place = directory.path().join(ABORTED);
+        self.kept = Some(match written {
+            Ok(()) => format!("{} in {}", salvaged.describe(), place.display()),
+            Err(error) => format!("cannot write {}: {error}", place.display()),
+        });
     }
 
     fn durable_step(&mut self) -> u64 {

@@ -1,5 +1,6 @@
 //! What a joined worker and the coordinator exchange during the run: commands come, events go.
 
+use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,16 +10,27 @@ use std::thread::JoinHandle;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::controller::Incoming;
+use crate::mesh::is_near;
 use crate::protocol::{self, Command, PacketError, RankEvent, SMALL_BYTES, Wait};
 use crate::rank::Inbox;
 
 /// Events that may wait for the coordinator before records are left out.
 const WAITING: usize = 1 << 16;
 
+/// A coordinator on the same machine may be silent for so many times as long.
+const NEAR_FACTOR: f64 = 10.0;
+
 /// Why a joined process ends before its time.
 pub(super) enum JoinEnd {
     Aborted(String),
     Gone(String),
+}
+
+/// How long the coordinator may be silent. A process of this machine whose connection is open is alive:
+/// it may have been stopped, and will continue.
+pub(super) fn coordinator_patience(stream: &TcpStream, peer_seconds: f64) -> f64 {
+    let is_near = is_near(stream.peer_addr(), stream.local_addr()).unwrap_or(false);
+    if is_near { NEAR_FACTOR * peer_seconds } else { peer_seconds }
 }
 
 /// Hears the coordinator, which says every now and then that it is alive, on a thread of its own
@@ -27,12 +39,12 @@ pub(super) fn attend_coordinator(
     stream: &TcpStream,
     inbox: UnboundedSender<Inbox>,
     controller: Sender<Incoming>,
-    peer_seconds: f64,
-) {
-    let stream = stream.try_clone().expect("a connected socket can be duplicated");
+    seconds: f64,
+) -> io::Result<()> {
+    let stream = stream.try_clone()?;
     std::thread::spawn(move || {
         loop {
-            let wait = Wait::new(peer_seconds, "a heartbeat");
+            let wait = Wait::new(seconds, "a heartbeat");
             let last = match protocol::read::<Command>(&stream, SMALL_BYTES, Some(wait)) {
                 Ok(Command::Heartbeat) => continue,
                 Ok(Command::Abort(reason)) => Incoming::Aborted(reason),
@@ -48,6 +60,7 @@ pub(super) fn attend_coordinator(
             return;
         }
     });
+    Ok(())
 }
 
 /// Passes on what the rank says, until the coordinator has everybody's report. Writing may wait
@@ -57,7 +70,8 @@ pub(super) fn serve(
     incoming: &Receiver<Incoming>,
     controller: Sender<Incoming>,
 ) -> Result<(), JoinEnd> {
-    let mut writer = EventWriter::new(stream, controller);
+    let mut writer =
+        EventWriter::new(stream, controller).map_err(|error| JoinEnd::Gone(error.to_string()))?;
     for word in incoming {
         match word {
             // A process that left earlier, with words unread, could take its own report with it.
@@ -79,8 +93,8 @@ pub(super) struct EventWriter {
 }
 
 impl EventWriter {
-    fn new(stream: &TcpStream, controller: Sender<Incoming>) -> EventWriter {
-        let stream = stream.try_clone().expect("a connected socket can be duplicated");
+    fn new(stream: &TcpStream, controller: Sender<Incoming>) -> io::Result<EventWriter> {
+        let stream = stream.try_clone()?;
         let (events, queue) = channel();
         let waiting = Arc::new(AtomicUsize::new(0));
         let written = Arc::clone(&waiting);
@@ -101,7 +115,7 @@ impl EventWriter {
             }
             reported
         });
-        EventWriter { events, waiting, left_out: 0, thread }
+        Ok(EventWriter { events, waiting, left_out: 0, thread })
     }
 
     fn pass_on(&mut self, event: RankEvent) {

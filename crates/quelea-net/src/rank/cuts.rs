@@ -125,6 +125,9 @@ impl RankState {
 
     /// Whether no gradient is to be started now.
     pub(super) fn is_held(&mut self) -> bool {
+        if self.is_broken_off() {
+            return true;
+        }
         if let Some(told) = &mut self.cutting.pausing {
             if !*told && self.computing_since.is_none() {
                 *told = true;

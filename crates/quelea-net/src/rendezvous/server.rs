@@ -19,12 +19,12 @@ use crate::launcher::{Launched, PublishedAddress, Rendezvous};
 use crate::local_ranks::{LocalRanks, ProcessContext, RankLinks};
 use crate::measure::{Measured, StreamSurvey};
 use crate::mesh::{Mesh, MeshPlan, listen};
+use crate::open_files::OpenFiles;
 use crate::options::NetOptions;
-use crate::protocol::{
-    self, Command, PacketError, RankEvent, SMALL_BYTES, SetupMessage, VectorLengths, Wait,
-};
+use crate::protocol::{self, Command, PacketError, SMALL_BYTES, SetupMessage, VectorLengths, Wait};
 use crate::rendezvous::admission::{Admission, JoinedWorker};
 use crate::rendezvous::listener::GuardedListener;
+use crate::rendezvous::worker_reader::attend_worker;
 
 /// Which workers live in the coordinator's process. Servers always do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,6 +52,7 @@ pub fn resume(
     observer: &mut dyn Observer,
 ) -> Result<Outcome, NetError> {
     check(setup)?;
+    OpenFiles { here: setup.ranks(), elsewhere: 0, joined: 0 }.reserve()?;
     let (controller, incoming) = channel();
     let context = ProcessContext {
         setup: setup.clone(),
@@ -65,7 +66,7 @@ pub fn resume(
     let rank_links =
         (0..setup.ranks()).map(|rank| RankLinks { rank: rank.into(), streams: Vec::new() });
     let local = LocalRanks::start(&context, gradients, rank_links.collect())?;
-    let control_links = control_links(setup.ranks(), &local, &BTreeMap::new());
+    let control_links = control_links(setup.ranks(), &local, &BTreeMap::new())?;
     Controller::new(&context, control_links, observer).run(&incoming)
 }
 
@@ -84,12 +85,12 @@ fn control_links(
     ranks: usize,
     local: &LocalRanks,
     joined: &BTreeMap<u32, TcpStream>,
-) -> Vec<ControlLink> {
+) -> Result<Vec<ControlLink>, NetError> {
     let port = |rank: usize| match local.inbox(rank.into()) {
-        Some(inbox) => ControlLink::Local(inbox.clone()),
+        Some(inbox) => Ok(ControlLink::Local(inbox.clone())),
         None => {
             let stream = joined[&(rank as u32)].try_clone();
-            ControlLink::Remote(stream.expect("a connected socket can be duplicated"))
+            Ok(ControlLink::Remote(stream.map_err(|error| lost(rank as u32, error.into()))?))
         }
     };
     (0..ranks).map(port).collect()
@@ -162,6 +163,8 @@ impl Coordinator {
     ) -> Result<Outcome, NetError> {
         check(setup)?;
         let here = residents(setup, hosted)?;
+        let elsewhere = setup.ranks() - here.len();
+        OpenFiles { here: here.len(), elsewhere, joined: elsewhere }.reserve()?;
         let (start, options) = (Arc::clone(&self.start), self.options.clone());
         let clock = RunClock::showing(start.now, Instant::now());
         let (controller, incoming) = channel();
@@ -187,7 +190,8 @@ impl Coordinator {
             // While one rank takes nothing, the others hear nothing; that must be short for them.
             let patience = Duration::from_secs_f64(options.peer_seconds / 4.0);
             let _ = stream.set_write_timeout(Some(patience));
-            attend_worker(*rank, stream, setup.ranks(), lengths, controller.clone());
+            attend_worker(*rank, stream, setup.ranks(), lengths, controller.clone())
+                .map_err(|error| lost(*rank, error.into()))?;
         }
         let context = ProcessContext {
             setup: setup.clone(),
@@ -199,7 +203,7 @@ impl Coordinator {
             controller,
         };
         let local = LocalRanks::start(&context, gradients, rank_links)?;
-        let control_links = control_links(setup.ranks(), &local, &streams);
+        let control_links = control_links(setup.ranks(), &local, &streams)?;
         Controller::new(&context, control_links, observer).run(&incoming)
     }
 
@@ -304,34 +308,6 @@ fn residents(setup: &RunSpec, hosted: &Hosted) -> Result<BTreeSet<Rank>, NetErro
 fn run_number() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())
-}
-
-/// Reads the events of a joined worker on a thread of its own, until it is gone.
-fn attend_worker(
-    rank: u32,
-    stream: &TcpStream,
-    ranks: usize,
-    lengths: VectorLengths,
-    controller: Sender<Incoming>,
-) {
-    let stream = stream.try_clone().expect("a connected socket can be duplicated");
-    let most = protocol::state_bytes(lengths.model);
-    let _ = stream.set_read_timeout(None);
-    std::thread::spawn(move || {
-        loop {
-            let word =
-                protocol::read::<RankEvent>(&stream, most, None).map_err(|error| error.to_string());
-            let word = word.and_then(|event| event.check(rank, ranks, lengths).map(|()| event));
-            let word = match word {
-                Ok(event) => Incoming::Event(event),
-                Err(reason) => Incoming::Gone { rank, reason },
-            };
-            let last = matches!(word, Incoming::Gone { .. });
-            if controller.send(word).is_err() || last {
-                return;
-            }
-        }
-    });
 }
 
 type Streams = BTreeMap<u32, TcpStream>;

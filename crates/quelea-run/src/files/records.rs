@@ -15,10 +15,11 @@ const LINES: u64 = 250_000;
 /// Takes the records of a run: writes lines, keeps the beginning of the timeline, and passes
 /// every record on to whoever shows progress.
 pub struct RecordWriter<'a> {
-    draft: Draft,
+    /// The lines, or the first failure to write them: then the file is given up at once, so that its
+    /// space goes to checkpoints and to the model.
+    draft: io::Result<Draft>,
     stride: u64,
-    /// The first failure of writing; nothing is written after it.
-    failure: Option<io::Error>,
+    has_steps: bool,
     timeline: Timeline,
     curves: Curves,
     watch: &'a mut (dyn FnMut(&Record) + Send),
@@ -27,8 +28,8 @@ pub struct RecordWriter<'a> {
 /// What is left when a run has ended.
 #[derive(Debug)]
 pub struct Recorded {
-    /// The lines, not yet in their place.
-    pub draft: Draft,
+    /// The lines, not yet in their place, or why they could not be written.
+    pub draft: io::Result<Draft>,
     /// Of every worker, each step whose number this divides was written.
     pub stride: u64,
     /// The beginning of the timeline.
@@ -47,7 +48,7 @@ impl<'a> RecordWriter<'a> {
     ) -> RecordWriter<'a> {
         let stride = steps.saturating_mul(workers as u64).div_ceil(LINES).max(1);
         let (timeline, curves) = (Timeline::default(), Curves::new(steps));
-        RecordWriter { draft, stride, failure: None, timeline, curves, watch }
+        RecordWriter { draft: Ok(draft), stride, has_steps: false, timeline, curves, watch }
     }
 
     /// Takes over the records of the run that is resumed, until its checkpoint.
@@ -57,7 +58,8 @@ impl<'a> RecordWriter<'a> {
             // The last line of a run that was killed may be half there.
             let Ok(record) = serde_json::from_str::<Value>(&line) else { continue };
             if is_before(&record, start) {
-                writeln!(self.draft, "{line}")?;
+                self.write(|draft| writeln!(draft, "{line}"));
+                self.has_steps |= record["kind"] == "step";
                 self.curves.take_line(&record);
             }
         }
@@ -66,20 +68,36 @@ impl<'a> RecordWriter<'a> {
 
     /// Makes sure that what was recorded is with the system, whatever becomes of this process.
     pub fn flush(&mut self) {
-        if self.failure.is_none() {
-            self.failure = self.draft.flush().err();
+        self.write(Draft::flush);
+    }
+
+    fn write(&mut self, write: impl FnOnce(&mut Draft) -> io::Result<()>) {
+        if let Ok(draft) = &mut self.draft
+            && let Err(error) = write(draft)
+        {
+            self.draft = Err(error);
         }
     }
 
-    /// Ends the recording.
-    pub fn finish(self) -> io::Result<Recorded> {
-        match self.failure {
-            Some(error) => Err(error),
-            None => {
-                let RecordWriter { draft, stride, timeline, curves, .. } = self;
-                Ok(Recorded { draft, stride, timeline, curves })
-            }
+    /// Takes the file away to make room for something more important. Whether there was one.
+    pub fn give_up(&mut self) -> bool {
+        let had = self.draft.is_ok();
+        if had {
+            self.draft = Err(io::ErrorKind::StorageFull.into());
         }
+        had
+    }
+
+    /// Whether a step was recorded.
+    pub fn has_steps(&self) -> bool {
+        self.has_steps
+    }
+
+    /// Ends the recording.
+    pub fn finish(mut self) -> Recorded {
+        self.flush();
+        let RecordWriter { draft, stride, timeline, curves, .. } = self;
+        Recorded { draft, stride, timeline, curves }
     }
 
     fn is_written(&self, record: &Record) -> bool {
@@ -97,9 +115,10 @@ impl<'a> RecordWriter<'a> {
 impl RecordWriter<'_> {
     /// Takes one record.
     pub fn record(&mut self, record: Record) {
-        if self.failure.is_none() && self.is_written(&record) {
-            self.failure = write_line(&mut self.draft, &record).err();
+        if self.is_written(&record) {
+            self.write(|draft| write_line(draft, &record));
         }
+        self.has_steps |= matches!(record.event, RecordKind::Step { .. });
         (self.watch)(&record);
         self.timeline.take(&record);
         self.curves.take(&record);

@@ -1,5 +1,6 @@
 //! `final.safetensors`: the deployed model, by layers too, and every rank's own.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 
 use quelea_core::layout::Tensor;
@@ -86,9 +87,14 @@ impl<'a> Export<'a> {
         tensors
     }
 
+    /// Bytes of the numbers in the file of the model alone.
+    pub fn bytes(&self) -> u64 {
+        self.tensors().iter().map(|(_, _, values)| size_of_val(*values) as u64).sum()
+    }
+
     /// Writes the model alone.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        serialize(out, self.tensors())
+        serialize(out, self.tensors(), None)
     }
 }
 
@@ -104,19 +110,33 @@ pub fn write(out: &mut impl Write, export: &Export<'_>, outcome: &Outcome) -> io
         };
         (name, vec![rank.model.len()], rank.model.as_slice())
     });
-    serialize(out, export.tensors().into_iter().chain(named))
+    serialize(out, export.tensors().into_iter().chain(named), None)
+}
+
+/// Writes ranks' models under their names, with the deployed one where it is known, and `about` as the
+/// file's metadata.
+pub fn write_named(
+    out: &mut impl Write,
+    export: Option<&Export<'_>>,
+    named: &[(String, &[f32])],
+    about: HashMap<String, String>,
+) -> io::Result<()> {
+    let deployed = export.map(Export::tensors).unwrap_or_default();
+    let ranks = named.iter().map(|(name, values)| (name.clone(), vec![values.len()], *values));
+    serialize(out, deployed.into_iter().chain(ranks), Some(about))
 }
 
 fn serialize<'a>(
     out: &mut impl Write,
     tensors: impl IntoIterator<Item = NamedTensor<'a>>,
+    about: Option<HashMap<String, String>>,
 ) -> io::Result<()> {
     let mut views: Vec<(String, TensorView<'_>)> = Vec::new();
     for (name, shape, values) in tensors {
         let view = TensorView::new(Dtype::F32, shape, bytemuck::cast_slice(values));
         views.push((name, view.map_err(io::Error::other)?));
     }
-    let bytes = safetensors::serialize(views, None).map_err(io::Error::other)?;
+    let bytes = safetensors::serialize(views, about).map_err(io::Error::other)?;
     out.write_all(&bytes)
 }
 
