@@ -45,10 +45,7 @@ pub fn join(
     let Welcome { run, rank, open, timeline, job } = welcome;
     prepare(&stream, options.connect_seconds).map_err(|error| gone(error.into()))?;
     let (setup, gradients) = build_checked(build, &job, &stream)?;
-    if rank as usize >= setup.workers() {
-        let problem = format!("it gave rank {rank} of {} workers", setup.workers());
-        return Err(NetError::Handshake { address, problem });
-    }
+    check_rank(rank, setup.workers(), &address)?;
     OpenFiles { here: 1, elsewhere: setup.ranks() - 1, joined: 1 }.reserve()?;
     let (controller, incoming) = channel();
     let plan = MeshPlan { run, ranks: setup.ranks(), here: [Rank(rank)].into() };
@@ -91,6 +88,15 @@ pub fn join(
         JoinEnd::Aborted(reason) => NetError::Aborted(reason),
         JoinEnd::Gone(reason) => NetError::LostCoordinator { address, reason },
     })
+}
+
+/// Refuses a rank that the run does not have.
+fn check_rank(rank: u32, workers: usize, address: &str) -> Result<(), NetError> {
+    if (rank as usize) < workers {
+        return Ok(());
+    }
+    let problem = format!("it gave rank {rank} of {workers} workers");
+    Err(NetError::Handshake { address: address.to_string(), problem })
 }
 
 /// Builds and checks the run of a job; the coordinator is told why it cannot be run here.
