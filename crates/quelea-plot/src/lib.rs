@@ -5,13 +5,13 @@
 //! [`topology_svg`] draws who averages with whom.
 //!
 //! ```
-//! use quelea_plot::{Axis, Chart, Lines, Series};
+//! use quelea_plot::{Axis, Chart, LineChart, LineSeries};
 //!
-//! let chart = Chart::Lines(Lines {
+//! let chart = Chart::Lines(LineChart {
 //!     title: "Speed-up".into(),
 //!     x: Axis::log("workers"),
 //!     y: Axis::linear("times one worker"),
-//!     series: vec![Series::line("allreduce", vec![(1.0, 1.0), (2.0, 1.9), (4.0, 3.6)])],
+//!     series: vec![LineSeries::line("allreduce", vec![(1.0, 1.0), (2.0, 1.9), (4.0, 3.6)])],
 //! });
 //! assert!(chart.svg().starts_with("<svg"));
 //! ```
