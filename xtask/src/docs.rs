@@ -1,10 +1,14 @@
 //! `cargo xtask docs`: pages of the manual that are made from the tables.
 
+mod capabilities;
+mod facts;
+mod knobs;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use quelea_core::algorithms::{ALGORITHMS, Codecs, Entry};
 use quelea_core::codec::CODECS;
 use quelea_core::options::{OptionKind, Options};
@@ -14,7 +18,24 @@ use crate::{cargo, execute, papers};
 
 pub(crate) fn run() -> Result<()> {
     write(&algorithms_file(), &algorithms())?;
+    let python = page_file("python.md");
+    write(&python, &capabilities::renewed(&fs::read_to_string(&python)?)?)?;
+    for (name, mark, table) in [facts::TABLE, knobs::TABLE] {
+        let file = page_file(name);
+        write(&file, &with_table(&fs::read_to_string(&file)?, mark, &table())?)?;
+    }
     write(&page_file("papers.md"), &papers::page())
+}
+
+/// A page, the mark before its table, and what makes that table.
+type PageTable = (&'static str, &'static str, fn() -> String);
+
+/// A page with the table after `mark` renewed.
+fn with_table(page: &str, mark: &str, table: &str) -> Result<String> {
+    const END: &str = "<!-- End of what is made from the table. -->";
+    let (before, rest) = page.split_once(mark).context("the page has no start mark")?;
+    let (_, after) = rest.split_once(END).context("the page has no end mark")?;
+    Ok(format!("{before}{mark}{table}{END}{after}"))
 }
 
 fn write(file: &Path, page: &str) -> Result<()> {
@@ -51,15 +72,15 @@ fn algorithms() -> String {
          |\n|---|---|---|---|---|---|\n",
     );
     for entry in ALGORITHMS {
-        let properties = (entry.properties)(&Options::defaults(entry.keys));
+        let properties = (entry.properties)(&Options::defaults(entry.meta.options));
         let synchronous = if properties.synchronous { "yes" } else { "no" };
         let deployed = match properties.deploy {
             DeployedFrom::Workers => "mean of the workers",
             DeployedFrom::Servers => "the servers' model",
         };
-        let (name, summary) = (entry.name, entry.summary);
+        let (name, summary) = (entry.meta.name, entry.meta.summary);
         let topology = topology(properties.topology);
-        let codecs = (entry.codecs)(&Options::defaults(entry.keys)).words();
+        let codecs = (entry.codecs)(&Options::defaults(entry.meta.options)).words();
         let _ = writeln!(
             page,
             "| [`{name}`](#{name}) | {summary} | {synchronous} | {topology} | {codecs} | {deployed} |"
@@ -72,43 +93,45 @@ fn algorithms() -> String {
          |---|---|---|---|\n",
     );
     for codec in CODECS {
-        let (name, summary, wire, paper) = (codec.name, codec.summary, codec.wire, codec.paper);
+        let (name, summary, wire, paper) =
+            (codec.meta.name, codec.meta.summary, codec.wire, codec.meta.paper);
         let _ = writeln!(page, "| `{name}` | {summary} | {wire} | {paper} |");
     }
     page
 }
 
 fn section(page: &mut String, entry: &Entry) {
-    let properties = (entry.properties)(&Options::defaults(entry.keys));
+    let properties = (entry.properties)(&Options::defaults(entry.meta.options));
     let ends = match properties.budget {
         Budget::Rounds => "after `steps` rounds of every worker",
         Budget::TotalGradients => "after `workers × steps` gradients in all",
     };
-    let resumes = match properties.synchronous {
-        true => "bit for bit; workers are saved as they pass the step, and nothing waits",
-        false => "the run rests before it is saved, so that nothing is on its way",
+    let resumes = if properties.synchronous {
+        "bit for bit; workers are saved as they pass the step, and nothing waits"
+    } else {
+        "the run rests before it is saved, so that nothing is on its way"
     };
     let _ = write!(
         page,
         "\n## {}\n\n{}\n\n- Paper: {}\n- Sends: {}\n- Topology: {}\n- Codecs: {}\n- Ends: {ends}\n- Loses a \
          worker: {}\n- Goes on from a checkpoint: {resumes}\n- Goes on with another number of workers: \
          {}\n- File: [{}](../{})\n",
-        entry.name,
-        sentence(entry.summary),
-        entry.paper,
+        entry.meta.name,
+        sentence(entry.meta.summary),
+        entry.meta.paper,
         entry.sends,
         topology(properties.topology),
         codecs(entry),
         entry.lost_peer,
         entry.resized,
-        entry.file.rsplit('/').next().unwrap_or(entry.file),
-        entry.file
+        entry.meta.file.rsplit('/').next().unwrap_or(entry.meta.file),
+        entry.meta.file
     );
-    if entry.keys.is_empty() {
+    if entry.meta.options.is_empty() {
         return;
     }
     page.push_str("\n| key | default | meaning |\n|---|---|---|\n");
-    for key in entry.keys {
+    for key in entry.meta.options {
         let choices = match key.kind {
             OptionKind::Choice(words) => format!(" ({})", words.join(", ")),
             _ => String::new(),
@@ -124,7 +147,7 @@ fn section(page: &mut String, entry: &Entry) {
 }
 
 fn codecs(entry: &Entry) -> String {
-    match (entry.codecs)(&Options::defaults(entry.keys)) {
+    match (entry.codecs)(&Options::defaults(entry.meta.options)) {
         codecs @ (Codecs::Exact(why) | Codecs::Rounding(why)) => {
             format!("{}: {why}", codecs.words())
         }
@@ -168,11 +191,25 @@ mod tests {
     }
 
     #[test]
+    fn the_tables_inside_pages_are_those_of_the_code() {
+        for (name, mark, table) in [facts::TABLE, knobs::TABLE] {
+            let page = fs::read_to_string(page_file(name)).expect("the page is there");
+            let renewed = with_table(&page, mark, &table()).expect("the page has its marks");
+            assert!(page == renewed, "docs/{name} is out of date: run `cargo xtask docs`");
+        }
+    }
+
+    #[test]
     fn every_row_names_a_file_that_exists() {
         for entry in ALGORITHMS {
             let root =
                 algorithms_file().parent().and_then(Path::parent).expect("two up").to_owned();
-            assert!(root.join(entry.file).is_file(), "{}: {}", entry.name, entry.file);
+            assert!(
+                root.join(entry.meta.file).is_file(),
+                "{}: {}",
+                entry.meta.name,
+                entry.meta.file
+            );
         }
     }
 }

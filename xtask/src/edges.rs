@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use crate::{cargo, output};
 
 /// One crate's rule.
-struct Rule {
+struct EdgeRule {
     name: &'static str,
     /// Crates of the workspace that it may depend on, directly or not.
     may_know: &'static [&'static str],
@@ -26,50 +26,47 @@ const PURE: &[&str] = &[
     "anyhow",
     "indicatif",
     "rayon",
-    "burn",
-    "burn-backend",
-    "burn-flex",
-    "gemm",
+    "gemm-f32",
     "pyo3",
     "axum",
 ];
 
-const RULES: &[Rule] = &[
-    Rule { name: "quelea-core", may_know: &[], never: PURE },
-    Rule { name: "quelea-record", may_know: &["quelea-core"], never: PURE },
-    Rule { name: "quelea-plot", may_know: &[], never: PURE },
-    Rule { name: "quelea-wire", may_know: &["quelea-core"], never: PURE },
-    Rule {
+const RULES: &[EdgeRule] = &[
+    EdgeRule { name: "quelea-core", may_know: &[], never: PURE },
+    EdgeRule { name: "quelea-record", may_know: &["quelea-core"], never: PURE },
+    EdgeRule { name: "quelea-plot", may_know: &["quelea-core"], never: PURE },
+    EdgeRule { name: "quelea-wire", may_know: &["quelea-core"], never: PURE },
+    EdgeRule {
         name: "quelea-data",
         may_know: &["quelea-core"],
-        never: &["tokio", "burn", "pyo3", "axum", "clap", "anyhow", "indicatif", "serde", "rand"],
-    },
-    Rule {
-        name: "quelea-sim",
-        may_know: &["quelea-core", "quelea-record", "quelea-wire"],
         never: &[
             "tokio",
-            "socket2",
-            "burn-flex",
-            "gemm",
+            "gemm-f32",
             "pyo3",
             "axum",
             "clap",
             "anyhow",
+            "indicatif",
             "serde",
+            "rand",
         ],
     },
-    Rule {
+    EdgeRule {
+        name: "quelea-sim",
+        may_know: &["quelea-core", "quelea-record", "quelea-wire"],
+        never: &["tokio", "socket2", "gemm-f32", "pyo3", "axum", "clap", "anyhow", "serde"],
+    },
+    EdgeRule {
         name: "quelea-net",
         may_know: &["quelea-core", "quelea-record", "quelea-wire"],
-        never: &["burn-flex", "gemm", "pyo3", "axum", "clap", "anyhow", "serde"],
+        never: &["gemm-f32", "pyo3", "axum", "clap", "anyhow", "serde"],
     },
-    Rule {
+    EdgeRule {
         name: "quelea-engine",
         may_know: &["quelea-core", "quelea-data"],
         never: &["tokio", "socket2", "pyo3", "axum", "clap", "anyhow", "indicatif"],
     },
-    Rule {
+    EdgeRule {
         name: "quelea-run",
         may_know: &[
             "quelea-core",
@@ -83,8 +80,8 @@ const RULES: &[Rule] = &[
         ],
         never: EDGE,
     },
-    Rule {
-        name: "quelea-experiments",
+    EdgeRule {
+        name: "quelea-plan",
         may_know: &[
             "quelea-core",
             "quelea-data",
@@ -98,7 +95,22 @@ const RULES: &[Rule] = &[
         ],
         never: EDGE,
     },
-    Rule {
+    EdgeRule {
+        name: "quelea-papers",
+        may_know: &[
+            "quelea-core",
+            "quelea-data",
+            "quelea-engine",
+            "quelea-record",
+            "quelea-wire",
+            "quelea-sim",
+            "quelea-net",
+            "quelea-run",
+            "quelea-plot",
+        ],
+        never: EDGE,
+    },
+    EdgeRule {
         name: "quelea-py",
         may_know: &[
             "quelea-core",

@@ -9,6 +9,7 @@ mod papers;
 mod peers;
 mod python;
 mod reality;
+mod rules;
 mod test;
 mod tidy;
 
@@ -21,9 +22,10 @@ The project's own commands.
 
 usage: cargo xtask COMMAND
 
-  test          everything that must hold: format, tidy, clippy, dependency edges, docs, tests,
-                the Python package's too
+  test          everything that must hold: format, tidy, rules, dependency edges, clippy, docs,
+                tests, the Python package's too
   test --quick  without clippy, docs and Python, for working
+  rules [NAME…] only the rules over the text of the sources: types, names, lengths, tuples, old-name
   bench         whole-program ratios, us and the peer or the physical limit in one run
   bench NAME…   only these (see `bench --list`)
   bench --keep  also renew these numbers in docs/benchmarks.json
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let result = match words.first().map(String::as_str) {
         Some("test") => test::run(&words[1..]),
+        Some("rules") => rules::run(&words[1..]),
         Some("bench") => bench::run(&words[1..]),
         Some("python") => python::run(&words[1..]),
         Some("docs") => docs::run(),

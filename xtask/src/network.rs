@@ -13,7 +13,7 @@ use anyhow::{Result, bail};
 use crate::output;
 
 /// How often somebody who waits for a process looks whether it has ended.
-const GLANCE: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Whether this machine can do it; says why not.
 pub(crate) fn refusal() -> Option<&'static str> {
@@ -27,7 +27,7 @@ pub(crate) fn refusal() -> Option<&'static str> {
 }
 
 /// Hosts on one bridge; taken down when dropped.
-pub(crate) struct Network {
+pub(crate) struct ShapedNetwork {
     /// What all names begin with.
     prefix: String,
     /// Megabits per second.
@@ -35,11 +35,11 @@ pub(crate) struct Network {
     hosts: usize,
 }
 
-impl Network {
-    pub(crate) fn new(hosts: usize, rate: u32) -> Result<Network> {
+impl ShapedNetwork {
+    pub(crate) fn new(hosts: usize, rate: u32) -> Result<ShapedNetwork> {
         remove_left_behind();
         // Names of interfaces have at most 15 letters.
-        let network = Network { prefix: format!("mm{}", std::process::id()), rate, hosts };
+        let network = ShapedNetwork { prefix: format!("mm{}", std::process::id()), rate, hosts };
         network.build()?;
         Ok(network)
     }
@@ -80,7 +80,7 @@ impl Network {
     }
 }
 
-impl Drop for Network {
+impl Drop for ShapedNetwork {
     fn drop(&mut self) {
         // What was never made cannot be deleted; the rest must go whatever happened before.
         for host in 0..self.hosts {
@@ -125,19 +125,19 @@ fn quietly(words: &[&str]) {
 }
 
 /// A folder that goes away again.
-pub(crate) struct Scratch {
+pub(crate) struct ScratchFolder {
     pub(crate) path: PathBuf,
 }
 
-impl Scratch {
-    pub(crate) fn new(name: &str) -> Result<Scratch> {
+impl ScratchFolder {
+    pub(crate) fn new(name: &str) -> Result<ScratchFolder> {
         let path = std::env::temp_dir().join(format!("quelea-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path)?;
-        Ok(Scratch { path })
+        Ok(ScratchFolder { path })
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.path);
     }
@@ -179,7 +179,7 @@ pub(crate) fn finish_all(mut all: Vec<Kept>, limit: Duration) -> Result<()> {
         if Instant::now() > until {
             bail!("the measurement takes longer than {} s", limit.as_secs());
         }
-        std::thread::sleep(GLANCE);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 

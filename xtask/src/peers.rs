@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use crate::network::{self, Kept, Network, Scratch, address};
+use crate::network::{self, Kept, ScratchFolder, ShapedNetwork, address};
 use crate::{environment, python};
 
 pub(crate) const NAME: &str = "peers";
@@ -90,13 +90,13 @@ fn overhead(tools: &Tools) -> Result<Vec<Value>> {
         "limit_seconds": LIMIT.as_secs(),
     });
     let process = tools.process(Command::new(&tools.python), &plan);
-    let lines = Lines(finish(vec![process])?);
+    let lines = JsonLines(finish(vec![process])?);
     let series = |name| lines.series(false, |line| line["name"] == name);
     Ok(vec![row("wrap, one process, ResNet-20", Some(1.02), &series("wrapped"), &series("plain"))])
 }
 
 /// A contestant's turn in every round.
-struct Turn {
+struct PeerTurn {
     name: &'static str,
     compute_ms: f64,
     /// How much slower the last host is.
@@ -105,9 +105,9 @@ struct Turn {
     steps: u32,
 }
 
-impl Turn {
+impl PeerTurn {
     fn to_json(&self) -> Value {
-        let Turn { name, compute_ms, slow, warm, steps } = self;
+        let PeerTurn { name, compute_ms, slow, warm, steps } = self;
         json!({ "name": name, "compute_ms": compute_ms, "slow": slow, "warm": warm, "steps": steps })
     }
 }
@@ -117,7 +117,7 @@ fn loopback(tools: &Tools) -> Result<Vec<Value>> {
     for processes in [2, 4] {
         let mut turns = Vec::new();
         for (compute_ms, steps) in [(0.0, 20), (COMPUTE_MS, 5)] {
-            let turn = |name| Turn { name, compute_ms, slow: 1, warm: 3, steps };
+            let turn = |name| PeerTurn { name, compute_ms, slow: 1, warm: 3, steps };
             turns.extend(["ddp", "allreduce", "decent-dp", "gossip"].map(turn));
         }
         let lines = run(tools, Place::Here(processes), 5, &turns)?;
@@ -143,8 +143,8 @@ fn shaped(tools: &Tools, rate: u32) -> Result<Vec<Value>> {
     // A link of 100 Mbit/s does not carry the model in the time of a step: all take seconds there.
     let fast = rate >= 1000;
     let (rounds, warm, steps) = if fast { (4, 2, 8) } else { (3, 1, 2) };
-    let turn = |name| Turn { name, compute_ms: COMPUTE_MS, slow: 1, warm, steps };
-    let mut turns: Vec<Turn> = ["ddp", "allreduce", "decent-dp", "gossip"].map(turn).into();
+    let turn = |name| PeerTurn { name, compute_ms: COMPUTE_MS, slow: 1, warm, steps };
+    let mut turns: Vec<PeerTurn> = ["ddp", "allreduce", "decent-dp", "gossip"].map(turn).into();
     if fast {
         turns.extend(["alone", "aladdin", "ad-psgd"].map(turn));
     }
@@ -165,12 +165,12 @@ fn shaped(tools: &Tools, rate: u32) -> Result<Vec<Value>> {
 fn slow(tools: &Tools) -> Result<Vec<Value>> {
     let mut turns = Vec::new();
     for slow in [1, 2, 10] {
-        let free = |name| Turn { name, compute_ms: COMPUTE_MS, slow, warm: 2, steps: 10 };
+        let free = |name| PeerTurn { name, compute_ms: COMPUTE_MS, slow, warm: 2, steps: 10 };
         turns.extend(FREE.map(free));
         if slow > 1 {
             // Whoever is ahead at first waits only after some steps.
             let (warm, steps) = if slow == 2 { (3, 8) } else { (1, 2) };
-            let turn = |name| Turn { name, compute_ms: COMPUTE_MS, slow, warm, steps };
+            let turn = |name| PeerTurn { name, compute_ms: COMPUTE_MS, slow, warm, steps };
             turns.extend(["ddp", "allreduce", "decent-dp", "gossip"].map(turn));
         }
     }
@@ -198,13 +198,13 @@ enum Place {
     Hosts(u32),
 }
 
-fn run(tools: &Tools, place: Place, rounds: u32, turns: &[Turn]) -> Result<Lines> {
-    let turns: Vec<Value> = turns.iter().map(Turn::to_json).collect();
+fn run(tools: &Tools, place: Place, rounds: u32, turns: &[PeerTurn]) -> Result<JsonLines> {
+    let turns: Vec<Value> = turns.iter().map(PeerTurn::to_json).collect();
     let limit = LIMIT.as_secs();
     let plan = json!({ "kind": "peers", "limit_seconds": limit, "rounds": rounds, "turns": turns });
     let (world, network) = match place {
         Place::Here(processes) => (processes, None),
-        Place::Hosts(rate) => (HOSTS, Some(Network::new(HOSTS, rate)?)),
+        Place::Hosts(rate) => (HOSTS, Some(ShapedNetwork::new(HOSTS, rate)?)),
     };
     let (master, port) = match network {
         None => ("127.0.0.1".to_string(), free_ports()?),
@@ -228,7 +228,7 @@ fn run(tools: &Tools, place: Place, rounds: u32, turns: &[Turn]) -> Result<Lines
         process.env("GLOO_SOCKET_IFNAME", device).env("OMP_NUM_THREADS", "1");
         processes.push(process);
     }
-    Ok(Lines(finish(processes)?))
+    Ok(JsonLines(finish(processes)?))
 }
 
 /// A port that is free, and the next one too: quelea meets there.
@@ -244,7 +244,7 @@ fn free_ports() -> Result<u16> {
 
 /// Runs the processes to their end; returns the lines that they printed.
 fn finish(processes: Vec<Command>) -> Result<Vec<Value>> {
-    let scratch = Scratch::new(NAME)?;
+    let scratch = ScratchFolder::new(NAME)?;
     let file = |kind: &str, rank: usize| scratch.path.join(format!("{kind}-{rank}"));
     let mut all = Vec::new();
     let count = processes.len();
@@ -275,9 +275,9 @@ fn tail(rank: usize, file: &Path) -> String {
 }
 
 /// What the processes printed.
-struct Lines(Vec<Value>);
+struct JsonLines(Vec<Value>);
 
-impl Lines {
+impl JsonLines {
     /// Milliseconds of a contestant's step for each round: the mean over the ranks where nobody
     /// waits, else the pace of the slowest.
     fn of(&self, name: &str, slow: u32, also: impl Fn(&Value) -> bool) -> Vec<f64> {

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use crate::network::{Kept, Network, Scratch, address};
+use crate::network::{Kept, ScratchFolder, ShapedNetwork, address};
 use crate::{execute, output};
 
 const ALGORITHMS: [&str; 5] = ["allreduce", "d-psgd", "ad-psgd", "aladdin", "sync-ps"];
@@ -32,7 +32,7 @@ const COMPUTE_MS: f64 = 300.0;
 pub(crate) fn measure(quelea: &Path) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for rate in RATES {
-        let network = Network::new(HOSTS, rate)?;
+        let network = ShapedNetwork::new(HOSTS, rate)?;
         let link = network.links(quelea)?;
         println!(
             "  {rate} Mbit/s: a stream reaches {:.1} MB/s, a server {:.1} MB/s; a step costs a worker {:.1} ms",
@@ -58,7 +58,7 @@ struct Link {
     handoff_ms: f64,
 }
 
-fn compare(network: &Network, quelea: &Path, algorithm: &str, link: &Link) -> Result<Value> {
+fn compare(network: &ShapedNetwork, quelea: &Path, algorithm: &str, link: &Link) -> Result<Value> {
     let mut predicting = settings(algorithm);
     let measured = network.run(quelea, &predicting)?;
     let has_servers = ["aladdin", "sync-ps"].contains(&algorithm);
@@ -116,7 +116,7 @@ fn step_seconds(summary: &str) -> Result<f64> {
 }
 
 fn simulate(quelea: &Path, settings: &[String]) -> Result<f64> {
-    let folder = Scratch::new("simulated")?;
+    let folder = ScratchFolder::new("simulated")?;
     let mut command = Command::new(quelea);
     command.args(["simulate", "--json", "-q", "--out"]).arg(folder.path.join("run"));
     arguments(&mut command, settings);
@@ -126,7 +126,7 @@ fn simulate(quelea: &Path, settings: &[String]) -> Result<f64> {
 /// Milliseconds that a step costs a worker beside computing and the wire: one worker and its
 /// server on this machine, whose pushes nobody waits for.
 fn handoff(quelea: &Path) -> Result<f64> {
-    let folder = Scratch::new("handoff")?;
+    let folder = ScratchFolder::new("handoff")?;
     let mut command = Command::new(quelea);
     command.args(["train", "--processes", "--json", "-q", "--out"]).arg(folder.path.join("run"));
     arguments(&mut command, &settings("aladdin"));
@@ -142,7 +142,7 @@ const SIZES: [(&str, usize, f64); 2] =
 pub(crate) fn handoffs(quelea: &Path) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for (name, parameters, compute_ms) in SIZES {
-        let folder = Scratch::new("handoff")?;
+        let folder = ScratchFolder::new("handoff")?;
         let run = folder.path.join("run");
         let mut command = Command::new(quelea);
         command.args(["train", "--processes", "-q", "--out"]).arg(&run);
@@ -179,7 +179,7 @@ fn median_exposed(records: &Path) -> Result<f64> {
     exposed.get(exposed.len() / 2).copied().context("the run has steps")
 }
 
-impl Network {
+impl ShapedNetwork {
     /// What `plan --measure` finds with a worker on every host but the last, which asks them.
     fn links(&self, quelea: &Path) -> Result<Link> {
         let place = format!("{}:{PORT}", address(WORKERS));
@@ -204,7 +204,7 @@ impl Network {
 
     /// Runs a configuration with a worker on every host but the last, which coordinates.
     fn run(&self, quelea: &Path, settings: &[String]) -> Result<f64> {
-        let folder = Scratch::new("measured")?;
+        let folder = ScratchFolder::new("measured")?;
         let place = format!("{}:{PORT}", address(WORKERS));
         let mut serve = self.inside(WORKERS);
         serve.arg(quelea).args(["serve", "--bind", &place, "--wait", "60", "--json", "-q"]);

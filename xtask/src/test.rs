@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::{cargo, edges, environment, execute, exists, python, tidy};
+use crate::{cargo, edges, environment, execute, exists, python, rules, tidy};
 
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let quick = match words {
@@ -14,6 +14,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     };
     execute(cargo().args(["fmt", "--all", "--check"]))?;
     tidy::check()?;
+    rules::run(&[])?;
     edges::check()?;
     if !quick {
         execute(cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;

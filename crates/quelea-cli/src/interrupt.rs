@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use quelea_run::conduct::ask_to_stop;
+use quelea_run::execute::ask_to_stop;
 
 use crate::request::INTERRUPTED;
 use crate::text::mention;

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use quelea_experiments::render;
-use quelea_experiments::report::Report;
+use quelea_papers::render;
+use quelea_papers::report::PaperReport;
 
 use crate::text::mention;
 
 /// Writes report.html, report.json and the plots to a folder.
-pub fn write_folder(folder: &Path, reports: &[Report]) -> anyhow::Result<()> {
+pub fn write_folder(folder: &Path, reports: &[PaperReport]) -> anyhow::Result<()> {
     make(folder)?;
     for report in reports {
         for (name, chart) in &report.charts {
@@ -28,7 +28,7 @@ pub fn write_folder(folder: &Path, reports: &[Report]) -> anyhow::Result<()> {
 
 /// Writes the page and, in a folder of its name, its pictures. At its end stands what other
 /// programs have put into that folder.
-pub fn write_markdown(file: &Path, reports: &[Report], command: &str) -> anyhow::Result<()> {
+pub fn write_markdown(file: &Path, reports: &[PaperReport], command: &str) -> anyhow::Result<()> {
     let stem = file.file_stem().map_or("pictures".into(), |stem| stem.to_string_lossy());
     let folder = file.with_file_name(stem.as_ref());
     make(&folder)?;

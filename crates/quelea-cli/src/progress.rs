@@ -4,14 +4,14 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use quelea_record::{Event, Record};
+use quelea_record::{Record, RecordKind};
 
 use crate::text::{mention, number, seconds, whole};
 
 /// The longest that a piped run says nothing.
 const SILENCE: Duration = Duration::from_secs(30);
 /// Records between two looks at the clock.
-const GLANCE: u64 = 64;
+const POLL_INTERVAL: u64 = 64;
 
 /// Shows how many of a run's steps are done.
 pub struct Progress {
@@ -53,12 +53,12 @@ impl Progress {
     /// Takes a record of the run.
     pub fn take(&mut self, record: &Record) {
         let (loss, samples) = match &record.event {
-            Event::Step { loss, samples, .. } => (*loss, *samples),
-            Event::Evaluation { accuracy, .. } => {
+            RecordKind::Step { loss, samples, .. } => (*loss, *samples),
+            RecordKind::Evaluation { accuracy, .. } => {
                 self.accuracy = *accuracy;
                 return;
             }
-            Event::Checkpoint { failure: Some(why) } => {
+            RecordKind::Checkpoint { failure: Some(why) } => {
                 return self.tell(&format!("checkpoint of step {}: {why}", record.step));
             }
             _ => return,
@@ -73,7 +73,7 @@ impl Progress {
         // Mini-batches are noisy: show about the mean of the last fifty.
         let loss = f64::from(loss);
         self.loss = Some(self.loss.map_or(loss, |smooth| smooth + 0.02 * (loss - smooth)));
-        if self.done.is_multiple_of(GLANCE) || self.done == self.total {
+        if self.done.is_multiple_of(POLL_INTERVAL) || self.done == self.total {
             self.show();
         }
     }

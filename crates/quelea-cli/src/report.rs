@@ -1,16 +1,21 @@
 //! What a person sees when a run has ended.
 
-use quelea_run::conduct::Finished;
-use quelea_run::files::summary::{Clock, RankSummary, Summary, WorkerSummary};
+use quelea_core::algorithms::{self, ALGORITHMS, Codecs, Entry, Service, Traffic, When};
+use quelea_core::options::Options;
+use quelea_core::properties::TopologyRequirement;
+use quelea_record::{FACTS, SummaryForm};
+use quelea_run::execute::Finished;
+use quelea_run::files::summary::{ClockKind, RankSummary, Summary, WorkerSummary};
+use serde_json::Value;
 
-use crate::request::Run;
+use crate::request::Invocation;
 use crate::text::{bold, bytes, columns, number, pale, say, seconds, whole};
 
 /// Workers that are listed one by one; of more, the first ones and the total.
 const LISTED: usize = 16;
 
-/// Prints the report. `asked` is the command that was typed, and the run that it was given.
-pub fn print(finished: &Finished, asked: (&'static str, &Run)) {
+/// Prints the report. `asked` is the command line of the run.
+pub fn print(finished: &Finished, asked: Invocation<'_>) {
     let summary = &finished.summary;
     say(&bold(&headline(summary)));
     say("");
@@ -41,8 +46,8 @@ fn headline(summary: &Summary) -> String {
         whole(summary.steps),
         seconds(summary.clock_seconds),
         match summary.clock {
-            Clock::Virtual => "virtual",
-            Clock::Real => "real",
+            ClockKind::Virtual => "virtual",
+            ClockKind::Real => "real",
         }
     )
 }
@@ -64,16 +69,23 @@ fn results(summary: &Summary) -> Vec<Vec<String>> {
         ("accuracy", summary.accuracy.map(percent)),
         ("  of workers: mean, worst", workers),
         ("  best", best),
-        ("BLEU", summary.bleu.map(|bleu| format!("{bleu:.1}"))),
         ("consensus distance", summary.consensus_distance.map(number)),
         ("samples per second", summary.samples_per_second.map(|rate| whole(rate as u64))),
         ("speedup over one worker", summary.speedup.map(|speedup| format!("{speedup:.2}"))),
         ("bytes sent", Some(bytes(total.bytes_sent))),
         ("messages sent", Some(whole(total.messages_sent))),
-        ("gradients per message", summary.gradients_per_message.map(number)),
     ];
-    let there = rows.into_iter().filter_map(|(name, value)| Some(vec![name.into(), value?]));
-    there.collect()
+    let means = FACTS.iter().map(|kind| &kind.summary).filter(|s| s.form == SummaryForm::Mean);
+    let means = means.map(|mean| {
+        let value = summary.measured.get(mean.key).and_then(Value::as_f64);
+        (mean.key.replace('_', " "), value.map(number))
+    });
+    let rows = rows.into_iter().map(|(name, value)| (name.to_string(), value)).chain(means);
+    let mut there: Vec<Vec<String>> =
+        rows.filter_map(|(name, value)| Some(vec![name, value?])).collect();
+    let metric = |(name, value): (&String, &f64)| vec![name.clone(), format!("{value:.1}")];
+    there.splice(1..1, summary.metrics.iter().map(metric));
+    there
 }
 
 /// Where the workers' time went. What is left of the clock, before a worker's first gradient and
@@ -123,18 +135,11 @@ fn shown(summary: &Summary) -> usize {
 }
 
 /// Commands that work from here, and what they show.
-fn next(summary: &Summary, (command, run): (&'static str, &Run)) -> Vec<(String, &'static str)> {
+fn next(summary: &Summary, asked: Invocation<'_>) -> Vec<(String, &'static str)> {
     let me = std::env::args().next().unwrap_or_else(|| "quelea".to_string());
+    let Invocation { command, run } = asked;
     let asked = run.as_typed(&[]);
-    // Between hosts only gossip methods go on.
-    let hosts = summary.config["topology"]["within_host"] == "average";
-    let other = match summary.config["algorithm"]["name"].as_str() {
-        Some("d-psgd") if hosts => "sgp",
-        _ if hosts => "d-psgd",
-        Some("allreduce") if summary.config["codec"]["name"] == "power-sgd" => "local-sgd",
-        Some("allreduce") => "aladdin",
-        _ => "allreduce",
-    };
+    let other = another(&summary.config);
     let switched = match command {
         "simulate" => (format!("{me} train{asked}"), "the same run for real"),
         _ => (format!("{me} simulate{asked}"), "the same run in the virtual cluster"),
@@ -157,4 +162,89 @@ fn next(summary: &Summary, (command, run): (&'static str, &Run)) -> Vec<(String,
         ));
     }
     next
+}
+
+/// An algorithm that takes the same settings and exchanges in another way.
+fn another(config: &Value) -> &'static str {
+    let between_hosts = config["topology"]["within_host"] == "average";
+    let has_codec = config["codec"]["name"].as_str().is_some_and(|name| name == LOW_RANK);
+    let own = config["algorithm"]["name"].as_str().and_then(|name| algorithms::find(name).ok());
+    let own = own.map(ExchangeKind::of);
+    let fits = |other: &ExchangeKind| {
+        if between_hosts && own == Some(ExchangeKind::MIXING) {
+            other.topology == TopologyRequirement::Edges
+        } else if between_hosts {
+            *other == ExchangeKind::MIXING
+        } else if own != Some(ExchangeKind::EXACT) {
+            *other == ExchangeKind::EXACT
+        } else if has_codec {
+            other.codecs == Codecs::All && other.is_periodic()
+        } else {
+            other.traffic == Traffic::Servers(Service::Folded)
+        }
+    };
+    let found = ALGORITHMS.iter().find(|entry| fits(&ExchangeKind::of(entry)));
+    found.expect("the table has an algorithm of every kind").meta.name
+}
+
+/// The codec that only averages take.
+const LOW_RANK: &str = "power-sgd";
+
+/// What an algorithm exchanges by default, over what, and with which codecs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct ExchangeKind {
+    traffic: Traffic,
+    topology: TopologyRequirement,
+    codecs: Codecs,
+}
+
+impl ExchangeKind {
+    /// An exact average of every step.
+    const EXACT: ExchangeKind = ExchangeKind {
+        traffic: Traffic::Average { period: 1 },
+        topology: TopologyRequirement::Nothing,
+        codecs: Codecs::All,
+    };
+    /// One model to every neighbour while the gradient is computed.
+    const MIXING: ExchangeKind = ExchangeKind {
+        traffic: Traffic::Gossip { vectors: 1, when: When::DuringGradient, average: None },
+        topology: TopologyRequirement::Mixing,
+        codecs: Codecs::OF_MODELS,
+    };
+
+    fn of(entry: &Entry) -> ExchangeKind {
+        let options = Options::defaults(entry.meta.options);
+        ExchangeKind {
+            traffic: (entry.traffic)(&options),
+            topology: (entry.properties)(&options).topology,
+            codecs: (entry.codecs)(&options),
+        }
+    }
+
+    fn is_periodic(&self) -> bool {
+        matches!(self.traffic, Traffic::Average { period } if period > 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is proposed after a run with this algorithm, codec and place of averages.
+    fn proposed(algorithm: &str, codec: &str, within_host: &str) -> &'static str {
+        another(&serde_json::json!({
+            "algorithm": { "name": algorithm },
+            "codec": { "name": codec },
+            "topology": { "within_host": within_host },
+        }))
+    }
+
+    #[test]
+    fn what_is_proposed_next_takes_the_same_settings() {
+        assert_eq!(proposed("aladdin", "none", "none"), "allreduce");
+        assert_eq!(proposed("allreduce", "none", "none"), "aladdin");
+        assert_eq!(proposed("allreduce", "power-sgd", "none"), "local-sgd");
+        assert_eq!(proposed("sgp", "none", "average"), "d-psgd");
+        assert_eq!(proposed("d-psgd", "none", "average"), "sgp");
+    }
 }

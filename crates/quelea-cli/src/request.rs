@@ -4,15 +4,15 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use quelea_run::checkpoint::read::{self, Checkpoint};
-use quelea_run::conduct::is_asked_to_stop;
-use quelea_run::config::source::{self, Setting};
+use quelea_run::config::source::{self, ConfigSetting};
 use quelea_run::config::{self, Config};
 use quelea_run::error::{RequestError, RunError};
-use quelea_run::plan::Plan;
+use quelea_run::execute::is_asked_to_stop;
+use quelea_run::prepared::PreparedRun;
 
 /// A run file with settings on top of it.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Run {
+pub struct RunArgs {
     /// The run file, or the summary.json of a run to repeat; without it, the embedded default
     #[arg(value_name = "RUN.toml")]
     pub file: Option<PathBuf>,
@@ -52,22 +52,31 @@ pub struct Output {
     pub quiet: bool,
 }
 
-impl Run {
+/// The command line of a run: the command that was typed, with its run.
+#[derive(Clone, Copy)]
+pub struct Invocation<'a> {
+    /// Its name.
+    pub command: &'static str,
+    /// What it was given.
+    pub run: &'a RunArgs,
+}
+
+impl RunArgs {
     /// What is asked for, ready to be driven, for as many workers as a launcher has started.
-    pub fn plan(&self, launched: Option<usize>) -> Result<Plan, RequestError> {
+    pub fn prepare(&self, launched: Option<usize>) -> Result<PreparedRun, RequestError> {
         let checkpoint = self.resume.as_deref().map(read::open).transpose()?;
-        let plan = Plan::new(self.config(launched, checkpoint.as_ref())?)?;
+        let prepared = PreparedRun::new(self.config(launched, checkpoint.as_ref())?)?;
         match checkpoint {
-            Some(checkpoint) => plan.going_on_from(&checkpoint),
-            None => Ok(plan),
+            Some(checkpoint) => prepared.resume_from(&checkpoint),
+            None => Ok(prepared),
         }
     }
 
-    /// The configuration of commands that begin anew.
+    /// The configuration of commands that start new runs.
     pub fn fresh(&self) -> Result<Config, RequestError> {
         match &self.resume {
             Some(path) => {
-                let problem = "only `train` and `simulate` go on from a checkpoint";
+                let problem = "only `train` and `simulate` resume from a checkpoint";
                 Err(RequestError::field("--resume", path.display(), problem))
             }
             None => self.config(None, None),
@@ -97,11 +106,11 @@ impl Run {
         Ok(table)
     }
 
-    fn settings(&self) -> Result<Vec<Setting>, RequestError> {
+    fn settings(&self) -> Result<Vec<ConfigSetting>, RequestError> {
         let given = self.settings.iter().map(|given| source::setting(given));
         let data = self.data.iter().map(|data| {
             let path = vec!["task".to_string(), "data".to_string()];
-            Ok(Setting { path, value: data.as_str().into() })
+            Ok(ConfigSetting { path, value: data.as_str().into() })
         });
         given.chain(data).collect()
     }

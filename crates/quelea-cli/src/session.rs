@@ -2,40 +2,41 @@
 
 use quelea_record::Record;
 use quelea_run::checkpoint;
-use quelea_run::conduct::conduct;
 use quelea_run::drive::Driven;
 use quelea_run::error::RunError;
+use quelea_run::execute::execute;
 use quelea_run::files::directory::Directory;
-use quelea_run::listen::Listener;
-use quelea_run::plan::Plan;
+use quelea_run::prepared::PreparedRun;
+use quelea_run::recorder::RunRecorder;
 
 use crate::progress::Progress;
 use crate::report;
-use crate::request::{Output, Run};
+use crate::request::{Invocation, Output};
 use crate::text::mention;
 
-/// Drives a plan and reports. `asked` is the command that the person typed, with its run file.
+/// Drives a prepared run and reports. `asked` is the command that the person typed, with its run file.
 pub fn run(
-    plan: Plan,
-    asked: (&'static str, &Run),
+    prepared: PreparedRun,
+    asked: Invocation<'_>,
     output: &Output,
-    drive: impl FnOnce(&Plan, &mut Listener<'_>) -> Driven,
+    drive: impl FnOnce(&PreparedRun, &mut RunRecorder<'_>) -> Driven,
 ) -> anyhow::Result<()> {
-    let directory = claim(&plan, output)?;
-    if let (Some(resumed), false) = (&plan.resumed, output.quiet) {
-        plan.config.notes.iter().for_each(|note| mention(note));
-        mention(&format!("going on from step {} of {}", resumed.step, resumed.run.display()));
+    let directory = claim(&prepared, output)?;
+    if let (Some(resumed), false) = (&prepared.resumed, output.quiet) {
+        prepared.config.notes.iter().for_each(|note| mention(note));
+        mention(&format!("resuming from step {} of {}", resumed.step, resumed.run.display()));
     }
-    let done = plan.start.steps(plan.config.workers);
-    let mut progress = Progress::new(plan.total_steps(), done, output.quiet);
+    let done = prepared.start.steps(prepared.config.workers);
+    let mut progress = Progress::new(prepared.total_steps(), done, output.quiet);
     let mut watch = |record: &Record| progress.take(record);
-    let finished = conduct(&plan, &directory, &mut watch, |listener| drive(&plan, listener));
+    let finished =
+        execute(&prepared, &directory, &mut watch, |recorder| drive(&prepared, recorder));
     progress.finish();
     let finished = finished.inspect_err(|error| {
         let is_kept = checkpoint::exist(directory.path());
         if is_kept && !matches!(error, RunError::Stopped { .. }) {
             let path = directory.path().display();
-            mention(&format!("the run can be gone on with: --resume {path}"));
+            mention(&format!("resume it with --resume {path}"));
         }
     })?;
     if output.json {
@@ -46,10 +47,10 @@ pub fn run(
     Ok(())
 }
 
-/// The folder of the run: that of the run that is gone on with, unless another is named.
-fn claim(plan: &Plan, output: &Output) -> anyhow::Result<Directory> {
-    let algorithm = plan.config.algorithm.entry.name;
-    Ok(match (&output.out, &plan.resumed) {
+/// The folder of the run: that of the run that is resumed, unless another is named.
+fn claim(prepared: &PreparedRun, output: &Output) -> anyhow::Result<Directory> {
+    let algorithm = prepared.config.algorithm.entry.meta.name;
+    Ok(match (&output.out, &prepared.resumed) {
         (None, Some(resumed)) => Directory::reopen(&resumed.run)?,
         (Some(out), Some(resumed)) if *out == resumed.run => Directory::reopen(out)?,
         (out, _) => Directory::claim(out.as_deref(), output.force, algorithm)?,

@@ -7,8 +7,15 @@ use std::sync::{Mutex, PoisonError};
 /// Prints an error to standard error, in red on a terminal, with its causes where the message
 /// does not name them already.
 pub fn complain(error: &anyhow::Error) {
-    let text = told(error);
+    let text = plain(&told(error));
     mention(&format!("{} {text}", paint("error:", "31;1", std::io::stderr().is_terminal())));
+}
+
+/// Without characters that a terminal would act on: parts of an error may come from elsewhere.
+fn plain(text: &str) -> String {
+    let is_plain = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
+    let escape = |c: char| if is_plain(c) { c.to_string() } else { c.escape_debug().to_string() };
+    text.chars().map(escape).collect()
 }
 
 fn told(error: &anyhow::Error) -> String {
@@ -143,6 +150,11 @@ mod tests {
         assert_eq!(told(&anyhow::Error::new(named)), expected);
         let with_context = anyhow::Error::new(source()).context("no picture");
         assert_eq!(told(&with_context), format!("no picture: {}", source()));
+    }
+
+    #[test]
+    fn an_error_has_nothing_that_a_terminal_acts_on() {
+        assert_eq!(plain("a\u{1b}[2J\u{9b}1m\tb\nc"), "a\\u{1b}[2J\\u{9b}1m\tb\nc");
     }
 
     #[test]

@@ -222,7 +222,7 @@ fn a_damaged_checkpoint_is_refused_and_the_one_before_it_used() {
         let output = place.good(&[&["simulate", "--resume", "copy"][..], &longer].concat());
         let said = errors(&output);
         assert!(said.contains("step-24 is damaged or half-written"), "{said}");
-        assert!(said.contains(reason) && said.contains("going on from step-16 instead"), "{said}");
+        assert!(said.contains(reason) && said.contains("resuming from step-16 instead"), "{said}");
         assert_eq!(place.bytes("copy/final.safetensors"), expected);
         // With that one damaged too there is nothing to go on from.
         place.good(&with(&["simulate", "-q", "--out", "copy", "--force"]));
@@ -290,7 +290,7 @@ fn being_asked_to_stop_saves_a_run() {
             let output = child.wait_with_output().expect("waited for");
             let said = errors(&output);
             assert_eq!(output.status.code(), Some(130), "{how:?} {algorithm}: {said}");
-            assert!(said.contains("go on with --resume run"), "{said}");
+            assert!(said.contains("resume it with --resume run"), "{said}");
             assert!(place.names("run").contains(&"records.jsonl".to_string()), "{said}");
             let last = *place.checkpoints("run").last().expect("there is one");
             let steps = format!("steps={}", last + 30);

@@ -119,16 +119,18 @@ fn wrong_requests_end_with_status_2_and_change_nothing() {
 }
 
 #[test]
-fn a_run_that_fails_ends_with_status_1_and_leaves_nothing() {
+fn a_run_that_fails_ends_with_status_1_and_keeps_what_was_recorded() {
     let folder = folder();
     let crash = "cluster.faults.crashes=[{ rank = 3, at_ms = 500 }]";
     let output = quick(&folder, &["simulate", "--set", crash, "--out", "failed"]);
     assert_eq!(status(&output), 1);
     assert!(text(&output.stderr).contains("error: server rank 3 was lost"), "{output:?}");
+    assert!(text(&output.stderr).contains("what was recorded is in failed"), "{output:?}");
+    assert_eq!(files(&folder.path().join("failed")), ["best.safetensors", "records.jsonl"]);
     let output = run(&folder, &["join", "127.0.0.1:1", "--wait", "1"]);
     assert_eq!(status(&output), 1);
     assert!(text(&output.stderr).contains("127.0.0.1:1"), "{output:?}");
-    assert_eq!(files(folder.path()), [""; 0]);
+    assert_eq!(files(folder.path()), ["failed"]);
 }
 
 #[test]
@@ -431,7 +433,7 @@ fn an_interrupted_run_is_saved_and_can_be_gone_on_with() {
     assert!(kill.expect("kill is there").success());
     let output = child.wait_with_output().expect("waited for");
     assert_eq!(status(&output), 130);
-    assert!(text(&output.stderr).contains("go on with --resume stopped"), "{output:?}");
+    assert!(text(&output.stderr).contains("resume it with --resume stopped"), "{output:?}");
     assert_eq!(files(&path.join("checkpoints")).len(), 1);
     assert!(!path.join("summary.json").exists());
 }

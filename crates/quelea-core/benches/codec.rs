@@ -81,8 +81,8 @@ fn measure(elements: usize, rounds: usize) -> Vec<Measured> {
 
 impl Runs {
     fn new(entry: &quelea_core::codec::Entry) -> Runs {
-        let codec = (entry.build)(&Options::defaults(entry.keys), 1);
-        Runs { name: entry.name, codec, encode: Vec::new(), decode: Vec::new() }
+        let codec = (entry.build)(&Options::defaults(entry.meta.options), 1);
+        Runs { name: entry.meta.name, codec, encode: Vec::new(), decode: Vec::new() }
     }
 
     fn time(&mut self, step: u64, values: &[f32], out: &mut [f32]) -> (f64, f64) {

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`contract`] | [`contract::Algorithm`], the events it gets, the effects it asks for |
 //! | [`properties`] | what drivers ask of an algorithm instead of knowing its name |
+//! | [`run_spec`] | what the nodes of a run have in common |
 //! | [`node`] | one rank as any driver holds it: algorithm, parameters, optimizer, view |
 //! | [`message`], [`payload`] | what travels, and the pooled memory it travels in |
 //! | [`view`] | numbered membership; who mixes with whom at which step |
@@ -15,6 +16,7 @@
 //! | [`vector`] | the only hot loops |
 //! | [`codec`] | the table of codecs: vectors as fewer bytes, and error feedback |
 //! | [`random`], [`time`] | seeded named streams; nanoseconds since the run began |
+//! | [`meta`], [`options`] | what entries of every table have in common |
 //! | [`algorithms`], [`collectives`], [`topology`], [`optim`], [`problems`] | the tables |
 
 #![warn(clippy::disallowed_methods, clippy::disallowed_types)]
@@ -25,6 +27,7 @@ pub mod collectives;
 pub mod contract;
 pub mod layout;
 pub mod message;
+pub mod meta;
 pub mod names;
 pub mod node;
 pub mod optim;
@@ -33,6 +36,7 @@ pub mod payload;
 pub mod problems;
 pub mod properties;
 pub mod random;
+pub mod run_spec;
 pub mod state;
 pub mod time;
 pub mod topology;

@@ -35,6 +35,17 @@ pub struct Properties {
     /// A worker may have to wait for a slower one (then idle time before the slower one's
     /// gradient is waiting, not communication).
     pub waits_for_peers: bool,
+    /// Workers may start from different parameters. Where they may not, a run that starts from
+    /// parameters that differ between workers starts from their mean.
+    pub own_start: bool,
+    /// Between two steps a worker's parameters are all that determines its model: a training
+    /// script may replace them, and the run continues from the new ones. Elsewhere the algorithm
+    /// also holds models in messages, sums or at servers, and would mix them with the new ones.
+    pub reloadable: bool,
+    /// The algorithm uses the loss of every gradient ([`Context::loss`](crate::contract::Context::loss)).
+    pub needs_loss: bool,
+    /// What the algorithm does to the state of the workers' optimizer.
+    pub optimizer_state: OptimizerState,
 }
 
 /// Whose model is deployed.
@@ -120,6 +131,17 @@ pub enum OptimizerSite {
     Servers,
 }
 
+/// What an algorithm does to the state of the workers' optimizer, such as momentum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptimizerState {
+    /// Nothing: every worker keeps its own.
+    Kept,
+    /// All vectors of the state are averaged over the workers, or reset, at certain steps.
+    Synchronized,
+    /// The velocity of momentum is replaced after every step; there must be one.
+    VelocityReplaced,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,8 +149,8 @@ mod tests {
 
     #[test]
     fn methods_that_need_fixed_symmetric_weights_refuse_all_others_with_the_reason() {
-        for entry in topology::TOPOLOGIES.iter().filter(|entry| entry.name != "custom") {
-            let params = Options::defaults(entry.keys);
+        for entry in topology::TOPOLOGIES.iter().filter(|entry| entry.meta.name != "custom") {
+            let params = Options::defaults(entry.meta.options);
             let hosts: Vec<u32> = (0..8).collect();
             let request =
                 topology::Request { hosts: &hosts, seed: 1, options: &params, text: None };
@@ -140,13 +162,13 @@ mod tests {
                 properties.is_static && properties.is_symmetric,
                 "{refusal:?}"
             );
-            assert!(refusal.is_none_or(|reason| reason.contains(entry.name)));
-            let mild = ["complete", "ring", "star"].contains(&entry.name);
+            assert!(refusal.is_none_or(|reason| reason.contains(entry.meta.name)));
+            let mild = ["complete", "ring", "star"].contains(&entry.meta.name);
             assert_eq!(
                 TopologyRequirement::MildlyNegative.refusal(&schedule).is_none(),
                 mild,
                 "{}",
-                entry.name
+                entry.meta.name
             );
             assert_eq!(TopologyRequirement::Mixing.refusal(&schedule), None);
             assert_eq!(TopologyRequirement::Edges.refusal(&schedule), None);

@@ -87,15 +87,14 @@ impl View {
     pub fn without(&self, lost: &[Rank], from_step: u64, rebuilt: Option<Arc<Schedule>>) -> View {
         if let Some(between) = &self.between {
             let outer = self.after(remain(&self.workers, lost), lost, (from_step, None));
-            let between = match between.workers.iter().any(|leader| lost.contains(leader)) {
-                true => {
-                    let rebuilt = rebuilt.map(|schedule| (outer.leaders(), schedule));
-                    let rebuilt = rebuilt.or_else(|| between.replaced(&outer));
-                    let between = between.after(outer.leaders(), lost, (from_step, rebuilt));
-                    // Messages bear the number of the outer view, so it counts inside too.
-                    Arc::new(View { number: outer.number, ..between })
-                }
-                false => Arc::clone(between),
+            let between = if between.workers.iter().any(|leader| lost.contains(leader)) {
+                let rebuilt = rebuilt.map(|schedule| (outer.leaders(), schedule));
+                let rebuilt = rebuilt.or_else(|| between.replaced(&outer));
+                let between = between.after(outer.leaders(), lost, (from_step, rebuilt));
+                // Messages bear the number of the outer view, so it counts inside too.
+                Arc::new(View { number: outer.number, ..between })
+            } else {
+                Arc::clone(between)
             };
             return View { between: Some(between), ..outer };
         }
@@ -328,7 +327,7 @@ mod tests {
     fn partners_change_only_where_there_is_one_at_a_time() {
         let changes = |name: &str, workers: usize| {
             let entry = crate::topology::find(name).expect("in the table");
-            let params = crate::options::Options::defaults(entry.keys);
+            let params = crate::options::Options::defaults(entry.meta.options);
             let hosts: Vec<u32> = (0..workers as u32).collect();
             let (hosts, params) = (&hosts[..], &params);
             let request = crate::topology::Request { hosts, seed: 1, options: params, text: None };

@@ -77,7 +77,7 @@ fn the_ledger_balances_under_any_interleaving_with_duplicates_and_reordering() {
         }
         assert_eq!(lab.gradients.iter().sum::<u64>(), 60);
         let folded: u64 = lab
-            .properties
+            .facts
             .iter()
             .map(|(_, fact)| match fact {
                 Fact::Folded(gradients) => u64::from(*gradients),

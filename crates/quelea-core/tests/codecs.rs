@@ -52,13 +52,13 @@ fn assert_near(one: &[Vec<f32>], other: &[Vec<f32>]) {
 /// Every pair of a row and a codec that it takes.
 fn sound() -> Vec<(&'static str, &'static str)> {
     let takes = |algorithm: &algorithms::Entry, codec: &codec::Entry| {
-        let params = case(algorithm.name, codec.name).setup().0.codec.options;
-        let codecs = (algorithm.codecs)(&Options::defaults(algorithm.keys));
+        let params = case(algorithm.meta.name, codec.meta.name).setup().0.codec.options;
+        let codecs = (algorithm.codecs)(&Options::defaults(algorithm.meta.options));
         codecs.refusal(codec, &params, DIMENSIONS).is_none()
     };
     let of = |algorithm: &'static algorithms::Entry| {
         let taken = CODECS.iter().filter(move |codec| takes(algorithm, codec));
-        taken.map(move |codec| (algorithm.name, codec.name))
+        taken.map(move |codec| (algorithm.meta.name, codec.meta.name))
     };
     ALGORITHMS.iter().flat_map(of).collect()
 }
@@ -128,21 +128,21 @@ fn power_sgd_of_rank_one_keeps_replicas_alike_and_ends_near_all_reduce() {
 fn replicas_have_the_same_bits_with_every_codec_and_collective() {
     for codec in CODECS {
         for collective in ["ring", "halving-doubling", "hierarchical"] {
-            if codec.name == "f16" && collective != "ring" {
+            if codec.meta.name == "f16" && collective != "ring" {
                 continue;
             }
             for workers in 1..=6 {
                 let wide = Case::wide("allreduce", workers, DIMENSIONS);
-                let case = Case { codec: codec.name, steps: 8, ..wide };
+                let case = Case { codec: codec.meta.name, steps: 8, ..wide };
                 let models = models(&case.with("collective", collective));
                 let same = models.windows(2).all(|pair| pair[0] == pair[1]);
-                assert!(same, "{} by {collective}, {workers} workers", codec.name);
+                assert!(same, "{} by {collective}, {workers} workers", codec.meta.name);
             }
         }
         if codec.shape != Shape::LowRank {
-            let lab = finish(Lab::new(&case("sync-ps", codec.name)));
+            let lab = finish(Lab::new(&case("sync-ps", codec.meta.name)));
             let server = lab.server_model();
-            assert!(workers(&lab).iter().all(|model| *model == server), "{}", codec.name);
+            assert!(workers(&lab).iter().all(|model| *model == server), "{}", codec.meta.name);
         }
     }
 }
@@ -207,14 +207,15 @@ fn rounded_push_sum_loses_no_mass() {
 fn the_last_push_of_aladdin_brings_all_that_was_left_out() {
     for codec in CODECS.iter().filter(|codec| codec.shape != Shape::LowRank) {
         for payload in ["delta", "gradient"] {
-            let case = case("aladdin", codec.name).with("period", 1e9).with("payload", payload);
+            let case =
+                case("aladdin", codec.meta.name).with("period", 1e9).with("payload", payload);
             for seed in 0..20 {
                 let mut lab = Lab::new(&case);
                 lab.run_to_end(&mut Rng::new(seed, "order", 0));
                 for (server, mean) in lab.server_model().iter().zip(lab.mean()) {
                     let far = (f64::from(*server) - mean).abs();
                     // Unbiased noise is no debt: what has no feedback stays left out.
-                    assert!(far < 2e-5, "{} as {payload}: {far}", codec.name);
+                    assert!(far < 2e-5, "{} as {payload}: {far}", codec.meta.name);
                 }
             }
         }

@@ -371,7 +371,7 @@ fn parameters_that_contradict_each_other_are_refused() {
     let entry = quelea_core::algorithms::find("sgp").expect("in the table");
     for other in [("overlap", Value::Number(1.0)), ("biased", Value::Flag(true))] {
         let given = [("free_running".to_string(), Value::Flag(true)), (other.0.into(), other.1)];
-        let params = Options::check(entry.keys, given).expect("good one by one");
+        let params = Options::check(entry.meta.options, given).expect("good one by one");
         assert!((entry.check)(&params).expect_err("refused").contains(other.0));
     }
 }

@@ -63,7 +63,7 @@ fn a_push_of_ssp_that_comes_twice_is_applied_once() {
         let case = Case { steps: 12, servers: 2, ..Case::wide("ssp", 4, 7) }.with("staleness", 2.0);
         let lab = play(Lab::new(&case), seed);
         assert_eq!(lab.gradients.iter().sum::<u64>(), 48);
-        let staleness = lab.properties.iter().filter(|(rank, _)| *rank == 4).count();
+        let staleness = lab.facts.iter().filter(|(rank, _)| *rank == 4).count();
         assert_eq!(staleness, 48, "seed {seed}: one update per gradient");
     }
 }

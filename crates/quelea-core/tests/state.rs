@@ -47,7 +47,7 @@ impl Visitor for Load<'_> {
 #[test]
 fn a_saved_state_is_whole_again_after_loading_and_starting() {
     for entry in ALGORITHMS {
-        let mut case = Case { steps: 12, servers: 2, ..Case::wide(entry.name, 4, 7) };
+        let mut case = Case { steps: 12, servers: 2, ..Case::wide(entry.meta.name, 4, 7) };
         case.optimizer = vec![("momentum", quelea_core::options::Value::Number(0.5))];
         let mut lab = Lab::new(&case);
         lab.run_to_end(&mut Rng::new(3, "state", 0));
@@ -60,10 +60,20 @@ fn a_saved_state_is_whole_again_after_loading_and_starting() {
             let mut again = Saved::default();
             fresh.state(&mut Save(&mut again));
             for (name, value) in &saved.numbers {
-                assert_eq!(again.numbers.get(name), Some(value), "{} {rank}: {name}", entry.name);
+                assert_eq!(
+                    again.numbers.get(name),
+                    Some(value),
+                    "{} {rank}: {name}",
+                    entry.meta.name
+                );
             }
             for (name, value) in &saved.vectors {
-                assert_eq!(again.vectors.get(name), Some(value), "{} {rank}: {name}", entry.name);
+                assert_eq!(
+                    again.vectors.get(name),
+                    Some(value),
+                    "{} {rank}: {name}",
+                    entry.meta.name
+                );
             }
         }
     }

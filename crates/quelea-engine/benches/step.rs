@@ -6,6 +6,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
+use quelea_core::layout::Layout;
+use quelea_core::node::Loan;
 use quelea_core::problems::Problem;
 use quelea_data::augment::Augmentation;
 use quelea_data::images::{InMemory, Shape, Split};
@@ -142,13 +144,17 @@ fn main() {
         let problem = problem.expect("a good problem");
         let (params, mut source) = (problem.initial(), problem.source(0));
         let mut grad = vec![0.0; params.len()];
+        let layout = Arc::new(Layout::plain(params.len(), 0));
+        let mut loan = Some(Loan::detached(params.clone(), layout, 0));
         let (mut bares, mut wholes, mut peers) = (Vec::new(), Vec::new(), Vec::new());
         let mut next = 0;
         for run in 0..if is_test { 1 } else { 16 } {
             let steps = if is_test { 1 } else { case.steps };
             let bare = bare(&Case { steps, ..*case }, &params, &mut grad);
             let whole = milliseconds(steps, |step| {
-                source.gradient(next + step, &params, &mut grad);
+                let mut lent = loan.take().expect("put back below").renewed(next + step);
+                source.gradient(&mut lent, &mut |_| {});
+                loan = Some(lent);
             });
             next += steps;
             let peer = torch.as_mut().map(|torch| torch.measure(case));

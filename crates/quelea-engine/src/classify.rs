@@ -10,6 +10,7 @@ use quelea_data::images::{Images, Shape, Split};
 use quelea_data::loader::Pool;
 
 use crate::error::EngineError;
+use crate::flat::FlatVectors;
 use crate::learner::{Learn, Learner};
 use crate::models::ImageModel;
 use crate::ops::loss::{Scored, score, score_with_gradient};
@@ -170,11 +171,18 @@ impl Learn<ImageBatch> for Network {
         &self.model.parameters
     }
 
-    fn learn(&self, mut tape: Tape<'_>, batch: &ImageBatch, share: f32, grad: &mut [f32]) -> f64 {
+    fn learn(
+        &self,
+        batch: &ImageBatch,
+        share: f32,
+        rng: Rng,
+        vectors: &mut dyn FlatVectors,
+    ) -> f64 {
+        let mut tape = Tape::new(self.parameters(), vectors.params(), Mode::Train).with_rng(rng);
         let count = batch.labels.len() as f32;
         let scores = self.model.network.scores(&mut tape, input(batch, self.shape));
         let (scored, seed) = score_with_gradient(&scores, &batch.labels, 0.0, count / share);
-        tape.backward(&scores, seed, grad);
+        tape.finish().backward(self.parameters(), vectors, &scores, seed);
         scored.loss / f64::from(count)
     }
 }

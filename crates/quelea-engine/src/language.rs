@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use quelea_core::layout::Tensor;
 use quelea_core::problems::{Evaluation, GradientSource, Problem};
+use quelea_core::random::Rng;
 use quelea_data::loader::Pool;
 use quelea_data::text::{PlainText, WindowBatch, WindowBatches};
 
 use crate::error::EngineError;
+use crate::flat::FlatVectors;
 use crate::learner::{Learn, Learner};
 use crate::models::{Language, LanguageSize};
 use crate::ops::loss::{Scored, score, score_with_gradient};
@@ -121,11 +123,18 @@ impl Learn<WindowBatch> for Network {
         &self.parameters
     }
 
-    fn learn(&self, mut tape: Tape<'_>, batch: &WindowBatch, share: f32, grad: &mut [f32]) -> f64 {
+    fn learn(
+        &self,
+        batch: &WindowBatch,
+        share: f32,
+        rng: Rng,
+        vectors: &mut dyn FlatVectors,
+    ) -> f64 {
+        let mut tape = Tape::new(self.parameters(), vectors.params(), Mode::Train).with_rng(rng);
         let (scores, goal) = self.scores(&mut tape, batch);
         let divisor = goal.len() as f32 / share;
         let (scored, seed) = score_with_gradient(&scores, &goal, 0.0, divisor);
-        tape.backward(&scores, seed, grad);
+        tape.finish().backward(self.parameters(), vectors, &scores, seed);
         scored.loss / goal.len() as f64
     }
 }

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use quelea_core::node::Loan;
 use quelea_core::problems::{Computed, GradientSource};
 use quelea_core::random::Rng;
 use quelea_data::loader::{Loader, Pool, Source};
 
+use crate::flat::{FlatVectors, Lent};
 use crate::parameters::Parameters;
-use crate::tape::{Mode, Tape};
 use crate::work::Work;
 
 /// A network that learns from batches.
@@ -15,8 +16,9 @@ pub(crate) trait Learn<B>: Send + Sync {
     /// What it trains.
     fn parameters(&self) -> &Parameters;
 
-    /// Adds `share` times the gradient of the batch's mean loss to `grad`; returns that loss.
-    fn learn(&self, tape: Tape<'_>, batch: &B, share: f32, grad: &mut [f32]) -> f64;
+    /// Adds `share` times the gradient of the batch's mean loss to that of `vectors`; returns that
+    /// loss. Dropout draws from `rng`.
+    fn learn(&self, batch: &B, share: f32, rng: Rng, vectors: &mut dyn FlatVectors) -> f64;
 }
 
 /// One worker.
@@ -48,16 +50,18 @@ impl<S: Source, N: Learn<S::Batch>> Learner<S, N> {
 }
 
 impl<S: Source, N: Learn<S::Batch>> GradientSource for Learner<S, N> {
-    fn gradient(&mut self, step: u64, params: &[f32], grad: &mut [f32]) -> Computed {
-        grad.fill(0.0);
+    /// Of the mini-batches whose gradients are averaged, the last one makes buckets final.
+    fn gradient(&mut self, loan: &mut Loan, ready: &mut dyn FnMut(usize)) -> Computed {
+        loan.vectors().1.fill(0.0);
         let share = 1.0 / self.accumulate as f32;
         let mut loss = 0.0;
-        for place in step * self.accumulate..(step + 1) * self.accumulate {
+        let last = (loan.step() + 1) * self.accumulate - 1;
+        for place in loan.step() * self.accumulate..=last {
             // Drivers report a panic of a gradient, with its message.
             let batch = self.loader.batch(place).unwrap_or_else(|error| panic!("{error}"));
             let rng = Rng::new(self.dropout.0, &self.dropout.1, place);
-            let tape = Tape::new(self.network.parameters(), params, Mode::Train).with_rng(rng);
-            loss += self.network.learn(tape, batch, share, grad);
+            let mut lent = Lent { loan, ready, early: place == last };
+            loss += self.network.learn(batch, share, rng, &mut lent);
         }
         let samples = self.batch as u64 * self.accumulate;
         Computed { loss: (loss / self.accumulate as f64) as f32, samples: samples as u32 }
@@ -67,5 +71,80 @@ impl<S: Source, N: Learn<S::Batch>> GradientSource for Learner<S, N> {
         // Two for each weight and pass, at least: most are used more than once.
         let weights = self.network.parameters().len() as u64;
         6 * weights * self.batch as u64 * self.accumulate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quelea_core::layout::Layout;
+    use quelea_core::problems::partition::Partition;
+    use quelea_data::error::DataError;
+
+    use super::*;
+    use crate::ops::Linear;
+    use crate::parameters::{Builder, Init};
+    use crate::tape::{Mode, Tape, Value};
+    use crate::work::WorkOptions;
+
+    /// Batches of one number, which is that of the batch.
+    struct Counting;
+
+    impl Source for Counting {
+        type Batch = f32;
+
+        fn fill(&self, step: u64, batch: &mut f32) -> Result<(), DataError> {
+            *batch = step as f32;
+            Ok(())
+        }
+    }
+
+    /// Two maps of one number each, without a loss: the result's gradient is 1.
+    struct TwoMaps {
+        maps: [Linear; 2],
+        parameters: Parameters,
+    }
+
+    impl Learn<f32> for TwoMaps {
+        fn parameters(&self) -> &Parameters {
+            &self.parameters
+        }
+
+        fn learn(&self, batch: &f32, share: f32, rng: Rng, vectors: &mut dyn FlatVectors) -> f64 {
+            let tape = Tape::new(&self.parameters, vectors.params(), Mode::Train);
+            let mut tape = tape.with_rng(rng);
+            let x = Value::constant(vec![*batch], &[1, 1]);
+            let y = self.maps.iter().fold(x, |x, map| tape.linear(&x, map));
+            tape.finish().backward(&self.parameters, vectors, &y, vec![share]);
+            f64::from(*batch)
+        }
+    }
+
+    /// With weights 2 and 3 and biases 0, the mean over the batches 8 to 11 of the gradients is 19
+    /// for the last weight, 28.5 for the first, and 1 and 3 for the biases.
+    #[test]
+    fn of_accumulated_batches_only_the_last_hands_buckets_over() {
+        let mut builder = Builder::default();
+        let maps = [2.0, 3.0].map(|weight| {
+            let init = Init::Constant(weight);
+            builder.scope(weight, |b| Linear::new(b, 1, 1, init))
+        });
+        let network = Arc::new(TwoMaps { maps, parameters: builder.finish() });
+        let params = network.parameters.initial(0);
+        let options = WorkOptions {
+            batch: 1,
+            accumulate: 4,
+            partition: Partition::Iid,
+            ..WorkOptions::default()
+        };
+        let work = Work::new(&[0; 16], &options).expect("good options");
+        let batches = (&Pool::new(1), Counting, 0);
+        let mut learner = Learner::new(&network, batches, &work, (0, 0));
+        // A bucket for each map.
+        let mut loan = Loan::detached(params.clone(), Arc::new(Layout::plain(4, 8)), 2);
+        let mut ready = Vec::new();
+        let computed = learner.gradient(&mut loan, &mut |b| ready.push(b));
+        assert_eq!((computed.loss, computed.samples), (9.5, 4));
+        assert_eq!(ready, [0, 1]);
+        assert_eq!(loan.into_gradient(), [1.0, 19.0, 3.0, 28.5]);
     }
 }

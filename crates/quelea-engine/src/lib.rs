@@ -1,5 +1,5 @@
 //! Networks: models whose parameters are one flat vector, their gradients, and the problems that
-//! train them. The only crate that knows Burn.
+//! train them.
 //!
 //! | module | what is in it |
 //! |---|---|
@@ -14,6 +14,7 @@
 
 pub mod classify;
 pub mod error;
+mod flat;
 pub mod language;
 mod learner;
 mod matrix;
@@ -21,5 +22,6 @@ pub mod models;
 pub mod ops;
 pub mod parameters;
 pub mod tape;
+mod tensor;
 pub mod translate;
 pub mod work;

@@ -1,19 +1,22 @@
 //! The record of a forward pass, played back for its gradient.
 //!
 //! Parameters are read from the flat vector where they lie, and their gradients are added to the
-//! flat gradient where they belong: nothing is copied in between. Activations are tensors of
-//! Burn's `flex` backend.
+//! flat gradient where they belong: nothing is copied in between.
+//!
+//! Every recorded operation names the parameters whose gradients it adds to. A backward pass therefore
+//! knows which elements of the flat gradient no remaining operation writes, whatever the order of
+//! layers and however often a parameter is used, and can report them while it runs.
 
-use burn_backend::Shape;
-use burn_flex::FlexTensor;
 use quelea_core::random::Rng;
 
+use crate::flat::{FlatVectors, Slices};
 use crate::parameters::{Param, Parameters, Statistic};
+use crate::tensor::DenseTensor;
 
 /// An intermediate result of a forward pass.
 #[derive(Clone, Debug)]
 pub struct Value {
-    pub(crate) tensor: FlexTensor,
+    pub(crate) tensor: DenseTensor,
     slot: Slot,
 }
 
@@ -38,13 +41,13 @@ impl Value {
     }
 
     /// A result that nobody asks the gradient of.
-    pub(crate) fn untracked(tensor: FlexTensor) -> Value {
+    pub(crate) fn untracked(tensor: DenseTensor) -> Value {
         Value { tensor, slot: Slot::NOBODY_ASKS }
     }
 
     /// Its shape.
     pub fn shape(&self) -> &[usize] {
-        self.tensor.layout().shape()
+        self.tensor.shape()
     }
 
     /// Where its gradient is collected.
@@ -54,13 +57,13 @@ impl Value {
 
     /// Its numbers, in order.
     pub fn values(&self) -> &[f32] {
-        self.tensor.storage()
+        self.tensor.values()
     }
 }
 
 /// A tensor of these numbers.
-pub(crate) fn tensor(values: Vec<f32>, shape: &[usize]) -> FlexTensor {
-    FlexTensor::from_data(burn_backend::TensorData::new(values, Shape::from(shape.to_vec())))
+pub(crate) fn tensor(values: Vec<f32>, shape: &[usize]) -> DenseTensor {
+    DenseTensor::new(values, shape)
 }
 
 /// What a pass is for.
@@ -100,7 +103,15 @@ impl Statistics {
     }
 }
 
-type Step = Box<dyn FnOnce(FlexTensor, &mut Backward<'_>)>;
+type Step = Box<dyn FnOnce(DenseTensor, &mut Backward<'_>)>;
+
+/// A recorded operation.
+struct Entry {
+    /// Given the gradient of the result, adds to those of inputs and parameters.
+    step: Step,
+    /// The parameters whose gradients it adds to.
+    writes: Vec<Param>,
+}
 
 /// A forward pass.
 pub struct Tape<'a> {
@@ -113,7 +124,7 @@ pub struct Tape<'a> {
     measured: Statistics,
     /// What dropout draws from.
     pub(crate) rng: Rng,
-    steps: Vec<(usize, Step)>,
+    entries: Vec<Entry>,
 }
 
 impl<'a> Tape<'a> {
@@ -127,7 +138,7 @@ impl<'a> Tape<'a> {
             given: None,
             measured: Statistics::default(),
             rng: Rng::new(0, "dropout", 0),
-            steps: Vec::new(),
+            entries: Vec::new(),
         }
     }
 
@@ -157,7 +168,7 @@ impl<'a> Tape<'a> {
 
     /// An input whose gradient can be asked for; for tests.
     pub fn variable(&mut self, values: Vec<f32>, shape: &[usize]) -> Value {
-        self.record(tensor(values, shape), |_, _| ())
+        self.record(&[], tensor(values, shape), |_, _| ())
     }
 
     /// The numbers of `param`.
@@ -175,17 +186,19 @@ impl<'a> Tape<'a> {
         self.mode == Mode::Train && inputs.iter().any(|input| input.slot.asked())
     }
 
-    /// The result of an operation that parameters take part in.
+    /// The result of an operation that adds to the gradients of the parameters `writes`, and of no
+    /// others.
     pub(crate) fn record(
         &mut self,
-        output: FlexTensor,
-        backward: impl FnOnce(FlexTensor, &mut Backward<'_>) + 'static,
+        writes: &[Param],
+        output: DenseTensor,
+        backward: impl FnOnce(DenseTensor, &mut Backward<'_>) + 'static,
     ) -> Value {
         if self.mode != Mode::Train {
             return Value::untracked(output);
         }
-        let id = self.steps.len();
-        self.steps.push((id, Box::new(backward)));
+        let id = self.entries.len();
+        self.entries.push(Entry { step: Box::new(backward), writes: writes.to_vec() });
         Value { tensor: output, slot: Slot(Some(id)) }
     }
 
@@ -193,13 +206,18 @@ impl<'a> Tape<'a> {
     pub(crate) fn record_if(
         &mut self,
         inputs: &[&Value],
-        output: FlexTensor,
-        backward: impl FnOnce(FlexTensor, &mut Backward<'_>) + 'static,
+        output: DenseTensor,
+        backward: impl FnOnce(DenseTensor, &mut Backward<'_>) + 'static,
     ) -> Value {
         if self.tracks(inputs) {
-            return self.record(output, backward);
+            return self.record(&[], output, backward);
         }
         Value::untracked(output)
+    }
+
+    /// What was recorded, without the parameters that it was recorded with.
+    pub(crate) fn finish(self) -> Recording {
+        Recording { entries: self.entries }
     }
 
     /// Plays the pass back from `root`, whose gradient is `seed`, and adds the gradients of the
@@ -216,48 +234,152 @@ impl<'a> Tape<'a> {
         grad: &mut [f32],
         asked: &[&Value],
     ) -> Vec<Vec<f32>> {
-        let slots = vec![None; self.steps.len()];
-        let mut backward =
-            Backward { parameters: self.parameters, params: self.params, grad, slots };
+        let (parameters, mut vectors) = (self.parameters, Slices { params: self.params, grad });
+        self.finish().play(parameters, &mut vectors, root, seed, asked)
+    }
+}
+
+/// A forward pass that is over, ready to be played back.
+pub(crate) struct Recording {
+    entries: Vec<Entry>,
+}
+
+impl Recording {
+    /// Plays the pass back from `root`, whose gradient is `seed`: adds the gradients of the
+    /// parameters to that of `vectors`, and hands over what is final as soon as it is. What the
+    /// gradient held before must be final: of several passes that add to one gradient, only the
+    /// last may hand anything over.
+    pub(crate) fn backward(
+        self,
+        parameters: &Parameters,
+        vectors: &mut dyn FlatVectors,
+        root: &Value,
+        seed: Vec<f32>,
+    ) {
+        self.play(parameters, vectors, root, seed, &[]);
+    }
+
+    fn play(
+        self,
+        parameters: &Parameters,
+        vectors: &mut dyn FlatVectors,
+        root: &Value,
+        seed: Vec<f32>,
+        asked: &[&Value],
+    ) -> Vec<Vec<f32>> {
+        let final_before = self.final_before(parameters);
+        let mut backward = Backward {
+            parameters,
+            vectors,
+            slots: vec![None; self.entries.len()],
+            writes: Vec::new(),
+        };
         backward.add(root.slot, tensor(seed, root.shape()));
         let mut found = vec![Vec::new(); asked.len()];
-        for (id, step) in self.steps.into_iter().rev() {
-            let Some(output) = backward.slots[id].take() else { continue };
-            if let Some(place) = asked.iter().position(|value| value.slot == Slot(Some(id))) {
-                found[place] = output.storage::<f32>().to_vec();
+        let mut handed = 0;
+        for (id, entry) in self.entries.into_iter().enumerate().rev() {
+            if let Some(output) = backward.slots[id].take() {
+                if let Some(place) = asked.iter().position(|value| value.slot == Slot(Some(id))) {
+                    found[place] = output.values().to_vec();
+                }
+                backward.writes = entry.writes;
+                (entry.step)(output, &mut backward);
             }
-            step(output, &mut backward);
+            if final_before[id] > handed {
+                handed = final_before[id];
+                backward.vectors.hand_over(handed);
+            }
         }
         found
+    }
+
+    /// For each entry, the offset in the flat vector before which no earlier entry writes: once the
+    /// entry was played back, the gradient is final up to there.
+    fn final_before(&self, parameters: &Parameters) -> Vec<usize> {
+        let mut lowest = parameters.len();
+        let mut offsets = Vec::with_capacity(self.entries.len());
+        for entry in &self.entries {
+            offsets.push(lowest);
+            let starts = entry.writes.iter().map(|param| parameters.range(*param).start);
+            lowest = starts.fold(lowest, usize::min);
+        }
+        offsets
     }
 }
 
 /// A pass that is being played back.
 pub(crate) struct Backward<'a> {
     parameters: &'a Parameters,
-    params: &'a [f32],
-    grad: &'a mut [f32],
-    slots: Vec<Option<FlexTensor>>,
+    vectors: &'a mut dyn FlatVectors,
+    slots: Vec<Option<DenseTensor>>,
+    /// What the operation that is being played back has declared to write.
+    writes: Vec<Param>,
 }
 
 impl Backward<'_> {
     /// The numbers of `param`, and where its gradient is collected.
     pub(crate) fn param(&mut self, param: Param) -> (&[f32], &mut [f32]) {
-        let range = self.parameters.range(param);
-        (&self.params[range.clone()], &mut self.grad[range])
+        // Otherwise a gradient would be reported as final too early.
+        assert!(self.writes.contains(&param), "an operation declares the parameters it writes");
+        self.vectors.part(self.parameters.range(param))
     }
 
     /// Adds to a gradient.
-    pub(crate) fn add(&mut self, slot: Slot, part: FlexTensor) {
+    pub(crate) fn add(&mut self, slot: Slot, part: DenseTensor) {
         let Some(id) = slot.0 else { return };
         let sum = match self.slots[id].take() {
             None => part,
             Some(mut before) => {
-                let sum: &mut [f32] = before.storage_mut();
-                sum.iter_mut().zip(part.storage::<f32>()).for_each(|(a, b)| *a += b);
+                let sum = before.values_mut().iter_mut();
+                sum.zip(part.values()).for_each(|(a, b)| *a += b);
                 before
             }
         };
         self.slots[id] = Some(sum);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flat::Watched;
+    use crate::ops::Linear;
+    use crate::parameters::{Builder, Init};
+
+    /// The first map is used again at the end, and lies first in the flat vector because it was
+    /// declared last: nothing is final before its first use was played back.
+    #[test]
+    fn a_parameter_that_is_used_twice_is_final_after_its_first_use_was_played_back() {
+        let mut builder = Builder::default();
+        let init = Init::Constant(0.5);
+        let unused = builder.param("unused", &[3], init);
+        let middle = builder.scope("middle", |b| Linear::new(b, 4, 4, init));
+        let tied = builder.param("tied", &[4, 4], init);
+        let parameters = builder.finish();
+        let params = parameters.initial(0);
+        let outer = Linear::shared(tied, 4, 4);
+        let mut tape = Tape::new(&parameters, &params, Mode::Train);
+        let x = Value::constant(vec![1.0, 2.0, 3.0, 4.0], &[1, 4]);
+        let y = [outer, middle, outer].iter().fold(x, |x, map| tape.linear(&x, map));
+        let mut watched = Watched::new(&params);
+        tape.finish().backward(&parameters, &mut watched, &y, vec![1.0; 4]);
+        assert_eq!(parameters.range(tied).start, 0);
+        assert_eq!(parameters.range(unused).end, params.len());
+        let lengths: Vec<usize> = watched.seen.iter().map(Vec::len).collect();
+        assert_eq!(lengths, [params.len()]);
+    }
+
+    #[test]
+    #[should_panic(expected = "declares the parameters it writes")]
+    fn a_write_that_was_not_declared_is_refused() {
+        let mut builder = Builder::default();
+        let param = builder.param("weight", &[1], Init::Constant(1.0));
+        let parameters = builder.finish();
+        let params = parameters.initial(0);
+        let mut tape = Tape::new(&parameters, &params, Mode::Train);
+        let y = tape.record(&[], tensor(vec![1.0], &[1]), move |dy, backward| {
+            backward.param(param).1[0] += dy.values()[0];
+        });
+        tape.backward(&y, vec![1.0], &mut [0.0]);
     }
 }

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use quelea_core::layout::Tensor;
 use quelea_core::problems::{Evaluation, GradientSource, Problem};
+use quelea_core::random::Rng;
 use quelea_data::bleu::bleu;
 use quelea_data::loader::Pool;
 use quelea_data::text::{BEGIN, Corpus, END, PAD, PairBatch, PairBatches, Pairs, Vocabulary};
 
 use crate::error::EngineError;
+use crate::flat::FlatVectors;
 use crate::learner::{Learn, Learner};
 use crate::models::{Sentences, Transformer, TransformerSize};
 use crate::ops::loss::{NO_TARGET, Scored, score, score_with_gradient};
@@ -154,7 +156,7 @@ impl Problem for Translate {
             let (scores, goal) = self.network.scores(&mut tape, batch);
             score(&scores, &goal, 0.0)
         });
-        Evaluation { bleu: self.bleu(params), ..Scored::sum(&scored).evaluation() }
+        Scored::sum(&scored).evaluation().with("bleu", self.bleu(params))
     }
 }
 
@@ -216,12 +218,13 @@ impl Learn<PairBatch> for Network {
         &self.parameters
     }
 
-    fn learn(&self, mut tape: Tape<'_>, batch: &PairBatch, share: f32, grad: &mut [f32]) -> f64 {
+    fn learn(&self, batch: &PairBatch, share: f32, rng: Rng, vectors: &mut dyn FlatVectors) -> f64 {
+        let mut tape = Tape::new(self.parameters(), vectors.params(), Mode::Train).with_rng(rng);
         let (scores, goal) = self.scores(&mut tape, batch);
         let count = goal.iter().filter(|token| **token != NO_TARGET).count().max(1);
         let divisor = count as f32 / share;
         let (scored, seed) = score_with_gradient(&scores, &goal, self.smoothing, divisor);
-        tape.backward(&scores, seed, grad);
+        tape.finish().backward(self.parameters(), vectors, &scores, seed);
         scored.loss / count as f64
     }
 }

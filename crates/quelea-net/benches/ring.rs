@@ -8,18 +8,17 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::{ELEMENTS, Nothing, is_test, median, setup, wants_json};
+use common::{ELEMENTS, is_test, median, nothing, setup, wants_json};
 use quelea_core::collectives::{AllReduce, Group, Label, Ring};
 use quelea_core::contract::{Algorithm, Context};
 use quelea_core::layout::{Layout, chunks};
 use quelea_core::message::{Message, Rank};
 use quelea_core::node::RunSpec;
 use quelea_core::options::Options;
-use quelea_core::problems::Problem;
 use quelea_core::state::Visitor;
 use quelea_core::time::Time;
 use quelea_net::{Coordinator, Hosted, NetOptions, join};
-use quelea_record::Nowhere;
+use quelea_record::Silent;
 
 /// In how many pieces the vector is reduced: whole, and in pieces of about 3 MiB.
 const CUTS: [usize; 2] = [1, 8];
@@ -135,7 +134,7 @@ fn take_part(address: &str) {
         let [workers, steps, pieces] = numbers[..] else { return Err("three numbers".into()) };
         PIECES.store(pieces as usize, Ordering::Relaxed);
         let setup = cut(workers as usize, steps);
-        Ok((setup, Box::new(Nothing) as Box<dyn Problem>))
+        Ok((setup, nothing()))
     })
     .expect("it takes part");
 }
@@ -150,7 +149,7 @@ fn processes(workers: usize, pieces: usize, rounds: u64) -> f64 {
     let job = format!("{workers} {steps} {pieces}").into_bytes();
     let hosted = Hosted { workers: vec![0] };
     MEASURED.lock().expect("no panic").clear();
-    coordinator.run(job, &cut(workers, steps), &Nothing, &hosted, &mut Nowhere).expect("it ends");
+    coordinator.run(job, &cut(workers, steps), &nothing(), &hosted, &mut Silent).expect("it ends");
     for mut child in children {
         assert!(child.wait().expect("it was started").success());
     }

@@ -12,15 +12,14 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Mutex;
 use std::time::Instant;
 
-use common::{ELEMENTS, Nothing, is_test, median, setup, wants_json};
+use common::{ELEMENTS, is_test, median, nothing, setup, wants_json};
 use quelea_core::contract::{Algorithm, Context};
 use quelea_core::message::{Message, Rank};
 use quelea_core::options::Options;
-use quelea_core::problems::Problem;
 use quelea_core::state::Visitor;
 use quelea_core::time::Time;
 use quelea_net::{Coordinator, Hosted, NetOptions, join};
-use quelea_record::Nowhere;
+use quelea_record::Silent;
 
 /// What the stack asks for on loopback (`mesh.rs`).
 const LOOPBACK_BYTES: usize = 256 << 10;
@@ -90,13 +89,11 @@ fn stack() -> f64 {
     let address = coordinator.address().to_string();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            join(&address, Some(1), &NetOptions::default(), &mut |_| {
-                Ok((setup.clone(), Box::new(Nothing) as Box<dyn Problem>))
-            })
-            .expect("it takes part")
+            join(&address, Some(1), &NetOptions::default(), &mut |_| Ok((setup.clone(), nothing())))
+                .expect("it takes part")
         });
         let hosted = Hosted { workers: vec![0] };
-        coordinator.run(Vec::new(), &setup, &Nothing, &hosted, &mut Nowhere).expect("it ends")
+        coordinator.run(Vec::new(), &setup, &nothing(), &hosted, &mut Silent).expect("it ends")
     });
     MEASURED.lock().expect("no panic").pop().expect("measured")
 }

@@ -6,28 +6,28 @@ use quelea_core::time::Time;
 
 /// Gives nanoseconds since the run began.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock {
+pub(crate) struct RunClock {
     /// A moment on this process's clock that is the run's zero.
     zero: Instant,
 }
 
-impl Clock {
+impl RunClock {
     /// A clock whose zero is now.
-    pub(crate) fn start() -> Clock {
-        Clock { zero: Instant::now() }
+    pub(crate) fn start() -> RunClock {
+        RunClock { zero: Instant::now() }
     }
 
     /// A clock that shows `now` at this moment.
-    pub(crate) fn showing(now: Time, at: Instant) -> Clock {
+    pub(crate) fn showing(now: Time, at: Instant) -> RunClock {
         // A process that has been up for a shorter time than the run cannot represent its zero;
         // its own start is then the best there is.
         let zero = at.checked_sub(Duration::from_nanos(now.0)).unwrap_or(at);
-        Clock { zero }
+        RunClock { zero }
     }
 
     /// Moves the zero forward, to `zero` on this clock.
-    pub(crate) fn restarted(self, zero: Time) -> Clock {
-        Clock { zero: self.zero + Duration::from_nanos(zero.0) }
+    pub(crate) fn restarted(self, zero: Time) -> RunClock {
+        RunClock { zero: self.zero + Duration::from_nanos(zero.0) }
     }
 
     /// The time.

@@ -54,7 +54,7 @@ pub enum NetError {
     Job(String),
     /// The run as such cannot be driven.
     #[error("{0}")]
-    RunSpec(String),
+    Setup(String),
     /// A rank was lost.
     #[error("lost rank {rank}: {reason}")]
     Lost {

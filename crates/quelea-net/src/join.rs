@@ -1,37 +1,32 @@
 //! A worker's process: joins a run, builds it from the coordinator's job, takes part.
 
-use std::net::{IpAddr, Shutdown, TcpStream, ToSocketAddrs};
+mod coordinator_reader;
+mod event_writer;
+
+use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
+use crate::clock::RunClock;
+use crate::compute::Gradients;
+use crate::controller::Incoming;
+use crate::error::NetError;
+use crate::launcher;
+use crate::local_ranks::{LocalRanks, ProcessContext};
+use crate::measure::Prober;
+use crate::mesh::{Mesh, MeshPlan, listen, prepare};
+use crate::open_files::OpenFiles;
+use crate::options::NetOptions;
+use crate::protocol::{self, JOB_BYTES, PacketError, SMALL_BYTES, SetupMessage, Wait};
+use crate::rendezvous::check;
+use coordinator_reader::{CoordinatorReader, hear, unexpected};
+use event_writer::{JoinEnd, attend_coordinator, coordinator_patience, serve};
 use quelea_core::message::Rank;
 use quelea_core::node::RunSpec;
-use quelea_core::problems::Problem;
-use quelea_core::time::Time;
-use quelea_record::{Cuts, Part, Start};
-use quelea_wire::control::{ControlError, Reader};
-use tokio::sync::mpsc::UnboundedSender;
-
-use crate::clock::Clock;
-use crate::conductor::Incoming;
-use crate::coordinator::check;
-use crate::error::NetError;
-use crate::host::{Hosts, House};
-use crate::launcher;
-use crate::measure::Prober;
-use crate::mesh::{Mesh, Plan, listen, prepare};
-use crate::options::NetOptions;
-use crate::protocol::{self, Command, Event, JOB_BYTES, PacketError, SMALL_BYTES, Setting, Wait};
-use crate::rank::Inbox;
-
-/// Events that may wait for the coordinator before records are left out.
-const WAITING: usize = 1 << 16;
 
 /// Makes a run from the bytes of a job, or says why it cannot be run here.
-pub type BuildRun<'a> = dyn FnMut(&[u8]) -> Result<(RunSpec, Box<dyn Problem>), String> + 'a;
+pub type BuildRun<'a> = dyn FnMut(&[u8]) -> Result<(RunSpec, Gradients), String> + 'a;
 
 /// Takes part in the run that is coordinated at `addr` (or at the address in a file, `file:PATH`),
 /// as `rank` or as any. `build` makes the run from the coordinator's job.
@@ -49,64 +44,95 @@ pub fn join(
     };
     let Welcome { run, rank, open, timeline, job } = welcome;
     prepare(&stream, options.connect_seconds).map_err(|error| gone(error.into()))?;
-    let built = build(&job).and_then(|(setup, problem)| match check(&setup) {
-        Ok(()) => Ok((setup, problem)),
+    let (setup, gradients) = build_checked(build, &job, &stream)?;
+    check_rank(rank, setup.workers(), &address)?;
+    OpenFiles { here: 1, elsewhere: setup.ranks() - 1, joined: 1 }.reserve()?;
+    let (controller, incoming) = channel();
+    let plan = MeshPlan { run, ranks: setup.ranks(), here: [Rank(rank)].into() };
+    let own = stream.local_addr().map_err(|error| gone(error.into()))?.ip();
+    let mesh = open_mesh(plan, open, own, options, controller.clone())?;
+    let begin = Wait::new(options.connect_seconds, "the run to begin");
+    let clock = synchronize(&stream, begin).map_err(gone)?;
+    protocol::write(&stream, &SetupMessage::Listening { port: mesh.port() }).map_err(gone)?;
+    let addresses = match hear(&stream, &address, begin)? {
+        SetupMessage::Peers { addresses } if addresses.len() == setup.ranks() => addresses,
+        other => return Err(unexpected(&address, &other)),
+    };
+    let rank_links = mesh.connect(&addresses, options, begin).inspect_err(|error| {
+        let _ = protocol::write(&stream, &SetupMessage::Unable { reason: error.to_string() });
+    })?;
+    protocol::write(&stream, &SetupMessage::Meshed).map_err(gone)?;
+    let prober = Prober { links: &rank_links[0], gradients: &gradients, initial: &setup.initial };
+    let reader = CoordinatorReader { stream: &stream, address: &address, options };
+    let Some((start, zero, schedule)) = reader.hear_start(begin, setup.layout.len(), &prober)?
+    else {
+        return Ok(());
+    };
+    let context = ProcessContext {
+        setup,
+        options: options.clone(),
+        clock: clock.restarted(zero),
+        timeline,
+        schedule,
+        start: Arc::new(start),
+        controller: controller.clone(),
+    };
+    let local = LocalRanks::start(&context, &gradients, rank_links)?;
+    let inbox = local.inbox(Rank(rank)).expect("it was just started").clone();
+    // From here on a coordinator that takes nothing is as good as gone.
+    let seconds = coordinator_patience(&stream, options.peer_seconds);
+    prepare(&stream, seconds).map_err(|error| gone(error.into()))?;
+    attend_coordinator(&stream, inbox, controller.clone(), seconds)
+        .map_err(|error| gone(error.into()))?;
+    serve(&stream, &incoming, controller).map_err(|reason| match reason {
+        JoinEnd::Aborted(reason) => NetError::Aborted(reason),
+        JoinEnd::Gone(reason) => NetError::LostCoordinator { address, reason },
+    })
+}
+
+/// Refuses a rank that the run does not have.
+fn check_rank(rank: u32, workers: usize, address: &str) -> Result<(), NetError> {
+    if (rank as usize) < workers {
+        return Ok(());
+    }
+    let problem = format!("it gave rank {rank} of {workers} workers");
+    Err(NetError::Handshake { address: address.to_string(), problem })
+}
+
+/// Builds and checks the run of a job; the coordinator is told why it cannot be run here.
+fn build_checked(
+    build: &mut BuildRun<'_>,
+    job: &[u8],
+    stream: &TcpStream,
+) -> Result<(RunSpec, Gradients), NetError> {
+    let built = build(job).and_then(|(setup, gradients)| match check(&setup) {
+        Ok(()) => Ok((setup, gradients)),
         Err(error) => Err(error.to_string()),
     });
-    let (setup, problem) = built.map_err(|reason| {
-        let _ = protocol::write(&stream, &Setting::Unable { reason: reason.clone() });
+    built.map_err(|reason| {
+        let _ = protocol::write(stream, &SetupMessage::Unable { reason: reason.clone() });
         NetError::Job(reason)
-    })?;
-    if rank as usize >= setup.workers() {
-        let problem = format!("it gave rank {rank} of {} workers", setup.workers());
-        return Err(NetError::Handshake { address, problem });
-    }
-    let (conductor, incoming) = channel();
-    let plan = Plan { run, ranks: setup.ranks(), here: [Rank(rank)].into() };
-    let own = stream.local_addr().map_err(|error| gone(error.into()))?.ip();
+    })
+}
+
+/// Listens for peers: on all addresses where other machines take part, else on `own` only.
+fn open_mesh(
+    plan: MeshPlan,
+    open: bool,
+    own: IpAddr,
+    options: &NetOptions,
+    controller: Sender<Incoming>,
+) -> Result<Mesh, NetError> {
     let ip = match (open, own) {
         (false, ip) => ip,
         (true, IpAddr::V4(_)) => IpAddr::from([0, 0, 0, 0]),
         (true, IpAddr::V6(_)) => IpAddr::from([0u16; 8]),
     };
-    let mesh = Mesh::open(plan, listen(ip)?, options, conductor.clone())
-        .map_err(|source| NetError::Listen { address: "a port for peers".into(), source })?;
-    let begin = Wait::new(options.connect_seconds, "the run to begin");
-    let clock = synchronize(&stream, begin).map_err(gone)?;
-    protocol::write(&stream, &Setting::Listening { port: mesh.port() }).map_err(gone)?;
-    let addresses = match hear(&stream, &address, begin)? {
-        Setting::Peers { addresses } if addresses.len() == setup.ranks() => addresses,
-        other => return Err(unexpected(&address, &other)),
-    };
-    let seats = mesh.connect(&addresses, options, begin).inspect_err(|error| {
-        let _ = protocol::write(&stream, &Setting::Unable { reason: error.to_string() });
-    })?;
-    protocol::write(&stream, &Setting::Meshed).map_err(gone)?;
-    let prober = Prober { seat: &seats[0], problem: &*problem };
-    let ear = Ear { stream: &stream, address: &address, options };
-    let Some((start, zero, cuts)) = ear.hear_start(begin, setup.layout.len(), &prober)? else {
-        return Ok(());
-    };
-    let house = House {
-        setup,
-        options: options.clone(),
-        clock: clock.restarted(zero),
-        timeline,
-        cuts,
-        start: Arc::new(start),
-        conductor: conductor.clone(),
-    };
-    let hosts = Hosts::start(&house, &*problem, seats)?;
-    let inbox = hosts.inbox(Rank(rank)).expect("it was just started").clone();
-    // From here on a coordinator that takes nothing is as good as gone.
-    prepare(&stream, options.peer_seconds).map_err(|error| gone(error.into()))?;
-    attend_coordinator(&stream, inbox, conductor.clone(), options.peer_seconds);
-    serve(&stream, &incoming, conductor).map_err(|reason| match reason {
-        Ended::Aborted(reason) => NetError::Aborted(reason),
-        Ended::Gone(reason) => NetError::LostCoordinator { address, reason },
-    })
+    Mesh::open(plan, listen(ip)?, options, controller)
+        .map_err(|source| NetError::Listen { address: "a port for peers".into(), source })
 }
 
+/// The coordinator's answer to a worker that may take part.
 struct Welcome {
     run: u64,
     rank: u32,
@@ -163,242 +189,34 @@ fn ask_once(
         problem: error.to_string(),
     };
     prepare(&stream, options.connect_seconds).map_err(|error| wrong(error.into()))?;
-    let join = Setting::Join { rank, key: key.into() };
+    let join = SetupMessage::Join { rank, key: key.into() };
     protocol::write(&stream, &join).map_err(wrong)?;
     let wait = Wait::new(options.connect_seconds, "an answer");
     match protocol::read(&stream, JOB_BYTES + SMALL_BYTES, Some(wait)).map_err(wrong)? {
-        Setting::Welcome { run, rank, open, timeline, job } => {
+        SetupMessage::Welcome { run, rank, open, timeline, job } => {
             Ok(Ok((stream, Welcome { run, rank, open, timeline, job })))
         }
-        Setting::Refused { reason, elsewhere: true } => Ok(Err(reason)),
-        Setting::Refused { reason, .. } => {
+        SetupMessage::Refused { reason, elsewhere: true } => Ok(Err(reason)),
+        SetupMessage::Refused { reason, .. } => {
             Err(NetError::Refused { address: address.into(), reason })
         }
         other => Err(unexpected(address, &other)),
     }
 }
 
-/// Who hears the coordinator before the run.
-struct Ear<'a> {
-    stream: &'a TcpStream,
-    address: &'a str,
-    options: &'a NetOptions,
-}
-
-impl Ear<'_> {
-    /// What to go on from, if anything, and when the run begins; nothing where it was only to
-    /// measure, which it does.
-    fn hear_start(
-        &self,
-        mut wait: Wait,
-        len: usize,
-        prober: &Prober<'_>,
-    ) -> Result<Option<(Start, Time, Cuts)>, NetError> {
-        let (mut start, rank) = (Start::default(), prober.seat.rank.index());
-        loop {
-            match hear_up_to(self.stream, self.address, wait, protocol::state_bytes(len))? {
-                Setting::Resume { part, anew } => {
-                    start.parts = vec![Part::default(); rank];
-                    start.parts.push(*part);
-                    start.anew = anew;
-                }
-                Setting::Start { zero, cuts } => return Ok(Some((start, zero, cuts))),
-                Setting::Measure(probe) => {
-                    let answer = match prober.measure(&probe) {
-                        Ok(values) => Setting::Found { values },
-                        Err(reason) => Setting::Unable { reason },
-                    };
-                    // A coordinator that is gone is noticed where its next word is awaited.
-                    let _ = protocol::write(self.stream, &answer);
-                    let seconds = self.options.connect_seconds.max(self.options.compute_seconds);
-                    wait = Wait::new(seconds, "the next measurement");
-                }
-                Setting::Measured => return Ok(None),
-                other => return Err(unexpected(self.address, &other)),
-            }
-        }
-    }
-}
-
-fn unexpected(address: &str, word: &Setting) -> NetError {
-    NetError::Handshake { address: address.into(), problem: format!("unexpected {word:?}") }
-}
-
-/// One word of the coordinator before the run, which may also be that there will be none.
-fn hear(stream: &TcpStream, address: &str, wait: Wait) -> Result<Setting, NetError> {
-    hear_up_to(stream, address, wait, SMALL_BYTES + JOB_BYTES)
-}
-
-fn hear_up_to(
-    stream: &TcpStream,
-    address: &str,
-    wait: Wait,
-    most: u64,
-) -> Result<Setting, NetError> {
-    match protocol::read::<Word>(stream, most, Some(wait)) {
-        Ok(Word::Setting(setting)) => Ok(setting),
-        Ok(Word::Aborted(reason)) => Err(NetError::Aborted(reason)),
-        Err(error) => {
-            Err(NetError::LostCoordinator { address: address.into(), reason: error.to_string() })
-        }
-    }
-}
-
-enum Word {
-    Setting(Setting),
-    Aborted(String),
-}
-
-impl protocol::Packet for Word {
-    fn encode(&self) -> Vec<u8> {
-        match self {
-            Word::Setting(setting) => setting.encode(),
-            Word::Aborted(reason) => Command::Abort(reason.clone()).encode(),
-        }
-    }
-
-    fn decode(reader: &mut Reader<'_>, kind: u16) -> Result<Word, ControlError> {
-        match Command::decode(&mut reader.clone(), kind) {
-            Ok(Command::Abort(reason)) => {
-                reader.text()?;
-                Ok(Word::Aborted(reason))
-            }
-            _ => Setting::decode(reader, kind).map(Word::Setting),
-        }
-    }
-}
-
 /// The coordinator's clock, from the quickest of a few questions.
-fn synchronize(stream: &TcpStream, wait: Wait) -> Result<Clock, PacketError> {
-    let mut best: Option<(Duration, Clock)> = None;
+fn synchronize(stream: &TcpStream, wait: Wait) -> Result<RunClock, PacketError> {
+    let mut best: Option<(Duration, RunClock)> = None;
     for _ in 0..8 {
         let asked = Instant::now();
-        protocol::write(stream, &Setting::Ping)?;
+        protocol::write(stream, &SetupMessage::Ping)?;
         let answer = protocol::read(stream, SMALL_BYTES, Some(wait))?;
         let took = asked.elapsed();
-        if let Setting::Pong { now } = answer
+        if let SetupMessage::Pong { now } = answer
             && best.is_none_or(|(least, _)| took < least)
         {
-            best = Some((took, Clock::showing(now, asked + took / 2)));
+            best = Some((took, RunClock::showing(now, asked + took / 2)));
         }
     }
-    Ok(best.map_or_else(Clock::start, |(_, clock)| clock))
-}
-
-/// Why a joined process ends before its time.
-enum Ended {
-    Aborted(String),
-    Gone(String),
-}
-
-/// Hears the coordinator, which says every now and then that it is alive, on a thread of its own
-/// and tells the rank.
-fn attend_coordinator(
-    stream: &TcpStream,
-    inbox: UnboundedSender<Inbox>,
-    conductor: Sender<Incoming>,
-    peer_seconds: f64,
-) {
-    let stream = stream.try_clone().expect("a connected socket can be duplicated");
-    std::thread::spawn(move || {
-        loop {
-            let wait = Wait::new(peer_seconds, "a sign of life");
-            let last = match protocol::read::<Command>(&stream, SMALL_BYTES, Some(wait)) {
-                Ok(Command::Pulse) => continue,
-                Ok(Command::Abort(reason)) => Incoming::Aborted(reason),
-                Ok(command) => {
-                    let _ = inbox.send(Inbox::Command(command));
-                    continue;
-                }
-                Err(error) => Incoming::Gone { rank: 0, reason: error.to_string() },
-            };
-            let _ = conductor.send(last);
-            // Whoever is writing to it need not wait.
-            let _ = stream.shutdown(Shutdown::Both);
-            return;
-        }
-    });
-}
-
-/// Passes on what the rank says, until the coordinator has everybody's report. Writing may wait
-/// for the coordinator; this does not, so that it hears when there is none any more.
-fn serve(
-    stream: &TcpStream,
-    incoming: &Receiver<Incoming>,
-    conductor: Sender<Incoming>,
-) -> Result<(), Ended> {
-    let mut pen = Pen::new(stream, conductor);
-    for word in incoming {
-        match word {
-            // A process that left earlier, with words unread, could take its own report with it.
-            Incoming::Gone { reason, .. } => return pen.finish(reason).map_err(Ended::Gone),
-            Incoming::Aborted(reason) => return Err(Ended::Aborted(reason)),
-            Incoming::Event(event) => pen.pass_on(event),
-        }
-    }
-    Err(Ended::Gone("nobody listens to it any more".into()))
-}
-
-/// Writes events to the coordinator on a thread of its own.
-struct Pen {
-    events: Sender<Event>,
-    waiting: Arc<AtomicUsize>,
-    left_out: u64,
-    /// Gives in the end whether the report was written.
-    thread: JoinHandle<bool>,
-}
-
-impl Pen {
-    fn new(stream: &TcpStream, conductor: Sender<Incoming>) -> Pen {
-        let stream = stream.try_clone().expect("a connected socket can be duplicated");
-        let (events, queue) = channel();
-        let waiting = Arc::new(AtomicUsize::new(0));
-        let written = Arc::clone(&waiting);
-        let thread = std::thread::spawn(move || {
-            let mut reported = false;
-            for event in queue {
-                match protocol::write(&stream, &event) {
-                    Ok(()) => reported |= matches!(event, Event::Report(_)),
-                    // Whoever reads sees that too, after the last words in the connection.
-                    Err(PacketError::Closed) => break,
-                    Err(error) => {
-                        let reason = error.to_string();
-                        let _ = conductor.send(Incoming::Gone { rank: 0, reason });
-                        break;
-                    }
-                }
-                written.fetch_sub(1, Ordering::Relaxed);
-            }
-            reported
-        });
-        Pen { events, waiting, left_out: 0, thread }
-    }
-
-    fn pass_on(&mut self, event: Event) {
-        if matches!(event, Event::Record(_)) && self.waiting.load(Ordering::Relaxed) >= WAITING {
-            self.left_out += 1;
-            return;
-        }
-        if let Event::Report(report) = &event
-            && self.left_out > 0
-        {
-            let (rank, count) = (report.rank, self.left_out);
-            self.put(Event::Warning(format!(
-                "rank {rank} left out {count} records that the coordinator did not take in time"
-            )));
-        }
-        self.put(event);
-    }
-
-    fn put(&self, event: Event) {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        // A thread that has ended has said why.
-        let _ = self.events.send(event);
-    }
-
-    /// The coordinator is gone: that is well if it has the report.
-    fn finish(self, reason: String) -> Result<(), String> {
-        drop(self.events);
-        if matches!(self.thread.join(), Ok(true)) { Ok(()) } else { Err(reason) }
-    }
+    Ok(best.map_or_else(RunClock::start, |(_, clock)| clock))
 }

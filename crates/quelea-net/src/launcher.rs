@@ -4,9 +4,13 @@
 //! rank 0 is, the others go there; where it does not (`mpirun` on one machine), rank 0 leaves its
 //! address in a file whose name the launcher's job number determines.
 
-use std::io;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+mod address_file;
+mod variables;
+
+use std::path::PathBuf;
+
+pub(crate) use address_file::{PublishedAddress, resolve};
+use variables::{LAUNCHERS, LauncherSign, Variables};
 
 /// The port of a rendezvous when only a host is given.
 pub const PORT: u16 = 29_470;
@@ -46,85 +50,6 @@ impl Rendezvous {
         }
     }
 }
-
-/// The variables of one launcher.
-struct Variables {
-    launcher: &'static str,
-    rank: &'static str,
-    world: &'static str,
-    local_rank: &'static str,
-    local_size: &'static str,
-    /// What tells one job from another.
-    job: &'static [&'static str],
-    /// Which of rank and number of processes show that it was this launcher.
-    sign: Sign,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Sign {
-    /// The rank alone: nobody else sets it.
-    Rank,
-    /// Both: other programs set one of them for their own purposes.
-    Both,
-}
-
-/// In order: what a person sets by hand wins; what wraps others comes last, and pods wrap all.
-const LAUNCHERS: &[Variables] = &[
-    Variables {
-        launcher: "quelea",
-        rank: "QUELEA_RANK",
-        world: "QUELEA_WORLD_SIZE",
-        local_rank: "QUELEA_LOCAL_RANK",
-        local_size: "QUELEA_LOCAL_SIZE",
-        job: &["QUELEA_JOB"],
-        sign: Sign::Rank,
-    },
-    Variables {
-        launcher: "torchrun",
-        rank: "RANK",
-        world: "WORLD_SIZE",
-        local_rank: "LOCAL_RANK",
-        local_size: "LOCAL_WORLD_SIZE",
-        job: &["TORCHELASTIC_RUN_ID"],
-        sign: Sign::Both,
-    },
-    Variables {
-        launcher: "Open MPI",
-        rank: "OMPI_COMM_WORLD_RANK",
-        world: "OMPI_COMM_WORLD_SIZE",
-        local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
-        local_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
-        job: &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"],
-        sign: Sign::Rank,
-    },
-    Variables {
-        launcher: "MPICH",
-        rank: "PMI_RANK",
-        world: "PMI_SIZE",
-        local_rank: "MPI_LOCALRANKID",
-        local_size: "MPI_LOCALNRANKS",
-        job: &["PMI_JOBID", "PMI_PORT"],
-        sign: Sign::Rank,
-    },
-    Variables {
-        launcher: "Slurm",
-        rank: "SLURM_PROCID",
-        world: "SLURM_NTASKS",
-        local_rank: "SLURM_LOCALID",
-        local_size: "SLURM_TASKS_PER_NODE",
-        job: &["SLURM_JOB_ID"],
-        sign: Sign::Both,
-    },
-    Variables {
-        launcher: "Kubernetes",
-        rank: "JOB_COMPLETION_INDEX",
-        world: "QUELEA_WORLD_SIZE",
-        local_rank: "",
-        local_size: "",
-        job: &[],
-        sign: Sign::Rank,
-    },
-];
 
 /// Why a process that was launched cannot take part.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -169,7 +94,7 @@ impl Environment<'_> {
 
     fn shows(&self, variables: &Variables) -> bool {
         let has = |name| self.get(name).is_some();
-        has(variables.rank) && (variables.sign == Sign::Rank || has(variables.world))
+        has(variables.rank) && (variables.sign == LauncherSign::Rank || has(variables.world))
     }
 
     fn read(&self, variables: &Variables) -> Result<Launched, LauncherError> {
@@ -309,49 +234,6 @@ fn meeting_file(launcher: &str, job: &str) -> PathBuf {
     };
     let name = format!("quelea-{}-{}", clean(&launcher.to_lowercase()), clean(job));
     std::env::temp_dir().join(name.chars().take(120).collect::<String>())
-}
-
-fn key(path: &Path) -> String {
-    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
-}
-
-/// A meeting file that is there. Dropping it removes the file.
-#[derive(Debug)]
-pub(crate) struct Published {
-    path: PathBuf,
-}
-
-impl Published {
-    /// Writes `address` into the file, all at once. One that a dead run has left is replaced;
-    /// whoever has read it finds nobody there, or somebody with another key, and reads again.
-    pub(crate) fn new(path: &Path, address: SocketAddr) -> io::Result<Published> {
-        let beside = path.with_extension(std::process::id().to_string());
-        std::fs::write(&beside, address.to_string())?;
-        std::fs::rename(&beside, path)?;
-        Ok(Published { path: path.to_path_buf() })
-    }
-
-    /// What tells its run from others.
-    pub(crate) fn key(&self) -> String {
-        key(&self.path)
-    }
-}
-
-impl Drop for Published {
-    fn drop(&mut self) {
-        // Whoever comes later finds no run; that nothing is left behind is only tidiness.
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-/// `HOST:PORT` and the run's key, from what [`join`](crate::join()) was given.
-pub(crate) fn resolve(addr: &str) -> Result<(String, String), String> {
-    let Some(path) = addr.strip_prefix("file:").map(Path::new) else {
-        return Ok((addr.to_string(), String::new()));
-    };
-    let address = std::fs::read_to_string(path)
-        .map_err(|error| format!("rank 0 has not left its address there: {error}; if it is on another machine, set QUELEA_RENDEZVOUS=HOST:PORT for all"))?;
-    Ok((address.trim().to_string(), key(path)))
 }
 
 #[cfg(test)]

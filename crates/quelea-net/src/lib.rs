@@ -11,35 +11,36 @@
 //! | module | what is in it |
 //! |---|---|
 //! | [`Coordinator`], [`join()`], [`threads`] | the three ways to be part of a run |
-//! | [`assembly`] | what processes do together outside a run |
+//! | [`process_group`] | what processes do together outside a run |
 //! | [`measure`] | the links and the steps, timed by those who joined |
 //! | [`launcher`] | what `mpirun`, `srun`, `torchrun` and Kubernetes say in the environment |
-//! | [`outer`] | a rank whose gradients and optimizer are an outer loop's |
-//! | `rank`, `link`, `compute`, `host` | a rank on its thread, its connections, its gradients |
-//! | `conductor` | tickets, drain, termination, time limits: what one place must decide |
-//! | `lobby`, `mesh`, `door`, `protocol` | who is who, and connecting everyone with everyone |
+//! | [`external_loop`] | a rank whose gradients and optimizer belong to a training script |
+//! | `rank`, `link`, `compute`, `local_ranks` | a rank on its thread, its connections, its gradients |
+//! | `controller` | tickets, drain, termination, time limits: what one place must decide |
+//! | `rendezvous`, `mesh`, `protocol` | who joins as which rank, and connecting all ranks |
 
-pub mod assembly;
 mod clock;
 mod compute;
-mod conductor;
-mod coordinator;
-mod door;
+mod controller;
 mod error;
-mod host;
+pub mod external_loop;
 mod join;
 pub mod launcher;
 mod link;
-mod lobby;
+mod local_ranks;
 pub mod measure;
 mod mesh;
+mod open_files;
 mod options;
-pub mod outer;
+pub mod process_group;
 mod protocol;
 mod rank;
+mod rendezvous;
+mod running_time;
 
-pub use coordinator::{Coordinator, Hosted, resume, threads};
+pub use compute::{Gradients, MakeLoop, MakeSource};
 pub use error::NetError;
 pub use join::{BuildRun, join};
 pub use options::NetOptions;
 pub use quelea_record::Observer;
+pub use rendezvous::{Coordinator, Hosted, resume, threads};

@@ -3,7 +3,7 @@
 //! A frame is written at once as far as the kernel takes it; the rest is written by a task when
 //! there is room again. Reading never waits for writing, so two ranks that write to each other
 //! cannot block each other. With partners that change at every step, frames of a later one also wait
-//! until those of earlier steps are written to all peers: see [`Order`].
+//! until those of earlier steps are written to all peers: see [`WriteOrder`].
 
 mod order;
 mod reading;
@@ -19,7 +19,7 @@ use quelea_wire::frame::{self, Limits};
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
 
-pub(crate) use order::Order;
+pub(crate) use order::WriteOrder;
 pub(crate) use reading::{ReadError, read_frames};
 
 /// Frames that are joined into one write at most.
@@ -29,15 +29,15 @@ const JOINED: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Link {
     stream: OwnedWriteHalf,
-    order: Rc<Order>,
-    queue: RefCell<Queue>,
+    order: Rc<WriteOrder>,
+    queue: RefCell<FrameQueue>,
     /// Wakes the task that writes what the kernel did not take.
     room_wanted: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
-    frames: VecDeque<Outgoing>,
+struct FrameQueue {
+    frames: VecDeque<PendingFrame>,
     /// Bytes of the first frame that are written.
     written: usize,
     /// The kernel's buffer is full; the task has the word.
@@ -45,15 +45,15 @@ struct Queue {
 }
 
 #[derive(Debug)]
-struct Outgoing {
-    /// Its place in the [`Order`].
+struct PendingFrame {
+    /// Its place in the [`WriteOrder`].
     step: u64,
     header: [u8; HEADER_BYTES],
     message: Message,
 }
 
 impl Link {
-    pub(crate) fn new(stream: OwnedWriteHalf, order: &Rc<Order>) -> Rc<Link> {
+    pub(crate) fn new(stream: OwnedWriteHalf, order: &Rc<WriteOrder>) -> Rc<Link> {
         let link = Rc::new(Link {
             stream,
             order: Rc::clone(order),
@@ -70,7 +70,7 @@ impl Link {
         // A frame goes after those before it on its link, whatever their steps.
         let step = frames.back().map_or(0, |last| last.step).max(message.step);
         self.order.add(step);
-        frames.push_back(Outgoing { step, header, message });
+        frames.push_back(PendingFrame { step, header, message });
     }
 
     /// Writes what may be written, here and then elsewhere.
@@ -115,10 +115,10 @@ impl Link {
     }
 }
 
-impl Queue {
+impl FrameQueue {
     /// Writes until there is nothing that may be written (`true`) or the kernel takes no more
     /// (`false`).
-    fn write(&mut self, stream: &OwnedWriteHalf, order: &Order) -> io::Result<bool> {
+    fn write(&mut self, stream: &OwnedWriteHalf, order: &WriteOrder) -> io::Result<bool> {
         loop {
             let mut slices = [IoSlice::new(&[]); 3 * JOINED];
             let count = self.slices(&mut slices, order.last());
@@ -152,7 +152,7 @@ impl Queue {
         count
     }
 
-    fn advance(&mut self, written: usize, order: &Order) {
+    fn advance(&mut self, written: usize, order: &WriteOrder) {
         self.written += written;
         while let Some(first) = self.frames.front() {
             let length = frame::frame_bytes(&first.message) as usize;
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     /// A link, and the end of it that reads.
-    async fn link(order: &Rc<Order>) -> (Rc<Link>, TcpStream) {
+    async fn link(order: &Rc<WriteOrder>) -> (Rc<Link>, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let far =
             TcpStream::connect(listener.local_addr().expect("it listens")).expect("it accepts");
@@ -215,7 +215,7 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_later_step_waits_until_earlier_ones_are_written_to_all() {
-        let order = Order::new(true);
+        let order = WriteOrder::new(true);
         let (first, mut first_far) = link(&order).await;
         let (second, mut second_far) = link(&order).await;
         let large = push(&first, 4, LARGE);
@@ -240,7 +240,7 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn without_an_order_nobody_waits() {
-        let order = Order::new(false);
+        let order = WriteOrder::new(false);
         let (first, _first_far) = link(&order).await;
         let (second, mut second_far) = link(&order).await;
         push(&first, 4, LARGE);

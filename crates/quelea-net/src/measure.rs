@@ -25,7 +25,7 @@ use quelea_record::Observer;
 use crate::error::NetError;
 use crate::options::NetOptions;
 use crate::protocol::{
-    self, Command, PacketError, REASON_CHARS, SMALL_BYTES, Setting, Wait, shown,
+    self, Command, PacketError, REASON_CHARS, SMALL_BYTES, SetupMessage, Wait, shown,
 };
 
 pub(crate) use probe::{Probe, Prober};
@@ -39,16 +39,16 @@ const LINK_SECONDS: f64 = 60.0;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
     /// The machines, in the order of their first workers.
-    pub hosts: Vec<Host>,
+    pub hosts: Vec<MeasuredHost>,
     /// Between two machines, in each direction.
-    pub pairs: Vec<Pair>,
+    pub pairs: Vec<HostPair>,
     /// Seconds of one gradient after the other, by worker; empty where they were not wanted.
     pub steps: Vec<Vec<f64>>,
 }
 
 /// A machine.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Host {
+pub struct MeasuredHost {
     /// How the coordinator sees it; nothing for its own machine.
     pub address: Option<IpAddr>,
     /// Its workers.
@@ -72,7 +72,7 @@ pub struct Inside {
 
 /// From one machine to another.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pair {
+pub struct HostPair {
     /// The machine that sends.
     pub from: usize,
     /// The one that receives.
@@ -84,12 +84,12 @@ pub struct Pair {
 }
 
 /// Workers that have come to measure, by rank.
-pub(crate) struct Survey<'a> {
+pub(crate) struct StreamSurvey<'a> {
     pub(crate) streams: &'a BTreeMap<u32, TcpStream>,
     pub(crate) options: &'a NetOptions,
 }
 
-impl Survey<'_> {
+impl StreamSurvey<'_> {
     /// Measures everything; on failure everybody is told. The observer hears how many
     /// measurements there will be.
     pub(crate) fn measure(
@@ -103,7 +103,7 @@ impl Survey<'_> {
         observer.progress(0, total as u64, Time::ZERO);
         let measured = self.all(hosts, steps);
         let last = |stream| match &measured {
-            Ok(_) => protocol::write(stream, &Setting::Measured),
+            Ok(_) => protocol::write(stream, &SetupMessage::Measured),
             Err(error) => protocol::write(stream, &Command::Abort(error.to_string())),
         };
         for stream in self.streams.values() {
@@ -113,7 +113,7 @@ impl Survey<'_> {
         measured
     }
 
-    fn all(&self, hosts: Vec<Host>, steps: bool) -> Result<Measured, NetError> {
+    fn all(&self, hosts: Vec<MeasuredHost>, steps: bool) -> Result<Measured, NetError> {
         let mut measured = Measured { hosts, ..Measured::default() };
         self.between(&mut measured)?;
         self.cards(&mut measured)?;
@@ -126,8 +126,8 @@ impl Survey<'_> {
     }
 
     /// Workers that come from one address share a machine.
-    fn hosts(&self) -> Vec<Host> {
-        let mut hosts: Vec<Host> = Vec::new();
+    fn hosts(&self) -> Vec<MeasuredHost> {
+        let mut hosts: Vec<MeasuredHost> = Vec::new();
         for (rank, stream) in self.streams {
             let (peer, own) = (stream.peer_addr().ok(), stream.local_addr().ok());
             let own = own.map(|own| own.ip());
@@ -135,7 +135,11 @@ impl Survey<'_> {
                 peer.map(|peer| peer.ip()).filter(|ip| !ip.is_loopback() && Some(*ip) != own);
             match hosts.iter_mut().find(|host| host.address == address) {
                 Some(host) => host.workers.push(*rank),
-                None => hosts.push(Host { address, workers: vec![*rank], ..Host::default() }),
+                None => hosts.push(MeasuredHost {
+                    address,
+                    workers: vec![*rank],
+                    ..MeasuredHost::default()
+                }),
             }
         }
         hosts
@@ -159,7 +163,7 @@ impl Survey<'_> {
                 let latency = median(&answered[&first[a]]) / 2.0;
                 for (from, to) in [(a, b), (b, a)] {
                     let bandwidth = streamed[&first[to]][0];
-                    measured.pairs.push(Pair { from, to, latency, bandwidth });
+                    measured.pairs.push(HostPair { from, to, latency, bandwidth });
                 }
             }
         }
@@ -195,8 +199,9 @@ impl Survey<'_> {
     }
 
     /// Inside all machines at once.
-    fn inside(&self, hosts: &mut [Host]) -> Result<(), NetError> {
-        let mut shared: Vec<&mut Host> = hosts.iter_mut().filter(|h| h.workers.len() > 1).collect();
+    fn inside(&self, hosts: &mut [MeasuredHost]) -> Result<(), NetError> {
+        let mut shared: Vec<&mut MeasuredHost> =
+            hosts.iter_mut().filter(|h| h.workers.len() > 1).collect();
         let questions = shared.iter().flat_map(|host| {
             let (asks, answers) = (host.workers[0], host.workers[1]);
             [(asks, Probe::Ask(answers)), (answers, Probe::Answer(asks))]
@@ -229,8 +234,11 @@ impl Survey<'_> {
         for (rank, probe) in &probes {
             let stream = &self.streams[rank];
             let wait = Wait::new(seconds, "what it was to measure");
-            let asked = protocol::write(stream, &Setting::Measure(probe.clone()));
-            let stream = stream.try_clone().expect("a connected socket can be duplicated");
+            let asked = protocol::write(stream, &SetupMessage::Measure(probe.clone()));
+            let stream = stream.try_clone().map_err(|error| {
+                let reason = format!("its connection cannot be read: {error}");
+                NetError::Lost { rank: *rank, reason }
+            })?;
             let (rank, expected, sender) = (*rank, probe.values(), sender.clone());
             std::thread::spawn(move || {
                 let answer = asked.and_then(|()| protocol::read(&stream, SMALL_BYTES, Some(wait)));
@@ -250,11 +258,11 @@ impl Survey<'_> {
     }
 }
 
-type Answer = (u32, Result<Vec<f64>, NetError>);
+type WorkerAnswer = (u32, Result<Vec<f64>, NetError>);
 
 /// Of the signs of trouble that come within a moment, the one that says who is gone: the others
 /// only miss it.
-fn better(first: NetError, next: impl Fn() -> Result<Answer, RecvTimeoutError>) -> NetError {
+fn better(first: NetError, next: impl Fn() -> Result<WorkerAnswer, RecvTimeoutError>) -> NetError {
     let until = Instant::now() + GRACE;
     let mut best = first;
     while !matches!(best, NetError::Lost { .. }) && Instant::now() < until {
@@ -270,20 +278,21 @@ fn better(first: NetError, next: impl Fn() -> Result<Answer, RecvTimeoutError>) 
 /// What a worker has found, if it makes sense.
 fn judge(
     rank: u32,
-    answer: Result<Setting, PacketError>,
+    answer: Result<SetupMessage, PacketError>,
     expected: Option<usize>,
 ) -> Result<Vec<f64>, NetError> {
     let failed = |reason: String| NetError::Failed { rank, reason };
     match answer {
-        Ok(Setting::Found { values }) => {
+        Ok(SetupMessage::Found { values }) => {
             let good = values.iter().all(|value| value.is_finite() && *value > 0.0);
-            match expected.map_or(!values.is_empty(), |count| count == values.len()) && good {
-                true => Ok(values),
-                false => Err(failed("what it has measured makes no sense".into())),
+            if expected.map_or(!values.is_empty(), |count| count == values.len()) && good {
+                Ok(values)
+            } else {
+                Err(failed("what it has measured makes no sense".into()))
             }
         }
-        Ok(Setting::Unable { reason }) => Err(failed(shown(&reason, REASON_CHARS))),
-        Ok(other) => Err(failed(format!("it said {other:?} instead of what it has measured"))),
+        Ok(SetupMessage::Unable { reason }) => Err(failed(shown(&reason, REASON_CHARS))),
+        Ok(other) => Err(failed(format!("it sent {other:?} instead of its measurements"))),
         Err(error) => {
             Err(NetError::Lost { rank, reason: format!("{error} while it was measuring") })
         }
@@ -292,16 +301,17 @@ fn judge(
 
 /// Rounds in which everybody meets at most one other, and in all everybody meets everybody.
 fn tournament(players: usize) -> Vec<Vec<(usize, usize)>> {
-    let seats = players + players % 2;
-    let at = |round: usize, seat: usize| match seat {
+    let rank_links = players + players % 2;
+    let at = |round: usize, links: usize| match links {
         0 => 0,
-        seat => 1 + (seat - 1 + round) % (seats - 1),
+        links => 1 + (links - 1 + round) % (rank_links - 1),
     };
     let round = |round: usize| {
-        let pairs = (0..seats / 2).map(|seat| (at(round, seat), at(round, seats - 1 - seat)));
+        let pairs =
+            (0..rank_links / 2).map(|links| (at(round, links), at(round, rank_links - 1 - links)));
         pairs.filter(|(a, b)| *a.max(b) < players).map(|(a, b)| (a.min(b), a.max(b))).collect()
     };
-    (0..seats.saturating_sub(1)).map(round).collect()
+    (0..rank_links.saturating_sub(1)).map(round).collect()
 }
 
 fn median(values: &[f64]) -> f64 {
@@ -331,7 +341,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_not_believed() {
-        let judged = |values: Vec<f64>, count| judge(3, Ok(Setting::Found { values }), count);
+        let judged = |values: Vec<f64>, count| judge(3, Ok(SetupMessage::Found { values }), count);
         assert!(judged(vec![1.0, 2.0], Some(2)).is_ok());
         assert!(judged(vec![1.0], None).is_ok());
         for (values, count) in

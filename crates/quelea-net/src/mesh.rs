@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use quelea_core::message::Rank;
 
-use crate::conductor::Incoming;
-use crate::door::Door;
+use crate::controller::Incoming;
 use crate::error::NetError;
-use crate::host::Seat;
+use crate::local_ranks::RankLinks;
 use crate::options::NetOptions;
-use crate::protocol::{self, Event, SMALL_BYTES, Setting, WARNING_CHARS, Wait, shown};
+use crate::protocol::{self, RankEvent, SMALL_BYTES, SetupMessage, WARNING_CHARS, Wait, shown};
+use crate::rendezvous::listener::GuardedListener;
 
 /// Who lives where.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct MeshPlan {
     /// The number that tells this run from others.
     pub(crate) run: u64,
     /// Ranks in all.
@@ -26,7 +26,7 @@ pub(crate) struct Plan {
     pub(crate) here: BTreeSet<Rank>,
 }
 
-impl Plan {
+impl MeshPlan {
     /// Pairs (peer, own) of which the peer dials.
     fn expected(&self) -> BTreeSet<(Rank, Rank)> {
         self.pairs(|peer, own| peer > own)
@@ -48,15 +48,15 @@ impl Plan {
 /// The listening side of this process. It stays open during the run, to refuse latecomers.
 #[derive(Debug)]
 pub(crate) struct Mesh {
-    plan: Plan,
-    door: Door,
+    plan: MeshPlan,
+    listener: GuardedListener,
     arrivals: Receiver<(Rank, Rank, TcpStream)>,
 }
 
 impl Mesh {
     /// Starts to listen. What is refused is told to `warnings`.
     pub(crate) fn open(
-        plan: Plan,
+        plan: MeshPlan,
         listener: TcpListener,
         options: &NetOptions,
         warnings: Sender<Incoming>,
@@ -70,12 +70,13 @@ impl Mesh {
             warnings: Mutex::new(warnings),
         };
         let guard = Arc::new(guard);
-        let door = Door::open(listener, move |stream, peer| guard.hear(stream, peer))?;
-        Ok(Mesh { plan, door, arrivals })
+        let listener =
+            GuardedListener::open(listener, move |stream, peer| guard.hear(stream, peer))?;
+        Ok(Mesh { plan, listener, arrivals })
     }
 
     pub(crate) fn port(&self) -> u16 {
-        self.door.address().port()
+        self.listener.address().port()
     }
 
     /// Connects with everybody.
@@ -84,12 +85,12 @@ impl Mesh {
         addresses: &[String],
         options: &NetOptions,
         wait: Wait,
-    ) -> Result<Vec<Seat>, NetError> {
+    ) -> Result<Vec<RankLinks>, NetError> {
         let begun = Instant::now();
         let mut links: BTreeMap<Rank, Vec<(Rank, TcpStream)>> =
             self.plan.here.iter().map(|rank| (*rank, Vec::new())).collect();
         for (peer, own) in self.plan.dialled() {
-            let stream = self.dial(&addresses[peer.index()], (own, peer), options)?;
+            let stream = self.dial(&addresses[peer.index()], own, peer, options)?;
             links.entry(own).or_default().push((peer, stream));
         }
         let mut missing = self.plan.expected();
@@ -105,20 +106,21 @@ impl Mesh {
                         .map(|(peer, own)| format!("{peer} to connect to {own}"))
                         .collect();
                     return Err(NetError::Missing {
-                        address: self.door.address(),
+                        address: self.listener.address(),
                         seconds: begun.elapsed().as_secs_f64(),
                         missing: Vec::from_iter(names).join(", "),
                     });
                 }
             }
         }
-        Ok(links.into_iter().map(|(rank, links)| Seat { rank, links }).collect())
+        Ok(links.into_iter().map(|(rank, links)| RankLinks { rank, streams: links }).collect())
     }
 
     fn dial(
         &self,
         address: &str,
-        (from, to): (Rank, Rank),
+        from: Rank,
+        to: Rank,
         options: &NetOptions,
     ) -> Result<TcpStream, NetError> {
         let wrong = |problem: String| NetError::Handshake {
@@ -132,12 +134,12 @@ impl Mesh {
         prepare(&stream, options.handshake_seconds)
             .and_then(|()| tune(&stream))
             .map_err(|error| wrong(error.to_string()))?;
-        let hello = Setting::Hello { run: self.plan.run, from: from.0, to: to.0 };
+        let hello = SetupMessage::Hello { run: self.plan.run, from: from.0, to: to.0 };
         protocol::write(&stream, &hello).map_err(|error| wrong(error.to_string()))?;
         let wait = Wait::new(options.handshake_seconds, "an answer to a hello");
         match protocol::read(&stream, SMALL_BYTES, Some(wait)) {
-            Ok(Setting::Accepted) => Ok(stream),
-            Ok(Setting::Refused { reason, .. }) => {
+            Ok(SetupMessage::Accepted) => Ok(stream),
+            Ok(SetupMessage::Refused { reason, .. }) => {
                 Err(NetError::Refused { address: format!("{to} at {address}"), reason })
             }
             Ok(other) => Err(wrong(format!("it answered {other:?}"))),
@@ -192,7 +194,7 @@ pub(crate) fn prepare(stream: &TcpStream, seconds: f64) -> std::io::Result<()> {
 
 /// Lets in whoever belongs to the run, once.
 struct Guard {
-    plan: Plan,
+    plan: MeshPlan,
     missing: Mutex<BTreeSet<(Rank, Rank)>>,
     patience_seconds: f64,
     arrived: Mutex<Sender<(Rank, Rank, TcpStream)>>,
@@ -203,10 +205,10 @@ impl Guard {
     fn hear(&self, stream: TcpStream, peer: SocketAddr) {
         let verdict = self.judge(&stream);
         let answered = match &verdict {
-            Ok(_) => protocol::write(&stream, &Setting::Accepted),
+            Ok(_) => protocol::write(&stream, &SetupMessage::Accepted),
             Err(reason) => {
                 let reason = reason.clone();
-                protocol::write(&stream, &Setting::Refused { reason, elsewhere: false })
+                protocol::write(&stream, &SetupMessage::Refused { reason, elsewhere: false })
             }
         };
         match (verdict, answered) {
@@ -221,7 +223,7 @@ impl Guard {
                 let text =
                     format!("refused a connection from {peer}: {}", shown(&reason, WARNING_CHARS));
                 let warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
-                let _ = warnings.send(Incoming::Event(Event::Warning(text)));
+                let _ = warnings.send(Incoming::Event(RankEvent::Warning(text)));
             }
         }
     }
@@ -237,7 +239,7 @@ impl Guard {
         let wait = Wait::new(self.patience_seconds, "a hello");
         let hello = protocol::read(stream, SMALL_BYTES, Some(wait));
         let hello = hello.map_err(|error| error.to_string())?;
-        let Setting::Hello { run, from, to } = hello else {
+        let SetupMessage::Hello { run, from, to } = hello else {
             return Err(format!("it began with {hello:?} instead of a hello"));
         };
         if run != self.plan.run {

@@ -1,16 +1,17 @@
-//! What processes say to each other beside the frames of the run: packets and their fields.
+//! The control protocol beside the frames of the run: packets and their fields.
 
 mod fields;
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quelea_core::time::Time;
-use quelea_record::{Cuts, Event as Measured, Part, RankReport, Record};
+use quelea_record::{CheckpointSchedule, RankCheckpoint, RankReport, Record, RecordKind};
 use quelea_wire::control::{self, ControlError, HEAD_BYTES, Reader, Writer};
 
 use crate::measure::Probe;
+use crate::running_time;
 use fields::{read_part, read_record, read_report, write_part, write_record, write_report};
 
 /// The longest packet before a run is agreed on, the job apart.
@@ -32,9 +33,9 @@ pub(crate) const WARNING_CHARS: usize = 200;
 /// Characters that are shown of what ends a run.
 pub(crate) const REASON_CHARS: usize = 2000;
 
-/// What is said while a run is set up.
+/// A message while a run is set up.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Setting {
+pub(crate) enum SetupMessage {
     /// A worker wants to take part, as this rank or any.
     Join { rank: Option<u32>, key: String },
     /// It may, as this rank. `open` tells whether other machines may take part.
@@ -53,12 +54,12 @@ pub(crate) enum Setting {
     Peers { addresses: Vec<String> },
     /// The worker is connected with all its peers.
     Meshed,
-    /// The worker goes on from this; said before the start. `anew`: all but the common part of the
-    /// state begins anew.
-    Resume { part: Box<Part>, anew: bool },
-    /// The run begins; its zero on the coordinator's clock, and when it is cut.
-    Start { zero: Time, cuts: Cuts },
-    /// First word on a connection between two ranks.
+    /// The worker resumes from this; sent before the start. `resized`: all but the common part of the
+    /// state is reset.
+    Resume { part: Box<RankCheckpoint>, resized: bool },
+    /// The run begins; its zero on the coordinator's clock, and when checkpoints are taken.
+    Start { zero: Time, schedule: CheckpointSchedule },
+    /// The first message on a connection between two ranks.
     Hello { run: u64, from: u32, to: u32 },
     /// The answer to it.
     Accepted,
@@ -70,9 +71,38 @@ pub(crate) enum Setting {
     Measured,
 }
 
-/// What a rank tells the conductor.
+/// How long the vectors of a run are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct VectorLengths {
+    /// Elements of the model.
+    pub(crate) model: usize,
+    /// Elements of the vectors in reports: as many, or none where reports carry no models.
+    pub(crate) report: usize,
+}
+
+/// Whom a rank waits for, and how many messages it has exchanged with whom.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Account {
+    /// Its step.
+    pub(crate) step: u64,
+    pub(crate) awaiting: Vec<AwaitedPeer>,
+    /// Messages that it has sent to each rank.
+    pub(crate) sent: Vec<u64>,
+    /// Messages that it has received from each rank.
+    pub(crate) received: Vec<u64>,
+}
+
+/// Somebody who is waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AwaitedPeer {
+    pub(crate) from: u32,
+    /// What for, in words.
+    pub(crate) what: String,
+}
+
+/// What a rank tells the controller.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Event {
+pub(crate) enum RankEvent {
     /// It wants the right to its gradient number `number`, from 1: now, or soon.
     Ticket { rank: u32, number: u64, urgent: bool },
     /// It will compute no more gradients.
@@ -85,28 +115,39 @@ pub(crate) enum Event {
     Record(Record),
     /// It is alive, perhaps waits for others, in a step or where all come together outside the
     /// run, and has sent and received so many messages.
-    Pulse { rank: u32, computing: bool, waiting: bool, gathering: bool, sent: u64, received: u64 },
+    Heartbeat {
+        rank: u32,
+        computing: bool,
+        waiting: bool,
+        gathering: bool,
+        sent: u64,
+        received: u64,
+    },
     /// It has been waiting for too long.
     Stalled { rank: u32, complaint: String },
     /// It has lost a peer.
     Lost { rank: u32, peer: u32, reason: String },
-    /// It cannot go on.
+    /// It cannot continue.
     Failed { rank: u32, reason: String },
     /// Something went wrong that does not end the run.
     Warning(String),
     /// What it would deploy after this step.
-    Shown { rank: u32, step: u64, model: Vec<f32> },
+    Model { rank: u32, step: u64, model: Vec<f32> },
     /// Its part of the cut after this step.
-    Saved { rank: u32, step: u64, part: Box<Part> },
-    /// The first step at which it can still be cut; it goes no further.
-    Met { rank: u32, step: u64 },
+    Saved { rank: u32, step: u64, part: Box<RankCheckpoint> },
+    /// The first step at which it can still take part in a cut; it stops there until one is agreed.
+    CutProposal { rank: u32, step: u64 },
     /// It knows of the cut that was agreed on.
-    Noted { rank: u32 },
+    CutAgreed { rank: u32 },
     /// It computes no gradient, and will not start one.
     Paused { rank: u32 },
+    /// Whom it waits for, and what it has exchanged.
+    Account { rank: u32, account: Box<Account> },
+    /// The model that it has, after this many steps, in a run that is broken off.
+    Salvaged { rank: u32, step: u64, model: Vec<f32> },
 }
 
-impl Event {
+impl RankEvent {
     /// Whether this may be said on the connection of worker `rank`, one of `ranks`, in a run over
     /// `len` elements whose reports have `reported`; whatever counts ranks or elements later relies
     /// on it.
@@ -114,39 +155,43 @@ impl Event {
         &self,
         rank: u32,
         ranks: usize,
-        (len, reported): (usize, usize),
+        lengths: VectorLengths,
     ) -> Result<(), String> {
+        let VectorLengths { model: len, report: reported } = lengths;
         let speaker = match self {
             // The receiver of a transfer knows how long it took; the record is the sender's.
-            Event::Record(Record { rank, event: Measured::Transfer { .. }, .. })
-            | Event::Lost { peer: rank, .. }
+            RankEvent::Record(Record { rank, event: RecordKind::Transfer { .. }, .. })
+            | RankEvent::Lost { peer: rank, .. }
                 if *rank as usize >= ranks =>
             {
-                return Err(format!("it spoke of rank {rank}; ranks are 0 to {}", ranks - 1));
+                return Err(format!("it named rank {rank}; ranks are 0 to {}", ranks - 1));
             }
-            Event::Record(Record { event: Measured::Transfer { .. }, .. }) | Event::Warning(_) => {
-                rank
-            }
-            Event::Record(record) => record.rank,
-            Event::Report(report) => report.rank,
-            Event::Ticket { rank, .. }
-            | Event::Finished { rank, .. }
-            | Event::Probed { rank, .. }
-            | Event::Pulse { rank, .. }
-            | Event::Stalled { rank, .. }
-            | Event::Lost { rank, .. }
-            | Event::Shown { rank, .. }
-            | Event::Saved { rank, .. }
-            | Event::Met { rank, .. }
-            | Event::Noted { rank }
-            | Event::Paused { rank }
-            | Event::Failed { rank, .. } => *rank,
+            RankEvent::Record(Record { event: RecordKind::Transfer { .. }, .. })
+            | RankEvent::Warning(_) => rank,
+            RankEvent::Record(record) => record.rank,
+            RankEvent::Report(report) => report.rank,
+            RankEvent::Ticket { rank, .. }
+            | RankEvent::Finished { rank, .. }
+            | RankEvent::Probed { rank, .. }
+            | RankEvent::Heartbeat { rank, .. }
+            | RankEvent::Stalled { rank, .. }
+            | RankEvent::Lost { rank, .. }
+            | RankEvent::Model { rank, .. }
+            | RankEvent::Saved { rank, .. }
+            | RankEvent::CutProposal { rank, .. }
+            | RankEvent::CutAgreed { rank }
+            | RankEvent::Paused { rank }
+            | RankEvent::Account { rank, .. }
+            | RankEvent::Salvaged { rank, .. }
+            | RankEvent::Failed { rank, .. } => *rank,
         };
         if speaker != rank {
-            return Err(format!("it spoke for rank {speaker}"));
+            return Err(format!("it sent an event of rank {speaker}"));
         }
         match self {
-            Event::Report(report) => {
+            RankEvent::Record(record) => check_record(record),
+            RankEvent::Account { account, .. } => account.check(ranks),
+            RankEvent::Report(report) => {
                 let (params, model) = (report.params.len(), report.model.len());
                 if (params, model) == (reported, reported) {
                     return Ok(());
@@ -155,10 +200,12 @@ impl Event {
                     "it reported {params} parameters and a model of {model}, not {reported}"
                 ))
             }
-            Event::Shown { model, .. } if model.len() != len => {
+            RankEvent::Model { model, .. } | RankEvent::Salvaged { model, .. }
+                if model.len() != len =>
+            {
                 Err(format!("it showed a model of {}, not {len}", model.len()))
             }
-            Event::Saved { part, .. } => {
+            RankEvent::Saved { part, .. } => {
                 let params = part.state.vectors.get("params").map_or(0, Vec::len);
                 let longest = part.state.vectors.values().map(Vec::len).max().unwrap_or(0);
                 if params == len && longest <= len {
@@ -171,7 +218,50 @@ impl Event {
     }
 }
 
-/// What the conductor tells a rank.
+impl Account {
+    /// Whether it is of a run with so many ranks.
+    fn check(&self, ranks: usize) -> Result<(), String> {
+        let most = self.awaiting.len().max(self.sent.len()).max(self.received.len());
+        let named = self.awaiting.iter().map(|awaited| awaited.from as usize).max().unwrap_or(0);
+        if most <= ranks.max(1 << 10) && named < ranks {
+            return Ok(());
+        }
+        Err(format!("its account is of {most} entries and names rank {named}; ranks are {ranks}"))
+    }
+}
+
+/// Whether the numbers of a record can be times and amounts; whatever adds them up relies on it. A
+/// loss may be anything: a run that diverges has no other.
+fn check_record(record: &Record) -> Result<(), String> {
+    // Clocks of two machines agree only roughly: what began before the run's zero is no mistake.
+    let least = |name: &str| if name == "t" { -1e6 } else { 0.0 };
+    let check = |name: &str, seconds: f64| {
+        if (least(name)..1e12).contains(&seconds) {
+            return Ok(());
+        }
+        Err(format!("its record of step {} has `{name}` = {seconds}", record.step))
+    };
+    check("t", record.t)?;
+    match &record.event {
+        RecordKind::Step { compute, exposed, waiting, .. } => {
+            check("compute", *compute)?;
+            check("exposed", *exposed)?;
+            check("waiting", *waiting)
+        }
+        RecordKind::Compute { seconds } | RecordKind::Transfer { seconds, .. } => {
+            check("seconds", *seconds)
+        }
+        // Only the coordinator evaluates and writes.
+        RecordKind::Evaluation { .. }
+        | RecordKind::Workers { .. }
+        | RecordKind::Checkpoint { .. } => {
+            Err("it sent a record that only the coordinator makes".to_string())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What the controller tells a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     /// One more gradient may be computed.
@@ -187,21 +277,26 @@ pub(crate) enum Command {
     /// End at once.
     Abort(String),
     /// The coordinator is alive.
-    Pulse,
-    /// Say where you can still be cut, and go no further.
-    Meet,
-    /// Save there; go on after it, unless it is the last step.
+    Heartbeat,
+    /// Propose the first step at which you can still take part in a cut, and stop there.
+    ProposeCut,
+    /// Save after this step, and continue unless it is the last one.
     SaveAt { step: u64, last: bool },
-    /// Show your model as soon as it is there, as that of this step.
-    Show(u64),
+    /// Send your model as soon as it is there, as that of this step.
+    SendModel(u64),
     /// Start no more gradients.
     Pause,
     /// Everything rests: save, as after this step.
     Save(u64),
-    /// Go on.
-    Go,
-    /// Cuts until this step cannot be lost any more.
-    Safe(u64),
+    /// Continue after a cut.
+    Continue,
+    /// Checkpoints until this step are on stable storage.
+    Durable(u64),
+    /// Say whom you wait for, and what you have exchanged with whom.
+    Explain,
+    /// The run is broken off: send the model that you have as soon as it is there, and start no
+    /// more gradients.
+    Salvage,
 }
 
 /// Anything that is written as one packet.
@@ -215,12 +310,14 @@ pub(crate) trait Packet: Sized {
 pub(crate) enum PacketError {
     #[error("the connection was closed")]
     Closed,
-    #[error("waited {seconds:.1} s for {what}; nothing, or not all of it, was said")]
+    #[error("waited {seconds:.1} s for {what}, which did not arrive, or not completely")]
     Silent { seconds: f64, what: &'static str },
-    #[error("it took no word in time")]
-    Deaf,
+    #[error("timed out reading")]
+    ReadTimeout,
+    #[error("timed out writing to it after {seconds:.1} s")]
+    WriteTimeout { seconds: f64 },
     #[error("{0}")]
-    Outbox(io::Error),
+    Socket(io::Error),
     #[error("{0}")]
     Wrong(#[from] ControlError),
 }
@@ -232,35 +329,42 @@ impl From<io::Error> for PacketError {
             | io::ErrorKind::ConnectionReset
             | io::ErrorKind::BrokenPipe
             | io::ErrorKind::ConnectionAborted => PacketError::Closed,
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => PacketError::Deaf,
-            _ => PacketError::Outbox(error),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => PacketError::ReadTimeout,
+            _ => PacketError::Socket(error),
         }
     }
 }
 
 /// Writes one packet.
 pub(crate) fn write(mut stream: &TcpStream, packet: &impl Packet) -> Result<(), PacketError> {
-    Ok(stream.write_all(&packet.encode())?)
+    stream.write_all(&packet.encode()).map_err(|error| match error.into() {
+        PacketError::ReadTimeout => {
+            let limit = stream.write_timeout().ok().flatten().unwrap_or_default();
+            PacketError::WriteTimeout { seconds: limit.as_secs_f64() }
+        }
+        error => error,
+    })
 }
 
-/// How long words may be waited for, and what they are; several may share one limit.
+/// A time limit for reading, and what is read; several reads may share one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
-    begun: Instant,
+    /// On the clock of [`running_time`].
+    begun: Duration,
     seconds: f64,
     what: &'static str,
 }
 
 impl Wait {
     pub(crate) fn new(seconds: f64, what: &'static str) -> Wait {
-        Wait { begun: Instant::now(), seconds, what }
+        Wait { begun: running_time::now(), seconds, what }
     }
 
     /// How much of it is left.
     pub(crate) fn left(&self) -> Duration {
         Duration::try_from_secs_f64(self.seconds)
             .unwrap_or(Duration::MAX)
-            .saturating_sub(self.begun.elapsed())
+            .saturating_sub(running_time::now().saturating_sub(self.begun))
     }
 
     fn over(&self) -> PacketError {
@@ -268,22 +372,34 @@ impl Wait {
     }
 }
 
+/// How long the kernel may wait before the time limit is looked at again.
+const READ_SLICE: Duration = Duration::from_millis(250);
+
 /// A stream whose reading ends with the wait, however slowly bytes drip in.
-struct Patient<'a> {
+struct DeadlineRead<'a> {
     stream: &'a TcpStream,
     wait: Option<Wait>,
 }
 
-impl Read for Patient<'_> {
+impl Read for DeadlineRead<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if let Some(wait) = &self.wait {
+        let Some(wait) = &self.wait else { return self.stream.read(buffer) };
+        loop {
             let left = wait.left();
             if left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            self.stream.set_read_timeout(Some(left))?;
+            // The kernel's clock does not stop with this process; the wait's does.
+            self.stream.set_read_timeout(Some(left.min(READ_SLICE)))?;
+            match self.stream.read(buffer) {
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+                    ) => {}
+                read => return read,
+            }
         }
-        self.stream.read(buffer)
     }
 }
 
@@ -293,13 +409,13 @@ pub(crate) fn read<P: Packet>(
     most: u64,
     wait: Option<Wait>,
 ) -> Result<P, PacketError> {
-    read_body(Patient { stream, wait }, most).map_err(|error| match (error, wait) {
-        (PacketError::Deaf, Some(wait)) => wait.over(),
+    read_body(DeadlineRead { stream, wait }, most).map_err(|error| match (error, wait) {
+        (PacketError::ReadTimeout, Some(wait)) => wait.over(),
         (error, _) => error,
     })
 }
 
-fn read_body<P: Packet>(mut stream: Patient<'_>, most: u64) -> Result<P, PacketError> {
+fn read_body<P: Packet>(mut stream: DeadlineRead<'_>, most: u64) -> Result<P, PacketError> {
     let mut head = [0; HEAD_BYTES];
     stream.read_exact(&mut head)?;
     let head = control::decode_head(&head, most)?;
@@ -327,68 +443,83 @@ pub(crate) fn shown(text: &str, most: usize) -> String {
     shown
 }
 
-impl Packet for Setting {
+/// A sentence of another process, fit to be shown.
+fn reason(r: &mut Reader<'_>) -> Result<String, ControlError> {
+    Ok(shown(&r.text()?, REASON_CHARS))
+}
+
+impl Packet for SetupMessage {
     fn encode(&self) -> Vec<u8> {
         let w = Writer::default();
         match self {
-            Setting::Join { rank, key } => {
+            SetupMessage::Join { rank, key } => {
                 let rank = rank.map_or(u64::MAX, u64::from);
                 w.number(rank).text(key).packet(1)
             }
-            Setting::Welcome { run, rank, open, timeline, job } => {
+            SetupMessage::Welcome { run, rank, open, timeline, job } => {
                 w.number(*run).number(*rank).number(*open).number(*timeline).bytes(job).packet(2)
             }
-            Setting::Refused { reason, elsewhere } => w.text(reason).number(*elsewhere).packet(3),
-            Setting::Unable { reason } => w.text(reason).packet(4),
-            Setting::Listening { port } => w.number(*port).packet(5),
-            Setting::Ping => w.packet(6),
-            Setting::Pong { now } => w.number(now.0).packet(7),
-            Setting::Peers { addresses } => {
+            SetupMessage::Refused { reason, elsewhere } => {
+                w.text(reason).number(*elsewhere).packet(3)
+            }
+            SetupMessage::Unable { reason } => w.text(reason).packet(4),
+            SetupMessage::Listening { port } => w.number(*port).packet(5),
+            SetupMessage::Ping => w.packet(6),
+            SetupMessage::Pong { now } => w.number(now.0).packet(7),
+            SetupMessage::Peers { addresses } => {
                 w.list(addresses, |w, address| w.text(address)).packet(8)
             }
-            Setting::Meshed => w.packet(9),
-            Setting::Start { zero, cuts } => w
+            SetupMessage::Meshed => w.packet(9),
+            SetupMessage::Start { zero, schedule } => w
                 .number(zero.0)
-                .number(cuts.save_every)
-                .number(cuts.shows)
-                .number(cuts.steps)
+                .number(schedule.save_every)
+                .number(schedule.evaluations)
+                .number(schedule.steps)
                 .packet(10),
-            Setting::Hello { run, from, to } => w.number(*run).number(*from).number(*to).packet(11),
-            Setting::Accepted => w.packet(12),
-            Setting::Resume { part, anew } => write_part(w.number(*anew), part).packet(13),
-            Setting::Measure(probe) => probe.write(w).packet(14),
-            Setting::Found { values } => w.list(values, |w, value| w.real(*value)).packet(15),
-            Setting::Measured => w.packet(16),
+            SetupMessage::Hello { run, from, to } => {
+                w.number(*run).number(*from).number(*to).packet(11)
+            }
+            SetupMessage::Accepted => w.packet(12),
+            SetupMessage::Resume { part, resized } => {
+                write_part(w.number(*resized), part).packet(13)
+            }
+            SetupMessage::Measure(probe) => probe.write(w).packet(14),
+            SetupMessage::Found { values } => w.list(values, |w, value| w.real(*value)).packet(15),
+            SetupMessage::Measured => w.packet(16),
         }
     }
 
-    fn decode(r: &mut Reader<'_>, kind: u16) -> Result<Setting, ControlError> {
+    fn decode(r: &mut Reader<'_>, kind: u16) -> Result<SetupMessage, ControlError> {
         Ok(match kind {
-            1 => Setting::Join { rank: u32::try_from(r.number()?).ok(), key: r.text()? },
-            2 => Setting::Welcome {
+            1 => SetupMessage::Join { rank: u32::try_from(r.number()?).ok(), key: r.text()? },
+            2 => SetupMessage::Welcome {
                 run: r.number()?,
                 rank: r.small()?,
                 open: r.flag()?,
                 timeline: r.flag()?,
                 job: r.bytes()?.to_vec(),
             },
-            3 => Setting::Refused { reason: r.text()?, elsewhere: r.flag()? },
-            4 => Setting::Unable { reason: r.text()? },
-            5 => Setting::Listening { port: r.small()? },
-            6 => Setting::Ping,
-            7 => Setting::Pong { now: Time(r.number()?) },
-            8 => Setting::Peers { addresses: r.list(Reader::text)? },
-            9 => Setting::Meshed,
-            10 => Setting::Start {
+            3 => SetupMessage::Refused { reason: reason(r)?, elsewhere: r.flag()? },
+            4 => SetupMessage::Unable { reason: reason(r)? },
+            5 => SetupMessage::Listening { port: r.small()? },
+            6 => SetupMessage::Ping,
+            7 => SetupMessage::Pong { now: Time(r.number()?) },
+            8 => SetupMessage::Peers { addresses: r.list(Reader::text)? },
+            9 => SetupMessage::Meshed,
+            10 => SetupMessage::Start {
                 zero: Time(r.number()?),
-                cuts: Cuts { save_every: r.number()?, shows: r.number()?, steps: r.number()? },
+                schedule: CheckpointSchedule {
+                    save_every: r.number()?,
+                    evaluations: r.number()?,
+                    steps: r.number()?,
+                },
             },
-            11 => Setting::Hello { run: r.number()?, from: r.small()?, to: r.small()? },
-            12 => Setting::Accepted,
-            13 => Setting::Resume { anew: r.flag()?, part: Box::new(read_part(r)?) },
-            14 => Setting::Measure(Probe::read(r)?),
-            15 => Setting::Found { values: r.list(Reader::real)? },
-            16 => Setting::Measured,
+            11 => SetupMessage::Hello { run: r.number()?, from: r.small()?, to: r.small()? },
+            12 => SetupMessage::Accepted,
+            13 => SetupMessage::Resume { resized: r.flag()?, part: Box::new(read_part(r)?) },
+            14 => SetupMessage::Measure(Probe::read(r)?),
+            15 => SetupMessage::Found { values: r.list(Reader::real)? },
+            16 => SetupMessage::Measured,
             _ => return Err(r.unknown()),
         })
     }
@@ -404,14 +535,16 @@ impl Packet for Command {
             Command::Probe(probe) => w.number(*probe).packet(104),
             Command::Finish => w.packet(105),
             Command::Abort(reason) => w.text(reason).packet(106),
-            Command::Pulse => w.packet(107),
-            Command::Meet => w.packet(108),
+            Command::Heartbeat => w.packet(107),
+            Command::ProposeCut => w.packet(108),
             Command::SaveAt { step, last } => w.number(*step).number(*last).packet(109),
-            Command::Show(step) => w.number(*step).packet(110),
+            Command::SendModel(step) => w.number(*step).packet(110),
             Command::Pause => w.packet(111),
             Command::Save(step) => w.number(*step).packet(112),
-            Command::Go => w.packet(113),
-            Command::Safe(step) => w.number(*step).packet(114),
+            Command::Continue => w.packet(113),
+            Command::Durable(step) => w.number(*step).packet(114),
+            Command::Explain => w.packet(115),
+            Command::Salvage => w.packet(116),
         }
     }
 
@@ -422,73 +555,84 @@ impl Packet for Command {
             103 => Command::Drain,
             104 => Command::Probe(r.number()?),
             105 => Command::Finish,
-            106 => Command::Abort(r.text()?),
-            107 => Command::Pulse,
-            108 => Command::Meet,
+            106 => Command::Abort(reason(r)?),
+            107 => Command::Heartbeat,
+            108 => Command::ProposeCut,
             109 => Command::SaveAt { step: r.number()?, last: r.flag()? },
-            110 => Command::Show(r.number()?),
+            110 => Command::SendModel(r.number()?),
             111 => Command::Pause,
             112 => Command::Save(r.number()?),
-            113 => Command::Go,
-            114 => Command::Safe(r.number()?),
+            113 => Command::Continue,
+            114 => Command::Durable(r.number()?),
+            115 => Command::Explain,
+            116 => Command::Salvage,
             _ => return Err(r.unknown()),
         })
     }
 }
 
-impl Packet for Event {
+impl Packet for RankEvent {
     fn encode(&self) -> Vec<u8> {
         let w = Writer::default();
         match self {
-            Event::Ticket { rank, number, urgent } => {
+            RankEvent::Ticket { rank, number, urgent } => {
                 w.number(*rank).number(*number).number(*urgent).packet(201)
             }
-            Event::Finished { rank, at } => w.number(*rank).number(at.0).packet(202),
-            Event::Probed { rank, probe, drained, sent, received } => w
+            RankEvent::Finished { rank, at } => w.number(*rank).number(at.0).packet(202),
+            RankEvent::Probed { rank, probe, drained, sent, received } => w
                 .number(*rank)
                 .number(*probe)
                 .number(*drained)
                 .number(*sent)
                 .number(*received)
                 .packet(203),
-            Event::Report(report) => write_report(w, report).packet(204),
-            Event::Record(record) => write_record(w, record).packet(205),
-            Event::Pulse { rank, computing, waiting, gathering, sent, received } => {
+            RankEvent::Report(report) => write_report(w, report).packet(204),
+            RankEvent::Record(record) => write_record(w, record).packet(205),
+            RankEvent::Heartbeat { rank, computing, waiting, gathering, sent, received } => {
                 let w = w.number(*rank).number(*computing).number(*waiting).number(*gathering);
                 w.number(*sent).number(*received).packet(206)
             }
-            Event::Stalled { rank, complaint } => w.number(*rank).text(complaint).packet(207),
-            Event::Lost { rank, peer, reason } => {
+            RankEvent::Stalled { rank, complaint } => w.number(*rank).text(complaint).packet(207),
+            RankEvent::Lost { rank, peer, reason } => {
                 w.number(*rank).number(*peer).text(reason).packet(208)
             }
-            Event::Failed { rank, reason } => w.number(*rank).text(reason).packet(209),
-            Event::Warning(text) => w.text(text).packet(210),
-            Event::Shown { rank, step, model } => {
+            RankEvent::Failed { rank, reason } => w.number(*rank).text(reason).packet(209),
+            RankEvent::Warning(text) => w.text(text).packet(210),
+            RankEvent::Model { rank, step, model } => {
                 w.number(*rank).number(*step).values(model).packet(211)
             }
-            Event::Saved { rank, step, part } => {
+            RankEvent::Saved { rank, step, part } => {
                 write_part(w.number(*rank).number(*step), part).packet(212)
             }
-            Event::Met { rank, step } => w.number(*rank).number(*step).packet(213),
-            Event::Noted { rank } => w.number(*rank).packet(214),
-            Event::Paused { rank } => w.number(*rank).packet(215),
+            RankEvent::CutProposal { rank, step } => w.number(*rank).number(*step).packet(213),
+            RankEvent::CutAgreed { rank } => w.number(*rank).packet(214),
+            RankEvent::Paused { rank } => w.number(*rank).packet(215),
+            RankEvent::Account { rank, account } => {
+                let w = w.number(*rank).number(account.step);
+                let w = w.list(&account.awaiting, |w, peer| w.number(peer.from).text(&peer.what));
+                let w = w.list(&account.sent, |w, count| w.number(*count));
+                w.list(&account.received, |w, count| w.number(*count)).packet(216)
+            }
+            RankEvent::Salvaged { rank, step, model } => {
+                w.number(*rank).number(*step).values(model).packet(217)
+            }
         }
     }
 
-    fn decode(r: &mut Reader<'_>, kind: u16) -> Result<Event, ControlError> {
+    fn decode(r: &mut Reader<'_>, kind: u16) -> Result<RankEvent, ControlError> {
         Ok(match kind {
-            201 => Event::Ticket { rank: r.small()?, number: r.number()?, urgent: r.flag()? },
-            202 => Event::Finished { rank: r.small()?, at: Time(r.number()?) },
-            203 => Event::Probed {
+            201 => RankEvent::Ticket { rank: r.small()?, number: r.number()?, urgent: r.flag()? },
+            202 => RankEvent::Finished { rank: r.small()?, at: Time(r.number()?) },
+            203 => RankEvent::Probed {
                 rank: r.small()?,
                 probe: r.number()?,
                 drained: r.flag()?,
                 sent: r.number()?,
                 received: r.number()?,
             },
-            204 => Event::Report(Box::new(read_report(r)?)),
-            205 => Event::Record(read_record(r)?),
-            206 => Event::Pulse {
+            204 => RankEvent::Report(Box::new(read_report(r)?)),
+            205 => RankEvent::Record(read_record(r)?),
+            206 => RankEvent::Heartbeat {
                 rank: r.small()?,
                 computing: r.flag()?,
                 waiting: r.flag()?,
@@ -496,17 +640,29 @@ impl Packet for Event {
                 sent: r.number()?,
                 received: r.number()?,
             },
-            207 => Event::Stalled { rank: r.small()?, complaint: r.text()? },
-            208 => Event::Lost { rank: r.small()?, peer: r.small()?, reason: r.text()? },
-            209 => Event::Failed { rank: r.small()?, reason: r.text()? },
-            210 => Event::Warning(r.text()?),
-            211 => Event::Shown { rank: r.small()?, step: r.number()?, model: r.values()? },
-            212 => {
-                Event::Saved { rank: r.small()?, step: r.number()?, part: Box::new(read_part(r)?) }
-            }
-            213 => Event::Met { rank: r.small()?, step: r.number()? },
-            214 => Event::Noted { rank: r.small()? },
-            215 => Event::Paused { rank: r.small()? },
+            207 => RankEvent::Stalled { rank: r.small()?, complaint: reason(r)? },
+            208 => RankEvent::Lost { rank: r.small()?, peer: r.small()?, reason: reason(r)? },
+            209 => RankEvent::Failed { rank: r.small()?, reason: reason(r)? },
+            210 => RankEvent::Warning(r.text()?),
+            211 => RankEvent::Model { rank: r.small()?, step: r.number()?, model: r.values()? },
+            212 => RankEvent::Saved {
+                rank: r.small()?,
+                step: r.number()?,
+                part: Box::new(read_part(r)?),
+            },
+            213 => RankEvent::CutProposal { rank: r.small()?, step: r.number()? },
+            214 => RankEvent::CutAgreed { rank: r.small()? },
+            215 => RankEvent::Paused { rank: r.small()? },
+            216 => RankEvent::Account {
+                rank: r.small()?,
+                account: Box::new(Account {
+                    step: r.number()?,
+                    awaiting: r.list(|r| Ok(AwaitedPeer { from: r.small()?, what: r.text()? }))?,
+                    sent: r.list(Reader::number)?,
+                    received: r.list(Reader::number)?,
+                }),
+            },
+            217 => RankEvent::Salvaged { rank: r.small()?, step: r.number()?, model: r.values()? },
             _ => return Err(r.unknown()),
         })
     }
@@ -516,6 +672,7 @@ impl Packet for Event {
 mod tests {
     use super::*;
     use quelea_core::state::Saved;
+    use quelea_record::{FOLDED, FactTotals, STALENESS};
 
     fn comes_back<P: Packet + PartialEq + std::fmt::Debug>(packet: P) {
         let bytes = packet.encode();
@@ -534,42 +691,54 @@ mod tests {
 
     #[test]
     fn reports_and_records_come_back_as_they_were() {
-        comes_back(Event::Report(Box::new(RankReport {
+        let mut facts = FactTotals::default();
+        facts.add(&STALENESS, 7, 4);
+        facts.add(&FOLDED, 2, 1);
+        comes_back(RankEvent::Report(Box::new(RankReport {
             rank: 3,
             steps: 9,
-            staleness: [(0, 4), (7, 1)].into(),
+            facts,
             last_loss: -0.5,
             params: vec![1.0, 2.0],
             model: vec![3.0],
             ..RankReport::default()
         })));
         let events = [
-            Measured::Step { loss: 0.5, samples: 7, compute: 1.0, exposed: 2.0, waiting: 3.0 },
-            Measured::Evaluation { loss: 1.0, accuracy: Some(0.5), consensus: 0.1 },
-            Measured::Evaluation { loss: 1.0, accuracy: None, consensus: 0.1 },
-            Measured::Transfer { to: 1, bytes: 80, seconds: 0.5 },
-            Measured::HalfExchange,
-            Measured::Workers { loss: [1.0, 2.0], accuracy: Some([0.5, 0.25]) },
-            Measured::Checkpoint { failure: Some("disk full".into()) },
+            RecordKind::Step { loss: 0.5, samples: 7, compute: 1.0, exposed: 2.0, waiting: 3.0 },
+            RecordKind::Evaluation { loss: 1.0, accuracy: Some(0.5), consensus: 0.1 },
+            RecordKind::Evaluation { loss: 1.0, accuracy: None, consensus: 0.1 },
+            RecordKind::Transfer { to: 1, bytes: 80, seconds: 0.5 },
+            RecordKind::Measured { kind: &FOLDED, number: 5 },
+            RecordKind::Workers { loss: [1.0, 2.0], accuracy: Some([0.5, 0.25]) },
+            RecordKind::Checkpoint { failure: Some("disk full".into()) },
         ];
         for event in events {
-            comes_back(Event::Record(Record { t: 1.5, rank: 2, step: 3, event }));
+            comes_back(RankEvent::Record(Record { t: 1.5, rank: 2, step: 3, event }));
         }
-        comes_back(Setting::Join { rank: None, key: "run".into() });
-        comes_back(Setting::Peers { addresses: vec!["127.0.0.1:1".into()] });
+        comes_back(SetupMessage::Join { rank: None, key: "run".into() });
+        comes_back(SetupMessage::Peers { addresses: vec!["127.0.0.1:1".into()] });
         comes_back(Command::Probe(4));
         comes_back(Command::SaveAt { step: 9, last: true });
+        comes_back(Command::Explain);
+        comes_back(Command::Salvage);
+        comes_back(RankEvent::Salvaged { rank: 1, step: 7, model: vec![0.5] });
+        let awaiting = vec![AwaitedPeer { from: 2, what: "a chunk".into() }];
+        let account = Account { step: 3, awaiting, sent: vec![0, 4], received: vec![1, 0] };
+        comes_back(RankEvent::Account { rank: 1, account: Box::new(account) });
         let state = Saved {
             numbers: [("step".to_string(), u64::MAX)].into(),
             vectors: [("params".to_string(), vec![1.0, -2.0])].into(),
         };
-        let part = Box::new(Part { state, report: RankReport { steps: 3, ..Default::default() } });
-        comes_back(Event::Saved { rank: 1, step: 4, part: part.clone() });
-        comes_back(Setting::Resume { part, anew: true });
-        let cuts = Cuts { save_every: 5, shows: 6, steps: 7 };
-        comes_back(Setting::Start { zero: Time(8), cuts });
-        comes_back(Setting::Measure(Probe::Stream { to: vec![1], from: vec![2, 3] }));
-        comes_back(Setting::Found { values: vec![0.5, -1.0] });
-        comes_back(Setting::Measured);
+        let part = Box::new(RankCheckpoint {
+            state,
+            report: RankReport { steps: 3, ..Default::default() },
+        });
+        comes_back(RankEvent::Saved { rank: 1, step: 4, part: part.clone() });
+        comes_back(SetupMessage::Resume { part, resized: true });
+        let schedule = CheckpointSchedule { save_every: 5, evaluations: 6, steps: 7 };
+        comes_back(SetupMessage::Start { zero: Time(8), schedule });
+        comes_back(SetupMessage::Measure(Probe::Stream { to: vec![1], from: vec![2, 3] }));
+        comes_back(SetupMessage::Found { values: vec![0.5, -1.0] });
+        comes_back(SetupMessage::Measured);
     }
 }

@@ -1,58 +1,67 @@
-//! One rank on its thread: what happens is told to the node, what the node wants is done.
+//! One rank on its thread: passes events to the node and carries out its effects.
 
 mod cuts;
+mod life_cycle;
+mod salvage;
 
 use std::rc::Rc;
 use std::sync::mpsc;
 
-use quelea_core::contract::{Effect, Fact, Mode};
+use quelea_core::contract::{Effect, Mode};
 use quelea_core::message::{Message, Rank};
 use quelea_core::node::Node;
 use quelea_core::problems::Computed;
 use quelea_core::properties::{Budget, Properties};
 use quelea_core::time::Time;
-use quelea_record::{Event as Measured, RankReport, Record};
+use quelea_record::{RankReport, Record, RecordKind};
 use quelea_wire::frame::{self, Route};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::clock::Clock;
+use crate::clock::RunClock;
 use crate::compute::{Compute, Gradient};
-use crate::conductor::Incoming;
+use crate::controller::Incoming;
+use crate::external_loop::ExternalLoop;
 use crate::link::Link;
 use crate::options::NetOptions;
-use crate::outer::{Given, OuterLoop};
-use crate::protocol::{Command, Event};
-pub(crate) use cuts::Cutting;
+use crate::protocol::{Command, RankEvent};
+use crate::running_time::StoodStill;
+pub(crate) use cuts::CutState;
+use life_cycle::LifeCycle;
+use salvage::Salvage;
 
 /// What reaches a rank from other threads.
 #[derive(Debug)]
 pub(crate) enum Inbox {
     /// A message from a rank of the same process.
     Message { from: Rank, sent_micros: u32, message: Message },
-    /// A gradient.
+    /// A bucket of the gradient is final, before the rest.
+    Bucket(usize),
+    /// The gradient is complete.
     Gradient(Gradient),
-    /// Something from the outer loop.
-    Given(Given),
-    /// The gradient's thread cannot go on.
+    /// The external loop has run its optimizer on every bucket.
+    Optimized,
+    /// The external loop computes no more gradients.
+    Finished,
+    /// The gradient's thread cannot continue.
     Broken(String),
-    /// A word from the conductor.
+    /// A command of the controller.
     Command(Command),
 }
 
 /// How another rank is reached.
 #[derive(Clone, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Peer {
     /// It is this one.
-    Myself,
+    Own,
     /// It lives in the same process.
-    Near(UnboundedSender<Inbox>),
+    Local(UnboundedSender<Inbox>),
     /// It is connected.
-    Far(Rc<Link>),
+    Remote(Rc<Link>),
 }
 
 /// The right to compute gradients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Tickets {
+struct RankTickets {
     /// Granted in all.
     granted: u64,
     /// Granted and not used.
@@ -76,18 +85,21 @@ struct Pending {
 }
 
 /// A rank.
-pub(crate) struct Shell {
+pub(crate) struct RankState {
     node: Node,
     properties: Properties,
-    clock: Clock,
+    clock: RunClock,
     options: NetOptions,
     /// By rank.
-    ways: Vec<Way>,
+    peers: Vec<Peer>,
     /// Connections with something new to write.
     touched: Vec<Rc<Link>>,
-    conductor: mpsc::Sender<Incoming>,
-    compute: Option<Compute>,
-    tickets: Tickets,
+    controller: mpsc::Sender<Incoming>,
+    compute: Option<Box<dyn Compute>>,
+    external: Option<ExternalLoop>,
+    /// Buckets of the gradient being computed that are handed over.
+    handed: usize,
+    tickets: RankTickets,
     /// The gradient whose step is not complete.
     pending: Option<Pending>,
     /// The gradient whose step is complete; its time is split when the next one starts.
@@ -95,8 +107,7 @@ pub(crate) struct Shell {
     computing_since: Option<Time>,
     /// When something last happened here.
     moved: Time,
-    finished: bool,
-    draining: bool,
+    life_cycle: LifeCycle,
     /// Messages since this process began, to be compared.
     sent: u64,
     received: u64,
@@ -104,59 +115,85 @@ pub(crate) struct Shell {
     report: RankReport,
     /// Above every number of a bucket that a message may carry.
     buckets: u32,
-    cutting: Cutting,
+    cutting: CutState,
     /// Buckets on which the outer loop is to run its optimizer.
     asked: Vec<(usize, Mode)>,
     all_buckets: usize,
+    /// Messages sent to and received from each rank.
+    sent_to: Vec<u64>,
+    received_from: Vec<u64>,
+    salvage: Salvage,
+    /// When it last looked at the clock, and for how long this process stood still since the
+    /// gradient was asked for.
+    still: StoodStill,
+    stood_still: Time,
 }
 
 /// What a rank is made of.
-pub(crate) struct Parts {
+pub(crate) struct RankConfig {
     pub(crate) node: Node,
     pub(crate) properties: Properties,
-    pub(crate) clock: Clock,
+    pub(crate) clock: RunClock,
     pub(crate) options: NetOptions,
-    pub(crate) conductor: mpsc::Sender<Incoming>,
+    pub(crate) controller: mpsc::Sender<Incoming>,
     /// Absent at a server.
-    pub(crate) compute: Option<Compute>,
+    pub(crate) compute: Option<Box<dyn Compute>>,
+    /// The loop that computes, where it is not ours.
+    pub(crate) external: Option<ExternalLoop>,
     pub(crate) timeline: bool,
     /// Above every number of a bucket that a message may carry.
     pub(crate) buckets: u32,
     /// What it did before.
     pub(crate) report: RankReport,
-    pub(crate) cutting: Cutting,
+    pub(crate) cutting: CutState,
 }
 
-impl Shell {
-    pub(crate) fn new(parts: Parts, ways: Vec<Way>) -> Shell {
-        let Parts {
-            node, properties, clock, options, conductor, compute, timeline, buckets, ..
-        } = parts;
-        let report = RankReport { rank: node.rank.0, is_server: node.is_server, ..parts.report };
-        Shell {
-            finished: node.is_server,
+impl RankState {
+    pub(crate) fn new(config: RankConfig, peers: Vec<Peer>) -> RankState {
+        let RankConfig {
+            node,
+            properties,
+            clock,
+            options,
+            controller,
+            compute,
+            external,
+            timeline,
+            buckets,
+            ..
+        } = config;
+        let report = RankReport { rank: node.rank.0, is_server: node.is_server, ..config.report };
+        let ranks = peers.len();
+        RankState {
+            life_cycle: LifeCycle::new(node.is_server),
             all_buckets: node.layout().buckets.len(),
             node,
             properties,
             options,
-            ways,
+            peers,
             touched: Vec::new(),
-            conductor,
+            controller,
             compute,
-            tickets: Tickets::default(),
+            external,
+            handed: 0,
+            tickets: RankTickets::default(),
             pending: None,
             idle: None,
             computing_since: None,
             moved: clock.now(),
             clock,
-            draining: false,
             sent: 0,
             received: 0,
             timeline,
             report,
             buckets,
-            cutting: parts.cutting,
+            cutting: config.cutting,
             asked: Vec::new(),
+            sent_to: vec![0; ranks],
+            received_from: vec![0; ranks],
+            salvage: Salvage::None,
+            still: StoodStill::new(),
+            stood_still: Time::ZERO,
         }
     }
 
@@ -184,29 +221,42 @@ impl Shell {
         let now = self.clock.now();
         self.moved = now;
         self.received += 1;
+        self.received_from[from.index()] += 1;
         let bytes = frame::frame_bytes(&message);
         self.report.bytes_received += bytes;
         if self.timeline {
             let micros = ((now.0 / 1000) as u32).wrapping_sub(sent_micros);
             // Clocks of two machines agree only roughly; a negative span is taken as none.
             let seconds = if micros < 1 << 31 { f64::from(micros) / 1e6 } else { 0.0 };
-            let event = Measured::Transfer { to: self.node.rank.0, bytes, seconds };
+            let event = RecordKind::Transfer { to: self.node.rank.0, bytes, seconds };
             let (t, step) = (now.seconds() - seconds, message.step);
-            self.tell(Event::Record(Record { t, rank: from.0, step, event }));
+            self.tell(RankEvent::Record(Record { t, rank: from.0, step, event }));
         }
         self.node.message(now, from, message);
         self.settle();
     }
 
-    /// A gradient has been computed.
+    /// A bucket of the gradient is final.
+    pub(crate) fn bucket(&mut self, b: usize) {
+        let now = self.clock.now();
+        self.moved = now;
+        self.hand_over(now, b);
+    }
+
+    fn hand_over(&mut self, now: Time, b: usize) {
+        self.handed = b + 1;
+        self.node.bucket(now, b);
+        self.carry_out();
+        self.flush();
+    }
+
+    /// The gradient is complete.
     pub(crate) fn gradient(&mut self, gradient: Gradient) {
-        let Gradient { lent, computed, took } = gradient;
-        let now = self.take_gradient(lent.step, computed, Some(took.as_secs_f64()));
-        self.node.restore(lent);
-        for bucket in 0..self.node.layout().buckets.len() {
-            self.node.bucket(now, bucket);
-            self.carry_out();
-            self.flush();
+        let Gradient { computed, took } = gradient;
+        let took = took.map(|took| took.as_secs_f64());
+        let now = self.take_gradient(self.node.step(), computed, took);
+        for b in self.handed..self.all_buckets {
+            self.hand_over(now, b);
         }
         self.node.gradient(now, computed);
         self.settle();
@@ -228,47 +278,31 @@ impl Shell {
         self.pending = Some(Pending { step, done: now, compute_seconds, samples, handing_seconds });
         if self.timeline {
             let t = now.seconds() - compute_seconds;
-            let event = Measured::Compute { seconds: compute_seconds };
-            self.tell(Event::Record(Record { t, rank: self.node.rank.0, step, event }));
+            let event = RecordKind::Compute { seconds: compute_seconds };
+            self.tell(RankEvent::Record(Record { t, rank: self.node.rank.0, step, event }));
         }
         now
     }
 
-    /// The outer loop has something.
-    pub(crate) fn given(&mut self, given: Given) {
-        let now = self.clock.now();
-        self.moved = now;
-        match given {
-            Given::Bucket(bucket, lent) => {
-                lent.into_iter().for_each(|lent| self.node.restore(lent));
-                self.node.bucket(now, bucket);
-            }
-            Given::Gradient(computed) => {
-                let now = self.take_gradient(self.node.step(), computed, None);
-                self.node.gradient(now, computed);
-            }
-            Given::Optimized => {
-                for (bucket, _) in std::mem::take(&mut self.asked) {
-                    self.node.optimized(now, bucket);
-                }
-            }
-            Given::Finished(lent) => {
-                lent.into_iter().for_each(|lent| self.node.take_back(lent));
-                self.computing_since = None;
-                self.finish();
-            }
+    /// The external loop has run its optimizer.
+    pub(crate) fn optimized(&mut self) {
+        self.moved = self.clock.now();
+        for (bucket, _) in std::mem::take(&mut self.asked) {
+            self.node.optimized(self.moved, bucket);
         }
         self.settle();
     }
 
-    fn outer_loop(&self) -> Option<&OuterLoop> {
-        match &self.compute {
-            Some(Compute::Outside(outer)) => Some(outer),
-            _ => None,
-        }
+    /// The external loop computes no more gradients; the last that it was asked for is not to be.
+    pub(crate) fn loop_finished(&mut self) {
+        self.moved = self.clock.now();
+        self.node.cancel_gradient();
+        self.computing_since = None;
+        self.finish();
+        self.settle();
     }
 
-    /// The conductor has spoken. `true`: this was the last word.
+    /// A command of the controller has come. `true`: it was the last one.
     pub(crate) fn command(&mut self, command: Command) -> bool {
         self.moved = self.clock.now();
         let Some(command) = self.cut_command(command) else {
@@ -286,20 +320,25 @@ impl Shell {
                 self.tickets.asked = None;
             }
             Command::Drain => {
-                self.draining = true;
+                self.life_cycle.drain();
                 self.node.drain(self.moved);
             }
-            Command::Probe(probe) => self.tell(Event::Probed {
+            Command::Probe(probe) => self.tell(RankEvent::Probed {
                 rank: self.node.rank.0,
                 probe,
-                drained: self.draining && self.node.is_drained(),
+                drained: self.life_cycle.is_draining() && self.node.is_drained(),
                 sent: self.sent,
                 received: self.received,
             }),
             Command::Finish => {
                 let report = self.final_report();
-                self.tell(Event::Report(Box::new(report)));
+                self.tell(RankEvent::Report(Box::new(report)));
                 return true;
+            }
+            Command::Salvage => self.salvage = Salvage::Asked,
+            Command::Explain => {
+                let account = Box::new(self.account());
+                self.tell(RankEvent::Account { rank: self.node.rank.0, account });
             }
             Command::Abort(_) => return true,
             _ => {}
@@ -311,30 +350,31 @@ impl Shell {
     /// Called now and then: says that it is alive, and complains when it has waited too long.
     pub(crate) fn tick(&mut self) {
         let (now, rank) = (self.clock.now(), self.node.rank.0);
+        self.excuse(now);
         // An outer loop that is at its optimizer computes too.
         let optimizing = !self.asked.is_empty() && self.asked.len() == self.all_buckets;
-        let gathering = self.outer_loop().is_some_and(OuterLoop::is_gathering);
+        let gathering = self.external.as_ref().is_some_and(ExternalLoop::is_gathering);
         let computing = !gathering && (self.computing_since.is_some() || optimizing);
         let waiting = gathering || !computing && !self.node.awaiting().is_empty();
         let (sent, received) = (self.sent, self.received);
-        self.tell(Event::Pulse { rank, computing, waiting, gathering, sent, received });
+        self.tell(RankEvent::Heartbeat { rank, computing, waiting, gathering, sent, received });
         if gathering {
             return;
         }
         if let Some(since) = self.computing_since {
-            let seconds = now.since(since).seconds();
+            let seconds = now.since(since).seconds() - self.stood_still.seconds();
             if seconds > self.options.compute_seconds {
                 let reason =
                     format!("its gradient of step {} takes {seconds:.1} s", self.node.step());
-                self.tell(Event::Failed { rank, reason });
+                self.tell(RankEvent::Failed { rank, reason });
             }
             return;
         }
         let waited = now.since(self.moved).seconds();
-        if waited >= self.options.peer_seconds && (self.draining || !self.finished) {
+        if waited >= self.options.peer_seconds && self.life_cycle != LifeCycle::Finished {
             let complaint = self.complaint(waited);
             if !complaint.is_empty() {
-                self.tell(Event::Stalled { rank, complaint });
+                self.tell(RankEvent::Stalled { rank, complaint });
             }
         }
     }
@@ -356,28 +396,29 @@ impl Shell {
 
     /// A peer is gone.
     pub(crate) fn lost(&self, peer: Rank, reason: String) {
-        self.tell(Event::Lost { rank: self.node.rank.0, peer: peer.0, reason });
+        self.tell(RankEvent::Lost { rank: self.node.rank.0, peer: peer.0, reason });
     }
 
-    /// This rank cannot go on.
+    /// This rank cannot continue.
     pub(crate) fn failed(&self, reason: String) {
-        self.tell(Event::Failed { rank: self.node.rank.0, reason });
+        self.tell(RankEvent::Failed { rank: self.node.rank.0, reason });
     }
 
-    fn tell(&self, event: Event) {
-        // A conductor that is gone needs no telling: its host ends this rank.
-        let _ = self.conductor.send(Incoming::Event(event));
+    fn tell(&self, event: RankEvent) {
+        // A controller that is gone needs no telling: its host ends this rank.
+        let _ = self.controller.send(Incoming::Event(event));
     }
 
     /// After every event: sends what is to be sent, and goes on if the node wants to. The kernel
     /// copies what it is given: whoever computes on another thread need not wait for that.
     fn settle(&mut self) {
         self.carry_out();
-        if matches!(self.compute, Some(Compute::Here(..))) {
+        if self.compute.as_ref().is_some_and(|compute| compute.is_inline()) {
             self.flush();
         }
         self.complete_step();
         self.cut_if_due();
+        self.salvage_if_asked();
         self.go_on();
         self.flush();
     }
@@ -390,32 +431,33 @@ impl Shell {
             match effect {
                 Effect::Send { to, message } => {
                     self.sent += 1;
+                    self.sent_to[to.index()] += 1;
                     self.report.messages_sent += 1;
                     self.report.bytes_sent += frame::frame_bytes(&message);
-                    match &self.ways[to.index()] {
-                        Way::Near(inbox) => {
-                            // A rank that has ended is known to the conductor.
+                    match &self.peers[to.index()] {
+                        Peer::Local(inbox) => {
+                            // A rank that has ended is known to the controller.
                             let _ = inbox.send(Inbox::Message { from, sent_micros, message });
                         }
-                        Way::Far(link) => {
+                        Peer::Remote(link) => {
                             let route = Route { from, to };
                             link.push(frame::encode_header(route, sent_micros, &message), message);
                             self.touched.push(Rc::clone(link));
                         }
-                        Way::Myself => unreachable!("nobody sends to themselves"),
+                        Peer::Own => unreachable!("nobody sends to themselves"),
                     }
                 }
                 Effect::Measure(fact) => {
-                    let event = measured(fact, &mut self.report);
+                    let event = self.report.take(fact);
                     let record = Record { t: now.seconds(), rank: from.0, step, event };
-                    let _ = self.conductor.send(Incoming::Event(Event::Record(record)));
+                    let _ = self.controller.send(Incoming::Event(RankEvent::Record(record)));
                 }
                 Effect::Optimize { bucket, mode, .. } => {
                     self.asked.push((bucket, mode));
-                    if let Some(Compute::Outside(outer)) = &self.compute
+                    if let Some(external) = &self.external
                         && self.asked.len() == self.all_buckets
                     {
-                        outer.ask(mode);
+                        external.optimize(mode);
                     }
                 }
                 Effect::Work { .. } | Effect::JumpToStep(_) => {}
@@ -445,15 +487,16 @@ impl Shell {
         let Some(pending) = self.idle.take() else { return };
         let now = self.clock.now();
         let idle = now.since(pending.done);
-        let waiting = match self.properties.waits_for_peers {
-            true => self.node.origin().since(pending.done).min(idle),
-            false => Time::ZERO,
+        let waiting = if self.properties.waits_for_peers {
+            self.node.origin().since(pending.done).min(idle)
+        } else {
+            Time::ZERO
         };
         let exposed = (idle - waiting).seconds() + pending.handing_seconds;
         self.report.steps += 1;
         self.report.waiting_seconds += waiting.seconds();
         self.report.exposed_seconds += exposed;
-        let event = Measured::Step {
+        let event = RecordKind::Step {
             loss: self.report.last_loss,
             samples: pending.samples,
             compute: pending.compute_seconds,
@@ -461,12 +504,12 @@ impl Shell {
             waiting: waiting.seconds(),
         };
         let (t, rank) = (now.seconds(), self.node.rank.0);
-        self.tell(Event::Record(Record { t, rank, step: pending.step, event }));
+        self.tell(RankEvent::Record(Record { t, rank, step: pending.step, event }));
     }
 
     /// Starts the next gradient, or asks for the right to, or finishes.
     fn go_on(&mut self) {
-        if self.is_held() || self.finished || self.pending.is_some() {
+        if self.is_held() || self.life_cycle.is_finished() || self.pending.is_some() {
             return;
         }
         if self.node.has_finished_rounds() {
@@ -474,7 +517,7 @@ impl Shell {
         } else if self.node.wants_gradient() {
             match self.properties.budget {
                 // The outer loop decides by itself how many there are.
-                _ if self.outer_loop().is_some() => self.compute(),
+                _ if self.external.is_some() => self.compute(),
                 Budget::Rounds => self.compute(),
                 Budget::TotalGradients if self.tickets.held > 0 => {
                     self.tickets.held -= 1;
@@ -490,8 +533,10 @@ impl Shell {
     fn compute(&mut self) {
         self.split_time();
         self.computing_since = Some(self.clock.now());
-        let lent = self.node.lend();
-        self.compute.as_mut().expect("only workers want gradients").ask(lent);
+        self.stood_still = Time::ZERO;
+        self.handed = 0;
+        let loan = self.node.lend();
+        self.compute.as_mut().expect("only workers want gradients").begin(loan);
     }
 
     /// Asks for a ticket, unless it has been done as urgently, or there are none.
@@ -501,50 +546,20 @@ impl Shell {
         }
         self.tickets.asked = Some(urgent);
         let number = self.tickets.granted + 1;
-        self.tell(Event::Ticket { rank: self.node.rank.0, number, urgent });
+        self.tell(RankEvent::Ticket { rank: self.node.rank.0, number, urgent });
     }
 
     fn finish(&mut self) {
         self.split_time();
-        self.finished = true;
-        self.tell(Event::Finished { rank: self.node.rank.0, at: self.clock.now() });
+        self.life_cycle.finish();
+        self.tell(RankEvent::Finished { rank: self.node.rank.0, at: self.clock.now() });
     }
 
     fn final_report(&mut self) -> RankReport {
         let mut report = std::mem::take(&mut self.report);
         if self.options.report_models {
-            (report.params, report.model) = match self.outer_loop() {
-                // Its loop still looks at the memory.
-                Some(_) => (self.node.params().to_vec(), self.node.model()),
-                None => self.node.retire(),
-            };
+            (report.params, report.model) = self.node.retire();
         }
         report
-    }
-}
-
-impl Drop for Shell {
-    fn drop(&mut self) {
-        if let Some(Compute::Outside(outer)) = &self.compute {
-            outer.keep(self.node.take_vectors());
-        }
-    }
-}
-
-fn measured(fact: Fact, report: &mut RankReport) -> Measured {
-    match fact {
-        Fact::Staleness(updates) => {
-            *report.staleness.entry(updates).or_default() += 1;
-            Measured::Staleness { updates }
-        }
-        Fact::Folded(gradients) => {
-            report.folded_gradients += u64::from(gradients);
-            report.folded_messages += 1;
-            Measured::Folded { gradients }
-        }
-        Fact::HalfExchange => {
-            report.half_exchanges += 1;
-            Measured::HalfExchange
-        }
     }
 }

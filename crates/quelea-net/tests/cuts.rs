@@ -13,15 +13,17 @@ use quelea_core::node::RunSpec;
 use quelea_core::options::Value;
 use quelea_core::time::Time;
 use quelea_net::{Hosted, NetError, NetOptions, Observer};
-use quelea_record::{Cuts, Models, Outcome, Part, Record, Start, Wish};
+use quelea_record::{
+    CheckpointSchedule, Models, Outcome, RankCheckpoint, Record, Request, ResumePoint,
+};
 
-/// Keeps what is shown and saved; wishes for a cut when so many steps are done in all.
+/// Keeps what is shown and saved; requests a cut when so many steps are done in all.
 #[derive(Default)]
 struct Keeper {
-    cuts: Cuts,
-    wish_at: Option<(u64, Wish)>,
+    cuts: CheckpointSchedule,
+    request_at: Option<(u64, Request)>,
     done: u64,
-    saved: BTreeMap<u64, BTreeMap<Rank, Part>>,
+    saved: BTreeMap<u64, BTreeMap<Rank, RankCheckpoint>>,
     shown: Vec<(u64, Models)>,
 }
 
@@ -32,53 +34,60 @@ impl Observer for Keeper {
         self.done = done;
     }
 
-    fn cuts(&self) -> Cuts {
+    fn checkpoint_schedule(&self) -> CheckpointSchedule {
         self.cuts
     }
 
-    fn shown(&mut self, _now: Time, step: u64, models: Models) {
+    fn evaluate(&mut self, _now: Time, step: u64, models: Models) {
         self.shown.push((step, models));
     }
 
-    fn saved(&mut self, _now: Time, step: u64, rank: Rank, part: Part) {
+    fn checkpoint(&mut self, _now: Time, step: u64, rank: Rank, part: RankCheckpoint) {
         let before = self.saved.entry(step).or_default().insert(rank, part);
         assert_eq!(before, None, "{rank} is saved once at step {step}");
     }
 
-    fn wish(&mut self) -> Wish {
-        match self.wish_at {
-            Some((at, wish)) if self.done >= at => {
-                self.wish_at = None;
-                wish
+    fn request(&mut self) -> Request {
+        match self.request_at {
+            Some((at, request)) if self.done >= at => {
+                self.request_at = None;
+                request
             }
-            _ => Wish::GoOn,
+            _ => Request::Continue,
         }
     }
 }
 
 impl Keeper {
     fn every(save_every: u64, steps: u64) -> Keeper {
-        Keeper { cuts: Cuts { save_every, shows: 4, steps }, ..Keeper::default() }
+        Keeper {
+            cuts: CheckpointSchedule { save_every, evaluations: 4, steps },
+            ..Keeper::default()
+        }
     }
 
-    fn start(&self, step: u64, ranks: usize) -> Start {
+    fn start(&self, step: u64, ranks: usize) -> ResumePoint {
         let parts = &self.saved[&step];
         assert_eq!(parts.len(), ranks, "every rank is in the cut of step {step}");
-        Start { parts: parts.values().cloned().collect(), anew: false, now: Time(5_000_000_000) }
+        ResumePoint {
+            parts: parts.values().cloned().collect(),
+            resized: false,
+            now: Time(5_000_000_000),
+        }
     }
 }
 
 fn threads(
     run: &Run,
     setup: &RunSpec,
-    start: Start,
+    start: ResumePoint,
     keeper: &mut Keeper,
 ) -> Result<Outcome, NetError> {
-    quelea_net::resume(setup, &run.problem(), &NetOptions::default(), Arc::new(start), keeper)
+    quelea_net::resume(setup, &run.gradients(), &NetOptions::default(), Arc::new(start), keeper)
 }
 
-fn sockets(run: &Run, start: Start, keeper: &mut Keeper) -> Result<Outcome, NetError> {
-    let coordinator = coordinator(NetOptions::default()).going_on_from(Arc::new(start));
+fn sockets(run: &Run, start: ResumePoint, keeper: &mut Keeper) -> Result<Outcome, NetError> {
+    let coordinator = coordinator(NetOptions::default()).resume_from(Arc::new(start));
     let address = coordinator.address().to_string();
     std::thread::scope(|scope| {
         for rank in 0..run.workers {
@@ -87,22 +96,22 @@ fn sockets(run: &Run, start: Start, keeper: &mut Keeper) -> Result<Outcome, NetE
             scope.spawn(move || drop(worker(address, Some(rank as u32))));
         }
         let hosted = Hosted::default();
-        coordinator.run(run.job(), &run.setup(), &run.problem(), &hosted, keeper)
+        coordinator.run(run.job(), &run.setup(), &run.gradients(), &hosted, keeper)
     })
 }
 
 fn synchronous() -> impl Iterator<Item = Run> {
-    let rows = ALGORITHMS.iter().map(|entry| Run::of(entry.name, 3));
+    let rows = ALGORITHMS.iter().map(|entry| Run::of(entry.meta.name, 3));
     rows.filter(|run| run.setup().properties().synchronous)
 }
 
 #[test]
 fn synchronous_runs_go_on_bit_for_bit_in_threads_and_over_sockets() {
     for run in synchronous() {
-        let (setup, name) = (run.setup(), run.algorithm.name);
+        let (setup, name) = (run.setup(), run.algorithm.meta.name);
         let whole = run.threads().expect("it ends");
         let mut keeper = Keeper::every(6, run.steps);
-        let watched = sockets(&run, Start::default(), &mut keeper).expect("it ends");
+        let watched = sockets(&run, ResumePoint::default(), &mut keeper).expect("it ends");
         assert_eq!(bits(&watched), bits(&whole), "{name}: cuts change nothing");
         for step in [6, 12, 18] {
             let start = || keeper.start(step, setup.ranks());
@@ -135,9 +144,9 @@ fn forms_with_servers_and_shares_on_their_way_go_on_bit_for_bit() {
         let mut setup = run.setup();
         setup.options = setup.options.with(key, value);
         let go = |start, keeper: &mut Keeper| threads(&run, &setup, start, keeper);
-        let whole = go(Start::default(), &mut Keeper::default()).expect("it ends");
+        let whole = go(ResumePoint::default(), &mut Keeper::default()).expect("it ends");
         let mut keeper = Keeper::every(7, run.steps);
-        go(Start::default(), &mut keeper).expect("it ends");
+        go(ResumePoint::default(), &mut keeper).expect("it ends");
         for step in [7, 14] {
             let after = go(keeper.start(step, setup.ranks()), &mut Keeper::default());
             assert_eq!(bits(&after.expect("it ends")), bits(&whole), "{name} from {step}");
@@ -149,14 +158,14 @@ fn forms_with_servers_and_shares_on_their_way_go_on_bit_for_bit() {
 fn a_run_that_is_asked_to_stop_ends_with_a_whole_cut_wherever_it_is() {
     for (index, run) in synchronous().enumerate() {
         let (run, setup) = (run.clone().steps(300), run.steps(300).setup());
-        let whole = threads(&run, &setup, Start::default(), &mut Keeper::default());
-        let wish_at = Some((7 + 13 * index as u64, Wish::Stop));
+        let whole = threads(&run, &setup, ResumePoint::default(), &mut Keeper::default());
+        let request_at = Some((7 + 13 * index as u64, Request::Stop));
         // Often enough that ranks come to a cut of the schedule while they agree on this one.
-        let mut keeper = Keeper { wish_at, ..Keeper::every(2, 300) };
-        let name = run.algorithm.name;
+        let mut keeper = Keeper { request_at, ..Keeper::every(2, 300) };
+        let name = run.algorithm.meta.name;
         let stopped = match index % 2 {
-            0 => threads(&run, &setup, Start::default(), &mut keeper),
-            _ => sockets(&run, Start::default(), &mut keeper),
+            0 => threads(&run, &setup, ResumePoint::default(), &mut keeper),
+            _ => sockets(&run, ResumePoint::default(), &mut keeper),
         };
         let step = match stopped {
             Err(NetError::Stopped { step }) => step,
@@ -172,15 +181,15 @@ fn a_run_that_is_asked_to_stop_ends_with_a_whole_cut_wherever_it_is() {
 
 #[test]
 fn asynchronous_runs_rest_are_saved_and_keep_their_budget() {
-    let rows = ALGORITHMS.iter().map(|entry| Run::of(entry.name, 3));
+    let rows = ALGORITHMS.iter().map(|entry| Run::of(entry.meta.name, 3));
     for run in rows.filter(|run| !run.setup().properties().synchronous) {
-        let (setup, name) = (run.setup(), run.algorithm.name);
+        let (setup, name) = (run.setup(), run.algorithm.meta.name);
         let steps = |outcome: &Outcome| -> u64 {
             outcome.ranks[..run.workers].iter().map(|rank| rank.steps).sum()
         };
         let budget = run.workers as u64 * run.steps;
         let mut keeper = Keeper::every(5, run.steps);
-        let near = threads(&run, &setup, Start::default(), &mut keeper).expect("it ends");
+        let near = threads(&run, &setup, ResumePoint::default(), &mut keeper).expect("it ends");
         assert_eq!(steps(&near), budget, "{name}");
         assert!(!keeper.saved.is_empty(), "{name} was saved");
         for step in keeper.saved.keys().copied().collect::<Vec<_>>() {
@@ -200,9 +209,10 @@ fn models_are_shown_at_their_step_while_the_run_goes_on() {
         let setup = run.setup();
         for far in [false, true] {
             let mut keeper = Keeper::every(0, run.steps);
-            let outcome = match far {
-                true => sockets(&run, Start::default(), &mut keeper),
-                false => threads(&run, &setup, Start::default(), &mut keeper),
+            let outcome = if far {
+                sockets(&run, ResumePoint::default(), &mut keeper)
+            } else {
+                threads(&run, &setup, ResumePoint::default(), &mut keeper)
             };
             outcome.expect("it ends");
             let steps: Vec<u64> = keeper.shown.iter().map(|(step, _)| *step).collect();
@@ -218,7 +228,7 @@ fn models_are_shown_at_their_step_while_the_run_goes_on() {
     // Those of a synchronous run are of that very step, so a shorter run ends with them.
     let run = Run::of("d-psgd", 3).steps(40);
     let mut keeper = Keeper::every(0, run.steps);
-    threads(&run, &run.setup(), Start::default(), &mut keeper).expect("it ends");
+    threads(&run, &run.setup(), ResumePoint::default(), &mut keeper).expect("it ends");
     let short = Run::of("d-psgd", 3).steps(10).threads().expect("it ends");
     let models = keeper.shown[0].1.workers.iter().map(|(_, model)| model);
     assert!(models.eq(short.ranks.iter().map(|rank| &rank.model)));
@@ -228,7 +238,7 @@ fn models_are_shown_at_their_step_while_the_run_goes_on() {
 fn a_state_of_another_run_is_refused() {
     let run = Run::of("d-psgd", 2);
     let mut keeper = Keeper::every(5, run.steps);
-    threads(&run, &run.setup(), Start::default(), &mut keeper).expect("it ends");
+    threads(&run, &run.setup(), ResumePoint::default(), &mut keeper).expect("it ends");
     let other = Run { dimensions: 36, ..run.clone() };
     let start = keeper.start(5, 2);
     let refused = threads(&other, &other.setup(), start, &mut Keeper::default());

@@ -5,7 +5,6 @@ mod common;
 use std::process::Command;
 
 use common::{Run, Watch, bits, worker};
-use quelea_core::problems::Problem;
 use quelea_net::launcher::detect;
 use quelea_net::{Coordinator, Hosted, NetOptions};
 
@@ -18,8 +17,8 @@ fn take_part(run: &Run, result: &str) {
     }
     let coordinator = Coordinator::of_launch(&launched, NetOptions::default()).expect("it listens");
     let hosted = Hosted { workers: vec![0] };
-    let (setup, problem): (_, Box<dyn Problem>) = (run.setup(), Box::new(run.problem()));
-    let outcome = coordinator.run(run.job(), &setup, &*problem, &hosted, &mut Watch::new());
+    let (setup, gradients) = (run.setup(), run.gradients());
+    let outcome = coordinator.run(run.job(), &setup, &gradients, &hosted, &mut Watch::new());
     let bits = format!("{:?}", bits(&outcome.expect("it ends")));
     std::fs::write(result, bits).expect("a folder for it");
 }

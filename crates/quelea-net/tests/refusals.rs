@@ -26,7 +26,7 @@ fn disturbed(disturb: impl FnOnce(&str)) -> Vec<String> {
     let address = coordinator.address().to_string();
     let outcome = std::thread::scope(|scope| {
         let conducted = scope.spawn(|| {
-            coordinator.run(run.job(), &run.setup(), &run.problem(), NOBODY, &mut Watch::new())
+            coordinator.run(run.job(), &run.setup(), &run.gradients(), NOBODY, &mut Watch::new())
         });
         disturb(&address);
         for rank in 0..2 {
@@ -71,9 +71,9 @@ fn a_peer_that_says_nothing_is_sent_away_after_the_time_limit() {
         let mut silent = TcpStream::connect(address).expect("it listens");
         let mut answer = Vec::new();
         silent.read_to_end(&mut answer).expect("it is closed");
-        assert!(String::from_utf8_lossy(&answer).contains("waited 0.2 s for a word to join"));
+        assert!(String::from_utf8_lossy(&answer).contains("waited 0.2 s for a request to join"));
     });
-    assert!(warnings.iter().any(|w| w.contains("waited 0.2 s for a word")), "{warnings:?}");
+    assert!(warnings.iter().any(|w| w.contains("waited 0.2 s for a request")), "{warnings:?}");
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_peer_that_drips_is_sent_away_after_the_time_limit() {
             slow.read(&mut answer).ok()
         });
         let answer = String::from_utf8_lossy(&answer[..length.expect("an answer")]);
-        assert!(answer.contains("waited 0.2 s for a word to join"), "{answer}");
+        assert!(answer.contains("waited 0.2 s for a request to join"), "{answer}");
     });
 }
 
@@ -125,7 +125,7 @@ fn a_second_process_with_a_taken_rank_is_refused_by_name() {
     std::thread::scope(|scope| {
         let conducted = scope.spawn(|| {
             let hosted = Hosted { workers: vec![0] };
-            coordinator.run(run.job(), &run.setup(), &run.problem(), &hosted, &mut Watch::new())
+            coordinator.run(run.job(), &run.setup(), &run.gradients(), &hosted, &mut Watch::new())
         });
         let error = worker(&address, Some(0)).expect_err("rank 0 lives with the coordinator");
         assert!(
@@ -144,7 +144,7 @@ fn missing_workers_are_named() {
     let coordinator = coordinator(options);
     let hosted = Hosted { workers: vec![0] };
     let error = coordinator
-        .run(run.job(), &run.setup(), &run.problem(), &hosted, &mut Watch::new())
+        .run(run.job(), &run.setup(), &run.gradients(), &hosted, &mut Watch::new())
         .expect_err("nobody came");
     assert!(matches!(&error, NetError::Missing { .. }), "{error}");
     assert!(error.to_string().ends_with("for worker 1 to join"), "{error}");
@@ -157,7 +157,7 @@ fn whoever_was_refused_while_workers_are_missing_is_named() {
     let mut stranger = TcpStream::connect(coordinator.address()).expect("it listens");
     stranger.write_all(b"GET / HTTP/1.1\r\nHost: quelea\r\n\r\n").expect("it hears");
     let error = coordinator
-        .run(run.job(), &run.setup(), &run.problem(), NOBODY, &mut Watch::new())
+        .run(run.job(), &run.setup(), &run.gradients(), NOBODY, &mut Watch::new())
         .expect_err("no worker came");
     let text = error.to_string();
     assert!(text.contains(" for worker 0 to join (last it refused 127.0.0.1:"), "{text}");
@@ -182,7 +182,7 @@ fn a_worker_that_cannot_run_the_job_ends_the_run_by_name() {
             || join(&address, None, &NetOptions::default(), &mut |_| Err("no data here".into()));
         let joined = scope.spawn(refuse);
         let error = coordinator
-            .run(run.job(), &run.setup(), &run.problem(), NOBODY, &mut Watch::new())
+            .run(run.job(), &run.setup(), &run.gradients(), NOBODY, &mut Watch::new())
             .expect_err("its only worker cannot");
         assert!(error.to_string().starts_with("rank 0 failed: no data here"), "{error}");
         let error = joined.join().expect("no panic").expect_err("it cannot");
@@ -217,7 +217,7 @@ fn whoever_waits_too_long_says_for_whom_for_what_and_how_long() {
     }));
     let run = Run { algorithm: entry, ..Run::of("allreduce", 2) };
     let options = NetOptions { peer_seconds: 0.2, ..NetOptions::default() };
-    let error = quelea_net::threads(&run.setup(), &run.problem(), &options, &mut Watch::new())
+    let error = quelea_net::threads(&run.setup(), &run.gradients(), &options, &mut Watch::new())
         .expect_err("nobody answers");
     let text = error.to_string();
     assert!(
@@ -267,7 +267,7 @@ fn harmed(signal: &'static str, options: NetOptions) -> (NetError, f64) {
     });
     let hosted = Hosted { workers: vec![0] };
     let error = coordinator
-        .run(run.job(), &run.setup(), &run.problem(), &hosted, &mut watch)
+        .run(run.job(), &run.setup(), &run.gradients(), &hosted, &mut watch)
         .expect_err("it cannot go on");
     let seconds = begun.lock().expect("no panic").expect("it was struck").elapsed().as_secs_f64();
     let [mut bystander, mut struck] = children;
@@ -301,7 +301,7 @@ fn workers_end_when_the_coordinator_is_gone() {
     let watch = &mut Watch::calling(|done| assert!(done < 20, "the coordinator dies here"));
     let conducted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let hosted = Hosted { workers: vec![0] };
-        coordinator.run(run.job(), &run.setup(), &run.problem(), &hosted, watch)
+        coordinator.run(run.job(), &run.setup(), &run.gradients(), &hosted, watch)
     }));
     assert!(conducted.is_err());
     assert_eq!(worker.wait().expect("it ends by itself").code(), Some(1));

@@ -2,7 +2,7 @@
 
 /// How numbers are spread over an axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Scale {
+pub enum AxisScale {
     /// Evenly.
     #[default]
     Linear,
@@ -16,7 +16,7 @@ pub struct Axis {
     /// What is measured, with its unit.
     pub label: String,
     /// How numbers are spread.
-    pub scale: Scale,
+    pub scale: AxisScale,
     /// From where to where; without it, so that all data fit.
     pub range: Option<(f64, f64)>,
 }
@@ -29,7 +29,7 @@ impl Axis {
 
     /// A logarithmic axis.
     pub fn log(label: impl Into<String>) -> Axis {
-        Axis { label: label.into(), scale: Scale::Log, range: None }
+        Axis { label: label.into(), scale: AxisScale::Log, range: None }
     }
 
     /// From `low` to `high`, whatever the data.
@@ -41,7 +41,7 @@ impl Axis {
 /// An axis with its range settled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ruler {
-    scale: Scale,
+    scale: AxisScale,
     low: f64,
     high: f64,
 }
@@ -59,13 +59,13 @@ impl Ruler {
     /// Around these values.
     pub(crate) fn around(axis: &Axis, values: impl Iterator<Item = f64>) -> Ruler {
         let scale = axis.scale;
-        let fits = |v: &f64| v.is_finite() && (scale == Scale::Linear || *v > 0.0);
+        let fits = |v: &f64| v.is_finite() && (scale == AxisScale::Linear || *v > 0.0);
         let span = |(low, high): (f64, f64), v: f64| (low.min(v), high.max(v));
         let found = values.filter(fits).fold((f64::INFINITY, f64::NEG_INFINITY), span);
         let (low, high) = axis.range.unwrap_or(if found.0 > found.1 { (1.0, 10.0) } else { found });
         match scale {
-            Scale::Log => Ruler::logarithmic(low, high),
-            Scale::Linear => Ruler::even(low, high, axis.range.is_some()),
+            AxisScale::Log => Ruler::logarithmic(low, high),
+            AxisScale::Linear => Ruler::even(low, high, axis.range.is_some()),
         }
     }
 
@@ -73,34 +73,34 @@ impl Ruler {
         let (low, high) =
             if high <= low * 1.000_001 { (low / 2.0, high * 2.0) } else { (low, high) };
         let room = (high / low).powf(0.03);
-        Ruler { scale: Scale::Log, low: low / room, high: high * room }
+        Ruler { scale: AxisScale::Log, low: low / room, high: high * room }
     }
 
     fn even(low: f64, high: f64, exact: bool) -> Ruler {
         let (low, high) =
             if high - low <= 1e-12 * high.abs() { (low - 0.5, high + 0.5) } else { (low, high) };
         if exact {
-            return Ruler { scale: Scale::Linear, low, high };
+            return Ruler { scale: AxisScale::Linear, low, high };
         }
         let room = (high - low) * 0.04;
         // An axis that nearly reaches 0 shows it.
         let low = if low >= 0.0 && low < 0.4 * high { 0.0 } else { low - room };
-        Ruler { scale: Scale::Linear, low, high: high + room }
+        Ruler { scale: AxisScale::Linear, low, high: high + room }
     }
 
     /// From 0 at the low end to 1 at the high end; nothing where the axis has no such place.
     pub(crate) fn place(&self, value: f64) -> Option<f64> {
         let place = match self.scale {
-            Scale::Linear => (value - self.low) / (self.high - self.low),
-            Scale::Log => (value / self.low).ln() / (self.high / self.low).ln(),
+            AxisScale::Linear => (value - self.low) / (self.high - self.low),
+            AxisScale::Log => (value / self.low).ln() / (self.high / self.low).ln(),
         };
         place.is_finite().then_some(place)
     }
 
     pub(crate) fn ticks(&self) -> Vec<Tick> {
         let values = match self.scale {
-            Scale::Linear => self.even_ticks(),
-            Scale::Log => self.logarithmic_ticks(),
+            AxisScale::Linear => self.even_ticks(),
+            AxisScale::Log => self.logarithmic_ticks(),
         };
         let tick = |(value, labelled): (f64, bool)| {
             let place = self.place(value).filter(|place| (-1e-9..=1.0 + 1e-9).contains(place))?;

@@ -3,13 +3,13 @@
 use plotters::backend::DrawingBackend;
 use plotters::style::text_anchor::{HPos, VPos};
 
-use crate::axis::{Axis, Ruler, Scale};
-use crate::canvas::{Canvas, DARK, LABEL, Pen, series_ink};
-use crate::frame::{self, Entry, Plot, Sign};
+use crate::axis::{Axis, AxisScale, Ruler};
+use crate::canvas::{Canvas, DARK, LABEL, LabelStyle, series_ink};
+use crate::frame::{self, LegendEntry, LegendSign, Plot};
 
 /// Bars in groups.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Bars {
+pub struct BarChart {
     /// Above it.
     pub title: String,
     /// Upwards.
@@ -17,14 +17,14 @@ pub struct Bars {
     /// Names of the groups, from the left.
     pub groups: Vec<String>,
     /// One bar a group each.
-    pub series: Vec<Values>,
+    pub series: Vec<BarSeries>,
     /// On top of each other instead of side by side.
     pub stacked: bool,
 }
 
 /// One bar in every group.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Values {
+pub struct BarSeries {
     /// As in the legend.
     pub name: String,
     /// Heights, by group.
@@ -36,15 +36,15 @@ pub struct Values {
 /// What the legend calls the marks.
 const MARKS: &str = "published";
 
-impl Values {
+impl BarSeries {
     /// Bars without marks.
-    pub fn new(name: impl Into<String>, values: Vec<Option<f64>>) -> Values {
-        Values { name: name.into(), values, marks: Vec::new() }
+    pub fn new(name: impl Into<String>, values: Vec<Option<f64>>) -> BarSeries {
+        BarSeries { name: name.into(), values, marks: Vec::new() }
     }
 
     /// With a mark in every group.
-    pub fn marked(self, marks: Vec<Option<f64>>) -> Values {
-        Values { marks, ..self }
+    pub fn marked(self, marks: Vec<Option<f64>>) -> BarSeries {
+        BarSeries { marks, ..self }
     }
 
     fn value(&self, group: usize) -> Option<f64> {
@@ -66,16 +66,20 @@ struct Bar {
     mark: Option<f64>,
 }
 
-impl Bars {
+impl BarChart {
     pub(crate) fn draw<B: DrawingBackend>(&self, canvas: &mut Canvas<B>) {
-        let mut entries: Vec<Entry<'_>> = self
+        let mut entries: Vec<LegendEntry<'_>> = self
             .series
             .iter()
             .enumerate()
-            .map(|(k, series)| Entry { name: &series.name, ink: series_ink(k), sign: Sign::Box })
+            .map(|(k, series)| LegendEntry {
+                name: &series.name,
+                ink: series_ink(k),
+                sign: LegendSign::Box,
+            })
             .collect();
         if self.series.iter().any(|series| !series.marks.is_empty()) {
-            entries.push(Entry { name: MARKS, ink: DARK, sign: Sign::Mark });
+            entries.push(LegendEntry { name: MARKS, ink: DARK, sign: LegendSign::Mark });
         }
         let top = frame::heading(canvas, &self.title, &entries);
         let up = self.ruler();
@@ -92,15 +96,16 @@ impl Bars {
         let mut values: Vec<f64> = Vec::new();
         for group in 0..self.groups.len() {
             let heights = self.series.iter().filter_map(|series| series.value(group));
-            match self.stacked {
-                true => values.push(heights.sum()),
-                false => values.extend(heights),
+            if self.stacked {
+                values.push(heights.sum());
+            } else {
+                values.extend(heights);
             }
             values.extend(self.series.iter().filter_map(|series| series.mark(group)));
         }
         let floor = match self.y.scale {
-            Scale::Linear => 0.0,
-            Scale::Log => {
+            AxisScale::Linear => 0.0,
+            AxisScale::Log => {
                 let least =
                     values.iter().copied().filter(|v| *v > 0.0).fold(f64::INFINITY, f64::min);
                 if least.is_finite() { least / 1.8 } else { 1.0 }
@@ -142,7 +147,7 @@ impl Bars {
         for (group, name) in self.groups.iter().enumerate() {
             let x = plot.left + cell * (group as f64 + 0.5);
             let lower = if crowded && group % 2 == 1 { 17.0 } else { 0.0 };
-            let pen = Pen { ink: DARK, anchor: (HPos::Center, VPos::Center), ..LABEL };
+            let pen = LabelStyle { ink: DARK, anchor: (HPos::Center, VPos::Center), ..LABEL };
             canvas.write(name, (x, plot.bottom + 16.0 + lower), pen);
         }
     }

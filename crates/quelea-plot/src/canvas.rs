@@ -12,6 +12,9 @@ use plotters::style::{
     register_font,
 };
 
+/// A place in a picture: x to the right, y down.
+pub(crate) type Point = (f64, f64);
+
 /// A colour.
 pub(crate) type Ink = RGBColor;
 
@@ -44,7 +47,7 @@ pub(crate) fn series_ink(index: usize) -> Ink {
 
 /// How text looks and where it hangs.
 #[derive(Clone, Copy)]
-pub(crate) struct Pen {
+pub(crate) struct LabelStyle {
     pub(crate) ink: Ink,
     pub(crate) size: f64,
     pub(crate) bold: bool,
@@ -52,8 +55,13 @@ pub(crate) struct Pen {
     pub(crate) upright: bool,
 }
 
-pub(crate) const LABEL: Pen =
-    Pen { ink: PALE, size: 12.0, bold: false, anchor: (HPos::Left, VPos::Center), upright: false };
+pub(crate) const LABEL: LabelStyle = LabelStyle {
+    ink: PALE,
+    size: 12.0,
+    bold: false,
+    anchor: (HPos::Left, VPos::Center),
+    upright: false,
+};
 
 /// Where one draws.
 pub(crate) struct Canvas<B: DrawingBackend> {
@@ -92,14 +100,14 @@ impl<B: DrawingBackend> Canvas<B> {
         (f64::from(width) / self.scale, f64::from(height) / self.scale)
     }
 
-    pub(crate) fn stroke(&mut self, points: &[(f64, f64)], ink: Ink, width: f64) {
+    pub(crate) fn stroke(&mut self, points: &[Point], ink: Ink, width: f64) {
         let points: Vec<_> = points.iter().map(|point| self.pixel(*point)).collect();
         let style = ShapeStyle::from(&ink).stroke_width(self.width(width));
         drawn(self.area.draw(&PathElement::new(points, style)));
     }
 
     /// A stroke of dashes.
-    pub(crate) fn dashes(&mut self, points: &[(f64, f64)], ink: Ink, width: f64) {
+    pub(crate) fn dashes(&mut self, points: &[Point], ink: Ink, width: f64) {
         const ON_AND_OFF: f64 = 5.0;
         let mut travelled = 0.0;
         for pair in points.windows(2) {
@@ -121,17 +129,17 @@ impl<B: DrawingBackend> Canvas<B> {
     }
 
     /// A filled box between two corners.
-    pub(crate) fn fill(&mut self, (x0, y0): (f64, f64), (x1, y1): (f64, f64), ink: Ink) {
+    pub(crate) fn fill(&mut self, (x0, y0): Point, (x1, y1): Point, ink: Ink) {
         let corners = [(x0, y0), (x1, y0), (x1, y1), (x0, y1)].map(|corner| self.pixel(corner));
         drawn(self.area.draw(&Polygon::new(corners, ink.filled())));
     }
 
-    pub(crate) fn dot(&mut self, centre: (f64, f64), radius: f64, ink: Ink) {
+    pub(crate) fn dot(&mut self, centre: Point, radius: f64, ink: Ink) {
         let radius = (radius * self.scale).round() as i32;
         drawn(self.area.draw(&Circle::new(self.pixel(centre), radius, ink.filled())));
     }
 
-    pub(crate) fn write(&mut self, text: &str, at: (f64, f64), pen: Pen) {
+    pub(crate) fn write(&mut self, text: &str, at: Point, pen: LabelStyle) {
         let transform = if pen.upright { FontTransform::Rotate270 } else { FontTransform::None };
         let style = TextStyle::from(self.font(pen).transform(transform))
             .color(&pen.ink)
@@ -142,7 +150,7 @@ impl<B: DrawingBackend> Canvas<B> {
     }
 
     /// How wide a text is.
-    pub(crate) fn width_of(&self, text: &str, pen: Pen) -> f64 {
+    pub(crate) fn width_of(&self, text: &str, pen: LabelStyle) -> f64 {
         let (width, _) = self.font(pen).box_size(text).expect("the font is embedded");
         f64::from(width) / self.scale
     }
@@ -152,7 +160,7 @@ impl<B: DrawingBackend> Canvas<B> {
         drawn(self.area.present());
     }
 
-    fn font(&self, pen: Pen) -> FontDesc<'static> {
+    fn font(&self, pen: LabelStyle) -> FontDesc<'static> {
         let style = if pen.bold { FontStyle::Bold } else { FontStyle::Normal };
         FontDesc::new(FontFamily::SansSerif, pen.size * 1.24 * self.scale, style)
     }
@@ -161,7 +169,7 @@ impl<B: DrawingBackend> Canvas<B> {
         (points * self.scale).round().max(1.0) as u32
     }
 
-    fn pixel(&self, (x, y): (f64, f64)) -> (i32, i32) {
+    fn pixel(&self, (x, y): Point) -> (i32, i32) {
         ((x * self.scale).round() as i32, (y * self.scale).round() as i32)
     }
 }

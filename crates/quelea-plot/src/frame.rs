@@ -4,7 +4,7 @@ use plotters::backend::DrawingBackend;
 use plotters::style::text_anchor::{HPos, VPos};
 
 use crate::axis::{Axis, Ruler, Tick};
-use crate::canvas::{Canvas, DARK, GRID, Ink, LABEL, Pen};
+use crate::canvas::{Canvas, DARK, GRID, Ink, LABEL, LabelStyle, Point};
 
 /// The rectangle that the data are drawn in.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ impl Plot {
 
 /// How a legend shows a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Sign {
+pub(crate) enum LegendSign {
     Line,
     Dashes,
     Dot,
@@ -36,10 +36,10 @@ pub(crate) enum Sign {
 }
 
 /// One entry of a legend.
-pub(crate) struct Entry<'a> {
+pub(crate) struct LegendEntry<'a> {
     pub(crate) name: &'a str,
     pub(crate) ink: Ink,
-    pub(crate) sign: Sign,
+    pub(crate) sign: LegendSign,
 }
 
 const EDGE: f64 = 14.0;
@@ -50,9 +50,9 @@ const SIGN: f64 = 22.0;
 pub(crate) fn heading<B: DrawingBackend>(
     canvas: &mut Canvas<B>,
     title: &str,
-    entries: &[Entry<'_>],
+    entries: &[LegendEntry<'_>],
 ) -> f64 {
-    let pen = Pen { ink: DARK, size: 15.0, bold: true, ..LABEL };
+    let pen = LabelStyle { ink: DARK, size: 15.0, bold: true, ..LABEL };
     canvas.write(title, (EDGE, EDGE + 9.0), pen);
     let (mut x, mut y) = (EDGE, EDGE + 34.0);
     for entry in entries {
@@ -61,20 +61,20 @@ pub(crate) fn heading<B: DrawingBackend>(
             (x, y) = (EDGE, y + LINE);
         }
         sign(canvas, entry, (x, y));
-        canvas.write(entry.name, (x + SIGN + 6.0, y), Pen { ink: DARK, ..LABEL });
+        canvas.write(entry.name, (x + SIGN + 6.0, y), LabelStyle { ink: DARK, ..LABEL });
         x += width;
     }
     if entries.is_empty() { EDGE + 24.0 } else { y + 12.0 }
 }
 
-fn sign<B: DrawingBackend>(canvas: &mut Canvas<B>, entry: &Entry<'_>, (x, y): (f64, f64)) {
+fn sign<B: DrawingBackend>(canvas: &mut Canvas<B>, entry: &LegendEntry<'_>, (x, y): Point) {
     let ends = [(x, y), (x + SIGN, y)];
     match entry.sign {
-        Sign::Line => canvas.stroke(&ends, entry.ink, 2.0),
-        Sign::Dashes => canvas.dashes(&ends, entry.ink, 2.0),
-        Sign::Dot => canvas.dot((x + SIGN / 2.0, y), 3.5, entry.ink),
-        Sign::Box => canvas.fill((x + 5.0, y - 6.0), (x + SIGN - 3.0, y + 6.0), entry.ink),
-        Sign::Mark => canvas.stroke(&[(x + 4.0, y), (x + SIGN - 4.0, y)], entry.ink, 3.0),
+        LegendSign::Line => canvas.stroke(&ends, entry.ink, 2.0),
+        LegendSign::Dashes => canvas.dashes(&ends, entry.ink, 2.0),
+        LegendSign::Dot => canvas.dot((x + SIGN / 2.0, y), 3.5, entry.ink),
+        LegendSign::Box => canvas.fill((x + 5.0, y - 6.0), (x + SIGN - 3.0, y + 6.0), entry.ink),
+        LegendSign::Mark => canvas.stroke(&[(x + 4.0, y), (x + SIGN - 4.0, y)], entry.ink, 3.0),
     }
 }
 
@@ -101,13 +101,13 @@ pub(crate) fn upright<B: DrawingBackend>(
             continue;
         }
         canvas.stroke(&[(plot.left, y), (plot.right, y)], GRID, 1.0);
-        let pen = Pen { anchor: (HPos::Right, VPos::Center), ..LABEL };
+        let pen = LabelStyle { anchor: (HPos::Right, VPos::Center), ..LABEL };
         canvas.write(&label, (plot.left - 8.0, y), pen);
     }
     let middle = (plot.top + plot.bottom) / 2.0;
     let half = canvas.width_of(&axis.label, LABEL) / 2.0;
     // Upright text is anchored at its beginning: backends differ in how they turn other anchors.
-    let pen = Pen { ink: DARK, upright: true, ..LABEL };
+    let pen = LabelStyle { ink: DARK, upright: true, ..LABEL };
     canvas.write(&axis.label, (EDGE + 2.0, middle + half), pen);
     plot
 }
@@ -119,7 +119,7 @@ pub(crate) fn level<B: DrawingBackend>(
     axis: &Axis,
     ruler: &Ruler,
 ) {
-    let pen = Pen { anchor: (HPos::Center, VPos::Center), ..LABEL };
+    let pen = LabelStyle { anchor: (HPos::Center, VPos::Center), ..LABEL };
     for Tick { place, label } in ruler.ticks() {
         let x = plot.x(place);
         if label.is_empty() {
@@ -135,6 +135,6 @@ pub(crate) fn level<B: DrawingBackend>(
 /// The line under the data, and what is measured along it.
 pub(crate) fn caption<B: DrawingBackend>(canvas: &mut Canvas<B>, plot: Plot, label: &str) {
     canvas.stroke(&[(plot.left, plot.bottom), (plot.right, plot.bottom)], DARK, 1.0);
-    let pen = Pen { ink: DARK, anchor: (HPos::Center, VPos::Center), ..LABEL };
+    let pen = LabelStyle { ink: DARK, anchor: (HPos::Center, VPos::Center), ..LABEL };
     canvas.write(label, ((plot.left + plot.right) / 2.0, plot.bottom + 36.0), pen);
 }

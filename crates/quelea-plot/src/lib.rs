@@ -1,15 +1,17 @@
-//! Charts as SVG and PNG: the same bytes on every machine, without system fonts.
+//! Charts as SVG and PNG, and topologies as SVG: the same bytes on every machine, without system
+//! fonts.
 //!
-//! A chart is plain data ([`Lines`], [`Bars`]); [`Chart::svg`] and [`Chart::png`] draw it.
+//! A chart is plain data ([`LineChart`], [`BarChart`]); [`Chart::svg`] and [`Chart::png`] draw it.
+//! [`topology_svg`] draws who averages with whom.
 //!
 //! ```
-//! use quelea_plot::{Axis, Chart, Lines, Series};
+//! use quelea_plot::{Axis, Chart, LineChart, LineSeries};
 //!
-//! let chart = Chart::Lines(Lines {
+//! let chart = Chart::Lines(LineChart {
 //!     title: "Speed-up".into(),
 //!     x: Axis::log("workers"),
 //!     y: Axis::linear("times one worker"),
-//!     series: vec![Series::line("allreduce", vec![(1.0, 1.0), (2.0, 1.9), (4.0, 3.6)])],
+//!     series: vec![LineSeries::line("allreduce", vec![(1.0, 1.0), (2.0, 1.9), (4.0, 3.6)])],
 //! });
 //! assert!(chart.svg().starts_with("<svg"));
 //! ```
@@ -20,16 +22,19 @@
 //! | `lines`, `bars` | the two kinds of charts |
 //! | `frame` | title, legend, axes and grid, the same in both |
 //! | `canvas` | strokes, boxes and text on a backend of plotters |
+//! | `topology` | a topology, one panel for each round |
 
 mod axis;
 mod bars;
 mod canvas;
 mod frame;
 mod lines;
+mod topology;
 
-pub use axis::{Axis, Scale};
-pub use bars::{Bars, Values};
-pub use lines::{Lines, Series, Stroke};
+pub use axis::{Axis, AxisScale};
+pub use bars::{BarChart, BarSeries};
+pub use lines::{LineChart, LineSeries, Stroke};
+pub use topology::topology_svg;
 
 use canvas::Canvas;
 use plotters::backend::{BitMapBackend, DrawingBackend, SVGBackend};
@@ -38,9 +43,9 @@ use plotters::backend::{BitMapBackend, DrawingBackend, SVGBackend};
 #[derive(Clone, Debug, PartialEq)]
 pub enum Chart {
     /// Lines or points over two axes.
-    Lines(Lines),
+    Lines(LineChart),
     /// Bars in groups.
-    Bars(Bars),
+    Bars(BarChart),
 }
 
 /// Width and height in points; a PNG has twice as many pixels.
@@ -68,7 +73,7 @@ impl Chart {
         let size = (SIZE.0 * PNG_SCALE, SIZE.1 * PNG_SCALE);
         let mut pixels = vec![0; (size.0 * size.1 * 3) as usize];
         self.draw(Canvas::new(BitMapBackend::with_buffer(&mut pixels, size), PNG_SCALE));
-        encode(&pixels, size)
+        encode(&pixels, size.0, size.1)
     }
 
     fn draw<B: DrawingBackend>(&self, mut canvas: Canvas<B>) {
@@ -80,7 +85,7 @@ impl Chart {
     }
 }
 
-fn encode(pixels: &[u8], (width, height): (u32, u32)) -> Vec<u8> {
+fn encode(pixels: &[u8], width: u32, height: u32) -> Vec<u8> {
     let mut file = Vec::new();
     let mut encoder = png::Encoder::new(&mut file, width, height);
     encoder.set_color(png::ColorType::Rgb);
@@ -95,26 +100,26 @@ mod tests {
     use super::*;
 
     fn lines() -> Chart {
-        Chart::Lines(Lines {
+        Chart::Lines(LineChart {
             title: "Loss <&> steps".into(),
             x: Axis::log("steps"),
             y: Axis::log("loss"),
             series: vec![
-                Series::line("a", vec![(1.0, 1.0), (10.0, 0.1), (1e5, f64::NAN), (1e6, 1e-3)]),
-                Series::points("b", vec![(3.0, 0.4)]),
-                Series::line("only zero, which a logarithm does not have", vec![(1.0, 0.0)]),
+                LineSeries::line("a", vec![(1.0, 1.0), (10.0, 0.1), (1e5, f64::NAN), (1e6, 1e-3)]),
+                LineSeries::points("b", vec![(3.0, 0.4)]),
+                LineSeries::line("only zero, which a logarithm does not have", vec![(1.0, 0.0)]),
             ],
         })
     }
 
     fn bars(stacked: bool) -> Chart {
-        Chart::Bars(Bars {
+        Chart::Bars(BarChart {
             title: "Shares".into(),
             y: Axis::linear("%"),
             groups: vec!["x1".into(), "x2".into()],
             series: vec![
-                Values { marks: vec![Some(2.0)], ..Values::new("a", vec![Some(1.0), None]) },
-                Values::new("b", vec![Some(f64::INFINITY), Some(3.0)]),
+                BarSeries { marks: vec![Some(2.0)], ..BarSeries::new("a", vec![Some(1.0), None]) },
+                BarSeries::new("b", vec![Some(f64::INFINITY), Some(3.0)]),
             ],
             stacked,
         })
@@ -148,8 +153,8 @@ mod tests {
 
     #[test]
     fn a_chart_without_data_is_an_empty_frame() {
-        let empty = Lines { title: String::new(), ..Lines::default() };
+        let empty = LineChart { title: String::new(), ..LineChart::default() };
         assert!(Chart::Lines(empty).svg().ends_with("</svg>\n"));
-        assert!(Chart::Bars(Bars::default()).svg().ends_with("</svg>\n"));
+        assert!(Chart::Bars(BarChart::default()).svg().ends_with("</svg>\n"));
     }
 }

@@ -4,11 +4,11 @@ use plotters::backend::DrawingBackend;
 
 use crate::axis::{Axis, Ruler};
 use crate::canvas::{COLOURS, Canvas, Ink, series_ink};
-use crate::frame::{self, Entry, Plot, Sign};
+use crate::frame::{self, LegendEntry, LegendSign, Plot};
 
 /// Lines or points over two axes.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Lines {
+pub struct LineChart {
     /// Above it.
     pub title: String,
     /// To the right.
@@ -16,12 +16,12 @@ pub struct Lines {
     /// Upwards.
     pub y: Axis,
     /// What is shown, in the order of the legend.
-    pub series: Vec<Series>,
+    pub series: Vec<LineSeries>,
 }
 
 /// One line, or one kind of points.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Series {
+pub struct LineSeries {
     /// As in the legend.
     pub name: String,
     /// In order. A point that is not finite breaks the line.
@@ -46,27 +46,27 @@ pub enum Stroke {
     Points,
 }
 
-impl Series {
+impl LineSeries {
     /// A line; short ones show their points.
-    pub fn line(name: impl Into<String>, points: Vec<(f64, f64)>) -> Series {
+    pub fn line(name: impl Into<String>, points: Vec<(f64, f64)>) -> LineSeries {
         const SHORT: usize = 16;
         let stroke = if points.len() <= SHORT { Stroke::Dotted } else { Stroke::Line };
-        Series { name: name.into(), points, stroke, colour: None }
+        LineSeries { name: name.into(), points, stroke, colour: None }
     }
 
     /// A line of dashes.
-    pub fn dashes(name: impl Into<String>, points: Vec<(f64, f64)>) -> Series {
-        Series { stroke: Stroke::Dashes, ..Series::line(name, points) }
+    pub fn dashes(name: impl Into<String>, points: Vec<(f64, f64)>) -> LineSeries {
+        LineSeries { stroke: Stroke::Dashes, ..LineSeries::line(name, points) }
     }
 
     /// Dots without a line.
-    pub fn points(name: impl Into<String>, points: Vec<(f64, f64)>) -> Series {
-        Series { stroke: Stroke::Points, ..Series::line(name, points) }
+    pub fn points(name: impl Into<String>, points: Vec<(f64, f64)>) -> LineSeries {
+        LineSeries { stroke: Stroke::Points, ..LineSeries::line(name, points) }
     }
 
     /// In this colour of the palette: for two series that belong together.
-    pub fn coloured(self, colour: usize) -> Series {
-        Series { colour: Some(colour), ..self }
+    pub fn coloured(self, colour: usize) -> LineSeries {
+        LineSeries { colour: Some(colour), ..self }
     }
 
     /// Where colours begin to repeat, lines become dashes.
@@ -79,23 +79,23 @@ impl Series {
         }
     }
 
-    fn sign(&self, place: usize) -> Sign {
+    fn sign(&self, place: usize) -> LegendSign {
         match self.stroke(place) {
-            Stroke::Line | Stroke::Dotted => Sign::Line,
-            Stroke::Dashes => Sign::Dashes,
-            Stroke::Points => Sign::Dot,
+            Stroke::Line | Stroke::Dotted => LegendSign::Line,
+            Stroke::Dashes => LegendSign::Dashes,
+            Stroke::Points => LegendSign::Dot,
         }
     }
 }
 
-impl Lines {
+impl LineChart {
     pub(crate) fn draw<B: DrawingBackend>(&self, canvas: &mut Canvas<B>) {
-        let ink = |index: usize, series: &Series| series_ink(series.colour.unwrap_or(index));
-        let entries: Vec<Entry<'_>> = self
+        let ink = |index: usize, series: &LineSeries| series_ink(series.colour.unwrap_or(index));
+        let entries: Vec<LegendEntry<'_>> = self
             .series
             .iter()
             .enumerate()
-            .map(|(k, series)| Entry {
+            .map(|(k, series)| LegendEntry {
                 name: &series.name,
                 ink: ink(k, series),
                 sign: series.sign(k),

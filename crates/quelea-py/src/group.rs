@@ -1,27 +1,29 @@
-//! The processes of one launch, and what they do together outside a run.
+//! The processes of one launch, and their collective calls outside a run.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use quelea_net::assembly::{Assembly, AssemblyError};
 use quelea_net::launcher::{self, Launched, Rendezvous};
+use quelea_net::process_group::{ProcessGroup, ProcessGroupError};
 
-use crate::run::Run;
-use crate::{Error, undisturbed};
+use crate::run::PyRun;
+use crate::vectors::VectorAt;
+use crate::{Error, uninterrupted};
 
 /// All processes that were launched together.
-#[pyclass(frozen, module = "quelea._core")]
-pub(crate) struct Group {
-    assembly: Mutex<Assembly>,
+#[pyclass(frozen, name = "Group", module = "quelea._core")]
+pub(crate) struct PyGroup {
+    assembly: Mutex<ProcessGroup>,
     launched: Launched,
 }
 
 #[pymethods]
-impl Group {
-    /// Finds the others, as the launcher's environment says, within so many seconds.
+impl PyGroup {
+    /// Finds the other processes through the launcher's environment; all must be there within
+    /// `seconds`.
     #[new]
-    fn new(py: Python<'_>, seconds: f64) -> PyResult<Group> {
+    fn new(py: Python<'_>, seconds: f64) -> PyResult<PyGroup> {
         if !(seconds > 0.0 && seconds < 1e9) {
             return Err(PyValueError::new_err(format!(
                 "timeout = {seconds}: must be a number of seconds above 0"
@@ -29,11 +31,13 @@ impl Group {
         }
         let found = launcher::detect(|name| std::env::var(name).ok());
         let launched = found.map_err(|error| Error::new_err(error.to_string()))?;
-        let launched = launched.unwrap_or_else(alone);
+        let launched = launched.unwrap_or_else(single_process);
         let assembly = py.detach(|| {
-            with_patience(&mut || false, |patience| Assembly::open(&launched, seconds, patience))
+            interruptibly(&mut || false, |patience| {
+                ProcessGroup::open(&launched, seconds, patience)
+            })
         })?;
-        Ok(Group { assembly: Mutex::new(assembly), launched })
+        Ok(PyGroup { assembly: Mutex::new(assembly), launched })
     }
 
     #[getter]
@@ -51,99 +55,77 @@ impl Group {
         self.launched.local_rank.unwrap_or(0)
     }
 
-    /// Waits until all ranks are here; not if `run` ends before.
+    /// Waits until all ranks have called it; raises if `run` ends before.
     #[pyo3(signature = (run=None))]
-    fn barrier(&self, py: Python<'_>, run: Option<&Run>) -> PyResult<()> {
+    fn barrier(&self, py: Python<'_>, run: Option<&PyRun>) -> PyResult<()> {
         self.together(py, "barrier()", Vec::new(), run, |_| Ok(Vec::new())).map(|_| ())
     }
 
-    /// Refuses lines that are not the same at all ranks, naming the first that differs.
+    /// Raises if the lines are not the same at all ranks, and names the first that differs.
     fn agree(&self, py: Python<'_>, what: &str, lines: Vec<String>) -> PyResult<()> {
         let mine = lines.join("\n").into_bytes();
         self.together(py, what, mine, None, |all| compare(&all)).map(|_| ())
     }
 
-    /// The bytes that rank 0 gave.
+    /// The bytes that rank 0 passed.
     fn broadcast(&self, py: Python<'_>, what: &str, mine: Vec<u8>) -> PyResult<Vec<u8>> {
         self.together(py, what, mine, None, |mut all| Ok(all.swap_remove(0)))
     }
 
-    /// Rank 0's vector for everybody: `len` numbers at `address`.
-    fn broadcast_vector(
-        &self,
-        py: Python<'_>,
-        what: &str,
-        address: usize,
-        len: usize,
-    ) -> PyResult<()> {
+    /// Replaces the vector by rank 0's.
+    fn broadcast_vector(&self, py: Python<'_>, what: &str, vector: VectorAt) -> PyResult<()> {
         let first = |mut all: Vec<Vec<u8>>| Ok(all.swap_remove(0));
-        // SAFETY: the package gives the address of a tensor that it holds during the call.
-        let values = unsafe { vector(address, len) };
+        // SAFETY: the package passes the address of a tensor that it holds during the call.
+        let values = unsafe { vector.as_mut_slice() };
         let mine = if self.launched.rank == 0 { bytes(values) } else { Vec::new() };
-        self.put(self.together(py, what, mine, None, first)?, values)
+        copy_back(&self.together(py, what, mine, None, first)?, values)
     }
 
-    /// Replaces the vector by the mean over all ranks: `len` numbers at `address`; not if `run` ends
-    /// before.
-    fn mean(
-        &self,
-        py: Python<'_>,
-        what: &str,
-        address: usize,
-        len: usize,
-        run: &Run,
-    ) -> PyResult<()> {
+    /// Replaces the vector by the mean over all ranks; raises if `run` ends before.
+    fn mean(&self, py: Python<'_>, what: &str, vector: VectorAt, run: &PyRun) -> PyResult<()> {
         // SAFETY: as above.
-        let values = unsafe { vector(address, len) };
+        let values = unsafe { vector.as_mut_slice() };
         let answer = self.together(py, what, bytes(values), Some(run), |all| mean_of(&all))?;
-        self.put(answer, values)
+        copy_back(&answer, values)
     }
 }
 
-impl Group {
+impl PyGroup {
     pub(crate) fn launched(&self) -> &Launched {
         &self.launched
     }
 
-    pub(crate) fn assembly(&self) -> MutexGuard<'_, Assembly> {
+    pub(crate) fn assembly(&self) -> MutexGuard<'_, ProcessGroup> {
         self.assembly.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What `fold` makes of the words of all ranks; an error if `run` ends before they are here.
+    /// What `fold` makes of the bytes of all ranks; an error if `run` ends before they are here.
     pub(crate) fn together(
         &self,
         py: Python<'_>,
         what: &str,
         mine: Vec<u8>,
-        run: Option<&Run>,
+        run: Option<&PyRun>,
         fold: impl FnOnce(Vec<Vec<u8>>) -> Result<Vec<u8>, String> + Send,
     ) -> PyResult<Vec<u8>> {
         let gather = |is_there| run.into_iter().for_each(|run| run.gather(is_there));
         gather(true);
         let found = py.detach(|| {
-            let mut over = || run.is_some_and(Run::is_over);
-            with_patience(&mut over, |patience| {
+            let mut over = || run.is_some_and(PyRun::is_over);
+            interruptibly(&mut over, |patience| {
                 self.assembly().together(what, mine, fold, patience)
             })
         });
         gather(false);
         match run {
-            Some(run) if found.is_err() && run.is_over() => Err(run.why(py)),
+            Some(run) if found.is_err() && run.is_over() => Err(run.failure(py)),
             _ => found,
         }
     }
-
-    fn put(&self, answer: Vec<u8>, values: &mut [f32]) -> PyResult<()> {
-        if answer.len() != 4 * values.len() {
-            return Err(Error::new_err("rank 0 answered with a vector of another length"));
-        }
-        bytemuck::cast_slice_mut(values).copy_from_slice(&answer);
-        Ok(())
-    }
 }
 
-/// A process that was not launched by anybody is a group of one.
-fn alone() -> Launched {
+/// A process without a launcher is a group of one.
+fn single_process() -> Launched {
     Launched {
         rank: 0,
         world: 1,
@@ -154,22 +136,27 @@ fn alone() -> Launched {
     }
 }
 
-/// Does `work` until somebody interrupts, or it is `over`.
-fn with_patience<T>(
+/// Does `work` until it is done, Python is interrupted, or the run is `over`.
+fn interruptibly<T>(
     over: &mut dyn FnMut() -> bool,
-    work: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<T, AssemblyError>,
+    work: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<T, ProcessGroupError>,
 ) -> PyResult<T> {
     let mut raised = None;
-    let done = work(&mut || undisturbed(&mut raised) && !over());
+    let done = work(&mut || uninterrupted(&mut raised) && !over());
     done.map_err(|error| raised.unwrap_or_else(|| Error::new_err(error.to_string())))
 }
 
-unsafe fn vector<'a>(address: usize, len: usize) -> &'a mut [f32] {
-    match len {
-        0 => &mut [],
-        // SAFETY: the caller holds `len` numbers at this address.
-        _ => unsafe { std::slice::from_raw_parts_mut(address as *mut f32, len) },
+/// Copies a vector that came as bytes into `values`.
+fn copy_back(answer: &[u8], values: &mut [f32]) -> PyResult<()> {
+    if answer.len() != 4 * values.len() {
+        return Err(Error::new_err(format!(
+            "rank 0 sent a vector of {} elements, this rank has {}",
+            answer.len() / 4,
+            values.len()
+        )));
     }
+    bytemuck::cast_slice_mut(values).copy_from_slice(answer);
+    Ok(())
 }
 
 fn bytes(values: &[f32]) -> Vec<u8> {
@@ -187,9 +174,7 @@ fn compare(all: &[Vec<u8>]) -> Result<Vec<u8>, String> {
                 (a, b) if a == b => {}
                 (a, b) => {
                     let (a, b) = (a.unwrap_or("nothing more"), b.unwrap_or("nothing more"));
-                    return Err(format!(
-                        "the ranks do not fit together: rank 0 has {a}, rank {rank} has {b}"
-                    ));
+                    return Err(format!("the ranks disagree: rank 0 has {a}, rank {rank} has {b}"));
                 }
             }
         }
@@ -202,7 +187,7 @@ fn mean_of(all: &[Vec<u8>]) -> Result<Vec<u8>, String> {
     let mut sum: Vec<f64> = vec![0.0; all[0].len() / 4];
     for (rank, vector) in all.iter().enumerate() {
         if vector.len() != all[0].len() {
-            return Err(format!("rank {rank} gave a vector of another length than rank 0"));
+            return Err(format!("rank {rank} passed a vector of another length than rank 0"));
         }
         for (sum, value) in sum.iter_mut().zip(vector.chunks_exact(4)) {
             *sum += f64::from(f32::from_ne_bytes(value.try_into().expect("four bytes")));

@@ -1,15 +1,18 @@
 //! The Rust side of the Python package `quelea`.
 //!
-//! Python holds a `Group` of processes and, in it, a `Run`: one rank
-//! whose outer loop is the training script. Nothing here knows PyTorch: vectors are addresses, the
-//! package makes tensors of them. Whatever waits does so outside Python's lock.
+//! Python holds a `Group` of processes and, in it, a `Run`: one rank whose outer loop is the
+//! training script. Nothing here knows PyTorch: vectors are addresses, and the package makes
+//! tensors of them. Every call that waits releases Python's lock meanwhile.
 
+mod allocations;
 mod group;
-mod memory;
+mod model;
+mod optimizer_state;
+mod properties;
 mod run;
 mod settings;
 mod simulate;
-mod state;
+mod vectors;
 
 use std::time::Duration;
 
@@ -19,14 +22,14 @@ pyo3::create_exception!(
     quelea,
     Error,
     pyo3::exceptions::PyRuntimeError,
-    "A run cannot go on: a process is gone, a peer does not answer, a call came at a wrong time."
+    "A run cannot continue: a process has died, a peer does not answer, or a call came at the wrong time."
 );
 
-/// How often somebody who waits looks whether a person has interrupted.
-const GLANCE: Duration = Duration::from_millis(100);
+/// How often a call that waits checks for Ctrl-C.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Whether nobody has interrupted; if somebody has, why goes to `raised`.
-fn undisturbed(raised: &mut Option<PyErr>) -> bool {
+/// Whether Python was not interrupted by a signal; if it was, the exception goes to `raised`.
+fn uninterrupted(raised: &mut Option<PyErr>) -> bool {
     match Python::attach(|py| py.check_signals()) {
         Ok(()) => true,
         Err(error) => {
@@ -39,20 +42,27 @@ fn undisturbed(raised: &mut Option<PyErr>) -> bool {
 /// The algorithms, with one line and the keyword arguments of each.
 #[pyfunction]
 fn algorithms() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
-    let row = |entry: &quelea_core::algorithms::Entry| {
-        (entry.name, entry.summary, entry.keys.iter().map(|key| key.name).collect())
+    let described = |entry: &quelea_core::algorithms::Entry| {
+        (
+            entry.meta.name,
+            entry.meta.summary,
+            entry.meta.options.iter().map(|key| key.name).collect(),
+        )
     };
-    quelea_core::algorithms::ALGORITHMS.iter().map(row).collect()
+    quelea_core::algorithms::ALGORITHMS.iter().map(described).collect()
 }
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Error", module.py().get_type::<Error>())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add_class::<group::Group>()?;
-    module.add_class::<run::Run>()?;
-    module.add_class::<run::Memory>()?;
+    module.add_class::<group::PyGroup>()?;
+    module.add_class::<properties::PyProperties>()?;
+    module.add_class::<run::PyRun>()?;
+    module.add_class::<vectors::RankVectors>()?;
+    module.add_class::<vectors::VectorAt>()?;
+    module.add_function(wrap_pyfunction!(properties::properties, module)?)?;
     module.add_function(wrap_pyfunction!(simulate::simulate, module)?)?;
-    module.add_function(wrap_pyfunction!(memory::large_allocations, module)?)?;
+    module.add_function(wrap_pyfunction!(allocations::large_allocations, module)?)?;
     module.add_function(wrap_pyfunction!(algorithms, module)?)
 }

@@ -6,176 +6,166 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use quelea_core::contract::Mode;
-use quelea_core::layout::Tensor;
 use quelea_core::node::RunSpec;
-use quelea_core::problems::{Computed, Problem};
+use quelea_core::problems::{Computed, ModelSpec};
 use quelea_core::properties::OptimizerSite;
-use quelea_net::outer::{Ended, Handle, OuterLoop, Turn};
-use quelea_net::{Coordinator, Hosted, NetOptions};
-use quelea_record::Nowhere;
-use quelea_run::config::Config;
-use quelea_run::plan::Plan;
+use quelea_net::external_loop::{ExternalLoop, LoopHandle, LoopTurn, RankEnded};
+use quelea_net::{Coordinator, Gradients, Hosted, NetOptions};
+use quelea_record::Silent;
+use quelea_run::prepared::run_spec;
 
-use crate::group::Group;
-use crate::settings::{Script, table};
-use crate::state::{Shape, Store};
-use crate::{Error, GLANCE, undisturbed};
+use crate::group::PyGroup;
+use crate::model;
+use crate::optimizer_state::{StateLayout, StateVectors};
+use crate::properties::PyProperties;
+use crate::settings::{config, value_error};
+use crate::vectors::{RankVectors, VectorAt};
+use crate::{Error, POLL_INTERVAL, uninterrupted};
 
-/// More than all ranks together will ever take: the script knows when it is done.
+/// More steps than all ranks together will ever take: the script decides when it is done.
 const STEPS: u64 = 1 << 60;
-/// How long a script that has failed waits until the others know.
-const FAREWELL: Duration = Duration::from_secs(5);
+/// How long a script that has failed waits for the other ranks to receive the reason.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
-/// A rank of a run. Its methods are called in turn: see `quelea_net::outer`.
-#[pyclass(frozen, module = "quelea._core")]
-pub(crate) struct Run {
-    handle: Handle,
-    /// Gives in the end what went wrong.
+/// A rank of a run. Its methods are called in the order that `quelea_net::external_loop` describes.
+#[pyclass(frozen, name = "Run", module = "quelea._core")]
+pub(crate) struct PyRun {
+    handle: LoopHandle,
+    /// Returns what went wrong, if anything did.
     thread: Mutex<Option<JoinHandle<Result<(), String>>>>,
-    /// What that was.
+    /// What the thread has returned.
     outcome: OnceLock<Result<(), String>>,
     rate: Arc<AtomicU32>,
     setup: RunSpec,
-    store: Store,
-}
-
-/// Keeps the memory of a rank's vectors, for tensors that look at it.
-#[pyclass(frozen, module = "quelea._core")]
-pub(crate) struct Memory {
-    _memory: quelea_net::outer::Memory,
-    _store: Store,
+    state: StateVectors,
 }
 
 #[pymethods]
-impl Run {
-    /// Starts the run with all ranks of `group`. `initial` is where the flat parameters are;
-    /// `state` is how many vectors the optimizer's state has, and whether the first is a velocity.
+impl PyRun {
+    /// Starts the run with all ranks of `group`. `initial` are the flat parameters;
+    /// `state_vectors` is how many vectors of the optimizer's state the algorithm needs, and
+    /// `has_velocity` whether the first of them is the velocity of momentum.
     #[new]
     fn new(
         py: Python<'_>,
-        group: &Group,
+        group: &PyGroup,
         settings: &Bound<'_, PyDict>,
         tensors: Vec<(String, Vec<usize>)>,
-        initial: (usize, usize),
-        state: (usize, bool),
-    ) -> PyResult<Run> {
-        let wrong =
-            |error: quelea_run::error::RequestError| PyValueError::new_err(error.to_string());
-        let config = Config::read(table(settings)?, &[], None).map_err(wrong)?;
-        let tensors = tensors.into_iter().map(|(name, shape)| Tensor { name, shape }).collect();
-        let (address, len) = initial;
-        if len == 0 {
+        initial: VectorAt,
+        state_vectors: usize,
+        has_velocity: bool,
+    ) -> PyResult<PyRun> {
+        let config = config(settings)?;
+        if initial.length == 0 {
             return Err(Error::new_err("all parameters of the model are empty: nothing to train"));
         }
-        // SAFETY: the package gives the address of a tensor that it holds during the call.
-        let initial = unsafe { std::slice::from_raw_parts(address as *const f32, len) };
-        let (outer, handle) = OuterLoop::new();
-        let script = Script { tensors, initial: initial.into(), outer };
-        let plan = Plan::of_problem(config, Arc::new(script.clone())).map_err(wrong)?;
+        // SAFETY: the package passes the address of a tensor that it holds during the call.
+        let start = unsafe { initial.as_mut_slice() };
+        let (outer, handle) = ExternalLoop::new();
+        let tensors = model::tensors(tensors);
+        let model = ModelSpec { tensors, initial: start.to_vec(), samples: Vec::new() };
+        let spec = run_spec(config, model).map_err(value_error)?;
         let rate = Arc::new(AtomicU32::new(0));
         let read = Arc::clone(&rate);
         let learning_rate = Arc::new(move |_| f32::from_bits(read.load(Ordering::Relaxed)));
         let steps = STEPS / u64::from(group.launched().world);
-        let mut setup = RunSpec { learning_rate, clip: None, steps, ..plan.setup.clone() };
-        let store = Store::default();
+        let mut setup = RunSpec { learning_rate, clip: None, steps, ..spec };
+        let state = StateVectors::default();
         if setup.properties().optimizer == OptimizerSite::Workers {
-            setup.optimizer = store.maker(Shape { vectors: state.0, velocity: state.1 }, len);
+            let layout = StateLayout { vectors: state_vectors, has_velocity };
+            setup.optimizer = state.maker(layout, initial.length);
         }
-        let thread = start(py, group, setup.clone(), script)?;
+        let thread = spawn(py, group, setup.clone(), outer)?;
         let (thread, outcome) = (Mutex::new(Some(thread)), OnceLock::new());
-        Ok(Run { handle, thread, outcome, rate, setup, store })
+        Ok(PyRun { handle, thread, outcome, rate, setup, state })
     }
 
-    /// Where the buckets begin and end, in order.
+    /// Start and end of every bucket, in order.
     #[getter]
     fn buckets(&self) -> Vec<(usize, usize)> {
         let buckets = self.setup.layout.buckets.iter();
         buckets.map(|bucket| (bucket.range.start, bucket.range.end)).collect()
     }
 
-    /// Whether the algorithm looks at the gradient before the optimizer does.
+    /// The properties of the algorithm in this run.
     #[getter]
-    fn reads_gradient(&self) -> bool {
-        self.setup.properties().reads_gradient
+    fn properties(&self) -> PyProperties {
+        self.setup.properties().into()
     }
 
-    /// Whether the script's parameters are a copy that is made anew for every gradient.
-    #[getter]
-    fn lends_a_copy(&self) -> bool {
-        self.setup.properties().snapshot
-    }
-
-    /// Addresses of parameters and gradient, and their length; at the turn for a gradient.
-    fn vectors(&self) -> PyResult<(usize, usize, usize)> {
+    /// The vectors of the rank; at the turn for a gradient.
+    fn vectors(&self) -> PyResult<RankVectors> {
         let vectors = self.handle.vectors();
-        let vectors = vectors.ok_or_else(|| Error::new_err("the vectors are not lent now"))?;
-        Ok((vectors.params as usize, vectors.grad as usize, vectors.len))
+        let vectors = vectors.ok_or_else(|| {
+            Error::new_err("the vectors are with the rank now: wait for the turn for a gradient")
+        })?;
+        let length = vectors.params.len();
+        let at = |address: usize| VectorAt { address, length };
+        Ok(RankVectors {
+            params: at(vectors.params.address() as usize),
+            grads: at(vectors.grad.address() as usize),
+            state: self.state.addresses().into_iter().map(at).collect(),
+            _memory: vectors,
+            _state_memory: self.state.clone(),
+        })
     }
 
-    /// Addresses of the vectors of the optimizer's state.
-    fn state_vectors(&self) -> Vec<usize> {
-        self.store.addresses()
-    }
-
-    /// Keeps the vectors' memory.
-    fn memory(&self) -> Memory {
-        Memory { _memory: self.handle.memory(), _store: self.store.clone() }
-    }
-
-    /// The learning rate of the step that begins.
+    /// Sets the learning rate of the current step.
     fn set_learning_rate(&self, rate: f32) {
         self.rate.store(rate.to_bits(), Ordering::Relaxed);
     }
 
     /// Bucket `b` of the gradient is final.
     fn bucket(&self, py: Python<'_>, b: usize) -> PyResult<()> {
-        self.told(py, self.handle.bucket(b))
+        self.checked(py, self.handle.bucket(b))
     }
 
     /// The gradient is complete.
     fn gradient(&self, py: Python<'_>, loss: f32) -> PyResult<()> {
-        self.told(py, self.handle.gradient(Computed { loss, samples: 0 }))
+        self.checked(py, self.handle.gradient(Computed { loss, samples: 0 }))
     }
 
-    /// The optimizer has run as was asked.
+    /// The optimizer has run, as the last turn asked.
     fn optimized(&self, py: Python<'_>) -> PyResult<()> {
-        self.told(py, self.handle.optimized())
+        self.checked(py, self.handle.optimized())
     }
 
-    /// Waits for the script's turn: "gradient", "apply", "displace" or "move".
+    /// Waits for the script's turn, and returns its name: "gradient", or the mode in which the
+    /// optimizer is to run. The names are the values of Python's `LoopTurn`.
     fn wait(&self, py: Python<'_>) -> PyResult<&'static str> {
         loop {
-            match py.detach(|| self.handle.wait(GLANCE)) {
-                Ok(Some(Turn::Gradient(_))) => return Ok("gradient"),
-                Ok(Some(Turn::Optimize(Mode::Apply))) => return Ok("apply"),
-                Ok(Some(Turn::Optimize(Mode::Displace))) => return Ok("displace"),
-                Ok(Some(Turn::Optimize(Mode::ApplyAndReport))) => return Ok("move"),
+            match py.detach(|| self.handle.wait(POLL_INTERVAL)) {
+                Ok(Some(LoopTurn::Gradient(_))) => return Ok("gradient"),
+                Ok(Some(LoopTurn::Optimize(Mode::Apply))) => return Ok("apply"),
+                Ok(Some(LoopTurn::Optimize(Mode::Displace))) => return Ok("displace"),
+                Ok(Some(LoopTurn::Optimize(Mode::ApplyAndReport))) => {
+                    return Ok("apply_and_report");
+                }
                 Ok(None) => py.check_signals()?,
-                Err(Ended) => return Err(self.why(py)),
+                Err(RankEnded) => return Err(self.failure(py)),
             }
         }
     }
 
     /// No more gradients; waits until the run has ended for all ranks.
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
-        self.told(py, self.handle.finish())?;
+        self.checked(py, self.handle.finish())?;
         match self.end(py)? {
             Ok(()) => Ok(()),
             Err(reason) => Err(Error::new_err(reason)),
         }
     }
 
-    /// Ends the run for all ranks, and waits until they have heard why, for a few seconds at most.
-    /// False: it had ended before.
+    /// Ends the run for all ranks with this reason, and waits a few seconds at most for them to
+    /// receive it. False if the run had ended already.
     fn fail(&self, py: Python<'_>, reason: String) -> bool {
         self.handle.fail(reason);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(thread) = thread else { return false };
-        let until = Instant::now() + FAREWELL;
+        let until = Instant::now() + SHUTDOWN_GRACE;
         py.detach(|| {
             while !thread.is_finished() && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(5));
@@ -185,8 +175,8 @@ impl Run {
     }
 }
 
-impl Run {
-    /// The script goes where all ranks come together outside the run, or comes back.
+impl PyRun {
+    /// Marks that the script is in a call that all ranks make together, or has returned from it.
     pub(crate) fn gather(&self, is_there: bool) {
         self.handle.gather(is_there);
     }
@@ -197,12 +187,12 @@ impl Run {
         thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    fn told(&self, py: Python<'_>, told: Result<(), Ended>) -> PyResult<()> {
-        told.map_err(|Ended| self.why(py))
+    fn checked(&self, py: Python<'_>, accepted: Result<(), RankEnded>) -> PyResult<()> {
+        accepted.map_err(|RankEnded| self.failure(py))
     }
 
     /// Why the run has ended.
-    pub(crate) fn why(&self, py: Python<'_>) -> PyErr {
+    pub(crate) fn failure(&self, py: Python<'_>) -> PyErr {
         match self.end(py) {
             Ok(Ok(())) => Error::new_err("the run has ended"),
             Ok(Err(reason)) => Error::new_err(reason),
@@ -214,57 +204,58 @@ impl Run {
     fn end(&self, py: Python<'_>) -> PyResult<Result<(), String>> {
         let taken = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(thread) = taken else {
-            let before = || Err("the run has ended before".into());
-            return Ok(self.outcome.get().cloned().unwrap_or_else(before));
+            let earlier = || Err("the run has already ended".into());
+            return Ok(self.outcome.get().cloned().unwrap_or_else(earlier));
         };
         py.detach(|| {
             let mut raised = None;
             while !thread.is_finished() {
                 std::thread::sleep(Duration::from_millis(5));
-                if !undisturbed(&mut raised) {
-                    return Err(raised.expect("that is why it is disturbed"));
+                if !uninterrupted(&mut raised) {
+                    return Err(raised.expect("set when it is interrupted"));
                 }
             }
             let ended = thread.join();
-            let ended = ended.unwrap_or_else(|_| Err("quelea has a defect: it panicked".into()));
+            let ended = ended.unwrap_or_else(|_| {
+                Err("internal error in quelea: the rank's thread panicked".into())
+            });
             Ok(self.outcome.get_or_init(|| ended).clone())
         })
     }
 }
 
-/// Starts this process's part of the run on a thread of its own.
-fn start(
+/// Starts this process's part of the run on its own thread.
+fn spawn(
     py: Python<'_>,
-    group: &Group,
+    group: &PyGroup,
     setup: RunSpec,
-    script: Script,
+    script: ExternalLoop,
 ) -> PyResult<JoinHandle<Result<(), String>>> {
     let (rank, address) = (group.launched().rank, group.assembly().address());
-    // The scripts have their models.
+    // The scripts hold their models: nobody needs them reported.
     let options =
         NetOptions { connect_seconds: 60.0, report_models: false, ..NetOptions::default() };
-    let coordinator = match rank {
-        0 => Some(bind(address, &options)?),
-        _ => None,
-    };
+    let coordinator = if rank == 0 { Some(bind(address, &options)?) } else { None };
     let port = coordinator.as_ref().map_or(0, |coordinator| coordinator.address().port());
-    let told = group.together(py, "wrap()", port.to_le_bytes().to_vec(), None, |mut all| {
+    let answer = group.together(py, "wrap()", port.to_le_bytes().to_vec(), None, |mut all| {
         Ok(all.swap_remove(0))
     })?;
-    let port = <[u8; 2]>::try_from(&told[..]).map(u16::from_le_bytes);
-    let port = port.map_err(|_| Error::new_err("rank 0 did not say where it listens"))?;
+    let port = <[u8; 2]>::try_from(&answer[..]).map(u16::from_le_bytes);
+    let port =
+        port.map_err(|_| Error::new_err("rank 0 did not send the port of its coordinator"))?;
+    let gradients = move || {
+        let script = script.clone();
+        Gradients::External(Box::new(move |_| script.clone()))
+    };
     let run = move || match coordinator {
         Some(coordinator) => {
             let hosted = Hosted { workers: vec![0] };
-            let ended = coordinator.run(Vec::new(), &setup, &script, &hosted, &mut Nowhere);
+            let ended = coordinator.run(Vec::new(), &setup, &gradients(), &hosted, &mut Silent);
             ended.map(|_| ()).map_err(|error| error.to_string())
         }
         None => {
             let place = std::net::SocketAddr::new(address, port).to_string();
-            let mut build = |_: &[u8]| {
-                let problem: Box<dyn Problem> = Box::new(script.clone());
-                Ok((setup.clone(), problem))
-            };
+            let mut build = |_: &[u8]| Ok((setup.clone(), gradients()));
             let ended = quelea_net::join(&place, Some(rank), &options, &mut build);
             ended.map_err(|error| error.to_string())
         }

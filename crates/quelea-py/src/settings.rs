@@ -1,17 +1,25 @@
-//! What Python asks for, as a configuration.
+//! The settings of a Python program, as a configuration.
 
-use std::sync::Arc;
-
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
-use quelea_core::layout::Tensor;
-use quelea_core::problems::{Evaluation, GradientSource, Problem};
-use quelea_net::outer::OuterLoop;
+use quelea_run::config::Config;
+use quelea_run::error::RequestError;
 use toml::{Table, Value};
 
-/// A dictionary of plain values as a table of the configuration; what is `None` is left out.
-pub(crate) fn table(dict: &Bound<'_, PyDict>) -> PyResult<Table> {
+/// The configuration that these settings describe.
+pub(crate) fn config(settings: &Bound<'_, PyDict>) -> PyResult<Config> {
+    Config::read(table(settings)?, &[], None).map_err(value_error)
+}
+
+/// A refused request as Python's `ValueError`.
+pub(crate) fn value_error(error: RequestError) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+/// A dictionary of plain values as a table of the configuration; keys whose value is `None` are
+/// left out.
+fn table(dict: &Bound<'_, PyDict>) -> PyResult<Table> {
     let mut table = Table::new();
     for (key, value) in dict.iter() {
         let key: String = key.extract()?;
@@ -41,40 +49,6 @@ fn plain(value: &Bound<'_, PyAny>) -> Result<Value, String> {
     } else if let Ok(dict) = value.cast::<PyDict>() {
         table(dict).map(Value::Table).map_err(wrong)
     } else {
-        Err("must be a number, a text, True or False".to_string())
-    }
-}
-
-/// A model that a training script trains.
-#[derive(Clone)]
-pub(crate) struct Script {
-    pub(crate) tensors: Vec<Tensor>,
-    pub(crate) initial: Arc<[f32]>,
-    pub(crate) outer: OuterLoop,
-}
-
-impl Problem for Script {
-    fn dimensions(&self) -> usize {
-        self.initial.len()
-    }
-
-    fn tensors(&self) -> Vec<Tensor> {
-        self.tensors.clone()
-    }
-
-    fn initial(&self) -> Vec<f32> {
-        self.initial.to_vec()
-    }
-
-    fn source(&self, _rank: usize) -> Box<dyn GradientSource> {
-        unreachable!("the script gives the gradients")
-    }
-
-    fn outer_loop(&self, _rank: usize) -> Option<&(dyn std::any::Any + Send + Sync)> {
-        Some(&self.outer)
-    }
-
-    fn evaluate(&self, _params: &[f32]) -> Evaluation {
-        unreachable!("the script evaluates by itself")
+        Err("must be a number, a string, a list, a dictionary, True or False".to_string())
     }
 }

@@ -1,19 +1,23 @@
-"""What the documentation shows runs, and the type stubs say what is there."""
+"""Examples of the documentation run, its lists are true, and the type stubs are complete."""
 
 from __future__ import annotations
 
 import ast
 import doctest
 import inspect
+import re
 from pathlib import Path
 
 import pytest
+import test_use
+import torch
 from group import launch
 
 import quelea
 import quelea.simulation
 import quelea.torch
-from quelea import _core
+from quelea import _core, _session
+from quelea._turn import Turn
 
 EXAMPLES = [
     test
@@ -46,7 +50,9 @@ def parameters(function: object) -> list[str]:
 
 def test_the_stubs_have_the_names_and_parameters_of_the_module():
     stubs = ast.parse((Path(quelea.__file__).parent / "_core.pyi").read_text()).body
-    declared = {node.name: node for node in stubs if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+    declared = {
+        node.name: node for node in stubs if isinstance(node, (ast.ClassDef, ast.FunctionDef))
+    }
     assert set(declared) | {"__version__"} == set(_core.__all__)
     for name, node in declared.items():
         there = getattr(_core, name)
@@ -62,3 +68,70 @@ def test_the_stubs_have_the_names_and_parameters_of_the_module():
             if callable(attribute):
                 words = [a.arg for a in method.args.args if a.arg != "self"]
                 assert words == parameters(attribute), f"{name}.{method.name}"
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "python.md"
+ALGORITHMS = [name for name, _, _ in quelea.algorithms()]
+#: How the page describes the optimizer's step, and the turns that mean it.
+STEPS = {
+    "a step on the averaged gradient": {Turn.APPLY},
+    "a step in place": {Turn.APPLY},
+    "a displacement": {Turn.DISPLACE, Turn.APPLY_AND_REPORT},
+    "nothing": {Turn.SERVED},
+}
+
+
+def names_in(text: str) -> set[str]:
+    """The algorithms that a text of the page names."""
+    return set(re.findall(r"`([a-z0-9-]+)`", text)) & set(ALGORITHMS)
+
+
+def turn_after_backward(rank, algorithm):
+    quelea.torch.init()
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    quelea.torch.wrap(model, optimizer, algorithm)
+    loss = model(torch.ones(1, 3)).sum()
+    quelea.torch.report_loss(loss)
+    loss.backward()
+    turn = _session.current.active.cycle.turn
+    optimizer.step()
+    quelea.torch.shutdown()
+    return turn.name
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_page_says_what_the_optimizers_step_is(algorithm):
+    rows = [line.split(" | ", 1) for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    described = [
+        turns
+        for names, meaning in (row for row in rows if len(row) == 2)
+        for start, turns in STEPS.items()
+        if meaning.startswith(start) and algorithm in names_in(names)
+    ]
+    assert len(described) == 1, "the page has every algorithm once"
+    for name in launch(2, turn_after_backward, algorithm):
+        assert Turn[name] in described[0]
+
+
+def test_the_page_names_the_algorithms_whose_resumed_runs_are_tested():
+    (sentence,) = re.findall(r"\nWith ([^.]*), the resumed run", PAGE.read_text())
+    assert names_in(sentence) == set(test_use.RESUMED)
+
+
+def test_no_file_of_the_package_knows_an_algorithm_by_name():
+    found = []
+    for file in sorted(Path(quelea.__file__).parent.glob("*.py")):
+        tree = ast.parse(file.read_text())
+        # Text that is an expression by itself is documentation.
+        texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and id(node) not in texts
+            ):
+                named = set(re.findall(r"[a-z0-9]+(?:-[a-z0-9]+)*", node.value)) & set(ALGORITHMS)
+                found += [(file.name, name) for name in named]
+    # The default of wrap().
+    assert found == [("torch.py", "allreduce")]

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import quelea.torch as quelea
-from quelea._shadow import Shadow
+from quelea._step_delta import StepDelta
 
 STEPS = 50
 #: Steps that a script leaves out, as GradScaler does.
@@ -168,7 +168,7 @@ def test_exact_diffusion_follows_its_equations_also_where_steps_are_left_out():
 
 def alone(rank: int, algorithm: str) -> torch.Tensor:
     # As for a large model: what was before a step is copied by another thread.
-    Shadow.LARGE = 1
+    StepDelta.LARGE = 1
     quelea.init()
     model = make("mlp")
     optimizer = optimizer_of(model, "sgd")

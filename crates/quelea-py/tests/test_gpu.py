@@ -13,16 +13,16 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import quelea.torch as quelea
+from quelea import _core
 
 STEPS = 20
-#: Rows that refuse gradients that are clipped after the backward pass.
-SERVED = ("sync-ps", "asp")
 pytestmark = pytest.mark.skipif(not os.path.exists("/dev/nvidiactl"), reason="no GPU here")
 
 
 def train(rank, device, algorithm, kind, settings):
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     quelea.init()
+    properties = _core.properties({"algorithm": {"name": algorithm}})
     model = make(kind, seed=rank).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     quelea.wrap(model, optimizer, algorithm, bucket_mb=0.002, **settings)
@@ -30,7 +30,8 @@ def train(rank, device, algorithm, kind, settings):
         inputs, targets = (tensor.to(device) for tensor in batch(kind, rank, step))
         optimizer.zero_grad()
         cross_entropy(model(inputs), targets).backward()
-        if algorithm not in SERVED:
+        # Gradients that servers have must not be changed after the backward pass.
+        if not properties.servers_optimize:
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if step == STEPS // 2:
@@ -67,7 +68,7 @@ def test_a_gpu_gives_the_numbers_of_the_cpu(kind, algorithm, settings):
 
 
 @pytest.mark.parametrize("algorithm", ["ad-psgd", "aladdin", "asp"])
-def test_asynchronous_rows_run_on_a_gpu(algorithm):
+def test_asynchronous_algorithms_run_on_a_gpu(algorithm):
     launch(2, train, "cuda", algorithm, "mlp", {}, limit=120)
 
 

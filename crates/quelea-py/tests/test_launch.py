@@ -40,7 +40,7 @@ def test_one_that_fails_ends_the_others_and_is_named_with_its_traceback(tmp_path
     done = run(tmp_path, script)
     assert done.returncode == 1
     assert "[1] ValueError: no such column" in done.stderr
-    assert done.stderr.splitlines()[-1] == "quelea: rank 1 ended with status 1; all were ended"
+    assert done.stderr.splitlines()[-1] == "quelea: rank 1 ended with status 1; the others were ended"
     assert time.monotonic() - begun < 30
 
 
@@ -51,7 +51,7 @@ def test_one_that_is_killed_is_named_with_the_signal(tmp_path):
     assert "rank 2 was killed by signal 9 (SIGKILL)" in done.stderr
 
 
-def test_an_interrupted_script_may_save_what_it_has(tmp_path):
+def test_an_interrupted_script_may_save_its_state(tmp_path):
     path = tmp_path / "script.py"
     path.write_text(
         "import sys, time\n"
@@ -78,12 +78,40 @@ def test_an_interrupted_script_may_save_what_it_has(tmp_path):
     assert launched.returncode == 130
 
 
-def test_wrong_words_are_refused(tmp_path):
+#: A launcher that is interrupted after the start of its first process.
+INTERRUPTED = """
+import os, signal, sys
+from quelea import launch
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+start = launch.ChildProcesses._start
+
+def interrupted(self, command, rank, *rest):
+    child = start(self, command, rank, *rest)
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGINT)
+    return child
+
+launch.ChildProcesses._start = interrupted
+sys.exit(launch.main(["-n", "2", sys.argv[1]]))
+"""
+
+
+def test_an_interrupt_during_the_start_leaves_no_process_unwatched(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text("print('saved')")
+    command = [sys.executable, "-c", INTERRUPTED, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+    assert sorted(done.stdout.splitlines()) == ["[0] saved", "[1] saved"]
+    assert done.returncode == 130, done.stderr
+
+
+def test_wrong_arguments_are_refused(tmp_path):
     done = run(tmp_path, "", processes=0)
     assert done.returncode == 2 and "must be at least 1" in done.stderr
     command = [sys.executable, "-m", "quelea.launch", "-n", "2", "nowhere.py"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
-    assert done.returncode == 2 and "there is no such file" in done.stderr
+    assert done.returncode == 2 and "no such file" in done.stderr
 
 
 TRAINING = """

@@ -80,7 +80,7 @@ def test_what_python_raises_inside_comes_out():
         quelea.simulate(network, loss, Digits(), {**config, "algorithm": {"name": "alladdin"}})
 
 
-def test_what_does_not_do_is_named(tmp_path):
+def test_wrong_arguments_are_named(tmp_path):
     config = {"workers": 2, "steps": 2}
     with pytest.raises(TypeError, match="must be a loss and an accuracy or None"):
         quelea.simulate(network, loss, Digits(), config, evaluate=lambda model: 1.0)

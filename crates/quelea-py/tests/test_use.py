@@ -1,4 +1,4 @@
-"""What scripts do beside the plain loop."""
+"""What training scripts do beside the plain loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import quelea.torch as quelea
-from quelea._shadow import Shadow
+from quelea._step_delta import StepDelta
 
 
 def start(algorithm="allreduce", model=None, lr=0.1, **settings):
@@ -187,7 +187,7 @@ def keep_using(rank):
     return flat(model)
 
 
-def test_a_model_lives_on_after_its_run_and_can_be_wrapped_again():
+def test_a_model_can_be_used_and_wrapped_again_after_its_run():
     launch(2, keep_using)
 
 
@@ -206,7 +206,7 @@ def resumed(rank, algorithm, broken):
 
 
 @pytest.mark.parametrize("algorithm", ["allreduce", "d-psgd", "sgp"])
-def test_a_state_that_is_loaded_goes_on_as_if_nothing_had_happened(algorithm):
+def test_a_loaded_state_continues_as_if_nothing_had_happened(algorithm):
     for whole, broken in zip(
         launch(3, resumed, algorithm, False), launch(3, resumed, algorithm, True), strict=True
     ):
@@ -229,7 +229,7 @@ def test_the_scripts_schedule_holds_at_workers_and_servers(algorithm):
     assert launch(2, scheduled, algorithm) == [True, True]
 
 
-def test_all_ranks_begin_with_the_parameters_and_buffers_of_rank_0():
+def test_all_ranks_start_from_the_parameters_and_buffers_of_rank_0():
     def work(rank):
         torch.manual_seed(rank)
         model = cnn()
@@ -261,7 +261,7 @@ def died(rank, algorithm, victim):
 def test_a_process_that_dies_ends_the_others_within_seconds(algorithm, victim):
     for failure, (message, seconds) in outcomes(3, died, algorithm, victim, dead=(victim,)):
         assert failure is None
-        # Whoever loses rank 0 loses the coordinator.
+        # A rank that loses rank 0 loses the coordinator.
         assert "rank 1" in message if victim == 1 else "coordinator" in message, message
         assert seconds < 5
 
@@ -301,7 +301,7 @@ def test_parameters_that_a_script_changes_between_forward_and_step_count():
 
 def decayed(rank, limit):
     """Weight decay by hand between backward() and step(), with and without a copying thread."""
-    Shadow.LARGE = limit
+    StepDelta.LARGE = limit
     model, optimizer = start("ad-psgd", lr=0.0)
     before = flat(model)
     for number in range(3):
@@ -315,7 +315,7 @@ def decayed(rank, limit):
     return distance(flat(model), before / 8)
 
 
-@pytest.mark.parametrize("limit", [1, Shadow.LARGE], ids=["large", "small"])
+@pytest.mark.parametrize("limit", [1, StepDelta.LARGE], ids=["large", "small"])
 def test_what_a_script_does_between_backward_and_step_is_a_part_of_the_step(limit):
     assert launch(1, decayed, limit)[0] < 1e-6
 
@@ -401,7 +401,7 @@ def mixed(rank):
     return model.order.tolist(), model.mask.tolist(), model.base.float().tolist()
 
 
-def test_whatever_the_type_all_ranks_begin_with_what_rank_0_has():
+def test_untrained_tensors_of_any_type_start_as_those_of_rank_0():
     torch.manual_seed(0)
     first = Mixed()
     expected = first.order.tolist(), first.mask.tolist(), first.base.float().tolist()
@@ -452,7 +452,11 @@ def test_a_backward_pass_may_create_a_graph():
     assert torch.equal(first, second)
 
 
-def goes_on(rank, algorithm, broken):
+#: Algorithms for which parameters and optimizer state are all that a rank needs to resume.
+RESUMED = ["allreduce", "d-psgd", "sgp", "decentlam", "qg-dmsgd"]
+
+
+def interrupted(rank, algorithm, broken):
     quelea.init()
     model = make("mlp")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -473,7 +477,7 @@ def goes_on(rank, algorithm, broken):
     return flat(model)
 
 
-@pytest.mark.parametrize("algorithm", ["allreduce", "d-psgd", "sgp", "decentlam", "qg-dmsgd"])
-def test_a_run_goes_on_from_what_every_rank_has_saved(algorithm):
-    whole, broken = launch(3, goes_on, algorithm, False), launch(3, goes_on, algorithm, True)
+@pytest.mark.parametrize("algorithm", RESUMED)
+def test_a_run_resumes_from_the_files_of_every_rank(algorithm):
+    whole, broken = launch(3, interrupted, algorithm, False), launch(3, interrupted, algorithm, True)
     assert all(torch.equal(one, other) for one, other in zip(whole, broken, strict=True))

@@ -1,4 +1,4 @@
-"""Wrong use gives one exception that says what to do."""
+"""Wrong use raises one exception that says what to do instead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import quelea.torch as quelea
 
 
 def refusal(call) -> str:
-    """What `call` was refused with."""
+    """The message of the error that `call` raised."""
     try:
         call()
     except (quelea.Error, ValueError, TypeError) as error:
@@ -58,13 +58,16 @@ def initialized(work):
         ({"algorithm": "d-psgd", "topology": "rign"}, 'did you mean "ring"?'),
         ({"codec": "int4"}, "codec.name"),
         ({"algorithm": "aladdin", "alpha": object()}, "must be a number"),
-        ({"algorithm": "d-psgd", "server_optimizer": {"name": "sgd"}}, "take the steps themselves"),
+        (
+            {"algorithm": "d-psgd", "server_optimizer": {"name": "sgd"}},
+            "runs the optimizer at the workers",
+        ),
         ({"algorithm": "aladdin", "payload": "gradient", "momentum": True}, "plain SGD"),
         ({"algorithm": "local-sgd", "buffers": "average"}, 'use buffers="keep"'),
         ({"algorithm": "qg-dmsgd"}, "needs torch.optim.SGD with momentum"),
     ],
 )
-def test_settings_that_do_not_do_are_named(settings, expected):
+def test_wrong_settings_are_named_in_the_error(settings, expected):
     def work():
         given, optimizer, model = dict(settings), None, make("mlp")
         if given.pop("momentum", False):
@@ -74,7 +77,7 @@ def test_settings_that_do_not_do_are_named(settings, expected):
     assert expected in initialized(work)
 
 
-def test_models_and_optimizers_that_do_not_fit_are_refused():
+def test_unsupported_models_and_optimizers_are_refused():
     def work():
         other = torch.optim.SGD(make("mlp").parameters(), lr=0.1)
         frozen = make("mlp").requires_grad_(False)
@@ -85,13 +88,13 @@ def test_models_and_optimizers_that_do_not_fit_are_refused():
         empty = nn.ParameterList([nn.Parameter(torch.zeros(0))])
         return {
             "all parameters of the model are empty": refusal(lambda: wrap(empty)),
-            "does not own the parameter `4.bias`": refusal(lambda: wrap(optimizer=other)),
+            "does not have the parameter `4.bias`": refusal(lambda: wrap(optimizer=other)),
             "nothing to train": refusal(
                 lambda: wrap(frozen, torch.optim.SGD([torch.zeros(1, requires_grad=True)]))
             ),
             "must be torch.float32": refusal(lambda: wrap(double)),
             "not the model's": refusal(lambda: wrap(model, more)),
-            "do not know Rprop": refusal(lambda: wrap(model, rprop, "asp")),
+            "do not have Rprop": refusal(lambda: wrap(model, rprop, "asp")),
         }
 
     for expected, message in initialized(work).items():
@@ -135,7 +138,7 @@ def test_parameters_of_another_type_are_refused_by_name():
         inputs, _ = batch("mlp", 0, 0)
         return refusal(model[2:4](model[:2](inputs).double()).sum().backward)
 
-    assert "the parameter `2.bias` was of torch.float32 on cpu at wrap()" in initialized(work)
+    assert "the parameter `2.bias` was torch.float32 on cpu at wrap()" in initialized(work)
 
 
 def test_a_step_before_any_gradient_changes_nothing():
@@ -168,14 +171,14 @@ def apart(rank, what):
         ("calls", ["rank 0 is at wrap(), but rank 1 at barrier()"]),
     ],
 )
-def test_ranks_that_do_not_fit_together_all_hear_where(what, expected):
+def test_ranks_that_disagree_all_receive_the_difference(what, expected):
     for message in launch(2, apart, what):
         assert all(part in message for part in expected), message
 
 
-def test_a_rank_that_does_not_come_is_named():
+def test_a_rank_that_is_missing_at_init_is_named():
     def work(rank):
-        return "came not" if rank == 1 else refusal(lambda: quelea.init(timeout=1.0))
+        return "absent" if rank == 1 else refusal(lambda: quelea.init(timeout=1.0))
 
     assert "rank 1 did not come to init()" in launch(2, work)[0]
 
@@ -191,7 +194,7 @@ def test_an_exception_at_one_rank_reaches_the_others_with_its_reason():
                 try:
                     raise KeyError("column")
                 except KeyError as error:
-                    # As the interpreter does with what nobody has caught.
+                    # As the interpreter does with an exception that nobody has caught.
                     sys.excepthook(type(error), error, error.__traceback__)
                     return "failed"
             loss = loss_of(model, number)
@@ -254,7 +257,7 @@ class Fails(torch.autograd.Function):
         raise MemoryError
 
 
-def test_after_an_exception_inside_backward_it_is_said_why_nothing_goes_on():
+def test_after_an_exception_inside_backward_the_error_says_why_the_run_cannot_continue():
     def work():
         model, _ = wrap(bucket_mb=1e-5)
         inputs, targets = batch("mlp", 0, 0)
@@ -276,7 +279,7 @@ def test_after_an_exception_inside_backward_it_is_said_why_nothing_goes_on():
         (lambda group: group.update(lr=0.2), "parameter groups with different `lr`"),
     ],
 )
-def test_what_servers_do_not_follow_is_refused_when_it_changes(change, expected):
+def test_optimizer_options_that_servers_do_not_follow_must_not_change(change, expected):
     def work():
         model = make("mlp")
         halves = [{"params": model[:2].parameters()}, {"params": model[2:].parameters()}]
@@ -291,7 +294,7 @@ def test_what_servers_do_not_follow_is_refused_when_it_changes(change, expected)
     assert expected in initialized(work)
 
 
-def test_a_load_that_an_algorithm_would_mix_with_what_was_before_is_warned_of():
+def test_loading_parameters_that_would_be_mixed_with_older_ones_warns():
     def work():
         model, _ = wrap(algorithm="d-psgd")
         with pytest.warns(UserWarning, match="load before wrap"):
@@ -318,6 +321,6 @@ def comes_alone(rank, algorithm, call):
 
 @pytest.mark.parametrize("algorithm", ["allreduce", "d-psgd", "aladdin", "asp"])
 @pytest.mark.parametrize("call", ["barrier", "evaluate_model"])
-def test_a_rank_that_is_alone_where_all_must_come_is_named(algorithm, call):
+def test_a_rank_that_is_alone_in_a_collective_call_is_named(algorithm, call):
     for message in launch(2, comes_alone, algorithm, call, limit=30):
         assert "rank 0 is in a call that all ranks must make together" in message

@@ -1,13 +1,17 @@
-//! What is measured in a run: records as they happen, totals at the end, and what a driver hands
-//! to whoever watches: models to evaluate, states to save. No sinks, no files.
+//! What is measured in a run: records as they happen, totals at the end, and the [`Observer`] that
+//! a driver hands models to evaluate and states to save. Nothing here writes files.
 
 #![warn(clippy::disallowed_methods, clippy::disallowed_types)]
 
-mod cuts;
+mod checkpoints;
+mod facts;
 mod observer;
 
-pub use cuts::{Cuts, Part, Start};
-pub use observer::{Models, Observer, Wish};
+pub use checkpoints::{CheckpointSchedule, RankCheckpoint, ResumePoint};
+pub use facts::{
+    FACTS, FOLDED, FactKind, FactSummary, FactTotals, HALF_EXCHANGE, STALENESS, SummaryForm,
+};
+pub use observer::{Models, Observer, Request, SalvagedModel, Silent};
 
 /// One measured fact.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,12 +23,12 @@ pub struct Record {
     /// That rank's step.
     pub step: u64,
     /// What happened.
-    pub event: Event,
+    pub event: RecordKind,
 }
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub enum RecordKind {
     /// A worker finished a step: its gradient was computed and it may start the next.
     Step {
         /// Loss over the mini-batch.
@@ -73,18 +77,13 @@ pub enum Event {
         /// Why it could not be, if it could not.
         failure: Option<String>,
     },
-    /// How many updates behind a gradient's base was when it was applied.
-    Staleness {
-        /// Updates.
-        updates: u64,
+    /// The algorithm measured something.
+    Measured {
+        /// What.
+        kind: &'static FactKind,
+        /// Its number.
+        number: u64,
     },
-    /// How many gradients one message carried.
-    Folded {
-        /// Gradients.
-        gradients: u32,
-    },
-    /// An exchange was broken off half-way.
-    HalfExchange,
     /// A rank was lost (crashed, cut off, declared dead).
     Lost,
     /// A rank entered this view.
@@ -92,36 +91,6 @@ pub enum Event {
         /// The view's number.
         number: u32,
     },
-}
-
-/// Takes records as they happen.
-pub trait Sink: Send {
-    /// Takes one.
-    fn record(&mut self, record: Record);
-
-    /// Whether the detailed ones for the timeline ([`Event::Compute`], [`Event::Transfer`]) are
-    /// wanted.
-    fn wants_timeline(&self) -> bool {
-        false
-    }
-}
-
-/// Takes nothing.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Nowhere;
-
-impl Sink for Nowhere {
-    fn record(&mut self, _record: Record) {}
-}
-
-impl Sink for Vec<Record> {
-    fn record(&mut self, record: Record) {
-        self.push(record);
-    }
-
-    fn wants_timeline(&self) -> bool {
-        true
-    }
 }
 
 /// What one rank did in the whole run.
@@ -149,15 +118,8 @@ pub struct RankReport {
     pub bytes_received: u64,
     /// Messages sent.
     pub messages_sent: u64,
-    /// How often each staleness occurred, by updates.
-    pub staleness: std::collections::BTreeMap<u64, u64>,
-    /// Exchanges broken off half-way.
-    pub half_exchanges: u64,
-    /// Gradients that this rank's messages carried, folded ones included (0 where the algorithm
-    /// does not fold).
-    pub folded_gradients: u64,
-    /// Messages that carried them.
-    pub folded_messages: u64,
+    /// What its algorithm measured.
+    pub facts: FactTotals,
     /// Loss of the last gradient.
     pub last_loss: f32,
     /// The parameters at the end, drained.

@@ -1,68 +1,90 @@
-//! Who watches a run, whoever drives it.
+//! The observer of a run: what every driver calls while it runs.
 
 use quelea_core::message::Rank;
 use quelea_core::time::Time;
 
-use crate::{Cuts, Nowhere, Part, Record, Sink};
+use crate::{CheckpointSchedule, RankCheckpoint, Record};
 
-/// Watches a run.
+/// Observes a run: receives its records, models and checkpoints, and may request more of them.
 pub trait Observer: Send {
     /// Takes a record.
     fn record(&mut self, record: Record);
 
-    /// Whether the detailed records for the timeline are wanted.
+    /// Whether the detailed records for the timeline ([`RecordKind::Compute`],
+    /// [`RecordKind::Transfer`]) are wanted.
+    ///
+    /// [`RecordKind::Compute`]: crate::RecordKind::Compute
+    /// [`RecordKind::Transfer`]: crate::RecordKind::Transfer
     fn wants_timeline(&self) -> bool {
         false
     }
 
-    /// So many of all `total` steps (of all workers together) are done.
+    /// `done` of all `total` steps (of all workers together) are complete.
     fn progress(&mut self, _done: u64, _total: u64, _now: Time) {}
 
-    /// While workers are awaited, now and then: so many of those who must join have joined. A
-    /// reason ends the waiting.
+    /// Called repeatedly while workers join: `there` of the `expected` workers have joined. An
+    /// error ends the waiting.
     fn gathering(&mut self, _there: usize, _expected: usize) -> Result<(), String> {
         Ok(())
     }
 
-    /// When models are shown and states saved; asked once.
-    fn cuts(&self) -> Cuts {
-        Cuts::default()
+    /// When models are evaluated and states saved; called once.
+    fn checkpoint_schedule(&self) -> CheckpointSchedule {
+        CheckpointSchedule::default()
     }
 
-    /// What all living ranks would deploy after `step` steps each: exactly for synchronous
-    /// algorithms, on average for others.
-    fn shown(&mut self, _now: Time, _step: u64, _models: Models) {}
+    /// The models that all living ranks would deploy after `step` steps each: exactly for
+    /// synchronous algorithms, on average for others.
+    fn evaluate(&mut self, _now: Time, _step: u64, _models: Models) {}
 
-    /// One rank's part of the cut after `step` steps. Those of one cut come in any order; the cut
-    /// is whole when every rank's is there.
-    fn saved(&mut self, _now: Time, _step: u64, _rank: Rank, _part: Part) {}
+    /// One rank's part of the checkpoint after `step` steps. The parts of one checkpoint come in
+    /// any order; it is complete when every rank's part is there.
+    fn checkpoint(&mut self, _now: Time, _step: u64, _rank: Rank, _part: RankCheckpoint) {}
 
-    /// Asked now and then: until which step cuts are where they cannot be lost. In a real run
-    /// nobody passes a cut before it is written, so that never more than the work between two cuts
-    /// is lost.
-    fn safe(&mut self) -> u64 {
+    /// The run is broken off; these are the models that its ranks still had, in order of rank. Ranks
+    /// that are gone or do not answer have none.
+    fn salvaged(&mut self, _now: Time, _models: Vec<SalvagedModel>) {}
+
+    /// Called repeatedly: the step of the last checkpoint that is on stable storage. In a real run
+    /// no rank passes a checkpoint before it is written, so that a failure never loses more than
+    /// the work between two checkpoints.
+    fn durable_step(&mut self) -> u64 {
         u64::MAX
     }
 
-    /// Asked now and then: whether a cut is wanted besides those of [`cuts`](Observer::cuts).
-    fn wish(&mut self) -> Wish {
-        Wish::GoOn
+    /// Called repeatedly: whether a checkpoint is wanted besides those of
+    /// [`checkpoint_schedule`](Observer::checkpoint_schedule).
+    fn request(&mut self) -> Request {
+        Request::Continue
     }
 }
 
-/// What an observer wants.
+/// The model that a rank had when its run was broken off.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SalvagedModel {
+    /// Whose it is.
+    pub rank: Rank,
+    /// Whether that is a server; then it is a shard.
+    pub is_server: bool,
+    /// Steps that the rank had completed.
+    pub step: u64,
+    /// What one would deploy from this rank.
+    pub model: Vec<f32>,
+}
+
+/// What an observer requests of a driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wish {
-    /// Nothing.
+pub enum Request {
+    /// Nothing: continue.
     #[default]
-    GoOn,
-    /// The state saved soon.
-    Save,
-    /// The state saved soon, and the run ended there.
+    Continue,
+    /// Save the state soon.
+    Checkpoint,
+    /// Save the state soon, and end the run there.
     Stop,
 }
 
-/// What all living ranks would deploy at one moment, by rank.
+/// The models that all living ranks would deploy at one moment, by rank.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Models {
     /// Whole models.
@@ -71,16 +93,21 @@ pub struct Models {
     pub servers: Vec<(Rank, Vec<f32>)>,
 }
 
-impl Observer for Nowhere {
+/// An observer that ignores everything.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Observer for Silent {
     fn record(&mut self, _record: Record) {}
 }
 
+/// Keeps all records, those of the timeline included.
 impl Observer for Vec<Record> {
     fn record(&mut self, record: Record) {
         self.push(record);
     }
 
     fn wants_timeline(&self) -> bool {
-        Sink::wants_timeline(self)
+        true
     }
 }

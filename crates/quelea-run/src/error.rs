@@ -73,16 +73,32 @@ pub enum RunError {
     #[error(transparent)]
     Net(#[from] quelea_net::NetError),
     /// The run was interrupted, and its state is saved.
-    #[error("interrupted after {step} steps of each worker; go on with --resume {}", directory.display())]
+    #[error("interrupted after {step} steps of each worker; resume it with --resume {}", directory.display())]
     Stopped {
         /// Steps of each worker.
         step: u64,
         /// The run's folder.
         directory: PathBuf,
     },
+    /// The run was broken off; what its ranks still had is kept.
+    #[error("{error}; {kept}")]
+    BrokenOff {
+        /// Why.
+        error: Box<RunError>,
+        /// What is kept, and where.
+        kept: String,
+    },
     /// A process could not be started or ended badly.
     #[error("{0}")]
     Process(String),
+    /// The run has ended well and its model is written; some of its other files could not be.
+    #[error("the run has ended, but these could not be written: {missing}; its model is in {}", model.display())]
+    Incomplete {
+        /// What is missing, and why.
+        missing: String,
+        /// Where the model is.
+        model: PathBuf,
+    },
     /// A file could not be written.
     #[error("cannot write {}: {source}", path.display())]
     Write {

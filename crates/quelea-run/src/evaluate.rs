@@ -1,4 +1,4 @@
-//! How good models are, while a run goes on: on a thread of its own, so that nobody waits, or at
+//! How good models are, while a run continues: on a thread of its own, so that nobody waits, or at
 //! once where the clock is virtual.
 
 use std::sync::Arc;
@@ -51,47 +51,47 @@ pub struct Spread {
 
 /// Evaluates models of one problem.
 #[derive(Clone)]
-pub struct Judge {
+pub struct Evaluator {
     /// What the models are for.
     pub problem: Arc<dyn Problem>,
     /// Whose model is deployed.
     pub deploy: DeployedFrom,
 }
 
-impl Judge {
+impl Evaluator {
     /// How good these models are; with those of every worker, if `each`.
     pub fn evaluate(&self, snapshot: &Snapshot, each: bool) -> Evaluated {
         let Snapshot { now, step, models } = snapshot;
-        let models = tensors::Models {
+        let models = tensors::ModelSlices {
             workers: models.workers.iter().map(|(_, model)| model.as_slice()).collect(),
             servers: models.servers.iter().map(|(_, model)| model.as_slice()).collect(),
         };
-        self.judge((*now, *step), &models, each)
+        self.evaluate_models(*now, *step, &models, each)
     }
 
-    /// As [`evaluate`](Judge::evaluate), of models that are somebody else's.
-    pub fn judge(
+    /// As [`evaluate`](Evaluator::evaluate), of models that are somebody else's.
+    pub fn evaluate_models(
         &self,
-        (now, step): (Time, u64),
-        models: &tensors::Models<'_>,
+        now: Time,
+        step: u64,
+        models: &tensors::ModelSlices<'_>,
         each: bool,
     ) -> Evaluated {
         let model = models.deployed(self.deploy);
         let evaluation = self.problem.evaluate(&model);
         let consensus = models.consensus_distance();
-        let workers = each.then(|| self.spread(&models.workers, (&model, evaluation)));
+        let workers = each.then(|| self.spread(&models.workers, &model, &evaluation));
         Evaluated { now, step, model, evaluation, consensus, workers }
     }
 
     /// Workers that hold the deployed model itself are not evaluated again.
-    fn spread(&self, workers: &[&[f32]], (model, known): (&[f32], Evaluation)) -> Spread {
-        let evaluate = |params: &&[f32]| match *params == model {
-            true => known,
-            false => self.problem.evaluate(params),
+    fn spread(&self, workers: &[&[f32]], model: &[f32], known: &Evaluation) -> Spread {
+        let evaluate = |params: &&[f32]| {
+            if *params == model { known.clone() } else { self.problem.evaluate(params) }
         };
         let all: Vec<Evaluation> = workers.iter().map(evaluate).collect();
         let losses: Vec<f64> = all.iter().map(|one| one.loss).collect();
-        let accuracies: Option<Vec<f64>> = all.iter().map(|one| one.accuracy).collect();
+        let accuracies: Option<Vec<f64>> = all.iter().map(Evaluation::accuracy).collect();
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
         // What is not a number is worse than any number.
         let worse = |a: f64, b: f64| if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) };
@@ -107,8 +107,8 @@ impl Judge {
 /// Snapshots that may wait; more are left out.
 const WAITING: usize = 2;
 
-/// A judge on a thread of its own.
-pub struct Evaluator {
+/// An evaluator on a thread of its own.
+pub struct BackgroundEvaluator {
     snapshots: Sender<Snapshot>,
     results: Receiver<Evaluated>,
     thread: JoinHandle<()>,
@@ -116,19 +116,19 @@ pub struct Evaluator {
     left_out: u64,
 }
 
-impl Evaluator {
+impl BackgroundEvaluator {
     /// Starts the thread; with every worker's model each time, if `each`.
-    pub fn start(judge: Judge, each: bool) -> Evaluator {
+    pub fn start(evaluator: Evaluator, each: bool) -> BackgroundEvaluator {
         let (snapshots, asked) = channel::<Snapshot>();
         let (answer, results) = channel();
         let thread = std::thread::spawn(move || {
             for snapshot in asked {
-                if answer.send(judge.evaluate(&snapshot, each)).is_err() {
+                if answer.send(evaluator.evaluate(&snapshot, each)).is_err() {
                     return;
                 }
             }
         });
-        Evaluator { snapshots, results, thread, waiting: 0, left_out: 0 }
+        BackgroundEvaluator { snapshots, results, thread, waiting: 0, left_out: 0 }
     }
 
     /// Has this evaluated, unless too many wait.
@@ -168,11 +168,11 @@ mod tests {
     use quelea_core::message::Rank;
     use quelea_core::problems::quadratic::{Quadratic, QuadraticOptions};
 
-    fn judge() -> Judge {
+    fn evaluator() -> Evaluator {
         let (curvature, target) = (vec![vec![1.0]], vec![vec![1.0]]);
         let options = QuadraticOptions { workers: 1, curvature, target, ..Default::default() };
         let problem = Quadratic::new(&options).expect("good");
-        Judge { problem: Arc::new(problem), deploy: DeployedFrom::Workers }
+        Evaluator { problem: Arc::new(problem), deploy: DeployedFrom::Workers }
     }
 
     /// `½(x − 1)²`
@@ -181,23 +181,23 @@ mod tests {
         let workers = vec![(Rank(0), vec![1.0]), (Rank(1), vec![3.0])];
         let models = Models { workers, servers: Vec::new() };
         let snapshot = Snapshot { now: Time(5), step: 7, models };
-        let evaluated = judge().evaluate(&snapshot, true);
+        let evaluated = evaluator().evaluate(&snapshot, true);
         assert_eq!((evaluated.step, evaluated.model.as_slice()), (7, &[2.0][..]));
         assert_eq!(evaluated.evaluation.loss, 0.5);
         assert_eq!(evaluated.workers, Some(Spread { loss: [1.0, 2.0], accuracy: None }));
-        assert_eq!(judge().evaluate(&snapshot, false).workers, None);
+        assert_eq!(evaluator().evaluate(&snapshot, false).workers, None);
     }
 
     #[test]
     fn what_is_shown_is_evaluated_beside_and_too_much_is_left_out() {
-        let mut evaluator = Evaluator::start(judge(), false);
+        let mut background = BackgroundEvaluator::start(evaluator(), false);
         let models = Models { workers: vec![(Rank(0), vec![1.0])], servers: Vec::new() };
         let mut done = 0;
         for step in 0..50 {
-            evaluator.take(Snapshot { now: Time(step), step, models: models.clone() });
-            done += evaluator.news().len() as u64;
+            background.take(Snapshot { now: Time(step), step, models: models.clone() });
+            done += background.news().len() as u64;
         }
-        let (rest, left_out) = evaluator.finish();
+        let (rest, left_out) = background.finish();
         assert_eq!(done + rest.len() as u64 + left_out, 50);
         assert!(done + rest.len() as u64 > 0);
     }

@@ -4,24 +4,26 @@
 //! |---|---|
 //! | [`config`] | a run file, checked, every default filled in |
 //! | [`tasks`] | the table of tasks: models with their data |
-//! | [`plan`] | configuration to everything that a driver needs |
-//! | [`drive`] | the ways to run a plan: virtual cluster, threads, processes, machines |
+//! | [`prepared`] | a checked configuration with everything that a driver needs |
+//! | [`drive`] | the drivers: virtual cluster, threads, processes, machines |
 //! | [`memory`] | whether a run fits into this machine |
-//! | [`checkpoint`] | the whole state of a run on the disk, and going on from it |
-//! | [`evaluate`] | how good models are, while a run goes on |
-//! | [`conduct`] | a run from its plan to its files, whoever drives it |
-//! | [`listen`] | what a driver says of a run |
+//! | [`checkpoint`] | the whole state of a run on the disk, and resuming from it |
+//! | [`evaluate`] | how good models are, while a run continues |
+//! | [`execute`] | runs a prepared run and writes its files |
+//! | [`recorder`] | the observer that records, evaluates and saves a run |
 //! | [`files`] | the run's directory and what is in it |
+//! | [`trial`] | one timed run, a small vector standing for a large model |
 //! | [`error`] | why a request was refused, why a run failed |
 
 pub mod checkpoint;
-pub mod conduct;
 pub mod config;
 pub mod drive;
 pub mod error;
 pub mod evaluate;
+pub mod execute;
 pub mod files;
-pub mod listen;
 pub mod memory;
-pub mod plan;
+pub mod prepared;
+pub mod recorder;
 pub mod tasks;
+pub mod trial;

@@ -4,7 +4,7 @@ use crate::error::RequestError;
 
 /// The vectors of a run that live on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Vectors {
+pub struct MemoryDemand {
     /// Parameters of the model.
     pub dimensions: usize,
     /// Workers that live here.
@@ -17,10 +17,10 @@ pub struct Vectors {
     pub servers: usize,
 }
 
-impl Vectors {
+impl MemoryDemand {
     /// Refuses what does not fit into `available` bytes.
     pub fn check(&self, available: Option<f64>) -> Result<(), RequestError> {
-        let (Vectors { dimensions, workers, .. }, needed) = (self, self.bytes());
+        let (MemoryDemand { dimensions, workers, .. }, needed) = (self, self.bytes());
         match available {
             Some(available) if needed > available => Err(RequestError::Conflict(format!(
                 "{workers} worker{} with a model of {dimensions} parameters: the run needs about \
@@ -66,17 +66,22 @@ mod tests {
 
     #[test]
     fn a_run_that_does_not_fit_is_refused_with_both_numbers() {
-        let vectors =
-            Vectors { dimensions: 1_000_000_000, workers: 2, snapshot: false, kept: 0, servers: 0 };
+        let vectors = MemoryDemand {
+            dimensions: 1_000_000_000,
+            workers: 2,
+            snapshot: false,
+            kept: 0,
+            servers: 0,
+        };
         assert_eq!(vectors.check(Some(48e9)), Ok(()));
         assert_eq!(vectors.check(None), Ok(()));
         let message = vectors.check(Some(31.4e9)).expect_err("refused").to_string();
         let expected = "needs about 48 GB of memory, this machine has 31 GB free";
         assert!(message.contains(expected), "{message}");
-        assert!(Vectors { servers: 3, ..vectors }.check(Some(48e9)).is_err());
+        assert!(MemoryDemand { servers: 3, ..vectors }.check(Some(48e9)).is_err());
         // Two public copies of each of two workers.
-        assert!(Vectors { kept: 2, ..vectors }.check(Some(63e9)).is_err());
-        assert!(Vectors { kept: 2, ..vectors }.check(Some(64e9)).is_ok());
+        assert!(MemoryDemand { kept: 2, ..vectors }.check(Some(63e9)).is_err());
+        assert!(MemoryDemand { kept: 2, ..vectors }.check(Some(64e9)).is_ok());
     }
 
     #[test]

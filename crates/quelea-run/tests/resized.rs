@@ -4,16 +4,16 @@ use std::path::Path;
 
 use quelea_core::algorithms::ALGORITHMS;
 use quelea_run::checkpoint::read;
-use quelea_run::conduct::{Finished, conduct};
 use quelea_run::config::Config;
-use quelea_run::config::source::{Setting, parse, setting};
+use quelea_run::config::source::{ConfigSetting, parse, setting};
 use quelea_run::drive;
+use quelea_run::execute::{Finished, execute};
 use quelea_run::files::directory::Directory;
-use quelea_run::plan::Plan;
+use quelea_run::prepared::PreparedRun;
 
-fn simulate(plan: &Plan, out: &Path) -> Finished {
+fn simulate(prepared: &PreparedRun, out: &Path) -> Finished {
     let directory = Directory::claim(Some(out), false, "").expect("a new folder");
-    conduct(plan, &directory, &mut |_| {}, |listener| drive::simulate(plan, listener))
+    execute(prepared, &directory, &mut |_| {}, |listener| drive::simulate(prepared, listener))
         .expect("it ends well")
 }
 
@@ -24,25 +24,26 @@ fn every_row_goes_on_with_more_and_with_fewer_workers() {
         let text = format!(
             "task.name = \"logistic\"\nworkers = 4\nsteps = 60\nevaluations = 1\noptimizer.lr = 0.1\n\
              optimizer.momentum = {}\nalgorithm.name = \"{}\"\ncheckpoint.every = 30",
-            if entry.name == "aladdin" { 0.0 } else { 0.5 },
-            entry.name
+            if entry.meta.name == "aladdin" { 0.0 } else { 0.5 },
+            entry.meta.name
         );
         let config = Config::read(parse(&text).expect("TOML"), &[], None).expect("good");
         let out = folder.path().join("run");
-        let before = simulate(&Plan::new(config).expect("good"), &out).summary;
+        let before = simulate(&PreparedRun::new(config).expect("good"), &out).summary;
         let checkpoint = read::open(&out.join("checkpoints/step-30")).expect("whole");
         for (workers, servers) in [(6, 2), (2, 1)] {
             let given = [format!("workers={workers}"), format!("cluster.servers={servers}")];
-            let settings: Vec<Setting> =
+            let settings: Vec<ConfigSetting> =
                 given.iter().map(|given| setting(given).expect("good")).collect();
             let table = checkpoint.config(&settings, None).expect("a table");
             let config = Config::read(table, &settings, None).expect("good");
-            let plan = Plan::new(config).expect("good").going_on_from(&checkpoint).expect("fits");
-            assert!(plan.start.anew);
+            let prepared =
+                PreparedRun::new(config).expect("good").resume_from(&checkpoint).expect("fits");
+            assert!(prepared.start.resized);
             let out = folder.path().join(format!("{workers}"));
-            let after = simulate(&plan, &out).summary;
+            let after = simulate(&prepared, &out).summary;
             let (was, is) = (before.loss.expect("finite"), after.loss.expect("finite"));
-            assert!(is < was + 0.1, "{} with {workers}: loss {was} became {is}", entry.name);
+            assert!(is < was + 0.1, "{} with {workers}: loss {was} became {is}", entry.meta.name);
             assert_eq!(after.resumed_from_step, Some(30));
         }
     }

@@ -1,97 +1,105 @@
 //! The cluster that is simulated: cards, links, speeds, and costs beside the wire.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use quelea_core::node::RunSpec;
+use quelea_core::options::{OptionSpec, Options};
 
 use crate::faults::Faults;
+use crate::knob::{Knob, card, flag, knobs, micros, millis, rate, real, whole};
 
-/// All knobs of the virtual cluster, units in the names. `docs/virtual-cluster.md` defines each.
-///
-/// `gbps` is 10⁹ bits per second, `gbs` is 10⁹ bytes per second.
-#[derive(Clone, Debug)]
-pub struct Cluster {
+knobs! {
+    /// A virtual cluster: every knob, units in the names. `docs/virtual-cluster.md` defines the model.
+    ///
+    /// `gbps` is 10⁹ bits per second, `gbs` is 10⁹ bytes per second. [`KNOBS`] has the defaults and
+    /// limits of all numbers and flags.
+    #[derive(Clone, Debug)]
+    pub struct Cluster;
+
     /// Bandwidth of every host's network card, in each direction.
-    pub bandwidth_gbps: f64,
-    /// Hosts whose card differs, by number of the host.
-    pub host_bandwidth_gbps: BTreeMap<u32, f64>,
+    bandwidth_gbps: f64 = card(10.0), "10⁹ bit/s",
+        "every host's network card, in each direction";
     /// From the first byte leaving one host to its arrival at another.
-    pub latency_us: f64,
+    latency_us: f64 = micros(50.0), "µs",
+        "from the first byte leaving one host to its arrival at another";
     /// Bandwidth of every rank's link to the other ranks of its host, in each direction.
-    pub internal_gbps: f64,
+    internal_gbps: f64 = card(100.0), "10⁹ bit/s",
+        "every rank's link to the others of its host";
     /// As `latency_us`, inside a host.
-    pub internal_latency_us: f64,
+    internal_latency_us: f64 = micros(0.0), "µs",
+        "as latency_us, inside a host";
     /// Mean time of one gradient.
-    pub compute_ms: f64,
+    compute_ms: f64 = millis(100.0), "ms",
+        "mean time of one gradient";
     /// Coefficient of variation of that time (log-normal); 0 means constant.
-    pub compute_cv: f64,
+    compute_cv: f64 = real(0.0, 0.0, 10.0), "–",
+        "coefficient of variation of that time (log-normal); 0 = constant";
     /// The share of a gradient's time that is backward: only then do buckets become ready.
-    pub backward_share: f64,
-    /// Workers whose gradients take this many times as long, by rank.
-    pub slow: BTreeMap<u32, f64>,
-    /// Fixed time that a worker spends on giving a vector to the network.
-    pub handoff_send_us: f64,
-    /// Rate at which a worker gives vectors to the network; 0 means that size costs nothing.
-    pub handoff_send_gbps: f64,
-    /// Fixed time that a worker spends on taking a vector from the network.
-    pub handoff_receive_us: f64,
-    /// Rate at which a worker takes vectors from the network; 0 means that size costs nothing.
-    pub handoff_receive_gbps: f64,
-    /// Rate of arithmetic at servers and in reduce steps; 0 means that it costs nothing.
-    pub reduce_gbs: f64,
-    /// Share of the cards' bandwidth that collectives reach.
-    pub collective_efficiency: f64,
-    /// Share of the cards' bandwidth that other messages reach.
-    pub point_to_point_efficiency: f64,
-    /// Fixed time that a collective takes before its first message.
-    pub collective_fixed_us: f64,
-    /// A synchronous collective starts only when all living workers have handed over.
-    pub start_barrier: bool,
-    /// Messages that a directed link may hold until the receiving worker takes them; 0 means
+    backward_share: f64 = real(0.67, 0.0, 1.0), "–",
+        "share of that time that is backward";
+    /// Fixed time that a worker spends on giving a vector to the network, before the message is handed
+    /// over.
+    handoff_send_us: f64 = micros(0.0), "µs",
+        "fixed time of a worker for giving a vector to the network";
+    /// Rate at which a worker gives vectors to the network, on top of the fixed time; 0 means that size
+    /// costs nothing.
+    handoff_send_gbps: f64 = rate(), "10⁹ bit/s",
+        "rate of the same; 0 = size costs nothing";
+    /// Fixed time that a worker spends on taking a vector from the network, before the algorithm sees
+    /// it.
+    handoff_receive_us: f64 = micros(0.0), "µs",
+        "fixed time of a worker for taking a vector";
+    /// Rate at which a worker takes vectors from the network, on top of the fixed time; 0 means that
+    /// size costs nothing.
+    handoff_receive_gbps: f64 = rate(), "10⁹ bit/s",
+        "rate of the same; 0 = size costs nothing";
+    /// Rate of the arithmetic that algorithms report: at servers, and in the reduce steps of
+    /// collectives; 0 means that it costs nothing.
+    reduce_gbs: f64 = rate(), "10⁹ **byte**/s",
+        "arithmetic at servers and in reduce steps, 10^9 bytes/s; 0 = free";
+    /// Share of the cards' bandwidth that collectives reach; internal links are not concerned.
+    collective_efficiency: f64 = real(1.0, 1e-3, 1.0), "–",
+        "share of the bandwidth that collectives reach";
+    /// Share of the cards' bandwidth that other messages reach; internal links are not concerned.
+    point_to_point_efficiency: f64 = real(1.0, 1e-3, 1.0), "–",
+        "share of the bandwidth that other messages reach";
+    /// Fixed time of a collective (one per bucket and step), from the moment a rank would send its
+    /// first message.
+    collective_fixed_us: f64 = micros(0.0), "µs",
+        "fixed time of a collective before its first message";
+    /// The collective of a bucket starts, then pays its fixed cost, only when all living workers have
+    /// handed that bucket over.
+    start_barrier: bool = flag(), "",
+        "a collective starts when all workers have handed over";
+    /// Messages that a directed link may hold until the receiving worker takes them, see below; 0 means
     /// without limit.
-    pub link_messages: u32,
-    /// A worker goes on only when what it sends has left its card.
-    pub blocking_sends: bool,
-    /// Every byte of a vector counts as so many, so that a small vector can stand for a large
-    /// model; headers count as they are.
-    pub vector_scale: f64,
-    /// From the loss of a rank until the others are told.
-    pub detect_ms: f64,
-    /// What goes wrong.
-    pub faults: Faults,
-    /// Real threads that compute gradients; 0 means one per core. Results do not depend on it.
-    pub threads: usize,
-}
+    link_messages: u32 = whole(), "messages",
+        "messages that a directed link may hold; 0 = without limit";
+    /// A worker's sends hold up its processor until their last byte has left its card, as with a
+    /// blocking send call; not for servers.
+    blocking_sends: bool = flag(), "",
+        "a worker continues only when what it sends has left its card";
+    /// Every byte of a vector counts as so many, in transfers, hand-offs and arithmetic: a small vector
+    /// stands for a large model, exactly, where the parts that it is cut into are equal; headers count
+    /// as they are.
+    vector_scale: f64 = real(1.0, 1e-3, 1e9), "–",
+        "every byte of a vector counts as so many: a small one stands for a large model";
+    /// From the loss of a rank until the others are notified.
+    detect_ms: f64 = millis(1000.0), "ms",
+        "from the loss of a rank until the others are notified";
+    /// Real threads that compute expensive gradients; 0 means one per core. Results do not depend on
+    /// it.
+    threads: usize = whole(), "–",
+        "real threads that compute gradients in `simulate`; 0 = one per core";
 
-impl Default for Cluster {
-    fn default() -> Cluster {
-        Cluster {
-            bandwidth_gbps: 10.0,
-            host_bandwidth_gbps: BTreeMap::new(),
-            latency_us: 50.0,
-            internal_gbps: 100.0,
-            internal_latency_us: 0.0,
-            compute_ms: 100.0,
-            compute_cv: 0.0,
-            backward_share: 0.67,
-            slow: BTreeMap::new(),
-            handoff_send_us: 0.0,
-            handoff_send_gbps: 0.0,
-            handoff_receive_us: 0.0,
-            handoff_receive_gbps: 0.0,
-            reduce_gbs: 0.0,
-            collective_efficiency: 1.0,
-            point_to_point_efficiency: 1.0,
-            collective_fixed_us: 0.0,
-            start_barrier: false,
-            link_messages: 0,
-            blocking_sends: false,
-            vector_scale: 1.0,
-            detect_ms: 1000.0,
-            faults: Faults::default(),
-            threads: 0,
-        }
-    }
+    others:
+        /// Hosts whose card differs, by number of the host.
+        host_bandwidth_gbps: BTreeMap<u32, f64>,
+        /// Workers whose gradients take this many times as long, by rank; traffic and hand-offs do not.
+        slow: BTreeMap<u32, f64>,
+        /// What goes wrong.
+        faults: Faults,
 }
 
 /// Why a cluster cannot be simulated.
@@ -116,72 +124,30 @@ impl ClusterError {
     }
 }
 
-/// What a number may be.
-#[derive(Clone, Copy)]
-struct Span {
-    min: f64,
-    max: f64,
-    or_zero: bool,
-}
-
-/// Cards from one kilobit to one exabit per second.
-const BANDWIDTH: Span = Span { min: 1e-6, max: 1e9, or_zero: false };
-const RATE_OR_FREE: Span = Span { min: 1e-6, max: 1e9, or_zero: true };
-/// Up to a quarter of an hour.
-const MICROSECONDS: Span = Span { min: 0.0, max: 1e9, or_zero: false };
-/// Up to a month.
-const MILLISECONDS: Span = Span { min: 0.0, max: 3e9, or_zero: false };
-const SLOW: Span = Span { min: 1e-6, max: 1e6, or_zero: false };
-const EFFICIENCY: Span = Span { min: 1e-3, max: 1.0, or_zero: false };
-const SHARE: Span = Span { min: 0.0, max: 1.0, or_zero: false };
-const VECTOR: Span = Span { min: 1e-3, max: 1e9, or_zero: false };
-const VARIATION: Span = Span { min: 0.0, max: 10.0, or_zero: false };
+/// Cards of single hosts: as `bandwidth_gbps`.
+const HOST_GBPS: RangeInclusive<f64> = 1e-6..=1e9;
+const SLOW: RangeInclusive<f64> = 1e-6..=1e6;
 
 /// A run may last ten virtual years: far below what 64 bits of nanoseconds hold.
 const LONGEST_MS: f64 = 10.0 * 365.0 * 86_400_000.0;
 
-impl Span {
-    fn check(self, field: &str, value: f64) -> Result<(), ClusterError> {
-        if (self.min..=self.max).contains(&value) || self.or_zero && value == 0.0 {
-            return Ok(());
-        }
-        let zero = if self.or_zero { "0, or " } else { "" };
-        let allowed = format!("must be {zero}a number from {} to {}", self.min, self.max);
-        Err(ClusterError::new(field, value, allowed))
-    }
-}
-
 impl Cluster {
+    /// The cluster whose knobs have these values; a knob that is absent has its default.
+    pub fn from_options(options: &Options) -> Cluster {
+        let mut cluster = Cluster::default();
+        for (name, value) in options.iter() {
+            if let Some(knob) = KNOBS.iter().find(|knob| knob.spec.name == name) {
+                (knob.set)(&mut cluster, value);
+            }
+        }
+        cluster
+    }
+
     /// Whether all numbers make sense by themselves.
     pub fn check(&self) -> Result<(), ClusterError> {
-        let numbers = [
-            (BANDWIDTH, "bandwidth_gbps", self.bandwidth_gbps),
-            (MICROSECONDS, "latency_us", self.latency_us),
-            (BANDWIDTH, "internal_gbps", self.internal_gbps),
-            (MICROSECONDS, "internal_latency_us", self.internal_latency_us),
-            (MILLISECONDS, "compute_ms", self.compute_ms),
-            (VARIATION, "compute_cv", self.compute_cv),
-            (SHARE, "backward_share", self.backward_share),
-            (MICROSECONDS, "handoff_send_us", self.handoff_send_us),
-            (RATE_OR_FREE, "handoff_send_gbps", self.handoff_send_gbps),
-            (MICROSECONDS, "handoff_receive_us", self.handoff_receive_us),
-            (RATE_OR_FREE, "handoff_receive_gbps", self.handoff_receive_gbps),
-            (RATE_OR_FREE, "reduce_gbs", self.reduce_gbs),
-            (EFFICIENCY, "collective_efficiency", self.collective_efficiency),
-            (EFFICIENCY, "point_to_point_efficiency", self.point_to_point_efficiency),
-            (MICROSECONDS, "collective_fixed_us", self.collective_fixed_us),
-            (VECTOR, "vector_scale", self.vector_scale),
-            (MILLISECONDS, "detect_ms", self.detect_ms),
-        ];
-        for (span, field, value) in numbers {
-            span.check(field, value)?;
-        }
-        for (host, gbps) in &self.host_bandwidth_gbps {
-            BANDWIDTH.check(&format!("host_bandwidth_gbps.{host}"), *gbps)?;
-        }
-        for (rank, factor) in &self.slow {
-            SLOW.check(&format!("slow.{rank}"), *factor)?;
-        }
+        KNOBS.iter().try_for_each(|knob| knob.check(self))?;
+        check_numbered("host_bandwidth_gbps", &self.host_bandwidth_gbps, HOST_GBPS)?;
+        check_numbered("slow", &self.slow, SLOW)?;
         self.faults.check()
     }
 
@@ -216,8 +182,24 @@ impl Cluster {
     }
 }
 
+fn check_numbered(
+    field: &str,
+    numbers: &BTreeMap<u32, f64>,
+    range: RangeInclusive<f64>,
+) -> Result<(), ClusterError> {
+    match numbers.iter().find(|(_, value)| !range.contains(value)) {
+        None => Ok(()),
+        Some((number, value)) => {
+            let allowed = format!("must be a number from {} to {}", range.start(), range.end());
+            Err(ClusterError::new(format!("{field}.{number}"), value, allowed))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use quelea_core::options::Value;
+
     use super::*;
 
     fn refusal(change: impl FnOnce(&mut Cluster)) -> String {
@@ -247,5 +229,48 @@ mod tests {
     #[test]
     fn the_default_cluster_is_good() {
         assert_eq!(Cluster::default().check(), Ok(()));
+    }
+
+    /// The plain fields of a cluster as `Debug` writes them, without those inside other fields.
+    fn plain_fields(cluster: &Cluster) -> BTreeMap<String, String> {
+        let text = format!("{cluster:#?}");
+        let fields = text.lines().filter_map(|line| {
+            let (name, value) = line.strip_prefix("    ")?.strip_suffix(',')?.split_once(": ")?;
+            let is_plain = value.parse::<f64>().is_ok() || value.parse::<bool>().is_ok();
+            (is_plain && !name.starts_with(' ')).then(|| (name.to_string(), value.to_string()))
+        });
+        fields.collect()
+    }
+
+    #[test]
+    fn every_plain_field_has_a_knob_and_its_default() {
+        let fields = plain_fields(&Cluster::default());
+        assert_eq!(fields.len(), KNOBS.len());
+        for knob in KNOBS {
+            // `Debug` writes 10.0 where `Display` writes 10.
+            let default = knob.spec.kind.default().to_string();
+            let written = &fields[knob.spec.name];
+            assert_eq!(written.strip_suffix(".0").unwrap_or(written), default, "{knob:?}");
+            let read = (knob.get)(&Cluster::default());
+            assert_eq!(read, knob.spec.kind.default(), "{}", knob.spec.name);
+        }
+    }
+
+    #[test]
+    fn a_knob_sets_its_own_field_and_no_other() {
+        for knob in KNOBS {
+            let value = match knob.spec.kind.default() {
+                Value::Flag(default) => Value::Flag(!default),
+                Value::Number(1.0) => Value::Number(0.5),
+                _ => Value::Number(1.0),
+            };
+            let options = Options::defaults(&[knob.spec]).with(knob.spec.name, value.clone());
+            let cluster = Cluster::from_options(&options);
+            assert_eq!((knob.get)(&cluster), value);
+            let (before, after) = (plain_fields(&Cluster::default()), plain_fields(&cluster));
+            let changed = after.iter().filter(|(name, value)| before[*name] != **value);
+            let changed: Vec<&String> = changed.map(|(name, _)| name).collect();
+            assert_eq!(changed, [knob.spec.name]);
+        }
     }
 }

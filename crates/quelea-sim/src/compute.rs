@@ -30,11 +30,11 @@ impl ComputeModel {
     }
 
     /// The pass that computes gradient `step` of the worker `rank`, begun at `start`.
-    pub(crate) fn pass(&self, start: Time, rank: u32, step: u64) -> Pass {
+    pub(crate) fn pass(&self, start: Time, rank: u32, step: u64) -> ComputePass {
         let variation = if self.cv > 0.0 { self.variation(rank, step) } else { 1.0 };
         let total = self.base_ns * self.slow[rank as usize] * variation;
         let backward = (total * self.backward_share).round() as u64;
-        Pass { start, total: Time(total.round() as u64), backward: Time(backward) }
+        ComputePass { start, total: Time(total.round() as u64), backward: Time(backward) }
     }
 
     /// Log-normal with mean 1: a function of seed, rank and step, so that it does not depend on
@@ -48,13 +48,13 @@ impl ComputeModel {
 
 /// One forward and backward pass.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pass {
+pub(crate) struct ComputePass {
     pub(crate) start: Time,
     pub(crate) total: Time,
     backward: Time,
 }
 
-impl Pass {
+impl ComputePass {
     /// When bucket `b` is ready: in proportion to the elements up to and including it; the last
     /// one exactly at the end.
     pub(crate) fn ready(&self, layout: &Layout, b: usize) -> Time {

@@ -1,45 +1,46 @@
-//! Cuts through a run: models that are shown, states that are saved.
+//! Cuts through a run: models that are evaluated, states that are saved.
 //!
 //! A synchronous algorithm is cut rank by rank, each as it passes the step; nothing waits. Others
 //! have no such cut: no more gradients are started, everything comes to rest, all is saved, and
-//! the run goes on from what was saved.
+//! the run continues from what was saved.
 
 use quelea_core::message::Rank;
-use quelea_record::{Part, Start, Wish};
+use quelea_record::{RankCheckpoint, Request, ResumePoint};
 
 use crate::SimError;
 use crate::driver::Driver;
+use crate::rank_state::StepPhase;
 
 /// The cut that is under way, besides those of every so many steps.
 #[derive(Debug, Default)]
-pub(crate) struct Cutting {
-    /// Of a synchronous run: the cut that was wished for, and how many parts are missing.
-    wished: Option<(u64, usize)>,
+pub(crate) struct CutState {
+    /// Of a synchronous run: the cut that was requested for, and how many parts are missing.
+    requested: Option<(u64, usize)>,
     /// Of any other: the run is coming to rest, to be cut after so many steps.
     pausing: Option<u64>,
     /// The run ends with that cut.
     stop: bool,
 }
 
-impl Cutting {
+impl CutState {
     /// Whether a worker after `step` steps starts no gradient.
     pub(crate) fn holds(&self, step: u64) -> bool {
-        self.pausing.is_some() || (self.stop && self.wished.is_some_and(|(at, _)| step >= at))
+        self.pausing.is_some() || (self.stop && self.requested.is_some_and(|(at, _)| step >= at))
     }
 }
 
 impl Driver<'_> {
     /// After every event: does what has become due.
     pub(crate) fn attend_cuts(&mut self) -> Result<(), SimError> {
-        if let (Some((step, 0)), true) = (self.cutting.wished, self.cutting.stop) {
+        if let (Some((step, 0)), true) = (self.cutting.requested, self.cutting.stop) {
             return Err(SimError::Stopped { step });
         }
-        let wish = self.observer.wish();
-        if wish != Wish::GoOn && self.is_whole() {
-            self.wish_for_cut(wish);
+        let request = self.observer.request();
+        if request != Request::Continue && self.is_whole() {
+            self.request_cut(request);
         }
         if let Some(step) = self.cutting.pausing
-            && self.members.iter().all(|member| member.running.is_none())
+            && self.ranks.iter().all(|state| state.phase.running().is_none())
         {
             self.rest_and_save(step)?;
         }
@@ -51,44 +52,44 @@ impl Driver<'_> {
         self.views.len() == 1 && self.living_workers == self.setup.workers()
     }
 
-    fn wish_for_cut(&mut self, wish: Wish) {
+    fn request_cut(&mut self, request: Request) {
         let busy = self.cutting.pausing.is_some();
-        let busy = busy || self.cutting.wished.is_some_and(|(_, missing)| missing > 0);
+        let busy = busy || self.cutting.requested.is_some_and(|(_, missing)| missing > 0);
         if busy || self.unfinished < self.setup.workers() {
             return;
         }
-        self.cutting.stop = wish == Wish::Stop;
+        self.cutting.stop = request == Request::Stop;
         if !self.properties.synchronous {
             self.cutting.pausing = Some(self.steps_done / self.setup.workers() as u64);
             return;
         }
         // The first step that nobody has passed or been cut at.
-        let first = self.members.iter().map(|member| {
-            let busy = member.running.is_some() || member.unready.is_some();
-            (member.node.step() + u64::from(busy)).max(member.cut + 1)
+        let first = self.ranks.iter().map(|state| {
+            let busy = matches!(state.phase, StepPhase::Computing(_) | StepPhase::Completing(_));
+            (state.node.step() + u64::from(busy)).max(state.cut + 1)
         });
         let at = first.max().unwrap_or(0);
         if at >= self.setup.steps {
             self.cutting.stop = false;
             return;
         }
-        self.cutting.wished = Some((at, self.members.len()));
-        (0..self.members.len()).for_each(|rank| self.cut_if_due(rank));
+        self.cutting.requested = Some((at, self.ranks.len()));
+        (0..self.ranks.len()).for_each(|rank| self.cut_if_due(rank));
     }
 
     /// Takes this rank's part of the synchronous cuts that it has come to.
     pub(crate) fn cut_if_due(&mut self, rank: usize) {
-        let none_due = self.cuts.save_every == 0 && self.cutting.wished.is_none();
+        let none_due = self.schedule.save_every == 0 && self.cutting.requested.is_none();
         if none_due || !self.properties.synchronous || !self.is_whole() {
             return;
         }
         while let Some(step) = self.next_cut(rank) {
-            self.members[rank].cut = step;
-            let wished = self.cutting.wished.is_some_and(|(at, _)| at == step);
-            if wished || self.cuts.saves_at(step) {
+            self.ranks[rank].cut = step;
+            let requested = self.cutting.requested.is_some_and(|(at, _)| at == step);
+            if requested || self.schedule.saves_at(step) {
                 self.save(rank, step);
             }
-            if let Some((_, missing)) = self.cutting.wished.as_mut().filter(|_| wished) {
+            if let Some((_, missing)) = self.cutting.requested.as_mut().filter(|_| requested) {
                 *missing -= 1;
             }
         }
@@ -96,55 +97,56 @@ impl Driver<'_> {
 
     /// The cut at which this rank now stands, if there is one.
     fn next_cut(&self, rank: usize) -> Option<u64> {
-        let member = &self.members[rank];
-        let wished = self.cutting.wished.map(|(at, _)| at).filter(|at| *at > member.cut);
-        let next = [wished, self.cuts.next(member.cut)].into_iter().flatten().min()?;
-        let step = if member.node.is_server { next } else { member.node.step() };
-        (step >= next && member.unready.is_none() && member.node.is_at_cut(step)).then_some(step)
+        let state = &self.ranks[rank];
+        let requested = self.cutting.requested.map(|(at, _)| at).filter(|at| *at > state.cut);
+        let next = [requested, self.schedule.next(state.cut)].into_iter().flatten().min()?;
+        let step = if state.node.is_server { next } else { state.node.step() };
+        (step >= next && state.phase.unready().is_none() && state.node.is_at_cut(step))
+            .then_some(step)
     }
 
-    fn save(&mut self, rank: usize, step: u64) -> Part {
-        let member = &mut self.members[rank];
-        let part = Part::of(&mut member.node, step, member.report.clone());
-        self.observer.saved(self.now, step, Rank::from(rank), part.clone());
+    fn save(&mut self, rank: usize, step: u64) -> RankCheckpoint {
+        let state = &mut self.ranks[rank];
+        let part = RankCheckpoint::of(&mut state.node, step, state.report.clone());
+        self.observer.checkpoint(self.now, step, Rank::from(rank), part.clone());
         part
     }
 
     /// The workers have done so many steps on average.
     pub(crate) fn cut_on_average(&mut self, step: u64) {
-        if self.cuts.shows_at(step) {
+        if self.schedule.evaluates_at(step) {
             let models = self.models();
-            self.observer.shown(self.now, step, models);
+            self.observer.evaluate(self.now, step, models);
         }
         let due =
-            self.cuts.saves_at(step) && !self.properties.synchronous && step < self.setup.steps;
+            self.schedule.saves_at(step) && !self.properties.synchronous && step < self.setup.steps;
         if due && self.is_whole() && self.unfinished == self.setup.workers() {
             self.cutting.pausing = Some(step);
         }
     }
 
-    /// Nobody computes: lets everything come to rest, saves it, and goes on from there.
+    /// Nobody computes: lets everything come to rest, saves it, and continues from there.
     fn rest_and_save(&mut self, step: u64) -> Result<(), SimError> {
         self.drain()?;
-        let parts = (0..self.members.len()).map(|rank| self.save(rank, step)).collect();
+        let parts = (0..self.ranks.len()).map(|rank| self.save(rank, step)).collect();
         if self.cutting.stop {
             return Err(SimError::Stopped { step });
         }
-        let start = Start { parts, anew: false, now: self.now };
-        for (rank, member) in self.members.iter_mut().enumerate() {
+        let start = ResumePoint { parts, resized: false, now: self.now };
+        for (rank, state) in self.ranks.iter_mut().enumerate() {
             let node = start.node(self.setup, Rank::from(rank), self.pool.clone());
-            member.node = node.map_err(SimError::Start)?;
+            state.node = node.map_err(SimError::Resume)?;
             // A gradient whose step could not be completed is computed again.
-            if member.unready.take().is_some() {
+            if state.phase.take_unready().is_some() {
                 self.gradients_left += 1;
             }
         }
         self.cutting.pausing = None;
-        for rank in 0..self.members.len() {
-            self.members[rank].node.start(self.now);
+        for rank in 0..self.ranks.len() {
+            self.ranks[rank].node.start(self.now);
             self.carry_out(rank);
         }
-        (0..self.members.len()).for_each(|rank| self.settle(rank));
+        (0..self.ranks.len()).for_each(|rank| self.settle(rank));
         Ok(())
     }
 }

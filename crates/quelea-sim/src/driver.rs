@@ -11,18 +11,20 @@ use quelea_core::problems::{Computed, Problem};
 use quelea_core::properties::{Properties, TopologyRequirement};
 use quelea_core::time::Time;
 use quelea_core::view::View;
-use quelea_record::{Cuts, Event as Fate, Observer, Outcome, RankReport, Record, Start};
+use quelea_record::{
+    CheckpointSchedule, Observer, Outcome, RankReport, Record, RecordKind, ResumePoint,
+};
 
 use crate::cluster::Cluster;
+use crate::collective_start::CollectiveStarts;
 use crate::compute::ComputeModel;
-use crate::cuts::Cutting;
-use crate::gates::Gates;
-use crate::gradients::Gradients;
-use crate::in_flight::Load;
-use crate::member::Member;
+use crate::cuts::CutState;
+use crate::gradient_pool::GradientPool;
+use crate::in_flight::InFlightLoad;
 use crate::membership::RankFault;
-use crate::network::{Network, bits_per_second};
-use crate::queue::{Event, Queue};
+use crate::network::{VirtualNetwork, bits_per_second};
+use crate::queue::{EventQueue, SimEvent};
+use crate::rank_state::RankState;
 use crate::traffic::Handoff;
 use crate::{SimError, Stuck, awaited};
 
@@ -34,22 +36,22 @@ pub(crate) struct Driver<'a> {
     pub(crate) properties: Properties,
     pub(crate) timeline: bool,
     pub(crate) pool: Pool,
-    pub(crate) cuts: Cuts,
-    pub(crate) cutting: Cutting,
+    pub(crate) schedule: CheckpointSchedule,
+    pub(crate) cutting: CutState,
     pub(crate) handoff_send: Handoff,
     pub(crate) handoff_receive: Handoff,
     /// Nothing if arithmetic costs nothing.
     pub(crate) reduce_bps: Option<u64>,
 
     pub(crate) now: Time,
-    pub(crate) queue: Queue,
-    pub(crate) network: Network,
+    pub(crate) queue: EventQueue,
+    pub(crate) network: VirtualNetwork,
     pub(crate) compute: ComputeModel,
-    pub(crate) gradients: Gradients,
+    pub(crate) gradients: GradientPool,
     /// What came with the gradient that each worker is handing over.
     pub(crate) computed: Vec<Computed>,
-    pub(crate) members: Vec<Member>,
-    pub(crate) gates: Gates,
+    pub(crate) ranks: Vec<RankState>,
+    pub(crate) gates: CollectiveStarts,
     /// Unread messages per directed link, where links are limited.
     pub(crate) links: BTreeMap<(u32, u32), u32>,
     /// All views that were announced, by number.
@@ -66,7 +68,7 @@ pub(crate) struct Driver<'a> {
     /// When the last step was completed.
     pub(crate) clock: Time,
     pub(crate) messages: u64,
-    pub(crate) in_flight: Load,
+    pub(crate) in_flight: InFlightLoad,
     /// Memory for the effects of one event.
     pub(crate) effects: Vec<Effect>,
 }
@@ -75,36 +77,37 @@ impl<'a> Driver<'a> {
     pub(crate) fn new(
         setup: &'a RunSpec,
         problem: &dyn Problem,
-        (cluster, start): (&'a Cluster, &Start),
+        cluster: &'a Cluster,
+        start: &ResumePoint,
         observer: &'a mut dyn Observer,
     ) -> Result<Driver<'a>, SimError> {
         let (properties, workers, pool) = (setup.properties(), setup.workers(), Pool::new());
-        let member = |rank| {
+        let state = |rank| {
             let rank = Rank::from(rank);
-            let node = start.node(setup, rank, pool.clone()).map_err(SimError::Start)?;
-            Ok(Member::new(node, start.report(rank), start.now))
+            let node = start.node(setup, rank, pool.clone()).map_err(SimError::Resume)?;
+            Ok(RankState::new(node, start.report(rank), start.now))
         };
-        let members = (0..setup.ranks()).map(member).collect::<Result<_, SimError>>()?;
+        let ranks = (0..setup.ranks()).map(state).collect::<Result<_, SimError>>()?;
         let steps_done = start.steps(workers);
         let is_global =
             properties.synchronous && properties.topology == TopologyRequirement::Nothing;
         Ok(Driver {
             timeline: observer.wants_timeline(),
             pool,
-            cuts: observer.cuts(),
-            cutting: Cutting::default(),
+            schedule: observer.checkpoint_schedule(),
+            cutting: CutState::default(),
             handoff_send: Handoff::of_sending(cluster),
             handoff_receive: Handoff::of_receiving(cluster),
             reduce_bps: (cluster.reduce_gbs > 0.0)
                 .then(|| bits_per_second(cluster.reduce_gbs * 8.0)),
             now: start.now,
-            queue: Queue::default(),
-            network: Network::new(cluster, &setup.view.hosts),
+            queue: EventQueue::default(),
+            network: VirtualNetwork::new(cluster, &setup.view.hosts),
             compute: ComputeModel::new(cluster, setup.seed, workers),
-            gradients: Gradients::new(problem, workers, cluster.threads),
+            gradients: GradientPool::new(problem, workers, cluster.threads),
             computed: vec![Computed::default(); workers],
-            members,
-            gates: Gates::new(cluster, cluster.start_barrier && is_global),
+            ranks,
+            gates: CollectiveStarts::new(cluster, cluster.start_barrier && is_global),
             links: BTreeMap::new(),
             views: vec![Arc::clone(&setup.view)],
             faults: Vec::new(),
@@ -115,7 +118,7 @@ impl<'a> Driver<'a> {
             steps_done,
             clock: start.now,
             messages: 0,
-            in_flight: Load::new(),
+            in_flight: InFlightLoad::new(),
             effects: Vec::new(),
             setup,
             cluster,
@@ -127,8 +130,8 @@ impl<'a> Driver<'a> {
     /// Runs until all workers have done their share and nothing is on its way any more.
     pub(crate) fn run(mut self) -> Result<Outcome, SimError> {
         self.schedule_faults();
-        for rank in 0..self.members.len() {
-            self.members[rank].node.start(self.now);
+        for rank in 0..self.ranks.len() {
+            self.ranks[rank].node.start(self.now);
             self.carry_out(rank);
             self.settle(rank);
         }
@@ -142,9 +145,9 @@ impl<'a> Driver<'a> {
 
     /// Lets everything that is pending come to rest.
     pub(crate) fn drain(&mut self) -> Result<(), SimError> {
-        for rank in 0..self.members.len() {
-            if self.members[rank].is_alive() {
-                self.members[rank].node.drain(self.now);
+        for rank in 0..self.ranks.len() {
+            if self.ranks[rank].is_alive() {
+                self.ranks[rank].node.drain(self.now);
                 self.carry_out(rank);
                 self.settle(rank);
             }
@@ -159,14 +162,14 @@ impl<'a> Driver<'a> {
         let Some((at, event)) = self.queue.pop() else { return Err(self.deadlock()) };
         self.now = at;
         match event {
-            Event::Bucket(rank) => self.bucket_ready(rank as usize),
-            Event::Wake(rank) => self.wake(rank as usize),
-            Event::Arrive(number) => self.arrive(number),
-            Event::Deliver(number) => self.deliver(number),
-            Event::Open(gate) => self.open_gate(gate),
-            Event::Fault(number) => return self.fault(number),
-            Event::Detect(rank) => self.detect(rank as usize),
-            Event::View(rank) => self.enter_view(rank as usize),
+            SimEvent::Bucket(rank) => self.bucket_ready(rank as usize),
+            SimEvent::Wake(rank) => self.wake(rank as usize),
+            SimEvent::Arrive(number) => self.arrive(number),
+            SimEvent::Deliver(number) => self.deliver(number),
+            SimEvent::Open(gate) => self.open_gate(gate),
+            SimEvent::Fault(number) => return self.fault(number),
+            SimEvent::Detect(rank) => self.detect(rank as usize),
+            SimEvent::View(rank) => self.enter_view(rank as usize),
         }
         Ok(())
     }
@@ -185,34 +188,37 @@ impl<'a> Driver<'a> {
 
     /// Looks at a rank again at this time.
     pub(crate) fn wake_at(&mut self, rank: usize, at: Time) {
-        let wake = &mut self.members[rank].wake;
+        let wake = &mut self.ranks[rank].wake;
         if wake.is_none_or(|wake| at < wake) {
             *wake = Some(at);
-            self.queue.schedule(at, Event::Wake(rank as u32));
+            self.queue.schedule(at, SimEvent::Wake(rank as u32));
         }
     }
 
     fn wake(&mut self, rank: usize) {
-        let member = &mut self.members[rank];
-        if member.wake == Some(self.now) {
-            member.wake = None;
+        let state = &mut self.ranks[rank];
+        if state.wake == Some(self.now) {
+            state.wake = None;
         }
-        if member.is_alive() {
+        if state.is_alive() {
             self.settle(rank);
         }
     }
 
     /// Hands a record to the observer.
-    pub(crate) fn note(&mut self, at: Time, rank: Rank, step: u64, event: Fate) {
+    pub(crate) fn note(&mut self, at: Time, rank: Rank, step: u64, event: RecordKind) {
         self.observer.record(Record { t: at.seconds(), rank: rank.0, step, event });
     }
 
     fn deadlock(&self) -> SimError {
-        let stuck = self.members.iter().filter(|member| !member.finished).map(|member| Stuck {
-            rank: member.node.rank,
-            step: member.node.step(),
-            awaits: member.node.awaiting(),
-        });
+        let stuck =
+            self.ranks.iter().filter(|state| state.is_alive() && !state.phase.is_finished()).map(
+                |state| Stuck {
+                    rank: state.node.rank,
+                    step: state.node.step(),
+                    awaits: state.node.awaiting(),
+                },
+            );
         // A server that awaits nothing is not stuck.
         let workers = self.setup.workers();
         let stuck = stuck.filter(|s| s.rank.index() < workers || !s.awaits.is_empty());
@@ -221,32 +227,28 @@ impl<'a> Driver<'a> {
 
     fn outcome(mut self) -> Outcome {
         let mut warnings = Vec::new();
-        for member in &self.members {
-            if member.is_alive() && !member.node.is_drained() {
-                let (rank, awaits) = (member.node.rank, awaited(&member.node.awaiting()));
+        for state in &self.ranks {
+            if state.is_alive() && !state.node.is_drained() {
+                let (rank, awaits) = (state.node.rank, awaited(&state.node.awaiting()));
                 warnings.push(format!("{rank} is not drained at the end; it awaits {awaits}"));
             }
         }
-        for rank in 0..self.members.len() {
+        for rank in 0..self.ranks.len() {
             // A worker lost while computing has not got its vectors back.
-            let member = &mut self.members[rank];
-            if member.running.as_ref().is_some_and(|running| running.next == 0) {
-                member.node.restore(self.gradients.finish(rank).0);
+            let state = &mut self.ranks[rank];
+            if state.phase.running().is_some_and(|running| running.next == 0) {
+                drop(self.gradients.finish(rank));
             }
         }
         Outcome {
             clock_seconds: self.clock.seconds(),
             warnings,
             in_flight: self.in_flight.report(),
-            ranks: self.members.into_iter().map(report).collect(),
+            ranks: self.ranks.into_iter().map(report).collect(),
         }
     }
 }
 
-fn report(member: Member) -> RankReport {
-    RankReport {
-        params: member.node.params().to_vec(),
-        model: member.node.model(),
-        ..member.report
-    }
+fn report(state: RankState) -> RankReport {
+    RankReport { params: state.node.params().to_vec(), model: state.node.model(), ..state.report }
 }

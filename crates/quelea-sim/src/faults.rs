@@ -22,7 +22,7 @@ pub struct Faults {
     /// Ranks that stand still for a while: they neither compute, nor read, nor send.
     pub pauses: Vec<Pause>,
     /// Ranks whose messages, sent and received, are dropped for a while.
-    pub cuts: Vec<Cut>,
+    pub partitions: Vec<RankPartition>,
 }
 
 /// A rank is lost for good.
@@ -45,10 +45,10 @@ pub struct Pause {
     pub until_ms: f64,
 }
 
-/// A rank is cut off for a while. If that lasts longer than the cluster's `detect_ms`, it is
-/// taken for lost, and stops.
+/// A rank is partitioned from all others for a while. If that lasts longer than the cluster's
+/// `detect_ms`, the rank counts as lost, and stops.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Cut {
+pub struct RankPartition {
     /// Which.
     pub rank: u32,
     /// Since when.
@@ -91,14 +91,14 @@ pub enum Verdict {
 #[derive(Clone)]
 pub enum Rule {
     /// A plain one, for configurations.
-    Plain(Plain),
+    Plain(PlainRule),
     /// Any function.
     Function(Arc<dyn Fn(&Flight) -> Verdict + Send + Sync>),
 }
 
 /// A rule made of plain data: messages that match get the verdict.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Plain {
+pub struct PlainRule {
     /// Only messages from this rank.
     pub from: Option<u32>,
     /// Only messages to this rank.
@@ -115,10 +115,10 @@ pub struct Plain {
     pub verdict: Verdict,
 }
 
-impl Plain {
+impl PlainRule {
     /// All messages, at all times.
-    pub fn all(verdict: Verdict) -> Plain {
-        Plain {
+    pub fn all(verdict: Verdict) -> PlainRule {
+        PlainRule {
             from: None,
             to: None,
             kind: None,
@@ -165,7 +165,7 @@ impl fmt::Debug for Rule {
 impl Faults {
     /// What becomes of this message.
     pub(crate) fn verdict(&self, seed: u64, flight: &Flight) -> Verdict {
-        if self.cuts.iter().any(|cut| cut.separates(flight)) {
+        if self.partitions.iter().any(|partition| partition.separates(flight)) {
             return Verdict::Drop;
         }
         let mut verdicts = self.rules.iter().map(|rule| rule.verdict(seed, flight));
@@ -174,7 +174,7 @@ impl Faults {
 
     /// Whether any message can be touched at all.
     pub(crate) fn touches_messages(&self) -> bool {
-        !self.rules.is_empty() || !self.cuts.is_empty()
+        !self.rules.is_empty() || !self.partitions.is_empty()
     }
 
     pub(crate) fn check(&self) -> Result<(), ClusterError> {
@@ -185,8 +185,8 @@ impl Faults {
             check_span("pauses", pause.from_ms, pause.until_ms)?;
             check_span("pauses", pause.until_ms, f64::INFINITY)?;
         }
-        for cut in &self.cuts {
-            check_span("cuts", cut.from_ms, cut.until_ms)?;
+        for partition in &self.partitions {
+            check_span("partitions", partition.from_ms, partition.until_ms)?;
         }
         for rule in &self.rules {
             if let Rule::Plain(rule) = rule {
@@ -203,8 +203,8 @@ impl Faults {
     pub(crate) fn check_ranks(&self, ranks: u32) -> Result<(), ClusterError> {
         let crashes = self.crashes.iter().map(|crash| ("crashes", crash.rank));
         let pauses = self.pauses.iter().map(|pause| ("pauses", pause.rank));
-        let cuts = self.cuts.iter().map(|cut| ("cuts", cut.rank));
-        let unknown = crashes.chain(pauses).chain(cuts).find(|(_, rank)| *rank >= ranks);
+        let partitions = self.partitions.iter().map(|partition| ("partitions", partition.rank));
+        let unknown = crashes.chain(pauses).chain(partitions).find(|(_, rank)| *rank >= ranks);
         unknown.map_or(Ok(()), |(list, rank)| {
             let allowed = format!("there are {ranks} ranks, numbered from 0");
             Err(ClusterError::new(format!("faults.{list}.rank"), rank, allowed))
@@ -212,7 +212,7 @@ impl Faults {
     }
 }
 
-impl Cut {
+impl RankPartition {
     fn separates(&self, flight: &Flight) -> bool {
         let touched = self.rank == flight.from.0 || self.rank == flight.to.0;
         let span = Time::from_ms(self.from_ms)..Time::from_ms(self.until_ms);
@@ -244,8 +244,8 @@ mod tests {
 
     #[test]
     fn the_first_rule_that_does_not_pass_decides() {
-        let drop = Plain { from: Some(1), ..Plain::all(Verdict::Drop) };
-        let twice = Plain { from_ms: 5.0, ..Plain::all(Verdict::Duplicate) };
+        let drop = PlainRule { from: Some(1), ..PlainRule::all(Verdict::Drop) };
+        let twice = PlainRule { from_ms: 5.0, ..PlainRule::all(Verdict::Duplicate) };
         let rules = vec![Rule::Plain(drop), Rule::Plain(twice)];
         let faults = Faults { rules, ..Faults::default() };
         assert_eq!(faults.verdict(1, &flight(1, 0, 9.0)), Verdict::Drop);
@@ -254,9 +254,9 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_touches_both_directions_for_its_time_only() {
-        let cuts = vec![Cut { rank: 2, from_ms: 1.0, until_ms: 2.0 }];
-        let faults = Faults { cuts, ..Faults::default() };
+    fn a_partition_touches_both_directions_for_its_time_only() {
+        let partitions = vec![RankPartition { rank: 2, from_ms: 1.0, until_ms: 2.0 }];
+        let faults = Faults { partitions, ..Faults::default() };
         assert_eq!(faults.verdict(1, &flight(2, 0, 1.0)), Verdict::Drop);
         assert_eq!(faults.verdict(1, &flight(0, 2, 1.5)), Verdict::Drop);
         assert_eq!(faults.verdict(1, &flight(0, 2, 2.0)), Verdict::Pass);

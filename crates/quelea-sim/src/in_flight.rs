@@ -5,7 +5,7 @@ use quelea_record::{InFlight, Peak};
 
 /// Counts messages that were handed over and not yet taken in.
 #[derive(Debug)]
-pub(crate) struct Load {
+pub(crate) struct InFlightLoad {
     messages: u64,
     bytes: u64,
     /// Peaks of stretches of equal length; when they do not suffice, pairs are merged.
@@ -16,9 +16,9 @@ pub(crate) struct Load {
 /// Peaks are kept for at most so many stretches of time.
 const STRETCHES: usize = 32;
 
-impl Load {
-    pub(crate) fn new() -> Load {
-        Load { messages: 0, bytes: 0, stretches: vec![(0, 0)], stretch_ns: 1_000_000 }
+impl InFlightLoad {
+    pub(crate) fn new() -> InFlightLoad {
+        InFlightLoad { messages: 0, bytes: 0, stretches: vec![(0, 0)], stretch_ns: 1_000_000 }
     }
 
     pub(crate) fn add(&mut self, now: Time, bytes: u64) {
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn peaks_survive_merging_and_quiet_stretches_stay_quiet() {
-        let mut load = Load::new();
+        let mut load = InFlightLoad::new();
         load.add(Time(10), 100);
         load.add(Time(20), 100);
         load.remove(Time(30), 100);

@@ -7,40 +7,42 @@
 //!
 //! | module | what is in it |
 //! |---|---|
-//! | `cluster`, `faults` | the knobs, with their limits |
+//! | `cluster`, `knob`, `faults` | the knobs, with their limits |
 //! | `network` | cards, internal links, what is on its way |
-//! | `compute`, `gradients` | how long a gradient takes; computing it for real |
+//! | `compute`, `gradient_pool` | how long a gradient takes; computing it for real |
 //! | `queue` | the order of events |
 //! | `driver` | the loop |
-//! | `member` | one rank with its processor, inbox and outbox |
-//! | `traffic`, `gates`, `work`, `membership` | what the driver does with messages, collectives, gradients, losses |
-//! | `cuts` | models that are shown, states that are saved |
+//! | `rank_state` | one rank with its processor, inbox and outbox |
+//! | `traffic`, `collective_start`, `steps`, `membership` | what the driver does with messages, collectives, gradients, losses |
+//! | `cuts` | models that are evaluated, states that are saved |
 //! | `in_flight` | how much is on its way |
 
 mod cluster;
+mod collective_start;
 mod compute;
 mod cuts;
 mod driver;
 mod faults;
-mod gates;
-mod gradients;
+mod gradient_pool;
 mod in_flight;
-mod member;
+mod knob;
 mod membership;
 mod network;
 mod queue;
+mod rank_state;
+mod steps;
 mod traffic;
-mod work;
 
 use quelea_core::contract::Awaited;
 use quelea_core::message::Rank;
 use quelea_core::node::RunSpec;
 use quelea_core::problems::Problem;
 use quelea_core::time::Time;
-use quelea_record::{Outcome, Start};
+use quelea_record::{Outcome, ResumePoint};
 
-pub use cluster::{Cluster, ClusterError};
-pub use faults::{Crash, Cut, Faults, Flight, Pause, Plain, Rule, Verdict};
+pub use cluster::{Cluster, ClusterError, KNOBS};
+pub use faults::{Crash, Faults, Flight, Pause, PlainRule, RankPartition, Rule, Verdict};
+pub use knob::Knob;
 pub use quelea_record::{Models, Observer};
 
 /// Runs `setup` on `problem` in the virtual `cluster`, and tells `observer` what happens.
@@ -50,19 +52,19 @@ pub fn simulate(
     cluster: &Cluster,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, SimError> {
-    resume(setup, problem, cluster, &Start::default(), observer)
+    resume(setup, problem, cluster, &ResumePoint::default(), observer)
 }
 
-/// As [`simulate`], going on from `start`.
+/// As [`simulate`], resuming from `start`.
 pub fn resume(
     setup: &RunSpec,
     problem: &dyn Problem,
     cluster: &Cluster,
-    start: &Start,
+    start: &ResumePoint,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, SimError> {
     cluster.check_for(setup)?;
-    driver::Driver::new(setup, problem, (cluster, start), observer)?.run()
+    driver::Driver::new(setup, problem, cluster, start, observer)?.run()
 }
 
 /// Why a run could not be simulated to its end.
@@ -71,9 +73,9 @@ pub enum SimError {
     /// The cluster makes no sense.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    /// A state that was to be gone on from is not one of this run.
+    /// A state to resume from does not fit this run.
     #[error("{0}")]
-    Start(String),
+    Resume(String),
     /// The run was asked to stop, and its state is saved.
     #[error("stopped after {step} steps of each worker, as asked")]
     Stopped {

@@ -1,25 +1,25 @@
-//! What the driver does when a rank is lost: survivors stop, agree, and go on in a new view.
+//! What the driver does when a rank is lost: survivors stop, agree, and continue in a new view.
 
 use std::sync::Arc;
 
 use quelea_core::message::Rank;
 use quelea_core::random::Rng;
 use quelea_core::time::Time;
-use quelea_record::Event as Fate;
+use quelea_record::RecordKind;
 
 use crate::SimError;
 use crate::driver::Driver;
-use crate::member::Arrived;
 use crate::network::microseconds;
-use crate::queue::Event;
+use crate::queue::SimEvent;
+use crate::rank_state::Arrived;
 
 /// A fault of a rank, at its time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RankFault {
     Crash(usize),
     Pause(usize, Time),
-    /// A cut that lasts long enough to be noticed.
-    CutOff(usize),
+    /// A partition that lasts long enough to be noticed.
+    Partitioned(usize),
 }
 
 /// The steps of survivors differ by at most one when the loss is noticed; one more may be under
@@ -42,13 +42,16 @@ impl Driver<'_> {
             let until = Time::from_ms(pause.until_ms);
             list.push((pause.from_ms, RankFault::Pause(pause.rank as usize, until)));
         }
-        for cut in &faults.cuts {
-            if cut.until_ms - cut.from_ms > detect_ms {
-                list.push((cut.from_ms + detect_ms, RankFault::CutOff(cut.rank as usize)));
+        for partition in &faults.partitions {
+            if partition.until_ms - partition.from_ms > detect_ms {
+                list.push((
+                    partition.from_ms + detect_ms,
+                    RankFault::Partitioned(partition.rank as usize),
+                ));
             }
         }
         for (number, (at_ms, _)) in list.iter().enumerate() {
-            self.queue.schedule(Time::from_ms(*at_ms), Event::Fault(number as u32));
+            self.queue.schedule(Time::from_ms(*at_ms), SimEvent::Fault(number as u32));
         }
         self.faults_to_come = list.len();
         self.faults = list.into_iter().map(|(_, fault)| fault).collect();
@@ -59,9 +62,9 @@ impl Driver<'_> {
         self.faults_to_come -= 1;
         match self.faults[number as usize] {
             RankFault::Crash(rank) => self.lose(rank, Time::from_ms(self.cluster.detect_ms)),
-            RankFault::CutOff(rank) => self.lose(rank, Time::ZERO),
+            RankFault::Partitioned(rank) => self.lose(rank, Time::ZERO),
             RankFault::Pause(rank, until) => {
-                self.members[rank].pause(self.now, until);
+                self.ranks[rank].pause(self.now, until);
                 self.wake_at(rank, until);
                 Ok(())
             }
@@ -70,55 +73,50 @@ impl Driver<'_> {
 
     /// From now on this rank does nothing any more; the others learn of it after `noticed`.
     fn lose(&mut self, rank: usize, noticed: Time) -> Result<(), SimError> {
-        let member = &mut self.members[rank];
-        if !member.is_alive() {
+        let state = &mut self.ranks[rank];
+        if !state.is_alive() {
             return Ok(());
         }
         let (who, at) = (Rank::from(rank), self.now);
-        if member.node.is_server {
+        if state.node.is_server {
             return Err(SimError::ServerLost { rank: who, at });
         }
         if self.setup.cannot_lose(self.views.last().expect("there is a first view"), who) {
             return Err(SimError::LeaderLost { rank: who, at });
         }
-        let member = &mut self.members[rank];
-        member.lost = Some(at);
-        member.report.lost = true;
-        member.unready = None;
-        member.outbox.clear();
-        let step = member.node.step();
-        if !std::mem::replace(&mut member.finished, true) {
+        let state = &mut self.ranks[rank];
+        let step = state.node.step();
+        if !state.lose(at) {
             self.unfinished -= 1;
         }
         self.living_workers -= 1;
         if self.living_workers == 0 {
             return Err(SimError::AllWorkersLost { rank: who, at });
         }
-        for Arrived { from, bytes, holds_link, .. } in std::mem::take(&mut self.members[rank].inbox)
-        {
-            self.leave_network((from, who), bytes, holds_link);
+        for Arrived { from, bytes, holds_link, .. } in std::mem::take(&mut self.ranks[rank].inbox) {
+            self.leave_network(from, who, bytes, holds_link);
         }
-        self.note(at, who, step, Fate::Lost);
-        self.queue.schedule(at + noticed, Event::Detect(rank as u32));
+        self.note(at, who, step, RecordKind::Lost);
+        self.queue.schedule(at + noticed, SimEvent::Detect(rank as u32));
         Ok(())
     }
 
     /// The loss of a rank is noticed: nobody starts a gradient until the new view has reached it.
     pub(crate) fn detect(&mut self, rank: usize) {
-        let survivors = self.members.iter().filter(|member| member.is_alive());
-        let furthest = survivors.filter(|member| !member.node.is_server);
-        let furthest = furthest.map(|member| member.node.step()).max().unwrap_or(0);
+        let survivors = self.ranks.iter().filter(|state| state.is_alive());
+        let furthest = survivors.filter(|state| !state.node.is_server);
+        let furthest = furthest.map(|state| state.node.step()).max().unwrap_or(0);
         let latest = self.views.last().expect("there is a first view");
         let lost = [Rank::from(rank)];
         let view = Arc::new(self.setup.view_without(latest, &lost, furthest + STEPS_AHEAD));
         let mut rng = Rng::new(self.setup.seed, "view", u64::from(view.number));
         for &to in view.workers.iter().chain(&view.servers) {
             let spread = Time(rng.below(VIEW_SPREAD_NS));
-            let member = &mut self.members[to.index()];
+            let state = &mut self.ranks[to.index()];
             let at = self.now + microseconds(self.cluster.latency_us) + spread;
             // Views come in order, whatever the jitter.
-            member.view_at = member.view_at.max(at);
-            self.queue.schedule(member.view_at, Event::View(to.0));
+            state.view_at = state.view_at.max(at);
+            self.queue.schedule(state.view_at, SimEvent::View(to.0));
         }
         self.views.push(view);
         let due = self.gates.due(self.living_workers);
@@ -127,20 +125,20 @@ impl Driver<'_> {
 
     /// A survivor learns of its next view.
     pub(crate) fn enter_view(&mut self, rank: usize) {
-        let member = &mut self.members[rank];
-        if !member.is_alive() {
+        let state = &mut self.ranks[rank];
+        if !state.is_alive() {
             return;
         }
-        let number = member.node.view().number + 1;
-        member.node.change_view(self.now, Arc::clone(&self.views[number as usize]));
-        let step = member.node.step();
-        self.note(self.now, Rank::from(rank), step, Fate::View { number });
+        let number = state.node.view().number + 1;
+        state.node.change_view(self.now, Arc::clone(&self.views[number as usize]));
+        let step = state.node.step();
+        self.note(self.now, Rank::from(rank), step, RecordKind::View { number });
         self.carry_out(rank);
         self.settle(rank);
     }
 
     /// Whether a view that this rank does not know yet has been announced.
     pub(crate) fn is_frozen(&self, rank: usize) -> bool {
-        self.members[rank].node.view().number as usize + 1 < self.views.len()
+        self.ranks[rank].node.view().number as usize + 1 < self.views.len()
     }
 }

@@ -29,9 +29,19 @@ pub(crate) struct Transit {
     pub(crate) holds_link: bool,
 }
 
+/// A message as it is handed to the network.
+#[derive(Clone, Debug)]
+pub(crate) struct SentMessage {
+    pub(crate) message: Message,
+    /// Header included.
+    pub(crate) bytes: u64,
+    /// Beyond the latency.
+    pub(crate) delay: Time,
+}
+
 /// All ports, and all messages on their way.
 #[derive(Debug)]
-pub(crate) struct Network {
+pub(crate) struct VirtualNetwork {
     ports: Vec<Port>,
     /// The card of every rank.
     cards: Vec<u32>,
@@ -50,9 +60,9 @@ struct Port {
     ingress_free: Time,
 }
 
-impl Network {
+impl VirtualNetwork {
     /// The ports of ranks on these `hosts`.
-    pub(crate) fn new(cluster: &Cluster, hosts: &[u32]) -> Network {
+    pub(crate) fn new(cluster: &Cluster, hosts: &[u32]) -> VirtualNetwork {
         let numbers: BTreeSet<u32> = hosts.iter().copied().collect();
         let numbers: Vec<u32> = numbers.into_iter().collect();
         let card = |host: &u32| {
@@ -64,7 +74,7 @@ impl Network {
         };
         let internal = Port::new(cluster.internal_gbps, cluster.internal_gbps);
         let place = |host: &u32| numbers.binary_search(host).expect("collected above") as u32;
-        Network {
+        VirtualNetwork {
             ports: numbers.iter().map(card).chain(hosts.iter().map(|_| internal)).collect(),
             cards: hosts.iter().map(place).collect(),
             latency: microseconds(cluster.latency_us),
@@ -79,10 +89,11 @@ impl Network {
     pub(crate) fn hand_over(
         &mut self,
         now: Time,
-        (from, to): (Rank, Rank),
-        (message, bytes): (Message, u64),
-        delay: Time,
+        from: Rank,
+        to: Rank,
+        sent: SentMessage,
     ) -> (u32, Time) {
+        let SentMessage { message, bytes, delay } = sent;
         let (egress, ingress, latency) = self.route(from, to);
         let port = &mut self.ports[egress as usize];
         let start = now.max(port.egress_free);
@@ -189,9 +200,10 @@ mod tests {
     use super::*;
     use quelea_core::payload::Payload;
 
-    fn message(bytes: u64) -> (Message, u64) {
+    fn message(bytes: u64) -> SentMessage {
         let vector = (bytes as usize - quelea_wire::HEADER_BYTES) / 4;
-        (Message::new(0, 0, 0).with(Payload::from(vec![0.0; vector])), bytes)
+        let message = Message::new(0, 0, 0).with(Payload::from(vec![0.0; vector]));
+        SentMessage { message, bytes, delay: Time::ZERO }
     }
 
     #[test]
@@ -205,26 +217,22 @@ mod tests {
     fn a_fast_card_does_not_receive_before_a_slow_one_has_sent() {
         let mut cluster = Cluster { bandwidth_gbps: 10.0, ..Cluster::default() };
         cluster.host_bandwidth_gbps.insert(0, 1.0);
-        let mut network = Network::new(&cluster, &[0, 1]);
-        let ranks = (Rank(0), Rank(1));
-        let (number, head) = network.hand_over(Time::ZERO, ranks, message(4_000_000), Time::ZERO);
+        let mut network = VirtualNetwork::new(&cluster, &[0, 1]);
+        let (number, head) = network.hand_over(Time::ZERO, Rank(0), Rank(1), message(4_000_000));
         assert_eq!(head, Time(50_000));
         // 4 MB take 32 ms from the slow card and 3.2 ms into the fast one.
         assert_eq!(network.arrive(head, number), Time(32_050_000));
-        let (number, head) =
-            network.hand_over(Time::ZERO, (Rank(1), Rank(0)), message(4_000_000), Time::ZERO);
+        let (number, head) = network.hand_over(Time::ZERO, Rank(1), Rank(0), message(4_000_000));
         assert_eq!(network.arrive(head, number), Time(32_050_000));
     }
 
     #[test]
     fn ranks_of_one_host_do_not_use_its_card() {
         let cluster = Cluster { internal_gbps: 80.0, ..Cluster::default() };
-        let mut network = Network::new(&cluster, &[7, 7, 9]);
-        let ranks = (Rank(0), Rank(1));
-        let (inside, head) = network.hand_over(Time::ZERO, ranks, message(10_000), Time::ZERO);
+        let mut network = VirtualNetwork::new(&cluster, &[7, 7, 9]);
+        let (inside, head) = network.hand_over(Time::ZERO, Rank(0), Rank(1), message(10_000));
         assert_eq!(network.arrive(head, inside), Time(1_000));
-        let ranks = (Rank(0), Rank(2));
-        let (outside, head) = network.hand_over(Time::ZERO, ranks, message(10_000), Time::ZERO);
+        let (outside, head) = network.hand_over(Time::ZERO, Rank(0), Rank(2), message(10_000));
         assert_eq!(network.arrive(head, outside), Time(50_000 + 8_000));
     }
 }

@@ -7,7 +7,7 @@ use quelea_core::time::Time;
 
 /// Something that is going to happen. Kept small: numbers into the driver's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Event {
+pub(crate) enum SimEvent {
     /// The next bucket of this rank's gradient is ready.
     Bucket(u32),
     /// Something that this rank waited for may be over: its processor is free again.
@@ -28,20 +28,20 @@ pub(crate) enum Event {
 
 /// The event queue.
 #[derive(Debug, Default)]
-pub(crate) struct Queue {
-    heap: BinaryHeap<Reverse<(Time, u64, Event)>>,
+pub(crate) struct EventQueue {
+    heap: BinaryHeap<Reverse<(Time, u64, SimEvent)>>,
     scheduled: u64,
 }
 
-impl Queue {
+impl EventQueue {
     /// `event` happens at `at`.
-    pub(crate) fn schedule(&mut self, at: Time, event: Event) {
+    pub(crate) fn schedule(&mut self, at: Time, event: SimEvent) {
         self.scheduled += 1;
         self.heap.push(Reverse((at, self.scheduled, event)));
     }
 
     /// The next event with its time.
-    pub(crate) fn pop(&mut self) -> Option<(Time, Event)> {
+    pub(crate) fn pop(&mut self) -> Option<(Time, SimEvent)> {
         self.heap.pop().map(|Reverse((at, _, event))| (at, event))
     }
 

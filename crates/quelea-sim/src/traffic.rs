@@ -3,15 +3,15 @@
 use quelea_core::contract::{Effect, Fact};
 use quelea_core::message::{Message, Part, Rank};
 use quelea_core::time::Time;
-use quelea_record::Event as Fate;
+use quelea_record::RecordKind;
 
 use crate::cluster::Cluster;
+use crate::collective_start::{HeldMessage, Passage};
 use crate::driver::Driver;
 use crate::faults::{Flight, Verdict};
-use crate::gates::{Held, Passage};
-use crate::member::{Arrived, Outgoing};
-use crate::network::{Transit, bits_per_second, microseconds, transfer};
-use crate::queue::Event;
+use crate::network::{SentMessage, Transit, bits_per_second, microseconds, transfer};
+use crate::queue::SimEvent;
+use crate::rank_state::{Arrived, QueuedSend};
 
 /// What a vector costs beside the wire.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +49,7 @@ impl Driver<'_> {
     /// Carries out what a node has asked for.
     pub(crate) fn carry_out(&mut self, rank: usize) {
         let mut effects = std::mem::take(&mut self.effects);
-        effects.extend(self.members[rank].node.take_effects());
+        effects.extend(self.ranks[rank].node.take_effects());
         let mut last_vector = None;
         for effect in effects.drain(..) {
             match effect {
@@ -73,17 +73,17 @@ impl Driver<'_> {
     fn arithmetic(&mut self, rank: usize, bytes: u64) {
         if let Some(bps) = self.reduce_bps {
             let bytes = scaled(bytes as usize, self.cluster.vector_scale);
-            self.members[rank].occupy(self.now, transfer(bytes, bps));
+            self.ranks[rank].occupy(self.now, transfer(bytes, bps));
         }
     }
 
     fn send(&mut self, from: usize, to: Rank, message: Message, handed_off: bool) {
-        let member = &mut self.members[from];
-        if !member.node.is_server && !handed_off {
+        let state = &mut self.ranks[from];
+        if !state.node.is_server && !handed_off {
             let cost = self.handoff_send.cost(&message, self.cluster.vector_scale);
-            member.hand_off(self.now, cost);
+            state.hand_off(self.now, cost);
         }
-        let held = Held { from: Rank::from(from), to, message };
+        let held = HeldMessage { from: Rank::from(from), to, message };
         if !held.message.collective {
             return self.queue_out(held);
         }
@@ -96,7 +96,7 @@ impl Driver<'_> {
     /// These gates open when the fixed cost of a collective has passed.
     pub(crate) fn open_later(&mut self, gates: impl IntoIterator<Item = u32>) {
         for gate in gates {
-            self.queue.schedule(self.now + self.gates.fixed(), Event::Open(gate));
+            self.queue.schedule(self.now + self.gates.fixed(), SimEvent::Open(gate));
         }
     }
 
@@ -104,27 +104,27 @@ impl Driver<'_> {
     pub(crate) fn open_gate(&mut self, number: u32) {
         for held in self.gates.open(number) {
             let rank = held.from.index();
-            if self.members[rank].is_alive() {
+            if self.ranks[rank].is_alive() {
                 self.queue_out(held);
                 self.flush_outbox(rank);
             }
         }
     }
 
-    fn queue_out(&mut self, held: Held) {
-        let Held { from, to, message } = held;
+    fn queue_out(&mut self, held: HeldMessage) {
+        let HeldMessage { from, to, message } = held;
         let limited = self.is_limited(from.index(), &message);
-        let member = &mut self.members[from.index()];
-        let at = member.free.max(self.now);
-        if at > self.now || limited || !member.outbox.is_empty() {
-            return member.outbox.push_back(Outgoing { at, to, message });
+        let state = &mut self.ranks[from.index()];
+        let at = state.free.max(self.now);
+        if at > self.now || limited || !state.outbox.is_empty() {
+            return state.outbox.push_back(QueuedSend { at, to, message });
         }
         self.hand_over(from.index(), to, message, false);
     }
 
     /// Hands to the network what the processor has ready and links have room for, in order.
     pub(crate) fn flush_outbox(&mut self, rank: usize) {
-        while let Some(front) = self.members[rank].outbox.front() {
+        while let Some(front) = self.ranks[rank].outbox.front() {
             if front.at > self.now {
                 let at = front.at;
                 return self.wake_at(rank, at);
@@ -135,7 +135,7 @@ impl Driver<'_> {
                 // The message that is read next wakes this rank.
                 return;
             }
-            let front = self.members[rank].outbox.pop_front().expect("just seen");
+            let front = self.ranks[rank].outbox.pop_front().expect("just seen");
             if limited {
                 *self.links.entry(link).or_default() += 1;
             }
@@ -144,40 +144,43 @@ impl Driver<'_> {
     }
 
     fn is_limited(&self, from: usize, message: &Message) -> bool {
-        self.cluster.link_messages > 0 && !message.collective && !self.members[from].node.is_server
+        self.cluster.link_messages > 0 && !message.collective && !self.ranks[from].node.is_server
     }
 
     fn hand_over(&mut self, from: usize, to: Rank, message: Message, holds_link: bool) {
-        let ranks = (Rank::from(from), to);
+        let sender = Rank::from(from);
         let header = quelea_wire::HEADER_BYTES as u64;
         let bytes = header + scaled(message.payload_bytes(), self.cluster.vector_scale);
-        let verdict = self.verdict(ranks, &message, bytes);
-        let report = &mut self.members[from].report;
+        let verdict = self.verdict(sender, to, &message, bytes);
+        let report = &mut self.ranks[from].report;
         report.bytes_sent += bytes;
         report.messages_sent += 1;
         self.messages += 1;
         self.in_flight.add(self.now, bytes);
         let delay = if let Verdict::Delay(delay) = verdict { delay } else { Time::ZERO };
-        let (number, head) = self.network.hand_over(self.now, ranks, (message, bytes), delay);
+        let (number, head) =
+            self.network.hand_over(self.now, sender, to, SentMessage { message, bytes, delay });
         let transit = self.network.transit_mut(number);
         transit.holds_link = holds_link;
-        if self.cluster.blocking_sends && !self.members[from].node.is_server {
+        if self.cluster.blocking_sends && !self.ranks[from].node.is_server {
             let left = transit.left;
-            self.members[from].block(self.now, left);
+            self.ranks[from].block(self.now, left);
         }
         match verdict {
             Verdict::Drop => self.discard(number),
             Verdict::Duplicate => {
-                self.queue.schedule(head, Event::Arrive(number));
+                self.queue.schedule(head, SimEvent::Arrive(number));
                 self.in_flight.add(self.now, bytes);
                 let copy = self.network.duplicate(number);
-                self.queue.schedule(head, Event::Arrive(copy));
+                self.queue.schedule(head, SimEvent::Arrive(copy));
             }
-            Verdict::Pass | Verdict::Delay(_) => self.queue.schedule(head, Event::Arrive(number)),
+            Verdict::Pass | Verdict::Delay(_) => {
+                self.queue.schedule(head, SimEvent::Arrive(number))
+            }
         }
     }
 
-    fn verdict(&self, (from, to): (Rank, Rank), message: &Message, bytes: u64) -> Verdict {
+    fn verdict(&self, from: Rank, to: Rank, message: &Message, bytes: u64) -> Verdict {
         let faults = &self.cluster.faults;
         if !faults.touches_messages() {
             return Verdict::Pass;
@@ -192,26 +195,26 @@ impl Driver<'_> {
             return self.discard(number);
         }
         let at = self.network.arrive(self.now, number);
-        self.queue.schedule(at, Event::Deliver(number));
+        self.queue.schedule(at, SimEvent::Deliver(number));
     }
 
     /// A message has arrived whole.
     pub(crate) fn deliver(&mut self, number: u32) {
         let transit = self.network.transit(number);
         let rank = transit.to.index();
-        if self.was_cut_short(transit) || !self.members[rank].is_alive() {
+        if self.was_cut_short(transit) || !self.ranks[rank].is_alive() {
             return self.discard(number);
         }
         let Transit { from, to, message, bytes, handed, holds_link, .. } =
             self.network.take(number);
         if self.timeline {
             let seconds = self.now.since(handed).seconds();
-            let step = self.members[from.index()].node.step();
-            self.note(handed, from, step, Fate::Transfer { to: to.0, bytes, seconds });
+            let step = self.ranks[from.index()].node.step();
+            self.note(handed, from, step, RecordKind::Transfer { to: to.0, bytes, seconds });
         }
-        let member = &mut self.members[rank];
-        member.report.bytes_received += bytes;
-        let is_worker = !member.node.is_server;
+        let state = &mut self.ranks[rank];
+        state.report.bytes_received += bytes;
+        let is_worker = !state.node.is_server;
         let handoff = if is_worker {
             self.handoff_receive.cost(&message, self.cluster.vector_scale)
         } else {
@@ -219,8 +222,8 @@ impl Driver<'_> {
         };
         let limited = self.cluster.link_messages > 0;
         let arrived = Arrived { from, message, bytes, handoff, holds_link };
-        if limited || handoff > Time::ZERO || member.free > self.now || !member.inbox.is_empty() {
-            member.inbox.push_back(arrived);
+        if limited || handoff > Time::ZERO || state.free > self.now || !state.inbox.is_empty() {
+            state.inbox.push_back(arrived);
         } else {
             self.read(rank, arrived);
         }
@@ -229,18 +232,18 @@ impl Driver<'_> {
 
     /// A rank that is lost sends nothing more: what had not left it whole never arrives.
     fn was_cut_short(&self, transit: &Transit) -> bool {
-        self.members[transit.from.index()].lost.is_some_and(|lost| transit.left > lost)
+        self.ranks[transit.from.index()].lost.is_some_and(|lost| transit.left > lost)
     }
 
     fn discard(&mut self, number: u32) {
         let Transit { from, to, bytes, holds_link, .. } = self.network.take(number);
-        self.leave_network((from, to), bytes, holds_link);
+        self.leave_network(from, to, bytes, holds_link);
     }
 
     /// A message no longer counts as being on its way.
-    pub(crate) fn leave_network(&mut self, (from, to): (Rank, Rank), bytes: u64, link: bool) {
+    pub(crate) fn leave_network(&mut self, from: Rank, to: Rank, bytes: u64, holds_link: bool) {
         self.in_flight.remove(self.now, bytes);
-        if link {
+        if holds_link {
             let held = self.links.get_mut(&(from.0, to.0)).expect("counted when handed over");
             *held -= 1;
             self.wake_at(from.index(), self.now);
@@ -251,55 +254,40 @@ impl Driver<'_> {
     /// worker reads them only between gradients.
     pub(crate) fn read_inbox(&mut self, rank: usize) {
         loop {
-            let member = &mut self.members[rank];
-            let blocked = self.cluster.blocking_sends && !member.outbox.is_empty();
-            let Some(front) = member.inbox.front_mut().filter(|_| !blocked) else { return };
-            if member.free > self.now {
-                let at = member.free;
+            let state = &mut self.ranks[rank];
+            let blocked = self.cluster.blocking_sends && !state.outbox.is_empty();
+            let Some(front) = state.inbox.front_mut().filter(|_| !blocked) else { return };
+            if state.free > self.now {
+                let at = state.free;
                 return self.wake_at(rank, at);
             }
             let handoff = std::mem::take(&mut front.handoff);
-            let computing = member.running.is_some();
+            let computing = state.phase.running().is_some();
             if computing && self.cluster.link_messages > 0 && !front.message.collective {
                 front.handoff = handoff;
                 return;
             }
             if handoff > Time::ZERO {
-                member.hand_off(self.now, handoff);
+                state.hand_off(self.now, handoff);
                 continue;
             }
-            let arrived = member.inbox.pop_front().expect("just seen");
+            let arrived = state.inbox.pop_front().expect("just seen");
             self.read(rank, arrived);
         }
     }
 
     fn read(&mut self, rank: usize, arrived: Arrived) {
         let Arrived { from, message, bytes, holds_link, .. } = arrived;
-        self.members[rank].node.message(self.now, from, message);
-        self.leave_network((from, Rank::from(rank)), bytes, holds_link);
+        self.ranks[rank].node.message(self.now, from, message);
+        self.leave_network(from, Rank::from(rank), bytes, holds_link);
         self.carry_out(rank);
     }
 
     fn measure(&mut self, rank: usize, fact: Fact) {
-        let member = &mut self.members[rank];
-        let report = &mut member.report;
-        let fate = match fact {
-            Fact::Staleness(updates) => {
-                *report.staleness.entry(updates).or_default() += 1;
-                Fate::Staleness { updates }
-            }
-            Fact::Folded(gradients) => {
-                report.folded_gradients += u64::from(gradients);
-                report.folded_messages += 1;
-                Fate::Folded { gradients }
-            }
-            Fact::HalfExchange => {
-                report.half_exchanges += 1;
-                Fate::HalfExchange
-            }
-        };
-        let step = member.node.step();
-        self.note(self.now, Rank::from(rank), step, fate);
+        let state = &mut self.ranks[rank];
+        let event = state.report.take(fact);
+        let step = state.node.step();
+        self.note(self.now, Rank::from(rank), step, event);
     }
 }
 

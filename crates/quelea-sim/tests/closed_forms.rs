@@ -7,12 +7,13 @@ use common::{Case, SMALL, Shape, nanoseconds};
 use quelea_core::algorithms::{Codecs, Entry, Traffic};
 use quelea_core::contract::{Algorithm, Context};
 use quelea_core::message::{Message, Rank};
+use quelea_core::meta::Meta;
 use quelea_core::options::Options;
 use quelea_core::properties::{
-    Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement,
+    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
 };
 use quelea_core::state::Visitor;
-use quelea_record::{Event, Record};
+use quelea_record::{Record, RecordKind};
 use quelea_wire::HEADER_BYTES;
 
 const LATENCY: u64 = 50_000;
@@ -69,14 +70,17 @@ impl Algorithm for Sender {
 
 const fn sender(worker: quelea_core::algorithms::Build) -> Entry {
     Entry {
-        name: "sender",
-        summary: "",
-        file: file!(),
-        paper: "",
+        meta: Meta {
+            name: "sender",
+            summary: "",
+            paper: "",
+            section: "",
+            file: file!(),
+            options: &[],
+        },
         sends: "",
         lost_peer: "",
         resized: "",
-        keys: &[],
         check: |_| Ok(()),
         codecs: |_| Codecs::All,
         properties: |_: &Options| Properties {
@@ -92,6 +96,10 @@ const fn sender(worker: quelea_core::algorithms::Build) -> Entry {
             keeps_mean: true,
             plain_sgd: false,
             waits_for_peers: false,
+            own_start: false,
+            reloadable: true,
+            needs_loss: false,
+            optimizer_state: OptimizerState::Kept,
         },
         traffic: |_| Traffic::Average { period: 1 },
         worker,
@@ -105,7 +113,7 @@ fn deliveries(case: &Case) -> Vec<(u32, u32, u64)> {
     quelea_sim::simulate(&case.setup, &case.problem, &case.cluster, &mut records)
         .expect("the run ends well");
     let delivered = records.iter().filter_map(|record| match record.event {
-        Event::Transfer { to, seconds, .. } => {
+        RecordKind::Transfer { to, seconds, .. } => {
             Some((record.rank, to, nanoseconds(record.t + seconds)))
         }
         _ => None,

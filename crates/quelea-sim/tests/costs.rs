@@ -5,7 +5,7 @@ mod common;
 
 use common::{Case, SMALL, Shape, nanoseconds};
 use quelea_core::options::Value;
-use quelea_record::{Event, Record};
+use quelea_record::{Record, RecordKind};
 use quelea_wire::HEADER_BYTES;
 
 const COMPUTE: u64 = 100_000_000;
@@ -147,7 +147,7 @@ fn records_add_up_to_the_reports_and_bytes_to_the_messages() {
     for report in &outcome.ranks {
         let steps = records.iter().filter(|record| record.rank == report.rank);
         let split = steps.filter_map(|record| match record.event {
-            Event::Step { compute, exposed, waiting, .. } => Some([compute, exposed, waiting]),
+            RecordKind::Step { compute, exposed, waiting, .. } => Some([compute, exposed, waiting]),
             _ => None,
         });
         let sums = split.fold([0.0; 3], |sums, step| [0, 1, 2].map(|k: usize| sums[k] + step[k]));

@@ -14,18 +14,20 @@ use quelea_core::node::{CodecChoice, RunSpec};
 use quelea_core::optim;
 use quelea_core::options::{OptionKind, OptionSpec, Options, Value};
 use quelea_core::time::Time;
-use quelea_record::{Cuts, Observer, Outcome, Part, Record, Start, Wish};
+use quelea_record::{
+    CheckpointSchedule, Observer, Outcome, RankCheckpoint, Record, Request, ResumePoint,
+};
 use quelea_sim::SimError;
 
 const SHAPE: Shape = Shape { workers: 4, servers: 2, len: 12, buckets: 3, steps: 24 };
 
-/// Keeps what is saved; wishes for a cut when so many steps are done in all.
+/// Keeps what is saved; requests a cut when so many steps are done in all.
 #[derive(Default)]
 struct Keeper {
     save_every: u64,
-    wish_at: Option<(u64, Wish)>,
+    request_at: Option<(u64, Request)>,
     done: u64,
-    saved: BTreeMap<u64, (Time, BTreeMap<Rank, Part>)>,
+    saved: BTreeMap<u64, (Time, BTreeMap<Rank, RankCheckpoint>)>,
 }
 
 impl Observer for Keeper {
@@ -35,30 +37,30 @@ impl Observer for Keeper {
         self.done = done;
     }
 
-    fn cuts(&self) -> Cuts {
-        Cuts { save_every: self.save_every, shows: 0, steps: SHAPE.steps }
+    fn checkpoint_schedule(&self) -> CheckpointSchedule {
+        CheckpointSchedule { save_every: self.save_every, evaluations: 0, steps: SHAPE.steps }
     }
 
-    fn saved(&mut self, now: Time, step: u64, rank: Rank, part: Part) {
+    fn checkpoint(&mut self, now: Time, step: u64, rank: Rank, part: RankCheckpoint) {
         let cut = self.saved.entry(step).or_default();
         cut.0 = cut.0.max(now);
         assert_eq!(cut.1.insert(rank, part), None, "{rank} is saved once at step {step}");
     }
 
-    fn wish(&mut self) -> Wish {
-        match self.wish_at {
-            Some((at, wish)) if self.done >= at => wish,
-            _ => Wish::GoOn,
+    fn request(&mut self) -> Request {
+        match self.request_at {
+            Some((at, request)) if self.done >= at => request,
+            _ => Request::Continue,
         }
     }
 }
 
 impl Keeper {
     /// The cut at `step`, which must be whole.
-    fn start(&self, step: u64, ranks: usize) -> Start {
+    fn start(&self, step: u64, ranks: usize) -> ResumePoint {
         let (now, parts) = &self.saved[&step];
         assert_eq!(parts.len(), ranks, "every rank is in the cut of step {step}");
-        Start { parts: parts.values().cloned().collect(), anew: false, now: *now }
+        ResumePoint { parts: parts.values().cloned().collect(), resized: false, now: *now }
     }
 }
 
@@ -79,7 +81,8 @@ fn variants(entry: &'static Entry) -> Vec<(&'static str, Option<Value>)> {
             _ => Vec::new(),
         }
     };
-    let keys = entry.keys.iter().flat_map(|key| choices(key).into_iter().map(|v| (key.name, v)));
+    let keys =
+        entry.meta.options.iter().flat_map(|key| choices(key).into_iter().map(|v| (key.name, v)));
     let all = keys.map(|(name, value)| (name, Some(value)));
     std::iter::once(("", None)).chain(all).collect()
 }
@@ -90,7 +93,7 @@ fn cases() -> Vec<(String, Case)> {
         for (key, value) in variants(entry) {
             let servers = if entry.server.is_some() { SHAPE.servers } else { 0 };
             let mut case = Case::of(entry, Shape { servers, ..SHAPE });
-            let name = format!("{} {key} {value:?}", entry.name);
+            let name = format!("{} {key} {value:?}", entry.meta.name);
             if let Some(value) = value {
                 case = case.with(key, value);
             }
@@ -100,7 +103,7 @@ fn cases() -> Vec<(String, Case)> {
             let plain = case.setup.properties().plain_sgd;
             let sgd = optim::find("sgd").expect("in the table");
             let momentum = Value::Number(if plain { 0.0 } else { 0.5 });
-            let params = Options::defaults(sgd.keys).with("momentum", momentum);
+            let params = Options::defaults(sgd.meta.options).with("momentum", momentum);
             case.setup.optimizer = Arc::new(move |len| (sgd.build)(&params, len));
             let shown = name.clone();
             // Unequal speeds, so that ranks stand at different steps when one of them is cut.
@@ -118,8 +121,8 @@ fn cases() -> Vec<(String, Case)> {
 
 /// The same with every codec that the row takes.
 fn coded(entry: &'static Entry, case: &Case) -> impl Iterator<Item = (&'static str, Case)> {
-    let codecs = CODECS.iter().filter(|codec| codec.name != "f32").filter_map(|codec| {
-        let params = Options::defaults(codec.keys);
+    let codecs = CODECS.iter().filter(|codec| codec.meta.name != "f32").filter_map(|codec| {
+        let params = Options::defaults(codec.meta.options);
         let takes = (entry.codecs)(&case.setup.options);
         let refusal = takes.refusal(codec, &params, SHAPE.len);
         refusal.is_none().then_some(CodecChoice { entry: codec, options: params })
@@ -129,12 +132,12 @@ fn coded(entry: &'static Entry, case: &Case) -> impl Iterator<Item = (&'static s
         let mut coded = Case::of(entry, Shape { servers, ..SHAPE });
         coded.setup = RunSpec { codec, ..case.setup.clone() };
         coded.cluster = case.cluster.clone();
-        (coded.setup.codec.entry.name, coded)
+        (coded.setup.codec.entry.meta.name, coded)
     })
 }
 
-fn resumed(case: &Case, start: &Start) -> Outcome {
-    let observer = &mut quelea_record::Nowhere;
+fn resumed(case: &Case, start: &ResumePoint) -> Outcome {
+    let observer = &mut quelea_record::Silent;
     quelea_sim::resume(&case.setup, &case.problem, &case.cluster, start, observer)
         .expect("the run ends well")
 }
@@ -170,8 +173,8 @@ fn a_cut_that_is_wished_for_at_any_moment_is_whole_and_can_be_gone_on_from() {
     for (name, case) in cases().iter().filter(|(_, case)| case.setup.properties().synchronous) {
         let whole = case.run();
         for done in [1, 6, 13, 30, 57, 80] {
-            let wish_at = Some((done, Wish::Stop));
-            let mut keeper = Keeper { wish_at, ..Keeper::default() };
+            let request_at = Some((done, Request::Stop));
+            let mut keeper = Keeper { request_at, ..Keeper::default() };
             let stopped = watched(case, &mut keeper);
             let Err(SimError::Stopped { step }) = stopped else { panic!("{name}: {stopped:?}") };
             let after = resumed(case, &keeper.start(step, case.setup.ranks()));
@@ -225,7 +228,7 @@ fn resting_loses_nothing() {
         case.setup.learning_rate = Arc::new(|step| if step < 12 { 0.1 } else { 0.0 });
         let mut keeper = Keeper { save_every: 1, ..Keeper::default() };
         watched(&case, &mut keeper).expect("the run ends well");
-        let mean = |start: &Start| -> f64 {
+        let mean = |start: &ResumePoint| -> f64 {
             let workers = start.parts.iter().take(SHAPE.workers);
             let params = workers.flat_map(|part| &part.state.vectors["params"]);
             params.map(|x| f64::from(*x)).sum()

@@ -8,7 +8,7 @@ use quelea_core::message::Rank;
 use quelea_core::random::Rng;
 use quelea_core::time::Time;
 use quelea_record::{Outcome, RankReport};
-use quelea_sim::{Crash, Cut, Flight, Pause, Plain, Rule, SimError, Verdict};
+use quelea_sim::{Crash, Flight, Pause, PlainRule, RankPartition, Rule, SimError, Verdict};
 
 /// All algorithms of the table, on a small cluster where steps take about a millisecond.
 fn every_algorithm(workers: usize) -> impl Iterator<Item = Case> {
@@ -30,7 +30,7 @@ fn bits(outcome: &Outcome) -> Vec<Vec<u32>> {
 #[test]
 fn the_same_seed_gives_the_same_run_whatever_the_threads() {
     for case in every_algorithm(5) {
-        let name = case.setup.entry.name;
+        let name = case.setup.entry.meta.name;
         let with = |threads, seed| {
             let mut case = Case::of(
                 case.setup.entry,
@@ -69,7 +69,7 @@ fn synchronous_algorithms_give_the_same_bits_under_any_timing() {
                 Verdict::Delay(Time(Rng::new(5, "delay", flight.number).below(3_000_000)))
             })];
         });
-        assert_eq!(bits(&odd.run()), plain, "{}", odd.setup.entry.name);
+        assert_eq!(bits(&odd.run()), plain, "{}", odd.setup.entry.meta.name);
     }
 }
 
@@ -83,7 +83,7 @@ fn a_slow_worker_sets_the_pace_only_where_others_wait_for_it() {
         });
         let slowed = slow.run();
         let ratio = slowed.clock_seconds / plain.clock_seconds;
-        let name = slow.setup.entry.name;
+        let name = slow.setup.entry.meta.name;
         if properties.waits_for_peers {
             assert!(ratio > 4.0, "{name}: {ratio}");
             assert!(slowed.ranks[1].waiting_seconds > 0.0, "{name}");
@@ -97,7 +97,7 @@ fn a_slow_worker_sets_the_pace_only_where_others_wait_for_it() {
 #[test]
 fn a_run_survives_crashes_at_any_moment_with_a_second_one_soon_after() {
     for case in every_algorithm(5) {
-        let name = case.setup.entry.name;
+        let name = case.setup.entry.meta.name;
         let mut case = case;
         for moment in 0..60 {
             let at_ms = 0.13 + f64::from(moment) * 0.37;
@@ -153,10 +153,10 @@ fn no_mixture_of_costs_delays_and_crashes_makes_a_run_hang() {
     for entry in quelea_core::algorithms::ALGORITHMS {
         for seed in 0..150 {
             let case = random_case(entry, seed);
-            let name = format!("{}, seed {seed}", entry.name);
+            let name = format!("{}, seed {seed}", entry.meta.name);
             let outcome = case.try_run().unwrap_or_else(|error| panic!("{name}: {error}"));
             assert_eq!(outcome.warnings, [""; 0], "{name}");
-            if entry.name == "allreduce" {
+            if entry.meta.name == "allreduce" {
                 let bits = bits(&outcome);
                 let living = outcome.ranks.iter().filter(|rank| !rank.lost);
                 assert!(
@@ -192,7 +192,7 @@ fn what_is_on_its_way_stays_bounded_when_workers_never_wait() {
 #[test]
 fn a_server_that_never_answers_leaves_independent_runs_and_a_warning() {
     let shape = Shape { workers: 3, servers: 1, len: 10, buckets: 1, steps: 20 };
-    let silent = Plain { from: Some(3), ..Plain::all(Verdict::Drop) };
+    let silent = PlainRule { from: Some(3), ..PlainRule::all(Verdict::Drop) };
     let case = Case::new("aladdin", shape).on(|c| c.faults.rules = vec![Rule::Plain(silent)]);
     let outcome = case.run();
     assert_eq!(outcome.clock_seconds, 2.0);
@@ -255,7 +255,7 @@ fn a_dropped_message_of_a_synchronous_algorithm_is_a_deadlock_that_names_who_awa
 #[test]
 fn a_deadlock_at_a_server_names_whose_gradient_is_missing() {
     let shape = Shape { workers: 3, servers: 1, len: 10, buckets: 1, steps: 20 };
-    let lost = Plain { from: Some(1), from_ms: 250.0, ..Plain::all(Verdict::Drop) };
+    let lost = PlainRule { from: Some(1), from_ms: 250.0, ..PlainRule::all(Verdict::Drop) };
     let case = Case::new("sync-ps", shape).on(|c| c.faults.rules = vec![Rule::Plain(lost)]);
     let error = case.try_run().expect_err("the server waits for ever").to_string();
     assert!(error.contains("rank 0 at step 2 awaits the new model from rank 3"), "{error}");
@@ -266,11 +266,11 @@ fn a_deadlock_at_a_server_names_whose_gradient_is_missing() {
 fn duplicates_and_reordering_do_not_change_what_is_learnt() {
     // Collectives rely on a transport that delivers once.
     let robust = ["aladdin", "asp", "d-psgd", "sync-ps"];
-    for mut case in every_algorithm(4).filter(|case| robust.contains(&case.setup.entry.name)) {
-        let name = case.setup.entry.name;
+    for mut case in every_algorithm(4).filter(|case| robust.contains(&case.setup.entry.meta.name)) {
+        let name = case.setup.entry.meta.name;
         let plain = case.run();
-        let twice = Plain { share: 0.3, ..Plain::all(Verdict::Duplicate) };
-        let late = Plain { share: 0.3, ..Plain::all(Verdict::Delay(Time::from_ms(2.0))) };
+        let twice = PlainRule { share: 0.3, ..PlainRule::all(Verdict::Duplicate) };
+        let late = PlainRule { share: 0.3, ..PlainRule::all(Verdict::Delay(Time::from_ms(2.0))) };
         case.cluster.faults.rules = vec![Rule::Plain(twice), Rule::Plain(late)];
         let disturbed = case.run();
         if case.setup.properties().synchronous {
@@ -296,8 +296,8 @@ fn a_pause_delays_the_run_by_its_length() {
 
 #[test]
 fn a_rank_that_is_cut_off_for_long_is_taken_for_lost() {
-    let cuts = vec![Cut { rank: 2, from_ms: 250.0, until_ms: f64::INFINITY }];
-    let case = Case::new("d-psgd", SMALL).on(|c| c.faults.cuts = cuts);
+    let partitions = vec![RankPartition { rank: 2, from_ms: 250.0, until_ms: f64::INFINITY }];
+    let case = Case::new("d-psgd", SMALL).on(|c| c.faults.partitions = partitions);
     let outcome = case.run();
     assert!(outcome.ranks[2].lost && outcome.ranks[2].steps < 20);
     assert!(outcome.ranks.iter().all(|rank| rank.lost == (rank.rank == 2)));

@@ -5,7 +5,7 @@ mod common;
 
 use common::{Case, Shape};
 use quelea_core::time::Time;
-use quelea_record::{Cuts, Event, Record};
+use quelea_record::{CheckpointSchedule, Record, RecordKind};
 use quelea_sim::{Models, Observer};
 
 #[derive(Default)]
@@ -25,11 +25,11 @@ impl Observer for Watcher {
         self.progress.push(done);
     }
 
-    fn cuts(&self) -> Cuts {
-        Cuts { save_every: 0, shows: 4, steps: 20 }
+    fn checkpoint_schedule(&self) -> CheckpointSchedule {
+        CheckpointSchedule { save_every: 0, evaluations: 4, steps: 20 }
     }
 
-    fn shown(&mut self, now: Time, step: u64, models: Models) {
+    fn evaluate(&mut self, now: Time, step: u64, models: Models) {
         self.snapshots.push((now, step, models));
     }
 }
@@ -68,8 +68,9 @@ fn progress_counts_to_the_end_and_the_timeline_comes_only_if_wanted() {
     let shape = Shape { workers: 3, servers: 0, len: 8, buckets: 2, steps: 4 };
     let watcher = watch(&Case::new("d-psgd", shape));
     assert_eq!(watcher.progress, (1..=12).collect::<Vec<u64>>());
-    let detailed =
-        |record: &&Record| matches!(record.event, Event::Compute { .. } | Event::Transfer { .. });
+    let detailed = |record: &&Record| {
+        matches!(record.event, RecordKind::Compute { .. } | RecordKind::Transfer { .. })
+    };
     assert_eq!(watcher.records.iter().filter(detailed).count(), 0);
     assert_eq!(watcher.records.len(), 12, "one record per step");
 }

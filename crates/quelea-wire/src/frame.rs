@@ -58,7 +58,7 @@ pub struct Header {
     pub sent_micros: u32,
     /// OptionKind, step and all else, except the vectors.
     fields: Fields,
-    parts: [Shape; 2],
+    parts: [PartShape; 2],
 }
 
 /// The scalar fields of a message.
@@ -78,7 +78,7 @@ struct Fields {
 
 /// What kind of vector follows, and how long it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
+enum PartShape {
     Empty,
     Values(u32),
     Encoded(u32),
@@ -148,7 +148,7 @@ pub enum FrameError {
 pub fn encode_header(route: Route, sent_micros: u32, message: &Message) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
-    let shapes = [Shape::of(&message.parts[0]), Shape::of(&message.parts[1])];
+    let shapes = [PartShape::of(&message.parts[0]), PartShape::of(&message.parts[1])];
     let collective = if message.collective { COLLECTIVE } else { 0 };
     let flags = shapes[0].tag() | shapes[1].tag() << 2 | collective;
     put(0, &MAGIC);
@@ -218,7 +218,7 @@ pub fn decode_header(bytes: &[u8; HEADER_BYTES], limits: &Limits) -> Result<Head
         scalar: f64::from_bits(long(48)),
         origin: Time(long(56)),
     };
-    let part = |part: usize| Shape::decode(part, flags >> (2 * part) & 3, word(68 + 4 * part));
+    let part = |part: usize| PartShape::decode(part, flags >> (2 * part) & 3, word(68 + 4 * part));
     let parts = [part(0)?, part(1)?];
     for (part, shape) in parts.iter().enumerate() {
         if shape.bytes() > limits.part_bytes {
@@ -234,10 +234,10 @@ impl Header {
     /// read: part after part, into [`bytes_mut`].
     pub fn allocate(&self, pool: &Pool) -> Message {
         let fields = self.fields;
-        let part = |shape: Shape| match shape {
-            Shape::Empty => Part::Empty,
-            Shape::Values(len) => Part::Values(pool.take(len as usize)),
-            Shape::Encoded(bytes) => Part::Encoded {
+        let part = |shape: PartShape| match shape {
+            PartShape::Empty => Part::Empty,
+            PartShape::Values(len) => Part::Values(pool.take(len as usize)),
+            PartShape::Encoded(bytes) => Part::Encoded {
                 data: pool.take((bytes as usize).div_ceil(4)),
                 bytes: bytes as usize,
             },
@@ -276,46 +276,46 @@ pub fn bytes_mut(part: &mut Part) -> &mut [u8] {
     }
 }
 
-impl Shape {
-    fn of(part: &Part) -> Shape {
+impl PartShape {
+    fn of(part: &Part) -> PartShape {
         let length = |length| u32::try_from(length).expect("a part has fewer than 2^32 elements");
         match part {
-            Part::Empty => Shape::Empty,
-            Part::Values(values) => Shape::Values(length(values.len())),
-            Part::Encoded { bytes, .. } => Shape::Encoded(length(*bytes)),
+            Part::Empty => PartShape::Empty,
+            Part::Values(values) => PartShape::Values(length(values.len())),
+            Part::Encoded { bytes, .. } => PartShape::Encoded(length(*bytes)),
         }
     }
 
-    fn decode(part: usize, tag: u8, length: u32) -> Result<Shape, FrameError> {
+    fn decode(part: usize, tag: u8, length: u32) -> Result<PartShape, FrameError> {
         match tag {
-            0 if length == 0 => Ok(Shape::Empty),
+            0 if length == 0 => Ok(PartShape::Empty),
             0 => Err(FrameError::Empty { part, length }),
-            1 => Ok(Shape::Values(length)),
-            2 => Ok(Shape::Encoded(length)),
+            1 => Ok(PartShape::Values(length)),
+            2 => Ok(PartShape::Encoded(length)),
             _ => Err(FrameError::Tag { part, tag }),
         }
     }
 
     fn tag(self) -> u8 {
         match self {
-            Shape::Empty => 0,
-            Shape::Values(_) => 1,
-            Shape::Encoded(_) => 2,
+            PartShape::Empty => 0,
+            PartShape::Values(_) => 1,
+            PartShape::Encoded(_) => 2,
         }
     }
 
     fn length(self) -> u32 {
         match self {
-            Shape::Empty => 0,
-            Shape::Values(length) | Shape::Encoded(length) => length,
+            PartShape::Empty => 0,
+            PartShape::Values(length) | PartShape::Encoded(length) => length,
         }
     }
 
     fn bytes(self) -> u64 {
         match self {
-            Shape::Empty => 0,
-            Shape::Values(length) => u64::from(length) * 4,
-            Shape::Encoded(length) => u64::from(length),
+            PartShape::Empty => 0,
+            PartShape::Values(length) => u64::from(length) * 4,
+            PartShape::Encoded(length) => u64::from(length),
         }
     }
 }
@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn every_way_of_being_wrong_has_its_own_error() {
-        assert_eq!(refused(|h| h[0] = b'X'), FrameError::Magic(*b"XURM"));
+        assert_eq!(refused(|h| h[0] = b'X'), FrameError::Magic(*b"XLEA"));
         assert_eq!(refused(|h| h[4] = 9), FrameError::Version(9));
         assert!(matches!(refused(|h| h[30] ^= 1), FrameError::Checksum { .. }));
         assert!(matches!(refused_whole(|h| h[12] = 4), FrameError::Route { .. }));

@@ -1,15 +1,16 @@
 //! A scenario is the text of a run file. It is written once and run by every driver: the virtual
 //! cluster, threads, and TCP between ranks that join a coordinator on loopback.
 
+pub mod bytes;
+pub mod forms;
 pub mod matrix;
 
-use quelea_core::problems::Problem;
 use quelea_net::{Coordinator, Hosted, NetOptions};
-use quelea_record::{Nowhere, Outcome};
+use quelea_record::{Outcome, Silent};
 use quelea_run::config::Config;
 use quelea_run::config::source;
-use quelea_run::drive::Slowed;
-use quelea_run::plan::Plan;
+use quelea_run::drive::slowed;
+use quelea_run::prepared::PreparedRun;
 
 /// The four quadratics of the golden numbers: curvatures 1 to 4, optimum 1.05.
 pub const REFERENCE: &str = "
@@ -20,10 +21,10 @@ target = [[1], [-2], [0.5], [3]]
 ";
 
 /// A run file as a plan. Panics with the refusal's words.
-pub fn plan(text: &str) -> Plan {
+pub fn plan(text: &str) -> PreparedRun {
     let table = source::parse(text).unwrap_or_else(|problem| panic!("{problem}\n{text}"));
     let config = Config::read(table, &[], None).unwrap_or_else(|error| panic!("{error}\n{text}"));
-    Plan::new(config).unwrap_or_else(|error| panic!("{error}\n{text}"))
+    PreparedRun::new(config).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
 /// Ways to run a plan.
@@ -42,14 +43,14 @@ pub const ARMS: [Arm; 3] = [Arm::Virtual, Arm::Threads, Arm::Tcp];
 
 impl Arm {
     /// Runs the plan. Panics with the failure's words.
-    pub fn run(self, plan: &Plan) -> Outcome {
+    pub fn run(self, plan: &PreparedRun) -> Outcome {
         let (setup, problem) = (&plan.setup, &*plan.problem);
         match self {
-            Arm::Virtual => quelea_sim::simulate(setup, problem, &plan.cluster, &mut Nowhere)
+            Arm::Virtual => quelea_sim::simulate(setup, problem, &plan.cluster, &mut Silent)
                 .unwrap_or_else(|error| panic!("virtual: {error}")),
             Arm::Threads => {
-                let (problem, options) = (Slowed::of(plan), NetOptions::default());
-                quelea_net::threads(setup, &problem, &options, &mut Nowhere)
+                let (gradients, options) = (slowed(plan), NetOptions::default());
+                quelea_net::threads(setup, &gradients, &options, &mut Silent)
                     .unwrap_or_else(|error| panic!("threads: {error}"))
             }
             Arm::Tcp => tcp(plan),
@@ -58,7 +59,7 @@ impl Arm {
 }
 
 /// Workers that join a coordinator, each on a thread of its own with its own sockets.
-fn tcp(plan: &Plan) -> Outcome {
+fn tcp(plan: &PreparedRun) -> Outcome {
     let coordinator =
         Coordinator::bind("127.0.0.1:0", NetOptions::default()).expect("loopback is there");
     let address = coordinator.address().to_string();
@@ -66,17 +67,15 @@ fn tcp(plan: &Plan) -> Outcome {
         for rank in 0..plan.setup.workers() as u32 {
             let address = &address;
             scope.spawn(move || {
-                let mut build = |_: &[u8]| -> Result<_, String> {
-                    let problem: Box<dyn Problem> = Box::new(Slowed::of(plan));
-                    Ok((plan.setup.clone(), problem))
-                };
+                let mut build =
+                    |_: &[u8]| -> Result<_, String> { Ok((plan.setup.clone(), slowed(plan))) };
                 quelea_net::join(address, Some(rank), &NetOptions::default(), &mut build)
                     .unwrap_or_else(|error| panic!("rank {rank}: {error}"));
             });
         }
-        let (setup, problem) = (&plan.setup, &*plan.problem);
+        let (setup, gradients) = (&plan.setup, slowed(plan));
         coordinator
-            .run(Vec::new(), setup, problem, &Hosted::default(), &mut Nowhere)
+            .run(Vec::new(), setup, &gradients, &Hosted::default(), &mut Silent)
             .unwrap_or_else(|error| panic!("coordinator: {error}"))
     })
 }
@@ -88,8 +87,8 @@ pub fn bits(outcome: &Outcome) -> Vec<Vec<u32>> {
 }
 
 /// What would be deployed.
-pub fn deployed(plan: &Plan, outcome: &Outcome) -> Vec<f32> {
-    let models = quelea_run::files::tensors::Models::of(outcome);
+pub fn deployed(plan: &PreparedRun, outcome: &Outcome) -> Vec<f32> {
+    let models = quelea_run::files::tensors::ModelSlices::of(outcome);
     models.deployed(plan.setup.properties().deploy)
 }
 

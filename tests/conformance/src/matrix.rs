@@ -61,9 +61,9 @@ pub fn cells() -> Vec<Cell> {
             for optimizer in OPTIMIZERS {
                 for partition in PARTITIONS {
                     cells.push(Cell {
-                        algorithm: algorithm.name,
-                        optimizer: optimizer.name,
-                        codec: codec.name,
+                        algorithm: algorithm.meta.name,
+                        optimizer: optimizer.meta.name,
+                        codec: codec.meta.name,
                         partition,
                     });
                 }
@@ -75,9 +75,9 @@ pub fn cells() -> Vec<Cell> {
 
 /// Logistic regression has no matrix, so `power-sgd` has nothing to do in it.
 fn takes(algorithm: &algorithms::Entry, codec: &codec::Entry) -> bool {
-    let codecs = (algorithm.codecs)(&Options::defaults(algorithm.keys));
-    let given = contraction(codec.name).map(|key| (key.to_string(), Value::Flag(true)));
-    let params = Options::check(codec.keys, given).expect("a key of the codec");
+    let codecs = (algorithm.codecs)(&Options::defaults(algorithm.meta.options));
+    let given = contraction(codec.meta.name).map(|key| (key.to_string(), Value::Flag(true)));
+    let params = Options::check(codec.meta.options, given).expect("a key of the codec");
     codec.shape != Shape::LowRank && codecs.refusal(codec, &params, 31).is_none()
 }
 
@@ -118,7 +118,7 @@ impl Cell {
     pub fn run(&self, data: Data, folder: &Path) -> Found {
         let plan = plan(&self.text(data, folder));
         let found = plan.problem.evaluate(&deployed(&plan, &Arm::Virtual.run(&plan)));
-        Found { loss: found.loss, accuracy: found.accuracy.unwrap_or(f64::NAN) }
+        Found { loss: found.loss, accuracy: found.accuracy().unwrap_or(f64::NAN) }
     }
 
     /// The run file.

@@ -53,9 +53,9 @@ fn count(size: usize) {
 static ALLOCATOR: Counting = Counting;
 
 fn large_blocks(entry: &Entry, steps: u64, arm: Arm) -> usize {
-    let name = entry.name;
+    let name = entry.meta.name;
     // Short rounds, so that the shorter run has some already.
-    let rounds = entry.keys.iter().any(|key| key.name == "period");
+    let rounds = entry.meta.options.iter().any(|key| key.name == "period");
     let period = if rounds { "period = 3\n" } else { "" };
     let text = format!(
         "workers = 4\nsteps = {steps}\n[algorithm]\nname = \"{name}\"\n{period}[optimizer]\nlr = 0.01\n\
@@ -77,7 +77,7 @@ fn a_longer_run_allocates_no_more_large_blocks_than_a_short_one() {
             // Real timing decides how many buffers are in use at once, so a few more may be
             // needed; 200 more steps of 4 workers would show as hundreds.
             let slack = if arm == Arm::Virtual { 4 } else { 40 };
-            assert!(long <= short + slack, "{} {arm:?}: {short} then {long}", entry.name);
+            assert!(long <= short + slack, "{} {arm:?}: {short} then {long}", entry.meta.name);
         }
     }
 }

@@ -1,13 +1,22 @@
 //! One scenario, three arms: synchronous algorithms agree bit for bit, asynchronous ones within
 //! a stated bound.
 
+use conformance::forms::{self, AlgorithmForm};
 use conformance::{ARMS, Arm, bits, deployed, plan};
+use quelea_core::algorithms::ALGORITHMS;
+use quelea_core::codec::Shape;
+use quelea_core::properties::{Budget, OptimizerSite};
+use quelea_record::RankReport;
+use quelea_run::prepared::PreparedRun;
+
+/// Parameters of the model.
+const ELEMENTS: usize = 8;
 
 /// Quadratics with three buckets and two shards, different for every worker.
 fn scenario(algorithm: &str, workers: usize, steps: u64, more: &str) -> String {
     let rows = |scale: f64| -> Vec<Vec<f64>> {
         let entry = |i: usize, k: usize| scale * (1.0 + ((3 * i + 5 * k) % 7) as f64 / 4.0);
-        (0..workers).map(|i| (0..8).map(|k| entry(i, k)).collect()).collect()
+        (0..workers).map(|i| (0..ELEMENTS).map(|k| entry(i, k)).collect()).collect()
     };
     format!(
         "workers = {workers}\nsteps = {steps}\n[algorithm]\n{algorithm}\n[buckets]\nsize_mb = 0.000012\n\
@@ -18,114 +27,97 @@ fn scenario(algorithm: &str, workers: usize, steps: u64, more: &str) -> String {
     )
 }
 
-const SYNCHRONOUS: &[&str] = &[
-    "name = \"allreduce\"",
-    "name = \"allreduce\"\ncollective = \"halving-doubling\"",
-    "name = \"allreduce\"\ncollective = \"hierarchical\"",
-    "name = \"sync-ps\"",
-    "name = \"d-psgd\"",
-    "name = \"d-psgd\"\nform = \"adapt-then-combine\"",
-    "name = \"d-psgd\"\nform = \"combine-then-adapt\"",
-    "name = \"d-amsgrad\"",
-    "name = \"d2\"",
-    "name = \"decentlam\"",
-    "name = \"exact-diffusion\"",
-    "name = \"extra\"",
-    "name = \"gradient-tracking\"",
-    "name = \"gradient-tracking\"\nform = \"semi-atc\"",
-    "name = \"gradient-tracking\"\nform = \"atc\"",
-    "name = \"gradient-tracking\"\nform = \"push\"",
-    "name = \"qg-dmsgd\"",
-    "name = \"sgp\"",
-    "name = \"sgp\"\noverlap = 2",
-    "name = \"aladdin\"\nbarrier = true\nperiod = 3",
-    "name = \"local-sgd\"\nperiod = 3\nstart_step = 2",
-    "name = \"local-sgd\"\nperiod = 3\nbuffers = \"average\"\ncollective = \"halving-doubling\"",
-    "name = \"slowmo\"\nperiod = 3\nbuffers = \"reset\"",
-    "name = \"bmuf\"\nperiod = 3",
-    "name = \"bmuf\"\nperiod = 3\nform = \"nesterov\"",
-    "name = \"diloco\"\nperiod = 3",
-    "name = \"gossip-pga\"\nperiod = 3",
-    "name = \"gossip-aga\"\nperiod = 2\nwarmup_steps = 4",
-    "name = \"easgd\"\nperiod = 2\nform = \"synchronous\"",
-    "name = \"eamsgd\"\nperiod = 2\nform = \"synchronous\"\nmomentum = 0.9",
-    "name = \"ssp\"\nstaleness = 0",
-];
+/// The scenario of a form; momentum only where its servers can follow it.
+fn scenario_of(form: &AlgorithmForm, workers: usize, steps: u64, more: &str) -> String {
+    let text = scenario(&form.text(), workers, steps, more);
+    if form.properties().plain_sgd { text.replace("momentum = 0.5\n", "") } else { text }
+}
+
+/// Parameters, bytes and messages of every rank.
+fn result(arm: Arm, plan: &PreparedRun) -> (Vec<Vec<u32>>, Vec<[u64; 3]>) {
+    let outcome = arm.run(plan);
+    let counts = |rank: &RankReport| [rank.bytes_sent, rank.bytes_received, rank.messages_sent];
+    (bits(&outcome), outcome.ranks.iter().map(counts).collect())
+}
 
 #[test]
-fn synchronous_algorithms_give_the_same_bits_in_every_arm() {
-    for algorithm in SYNCHRONOUS {
+fn synchronous_forms_give_the_same_bits_and_bytes_in_every_arm() {
+    for form in forms::synchronous() {
         for workers in [1, 2, 3, 4, 8] {
-            let plan = plan(&scenario(algorithm, workers, 12, ""));
-            assert!(plan.setup.properties().synchronous, "{algorithm}");
-            let expected = bits(&Arm::Virtual.run(&plan));
-            for arm in ARMS {
-                assert_eq!(bits(&arm.run(&plan)), expected, "{arm:?}, n = {workers}, {algorithm}");
+            let plan = plan(&scenario_of(&form, workers, 12, ""));
+            assert!(plan.setup.properties().synchronous, "{}", form.text());
+            let expected = result(Arm::Virtual, &plan);
+            assert_eq!(result(Arm::Threads, &plan), expected, "n = {workers}, {}", form.text());
+            if workers == 3 {
+                assert_eq!(result(Arm::Tcp, &plan), expected, "TCP, {}", form.text());
             }
         }
     }
 }
 
-/// With codecs, one of each shape for every way that vectors travel.
-const CODED: &[(&str, &[&str])] = &[
-    ("name = \"allreduce\"", &["bf16", "f16", "qsgd", "random-k", "sign", "top-k"]),
-    ("name = \"allreduce\"\ncollective = \"hierarchical\"", &["bf16", "random-k"]),
-    ("name = \"local-sgd\"\nperiod = 3", &["bf16", "random-k", "top-k"]),
-    ("name = \"diloco\"\nperiod = 3", &["f16"]),
-    ("name = \"sync-ps\"", &["bf16", "sign", "top-k"]),
-    ("name = \"aladdin\"\nbarrier = true\nperiod = 3", &["f16", "top-k"]),
-    ("name = \"easgd\"\nperiod = 2\nform = \"synchronous\"", &["bf16"]),
-    ("name = \"d-psgd\"", &["bf16", "f16"]),
-    ("name = \"sgp\"\noverlap = 2", &["bf16"]),
-    ("name = \"gossip-pga\"\nperiod = 3", &["bf16"]),
-    ("name = \"choco\"", &["f32", "bf16", "random-k", "sign", "top-k"]),
-    ("name = \"choco\"\nform = \"after-step\"", &["f32", "sign"]),
-];
-
 #[test]
-fn codecs_give_the_same_bits_and_bytes_in_every_arm() {
-    for (algorithm, codecs) in CODED {
-        for codec in *codecs {
-            for workers in [1, 2, 5] {
-                let more = format!("[codec]\nname = \"{codec}\"");
-                let plan = plan(&scenario(algorithm, workers, 12, &more));
-                let run = |arm: Arm| {
-                    let outcome = arm.run(&plan);
-                    let sent: Vec<u64> = outcome.ranks.iter().map(|r| r.bytes_sent).collect();
-                    (bits(&outcome), sent)
-                };
-                let expected = run(Arm::Virtual);
-                for arm in ARMS {
-                    assert_eq!(run(arm), expected, "{arm:?}, n = {workers}, {algorithm}, {codec}");
-                }
+fn codecs_give_the_same_bits_and_bytes_in_threads() {
+    for form in forms::synchronous() {
+        for (_, codec) in form.codecs(ELEMENTS) {
+            for workers in [2, 5] {
+                let more = format!("[codec]\n{codec}");
+                let plan = plan(&scenario_of(&form, workers, 12, &more));
+                let expected = result(Arm::Virtual, &plan);
+                let found = result(Arm::Threads, &plan);
+                assert_eq!(found, expected, "n = {workers}, {}, {codec}", form.text());
             }
         }
     }
+}
+
+#[test]
+fn every_algorithm_gives_the_same_bits_and_bytes_over_tcp_with_every_codec() {
+    for form in first_synchronous() {
+        for (codec, codec_text) in form.codecs(ELEMENTS) {
+            let counts: &[usize] =
+                if codec.shape == Shape::Plain { &[1, 2, 3, 4, 8] } else { &[3] };
+            for workers in counts {
+                let more = format!("[codec]\n{codec_text}");
+                let plan = plan(&scenario_of(&form, *workers, 12, &more));
+                let expected = result(Arm::Virtual, &plan);
+                let found = result(Arm::Tcp, &plan);
+                assert_eq!(found, expected, "n = {workers}, {}, {codec_text}", form.text());
+            }
+        }
+    }
+}
+
+/// One synchronous form of each algorithm that has any.
+fn first_synchronous() -> Vec<AlgorithmForm> {
+    let first =
+        |entry| forms::forms_of(entry).into_iter().find(|form| form.properties().synchronous);
+    ALGORITHMS.iter().filter_map(first).collect()
 }
 
 #[test]
 fn a_slow_worker_does_not_change_the_bits_of_synchronous_algorithms() {
-    for algorithm in SYNCHRONOUS {
-        let even = plan(&scenario(algorithm, 4, 12, ""));
-        let slow = plan(&scenario(algorithm, 4, 12, "slow = { \"2\" = 10.0 }"));
+    let check = |form: &AlgorithmForm, arms: &[Arm]| {
+        let even = plan(&scenario_of(form, 4, 12, ""));
+        let slow = plan(&scenario_of(form, 4, 12, "slow = { \"2\" = 10.0 }"));
         let expected = bits(&Arm::Virtual.run(&even));
-        for arm in ARMS {
-            assert_eq!(bits(&arm.run(&slow)), expected, "{arm:?}, {algorithm}");
+        for arm in arms {
+            assert_eq!(bits(&arm.run(&slow)), expected, "{arm:?}, {}", form.text());
         }
-    }
+    };
+    forms::synchronous().iter().for_each(|form| check(form, &[Arm::Virtual]));
+    first_synchronous().iter().for_each(|form| check(form, &ARMS));
 }
 
 #[test]
 fn clipping_and_schedules_are_the_same_in_every_arm() {
     let more = "[optimizer.schedule]\nname = \"cosine\"\nwarmup_steps = 3";
-    let at_server = |name: &str| name.contains("sync-ps") || name.contains("ssp");
-    for algorithm in SYNCHRONOUS.iter().filter(|name| !at_server(name)) {
-        let text =
-            scenario(algorithm, 3, 12, more).replace("lr = 0.05", "lr = 0.05\nclip_norm = 0.8");
-        let plan = plan(&text);
+    let at_workers = |form: &AlgorithmForm| form.properties().optimizer == OptimizerSite::Workers;
+    for form in forms::synchronous().into_iter().filter(at_workers) {
+        let text = scenario_of(&form, 3, 12, more);
+        let plan = plan(&text.replace("lr = 0.05", "lr = 0.05\nclip_norm = 0.8"));
         let expected = bits(&Arm::Virtual.run(&plan));
         for arm in ARMS {
-            assert_eq!(bits(&arm.run(&plan)), expected, "{arm:?}, {algorithm}");
+            assert_eq!(bits(&arm.run(&plan)), expected, "{arm:?}, {}", form.text());
         }
     }
 }
@@ -134,13 +126,11 @@ fn clipping_and_schedules_are_the_same_in_every_arm() {
 /// the loss above the optimum's, relative to the start's.
 #[test]
 fn asynchronous_algorithms_end_near_the_optimum_in_every_arm() {
-    for algorithm in [
-        "name = \"asp\"",
-        "name = \"aladdin\"",
-        "name = \"ad-psgd\"",
-        "name = \"sgp\"\nfree_running = true",
-    ] {
-        let text = scenario(algorithm, 4, 400, "").replace("momentum = 0.5", "momentum = 0.0");
+    let never_waits = |form: &AlgorithmForm| form.properties().budget == Budget::TotalGradients;
+    let first = |entry| forms::forms_of(entry).into_iter().find(never_waits);
+    for form in ALGORITHMS.iter().filter_map(first) {
+        let algorithm = form.text();
+        let text = scenario(&algorithm, 4, 400, "").replace("momentum = 0.5", "momentum = 0.0");
         let plan = plan(&text);
         let best = {
             let exact = scenario("name = \"allreduce\"", 4, 2000, "");
@@ -156,21 +146,6 @@ fn asynchronous_algorithms_end_near_the_optimum_in_every_arm() {
             let loss = plan.problem.evaluate(&deployed(&plan, &outcome)).loss;
             let excess = (loss - best) / (start - best);
             assert!(excess < 0.15, "{arm:?}, {algorithm}: {excess} of the way is left");
-        }
-    }
-}
-
-#[test]
-fn bytes_are_counted_alike_in_every_arm() {
-    for algorithm in SYNCHRONOUS {
-        let plan = plan(&scenario(algorithm, 3, 7, ""));
-        let counts = |arm: Arm| -> Vec<(u64, u64, u64)> {
-            let ranks = arm.run(&plan).ranks;
-            ranks.iter().map(|r| (r.bytes_sent, r.bytes_received, r.messages_sent)).collect()
-        };
-        let expected = counts(Arm::Virtual);
-        for arm in ARMS {
-            assert_eq!(counts(arm), expected, "{arm:?}, {algorithm}");
         }
     }
 }

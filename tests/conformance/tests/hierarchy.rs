@@ -1,7 +1,7 @@
 //! Gossip between hosts with exact averages within a host: what it must be equal to.
 
 use conformance::{ARMS, Arm, REFERENCE, bits, deployed, firsts, plan};
-use quelea_core::algorithms::ALGORITHMS;
+use quelea_core::algorithms::{ALGORITHMS, Entry, Traffic};
 use quelea_core::options::Options;
 use quelea_core::properties::TopologyRequirement;
 use quelea_wire::HEADER_BYTES;
@@ -9,9 +9,11 @@ use quelea_wire::HEADER_BYTES;
 /// Rows that gossip, with a form of each that differs enough to be tested apart.
 fn gossip() -> Vec<String> {
     let rows = ALGORITHMS.iter().filter(|entry| {
-        (entry.properties)(&Options::defaults(entry.keys)).topology != TopologyRequirement::Nothing
+        (entry.properties)(&Options::defaults(entry.meta.options)).topology
+            != TopologyRequirement::Nothing
     });
-    let mut texts: Vec<String> = rows.map(|entry| format!("name = \"{}\"", entry.name)).collect();
+    let mut texts: Vec<String> =
+        rows.map(|entry| format!("name = \"{}\"", entry.meta.name)).collect();
     for more in [
         "name = \"d-psgd\"\nform = \"adapt-then-combine\"",
         "name = \"d-psgd\"\nform = \"combine-then-adapt\"",
@@ -27,7 +29,14 @@ fn gossip() -> Vec<String> {
 }
 
 fn is_synchronous(algorithm: &str) -> bool {
-    !algorithm.contains("ad-psgd") && !algorithm.contains("free_running")
+    plan(&scenario(algorithm, 6, "gossip", 1)).setup.properties().synchronous
+}
+
+/// Whether all workers also average exactly now and then.
+fn has_rounds(algorithm: &str) -> bool {
+    let setup = plan(&scenario(algorithm, 6, "gossip", 1)).setup;
+    let traffic = (setup.entry.traffic)(&setup.options);
+    matches!(traffic, Traffic::Gossip { average: Some(_), .. })
 }
 
 /// Six workers, five dimensions, several buckets, momentum.
@@ -157,9 +166,10 @@ fn only_the_first_worker_of_a_host_sends_to_other_hosts() {
         let leads = rank.rank % 2 == 0;
         // Members: a gradient and one word at its end per step. Leaders: the model to two hosts
         // per step; to their member once more, for the start.
-        let expected = match leads {
-            true => 2 * steps * vector + (steps + 1) * vector,
-            false => steps * (vector + header),
+        let expected = if leads {
+            2 * steps * vector + (steps + 1) * vector
+        } else {
+            steps * (vector + header)
         };
         assert_eq!(rank.bytes_sent, expected, "rank {}", rank.rank);
     }
@@ -198,7 +208,7 @@ fn every_gossip_method_learns_between_hosts() {
     }
 }
 
-fn losing(algorithm: &str, ranks: &[u32]) -> quelea_run::plan::Plan {
+fn losing(algorithm: &str, ranks: &[u32]) -> quelea_run::prepared::PreparedRun {
     let crash = |(place, rank)| format!("{{ rank = {rank}, at_ms = {} }}", 1030 + 150 * place);
     let crashes: Vec<String> = ranks.iter().enumerate().map(crash).collect();
     let text = format!(
@@ -229,7 +239,7 @@ fn after_a_loss_exact_methods_find_the_optimum_of_those_left() {
 #[test]
 fn every_gossip_method_outlives_members_leaders_and_a_whole_host() {
     for algorithm in gossip() {
-        let replaces = !algorithm.contains("gossip-");
+        let replaces = !has_rounds(&algorithm);
         let more = [&[0][..], &[2], &[0, 1], &[2, 0], &[0, 3]];
         let more = more.into_iter().filter(|_| replaces);
         for lost in [&[1][..], &[3][..], &[3, 2][..]].into_iter().chain(more) {
@@ -244,9 +254,9 @@ fn every_gossip_method_outlives_members_leaders_and_a_whole_host() {
 /// Rounds of averages over all are counted from the beginning, so nobody can come in later.
 #[test]
 fn where_nobody_can_take_over_the_loss_of_a_leader_ends_the_run_and_names_it() {
-    for name in ["gossip-pga", "gossip-aga"] {
-        let plan = losing(&format!("name = \"{name}\""), &[2]);
-        let nowhere = &mut quelea_record::Nowhere;
+    for algorithm in gossip().iter().filter(|algorithm| has_rounds(algorithm)) {
+        let plan = losing(algorithm, &[2]);
+        let nowhere = &mut quelea_record::Silent;
         let result = quelea_sim::simulate(&plan.setup, &*plan.problem, &plan.cluster, nowhere);
         let words = result.expect_err("the host has no leader").to_string();
         assert!(words.starts_with("rank 2 was lost after 1.03 s; it gossips for"), "{words}");
@@ -255,11 +265,15 @@ fn where_nobody_can_take_over_the_loss_of_a_leader_ends_the_run_and_names_it() {
 
 #[test]
 fn rows_that_do_not_gossip_refuse_to_do_it_between_hosts() {
-    for name in ["allreduce", "aladdin", "local-sgd", "sync-ps"] {
+    let needs = |entry: &Entry| (entry.properties)(&Options::defaults(entry.meta.options)).topology;
+    for entry in ALGORITHMS.iter().filter(|entry| needs(entry) == TopologyRequirement::Nothing) {
+        let name = entry.meta.name;
         let text = format!("algorithm.name = \"{name}\"\ntopology.within_host = \"average\"");
         let table = quelea_run::config::source::parse(&text).expect("good TOML");
         let config = quelea_run::config::Config::read(table, &[], None).expect("good by itself");
-        let Err(error) = quelea_run::plan::Plan::new(config) else { panic!("{name} took it") };
+        let Err(error) = quelea_run::prepared::PreparedRun::new(config) else {
+            panic!("{name} took it")
+        };
         let words = error.to_string();
         let begin = format!("`topology.within_host` = \"average\": `{name}` does not gossip");
         assert!(words.starts_with(&begin) && words.contains("d-psgd"), "{words}");

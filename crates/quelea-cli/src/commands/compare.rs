@@ -4,16 +4,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
-use quelea_experiments::compare::{Comparison, Entrant, Target};
+use quelea_papers::compare::{Comparison, Entrant, Target};
 use quelea_run::error::RequestError;
 use quelea_run::files::directory::Directory;
 
-use super::Command;
-use crate::request::Run;
+use super::CommandSpec;
+use crate::request::RunArgs;
 use crate::text::{bold, columns, mention, pale, say};
 
 /// The row.
-pub const COMMAND: Command = Command { name: "compare", parser: Args::command, run };
+pub const COMMAND: CommandSpec = CommandSpec { name: "compare", parser: Args::command, run };
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,7 +29,7 @@ measured by the lowest loss that all of them reach.";
 #[command(after_help = EXAMPLES)]
 struct Args {
     #[command(flatten)]
-    run: Run,
+    run: RunArgs,
 
     /// The algorithms, separated by commas
     #[arg(long, value_name = "A,B,…", value_delimiter = ',', required = true)]
@@ -65,7 +65,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
         run.settings.push(format!("algorithm.name={name}"));
         configs.push(run.fresh()?);
     }
-    let names: Vec<&str> = configs.iter().map(|config| config.algorithm.entry.name).collect();
+    let names: Vec<&str> = configs.iter().map(|config| config.algorithm.entry.meta.name).collect();
     if let Some(twice) = names.iter().enumerate().find(|(k, name)| names[..*k].contains(name)) {
         let problem = "is named twice";
         return Err(RequestError::field("--algorithms", twice.1, problem).into());
@@ -77,7 +77,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     };
     let mut entrants = Vec::new();
     for config in configs {
-        let name = config.algorithm.entry.name;
+        let name = config.algorithm.entry.meta.name;
         mention(&pale(&format!("{name} …")));
         let directory = Directory::claim(Some(&folder.join(name)), args.out.is_none(), name)?;
         entrants.push(Entrant::run(config, &directory)?);

@@ -13,33 +13,33 @@ use quelea_data::fetch::{Fetch, Told, fetch};
 use quelea_run::error::RequestError;
 use serde_json::json;
 
-use super::Command;
+use super::CommandSpec;
 use crate::text::{bold, bytes, mention, pale, say, whole};
 
 /// The row.
-pub const COMMAND: Command = Command { name: "data", parser: Args::command, run };
+pub const COMMAND: CommandSpec = CommandSpec { name: "data", parser: Args::command, run };
 
 const EXAMPLES: &str = "\
 Examples:
-  quelea data                                  the data sets, and which of them are here
-  quelea data get fashion-mnist                download, verify, say where it is
+  quelea data                                  the data sets, and which of them are downloaded
+  quelea data get fashion-mnist                download, verify, print the folder
   quelea data get cifar10 --to /data/cifar10   into this folder
-  quelea data check /data/cifar10              is every file there and whole?
+  quelea data check /data/cifar10              is every file present and complete?
   quelea data check /data/imagenet             can every picture under train/ and val/ be decoded?
 
-A download that was cut off goes on where it ended: type the same command again. Files are verified
-by the SHA-256 of their content, so copies that were packed again (.gz, .xz) are good too.";
+An interrupted download resumes when the same command is run again. Files are verified by the SHA-256
+of their uncompressed content, so copies that were compressed again (.gz, .xz) are valid too.";
 
 /// List data sets, download them, or verify what you have
 #[derive(Debug, Parser)]
 #[command(after_help = EXAMPLES)]
 struct Args {
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<DataAction>,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum DataAction {
     /// Download a data set from its original address and verify it
     Get {
         /// Which one; `quelea data` has them all
@@ -73,8 +73,8 @@ enum Action {
 fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     match Args::from_arg_matches(matches)?.action {
         None => list(),
-        Some(Action::Get { name, to, from, quiet }) => get(&name, to, from, quiet)?,
-        Some(Action::Check { path, json }) => verify(&path, json)?,
+        Some(DataAction::Get { name, to, from, quiet }) => get(&name, to, from, quiet)?,
+        Some(DataAction::Check { path, json }) => verify(&path, json)?,
     }
     Ok(())
 }
@@ -256,7 +256,7 @@ impl Display {
                 self.begin(name, from, total);
                 let size = total.map_or("of unknown size".to_string(), bytes);
                 if from > 0 {
-                    self.line(&format!("{name}  {size}, going on after {}", bytes(from)));
+                    self.line(&format!("{name}  {size}, resuming after {}", bytes(from)));
                 } else {
                     self.line(&format!("{name}  {size}"));
                 }

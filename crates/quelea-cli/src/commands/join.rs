@@ -3,20 +3,20 @@
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_run::drive;
 
-use super::Command;
+use super::CommandSpec;
 use crate::interrupt;
 use crate::request::{check_address, check_wait};
 use crate::text::mention;
 
 /// The row.
-pub const COMMAND: Command = Command { name: "join", parser: Args::command, run };
+pub const COMMAND: CommandSpec = CommandSpec { name: "join", parser: Args::command, run };
 
 const EXAMPLES: &str = "\
 Examples:
   quelea join coordinator.example:29470             as any worker that is still missing
   quelea join 10.0.0.1:4000 --rank 3                as worker 3
 
-The coordinator (`quelea serve`) tells what to run and keeps the results.";
+The coordinator (`quelea serve`) sends the configuration and keeps the results.";
 
 /// Take part in a run as one worker
 #[derive(Debug, Parser)]

@@ -6,10 +6,10 @@ use std::process::Command as Process;
 use anyhow::Context;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 
-use super::Command;
+use super::CommandSpec;
 
 /// The row.
-pub const COMMAND: Command = Command { name: "launch", parser: Args::command, run };
+pub const COMMAND: CommandSpec = CommandSpec { name: "launch", parser: Args::command, run };
 
 const EXAMPLES: &str = "\
 Examples:

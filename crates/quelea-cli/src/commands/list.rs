@@ -6,18 +6,18 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, ValueEnum};
 use quelea_core::options::{OptionKind, OptionSpec, Options};
 use quelea_core::{algorithms, codec, collectives, optim, topology};
 use quelea_data::catalogue;
-use quelea_run::config::row::Listed;
-use quelea_run::config::section::Extra;
-use quelea_run::config::understood::written;
+use quelea_run::config::chosen::Listed;
+use quelea_run::config::resolved::written;
+use quelea_run::config::section::ExtraKey;
 use quelea_run::config::{self, cluster};
-use quelea_run::tasks::Task;
+use quelea_run::tasks::TaskEntry;
 use serde_json::{Value, json};
 
-use super::Command;
+use super::CommandSpec;
 use crate::text::{bold, pale, say};
 
 /// The row.
-pub const COMMAND: Command = Command { name: "list", parser: Args::command, run };
+pub const COMMAND: CommandSpec = CommandSpec { name: "list", parser: Args::command, run };
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,7 +31,7 @@ Examples:
 struct Args {
     /// Which table
     #[arg(value_enum)]
-    table: Table,
+    table: ListTable,
 
     /// Print JSON
     #[arg(long)]
@@ -39,7 +39,7 @@ struct Args {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Table {
+enum ListTable {
     Algorithms,
     Topologies,
     Optimizers,
@@ -52,7 +52,7 @@ enum Table {
 }
 
 /// One row of any table, for printing.
-struct Row {
+struct ListRow {
     name: &'static str,
     summary: &'static str,
     /// Where it was published, where that is known.
@@ -76,42 +76,42 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn rows(table: Table) -> Vec<Row> {
+fn rows(table: ListTable) -> Vec<ListRow> {
     match table {
-        Table::Algorithms => listed(|row: &algorithms::Entry| {
+        ListTable::Algorithms => listed(|row: &algorithms::Entry| {
             let properties = vec![
                 ("sends", row.sends),
-                ("codecs", (row.codecs)(&Options::defaults(row.keys)).words()),
+                ("codecs", (row.codecs)(&Options::defaults(row.meta.options)).words()),
                 ("loses a worker", row.lost_peer),
-                ("goes on with more or fewer", row.resized),
+                ("resumes with more or fewer", row.resized),
             ];
-            (Some(row.paper), properties)
+            (Some(row.meta.paper), properties)
         }),
-        Table::Topologies => listed(|row: &topology::Entry| (Some(row.paper), Vec::new())),
-        Table::Optimizers => listed(|row: &optim::Entry| (Some(row.paper), Vec::new())),
-        Table::Codecs => {
-            listed(|row: &codec::Entry| (Some(row.paper), vec![("bytes of d elements", row.wire)]))
-        }
-        Table::Schedules => listed(|_: &optim::ScheduleEntry| (None, Vec::new())),
-        Table::Tasks => listed(|_: &Task| (None, Vec::new())),
-        Table::Collectives => collectives::COLLECTIVES
+        ListTable::Topologies => listed(|row: &topology::Entry| (Some(row.meta.paper), Vec::new())),
+        ListTable::Optimizers => listed(|row: &optim::Entry| (Some(row.meta.paper), Vec::new())),
+        ListTable::Codecs => listed(|row: &codec::Entry| {
+            (Some(row.meta.paper), vec![("bytes of d elements", row.wire)])
+        }),
+        ListTable::Schedules => listed(|_: &optim::ScheduleEntry| (None, Vec::new())),
+        ListTable::Tasks => listed(|_: &TaskEntry| (None, Vec::new())),
+        ListTable::Collectives => collectives::COLLECTIVES
             .iter()
-            .map(|row| Row {
-                name: row.name,
-                summary: row.summary,
+            .map(|row| ListRow {
+                name: row.meta.name,
+                summary: row.meta.summary,
                 paper: None,
                 properties: Vec::new(),
                 keys: Vec::new(),
                 extras: Vec::new(),
             })
             .collect(),
-        Table::Data => catalogue::DATA_SETS.iter().map(data).collect(),
-        Table::Settings => settings(),
+        ListTable::Data => catalogue::DATA_SETS.iter().map(data).collect(),
+        ListTable::Settings => settings(),
     }
 }
 
-fn data(row: &catalogue::DataSet) -> Row {
-    Row {
+fn data(row: &catalogue::DataSet) -> ListRow {
+    ListRow {
         name: row.name,
         summary: row.summary,
         paper: None,
@@ -122,8 +122,8 @@ fn data(row: &catalogue::DataSet) -> Row {
 }
 
 /// The keys of a configuration that belong to no row of a table.
-fn settings() -> Vec<Row> {
-    let table = |name, summary, keys: &[OptionSpec], extras: &[Extra]| Row {
+fn settings() -> Vec<ListRow> {
+    let table = |name, summary, keys: &[OptionSpec], extras: &[ExtraKey]| ListRow {
         name,
         summary,
         paper: None,
@@ -144,18 +144,18 @@ fn settings() -> Vec<Row> {
     ]
 }
 
-fn extra(extra: &Extra) -> (&'static str, &'static str, &'static str) {
+fn extra(extra: &ExtraKey) -> (&'static str, &'static str, &'static str) {
     (extra.name, extra.shape.describe(), extra.help)
 }
 
-type Properties = (Option<&'static str>, Vec<(&'static str, &'static str)>);
+type ListedProperties = (Option<&'static str>, Vec<(&'static str, &'static str)>);
 
-fn listed<T: Listed>(properties: impl Fn(&'static T) -> Properties) -> Vec<Row> {
+fn listed<T: Listed>(properties: impl Fn(&'static T) -> ListedProperties) -> Vec<ListRow> {
     let row = |entry: &'static T| {
         let (paper, properties) = properties(entry);
-        Row {
-            name: entry.name(),
-            summary: entry.summary(),
+        ListRow {
+            name: entry.meta().name,
+            summary: entry.meta().summary,
             paper,
             properties,
             keys: entry.keys(),
@@ -165,7 +165,7 @@ fn listed<T: Listed>(properties: impl Fn(&'static T) -> Properties) -> Vec<Row> 
     T::rows().iter().map(row).collect()
 }
 
-fn print(rows: &[Row]) {
+fn print(rows: &[ListRow]) {
     let common = common(rows);
     for row in rows {
         say(&format!("{}  {}", bold(row.name), row.summary));
@@ -182,7 +182,7 @@ fn print(rows: &[Row]) {
 }
 
 /// The keys with their defaults in one column, what they are in the next.
-fn print_keys(row: &Row, is_wanted: impl Fn(&str) -> bool) {
+fn print_keys(row: &ListRow, is_wanted: impl Fn(&str) -> bool) {
     let plain = row.keys.iter().map(|key| (key.name, shown(&default(key)), about(key)));
     let extras = row.extras.iter();
     let extras = extras.map(|(name, shape, help)| (*name, "…".into(), format!("{shape}: {help}")));
@@ -198,8 +198,8 @@ fn print_keys(row: &Row, is_wanted: impl Fn(&str) -> bool) {
 }
 
 /// The keys that every one of several rows has, with one meaning and one default.
-fn common(rows: &[Row]) -> BTreeSet<&'static str> {
-    let keys = |row: &Row| -> BTreeSet<(&'static str, String, String)> {
+fn common(rows: &[ListRow]) -> BTreeSet<&'static str> {
+    let keys = |row: &ListRow| -> BTreeSet<(&'static str, String, String)> {
         row.keys.iter().map(|key| (key.name, shown(&default(key)), about(key))).collect()
     };
     let common = match rows {
@@ -232,7 +232,7 @@ fn about(key: &OptionSpec) -> String {
     }
 }
 
-fn row_json(row: &Row) -> Value {
+fn row_json(row: &ListRow) -> Value {
     let keys = row.keys.iter().map(|key| {
         let mut about = json!({
             "name": key.name,

@@ -4,19 +4,18 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
-use quelea_experiments::advisor::Advice;
-use quelea_experiments::advisor::measured::{Survey, survey};
-use quelea_experiments::advisor::situation::{MODELS, Situation};
-use quelea_experiments::error::ExperimentError;
+use quelea_plan::Advice;
+use quelea_plan::measured::{ClusterSurvey, survey};
+use quelea_plan::scenario::{MODELS, Scenario};
 use quelea_run::drive::{self, OpenRendezvous};
 use quelea_run::error::RequestError;
 
-use super::{Command, serve};
-use crate::request::{Run, check_address, check_wait};
+use super::{CommandSpec, serve};
+use crate::request::{RunArgs, check_address, check_wait};
 use crate::text::{bold, bytes, columns, mention, say};
 
 /// The row.
-pub const COMMAND: Command = Command { name: "plan", parser: Args::command, run };
+pub const COMMAND: CommandSpec = CommandSpec { name: "plan", parser: Args::command, run };
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,7 +31,7 @@ Examples:
 
 The model is that of the run's task unless --model or --parameters say otherwise. Steps are
 predicted in closed form, which the tests hold against the virtual cluster; up to 64 workers the
-fastest are simulated too. A star marks what theory warns of: so sparse a mixing that it costs more
+fastest are simulated too. A star marks a warning from theory: mixing so sparse that it costs more
 iterations than the run has.
 
 --measure times round trips and streams between the machines, streams inside them, and the
@@ -44,7 +43,7 @@ the links. It takes a few seconds per machine.";
 #[command(after_help = EXAMPLES)]
 struct Args {
     #[command(flatten)]
-    run: Run,
+    run: RunArgs,
 
     /// A known model, for its size
     #[arg(long, value_name = "NAME", conflicts_with = "parameters")]
@@ -128,8 +127,8 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
         run.settings.extend(value.as_ref().map(|value| format!("{key}={value}")));
     }
     let survey = args.measure.then(|| measure(&args, &mut run, parameters)).transpose()?;
-    let advice = Advice::new(Situation::new(sized(run, parameters).fresh()?, parameters)?);
-    let advice = Advice { survey, ..advice.map_err(told)? };
+    let advice = Advice::new(Scenario::new(sized(run, parameters).fresh()?, parameters)?)?;
+    let advice = Advice { survey, ..advice };
     if let Some(folder) = &args.out {
         write(folder, &advice)?;
     }
@@ -142,7 +141,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
 }
 
 /// Where the size is given any task will do, so one that fits any number of workers.
-fn sized(mut run: Run, parameters: Option<f64>) -> Run {
+fn sized(mut run: RunArgs, parameters: Option<f64>) -> RunArgs {
     if parameters.is_some() {
         run.settings.push("task.name=quadratic".to_string());
     }
@@ -150,7 +149,11 @@ fn sized(mut run: Run, parameters: Option<f64>) -> Run {
 }
 
 /// Measures, puts what was found into the settings of the run, and saves it where asked.
-fn measure(args: &Args, run: &mut Run, parameters: Option<f64>) -> anyhow::Result<Survey> {
+fn measure(
+    args: &Args,
+    run: &mut RunArgs,
+    parameters: Option<f64>,
+) -> anyhow::Result<ClusterSurvey> {
     args.save.as_deref().map(check_ours).transpose()?;
     if parameters.is_some() && args.compute_ms.is_none() {
         let problem = "--measure cannot time the gradient of a model that is only a number of \
@@ -180,7 +183,7 @@ fn measure(args: &Args, run: &mut Run, parameters: Option<f64>) -> anyhow::Resul
             place.measure(&plan, steps, &mut serve::teller(true), &mut begun)?
         }
     };
-    let survey = Survey::new(measured);
+    let survey = ClusterSurvey::new(measured);
     let settings = survey.settings();
     run.settings.extend(settings.into_iter().map(|(key, value)| format!("{key}={value}")));
     if let Some(path) = &args.save {
@@ -213,7 +216,7 @@ fn check_ours(path: &Path) -> Result<(), RequestError> {
     }
 }
 
-fn save(path: &Path, survey: &Survey, run: &Run) -> anyhow::Result<()> {
+fn save(path: &Path, survey: &ClusterSurvey, run: &RunArgs) -> anyhow::Result<()> {
     let mut table = run.merged()?;
     if let Some(cluster) = table.get_mut("cluster").and_then(|value| value.as_table_mut()) {
         // What is measured to be nothing need not be said in a file of its own.
@@ -225,13 +228,6 @@ fn save(path: &Path, survey: &Survey, run: &Run) -> anyhow::Result<()> {
     std::fs::write(&beside, text)
         .and_then(|()| std::fs::rename(&beside, path))
         .with_context(|| format!("cannot write {}", path.display()))
-}
-
-fn told(error: ExperimentError) -> anyhow::Error {
-    match error {
-        ExperimentError::Request(error) => error.into(),
-        other => other.into(),
-    }
 }
 
 fn parameters(args: &Args) -> Result<Option<f64>, RequestError> {
@@ -249,7 +245,7 @@ fn parameters(args: &Args) -> Result<Option<f64>, RequestError> {
 }
 
 fn print(advice: &Advice, all: bool) {
-    let s = &advice.situation;
+    let s = &advice.scenario;
     if let Some(survey) = &advice.survey {
         say(&format!("{} {}\n", bold("measured:"), survey.summary()));
         say(&columns(&survey.rows()));
@@ -272,10 +268,7 @@ fn print(advice: &Advice, all: bool) {
         rounded(s.bandwidth * 8e-9),
         rounded(s.compute * 1e3)
     ));
-    let shown = match all {
-        true => advice.predictions.iter().collect(),
-        false => advice.best_of_each(),
-    };
+    let shown = if all { advice.predictions.iter().collect() } else { advice.best_of_each() };
     say(&columns(&advice.rows(&shown)));
     say(&advice.verdict());
     for warning in advice.warnings(&shown) {

@@ -3,29 +3,29 @@
 use std::path::{Path, PathBuf};
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
-use quelea_experiments::error::ExperimentError;
-use quelea_experiments::render::{self, Grid};
-use quelea_experiments::report::Report;
-use quelea_experiments::{EXPERIMENTS, Experiment, ReproduceOptions, data, find};
+use quelea_papers::error::ExperimentError;
+use quelea_papers::render::{self, Grid};
+use quelea_papers::report::PaperReport;
+use quelea_papers::{EXPERIMENTS, Experiment, ReproduceOptions, data, find};
 use quelea_run::error::RequestError;
 
-use super::Command;
+use super::CommandSpec;
 use crate::pages;
 use crate::text::{bold, columns, mention, pale, say};
 
 /// The row.
-pub const COMMAND: Command = Command { name: "reproduce", parser: Args::command, run };
+pub const COMMAND: CommandSpec = CommandSpec { name: "reproduce", parser: Args::command, run };
 
 const EXAMPLES: &str = "\
 Examples:
-  quelea reproduce                                  what there is
+  quelea reproduce                                  list the experiments
   quelea reproduce aladdin-heterogeneity            the table, ours beside theirs
   quelea reproduce aladdin-heterogeneity --out DIR  with a page (report.html), plots and JSON
   quelea reproduce all --no-training --out DIR      everything that takes seconds
   quelea reproduce all --data /data --out DIR       everything, with /data/multi30k, /data/cifar10
   quelea reproduce decentdp-generalization --data /data/multi30k
 
-What trains networks takes some minutes each, and is marked in the list.
+Experiments that train networks take some minutes each, and are marked in the list.
 
 A published figure on which a parameter was fitted is printed as fitted; all others are
 predictions. The same seed gives the same files, byte for byte.";
@@ -84,12 +84,12 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     };
     let mut reports = Vec::new();
     for experiment in &chosen {
-        mention(&pale(&format!("{} …", experiment.name)));
+        mention(&pale(&format!("{} …", experiment.meta.name)));
         let report = match name.as_str() {
             "all" => experiment.attempt(&options),
             _ => (experiment.run)(&options),
         };
-        let report = Report { seed: args.seed, ..report.map_err(|error| told(name, error))? };
+        let report = PaperReport { seed: args.seed, ..report.map_err(|error| told(name, error))? };
         if !args.json {
             print(&report);
         }
@@ -133,9 +133,9 @@ fn told(name: &str, error: ExperimentError) -> anyhow::Error {
 fn list() {
     let rows = EXPERIMENTS.iter().map(|row| {
         let trains = if row.trains { " (trains)" } else { "" };
-        vec![row.name.to_string(), format!("{}{trains}", row.summary)]
+        vec![row.meta.name.to_string(), format!("{}{trains}", row.meta.summary)]
     });
-    let width = EXPERIMENTS.iter().map(|row| row.name.len()).max().unwrap_or(0);
+    let width = EXPERIMENTS.iter().map(|row| row.meta.name.len()).max().unwrap_or(0);
     rows.for_each(|row| say(&format!("{:width$}  {}", row[0], row[1])));
 }
 
@@ -147,7 +147,7 @@ fn chosen(name: &str, no_training: bool) -> Result<Vec<&'static Experiment>, Req
         return Err(RequestError::Conflict("--no-training goes with `all` only".to_string()));
     }
     find(name).map(|row| vec![row]).map_err(|nearest| {
-        let names: Vec<&str> = EXPERIMENTS.iter().map(|row| row.name).collect();
+        let names: Vec<&str> = EXPERIMENTS.iter().map(|row| row.meta.name).collect();
         let hint = nearest.map_or(String::new(), |near| format!("; did you mean `{near}`?"));
         let problem = format!("must be `all` or one of {}{hint}", names.join(", "));
         RequestError::field("NAME", name, problem)
@@ -169,7 +169,7 @@ fn check_data(folder: Option<&Path>, chosen: &[&Experiment]) -> Result<(), Reque
     Ok(())
 }
 
-fn print(report: &Report) {
+fn print(report: &PaperReport) {
     say(&format!("\n{}\n{}", bold(&report.title), pale(&report.paper)));
     if let Some(reason) = &report.not_run {
         return say(&format!("\n{}: {reason}", bold("Not run")));

@@ -5,13 +5,13 @@ use std::net::{SocketAddr, UdpSocket};
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_run::drive::OpenRendezvous;
 
-use super::Command;
-use crate::request::{Output, Run, check_address, check_wait};
+use super::CommandSpec;
+use crate::request::{Invocation, Output, RunArgs, check_address, check_wait};
 use crate::session;
 use crate::text::mention;
 
 /// The row.
-pub const COMMAND: Command = Command { name: "serve", parser: Args::command, run };
+pub const COMMAND: CommandSpec = CommandSpec { name: "serve", parser: Args::command, run };
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,7 +27,7 @@ names must be at the same path on every machine.";
 #[command(after_help = EXAMPLES)]
 struct Args {
     #[command(flatten)]
-    run: Run,
+    run: RunArgs,
 
     /// Where to listen
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:29470")]
@@ -45,16 +45,21 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
     check_address("--bind", &args.bind)?;
     check_wait(args.wait)?;
-    let plan = args.run.plan(None)?;
+    let prepared = args.run.prepare(None)?;
     let place = OpenRendezvous::open(&args.bind, f64::from(args.wait))?;
     let is_told = !args.output.quiet;
-    session::run(plan, ("serve", &args.run), &args.output, |plan, listener| {
-        if is_told {
-            invite(&place, plan.config.workers);
-        }
-        let mut tell = teller(is_told);
-        place.run(plan, &[], listener, &mut tell)
-    })
+    session::run(
+        prepared,
+        Invocation { command: "serve", run: &args.run },
+        &args.output,
+        |prepared, recorder| {
+            if is_told {
+                invite(&place, prepared.config.workers);
+            }
+            let mut tell = teller(is_told);
+            place.run(prepared, &[], recorder, &mut tell)
+        },
+    )
 }
 
 /// Says how workers join.

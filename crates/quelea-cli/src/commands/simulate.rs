@@ -3,12 +3,12 @@
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_run::drive;
 
-use super::Command;
-use crate::request::{Output, Run};
+use super::CommandSpec;
+use crate::request::{Invocation, Output, RunArgs};
 use crate::session;
 
 /// The row.
-pub const COMMAND: Command = Command { name: "simulate", parser: Args::command, run };
+pub const COMMAND: CommandSpec = CommandSpec { name: "simulate", parser: Args::command, run };
 
 const EXAMPLES: &str = "\
 Examples:
@@ -16,7 +16,7 @@ Examples:
   quelea simulate run.toml --set cluster.slow.3=10        worker 3 takes ten times as long
   quelea simulate run.toml --set cluster.bandwidth_gbps=1 --json
   quelea simulate run.toml --set checkpoint.every=100 --out runs/long
-  quelea simulate --resume runs/long                      go on from its last checkpoint
+  quelea simulate --resume runs/long                      resume from its last checkpoint
   quelea simulate --set algorithm.name=d-psgd --set topology.name=torus --set workers=16
 
 The clock is virtual and the mathematics real: the same file gives the same run with `train`.";
@@ -26,7 +26,7 @@ The clock is virtual and the mathematics real: the same file gives the same run 
 #[command(after_help = EXAMPLES)]
 struct Args {
     #[command(flatten)]
-    run: Run,
+    run: RunArgs,
     #[command(flatten)]
     output: Output,
 }
@@ -37,7 +37,12 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     if matches!(drive::launched(), Ok(Some(launched)) if !launched.is_first()) {
         return Ok(());
     }
-    let plan = args.run.plan(None)?;
-    plan.check_memory()?;
-    session::run(plan, ("simulate", &args.run), &args.output, drive::simulate)
+    let prepared = args.run.prepare(None)?;
+    prepared.check_memory()?;
+    session::run(
+        prepared,
+        Invocation { command: "simulate", run: &args.run },
+        &args.output,
+        drive::simulate,
+    )
 }

@@ -4,18 +4,19 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
-use quelea_core::topology::{self, Report, report, svg};
-use quelea_run::config::row::Row;
+use quelea_core::topology::{self, Report, report};
+use quelea_plot::topology_svg;
+use quelea_run::config::chosen::Chosen;
 use quelea_run::config::source;
 use quelea_run::error::RequestError;
-use quelea_run::plan::Maker;
+use quelea_run::prepared::TopologyMaker;
 use serde_json::{Value, json};
 
-use super::Command;
+use super::CommandSpec;
 use crate::text::{bold, columns, number, say};
 
 /// The row.
-pub const COMMAND: Command = Command { name: "topology", parser: Args::command, run };
+pub const COMMAND: CommandSpec = CommandSpec { name: "topology", parser: Args::command, run };
 
 const EXAMPLES: &str = "\
 Examples:
@@ -70,10 +71,10 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
         let problem = "is there already and stays as it is; choose another, or use --force";
         return Err(RequestError::file(path, problem).into());
     }
-    let schedule = Maker::new(row(&args)?, args.seed)?.build(&hosts(&args)?)?;
+    let schedule = TopologyMaker::new(row(&args)?, args.seed)?.build(&hosts(&args)?)?;
     let report = report(&schedule);
     if let Some(path) = &args.svg {
-        std::fs::write(path, svg(&schedule, &report))
+        std::fs::write(path, topology_svg(&schedule, &report))
             .with_context(|| format!("cannot write the picture to {}", path.display()))?;
     }
     if args.json {
@@ -87,7 +88,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn row(args: &Args) -> Result<Row<topology::Entry>, RequestError> {
+fn row(args: &Args) -> Result<Chosen<topology::Entry>, RequestError> {
     let mut table = source::Table::new();
     table.insert("name".to_string(), args.name.as_str().into());
     for given in &args.settings {
@@ -97,7 +98,7 @@ fn row(args: &Args) -> Result<Row<topology::Entry>, RequestError> {
         }
         source::apply(&mut table, &setting)?;
     }
-    Row::read(&table)
+    Chosen::read(&table)
 }
 
 fn hosts(args: &Args) -> Result<Vec<u32>, RequestError> {
@@ -119,7 +120,7 @@ fn print(report: &Report) {
     let kind = match (report.is_static, report.period) {
         (true, _) => "the same in every round".to_string(),
         (false, Some(period)) => format!("repeats after {period} rounds"),
-        (false, None) => "drawn anew in every round".to_string(),
+        (false, None) => "drawn again in every round".to_string(),
     };
     let direction = if report.is_directed { "directed" } else { "undirected" };
     let title = format!("{} over {} workers", report.name, report.workers);

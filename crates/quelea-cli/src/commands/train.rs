@@ -1,17 +1,17 @@
 //! `quelea train`: a run for real, in threads, in processes, or under a launcher.
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
-use quelea_run::drive::{self, Launched};
+use quelea_run::drive::{self, LaunchedWorker};
 use quelea_run::error::RunError;
-use quelea_run::plan::Plan;
+use quelea_run::prepared::PreparedRun;
 
-use super::Command;
+use super::CommandSpec;
 use crate::interrupt;
-use crate::request::{Output, Run};
+use crate::request::{Invocation, Output, RunArgs};
 use crate::session;
 
 /// The row.
-pub const COMMAND: Command = Command { name: "train", parser: Args::command, run };
+pub const COMMAND: CommandSpec = CommandSpec { name: "train", parser: Args::command, run };
 
 const EXAMPLES: &str = "\
 Examples:
@@ -20,8 +20,8 @@ Examples:
   quelea train run.toml --processes                 one process per worker, over TCP
   quelea train run.toml --set algorithm.name=allreduce --out runs/allreduce
   quelea train run.toml --out runs/long --set checkpoint.every=500
-  quelea train --resume runs/long                   go on from its last checkpoint, after anything
-  quelea train --resume runs/long --set steps=9000  go on for longer
+  quelea train --resume runs/long                   resume from its last checkpoint
+  quelea train --resume runs/long --set steps=9000  resume, and train for longer
   mpirun -n 4 quelea train run.toml                 one process per worker, started by MPI
                                                      (or srun, torchrun, Kubernetes: docs/launchers.md)
 
@@ -32,7 +32,7 @@ For workers on other machines see `quelea serve` and `quelea join`.";
 #[command(after_help = EXAMPLES)]
 struct Args {
     #[command(flatten)]
-    run: Run,
+    run: RunArgs,
 
     /// One process per worker, over TCP on this machine, instead of threads
     #[arg(long, conflicts_with = "threads")]
@@ -48,7 +48,7 @@ struct Args {
 
 fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
-    let asked = ("train", &args.run);
+    let asked = Invocation { command: "train", run: &args.run };
     if args.processes || args.threads {
         // What a launcher says is of interest only where its processes would be in each other's way.
         if let (Ok(Some(launched)), Some(out)) = (drive::launched(), &args.output.out) {
@@ -57,26 +57,26 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     } else if let Some(launched) = drive::launched()? {
         return run_launched(&args, &launched);
     }
-    let plan = plan(&args, None)?;
-    plan.check_memory()?;
+    let prepared = prepared(&args, None)?;
+    prepared.check_memory()?;
     if args.processes {
         let executable = std::env::current_exe()?;
-        return session::run(plan, asked, &args.output, |plan, listener| {
-            drive::processes(plan, &executable, listener)
+        return session::run(prepared, asked, &args.output, |prepared, recorder| {
+            drive::processes(prepared, &executable, recorder)
         });
     }
-    session::run(plan, asked, &args.output, drive::threads)
+    session::run(prepared, asked, &args.output, drive::threads)
 }
 
-fn plan(args: &Args, launched: Option<&Launched>) -> Result<Plan, RunError> {
-    let plan = args.run.plan(launched.map(Launched::world))?;
+fn prepared(args: &Args, launched: Option<&LaunchedWorker>) -> Result<PreparedRun, RunError> {
+    let prepared = args.run.prepare(launched.map(LaunchedWorker::world))?;
     if let Some(launched) = launched {
-        launched.check(&plan)?;
+        launched.check(&prepared)?;
     }
-    Ok(plan)
+    Ok(prepared)
 }
 
-fn run_launched(args: &Args, launched: &Launched) -> anyhow::Result<()> {
+fn run_launched(args: &Args, launched: &LaunchedWorker) -> anyhow::Result<()> {
     if !launched.is_first() {
         interrupt::follow();
         // The checkpoint is where the first process is; it sends to each what is its own.
@@ -84,13 +84,16 @@ fn run_launched(args: &Args, launched: &Launched) -> anyhow::Result<()> {
             return Ok(launched.follow(None)?);
         }
     }
-    let plan = plan(args, Some(launched));
+    let prepared = prepared(args, Some(launched));
     if launched.is_first() {
-        return session::run(plan?, ("train", &args.run), &args.output, |plan, listener| {
-            launched.lead(plan, listener)
-        });
+        return session::run(
+            prepared?,
+            Invocation { command: "train", run: &args.run },
+            &args.output,
+            |prepared, recorder| launched.lead(prepared, recorder),
+        );
     }
     // Everybody says what is wrong: a launcher ends the others as soon as one has ended, so that
     // the first process may never come to say it.
-    Ok(launched.follow(Some(plan?))?)
+    Ok(launched.follow(Some(prepared?))?)
 }

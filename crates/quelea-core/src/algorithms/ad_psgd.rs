@@ -17,28 +17,34 @@ use std::collections::BTreeMap;
 use super::{Codecs, Entry, Traffic};
 use crate::contract::{Algorithm, Awaited, Context, Fact, Mode};
 use crate::message::{Message, Rank};
+use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::payload::Payload;
-use crate::properties::{Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement};
+use crate::properties::{
+    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+};
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
-    name: "ad-psgd",
-    summary: "after a gradient, average with one random neighbour; nobody waits",
-    file: file!(),
-    paper: "Lian et al. 2018, arXiv:1710.06952",
+    meta: Meta {
+        name: "ad-psgd",
+        summary: "after a gradient, average with one random neighbour; nobody waits",
+        paper: "Lian et al. 2018, arXiv:1710.06952",
+        section: "Algorithm 1, in the difference form that lets gradients land during an exchange",
+        file: file!(),
+        options: &[OptionSpec {
+            name: "averages",
+            kind: OptionKind::Whole { default: 1, min: 1, max: 1 << 16 },
+            help: "exchanges that an active worker starts per gradient, one after another",
+        }],
+    },
     sends: "per exchange, the model to one random neighbour and its model back",
     lost_peer: "open exchanges with it are closed; a half-finished one shifts the mean once",
     resized: "every worker begins with the mean of the models and of the optimizers; no \
               exchange is open, because a run rests before it is saved",
-    keys: &[OptionSpec {
-        name: "averages",
-        kind: OptionKind::Whole { default: 1, min: 1, max: 1 << 16 },
-        help: "exchanges that an active worker starts per gradient, one after another",
-    }],
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MODELS,
     properties: |_| Properties {
@@ -54,6 +60,10 @@ pub const ENTRY: Entry = Entry {
         keeps_mean: true,
         plain_sgd: false,
         waits_for_peers: false,
+        own_start: true,
+        reloadable: false,
+        needs_loss: false,
+        optimizer_state: OptimizerState::Kept,
     },
     traffic: |options| Traffic::Pairs { averages: options.whole("averages") },
     worker: |options| Box::new(AdPsgd::new(options)),

@@ -14,23 +14,29 @@ use crate::collectives::average::{Average, COLLECTIVE};
 use crate::collectives::recovery::{self, Recovered, Recovery};
 use crate::contract::{Algorithm, Awaited, Context, Mode};
 use crate::message::{Message, Rank};
+use crate::meta::Meta;
 use crate::options::Options;
-use crate::properties::{Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement};
+use crate::properties::{
+    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+};
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
-    name: "allreduce",
-    summary: "synchronous SGD; every step averages all gradients exactly",
-    file: file!(),
-    paper: "Goyal et al. 2017, arXiv:1706.02677; ring: Patarasuk and Yuan 2009",
+    meta: Meta {
+        name: "allreduce",
+        summary: "synchronous SGD; every step averages all gradients exactly",
+        paper: "Goyal et al. 2017, arXiv:1706.02677; ring: Patarasuk and Yuan 2009",
+        section: "Sections 2 and 4 of Goyal et al.; the ring is the schedule of Patarasuk and Yuan",
+        file: file!(),
+        options: &[COLLECTIVE],
+    },
     sends: "gradient buckets around a ring: 2(n−1)/n of the model per step",
     lost_peer: "the step is restarted among the survivors from their kept gradients; replicas \
                 stay bit-equal",
     resized: "every replica begins with the same model and optimizer state",
-    keys: &[COLLECTIVE],
     check: |_| Ok(()),
     codecs: |_| Codecs::All,
     properties: |_| Properties {
@@ -46,6 +52,10 @@ pub const ENTRY: Entry = Entry {
         keeps_mean: true,
         plain_sgd: false,
         waits_for_peers: true,
+        own_start: false,
+        reloadable: true,
+        needs_loss: false,
+        optimizer_state: OptimizerState::Kept,
     },
     traffic: |_| Traffic::Average { period: 1 },
     worker: |options| Box::new(AllReduceSgd::new(options)),

@@ -16,26 +16,32 @@ use super::{Codecs, Entry, Service, Traffic};
 use crate::codec::ErrorFeedback;
 use crate::contract::{Algorithm, Awaited, Context, Fact, Mode};
 use crate::message::{Message, Rank};
+use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
-use crate::properties::{Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement};
+use crate::properties::{
+    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+};
 use crate::state::Visitor;
 use crate::vector;
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
-    name: "asp",
-    summary: "asynchronous parameter server; nobody waits for other workers",
-    file: file!(),
-    paper: "Dean et al. 2012 (Downpour SGD)",
+    meta: Meta {
+        name: "asp",
+        summary: "asynchronous parameter server; nobody waits for other workers",
+        paper: "Dean et al. 2012 (Downpour SGD)",
+        section: "Section 4.1 (Downpour SGD), fetching and pushing at every step",
+        file: file!(),
+        options: &[OptionSpec {
+            name: "scale",
+            kind: OptionKind::Choice(&["workers", "staleness", "none"]),
+            help: "s(τ): 1/n, 1/(n·max(1,τ)) (Zhang et al. 2016), or 1",
+        }],
+    },
     sends: "the gradient to the servers, the model back, per gradient",
     lost_peer: "it simply stops pushing",
     resized: "workers begin with the servers' model, servers with their new part of it and \
               of the optimizer; versions begin anew",
-    keys: &[OptionSpec {
-        name: "scale",
-        kind: OptionKind::Choice(&["workers", "staleness", "none"]),
-        help: "s(τ): 1/n, 1/(n·max(1,τ)) (Zhang et al. 2016), or 1",
-    }],
     check: |_| Ok(()),
     codecs: |_| Codecs::Feedback,
     properties: |_| Properties {
@@ -51,6 +57,10 @@ pub const ENTRY: Entry = Entry {
         keeps_mean: true,
         plain_sgd: false,
         waits_for_peers: false,
+        own_start: false,
+        reloadable: false,
+        needs_loss: false,
+        optimizer_state: OptimizerState::Kept,
     },
     traffic: |_| Traffic::Servers(Service::Alone { ahead: u64::MAX }),
     worker: |_| Box::<Worker>::default(),

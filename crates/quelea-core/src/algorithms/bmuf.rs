@@ -13,43 +13,48 @@
 use super::periodic::{self, BUFFERS, Every, Outer, Periodic, Round, outer_step, period_key};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
+use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::properties::{Properties, TopologyRequirement};
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
-    name: "bmuf",
-    summary: "Local SGD whose averages are filtered by block momentum",
-    file: file!(),
-    paper: "Chen and Huo 2016 (ICASSP)",
+    meta: Meta {
+        name: "bmuf",
+        summary: "Local SGD whose averages are filtered by block momentum",
+        paper: "Chen and Huo 2016 (ICASSP)",
+        section: "the sections on classic and on Nesterov block momentum",
+        file: file!(),
+        options: &[
+            period_key(16),
+            OptionSpec {
+                name: "form",
+                kind: OptionKind::Choice(&["classic", "nesterov"]),
+                help: "block momentum as it is, or looking ahead along it",
+            },
+            OptionSpec {
+                name: "block_momentum",
+                kind: OptionKind::Real { default: -1.0, min: -1.0, max: 0.9999 },
+                help: "share of the last block's update that is kept (μ); −1 means 1 − 1/n",
+            },
+            OptionSpec {
+                name: "block_lr",
+                kind: OptionKind::Real { default: 1.0, min: 0.0, max: 100.0 },
+                help: "learning rate of the blocks (ζ)",
+            },
+            BUFFERS,
+            COLLECTIVE,
+        ],
+    },
     sends: "the model around a ring, 2(n−1)/n of it, once per `period` steps; nothing in between",
     lost_peer: periodic::LOST_PEER,
     resized: periodic::RESIZED,
-    keys: &[
-        period_key(16),
-        OptionSpec {
-            name: "form",
-            kind: OptionKind::Choice(&["classic", "nesterov"]),
-            help: "block momentum as it is, or looking ahead along it",
-        },
-        OptionSpec {
-            name: "block_momentum",
-            kind: OptionKind::Real { default: -1.0, min: -1.0, max: 0.9999 },
-            help: "share of the last block's update that is kept (μ); −1 means 1 − 1/n",
-        },
-        OptionSpec {
-            name: "block_lr",
-            kind: OptionKind::Real { default: 1.0, min: 0.0, max: 100.0 },
-            help: "learning rate of the blocks (ζ)",
-        },
-        BUFFERS,
-        COLLECTIVE,
-    ],
     check,
     codecs: |_| Codecs::OF_MOMENTUM,
-    properties: |_| Properties {
+    properties: |options| Properties {
         keeps_mean: false,
-        ..periodic::properties(TopologyRequirement::Nothing)
+        reloadable: false,
+        ..periodic::properties(options, TopologyRequirement::Nothing)
     },
     traffic: periodic::traffic,
     worker: |options| {

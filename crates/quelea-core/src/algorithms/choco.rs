@@ -22,6 +22,7 @@ use super::{Codecs, Entry, When};
 use crate::codec::{Coder, Shape};
 use crate::contract::{Context, Mode};
 use crate::message::{Message, Part, Rank};
+use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::payload::Payload;
 use crate::properties::{Properties, TopologyRequirement};
@@ -30,32 +31,37 @@ use crate::vector;
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
-    name: "choco",
-    summary: "gossip of compressed differences to public copies of the models",
-    file: file!(),
-    paper: "Koloskova, Stich, Jaggi 2019, arXiv:1902.00340; Koloskova et al. 2020, arXiv:1907.09356",
+    meta: Meta {
+        name: "choco",
+        summary: "gossip of compressed differences to public copies of the models",
+        paper: "Koloskova, Stich, Jaggi 2019, arXiv:1902.00340; Koloskova et al. 2020, arXiv:1907.09356",
+        section: "after-step: Algorithm 2 of 2019; overlap: Algorithm 1 of 2020",
+        file: file!(),
+        options: &[
+            OptionSpec {
+                name: "form",
+                kind: OptionKind::Choice(&["overlap", "after-step"]),
+                help: "mix with the copies of the last step while the next ones travel, or wait for them",
+            },
+            OptionSpec {
+                name: "consensus",
+                kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1.0 },
+                help: "γ: how far to move to the neighbours' copies; 0 stands for δ/(2 − δ), where the \
+                   codec keeps about δ of a vector",
+            },
+        ],
+    },
     sends: "the encoded change of the model to every neighbour per step",
     lost_peer: "its weight goes to the receivers at once; where the topology that was rebuilt over \
                 the survivors begins, the public copies begin again from zero",
     resized: "every worker begins with the mean of the models and of the optimizers; the public copies \
               begin anew from that model",
-    keys: &[
-        OptionSpec {
-            name: "form",
-            kind: OptionKind::Choice(&["overlap", "after-step"]),
-            help: "mix with the copies of the last step while the next ones travel, or wait for them",
-        },
-        OptionSpec {
-            name: "consensus",
-            kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1.0 },
-            help: "γ: how far to move to the neighbours' copies; 0 stands for δ/(2 − δ), where the \
-                   codec keeps about δ of a vector",
-        },
-    ],
     check: |_| Ok(()),
     codecs: |_| Codecs::Contraction,
     properties: |_| Properties {
         topology: TopologyRequirement::StaticSymmetric,
+        own_start: false,
+        reloadable: true,
         ..exchange::PROPERTIES
     },
     traffic: |options| match options.text("form") {

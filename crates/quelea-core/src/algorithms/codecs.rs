@@ -43,7 +43,7 @@ impl Codecs {
 
     /// Why `codec` does not do for vectors of up to `longest` elements, if it does not.
     pub fn refusal(self, codec: &Entry, options: &Options, longest: usize) -> Option<String> {
-        let name = codec.name;
+        let name = codec.meta.name;
         match (self, codec.shape) {
             (_, Shape::Plain) | (Codecs::All, _) => None,
             (Codecs::Exact(why), _) => Some(format!("cannot go with `{name}`: {why}; `f32` does")),

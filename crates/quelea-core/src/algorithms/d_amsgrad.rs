@@ -18,6 +18,7 @@ use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use super::{Codecs, Entry, When};
 use crate::contract::{Context, Mode};
 use crate::message::Message;
+use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::properties::Properties;
 use crate::state::Visitor;
@@ -26,32 +27,35 @@ use crate::vector::dispatch::{Level, PART_MIN, in_parts, kernel};
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
-    name: "d-amsgrad",
-    summary: "decentralized AMSGrad with a tracked second moment; with the optimizer sgd",
-    file: file!(),
-    paper: "Chen, Karimi, Zhao and Li 2021, arXiv:2109.03194",
+    meta: Meta {
+        name: "d-amsgrad",
+        summary: "decentralized AMSGrad with a tracked second moment; with the optimizer sgd",
+        paper: "Chen, Karimi, Zhao and Li 2021, arXiv:2109.03194",
+        section: "the algorithm named decentralized AMSGrad",
+        file: file!(),
+        options: &[
+            OptionSpec {
+                name: "beta1",
+                kind: OptionKind::Real { default: 0.9, min: 0.0, max: 1.0 },
+                help: "share of the first moment that is kept at each step",
+            },
+            OptionSpec {
+                name: "beta2",
+                kind: OptionKind::Real { default: 0.999, min: 0.0, max: 1.0 },
+                help: "share of the second moment that is kept at each step",
+            },
+            OptionSpec {
+                name: "epsilon",
+                kind: OptionKind::Real { default: 1e-6, min: f64::MIN_POSITIVE, max: 1e6 },
+                help: "smallest second moment, and the first",
+            },
+        ],
+    },
     sends: "the model and the tracked second moment to every neighbour per step, in one message",
     lost_peer: "its weight goes to the receivers at once; at an agreed step the survivors' \
                 tracked moments begin anew from their own, over the rebuilt topology",
     resized: "every worker begins with the mean of the models; its moments, and what it \
               tracks of others, begin anew",
-    keys: &[
-        OptionSpec {
-            name: "beta1",
-            kind: OptionKind::Real { default: 0.9, min: 0.0, max: 1.0 },
-            help: "share of the first moment that is kept at each step",
-        },
-        OptionSpec {
-            name: "beta2",
-            kind: OptionKind::Real { default: 0.999, min: 0.0, max: 1.0 },
-            help: "share of the second moment that is kept at each step",
-        },
-        OptionSpec {
-            name: "epsilon",
-            kind: OptionKind::Real { default: 1e-6, min: f64::MIN_POSITIVE, max: 1e6 },
-            help: "smallest second moment, and the first",
-        },
-    ],
     check: |_| Ok(()),
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
     properties: |_| Properties { reads_gradient: true, clips_itself: true, ..exchange::PROPERTIES },

@@ -21,25 +21,29 @@ use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use super::{Codecs, Entry, When};
 use crate::contract::{Context, Mode};
 use crate::message::Message;
+use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::state::Visitor;
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
-    name: "d-psgd",
-    summary: "every step averages the model with the neighbours of the topology",
-    file: file!(),
-    paper: "Lian et al. 2017, arXiv:1705.09056",
+    meta: Meta {
+        name: "d-psgd",
+        summary: "every step averages the model with the neighbours of the topology",
+        paper: "Lian et al. 2017, arXiv:1705.09056",
+        section: "Algorithm 1 (consensus); adapt-then-combine and combine-then-adapt: Sayed 2014",
+        file: file!(),
+        options: &[OptionSpec {
+            name: "form",
+            kind: OptionKind::Choice(&["consensus", "adapt-then-combine", "combine-then-adapt"]),
+            help: "when neighbours are averaged relative to the gradient step",
+        }],
+    },
     sends: "the model to every neighbour per step",
     lost_peer: "its weight goes to the receivers at once; the topology is rebuilt over the \
                 survivors from an agreed step on; the mean may shift once by a bounded amount",
     resized: "every worker begins with the mean of the models and of the optimizers, over \
               the new topology",
-    keys: &[OptionSpec {
-        name: "form",
-        kind: OptionKind::Choice(&["consensus", "adapt-then-combine", "combine-then-adapt"]),
-        help: "when neighbours are averaged relative to the gradient step",
-    }],
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MODELS,
     properties: |_| exchange::PROPERTIES,

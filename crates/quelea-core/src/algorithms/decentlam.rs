@@ -12,6 +12,7 @@ use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use super::{Codecs, Entry, When};
 use crate::contract::{Context, Mode};
 use crate::message::Message;
+use crate::meta::Meta;
 use crate::properties::Properties;
 use crate::state::Visitor;
 use crate::vector;
@@ -19,16 +20,19 @@ use crate::vector::dispatch::{Level, PART_MIN, in_parts, kernel};
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
-    name: "decentlam",
-    summary: "d-psgd whose optimizer sees gradient and neighbours as one; for momentum 0.9 or so",
-    file: file!(),
-    paper: "Yuan et al. 2021, arXiv:2104.11981",
+    meta: Meta {
+        name: "decentlam",
+        summary: "d-psgd whose optimizer sees gradient and neighbours as one; for momentum 0.9 or so",
+        paper: "Yuan et al. 2021, arXiv:2104.11981",
+        section: "the algorithm named DecentLaM",
+        file: file!(),
+        options: &[],
+    },
     sends: "the stepped model to every neighbour per step",
     lost_peer: "its weight goes to the receivers at once; the topology is rebuilt over the \
                 survivors from an agreed step on; momentum is kept",
     resized: "every worker begins with the mean of the models and of the momenta, over the \
               new topology",
-    keys: &[],
     check: |_| Ok(()),
     codecs: |_| {
         Codecs::Exact(

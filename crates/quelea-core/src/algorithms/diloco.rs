@@ -12,43 +12,48 @@
 use super::periodic::{self, BUFFERS, Every, Outer, Periodic, Round, outer_step, period_key};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
+use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec};
 use crate::properties::{Properties, TopologyRequirement};
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
-    name: "diloco",
-    summary: "hundreds of local steps, then one Nesterov step on what they achieved together",
-    file: file!(),
-    paper: "Douillard et al. 2023, arXiv:2311.08105",
+    meta: Meta {
+        name: "diloco",
+        summary: "hundreds of local steps, then one Nesterov step on what they achieved together",
+        paper: "Douillard et al. 2023, arXiv:2311.08105",
+        section: "Algorithm 1",
+        file: file!(),
+        options: &[
+            period_key(500),
+            OptionSpec {
+                name: "outer_lr",
+                kind: OptionKind::Real { default: 0.7, min: 0.0, max: 100.0 },
+                help: "learning rate of the outer step",
+            },
+            OptionSpec {
+                name: "outer_momentum",
+                kind: OptionKind::Real { default: 0.9, min: 0.0, max: 0.9999 },
+                help: "share of the outer velocity that is kept per round (μ)",
+            },
+            OptionSpec {
+                name: "nesterov",
+                kind: OptionKind::Flag(true),
+                help: "look ahead along the outer velocity; false is heavy-ball momentum",
+            },
+            BUFFERS,
+            COLLECTIVE,
+        ],
+    },
     sends: "the model around a ring, 2(n−1)/n of it, once per `period` steps; nothing in between",
     lost_peer: periodic::LOST_PEER,
     resized: periodic::RESIZED,
-    keys: &[
-        period_key(500),
-        OptionSpec {
-            name: "outer_lr",
-            kind: OptionKind::Real { default: 0.7, min: 0.0, max: 100.0 },
-            help: "learning rate of the outer step",
-        },
-        OptionSpec {
-            name: "outer_momentum",
-            kind: OptionKind::Real { default: 0.9, min: 0.0, max: 0.9999 },
-            help: "share of the outer velocity that is kept per round (μ)",
-        },
-        OptionSpec {
-            name: "nesterov",
-            kind: OptionKind::Flag(true),
-            help: "look ahead along the outer velocity; false is heavy-ball momentum",
-        },
-        BUFFERS,
-        COLLECTIVE,
-    ],
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MOMENTUM,
-    properties: |_| Properties {
+    properties: |options| Properties {
         keeps_mean: false,
-        ..periodic::properties(TopologyRequirement::Nothing)
+        reloadable: false,
+        ..periodic::properties(options, TopologyRequirement::Nothing)
     },
     traffic: periodic::traffic,
     worker: |options| {

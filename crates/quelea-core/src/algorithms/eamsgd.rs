@@ -9,29 +9,33 @@
 
 use super::easgd::{self, FORM, LOST_PEER, MOVING_RATE, PERIOD, PREFETCH, SENDS, Server, Worker};
 use super::{Codecs, Entry};
+use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec};
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
-    name: "eamsgd",
-    summary: "EASGD whose workers have Nesterov momentum",
-    file: file!(),
-    paper: "Zhang, Choromanska, LeCun 2015, arXiv:1412.6651",
+    meta: Meta {
+        name: "eamsgd",
+        summary: "EASGD whose workers have Nesterov momentum",
+        paper: "Zhang, Choromanska, LeCun 2015, arXiv:1412.6651",
+        section: "Algorithm 2 (asynchronous EAMSGD)",
+        file: file!(),
+        options: &[
+            MOVING_RATE,
+            PERIOD,
+            FORM,
+            PREFETCH,
+            OptionSpec {
+                name: "momentum",
+                kind: OptionKind::Real { default: 0.99, min: 0.0, max: 0.9999 },
+                help: "share of the velocity that is kept at each step (δ)",
+            },
+        ],
+    },
     sends: SENDS,
     lost_peer: LOST_PEER,
     resized: "workers begin at the centre with the mean of the optimizers; velocities begin \
               anew at zero, exchanges with the centre anew",
-    keys: &[
-        MOVING_RATE,
-        PERIOD,
-        FORM,
-        PREFETCH,
-        OptionSpec {
-            name: "momentum",
-            kind: OptionKind::Real { default: 0.99, min: 0.0, max: 0.9999 },
-            help: "share of the velocity that is kept at each step (δ)",
-        },
-    ],
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MODELS,
     properties: easgd::properties,

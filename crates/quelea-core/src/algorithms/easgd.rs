@@ -19,24 +19,30 @@ mod server;
 use super::{Codecs, Entry, Service, Traffic};
 use crate::contract::{Algorithm, Awaited, Context, Mode, Piece};
 use crate::message::{Message, Rank};
+use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::payload::Payload;
-use crate::properties::{Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement};
+use crate::properties::{
+    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+};
 use crate::state::Visitor;
 use crate::vector;
 pub(super) use server::Server;
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
-    name: "easgd",
-    summary: "independent workers, tied to a centre at the servers by an elastic force",
-    file: file!(),
-    paper: "Zhang, Choromanska, LeCun 2015, arXiv:1412.6651",
+    meta: Meta {
+        name: "easgd",
+        summary: "independent workers, tied to a centre at the servers by an elastic force",
+        paper: "Zhang, Choromanska, LeCun 2015, arXiv:1412.6651",
+        section: "Algorithm 1 (asynchronous EASGD); synchronous: the update rule of Section 3",
+        file: file!(),
+        options: &[MOVING_RATE, PERIOD, FORM, PREFETCH],
+    },
     sends: SENDS,
     lost_peer: LOST_PEER,
     resized: "workers begin at the centre with the mean of the optimizers; exchanges with \
               the centre begin anew",
-    keys: &[MOVING_RATE, PERIOD, FORM, PREFETCH],
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MODELS,
     properties,
@@ -86,14 +92,19 @@ pub(super) fn properties(options: &Options) -> Properties {
         keeps_mean: false,
         plain_sgd: false,
         waits_for_peers: synchronous,
+        own_start: false,
+        reloadable: false,
+        needs_loss: false,
+        optimizer_state: OptimizerState::Kept,
     }
 }
 
 pub(super) fn traffic(options: &Options) -> Traffic {
     let period = options.whole("period");
-    Traffic::Servers(match is_synchronous(options) {
-        true => Service::Together { period },
-        false => Service::Elastic { period, prefetch: options.flag("prefetch") },
+    Traffic::Servers(if is_synchronous(options) {
+        Service::Together { period }
+    } else {
+        Service::Elastic { period, prefetch: options.flag("prefetch") }
     })
 }
 

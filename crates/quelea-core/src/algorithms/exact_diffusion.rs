@@ -16,6 +16,7 @@ use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use super::{Codecs, Entry, When};
 use crate::contract::{Context, Mode};
 use crate::message::Message;
+use crate::meta::Meta;
 use crate::properties::{Properties, TopologyRequirement};
 use crate::state::Visitor;
 use crate::vector;
@@ -26,19 +27,23 @@ const LOST_PEER: &str = "its weight goes to the receivers at once; at an agreed 
 
 /// The row of Exact Diffusion.
 pub const ENTRY: Entry = Entry {
-    name: "exact-diffusion",
-    summary: "adapt, correct, combine with half the weights: the exact optimum on unequal data",
-    file: file!(),
-    paper: "Yuan, Ying, Zhao and Sayed 2019, arXiv:1702.05122",
+    meta: Meta {
+        name: "exact-diffusion",
+        summary: "adapt, correct, combine with half the weights: the exact optimum on unequal data",
+        paper: "Yuan, Ying, Zhao and Sayed 2019, arXiv:1702.05122",
+        section: "Algorithm 1 of part I, with (I + W)/2",
+        file: file!(),
+        options: &[],
+    },
     sends: SENDS,
     lost_peer: LOST_PEER,
     resized: "every worker begins with the mean of the models and of the optimizers; \
               corrections begin anew at zero",
-    keys: &[],
     check: |_| Ok(()),
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
     properties: |_| Properties {
         topology: TopologyRequirement::StaticSymmetric,
+        reloadable: true,
         ..exchange::PROPERTIES
     },
     traffic: |_| exchange::traffic(1, When::AfterGradient),
@@ -48,19 +53,23 @@ pub const ENTRY: Entry = Entry {
 
 /// The row of D².
 pub const D2: Entry = Entry {
-    name: "d2",
-    summary: "exact diffusion with the full weights: faster mixing, on fewer topologies",
-    file: file!(),
-    paper: "Tang et al. 2018, arXiv:1803.07068",
+    meta: Meta {
+        name: "d2",
+        summary: "exact diffusion with the full weights: faster mixing, on fewer topologies",
+        paper: "Tang et al. 2018, arXiv:1803.07068",
+        section: "Algorithm 1, with the step inside the correction, so that the rate may change",
+        file: file!(),
+        options: &[],
+    },
     sends: SENDS,
     lost_peer: LOST_PEER,
     resized: "every worker begins with the mean of the models and of the optimizers; \
               corrections begin anew at zero",
-    keys: &[],
     check: |_| Ok(()),
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
     properties: |_| Properties {
         topology: TopologyRequirement::MildlyNegative,
+        reloadable: true,
         ..exchange::PROPERTIES
     },
     traffic: |_| exchange::traffic(1, When::AfterGradient),

@@ -18,7 +18,9 @@ use super::{Traffic, When};
 use crate::codec::Shape;
 use crate::contract::{Awaited, Context, Outbox};
 use crate::message::{Message, Part, Rank};
-use crate::properties::{Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement};
+use crate::properties::{
+    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+};
 use crate::vector;
 use crate::view::MixingRow;
 pub use sync_gossip::{GossipMethod, SyncGossip};
@@ -51,6 +53,10 @@ pub const PROPERTIES: Properties = Properties {
     keeps_mean: true,
     plain_sgd: false,
     waits_for_peers: true,
+    own_start: true,
+    reloadable: false,
+    needs_loss: false,
+    optimizer_state: OptimizerState::Kept,
 };
 
 /// One exchange after another.

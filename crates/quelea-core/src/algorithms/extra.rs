@@ -16,22 +16,26 @@ use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use super::{Codecs, Entry, When};
 use crate::contract::{Context, Mode};
 use crate::message::Message;
+use crate::meta::Meta;
 use crate::properties::{Properties, TopologyRequirement};
 use crate::state::Visitor;
 use crate::vector;
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
-    name: "extra",
-    summary: "d-psgd with a correction of its bias: the exact optimum on unequal data",
-    file: file!(),
-    paper: "Shi, Ling, Wu and Yin 2015, arXiv:1404.6264",
+    meta: Meta {
+        name: "extra",
+        summary: "d-psgd with a correction of its bias: the exact optimum on unequal data",
+        paper: "Shi, Ling, Wu and Yin 2015, arXiv:1404.6264",
+        section: "Algorithm 1",
+        file: file!(),
+        options: &[],
+    },
     sends: "the model to every neighbour per step",
     lost_peer: "its weight goes to the receivers at once; at an agreed step the survivors set \
                 their corrections back to zero, over the rebuilt topology",
     resized: "every worker begins with the mean of the models and of the optimizers; \
               corrections begin anew at zero",
-    keys: &[],
     check: |_| Ok(()),
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
     properties: |_| Properties {

@@ -16,40 +16,44 @@ use super::periodic::{self, BUFFERS, Period, Periodic, Plain};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
 use crate::contract::Context;
+use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
-use crate::properties::TopologyRequirement;
+use crate::properties::{Properties, TopologyRequirement};
 use crate::state::Visitor;
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
-    name: "gossip-aga",
-    summary: "gossip with exact averages over all workers, rarer as the loss falls",
-    file: file!(),
-    paper: "Chen et al. 2021, arXiv:2105.09080",
+    meta: Meta {
+        name: "gossip-aga",
+        summary: "gossip with exact averages over all workers, rarer as the loss falls",
+        paper: "Chen et al. 2021, arXiv:2105.09080",
+        section: "Algorithm 2",
+        file: file!(),
+        options: &[
+            OptionSpec {
+                name: "period",
+                kind: OptionKind::Whole { default: 4, min: 1, max: u64::MAX },
+                help: "steps from one exact average to the next at the beginning (H_init)",
+            },
+            OptionSpec {
+                name: "period_max",
+                kind: OptionKind::Whole { default: 64, min: 1, max: u64::MAX },
+                help: "the most steps from one exact average to the next",
+            },
+            OptionSpec {
+                name: "warmup_steps",
+                kind: OptionKind::Whole { default: 100, min: 0, max: u64::MAX },
+                help: "steps in which the initial loss is measured and the period stays",
+            },
+            BUFFERS,
+            COLLECTIVE,
+        ],
+    },
     sends: "the model to every neighbour per step; every H steps 2(n−1)/n of it around a ring \
             instead, with one number for the loss",
     lost_peer: periodic::LOST_NEIGHBOUR,
     resized: "every worker begins with the mean of the models and of the optimizers; the \
               period begins anew from its first value",
-    keys: &[
-        OptionSpec {
-            name: "period",
-            kind: OptionKind::Whole { default: 4, min: 1, max: u64::MAX },
-            help: "steps from one exact average to the next at the beginning (H_init)",
-        },
-        OptionSpec {
-            name: "period_max",
-            kind: OptionKind::Whole { default: 64, min: 1, max: u64::MAX },
-            help: "the most steps from one exact average to the next",
-        },
-        OptionSpec {
-            name: "warmup_steps",
-            kind: OptionKind::Whole { default: 100, min: 0, max: u64::MAX },
-            help: "steps in which the initial loss is measured and the period stays",
-        },
-        BUFFERS,
-        COLLECTIVE,
-    ],
     check: |options| {
         if options.whole("period") > options.whole("period_max") {
             return Err("`period` must not exceed `period_max`");
@@ -57,7 +61,10 @@ pub const ENTRY: Entry = Entry {
         Ok(())
     },
     codecs: |_| Codecs::OF_MODELS,
-    properties: |_| periodic::properties(TopologyRequirement::Mixing),
+    properties: |options| Properties {
+        needs_loss: true,
+        ..periodic::properties(options, TopologyRequirement::Mixing)
+    },
     // The period of the beginning: that of later depends on the loss, and is longer.
     traffic: periodic::traffic_with_gossip,
     worker: |options| {

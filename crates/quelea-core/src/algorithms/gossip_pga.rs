@@ -10,22 +10,26 @@
 use super::periodic::{self, BUFFERS, Every, Periodic, Plain, period_key};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
+use crate::meta::Meta;
 use crate::properties::TopologyRequirement;
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
-    name: "gossip-pga",
-    summary: "gossip, and every `period` steps an exact average over all workers",
-    file: file!(),
-    paper: "Chen et al. 2021, arXiv:2105.09080",
+    meta: Meta {
+        name: "gossip-pga",
+        summary: "gossip, and every `period` steps an exact average over all workers",
+        paper: "Chen et al. 2021, arXiv:2105.09080",
+        section: "Algorithm 1",
+        file: file!(),
+        options: &[period_key(6), BUFFERS, COLLECTIVE],
+    },
     sends: "the model to every neighbour per step; every `period` steps 2(n−1)/n of it around a \
             ring instead",
     lost_peer: periodic::LOST_NEIGHBOUR,
     resized: periodic::RESIZED,
-    keys: &[period_key(6), BUFFERS, COLLECTIVE],
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MODELS,
-    properties: |_| periodic::properties(TopologyRequirement::Mixing),
+    properties: |options| periodic::properties(options, TopologyRequirement::Mixing),
     traffic: periodic::traffic_with_gossip,
     worker: |options| {
         let period = Box::new(Every(options.whole("period")));

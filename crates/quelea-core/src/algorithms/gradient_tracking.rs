@@ -20,32 +20,37 @@ use super::push_sum::{self, PushSum};
 use super::{Codecs, Entry, When};
 use crate::contract::{Algorithm, Awaited, Context, Mode};
 use crate::message::{Message, Rank};
+use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::properties::{Properties, TopologyRequirement};
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
 
-const READING: Properties = Properties { reads_gradient: true, ..exchange::PROPERTIES };
+const READING: Properties =
+    Properties { reads_gradient: true, reloadable: true, ..exchange::PROPERTIES };
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
-    name: "gradient-tracking",
-    summary: "tracks the mean gradient: the exact optimum on unequal data, over any topology",
-    file: file!(),
-    paper: "Nedić, Olshevsky and Shi 2017, arXiv:1607.03218 (DIGing, Push-DIGing); \
+    meta: Meta {
+        name: "gradient-tracking",
+        summary: "tracks the mean gradient: the exact optimum on unequal data, over any topology",
+        paper: "Nedić, Olshevsky and Shi 2017, arXiv:1607.03218 (DIGing, Push-DIGing); \
             Xu et al. 2015 (atc)",
+        section: "Algorithm 1 (DIGing), Algorithm 2 (Push-DIGing); atc: Aug-DGM of Xu et al.",
+        file: file!(),
+        options: &[OptionSpec {
+            name: "form",
+            kind: OptionKind::Choice(&["diging", "semi-atc", "atc", "push"]),
+            help: "what is mixed when; push takes directed and irregular graphs",
+        }],
+    },
     sends: "the model and the tracked gradient to every neighbour per step, in one message \
             (atc: one after the other)",
     lost_peer: "its weight goes to the receivers at once; at an agreed step the survivors' \
                 trackers begin anew from their own gradients, over the rebuilt topology",
     resized: "every worker begins with the mean of the models and of the optimizers; \
               trackers begin anew from the workers' own gradients, push-sum weights at one",
-    keys: &[OptionSpec {
-        name: "form",
-        kind: OptionKind::Choice(&["diging", "semi-atc", "atc", "push"]),
-        help: "what is mixed when; push takes directed and irregular graphs",
-    }],
     check: |_| Ok(()),
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
     properties: |options| match options.text("form") {

@@ -181,9 +181,10 @@ impl Algorithm for Worker {
     }
 
     fn is_ready(&self) -> bool {
-        match self.leads() && self.leader.has_started() {
-            true => self.leader.is_ready(),
-            false => self.member.ready,
+        if self.leads() && self.leader.has_started() {
+            self.leader.is_ready()
+        } else {
+            self.member.ready
         }
     }
 

@@ -12,38 +12,42 @@ use super::periodic::{self, BUFFERS, Period, Periodic, Plain, period_key};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
 use crate::contract::Context;
+use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::properties::TopologyRequirement;
 use crate::state::Visitor;
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
-    name: "local-sgd",
-    summary: "local steps; every `period` steps all models are averaged exactly",
-    file: file!(),
-    paper: "McMahan et al. 2017, arXiv:1602.05629; Stich 2019, arXiv:1805.09767; post-local: Lin \
+    meta: Meta {
+        name: "local-sgd",
+        summary: "local steps; every `period` steps all models are averaged exactly",
+        paper: "McMahan et al. 2017, arXiv:1602.05629; Stich 2019, arXiv:1805.09767; post-local: Lin \
             et al. 2020, arXiv:1808.07217",
+        section: "Algorithm 1 of McMahan et al. with all clients, Algorithm 1 of Stich",
+        file: file!(),
+        options: &[
+            period_key(8),
+            OptionSpec {
+                name: "start_step",
+                kind: OptionKind::Whole { default: 0, min: 0, max: u64::MAX },
+                help: "post-local: average at every step before this one",
+            },
+            OptionSpec {
+                name: "after_drop",
+                kind: OptionKind::Flag(false),
+                help: "post-local: average at every step until the learning rate first drops",
+            },
+            BUFFERS,
+            COLLECTIVE,
+        ],
+    },
     sends: "the model around a ring, 2(n−1)/n of it, once per `period` steps; nothing in between",
     lost_peer: periodic::LOST_PEER,
     resized: periodic::RESIZED,
-    keys: &[
-        period_key(8),
-        OptionSpec {
-            name: "start_step",
-            kind: OptionKind::Whole { default: 0, min: 0, max: u64::MAX },
-            help: "post-local: average at every step before this one",
-        },
-        OptionSpec {
-            name: "after_drop",
-            kind: OptionKind::Flag(false),
-            help: "post-local: average at every step until the learning rate first drops",
-        },
-        BUFFERS,
-        COLLECTIVE,
-    ],
     check: |_| Ok(()),
     codecs: |_| Codecs::All,
-    properties: |_| periodic::properties(TopologyRequirement::Nothing),
+    properties: |options| periodic::properties(options, TopologyRequirement::Nothing),
     traffic: periodic::traffic,
     worker: |options| {
         Box::new(Periodic::new(options, Box::new(PostLocal::new(options)), Box::new(Plain)))

@@ -32,8 +32,9 @@ mod sync_ps;
 mod traffic;
 
 use crate::contract::Algorithm;
+use crate::meta::Meta;
 use crate::names;
-use crate::options::{OptionSpec, Options};
+use crate::options::Options;
 use crate::properties::Properties;
 
 pub use codecs::Codecs;
@@ -44,14 +45,8 @@ pub type Build = fn(&Options) -> Box<dyn Algorithm>;
 
 /// One row of the table.
 pub struct Entry {
-    /// The name that people type.
-    pub name: &'static str,
-    /// One line.
-    pub summary: &'static str,
-    /// Where it was published.
-    pub paper: &'static str,
-    /// The file that implements it.
-    pub file: &'static str,
+    /// Name, summary, paper and options.
+    pub meta: Meta,
     /// What a worker sends in one step, and to whom.
     pub sends: &'static str,
     /// What becomes of a run that loses a worker.
@@ -59,8 +54,6 @@ pub struct Entry {
     /// What a run that goes on from a checkpoint with another number of workers or servers begins
     /// with. Everywhere: the deployed model, and the optimizers' state where it runs.
     pub resized: &'static str,
-    /// Its parameters.
-    pub keys: &'static [OptionSpec],
     /// Why these parameters cannot go together, if they cannot.
     pub check: fn(&Options) -> Result<(), &'static str>,
     /// Which codecs it can be trusted with.
@@ -77,7 +70,7 @@ pub struct Entry {
 
 impl std::fmt::Debug for Entry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Entry({})", self.name)
+        write!(f, "Entry({})", self.meta.name)
     }
 }
 
@@ -111,5 +104,5 @@ pub const ALGORITHMS: &[Entry] = &[
 
 /// The row of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {
-    names::find(ALGORITHMS, |entry| entry.name, name)
+    names::find(ALGORITHMS, |entry| entry.meta.name, name)
 }

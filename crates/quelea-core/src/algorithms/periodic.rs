@@ -13,6 +13,7 @@
 //! Between averages nobody waits for anybody but for neighbours. A worker that has not finished
 //! an average when others have is waiting in it, so their result is what it lacks.
 
+mod entries;
 mod outer;
 mod period;
 mod rounds;
@@ -20,70 +21,22 @@ mod rounds;
 use std::ops::Range;
 
 use super::exchange::{self, Exchange};
-use super::{Traffic, When};
 use crate::codec::Shape;
 use crate::collectives::average::{Average, REDUCE};
 use crate::contract::{Algorithm, Awaited, Context, Mode};
 use crate::layout::Layout;
 use crate::message::{Message, Rank};
 use crate::optim::Optimizer;
-use crate::options::{OptionKind, OptionSpec, Options};
-use crate::properties::{Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement};
+use crate::options::Options;
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
+pub(super) use entries::{
+    BUFFERS, LOST_NEIGHBOUR, LOST_PEER, RESIZED, properties, traffic, traffic_with_gossip,
+};
 pub(super) use outer::{Outer, Plain, Round, outer_step};
 pub(super) use period::{Every, Period, period_key};
 use rounds::{RESULT, ROUND, Rounds};
-
-/// The key of all rows that average.
-pub(super) const BUFFERS: OptionSpec = OptionSpec {
-    name: "buffers",
-    kind: OptionKind::Choice(&["keep", "reset", "average"]),
-    help: "what an average does to the optimizer's own vectors (momentum, moments)",
-};
-
-/// What becomes of a run that goes on with another number of workers.
-pub(super) const RESIZED: &str = "every worker begins a round with the mean of the models and of the \
-                                  optimizers; the outer rule's momentum begins anew";
-
-/// What a lost worker means where nothing is exchanged between averages.
-pub(super) const LOST_PEER: &str = "the average is restarted among the survivors from their kept \
-    models; whoever missed an average that others have finished gets their result";
-
-/// What a lost worker means where there is gossip between averages.
-pub(super) const LOST_NEIGHBOUR: &str = "its weight goes to the receivers at once, and the \
-    topology is rebuilt over the survivors from an agreed step on; an exact average is restarted \
-    among the survivors, and whoever missed one that others have finished gets their result";
-
-/// The properties of all these rows.
-pub(super) fn properties(topology: TopologyRequirement) -> Properties {
-    Properties {
-        synchronous: true,
-        snapshot: false,
-        servers: false,
-        deploy: DeployedFrom::Workers,
-        budget: Budget::Rounds,
-        topology,
-        optimizer: OptimizerSite::Workers,
-        reads_gradient: false,
-        clips_itself: false,
-        keeps_mean: true,
-        plain_sgd: false,
-        waits_for_peers: true,
-    }
-}
-
-/// The traffic of rows without gossip.
-pub(super) fn traffic(options: &Options) -> Traffic {
-    Traffic::Average { period: options.whole("period") }
-}
-
-/// That of rows with gossip.
-pub(super) fn traffic_with_gossip(options: &Options) -> Traffic {
-    let average = Some(options.whole("period"));
-    Traffic::Gossip { vectors: 1, when: When::AfterGradient, average }
-}
 
 /// A neighbour's model; averages have kinds of their own.
 const MODEL: u8 = 2;
@@ -193,9 +146,10 @@ impl Periodic {
 
     fn start(&mut self, cx: &mut Context<'_>, part: usize) {
         let numbers = self.is_numbers(part);
-        let data = match numbers {
-            true => self.period.numbers(),
-            false => bucket(part, cx.layout, cx.params, cx.optimizer),
+        let data = if numbers {
+            self.period.numbers()
+        } else {
+            bucket(part, cx.layout, cx.params, cx.optimizer)
         };
         self.average.start(&mut cx.outbox, cx.step, part, data);
         self.finish_if_done(cx);
@@ -207,9 +161,10 @@ impl Periodic {
         }
         for part in 0..self.handed.len() {
             let numbers = self.is_numbers(part);
-            let data = match numbers {
-                true => self.period.numbers(),
-                false => bucket(part, cx.layout, cx.params, cx.optimizer),
+            let data = if numbers {
+                self.period.numbers()
+            } else {
+                bucket(part, cx.layout, cx.params, cx.optimizer)
             };
             self.average.finish(&mut cx.outbox, part, data);
             if let Some(range) = self.relative(part) {

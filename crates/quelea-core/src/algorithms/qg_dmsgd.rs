@@ -14,33 +14,41 @@ use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use super::{Codecs, Entry, When};
 use crate::contract::{Context, Mode};
 use crate::message::Message;
+use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
+use crate::properties::{OptimizerState, Properties};
 use crate::state::Visitor;
 use crate::vector;
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
-    name: "qg-dmsgd",
-    summary: "d-psgd whose momentum follows the mixed model; needs an optimizer with momentum",
-    file: file!(),
-    paper: "Lin et al. 2021, arXiv:2102.04761",
+    meta: Meta {
+        name: "qg-dmsgd",
+        summary: "d-psgd whose momentum follows the mixed model; needs an optimizer with momentum",
+        paper: "Lin et al. 2021, arXiv:2102.04761",
+        section: "Algorithm 1",
+        file: file!(),
+        options: &[OptionSpec {
+            name: "mu",
+            kind: OptionKind::Real { default: 0.9, min: 0.0, max: 1.0 },
+            help: "share of the quasi-global momentum that is kept at each step",
+        }],
+    },
     sends: "the stepped model to every neighbour per step",
     lost_peer: "its weight goes to the receivers at once; the topology is rebuilt over the \
                 survivors from an agreed step on; momentum is kept",
     resized: "every worker begins with the mean of the models and of the momenta, over the \
               new topology",
-    keys: &[OptionSpec {
-        name: "mu",
-        kind: OptionKind::Real { default: 0.9, min: 0.0, max: 1.0 },
-        help: "share of the quasi-global momentum that is kept at each step",
-    }],
     check: |_| Ok(()),
     codecs: |_| {
         Codecs::Exact(
             "it divides what mixing has moved by the learning rate, which would amplify every rounding",
         )
     },
-    properties: |_| exchange::PROPERTIES,
+    properties: |_| Properties {
+        optimizer_state: OptimizerState::VelocityReplaced,
+        ..exchange::PROPERTIES
+    },
     traffic: |_| exchange::traffic(1, When::AfterGradient),
     worker: |options| SyncGossip::boxed(Qg::new(options)),
     server: None,

@@ -28,6 +28,7 @@ use super::push_sum::PushSum;
 use super::{Codecs, Entry, When};
 use crate::contract::{Algorithm, Awaited, Context, Mode};
 use crate::message::{Message, Rank};
+use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::payload::Payload;
 use crate::properties::{Budget, Properties, TopologyRequirement};
@@ -36,40 +37,43 @@ use crate::view::View;
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
-    name: "sgp",
-    summary: "every step pushes shares of the model along directed edges; weights undo the bias",
-    file: file!(),
-    paper: "Assran et al. 2019, arXiv:1811.10792 (Algorithm 1; overlap: Algorithm 2)",
+    meta: Meta {
+        name: "sgp",
+        summary: "every step pushes shares of the model along directed edges; weights undo the bias",
+        paper: "Assran et al. 2019, arXiv:1811.10792 (Algorithm 1; overlap: Algorithm 2)",
+        section: "Algorithm 1; overlap: Algorithm 2",
+        file: file!(),
+        options: &[
+            OptionSpec {
+                name: "overlap",
+                kind: OptionKind::Whole { default: 0, min: 0, max: 64 },
+                help: "τ: take in the shares of τ rounds ago; 1 hides the exchange behind the \
+                   next gradient",
+            },
+            OptionSpec {
+                name: "free_running",
+                kind: OptionKind::Flag(false),
+                help: "take in what has arrived and never wait; a lost message is then only late, \
+                   and a run depends on timing",
+            },
+            OptionSpec {
+                name: "fold",
+                kind: OptionKind::Flag(true),
+                help: "free_running: shares are acknowledged, and folded into one until then; off: \
+                   every share is a message by itself, as published, and a lost one is lost mass",
+            },
+            OptionSpec {
+                name: "biased",
+                kind: OptionKind::Flag(false),
+                help: "ignore the push-sum weights; only to show what they are for",
+            },
+        ],
+    },
     sends: "a share of the model and of its weight to every out-neighbour per step",
     lost_peer: "it gets no shares any more; at an agreed step the survivors set their weights \
                 back to one, so that they sum to the number of survivors again",
     resized: "every worker begins with the mean of the models, each divided by its weight, \
               and of the optimizers; weights begin anew at one, and no share is on its way",
-    keys: &[
-        OptionSpec {
-            name: "overlap",
-            kind: OptionKind::Whole { default: 0, min: 0, max: 64 },
-            help: "τ: take in the shares of τ rounds ago; 1 hides the exchange behind the \
-                   next gradient",
-        },
-        OptionSpec {
-            name: "free_running",
-            kind: OptionKind::Flag(false),
-            help: "take in what has arrived and never wait; a lost message is then only late, \
-                   and a run depends on timing",
-        },
-        OptionSpec {
-            name: "fold",
-            kind: OptionKind::Flag(true),
-            help: "free_running: shares are acknowledged, and folded into one until then; off: \
-                   every share is a message by itself, as published, and a lost one is lost mass",
-        },
-        OptionSpec {
-            name: "biased",
-            kind: OptionKind::Flag(false),
-            help: "ignore the push-sum weights; only to show what they are for",
-        },
-    ],
     check: |options| match (options.flag("free_running"), options.whole("overlap")) {
         (true, 1..) => Err("`overlap` counts rounds to wait for, and `free_running` never waits"),
         (true, _) if options.flag("biased") => {
@@ -77,11 +81,12 @@ pub const ENTRY: Entry = Entry {
         }
         _ => Ok(()),
     },
-    codecs: |options| match options.flag("free_running") {
-        true => {
+    codecs: |options| {
+        if options.flag("free_running") {
             Codecs::Exact("sums of all shares so far travel, and rounding would grow with them")
+        } else {
+            Codecs::OF_MODELS
         }
-        false => Codecs::OF_MODELS,
     },
     properties,
     traffic: |options| match (options.flag("free_running"), options.whole("overlap")) {
@@ -89,9 +94,12 @@ pub const ENTRY: Entry = Entry {
         (false, 0) => exchange::traffic(1, When::AfterGradient),
         _ => exchange::traffic(1, When::DuringGradient),
     },
-    worker: |options| match options.flag("free_running") {
-        true => Box::new(Free::new(options.flag("fold"))),
-        false => Box::new(Sgp::new(options)),
+    worker: |options| {
+        if options.flag("free_running") {
+            Box::new(Free::new(options.flag("fold")))
+        } else {
+            Box::new(Sgp::new(options))
+        }
     },
     server: None,
 };

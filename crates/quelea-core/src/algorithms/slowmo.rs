@@ -12,38 +12,43 @@
 use super::periodic::{self, BUFFERS, Every, Outer, Periodic, Round, outer_step, period_key};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
+use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec};
 use crate::properties::{Properties, TopologyRequirement};
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
-    name: "slowmo",
-    summary: "Local SGD whose averages move with slow momentum, in units of the learning rate",
-    file: file!(),
-    paper: "Wang et al. 2020, arXiv:1910.00643",
+    meta: Meta {
+        name: "slowmo",
+        summary: "Local SGD whose averages move with slow momentum, in units of the learning rate",
+        paper: "Wang et al. 2020, arXiv:1910.00643",
+        section: "Algorithm 1",
+        file: file!(),
+        options: &[
+            period_key(48),
+            OptionSpec {
+                name: "slow_momentum",
+                kind: OptionKind::Real { default: 0.5, min: 0.0, max: 0.9999 },
+                help: "share of the slow momentum that is kept per round (β); more for more workers",
+            },
+            OptionSpec {
+                name: "slow_lr",
+                kind: OptionKind::Real { default: 1.0, min: 0.0, max: 100.0 },
+                help: "learning rate of the rounds, times that of the steps (α)",
+            },
+            BUFFERS,
+            COLLECTIVE,
+        ],
+    },
     sends: "the model around a ring, 2(n−1)/n of it, once per `period` steps; nothing in between",
     lost_peer: periodic::LOST_PEER,
     resized: periodic::RESIZED,
-    keys: &[
-        period_key(48),
-        OptionSpec {
-            name: "slow_momentum",
-            kind: OptionKind::Real { default: 0.5, min: 0.0, max: 0.9999 },
-            help: "share of the slow momentum that is kept per round (β); more for more workers",
-        },
-        OptionSpec {
-            name: "slow_lr",
-            kind: OptionKind::Real { default: 1.0, min: 0.0, max: 100.0 },
-            help: "learning rate of the rounds, times that of the steps (α)",
-        },
-        BUFFERS,
-        COLLECTIVE,
-    ],
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MOMENTUM,
-    properties: |_| Properties {
+    properties: |options| Properties {
         keeps_mean: false,
-        ..periodic::properties(TopologyRequirement::Nothing)
+        reloadable: false,
+        ..periodic::properties(options, TopologyRequirement::Nothing)
     },
     traffic: periodic::traffic,
     worker: |options| {

@@ -18,6 +18,7 @@ use super::sync_ps::local;
 use super::{Codecs, Entry, Service, Traffic, asp, sync_ps};
 use crate::contract::{Algorithm, Awaited, Context, Fact, Mode};
 use crate::message::{Message, Rank};
+use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::properties::{Budget, Properties};
 use crate::state::Visitor;
@@ -26,19 +27,22 @@ use crate::view::View;
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
-    name: "ssp",
-    summary: "parameter server whose fast workers may be `staleness` steps ahead of the slowest",
-    file: file!(),
-    paper: "Ho et al. 2013 (NIPS)",
+    meta: Meta {
+        name: "ssp",
+        summary: "parameter server whose fast workers may be `staleness` steps ahead of the slowest",
+        paper: "Ho et al. 2013 (NIPS)",
+        section: "Section 2 (the bounded-staleness model); reads as in its read-my-writes rule",
+        file: file!(),
+        options: &[OptionSpec {
+            name: "staleness",
+            kind: OptionKind::Whole { default: 3, min: 0, max: u64::MAX },
+            help: "how many steps a worker may be ahead of the slowest one when it starts a gradient",
+        }],
+    },
     sends: "the gradient to the servers, the model back, per gradient",
     lost_peer: "it no longer holds the others back; what it pushed stays",
     resized: "workers begin with the servers' model, servers with their new part of it and \
               of the optimizer; clocks begin anew",
-    keys: &[OptionSpec {
-        name: "staleness",
-        kind: OptionKind::Whole { default: 3, min: 0, max: u64::MAX },
-        help: "how many steps a worker may be ahead of the slowest one when it starts a gradient",
-    }],
     check: |_| Ok(()),
     codecs: |_| Codecs::Feedback,
     properties: |options| {
@@ -54,13 +58,19 @@ pub const ENTRY: Entry = Entry {
         0 => (sync_ps::ENTRY.traffic)(&sync_params()),
         ahead => Traffic::Servers(Service::Alone { ahead }),
     },
-    worker: |options| match is_synchronous(options) {
-        true => (sync_ps::ENTRY.worker)(&sync_params()),
-        false => (asp::ENTRY.worker)(options),
+    worker: |options| {
+        if is_synchronous(options) {
+            (sync_ps::ENTRY.worker)(&sync_params())
+        } else {
+            (asp::ENTRY.worker)(options)
+        }
     },
-    server: Some(|options| match is_synchronous(options) {
-        true => sync_ps::ENTRY.server.expect("it has servers")(&sync_params()),
-        false => Box::new(Server::new(options)),
+    server: Some(|options| {
+        if is_synchronous(options) {
+            sync_ps::ENTRY.server.expect("it has servers")(&sync_params())
+        } else {
+            Box::new(Server::new(options))
+        }
     }),
 };
 
@@ -69,7 +79,7 @@ fn is_synchronous(options: &Options) -> bool {
 }
 
 fn sync_params() -> Options {
-    Options::defaults(sync_ps::ENTRY.keys)
+    Options::defaults(sync_ps::ENTRY.meta.options)
 }
 
 struct Server {

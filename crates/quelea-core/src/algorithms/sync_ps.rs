@@ -21,29 +21,35 @@ use crate::codec::{Coder, ErrorFeedback, Shape};
 use crate::collectives::fold::Fold;
 use crate::contract::{Algorithm, Awaited, Context, Effect, Mode};
 use crate::message::{Message, Rank};
+use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec};
 use crate::payload::Payload;
-use crate::properties::{Budget, DeployedFrom, OptimizerSite, Properties, TopologyRequirement};
+use crate::properties::{
+    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+};
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
-    name: "sync-ps",
-    summary: "synchronous parameter server; every step waits for all gradients, or for all but a few",
-    file: file!(),
-    paper: "Li et al. 2014 (parameter server), with a barrier every step; backup workers: Chen et \
+    meta: Meta {
+        name: "sync-ps",
+        summary: "synchronous parameter server; every step waits for all gradients, or for all but a few",
+        paper: "Li et al. 2014 (parameter server), with a barrier every step; backup workers: Chen et \
             al. 2016, arXiv:1604.00981",
+        section: "Algorithm 1 of Li et al. with a barrier; backup workers: the section of that name",
+        file: file!(),
+        options: &[OptionSpec {
+            name: "backup",
+            kind: OptionKind::Whole { default: 0, min: 0, max: 1 << 20 },
+            help: "a step waits for all but so many gradients, and for one at least; late ones are dropped",
+        }],
+    },
     sends: "the gradient to the servers, the model back, per step",
     lost_peer: "the servers divide by the number of gradients received",
     resized: "workers begin with the servers' model, servers with their new part of it and \
               of the optimizer",
-    keys: &[OptionSpec {
-        name: "backup",
-        kind: OptionKind::Whole { default: 0, min: 0, max: 1 << 20 },
-        help: "a step waits for all but so many gradients, and for one at least; late ones are dropped",
-    }],
     check: |_| Ok(()),
     codecs: |options| match options.whole("backup") {
         0 => Codecs::Feedback,
@@ -62,6 +68,10 @@ pub const ENTRY: Entry = Entry {
         keeps_mean: true,
         plain_sgd: false,
         waits_for_peers: true,
+        own_start: false,
+        reloadable: false,
+        needs_loss: false,
+        optimizer_state: OptimizerState::Kept,
     },
     traffic: |_| Traffic::Servers(Service::Together { period: 1 }),
     worker: |_| Box::<Worker>::default(),
@@ -98,9 +108,10 @@ impl Worker {
         };
         for (piece, values) in cx.pieces.iter().flatten().zip(pieces.values()) {
             let params = &mut cx.params[piece.range.clone()];
-            match self.coded {
-                true => vector::axpy(-1.0, values, params),
-                false => params.copy_from_slice(values),
+            if self.coded {
+                vector::axpy(-1.0, values, params)
+            } else {
+                params.copy_from_slice(values)
             }
         }
         self.models = self.models.split_off(&(step + 1));
@@ -247,9 +258,10 @@ impl Algorithm for Server {
     fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
         let id = cx.layout.buckets[b].id;
         let message = Message::new(MODEL, self.steps[b] - 1, id);
-        let message = match self.coded {
-            true => self.squeeze(cx, b, message),
-            false => message.with(cx.params_payload(b)),
+        let message = if self.coded {
+            self.squeeze(cx, b, message)
+        } else {
+            message.with(cx.params_payload(b))
         };
         for worker in &cx.outbox.view.workers {
             cx.outbox.send(*worker, message.clone());

@@ -6,16 +6,21 @@
 use super::{
     Codec, CodecError, CodecProperties, Entry, INFINITY, Shape, VectorId, exact, magnitude,
 };
+use crate::meta::Meta;
 use crate::vector::dispatch::{Level, kernel};
 
 pub const ENTRY: Entry = Entry {
-    name: "bf16",
-    summary: "rounded to 8 bits of precision with the range of f32: 2 bytes each",
-    paper: "Kalamkar et al. 2019, A study of bfloat16 for deep learning training",
+    meta: Meta {
+        name: "bf16",
+        summary: "rounded to 8 bits of precision with the range of f32: 2 bytes each",
+        paper: "Kalamkar et al. 2019, A study of bfloat16 for deep learning training",
+        section: "the format itself, rounded to nearest even",
+        file: file!(),
+        options: &[],
+    },
     wire: "2·d",
     shape: Shape::Rounding,
     per_element: true,
-    keys: &[],
     build: |_, _| Box::new(Bf16),
 };
 
@@ -39,7 +44,7 @@ impl Codec for Bf16 {
     }
 
     fn decode(&mut self, _: VectorId, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
-        exact(ENTRY.name, bytes, self.bytes(out.len()), out.len())?;
+        exact(ENTRY.meta.name, bytes, self.bytes(out.len()), out.len())?;
         widen_all(Level::best(), bytes.as_chunks().0, out);
         Ok(())
     }

@@ -138,7 +138,7 @@ mod tests {
     use crate::random::Rng;
 
     fn coder(entry: &Entry) -> Coder {
-        Coder::new(entry, &Options::defaults(entry.keys), 1)
+        Coder::new(entry, &Options::defaults(entry.meta.options), 1)
     }
 
     fn at(step: u64) -> VectorId {
@@ -151,7 +151,7 @@ mod tests {
         for entry in CODECS {
             let (mut coder, mut lane) = (coder(entry), ErrorFeedback::default());
             let (mut given, mut sent) = (vec![0.0f64; len], vec![0.0f64; len]);
-            let mut rng = Rng::new(2, entry.name, 0);
+            let mut rng = Rng::new(2, entry.meta.name, 0);
             for step in 0..200 {
                 let mut values: Vec<f32> = (0..len).map(|_| rng.normal() as f32).collect();
                 given.iter_mut().zip(&values).for_each(|(sum, x)| *sum += f64::from(*x));
@@ -159,12 +159,16 @@ mod tests {
                 sent.iter_mut().zip(&values).for_each(|(sum, x)| *sum += f64::from(*x));
             }
             if !coder.feeds_back(len) {
-                assert!(lane.error().is_empty(), "{} has none", entry.name);
+                assert!(lane.error().is_empty(), "{} has none", entry.meta.name);
                 continue;
             }
             for ((given, sent), error) in given.iter().zip(&sent).zip(lane.error()) {
                 let left = given - sent;
-                assert!((left - f64::from(*error)).abs() < 1e-3, "{}: {left} {error}", entry.name);
+                assert!(
+                    (left - f64::from(*error)).abs() < 1e-3,
+                    "{}: {left} {error}",
+                    entry.meta.name
+                );
             }
             let mut last = vec![0.0; len];
             lane.flush(&mut last);
@@ -178,7 +182,7 @@ mod tests {
         let (len, pool) = (200, Pool::new());
         for name in ["top-k", "random-k", "sign"] {
             let entry = crate::codec::find(name).expect("in the table");
-            let delta = entry.properties(&Options::defaults(entry.keys), len).contraction;
+            let delta = entry.properties(&Options::defaults(entry.meta.options), len).contraction;
             let (mut coder, mut lane) = (coder(entry), ErrorFeedback::default());
             let (mut rng, mut largest) = (Rng::new(4, name, 0), 0.0f64);
             for step in 0..2000 {
@@ -198,10 +202,10 @@ mod tests {
             let (mut coder, mut lane) = (coder(entry), ErrorFeedback::default());
             let mut bad = [f32::NAN, f32::INFINITY, 1.0, 2.0];
             lane.pack(&mut coder, at(0), &mut bad, &pool);
-            assert!(lane.error().iter().all(|error| error.is_finite()), "{}", entry.name);
+            assert!(lane.error().iter().all(|error| error.is_finite()), "{}", entry.meta.name);
             let mut good = [1.0, 2.0, 3.0, 4.0];
             lane.pack(&mut coder, at(1), &mut good, &pool);
-            assert!(good.iter().all(|sent| sent.is_finite()), "{}", entry.name);
+            assert!(good.iter().all(|sent| sent.is_finite()), "{}", entry.meta.name);
         }
     }
 

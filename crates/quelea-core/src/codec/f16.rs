@@ -12,16 +12,21 @@
 use super::{
     Codec, CodecError, CodecProperties, Entry, INFINITY, Shape, VectorId, exact, leading, magnitude,
 };
+use crate::meta::Meta;
 use crate::vector::dispatch::{Level, kernel};
 
 pub const ENTRY: Entry = Entry {
-    name: "f16",
-    summary: "rounded to 11 bits of precision under one scale: 2 bytes each",
-    paper: "Micikevicius et al. 2018, Mixed precision training",
+    meta: Meta {
+        name: "f16",
+        summary: "rounded to 11 bits of precision under one scale: 2 bytes each",
+        paper: "Micikevicius et al. 2018, Mixed precision training",
+        section: "the format itself (IEEE 754 binary16), rounded to nearest even",
+        file: file!(),
+        options: &[],
+    },
     wire: "4 + 2·d",
     shape: Shape::Rounding,
     per_element: false,
-    keys: &[],
     build: |_, _| Box::new(F16),
 };
 
@@ -49,12 +54,12 @@ impl Codec for F16 {
     }
 
     fn decode(&mut self, _: VectorId, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
-        exact(ENTRY.name, bytes, self.bytes(out.len()), out.len())?;
+        exact(ENTRY.meta.name, bytes, self.bytes(out.len()), out.len())?;
         let (scale, rest) = leading(bytes);
         // A power of two has no fraction, and only normal ones are written.
         if scale.to_bits() & !INFINITY != 0 || !scale.is_normal() {
             return Err(CodecError::Number {
-                codec: ENTRY.name,
+                codec: ENTRY.meta.name,
                 what: "the scale",
                 given: scale.into(),
                 allowed: "a power of two".to_string(),

@@ -22,8 +22,9 @@ mod tests;
 mod top_k;
 
 use crate::message::Rank;
+use crate::meta::Meta;
 use crate::names;
-use crate::options::{OptionSpec, Options};
+use crate::options::Options;
 
 pub use coder::Coder;
 pub use error_feedback::ErrorFeedback;
@@ -91,20 +92,14 @@ pub enum Shape {
 
 /// One row of the table of codecs.
 pub struct Entry {
-    /// The name that people type.
-    pub name: &'static str,
-    /// One line.
-    pub summary: &'static str,
-    /// Where it was published.
-    pub paper: &'static str,
+    /// Name, summary, paper and options.
+    pub meta: Meta,
     /// What a vector of d elements becomes, in bytes.
     pub wire: &'static str,
     /// How it can be used.
     pub shape: Shape,
     /// Every element is encoded by itself: however a vector is cut, its elements become the same.
     pub per_element: bool,
-    /// Its parameters.
-    pub keys: &'static [OptionSpec],
     /// Makes it, for a run with this seed.
     pub build: fn(&Options, u64) -> Box<dyn Codec>,
 }
@@ -123,7 +118,7 @@ pub const CODECS: &[Entry] = &[
 
 /// The row of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {
-    names::find(CODECS, |entry| entry.name, name)
+    names::find(CODECS, |entry| entry.meta.name, name)
 }
 
 impl Entry {
@@ -140,7 +135,7 @@ impl Entry {
 
 impl std::fmt::Debug for Entry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Entry({})", self.name)
+        write!(f, "Entry({})", self.meta.name)
     }
 }
 
@@ -207,9 +202,10 @@ fn exact(
     needed: usize,
     values: usize,
 ) -> Result<(), CodecError> {
-    match bytes.len() == needed {
-        true => Ok(()),
-        false => Err(CodecError::Length { codec, given: bytes.len(), needed, values }),
+    if bytes.len() == needed {
+        Ok(())
+    } else {
+        Err(CodecError::Length { codec, given: bytes.len(), needed, values })
     }
 }
 

@@ -1,15 +1,20 @@
 //! `f32`: the values as they are, 4 bytes each.
 
 use super::{Codec, CodecError, CodecProperties, Entry, Shape, VectorId, exact};
+use crate::meta::Meta;
 
 pub const ENTRY: Entry = Entry {
-    name: "f32",
-    summary: "the values as they are",
-    paper: "none",
+    meta: Meta {
+        name: "f32",
+        summary: "the values as they are",
+        paper: "none",
+        section: "the values as they are",
+        file: file!(),
+        options: &[],
+    },
     wire: "4·d",
     shape: Shape::Plain,
     per_element: true,
-    keys: &[],
     build: |_, _| Box::new(Plain),
 };
 
@@ -33,7 +38,7 @@ impl Codec for Plain {
     }
 
     fn decode(&mut self, _: VectorId, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
-        exact(ENTRY.name, bytes, self.bytes(out.len()), out.len())?;
+        exact(ENTRY.meta.name, bytes, self.bytes(out.len()), out.len())?;
         for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
             *out = f32::from_le_bytes(*bytes);
         }

@@ -2,16 +2,21 @@
 //! (`collectives/low_rank.rs`); a vector that is no part of an average travels as it is.
 
 use super::{Entry, Shape, plain};
+use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec};
 
 pub const ENTRY: Entry = Entry {
-    name: "power-sgd",
-    summary: "averages of matrices by two thin factors, each averaged exactly; vectors as they are",
-    paper: "Vogels et al. 2019, PowerSGD (Algorithm 1), arXiv:1905.13727",
+    meta: Meta {
+        name: "power-sgd",
+        summary: "averages of matrices by two thin factors, each averaged exactly; vectors as they are",
+        paper: "Vogels et al. 2019, PowerSGD (Algorithm 1), arXiv:1905.13727",
+        section: "Algorithm 1 (rank-r compression) and Algorithm 2 (with error feedback)",
+        file: file!(),
+        options: &[RANK],
+    },
     wire: "4·r·(rows + columns) per matrix, in two averages, r = min(rank, rows, columns); 4·d per vector",
     shape: Shape::LowRank,
     per_element: false,
-    keys: &[RANK],
     build: plain::ENTRY.build,
 };
 

@@ -19,19 +19,24 @@
 //! the highest level. A vector whose norm is below `s`/`f32::MAX` is sent as 0.
 
 use super::{Codec, CodecError, CodecProperties, Entry, Shape, VectorId, exact, leading, length};
+use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::random::Rng;
 use crate::vector;
 use crate::vector::dispatch::{Level, kernel};
 
 pub const ENTRY: Entry = Entry {
-    name: "qsgd",
-    summary: "rounded at random to a few levels of the norm, without bias",
-    paper: "Alistarh et al. 2017, QSGD",
+    meta: Meta {
+        name: "qsgd",
+        summary: "rounded at random to a few levels of the norm, without bias",
+        paper: "Alistarh et al. 2017, QSGD",
+        section: "Section 3.1 (stochastic quantization)",
+        file: file!(),
+        options: KEYS,
+    },
     wire: "4 + ⌈g·w/8⌉ for each group of g elements, w = 1 + ⌈log2(levels + 1)⌉",
     shape: Shape::Own,
     per_element: false,
-    keys: KEYS,
     build: |options, seed| Box::new(Qsgd::new(options, seed)),
 };
 
@@ -105,19 +110,19 @@ impl Qsgd {
 
     fn decode_group(&self, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
         let (norm, rest) = leading(bytes);
-        let unit = length(ENTRY.name, "the norm", norm)? / self.levels as f32;
+        let unit = length(ENTRY.meta.name, "the norm", norm)? / self.levels as f32;
         let mut highest = 0;
         for (out, bytes) in out.chunks_mut(BATCH).zip(rest.chunks(BATCH / 8 * self.width)) {
             let mut codes = [0; BATCH];
             unpack(bytes, self.width, &mut codes);
             if codes[out.len()..].iter().any(|code| *code != 0) {
-                return Err(CodecError::Padding { codec: ENTRY.name });
+                return Err(CodecError::Padding { codec: ENTRY.meta.name });
             }
             highest = highest.max(widen(Level::best(), &codes, unit, out));
         }
         if highest > self.levels {
             return Err(CodecError::Number {
-                codec: ENTRY.name,
+                codec: ENTRY.meta.name,
                 what: "a level",
                 given: highest.into(),
                 allowed: format!("at most {}", self.levels),
@@ -159,7 +164,7 @@ impl Codec for Qsgd {
     }
 
     fn decode(&mut self, _: VectorId, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
-        exact(ENTRY.name, bytes, self.bytes(out.len()), out.len())?;
+        exact(ENTRY.meta.name, bytes, self.bytes(out.len()), out.len())?;
         let stride = self.group_bytes(self.group.min(out.len()));
         let mut groups = out.chunks_mut(self.group);
         for bytes in bytes.chunks(stride) {

@@ -11,16 +11,21 @@
 
 use super::share::{self, kept};
 use super::{Codec, CodecError, CodecProperties, Entry, Shape, VectorId, exact};
+use crate::meta::Meta;
 use crate::random::Rng;
 
 pub const ENTRY: Entry = Entry {
-    name: "random-k",
-    summary: "a random share of the elements, the same at all ranks; only values travel",
-    paper: "Stich et al. 2018, Sparsified SGD with memory",
+    meta: Meta {
+        name: "random-k",
+        summary: "a random share of the elements, the same at all ranks; only values travel",
+        paper: "Stich et al. 2018, Sparsified SGD with memory",
+        section: "the operator rand-k of Section 2, with shared seeds and without rescaling",
+        file: file!(),
+        options: &[share::KEY],
+    },
     wire: "4·k, k = ⌈share·d⌉",
     shape: Shape::Shared,
     per_element: false,
-    keys: &[share::KEY],
     build: |options, seed| {
         Box::new(RandomK { share: options.real("share"), mask: Mask::new(seed) })
     },
@@ -52,7 +57,7 @@ impl Codec for RandomK {
     }
 
     fn decode(&mut self, at: VectorId, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
-        exact(ENTRY.name, bytes, self.bytes(out.len()), out.len())?;
+        exact(ENTRY.meta.name, bytes, self.bytes(out.len()), out.len())?;
         let indices = self.mask.draw(at, kept(self.share, out.len()), out.len());
         out.fill(0.0);
         for (bytes, index) in bytes.as_chunks().0.iter().zip(indices) {

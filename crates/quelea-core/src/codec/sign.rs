@@ -11,16 +11,21 @@
 
 use super::{Codec, CodecError, CodecProperties, Entry, INFINITY, Shape, VectorId};
 use super::{exact, leading, length, magnitude};
+use crate::meta::Meta;
 use crate::vector::dispatch::{Level, kernel};
 
 pub const ENTRY: Entry = Entry {
-    name: "sign",
-    summary: "the mean magnitude and one bit per element",
-    paper: "Karimireddy et al. 2019, Error feedback fixes SignSGD",
+    meta: Meta {
+        name: "sign",
+        summary: "the mean magnitude and one bit per element",
+        paper: "Karimireddy et al. 2019, Error feedback fixes SignSGD",
+        section: "the scaled sign of the algorithm named EF-signSGD",
+        file: file!(),
+        options: &[],
+    },
     wire: "4 + ⌈d/8⌉",
     shape: Shape::Own,
     per_element: false,
-    keys: &[],
     build: |_, _| Box::new(Sign),
 };
 
@@ -48,12 +53,12 @@ impl Codec for Sign {
     }
 
     fn decode(&mut self, _: VectorId, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
-        exact(ENTRY.name, bytes, self.bytes(out.len()), out.len())?;
+        exact(ENTRY.meta.name, bytes, self.bytes(out.len()), out.len())?;
         let (mean, bits) = leading(bytes);
-        let mean = length(ENTRY.name, "the mean magnitude", mean)?;
+        let mean = length(ENTRY.meta.name, "the mean magnitude", mean)?;
         let used = out.len() % 8;
         if used > 0 && bits.last().is_some_and(|last| last >> used != 0) {
-            return Err(CodecError::Padding { codec: ENTRY.name });
+            return Err(CodecError::Padding { codec: ENTRY.meta.name });
         }
         spread(Level::best(), bits, mean, out);
         Ok(())

@@ -12,12 +12,13 @@ const LENGTHS: [usize; 9] = [0, 1, 7, 8, 9, 31, 32, 33, 1000];
 fn build(name: &str, given: &[(&str, Value)]) -> Box<dyn Codec> {
     let entry = find(name).expect("in the table");
     let given = given.iter().map(|(key, value)| (key.to_string(), value.clone()));
-    (entry.build)(&Options::check(entry.keys, given).expect("good parameters"), 7)
+    (entry.build)(&Options::check(entry.meta.options, given).expect("good parameters"), 7)
 }
 
 /// Every codec, with its defaults and with others.
 fn variants() -> Vec<(String, Box<dyn Codec>)> {
-    let defaults = CODECS.iter().map(|entry| (entry.name.to_string(), build(entry.name, &[])));
+    let defaults =
+        CODECS.iter().map(|entry| (entry.meta.name.to_string(), build(entry.meta.name, &[])));
     let share = |x| ("share", Value::Number(x));
     let levels = |x| ("levels", Value::Number(x));
     let group = |x| ("group", Value::Number(x));
@@ -66,7 +67,7 @@ fn loss(values: &[f32], out: &[f32]) -> f64 {
 
 #[test]
 fn rows_are_in_order_and_slips_are_recognised() {
-    assert!(CODECS.is_sorted_by_key(|entry| entry.name));
+    assert!(CODECS.is_sorted_by_key(|entry| entry.meta.name));
     assert_eq!(find("topk").expect_err("unknown"), Some("top-k"));
     assert_eq!(find("random_k").expect_err("unknown"), Some("random-k"));
 }
@@ -266,17 +267,17 @@ fn refusals_say_what_is_wrong() {
 }
 
 fn coder(entry: &Entry) -> Coder {
-    Coder::new(entry, &Options::defaults(entry.keys), 7)
+    Coder::new(entry, &Options::defaults(entry.meta.options), 7)
 }
 
 #[test]
 fn parts_of_messages_live_in_pooled_memory() {
     let pool = Pool::new();
     for entry in CODECS {
-        let (mut coder, mut codec) = (coder(entry), build(entry.name, &[]));
+        let (mut coder, mut codec) = (coder(entry), build(entry.meta.name, &[]));
         let values = normals(1001, 2);
         let part = coder.pack(at(0), &values, &pool);
-        assert_eq!(part.bytes(), 4 + entry.bytes(&Options::defaults(entry.keys), 1001));
+        assert_eq!(part.bytes(), 4 + entry.bytes(&Options::defaults(entry.meta.options), 1001));
         let out = coder.unpack(at(0), &part, 1001, &pool).expect("just packed");
         assert_eq!(*out, round_trip(&mut *codec, at(0), &values));
         let error = coder.unpack(at(0), &part, 1000, &pool).expect_err("too long");
@@ -287,7 +288,7 @@ fn parts_of_messages_live_in_pooled_memory() {
         assert_eq!(pool.allocated(), before);
         for bytes in [0, 3, 4, 20] {
             let cut = Part::Encoded { data: pool.copy(&[f32::from_bits(1001); 5]), bytes };
-            assert!(coder.unpack(at(0), &cut, 1001, &pool).is_err(), "{}", entry.name);
+            assert!(coder.unpack(at(0), &cut, 1001, &pool).is_err(), "{}", entry.meta.name);
         }
     }
     assert_eq!(pool.outstanding(), 0);
@@ -306,7 +307,7 @@ fn what_was_rounded_once_is_not_rounded_again() {
             coder.round(&mut values, &pool);
             let once = values.clone();
             coder.round(&mut values, &pool);
-            assert_eq!(values, once, "{}", entry.name);
+            assert_eq!(values, once, "{}", entry.meta.name);
         }
     }
 }
@@ -315,12 +316,12 @@ fn what_was_rounded_once_is_not_rounded_again() {
 fn formats_do_not_change_by_accident() {
     let values: Vec<f32> = (0..1000).map(|k| ((k * 7919 % 1000) as f32 - 500.0) / 64.0).collect();
     let digests = CODECS.iter().map(|entry| {
-        let mut codec = build(entry.name, &[]);
+        let mut codec = build(entry.meta.name, &[]);
         let mut bytes = vec![0; codec.bytes(values.len())];
         codec.encode(at(2), &values, &mut bytes);
         let mut digest = crate::state::Digest::default();
         digest.bytes(&bytes);
-        (entry.name, digest.0)
+        (entry.meta.name, digest.0)
     });
     let wanted = [
         ("bf16", 0x8dee_aa2c_685b_b77f),

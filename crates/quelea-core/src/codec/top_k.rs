@@ -15,16 +15,21 @@
 
 use super::share::{self, kept};
 use super::{Codec, CodecError, CodecProperties, Entry, Shape, VectorId, exact, magnitude};
+use crate::meta::Meta;
 use crate::vector::dispatch::{Level, kernel};
 
 pub const ENTRY: Entry = Entry {
-    name: "top-k",
-    summary: "the share of the elements with the largest magnitudes",
-    paper: "Stich et al. 2018, Sparsified SGD with memory",
+    meta: Meta {
+        name: "top-k",
+        summary: "the share of the elements with the largest magnitudes",
+        paper: "Stich et al. 2018, Sparsified SGD with memory",
+        section: "the operator top-k of Section 2",
+        file: file!(),
+        options: &[share::KEY],
+    },
     wire: "6·k + 4·⌈d/65536⌉, k = ⌈share·d⌉",
     shape: Shape::Own,
     per_element: false,
-    keys: &[share::KEY],
     build: |options, _| Box::new(TopK { share: options.real("share") }),
 };
 
@@ -65,7 +70,7 @@ impl Codec for TopK {
     }
 
     fn decode(&mut self, _: VectorId, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
-        exact(ENTRY.name, bytes, self.bytes(out.len()), out.len())?;
+        exact(ENTRY.meta.name, bytes, self.bytes(out.len()), out.len())?;
         let k = kept(self.share, out.len());
         let (counts, rest) = bytes.split_at(out.len().div_ceil(BLOCK) * 4);
         let (mut values, mut places) = (&rest[..k * 4], &rest[k * 4..]);
@@ -88,7 +93,7 @@ impl Codec for TopK {
 }
 
 fn number(what: &'static str, given: usize, allowed: String) -> CodecError {
-    CodecError::Number { codec: ENTRY.name, what, given: given as f64, allowed }
+    CodecError::Number { codec: ENTRY.meta.name, what, given: given as f64, allowed }
 }
 
 /// Writes one block, which begins at element `start`.
@@ -104,7 +109,7 @@ fn put(
         let place = usize::from(u16::from_le_bytes(*place));
         if place < next {
             let (index, before) = (start + place, start + next - 1);
-            return Err(CodecError::Order { codec: ENTRY.name, index, before });
+            return Err(CodecError::Order { codec: ENTRY.meta.name, index, before });
         }
         let Some(out) = block.get_mut(place) else {
             let allowed = format!("below {}", start + block.len());

@@ -102,7 +102,7 @@ impl Average {
     /// By the collective of these parameters.
     pub fn new(options: &Options) -> Average {
         let name = options.text("collective");
-        let collective = COLLECTIVES.iter().find(|entry| entry.name == name);
+        let collective = COLLECTIVES.iter().find(|entry| entry.meta.name == name);
         Average {
             collective: collective.expect("the choice lists the table's names"),
             group: Arc::new(Group { members: Vec::new(), hosts: Vec::new(), me: 0 }),

@@ -33,6 +33,7 @@ use std::sync::Arc;
 use crate::codec::Shape;
 use crate::contract::{Awaited, Outbox};
 use crate::message::{Message, Rank};
+use crate::meta::Meta;
 use crate::payload::Payload;
 use crate::view::View;
 
@@ -136,10 +137,8 @@ pub trait AllReduce: Send {
 
 /// One row of the table.
 pub struct Entry {
-    /// The name that people type.
-    pub name: &'static str,
-    /// One line.
-    pub summary: &'static str,
+    /// Name, summary, paper and options.
+    pub meta: Meta,
     /// Makes the machine for a bucket of so many elements.
     pub build: fn(Arc<Group>, Label, usize) -> Box<dyn AllReduce>,
 }
@@ -147,23 +146,47 @@ pub struct Entry {
 /// All all-reduces, by name; the first one is the default.
 pub const COLLECTIVES: &[Entry] = &[
     Entry {
-        name: "ring",
-        summary: "2(n−1) stages of 1/n of the vector each; bandwidth-optimal",
+        meta: Meta {
+            name: "ring",
+            summary: "2(n−1) stages of 1/n of the vector each; bandwidth-optimal",
+            paper: "Patarasuk and Yuan 2009",
+            section: "the bandwidth-optimal schedule",
+            file: "crates/quelea-core/src/collectives/ring.rs",
+            options: &[],
+        },
         build: |group, label, len| Box::new(Ring::new(group, label, len)),
     },
     Entry {
-        name: "halving-doubling",
-        summary: "2 log2 n stages; fewer messages, for small vectors",
+        meta: Meta {
+            name: "halving-doubling",
+            summary: "2 log2 n stages; fewer messages, for small vectors",
+            paper: "Thakur, Rabenseifner and Gropp 2005",
+            section: "the section on reduce-scatter followed by all-gather (Rabenseifner)",
+            file: "crates/quelea-core/src/collectives/halving_doubling.rs",
+            options: &[],
+        },
         build: |group, label, len| Box::new(HalvingDoubling::new(group, label, len)),
     },
     Entry {
-        name: "hierarchical",
-        summary: "reduce-scatter inside hosts, rings between them, all-gather inside",
+        meta: Meta {
+            name: "hierarchical",
+            summary: "reduce-scatter inside hosts, rings between them, all-gather inside",
+            paper: "Goyal et al. 2017, arXiv:1706.02677",
+            section: "the ring between hosts, one chunk per rank of a host",
+            file: "crates/quelea-core/src/collectives/hierarchical.rs",
+            options: &[],
+        },
         build: |group, label, len| Box::new(Hierarchical::new(group, label, len)),
     },
     Entry {
-        name: "auto",
-        summary: "halving-doubling below 256 KiB per rank, ring above",
+        meta: Meta {
+            name: "auto",
+            summary: "halving-doubling below 256 KiB per rank, ring above",
+            paper: "Thakur, Rabenseifner and Gropp 2005",
+            section: "halving-doubling for small vectors, the ring for large ones, as Thakur et al.",
+            file: "crates/quelea-core/src/collectives/mod.rs",
+            options: &[],
+        },
         build: |group, label, len| {
             if len * 4 < SMALL_BYTES_PER_RANK * group.len() {
                 Box::new(HalvingDoubling::new(group, label, len))

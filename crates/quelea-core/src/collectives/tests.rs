@@ -22,7 +22,7 @@ struct Wires {
 
 fn coder(name: &str) -> Coder {
     let entry = codec::find(name).expect("in the table");
-    Coder::new(entry, &Options::defaults(entry.keys), 1)
+    Coder::new(entry, &Options::defaults(entry.meta.options), 1)
 }
 
 impl Wires {
@@ -96,7 +96,7 @@ fn all_reduce(entry: &Entry, hosts: &[u32], inputs: &[Vec<f32>], seed: u64) -> V
     for (rank, machine) in machines.iter_mut().enumerate() {
         let mut awaited = Vec::new();
         machine.awaiting(&mut awaited);
-        assert!(machine.is_done(), "{}: rank {rank} of {n} awaits {awaited:?}", entry.name);
+        assert!(machine.is_done(), "{}: rank {rank} of {n} awaits {awaited:?}", entry.meta.name);
         machine.finish(0.5, &mut data[rank]);
     }
     drop(machines);
@@ -118,10 +118,10 @@ fn check(entry: &Entry, hosts: &[u32], len: usize, seed: u64) {
         let size: f64 = inputs.iter().map(|x| f64::from(x[k]).abs()).sum();
         let error = (f64::from(results[0][k]) - exact).abs();
         let bound = n as f64 * f64::from(f32::EPSILON) * size;
-        assert!(error <= bound, "{} n={n} len={len} k={k}: off by {error}", entry.name);
+        assert!(error <= bound, "{} n={n} len={len} k={k}: off by {error}", entry.meta.name);
     }
     for other in &results[1..] {
-        assert_eq!(bits(other), bits(&results[0]), "{} n={n} len={len}", entry.name);
+        assert_eq!(bits(other), bits(&results[0]), "{} n={n} len={len}", entry.meta.name);
     }
 }
 
@@ -149,7 +149,7 @@ fn all_reduce_does_not_depend_on_the_order_of_delivery() {
         let first = all_reduce(entry, &hosts, &inputs, 0);
         for seed in 1..50 {
             let again = all_reduce(entry, &hosts, &inputs, seed);
-            assert_eq!(bits(&again[3]), bits(&first[3]), "{} seed {seed}", entry.name);
+            assert_eq!(bits(&again[3]), bits(&first[3]), "{} seed {seed}", entry.meta.name);
         }
     }
 }

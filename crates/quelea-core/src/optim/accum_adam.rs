@@ -16,23 +16,32 @@ use std::ops::Range;
 
 use super::adam::{BETA1, BETA2, DECOUPLED, Decay, EPSILON, L2, Moments, Rule};
 use super::{At, Entry, Optimizer};
+use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::vector::dispatch::{Level, PART_MIN, in_parts, kernel};
 
 pub(super) const ACCUM_ADAM: Entry = Entry {
-    name: "accum-adam",
-    summary: "Adam whose moments take the mean gradient of several steps; for gossip",
-    paper: "Wang et al. 2025 (ICLR)",
-    keys: &[BETA1, BETA2, EPSILON, L2, ACCUMULATE],
+    meta: Meta {
+        name: "accum-adam",
+        summary: "Adam whose moments take the mean gradient of several steps; for gossip",
+        paper: "Wang et al. 2025 (ICLR)",
+        section: "the algorithm named AccumAdam, with β2 in the second moment",
+        file: file!(),
+        options: &[BETA1, BETA2, EPSILON, L2, ACCUMULATE],
+    },
     check: |_| Ok(()),
     build: |options, len| Box::new(AccumAdam::new(options, Decay::L2, len)),
 };
 
 pub(super) const ACCUM_ADAMW: Entry = Entry {
-    name: "accum-adamw",
-    summary: "AdamW whose moments take the mean gradient of several steps; for gossip",
-    paper: "Wang et al. 2025 (ICLR)",
-    keys: &[BETA1, BETA2, EPSILON, DECOUPLED, ACCUMULATE],
+    meta: Meta {
+        name: "accum-adamw",
+        summary: "AdamW whose moments take the mean gradient of several steps; for gossip",
+        paper: "Wang et al. 2025 (ICLR)",
+        section: "as accum-adam; decoupled decay: Algorithm 2 of Loshchilov and Hutter",
+        file: file!(),
+        options: &[BETA1, BETA2, EPSILON, DECOUPLED, ACCUMULATE],
+    },
     check: |_| Ok(()),
     build: |options, len| Box::new(AccumAdam::new(options, Decay::Decoupled, len)),
 };

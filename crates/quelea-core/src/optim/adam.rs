@@ -14,23 +14,32 @@
 use std::ops::Range;
 
 use super::{At, Entry, Optimizer};
+use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::vector::dispatch::{Level, PART_MIN, in_parts, kernel};
 
 pub(super) const ADAM: Entry = Entry {
-    name: "adam",
-    summary: "steps of about the learning rate in every coordinate; L2 decay as in PyTorch",
-    paper: "Kingma and Ba 2015, arXiv:1412.6980",
-    keys: &[BETA1, BETA2, EPSILON, L2],
+    meta: Meta {
+        name: "adam",
+        summary: "steps of about the learning rate in every coordinate; L2 decay as in PyTorch",
+        paper: "Kingma and Ba 2015, arXiv:1412.6980",
+        section: "Algorithm 1",
+        file: file!(),
+        options: &[BETA1, BETA2, EPSILON, L2],
+    },
     check: |_| Ok(()),
     build: |options, len| Box::new(Adam::new(Moments::new(options, Decay::L2), len)),
 };
 
 pub(super) const ADAMW: Entry = Entry {
-    name: "adamw",
-    summary: "Adam with weight decay apart from the moments, as in PyTorch",
-    paper: "Loshchilov and Hutter 2019, arXiv:1711.05101",
-    keys: &[BETA1, BETA2, EPSILON, DECOUPLED],
+    meta: Meta {
+        name: "adamw",
+        summary: "Adam with weight decay apart from the moments, as in PyTorch",
+        paper: "Loshchilov and Hutter 2019, arXiv:1711.05101",
+        section: "Algorithm 2",
+        file: file!(),
+        options: &[BETA1, BETA2, EPSILON, DECOUPLED],
+    },
     check: |_| Ok(()),
     build: |options, len| Box::new(Adam::new(Moments::new(options, Decay::Decoupled), len)),
 };

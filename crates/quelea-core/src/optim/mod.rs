@@ -7,6 +7,7 @@ mod sgd;
 
 use std::ops::Range;
 
+use crate::meta::Meta;
 use crate::names;
 use crate::options::{OptionError, OptionKind, OptionSpec, Options, Value};
 
@@ -49,14 +50,8 @@ pub type LearningRate = std::sync::Arc<dyn Fn(u64) -> f32 + Send + Sync>;
 
 /// One row of the table of optimizers.
 pub struct Entry {
-    /// The name that people type.
-    pub name: &'static str,
-    /// One line.
-    pub summary: &'static str,
-    /// Where it was published.
-    pub paper: &'static str,
-    /// Its own parameters, beside [`COMMON_KEYS`].
-    pub keys: &'static [OptionSpec],
+    /// Name, summary, paper and options.
+    pub meta: Meta,
     /// Refuses parameters that are good one by one but not together.
     pub check: fn(&Options) -> Result<(), OptionError>,
     /// Makes it for a vector of this length.
@@ -83,13 +78,13 @@ pub const OPTIMIZERS: &[Entry] =
 
 /// The row of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {
-    names::find(OPTIMIZERS, |entry| entry.name, name)
+    names::find(OPTIMIZERS, |entry| entry.meta.name, name)
 }
 
 impl Entry {
     /// The keys of [`COMMON_KEYS`] and its own.
     pub fn all_keys(&self) -> Vec<OptionSpec> {
-        [COMMON_KEYS, self.keys].concat()
+        [COMMON_KEYS, self.meta.options].concat()
     }
 
     /// Checks what was `given`, and fills in defaults.
@@ -105,7 +100,7 @@ impl Entry {
 
 impl std::fmt::Debug for Entry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Entry({})", self.name)
+        write!(f, "Entry({})", self.meta.name)
     }
 }
 
@@ -147,7 +142,7 @@ mod tests {
 
     #[test]
     fn rows_are_in_order_and_their_defaults_are_accepted() {
-        assert!(OPTIMIZERS.is_sorted_by_key(|entry| entry.name));
+        assert!(OPTIMIZERS.is_sorted_by_key(|entry| entry.meta.name));
         for entry in OPTIMIZERS {
             let params = entry.params([]).expect("defaults are good");
             (entry.build)(&params, 3);

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::{LearningRate, refused};
+use crate::meta::Meta;
 use crate::names;
 use crate::options::{OptionError, OptionKind, OptionSpec, Options, Value};
 
@@ -14,12 +15,8 @@ pub type Factor = Box<dyn Fn(u64) -> f64 + Send + Sync>;
 
 /// One row of the table of schedules.
 pub struct ScheduleEntry {
-    /// The name that people type.
-    pub name: &'static str,
-    /// One line.
-    pub summary: &'static str,
-    /// Its own parameters, beside `warmup_steps`.
-    pub keys: &'static [OptionSpec],
+    /// Name, summary, paper and options.
+    pub meta: Meta,
     check: fn(&Options) -> Result<(), OptionError>,
     /// After the warm-up, for a run of this many steps.
     factor: fn(&Options, u64) -> Factor,
@@ -35,52 +32,72 @@ pub const COMMON_KEYS: &[OptionSpec] = &[OptionSpec {
 /// All schedules, by name.
 pub const SCHEDULES: &[ScheduleEntry] = &[
     ScheduleEntry {
-        name: "constant",
-        summary: "the same rate at every step",
-        keys: &[],
+        meta: Meta {
+            name: "constant",
+            summary: "the same rate at every step",
+            paper: "",
+            section: "",
+            file: file!(),
+            options: &[],
+        },
         check: |_| Ok(()),
         factor: |_, _| Box::new(|_| 1.0),
     },
     ScheduleEntry {
-        name: "cosine",
-        summary: "half a cosine from the full rate after the warm-up down to a share of it",
-        keys: &[
-            OptionSpec {
-                name: "total_steps",
-                kind: OptionKind::Whole { default: 0, min: 0, max: 1 << 53 },
-                help: "where the cosine ends; 0 means at the end of the run",
-            },
-            OptionSpec {
-                name: "final_fraction",
-                kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1.0 },
-                help: "the share of the rate that remains at the end",
-            },
-        ],
+        meta: Meta {
+            name: "cosine",
+            summary: "half a cosine from the full rate after the warm-up down to a share of it",
+            paper: "",
+            section: "",
+            file: file!(),
+            options: &[
+                OptionSpec {
+                    name: "total_steps",
+                    kind: OptionKind::Whole { default: 0, min: 0, max: 1 << 53 },
+                    help: "where the cosine ends; 0 means at the end of the run",
+                },
+                OptionSpec {
+                    name: "final_fraction",
+                    kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1.0 },
+                    help: "the share of the rate that remains at the end",
+                },
+            ],
+        },
         check: |_| Ok(()),
         factor: cosine,
     },
     ScheduleEntry {
-        name: "inverse-sqrt",
-        summary: "falls with the square root of the step after the warm-up",
-        keys: &[],
+        meta: Meta {
+            name: "inverse-sqrt",
+            summary: "falls with the square root of the step after the warm-up",
+            paper: "",
+            section: "",
+            file: file!(),
+            options: &[],
+        },
         check: |_| Ok(()),
         factor: inverse_sqrt,
     },
     ScheduleEntry {
-        name: "step",
-        summary: "multiplied by gamma from each milestone on",
-        keys: &[
-            OptionSpec {
-                name: "milestones",
-                kind: OptionKind::Reals,
-                help: "steps from which the rate is multiplied by gamma",
-            },
-            OptionSpec {
-                name: "gamma",
-                kind: OptionKind::Real { default: 0.1, min: 0.0, max: 1.0 },
-                help: "factor at each milestone",
-            },
-        ],
+        meta: Meta {
+            name: "step",
+            summary: "multiplied by gamma from each milestone on",
+            paper: "",
+            section: "",
+            file: file!(),
+            options: &[
+                OptionSpec {
+                    name: "milestones",
+                    kind: OptionKind::Reals,
+                    help: "steps from which the rate is multiplied by gamma",
+                },
+                OptionSpec {
+                    name: "gamma",
+                    kind: OptionKind::Real { default: 0.1, min: 0.0, max: 1.0 },
+                    help: "factor at each milestone",
+                },
+            ],
+        },
         check: check_milestones,
         factor: stairs,
     },
@@ -88,13 +105,13 @@ pub const SCHEDULES: &[ScheduleEntry] = &[
 
 /// The row of this name, or the nearest name if there is one.
 pub fn find_schedule(name: &str) -> Result<&'static ScheduleEntry, Option<&'static str>> {
-    names::find(SCHEDULES, |entry| entry.name, name)
+    names::find(SCHEDULES, |entry| entry.meta.name, name)
 }
 
 impl ScheduleEntry {
     /// The keys that all schedules have, and its own.
     pub fn all_keys(&self) -> Vec<OptionSpec> {
-        [COMMON_KEYS, self.keys].concat()
+        [COMMON_KEYS, self.meta.options].concat()
     }
 
     /// Checks what was `given`, and fills in defaults.
@@ -120,7 +137,7 @@ impl ScheduleEntry {
 
 impl std::fmt::Debug for ScheduleEntry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ScheduleEntry({})", self.name)
+        write!(f, "ScheduleEntry({})", self.meta.name)
     }
 }
 
@@ -222,11 +239,11 @@ mod tests {
 
     #[test]
     fn rows_are_in_order_and_never_exceed_the_full_rate() {
-        assert!(SCHEDULES.is_sorted_by_key(|entry| entry.name));
+        assert!(SCHEDULES.is_sorted_by_key(|entry| entry.meta.name));
         for entry in SCHEDULES {
             let given = [("warmup_steps".to_string(), Value::Number(7.0))];
             let rate = entry.build(&entry.params(given).expect("good"), 0.5, 50);
-            assert!((0..200).all(|step| (0.0..=0.5).contains(&rate(step))), "{}", entry.name);
+            assert!((0..200).all(|step| (0.0..=0.5).contains(&rate(step))), "{}", entry.meta.name);
         }
     }
 }

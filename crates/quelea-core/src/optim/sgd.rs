@@ -13,30 +13,35 @@
 use std::ops::Range;
 
 use super::{At, Entry, Optimizer, refused};
+use crate::meta::Meta;
 use crate::options::{OptionError, OptionKind, OptionSpec, Options};
 use crate::vector::dispatch::{Level, PART_MIN, in_parts, kernel};
 
 pub(super) const ENTRY: Entry = Entry {
-    name: "sgd",
-    summary: "stochastic gradient descent; momentum, Nesterov and weight decay as in PyTorch",
-    paper: "Robbins and Monro 1951; Sutskever et al. 2013",
-    keys: &[
-        OptionSpec {
-            name: "momentum",
-            kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1.0 },
-            help: "share of the velocity that is kept at each step",
-        },
-        OptionSpec {
-            name: "nesterov",
-            kind: OptionKind::Flag(false),
-            help: "look ahead along the velocity; needs momentum",
-        },
-        OptionSpec {
-            name: "weight_decay",
-            kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1e6 },
-            help: "this multiple of the parameters is added to the gradient",
-        },
-    ],
+    meta: Meta {
+        name: "sgd",
+        summary: "stochastic gradient descent; momentum, Nesterov and weight decay as in PyTorch",
+        paper: "Robbins and Monro 1951; Sutskever et al. 2013",
+        section: "Section 2 of Sutskever et al. (classical and Nesterov momentum)",
+        file: file!(),
+        options: &[
+            OptionSpec {
+                name: "momentum",
+                kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1.0 },
+                help: "share of the velocity that is kept at each step",
+            },
+            OptionSpec {
+                name: "nesterov",
+                kind: OptionKind::Flag(false),
+                help: "look ahead along the velocity; needs momentum",
+            },
+            OptionSpec {
+                name: "weight_decay",
+                kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1e6 },
+                help: "this multiple of the parameters is added to the gradient",
+            },
+        ],
+    },
     check,
     build: |options, len| Box::new(Sgd::new(options, len)),
 };

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use super::dataset::{Dataset, Sample};
 use super::partition::Partition;
-use super::{Computed, Evaluation, GradientSource, Problem};
+use super::{ACCURACY, Computed, Evaluation, GradientSource, Problem};
+use crate::node::loan::Loan;
 use crate::random::Rng;
 
 /// How logistic regression is done.
@@ -179,7 +180,7 @@ impl Problem for Logistic {
             });
             right.count() as f64 / test.len() as f64
         });
-        Evaluation { loss, accuracy, bleu: None }
+        Evaluation::of_loss(loss).with(ACCURACY, accuracy)
     }
 }
 
@@ -192,7 +193,9 @@ struct Source {
 }
 
 impl GradientSource for Source {
-    fn gradient(&mut self, step: u64, params: &[f32], grad: &mut [f32]) -> Computed {
+    fn gradient(&mut self, loan: &mut Loan, _ready: &mut dyn FnMut(usize)) -> Computed {
+        let step = loan.step();
+        let (params, grad) = loan.vectors();
         let share = 1.0 / self.batch as f64;
         let mut loss = self.model.penalty(params);
         self.model.write_penalty_gradient(params, grad);
@@ -312,6 +315,7 @@ fn loss_and_doubt(margin: f64) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::problems::gradient_at;
     use crate::vector::axpy;
 
     const WDBC: &[u8] = include_bytes!("../../../quelea-run/data/wdbc.libsvm");
@@ -322,8 +326,7 @@ mod tests {
     }
 
     fn gradient(source: &mut dyn GradientSource, step: u64, params: &[f32]) -> (f32, Vec<f32>) {
-        let mut grad = vec![f32::NAN; params.len()];
-        let computed = source.gradient(step, params, &mut grad);
+        let (computed, grad) = gradient_at(source, step, params);
         (computed.loss, grad)
     }
 
@@ -359,7 +362,7 @@ mod tests {
             axpy(-0.5, &grad, &mut x);
         }
         let end = problem.evaluate(&x);
-        assert!(end.loss < 0.1 && end.accuracy > Some(0.95), "{end:?}");
+        assert!(end.loss < 0.1 && end.accuracy() > Some(0.95), "{end:?}");
     }
 
     #[test]
@@ -401,8 +404,7 @@ mod tests {
     #[test]
     fn a_batch_larger_than_the_part_is_the_whole_part() {
         let problem = wdbc(&LogisticOptions { workers: 50, batch: 64, ..Default::default() });
-        let mut grad = vec![0.0; problem.dimensions()];
-        let computed = problem.source(0).gradient(0, &problem.initial(), &mut grad);
+        let (computed, _) = gradient_at(&mut *problem.source(0), 0, &problem.initial());
         assert_eq!(computed.samples as usize, problem.samples_per_worker()[0]);
     }
 
@@ -421,7 +423,7 @@ mod tests {
         let problem = Logistic::new(train, Some(test), &LogisticOptions::default());
         let problem = problem.expect("good options");
         assert_eq!(problem.dimensions(), 6);
-        assert_eq!(problem.evaluate(&[-1.0, 0.0, 0.0, 0.0, 1.0, 0.0]).accuracy, Some(1.0));
+        assert_eq!(problem.evaluate(&[-1.0, 0.0, 0.0, 0.0, 1.0, 0.0]).accuracy(), Some(1.0));
     }
 
     #[test]

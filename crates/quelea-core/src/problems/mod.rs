@@ -5,9 +5,10 @@ pub mod logistic;
 pub mod partition;
 pub mod quadratic;
 
-use std::any::Any;
+use std::sync::Arc;
 
-use crate::layout::Tensor;
+use crate::layout::{Layout, Tensor};
+use crate::node::loan::Loan;
 
 /// A model with its data: where parameters start, who computes gradients, how good a model is.
 pub trait Problem: Send + Sync {
@@ -25,12 +26,6 @@ pub trait Problem: Send + Sync {
     /// The gradient source of worker `rank`.
     fn source(&self, rank: usize) -> Box<dyn GradientSource>;
 
-    /// An outer loop that gives the gradients of worker `rank` and runs its optimizer, in place of
-    /// a source: of a kind that the driver knows.
-    fn outer_loop(&self, _rank: usize) -> Option<&(dyn Any + Send + Sync)> {
-        None
-    }
-
     /// How many samples a gradient of each worker is averaged over; empty if all are alike.
     fn samples(&self) -> Vec<u32> {
         Vec::new()
@@ -47,15 +42,53 @@ pub trait Problem: Send + Sync {
     fn evaluate(&self, params: &[f32]) -> Evaluation;
 }
 
+/// What is trained, without the data and whoever computes its gradients.
+#[derive(Clone, Debug, Default)]
+pub struct ModelSpec {
+    /// The tensors in backward order; empty if the model is one plain vector.
+    pub tensors: Vec<Tensor>,
+    /// The common start of all workers.
+    pub initial: Vec<f32>,
+    /// How many samples a gradient of each worker is averaged over; empty if all are alike.
+    pub samples: Vec<u32>,
+}
+
+impl ModelSpec {
+    /// What a problem trains.
+    pub fn of(problem: &dyn Problem) -> ModelSpec {
+        ModelSpec {
+            tensors: problem.tensors(),
+            initial: problem.initial(),
+            samples: problem.samples(),
+        }
+    }
+}
+
 /// Parameters in, loss and gradient out, for one worker. What it returns is a function of the
 /// step and the parameters alone, never of timing.
 pub trait GradientSource: Send {
-    /// Computes this worker's gradient number `step` at `params` into `grad`.
-    fn gradient(&mut self, step: u64, params: &[f32], grad: &mut [f32]) -> Computed;
+    /// Computes gradient number [`Loan::step`] at the parameters of `loan` into its gradient.
+    ///
+    /// A source that knows which part of the gradient is final before the rest is computed says
+    /// so with [`Loan::hand_over`], passing `ready` on: then those buckets are exchanged
+    /// meanwhile. The driver hands over what is left when this returns.
+    fn gradient(&mut self, loan: &mut Loan, ready: &mut dyn FnMut(usize)) -> Computed;
 
     /// Rough number of arithmetic operations of one gradient; tells a driver whether computing
     /// several in parallel pays.
     fn operations(&self) -> u64;
+}
+
+/// One gradient outside a node: for measuring and for checking sources.
+pub fn gradient_at(
+    source: &mut dyn GradientSource,
+    step: u64,
+    params: &[f32],
+) -> (Computed, Vec<f32>) {
+    let layout = Arc::new(Layout::plain(params.len(), 0));
+    let mut loan = Loan::detached(params.to_vec(), layout, step);
+    let computed = source.gradient(&mut loan, &mut |_| {});
+    (computed, loan.into_gradient())
 }
 
 /// What comes with a gradient.
@@ -68,13 +101,45 @@ pub struct Computed {
 }
 
 /// How good a model is.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Evaluation {
     /// The loss: over all training data of the small problems, over held-out data of networks.
     pub loss: f64,
+    /// Whatever else the problem measures.
+    pub metrics: Vec<Metric>,
+}
+
+/// A measure of a model.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Metric {
+    /// Its name in files and reports.
+    pub name: &'static str,
+    /// Its value.
+    pub value: f64,
+}
+
+/// The share of right answers on held-out data.
+pub const ACCURACY: &str = "accuracy";
+
+impl Evaluation {
+    /// An evaluation by the loss alone.
+    pub fn of_loss(loss: f64) -> Evaluation {
+        Evaluation { loss, metrics: Vec::new() }
+    }
+
+    /// With a metric, where it is known.
+    pub fn with(mut self, name: &'static str, value: Option<f64>) -> Evaluation {
+        self.metrics.extend(value.map(|value| Metric { name, value }));
+        self
+    }
+
+    /// The metric of this name, if it was measured.
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        self.metrics.iter().find(|metric| metric.name == name).map(|metric| metric.value)
+    }
+
     /// The share of right answers on held-out data, where there are answers.
-    pub accuracy: Option<f64>,
-    /// How near translations of held-out sentences are to those of people, from 0 to 100, where
-    /// there are translations.
-    pub bleu: Option<f64>,
+    pub fn accuracy(&self) -> Option<f64> {
+        self.metric(ACCURACY)
+    }
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::{Computed, Evaluation, GradientSource, Problem};
+use crate::node::loan::Loan;
 use crate::random::Rng;
 use crate::vector;
 use crate::vector::dispatch::{Level, kernel};
@@ -150,7 +151,7 @@ impl Problem for Quadratic {
             blocks.map(|(index, x)| worker.block(index, x, &mut gradient[..x.len()])).sum::<f64>()
         };
         let sum: f64 = self.workers.iter().map(&mut loss).sum();
-        Evaluation { loss: sum / self.workers.len() as f64, accuracy: None, bleu: None }
+        Evaluation::of_loss(sum / self.workers.len() as f64)
     }
 }
 
@@ -164,15 +165,19 @@ struct Source {
 }
 
 impl GradientSource for Source {
-    fn gradient(&mut self, step: u64, params: &[f32], grad: &mut [f32]) -> Computed {
-        assert_eq!((params.len(), grad.len()), (self.dimensions, self.dimensions), "lengths agree");
-        let blocks = params.chunks(BLOCK).zip(grad.chunks_mut(BLOCK)).enumerate();
-        let loss: f64 = blocks.map(|(index, (x, grad))| self.worker.block(index, x, grad)).sum();
-        if self.noise_std > 0.0 {
-            let mut rng = Rng::new(self.noise.0, &self.noise.1, step);
-            for entry in grad {
-                *entry += (self.noise_std * rng.normal()) as f32;
+    fn gradient(&mut self, loan: &mut Loan, ready: &mut dyn FnMut(usize)) -> Computed {
+        assert_eq!(loan.len(), self.dimensions, "lengths agree");
+        let noisy = self.noise_std > 0.0;
+        let mut rng = noisy.then(|| Rng::new(self.noise.0, &self.noise.1, loan.step()));
+        let mut loss = 0.0;
+        for (index, start) in (0..self.dimensions).step_by(BLOCK).enumerate() {
+            let end = (start + BLOCK).min(self.dimensions);
+            let (x, grad) = loan.vectors_at(start..end);
+            loss += self.worker.block(index, x, grad);
+            if let Some(rng) = &mut rng {
+                grad.iter_mut().for_each(|g| *g += (self.noise_std * rng.normal()) as f32);
             }
+            loan.hand_over(end, ready);
         }
         Computed { loss: loss as f32, samples: 1 }
     }
@@ -279,6 +284,7 @@ impl Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::problems::gradient_at;
 
     fn options() -> QuadraticOptions {
         QuadraticOptions {
@@ -296,8 +302,7 @@ mod tests {
     }
 
     fn gradient(problem: &Quadratic, rank: usize, step: u64, x: &[f32]) -> (f32, Vec<f32>) {
-        let mut grad = vec![f32::NAN; x.len()];
-        let computed = problem.source(rank).gradient(step, x, &mut grad);
+        let (computed, grad) = gradient_at(&mut *problem.source(rank), step, x);
         (computed.loss, grad)
     }
 
@@ -308,7 +313,7 @@ mod tests {
         assert_eq!(gradient(&problem, 0, 0, &[3.0, 1.0]), (6.0, vec![2.0, 4.0]));
         assert_eq!(gradient(&problem, 1, 0, &[3.0, 1.0]), (15.75, vec![9.0, -1.5]));
         let evaluation = problem.evaluate(&[3.0, 1.0]);
-        assert_eq!((evaluation.loss, evaluation.accuracy), (10.875, None));
+        assert_eq!((evaluation.loss, evaluation.accuracy()), (10.875, None));
     }
 
     #[test]

@@ -150,9 +150,10 @@ fn edges(lines: &[Line], workers: usize) -> Result<Round, TopologyError> {
     }
     if is_weighted == Some(false) {
         let is_mutual = given.keys().all(|(to, from)| given.contains_key(&(*from, *to)));
-        return Ok(match is_mutual {
-            true => metropolis(&graph(workers, given.into_keys())),
-            false => shares(workers, given.into_keys().map(|(to, from)| (from, to))),
+        return Ok(if is_mutual {
+            metropolis(&graph(workers, given.into_keys()))
+        } else {
+            shares(workers, given.into_keys().map(|(to, from)| (from, to)))
         });
     }
     let mut rows = vec![Vec::new(); workers];

@@ -1,8 +1,8 @@
 //! Who mixes with whom, with what weights, at which step.
 //!
 //! [`TOPOLOGIES`] is the table; [`Entry::build`] makes a checked [`Schedule`] from a row and a
-//! [`Request`]; [`report()`] measures it and [`svg`] draws it; [`Schedule::pairs`] splits its workers into
-//! those that ask and those that answer.
+//! [`Request`]; [`report()`] measures it; [`Schedule::pairs`] splits its workers into those that ask and those
+//! that answer. `quelea-plot` draws it.
 
 mod aer;
 mod complete;
@@ -11,24 +11,24 @@ mod exponential;
 mod hypercube;
 mod lattice;
 mod pairs;
-mod picture;
 mod random_matching;
 mod report;
 mod ring;
 mod schedule;
 mod spectrum;
 mod star;
+mod symmetric;
 mod validate;
 mod weights;
 
 #[cfg(test)]
 mod tests;
 
+use crate::meta::Meta;
 use crate::names;
-use crate::options::{OptionSpec, Options};
+use crate::options::Options;
 
 pub use pairs::Pairs;
-pub use picture::svg;
 pub use report::{Report, RoundReport, report};
 pub use schedule::{Round, Schedule, Shape};
 pub use spectrum::least_eigenvalue;
@@ -36,14 +36,8 @@ pub use validate::{Flaw, validate, validate_edges};
 
 /// One row of the table.
 pub struct Entry {
-    /// The name that people type.
-    pub name: &'static str,
-    /// One line, with the generalisation to other numbers of workers where there is one.
-    pub summary: &'static str,
-    /// Where it was published.
-    pub paper: &'static str,
-    /// Its parameters.
-    pub keys: &'static [OptionSpec],
+    /// Name, summary, paper and options.
+    pub meta: Meta,
     /// What holds from three workers on (`aer`: from two hosts on); `None` where a file decides.
     pub properties: Option<TopologyProperties>,
     /// Makes the rounds; [`Entry::build`] also checks them.
@@ -142,66 +136,86 @@ impl Entry {
         check: fn(&Schedule) -> Result<(), Flaw>,
     ) -> Result<Schedule, TopologyError> {
         if request.hosts.is_empty() {
-            return Err(TopologyError::NoWorkers { topology: self.name });
+            return Err(TopologyError::NoWorkers { topology: self.meta.name });
         }
-        let schedule = (self.make)(request)?.named(self.name);
-        check(&schedule).map_err(|flaw| TopologyError::Flaw { topology: self.name, flaw })?;
+        let schedule = (self.make)(request)?.named(self.meta.name);
+        check(&schedule).map_err(|flaw| TopologyError::Flaw { topology: self.meta.name, flaw })?;
         Ok(schedule)
     }
 }
 
 impl std::fmt::Debug for Entry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Entry({})", self.name)
+        write!(f, "Entry({})", self.meta.name)
     }
 }
 
 /// The row of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {
-    names::find(TOPOLOGIES, |entry| entry.name, name)
+    names::find(TOPOLOGIES, |entry| entry.meta.name, name)
 }
 
 /// All topologies, by name.
 pub const TOPOLOGIES: &[Entry] = &[
     Entry {
-        name: "aer",
-        summary: "alternating exponential ring: averages within hosts and across pairs of hosts, \
+        meta: Meta {
+            name: "aer",
+            summary: "alternating exponential ring: averages within hosts and across pairs of hosts, \
                   in turn; a power of two hosts, equally many workers on each",
-        paper: "Decent-DP, Wang et al., ICLR 2025",
-        keys: &[],
+            paper: "Decent-DP, Wang et al., ICLR 2025",
+            section: "the section on alternating exponential rings; slots as in the public code",
+            file: "crates/quelea-core/src/topology/aer.rs",
+            options: &[],
+        },
         properties: VARYING,
         make: aer::aer,
     },
     Entry {
-        name: "bipartite-exponential",
-        summary: "undirected, offsets 1 and 1 + 2^k: even workers meet odd ones only; \
+        meta: Meta {
+            name: "bipartite-exponential",
+            summary: "undirected, offsets 1 and 1 + 2^k: even workers meet odd ones only; \
                   an even number of workers",
-        paper: "AD-PSGD, arXiv:1710.06952; offsets as in the code of arXiv:1811.10792",
-        keys: &[],
+            paper: "AD-PSGD, arXiv:1710.06952; offsets as in the code of arXiv:1811.10792",
+            section: "the paragraphs on deadlock: a bipartite graph, active and passive workers",
+            file: "crates/quelea-core/src/topology/exponential.rs",
+            options: &[],
+        },
         properties: STATIC,
         make: exponential::bipartite,
     },
     Entry {
-        name: "complete",
-        summary: "everyone with everyone: the exact mean in every round",
-        paper: "the limit that all others are measured against",
-        keys: &[],
+        meta: Meta {
+            name: "complete",
+            summary: "everyone with everyone: the exact mean in every round",
+            paper: "the limit that all others are measured against",
+            section: "W = J, exact averaging",
+            file: "crates/quelea-core/src/topology/complete.rs",
+            options: &[],
+        },
         properties: STATIC,
         make: complete::complete,
     },
     Entry {
-        name: "custom",
-        summary: "edges or weights from a text file, one round or several",
-        paper: "your own",
-        keys: custom::KEYS,
+        meta: Meta {
+            name: "custom",
+            summary: "edges or weights from a text file, one round or several",
+            paper: "your own",
+            section: "your file; undirected edges without weights get Metropolis weights",
+            file: "crates/quelea-core/src/topology/custom.rs",
+            options: custom::KEYS,
+        },
         properties: None,
         make: custom::custom,
     },
     Entry {
-        name: "exponential",
-        summary: "directed, to the workers 1, 2, 4, 8, … further on",
-        paper: "Ying et al. 2021, arXiv:2110.13363",
-        keys: &[],
+        meta: Meta {
+            name: "exponential",
+            summary: "directed, to the workers 1, 2, 4, 8, … further on",
+            paper: "Ying et al. 2021, arXiv:2110.13363",
+            section: "the section on static exponential graphs",
+            file: "crates/quelea-core/src/topology/exponential.rs",
+            options: &[],
+        },
         properties: Some(TopologyProperties {
             is_static: true,
             is_symmetric: false,
@@ -210,29 +224,41 @@ pub const TOPOLOGIES: &[Entry] = &[
         make: exponential::all_hops,
     },
     Entry {
-        name: "grid",
-        summary: "rows × columns without wrap-around, the closest pair of factors; \
+        meta: Meta {
+            name: "grid",
+            summary: "rows × columns without wrap-around, the closest pair of factors; \
                   a prime number gives a path",
-        paper: "Metropolis weights, Xiao and Boyd 2004",
-        keys: &[],
+            paper: "Metropolis weights, Xiao and Boyd 2004",
+            section: "the Metropolis–Hastings weights",
+            file: "crates/quelea-core/src/topology/lattice.rs",
+            options: &[],
+        },
         properties: STATIC,
         make: lattice::grid,
     },
     Entry {
-        name: "hypercube",
-        summary: "workers whose numbers differ in one bit; \
+        meta: Meta {
+            name: "hypercube",
+            summary: "workers whose numbers differ in one bit; \
                   any number of workers (Metropolis weights where corners are missing)",
-        paper: "Ying et al. 2021, arXiv:2110.13363",
-        keys: &[],
+            paper: "Ying et al. 2021, arXiv:2110.13363",
+            section: "the table of graphs that it compares with",
+            file: "crates/quelea-core/src/topology/hypercube.rs",
+            options: &[],
+        },
         properties: STATIC,
         make: hypercube::all_bits,
     },
     Entry {
-        name: "one-peer-exponential",
-        summary: "directed, one hop of 1, 2, 4, … a round, in turn; \
+        meta: Meta {
+            name: "one-peer-exponential",
+            summary: "directed, one hop of 1, 2, 4, … a round, in turn; \
                   the exact mean after each period if the number of workers is a power of two",
-        paper: "SGP, Assran et al. 2019, arXiv:1811.10792; Ying et al. 2021, arXiv:2110.13363",
-        keys: &[],
+            paper: "SGP, Assran et al. 2019, arXiv:1811.10792; Ying et al. 2021, arXiv:2110.13363",
+            section: "the section on one-peer exponential graphs",
+            file: "crates/quelea-core/src/topology/exponential.rs",
+            options: &[],
+        },
         properties: Some(TopologyProperties {
             is_static: false,
             is_symmetric: false,
@@ -241,54 +267,78 @@ pub const TOPOLOGIES: &[Entry] = &[
         make: exponential::one_hop,
     },
     Entry {
-        name: "one-peer-hypercube",
-        summary: "pairs whose numbers differ in one bit, bit after bit; \
+        meta: Meta {
+            name: "one-peer-hypercube",
+            summary: "pairs whose numbers differ in one bit, bit after bit; \
                   a worker whose partner does not exist rests",
-        paper: "Decent-DP (`one-peer-exp`), Wang et al., ICLR 2025",
-        keys: &[],
+            paper: "Decent-DP (`one-peer-exp`), Wang et al., ICLR 2025",
+            section: "`one-peer-exp` of the public code",
+            file: "crates/quelea-core/src/topology/hypercube.rs",
+            options: &[],
+        },
         properties: VARYING,
         make: hypercube::one_bit,
     },
     Entry {
-        name: "one-peer-ring",
-        summary: "pairs on a ring, with the left and the right neighbour in turn; \
+        meta: Meta {
+            name: "one-peer-ring",
+            summary: "pairs on a ring, with the left and the right neighbour in turn; \
                   an odd number leaves one worker out, each once a period",
-        paper: "Decent-DP (`ring`), Wang et al., ICLR 2025",
-        keys: &[],
+            paper: "Decent-DP (`ring`), Wang et al., ICLR 2025",
+            section: "`ring` of the public code",
+            file: "crates/quelea-core/src/topology/ring.rs",
+            options: &[],
+        },
         properties: VARYING,
         make: ring::one_peer,
     },
     Entry {
-        name: "random-matching",
-        summary: "random pairs, drawn anew each round from the seed; \
+        meta: Meta {
+            name: "random-matching",
+            summary: "random pairs, drawn anew each round from the seed; \
                   an odd number leaves one random worker out",
-        paper: "Boyd et al. 2006, randomized gossip",
-        keys: &[],
+            paper: "Boyd et al. 2006, randomized gossip",
+            section: "the section on randomized gossip, a whole matching per round",
+            file: "crates/quelea-core/src/topology/random_matching.rs",
+            options: &[],
+        },
         properties: VARYING,
         make: random_matching::random_matching,
     },
     Entry {
-        name: "ring",
-        summary: "the left and the right neighbour, a third each",
-        paper: "D-PSGD, Lian et al. 2017, arXiv:1705.09056",
-        keys: &[],
+        meta: Meta {
+            name: "ring",
+            summary: "the left and the right neighbour, a third each",
+            paper: "D-PSGD, Lian et al. 2017, arXiv:1705.09056",
+            section: "the ring of its experiments, weights 1/3",
+            file: "crates/quelea-core/src/topology/ring.rs",
+            options: &[],
+        },
         properties: STATIC,
         make: ring::ring,
     },
     Entry {
-        name: "star",
-        summary: "worker 0 in the middle, everyone else only with it",
-        paper: "Metropolis weights, Xiao and Boyd 2004",
-        keys: &[],
+        meta: Meta {
+            name: "star",
+            summary: "worker 0 in the middle, everyone else only with it",
+            paper: "Metropolis weights, Xiao and Boyd 2004",
+            section: "the Metropolis–Hastings weights",
+            file: "crates/quelea-core/src/topology/star.rs",
+            options: &[],
+        },
         properties: STATIC,
         make: star::star,
     },
     Entry {
-        name: "torus",
-        summary: "rows × columns with wrap-around, the closest pair of factors, a fifth each; \
+        meta: Meta {
+            name: "torus",
+            summary: "rows × columns with wrap-around, the closest pair of factors, a fifth each; \
                   Metropolis weights if a side is shorter than 3",
-        paper: "Ying et al. 2021, arXiv:2110.13363",
-        keys: &[],
+            paper: "Ying et al. 2021, arXiv:2110.13363",
+            section: "the table of graphs that it compares with",
+            file: "crates/quelea-core/src/topology/lattice.rs",
+            options: &[],
+        },
         properties: STATIC,
         make: lattice::torus,
     },

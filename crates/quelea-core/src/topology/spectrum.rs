@@ -3,9 +3,8 @@
 use std::f64::consts::TAU;
 use std::sync::Arc;
 
-use nalgebra::DMatrix;
-
 use super::Round;
+use super::symmetric::SquareMatrix;
 use super::validate::Parts;
 
 /// A norm below this is rounding: the workers agree exactly.
@@ -27,7 +26,8 @@ pub(super) fn product_rho(rounds: &[Arc<Round>]) -> f64 {
 pub fn least_eigenvalue(round: &Arc<Round>) -> f64 {
     let n = round.workers();
     if !is_circulant(round) {
-        return product(std::slice::from_ref(round)).symmetric_eigenvalues().min();
+        let dense = product(std::slice::from_ref(round));
+        return dense.symmetric_eigenvalues().into_iter().fold(f64::INFINITY, f64::min);
     }
     let wave = |mode: usize, j: usize| (TAU * (mode * j % n) as f64 / n as f64).cos();
     let of_mode = |mode| round.rows()[0].iter().map(|(j, weight)| weight * wave(mode, *j)).sum();
@@ -76,30 +76,34 @@ fn circulant_rho(rounds: &[Arc<Round>]) -> f64 {
 }
 
 fn dense_rho(rounds: &[Arc<Round>]) -> f64 {
-    let n = rounds[0].workers();
-    let mut difference = product(rounds).add_scalar(-1.0 / n as f64);
+    let mut difference = product(rounds);
+    difference.shift(-1.0 / rounds[0].workers() as f64);
+    let largest = |matrix: SquareMatrix| {
+        let values = matrix.symmetric_eigenvalues().into_iter();
+        values.fold(0.0, |most: f64, value| most.max(value.abs()))
+    };
     if rounds.len() == 1 && rounds[0].is_symmetric() {
-        return difference.symmetric_eigenvalues().amax();
+        return largest(difference);
     }
     // The largest singular value is as exact through the Gram matrix, and much faster.
-    difference = difference.tr_mul(&difference);
-    difference.symmetric_eigenvalues().amax().sqrt()
+    largest(difference.gram()).sqrt()
 }
 
-/// `W_{P−1} … W_0`. Transposed while it grows, because columns are what lies together in memory.
-fn product(rounds: &[Arc<Round>]) -> DMatrix<f64> {
+/// `W_{P−1} … W_0`.
+fn product(rounds: &[Arc<Round>]) -> SquareMatrix {
     let n = rounds[0].workers();
-    let mut transposed = DMatrix::identity(n, n);
+    let mut product = SquareMatrix::identity(n);
     for round in rounds {
-        let mut next = DMatrix::zeros(n, n);
+        let mut next = SquareMatrix::zeros(n);
         for (i, row) in round.rows().iter().enumerate() {
             for (j, weight) in row {
-                next.column_mut(i).axpy(*weight, &transposed.column(*j), 1.0);
+                let added = product.row(*j).iter();
+                next.row_mut(i).iter_mut().zip(added).for_each(|(sum, x)| *sum += weight * x);
             }
         }
-        transposed = next;
+        product = next;
     }
-    transposed.transpose()
+    product
 }
 
 #[cfg(test)]

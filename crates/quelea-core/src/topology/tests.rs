@@ -21,7 +21,7 @@ fn try_build(name: &str, n: usize) -> Result<Schedule, TopologyError> {
 
 fn build_on(name: &str, hosts: &[u32], text: Option<&str>) -> Result<Schedule, TopologyError> {
     let entry = find(name).expect("it is in the table");
-    let options = Options::defaults(entry.keys);
+    let options = Options::defaults(entry.meta.options);
     entry.build(&Request { hosts, seed: 7, options: &options, text })
 }
 
@@ -30,8 +30,9 @@ pub(super) fn cases(
     sizes: impl IntoIterator<Item = usize> + Clone,
 ) -> impl Iterator<Item = (&'static str, Schedule)> {
     let of = move |entry: &'static Entry| {
-        let schedules = sizes.clone().into_iter().filter_map(|n| try_build(entry.name, n).ok());
-        schedules.map(|schedule| (entry.name, schedule)).collect::<Vec<_>>()
+        let schedules =
+            sizes.clone().into_iter().filter_map(|n| try_build(entry.meta.name, n).ok());
+        schedules.map(|schedule| (entry.meta.name, schedule)).collect::<Vec<_>>()
     };
     TOPOLOGIES.iter().flat_map(of)
 }
@@ -52,8 +53,8 @@ fn assert_near(measured: f64, expected: f64, tolerance: f64) {
 
 #[test]
 fn rows_are_in_order_and_found_by_name() {
-    assert!(TOPOLOGIES.is_sorted_by(|a, b| a.name < b.name));
-    assert_eq!(find("ring").unwrap().name, "ring");
+    assert!(TOPOLOGIES.is_sorted_by(|a, b| a.meta.name < b.meta.name));
+    assert_eq!(find("ring").unwrap().meta.name, "ring");
     assert_eq!(find("rnig").unwrap_err(), Some("ring"));
     assert_eq!(find("one_peer_exponental").unwrap_err(), Some("one-peer-exponential"));
     assert_eq!(find("butterfly").unwrap_err(), None);
@@ -61,10 +62,10 @@ fn rows_are_in_order_and_found_by_name() {
 
 #[test]
 fn every_topology_but_a_few_exists_for_every_number_of_workers() {
-    let missing = |entry: &Entry, n| try_build(entry.name, n).is_err();
+    let missing = |entry: &Entry, n| try_build(entry.meta.name, n).is_err();
     for entry in TOPOLOGIES {
         let missing: Vec<usize> = (1..=33).filter(|n| missing(entry, *n)).collect();
-        match entry.name {
+        match entry.meta.name {
             "custom" => assert_eq!(missing.len(), 33, "there is no file"),
             "bipartite-exponential" => assert!(missing.iter().all(|n| n % 2 == 1)),
             "aer" => assert!((1..=4).chain([8, 16, 32]).all(|n| !missing.contains(&n))),
@@ -481,7 +482,7 @@ proptest! {
 
     #[test]
     fn rounds_are_doubly_stochastic_for_any_size(row in 0..TOPOLOGIES.len(), n in 1usize..120, step in 0u64..1000) {
-        let Ok(schedule) = try_build(TOPOLOGIES[row].name, n) else { return Ok(()) };
+        let Ok(schedule) = try_build(TOPOLOGIES[row].meta.name, n) else { return Ok(()) };
         prop_assert_eq!(validate(&schedule), Ok(()));
         let round = schedule.round(step);
         let mut columns = vec![0.0; n];
@@ -496,7 +497,7 @@ proptest! {
 
     #[test]
     fn mixing_keeps_the_mean_and_contracts_by_rho(row in 0..TOPOLOGIES.len(), n in 2usize..40, seed: u64) {
-        let Ok(schedule) = try_build(TOPOLOGIES[row].name, n) else { return Ok(()) };
+        let Ok(schedule) = try_build(TOPOLOGIES[row].meta.name, n) else { return Ok(()) };
         let report = report(&schedule);
         let mut rng = Rng::new(seed, "start", 0);
         let mut x: Vec<f64> = (0..n).map(|_| rng.normal()).collect();
@@ -517,32 +518,8 @@ proptest! {
 }
 
 #[test]
-fn pictures_show_every_worker_in_every_panel() {
-    for (name, schedule) in cases([1, 2, 3, 8, 16, 17]) {
-        let picture = svg(&schedule, &report(&schedule));
-        let panels = schedule.period().unwrap_or(8).min(8);
-        let dots = picture.matches("<circle").count() - picture.matches("fill=\"#f1f5f9\"").count();
-        assert_eq!(dots, panels * schedule.workers(), "{name} {}", schedule.workers());
-        assert!(!picture.contains("NaN") && !picture.contains("inf"), "{name}");
-        assert_eq!(picture.matches("<g").count(), picture.matches("</g>").count());
-        let arrows = picture.contains("marker-end");
-        assert_eq!(arrows, report(&schedule).is_directed, "{name} {}", schedule.workers());
-    }
-}
-
-#[test]
-fn pictures_of_many_workers_stay_small() {
-    let schedule = build("complete", 300);
-    let picture = svg(&schedule, &report(&schedule));
-    assert!(picture.len() < 200_000 && picture.contains("those of worker 0"));
-    let schedule = build("ring", 1024);
-    let picture = svg(&schedule, &report(&schedule));
-    assert!(picture.contains("ρ = 1 − 1.3e-5"), "a ring of 1024 mixes slowly, but it mixes");
-}
-
-#[test]
 fn unknown_keys_of_a_topology_are_refused() {
     let given = [("fiel".to_string(), Value::Text("a".into()))];
-    let error = Options::check(find("custom").unwrap().keys, given).unwrap_err();
+    let error = Options::check(find("custom").unwrap().meta.options, given).unwrap_err();
     assert!(error.to_string().contains("did you mean `file`?"));
 }

@@ -98,7 +98,8 @@ impl Case {
 
     pub fn setup(&self) -> (RunSpec, Quadratic) {
         let entry = algorithms::find(self.algorithm).expect("in the table");
-        let params = Options::check(entry.keys, named(&self.params)).expect("good parameters");
+        let params =
+            Options::check(entry.meta.options, named(&self.params)).expect("good parameters");
         (entry.check)(&params).expect("good together");
         let servers = if (entry.properties)(&params).servers { self.servers } else { 0 };
         let problem = Quadratic::new(&QuadraticOptions {
@@ -114,7 +115,7 @@ impl Case {
         let name = self.topology;
         let make: MakeTopology = Arc::new(move |hosts: &[u32]| {
             let entry = topology::find(name).expect("in the table");
-            let params = Options::defaults(entry.keys);
+            let params = Options::defaults(entry.meta.options);
             let request = topology::Request { hosts, seed: 1, options: &params, text: None };
             Some(Arc::new(entry.build(&request).expect("this number of workers works")))
         });
@@ -134,7 +135,7 @@ impl Case {
         let optimizer = optim::find(self.optimizer_name).expect("in the table");
         let optimizer_params = optimizer.params(named(&self.optimizer)).expect("good parameters");
         let codec = codec::find(self.codec).expect("in the table");
-        let codec_params = Options::check(codec.keys, named(&self.codec_params));
+        let codec_params = Options::check(codec.meta.options, named(&self.codec_params));
         let (rate, factor) = (self.learning_rate, self.schedule);
         let setup = RunSpec {
             entry,
@@ -204,7 +205,7 @@ pub struct Lab {
     pub nodes: Vec<Node>,
     pub flying: Vec<Flight>,
     pub pool: Pool,
-    pub properties: Vec<(usize, Fact)>,
+    pub facts: Vec<(usize, Fact)>,
     /// Gradients that each worker has finished.
     pub gradients: Vec<u64>,
     /// Bytes of vectors sent, by rank.
@@ -250,7 +251,7 @@ impl Lab {
             nodes,
             flying: Vec::new(),
             pool,
-            properties: Vec::new(),
+            facts: Vec::new(),
             gradients: vec![0; ranks],
             sent: vec![0; ranks],
             alive: vec![true; ranks],
@@ -301,19 +302,19 @@ impl Lab {
     }
 
     fn start(&mut self, rank: usize) {
-        let mut lent = self.nodes[rank].lend();
-        let computed = self.sources[rank].gradient(lent.step, &lent.params, &mut lent.grad);
-        self.computing[rank] = Some((lent, computed));
+        let mut loan = self.nodes[rank].lend().whole();
+        let computed = self.sources[rank].gradient(&mut loan, &mut |_| {});
+        self.computing[rank] = Some((loan, computed));
         if self.budget != u64::MAX {
             self.budget -= 1;
         }
     }
 
     fn finish(&mut self, rank: usize) {
-        let (lent, computed) = self.computing[rank].take().expect("it is computing");
+        let (loan, computed) = self.computing[rank].take().expect("it is computing");
         self.gradients[rank] += 1;
         let node = &mut self.nodes[rank];
-        node.restore(lent);
+        drop(loan);
         for b in 0..node.layout().buckets.len() {
             node.bucket(Time::ZERO, b);
         }
@@ -337,7 +338,7 @@ impl Lab {
                     self.sent[rank] += message.payload_bytes() as u64;
                     self.flying.push(Flight { from: Rank::from(rank), to, message });
                 }
-                Effect::Measure(fact) => self.properties.push((rank, fact)),
+                Effect::Measure(fact) => self.facts.push((rank, fact)),
                 _ => {}
             }
         }

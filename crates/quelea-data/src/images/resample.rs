@@ -70,9 +70,10 @@ fn weights(begin: f64, len: f64, available: usize, side: usize) -> Vec<Taps> {
         let weight = |k: usize| (1.0 - ((k as f64 + 0.5 - centre) / reach).abs()).max(0.0);
         let raw: Vec<f64> = (first..end).map(weight).collect();
         let sum: f64 = raw.iter().sum();
-        let weights = match sum > 0.0 {
-            true => raw.iter().map(|weight| (weight / sum) as f32).collect(),
-            false => vec![1.0 / raw.len() as f32; raw.len()],
+        let weights = if sum > 0.0 {
+            raw.iter().map(|weight| (weight / sum) as f32).collect()
+        } else {
+            vec![1.0 / raw.len() as f32; raw.len()]
         };
         Taps { first, weights }
     };

@@ -21,10 +21,7 @@ pub struct PlainText {
 
 /// Reads a text, plain or packed: a file, or the `input.txt` of a folder.
 pub fn plain(path: &Path) -> Result<PlainText, DataError> {
-    let file = match path.is_dir() {
-        true => files::require(path, "input.txt")?,
-        false => path.to_path_buf(),
-    };
+    let file = if path.is_dir() { files::require(path, "input.txt")? } else { path.to_path_buf() };
     let bytes = Content::open(&file)?.rest(BYTES_MAX)?;
     if bytes.len() < 20 {
         let problem = format!("holds {} bytes: too few to learn from", bytes.len());

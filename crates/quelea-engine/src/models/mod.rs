@@ -56,6 +56,8 @@ pub struct Images {
 }
 
 #[cfg(test)]
+mod final_tests;
+#[cfg(test)]
 mod reference_tests;
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,15 @@
 //! Functions of single numbers.
 
-use burn_backend::ops::ActivationOps;
-use burn_flex::Flex;
+use rayon::prelude::*;
 
 use crate::tape::{Mode, Tape, Value, tensor};
+
+mod gelu;
+
+/// From so many numbers on, several threads are faster than one.
+const WORTH_THREADS: usize = 100_000;
+/// Numbers that one thread takes at a time.
+const PART: usize = 16_384;
 
 impl Tape<'_> {
     /// `max(x, 0)`.
@@ -12,15 +18,15 @@ impl Tape<'_> {
         let slot = x.slot();
         // Where nobody else holds it, the input is overwritten.
         let mut y = x.tensor;
-        let values: &mut [f32] = y.storage_mut();
+        let values = y.values_mut();
         values.iter_mut().for_each(|x| *x = x.max(0.0));
         if !tracked {
             return Value::untracked(y);
         }
         let kept = y.clone();
-        self.record(y, move |mut dy, backward| {
-            let values: &mut [f32] = dy.storage_mut();
-            for (dy, y) in values.iter_mut().zip(kept.storage::<f32>()) {
+        self.record(&[], y, move |mut dy, backward| {
+            let values = dy.values_mut();
+            for (dy, y) in values.iter_mut().zip(kept.values()) {
                 *dy = if *y > 0.0 { *dy } else { 0.0 };
             }
             backward.add(slot, dy);
@@ -29,10 +35,12 @@ impl Tape<'_> {
 
     /// Gaussian error linear unit, in its exact form.
     pub fn gelu(&mut self, x: &Value) -> Value {
+        let mut y = vec![0.0; x.values().len()];
+        by_parts(x.values(), &mut y, gelu::forward);
         let (slot, kept) = (x.slot(), x.tensor.clone());
-        let y = Flex::gelu(x.tensor.clone());
-        self.record_if(&[x], y, move |dy, backward| {
-            backward.add(slot, Flex::gelu_backward(kept, dy));
+        self.record_if(&[x], tensor(y, x.shape()), move |mut dy, backward| {
+            by_parts(kept.values(), dy.values_mut(), gelu::backward);
+            backward.add(slot, dy);
         })
     }
 
@@ -54,9 +62,19 @@ impl Tape<'_> {
         let y = x.values().iter().zip(&mask).map(|(x, keep)| x * keep).collect();
         let (slot, shape) = (x.slot(), x.shape().to_vec());
         self.record_if(&[x], tensor(y, &shape), move |mut dy, backward| {
-            let values: &mut [f32] = dy.storage_mut();
+            let values = dy.values_mut();
             values.iter_mut().zip(&mask).for_each(|(dy, keep)| *dy *= keep);
             backward.add(slot, dy);
         })
+    }
+}
+
+/// Applies `of` to parts of both slices, by several threads if that pays.
+fn by_parts(x: &[f32], y: &mut [f32], of: fn(&[f32], &mut [f32])) {
+    if x.len() >= WORTH_THREADS {
+        let parts = x.par_chunks(PART).zip(y.par_chunks_mut(PART));
+        parts.for_each(|(x, y)| of(x, y));
+    } else {
+        of(x, y);
     }
 }

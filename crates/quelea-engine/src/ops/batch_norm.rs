@@ -87,15 +87,15 @@ impl Tape<'_> {
             return Value::untracked(y);
         }
         let (x, kept) = (x.tensor.clone(), y.clone());
-        self.record(y, move |mut dy, backward| {
+        self.record(&[norm.scale, norm.shift], y, move |mut dy, backward| {
             if then == Then::Relu {
-                let values: &mut [f32] = dy.storage_mut();
-                for (dy, y) in values.iter_mut().zip(kept.storage::<f32>()) {
+                let values = dy.values_mut();
+                for (dy, y) in values.iter_mut().zip(kept.values()) {
                     *dy = if *y > 0.0 { *dy } else { 0.0 };
                 }
             }
             drop(kept);
-            let (x, dy): (&[f32], &[f32]) = (x.storage(), dy.storage());
+            let (x, dy) = (x.values(), dy.values());
             let sums = shape.sums(x, dy, &lines);
             add(backward.param(norm.shift).1, sums.iter().map(|sums| sums.0));
             add(backward.param(norm.scale).1, sums.iter().map(|sums| sums.1));

@@ -1,14 +1,17 @@
 //! Convolutions of images, as sums of shifted planes where that can be, else as products with a
-//! matrix of patches.
+//! matrix of patches: kernels of a single pixel, where that matrix is the image or every n-th pixel
+//! of it, layers of so many outputs that gathering patches costs little beside multiplying them,
+//! kernels of other sizes than 3, 5 and 7, and processors without AVX2.
 //!
-//! In these, images whose results are small are taken together, so that no product is too narrow to be
+//! In products, images whose results are small are taken together, so that no product is too narrow to be
 //! fast. The batch is cut into parts by its size alone, and the parts' gradients of the weights
 //! are added in order: results do not depend on how many threads there are.
 
 mod direct;
 mod kernels;
+mod layout;
 
-use direct::Direct;
+use direct::{Direct, Part};
 use rayon::prelude::*;
 
 use crate::matrix::{Matrix, Onto, multiply_here};
@@ -243,15 +246,16 @@ impl Tape<'_> {
         }
         let (slot, kept, conv) = (x.slot(), x.tensor.clone(), *conv);
         let axes = [shape.images, shape.outputs, shape.out_height, shape.out_width];
-        self.record(tensor(y, &axes), move |dy, backward| {
-            let dy: &[f32] = dy.storage();
+        let writes: Vec<Param> = conv.bias.into_iter().chain([conv.weight]).collect();
+        self.record(&writes, tensor(y, &axes), move |dy, backward| {
+            let dy = dy.values();
             if let Some(bias) = conv.bias {
                 add_places(&shape, dy, backward.param(bias).1);
             }
             let (weights, grad) = backward.param(conv.weight);
             let input = slot.asked();
             let direct = direct.as_ref();
-            let pass = Pass { shape, direct, weights, x: kept.storage(), dy, input };
+            let pass = Pass { shape, direct, weights, x: kept.values(), dy, input };
             let dx = pass.run(grad);
             if input {
                 let axes = [shape.images, shape.channels, shape.height, shape.width];
@@ -318,7 +322,7 @@ impl Pass<'_> {
         inputs.resize_with(shape.images.div_ceil(part), Default::default);
         let x = self.x.chunks(part * shape.image());
         let dy = self.dy.chunks(part * shape.result());
-        let mut parts = x.zip(dy).zip(inputs).map(|((x, dy), dx)| (x, dy, dx));
+        let mut parts = x.zip(dy).zip(inputs).map(|((x, dy), dx)| Part { x, dy, dx });
         if !shape.pays_threads() {
             parts.for_each(|part| self.part(part, grad));
             return dx;
@@ -328,7 +332,7 @@ impl Pass<'_> {
         let mut others: Vec<_> = parts.map(|part| (part, vec![0.0; grad.len()])).collect();
         rayon::join(
             || self.part(first, grad),
-            || others.par_iter_mut().for_each(|((x, dy, dx), grad)| self.part((x, dy, dx), grad)),
+            || others.par_iter_mut().for_each(|(part, grad)| self.part(part.reborrow(), grad)),
         );
         for (_, more) in &others {
             grad.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
@@ -337,11 +341,12 @@ impl Pass<'_> {
         dx
     }
 
-    /// One part of the batch: (images, gradient of results, gradient of images).
-    fn part(&self, (x, dy, dx): (&[f32], &[f32], &mut [f32]), grad: &mut [f32]) {
+    /// One part of the batch.
+    fn part(&self, part: Part<'_>, grad: &mut [f32]) {
         if let Some(direct) = self.direct {
-            return direct.backward(self.weights, (x, dy, dx), grad);
+            return direct.backward(self.weights, part, grad);
         }
+        let Part { x, dy, dx } = part;
         let shape = &self.shape;
         let width = shape.together * shape.places();
         let mut scratch = Scratch::new(shape);

@@ -26,9 +26,9 @@ impl Tape<'_> {
         let row = |token: &u32| &rows[*token as usize * width..][..width];
         let vectors = tokens.iter().flat_map(row).map(|x| x * factor).collect();
         let tokens = tokens.to_vec();
-        self.record(tensor(vectors, &[tokens.len(), width]), move |dy, backward| {
+        self.record(&[table], tensor(vectors, &[tokens.len(), width]), move |dy, backward| {
             let grad = backward.param(table).1;
-            for (token, dy) in tokens.iter().zip(dy.storage::<f32>().chunks_exact(width)) {
+            for (token, dy) in tokens.iter().zip(dy.values().chunks_exact(width)) {
                 let row = &mut grad[*token as usize * width..][..width];
                 row.iter_mut().zip(dy).for_each(|(sum, dy)| *sum += factor * dy);
             }

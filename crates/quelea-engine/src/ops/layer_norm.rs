@@ -46,8 +46,8 @@ impl Tape<'_> {
             }
         }
         let (slot, axes) = (x.slot(), x.shape().to_vec());
-        self.record(tensor(y, &axes.clone()), move |dy, backward| {
-            let dy: &[f32] = dy.storage();
+        self.record(&[scale, shift], tensor(y, &axes.clone()), move |dy, backward| {
+            let dy = dy.values();
             let rows = || normal.chunks_exact(width).zip(dy.chunks_exact(width));
             for (x, dy) in rows() {
                 let grad = backward.param(scale).1.iter_mut();

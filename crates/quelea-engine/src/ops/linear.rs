@@ -41,14 +41,15 @@ impl Tape<'_> {
         multiply(Matrix::new(x.values(), rows, inputs), weights.transposed(), onto, &mut y);
         let (slot, kept) = (x.slot(), x.tensor.clone());
         let input_shape = x.shape().to_vec();
-        self.record(tensor(y, &shape), move |dy, backward| {
-            let dy: &[f32] = dy.storage();
+        let writes: Vec<Param> = bias.into_iter().chain([weight]).collect();
+        self.record(&writes, tensor(y, &shape), move |dy, backward| {
+            let dy = dy.values();
             let upstream = Matrix::new(dy, rows, outputs);
             if let Some(bias) = bias {
                 add_rows(dy, backward.param(bias).1);
             }
             let (values, grad) = backward.param(weight);
-            let x = Matrix::new(kept.storage(), rows, inputs);
+            let x = Matrix::new(kept.values(), rows, inputs);
             multiply(upstream.transposed(), x, Onto::Itself, grad);
             if slot.asked() {
                 let mut dx = vec![0.0; rows * inputs];

@@ -1,6 +1,6 @@
 //! Cross-entropy of scores.
 
-use quelea_core::problems::Evaluation;
+use quelea_core::problems::{ACCURACY, Evaluation};
 
 use crate::tape::Value;
 
@@ -32,7 +32,7 @@ impl Scored {
     pub fn evaluation(&self) -> Evaluation {
         let counted = self.counted as f64;
         let accuracy = Some(self.right as f64 / counted);
-        Evaluation { loss: self.loss / counted, accuracy, bleu: None }
+        Evaluation::of_loss(self.loss / counted).with(ACCURACY, accuracy)
     }
 }
 

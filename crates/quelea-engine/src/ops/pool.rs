@@ -81,7 +81,7 @@ impl Tape<'_> {
         let slot = x.slot();
         let axes = [images, channels, out_height, out_width];
         self.record_if(&[x], tensor(y, &axes), move |dy, backward| {
-            let dy: &[f32] = dy.storage();
+            let dy = dy.values();
             let mut dx = vec![0.0; images * channels * plane];
             let gradients = dy.chunks_exact(out).zip(places.chunks_exact(out));
             for (dx, (dy, places)) in dx.chunks_exact_mut(plane).zip(gradients) {
@@ -99,7 +99,7 @@ impl Tape<'_> {
         let means = planes.map(|plane| plane.iter().sum::<f32>() / places as f32).collect();
         let slot = x.slot();
         self.record_if(&[x], tensor(means, &[images, channels]), move |dy, backward| {
-            let dy: &[f32] = dy.storage();
+            let dy = dy.values();
             let each = dy.iter().flat_map(|dy| std::iter::repeat_n(dy / places as f32, places));
             backward.add(slot, tensor(each.collect(), &[images, channels, height, width]));
         })

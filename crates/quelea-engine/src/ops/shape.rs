@@ -1,20 +1,6 @@
 //! Sums, and other views of the same numbers.
 
-use burn_backend::Shape;
-use burn_backend::ops::FloatTensorOps;
-use burn_flex::{Flex, FlexTensor};
-
 use crate::tape::{Tape, Value, tensor};
-
-/// The same numbers in another shape.
-pub(crate) fn reshaped(x: FlexTensor, shape: &[usize]) -> FlexTensor {
-    Flex::float_reshape(x, Shape::from(shape.to_vec()))
-}
-
-/// Axes in another order, laid out anew.
-pub(crate) fn permuted(x: FlexTensor, axes: &[usize]) -> FlexTensor {
-    Flex::float_permute(x, axes).to_contiguous()
-}
 
 impl Tape<'_> {
     /// `x + y`, of one shape.
@@ -39,8 +25,8 @@ impl Tape<'_> {
     /// The same numbers in another shape.
     pub fn reshape(&mut self, x: &Value, shape: &[usize]) -> Value {
         let (slot, before) = (x.slot(), x.shape().to_vec());
-        let y = reshaped(x.tensor.clone(), shape);
-        self.record_if(&[x], y, move |dy, backward| backward.add(slot, reshaped(dy, &before)))
+        let y = x.tensor.clone().reshaped(shape);
+        self.record_if(&[x], y, move |dy, backward| backward.add(slot, dy.reshaped(&before)))
     }
 
     /// Axes in another order: axis `k` of the result is axis `axes[k]` of `x`.
@@ -48,8 +34,8 @@ impl Tape<'_> {
         let mut back = vec![0; axes.len()];
         axes.iter().enumerate().for_each(|(new, old)| back[*old] = new);
         let slot = x.slot();
-        let y = permuted(x.tensor.clone(), axes);
-        self.record_if(&[x], y, move |dy, backward| backward.add(slot, permuted(dy, &back)))
+        let y = x.tensor.permuted(axes);
+        self.record_if(&[x], y, move |dy, backward| backward.add(slot, dy.permuted(&back)))
     }
 
     /// Every second pixel of images, with channels of zeros on both sides: the shortcut without
@@ -72,7 +58,7 @@ impl Tape<'_> {
         });
         let slot = x.slot();
         self.record_if(&[x], tensor(y, &shape), move |dy, backward| {
-            let dy: &[f32] = dy.storage();
+            let dy = dy.values();
             let mut dx = vec![0.0; n * c * h * w];
             each(n, c, half_h, |image, channel, row| {
                 let to = dx[source(image, channel, row)..].iter_mut().step_by(2);

@@ -6,35 +6,21 @@ use std::sync::Arc;
 use quelea_core::algorithms::{ALGORITHMS, Entry};
 use quelea_core::contract::Algorithm;
 use quelea_core::layout::Layout;
-use quelea_core::node::RunSpec;
+use quelea_core::node::{Loan, RunSpec};
 use quelea_core::optim;
 use quelea_core::options::Options;
-use quelea_core::problems::{Computed, Evaluation, GradientSource, Problem};
+use quelea_core::problems::{Computed, GradientSource};
 use quelea_core::view::View;
+use quelea_net::Gradients;
 
 /// 25 MiB of `f32`.
 pub const ELEMENTS: usize = 25 * (1 << 20) / 4;
 
-/// A problem without any arithmetic.
-pub struct Nothing;
-
-impl Problem for Nothing {
-    fn dimensions(&self) -> usize {
-        ELEMENTS
-    }
-    fn initial(&self) -> Vec<f32> {
-        vec![1.0; ELEMENTS]
-    }
-    fn source(&self, _rank: usize) -> Box<dyn GradientSource> {
-        Box::new(Nothing)
-    }
-    fn evaluate(&self, _params: &[f32]) -> Evaluation {
-        Evaluation { loss: 0.0, accuracy: None, bleu: None }
-    }
-}
+/// Gradients without any arithmetic.
+struct Nothing;
 
 impl GradientSource for Nothing {
-    fn gradient(&mut self, _step: u64, _params: &[f32], _grad: &mut [f32]) -> Computed {
+    fn gradient(&mut self, _loan: &mut Loan, _ready: &mut dyn FnMut(usize)) -> Computed {
         Computed::default()
     }
     fn operations(&self) -> u64 {
@@ -42,17 +28,23 @@ impl GradientSource for Nothing {
     }
 }
 
+/// Gradients without any arithmetic, of every worker.
+pub fn nothing() -> Gradients {
+    Gradients::Sources(Box::new(|_| Box::new(Nothing)))
+}
+
 pub fn setup(worker: fn(&Options) -> Box<dyn Algorithm>, workers: usize, steps: u64) -> RunSpec {
-    let like = ALGORITHMS.iter().find(|entry| entry.name == "allreduce").expect("in the table");
+    let like =
+        ALGORITHMS.iter().find(|entry| entry.meta.name == "allreduce").expect("in the table");
     let entry: &'static Entry = Box::leak(Box::new(Entry { worker, server: None, ..*like }));
     let sgd = optim::find("sgd").expect("in the table");
     let params = sgd.params([]).expect("the defaults");
     RunSpec {
         entry,
-        options: Options::defaults(entry.keys),
+        options: Options::defaults(entry.meta.options),
         codec: Default::default(),
         layout: Arc::new(Layout::plain(ELEMENTS, 0)),
-        initial: Nothing.initial().into(),
+        initial: vec![1.0; ELEMENTS].into(),
         optimizer: Arc::new(move |len| (sgd.build)(&params, len)),
         learning_rate: Arc::new(|_| 0.0),
         clip: None,

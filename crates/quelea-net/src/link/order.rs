@@ -15,18 +15,18 @@ use super::Link;
 /// 3.3 s without. With several neighbours at once, one whose card is busy would hold up all others;
 /// a ring of four took about as long with the order as without (4.9 and 5.0 s).
 #[derive(Debug, Default)]
-pub(crate) struct Order {
+pub(crate) struct WriteOrder {
     is_kept: bool,
     /// How many frames of each step are not written, if there is an order.
     unwritten: RefCell<BTreeMap<u64, usize>>,
     links: RefCell<Vec<Weak<Link>>>,
 }
 
-impl Order {
+impl WriteOrder {
     /// Of a rank that waits for one changing partner at a time, if `is_kept`; otherwise there is no
     /// order.
-    pub(crate) fn new(is_kept: bool) -> Rc<Order> {
-        Rc::new(Order { is_kept, ..Order::default() })
+    pub(crate) fn new(is_kept: bool) -> Rc<WriteOrder> {
+        Rc::new(WriteOrder { is_kept, ..WriteOrder::default() })
     }
 
     /// A link of the same rank.

@@ -40,9 +40,9 @@ pub(crate) async fn read_frames(
 ) -> ReadError {
     let mut decoder = Decoder::new(limits, pool);
     let mut buffer = vec![0; BUFFER_BYTES];
-    let mut patience = Patience::new(&stream);
+    let mut threshold = WakeThreshold::new(&stream);
     loop {
-        patience.set(&stream, decoder.spare().len());
+        threshold.set(&stream, decoder.spare().len());
         match read_some(&stream, &mut decoder, &mut buffer, &mut deliver).await {
             Ok(()) => {}
             Err(error) => return error,
@@ -53,16 +53,16 @@ pub(crate) async fn read_frames(
 /// How much of a long vector has to be there before the reader is woken: a network brings it in
 /// hundreds of pieces, and nobody can use a part of it.
 #[derive(Debug)]
-struct Patience {
+struct WakeThreshold {
     most: usize,
     set: usize,
 }
 
-impl Patience {
+impl WakeThreshold {
     /// Within one machine pieces are read while they are in the cache.
-    fn new(stream: &OwnedReadHalf) -> Patience {
+    fn new(stream: &OwnedReadHalf) -> WakeThreshold {
         let is_near = is_near(stream.peer_addr(), stream.local_addr()).unwrap_or(true);
-        Patience { most: if is_near { 1 } else { PATIENT_BYTES }, set: 1 }
+        WakeThreshold { most: if is_near { 1 } else { PATIENT_BYTES }, set: 1 }
     }
 
     /// `missing` bytes will come for certain. The kernel wakes earlier if its buffer is full.

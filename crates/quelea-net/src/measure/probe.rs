@@ -2,12 +2,15 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use quelea_core::problems::Problem;
+use quelea_core::layout::Layout;
+use quelea_core::node::Loan;
 use quelea_wire::control::{ControlError, Reader, Writer};
 
-use crate::host::Seat;
+use crate::compute::Gradients;
+use crate::local_ranks::RankLinks;
 
 /// Small words there and back: so many, but for no longer than this, and a few in any case.
 const ROUND_TRIPS: usize = 64;
@@ -82,8 +85,10 @@ impl Probe {
 /// A worker that measures.
 pub(crate) struct Prober<'a> {
     /// Its connections.
-    pub(crate) seat: &'a Seat,
-    pub(crate) problem: &'a dyn Problem,
+    pub(crate) links: &'a RankLinks,
+    pub(crate) gradients: &'a Gradients,
+    /// Where gradients are taken.
+    pub(crate) initial: &'a [f32],
 }
 
 impl Prober<'_> {
@@ -98,7 +103,7 @@ impl Prober<'_> {
     }
 
     fn link(&self, peer: u32) -> Result<&TcpStream, String> {
-        let link = self.seat.links.iter().find(|(rank, _)| rank.0 == peer);
+        let link = self.links.streams.iter().find(|(rank, _)| rank.0 == peer);
         let (_, stream) = link.ok_or_else(|| format!("it is not connected to rank {peer}"))?;
         let limited = stream
             .set_read_timeout(Some(SILENCE))
@@ -127,17 +132,20 @@ impl Prober<'_> {
 
     /// Seconds of gradients.
     fn compute(&self) -> Result<Vec<f64>, String> {
-        let rank = self.seat.rank.index();
-        if self.problem.outer_loop(rank).is_some() {
+        let rank = self.links.rank.index();
+        let Gradients::Sources(make) = self.gradients else {
             return Err("its gradients are a script's, which cannot be asked for them".into());
-        }
-        let mut source = self.problem.source(rank);
-        let params = self.problem.initial();
-        let mut grad = vec![0.0; params.len()];
+        };
+        let mut source = make(rank);
+        let layout = Arc::new(Layout::plain(self.initial.len(), 0));
+        let mut loan = Some(Loan::detached(self.initial.to_vec(), layout, 0));
         let mut time = |step: u64| {
+            let mut lent = loan.take().expect("put back after every step").renewed(step);
             let begun = Instant::now();
-            source.gradient(step, &params, &mut grad);
-            begun.elapsed().as_secs_f64()
+            source.gradient(&mut lent, &mut |_| {});
+            let took = begun.elapsed().as_secs_f64();
+            loan = Some(lent);
+            took
         };
         (0..STEPS_WARM).for_each(|step| {
             time(step);

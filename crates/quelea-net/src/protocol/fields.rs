@@ -1,10 +1,10 @@
 //! Reports, records and states as fields of packets.
 
 use quelea_core::state::Saved;
-use quelea_record::{Event as Measured, Part, RankReport, Record};
+use quelea_record::{FactKind, FactTotals, RankCheckpoint, RankReport, Record, RecordKind};
 use quelea_wire::control::{ControlError, Reader, Writer};
 
-pub(super) fn write_part(w: Writer, part: &Part) -> Writer {
+pub(super) fn write_part(w: Writer, part: &RankCheckpoint) -> Writer {
     let Saved { numbers, vectors } = &part.state;
     let numbers: Vec<(&String, &u64)> = numbers.iter().collect();
     let vectors: Vec<(&String, &Vec<f32>)> = vectors.iter().collect();
@@ -13,14 +13,14 @@ pub(super) fn write_part(w: Writer, part: &Part) -> Writer {
     write_report(w, &part.report)
 }
 
-pub(super) fn read_part(r: &mut Reader<'_>) -> Result<Part, ControlError> {
+pub(super) fn read_part(r: &mut Reader<'_>) -> Result<RankCheckpoint, ControlError> {
     let numbers = r.list(|r| Ok((r.text()?, r.number()?)))?.into_iter().collect();
     let vectors = r.list(|r| Ok((r.text()?, r.values()?)))?.into_iter().collect();
-    Ok(Part { state: Saved { numbers, vectors }, report: read_report(r)? })
+    Ok(RankCheckpoint { state: Saved { numbers, vectors }, report: read_report(r)? })
 }
 
 pub(super) fn write_report(w: Writer, report: &RankReport) -> Writer {
-    let staleness: Vec<(u64, u64)> = report.staleness.iter().map(|(k, v)| (*k, *v)).collect();
+    let facts: Vec<(&str, u64, u64)> = report.facts.iter().collect();
     w.number(report.rank)
         .number(report.is_server)
         .number(report.lost)
@@ -32,10 +32,7 @@ pub(super) fn write_report(w: Writer, report: &RankReport) -> Writer {
         .number(report.bytes_sent)
         .number(report.bytes_received)
         .number(report.messages_sent)
-        .list(&staleness, |w, (updates, times)| w.number(*updates).number(*times))
-        .number(report.half_exchanges)
-        .number(report.folded_gradients)
-        .number(report.folded_messages)
+        .list(&facts, |w, (name, number, times)| w.text(name).number(*number).number(*times))
         .number(report.last_loss.to_bits())
         .values(&report.params)
         .values(&report.model)
@@ -54,64 +51,72 @@ pub(super) fn read_report(r: &mut Reader<'_>) -> Result<RankReport, ControlError
         bytes_sent: r.number()?,
         bytes_received: r.number()?,
         messages_sent: r.number()?,
-        staleness: r.list(|r| Ok((r.number()?, r.number()?)))?.into_iter().collect(),
-        half_exchanges: r.number()?,
-        folded_gradients: r.number()?,
-        folded_messages: r.number()?,
+        facts: read_facts(r)?,
         last_loss: f32::from_bits(r.small()?),
         params: r.values()?,
         model: r.values()?,
     })
 }
 
+fn read_facts(r: &mut Reader<'_>) -> Result<FactTotals, ControlError> {
+    let mut facts = FactTotals::default();
+    for (kind, number, times) in r.list(|r| Ok((read_fact_kind(r)?, r.number()?, r.number()?)))? {
+        facts.add(kind, number, times);
+    }
+    Ok(facts)
+}
+
+fn read_fact_kind(r: &mut Reader<'_>) -> Result<&'static FactKind, ControlError> {
+    let name = r.text()?;
+    FactKind::find(&name).ok_or_else(|| r.unknown())
+}
+
 pub(super) fn write_record(w: Writer, record: &Record) -> Writer {
     let w = w.real(record.t).number(record.rank).number(record.step);
     match &record.event {
-        Measured::Step { loss, samples, compute, exposed, waiting } => {
+        RecordKind::Step { loss, samples, compute, exposed, waiting } => {
             let w = w.number(0u8).number(loss.to_bits()).number(*samples);
             w.real(*compute).real(*exposed).real(*waiting)
         }
-        Measured::Compute { seconds } => w.number(1u8).real(*seconds),
-        Measured::Transfer { to, bytes, seconds } => {
+        RecordKind::Compute { seconds } => w.number(1u8).real(*seconds),
+        RecordKind::Transfer { to, bytes, seconds } => {
             w.number(2u8).number(*to).number(*bytes).real(*seconds)
         }
-        Measured::Evaluation { loss, accuracy, consensus } => w
+        RecordKind::Evaluation { loss, accuracy, consensus } => w
             .number(3u8)
             .real(*loss)
             .number(accuracy.is_some())
             .real(accuracy.unwrap_or_default())
             .real(*consensus),
-        Measured::Workers { loss, accuracy } => {
+        RecordKind::Workers { loss, accuracy } => {
             let reals =
                 [loss[0], loss[1], accuracy.map_or(0.0, |a| a[0]), accuracy.map_or(0.0, |a| a[1])];
             let w = w.number(9u8).number(accuracy.is_some());
             reals.iter().fold(w, |w, real| w.real(*real))
         }
-        Measured::Checkpoint { failure } => {
+        RecordKind::Checkpoint { failure } => {
             let w = w.number(10u8).number(failure.is_some());
             w.text(failure.as_deref().unwrap_or_default())
         }
-        Measured::Staleness { updates } => w.number(4u8).number(*updates),
-        Measured::Folded { gradients } => w.number(5u8).number(*gradients),
-        Measured::HalfExchange => w.number(6u8),
-        Measured::Lost => w.number(7u8),
-        Measured::View { number } => w.number(8u8).number(*number),
+        RecordKind::Measured { kind, number } => w.number(4u8).text(kind.name).number(*number),
+        RecordKind::Lost => w.number(7u8),
+        RecordKind::View { number } => w.number(8u8).number(*number),
     }
 }
 
 pub(super) fn read_record(r: &mut Reader<'_>) -> Result<Record, ControlError> {
     let (t, rank, step) = (r.real()?, r.small()?, r.number()?);
     let event = match r.number()? {
-        0 => Measured::Step {
+        0 => RecordKind::Step {
             loss: f32::from_bits(r.small()?),
             samples: r.small()?,
             compute: r.real()?,
             exposed: r.real()?,
             waiting: r.real()?,
         },
-        1 => Measured::Compute { seconds: r.real()? },
-        2 => Measured::Transfer { to: r.small()?, bytes: r.number()?, seconds: r.real()? },
-        3 => Measured::Evaluation {
+        1 => RecordKind::Compute { seconds: r.real()? },
+        2 => RecordKind::Transfer { to: r.small()?, bytes: r.number()?, seconds: r.real()? },
+        3 => RecordKind::Evaluation {
             loss: r.real()?,
             accuracy: {
                 let (known, accuracy) = (r.flag()?, r.real()?);
@@ -119,20 +124,18 @@ pub(super) fn read_record(r: &mut Reader<'_>) -> Result<Record, ControlError> {
             },
             consensus: r.real()?,
         },
-        4 => Measured::Staleness { updates: r.number()? },
-        5 => Measured::Folded { gradients: r.small()? },
-        6 => Measured::HalfExchange,
-        7 => Measured::Lost,
-        8 => Measured::View { number: r.small()? },
+        4 => RecordKind::Measured { kind: read_fact_kind(r)?, number: r.number()? },
+        7 => RecordKind::Lost,
+        8 => RecordKind::View { number: r.small()? },
         9 => {
             let known = r.flag()?;
             let loss = [r.real()?, r.real()?];
             let accuracy = [r.real()?, r.real()?];
-            Measured::Workers { loss, accuracy: known.then_some(accuracy) }
+            RecordKind::Workers { loss, accuracy: known.then_some(accuracy) }
         }
         10 => {
             let (failed, reason) = (r.flag()?, r.text()?);
-            Measured::Checkpoint { failure: failed.then_some(reason) }
+            RecordKind::Checkpoint { failure: failed.then_some(reason) }
         }
         _ => return Err(r.unknown()),
     };

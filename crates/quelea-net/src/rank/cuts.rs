@@ -1,26 +1,27 @@
-//! One rank's part in cuts through the run: models that are shown, states that are saved.
+//! One rank's part in cuts through the run: models that are evaluated, states that are saved.
 //!
 //! A synchronous algorithm is cut rank by rank, each as it passes the step; nobody waits. To agree
-//! on a cut that no schedule has, every rank says the first step that it can still be cut at, and
-//! goes no further until it knows the last of them. Others rest, are saved, and go on from there.
+//! on a cut that no schedule has, every rank proposes the first step at which it can still take part,
+//! and stops there until the latest proposal is agreed. Other algorithms come to rest, are saved, and
+//! continue from there.
 
 use quelea_core::node::RunSpec;
 use quelea_core::payload::Pool;
 use quelea_core::properties::Budget;
-use quelea_record::{Cuts, Part, RankReport, Start};
+use quelea_record::{CheckpointSchedule, RankCheckpoint, RankReport, ResumePoint};
 
-use super::Shell;
-use crate::protocol::{Command, Event};
+use super::RankState;
+use crate::protocol::{Command, RankEvent};
 
 /// What a rank knows of cuts.
-pub(crate) struct Cutting {
+pub(crate) struct CutState {
     pub(super) setup: RunSpec,
     pub(super) pool: Pool,
-    pub(super) cuts: Cuts,
+    pub(super) schedule: CheckpointSchedule,
     /// The step of its last part in a cut.
     last: u64,
     /// A cut that was agreed on.
-    wished: Option<u64>,
+    requested: Option<u64>,
     /// It starts no gradient from this step on.
     hold: Option<u64>,
     /// The same, until older cuts are written.
@@ -28,40 +29,45 @@ pub(crate) struct Cutting {
     /// It starts none at all, and whether it has said that it computes none.
     pausing: Option<bool>,
     /// Its model is wanted, for these steps.
-    shows: Vec<u64>,
+    evaluations: Vec<u64>,
 }
 
-impl Cutting {
-    pub(crate) fn new(setup: RunSpec, pool: Pool, cuts: Cuts, step: u64) -> Cutting {
-        let (wished, hold, pausing, shows) = (None, None, None, Vec::new());
-        let limit = cuts.limit(step);
-        Cutting { setup, pool, cuts, last: step, wished, hold, limit, pausing, shows }
+impl CutState {
+    pub(crate) fn new(
+        setup: RunSpec,
+        pool: Pool,
+        schedule: CheckpointSchedule,
+        step: u64,
+    ) -> CutState {
+        let (requested, hold, pausing, evaluations) = (None, None, None, Vec::new());
+        let limit = schedule.limit(step);
+        CutState { setup, pool, schedule, last: step, requested, hold, limit, pausing, evaluations }
     }
 }
 
-impl Shell {
-    /// A word of the conductor about cuts; any other is given back.
+impl RankState {
+    /// Handles a command about cuts; returns any other.
     pub(super) fn cut_command(&mut self, command: Command) -> Option<Command> {
         let rank = self.node.rank.0;
         match command {
-            Command::Meet => {
+            Command::ProposeCut => {
                 let busy = u64::from(self.computing_since.is_some() || self.pending.is_some());
                 let step = (self.node.step() + busy).max(self.cutting.last + 1);
                 self.cutting.hold = Some(step);
-                self.tell(Event::Met { rank, step });
+                self.tell(RankEvent::CutProposal { rank, step });
             }
             Command::SaveAt { step, last } => {
-                self.cutting.wished = Some(step);
+                self.cutting.requested = Some(step);
                 self.cutting.hold = last.then_some(step);
-                self.tell(Event::Noted { rank });
+                self.tell(RankEvent::CutAgreed { rank });
             }
-            Command::Safe(step) => self.cutting.limit = self.cutting.cuts.limit(step),
-            Command::Show(step) => self.cutting.shows.push(step),
+            Command::Durable(step) => self.cutting.limit = self.cutting.schedule.limit(step),
+            Command::SendModel(step) => self.cutting.evaluations.push(step),
             Command::Pause => self.cutting.pausing = Some(false),
             Command::Save(step) => self.save_at_rest(step),
-            Command::Go => {
+            Command::Continue => {
                 (self.cutting.pausing, self.cutting.hold) = (None, None);
-                if std::mem::take(&mut self.draining) {
+                if self.life_cycle.resume() {
                     self.node.start(self.moved);
                 }
             }
@@ -70,18 +76,18 @@ impl Shell {
         None
     }
 
-    /// Shows and saves what has become due.
+    /// Sends and saves what has become due.
     pub(super) fn cut_if_due(&mut self) {
         if !self.properties.synchronous {
             return self.show_if_asked();
         }
         while let Some(step) = self.next_cut() {
             self.cutting.last = step;
-            if self.cutting.wished == Some(step) || self.cutting.cuts.saves_at(step) {
+            if self.cutting.requested == Some(step) || self.cutting.schedule.saves_at(step) {
                 self.split_time();
                 self.save(step);
             }
-            if self.cutting.cuts.shows_at(step) {
+            if self.cutting.schedule.evaluates_at(step) {
                 self.show(step);
             }
         }
@@ -89,9 +95,9 @@ impl Shell {
 
     /// The cut at which this rank now stands, if there is one.
     fn next_cut(&self) -> Option<u64> {
-        let Cutting { cuts, last, wished, .. } = &self.cutting;
-        let wished = wished.filter(|wished| wished > last);
-        let next = [wished, cuts.next(*last)].into_iter().flatten().min()?;
+        let CutState { schedule, last, requested, .. } = &self.cutting;
+        let requested = requested.filter(|requested| requested > last);
+        let next = [requested, schedule.next(*last)].into_iter().flatten().min()?;
         let step = if self.node.is_server { next } else { self.node.step() };
         (step >= next && self.pending.is_none() && self.node.is_at_cut(step)).then_some(step)
     }
@@ -100,29 +106,32 @@ impl Shell {
     fn show_if_asked(&mut self) {
         let here = self.computing_since.is_none() || self.properties.snapshot;
         if here {
-            let shows = std::mem::take(&mut self.cutting.shows);
-            shows.into_iter().for_each(|step| self.show(step));
+            let evaluations = std::mem::take(&mut self.cutting.evaluations);
+            evaluations.into_iter().for_each(|step| self.show(step));
         }
     }
 
     fn show(&self, step: u64) {
-        self.tell(Event::Shown { rank: self.node.rank.0, step, model: self.node.model() });
+        self.tell(RankEvent::Model { rank: self.node.rank.0, step, model: self.node.model() });
     }
 
-    fn save(&mut self, step: u64) -> Part {
+    fn save(&mut self, step: u64) -> RankCheckpoint {
         let report = RankReport { params: Vec::new(), model: Vec::new(), ..self.report.clone() };
-        let part = Part::of(&mut self.node, step, report);
+        let part = RankCheckpoint::of(&mut self.node, step, report);
         let saved = Box::new(part.clone());
-        self.tell(Event::Saved { rank: self.node.rank.0, step, part: saved });
+        self.tell(RankEvent::Saved { rank: self.node.rank.0, step, part: saved });
         part
     }
 
     /// Whether no gradient is to be started now.
     pub(super) fn is_held(&mut self) -> bool {
+        if self.is_broken_off() {
+            return true;
+        }
         if let Some(told) = &mut self.cutting.pausing {
             if !*told && self.computing_since.is_none() {
                 *told = true;
-                self.tell(Event::Paused { rank: self.node.rank.0 });
+                self.tell(RankEvent::Paused { rank: self.node.rank.0 });
             }
             return true;
         }
@@ -139,9 +148,9 @@ impl Shell {
             self.tickets.held += 1;
         }
         self.idle = None;
-        let mut parts = vec![Part::default(); self.node.rank.index()];
+        let mut parts = vec![RankCheckpoint::default(); self.node.rank.index()];
         parts.push(part);
-        let start = Start { parts, ..Start::default() };
+        let start = ResumePoint { parts, ..ResumePoint::default() };
         match start.node(&self.cutting.setup, self.node.rank, self.cutting.pool.clone()) {
             Ok(node) => self.node = node,
             Err(problem) => self.failed(problem),

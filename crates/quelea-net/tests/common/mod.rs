@@ -13,7 +13,7 @@ use quelea_core::problems::quadratic::{Quadratic, QuadraticOptions};
 use quelea_core::properties::TopologyRequirement;
 use quelea_core::topology::{self, Request};
 use quelea_core::view::View;
-use quelea_net::{Coordinator, Hosted, NetError, NetOptions, Observer, join};
+use quelea_net::{Coordinator, Gradients, Hosted, NetError, NetOptions, Observer, join};
 use quelea_record::{Outcome, Record};
 
 /// A run as the tests describe it; as text it is the job that joiners get.
@@ -30,7 +30,7 @@ pub struct Run {
 impl Run {
     pub fn of(algorithm: &str, workers: usize) -> Run {
         let algorithm = algorithms::find(algorithm).expect("in the table");
-        let properties = (algorithm.properties)(&Options::defaults(algorithm.keys));
+        let properties = (algorithm.properties)(&Options::defaults(algorithm.meta.options));
         let servers = if properties.servers { 2 } else { 0 };
         Run { algorithm, workers, servers, steps: 20, dimensions: 37, bucket_bytes: 64 }
     }
@@ -40,7 +40,7 @@ impl Run {
     }
 
     pub fn job(&self) -> Vec<u8> {
-        let name = self.algorithm.name;
+        let name = self.algorithm.meta.name;
         format!("{name} {} {} {}", self.workers, self.steps, self.dimensions).into_bytes()
     }
 
@@ -54,11 +54,11 @@ impl Run {
     }
 
     pub fn setup(&self) -> RunSpec {
-        let params = Options::defaults(self.algorithm.keys);
+        let params = Options::defaults(self.algorithm.meta.options);
         let hosts: Vec<u32> = (0..(self.workers + self.servers) as u32).collect();
         let ring = || {
             let ring = topology::find("ring").expect("in the table");
-            let params = Options::defaults(ring.keys);
+            let params = Options::defaults(ring.meta.options);
             let hosts = &hosts[..self.workers];
             let request = Request { hosts, seed: 1, options: &params, text: None };
             Arc::new(ring.build(&request).expect("any number of workers"))
@@ -104,10 +104,14 @@ impl Run {
         Quadratic::new(&options).expect("a good problem")
     }
 
+    pub fn gradients(&self) -> Gradients {
+        Gradients::of(Arc::new(self.problem()))
+    }
+
     pub fn threads(&self) -> Result<Outcome, NetError> {
         quelea_net::threads(
             &self.setup(),
-            &self.problem(),
+            &self.gradients(),
             &NetOptions::default(),
             &mut Watch::new(),
         )
@@ -124,8 +128,8 @@ impl Run {
                 let address = &address;
                 scope.spawn(move || worker(address, Some(rank as u32)).expect("it takes part"));
             }
-            let (setup, problem) = (self.setup(), self.problem());
-            coordinator.run(self.job(), &setup, &problem, &hosted, &mut Watch::new())
+            let (setup, gradients) = (self.setup(), self.gradients());
+            coordinator.run(self.job(), &setup, &gradients, &hosted, &mut Watch::new())
         })
     }
 }
@@ -141,7 +145,7 @@ pub fn worker(address: &str, rank: Option<u32>) -> Result<(), NetError> {
 pub fn worker_with(address: &str, rank: Option<u32>, options: &NetOptions) -> Result<(), NetError> {
     join(address, rank, options, &mut |job| {
         let run = Run::parse(job);
-        Ok((run.setup(), Box::new(run.problem()) as Box<dyn Problem>))
+        Ok((run.setup(), run.gradients()))
     })
 }
 

@@ -6,19 +6,24 @@ import ctypes
 
 import torch
 
-from quelea._core import Error, Memory
+from quelea._core import Error, RankVectors, VectorAt
 
 
-def tensor_at(address: int, length: int, memory: Memory) -> torch.Tensor:
-    """A tensor that looks at `length` numbers at `address`, and keeps their memory."""
-    buffer = (ctypes.c_float * length).from_address(address)
+def tensor_at(vector: VectorAt, memory: RankVectors) -> torch.Tensor:
+    """A tensor that is a view of this vector, and keeps its memory."""
+    buffer = (ctypes.c_float * vector.length).from_address(vector.address)
     buffer.memory = memory  # type: ignore[attr-defined]
     return torch.frombuffer(buffer, dtype=torch.float32)
 
 
+def vector_of(tensor: torch.Tensor) -> VectorAt:
+    """Where the elements of a flat tensor on the CPU are."""
+    return VectorAt(tensor.data_ptr(), tensor.numel())
+
+
 def padding(like: torch.Tensor) -> int:
-    """How many elements are left free after a tensor like this: kernels of a GPU want tensors to
-    begin at multiples of 128 bytes."""
+    """How many elements are left free after a tensor like this: kernels of a GPU are faster on
+    tensors that start at multiples of 128 bytes."""
     return -like.numel() % 32 if like.is_cuda else 0
 
 
@@ -30,7 +35,7 @@ def view_like(flat: torch.Tensor, start: int, like: torch.Tensor) -> torch.Tenso
 
 
 def layout_of(tensor: torch.Tensor) -> str:
-    """The memory format, in a word."""
+    """The name of the memory format."""
     if tensor.is_contiguous():
         return "contiguous"
     if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
@@ -43,14 +48,13 @@ def layout_of(tensor: torch.Tensor) -> str:
 class Flat:
     """Parameters and gradients of a model on its device, as flat vectors.
 
-    On the CPU they are the vectors of the rank themselves. On a GPU they lie there, and travel to
-    the rank's vectors, whose memory is pinned, on a stream of their own.
+    On the CPU they are the vectors of the rank. On a GPU they are copies there, which are exchanged
+    with the rank's vectors through pinned memory on a separate stream.
     """
 
-    def __init__(self, addresses: tuple[int, int, int], memory: Memory, device: torch.device):
-        params, grads, length = addresses
-        self.host_params = tensor_at(params, length, memory)
-        self.host_grads = tensor_at(grads, length, memory)
+    def __init__(self, vectors: RankVectors, device: torch.device):
+        self.host_params = tensor_at(vectors.params, vectors)
+        self.host_grads = tensor_at(vectors.grads, vectors)
         self.on_gpu = device.type == "cuda"
         if self.on_gpu:
             _pin(self.host_params, True)
@@ -66,8 +70,8 @@ class Flat:
             self.params, self.grads = self.host_params, self.host_grads
 
     def send_later(self, vector: str, start: int, end: int) -> torch.cuda.Event:
-        """Brings a part of the parameters or gradients from a GPU to the rank: it is there once the
-        event has happened, and what was on its way to the GPU before has arrived then."""
+        """Starts to copy a part of the parameters or gradients from a GPU to the rank. When the
+        event has happened, this copy and all earlier copies to the GPU are complete."""
         host, device = getattr(self, f"host_{vector}"), getattr(self, vector)
         self.stream.wait_stream(torch.cuda.current_stream(device.device))
         with torch.cuda.stream(self.stream):
@@ -77,19 +81,19 @@ class Flat:
         return event
 
     def fetch(self, grads: bool) -> None:
-        """Brings the rank's parameters, and perhaps its gradients, to the device."""
+        """Copies the rank's parameters, and with `grads` its gradients, to the device."""
         if self.on_gpu:
             self.params.copy_(self.host_params, non_blocking=True)
             if grads:
                 self.grads.copy_(self.host_grads, non_blocking=True)
 
     def send(self, vector: str) -> None:
-        """Brings the device's parameters or gradients to the rank."""
+        """Copies the device's parameters or gradients to the rank."""
         if self.on_gpu:
             self.send_later(vector, 0, self.params.numel()).synchronize()
 
     def close(self) -> None:
-        """Gives the pinned memory back."""
+        """Unpins the memory."""
         if self.on_gpu:
             torch.cuda.synchronize(self.params.device)
             for vector in (self.host_params, self.host_grads):
@@ -103,4 +107,4 @@ def _pin(vector: torch.Tensor, pinned: bool) -> None:
     else:
         status = runtime.cudaHostUnregister(vector.data_ptr())
     if int(status) != 0:
-        raise Error(f"the GPU's driver refuses to pin {vector.numel()} numbers ({status})")
+        raise Error(f"the GPU driver cannot pin {4 * vector.numel()} bytes (error {status})")

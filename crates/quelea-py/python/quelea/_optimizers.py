@@ -1,4 +1,4 @@
-"""What servers, and checks, need to know of a PyTorch optimizer."""
+"""PyTorch optimizers: their configuration for servers, and their state."""
 
 from __future__ import annotations
 
@@ -8,19 +8,33 @@ import torch
 
 from quelea._core import Error
 
-_SAME = ("momentum", "dampening", "nesterov", "weight_decay", "betas", "eps", "amsgrad", "maximize")
+#: Options that all parameter groups must share where servers run the optimizer.
+_SHARED = (
+    "momentum",
+    "dampening",
+    "nesterov",
+    "weight_decay",
+    "betas",
+    "eps",
+    "amsgrad",
+    "maximize",
+)
 
 
-def described(optimizer: torch.optim.Optimizer) -> dict[str, object]:
-    """The optimizer in quelea's own words, or an error that says why it cannot be."""
+#: The state of torch.optim.SGD with momentum.
+VELOCITY = "momentum_buffer"
+
+
+def to_quelea_config(optimizer: torch.optim.Optimizer) -> dict[str, object]:
+    """The configuration of quelea's optimizer that does the same; raises if there is none."""
     groups = optimizer.param_groups
     name = type(optimizer).__name__
-    _check_groups(optimizer, (*_SAME, "lr"))
+    _check_groups(optimizer, (*_SHARED, "lr"))
     group = groups[0]
     if group.get("amsgrad") or group.get("maximize") or group.get("dampening"):
         raise Error(
             f"{name} with amsgrad, maximize or dampening cannot run at the servers of this "
-            "algorithm; switch them off, or use an algorithm whose workers take the steps"
+            "algorithm: disable them, or use an algorithm whose workers run the optimizer"
         )
     if type(optimizer) is torch.optim.SGD:
         keys = {key: group[key] for key in ("momentum", "nesterov", "weight_decay")}
@@ -36,9 +50,9 @@ def described(optimizer: torch.optim.Optimizer) -> dict[str, object]:
             "weight_decay": group["weight_decay"],
         }
     raise Error(
-        f"the servers of this algorithm take the steps, and they do not know {name}; pass "
+        f"the servers of this algorithm run the optimizer, and they do not have {name}: pass "
         'server_optimizer={"name": "sgd", "momentum": 0.9} (or "adam", "adamw"), or use an '
-        "algorithm whose workers take the steps, such as allreduce or d-psgd"
+        "algorithm whose workers run the optimizer"
     )
 
 
@@ -48,39 +62,38 @@ def _check_groups(optimizer: torch.optim.Optimizer, keys: tuple[str, ...]) -> No
         if group.get(key) != groups[0].get(key):
             raise Error(
                 f"{type(optimizer).__name__} has parameter groups with different `{key}`, and the "
-                "servers of this algorithm know only one; give all groups the same, or use an "
-                "algorithm whose workers take the steps, such as allreduce or d-psgd"
+                "servers of this algorithm have one for all: give all groups the same, or use an "
+                "algorithm whose workers run the optimizer"
             )
 
 
-def check_served(optimizer: torch.optim.Optimizer, known: dict[str, object]) -> None:
-    """Refuses an optimizer that is no longer what the servers know of it: nothing but the rate
-    where they have their own."""
+def check_server_optimizer(optimizer: torch.optim.Optimizer, known: dict[str, object]) -> None:
+    """Raises if the optimizer is no longer what the servers know of it; only its learning rates are
+    checked if that is nothing, because they have their own."""
     if not known:
         return _check_groups(optimizer, ("lr",))
-    now = described(optimizer)
+    now = to_quelea_config(optimizer)
     if now != known:
         key = next(key for key in now if now[key] != known.get(key))
         raise Error(
-            f"`{key}` of the optimizer was {known.get(key)} at wrap() and is {now[key]} now, but the "
-            "servers of this algorithm follow the learning rate only; leave it (OneCycleLR: "
-            "cycle_momentum=False), or use an algorithm whose workers take the steps"
+            f"`{key}` of the optimizer was {known.get(key)} at wrap() and is {now[key]} now, but "
+            "the servers of this algorithm follow only the learning rate: do not change it "
+            "(OneCycleLR: cycle_momentum=False), or use an algorithm whose workers run the "
+            "optimizer"
         )
 
 
 def learning_rate(optimizer: torch.optim.Optimizer) -> float:
-    """The rate of the step that begins."""
+    """The learning rate of the current step."""
     return float(optimizer.param_groups[0].get("lr", 0.0))
 
 
 def state_names(optimizer: torch.optim.Optimizer) -> list[str]:
-    """The vectors of the optimizer's state that algorithms may average or replace.
-
-    Empty where the state is not of a kind that quelea knows.
-    """
+    """The vectors of the optimizer's state that algorithms can average, reset or replace; empty if
+    this optimizer is not supported."""
     group = optimizer.param_groups[0]
     if type(optimizer) is torch.optim.SGD:
-        return ["momentum_buffer"] if group["momentum"] and not group["dampening"] else []
+        return [VELOCITY] if group["momentum"] and not group["dampening"] else []
     if type(optimizer) in (torch.optim.Adam, torch.optim.AdamW) and not group["amsgrad"]:
         return ["exp_avg", "exp_avg_sq"]
     return []
@@ -91,7 +104,7 @@ def bind_state(
     params: list[torch.nn.Parameter],
     vectors: dict[str, list[torch.Tensor]],
 ) -> None:
-    """Makes the state of the optimizer views: `vectors` has one for each parameter, by name."""
+    """Replaces the state of the optimizer by these views: by name, one for each parameter."""
     for index, p in enumerate(params):
         state = optimizer.state[p]
         if "exp_avg" in vectors:

@@ -1,12 +1,13 @@
 """Starts a script several times on this machine: ``python -m quelea.launch -n 4 train.py …``.
 
-Every process is told its rank in the environment, which `quelea.torch.init()` reads. When one
-fails, the others are ended, and the last line says which it was.
+Every process gets its rank through the environment, which `quelea.torch.init()` reads. If one
+fails, the others are ended, and the last line names it.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import os
 import secrets
@@ -15,12 +16,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import IO
 
-#: How long the others may take to end by themselves after one has failed.
+#: How long the others may take to end on their own after one has failed.
 GRACE_SECONDS = 5.0
-#: How long all may take after Ctrl-C, to save what they have.
-FAREWELL_SECONDS = 30.0
+#: How long all may take after Ctrl-C, to save their state.
+INTERRUPT_SECONDS = 30.0
 
 
 def main(words: list[str] | None = None) -> int:
@@ -28,31 +30,41 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="quelea launch", description=__doc__)
     parser.add_argument("-n", "--processes", type=int, required=True, metavar="N")
     parser.add_argument("-m", "--module", action="store_true", help="SCRIPT names a module")
-    parser.add_argument("--no-prefix", action="store_true", help="leave lines as they are")
+    parser.add_argument(
+        "--no-prefix", action="store_true", help="do not prefix lines with the rank"
+    )
     parser.add_argument("script", metavar="SCRIPT")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…")
     given = parser.parse_args(words)
     if given.processes < 1:
         parser.error(f"-n {given.processes}: must be at least 1")
     if not given.module and not os.path.exists(given.script):
-        parser.error(f"{given.script}: there is no such file")
+        parser.error(f"{given.script}: no such file")
     script = (["-m"] if given.module else []) + [given.script, *given.arguments]
-    return Crew([sys.executable, "-u", *script], given.processes, not given.no_prefix).run()
+    return ChildProcesses(
+        [sys.executable, "-u", *script], given.processes, not given.no_prefix
+    ).run()
 
 
-class Crew:
-    """The processes. None outlives this."""
+class ChildProcesses:
+    """The processes of a launch. None outlives this object."""
 
     def __init__(self, command: list[str], count: int, prefix: bool):
+        self.command, self.count, self.prefix = command, count, prefix
+        self.children: list[subprocess.Popen] = []
+        self.readers: list[threading.Thread] = []
         self.ended: list[tuple[int, int]] = []
         self.changed = threading.Condition()
+
+    def _start_all(self) -> None:
+        """Starts the processes and the threads that watch them."""
         job = f"{os.getpid()}-{secrets.token_hex(4)}"
-        self.children = [self._start(command, rank, count, job) for rank in range(count)]
-        self.readers = []
-        for rank, child in enumerate(self.children):
+        for rank in range(self.count):
+            child = self._start(self.command, rank, self.count, job)
+            self.children.append(child)
             threading.Thread(target=self._await, args=(rank, child), daemon=True).start()
             for source, sink in ((child.stdout, sys.stdout), (child.stderr, sys.stderr)):
-                label = f"[{rank}] " if prefix and count > 1 else ""
+                label = f"[{rank}] " if self.prefix and self.count > 1 else ""
                 reader = threading.Thread(target=_copy, args=(source, sink, label), daemon=True)
                 reader.start()
                 self.readers.append(reader)
@@ -84,8 +96,10 @@ class Crew:
             self.changed.notify_all()
 
     def run(self) -> int:
-        """Waits for the end; the status of the first that failed, or 0."""
+        """Waits until all have ended; the status of the first that failed, or 0."""
         try:
+            with _interrupts_deferred():
+                self._start_all()
             with self.changed:
                 while len(self.ended) < len(self.children) and not self._failures():
                     self.changed.wait()
@@ -93,7 +107,7 @@ class Crew:
             interrupted = False
         except KeyboardInterrupt:
             interrupted = True
-            self._let_them_say_farewell()
+            self._await_interrupted()
         self._end()
         for reader in self.readers:
             reader.join(timeout=GRACE_SECONDS)
@@ -103,22 +117,22 @@ class Crew:
         if not failures:
             return 0
         rank, status = failures[0]
-        print(f"quelea: rank {rank} {_how(status)}; all were ended", file=sys.stderr)
+        print(f"quelea: rank {rank} {_how(status)}; the others were ended", file=sys.stderr)
         return status if status > 0 else 1
 
     def _wait(self, seconds: float) -> None:
-        """Until all have ended, at most so long."""
+        """Waits until all have ended, or this time has passed."""
         until = time.monotonic() + seconds
         with self.changed:
             while len(self.ended) < len(self.children) and time.monotonic() < until:
                 self.changed.wait(until - time.monotonic())
 
-    def _let_them_say_farewell(self) -> None:
-        """The terminal has interrupted the scripts too: they may want to save something."""
-        said = "quelea: interrupted; the scripts have {:.0f} s to end, Ctrl-C again ends them now"
-        print(said.format(FAREWELL_SECONDS), file=sys.stderr)
+    def _await_interrupted(self) -> None:
+        """The terminal has interrupted the scripts too: gives them time to save their state."""
+        said = "quelea: interrupted; the scripts have {:.0f} s to end; Ctrl-C again ends them now"
+        print(said.format(INTERRUPT_SECONDS), file=sys.stderr)
         try:
-            self._wait(FAREWELL_SECONDS)
+            self._wait(INTERRUPT_SECONDS)
         except KeyboardInterrupt:
             pass
 
@@ -131,6 +145,22 @@ class Crew:
                 child.kill()
         for child in self.children:
             child.wait()
+
+
+@contextlib.contextmanager
+def _interrupts_deferred() -> Iterator[None]:
+    """An interrupt inside is raised at the end, so that no process is left without its threads."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    interrupts: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _frame: interrupts.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if interrupts:
+        raise KeyboardInterrupt
 
 
 def _how(status: int) -> str:
@@ -146,7 +176,7 @@ def _copy(source: IO[bytes], sink: IO[str], label: str) -> None:
 
 
 def _end_with_parent() -> None:
-    """A launcher that is killed takes its processes with it."""
+    """Ends this process when the launcher is killed."""
     end_with_parent = 1
     ctypes.CDLL(None).prctl(end_with_parent, signal.SIGTERM)
 

@@ -15,8 +15,10 @@ import torch
 from quelea import _core
 from quelea._flat import padding
 
-#: What a model and a batch cost.
+#: The loss of a model on a batch.
 Loss = Callable[[torch.nn.Module, Any], torch.Tensor]
+#: Loss and accuracy, or None in its place, of a model.
+Measure = Callable[[torch.nn.Module], tuple[float, float | None]]
 
 
 def simulate(
@@ -26,7 +28,7 @@ def simulate(
     config: dict[str, Any],
     *,
     batch: int = 32,
-    evaluate: Callable[[torch.nn.Module], tuple[float, float | None]] | None = None,
+    evaluate: Measure | None = None,
     collate: Callable[[list[Any]], Any] = torch.utils.data.default_collate,
     device: str | torch.device = "cpu",
     graph: bool = False,
@@ -34,19 +36,19 @@ def simulate(
 ) -> dict[str, Any]:
     """Trains in the virtual cluster, and returns the run's summary.
 
-    `config` is what a run file says (``{"workers": 16, "steps": 500, "algorithm": {"name":
+    `config` has the keys of a run file (``{"workers": 16, "steps": 500, "algorithm": {"name":
     "d-psgd"}, "optimizer": {"name": "sgd", "lr": 0.1}, "cluster": {…}}``), without a task. The
-    optimizer is quelea's own. Worker i has the samples i, i + n, i + 2n, … and draws them in an
-    order that follows from the seed. `loss(model, batch)` gives the mean loss of a batch, whose
-    tensors are on the device; PyTorch's random numbers are seeded anew for each, before `collate`.
-    `evaluate(model)` gives loss and accuracy (or None) of what one would deploy; without it the
-    loss over the first 512 samples is taken. Buffers, such as the statistics of batch
-    normalisation, are kept per worker, and their mean is evaluated.
+    optimizer is quelea's own. Worker i has the samples i, i + n, i + 2n, …, in an order that
+    depends on the seed alone. `loss(model, batch)` returns the mean loss of a batch, whose tensors
+    are on the device; PyTorch's random numbers are seeded for each batch, before `collate`.
+    `evaluate(model)` returns loss and accuracy (or None) of the deployed model; the default is the
+    loss over the first 512 samples. Buffers, such as the statistics of batch normalisation, are
+    kept per worker, and their mean is evaluated.
 
-    With `graph`, on a GPU, the forward and backward pass is captured as a CUDA graph and replayed:
-    for small models, which spend their time on starting kernels. Every batch must then have the
-    same shapes, and `loss` must do on the device all that changes from batch to batch. Where
-    capturing fails a warning says why, and passes run one by one.
+    With `graph`, on a GPU, forward and backward pass are captured as a CUDA graph and replayed,
+    which is faster for small models. Every batch must then have the same shapes, and `loss` must do
+    on the device all that changes from batch to batch. If capturing fails, a warning gives the
+    reason, and the passes run without a graph.
 
     With `out` the files of the run stay there: summary.json, records.jsonl, final.safetensors,
     trace.json.
@@ -69,19 +71,18 @@ def simulate(
     """
     if out is not None and (Path(out) / "summary.json").exists():
         raise ValueError(f"out = {str(out)!r} holds a run already: choose another folder")
-    script = _Script(make_model().to(device), loss, dataset, config, batch, collate)
-    script.graph = _Graph() if graph and script.flat.is_cuda else None
-    measure = evaluate or script.mean_loss
-    calls = (script.gradient, lambda params: script.evaluate(params, measure))
-    tensors = [(name, list(p.shape)) for name, p in script.named]
+    workers = _VirtualWorkers(make_model().to(device), loss, dataset, config, batch, collate)
+    workers.graph = _Graph() if graph and workers.flat.is_cuda else None
+    measure = evaluate or workers.mean_loss
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(out) if out is not None else Path(folder) / "run"
-        _core.simulate(config, tensors, script.flat.tolist(), calls, str(place))
-        summary: dict[str, Any] = json.loads((place / "summary.json").read_text())
-    return summary
+        return workers.train(
+            config, measure, Path(out) if out is not None else Path(folder) / "run"
+        )
 
 
-class _Script:
+class _VirtualWorkers:
+    """The gradients of all virtual workers, computed one after the other with one model."""
+
     def __init__(
         self,
         model: torch.nn.Module,
@@ -106,7 +107,7 @@ class _Script:
         if not self.named:
             raise ValueError("the model has no parameter that requires a gradient")
         self.params = [p for _, p in self.named]
-        # Parameters on their way; their own memory begins where the device likes it.
+        # Parameters in transit; the memory of each parameter itself is aligned for the device.
         self.flat = torch.cat([p.detach().reshape(-1) for p in self.params])
         parts = self.flat.split([p.numel() for p in self.params])
         self.parts = [part.view(p.shape) for part, p in zip(parts, self.params, strict=True)]
@@ -114,9 +115,22 @@ class _Script:
         self.kept = [[b.clone() for b in self.buffers] for _ in range(self.workers)]
         self.orders: dict[int, tuple[int, list[int]]] = {}
         self.graph: _Graph | None = None
-        # A gradient and its loss, and where they and parameters pass on their way to a GPU.
+        # A gradient and its loss, and the memory through which they and parameters are copied.
         self.result = torch.empty(self.flat.numel() + 1, device=self.flat.device)
         self.staged = torch.empty(self.flat.numel() + 1, pin_memory=self.flat.is_cuda)
+
+    def train(self, config: dict[str, Any], measure: Measure, out: Path) -> dict[str, Any]:
+        """Runs the virtual cluster with these workers, and returns the run's summary."""
+        _core.simulate(
+            config,
+            [(name, list(p.shape)) for name, p in self.named],
+            self.flat.tolist(),
+            gradient=self.gradient,
+            evaluate=lambda params: self.evaluate(params, measure),
+            out=str(out),
+        )
+        summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
+        return summary
 
     def _host(self, address: int) -> torch.Tensor:
         buffer = (ctypes.c_float * self.flat.numel()).from_address(address)
@@ -130,7 +144,7 @@ class _Script:
         for mine, kept in zip(self.buffers, buffers, strict=True):
             mine.copy_(kept)
 
-    def rows(self, rank: int, step: int) -> list[int]:
+    def samples(self, rank: int, step: int) -> list[int]:
         """The samples of a worker's step: a function of the seed alone."""
         own = range(rank, len(self.dataset), self.workers)
         size = min(self.batch, len(own))
@@ -154,13 +168,13 @@ class _Script:
             torch.cat([part.reshape(-1) for part in parts], out=self.result)
 
     def gradient(self, rank: int, step: int, params: int, grad: int) -> tuple[float, int]:
-        """Computes one gradient, from and into memory of Rust."""
+        """Computes one gradient, from and into memory that Rust owns."""
         self._load(params, self.kept[rank])
         if not self.model.training:
             self.model.train()
-        rows = self.rows(rank, step)
+        samples = self.samples(rank, step)
         torch.manual_seed(self.seed * 1_000_003 + step * self.workers + rank)
-        batch = self.collate([self.dataset[i] for i in rows])
+        batch = self.collate([self.dataset[i] for i in samples])
         if self.graph is None:
             self.compute(_to(batch, self.flat.device))
         elif not self.graph.replay(self, batch):
@@ -170,62 +184,60 @@ class _Script:
             kept.copy_(mine)
         self.staged.copy_(self.result)
         self._host(grad).copy_(self.staged[:-1])
-        return float(self.staged[-1]), len(rows)
+        return float(self.staged[-1]), len(samples)
 
-    def evaluate(
-        self,
-        params: int,
-        measure: Callable[[torch.nn.Module], tuple[float, float | None]],
-    ) -> tuple[float, float | None]:
-        """What the deployed model is worth."""
+    def evaluate(self, params: int, measure: Measure) -> tuple[float, float | None]:
+        """Loss and accuracy of the deployed model."""
         means = [torch.stack(tensors).mean(0) for tensors in zip(*self.kept, strict=True)]
         self._load(params, means)
         self.model.eval()
         with torch.no_grad():
             found = measure(self.model)
         if not (isinstance(found, tuple) and len(found) == 2):
-            raise TypeError(f"evaluate() returned {found!r}: must be a loss and an accuracy or None")
+            raise TypeError(
+                f"evaluate() returned {found!r}: must be a loss and an accuracy or None"
+            )
         return found
 
     def mean_loss(self, model: torch.nn.Module) -> tuple[float, None]:
-        """Over the first samples."""
-        rows = [self.dataset[i] for i in range(min(512, len(self.dataset)))]
-        return float(self.loss(model, _to(self.collate(rows), self.flat.device))), None
+        """The mean loss over the first samples."""
+        samples = [self.dataset[i] for i in range(min(512, len(self.dataset)))]
+        return float(self.loss(model, _to(self.collate(samples), self.flat.device))), None
 
 
 class _Graph:
-    """The passes of one batch as a CUDA graph, with the batch and the result in fixed places."""
+    """Forward and backward pass as a CUDA graph, with batch and result in fixed memory."""
 
     def __init__(self) -> None:
         self.graph: torch.cuda.CUDAGraph | None = None
         self.batch: Any = None
 
-    def replay(self, script: _Script, batch: Any) -> bool:
+    def replay(self, workers: _VirtualWorkers, batch: Any) -> bool:
         """Computes; False if nothing was computed because capturing failed."""
         try:
-            graph = self.graph or self._capture(script, batch)
+            graph = self.graph or self._capture(workers, batch)
             _fill(self.batch, batch)
         except Exception as error:
-            warnings.warn(f"no CUDA graph, passes run one by one: {error}", stacklevel=2)
+            warnings.warn(f"no CUDA graph, the passes run without it: {error}", stacklevel=2)
             return False
         graph.replay()
         return True
 
-    def _capture(self, script: _Script, batch: Any) -> torch.cuda.CUDAGraph:
-        self.batch = _to(batch, script.flat.device)
-        before = [b.clone() for b in script.buffers]
+    def _capture(self, workers: _VirtualWorkers, batch: Any) -> torch.cuda.CUDAGraph:
+        self.batch = _to(batch, workers.flat.device)
+        before = [b.clone() for b in workers.buffers]
         # Libraries choose their kernels, and allocate, in the first passes.
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(3):
-                script.compute(self.batch)
+                workers.compute(self.batch)
         torch.cuda.current_stream().wait_stream(side)
-        script.model.zero_grad()
+        workers.model.zero_grad()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            script.compute(self.batch)
-        for mine, kept in zip(script.buffers, before, strict=True):
+            workers.compute(self.batch)
+        for mine, kept in zip(workers.buffers, before, strict=True):
             mine.copy_(kept)
         self.graph = graph
         return graph

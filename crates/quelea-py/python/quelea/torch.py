@@ -15,17 +15,15 @@ The loop, the optimizer and the scheduler stay as they are.
 
 from __future__ import annotations
 
-import atexit
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
-from quelea import _optimizers, _session
-from quelea._core import Error, Group, algorithms
+from quelea import _failure, _session
+from quelea._core import Error, Group
+from quelea._settings import settings_of
 
 __all__ = [
     "Error",
@@ -45,18 +43,14 @@ __all__ = [
 
 Model = TypeVar("Model", bound=torch.nn.Module)
 
-#: How long a process whose run was ended by another lets that one leave before it.
-ECHO_SECONDS = 1.0
-
 _group: Group | None = None
-_failed = False
 
 
 def init(timeout: float = 60.0) -> None:
-    """Finds the other processes of this launch; a process that was started alone is a group of one.
+    """Finds the other processes of this launch; a process without a launcher is a group of one.
 
-    Recognised are ``python -m quelea.launch``, torchrun, mpirun, srun and Kubernetes indexed jobs.
-    All processes must come within `timeout` seconds.
+    Supported launchers are ``python -m quelea.launch``, torchrun, mpirun, srun and Kubernetes
+    indexed jobs. All processes must call it within `timeout` seconds.
 
     >>> import quelea.torch as quelea
     >>> quelea.init()
@@ -65,10 +59,14 @@ def init(timeout: float = 60.0) -> None:
     """
     global _group
     if _group is not None:
-        raise Error("init() was called before; call it once")
+        raise Error("init() was called before: call it once")
     _group = Group(timeout)
-    _watch_for_failure()
-    atexit.register(_at_exit)
+    _failure.watch(_fail, shutdown)
+
+
+def _fail(reason: str) -> bool:
+    session = _session.current
+    return session is None or session.active.run.fail(reason)
 
 
 def _joined() -> Group:
@@ -85,7 +83,7 @@ def _wrapped(what: str) -> _session.Session:
 
 
 def rank() -> int:
-    """The number of this process, from 0: which part of the data to take.
+    """The number of this process, from 0: selects its part of the data.
 
     >>> import quelea.torch as quelea
     >>> quelea.init()
@@ -96,7 +94,7 @@ def rank() -> int:
 
 
 def world_size() -> int:
-    """How many processes there are.
+    """The number of processes.
 
     >>> import quelea.torch as quelea
     >>> quelea.init()
@@ -107,7 +105,7 @@ def world_size() -> int:
 
 
 def local_rank() -> int:
-    """The number of this process on its machine: which GPU to take.
+    """The number of this process on its machine: selects its GPU.
 
     >>> import quelea.torch as quelea
     >>> quelea.init()
@@ -118,20 +116,20 @@ def local_rank() -> int:
 
 
 def barrier() -> None:
-    """Waits until all processes are here.
+    """Waits until all processes have called it.
 
     >>> import quelea.torch as quelea
     >>> quelea.init()
     >>> quelea.barrier()
     """
     session = _session.current
-    _joined().barrier(session.run if session is not None else None)
+    _joined().barrier(session.active.run if session is not None else None)
 
 
 def wrap(
     model: Model,
     optimizer: torch.optim.Optimizer,
-    algorithm: str = "allreduce",
+    algorithm: str = "allreduce",  # names: default
     *,
     topology: str | dict[str, Any] | None = None,
     codec: str | dict[str, Any] | None = None,
@@ -143,14 +141,14 @@ def wrap(
 ) -> Model:
     """Trains `model` together with all other processes; returns the same model.
 
-    `algorithm` is a name from ``quelea.algorithms()``, and `parameters` are its own, for example
-    ``wrap(model, optimizer, "aladdin", alpha=0.5, period=4)``. `topology` says who mixes with whom
-    in the gossip algorithms, `codec` what vectors travel as; each is a name or a dictionary with
-    ``name`` and further keys. Where servers take the steps (sync-ps, asp, ssp), they use
-    `server_optimizer`, or what they can make of `optimizer` (SGD, Adam and AdamW); the learning
-    rate is the optimizer's at rank 0 in either case.
+    `algorithm` is a name from ``quelea.algorithms()``, and `parameters` are its options, as in
+    ``wrap(model, optimizer, "aladdin", alpha=0.5, period=4)``. `topology` selects who mixes with
+    whom in gossip algorithms, `codec` how vectors are encoded; each is a name or a dictionary with
+    ``name`` and further keys. Where servers run the optimizer, they use `server_optimizer`, or the
+    equivalent of `optimizer` (SGD, Adam and AdamW); the learning rate is that of rank 0's
+    `optimizer` in either case.
 
-    All ranks begin with rank 0's parameters and buffers.
+    All ranks start from rank 0's parameters and buffers.
 
     >>> import torch, quelea.torch as quelea
     >>> quelea.init()
@@ -167,68 +165,28 @@ def wrap(
     group = _joined()
     if _session.current is not None:
         raise Error("a model is wrapped already: one process trains one model; shutdown() ends it")
-    state = _state(model, optimizer, algorithm, parameters)
-    settings = {
+    config = {
         "seed": seed,
         "workers": group.world_size,
         "algorithm": {"name": algorithm, **parameters},
-        "topology": _row(topology),
-        "codec": _row(codec),
+        "topology": _named(topology),
+        "codec": _named(codec),
         "buckets": {"size_mb": bucket_mb},
         "cluster": {"servers": servers},
     }
-    served = None
-    if algorithm in ("sync-ps", "asp", "ssp"):
-        served = {} if server_optimizer else _optimizers.described(optimizer)
-    elif server_optimizer is not None:
-        raise Error(f"server_optimizer: the workers of {algorithm} take the steps themselves")
-    elif parameters.get("payload") == "gradient":
-        served = _optimizers.described(optimizer)
-    if served is not None:
-        settings["optimizer"] = server_optimizer or served
-        _optimizers.check_served(optimizer, served)
-    settings = {key: value for key, value in settings.items() if value is not None}
-    _session.current = _session.Session(group, model, optimizer, settings, state, served)
+    settings = settings_of(config, model, optimizer, server_optimizer)
+    _session.current = _session.Session(group, model, optimizer, settings)
     model.no_sync = no_sync
     return model
 
 
-def _state(
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-    algorithm: str,
-    parameters: dict[str, Any],
-) -> list[str]:
-    """The vectors of the optimizer's state that the algorithm averages or replaces."""
-    keys = next((keys for name, _, keys in algorithms() if name == algorithm), [])
-    on_cpu = all(p.device.type == "cpu" for p in model.parameters())
-    names = _optimizers.state_names(optimizer) if on_cpu else []
-    if algorithm == "qg-dmsgd":
-        if names != ["momentum_buffer"]:
-            raise Error(
-                "qg-dmsgd replaces the momentum inside the optimizer: it needs torch.optim.SGD "
-                "with momentum and without dampening, on the CPU; use d-psgd or decentlam"
-            )
-        return names
-    if "buffers" not in keys:
-        return []
-    if not names:
-        if parameters.setdefault("buffers", "keep") != "keep":
-            raise Error(
-                f"buffers = {parameters['buffers']!r}: averages or resets the optimizer's state, "
-                "which is known of SGD with momentum, Adam and AdamW on the CPU; use "
-                'buffers="keep"'
-            )
-    return [] if parameters.get("buffers") == "keep" else names
-
-
-def _row(given: str | dict[str, Any] | None) -> dict[str, Any] | None:
+def _named(given: str | dict[str, Any] | None) -> dict[str, Any] | None:
     return {"name": given} if isinstance(given, str) else given
 
 
 @contextmanager
 def no_sync() -> Iterator[None]:
-    """Backward passes in here only add to the gradient: nothing is exchanged.
+    """Backward passes inside only add to the gradient: nothing is exchanged.
 
     The last backward pass before a step must be outside.
 
@@ -244,16 +202,16 @@ def no_sync() -> Iterator[None]:
     [[2.0, 2.0]]
     >>> optimizer.step()
     """
-    session = _wrapped("no_sync()")
-    before, session.paused = session.paused, True
+    backward = _wrapped("no_sync()").backward
+    before, backward.paused = backward.paused, True
     try:
         yield
     finally:
-        session.paused = before
+        backward.paused = before
 
 
 def report_loss(loss: float | torch.Tensor) -> None:
-    """Tells the loss of this step, for algorithms that follow it (gossip-aga).
+    """Reports the loss of this step, for algorithms that use it.
 
     >>> import torch, quelea.torch as quelea
     >>> quelea.init()
@@ -266,14 +224,14 @@ def report_loss(loss: float | torch.Tensor) -> None:
     >>> optimizer.step()
     """
     value = loss.detach() if isinstance(loss, torch.Tensor) else loss
-    _wrapped("report_loss()").loss = float(value)
+    _wrapped("report_loss()").backward.loss = float(value)
 
 
 @contextmanager
 def evaluate_model() -> Iterator[torch.nn.Module]:
-    """Inside, the model has the mean of all ranks' parameters and buffers; afterwards its own.
+    """Inside, the model has the mean of all ranks' parameters and buffers, then its own again.
 
-    All ranks must come here together.
+    All ranks must call it.
 
     >>> import torch, quelea.torch as quelea
     >>> quelea.init()
@@ -296,7 +254,7 @@ def evaluate_model() -> Iterator[torch.nn.Module]:
 
 
 def state_dict() -> dict[str, Any]:
-    """What this rank needs to go on: its own parameters, which in gossip differ between ranks.
+    """What this rank needs to resume: its own parameters, which in gossip differ between ranks.
 
     Save it at every rank, beside ``optimizer.state_dict()``.
 
@@ -311,19 +269,19 @@ def state_dict() -> dict[str, Any]:
     session = _wrapped("state_dict()")
     session.check_between_steps("state_dict()")
     return {
-        "algorithm": session.algorithm,
+        "algorithm": session.settings.algorithm,
         "rank": rank(),
         "world_size": world_size(),
-        "params": session.packed(),
+        "params": session.trained.packed(),
     }
 
 
 def load_state_dict(state: dict[str, Any]) -> None:
-    """Goes on from what `state_dict` gave, at all ranks together.
+    """Resumes from what `state_dict` returned, at all ranks together.
 
-    Every rank of a gossip algorithm has its own parameters again; in all others the ranks begin at
-    the mean. What an algorithm keeps beside the parameters (trackers, corrections, push-sum
-    weights, servers' models) begins anew from them.
+    In most gossip algorithms every rank resumes from its own parameters; in all others the ranks
+    start from the mean. What an algorithm keeps beside the parameters (trackers, corrections,
+    push-sum weights, servers' models) is reset.
 
     >>> import torch, quelea.torch as quelea
     >>> quelea.init()
@@ -339,8 +297,8 @@ def load_state_dict(state: dict[str, Any]) -> None:
     session.check_between_steps("load_state_dict()")
     for key, mine in (("world_size", world_size()), ("rank", rank())):
         if state[key] != mine:
-            raise Error(f"the state is one of {key} {state[key]}, this process has {key} {mine}")
-    count = sum(p.numel() for p in session.params)
+            raise Error(f"the state has {key} {state[key]}, this process has {key} {mine}")
+    count = sum(p.numel() for p in session.trained.params)
     if state["params"].numel() != count:
         raise Error(f"the state has {state['params'].numel()} parameters, the model {count}")
     session.reopen(state["params"])
@@ -349,7 +307,7 @@ def load_state_dict(state: dict[str, Any]) -> None:
 def shutdown() -> None:
     """Ends the run; returns when all ranks have called it. The model keeps its parameters.
 
-    It is called by itself when a script ends well.
+    A script that ends without an error calls it implicitly.
 
     >>> import torch, quelea.torch as quelea
     >>> quelea.init()
@@ -363,40 +321,3 @@ def shutdown() -> None:
     if session is not None:
         session.finish()
         session.model.__dict__.pop("no_sync", None)
-
-
-def _watch_for_failure() -> None:
-    """A script that fails tells the other ranks why before it ends."""
-    before, leave = sys.excepthook, sys.exit
-
-    def hook(kind: type, error: BaseException, trace: Any) -> None:
-        global _failed
-        if hasattr(sys, "ps1"):
-            # Somebody is typing, and goes on.
-            return before(kind, error, trace)
-        _failed = True
-        before(kind, error, trace)
-        sys.stderr.flush()
-        text = str(error).splitlines()
-        _tell_failure(": ".join([kind.__name__, *text[:1]]))
-
-    def exit(status: object = None, /) -> NoReturn:
-        # Who waits for the others' last steps must not be one that has given up. Python forgets
-        # the status before it calls what is registered for the end.
-        _session.leaving = status
-        leave(status)  # type: ignore[arg-type]
-
-    sys.excepthook, sys.exit = hook, exit
-
-
-def _tell_failure(reason: str) -> None:
-    if _session.current is not None and not _session.current.run.fail(reason):
-        # It is only the echo of another's failure. Launchers name whoever leaves first.
-        time.sleep(ECHO_SECONDS)
-
-
-def _at_exit() -> None:
-    if _session.leaving not in (None, 0):
-        _tell_failure(f"it ended with sys.exit({_session.leaving!r})")
-    elif not _failed:
-        shutdown()

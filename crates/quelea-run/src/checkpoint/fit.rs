@@ -7,12 +7,12 @@ use quelea_core::node::MODEL;
 use quelea_core::properties::{Budget, DeployedFrom, OptimizerSite};
 use quelea_core::state::Saved;
 use quelea_core::time::Time;
-use quelea_record::{Part, RankReport, Start};
+use quelea_record::{RankCheckpoint, RankReport, ResumePoint};
 use serde_json::Value;
 
 use super::read::Checkpoint;
 use crate::error::RequestError;
-use crate::plan::Plan;
+use crate::prepared::PreparedRun;
 
 /// Keys that may be others when a run goes on: how long it is, what is watched, where it runs.
 /// Everything below a name that ends in a dot.
@@ -32,11 +32,11 @@ const MAY_CHANGE: &[&str] = &[
     "optimizer.schedule.",
 ];
 
-/// What `plan` goes on from.
-pub fn start(checkpoint: &Checkpoint, plan: &Plan) -> Result<Start, RequestError> {
+/// The state from which `prepared` resumes.
+pub fn start(checkpoint: &Checkpoint, prepared: &PreparedRun) -> Result<ResumePoint, RequestError> {
     let manifest = &checkpoint.manifest;
-    check_config(&manifest.config, &plan.config.understood(), "")?;
-    let dimensions = plan.setup.layout.len();
+    check_config(&manifest.config, &prepared.config.resolved(), "")?;
+    let dimensions = prepared.setup.layout.len();
     if manifest.dimensions != dimensions {
         return Err(RequestError::Conflict(format!(
             "the checkpoint's model has {} parameters, that of the task {dimensions}; is the data \
@@ -44,20 +44,18 @@ pub fn start(checkpoint: &Checkpoint, plan: &Plan) -> Result<Start, RequestError
             manifest.dimensions
         )));
     }
-    if manifest.step >= plan.setup.steps {
+    if manifest.step >= prepared.setup.steps {
         let problem = format!(
-            "the run has done {} steps; set more to go on, as in --set steps={}",
+            "the run has done {} steps; set more to continue, as in --set steps={}",
             manifest.step,
             manifest.step.saturating_mul(2)
         );
-        return Err(RequestError::field("steps", plan.setup.steps, problem));
+        return Err(RequestError::field("steps", prepared.setup.steps, problem));
     }
-    let same = (manifest.workers, manifest.servers) == (plan.config.workers, plan.config.servers());
-    let parts = match same {
-        true => checkpoint.parts.clone(),
-        false => resized(checkpoint, plan)?,
-    };
-    Ok(Start { parts, anew: !same, now: Time::from_seconds(manifest.clock_seconds) })
+    let same = (manifest.workers, manifest.servers)
+        == (prepared.config.workers, prepared.config.servers());
+    let parts = if same { checkpoint.parts.clone() } else { resized(checkpoint, prepared)? };
+    Ok(ResumePoint { parts, resized: !same, now: Time::from_seconds(manifest.clock_seconds) })
 }
 
 /// Refuses a key that is another and may not be.
@@ -84,17 +82,20 @@ fn check_config(old: &Value, new: &Value, path: &str) -> Result<(), RequestError
     if old == new || MAY_CHANGE.iter().any(may_change) {
         return Ok(());
     }
-    let problem = format!("the checkpoint was made with {old}; a run that goes on keeps it");
+    let problem = format!("the checkpoint was made with {old}; a resumed run keeps it");
     Err(RequestError::field(path, new, problem))
 }
 
 /// Every rank of another number of ranks begins with the deployed model and with what the
-/// optimizers had in common; what only the algorithm knows begins anew.
-fn resized(checkpoint: &Checkpoint, plan: &Plan) -> Result<Vec<Part>, RequestError> {
+/// optimizers had in common; what only the algorithm knows is reset.
+fn resized(
+    checkpoint: &Checkpoint,
+    prepared: &PreparedRun,
+) -> Result<Vec<RankCheckpoint>, RequestError> {
     let damaged = |what: &str| RequestError::Conflict(format!("the checkpoint lacks {what}"));
-    let (properties, old) = (plan.setup.properties(), &checkpoint.manifest);
+    let (properties, old) = (prepared.setup.properties(), &checkpoint.manifest);
     let (workers, servers) = checkpoint.parts.split_at(old.workers);
-    let len = plan.setup.layout.len();
+    let len = prepared.setup.layout.len();
     let model = match properties.deploy {
         DeployedFrom::Workers => mean(workers, model_of),
         DeployedFrom::Servers => concatenated(servers, model_of),
@@ -102,12 +103,13 @@ fn resized(checkpoint: &Checkpoint, plan: &Plan) -> Result<Vec<Part>, RequestErr
     let model = model.filter(|model| model.len() == len).ok_or_else(|| damaged("its model"))?;
     let holders = if properties.optimizer == OptimizerSite::Workers { workers } else { servers };
     // Within a host only the first worker may run its optimizer.
-    let runs: Vec<Part> = holders.iter().filter(|part| optimized(part) > 0).cloned().collect();
+    let runs: Vec<RankCheckpoint> =
+        holders.iter().filter(|part| optimized(part) > 0).cloned().collect();
     let holders = if runs.is_empty() { holders } else { &runs };
     let mut optimizer = BTreeMap::new();
-    for slot in 0..(plan.setup.optimizer)(1).vectors().len() {
+    for slot in 0..(prepared.setup.optimizer)(1).vectors().len() {
         let name = format!("optimizer.{slot}");
-        let of = |part: &Part| part.state.vectors.get(&name).cloned();
+        let of = |part: &RankCheckpoint| part.state.vectors.get(&name).cloned();
         let whole = match properties.optimizer {
             OptimizerSite::Workers => mean(holders, of),
             OptimizerSite::Servers => concatenated(holders, of),
@@ -115,28 +117,28 @@ fn resized(checkpoint: &Checkpoint, plan: &Plan) -> Result<Vec<Part>, RequestErr
         let whole = whole.filter(|whole| whole.len() == len);
         optimizer.insert(name.clone(), whole.ok_or_else(|| damaged("the optimizer's state"))?);
     }
-    let done: u64 = workers.iter().map(Part::step).sum();
+    let done: u64 = workers.iter().map(RankCheckpoint::step).sum();
     let step = match properties.budget {
         Budget::Rounds => old.step,
-        Budget::TotalGradients => done / plan.config.workers as u64,
+        Budget::TotalGradients => done / prepared.config.workers as u64,
     };
     let common = Common {
         optimized: holders.iter().map(optimized).max().unwrap_or(0),
-        buckets: plan.setup.layout.buckets.len(),
+        buckets: prepared.setup.layout.buckets.len(),
         model,
         optimizer,
     };
-    let shards = plan.setup.layout.shards(plan.config.servers());
+    let shards = prepared.setup.layout.shards(prepared.config.servers());
     let of_worker = common.part(0..len, step, properties.optimizer == OptimizerSite::Workers);
     let of_server = shards.into_iter().map(|shard| {
         // Servers of synchronous rows count the workers' steps.
         let step = if properties.synchronous { step } else { 0 };
         common.part(shard, step, properties.optimizer == OptimizerSite::Servers)
     });
-    let mut parts = vec![of_worker; plan.config.workers];
+    let mut parts = vec![of_worker; prepared.config.workers];
     parts.extend(of_server);
     for (index, part) in checkpoint.parts.iter().enumerate() {
-        let place = index % plan.config.workers;
+        let place = index % prepared.config.workers;
         add(&mut parts[place].report, &part.report);
     }
     Ok(parts)
@@ -151,7 +153,7 @@ struct Common {
 }
 
 impl Common {
-    fn part(&self, range: Range<usize>, step: u64, optimizes: bool) -> Part {
+    fn part(&self, range: Range<usize>, step: u64, optimizes: bool) -> RankCheckpoint {
         let mut state = Saved::default();
         state.numbers.insert("step".to_string(), step);
         for slot in 0..self.buckets {
@@ -162,23 +164,26 @@ impl Common {
             let held = if optimizes { whole[range.clone()].to_vec() } else { Vec::new() };
             state.vectors.insert(name.clone(), held);
         }
-        Part { state, report: RankReport::default() }
+        RankCheckpoint { state, report: RankReport::default() }
     }
 }
 
 /// Steps that the rank's optimizer has done.
-fn optimized(part: &Part) -> u64 {
+fn optimized(part: &RankCheckpoint) -> u64 {
     let counts = part.state.numbers.iter().filter(|(name, _)| name.starts_with("optimized."));
     counts.map(|(_, count)| *count).max().unwrap_or(0)
 }
 
-fn model_of(part: &Part) -> Option<Vec<f32>> {
+fn model_of(part: &RankCheckpoint) -> Option<Vec<f32>> {
     let vectors = &part.state.vectors;
     vectors.get(MODEL).or_else(|| vectors.get("params")).cloned()
 }
 
 /// The mean, summed in order of rank.
-fn mean(parts: &[Part], of: impl Fn(&Part) -> Option<Vec<f32>>) -> Option<Vec<f32>> {
+fn mean(
+    parts: &[RankCheckpoint],
+    of: impl Fn(&RankCheckpoint) -> Option<Vec<f32>>,
+) -> Option<Vec<f32>> {
     let mut sum: Vec<f64> = Vec::new();
     for part in parts {
         let values = of(part)?;
@@ -188,7 +193,10 @@ fn mean(parts: &[Part], of: impl Fn(&Part) -> Option<Vec<f32>>) -> Option<Vec<f3
     Some(sum.iter().map(|sum| (sum / parts.len() as f64) as f32).collect())
 }
 
-fn concatenated(parts: &[Part], of: impl Fn(&Part) -> Option<Vec<f32>>) -> Option<Vec<f32>> {
+fn concatenated(
+    parts: &[RankCheckpoint],
+    of: impl Fn(&RankCheckpoint) -> Option<Vec<f32>>,
+) -> Option<Vec<f32>> {
     parts.iter().map(of).collect::<Option<Vec<_>>>().map(|pieces| pieces.concat())
 }
 
@@ -201,10 +209,5 @@ fn add(to: &mut RankReport, from: &RankReport) {
     to.bytes_sent += from.bytes_sent;
     to.bytes_received += from.bytes_received;
     to.messages_sent += from.messages_sent;
-    to.half_exchanges += from.half_exchanges;
-    to.folded_gradients += from.folded_gradients;
-    to.folded_messages += from.folded_messages;
-    for (updates, count) in &from.staleness {
-        *to.staleness.entry(*updates).or_default() += count;
-    }
+    to.facts.add_all(&from.facts);
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use quelea_core::state::Saved;
-use quelea_record::{Part, RankReport};
+use quelea_record::{FactKind, FactTotals, RankCheckpoint, RankReport};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 
@@ -13,7 +13,7 @@ const NUMBER: char = '#';
 const REPORT: &str = "#report.";
 
 /// The bytes of the file.
-pub fn to_bytes(part: &Part) -> Result<Vec<u8>, safetensors::SafeTensorError> {
+pub fn to_bytes(part: &RankCheckpoint) -> Result<Vec<u8>, safetensors::SafeTensorError> {
     let of_state =
         part.state.numbers.iter().map(|(name, value)| (format!("{NUMBER}{name}"), value));
     let report = numbers(&part.report);
@@ -32,7 +32,7 @@ pub fn to_bytes(part: &Part) -> Result<Vec<u8>, safetensors::SafeTensorError> {
 }
 
 /// What the bytes of a file hold.
-pub fn from_bytes(bytes: &[u8]) -> Result<Part, String> {
+pub fn from_bytes(bytes: &[u8]) -> Result<RankCheckpoint, String> {
     let tensors = SafeTensors::deserialize(bytes).map_err(|error| error.to_string())?;
     let mut state = Saved::default();
     let mut report = BTreeMap::new();
@@ -55,7 +55,7 @@ pub fn from_bytes(bytes: &[u8]) -> Result<Part, String> {
             (other, _) => return Err(format!("`{name}` is of type {other:?}")),
         }
     }
-    Ok(Part { state, report: totals(&report) })
+    Ok(RankCheckpoint { state, report: totals(&report) })
 }
 
 /// Real numbers as their bits.
@@ -71,22 +71,23 @@ fn numbers(report: &RankReport) -> Vec<(String, u64)> {
         ("bytes_sent", report.bytes_sent),
         ("bytes_received", report.bytes_received),
         ("messages_sent", report.messages_sent),
-        ("half_exchanges", report.half_exchanges),
-        ("folded_gradients", report.folded_gradients),
-        ("folded_messages", report.folded_messages),
         ("last_loss", u64::from(report.last_loss.to_bits())),
     ];
-    let staleness = report.staleness.iter().map(|(k, count)| (format!("staleness.{k}"), *count));
-    fixed.into_iter().map(|(name, value)| (name.to_string(), value)).chain(staleness).collect()
+    let facts = report.facts.iter();
+    let facts = facts.map(|(name, number, times)| (format!("{name}.{number}"), times));
+    fixed.into_iter().map(|(name, value)| (name.to_string(), value)).chain(facts).collect()
 }
 
 fn totals(numbers: &BTreeMap<String, u64>) -> RankReport {
     let number = |name: &str| numbers.get(name).copied().unwrap_or(0);
     let seconds = |name: &str| f64::from_bits(number(name));
-    let staleness = numbers.iter().filter_map(|(name, count)| {
-        let updates = name.strip_prefix("staleness.")?.parse().ok()?;
-        Some((updates, *count))
-    });
+    let mut facts = FactTotals::default();
+    for (name, times) in numbers {
+        let Some((name, number)) = name.split_once('.') else { continue };
+        if let (Some(kind), Ok(number)) = (FactKind::find(name), number.parse()) {
+            facts.add(kind, number, *times);
+        }
+    }
     RankReport {
         rank: number("rank") as u32,
         is_server: number("is_server") != 0,
@@ -98,17 +99,16 @@ fn totals(numbers: &BTreeMap<String, u64>) -> RankReport {
         bytes_sent: number("bytes_sent"),
         bytes_received: number("bytes_received"),
         messages_sent: number("messages_sent"),
-        half_exchanges: number("half_exchanges"),
-        folded_gradients: number("folded_gradients"),
-        folded_messages: number("folded_messages"),
         last_loss: f32::from_bits(number("last_loss") as u32),
-        staleness: staleness.collect(),
+        facts,
         ..RankReport::default()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use quelea_record::{HALF_EXCHANGE, STALENESS};
+
     use super::*;
 
     #[test]
@@ -118,17 +118,20 @@ mod tests {
             // A flag and a vector may have the same name.
             vectors: [("a".into(), vec![1.5, -0.0, f32::NAN]), ("b".into(), vec![])].into(),
         };
+        let mut facts = FactTotals::default();
+        facts.add(&STALENESS, 12, 4);
+        facts.add(&HALF_EXCHANGE, 1, 2);
         let report = RankReport {
             rank: 3,
             steps: 9,
             compute_seconds: 0.1,
             last_loss: -2.5,
-            staleness: [(0, 4), (12, 1)].into(),
+            facts,
             ..RankReport::default()
         };
-        let part = Part { state, report };
+        let part = RankCheckpoint { state, report };
         let read = from_bytes(&to_bytes(&part).expect("written")).expect("read");
-        let bits = |part: &Part| -> Vec<u32> {
+        let bits = |part: &RankCheckpoint| -> Vec<u32> {
             part.state.vectors["a"].iter().map(|x| x.to_bits()).collect()
         };
         assert_eq!(bits(&read), bits(&part));

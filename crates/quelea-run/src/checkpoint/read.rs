@@ -4,11 +4,12 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use quelea_record::Part;
+use quelea_core::node::MODEL;
+use quelea_record::RankCheckpoint;
 use sha2::{Digest, Sha256};
 
 use super::{FOLDER, FORMAT, MANIFEST, Manifest, SUMS, hex, name, part, step_of};
-use crate::config::source::Setting;
+use crate::config::source::ConfigSetting;
 use crate::error::RequestError;
 
 /// The longest manifest, and the longest list of sums.
@@ -22,7 +23,7 @@ pub struct Checkpoint {
     /// What run it is of.
     pub manifest: Manifest,
     /// Every rank.
-    pub parts: Vec<Part>,
+    pub parts: Vec<RankCheckpoint>,
     /// Newer ones that could not be used, in sentences.
     pub notes: Vec<String>,
 }
@@ -32,7 +33,7 @@ impl Checkpoint {
     /// the number of ranks is left out where that is another now.
     pub fn config(
         &self,
-        settings: &[Setting],
+        settings: &[ConfigSetting],
         launched: Option<usize>,
     ) -> Result<toml::Table, RequestError> {
         let table = serde_json::from_value(self.manifest.config.clone());
@@ -89,7 +90,7 @@ pub fn open(path: &Path) -> Result<Checkpoint, RequestError> {
     for step in &steps {
         match load(&folder.join(name(*step))) {
             Ok((manifest, parts)) => {
-                let note = |why: String| format!("{why}; going on from {} instead", name(*step));
+                let note = |why: String| format!("{why}; resuming from {} instead", name(*step));
                 let notes = damaged.into_iter().map(note).collect();
                 return Ok(Checkpoint { run, manifest, parts, notes });
             }
@@ -102,7 +103,7 @@ pub fn open(path: &Path) -> Result<Checkpoint, RequestError> {
 }
 
 /// The steps of the checkpoints in a folder, newest first.
-fn steps(folder: &Path) -> std::io::Result<Vec<u64>> {
+pub(super) fn steps(folder: &Path) -> std::io::Result<Vec<u64>> {
     let mut steps = Vec::new();
     for entry in fs::read_dir(folder)? {
         steps.extend(entry?.file_name().to_str().and_then(step_of));
@@ -112,7 +113,7 @@ fn steps(folder: &Path) -> std::io::Result<Vec<u64>> {
 }
 
 /// Reads a checkpoint; nothing is taken from a file whose sum is another than the listed one.
-fn load(folder: &Path) -> Result<(Manifest, Vec<Part>), String> {
+fn load(folder: &Path) -> Result<(Manifest, Vec<RankCheckpoint>), String> {
     let sums = text(&folder.join(SUMS)).map_err(|why| format!("{SUMS} {why}"))?;
     let sums: Vec<(&str, &str)> = sums
         .lines()
@@ -123,9 +124,10 @@ fn load(folder: &Path) -> Result<(Manifest, Vec<Part>), String> {
         let listed = sums.iter().find(|(listed, _)| *listed == name);
         let (_, sum) = listed.ok_or_else(|| format!("{SUMS} does not list {name}"))?;
         let bytes = fs::read(folder.join(name)).map_err(|error| format!("{name}: {error}"))?;
-        match hex(&Sha256::digest(&bytes)) == *sum {
-            true => Ok(bytes),
-            false => Err(format!("{name} has another SHA-256 than {SUMS} says")),
+        if hex(&Sha256::digest(&bytes)) == *sum {
+            Ok(bytes)
+        } else {
+            Err(format!("{name} has another SHA-256 than {SUMS} says"))
         }
     };
     let manifest = checked(MANIFEST)?;
@@ -135,13 +137,71 @@ fn load(folder: &Path) -> Result<(Manifest, Vec<Part>), String> {
         let format = manifest.format;
         return Err(format!("its format is {format}, this version reads {FORMAT}"));
     }
+    let listed = sums.iter().filter(|(name, _)| name.starts_with("rank-")).count();
+    check_manifest(&manifest, listed).map_err(|why| format!("{MANIFEST}: {why}"))?;
     let part = |rank: usize| {
         let name = format!("rank-{rank}.safetensors");
         let bytes = checked(&name)?;
-        part::from_bytes(&bytes).map_err(|why| format!("{name}: {why}"))
+        let part = part::from_bytes(&bytes).and_then(|part| {
+            check_part(&part, manifest.dimensions)?;
+            Ok(part)
+        });
+        part.map_err(|why| format!("{name}: {why}"))
     };
     let parts = (0..manifest.workers + manifest.servers).map(part).collect::<Result<_, _>>()?;
     Ok((manifest, parts))
+}
+
+/// More steps than any run takes, so that sums of them are numbers.
+const STEPS_MAX: u64 = 1 << 48;
+/// More seconds than any run takes.
+const SECONDS_MAX: f64 = 1e12;
+
+/// Whether what a manifest says can be: sums only tell that it is what was written.
+fn check_manifest(manifest: &Manifest, files: usize) -> Result<(), String> {
+    let Manifest { workers, servers, step, clock_seconds, .. } = manifest;
+    if *workers == 0 || workers.checked_add(*servers) != Some(files) {
+        return Err(format!(
+            "`workers` = {workers} and `servers` = {servers}, but there are files of {files} ranks"
+        ));
+    }
+    if *step > STEPS_MAX {
+        return Err(format!("`step` = {step} is more than any run takes"));
+    }
+    if !(0.0..SECONDS_MAX).contains(clock_seconds) {
+        return Err(format!("`clock_seconds` = {clock_seconds} is no time"));
+    }
+    Ok(())
+}
+
+/// Whether a rank's state can be one of a model with so many parameters.
+fn check_part(part: &RankCheckpoint, dimensions: usize) -> Result<(), String> {
+    for (name, values) in &part.state.vectors {
+        if values.len() > dimensions {
+            let len = values.len();
+            return Err(format!("`{name}` has {len} elements, the model has {dimensions}"));
+        }
+        let is_of_model = name == "params" || name == MODEL || name.starts_with("optimizer.");
+        if is_of_model && let Some(at) = values.iter().position(|value| !value.is_finite()) {
+            return Err(format!("`{name}` is {} at element {at}", values[at]));
+        }
+    }
+    for (name, value) in &part.state.numbers {
+        let counts = name == "step" || name.starts_with("optimized.");
+        if counts && *value > STEPS_MAX {
+            return Err(format!("`{name}` = {value} is more than any run takes"));
+        }
+    }
+    let report = &part.report;
+    let seconds = [
+        ("compute_seconds", report.compute_seconds),
+        ("exposed_seconds", report.exposed_seconds),
+        ("waiting_seconds", report.waiting_seconds),
+    ];
+    match seconds.iter().find(|(_, value)| !(0.0..SECONDS_MAX).contains(value)) {
+        Some((name, value)) => Err(format!("`report.{name}` = {value} is no time")),
+        None => Ok(()),
+    }
 }
 
 fn text(path: &Path) -> Result<String, String> {
@@ -150,4 +210,74 @@ fn text(path: &Path) -> Result<String, String> {
     let read = file.take(TEXT_BYTES).read_to_string(&mut text);
     read.map_err(|error| format!("cannot be read: {error}"))?;
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quelea_record::RankReport;
+
+    /// A checkpoint of one rank with four parameters, whose sums are right.
+    fn written(change: impl FnOnce(&mut Manifest, &mut RankCheckpoint)) -> Result<(), String> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut manifest = Manifest {
+            format: FORMAT,
+            version: String::new(),
+            step: 3,
+            clock_seconds: 1.5,
+            workers: 1,
+            servers: 0,
+            dimensions: 4,
+            epochs: None,
+            config: serde_json::Value::Null,
+            best: None,
+        };
+        let mut part = RankCheckpoint::default();
+        part.state.vectors.insert("params".to_string(), vec![1.0; 4]);
+        part.state.numbers.insert("step".to_string(), 3);
+        change(&mut manifest, &mut part);
+        let files = [
+            (MANIFEST, serde_json::to_vec(&manifest).expect("JSON")),
+            ("rank-0.safetensors", part::to_bytes(&part).expect("tensors")),
+        ];
+        let mut sums = String::new();
+        for (name, bytes) in files {
+            fs::write(folder.path().join(name), &bytes).expect("written");
+            sums += &format!("{}  {name}\n", hex(&Sha256::digest(&bytes)));
+        }
+        fs::write(folder.path().join(SUMS), sums).expect("written");
+        load(folder.path()).map(drop)
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_its_field_although_the_sums_are_right() {
+        written(|_, _| {}).expect("a good one");
+        let refused = |change: fn(&mut Manifest, &mut RankCheckpoint), field: &str| {
+            let why = written(change).expect_err(field);
+            assert!(why.contains(field), "{why}");
+        };
+        refused(|manifest, _| manifest.workers = usize::MAX, "`workers` = ");
+        refused(|manifest, _| manifest.servers = usize::MAX, "`servers` = ");
+        refused(|manifest, _| manifest.workers = 0, "`workers` = 0");
+        refused(|manifest, _| manifest.step = u64::MAX, "`step` = ");
+        refused(|manifest, _| manifest.clock_seconds = -1.0, "`clock_seconds` = -1");
+        refused(|manifest, _| manifest.dimensions = 3, "`params` has 4 elements");
+        let params = |part: &mut RankCheckpoint, values: Vec<f32>| {
+            part.state.vectors.insert("params".to_string(), values);
+        };
+        let why = written(|_, part| params(part, vec![1.0, f32::NAN, 1.0, 1.0]));
+        assert_eq!(why, Err("rank-0.safetensors: `params` is NaN at element 1".to_string()));
+        let why = written(|_, part| params(part, vec![f32::INFINITY; 4]));
+        assert_eq!(why, Err("rank-0.safetensors: `params` is inf at element 0".to_string()));
+        refused(
+            |_, part| {
+                part.state.numbers.insert("step".to_string(), u64::MAX);
+            },
+            "`step` = ",
+        );
+        refused(
+            |_, part| part.report = RankReport { exposed_seconds: -1.0, ..RankReport::default() },
+            "`report.exposed_seconds` = -1",
+        );
+    }
 }

@@ -9,16 +9,16 @@ use std::thread::JoinHandle;
 
 use quelea_core::message::Rank;
 use quelea_core::time::Time;
-use quelea_record::Part;
+use quelea_record::RankCheckpoint;
 use sha2::{Digest, Sha256};
 
-use super::{Best, FOLDER, MANIFEST, Manifest, SUMS, hex, name, part, step_of};
+use super::{BestModel, FOLDER, MANIFEST, Manifest, SUMS, hex, name, part, step_of};
 
-/// Writes checkpoints while a run goes on.
+/// Writes checkpoints while a run continues.
 #[derive(Debug)]
 pub struct Saver {
     /// Bounded: whoever saves faster than the disk takes it waits.
-    parts: SyncSender<Word>,
+    parts: SyncSender<SaveMessage>,
     written: Receiver<Written>,
     thread: JoinHandle<()>,
 }
@@ -43,9 +43,9 @@ pub struct Written {
     pub failure: Option<String>,
 }
 
-enum Word {
-    Part { step: u64, now: Time, rank: Rank, part: Box<Part> },
-    Best(Best),
+enum SaveMessage {
+    Part { step: u64, now: Time, rank: Rank, part: Box<RankCheckpoint> },
+    Best(BestModel),
 }
 
 impl Saver {
@@ -54,13 +54,18 @@ impl Saver {
         let (parts, words) = sync_channel(3 * (manifest.workers + manifest.servers) + 8);
         let (told, written) = channel();
         let folder = folder.join(FOLDER);
-        let mut writer =
-            Writer { folder, manifest, keep, cuts: BTreeMap::new(), given_up: BTreeSet::new() };
+        let mut writer = CheckpointWriter {
+            folder,
+            manifest,
+            keep,
+            cuts: BTreeMap::new(),
+            given_up: BTreeSet::new(),
+        };
         let thread = std::thread::spawn(move || {
             for word in words {
                 match word {
-                    Word::Best(best) => writer.manifest.best = Some(best),
-                    Word::Part { step, now, rank, part } => {
+                    SaveMessage::Best(best) => writer.manifest.best = Some(best),
+                    SaveMessage::Part { step, now, rank, part } => {
                         let done = writer.take(step, now, rank, &part);
                         done.into_iter().for_each(|written| drop(told.send(written)));
                     }
@@ -72,14 +77,14 @@ impl Saver {
     }
 
     /// Takes one rank's part of the cut after `step` steps.
-    pub fn take(&self, step: u64, now: Time, rank: Rank, part: Part) {
+    pub fn take(&self, step: u64, now: Time, rank: Rank, part: RankCheckpoint) {
         // The thread ends only after this does.
-        let _ = self.parts.send(Word::Part { step, now, rank, part: Box::new(part) });
+        let _ = self.parts.send(SaveMessage::Part { step, now, rank, part: Box::new(part) });
     }
 
     /// From now on this is the best model.
-    pub fn set_best(&self, best: Best) {
-        let _ = self.parts.send(Word::Best(best));
+    pub fn set_best(&self, best: BestModel) {
+        let _ = self.parts.send(SaveMessage::Best(best));
     }
 
     /// What has become of checkpoints since the last question.
@@ -101,12 +106,12 @@ impl Saver {
     }
 }
 
-struct Writer {
+struct CheckpointWriter {
     folder: PathBuf,
     manifest: Manifest,
     keep: Keep,
     /// Cuts that are not whole.
-    cuts: BTreeMap<u64, Cut>,
+    cuts: BTreeMap<u64, OpenCheckpoint>,
     /// Those that could not be written; the rest of their parts is not.
     given_up: BTreeSet<u64>,
 }
@@ -114,22 +119,23 @@ struct Writer {
 /// Cuts that may be incomplete at one time.
 const OPEN_CUTS: usize = 8;
 
-struct Cut {
+struct OpenCheckpoint {
     beside: PathBuf,
     now: Time,
     sums: BTreeMap<String, String>,
     parts: BTreeSet<Rank>,
 }
 
-impl Writer {
+impl CheckpointWriter {
     /// Writes a part; says what became of the cut, once that is clear.
-    fn take(&mut self, step: u64, now: Time, rank: Rank, part: &Part) -> Option<Written> {
+    fn take(&mut self, step: u64, now: Time, rank: Rank, part: &RankCheckpoint) -> Option<Written> {
         if self.given_up.contains(&step) {
             return None;
         }
         let beside = self.folder.join(format!(".{}.{}.partial", name(step), std::process::id()));
         let ranks = self.manifest.workers + self.manifest.servers;
-        let fresh = || Cut { beside, now, sums: BTreeMap::new(), parts: BTreeSet::new() };
+        let fresh =
+            || OpenCheckpoint { beside, now, sums: BTreeMap::new(), parts: BTreeSet::new() };
         let cut = self.cuts.entry(step).or_insert_with(fresh);
         cut.now = cut.now.max(now);
         if !cut.parts.insert(rank) {
@@ -208,8 +214,8 @@ impl Writer {
     }
 }
 
-impl Cut {
-    fn write_part(&mut self, rank: Rank, part: &Part) -> io::Result<()> {
+impl OpenCheckpoint {
+    fn write_part(&mut self, rank: Rank, part: &RankCheckpoint) -> io::Result<()> {
         let bytes = part::to_bytes(part).map_err(io::Error::other)?;
         self.write(&format!("rank-{}.safetensors", rank.0), &bytes)
     }

@@ -1,42 +1,15 @@
 //! `[cluster]`: what is simulated, who lives where, how many servers there are, what goes wrong.
 
-use quelea_core::options::{OptionKind, OptionSpec, Options};
-use quelea_core::time::Time;
-use quelea_sim::{Cluster, Crash, Cut, Faults, Pause, Plain, Rule, Verdict};
-use toml::{Table, Value};
+use quelea_core::options::{OptionKind, OptionSpec};
+use quelea_sim::{Cluster, KNOBS};
+use toml::Table;
 
-use super::section::{Allowed, Extra, Shape, Values, list as written_list};
+use super::faults::{self, whole};
+use super::section::{Allowed, ExtraKey, ExtraShape, SectionValues, list as written_list};
 use crate::error::RequestError;
 
-/// A card, from one kilobit per second on.
-const fn card(name: &'static str, default: f64, help: &'static str) -> OptionSpec {
-    OptionSpec { name, kind: OptionKind::Real { default, min: 1e-6, max: 1e9 }, help }
-}
-
-/// A rate at which something happens, or 0 where it takes no time.
-const fn rate(name: &'static str, help: &'static str) -> OptionSpec {
-    OptionSpec { name, kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1e9 }, help }
-}
-
-const fn micros(name: &'static str, default: f64, help: &'static str) -> OptionSpec {
-    OptionSpec { name, kind: OptionKind::Real { default, min: 0.0, max: 1e9 }, help }
-}
-
-/// At most about a month.
-const fn millis(name: &'static str, default: f64, help: &'static str) -> OptionSpec {
-    OptionSpec { name, kind: OptionKind::Real { default, min: 0.0, max: 3e9 }, help }
-}
-
-const fn share(name: &'static str, default: f64, min: f64, help: &'static str) -> OptionSpec {
-    OptionSpec { name, kind: OptionKind::Real { default, min, max: 1.0 }, help }
-}
-
-const fn whole(name: &'static str, default: u64, min: u64, help: &'static str) -> OptionSpec {
-    OptionSpec { name, kind: OptionKind::Whole { default, min, max: 1_000_000 }, help }
-}
-
-/// The plain keys of `[cluster]`.
-pub const KEYS: &[OptionSpec] = &[
+/// The keys that say how many ranks live where; they are not of the virtual cluster alone.
+const PLACEMENT: [OptionSpec; 3] = [
     whole("hosts", 0, 1, "machines that the workers are spread over in blocks; one per worker"),
     whole("servers", 1, 0, "servers, for algorithms that have them; each holds a shard"),
     OptionSpec {
@@ -44,102 +17,54 @@ pub const KEYS: &[OptionSpec] = &[
         kind: OptionKind::Reals,
         help: "the host of each server; hosts of their own after those of the workers",
     },
-    card("bandwidth_gbps", 10.0, "every host's network card, in each direction"),
-    micros("latency_us", 50.0, "from the first byte leaving one host to its arrival at another"),
-    card("internal_gbps", 100.0, "every rank's link to the others of its host"),
-    micros("internal_latency_us", 0.0, "as latency_us, inside a host"),
-    millis("compute_ms", 100.0, "mean time of one gradient"),
-    OptionSpec {
-        name: "compute_cv",
-        kind: OptionKind::Real { default: 0.0, min: 0.0, max: 10.0 },
-        help: "coefficient of variation of that time (log-normal); 0 = constant",
-    },
-    share("backward_share", 0.67, 0.0, "share of that time that is backward"),
-    micros("handoff_send_us", 0.0, "fixed time of a worker for giving a vector to the network"),
-    rate("handoff_send_gbps", "rate of the same; 0 = size costs nothing"),
-    micros("handoff_receive_us", 0.0, "fixed time of a worker for taking a vector"),
-    rate("handoff_receive_gbps", "rate of the same; 0 = size costs nothing"),
-    rate("reduce_gbs", "arithmetic at servers and in reduce steps, 10^9 bytes/s; 0 = free"),
-    share("collective_efficiency", 1.0, 1e-3, "share of the bandwidth that collectives reach"),
-    share(
-        "point_to_point_efficiency",
-        1.0,
-        1e-3,
-        "share of the bandwidth that other messages reach",
-    ),
-    micros("collective_fixed_us", 0.0, "fixed time of a collective before its first message"),
-    OptionSpec {
-        name: "start_barrier",
-        kind: OptionKind::Flag(false),
-        help: "a collective starts when all workers have handed over",
-    },
-    whole("link_messages", 0, 0, "messages that a directed link may hold; 0 = without limit"),
-    OptionSpec {
-        name: "blocking_sends",
-        kind: OptionKind::Flag(false),
-        help: "a worker goes on only when what it sends has left its card",
-    },
-    OptionSpec {
-        name: "vector_scale",
-        kind: OptionKind::Real { default: 1.0, min: 1e-3, max: 1e9 },
-        help: "every byte of a vector counts as so many: a small one stands for a large model",
-    },
-    millis("detect_ms", 1000.0, "from the loss of a rank until the others are told"),
-    whole("threads", 0, 0, "real threads that compute gradients in `simulate`; 0 = one per core"),
 ];
 
+/// The plain keys of `[cluster]`: placement, then the knobs of the virtual cluster.
+pub const KEYS: &[OptionSpec] = &{
+    let mut keys = [PLACEMENT[0]; PLACEMENT.len() + KNOBS.len()];
+    let mut index = 0;
+    while index < keys.len() {
+        keys[index] = if index < PLACEMENT.len() {
+            PLACEMENT[index]
+        } else {
+            KNOBS[index - PLACEMENT.len()].spec
+        };
+        index += 1;
+    }
+    keys
+};
+
 /// The other keys of `[cluster]`.
-pub const EXTRAS: &[Extra] = &[
-    Extra {
+pub const EXTRAS: &[ExtraKey] = &[
+    ExtraKey {
         name: "slow",
-        shape: Shape::Numbered,
+        shape: ExtraShape::Numbered,
         help: "workers whose gradients take so many times as long, as in { \"3\" = 10.0 }",
     },
-    Extra {
+    ExtraKey {
         name: "host_bandwidth_gbps",
-        shape: Shape::Numbered,
+        shape: ExtraShape::Numbered,
         help: "hosts whose network card differs, as in { \"0\" = 1.0 }",
     },
-    Extra {
+    ExtraKey {
         name: "faults",
-        shape: Shape::Inside,
-        help: "lists of crashes, pauses, cuts and rules; for `simulate`",
+        shape: ExtraShape::Inside,
+        help: "lists of crashes, pauses, partitions and rules; for `simulate`",
     },
 ];
 
 /// Reads `[cluster]`.
-pub fn read(table: &Table) -> Result<Values, RequestError> {
+pub fn read(table: &Table) -> Result<SectionValues, RequestError> {
     Allowed { path: "cluster", keys: KEYS, extras: EXTRAS, others: &[] }.check(table)
 }
 
 /// The virtual cluster of these values, checked by itself.
-pub fn build(values: &Values) -> Result<Cluster, RequestError> {
-    let options = &values.options;
+pub fn build(values: &SectionValues) -> Result<Cluster, RequestError> {
     let cluster = Cluster {
-        bandwidth_gbps: options.real("bandwidth_gbps"),
         host_bandwidth_gbps: values.numbered("host_bandwidth_gbps"),
-        latency_us: options.real("latency_us"),
-        internal_gbps: options.real("internal_gbps"),
-        internal_latency_us: options.real("internal_latency_us"),
-        compute_ms: options.real("compute_ms"),
-        compute_cv: options.real("compute_cv"),
-        backward_share: options.real("backward_share"),
         slow: values.numbered("slow"),
-        handoff_send_us: options.real("handoff_send_us"),
-        handoff_send_gbps: options.real("handoff_send_gbps"),
-        handoff_receive_us: options.real("handoff_receive_us"),
-        handoff_receive_gbps: options.real("handoff_receive_gbps"),
-        reduce_gbs: options.real("reduce_gbs"),
-        collective_efficiency: options.real("collective_efficiency"),
-        point_to_point_efficiency: options.real("point_to_point_efficiency"),
-        collective_fixed_us: options.real("collective_fixed_us"),
-        start_barrier: options.flag("start_barrier"),
-        link_messages: options.whole("link_messages") as u32,
-        blocking_sends: options.flag("blocking_sends"),
-        vector_scale: options.real("vector_scale"),
-        detect_ms: options.real("detect_ms"),
-        faults: faults(&values.inside("faults"))?,
-        threads: options.whole("threads") as usize,
+        faults: faults::read(&values.inside("faults"))?,
+        ..Cluster::from_options(&values.options)
     };
     cluster.check().map_err(refused)?;
     Ok(cluster)
@@ -152,7 +77,7 @@ pub fn refused(error: quelea_sim::ClusterError) -> RequestError {
 
 /// The host of every rank: workers in blocks, servers after them unless they are placed.
 pub fn placement(
-    values: &Values,
+    values: &SectionValues,
     workers: usize,
     servers: usize,
 ) -> Result<Vec<u32>, RequestError> {
@@ -187,147 +112,4 @@ fn server_hosts(placed: &[f64], hosts: usize, servers: usize) -> Result<Vec<u32>
         _ => Err(refuse(format!("hosts are whole numbers from 0 to {most}"))),
     };
     placed.iter().map(host).collect()
-}
-
-const FAULTS: [&str; 4] = ["crashes", "pauses", "cuts", "rules"];
-
-const CRASH: &[OptionSpec] = &[whole("rank", 0, 0, "which"), millis("at_ms", 0.0, "when")];
-const SPAN: &[OptionSpec] = &[
-    whole("rank", 0, 0, "which"),
-    millis("from_ms", 0.0, "since when"),
-    millis("until_ms", f64::MAX, "until when"),
-];
-const RULE: &[OptionSpec] = &[
-    whole("from", 0, 0, "only messages from this rank"),
-    whole("to", 0, 0, "only messages to this rank"),
-    millis("from_ms", 0.0, "since when"),
-    millis("until_ms", f64::MAX, "until when"),
-    share("share", 1.0, 0.0, "only this share of them, chosen by the seed"),
-    OptionSpec {
-        name: "verdict",
-        kind: OptionKind::Choice(&["drop", "delay", "duplicate"]),
-        help: "what then",
-    },
-    millis("delay_ms", 0.0, "how much later, for delay"),
-];
-
-fn faults(table: &Table) -> Result<Faults, RequestError> {
-    Allowed { path: "cluster.faults", keys: &[], extras: &[], others: &FAULTS }.check(table)?;
-    let crash =
-        |entry: Entry<'_>| Ok(Crash { rank: entry.rank()?, at_ms: entry.options.real("at_ms") });
-    let pause = |entry: Entry<'_>| {
-        let (rank, (from_ms, until_ms)) = (entry.rank()?, entry.span()?);
-        if until_ms == f64::MAX {
-            return Err(entry.lacks("until_ms", "a rank that never goes on has crashed"));
-        }
-        Ok(Pause { rank, from_ms, until_ms })
-    };
-    let cut = |entry: Entry<'_>| {
-        let (rank, (from_ms, until_ms)) = (entry.rank()?, entry.span()?);
-        Ok(Cut { rank, from_ms, until_ms })
-    };
-    Ok(Faults {
-        crashes: list(table, "crashes", CRASH)?.into_iter().map(crash).collect::<Result<_, _>>()?,
-        pauses: list(table, "pauses", SPAN)?.into_iter().map(pause).collect::<Result<_, _>>()?,
-        cuts: list(table, "cuts", SPAN)?.into_iter().map(cut).collect::<Result<_, _>>()?,
-        rules: list(table, "rules", RULE)?.into_iter().map(rule).collect::<Result<_, _>>()?,
-    })
-}
-
-/// Refuses faults of ranks that do not exist.
-pub fn check_ranks(values: &Values, ranks: usize) -> Result<(), RequestError> {
-    let faults = values.inside("faults");
-    for (name, keys) in [("crashes", CRASH), ("pauses", SPAN), ("cuts", SPAN), ("rules", RULE)] {
-        for entry in list(&faults, name, keys)? {
-            let whole = |key: &&str| entry.written.get(*key).and_then(Value::as_integer);
-            let beyond = |key: &&str| whole(key).is_some_and(|rank| rank >= ranks as i64);
-            if let Some(key) = ["rank", "from", "to"].iter().find(|key| beyond(key)) {
-                let problem = format!("there are {ranks} ranks, numbered from 0");
-                return Err(entry.refusal(key, problem));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// One fault of a list, its keys checked one by one.
-struct Entry<'a> {
-    /// Dotted, with its number in the list.
-    path: String,
-    written: &'a Table,
-    options: Options,
-}
-
-impl Entry<'_> {
-    fn refusal(&self, key: &str, problem: impl Into<String>) -> RequestError {
-        let given = self.written.get(key).map_or("absent".to_string(), ToString::to_string);
-        RequestError::field(format!("{}.{key}", self.path), given, problem)
-    }
-
-    fn lacks(&self, key: &str, why: &str) -> RequestError {
-        let problem = format!("needs `{key}`: {why}");
-        RequestError::field(&self.path, Value::Table(self.written.clone()), problem)
-    }
-
-    fn rank(&self) -> Result<u32, RequestError> {
-        match self.written.contains_key("rank") {
-            true => Ok(self.options.whole("rank") as u32),
-            false => Err(self.lacks("rank", "which rank is it about?")),
-        }
-    }
-
-    fn span(&self) -> Result<(f64, f64), RequestError> {
-        let (from_ms, until_ms) = (self.options.real("from_ms"), self.options.real("until_ms"));
-        match until_ms > from_ms {
-            true => Ok((from_ms, until_ms)),
-            false => Err(self.refusal("until_ms", format!("must be after `from_ms` = {from_ms}"))),
-        }
-    }
-}
-
-fn rule(entry: Entry<'_>) -> Result<Rule, RequestError> {
-    let options = &entry.options;
-    let only = |name: &str| entry.written.get(name).map(|_| options.whole(name) as u32);
-    let (from_ms, until_ms) = entry.span()?;
-    let verdict = match (options.text("verdict"), options.real("delay_ms")) {
-        ("delay", 0.0) => return Err(entry.lacks("delay_ms", "how much later, above 0?")),
-        ("delay", delay_ms) => Verdict::Delay(Time::from_ms(delay_ms)),
-        (_, delay_ms) if delay_ms > 0.0 => {
-            return Err(entry.refusal("delay_ms", "is only for verdict = \"delay\""));
-        }
-        ("duplicate", _) => Verdict::Duplicate,
-        _ => Verdict::Drop,
-    };
-    Ok(Rule::Plain(Plain {
-        from: only("from"),
-        to: only("to"),
-        // Kinds are numbered by the algorithms, for themselves.
-        kind: None,
-        from_ms,
-        until_ms,
-        share: options.real("share"),
-        verdict,
-    }))
-}
-
-/// The entries of one list of faults.
-fn list<'a>(
-    table: &'a Table,
-    name: &str,
-    keys: &[OptionSpec],
-) -> Result<Vec<Entry<'a>>, RequestError> {
-    let path = format!("cluster.faults.{name}");
-    let Some(value) = table.get(name) else {
-        return Ok(Vec::new());
-    };
-    let refuse =
-        || RequestError::field(&path, value, "must be a list of tables, as in [{ rank = 1 }]");
-    let entry = |(number, entry): (usize, &'a Value)| {
-        let path = format!("{path}.{number}");
-        let written = entry.as_table().ok_or_else(refuse)?;
-        let options =
-            Allowed { path: &path, keys, extras: &[], others: &[] }.check(written)?.options;
-        Ok(Entry { path, written, options })
-    };
-    value.as_array().ok_or_else(refuse)?.iter().enumerate().map(entry).collect()
 }

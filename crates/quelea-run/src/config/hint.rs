@@ -3,10 +3,10 @@
 use quelea_core::names::nearest;
 use quelea_core::{algorithms, codec, optim, topology};
 
-use super::row::Listed;
+use super::chosen::Listed;
 use super::section::{Allowed, dotted};
 use super::{BUCKETS, CHECKPOINT, TOP, cluster};
-use crate::tasks::Task;
+use crate::tasks::TaskEntry;
 
 /// What other programs call it, and what it is called here.
 const ELSEWHERE: &[(&str, &str)] = &[
@@ -61,11 +61,11 @@ fn owners(name: &str) -> Vec<Owner> {
     owners.extend(rows_with::<optim::Entry>(name));
     owners.extend(rows_with::<optim::ScheduleEntry>(name));
     owners.extend(rows_with::<codec::Entry>(name));
-    owners.extend(rows_with::<Task>(name));
+    owners.extend(rows_with::<TaskEntry>(name));
     owners
 }
 
 fn rows_with<T: Listed>(name: &str) -> impl Iterator<Item = Owner> {
     let having = T::rows().iter().filter(|row| row.has(name));
-    having.map(|row| Owner { path: T::PATH, row: row.name() })
+    having.map(|row| Owner { path: T::PATH, row: row.meta().name })
 }

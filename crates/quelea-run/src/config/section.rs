@@ -10,18 +10,18 @@ use crate::error::RequestError;
 
 /// A key whose value is more than a number, a word or a list of numbers.
 #[derive(Clone, Copy, Debug)]
-pub struct Extra {
+pub struct ExtraKey {
     /// Its name in the configuration.
     pub name: &'static str,
     /// What it may be.
-    pub shape: Shape,
+    pub shape: ExtraShape,
     /// One line for people.
     pub help: &'static str,
 }
 
-/// What an [`Extra`] may be.
+/// What an [`ExtraKey`] may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum ExtraShape {
     /// Rows of numbers.
     Matrix,
     /// A positive number for some workers or hosts: `{ "3" = 10.0 }`.
@@ -30,7 +30,7 @@ pub enum Shape {
     Inside,
 }
 
-/// The value of an [`Extra`].
+/// The value of an [`ExtraKey`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Shaped {
     /// Rows of numbers.
@@ -49,21 +49,21 @@ pub struct Allowed<'a> {
     /// Its plain keys.
     pub keys: &'a [OptionSpec],
     /// Its other keys.
-    pub extras: &'a [Extra],
+    pub extras: &'a [ExtraKey],
     /// Names that are dealt with elsewhere (`name`, tables inside).
     pub others: &'a [&'a str],
 }
 
 /// The checked values of one table.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Values {
+pub struct SectionValues {
     /// The plain keys, every one with a value.
     pub options: Options,
     /// The other keys, where given.
     pub extras: BTreeMap<&'static str, Shaped>,
 }
 
-impl Values {
+impl SectionValues {
     /// The matrix `name`, if it was given.
     pub fn matrix(&self, name: &str) -> Option<&[Vec<f64>]> {
         match self.extras.get(name) {
@@ -96,7 +96,7 @@ impl Allowed<'_> {
     }
 
     /// Checks a table against what it may hold and fills in the defaults.
-    pub fn check(&self, table: &Table) -> Result<Values, RequestError> {
+    pub fn check(&self, table: &Table) -> Result<SectionValues, RequestError> {
         self.check_by(table, |given| Options::check(self.keys, given))
     }
 
@@ -105,7 +105,7 @@ impl Allowed<'_> {
         &self,
         table: &Table,
         check: impl FnOnce(Vec<(String, Given)>) -> Result<Options, OptionError>,
-    ) -> Result<Values, RequestError> {
+    ) -> Result<SectionValues, RequestError> {
         let mut plain = Vec::new();
         let mut extras = BTreeMap::new();
         for (name, value) in table {
@@ -128,7 +128,7 @@ impl Allowed<'_> {
                 RequestError::field(self.path_of(key), written, error.problem)
             }
         })?;
-        Ok(Values { options, extras })
+        Ok(SectionValues { options, extras })
     }
 
     fn unknown(&self, name: &str, value: &Value) -> RequestError {
@@ -149,23 +149,23 @@ pub fn dotted(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_string() } else { format!("{path}.{key}") }
 }
 
-impl Shape {
+impl ExtraShape {
     /// What a value of this shape looks like, for people.
     pub fn describe(self) -> &'static str {
         match self {
-            Shape::Matrix => "rows of numbers",
-            Shape::Numbered => "numbers by worker or host",
-            Shape::Inside => "a table",
+            ExtraShape::Matrix => "rows of numbers",
+            ExtraShape::Numbered => "numbers by worker or host",
+            ExtraShape::Inside => "a table",
         }
     }
 
     fn read(self, value: &Value) -> Result<Shaped, String> {
         match self {
-            Shape::Matrix => matrix(value).map(Shaped::Matrix).ok_or_else(|| {
+            ExtraShape::Matrix => matrix(value).map(Shaped::Matrix).ok_or_else(|| {
                 "must be a list of rows of finite numbers, as in [[1, 2], [3, 4]]".to_string()
             }),
-            Shape::Numbered => numbered(value).map(Shaped::Numbered),
-            Shape::Inside => match value {
+            ExtraShape::Numbered => numbered(value).map(Shaped::Numbered),
+            ExtraShape::Inside => match value {
                 Value::Table(table) => Ok(Shaped::Inside(table.clone())),
                 _ => Err("must be a table".to_string()),
             },

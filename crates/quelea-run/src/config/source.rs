@@ -9,7 +9,7 @@ use crate::error::RequestError;
 
 /// One `--set`, taken apart.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Setting {
+pub struct ConfigSetting {
     /// The dotted key.
     pub path: Vec<String>,
     /// What it becomes.
@@ -57,7 +57,7 @@ pub fn why(error: &std::io::Error) -> String {
 
 /// Takes `key=value` apart. The value is TOML; what is not TOML is taken as text, so that names
 /// and paths need no quotes.
-pub fn setting(given: &str) -> Result<Setting, RequestError> {
+pub fn setting(given: &str) -> Result<ConfigSetting, RequestError> {
     let refuse = |problem: &str| RequestError::Setting {
         given: given.to_string(),
         problem: problem.to_string(),
@@ -84,7 +84,7 @@ pub fn setting(given: &str) -> Result<Setting, RequestError> {
         }
         _ => Value::String(text.to_string()),
     };
-    Ok(Setting { path, value })
+    Ok(ConfigSetting { path, value })
 }
 
 fn is_integer(text: &str) -> bool {
@@ -98,7 +98,7 @@ fn unquoted(part: &str) -> String {
 }
 
 /// Puts a setting into the table, making tables on the way.
-pub fn apply(table: &mut Table, setting: &Setting) -> Result<(), RequestError> {
+pub fn apply(table: &mut Table, setting: &ConfigSetting) -> Result<(), RequestError> {
     let (last, tables) = setting.path.split_last().expect("a setting has at least one part");
     let mut place = table;
     for (depth, name) in tables.iter().enumerate() {

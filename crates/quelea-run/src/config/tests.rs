@@ -2,17 +2,17 @@
 
 use super::source::{parse, setting};
 use super::*;
-use crate::plan::Plan;
+use crate::prepared::PreparedRun;
 
-fn plan(text: &str, settings: &[&str]) -> Result<Plan, RequestError> {
+fn prepared(text: &str, settings: &[&str]) -> Result<PreparedRun, RequestError> {
     let table = parse(text).expect("TOML");
-    let settings: Vec<Setting> =
+    let settings: Vec<ConfigSetting> =
         settings.iter().map(|given| setting(given).expect("key=value")).collect();
-    Plan::new(Config::read(table, &settings, None)?)
+    PreparedRun::new(Config::read(table, &settings, None)?)
 }
 
 fn refusal(text: &str) -> String {
-    match plan(text, &[]) {
+    match prepared(text, &[]) {
         Ok(_) => format!("accepted: {text}"),
         Err(error) => error.to_string(),
     }
@@ -123,6 +123,10 @@ const WRONG: &[(&str, &str)] = &[
     ("cluster.faults.rules = [{ share = 2 }]", "`cluster.faults.rules.0.share` = 2: must be"),
     ("cluster.faults.rules = [{ to = 9 }]", "`cluster.faults.rules.0.to` = 9: there are 9 ranks"),
     ("cluster.faults.rules = [{ kind = 1 }]", "`cluster.faults.rules.0.kind` = 1: unknown key"),
+    (
+        "cluster.faults.cuts = [{ rank = 1 }]",
+        "`cluster.faults.cuts` = [{ rank = 1 }]: was renamed; write `cluster.faults.partitions`",
+    ),
     ("cluster.faults.pauses = 3", "`cluster.faults.pauses` = 3: must be a list of tables"),
     // What does not go together.
     ("steps = 5\nepochs = 5", "`epochs` = 5: `steps` is given too"),
@@ -229,8 +233,8 @@ fn a_message_repeats_only_the_beginning_of_a_long_value() {
 
 #[test]
 fn nothing_said_is_the_default_of_the_manual() {
-    let plan = plan("", &[]).expect("good");
-    let config = plan.config.understood();
+    let prepared = prepared("", &[]).expect("good");
+    let config = prepared.config.resolved();
     assert_eq!(config["seed"], 1);
     assert_eq!(config["workers"], 8);
     assert_eq!(config["steps"], 2000);
@@ -247,7 +251,7 @@ fn nothing_said_is_the_default_of_the_manual() {
     assert_eq!(config["cluster"]["hosts"], 8);
     assert_eq!(config["cluster"]["server_hosts"], serde_json::json!([8]));
     assert_eq!(config["cluster"]["backward_share"], 0.67);
-    assert_eq!(plan.setup.view.hosts.to_vec(), (0..9).collect::<Vec<u32>>());
+    assert_eq!(prepared.setup.view.hosts.to_vec(), (0..9).collect::<Vec<u32>>());
 }
 
 #[test]
@@ -288,9 +292,9 @@ fn the_file_of_the_manual_is_understood_word_for_word() {
         backward_share = 0.67
         slow = { \"3\" = 10.0 }
         servers = 1";
-    let plan = plan(text, &[]).expect("good");
-    assert_eq!(plan.cluster.slow, [(3, 10.0)].into());
-    assert_eq!(plan.config.understood()["cluster"]["slow"]["3"], 10.0);
+    let prepared = prepared(text, &[]).expect("good");
+    assert_eq!(prepared.cluster.slow, [(3, 10.0)].into());
+    assert_eq!(prepared.config.resolved()["cluster"]["slow"]["3"], 10.0);
 }
 
 #[test]
@@ -303,25 +307,26 @@ fn the_default_of_every_key_of_the_cluster_is_that_of_the_virtual_cluster() {
 fn what_was_understood_is_a_configuration_that_is_understood_the_same() {
     let text = "epochs = 1.5\nworkers = 3\n[task]\nname = \"logistic\"\npartition = \"dirichlet\"\n[cluster]\nhosts = 2
         slow = { \"1\" = 2.0 }\nfaults.crashes = [{ rank = 2, at_ms = 1e9 }]";
-    let plan = plan(text, &[]).expect("good");
-    let again = Plan::from_job(&plan.job()).expect("good");
-    assert_eq!(again.config.understood(), plan.config.understood());
-    assert_eq!(plan.setup.steps, (1.5 * f64::from(455u32.div_ceil(3 * 32))).ceil() as u64);
-    assert_eq!(plan.setup.view.hosts.to_vec(), [0, 0, 1, 2]);
+    let prepared = prepared(text, &[]).expect("good");
+    let again = PreparedRun::from_job(&prepared.job()).expect("good");
+    assert_eq!(again.config.resolved(), prepared.config.resolved());
+    assert_eq!(prepared.setup.steps, (1.5 * f64::from(455u32.div_ceil(3 * 32))).ceil() as u64);
+    assert_eq!(prepared.setup.view.hosts.to_vec(), [0, 0, 1, 2]);
 }
 
 #[test]
 fn a_quadratic_given_by_rows_is_understood_by_another_process_too() {
     let text = "workers = 2
         task = { name = \"quadratic\", curvature = [[1, 2], [3, 4]], target = [[0, 1], [1, 0]] }";
-    let plan = plan(text, &[]).expect("good");
-    let again = Plan::from_job(&plan.job()).expect("good");
-    assert_eq!((plan.problem.dimensions(), again.problem.dimensions()), (2, 2));
+    let prepared = prepared(text, &[]).expect("good");
+    let again = PreparedRun::from_job(&prepared.job()).expect("good");
+    assert_eq!((prepared.problem.dimensions(), again.problem.dimensions()), (2, 2));
 }
 
 #[test]
 fn a_topology_that_nobody_uses_is_mentioned_if_it_was_asked_for() {
-    let notes = |set: &[&str]| plan("topology.name = \"torus\"", set).expect("good").config.notes;
+    let notes =
+        |set: &[&str]| prepared("topology.name = \"torus\"", set).expect("good").config.notes;
     assert_eq!(notes(&[]), [""; 0]);
     let note = "`topology` is not used: aladdin has none";
     assert_eq!(notes(&["topology.name=star"]), [note]);
@@ -331,30 +336,30 @@ fn a_topology_that_nobody_uses_is_mentioned_if_it_was_asked_for() {
 #[test]
 fn another_algorithm_by_set_drops_the_keys_that_were_meant_for_the_old_one() {
     let text = "[algorithm]\nname = \"aladdin\"\nalpha = 0.3\n[optimizer]\nlr = 0.2";
-    let plan = plan(text, &["algorithm.name=allreduce"]).expect("good");
-    assert_eq!(plan.config.algorithm.entry.name, "allreduce");
+    let prepared = prepared(text, &["algorithm.name=allreduce"]).expect("good");
+    assert_eq!(prepared.config.algorithm.entry.meta.name, "allreduce");
     let note = "`algorithm.alpha` of the file is not used: allreduce has no such key";
-    assert_eq!(plan.config.notes, [note]);
-    let refused = self::plan(text, &["algorithm.name=allreduce", "algorithm.alpha=0.3"]);
+    assert_eq!(prepared.config.notes, [note]);
+    let refused = self::prepared(text, &["algorithm.name=allreduce", "algorithm.alpha=0.3"]);
     let message = refused.err().expect("alpha was asked for").to_string();
     assert!(message.starts_with("`algorithm.alpha` = 0.3: unknown key; it is a key of aladdin"));
-    let refused = self::plan("[algorithm]\nalhpa = 0.3", &["algorithm.name=allreduce"]);
+    let refused = self::prepared("[algorithm]\nalhpa = 0.3", &["algorithm.name=allreduce"]);
     assert!(refused.is_err(), "a slip stays a slip");
 }
 
 #[test]
 fn settings_win_over_the_file_and_later_ones_over_earlier_ones() {
-    let plan = plan("workers = 2\n[optimizer]\nlr = 0.1", &["workers=3", "workers=4"]);
-    let config = plan.expect("good").config;
+    let prepared = prepared("workers = 2\n[optimizer]\nlr = 0.1", &["workers=3", "workers=4"]);
+    let config = prepared.expect("good").config;
     assert_eq!((config.workers, config.optimizer.options().real("lr")), (4, 0.1));
-    assert_eq!(self::plan("steps = 9", &["epochs=1"]).expect("good").epochs, Some(1.0));
-    assert_eq!(self::plan("epochs = 9", &["steps=5"]).expect("good").setup.steps, 5);
-    assert!(self::plan("", &["steps=5", "epochs=1"]).is_err(), "one of them must give way");
+    assert_eq!(self::prepared("steps = 9", &["epochs=1"]).expect("good").epochs, Some(1.0));
+    assert_eq!(self::prepared("epochs = 9", &["steps=5"]).expect("good").setup.steps, 5);
+    assert!(self::prepared("", &["steps=5", "epochs=1"]).is_err(), "one of them must give way");
 }
 
 #[test]
 fn servers_live_on_hosts_of_their_own_unless_they_are_placed() {
-    let hosts = |text: &str| plan(text, &[]).expect("good").setup.view.hosts.to_vec();
+    let hosts = |text: &str| prepared(text, &[]).expect("good").setup.view.hosts.to_vec();
     assert_eq!(hosts("workers = 4\ncluster = { hosts = 2, servers = 2 }"), [0, 0, 1, 1, 2, 3]);
     let placed = "workers = 4\ncluster = { hosts = 2, servers = 2, server_hosts = [0, 1] }";
     assert_eq!(hosts(placed), [0, 0, 1, 1, 0, 1]);
@@ -365,7 +370,7 @@ fn servers_live_on_hosts_of_their_own_unless_they_are_placed() {
 fn buckets_are_cut_in_megabytes_of_a_million_bytes() {
     let buckets = |size: &str| {
         let text = format!("task = {{ name = \"quadratic\", dimensions = 1000 }}\n{size}");
-        plan(&text, &[]).expect("good").setup.layout.buckets.len()
+        prepared(&text, &[]).expect("good").setup.layout.buckets.len()
     };
     assert_eq!(buckets("buckets.size_mb = 0.001"), 4);
     assert_eq!(buckets("buckets.size_mb = 0"), 1);
@@ -383,7 +388,7 @@ fn a_launcher_decides_the_number_of_workers_unless_the_file_does() {
 fn a_method_refuses_a_topology_on_which_it_could_diverge() {
     let refusal = |algorithm: &str, topology: &str| {
         let text = format!("algorithm.name = \"{algorithm}\"\ntopology.name = \"{topology}\"");
-        plan(&text, &["workers=8"]).err().map(|error| error.to_string())
+        prepared(&text, &["workers=8"]).err().map(|error| error.to_string())
     };
     let message = refusal("extra", "one-peer-ring").expect("refused");
     assert!(message.starts_with("`topology.name` = \"one-peer-ring\": `extra` needs the same"));

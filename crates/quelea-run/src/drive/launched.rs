@@ -7,27 +7,27 @@ use quelea_net::{Coordinator, NetOptions};
 
 use super::{Driven, OpenRendezvous, join};
 use crate::error::{RequestError, RunError};
-use crate::listen::Listener;
-use crate::plan::Plan;
+use crate::prepared::PreparedRun;
+use crate::recorder::RunRecorder;
 
 /// How long the processes may take to find each other.
 const WAIT_SECONDS: f64 = 60.0;
 
 /// How this process was launched.
 #[derive(Clone, Debug)]
-pub struct Launched {
+pub struct LaunchedWorker {
     found: launcher::Launched,
 }
 
 /// Whether this process is one of several that a launcher has started.
-pub fn launched() -> Result<Option<Launched>, RequestError> {
+pub fn launched() -> Result<Option<LaunchedWorker>, RequestError> {
     let found = launcher::detect(|name| std::env::var(name).ok()).map_err(|error| {
         RequestError::Conflict(format!("{error} (--threads leaves launchers out of account)"))
     })?;
-    Ok(found.filter(|found| found.world > 1).map(|found| Launched { found }))
+    Ok(found.filter(|found| found.world > 1).map(|found| LaunchedWorker { found }))
 }
 
-impl Launched {
+impl LaunchedWorker {
     /// How many processes there are.
     pub fn world(&self) -> usize {
         self.found.world as usize
@@ -47,9 +47,9 @@ impl Launched {
         ))
     }
 
-    /// Refuses a plan for another number of workers than were launched.
-    pub fn check(&self, plan: &Plan) -> Result<(), RequestError> {
-        let (workers, world) = (plan.config.workers, self.world());
+    /// Refuses a prepared run for another number of workers than were launched.
+    pub fn check(&self, prepared: &PreparedRun) -> Result<(), RequestError> {
+        let (workers, world) = (prepared.config.workers, self.world());
         if workers == world {
             return Ok(());
         }
@@ -61,15 +61,15 @@ impl Launched {
         Err(RequestError::field("workers", workers, problem))
     }
 
-    /// Runs the plan as the first process.
-    pub fn lead(&self, plan: &Plan, listener: &mut Listener<'_>) -> Driven {
+    /// Runs the run as the first process.
+    pub fn lead(&self, prepared: &PreparedRun, recorder: &mut RunRecorder<'_>) -> Driven {
         let options = NetOptions { connect_seconds: WAIT_SECONDS, ..NetOptions::default() };
         let coordinator = Coordinator::of_launch(&self.found, options)?;
-        OpenRendezvous { coordinator }.run(plan, &[0], listener, &mut |_, _| Ok(()))
+        OpenRendezvous { coordinator }.run(prepared, &[0], recorder, &mut |_, _| Ok(()))
     }
 
     /// Takes part as one of the others.
-    pub fn follow(&self, plan: Option<Plan>) -> Result<(), RunError> {
-        join(&self.found.rendezvous.to_join(), Some(self.found.rank), WAIT_SECONDS, plan)
+    pub fn follow(&self, prepared: Option<PreparedRun>) -> Result<(), RunError> {
+        join(&self.found.rendezvous.to_join(), Some(self.found.rank), WAIT_SECONDS, prepared)
     }
 }

@@ -12,42 +12,49 @@ use quelea_net::measure::Measured;
 
 use super::{Driven, OpenRendezvous};
 use crate::error::RunError;
-use crate::listen::Listener;
-use crate::plan::Plan;
+use crate::prepared::PreparedRun;
+use crate::recorder::RunRecorder;
 
 /// How long all processes may take to start, load their data and connect.
 const WAIT_SECONDS: u32 = 60;
 /// How long a process may take to end after the run has.
-const FAREWELL: Duration = Duration::from_secs(5);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
 /// Runs every worker as a process of `executable`, which must be the `quelea` command.
-pub fn processes(plan: &Plan, executable: &Path, listener: &mut Listener<'_>) -> Driven {
-    let (place, mut crew) = gather(plan, executable)?;
-    let driven = place.run(plan, &[], listener, &mut |_, _| crew.check());
-    let (clock, mut outcome) = driven.map_err(|error| crew.explain(error))?;
-    outcome.warnings.extend(crew.part());
+pub fn processes(
+    prepared: &PreparedRun,
+    executable: &Path,
+    recorder: &mut RunRecorder<'_>,
+) -> Driven {
+    let (place, mut children) = gather(prepared, executable)?;
+    let driven = place.run(prepared, &[], recorder, &mut |_, _| children.check());
+    let (clock, mut outcome) = driven.map_err(|error| children.explain(error))?;
+    outcome.warnings.extend(children.part());
     Ok((clock, outcome))
 }
 
-/// Has a process of `executable` for every worker of the plan measure links and steps.
+/// Has a process of `executable` for every worker of the run measure links and steps.
 pub fn measure_processes(
-    plan: &Plan,
+    prepared: &PreparedRun,
     executable: &Path,
     steps: bool,
 ) -> Result<Measured, RunError> {
-    let (place, mut crew) = gather(plan, executable)?;
-    let measured = place.measure(plan, steps, &mut |_, _| crew.check(), &mut |_| {});
-    let measured = measured.map_err(|error| crew.explain(error))?;
-    crew.part();
+    let (place, mut children) = gather(prepared, executable)?;
+    let measured = place.measure(prepared, steps, &mut |_, _| children.check(), &mut |_| {});
+    let measured = measured.map_err(|error| children.explain(error))?;
+    children.part();
     Ok(measured)
 }
 
 /// Starts a process for every worker, and the place where they join.
-fn gather(plan: &Plan, executable: &Path) -> Result<(OpenRendezvous, Crew), RunError> {
+fn gather(
+    prepared: &PreparedRun,
+    executable: &Path,
+) -> Result<(OpenRendezvous, ChildProcesses), RunError> {
     let place = OpenRendezvous::open("127.0.0.1:0", f64::from(WAIT_SECONDS))?;
     let address = place.address().to_string();
-    let mut crew = Crew::default();
-    for rank in 0..plan.config.workers {
+    let mut children = ChildProcesses::default();
+    for rank in 0..prepared.config.workers {
         let mut command = Command::new(executable);
         command.args(["join", &address, "--rank", &rank.to_string(), "--quiet"]);
         command.args(["--wait", &WAIT_SECONDS.to_string(), "--with-parent"]);
@@ -56,9 +63,9 @@ fn gather(plan: &Plan, executable: &Path) -> Result<(OpenRendezvous, Crew), RunE
             let name = executable.display();
             RunError::Process(format!("cannot start worker {rank} as {name}: {error}"))
         })?;
-        crew.children.push(child);
+        children.children.push(child);
     }
-    Ok((place, crew))
+    Ok((place, children))
 }
 
 /// Ends this process when standard input is closed, as it is when the parent is gone.
@@ -71,11 +78,11 @@ pub fn end_with_parent() {
 
 /// The processes of the workers. None outlives this.
 #[derive(Default)]
-struct Crew {
+struct ChildProcesses {
     children: Vec<Child>,
 }
 
-impl Crew {
+impl ChildProcesses {
     /// Whether all are there; none ends by itself before the run has.
     fn check(&mut self) -> Result<(), String> {
         for (rank, child) in self.children.iter_mut().enumerate() {
@@ -98,7 +105,7 @@ impl Crew {
 
     /// Waits until all have ended; says which did not end well.
     fn part(&mut self) -> Vec<String> {
-        let until = Instant::now() + FAREWELL;
+        let until = Instant::now() + SHUTDOWN_GRACE;
         let children = std::mem::take(&mut self.children);
         let ended = |(rank, mut child): (usize, Child)| match wait_until(&mut child, until) {
             Some(status) if status.success() => None,
@@ -112,7 +119,7 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for ChildProcesses {
     fn drop(&mut self) {
         self.children.iter_mut().for_each(end);
     }
@@ -150,9 +157,9 @@ fn end(child: &mut Child) {
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
-    use crate::conduct::conduct;
     use crate::config::Config;
     use crate::config::source::parse;
+    use crate::execute::execute;
     use crate::files::directory::Directory;
     use std::os::unix::fs::PermissionsExt;
 
@@ -163,11 +170,12 @@ mod tests {
         let mode = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(&path, mode).expect("permitted");
         let table = parse("workers = 3\nsteps = 5").expect("TOML");
-        let plan = Plan::new(Config::read(table, &[], None).expect("good")).expect("good");
+        let prepared =
+            PreparedRun::new(Config::read(table, &[], None).expect("good")).expect("good");
         let out = folder.path().join("run");
         let directory = Directory::claim(Some(&out), false, "").expect("new");
-        let drive = |listener: &mut Listener<'_>| processes(&plan, &path, listener);
-        let ended = conduct(&plan, &directory, &mut |_| {}, drive);
+        let drive = |recorder: &mut RunRecorder<'_>| processes(&prepared, &path, recorder);
+        let ended = execute(&prepared, &directory, &mut |_| {}, drive);
         ended.expect_err("nobody joins").to_string()
     }
 

@@ -9,16 +9,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::checkpoint;
 use crate::error::RequestError;
+use crate::files::aborted::ABORTED;
 use crate::files::plots;
-use crate::listen::BEST;
+use crate::recorder::BEST;
 
 /// The files of a run. A directory that has one of them holds a run.
-pub const FILES: [&str; 7] = [
+pub const FILES: [&str; 8] = [
     "summary.json",
     "records.jsonl",
     "final.safetensors",
     "trace.json",
     BEST,
+    ABORTED,
     plots::FOLDER,
     checkpoint::FOLDER,
 ];
@@ -61,7 +63,7 @@ impl Directory {
         Directory::held(path.to_path_buf(), force)
     }
 
-    /// Takes the directory of a run that is gone on with: its files are replaced at the end.
+    /// Takes the directory of a run that is resumed: its files are replaced at the end.
     pub fn reopen(path: &Path) -> Result<Directory, RequestError> {
         Directory::held(path.to_path_buf(), true)
     }
@@ -196,10 +198,15 @@ fn leftovers(folder: &Path, prefix: &str) -> Vec<PathBuf> {
 
 /// Takes away every draft of this process, and the directories that are empty then; for a
 /// process that is about to end. Where there are checkpoints, drafts stay: they may be gone on
-/// from.
+/// from. Records that were written are kept under their name.
 pub fn abandon_drafts() {
     for beside in std::mem::take(&mut *drafts()) {
         if beside.parent().is_some_and(checkpoint::exist) {
+            continue;
+        }
+        let has_records = leftover_records(&beside);
+        let place = beside.with_file_name("records.jsonl");
+        if has_records && !place.exists() && fs::rename(&beside, &place).is_ok() {
             continue;
         }
         let _ = fs::remove_file(&beside);
@@ -207,6 +214,13 @@ pub fn abandon_drafts() {
             let _ = fs::remove_dir(directory);
         }
     }
+}
+
+/// Whether this draft is of records, and some have reached it.
+fn leftover_records(beside: &Path) -> bool {
+    let name = beside.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let len = fs::metadata(beside).map_or(0, |found| found.len());
+    name.starts_with(".records.jsonl.") && len > 0
 }
 
 /// A file being written, under another name; dropped without a commit, it leaves nothing.

@@ -5,8 +5,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use quelea_plot::{Axis, Bars, Chart, Lines, Series, Values};
-use quelea_record::{Event, Record};
+use quelea_plot::{Axis, BarChart, BarSeries, Chart, LineChart, LineSeries};
+use quelea_record::{Record, RecordKind};
 use serde_json::Value;
 
 use super::summary::{Summary, WorkerSummary};
@@ -25,13 +25,13 @@ pub struct Curves {
     width: u64,
     /// Sum and number of the losses of mini-batches, by point.
     losses: BTreeMap<u64, (f64, u64)>,
-    evaluations: Vec<Evaluated>,
+    evaluations: Vec<EvaluationPoint>,
     /// Mean and worst accuracy of the workers, by step.
     workers: Vec<(u64, [f64; 2])>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Evaluated {
+struct EvaluationPoint {
     step: u64,
     loss: f64,
     accuracy: Option<f64>,
@@ -49,11 +49,13 @@ impl Curves {
     pub fn take(&mut self, record: &Record) {
         let step = record.step;
         match record.event {
-            Event::Step { loss, .. } => self.add_loss(step, f64::from(loss)),
-            Event::Evaluation { loss, accuracy, consensus } => {
-                self.evaluations.push(Evaluated { step, loss, accuracy, consensus });
+            RecordKind::Step { loss, .. } => self.add_loss(step, f64::from(loss)),
+            RecordKind::Evaluation { loss, accuracy, consensus } => {
+                self.evaluations.push(EvaluationPoint { step, loss, accuracy, consensus });
             }
-            Event::Workers { accuracy: Some(accuracy), .. } => self.workers.push((step, accuracy)),
+            RecordKind::Workers { accuracy: Some(accuracy), .. } => {
+                self.workers.push((step, accuracy))
+            }
             _ => {}
         }
     }
@@ -66,7 +68,7 @@ impl Curves {
         let real = |key: &str| line[key].as_f64();
         match kind {
             "step" => self.add_loss(step, real("loss").unwrap_or(f64::NAN)),
-            "evaluation" => self.evaluations.push(Evaluated {
+            "evaluation" => self.evaluations.push(EvaluationPoint {
                 step,
                 loss: real("loss").unwrap_or(f64::NAN),
                 accuracy: real("accuracy"),
@@ -91,11 +93,11 @@ impl Curves {
             let name = |table: &str| summary.config[table]["name"].as_str().unwrap_or_default();
             format!("{what}: {} on {}", name("algorithm"), name("task"))
         };
-        let chart = |what: &str, y: Axis, series: Vec<Series>| {
+        let chart = |what: &str, y: Axis, series: Vec<LineSeries>| {
             let x = Axis::linear("steps of each worker");
-            Chart::Lines(Lines { title: title(what), x, y, series })
+            Chart::Lines(LineChart { title: title(what), x, y, series })
         };
-        let of = |value: fn(&Evaluated) -> Option<f64>| -> Vec<(f64, f64)> {
+        let of = |value: fn(&EvaluationPoint) -> Option<f64>| -> Vec<(f64, f64)> {
             let points = self.evaluations.iter();
             points.filter_map(|one| Some((one.step as f64, value(one)?))).collect()
         };
@@ -107,23 +109,23 @@ impl Curves {
         let is_positive = losses.iter().all(|(_, loss)| *loss > 0.0 || !loss.is_finite());
         let axis = if is_positive { Axis::log("loss") } else { Axis::linear("loss") };
         let loss = vec![
-            Series::line("mini-batches, all workers", batches.collect()),
-            Series::line("deployed model, all training data", losses),
+            LineSeries::line("mini-batches, all workers", batches.collect()),
+            LineSeries::line("deployed model, all training data", losses),
         ];
         let mut charts = vec![("loss", chart("Loss", axis, loss))];
         let percent = |points: Vec<(f64, f64)>| points.into_iter().map(|(x, y)| (x, y * 100.0));
         let accuracy = of(|one| one.accuracy);
         if !accuracy.is_empty() {
-            let mut series = vec![Series::line("deployed model", percent(accuracy).collect())];
+            let mut series = vec![LineSeries::line("deployed model", percent(accuracy).collect())];
             for (index, name) in ["mean of the workers", "worst worker"].into_iter().enumerate() {
                 let points = self.workers.iter().map(|(step, both)| (*step as f64, both[index]));
-                series.push(Series::points(name, percent(points.collect()).collect()));
+                series.push(LineSeries::points(name, percent(points.collect()).collect()));
             }
             charts.push(("accuracy", chart("Accuracy", Axis::linear("% right"), series)));
         }
         let consensus = of(|one| (one.consensus > 0.0).then_some(one.consensus));
         if !consensus.is_empty() {
-            let series = vec![Series::line("consensus distance", consensus)];
+            let series = vec![LineSeries::line("consensus distance", consensus)];
             let axis = Axis::log("distance of the workers from their mean");
             charts.push(("consensus", chart("Consensus distance", axis, series)));
         }
@@ -163,9 +165,9 @@ fn times(title: String, summary: &Summary) -> Chart {
     let step = all.len().div_ceil(BARS).max(1);
     let shown: Vec<&WorkerSummary> = all.iter().step_by(step).collect();
     let part = |name: &str, of: fn(&WorkerSummary) -> f64| {
-        Values::new(name, shown.iter().map(|worker| Some(of(worker))).collect())
+        BarSeries::new(name, shown.iter().map(|worker| Some(of(worker))).collect())
     };
-    Chart::Bars(Bars {
+    Chart::Bars(BarChart {
         title,
         y: Axis::linear("seconds"),
         groups: shown.iter().map(|worker| format!("{}", worker.rank)).collect(),
@@ -185,10 +187,10 @@ mod tests {
     #[test]
     fn curves_are_the_same_from_records_and_from_the_lines_that_they_become() {
         let events = [
-            Event::Step { loss: 0.5, samples: 1, compute: 0.0, exposed: 0.0, waiting: 0.0 },
-            Event::Evaluation { loss: 0.25, accuracy: Some(0.5), consensus: 2.0 },
-            Event::Workers { loss: [1.0, 2.0], accuracy: Some([0.5, 0.25]) },
-            Event::Lost,
+            RecordKind::Step { loss: 0.5, samples: 1, compute: 0.0, exposed: 0.0, waiting: 0.0 },
+            RecordKind::Evaluation { loss: 0.25, accuracy: Some(0.5), consensus: 2.0 },
+            RecordKind::Workers { loss: [1.0, 2.0], accuracy: Some([0.5, 0.25]) },
+            RecordKind::Lost,
         ];
         let (mut live, mut again) = (Curves::new(1000), Curves::new(1000));
         for (step, event) in events.into_iter().enumerate() {

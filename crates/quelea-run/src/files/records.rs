@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, Write};
 
-use quelea_record::{Event, Record, Sink, Start};
+use quelea_record::{FactKind, Record, RecordKind, ResumePoint};
 use serde_json::Value;
 
 use super::directory::Draft;
@@ -14,11 +14,12 @@ const LINES: u64 = 250_000;
 
 /// Takes the records of a run: writes lines, keeps the beginning of the timeline, and passes
 /// every record on to whoever shows progress.
-pub struct Recorder<'a> {
-    draft: Draft,
+pub struct RecordWriter<'a> {
+    /// The lines, or the first failure to write them: then the file is given up at once, so that its
+    /// space goes to checkpoints and to the model.
+    draft: io::Result<Draft>,
     stride: u64,
-    /// The first failure of writing; nothing is written after it.
-    failure: Option<io::Error>,
+    has_steps: bool,
     timeline: Timeline,
     curves: Curves,
     watch: &'a mut (dyn FnMut(&Record) + Send),
@@ -27,8 +28,8 @@ pub struct Recorder<'a> {
 /// What is left when a run has ended.
 #[derive(Debug)]
 pub struct Recorded {
-    /// The lines, not yet in their place.
-    pub draft: Draft,
+    /// The lines, not yet in their place, or why they could not be written.
+    pub draft: io::Result<Draft>,
     /// Of every worker, each step whose number this divides was written.
     pub stride: u64,
     /// The beginning of the timeline.
@@ -37,26 +38,28 @@ pub struct Recorded {
     pub curves: Curves,
 }
 
-impl<'a> Recorder<'a> {
+impl<'a> RecordWriter<'a> {
     /// For a run of `steps` steps of each of some workers.
     pub fn new(
         draft: Draft,
-        (steps, workers): (u64, usize),
+        steps: u64,
+        workers: usize,
         watch: &'a mut (dyn FnMut(&Record) + Send),
-    ) -> Recorder<'a> {
+    ) -> RecordWriter<'a> {
         let stride = steps.saturating_mul(workers as u64).div_ceil(LINES).max(1);
         let (timeline, curves) = (Timeline::default(), Curves::new(steps));
-        Recorder { draft, stride, failure: None, timeline, curves, watch }
+        RecordWriter { draft: Ok(draft), stride, has_steps: false, timeline, curves, watch }
     }
 
-    /// Takes over the records of the run that is gone on from: those until then.
-    pub fn go_on(&mut self, lines: impl BufRead, start: &Start) -> io::Result<()> {
+    /// Takes over the records of the run that is resumed, until its checkpoint.
+    pub fn resume(&mut self, lines: impl BufRead, start: &ResumePoint) -> io::Result<()> {
         for line in lines.lines() {
             let line = line?;
             // The last line of a run that was killed may be half there.
             let Ok(record) = serde_json::from_str::<Value>(&line) else { continue };
             if is_before(&record, start) {
-                writeln!(self.draft, "{line}")?;
+                self.write(|draft| writeln!(draft, "{line}"));
+                self.has_steps |= record["kind"] == "step";
                 self.curves.take_line(&record);
             }
         }
@@ -65,26 +68,43 @@ impl<'a> Recorder<'a> {
 
     /// Makes sure that what was recorded is with the system, whatever becomes of this process.
     pub fn flush(&mut self) {
-        if self.failure.is_none() {
-            self.failure = self.draft.flush().err();
+        self.write(Draft::flush);
+    }
+
+    fn write(&mut self, write: impl FnOnce(&mut Draft) -> io::Result<()>) {
+        if let Ok(draft) = &mut self.draft
+            && let Err(error) = write(draft)
+        {
+            self.draft = Err(error);
         }
     }
 
-    /// Ends the recording.
-    pub fn finish(self) -> io::Result<Recorded> {
-        match self.failure {
-            Some(error) => Err(error),
-            None => {
-                let Recorder { draft, stride, timeline, curves, .. } = self;
-                Ok(Recorded { draft, stride, timeline, curves })
-            }
+    /// Takes the file away to make room for something more important. Whether there was one.
+    pub fn give_up(&mut self) -> bool {
+        let had = self.draft.is_ok();
+        if had {
+            self.draft = Err(io::ErrorKind::StorageFull.into());
         }
+        had
+    }
+
+    /// Whether a step was recorded.
+    pub fn has_steps(&self) -> bool {
+        self.has_steps
+    }
+
+    /// Ends the recording.
+    pub fn finish(mut self) -> Recorded {
+        self.flush();
+        let RecordWriter { draft, stride, timeline, curves, .. } = self;
+        Recorded { draft, stride, timeline, curves }
     }
 
     fn is_written(&self, record: &Record) -> bool {
         match record.event {
-            Event::Compute { .. } | Event::Transfer { .. } => false,
-            Event::Step { .. } | Event::Staleness { .. } | Event::Folded { .. } => {
+            RecordKind::Compute { .. } | RecordKind::Transfer { .. } => false,
+            RecordKind::Measured { kind, .. } if !kind.is_frequent => true,
+            RecordKind::Step { .. } | RecordKind::Measured { .. } => {
                 record.step.is_multiple_of(self.stride)
             }
             _ => true,
@@ -92,30 +112,35 @@ impl<'a> Recorder<'a> {
     }
 }
 
-impl Sink for Recorder<'_> {
-    fn record(&mut self, record: Record) {
-        if self.failure.is_none() && self.is_written(&record) {
-            self.failure = write_line(&mut self.draft, &record).err();
+impl RecordWriter<'_> {
+    /// Takes one record.
+    pub fn record(&mut self, record: Record) {
+        if self.is_written(&record) {
+            self.write(|draft| write_line(draft, &record));
         }
+        self.has_steps |= matches!(record.event, RecordKind::Step { .. });
         (self.watch)(&record);
         self.timeline.take(&record);
         self.curves.take(&record);
     }
 
-    fn wants_timeline(&self) -> bool {
+    /// Whether there is still room for the timeline.
+    pub fn wants_timeline(&self) -> bool {
         !self.timeline.is_full()
     }
 }
 
-/// Whether a record is from before the cut that is gone on from.
-fn is_before(record: &Value, start: &Start) -> bool {
+/// Whether a record is from before the checkpoint that is resumed.
+fn is_before(record: &Value, start: &ResumePoint) -> bool {
     let number = |key: &str| record[key].as_u64();
     let (Some(rank), Some(step), Some(t)) = (number("rank"), number("step"), record["t"].as_f64())
     else {
         return false;
     };
+    let is_frequent =
+        |kind: &str| kind == "step" || FactKind::find(kind).is_some_and(|fact| fact.is_frequent);
     match record["kind"].as_str() {
-        Some("step" | "staleness" | "folded") if !start.anew => {
+        Some(kind) if is_frequent(kind) && !start.resized => {
             start.parts.get(rank as usize).is_some_and(|part| {
                 // Servers count nothing; their records go by the clock.
                 if part.report.is_server { t <= start.now.seconds() } else { step < part.step() }
@@ -131,7 +156,7 @@ pub fn write_line(out: &mut impl Write, record: &Record) -> io::Result<()> {
     let Record { t, rank, step, .. } = record;
     write!(out, "{{\"t\":{},\"rank\":{rank},\"step\":{step},\"kind\":", Real(*t))?;
     match &record.event {
-        Event::Step { loss, samples, compute, exposed, waiting } => write!(
+        RecordKind::Step { loss, samples, compute, exposed, waiting } => write!(
             out,
             "\"step\",\"loss\":{},\"samples\":{samples},\"compute\":{},\"exposed\":{},\"waiting\":{}",
             Single(*loss),
@@ -139,18 +164,20 @@ pub fn write_line(out: &mut impl Write, record: &Record) -> io::Result<()> {
             Real(*exposed),
             Real(*waiting)
         ),
-        Event::Compute { seconds } => write!(out, "\"compute\",\"seconds\":{}", Real(*seconds)),
-        Event::Transfer { to, bytes, seconds } => {
+        RecordKind::Compute { seconds } => {
+            write!(out, "\"compute\",\"seconds\":{}", Real(*seconds))
+        }
+        RecordKind::Transfer { to, bytes, seconds } => {
             write!(out, "\"transfer\",\"to\":{to},\"bytes\":{bytes},\"seconds\":{}", Real(*seconds))
         }
-        Event::Evaluation { loss, accuracy, consensus } => write!(
+        RecordKind::Evaluation { loss, accuracy, consensus } => write!(
             out,
             "\"evaluation\",\"loss\":{},\"accuracy\":{},\"consensus\":{}",
             Real(*loss),
             Real(accuracy.unwrap_or(f64::NAN)),
             Real(*consensus)
         ),
-        Event::Workers { loss, accuracy } => {
+        RecordKind::Workers { loss, accuracy } => {
             let [mean, worst] = accuracy.unwrap_or([f64::NAN; 2]);
             write!(
                 out,
@@ -162,15 +189,18 @@ pub fn write_line(out: &mut impl Write, record: &Record) -> io::Result<()> {
                 Real(worst)
             )
         }
-        Event::Checkpoint { failure } => {
+        RecordKind::Checkpoint { failure } => {
             let failure = serde_json::to_string(failure).map_err(io::Error::other)?;
             write!(out, "\"checkpoint\",\"failure\":{failure}")
         }
-        Event::Staleness { updates } => write!(out, "\"staleness\",\"updates\":{updates}"),
-        Event::Folded { gradients } => write!(out, "\"folded\",\"gradients\":{gradients}"),
-        Event::HalfExchange => write!(out, "\"half-exchange\""),
-        Event::Lost => write!(out, "\"lost\""),
-        Event::View { number } => write!(out, "\"view\",\"number\":{number}"),
+        RecordKind::Measured { kind: FactKind { name, number: None, .. }, .. } => {
+            write!(out, "\"{name}\"")
+        }
+        RecordKind::Measured { kind: FactKind { name, number: Some(key), .. }, number } => {
+            write!(out, "\"{name}\",\"{key}\":{number}")
+        }
+        RecordKind::Lost => write!(out, "\"lost\""),
+        RecordKind::View { number } => write!(out, "\"view\",\"number\":{number}"),
     }?;
     out.write_all(b"}\n")
 }
@@ -195,9 +225,11 @@ impl std::fmt::Display for Single {
 
 #[cfg(test)]
 mod tests {
+    use quelea_record::FACTS;
+
     use super::*;
 
-    fn line(event: Event) -> serde_json::Value {
+    fn line(event: RecordKind) -> serde_json::Value {
         let mut bytes = Vec::new();
         let record = Record { t: 0.25, rank: 3, step: 7, event };
         write_line(&mut bytes, &record).expect("written");
@@ -207,8 +239,13 @@ mod tests {
 
     #[test]
     fn every_kind_is_one_line_of_json() {
-        let step =
-            Event::Step { loss: 0.1, samples: 32, compute: 1e-9, exposed: 2.5e10, waiting: 0.0 };
+        let step = RecordKind::Step {
+            loss: 0.1,
+            samples: 32,
+            compute: 1e-9,
+            exposed: 2.5e10,
+            waiting: 0.0,
+        };
         let read = line(step);
         assert_eq!(read["t"], 0.25);
         assert_eq!((read["rank"].as_u64(), read["step"].as_u64()), (Some(3), Some(7)));
@@ -217,24 +254,35 @@ mod tests {
         assert_eq!(read["compute"], 1e-9);
         assert_eq!(read["exposed"], 2.5e10);
         for (event, kind) in [
-            (Event::Compute { seconds: 1.0 }, "compute"),
-            (Event::Transfer { to: 1, bytes: 80, seconds: 0.5 }, "transfer"),
-            (Event::Evaluation { loss: 1.0, accuracy: Some(0.5), consensus: 0.0 }, "evaluation"),
-            (Event::Workers { loss: [1.0, 2.0], accuracy: None }, "workers"),
-            (Event::Checkpoint { failure: Some("disk \"full\"".into()) }, "checkpoint"),
-            (Event::Staleness { updates: 4 }, "staleness"),
-            (Event::Folded { gradients: 2 }, "folded"),
-            (Event::HalfExchange, "half-exchange"),
-            (Event::Lost, "lost"),
-            (Event::View { number: 2 }, "view"),
+            (RecordKind::Compute { seconds: 1.0 }, "compute"),
+            (RecordKind::Transfer { to: 1, bytes: 80, seconds: 0.5 }, "transfer"),
+            (
+                RecordKind::Evaluation { loss: 1.0, accuracy: Some(0.5), consensus: 0.0 },
+                "evaluation",
+            ),
+            (RecordKind::Workers { loss: [1.0, 2.0], accuracy: None }, "workers"),
+            (RecordKind::Checkpoint { failure: Some("disk \"full\"".into()) }, "checkpoint"),
+            (RecordKind::Lost, "lost"),
+            (RecordKind::View { number: 2 }, "view"),
         ] {
             assert_eq!(line(event)["kind"], kind);
         }
     }
 
     #[test]
+    fn facts_are_written_under_their_names_with_the_numbers_that_say_something() {
+        for kind in FACTS {
+            let read = line(RecordKind::Measured { kind, number: 4 });
+            assert_eq!(read["kind"], kind.name);
+            assert_eq!(read.as_object().expect("a record").len(), 4 + kind.number.iter().len());
+            kind.number.iter().for_each(|key| assert_eq!(read[key], 4));
+        }
+    }
+
+    #[test]
     fn what_is_not_a_number_is_null() {
-        let event = Event::Evaluation { loss: f64::NAN, accuracy: None, consensus: f64::INFINITY };
+        let event =
+            RecordKind::Evaluation { loss: f64::NAN, accuracy: None, consensus: f64::INFINITY };
         let read = line(event);
         assert!(read["loss"].is_null() && read["accuracy"].is_null());
         assert!(read["consensus"].is_null());

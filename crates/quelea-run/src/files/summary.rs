@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use quelea_core::problems::Evaluation;
-use quelea_record::{InFlight, Outcome, RankReport};
+use quelea_core::problems::{ACCURACY, Evaluation};
+use quelea_record::{FACTS, FactKind, FactTotals, InFlight, Outcome, RankReport, SummaryForm};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
-use super::tensors::Models;
-use crate::checkpoint::Best;
+use super::tensors::ModelSlices;
+use crate::checkpoint::BestModel;
 use crate::evaluate::Spread;
 
 /// What a run came to.
@@ -17,8 +17,8 @@ pub struct Summary {
     /// The version of quelea.
     pub version: String,
     /// What the times are measured by.
-    pub clock: Clock,
-    /// The configuration as it was understood.
+    pub clock: ClockKind,
+    /// The configuration with all defaults resolved.
     pub config: Value,
     /// The epochs that were asked for instead of steps, if they were.
     pub epochs: Option<f64>,
@@ -26,14 +26,14 @@ pub struct Summary {
     pub loss: Option<f64>,
     /// Share of right answers on held-out data.
     pub accuracy: Option<f64>,
-    /// Of translations of held-out sentences, where there are any.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bleu: Option<f64>,
+    /// Whatever else the task measures of the deployed model.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metrics: BTreeMap<String, f64>,
     /// The same of every worker's own model: the mean and the worst.
     pub worker_models: WorkerModels,
     /// The best model of all evaluations, which is in `best.safetensors`.
-    pub best: Option<Best>,
-    /// The steps of every worker after which the run was gone on with from a checkpoint, if it was.
+    pub best: Option<BestModel>,
+    /// The steps of every worker after which the run was resumed from a checkpoint, if it was.
     pub resumed_from_step: Option<u64>,
     /// Until the last worker had finished its last step.
     pub clock_seconds: f64,
@@ -53,12 +53,9 @@ pub struct Summary {
     pub workers: Vec<WorkerSummary>,
     /// Every rank: workers, then servers.
     pub ranks: Vec<RankSummary>,
-    /// How many gradients were applied how many updates late.
-    pub staleness: BTreeMap<u64, u64>,
-    /// Gradients that a message carried on average, where the algorithm folds them.
-    pub gradients_per_message: Option<f64>,
-    /// Exchanges that were broken off half-way.
-    pub half_exchanges: u64,
+    /// What algorithms measured, under the keys of [`FACTS`].
+    #[serde(flatten)]
+    pub measured: Map<String, Value>,
     /// Most that was on its way at any moment, where the driver can tell.
     pub in_flight: InFlightSummary,
     /// Of every worker, each step whose number this divides is in `records.jsonl`.
@@ -83,7 +80,7 @@ pub struct WorkerModels {
 /// What the times of a run are measured by.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Clock {
+pub enum ClockKind {
     /// The clock of the virtual cluster.
     Virtual,
     /// The clock on the wall.
@@ -154,8 +151,8 @@ pub struct InFlightSummary {
 #[derive(Debug)]
 pub struct About {
     /// What the times are measured by.
-    pub clock: Clock,
-    /// The configuration as it was understood.
+    pub clock: ClockKind,
+    /// The configuration with all defaults resolved.
     pub config: Value,
     /// The epochs that were asked for, if they were.
     pub epochs: Option<f64>,
@@ -164,8 +161,8 @@ pub struct About {
     /// How good the workers' own models are.
     pub spread: Option<Spread>,
     /// The best model of all evaluations.
-    pub best: Option<Best>,
-    /// Where the run was gone on from.
+    pub best: Option<BestModel>,
+    /// Where the run was resumed.
     pub resumed_from_step: Option<u64>,
     /// Of `records.jsonl`.
     pub records_stride: u64,
@@ -189,8 +186,8 @@ impl Summary {
             config: about.config,
             epochs: about.epochs,
             loss: finite(about.evaluation.loss),
-            accuracy: about.evaluation.accuracy,
-            bleu: about.evaluation.bleu,
+            accuracy: about.evaluation.accuracy(),
+            metrics: other_metrics(&about.evaluation),
             worker_models: worker_models(about.spread),
             best: about.best,
             resumed_from_step: about.resumed_from_step,
@@ -199,16 +196,11 @@ impl Summary {
             samples,
             samples_per_second: rate,
             speedup: rate.and_then(|rate| ratio(rate, alone)),
-            consensus_distance: finite(Models::of(outcome).consensus_distance()),
+            consensus_distance: finite(ModelSlices::of(outcome).consensus_distance()),
             total: total(outcome),
             workers: workers.iter().map(|rank| worker(rank)).collect(),
             ranks: outcome.ranks.iter().map(rank).collect(),
-            staleness: staleness(&outcome.ranks),
-            gradients_per_message: ratio(
-                outcome.ranks.iter().map(|rank| rank.folded_gradients).sum::<u64>() as f64,
-                outcome.ranks.iter().map(|rank| rank.folded_messages).sum::<u64>() as f64,
-            ),
-            half_exchanges: outcome.ranks.iter().map(|rank| rank.half_exchanges).sum(),
+            measured: measured(&outcome.ranks),
             in_flight: in_flight(&outcome.in_flight),
             records_stride: about.records_stride,
             warnings: outcome.warnings.iter().cloned().chain(about.warnings).collect(),
@@ -273,16 +265,25 @@ fn rank(rank: &RankReport) -> RankSummary {
     }
 }
 
-fn staleness(ranks: &[RankReport]) -> BTreeMap<u64, u64> {
-    let mut counts = BTreeMap::new();
-    for (updates, count) in ranks.iter().flat_map(|rank| &rank.staleness) {
-        *counts.entry(*updates).or_default() += count;
-    }
-    counts
+fn measured(ranks: &[RankReport]) -> Map<String, Value> {
+    let mut all = FactTotals::default();
+    ranks.iter().for_each(|rank| all.add_all(&rank.facts));
+    let value = |kind: &FactKind| match kind.summary.form {
+        SummaryForm::Histogram => json!(all.histogram(kind)),
+        SummaryForm::Mean => json!(all.mean(kind)),
+        SummaryForm::Count => json!(all.count(kind)),
+    };
+    FACTS.into_iter().map(|kind| (kind.summary.key.to_string(), value(kind))).collect()
 }
 
 fn in_flight(peaks: &InFlight) -> InFlightSummary {
     InFlightSummary { peak_messages: peaks.peak_messages, peak_bytes: peaks.peak_bytes }
+}
+
+/// The metrics that have no place of their own.
+fn other_metrics(evaluation: &Evaluation) -> BTreeMap<String, f64> {
+    let others = evaluation.metrics.iter().filter(|metric| metric.name != ACCURACY);
+    others.map(|metric| (metric.name.to_string(), metric.value)).collect()
 }
 
 #[cfg(test)]
@@ -301,10 +302,10 @@ mod tests {
         let ranks = vec![worker(0, 100, 10.0), worker(1, 100, 40.0)];
         let outcome = Outcome { clock_seconds: 40.0, ranks, ..Outcome::default() };
         let about = About {
-            clock: Clock::Virtual,
+            clock: ClockKind::Virtual,
             config: Value::Null,
             epochs: None,
-            evaluation: Evaluation { loss: f64::NAN, accuracy: None, bleu: None },
+            evaluation: Evaluation::of_loss(f64::NAN),
             spread: None,
             best: None,
             resumed_from_step: None,
@@ -315,6 +316,6 @@ mod tests {
         assert_eq!(summary.samples_per_second, Some(5.0));
         assert_eq!(summary.speedup, Some(0.5));
         assert_eq!(summary.loss, None);
-        assert_eq!(summary.gradients_per_message, None);
+        assert_eq!(summary.measured["gradients_per_message"], Value::Null);
     }
 }

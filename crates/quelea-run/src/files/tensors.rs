@@ -1,5 +1,6 @@
 //! `final.safetensors`: the deployed model, by layers too, and every rank's own.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 
 use quelea_core::layout::Tensor;
@@ -9,22 +10,22 @@ use safetensors::tensor::{Dtype, TensorView};
 
 /// What every rank of a moment would deploy by itself, in order of rank.
 #[derive(Clone, Debug, Default)]
-pub struct Models<'a> {
+pub struct ModelSlices<'a> {
     /// Of the living workers: whole models.
     pub workers: Vec<&'a [f32]>,
     /// Of the servers: their shards.
     pub servers: Vec<&'a [f32]>,
 }
 
-impl<'a> Models<'a> {
+impl<'a> ModelSlices<'a> {
     /// At the end of a run.
-    pub fn of(outcome: &'a Outcome) -> Models<'a> {
+    pub fn of(outcome: &'a Outcome) -> ModelSlices<'a> {
         let of = |is_server| {
             let living = outcome.ranks.iter().filter(|rank| !rank.lost);
             let chosen = living.filter(move |rank| rank.is_server == is_server);
             chosen.map(|rank| rank.model.as_slice()).collect()
         };
-        Models { workers: of(false), servers: of(true) }
+        ModelSlices { workers: of(false), servers: of(true) }
     }
 
     /// What one would deploy: the mean of the workers' models, summed in `f64` in order of rank,
@@ -68,11 +69,11 @@ pub struct Export<'a> {
     pub buffers: &'a [(Tensor, Vec<f32>)],
 }
 
-type Named<'a> = (String, Vec<usize>, &'a [f32]);
+type NamedTensor<'a> = (String, Vec<usize>, &'a [f32]);
 
 impl<'a> Export<'a> {
     /// `model`, `layers.NAME` …, `buffers.NAME` ….
-    fn tensors(&self) -> Vec<Named<'a>> {
+    fn tensors(&self) -> Vec<NamedTensor<'a>> {
         let mut tensors = vec![("model".to_string(), vec![self.model.len()], self.model)];
         let mut rest = self.model;
         for layer in self.layers {
@@ -86,9 +87,14 @@ impl<'a> Export<'a> {
         tensors
     }
 
+    /// Bytes of the numbers in the file of the model alone.
+    pub fn bytes(&self) -> u64 {
+        self.tensors().iter().map(|(_, _, values)| size_of_val(*values) as u64).sum()
+    }
+
     /// Writes the model alone.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        serialize(out, self.tensors())
+        serialize(out, self.tensors(), None)
     }
 }
 
@@ -97,25 +103,40 @@ pub fn write(out: &mut impl Write, export: &Export<'_>, outcome: &Outcome) -> io
     let workers = outcome.ranks.iter().filter(|rank| !rank.is_server).count();
     let living = outcome.ranks.iter().filter(|rank| !rank.lost);
     let named = living.map(|rank| {
-        let name = match rank.is_server {
-            false => format!("worker.{}", rank.rank),
-            true => format!("server.{}", rank.rank as usize - workers),
+        let name = if rank.is_server {
+            format!("server.{}", rank.rank as usize - workers)
+        } else {
+            format!("worker.{}", rank.rank)
         };
         (name, vec![rank.model.len()], rank.model.as_slice())
     });
-    serialize(out, export.tensors().into_iter().chain(named))
+    serialize(out, export.tensors().into_iter().chain(named), None)
+}
+
+/// Writes ranks' models under their names, with the deployed one where it is known, and `about` as the
+/// file's metadata.
+pub fn write_named(
+    out: &mut impl Write,
+    export: Option<&Export<'_>>,
+    named: &[(String, &[f32])],
+    about: HashMap<String, String>,
+) -> io::Result<()> {
+    let deployed = export.map(Export::tensors).unwrap_or_default();
+    let ranks = named.iter().map(|(name, values)| (name.clone(), vec![values.len()], *values));
+    serialize(out, deployed.into_iter().chain(ranks), Some(about))
 }
 
 fn serialize<'a>(
     out: &mut impl Write,
-    tensors: impl IntoIterator<Item = Named<'a>>,
+    tensors: impl IntoIterator<Item = NamedTensor<'a>>,
+    about: Option<HashMap<String, String>>,
 ) -> io::Result<()> {
     let mut views: Vec<(String, TensorView<'_>)> = Vec::new();
     for (name, shape, values) in tensors {
         let view = TensorView::new(Dtype::F32, shape, bytemuck::cast_slice(values));
         views.push((name, view.map_err(io::Error::other)?));
     }
-    let bytes = safetensors::serialize(views, None).map_err(io::Error::other)?;
+    let bytes = safetensors::serialize(views, about).map_err(io::Error::other)?;
     out.write_all(&bytes)
 }
 
@@ -143,12 +164,12 @@ mod tests {
     #[test]
     fn the_deployed_model_is_the_mean_of_the_workers_or_the_servers_shards() {
         let mut outcome = outcome();
-        let models = Models::of(&outcome);
+        let models = ModelSlices::of(&outcome);
         assert_eq!(models.deployed(DeployedFrom::Workers), [2.0, 2.0]);
         assert_eq!(models.deployed(DeployedFrom::Servers), [7.0, 8.0]);
         assert!((models.consensus_distance() - 5f64.sqrt()).abs() < 1e-12);
         outcome.ranks[0].lost = true;
-        let models = Models::of(&outcome);
+        let models = ModelSlices::of(&outcome);
         assert_eq!(models.deployed(DeployedFrom::Workers), [3.0, 4.0]);
         assert_eq!(models.consensus_distance(), 0.0);
     }

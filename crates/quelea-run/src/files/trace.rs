@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use quelea_record::{Event, Outcome, Record};
+use quelea_record::{Outcome, Record, RecordKind};
 use serde_json::{Value, json};
 
 /// How many spans a timeline has at most: its beginning tells the story, and a browser can still
@@ -16,16 +16,16 @@ pub const SPANS: usize = 20_000;
 /// The beginning of a run, as spans.
 #[derive(Debug, Default)]
 pub struct Timeline {
-    spans: Vec<Span>,
+    spans: Vec<TraceSpan>,
     /// The last computing of each rank.
-    computed: BTreeMap<u32, Computed>,
+    computed: BTreeMap<u32, ComputeSpan>,
     /// When the first span that found no place began.
     cut: Option<f64>,
 }
 
 /// A span of computing, in seconds, and the end of the span before it on the same track.
 #[derive(Clone, Copy, Debug, Default)]
-struct Computed {
+struct ComputeSpan {
     free: f64,
     start: f64,
     end: f64,
@@ -34,7 +34,7 @@ struct Computed {
 }
 
 #[derive(Debug)]
-struct Span {
+struct TraceSpan {
     rank: u32,
     step: u64,
     /// In seconds.
@@ -60,11 +60,11 @@ impl Timeline {
     /// Takes the spans of a record, if it has any.
     pub fn take(&mut self, record: &Record) {
         match record.event {
-            Event::Compute { seconds } => self.compute(record, seconds),
-            Event::Transfer { to, bytes, seconds } => {
+            RecordKind::Compute { seconds } => self.compute(record, seconds),
+            RecordKind::Transfer { to, bytes, seconds } => {
                 self.push(record, record.t, seconds, What::Transfer { to, bytes });
             }
-            Event::Step { exposed, waiting, .. } => self.idle(record, exposed, waiting),
+            RecordKind::Step { exposed, waiting, .. } => self.idle(record, exposed, waiting),
             _ => {}
         }
     }
@@ -73,14 +73,14 @@ impl Timeline {
         let free = self.computed.get(&record.rank).map_or(0.0, |last| last.taken);
         let (start, end) = (record.t.max(free), record.t + seconds);
         self.push(record, start, end - start, What::Compute);
-        self.computed.insert(record.rank, Computed { free, start, end, taken: end });
+        self.computed.insert(record.rank, ComputeSpan { free, start, end, taken: end });
     }
 
     /// After the computing first the peer was late, then the network was busy, until the next
     /// gradient started. What is exposed beyond that was on the way to the computing.
     fn idle(&mut self, record: &Record, exposed: f64, waiting: f64) {
         let last = self.computed.entry(record.rank).or_default();
-        let Computed { free, start, end, .. } = *last;
+        let ComputeSpan { free, start, end, .. } = *last;
         last.taken = record.t.max(end);
         let after = (record.t - end - waiting).clamp(0.0, exposed);
         let busy = record.t - after;
@@ -99,7 +99,7 @@ impl Timeline {
             self.cut.get_or_insert(start);
             return;
         }
-        self.spans.push(Span { rank: record.rank, step: record.step, start, seconds, what });
+        self.spans.push(TraceSpan { rank: record.rank, step: record.step, start, seconds, what });
     }
 
     /// Writes the trace of a run.
@@ -135,7 +135,7 @@ impl Timeline {
     }
 }
 
-impl Span {
+impl TraceSpan {
     fn events(&self, id: usize, label: &dyn Fn(u32) -> String) -> Vec<Value> {
         let micros = |seconds: f64| seconds * 1e6;
         let (start, span) = (micros(self.start), micros(self.seconds));
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
     use quelea_record::RankReport;
 
-    fn record(t: f64, event: Event) -> Record {
+    fn record(t: f64, event: RecordKind) -> Record {
         Record { t, rank: 0, step: 1, event }
     }
 
@@ -180,10 +180,11 @@ mod tests {
     #[test]
     fn spans_have_their_place_on_the_track_of_their_rank() {
         let mut timeline = Timeline::default();
-        timeline.take(&record(1.0, Event::Compute { seconds: 0.5 }));
-        let step = Event::Step { loss: 0.0, samples: 1, compute: 0.5, exposed: 0.25, waiting: 1.0 };
+        timeline.take(&record(1.0, RecordKind::Compute { seconds: 0.5 }));
+        let step =
+            RecordKind::Step { loss: 0.0, samples: 1, compute: 0.5, exposed: 0.25, waiting: 1.0 };
         timeline.take(&record(3.0, step));
-        timeline.take(&record(1.5, Event::Transfer { to: 1, bytes: 80, seconds: 0.5 }));
+        timeline.take(&record(1.5, RecordKind::Transfer { to: 1, bytes: 80, seconds: 0.5 }));
         let trace = written(&timeline);
         let events = trace["traceEvents"].as_array().expect("a list");
         let named = |name: &str| {
@@ -200,8 +201,9 @@ mod tests {
     #[test]
     fn what_a_gradient_took_beside_computing_stands_before_it() {
         let mut timeline = Timeline::default();
-        timeline.take(&record(1.0, Event::Compute { seconds: 0.5 }));
-        let step = Event::Step { loss: 0.0, samples: 1, compute: 0.5, exposed: 1.0, waiting: 0.25 };
+        timeline.take(&record(1.0, RecordKind::Compute { seconds: 0.5 }));
+        let step =
+            RecordKind::Step { loss: 0.0, samples: 1, compute: 0.5, exposed: 1.0, waiting: 0.25 };
         timeline.take(&record(2.0, step));
         let spans: Vec<(f64, f64)> = timeline.spans.iter().map(|s| (s.start, s.seconds)).collect();
         assert_eq!(spans, [(1.0, 0.5), (0.25, 0.75), (1.5, 0.25), (1.75, 0.25)]);
@@ -211,7 +213,7 @@ mod tests {
     fn a_long_run_keeps_its_beginning_and_says_so() {
         let mut timeline = Timeline::default();
         for k in 0..SPANS + 5 {
-            timeline.take(&record(k as f64, Event::Compute { seconds: 1.0 }));
+            timeline.take(&record(k as f64, RecordKind::Compute { seconds: 1.0 }));
         }
         let trace = written(&timeline);
         assert_eq!(trace["otherData"]["spans"], SPANS);

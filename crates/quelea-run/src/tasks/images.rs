@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use quelea_core::meta::Meta;
 use quelea_core::options::{OptionKind, OptionSpec};
 use quelea_data::augment::Augmentation;
 use quelea_data::error::DataError;
@@ -13,27 +14,32 @@ use quelea_engine::models::{self, ImageModel, Images, VggHead};
 use super::network::{
     self, ACCUMULATE, BATCHES, CONCENTRATION, DATA, PARTITION, SUBSET, TEST_SUBSET, batch, located,
 };
-use super::{Built, Request, Task};
+use super::{Built, TaskEntry, TaskRequest};
 use crate::error::RequestError;
 
 /// `digits-mlp`.
-pub const DIGITS_MLP: Task = Task {
-    name: "digits-mlp",
-    summary: "a network with one hidden layer on the embedded handwritten digits (UCI, 8×8)",
-    keys: &[
-        batch(32),
-        OptionSpec {
-            name: "hidden",
-            kind: OptionKind::Whole { default: 256, min: 1, max: 1 << 16 },
-            help: "neurons of the hidden layer",
-        },
-        PARTITION,
-        CONCENTRATION,
-        ACCUMULATE,
-        BATCHES,
-        SUBSET,
-        TEST_SUBSET,
-    ],
+pub const DIGITS_MLP: TaskEntry = TaskEntry {
+    meta: Meta {
+        name: "digits-mlp",
+        summary: "a network with one hidden layer on the embedded handwritten digits (UCI, 8×8)",
+        paper: "",
+        section: "",
+        file: file!(),
+        options: &[
+            batch(32),
+            OptionSpec {
+                name: "hidden",
+                kind: OptionKind::Whole { default: 256, min: 1, max: 1 << 16 },
+                help: "neurons of the hidden layer",
+            },
+            PARTITION,
+            CONCENTRATION,
+            ACCUMULATE,
+            BATCHES,
+            SUBSET,
+            TEST_SUBSET,
+        ],
+    },
     extras: &[],
     build: |request| {
         let hidden = request.values.options.whole("hidden") as usize;
@@ -42,10 +48,15 @@ pub const DIGITS_MLP: Task = Task {
 };
 
 /// `digits-cnn`.
-pub const DIGITS_CNN: Task = Task {
-    name: "digits-cnn",
-    summary: "a small convolutional network on the embedded handwritten digits (UCI, 8×8)",
-    keys: &[batch(32), PARTITION, CONCENTRATION, ACCUMULATE, BATCHES, SUBSET, TEST_SUBSET],
+pub const DIGITS_CNN: TaskEntry = TaskEntry {
+    meta: Meta {
+        name: "digits-cnn",
+        summary: "a small convolutional network on the embedded handwritten digits (UCI, 8×8)",
+        paper: "",
+        section: "",
+        file: file!(),
+        options: &[batch(32), PARTITION, CONCENTRATION, ACCUMULATE, BATCHES, SUBSET, TEST_SUBSET],
+    },
     extras: &[],
     build: |request| build(request, digits(), Augmentation::NONE, models::cnn),
 };
@@ -73,58 +84,83 @@ macro_rules! keys {
 }
 
 /// `fashion-cnn`.
-pub const FASHION_CNN: Task = Task {
-    name: "fashion-cnn",
-    summary: "a small convolutional network on Fashion-MNIST (or MNIST: the same files)",
-    keys: keys!(32, false),
+pub const FASHION_CNN: TaskEntry = TaskEntry {
+    meta: Meta {
+        name: "fashion-cnn",
+        summary: "a small convolutional network on Fashion-MNIST (or MNIST: the same files)",
+        paper: "",
+        section: "",
+        file: file!(),
+        options: keys!(32, false),
+    },
     extras: &[],
     build: |request| {
         let augmentation = Augmentation { pad: 2, flip: true, crop: false };
-        from_files(request, ("fashion-mnist", idx), augmentation, models::cnn)
+        from_files(request, "fashion-mnist", idx, augmentation, models::cnn)
     },
 };
 
 /// `cifar10-resnet20`.
-pub const CIFAR10_RESNET20: Task = Task {
-    name: "cifar10-resnet20",
-    summary: "ResNet-20 on CIFAR-10 (He et al. 2016; 0.27 million parameters)",
-    keys: keys!(32, true),
+pub const CIFAR10_RESNET20: TaskEntry = TaskEntry {
+    meta: Meta {
+        name: "cifar10-resnet20",
+        summary: "ResNet-20 on CIFAR-10 (He et al. 2016; 0.27 million parameters)",
+        paper: "",
+        section: "",
+        file: file!(),
+        options: keys!(32, true),
+    },
     extras: &[],
     build: |request| cifar(request, |images| models::resnet20(images.classes)),
 };
 
 /// `cifar10-resnet18`.
-pub const CIFAR10_RESNET18: Task = Task {
-    name: "cifar10-resnet18",
-    summary: "ResNet-18 for 32×32 images on CIFAR-10 (11.2 million parameters)",
-    keys: keys!(32, true),
+pub const CIFAR10_RESNET18: TaskEntry = TaskEntry {
+    meta: Meta {
+        name: "cifar10-resnet18",
+        summary: "ResNet-18 for 32×32 images on CIFAR-10 (11.2 million parameters)",
+        paper: "",
+        section: "",
+        file: file!(),
+        options: keys!(32, true),
+    },
     extras: &[],
     build: |request| cifar(request, |images| models::resnet18(images.classes)),
 };
 
 /// `cifar10-vgg16`.
-pub const CIFAR10_VGG16: Task = Task {
-    name: "cifar10-vgg16",
-    summary: "VGG-16 with batch normalisation on CIFAR-10 (14.7 million parameters)",
-    keys: keys!(32, true),
+pub const CIFAR10_VGG16: TaskEntry = TaskEntry {
+    meta: Meta {
+        name: "cifar10-vgg16",
+        summary: "VGG-16 with batch normalisation on CIFAR-10 (14.7 million parameters)",
+        paper: "",
+        section: "",
+        file: file!(),
+        options: keys!(32, true),
+    },
     extras: &[],
     build: |request| cifar(request, |images| models::vgg16(VggHead::Cifar, images.classes)),
 };
 
 /// `imagenet-resnet50`.
-pub const IMAGENET_RESNET50: Task = Task {
-    name: "imagenet-resnet50",
-    summary: "ResNet-50 on a folder of images: train/CLASS/… and val/CLASS/…, JPEG or PNG \
+pub const IMAGENET_RESNET50: TaskEntry = TaskEntry {
+    meta: Meta {
+        name: "imagenet-resnet50",
+        summary: "ResNet-50 on a folder of images: train/CLASS/… and val/CLASS/…, JPEG or PNG \
               (25.6 million parameters with 1000 classes)",
-    keys: keys!(
-        32,
-        true,
-        OptionSpec {
-            name: "side",
-            kind: OptionKind::Whole { default: 224, min: 32, max: 4096 },
-            help: "sides of the images as the network sees them, in pixels",
-        }
-    ),
+        paper: "",
+        section: "",
+        file: file!(),
+        options: keys!(
+            32,
+            true,
+            OptionSpec {
+                name: "side",
+                kind: OptionKind::Whole { default: 224, min: 32, max: 4096 },
+                help: "sides of the images as the network sees them, in pixels",
+            }
+        ),
+    },
     extras: &[],
     build: |request| {
         let side = request.values.options.whole("side") as usize;
@@ -132,20 +168,21 @@ pub const IMAGENET_RESNET50: Task = Task {
         let options = FolderOptions { side, resized: side * 8 / 7 };
         let read = |path: &Path| folder(path, options);
         let model = |images: Images| models::resnet50(images.classes);
-        from_files(request, ("imagenet", read), Augmentation::IMAGENET, model)
+        from_files(request, "imagenet", read, Augmentation::IMAGENET, model)
     },
 };
 
 fn cifar(
-    request: &Request,
+    request: &TaskRequest,
     model: impl FnOnce(Images) -> ImageModel,
 ) -> Result<Built, RequestError> {
-    from_files(request, ("cifar10", cifar10), Augmentation::CIFAR, model)
+    from_files(request, "cifar10", cifar10, Augmentation::CIFAR, model)
 }
 
 fn from_files(
-    request: &Request,
-    (name, read): (&str, impl FnOnce(&Path) -> Result<Split, DataError>),
+    request: &TaskRequest,
+    name: &str,
+    read: impl FnOnce(&Path) -> Result<Split, DataError>,
     augmentation: Augmentation,
     model: impl FnOnce(Images) -> ImageModel,
 ) -> Result<Built, RequestError> {
@@ -155,7 +192,7 @@ fn from_files(
 }
 
 fn build(
-    request: &Request,
+    request: &TaskRequest,
     data: Split,
     augmentation: Augmentation,
     model: impl FnOnce(Images) -> ImageModel,

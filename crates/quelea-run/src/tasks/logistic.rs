@@ -5,62 +5,68 @@ use std::path::Path;
 use std::sync::Arc;
 
 use flate2::read::MultiGzDecoder;
+use quelea_core::meta::Meta;
 use quelea_core::options::{OptionKind, OptionSpec, Options};
 use quelea_core::problems::dataset::Dataset;
 use quelea_core::problems::logistic::{Logistic, LogisticError, LogisticOptions};
 use quelea_core::problems::partition::Partition;
 
-use super::{Built, Request, Task};
+use super::{Built, TaskEntry, TaskRequest};
 use crate::config::source::why;
 use crate::error::RequestError;
 
 /// The row.
-pub const TASK: Task = Task {
-    name: "logistic",
-    summary: "logistic regression with two classes, on a LIBSVM file or on the embedded \
+pub const TASK: TaskEntry = TaskEntry {
+    meta: Meta {
+        name: "logistic",
+        summary: "logistic regression with two classes, on a LIBSVM file or on the embedded \
               breast-cancer data (UCI, 569 samples)",
-    keys: &[
-        OptionSpec {
-            name: "data",
-            kind: OptionKind::Text,
-            help: "LIBSVM file, plain or gzip; the embedded data if absent",
-        },
-        OptionSpec {
-            name: "test",
-            kind: OptionKind::Text,
-            help: "LIBSVM file that accuracy is measured on; if absent, hold_out decides",
-        },
-        OptionSpec {
-            name: "hold_out",
-            kind: OptionKind::Real { default: 0.2, min: 0.0, max: 0.9 },
-            help: "share of the data that is held out for accuracy where there is no test file",
-        },
-        OptionSpec {
-            name: "batch",
-            kind: OptionKind::Whole { default: 32, min: 0, max: 1 << 32 },
-            help: "samples in a worker's mini-batch; 0 = all that it has",
-        },
-        OptionSpec {
-            name: "partition",
-            kind: OptionKind::Choice(&["iid", "dirichlet"]),
-            help: "who gets which samples",
-        },
-        OptionSpec {
-            name: "concentration",
-            kind: OptionKind::Real { default: 0.5, min: f64::MIN_POSITIVE, max: 1e9 },
-            help: "of dirichlet: the smaller, the more the workers' data differ",
-        },
-        OptionSpec {
-            name: "l2",
-            kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1e9 },
-            help: "strength of the quadratic penalty on the weights",
-        },
-        OptionSpec {
-            name: "bias",
-            kind: OptionKind::Flag(true),
-            help: "whether there is a bias term",
-        },
-    ],
+        paper: "",
+        section: "",
+        file: file!(),
+        options: &[
+            OptionSpec {
+                name: "data",
+                kind: OptionKind::Text,
+                help: "LIBSVM file, plain or gzip; the embedded data if absent",
+            },
+            OptionSpec {
+                name: "test",
+                kind: OptionKind::Text,
+                help: "LIBSVM file that accuracy is measured on; if absent, hold_out decides",
+            },
+            OptionSpec {
+                name: "hold_out",
+                kind: OptionKind::Real { default: 0.2, min: 0.0, max: 0.9 },
+                help: "share of the data that is held out for accuracy where there is no test file",
+            },
+            OptionSpec {
+                name: "batch",
+                kind: OptionKind::Whole { default: 32, min: 0, max: 1 << 32 },
+                help: "samples in a worker's mini-batch; 0 = all that it has",
+            },
+            OptionSpec {
+                name: "partition",
+                kind: OptionKind::Choice(&["iid", "dirichlet"]),
+                help: "who gets which samples",
+            },
+            OptionSpec {
+                name: "concentration",
+                kind: OptionKind::Real { default: 0.5, min: f64::MIN_POSITIVE, max: 1e9 },
+                help: "of dirichlet: the smaller, the more the workers' data differ",
+            },
+            OptionSpec {
+                name: "l2",
+                kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1e9 },
+                help: "strength of the quadratic penalty on the weights",
+            },
+            OptionSpec {
+                name: "bias",
+                kind: OptionKind::Flag(true),
+                help: "whether there is a bias term",
+            },
+        ],
+    },
     extras: &[],
     build,
 };
@@ -68,7 +74,7 @@ pub const TASK: Task = Task {
 /// Breast Cancer Wisconsin (Diagnostic); `data/README.md` says where it comes from.
 const EMBEDDED: &[u8] = include_bytes!("../../data/wdbc.libsvm");
 
-fn build(request: &Request) -> Result<Built, RequestError> {
+fn build(request: &TaskRequest) -> Result<Built, RequestError> {
     let options = &request.values.options;
     let (train, test) = data(options, request.seed)?;
     let options = LogisticOptions {

@@ -9,7 +9,7 @@ use quelea_data::error::DataError;
 use quelea_engine::error::EngineError;
 use quelea_engine::work::WorkOptions;
 
-use super::Request;
+use super::TaskRequest;
 use crate::error::RequestError;
 
 /// `data`.
@@ -72,7 +72,7 @@ pub(super) const TEST_SUBSET: OptionSpec = OptionSpec {
 };
 
 /// How the workers share the data.
-pub(super) fn work_options(request: &Request) -> WorkOptions {
+pub(super) fn work_options(request: &TaskRequest) -> WorkOptions {
     let options = &request.values.options;
     // Text has no labels to divide it by, and so no such key.
     let divided = options.iter().any(|(name, _)| name == "partition");
@@ -95,7 +95,7 @@ pub(super) fn work_options(request: &Request) -> WorkOptions {
 
 /// Reads the data set `name` from where `task.data` says, or from where downloads go.
 pub(super) fn located<T>(
-    request: &Request,
+    request: &TaskRequest,
     name: &str,
     read: impl FnOnce(&Path) -> Result<T, DataError>,
 ) -> Result<T, RequestError> {
@@ -121,7 +121,7 @@ pub(super) fn located<T>(
 }
 
 /// What is wrong, by the name of the key.
-pub(super) fn refused(request: &Request, error: &EngineError) -> RequestError {
+pub(super) fn refused(request: &TaskRequest, error: &EngineError) -> RequestError {
     match error {
         EngineError::TooFewSamples { .. } => {
             RequestError::field("workers", request.workers, error.to_string())

@@ -2,51 +2,61 @@
 
 use std::sync::Arc;
 
+use quelea_core::meta::Meta;
 use quelea_core::options::{OptionKind, OptionSpec};
 use quelea_core::problems::quadratic::{Quadratic, QuadraticError, QuadraticOptions};
 
-use super::{Built, Request, Task};
-use crate::config::section::{Extra, Shape, list};
+use super::{Built, TaskEntry, TaskRequest};
+use crate::config::section::{ExtraKey, ExtraShape, list};
 use crate::error::RequestError;
 
 /// The row.
-pub const TASK: Task = Task {
-    name: "quadratic",
-    summary: "f_i(x) = ½ Σ_k curvature[i][k]·(x_k − target[i][k])², one row per worker",
-    keys: &[
-        OptionSpec {
-            name: "dimensions",
-            kind: OptionKind::Whole { default: 0, min: 0, max: 1 << 32 },
-            help: "length of the vector; a row of one number is then repeated; 0 = as the rows say",
-        },
-        OptionSpec {
-            name: "start",
-            kind: OptionKind::Reals,
-            help: "where all workers start; 0 if absent",
-        },
-        OptionSpec {
-            name: "noise_std",
-            kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1e30 },
-            help: "standard deviation of seeded noise on every entry of a gradient",
-        },
-        OptionSpec {
-            name: "compute_ms",
-            kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1e6 },
-            help: "how long a gradient takes at least in `train`, for experiments",
-        },
-    ],
+pub const TASK: TaskEntry = TaskEntry {
+    meta: Meta {
+        name: "quadratic",
+        summary: "f_i(x) = ½ Σ_k curvature[i][k]·(x_k − target[i][k])², one row per worker",
+        paper: "",
+        section: "",
+        file: file!(),
+        options: &[
+            OptionSpec {
+                name: "dimensions",
+                kind: OptionKind::Whole { default: 0, min: 0, max: 1 << 32 },
+                help: "length of the vector; a row of one number is then repeated; 0 = as the rows say",
+            },
+            OptionSpec {
+                name: "start",
+                kind: OptionKind::Reals,
+                help: "where all workers start; 0 if absent",
+            },
+            OptionSpec {
+                name: "noise_std",
+                kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1e30 },
+                help: "standard deviation of seeded noise on every entry of a gradient",
+            },
+            OptionSpec {
+                name: "compute_ms",
+                kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1e6 },
+                help: "how long a gradient takes at least in `train`, for experiments",
+            },
+        ],
+    },
     extras: &[
-        Extra { name: "curvature", shape: Shape::Matrix, help: "one row per worker; 1 if absent" },
-        Extra {
+        ExtraKey {
+            name: "curvature",
+            shape: ExtraShape::Matrix,
+            help: "one row per worker; 1 if absent",
+        },
+        ExtraKey {
             name: "target",
-            shape: Shape::Matrix,
+            shape: ExtraShape::Matrix,
             help: "one row per worker; the worker's number, from 1, if absent",
         },
     ],
     build,
 };
 
-fn build(request: &Request) -> Result<Built, RequestError> {
+fn build(request: &TaskRequest) -> Result<Built, RequestError> {
     let (values, workers) = (request.values, request.workers);
     let dimensions = match values.options.whole("dimensions") {
         0 if values.matrix("curvature").or(values.matrix("target")).is_none() => Some(10),
@@ -77,7 +87,7 @@ fn first_width(rows: &[Vec<f64>]) -> usize {
 }
 
 /// The core's refusal with the field's full path; the field may come with a row, `target[2]`.
-fn refused(request: &Request, error: &QuadraticError) -> RequestError {
+fn refused(request: &TaskRequest, error: &QuadraticError) -> RequestError {
     let field = match error {
         QuadraticError::Rows { field, .. } => field,
         QuadraticError::Columns { field, .. } | QuadraticError::NotFinite { field, .. } => {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use quelea_core::meta::Meta;
 use quelea_core::options::{OptionKind, OptionSpec, Options};
 use quelea_data::text::{Corpus, Pairs, Vocabulary, plain};
 use quelea_engine::language::NextByte;
@@ -11,7 +12,7 @@ use quelea_engine::translate::{Translate, TranslateOptions, Translations};
 use super::network::{
     self, ACCUMULATE, BATCHES, DATA, SUBSET, TEST_SUBSET, batch, located, refused,
 };
-use super::{Built, Request, Task};
+use super::{Built, TaskEntry, TaskRequest};
 use crate::error::RequestError;
 
 const fn whole(name: &'static str, default: u64, max: u64, help: &'static str) -> OptionSpec {
@@ -25,80 +26,90 @@ const DROPOUT: OptionSpec = OptionSpec {
 };
 
 /// `multi30k-transformer`.
-pub const MULTI30K_TRANSFORMER: Task = Task {
-    name: "multi30k-transformer",
-    summary: "an encoder–decoder Transformer (Vaswani et al. 2017) that translates Multi30k; \
+pub const MULTI30K_TRANSFORMER: TaskEntry = TaskEntry {
+    meta: Meta {
+        name: "multi30k-transformer",
+        summary: "an encoder–decoder Transformer (Vaswani et al. 2017) that translates Multi30k; \
               small unless told otherwise (the paper's base: width 512, layers 6, heads 8, \
               inner 2048)",
-    keys: &[
-        DATA,
-        batch(64),
-        whole("width", 64, 1 << 14, "numbers of a token; a multiple of twice heads"),
-        whole("layers", 2, 1 << 10, "layers of the encoder, and as many of the decoder"),
-        whole("heads", 4, 1 << 10, "heads of every attention"),
-        whole("inner", 256, 1 << 16, "neurons of the hidden layers"),
-        DROPOUT,
-        OptionSpec {
-            name: "shared",
-            kind: OptionKind::Flag(true),
-            help: "whether source, target and output have one embedding",
-        },
-        OptionSpec {
-            name: "smoothing",
-            kind: OptionKind::Real { default: 0.1, min: 0.0, max: 0.9 },
-            help: "share of the goal that is spread over all tokens",
-        },
-        OptionSpec {
-            name: "vocabulary",
-            kind: OptionKind::Whole { default: 4000, min: 300, max: 1 << 20 },
-            help: "tokens of the byte-pair vocabulary of both languages",
-        },
-        OptionSpec {
-            name: "from",
-            kind: OptionKind::Choice(&["en", "de"]),
-            help: "language to translate",
-        },
-        OptionSpec {
-            name: "to",
-            kind: OptionKind::Choice(&["de", "en"]),
-            help: "language to translate into",
-        },
-        OptionSpec {
-            name: "length",
-            kind: OptionKind::Whole { default: 64, min: 4, max: 1 << 14 },
-            help: "tokens of the longest sentence; longer ones are cut",
-        },
-        OptionSpec {
-            name: "bleu",
-            kind: OptionKind::Whole { default: 100, min: 0, max: 1 << 32 },
-            help: "held-out sentences that are translated for BLEU; 0 = none",
-        },
-        ACCUMULATE,
-        BATCHES,
-        SUBSET,
-        TEST_SUBSET,
-    ],
+        paper: "",
+        section: "",
+        file: file!(),
+        options: &[
+            DATA,
+            batch(64),
+            whole("width", 64, 1 << 14, "numbers of a token; a multiple of twice heads"),
+            whole("layers", 2, 1 << 10, "layers of the encoder, and as many of the decoder"),
+            whole("heads", 4, 1 << 10, "heads of every attention"),
+            whole("inner", 256, 1 << 16, "neurons of the hidden layers"),
+            DROPOUT,
+            OptionSpec {
+                name: "shared",
+                kind: OptionKind::Flag(true),
+                help: "whether source, target and output have one embedding",
+            },
+            OptionSpec {
+                name: "smoothing",
+                kind: OptionKind::Real { default: 0.1, min: 0.0, max: 0.9 },
+                help: "share of the goal that is spread over all tokens",
+            },
+            OptionSpec {
+                name: "vocabulary",
+                kind: OptionKind::Whole { default: 4000, min: 300, max: 1 << 20 },
+                help: "tokens of the byte-pair vocabulary of both languages",
+            },
+            OptionSpec {
+                name: "from",
+                kind: OptionKind::Choice(&["en", "de"]),
+                help: "language to translate",
+            },
+            OptionSpec {
+                name: "to",
+                kind: OptionKind::Choice(&["de", "en"]),
+                help: "language to translate into",
+            },
+            OptionSpec {
+                name: "length",
+                kind: OptionKind::Whole { default: 64, min: 4, max: 1 << 14 },
+                help: "tokens of the longest sentence; longer ones are cut",
+            },
+            OptionSpec {
+                name: "bleu",
+                kind: OptionKind::Whole { default: 100, min: 0, max: 1 << 32 },
+                help: "held-out sentences that are translated for BLEU; 0 = none",
+            },
+            ACCUMULATE,
+            BATCHES,
+            SUBSET,
+            TEST_SUBSET,
+        ],
+    },
     extras: &[],
     build: build_transformer,
 };
 
 /// `shakespeare-lm`.
-pub const SHAKESPEARE_LM: Task = Task {
-    name: "shakespeare-lm",
-    summary: "a decoder-only language model of bytes, on the works of Shakespeare or any text",
-    keys: &[
-        DATA,
-        batch(16),
-        whole("context", 64, 1 << 14, "bytes that the model sees at a time"),
-        whole("width", 64, 1 << 14, "numbers of a byte; a multiple of twice heads"),
-        whole("layers", 2, 1 << 10, "layers"),
-        whole("heads", 4, 1 << 10, "heads of every attention"),
-        DROPOUT,
-        ACCUMULATE,
-        BATCHES,
-        SUBSET,
-        TEST_SUBSET,
-    ],
+pub const SHAKESPEARE_LM: TaskEntry = TaskEntry {
+    meta: Meta {
+        name: "shakespeare-lm",
+        summary: "a decoder-only language model of bytes, on the works of Shakespeare or any text",
+        paper: "",
+        section: "",
+        file: file!(),
+        options: &[
+            DATA,
+            batch(16),
+            whole("context", 64, 1 << 14, "bytes that the model sees at a time"),
+            whole("width", 64, 1 << 14, "numbers of a byte; a multiple of twice heads"),
+            whole("layers", 2, 1 << 10, "layers"),
+            whole("heads", 4, 1 << 10, "heads of every attention"),
+            DROPOUT,
+            ACCUMULATE,
+            BATCHES,
+            SUBSET,
+            TEST_SUBSET,
+        ],
+    },
     extras: &[],
     build: build_language,
 };
@@ -107,7 +118,7 @@ fn size(options: &Options, key: &str) -> usize {
     options.whole(key) as usize
 }
 
-fn build_transformer(request: &Request) -> Result<Built, RequestError> {
+fn build_transformer(request: &TaskRequest) -> Result<Built, RequestError> {
     let options = &request.values.options;
     let (from, to) = (options.text("from"), options.text("to"));
     if from == to {
@@ -143,7 +154,7 @@ fn build_transformer(request: &Request) -> Result<Built, RequestError> {
     Ok(Built { problem: Arc::new(problem), steps_per_epoch })
 }
 
-fn build_language(request: &Request) -> Result<Built, RequestError> {
+fn build_language(request: &TaskRequest) -> Result<Built, RequestError> {
     let options = &request.values.options;
     let text = located(request, "tiny-shakespeare", plain)?;
     let model = LanguageSize {

@@ -50,7 +50,7 @@ impl Case {
         let hosts: Arc<[u32]> = (0..(workers + servers) as u32).collect();
         let topology = Some(Arc::new(ring(workers)));
         let sgd = optim::find("sgd").expect("in the table");
-        let params = Options::defaults(sgd.keys);
+        let params = Options::defaults(sgd.meta.options);
         let setup = RunSpec {
             entry,
             options: with_short_rounds(entry),
@@ -81,7 +81,7 @@ impl Case {
     }
 
     pub fn try_run(&self) -> Result<Outcome, SimError> {
-        let observer = &mut quelea_record::Nowhere;
+        let observer = &mut quelea_record::Silent;
         quelea_sim::simulate(&self.setup, &self.problem, &self.cluster, observer)
     }
 
@@ -97,8 +97,9 @@ impl Case {
 
 /// The defaults of a row; long rounds become short, so that a short run has several.
 fn with_short_rounds(entry: &Entry) -> Options {
-    let params = Options::defaults(entry.keys);
-    let long = entry.keys.iter().any(|key| key.name == "period") && params.whole("period") > 4;
+    let params = Options::defaults(entry.meta.options);
+    let long =
+        entry.meta.options.iter().any(|key| key.name == "period") && params.whole("period") > 4;
     if long { params.with("period", Value::Number(3.0)) } else { params }
 }
 

@@ -84,7 +84,7 @@ fn table(text: &mut String, data: Data, found: &[(Cell, Found)]) {
         bound(Partition::Dirichlet)
     );
     for optimizer in OPTIMIZERS {
-        let _ = write!(text, " {0} iid | {0} 0.1 |", optimizer.name);
+        let _ = write!(text, " {0} iid | {0} 0.1 |", optimizer.meta.name);
     }
     let _ = writeln!(text, "\n|---|---|{}", "---|---|".repeat(OPTIMIZERS.len()));
     for row in found.chunks(OPTIMIZERS.len() * PARTITIONS.len()) {

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use super::normaliser::Normaliser;
 use super::{ACKNOWLEDGE, ANCHOR, MODEL};
 use crate::algorithms::sync_ps::local;
-use crate::collectives::fold::Fold;
 use crate::contract::{Algorithm, Awaited, Context, Fact};
 use crate::message::{Message, Rank};
 use crate::options::Options;
@@ -17,27 +17,17 @@ pub(super) struct Server {
     period: u64,
     normaliser: Normaliser,
     track_mean: bool,
-    barrier: bool,
     drop_trigger: bool,
     /// Workers that count: n.
     workers: usize,
-    /// Who they are.
-    living: Vec<Rank>,
     /// Per piece, the sum D of displacements that x̃ has not taken yet, over the whole shard.
     pending: Vec<f32>,
-    pieces: Vec<State>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Normaliser {
-    Workers,
-    Count,
-    None,
+    pieces: Vec<PieceLedger>,
 }
 
 /// What a server keeps for one piece.
 #[derive(Debug, Default)]
-struct State {
+struct PieceLedger {
     /// Gradients in D.
     count: u64,
     /// Updates of x̃.
@@ -52,10 +42,6 @@ struct State {
     /// measuring staleness only.
     taken: u64,
     taken_at_model: BTreeMap<Rank, u64>,
-    /// Barrier form: the round that is being collected.
-    round: u64,
-    /// Barrier form: the displacements of this round and of later ones.
-    rounds: BTreeMap<u64, Fold>,
     /// Whose anchors are still missing after a loss, and the sum of those that came.
     anchoring: Option<(Vec<Rank>, Vec<f64>)>,
 }
@@ -64,28 +50,18 @@ impl Server {
     pub(super) fn new(options: &Options) -> Server {
         Server {
             period: options.whole("period"),
-            normaliser: match options.text("normaliser") {
-                "workers" => Normaliser::Workers,
-                "count" => Normaliser::Count,
-                _ => Normaliser::None,
-            },
+            normaliser: Normaliser::new(options),
             track_mean: options.flag("track_mean"),
-            barrier: options.flag("barrier"),
             drop_trigger: options.flag("drop_trigger"),
             workers: 0,
-            living: Vec::new(),
             pending: Vec::new(),
             pieces: Vec::new(),
         }
     }
 
     /// N.
-    fn divisor(&self, piece: &State) -> f32 {
-        match self.normaliser {
-            Normaliser::Workers => self.workers as f32,
-            Normaliser::Count => piece.count.max(1) as f32,
-            Normaliser::None => 1.0,
-        }
+    fn divisor(&self, piece: &PieceLedger) -> f32 {
+        self.normaliser.divisor(self.workers, piece.count)
     }
 
     /// `x̃ ← x̃ − D/N`; `D ← 0`.
@@ -100,14 +76,12 @@ impl Server {
         piece.version += 1;
     }
 
-    fn send_model(&self, cx: &mut Context<'_>, b: usize, to: &[Rank]) {
+    fn send_model(&self, cx: &mut Context<'_>, b: usize, to: Rank) {
         let id = cx.layout.buckets[b].id;
         let mut message = Message::new(MODEL, 0, id).with(cx.params_payload(b));
         message.seq = self.pieces[b].version;
         let message = cx.outbox.rounded(message);
-        for worker in to {
-            cx.outbox.send(*worker, message.clone());
-        }
+        cx.outbox.send(to, message);
     }
 
     fn acknowledge(cx: &mut Context<'_>, from: Rank, message: &Message) {
@@ -157,7 +131,7 @@ impl Server {
             let piece = &mut self.pieces[b];
             piece.counts.insert(from, 0);
             piece.taken_at_model.insert(from, piece.taken);
-            self.send_model(cx, b, &[from]);
+            self.send_model(cx, b, from);
         }
     }
 
@@ -177,37 +151,13 @@ impl Server {
         let params = &mut cx.params[piece.range.clone()];
         params.iter_mut().zip(sum).for_each(|(x, sum)| *x = (sum / n) as f32);
     }
-
-    /// Barrier form: takes the rounds that are complete, in order.
-    fn complete_rounds(&mut self, cx: &mut Context<'_>, b: usize) {
-        loop {
-            let piece = &mut self.pieces[b];
-            let Some(fold) = piece.rounds.get_mut(&piece.round) else { return };
-            fold.advance(&mut cx.outbox);
-            if !fold.is_complete(&cx.outbox) {
-                return;
-            }
-            let (sum, count) = piece.rounds.remove(&piece.round).expect("just seen").into_sum();
-            piece.round += 1;
-            piece.count += u64::from(count);
-            // A round that a lost worker still took part in was a round of that many.
-            let share = self.workers as f32 / count as f32;
-            vector::axpy(share, &sum, &mut self.pending[piece.range.clone()]);
-            if piece.round.is_multiple_of(self.period) {
-                self.update(cx, b);
-                self.send_model(cx, b, &cx.outbox.view.workers);
-            }
-        }
-    }
 }
 
 impl Algorithm for Server {
     fn on_start(&mut self, cx: &mut Context<'_>) {
-        self.living.clone_from(&cx.outbox.view.workers);
-        self.workers = self.living.len();
+        self.workers = cx.outbox.view.workers.len();
         self.pending.resize(cx.params.len(), 0.0);
-        let round = cx.step;
-        self.pieces.resize_with(cx.layout.buckets.len(), || State { round, ..State::default() });
+        self.pieces.resize_with(cx.layout.buckets.len(), PieceLedger::default);
         for (piece, bucket) in self.pieces.iter_mut().zip(&cx.layout.buckets) {
             piece.range = bucket.range.clone();
         }
@@ -215,16 +165,7 @@ impl Algorithm for Server {
 
     fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         let Some(b) = local(cx, message.bucket) else { return };
-        if self.barrier {
-            let (round, piece) = (message.step, &mut self.pieces[b]);
-            if round >= piece.round {
-                let fold = piece.rounds.entry(round).or_default();
-                fold.take(&mut cx.outbox, from, message.into_values());
-                self.complete_rounds(cx, b);
-            }
-        } else {
-            self.on_push(cx, b, from, message);
-        }
+        self.on_push(cx, b, from, message);
     }
 
     fn on_view(&mut self, cx: &mut Context<'_>, old: &View) {
@@ -233,8 +174,7 @@ impl Algorithm for Server {
                 self.update(cx, b);
             }
         }
-        self.living.clone_from(&cx.outbox.view.workers);
-        self.workers = self.living.len();
+        self.workers = cx.outbox.view.workers.len();
         for b in 0..self.pieces.len() {
             let piece = &mut self.pieces[b];
             for lost in old.workers.iter().filter(|rank| !cx.outbox.view.is_alive(**rank)) {
@@ -246,7 +186,6 @@ impl Algorithm for Server {
                 piece.anchoring = Some((cx.outbox.view.workers.clone(), sum));
                 self.pending[piece.range.clone()].fill(0.0);
             }
-            self.complete_rounds(cx, b);
         }
     }
 
@@ -256,16 +195,13 @@ impl Algorithm for Server {
 
     fn awaiting(&self, out: &mut Vec<Awaited>) {
         for piece in &self.pieces {
-            let missing = piece.rounds.get(&piece.round).map(|fold| fold.missing(&self.living));
-            let missing = missing.unwrap_or_default().into_iter();
-            out.extend(missing.map(|from| Awaited { from, what: "its displacement" }));
             let anchors = piece.anchoring.iter().flat_map(|(missing, _)| missing);
             out.extend(anchors.map(|from| Awaited { from: *from, what: "its model after a loss" }));
         }
     }
 
     fn is_drained(&self) -> bool {
-        self.pieces.iter().all(|piece| piece.rounds.is_empty() && piece.anchoring.is_none())
+        self.pieces.iter().all(|piece| piece.anchoring.is_none())
     }
 
     /// `x̃ − D/N`: nothing that was received is left out.
@@ -282,19 +218,13 @@ impl Algorithm for Server {
         visitor.vector("pending", &mut self.pending);
         let mut pieces = self.pieces.len() as u64;
         visitor.number("pieces", &mut pieces);
-        self.pieces.resize_with(pieces as usize, State::default);
+        self.pieces.resize_with(pieces as usize, PieceLedger::default);
         for (index, piece) in self.pieces.iter_mut().enumerate() {
             visitor.number(&format!("piece.{index}.count"), &mut piece.count);
             visitor.number(&format!("piece.{index}.version"), &mut piece.version);
-            visitor.number(&format!("piece.{index}.round"), &mut piece.round);
             visitor.by_rank(&format!("piece.{index}.counts"), &mut piece.counts);
             visitor.by_rank(&format!("piece.{index}.seqs"), &mut piece.seqs);
         }
-    }
-
-    /// In barrier form every step is a round.
-    fn is_at_cut(&self, step: u64) -> bool {
-        self.barrier && self.pieces.iter().all(|piece| piece.round == step)
     }
 
     fn keeps_older_views(&self) -> bool {

@@ -1,46 +1,61 @@
-//! Convolutions that keep the image's size, without a matrix of patches.
+//! Convolutions without a matrix of patches: results are sums of weighted, shifted planes.
 //!
-//! A plane with its border of zeros lies in memory as one row of numbers in which every place of the
-//! kernel is a shift, so that results are sums of shifted planes. The zeros right of one line are
-//! those left of the next; results at these places mean nothing and are left out.
+//! Images lie in memory as [`PlaneLayout`] says, so that every place of the kernel is a shift. Results
+//! between the lines mean nothing and are left out.
 
 use super::Geometry;
 use super::kernels::{Kernels, Planes, ROWS, SIZES, Sums};
+use super::layout::{Phase, PlaneLayout};
 
-/// How planes with a border lie, and what computes with them.
+/// How planes lie, and what computes with them.
 #[derive(Clone, Debug)]
 pub(super) struct Direct {
     kernels: Kernels,
     shape: Geometry,
-    /// From a line of a plane to the next.
-    pitch: usize,
-    /// Numbers of a result, those that mean nothing included.
-    span: usize,
-    /// From a plane to the next.
-    stride: usize,
-    /// Where the kernel reads.
-    shifts: Vec<usize>,
+    layout: PlaneLayout,
 }
 
 /// So many numbers of a plane stay in the nearest cache with those they are multiplied by.
 const NEAR: usize = 1536;
 
+/// From more outputs than this on, divided by the stride, patches are faster: gathering them and
+/// packing them for the product costs the same however many outputs share them, and a direct
+/// convolution reads all weights for every image. Measured with AVX-512, where 128 channels at
+/// stride 1 and 64 at stride 2 take the same time either way.
+const MANY: usize = 128;
+
+/// One part of the batch in a backward pass.
+pub(super) struct Part<'a> {
+    /// Images.
+    pub(super) x: &'a [f32],
+    /// Gradient of the results.
+    pub(super) dy: &'a [f32],
+    /// Gradient of the images, to be written unless it is empty.
+    pub(super) dx: &'a mut [f32],
+}
+
+impl Part<'_> {
+    /// The same part for a shorter time.
+    pub(super) fn reborrow(&mut self) -> Part<'_> {
+        Part { x: self.x, dy: self.dy, dx: self.dx }
+    }
+}
+
 impl Direct {
-    /// For this convolution, if it is of the kind and the machine has the instructions.
+    /// For this convolution, if it is of the kind, that pays, and the machine has the instructions.
     pub(super) fn of(shape: &Geometry) -> Option<Direct> {
-        Direct::with(Kernels::best()?, shape)
+        let pays = shape.outputs * shape.stride <= MANY;
+        if pays { Direct::with(Kernels::best()?, shape) } else { None }
     }
 
     fn with(kernels: Kernels, shape: &Geometry) -> Option<Direct> {
         let Geometry { height, width, size, stride, pad, .. } = *shape;
-        if stride != 1 || !SIZES.contains(&size) || pad != size / 2 {
+        // A phase of which the image has no line, or that no place reads, has no plane.
+        let has_all_phases = stride <= size && height.min(width) >= stride;
+        if !SIZES.contains(&size) || pad != size / 2 || !has_all_phases {
             return None;
         }
-        let pitch = width + pad;
-        let span = (height * pitch).next_multiple_of(kernels.lanes);
-        let stride = (span + (size - 1) * (pitch + 1)).next_multiple_of(kernels.lanes);
-        let shifts = (0..size * size).map(|k| k / size * pitch + k % size).collect();
-        Some(Direct { kernels, shape: *shape, pitch, span, stride, shifts })
+        Some(Direct { kernels, shape: *shape, layout: PlaneLayout::new(shape, kernels.lanes) })
     }
 
     /// The results `y` of the images `x`.
@@ -52,125 +67,79 @@ impl Direct {
     ) {
         let Geometry { channels, outputs, size, .. } = self.shape;
         let squared = size * size;
-        let weights =
-            self.packed([outputs, channels], |o, c, k| weights[(o * channels + c) * squared + k]);
-        let mut padded = vec![0.0; channels * self.stride];
-        let mut results = vec![0.0; self.kernels.outputs * self.span];
+        let weights = packed(self.kernels.outputs, [outputs, channels, squared], |o, c, k| {
+            weights[(o * channels + c) * squared + k]
+        });
+        let plane = self.layout.plane;
+        let shifts: Vec<usize> =
+            (0..squared).map(|k| self.layout.shift(k / size, k % size, plane)).collect();
+        let stride = self.layout.phases() * plane;
+        let mut planes = vec![0.0; channels * stride];
+        let mut results = vec![0.0; self.kernels.outputs * self.layout.span];
         let images = x.chunks_exact(self.shape.image());
         for (x, y) in images.zip(y.chunks_exact_mut(self.shape.result())) {
-            self.pad(x, (channels, 1), &mut padded);
-            self.convolve((&padded, self.stride), &weights, &mut results, y);
+            self.layout.split(&self.shape, x, 1, &mut planes);
+            let (shifts, span) = (&shifts, self.layout.span);
+            let sums = ShiftedSums { x: &planes, channels, stride, shifts, span };
+            self.results(sums, &weights, &mut results, y);
             for (row, bias) in y.chunks_exact_mut(self.shape.places()).zip(bias.unwrap_or(&[])) {
                 row.iter_mut().for_each(|y| *y += bias);
             }
         }
     }
 
-    /// Adds the gradient of the weights to `grad`; writes that of the images to `dx`, unless it is
-    /// empty.
-    pub(super) fn backward(
-        &self,
-        weights: &[f32],
-        (x, dy, dx): (&[f32], &[f32], &mut [f32]),
-        grad: &mut [f32],
-    ) {
-        let Geometry { channels, outputs, size, .. } = self.shape;
-        let (image, result, squared) = (self.shape.image(), self.shape.result(), size * size);
-        // Seen from a place of the image, the kernel is turned around.
-        let weights = self.packed([channels, outputs], |c, o, k| {
-            weights[(o * channels + c) * squared + squared - 1 - k]
+    /// One image's results, a block of outputs after the other.
+    fn results(&self, sums: ShiftedSums<'_>, weights: &[f32], results: &mut [f32], y: &mut [f32]) {
+        let (width, places) = (self.shape.out_width, self.shape.places());
+        sums.by_block(&self.kernels, weights, results, |output, plane| {
+            let Some(y) = y.get_mut(output * places..(output + 1) * places) else { return };
+            for (line, y) in plane.chunks(self.layout.pitch).zip(y.chunks_exact_mut(width)) {
+                y.copy_from_slice(&line[..width]);
+            }
         });
-        let group = (NEAR / self.stride).clamp(1, x.len() / image);
-        let stride = group * self.stride;
-        let mut padded = vec![0.0; channels * stride];
+    }
+
+    /// Adds the gradient of the weights to `grad` and writes that of the images.
+    pub(super) fn backward(&self, weights: &[f32], part: Part<'_>, grad: &mut [f32]) {
+        let Geometry { channels, outputs, .. } = self.shape;
+        let (image, result) = (self.shape.image(), self.shape.result());
+        let plane = self.layout.plane;
+        let group = (NEAR / plane).clamp(1, part.x.len() / image);
+        let stride = group * plane;
+        let mut planes = vec![0.0; channels * self.layout.phases() * stride];
         let mut upstream = vec![0.0; outputs.next_multiple_of(ROWS) * stride];
-        let mut results = vec![0.0; self.kernels.outputs * self.span];
-        let mut dx = dx.chunks_exact_mut(image);
-        for (x, dy) in x.chunks(group * image).zip(dy.chunks(group * result)) {
+        let mut reverse = Reverse::new(self, if part.dx.is_empty() { &[] } else { weights });
+        let mut dx = part.dx.chunks_exact_mut(image);
+        for (x, dy) in part.x.chunks(group * image).zip(part.dy.chunks(group * result)) {
             let count = x.len() / image;
-            self.pad(x, (channels, group), &mut padded);
-            self.pad(dy, (outputs, group), &mut upstream);
+            self.layout.split(&self.shape, x, group, &mut planes);
+            self.layout.pad(&self.shape, dy, group, &mut upstream);
             // What an earlier, larger group left behind counts for nothing where this is zero.
             for plane in upstream.chunks_exact_mut(stride) {
-                plane[count * self.stride..].fill(0.0);
+                plane[count * self.layout.plane..].fill(0.0);
             }
-            self.correlate(&padded, &upstream, stride, grad);
+            self.correlate(&planes, &upstream, stride, grad);
             for (k, dx) in dx.by_ref().take(count).enumerate() {
-                let planes = (&upstream[k * self.stride..], stride);
-                self.convolve(planes, &weights, &mut results, dx);
-            }
-        }
-    }
-
-    /// Weights by block of results, channel, shift and result; those of results that do not exist
-    /// are zero.
-    fn packed(
-        &self,
-        [results, channels]: [usize; 2],
-        weight: impl Fn(usize, usize, usize) -> f32,
-    ) -> Vec<f32> {
-        let (together, squared) = (self.kernels.outputs, self.shifts.len());
-        let mut packed = vec![0.0; results.next_multiple_of(together) * channels * squared];
-        for result in 0..results {
-            let (block, lane) = (result / together, result % together);
-            for channel in 0..channels {
-                for k in 0..squared {
-                    let place = (block * channels + channel) * squared + k;
-                    packed[place * together + lane] = weight(result, channel, k);
-                }
-            }
-        }
-        packed
-    }
-
-    /// Puts the planes of images into their places, `group` images side by side.
-    fn pad(&self, images: &[f32], (channels, group): (usize, usize), padded: &mut [f32]) {
-        let Geometry { height, width, pad, .. } = self.shape;
-        for (number, plane) in images.chunks_exact(height * width).enumerate() {
-            let (image, channel) = (number / channels, number % channels);
-            let corner = (channel * group + image) * self.stride + pad * (self.pitch + 1);
-            for (y, line) in plane.chunks_exact(width).enumerate() {
-                padded[corner + y * self.pitch..][..width].copy_from_slice(line);
-            }
-        }
-    }
-
-    /// One image's sums of shifted planes, a block of results after the other, into `out`.
-    fn convolve(
-        &self,
-        (x, stride): (&[f32], usize),
-        weights: &[f32],
-        results: &mut [f32],
-        out: &mut [f32],
-    ) {
-        let Geometry { height, width, .. } = self.shape;
-        let (together, span) = (self.kernels.outputs, self.span);
-        let blocks = out.len().div_ceil(together * height * width);
-        let weights = weights.chunks_exact(weights.len() / blocks);
-        for (weights, out) in weights.zip(out.chunks_mut(together * height * width)) {
-            let planes = Planes { x, stride, shifts: &self.shifts, weights, span };
-            self.kernels.planes(planes, results);
-            for (plane, out) in results.chunks_exact(span).zip(out.chunks_exact_mut(height * width))
-            {
-                for (line, out) in plane.chunks(self.pitch).zip(out.chunks_exact_mut(width)) {
-                    out.copy_from_slice(&line[..width]);
-                }
+                reverse.image(&upstream[k * plane..], stride, dx);
             }
         }
     }
 
     /// Adds what the group's images and gradients of results say of every weight.
     fn correlate(&self, x: &[f32], dy: &[f32], stride: usize, grad: &mut [f32]) {
-        let Geometry { channels, size, pad, .. } = self.shape;
-        let span = stride - self.stride + self.span;
+        let Geometry { channels, size, .. } = self.shape;
+        let span = stride - self.layout.plane + self.layout.span;
         let per_output = channels * size * size;
+        let shifts: Vec<usize> =
+            (0..size * size).map(|k| self.layout.shift(k / size, k % size, stride)).collect();
         for (block, grad) in grad.chunks_mut(ROWS * per_output).enumerate() {
-            let dy = &dy[block * ROWS * stride + pad * (self.pitch + 1)..];
+            let dy = &dy[block * ROWS * stride + self.layout.corner()..];
             for line in 0..channels * size {
                 let (channel, ky) = (line / size, line % size);
-                let x = &x[channel * stride + ky * self.pitch..];
+                let x = &x[channel * self.layout.phases() * stride..];
+                let shifts = &shifts[ky * size..][..size];
                 let mut sums = [0.0; ROWS * 7];
-                self.kernels.sums(size, Sums { x, dy, stride, span }, &mut sums[..ROWS * size]);
+                self.kernels.sums(Sums { x, shifts, dy, stride, span }, &mut sums[..ROWS * size]);
                 for (grad, sums) in grad.chunks_exact_mut(per_output).zip(sums.chunks(size)) {
                     let grad = &mut grad[line * size..][..size];
                     grad.iter_mut().zip(sums).for_each(|(grad, sum)| *grad += sum);
@@ -178,6 +147,125 @@ impl Direct {
             }
         }
     }
+}
+
+/// The gradient of images from that of results: for each phase of the image, a convolution with
+/// the places of the kernel that read it.
+struct Reverse<'a> {
+    direct: &'a Direct,
+    phases: Vec<ReversePhase<'a>>,
+    results: Vec<f32>,
+}
+
+struct ReversePhase<'a> {
+    row: &'a Phase,
+    column: &'a Phase,
+    shifts: Vec<usize>,
+    weights: Vec<f32>,
+}
+
+impl<'a> Reverse<'a> {
+    /// With these weights; without any, if no gradient of images is asked for.
+    fn new(direct: &'a Direct, weights: &[f32]) -> Reverse<'a> {
+        let Geometry { channels, outputs, size, .. } = direct.shape;
+        let layout = &direct.layout;
+        let mut phases = Vec::new();
+        for row in layout.rows.iter().filter(|_| !weights.is_empty()) {
+            for column in &layout.columns {
+                let places = layout.reverse(row, column);
+                let counts = [channels, outputs, places.len()];
+                let weights = packed(direct.kernels.outputs, counts, |c, o, k| {
+                    let (ky, kx, _) = places[k];
+                    weights[((o * channels + c) * size + ky) * size + kx]
+                });
+                let shifts = places.iter().map(|place| place.2).collect();
+                phases.push(ReversePhase { row, column, shifts, weights });
+            }
+        }
+        Reverse { direct, phases, results: vec![0.0; direct.kernels.outputs * layout.phase_span] }
+    }
+
+    /// The gradient of one image from the planes of its results' gradient, which are `stride` apart.
+    fn image(&mut self, dy: &[f32], stride: usize, dx: &mut [f32]) {
+        let Direct { shape, layout, kernels } = self.direct;
+        let (channels, span) = (shape.outputs, layout.phase_span);
+        let plane = shape.height * shape.width;
+        for phase in &self.phases {
+            let sums = ShiftedSums { x: dy, channels, stride, shifts: &phase.shifts, span };
+            sums.by_block(kernels, &phase.weights, &mut self.results, |channel, sums| {
+                let Some(dx) = dx.get_mut(channel * plane..(channel + 1) * plane) else { return };
+                let lines = sums.chunks(layout.pitch).zip(phase.row.lines(shape));
+                for (line, y) in lines {
+                    let dx = &mut dx[y * shape.width..][..shape.width];
+                    gather(shape, phase.column, line, dx);
+                }
+            });
+        }
+    }
+}
+
+/// Writes a line of one phase to where its columns are in the image.
+fn gather(shape: &Geometry, column: &Phase, line: &[f32], dx: &mut [f32]) {
+    if shape.stride == 1 {
+        return dx.copy_from_slice(&line[..column.count]);
+    }
+    let start = column.first * shape.stride + column.remainder - shape.pad;
+    let to = dx[start..].iter_mut().step_by(shape.stride);
+    to.zip(&line[..column.count]).for_each(|(dx, sum)| *dx = *sum);
+}
+
+/// Sums of shifted planes, of one image.
+#[derive(Clone, Copy)]
+struct ShiftedSums<'a> {
+    /// One plane, or one for each phase, per channel; the next channel's `stride` further.
+    x: &'a [f32],
+    channels: usize,
+    stride: usize,
+    /// Where a channel is read for each weight.
+    shifts: &'a [usize],
+    /// Numbers of one sum.
+    span: usize,
+}
+
+impl ShiftedSums<'_> {
+    /// Calls `visit` with the number of every sum and the sum. Those that only fill a block up are
+    /// visited too.
+    fn by_block(
+        self,
+        kernels: &Kernels,
+        weights: &[f32],
+        results: &mut [f32],
+        mut visit: impl FnMut(usize, &[f32]),
+    ) {
+        let ShiftedSums { x, channels, stride, shifts, span } = self;
+        let blocks = weights.chunks_exact(channels * shifts.len() * kernels.outputs);
+        for (block, weights) in blocks.enumerate() {
+            kernels.planes(Planes { x, stride, shifts, weights, span }, results);
+            for (lane, sum) in results.chunks_exact(span).enumerate() {
+                visit(block * kernels.outputs + lane, sum);
+            }
+        }
+    }
+}
+
+/// Weights by block of `together` results, channel, shift and result; those of results that do not
+/// exist are zero.
+fn packed(
+    together: usize,
+    [results, channels, shifts]: [usize; 3],
+    weight: impl Fn(usize, usize, usize) -> f32,
+) -> Vec<f32> {
+    let mut packed = vec![0.0; results.next_multiple_of(together) * channels * shifts];
+    for result in 0..results {
+        let (block, lane) = (result / together, result % together);
+        for channel in 0..channels {
+            for k in 0..shifts {
+                let place = (block * channels + channel) * shifts + k;
+                packed[place * together + lane] = weight(result, channel, k);
+            }
+        }
+    }
+    packed
 }
 
 #[cfg(test)]
@@ -195,78 +283,93 @@ mod tests {
         assert!(worst <= 1e-5 * largest, "{what}: {worst} of {largest}");
     }
 
+    /// A kernel of this size over images of this shape, `[number, channels, height, width]`.
+    fn geometry(
+        size: usize,
+        stride: usize,
+        [images, channels, height, width]: [usize; 4],
+        outputs: usize,
+    ) -> Geometry {
+        let pad = size / 2;
+        let out = |length: usize| (length + 2 * pad - size) / stride + 1;
+        let (out_height, out_width) = (out(height), out(width));
+        Geometry {
+            images,
+            channels,
+            outputs,
+            height,
+            width,
+            out_height,
+            out_width,
+            size,
+            stride,
+            pad,
+            together: 1,
+        }
+    }
+
+    /// Results and both gradients, of planes against patches.
+    fn check(shape: Geometry) {
+        let weights = numbers(shape.outputs * shape.patch(), 1);
+        let (bias, x) = (numbers(shape.outputs, 2), numbers(shape.images * shape.image(), 3));
+        let dy = numbers(shape.images * shape.result(), 4);
+        let mut y = vec![0.0; dy.len()];
+        forward(&shape, &weights, Some(&bias), (&x, &mut y));
+        let pass = Pass { shape, direct: None, weights: &weights, x: &x, dy: &dy, input: true };
+        let (mut grad, mut dx) = (numbers(weights.len(), 5), vec![0.0; x.len()]);
+        pass.part(Part { x: &x, dy: &dy, dx: &mut dx }, &mut grad);
+        for kernels in Kernels::all() {
+            let direct = Direct::with(kernels, &shape).expect("of the kind");
+            let what = format!("{shape:?}, {kernels:?}");
+            let mut ours = vec![9.0; y.len()];
+            direct.forward(&weights, Some(&bias), (&x, &mut ours));
+            assert_near(&ours, &y, &what);
+            let (mut ours, mut turned) = (numbers(weights.len(), 5), vec![9.0; x.len()]);
+            direct.backward(&weights, Part { x: &x, dy: &dy, dx: &mut turned }, &mut ours);
+            assert_near(&ours, &grad, &what);
+            assert_near(&turned, &dx, &what);
+            let mut alone = numbers(weights.len(), 5);
+            direct.backward(&weights, Part { x: &x, dy: &dy, dx: &mut [] }, &mut alone);
+            assert_eq!(alone, ours, "{what}: without the gradient of the images");
+        }
+    }
+
     /// Sizes that fit no vector, fewer and more results than are computed together, groups of
     /// images of which the last is smaller.
     #[test]
     fn shifted_planes_give_what_patches_give_with_all_instructions() {
-        let shapes = [
-            (3, 1, 1, 5, 4),
-            (3, 3, 9, 8, 8),
-            (5, 2, 6, 7, 11),
-            (7, 5, 4, 9, 16),
-            (3, 8, 8, 33, 31),
-        ];
-        for (size, channels, outputs, height, width) in shapes {
-            let images = if height > 30 { 3 } else { 29 };
-            let shape = Geometry {
-                images,
-                channels,
-                outputs,
-                height,
-                width,
-                out_height: height,
-                out_width: width,
-                size,
-                stride: 1,
-                pad: size / 2,
-                together: 1,
-            };
-            let weights = numbers(outputs * shape.patch(), 1);
-            let (bias, x) = (numbers(outputs, 2), numbers(images * shape.image(), 3));
-            let dy = numbers(images * shape.result(), 4);
-            let mut y = vec![0.0; dy.len()];
-            forward(&shape, &weights, Some(&bias), (&x, &mut y));
-            let pass = Pass { shape, direct: None, weights: &weights, x: &x, dy: &dy, input: true };
-            let (mut grad, mut dx) = (numbers(weights.len(), 5), vec![0.0; x.len()]);
-            pass.part((&x, &dy, &mut dx), &mut grad);
-            for kernels in Kernels::all() {
-                let direct = Direct::with(kernels, &shape).expect("of the kind");
-                let what = format!("{size} × {size}, {channels} to {outputs}, {kernels:?}");
-                let mut ours = vec![9.0; y.len()];
-                direct.forward(&weights, Some(&bias), (&x, &mut ours));
-                assert_near(&ours, &y, &what);
-                let (mut ours, mut turned) = (numbers(weights.len(), 5), vec![9.0; x.len()]);
-                direct.backward(&weights, (&x, &dy, &mut turned), &mut ours);
-                assert_near(&ours, &grad, &what);
-                assert_near(&turned, &dx, &what);
-                let mut alone = numbers(weights.len(), 5);
-                direct.backward(&weights, (&x, &dy, &mut []), &mut alone);
-                assert_eq!(alone, ours, "{what}: without the gradient of the images");
+        check(geometry(3, 1, [29, 1, 5, 4], 1));
+        check(geometry(3, 1, [29, 3, 8, 8], 9));
+        check(geometry(5, 1, [29, 2, 7, 11], 6));
+        check(geometry(7, 1, [29, 5, 9, 16], 4));
+        check(geometry(3, 1, [3, 8, 33, 31], 8));
+    }
+
+    /// As above; images of which the last lines are read by no result, and of which a phase is
+    /// smaller than another.
+    #[test]
+    fn phases_of_strided_convolutions_give_what_patches_give_with_all_instructions() {
+        for size in SIZES {
+            for stride in 2..=size {
+                for (height, width) in [(stride, stride + 3), (8, 8), (9, 11), (15, 12)] {
+                    if height.min(width) >= stride {
+                        check(geometry(size, stride, [29, 2, height, width], 9));
+                    }
+                }
             }
         }
+        check(geometry(3, 2, [3, 8, 33, 31], 8));
+        check(geometry(7, 2, [3, 3, 64, 50], 16));
     }
 
     #[test]
-    fn strides_and_other_sizes_are_not_of_the_kind() {
-        let same = |size, stride| {
-            let (out_height, out_width) = (8 / stride, 8 / stride);
-            let pad = size / 2;
-            let (images, channels, outputs, height, width) = (1, 1, 1, 8, 8);
-            Direct::of(&Geometry {
-                images,
-                channels,
-                outputs,
-                height,
-                width,
-                out_height,
-                out_width,
-                size,
-                stride,
-                pad,
-                together: 1,
-            })
-        };
-        assert!(same(1, 1).is_none() && same(3, 2).is_none() && same(9, 1).is_none());
+    fn single_pixels_many_outputs_and_strides_beyond_the_kernel_keep_the_patches() {
+        let same = |size, stride| Direct::of(&geometry(size, stride, [1, 1, 8, 8], 1));
+        assert!(same(1, 1).is_none() && same(1, 2).is_none() && same(9, 1).is_none());
+        assert!(same(3, 4).is_none() && Direct::of(&geometry(3, 2, [1, 1, 1, 8], 1)).is_none());
+        let wide = |stride, outputs| Direct::of(&geometry(3, stride, [1, 1, 8, 8], outputs));
+        assert!(wide(1, MANY + 1).is_none() && wide(2, MANY / 2 + 1).is_none());
         assert_eq!(same(3, 1).is_some(), Kernels::best().is_some());
+        assert_eq!(same(3, 2).is_some(), Kernels::best().is_some());
     }
 }

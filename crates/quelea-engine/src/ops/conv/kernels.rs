@@ -33,6 +33,8 @@ pub(super) struct Planes<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sums<'a> {
     pub(super) x: &'a [f32],
+    /// Where the plane is read; as many as one of [`SIZES`].
+    pub(super) shifts: &'a [usize],
     /// [`ROWS`] planes, the next one `stride` further.
     pub(super) dy: &'a [f32],
     pub(super) stride: usize,
@@ -73,12 +75,14 @@ impl Kernels {
         unsafe { (self.planes)(planes, out) }
     }
 
-    /// Adds to `out[r * size + k]` the sum over p of `dy[r][p] · x[p + k]`, for each of [`ROWS`] rows
-    /// r and each k below `size`, one of [`SIZES`].
-    pub(super) fn sums(&self, size: usize, sums: Sums<'_>, out: &mut [f32]) {
+    /// Adds to `out[r * shifts + k]` the sum over p of `dy[r][p] · x[p + shifts[k]]`, for each of
+    /// [`ROWS`] rows r and each shift k.
+    pub(super) fn sums(&self, sums: Sums<'_>, out: &mut [f32]) {
+        let size = sums.shifts.len();
         let place = SIZES.iter().position(|known| *known == size).expect("a known size");
+        let furthest = sums.shifts.iter().max().expect("a known size");
         assert!(sums.span.is_multiple_of(self.lanes), "whole vectors");
-        assert!(sums.x.len() >= sums.span + size - 1, "the shifted plane is there");
+        assert!(sums.x.len() >= sums.span + furthest, "the shifted plane is there");
         assert!(sums.dy.len() >= (ROWS - 1) * sums.stride + sums.span, "the planes are there");
         // SAFETY: as above; and the planes are as long as the loop takes for granted.
         unsafe { (self.sums[place])(sums, out) }
@@ -88,7 +92,7 @@ impl Kernels {
 #[cfg(target_arch = "x86_64")]
 macro_rules! kernels {
     ($name:ident, $features:literal, $lanes:literal, $outputs:literal,
-     $zero:ident, $load:ident, $splat:ident, $fma:ident, $store:ident) => {
+     $zero:ident, $load:ident, $splat:ident, $fma:ident, $store:ident, $sum:path) => {
         mod $name {
             use std::arch::x86_64::*;
 
@@ -153,13 +157,18 @@ macro_rules! kernels {
 
             #[target_feature(enable = $features)]
             fn sums<const K: usize>(planes: Sums<'_>, out: &mut [f32]) {
-                let Sums { x, dy, stride, span } = planes;
+                let Sums { x, shifts, dy, stride, span } = planes;
+                let mut from = [x.as_ptr(); K];
+                for k in 0..K {
+                    // SAFETY: the caller has checked that x has span numbers from every shift on.
+                    from[k] = unsafe { from[k].add(shifts[k]) };
+                }
                 let mut sums = [[$zero(); K]; ROWS];
                 for at in (0..span).step_by(LANES) {
                     let mut numbers = [$zero(); K];
                     for k in 0..K {
-                        // SAFETY: the caller has checked that x has span + K - 1 numbers.
-                        numbers[k] = unsafe { $load(x.as_ptr().add(at + k)) };
+                        // SAFETY: as above.
+                        numbers[k] = unsafe { $load(from[k].add(at)) };
                     }
                     for r in 0..ROWS {
                         // SAFETY: the caller has checked that every row has span numbers.
@@ -171,26 +180,9 @@ macro_rules! kernels {
                 }
                 for (row, out) in sums.iter().zip(out.chunks_exact_mut(K)) {
                     for (vector, out) in row.iter().zip(out) {
-                        let mut numbers = [0.0; LANES];
-                        // SAFETY: it has as many numbers as a vector.
-                        unsafe { $store(numbers.as_mut_ptr(), *vector) };
-                        *out += halves(&mut numbers);
+                        *out += $sum(*vector);
                     }
                 }
-            }
-
-            /// The sum, by halves.
-            #[inline]
-            #[target_feature(enable = $features)]
-            fn halves(numbers: &mut [f32; LANES]) -> f32 {
-                let mut half = LANES / 2;
-                while half > 0 {
-                    for k in 0..half {
-                        numbers[k] += numbers[k + half];
-                    }
-                    half /= 2;
-                }
-                numbers[0]
             }
         }
     };
@@ -206,7 +198,8 @@ kernels!(
     _mm512_loadu_ps,
     _mm512_set1_ps,
     _mm512_fmadd_ps,
-    _mm512_storeu_ps
+    _mm512_storeu_ps,
+    super::sum_of_16
 );
 #[cfg(target_arch = "x86_64")]
 kernels!(
@@ -218,5 +211,27 @@ kernels!(
     _mm256_loadu_ps,
     _mm256_set1_ps,
     _mm256_fmadd_ps,
-    _mm256_storeu_ps
+    _mm256_storeu_ps,
+    super::sum_of_8
 );
+
+/// The sum of a vector's numbers, by halves.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn sum_of_16(vector: std::arch::x86_64::__m512) -> f32 {
+    use std::arch::x86_64::*;
+    let upper = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(vector)));
+    sum_of_8(_mm256_add_ps(_mm512_castps512_ps256(vector), upper))
+}
+
+/// The sum of a vector's numbers, by halves.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn sum_of_8(vector: std::arch::x86_64::__m256) -> f32 {
+    use std::arch::x86_64::*;
+    let four = _mm_add_ps(_mm256_castps256_ps128(vector), _mm256_extractf128_ps::<1>(vector));
+    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+}

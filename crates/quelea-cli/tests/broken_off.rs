@@ -1,0 +1,104 @@
+//! Runs that cannot continue, with the real command: what was computed is kept, and said where.
+#![cfg(unix)]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use safetensors::SafeTensors;
+use safetensors::tensor::Metadata;
+
+fn quelea(folder: &Path, words: &[&str], settings: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quelea"));
+    command.args(words).args(settings.iter().flat_map(|setting| ["--set", setting]));
+    command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+/// The processes that this one has started.
+fn children(pid: u32) -> Vec<String> {
+    let found = Command::new("pgrep").args(["-P", &pid.to_string()]).output().expect("pgrep");
+    String::from_utf8_lossy(&found.stdout).lines().map(String::from).collect()
+}
+
+fn values(file: &SafeTensors<'_>, name: &str) -> Vec<f32> {
+    let tensor = file.tensor(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+    tensor.data().as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word)).collect()
+}
+
+#[test]
+fn a_lost_worker_before_the_first_checkpoint_leaves_the_models_of_the_others() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let settings = [
+        "task.name=quadratic",
+        "task.dimensions=1000",
+        "task.compute_ms=2",
+        "algorithm.name=d-psgd",
+        "workers=4",
+        "steps=100000",
+    ];
+    let words = ["train", "--processes", "--out", "run", "--set", "evaluations=2000"];
+    let mut run = quelea(folder.path(), &words, &settings).spawn().expect("started");
+    let mut said = BufReader::new(run.stderr.take().expect("piped"));
+    let records = || {
+        let entries = fs::read_dir(folder.path().join("run")).into_iter().flatten().flatten();
+        let drafts = entries.filter(|e| e.file_name().to_string_lossy().contains("records"));
+        drafts.filter_map(|draft| Some(draft.metadata().ok()?.len())).sum::<u64>()
+    };
+    while records() == 0 {
+        assert!(run.try_wait().expect("asked").is_none(), "it ended by itself");
+        std::thread::yield_now();
+    }
+    let workers = children(run.id());
+    assert_eq!(workers.len(), 4, "{workers:?}");
+    let kill = Command::new("kill").args(["-KILL", &workers[3]]).status();
+    assert!(kill.expect("kill is there").success());
+    let mut text = String::new();
+    said.by_ref().read_to_string(&mut text).expect("text");
+    assert_eq!(run.wait().expect("waited for").code(), Some(1), "{text}");
+    let last = text.lines().last().expect("it says something");
+    assert!(last.contains("worker 3 was killed by signal 9"), "{text}");
+    assert!(last.contains("the models of 3 of 4 ranks, after "), "{text}");
+    assert!(last.ends_with("are in run/aborted.safetensors"), "{text}");
+    let bytes = fs::read(folder.path().join("run/aborted.safetensors")).expect("kept");
+    let (_, about): (usize, Metadata) = SafeTensors::read_metadata(&bytes).expect("a head");
+    let about = about.metadata().as_ref().expect("steps").clone();
+    let file = SafeTensors::deserialize(&bytes).expect("a whole file");
+    let model = values(&file, "model");
+    let mut mean = vec![0f64; 1000];
+    for rank in 0..3 {
+        let step: u64 = about[&format!("step.worker.{rank}")].parse().expect("a number");
+        assert!(step > 0, "{about:?}");
+        let own = values(&file, &format!("worker.{rank}"));
+        mean.iter_mut().zip(own).for_each(|(sum, x)| *sum += f64::from(x));
+    }
+    let mean: Vec<f32> = mean.iter().map(|sum| (sum / 3.0) as f32).collect();
+    assert_eq!(model, mean, "the mean of those that are left");
+    assert!(file.tensor("worker.3").is_err());
+    let lines = fs::read_to_string(folder.path().join("run/records.jsonl")).expect("kept");
+    assert!(lines.lines().any(|line| line.contains("\"kind\":\"step\"")));
+    let again = quelea(folder.path(), &["train", "--threads", "--out", "run"], &settings).output();
+    let again = String::from_utf8_lossy(&again.expect("started").stderr).into_owned();
+    assert!(again.contains("holds an earlier run"), "{again}");
+    // Nobody reads lines after the end.
+    assert_eq!(said.lines().count(), 0);
+}
+
+#[test]
+fn the_limit_of_open_files_is_raised_or_said_to_be_too_low() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let run = |limit: &str| {
+        let quelea = env!("CARGO_BIN_EXE_quelea");
+        let settings = "--set workers=40 --set steps=3 --set algorithm.name=allreduce";
+        let line = format!("{limit} && exec {quelea} train --threads --force --out run {settings}");
+        let output = Command::new("sh").args(["-c", &line]).current_dir(folder.path()).output();
+        output.expect("started")
+    };
+    let raised = run("ulimit -Sn 64");
+    assert!(raised.status.success(), "{raised:?}");
+    let refused = run("ulimit -n 100");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("needs about 192 open files and connections and may have 100"), "{said}");
+}

@@ -1,0 +1,68 @@
+//! What the entries of all methods with periodic averages have in common.
+
+use crate::algorithms::{Traffic, When};
+use crate::options::{OptionKind, OptionSpec, Options};
+use crate::properties::{
+    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+};
+
+/// The option of all methods that average.
+pub(in crate::algorithms) const BUFFERS: OptionSpec = OptionSpec {
+    name: "buffers",
+    kind: OptionKind::Choice(&["keep", "reset", "average"]),
+    help: "what an average does to the optimizer's own vectors (momentum, moments)",
+};
+
+/// What a run resumed with another number of workers starts from.
+pub(in crate::algorithms) const RESIZED: &str = "every worker starts a round from the mean of the models and of the \
+                                  optimizers; the outer rule's momentum is reset";
+
+/// What a lost worker means where nothing is exchanged between averages.
+pub(in crate::algorithms) const LOST_PEER: &str = "the average is restarted among the survivors from their kept \
+    models; whoever missed an average that others have finished gets their result";
+
+/// What a lost worker means where there is gossip between averages.
+pub(in crate::algorithms) const LOST_NEIGHBOUR: &str = "its weight goes to the receivers at once, and the \
+    topology is rebuilt over the survivors from an agreed step on; an exact average is restarted \
+    among the survivors, and whoever missed one that others have finished gets their result";
+
+/// The properties of all these methods.
+pub(in crate::algorithms) fn properties(
+    options: &Options,
+    topology: TopologyRequirement,
+) -> Properties {
+    let keeps_state = options.text(BUFFERS.name) == "keep";
+    Properties {
+        synchronous: true,
+        snapshot: false,
+        servers: false,
+        deploy: DeployedFrom::Workers,
+        budget: Budget::Rounds,
+        topology,
+        optimizer: OptimizerSite::Workers,
+        reads_gradient: false,
+        clips_itself: false,
+        keeps_mean: true,
+        plain_sgd: false,
+        waits_for_peers: true,
+        own_start: false,
+        reloadable: true,
+        needs_loss: false,
+        optimizer_state: if keeps_state {
+            OptimizerState::Kept
+        } else {
+            OptimizerState::Synchronized
+        },
+    }
+}
+
+/// The traffic of methods without gossip.
+pub(in crate::algorithms) fn traffic(options: &Options) -> Traffic {
+    Traffic::Average { period: options.whole("period") }
+}
+
+/// That of methods with gossip.
+pub(in crate::algorithms) fn traffic_with_gossip(options: &Options) -> Traffic {
+    let average = Some(options.whole("period"));
+    Traffic::Gossip { vectors: 1, when: When::AfterGradient, average }
+}

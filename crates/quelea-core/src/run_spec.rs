@@ -1,0 +1,110 @@
+//! What the nodes of a run have in common.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::algorithms::{Entry, hierarchy};
+use crate::codec;
+use crate::layout::Layout;
+use crate::message::Rank;
+use crate::optim::{LearningRate, Optimizer};
+use crate::options::Options;
+use crate::properties::Properties;
+use crate::topology::Schedule;
+use crate::view::View;
+
+/// Makes an optimizer for a vector of this length.
+pub type MakeOptimizer = Arc<dyn Fn(usize) -> Box<dyn Optimizer> + Send + Sync>;
+
+/// Makes the topology over these workers (their hosts are given in order).
+pub type MakeTopology = Arc<dyn Fn(&[u32]) -> Option<Arc<Schedule>> + Send + Sync>;
+
+/// Everything that the nodes of a run have in common.
+#[derive(Clone)]
+pub struct RunSpec {
+    /// The algorithm.
+    pub entry: &'static Entry,
+    /// Its options.
+    pub options: Options,
+    /// What vectors travel as.
+    pub codec: CodecChoice,
+    /// How the model is cut.
+    pub layout: Arc<Layout>,
+    /// Where every worker starts.
+    pub initial: Arc<[f32]>,
+    /// The optimizer.
+    pub optimizer: MakeOptimizer,
+    /// The learning rate by step.
+    pub learning_rate: LearningRate,
+    /// Clip gradients to this global norm.
+    pub clip: Option<f32>,
+    /// Samples that a gradient of each worker is averaged over, so that one of more samples
+    /// counts for more; empty if all are alike.
+    pub samples: Arc<[u32]>,
+    /// Steps per worker.
+    pub steps: u64,
+    /// The run's seed.
+    pub seed: u64,
+    /// The first view.
+    pub view: Arc<View>,
+    /// Makes the topology anew when membership changes.
+    pub topology: Option<MakeTopology>,
+}
+
+/// A codec with its options.
+#[derive(Clone, Debug)]
+pub struct CodecChoice {
+    /// The codec.
+    pub entry: &'static codec::Entry,
+    /// Its options.
+    pub options: Options,
+}
+
+impl Default for CodecChoice {
+    /// Vectors travel as they are.
+    fn default() -> CodecChoice {
+        let entry = codec::find("f32").expect("in the table");
+        CodecChoice { entry, options: Options::defaults(entry.meta.options) }
+    }
+}
+
+impl RunSpec {
+    /// What drivers need to know of the algorithm.
+    pub fn properties(&self) -> Properties {
+        let properties = (self.entry.properties)(&self.options);
+        match self.view.between() {
+            Some(_) => hierarchy::properties(properties, &self.view),
+            None => properties,
+        }
+    }
+
+    /// Ranks in all: workers, then servers.
+    pub fn ranks(&self) -> usize {
+        self.view.hosts.len()
+    }
+
+    /// Number of workers at the start.
+    pub fn workers(&self) -> usize {
+        self.view.workers.len()
+    }
+
+    /// The shard of each server, in order of rank.
+    pub fn shards(&self) -> Vec<Range<usize>> {
+        self.layout.shards(self.view.servers.len())
+    }
+
+    /// Whether the loss of `rank` ends the run: it mixes for others of its host, and none of them
+    /// could go on from the parameters alone.
+    pub fn cannot_lose(&self, view: &View, rank: Rank) -> bool {
+        view.is_leader_of_others(rank) && !(self.entry.worker)(&self.options).can_be_replaced()
+    }
+
+    /// The view after `lost` were lost, with the topology rebuilt over the survivors from
+    /// `from_step` on.
+    pub fn view_without(&self, view: &View, lost: &[Rank], from_step: u64) -> View {
+        let mixing = view.mixing_without(lost);
+        let hosts: Vec<u32> = mixing.iter().map(|rank| view.hosts[rank.index()]).collect();
+        let rebuilt = self.topology.as_ref().and_then(|make| make(&hosts));
+        view.without(lost, from_step, rebuilt)
+    }
+}

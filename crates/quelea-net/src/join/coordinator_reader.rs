@@ -1,0 +1,106 @@
+//! What a worker reads from the coordinator before the run.
+
+use std::net::TcpStream;
+
+use quelea_core::time::Time;
+use quelea_record::{CheckpointSchedule, RankCheckpoint, ResumePoint};
+use quelea_wire::control::{ControlError, Reader};
+
+use crate::error::NetError;
+use crate::measure::Prober;
+use crate::options::NetOptions;
+use crate::protocol::{self, Command, JOB_BYTES, SMALL_BYTES, SetupMessage, Wait};
+
+/// Who hears the coordinator before the run.
+pub(super) struct CoordinatorReader<'a> {
+    pub(super) stream: &'a TcpStream,
+    pub(super) address: &'a str,
+    pub(super) options: &'a NetOptions,
+}
+
+impl CoordinatorReader<'_> {
+    /// What to go on from, if anything, and when the run begins; nothing where it was only to
+    /// measure, which it does.
+    pub(super) fn hear_start(
+        &self,
+        mut wait: Wait,
+        len: usize,
+        prober: &Prober<'_>,
+    ) -> Result<Option<(ResumePoint, Time, CheckpointSchedule)>, NetError> {
+        let (mut start, rank) = (ResumePoint::default(), prober.links.rank.index());
+        loop {
+            match hear_up_to(self.stream, self.address, wait, protocol::state_bytes(len))? {
+                SetupMessage::Resume { part, resized } => {
+                    start.parts = vec![RankCheckpoint::default(); rank];
+                    start.parts.push(*part);
+                    start.resized = resized;
+                }
+                SetupMessage::Start { zero, schedule } => return Ok(Some((start, zero, schedule))),
+                SetupMessage::Measure(probe) => {
+                    let answer = match prober.measure(&probe) {
+                        Ok(values) => SetupMessage::Found { values },
+                        Err(reason) => SetupMessage::Unable { reason },
+                    };
+                    // A coordinator that is gone is noticed where its next word is awaited.
+                    let _ = protocol::write(self.stream, &answer);
+                    let seconds = self.options.connect_seconds.max(self.options.compute_seconds);
+                    wait = Wait::new(seconds, "the next measurement");
+                }
+                SetupMessage::Measured => return Ok(None),
+                other => return Err(unexpected(self.address, &other)),
+            }
+        }
+    }
+}
+
+pub(super) fn unexpected(address: &str, word: &SetupMessage) -> NetError {
+    NetError::Handshake { address: address.into(), problem: format!("unexpected {word:?}") }
+}
+
+/// One word of the coordinator before the run, which may also be that there will be none.
+pub(super) fn hear(
+    stream: &TcpStream,
+    address: &str,
+    wait: Wait,
+) -> Result<SetupMessage, NetError> {
+    hear_up_to(stream, address, wait, SMALL_BYTES + JOB_BYTES)
+}
+
+pub(super) fn hear_up_to(
+    stream: &TcpStream,
+    address: &str,
+    wait: Wait,
+    most: u64,
+) -> Result<SetupMessage, NetError> {
+    match protocol::read::<CoordinatorMessage>(stream, most, Some(wait)) {
+        Ok(CoordinatorMessage::SetupMessage(setting)) => Ok(setting),
+        Ok(CoordinatorMessage::Aborted(reason)) => Err(NetError::Aborted(reason)),
+        Err(error) => {
+            Err(NetError::LostCoordinator { address: address.into(), reason: error.to_string() })
+        }
+    }
+}
+
+pub(super) enum CoordinatorMessage {
+    SetupMessage(SetupMessage),
+    Aborted(String),
+}
+
+impl protocol::Packet for CoordinatorMessage {
+    fn encode(&self) -> Vec<u8> {
+        match self {
+            CoordinatorMessage::SetupMessage(setting) => setting.encode(),
+            CoordinatorMessage::Aborted(reason) => Command::Abort(reason.clone()).encode(),
+        }
+    }
+
+    fn decode(reader: &mut Reader<'_>, kind: u16) -> Result<CoordinatorMessage, ControlError> {
+        match Command::decode(&mut reader.clone(), kind) {
+            Ok(Command::Abort(reason)) => {
+                reader.text()?;
+                Ok(CoordinatorMessage::Aborted(reason))
+            }
+            _ => SetupMessage::decode(reader, kind).map(CoordinatorMessage::SetupMessage),
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! How the processes of a run find each other: the coordinator's listener, who is admitted as which
+//! rank, and the exchange of addresses before the run.
+
+pub(crate) mod admission;
+pub(crate) mod listener;
+mod server;
+mod worker_reader;
+
+pub(crate) use server::check;
+pub use server::{Coordinator, Hosted, resume, threads};

@@ -1,0 +1,243 @@
+//! Admission of workers: each receives a rank and the job, and loads its data.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use quelea_record::Observer;
+
+use crate::clock::RunClock;
+use crate::controller::Incoming;
+use crate::error::NetError;
+use crate::mesh::prepare;
+use crate::options::NetOptions;
+use crate::protocol::{
+    self, Command, PacketError, REASON_CHARS, RankEvent, SMALL_BYTES, SetupMessage, WARNING_CHARS,
+    Wait, shown,
+};
+
+/// How often the observer is asked whether to keep waiting.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A worker that has joined, loaded its data, and listens.
+#[derive(Debug)]
+pub(crate) struct JoinedWorker {
+    pub(crate) rank: u32,
+    pub(crate) stream: TcpStream,
+    pub(crate) address: SocketAddr,
+}
+
+impl JoinedWorker {
+    /// Whether it is still connected.
+    fn stays(&self) -> bool {
+        let _ = self.stream.set_nonblocking(true);
+        let seen = self.stream.peek(&mut [0]);
+        let _ = self.stream.set_nonblocking(false);
+        match seen {
+            Ok(count) => count > 0,
+            Err(error) => error.kind() == ErrorKind::WouldBlock,
+        }
+    }
+}
+
+/// Admits workers to a run.
+pub(crate) struct Admission {
+    pub(crate) run: u64,
+    pub(crate) open: bool,
+    pub(crate) timeline: bool,
+    pub(crate) job: Vec<u8>,
+    pub(crate) key: String,
+    pub(crate) clock: RunClock,
+    pub(crate) workers: u32,
+    pub(crate) options: NetOptions,
+    /// By whom each rank is taken; `None`: by the coordinator's own process.
+    pub(crate) taken: Mutex<BTreeMap<u32, Option<SocketAddr>>>,
+    pub(crate) warnings: Mutex<Sender<Incoming>>,
+    pub(crate) last_refusal: Mutex<Option<String>>,
+}
+
+/// A worker that joined, or why its rank could not.
+pub(crate) type Arrival = Result<JoinedWorker, (u32, String)>;
+
+impl Admission {
+    fn taken(&self) -> MutexGuard<'_, BTreeMap<u32, Option<SocketAddr>>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn warn(&self, text: String) {
+        *self.last_refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.clone());
+        let warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = warnings.send(Incoming::Event(RankEvent::Warning(text)));
+    }
+
+    /// Admits one worker, and waits until it is ready to connect to its peers.
+    pub(crate) fn hear(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        arrived: &Mutex<Sender<Arrival>>,
+    ) {
+        let send = |arrival| {
+            let arrived = arrived.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = arrived.send(arrival);
+        };
+        let rank = match self.admit(&stream, peer) {
+            Ok(rank) => rank,
+            Err((reason, elsewhere)) => {
+                self.warn(format!("refused {peer}: {}", shown(&reason, WARNING_CHARS)));
+                let _ = protocol::write(&stream, &SetupMessage::Refused { reason, elsewhere });
+                return;
+            }
+        };
+        match self.prepare(&stream, rank) {
+            Ok(Ok(port)) => {
+                let address = SocketAddr::new(peer.ip(), port);
+                send(Ok(JoinedWorker { rank, stream, address }));
+            }
+            Ok(Err(reason)) => {
+                let reason = shown(&reason, REASON_CHARS);
+                send(Err((rank, format!("{reason} (at {peer})"))));
+            }
+            Err(reason) => self.lose(rank, &reason),
+        }
+    }
+
+    /// A worker has left before the run: another may take its place.
+    fn lose(&self, rank: u32, reason: &str) {
+        if let Some(Some(peer)) = self.taken().remove(&rank) {
+            let reason = shown(reason, WARNING_CHARS);
+            self.warn(format!("lost {peer}, which was to be rank {rank}: {reason}"));
+        }
+    }
+
+    /// The rank of a worker that may take part.
+    fn admit(&self, stream: &TcpStream, peer: SocketAddr) -> Result<u32, (String, bool)> {
+        let plain = |reason: String| (reason, false);
+        prepare(stream, self.options.handshake_seconds).map_err(|e| plain(e.to_string()))?;
+        let wait = Wait::new(self.options.handshake_seconds, "a request to join");
+        let word = protocol::read(stream, SMALL_BYTES, Some(wait));
+        let word = word.map_err(|e| plain(e.to_string()))?;
+        let SetupMessage::Join { rank, key } = word else {
+            return Err(plain(format!(
+                "its first message was {word:?} instead of a request to join"
+            )));
+        };
+        if key != self.key && !key.is_empty() {
+            return Err((format!("this is not the run \"{key}\""), true));
+        }
+        let mut taken = self.taken();
+        let free = || (0..self.workers).find(|rank| !taken.contains_key(rank));
+        let rank = match rank {
+            Some(rank) if rank >= self.workers => {
+                let last = self.workers - 1;
+                return Err(plain(format!("there is no worker {rank}; workers are 0 to {last}")));
+            }
+            Some(rank) => rank,
+            None => free().ok_or_else(|| {
+                plain(format!("all {} workers have joined already", self.workers))
+            })?,
+        };
+        match taken.get(&rank) {
+            Some(Some(by)) => Err(plain(format!("rank {rank} is taken by {by}"))),
+            Some(None) => Err(plain(format!("rank {rank} is taken by the coordinator itself"))),
+            None => {
+                taken.insert(rank, Some(peer));
+                Ok(rank)
+            }
+        }
+    }
+
+    /// Hands over the job; gives the port at which the worker listens once it is ready, or why it
+    /// cannot run the job. An error is that it left, or does not speak as it should.
+    fn prepare(&self, stream: &TcpStream, rank: u32) -> Result<Result<u16, String>, String> {
+        let Admission { run, open, timeline, .. } = *self;
+        let welcome = SetupMessage::Welcome { run, rank, open, timeline, job: self.job.clone() };
+        let text = |error: PacketError| error.to_string();
+        prepare(stream, self.options.connect_seconds).map_err(|error| error.to_string())?;
+        protocol::write(stream, &welcome).map_err(text)?;
+        let wait = Wait::new(self.options.connect_seconds, "its data to be loaded");
+        loop {
+            match protocol::read(stream, SMALL_BYTES, Some(wait)).map_err(text)? {
+                SetupMessage::Ping => {
+                    let pong = SetupMessage::Pong { now: self.clock.now() };
+                    protocol::write(stream, &pong).map_err(text)?;
+                }
+                SetupMessage::Listening { port } => return Ok(Ok(port)),
+                SetupMessage::Unable { reason } => return Ok(Err(reason)),
+                other => return Err(format!("it sent {other:?} instead of where it listens")),
+            }
+        }
+    }
+
+    /// Waits for all workers.
+    pub(crate) fn gather(
+        &self,
+        arrivals: &Receiver<Arrival>,
+        address: SocketAddr,
+        observer: &mut dyn Observer,
+    ) -> Result<Vec<JoinedWorker>, NetError> {
+        let mut joined: Vec<JoinedWorker> = Vec::new();
+        self.fill(&mut joined, arrivals, address, observer).inspect_err(|error| {
+            for worker in &joined {
+                let _ = protocol::write(&worker.stream, &Command::Abort(error.to_string()));
+            }
+        })?;
+        Ok(joined)
+    }
+
+    fn fill(
+        &self,
+        joined: &mut Vec<JoinedWorker>,
+        arrivals: &Receiver<Arrival>,
+        address: SocketAddr,
+        observer: &mut dyn Observer,
+    ) -> Result<(), NetError> {
+        let begun = Instant::now();
+        let deadline = begun + Duration::from_secs_f64(self.options.connect_seconds);
+        let is_hosted = |(rank, by): &(&u32, &Option<_>)| **rank < self.workers && by.is_none();
+        let hosted = self.taken().iter().filter(is_hosted).count();
+        let expected = self.workers as usize - hosted;
+        while joined.len() < expected {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match arrivals.recv_timeout(left.min(POLL_INTERVAL)) {
+                Ok(Ok(worker)) => joined.push(worker),
+                Ok(Err((rank, reason))) => return Err(NetError::Failed { rank, reason }),
+                Err(RecvTimeoutError::Timeout) if !left.is_zero() => {}
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    let there: Vec<u32> = joined.iter().map(|worker| worker.rank).collect();
+                    let missing = self.missing(&there);
+                    let seconds = begun.elapsed().as_secs_f64();
+                    return Err(NetError::Missing { address, seconds, missing });
+                }
+            }
+            joined.retain(|worker| {
+                let stays = worker.stays();
+                if !stays {
+                    self.lose(worker.rank, "the connection was closed");
+                }
+                stays
+            });
+            observer.gathering(joined.len(), expected).map_err(NetError::Setup)?;
+        }
+        Ok(())
+    }
+
+    fn missing(&self, there: &[u32]) -> String {
+        let taken = self.taken();
+        let missing = (0..self.workers).filter(|rank| !there.contains(rank)).filter_map(|rank| {
+            match taken.get(&rank) {
+                None => Some(format!("worker {rank} to join")),
+                Some(Some(peer)) => Some(format!("worker {rank} at {peer} to load its data")),
+                Some(None) => None,
+            }
+        });
+        let missing = missing.collect::<Vec<_>>().join(", ");
+        match &*self.last_refusal.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(refusal) => format!("{missing} (last it {refusal})"),
+            None => missing,
+        }
+    }
+}

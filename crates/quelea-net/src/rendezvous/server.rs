@@ -1,0 +1,375 @@
+//! The coordinator: waits for workers, exchanges their addresses, and controls the run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use quelea_core::message::Rank;
+use quelea_core::node::RunSpec;
+use quelea_record::{Observer, Outcome, ResumePoint};
+
+use crate::clock::RunClock;
+use crate::compute::Gradients;
+use crate::controller::{ControlLink, Controller, Incoming};
+use crate::error::NetError;
+use crate::launcher::{Launched, PublishedAddress, Rendezvous};
+use crate::local_ranks::{LocalRanks, ProcessContext, RankLinks};
+use crate::measure::{Measured, StreamSurvey};
+use crate::mesh::{Mesh, MeshPlan, listen};
+use crate::open_files::OpenFiles;
+use crate::options::NetOptions;
+use crate::protocol::{self, Command, PacketError, SMALL_BYTES, SetupMessage, VectorLengths, Wait};
+use crate::rendezvous::admission::{Admission, JoinedWorker};
+use crate::rendezvous::listener::GuardedListener;
+use crate::rendezvous::worker_reader::attend_worker;
+
+/// Which workers live in the coordinator's process. Servers always do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hosted {
+    /// Their ranks.
+    pub workers: Vec<u32>,
+}
+
+/// Runs all ranks as threads of this process.
+pub fn threads(
+    setup: &RunSpec,
+    gradients: &Gradients,
+    options: &NetOptions,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, NetError> {
+    resume(setup, gradients, options, Arc::default(), observer)
+}
+
+/// As [`threads`], resuming from `start`.
+pub fn resume(
+    setup: &RunSpec,
+    gradients: &Gradients,
+    options: &NetOptions,
+    start: Arc<ResumePoint>,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, NetError> {
+    check(setup)?;
+    OpenFiles { here: setup.ranks(), elsewhere: 0, joined: 0 }.reserve()?;
+    let (controller, incoming) = channel();
+    let context = ProcessContext {
+        setup: setup.clone(),
+        options: options.clone(),
+        clock: RunClock::showing(start.now, Instant::now()),
+        timeline: observer.wants_timeline(),
+        schedule: observer.checkpoint_schedule(),
+        start,
+        controller,
+    };
+    let rank_links =
+        (0..setup.ranks()).map(|rank| RankLinks { rank: rank.into(), streams: Vec::new() });
+    let local = LocalRanks::start(&context, gradients, rank_links.collect())?;
+    let control_links = control_links(setup.ranks(), &local, &BTreeMap::new())?;
+    Controller::new(&context, control_links, observer).run(&incoming)
+}
+
+pub(crate) fn check(setup: &RunSpec) -> Result<(), NetError> {
+    if setup.workers() == 0 {
+        return Err(NetError::Setup("a run needs at least one worker".into()));
+    }
+    let largest = setup.layout.buckets.iter().map(|bucket| bucket.range.len()).max();
+    if largest.is_some_and(|len| u32::try_from(len).is_err()) {
+        return Err(NetError::Setup("a bucket has 2^32 elements or more; cut it".into()));
+    }
+    Ok(())
+}
+
+fn control_links(
+    ranks: usize,
+    local: &LocalRanks,
+    joined: &BTreeMap<u32, TcpStream>,
+) -> Result<Vec<ControlLink>, NetError> {
+    let port = |rank: usize| match local.inbox(rank.into()) {
+        Some(inbox) => Ok(ControlLink::Local(inbox.clone())),
+        None => {
+            let stream = joined[&(rank as u32)].try_clone();
+            Ok(ControlLink::Remote(stream.map_err(|error| lost(rank as u32, error.into()))?))
+        }
+    };
+    (0..ranks).map(port).collect()
+}
+
+/// The process at which workers join. It local the servers, decides when the run ends, and has
+/// the outcome.
+#[derive(Debug)]
+pub struct Coordinator {
+    listener: TcpListener,
+    address: SocketAddr,
+    options: NetOptions,
+    published: Option<PublishedAddress>,
+    start: Arc<ResumePoint>,
+}
+
+impl Coordinator {
+    /// Listens on `addr`, for example `127.0.0.1:0`.
+    pub fn bind(addr: &str, options: NetOptions) -> Result<Coordinator, NetError> {
+        let failed = |source| NetError::Listen { address: addr.to_string(), source };
+        let listener = TcpListener::bind(addr).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let start = Arc::default();
+        Ok(Coordinator { listener, address, options, published: None, start })
+    }
+
+    /// The run resumes from `start`; every worker receives its part.
+    pub fn resume_from(self, start: Arc<ResumePoint>) -> Coordinator {
+        Coordinator { start, ..self }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// For rank 0 of processes that a launcher has started: listens where the others will look.
+    pub fn of_launch(launched: &Launched, options: NetOptions) -> Result<Coordinator, NetError> {
+        match &launched.rendezvous {
+            Rendezvous::Address(address) => {
+                // The name is how others reach this machine; it need not be one of its own.
+                let port = address.rsplit_once(':').map_or("0", |(_, port)| port);
+                Coordinator::bind(&format!("0.0.0.0:{port}"), options)
+            }
+            Rendezvous::LocalFile(path) => {
+                let mut coordinator = Coordinator::bind("127.0.0.1:0", options)?;
+                coordinator.publish(path)?;
+                Ok(coordinator)
+            }
+        }
+    }
+
+    /// Leaves the address in a file where workers on this machine look for it (`file:PATH`), until
+    /// all have come.
+    pub fn publish(&mut self, path: &Path) -> Result<(), NetError> {
+        let failed = |source| NetError::Listen { address: path.display().to_string(), source };
+        self.published = Some(PublishedAddress::new(path, self.address).map_err(failed)?);
+        Ok(())
+    }
+
+    /// Waits for the workers that it does not host itself, hands each the `job`, runs, and gives
+    /// the outcome.
+    pub fn run(
+        self,
+        job: Vec<u8>,
+        setup: &RunSpec,
+        gradients: &Gradients,
+        hosted: &Hosted,
+        observer: &mut dyn Observer,
+    ) -> Result<Outcome, NetError> {
+        check(setup)?;
+        let here = residents(setup, hosted)?;
+        let elsewhere = setup.ranks() - here.len();
+        OpenFiles { here: here.len(), elsewhere, joined: elsewhere }.reserve()?;
+        let (start, options) = (Arc::clone(&self.start), self.options.clone());
+        let clock = RunClock::showing(start.now, Instant::now());
+        let (controller, incoming) = channel();
+        let plan = MeshPlan { run: run_number(), ranks: setup.ranks(), here };
+        let call = Call { plan, job, workers: setup.workers() as u32, clock };
+        let gathered = self.gather(call, controller.clone(), observer)?;
+        let ConnectedWorkers { streams, rank_links, _mesh, _listener } = gathered;
+        for (rank, stream) in &streams {
+            if let Some(part) = start.parts.get(*rank as usize) {
+                let part = Box::new(part.clone());
+                let _ =
+                    protocol::write(stream, &SetupMessage::Resume { part, resized: start.resized });
+            }
+        }
+        let zero = clock.now() - start.now;
+        let schedule = observer.checkpoint_schedule();
+        let len = setup.layout.len();
+        let report = if options.report_models { len } else { 0 };
+        let lengths = VectorLengths { model: len, report };
+        for (rank, stream) in &streams {
+            // A worker that is gone is noticed by whoever reads what it says.
+            let _ = protocol::write(stream, &SetupMessage::Start { zero, schedule });
+            // While one rank takes nothing, the others hear nothing; that must be short for them.
+            let patience = Duration::from_secs_f64(options.peer_seconds / 4.0);
+            let _ = stream.set_write_timeout(Some(patience));
+            attend_worker(*rank, stream, setup.ranks(), lengths, controller.clone())
+                .map_err(|error| lost(*rank, error.into()))?;
+        }
+        let context = ProcessContext {
+            setup: setup.clone(),
+            options,
+            clock: clock.restarted(zero),
+            timeline: observer.wants_timeline(),
+            schedule,
+            start,
+            controller,
+        };
+        let local = LocalRanks::start(&context, gradients, rank_links)?;
+        let control_links = control_links(setup.ranks(), &local, &streams)?;
+        Controller::new(&context, control_links, observer).run(&incoming)
+    }
+
+    /// Waits for so many workers, hands each the `job`, and has them time the links between them
+    /// and, where `steps` are wanted, the gradients of the job's problem. The job must be one
+    /// without servers.
+    pub fn measure(
+        self,
+        job: Vec<u8>,
+        workers: usize,
+        steps: bool,
+        observer: &mut dyn Observer,
+    ) -> Result<Measured, NetError> {
+        // Nobody hears warnings; a refusal is told where a worker is missing for it.
+        let (controller, _unheard) = channel();
+        let options = self.options.clone();
+        let plan = MeshPlan { run: run_number(), ranks: workers, here: BTreeSet::new() };
+        let call = Call { plan, job, workers: workers as u32, clock: RunClock::start() };
+        let gathered = self.gather(call, controller, observer)?;
+        StreamSurvey { streams: &gathered.streams, options: &options }.measure(steps, observer)
+    }
+
+    /// Waits for the workers and connects everybody with everybody.
+    fn gather(
+        self,
+        call: Call,
+        controller: Sender<Incoming>,
+        observer: &mut dyn Observer,
+    ) -> Result<ConnectedWorkers, NetError> {
+        let Call { plan, job, workers, clock } = call;
+        let admission = Admission {
+            run: plan.run,
+            open: !self.address.ip().is_loopback(),
+            timeline: observer.wants_timeline(),
+            job,
+            key: self.published.as_ref().map(PublishedAddress::key).unwrap_or_default(),
+            clock,
+            workers,
+            options: self.options.clone(),
+            taken: Mutex::new(plan.here.iter().map(|rank| (rank.0, None)).collect()),
+            warnings: Mutex::new(controller.clone()),
+            last_refusal: Mutex::default(),
+        };
+        let listener = listen(self.address.ip())?;
+        let mesh = Mesh::open(plan.clone(), listener, &self.options, controller)
+            .map_err(|source| NetError::Listen { address: "a port for peers".into(), source })?;
+        let (arrived, arrivals) = channel();
+        let (admission, arrived) = (Arc::new(admission), Mutex::new(arrived));
+        let hearing = Arc::clone(&admission);
+        let listener = GuardedListener::open(self.listener, move |stream, peer| {
+            hearing.hear(stream, peer, &arrived);
+        })
+        .map_err(|source| NetError::Listen { address: self.address.to_string(), source })?;
+
+        let begun = Instant::now();
+        let joined = admission.gather(&arrivals, listener.address(), observer)?;
+        drop(self.published);
+        // All processes together have one limit; the last to come still needs a moment.
+        let left = self.options.connect_seconds - begun.elapsed().as_secs_f64();
+        let wait = Wait::new(left.max(self.options.handshake_seconds), "it to be connected");
+        match exchange_addresses(&plan, &mesh, joined, &self.options, wait) {
+            Ok((streams, rank_links)) => {
+                Ok(ConnectedWorkers { streams, rank_links, _mesh: mesh, _listener: listener })
+            }
+            Err((streams, error)) => {
+                for stream in streams.values() {
+                    let _ = protocol::write(stream, &Command::Abort(error.to_string()));
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+/// What workers join for.
+struct Call {
+    plan: MeshPlan,
+    job: Vec<u8>,
+    workers: u32,
+    clock: RunClock,
+}
+
+/// All workers, connected with each other. The listeners stay open, to refuse latecomers.
+struct ConnectedWorkers {
+    streams: Streams,
+    rank_links: Vec<RankLinks>,
+    _mesh: Mesh,
+    _listener: GuardedListener,
+}
+
+/// The ranks of the coordinator's process.
+fn residents(setup: &RunSpec, hosted: &Hosted) -> Result<BTreeSet<Rank>, NetError> {
+    let workers = setup.workers();
+    if let Some(rank) = hosted.workers.iter().find(|rank| **rank as usize >= workers) {
+        return Err(NetError::Setup(format!("rank {rank} is not one of the {workers} workers")));
+    }
+    let servers = (workers..setup.ranks()).map(Rank::from);
+    Ok(hosted.workers.iter().map(|rank| Rank(*rank)).chain(servers).collect())
+}
+
+/// A number that two runs will hardly share, without asking for secrets.
+fn run_number() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id())
+}
+
+type Streams = BTreeMap<u32, TcpStream>;
+
+/// Sends every worker the addresses of all, and waits until all are connected.
+fn exchange_addresses(
+    plan: &MeshPlan,
+    mesh: &Mesh,
+    joined: Vec<JoinedWorker>,
+    options: &NetOptions,
+    wait: Wait,
+) -> Result<(Streams, Vec<RankLinks>), (Streams, NetError)> {
+    let addresses: BTreeMap<u32, SocketAddr> =
+        joined.iter().map(|worker| (worker.rank, worker.address)).collect();
+    let streams: Streams = joined.into_iter().map(|worker| (worker.rank, worker.stream)).collect();
+    let connect = || {
+        for (rank, stream) in &streams {
+            let own = stream.local_addr().map_err(|error| lost(*rank, error.into()))?;
+            let addresses = table(plan, own.ip(), mesh.port(), &addresses);
+            let peers = SetupMessage::Peers { addresses };
+            protocol::write(stream, &peers).map_err(|error| lost(*rank, error))?;
+        }
+        let from_here = table(plan, IpAddr::from([127, 0, 0, 1]), mesh.port(), &addresses);
+        let rank_links = mesh.connect(&from_here, options, wait)?;
+        for (rank, stream) in &streams {
+            match protocol::read(stream, SMALL_BYTES, Some(wait)) {
+                Ok(SetupMessage::Meshed) => {}
+                Ok(SetupMessage::Unable { reason }) => {
+                    return Err(NetError::Failed { rank: *rank, reason });
+                }
+                Ok(other) => {
+                    let reason =
+                        format!("it sent {other:?} instead of a confirmation that it is connected");
+                    return Err(NetError::Failed { rank: *rank, reason });
+                }
+                Err(error) => return Err(lost(*rank, error)),
+            }
+        }
+        Ok(rank_links)
+    };
+    match connect() {
+        Ok(rank_links) => Ok((streams, rank_links)),
+        Err(error) => Err((streams, error)),
+    }
+}
+
+fn lost(rank: u32, error: PacketError) -> NetError {
+    NetError::Lost { rank, reason: format!("{error} while peers were connecting") }
+}
+
+/// Where the ranks are, for somebody who reaches the coordinator at `own`: a worker that is
+/// reached only from the coordinator's machine is there, under the coordinator's address.
+fn table(
+    plan: &MeshPlan,
+    own: IpAddr,
+    port: u16,
+    addresses: &BTreeMap<u32, SocketAddr>,
+) -> Vec<String> {
+    let address = |rank: usize| match addresses.get(&(rank as u32)) {
+        Some(address) if address.ip().is_loopback() => SocketAddr::new(own, address.port()),
+        Some(address) => *address,
+        None => SocketAddr::new(own, port),
+    };
+    (0..plan.ranks).map(|rank| address(rank).to_string()).collect()
+}

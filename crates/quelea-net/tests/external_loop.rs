@@ -1,0 +1,200 @@
+//! Ranks whose gradients and optimizer are an outer loop's, and what processes do together.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Run, Watch, bits};
+use quelea_core::algorithms::ALGORITHMS;
+use quelea_core::contract::Mode;
+use quelea_core::node::loan::SharedVector;
+use quelea_core::options::Options;
+use quelea_core::problems::{GradientSource, Problem, gradient_at};
+use quelea_core::properties::OptimizerSite;
+use quelea_net::external_loop::{ExternalLoop, LoopHandle, LoopTurn};
+use quelea_net::launcher::{Launched, Rendezvous};
+use quelea_net::process_group::{ProcessGroup, ProcessGroupError};
+use quelea_net::{Gradients, NetOptions};
+use quelea_record::Outcome;
+
+const MOMENT: Duration = Duration::from_secs(20);
+
+/// A training loop as a script has it: all buckets, then the optimizer, then the next step. It
+/// keeps its gradient to itself if the row says that it does not read it.
+fn train(run: &Run, handle: &LoopHandle, mut source: Box<dyn GradientSource>) {
+    let setup = run.setup();
+    let is_read = setup.properties().reads_gradient;
+    let mut own = vec![0.0; setup.initial.len()];
+    for step in 0..run.steps {
+        assert_eq!(handle.wait(MOMENT), Ok(Some(LoopTurn::Gradient(step))));
+        let vectors = handle.vectors().expect("lent");
+        // SAFETY: it is this loop's turn, until the buckets are handed over.
+        let slice =
+            |v: &SharedVector| unsafe { std::slice::from_raw_parts_mut(v.address(), v.len()) };
+        let (params, grad) = (slice(&vectors.params), slice(&vectors.grad));
+        let (computed, computed_grad) = gradient_at(&mut *source, step, params);
+        own.copy_from_slice(&computed_grad);
+        grad.copy_from_slice(&computed_grad);
+        if !is_read {
+            grad.fill(f32::NAN);
+        }
+        for bucket in 0..setup.layout.buckets.len() {
+            handle.bucket(bucket).expect("it runs");
+        }
+        handle.gradient(computed).expect("it runs");
+        let Ok(Some(LoopTurn::Optimize(mode))) = handle.wait(MOMENT) else {
+            panic!("step {step}: not the turn for the optimizer")
+        };
+        if is_read {
+            own.copy_from_slice(grad);
+        }
+        for ((x, displacement), g) in params.iter_mut().zip(grad).zip(&own) {
+            if mode != Mode::Apply {
+                *displacement = 0.1 * g;
+            }
+            if mode != Mode::Displace {
+                *x -= 0.1 * g;
+            }
+        }
+        handle.optimized().expect("it runs");
+    }
+    assert_eq!(handle.wait(MOMENT), Ok(Some(LoopTurn::Gradient(run.steps))));
+    handle.finish().expect("it runs");
+}
+
+fn from_outside(run: &Run) -> Outcome {
+    let (loops, handles): (Vec<_>, Vec<_>) = (0..run.workers).map(|_| ExternalLoop::new()).unzip();
+    let gradients = Gradients::External(Box::new(move |rank| loops[rank].clone()));
+    // The loops know when they are done; nobody else does.
+    let setup = quelea_core::node::RunSpec { steps: 1 << 40, ..run.setup() };
+    std::thread::scope(|scope| {
+        for (rank, handle) in handles.iter().enumerate() {
+            let source = run.problem().source(rank);
+            scope.spawn(move || train(run, handle, source));
+        }
+        quelea_net::threads(&setup, &gradients, &NetOptions::default(), &mut Watch::new())
+            .expect("it ends")
+    })
+}
+
+#[test]
+fn an_outer_loop_with_its_own_optimizer_gives_the_same_bits() {
+    let mut tried = 0;
+    for entry in ALGORITHMS {
+        let properties = (entry.properties)(&Options::defaults(entry.meta.options));
+        if !properties.synchronous || properties.optimizer == OptimizerSite::Servers {
+            continue;
+        }
+        for workers in [1, 4] {
+            let run = Run::of(entry.meta.name, workers);
+            let inside = run.threads().expect("threads");
+            assert_eq!(bits(&from_outside(&run)), bits(&inside), "{} × {workers}", entry.meta.name);
+        }
+        tried += 1;
+    }
+    assert!(tried > 10, "only {tried} rows were tried");
+}
+
+#[test]
+fn asynchronous_rows_take_outer_loops_of_any_length() {
+    for name in ["ad-psgd", "aladdin", "easgd"] {
+        let outcome = from_outside(&Run::of(name, 3));
+        assert!(outcome.ranks[..3].iter().all(|rank| rank.steps == 20), "{name}");
+    }
+}
+
+#[test]
+fn memory_that_is_held_outlives_the_run() {
+    let run = Run::of("allreduce", 1).steps(2);
+    let (outer, handle) = ExternalLoop::new();
+    let gradients = Gradients::External(Box::new(move |_| outer.clone()));
+    let setup = quelea_core::node::RunSpec { steps: 1 << 40, ..run.setup() };
+    let (vectors, params) = std::thread::scope(|scope| {
+        let looping = scope.spawn(|| {
+            assert_eq!(handle.wait(MOMENT), Ok(Some(LoopTurn::Gradient(0))));
+            let vectors = handle.vectors().expect("lent");
+            // SAFETY: it is this loop's turn.
+            unsafe { *vectors.params.address() = 7.0 };
+            handle.finish().expect("it runs");
+            vectors
+        });
+        let outcome =
+            quelea_net::threads(&setup, &gradients, &NetOptions::default(), &mut Watch::new());
+        let vectors = looping.join().expect("it ended well");
+        (vectors, outcome.expect("it ended").ranks[0].params.clone())
+    });
+    drop((gradients, handle));
+    // SAFETY: the memory is held.
+    assert_eq!((params[0], unsafe { *vectors.params.address() }), (7.0, 7.0));
+}
+
+fn assemblies(name: &str, world: u32) -> Vec<Launched> {
+    let path = std::env::temp_dir().join(format!("quelea-test-{}-{name}", std::process::id()));
+    let launched = |rank| Launched {
+        rank,
+        world,
+        rendezvous: Rendezvous::LocalFile(path.clone()),
+        local_rank: None,
+        local_size: None,
+        launcher: "a test",
+    };
+    (0..world).map(launched).collect()
+}
+
+fn at_all<T: Send>(name: &str, world: u32, work: impl Fn(u32, ProcessGroup) -> T + Sync) -> Vec<T> {
+    let (launches, work) = (assemblies(name, world), &work);
+    std::thread::scope(|scope| {
+        let spawn = |launched: &Launched| {
+            let launched = launched.clone();
+            scope.spawn(move || {
+                let process_group =
+                    ProcessGroup::open(&launched, 20.0, &mut || true).expect("all come");
+                work(launched.rank, process_group)
+            })
+        };
+        let threads: Vec<_> = launches.iter().map(spawn).collect();
+        threads.into_iter().map(|thread| thread.join().expect("it ended well")).collect()
+    })
+}
+
+#[test]
+fn everybody_gets_what_the_hub_makes_of_all() {
+    let answers = at_all("all", 4, |rank, mut process_group| {
+        let join = |all: Vec<Vec<u8>>| Ok(all.concat());
+        process_group.together("a test", vec![rank as u8; 2], join, &mut || true)
+    });
+    assert_eq!(answers, vec![Ok(vec![0, 0, 1, 1, 2, 2, 3, 3]); 4]);
+}
+
+#[test]
+fn a_refusal_a_wrong_call_and_a_lost_process_are_heard_by_all() {
+    let refused = at_all("refused", 3, |_, mut process_group| {
+        process_group.together("a test", vec![], |_| Err("no".into()), &mut || true)
+    });
+    assert_eq!(refused, vec![Err(ProcessGroupError::Refused("no".into())); 3]);
+    let wrong = at_all("wrong", 2, |rank, mut process_group| {
+        let what = if rank == 0 { "this" } else { "that" };
+        process_group.together(what, vec![], |_| Ok(vec![]), &mut || true)
+    });
+    for answer in wrong {
+        let text = answer.expect_err("refused").to_string();
+        assert!(text.contains("rank 0 is at this, but rank 1 at that"), "{text}");
+    }
+    let lost = at_all("lost", 3, |rank, mut process_group| {
+        if rank == 1 {
+            return None;
+        }
+        Some(process_group.together("a test", vec![], |_| Ok(vec![]), &mut || true))
+    });
+    for answer in lost.into_iter().flatten() {
+        let text = answer.expect_err("somebody is gone").to_string();
+        assert!(text.contains("rank 1 is gone"), "{text}");
+    }
+}
+
+#[test]
+fn a_process_that_does_not_come_is_named() {
+    let launched = assemblies("alone", 3).swap_remove(0);
+    let error = ProcessGroup::open(&launched, 0.1, &mut || true).expect_err("nobody comes");
+    assert!(error.to_string().contains("rank 1, rank 2 did not come"), "{error}");
+}

@@ -1,0 +1,383 @@
+//! The experiments of the ALADDIN slides (Ko et al. 2021) and what they share: a cluster of four
+//! hosts with two workers each on 10 Gbit/s, two model sizes, five algorithms.
+
+pub mod breakdown;
+pub mod convergence;
+pub mod heterogeneity;
+pub mod scaling;
+
+use quelea_run::trial::{Timing, Trial};
+
+use crate::error::ExperimentError;
+use crate::fit::Fit;
+use crate::report::{PaperReport, ParameterSource};
+
+/// Whose numbers they are.
+pub const PAPER: &str = "Ko, Choi, Jei, Lee, Kim: ALADDIN (CIKM 2021), slides";
+
+/// A model of the paper, with the published figures that parameters are fitted on.
+#[derive(Clone, Copy, Debug)]
+pub struct AladdinModel {
+    /// As the paper calls it.
+    pub name: &'static str,
+    /// Parameters, stated.
+    pub parameters: f64,
+    /// Milliseconds that our own ALADDIN takes a worker per step for a model of this size, beside
+    /// computing: the median of `cargo xtask bench handoff` on a machine of two cores.
+    pub own_handoff_ms: f64,
+    /// Published speed-ups of 8 workers at ×1, ×2, ×10, ×100.
+    pub aladdin: [f64; 4],
+    /// The same of AR-SGD.
+    pub ar_sgd: [f64; 4],
+    /// The same of SGP.
+    pub sgp: [f64; 4],
+    /// Published hours: AR-SGD, ASP, EASGD, SGP, ALADDIN.
+    pub hours: [f64; 5],
+}
+
+/// The smaller model.
+pub const RESNET: AladdinModel = AladdinModel {
+    name: "ResNet-50",
+    parameters: 23e6,
+    own_handoff_ms: 24.5,
+    aladdin: [6.70, 6.30, 5.95, 5.87],
+    ar_sgd: [5.40, 3.22, 0.71, 0.08],
+    sgp: [6.00, 5.21, 4.83, 1.93],
+    hours: [2.37, 2.24, 2.21, 2.11, 1.81],
+};
+
+/// The larger model.
+pub const VGG: AladdinModel = AladdinModel {
+    name: "VGG-16",
+    parameters: 128e6,
+    own_handoff_ms: 138.0,
+    aladdin: [6.18, 5.74, 5.49, 5.41],
+    ar_sgd: [2.03, 1.46, 0.62, 0.07],
+    sgp: [4.64, 4.15, 3.81, 1.89],
+    hours: [14.46, 10.96, 9.04, 6.66, 4.97],
+};
+
+/// Both.
+pub const MODELS: [AladdinModel; 2] = [RESNET, VGG];
+
+/// The slow-downs of the heterogeneity table.
+pub const SLOW: [f64; 4] = [1.0, 2.0, 10.0, 100.0];
+
+/// The algorithms, in the order of the paper's table.
+pub const METHODS: [AladdinMethod; 5] = [
+    AladdinMethod::ArSgd,
+    AladdinMethod::Asp,
+    AladdinMethod::Easgd,
+    AladdinMethod::Sgp,
+    AladdinMethod::Aladdin,
+];
+
+/// An algorithm as the paper ran it, as far as that can be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AladdinMethod {
+    /// Synchronous all-reduce: start barrier, no overlap.
+    ArSgd,
+    /// Asynchronous parameter server.
+    Asp,
+    /// Elastic averaging, exchanging every step.
+    Easgd,
+    /// Stochastic gradient push that does not wait for arrivals.
+    Sgp,
+    /// ALADDIN.
+    Aladdin,
+    /// Synchronous parameter server; not in the tables.
+    SyncPs,
+}
+
+impl AladdinMethod {
+    /// As the paper calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            AladdinMethod::ArSgd => "AR-SGD",
+            AladdinMethod::Asp => "ASP",
+            AladdinMethod::Easgd => "EASGD",
+            AladdinMethod::Sgp => "SGP",
+            AladdinMethod::Aladdin => "ALADDIN",
+            AladdinMethod::SyncPs => "synchronous server",
+        }
+    }
+}
+
+/// Parameters of one model that were fitted.
+#[derive(Clone, Copy, Debug)]
+pub struct AladdinCosts {
+    /// Which.
+    pub model: AladdinModel,
+    /// Seconds of one gradient.
+    pub compute: f64,
+    /// Hand-off per step, as a share of `compute`.
+    pub handoff: f64,
+    /// Hand-off of a received model, as a share of `compute`.
+    pub receive: f64,
+}
+
+/// All parameters that were fitted.
+#[derive(Clone, Copy, Debug)]
+pub struct Calibration {
+    /// Of [`RESNET`].
+    pub resnet: AladdinCosts,
+    /// Of [`VGG`].
+    pub vgg: AladdinCosts,
+    /// Share of line rate that the all-reduce reached.
+    pub collective_efficiency: f64,
+    /// Messages that a link of SGP holds.
+    pub link_messages: u32,
+    /// Arithmetic of a parameter server, 10⁹ bytes per second and pass.
+    pub server_gbs: f64,
+}
+
+/// One cell: an algorithm, a model, a number of workers, a slow worker.
+#[derive(Clone, Copy, Debug)]
+pub struct AladdinCase {
+    /// The algorithm.
+    pub method: AladdinMethod,
+    /// How many workers, two a host.
+    pub workers: usize,
+    /// How many times as long worker 0 takes.
+    pub slow: f64,
+}
+
+impl AladdinCase {
+    /// The paper's eight workers.
+    pub fn eight(method: AladdinMethod, slow: f64) -> AladdinCase {
+        AladdinCase { method, workers: 8, slow }
+    }
+}
+
+/// Vectors that a server reads and writes for a step with momentum, and for adding one up.
+const PASSES_MOMENTUM: f64 = 5.0;
+const PASSES_SUM: f64 = 3.0;
+
+/// Bandwidth, stated.
+const GBPS: f64 = 10.0;
+
+impl Calibration {
+    /// Both models.
+    pub fn models(&self) -> [AladdinCosts; 2] {
+        [self.resnet, self.vgg]
+    }
+
+    /// Fits everything, in the order of the report. Slides give speeds, never times; so the
+    /// length of a gradient follows from the all-reduce.
+    pub fn fit() -> Result<Calibration, ExperimentError> {
+        let mut fitted = Calibration {
+            resnet: AladdinCosts { model: RESNET, compute: 1.0, handoff: 0.0, receive: 0.0 },
+            vgg: AladdinCosts { model: VGG, compute: 1.0, handoff: 0.0, receive: 0.0 },
+            collective_efficiency: 1.0,
+            link_messages: 5,
+            server_gbs: 0.0,
+        };
+        fitted.resnet.handoff = 8.0 / RESNET.aladdin[0] - 1.0;
+        fitted.vgg.handoff = 8.0 / VGG.aladdin[0] - 1.0;
+        fitted.fit_collective()?;
+        fitted.fit_receive()?;
+        fitted.fit_link()?;
+        fitted.fit_server()?;
+        Ok(fitted)
+    }
+
+    /// The share of line rate on SGP with VGG-16: it says how long a gradient is in units of a
+    /// transfer, and AR-SGD's own speed-up then says how fast its ring was.
+    fn fit_collective(&mut self) -> Result<(), ExperimentError> {
+        let fit = Fit {
+            parameter: "efficiency of the all-reduce",
+            cell: "SGP, VGG-16, ×1",
+            goal: VGG.sgp[0],
+            range: (0.15, 1.0),
+        };
+        let base = *self;
+        self.collective_efficiency = fit.solve(|efficiency| {
+            let mut tried = base;
+            tried.collective_efficiency = efficiency;
+            tried.vgg.compute = tried.length(VGG)?;
+            tried.speedup(tried.vgg, AladdinCase::eight(AladdinMethod::Sgp, 1.0))
+        })?;
+        self.resnet.compute = self.length(RESNET)?;
+        self.vgg.compute = self.length(VGG)?;
+        Ok(())
+    }
+
+    /// Seconds of a gradient such that AR-SGD reaches its homogeneous speed-up: a step is the
+    /// gradient and, after it, the all-reduce.
+    fn length(&self, model: AladdinModel) -> Result<f64, ExperimentError> {
+        let costs = AladdinCosts { model, compute: 0.0, handoff: 0.0, receive: 0.0 };
+        let all_reduce =
+            self.trial(costs, AladdinCase::eight(AladdinMethod::ArSgd, 1.0)).run(4)?.step_seconds();
+        Ok(all_reduce / (8.0 / model.ar_sgd[0] - 1.0))
+    }
+
+    fn fit_receive(&mut self) -> Result<(), ExperimentError> {
+        let fit = Fit {
+            parameter: "hand-off of a received model",
+            cell: "SGP, ResNet-50, ×1",
+            goal: RESNET.sgp[0],
+            range: (0.0, 0.5),
+        };
+        let base = *self;
+        self.resnet.receive = fit.solve(|receive| {
+            let costs = AladdinCosts { receive, ..base.resnet };
+            base.speedup(costs, AladdinCase::eight(AladdinMethod::Sgp, 1.0))
+        })?;
+        Ok(())
+    }
+
+    fn fit_link(&mut self) -> Result<(), ExperimentError> {
+        let mut nearest = f64::INFINITY;
+        for messages in 3..=8 {
+            let tried = Calibration { link_messages: messages, ..*self };
+            let speedup =
+                tried.speedup(tried.resnet, AladdinCase::eight(AladdinMethod::Sgp, 100.0))?;
+            let error = (speedup / RESNET.sgp[3] - 1.0).abs();
+            if error < nearest {
+                (nearest, self.link_messages) = (error, messages);
+            }
+        }
+        Ok(())
+    }
+
+    fn fit_server(&mut self) -> Result<(), ExperimentError> {
+        let ratio = VGG.hours[1] / VGG.hours[4];
+        let fit = Fit {
+            parameter: "arithmetic of the server",
+            cell: "hours of ASP, VGG-16",
+            goal: VGG.aladdin[0] / ratio,
+            range: (0.5, 100.0),
+        };
+        let base = *self;
+        self.server_gbs = fit.solve(|server_gbs| {
+            let tried = Calibration { server_gbs, ..base };
+            tried.speedup(tried.vgg, AladdinCase::eight(AladdinMethod::Asp, 1.0))
+        })?;
+        Ok(())
+    }
+
+    /// How many times as many gradients as one worker alone, without communication.
+    pub fn speedup(&self, costs: AladdinCosts, case: AladdinCase) -> Result<f64, ExperimentError> {
+        Ok(self.time(costs, case)?.rate() * costs.compute)
+    }
+
+    /// Runs one cell.
+    pub fn time(&self, costs: AladdinCosts, case: AladdinCase) -> Result<Timing, ExperimentError> {
+        let steps = match case.method {
+            AladdinMethod::ArSgd | AladdinMethod::SyncPs => 6,
+            _ if case.workers > 16 => 30,
+            // A slow worker must come to some steps of its own.
+            _ if case.slow > 10.0 => 1200,
+            _ => 150,
+        };
+        Ok(self.trial(costs, case).run(steps)?)
+    }
+
+    /// The run of one cell.
+    pub fn trial(&self, costs: AladdinCosts, case: AladdinCase) -> Trial {
+        let AladdinCase { method, workers, slow } = case;
+        let microseconds = |share: f64| share * costs.compute * 1e6;
+        let name = match method {
+            AladdinMethod::ArSgd => "allreduce",
+            AladdinMethod::Asp => "asp",
+            AladdinMethod::Easgd => "easgd",
+            AladdinMethod::Sgp => "sgp",
+            AladdinMethod::Aladdin => "aladdin",
+            AladdinMethod::SyncPs => "sync-ps",
+        };
+        // ALADDIN takes a gradient off the device at every step, whether it is sent or folded; so
+        // its hand-off is part of the step, where the slow-down does not reach it.
+        let inside = if method == AladdinMethod::Aladdin { costs.handoff } else { 0.0 };
+        let trial = Trial::new(name, workers, costs.model.parameters)
+            .slow(0, (slow + inside) / (1.0 + inside))
+            .set("cluster.hosts", workers.div_ceil(2))
+            .set("cluster.bandwidth_gbps", GBPS)
+            .set("cluster.compute_ms", costs.compute * (1.0 + inside) * 1e3)
+            .set("cluster.handoff_send_us", microseconds(costs.handoff - inside));
+        let served = |trial: Trial, passes: f64| {
+            trial
+                .set("cluster.server_hosts", "[0]")
+                .set("cluster.reduce_gbs", self.server_gbs / passes)
+        };
+        let blocking = |trial: Trial| {
+            trial
+                .set("cluster.blocking_sends", true)
+                .set("cluster.handoff_receive_us", microseconds(costs.receive))
+        };
+        match method {
+            AladdinMethod::ArSgd => trial
+                .set("cluster.start_barrier", true)
+                .set("cluster.collective_efficiency", self.collective_efficiency),
+            AladdinMethod::Sgp => blocking(trial)
+                .set("algorithm.free_running", true)
+                .set("algorithm.fold", false)
+                .set("topology.name", "one-peer-exponential")
+                .set("cluster.link_messages", self.link_messages),
+            AladdinMethod::Asp => served(blocking(trial), PASSES_MOMENTUM),
+            AladdinMethod::Easgd => served(blocking(trial), PASSES_SUM)
+                .set("algorithm.period", 1)
+                .set("algorithm.prefetch", false),
+            AladdinMethod::Aladdin => served(trial, PASSES_SUM),
+            AladdinMethod::SyncPs => served(blocking(trial), PASSES_SUM),
+        }
+    }
+
+    /// Says what the numbers rest on.
+    pub fn tell(&self, report: &mut PaperReport) {
+        report.rests_on("cluster", "4 hosts × 2 workers, 10 Gbit/s", ParameterSource::Stated);
+        for costs in self.models() {
+            let AladdinCosts { model, compute, handoff, receive } = costs;
+            let name = model.name;
+            let size = format!("{} million", model.parameters / 1e6);
+            report.rests_on(&format!("parameters, {name}"), size, ParameterSource::Stated);
+            report.rests_on(
+                &format!("seconds of a gradient, {name}"),
+                format!("{compute:.3} s"),
+                ParameterSource::Fitted(format!("AR-SGD, {name}, ×1, given the all-reduce")),
+            );
+            report.rests_on(
+                &format!("hand-off per step, {name}"),
+                format!("{handoff:.4} of a gradient"),
+                ParameterSource::Fitted(format!("ALADDIN, {name}, ×1")),
+            );
+            let source = if receive > 0.0 {
+                ParameterSource::Fitted(format!("SGP, {name}, ×1"))
+            } else {
+                ParameterSource::Assumed("nothing published asks for one".into())
+            };
+            report.rests_on(
+                &format!("hand-off of a received model, {name}"),
+                format!("{receive:.4} of a gradient"),
+                source,
+            );
+        }
+        report.rests_on(
+            "efficiency of the all-reduce",
+            format!("{:.3} of line rate", self.collective_efficiency),
+            ParameterSource::Fitted("SGP, VGG-16, ×1".into()),
+        );
+        report.rests_on(
+            "unread messages per link of SGP",
+            self.link_messages.to_string(),
+            ParameterSource::Fitted("SGP, ResNet-50, ×100".into()),
+        );
+        report.rests_on(
+            "memory rate of the server",
+            format!("{:.2} GB/s", self.server_gbs),
+            ParameterSource::Fitted("hours of ASP, VGG-16".into()),
+        );
+        let assumed = [
+            ("vectors read and written per update", "5 with momentum (ASP), 3 to add (others)"),
+            ("servers", "1, on the host of workers 0 and 1"),
+            ("AR-SGD", "ring over all workers, start barrier, no overlap"),
+            ("SGP", "one-peer exponential graph, blocking sends, never waits for arrivals"),
+            ("ASP, EASGD", "blocking sends; EASGD exchanges every step, after its gradient"),
+            ("ALADDIN", "π = 4; a gradient is taken off the device every step, sent or folded"),
+            ("the slow-down", "multiplies computing, not traffic and not hand-offs"),
+            ("the slow worker", "worker 0; with another one AR-SGD may end its ring earlier"),
+            ("latency", "50 µs; inside a host 100 Gbit/s per worker"),
+        ];
+        let why = "the slides do not say; the reading that explains most";
+        report.assumes(assumed.map(|(name, value)| (name, value, why)));
+    }
+}

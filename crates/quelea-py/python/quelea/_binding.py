@@ -1,0 +1,80 @@
+"""Parameters, gradients and optimizer state of a model as views into a rank's flat vectors."""
+
+from __future__ import annotations
+
+import torch
+
+from quelea import _optimizers
+from quelea._core import Error, RankVectors
+from quelea._flat import Flat, tensor_at, view_like
+from quelea._params import TrainedParams
+
+
+class Binding:
+    """The views of one run's flat vectors that a model uses."""
+
+    def __init__(self, trained: TrainedParams, flat: Flat, buckets: list[tuple[int, int]]):
+        self.trained = trained
+        #: The views that the parameters are, and those that their gradients become.
+        self.param_views: list[torch.Tensor] = []
+        self.grad_views: list[torch.Tensor] = []
+        #: The bucket of each parameter.
+        self.bucket_of: list[int] = []
+        bucket = 0
+        for p, start in zip(trained.params, trained.starts, strict=True):
+            self.param_views.append(view_like(flat.params, start, p.data))
+            p.data = self.param_views[-1]
+            self.grad_views.append(view_like(flat.grads, start, p.data))
+            p.grad = None
+            # An empty parameter may come after the end of the last bucket.
+            while bucket + 1 < len(buckets) and start >= buckets[bucket][1]:
+                bucket += 1
+            self.bucket_of.append(bucket)
+        #: How many parameters each bucket has.
+        self.bucket_sizes = [self.bucket_of.count(b) for b in range(len(buckets))]
+
+    def rebind_params(self) -> None:
+        """Copies parameters that the script has given other memory (`p.data = …`, or an LSTM that
+        flattens its weights) back into the flat vector, and makes them views again."""
+        trained = self.trained
+        for name, p, view in zip(trained.names, trained.params, self.param_views, strict=True):
+            if p.data_ptr() == view.data_ptr():
+                continue
+            if (p.shape, p.dtype, p.device) != (view.shape, view.dtype, view.device):
+                raise Error(
+                    f"the parameter `{name}` was {view.dtype} on {view.device} at wrap() and is "
+                    f"{p.dtype} on {p.device} now: change type and device of the model before "
+                    "wrap()"
+                )
+            p.data = view.copy_(p.data)
+
+    def take_gradient(self, index: int, p: torch.Tensor) -> None:
+        """Copies the gradient of a parameter into the flat vector, and makes it a view."""
+        view, grad = self.grad_views[index], p.grad
+        if not p.requires_grad:
+            # Frozen since wrap(): the other ranks see a zero gradient, and the optimizer none.
+            view.zero_()
+            return
+        if grad is None:
+            view.zero_()
+        elif grad is not view:
+            if grad.is_sparse:
+                raise Error(
+                    "a parameter has a sparse gradient, and only dense gradients can be "
+                    "exchanged: use sparse=False in the embedding"
+                )
+            view.copy_(grad.detach())
+        p.grad = view
+
+    def bind_state(
+        self, optimizer: torch.optim.Optimizer, names: list[str], vectors: RankVectors
+    ) -> None:
+        """Makes the optimizer's state of these names views into the rank's vectors."""
+        trained = self.trained
+        views: dict[str, list[torch.Tensor]] = {}
+        for name, vector in zip(names, vectors.state, strict=True):
+            flat = tensor_at(vector, vectors)
+            places = zip(trained.params, trained.starts, strict=True)
+            views[name] = [view_like(flat, start, p) for p, start in places]
+        if views:
+            _optimizers.bind_state(optimizer, trained.params, views)

@@ -1,0 +1,160 @@
+//! Checkpoints: when models are evaluated and states saved, and what a run resumes from.
+
+use quelea_core::message::Rank;
+use quelea_core::node::{Node, RunSpec};
+use quelea_core::payload::Pool;
+use quelea_core::state::Saved;
+use quelea_core::time::Time;
+
+use crate::RankReport;
+
+/// The steps of every worker after which models are evaluated or states saved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckpointSchedule {
+    /// The whole state is saved every `save_every` steps; 0 means only on request.
+    pub save_every: u64,
+    /// How often models are evaluated, evenly over `steps`. The last evaluation is at the end, of
+    /// the models in the outcome.
+    pub evaluations: u64,
+    /// Steps of each worker.
+    pub steps: u64,
+}
+
+impl CheckpointSchedule {
+    /// Whether the state after this many steps is saved.
+    pub fn saves_at(&self, step: u64) -> bool {
+        step > 0 && self.save_every > 0 && step.is_multiple_of(self.save_every)
+    }
+
+    /// Whether the models after this many steps are evaluated.
+    pub fn evaluates_at(&self, step: u64) -> bool {
+        step > 0 && step < self.steps && self.passed(step) > self.passed(step - 1)
+    }
+
+    /// The next step after this one at which there is something to do.
+    pub fn next(&self, step: u64) -> Option<u64> {
+        let save = (self.save_every > 0).then(|| (step / self.save_every + 1) * self.save_every);
+        let evaluate = (self.evaluations > 1).then(|| {
+            let next = (self.passed(step) + 1) * u128::from(self.steps);
+            next.div_ceil(u128::from(self.evaluations)) as u64
+        });
+        let evaluate = evaluate.filter(|evaluate| *evaluate < self.steps);
+        [save, evaluate].into_iter().flatten().min()
+    }
+
+    /// The step that no worker may pass while checkpoints are written up to `durable_step`: that of
+    /// the next checkpoint, so that a failure loses at most the work between two.
+    pub fn limit(&self, durable_step: u64) -> u64 {
+        match self.save_every {
+            0 => u64::MAX,
+            every => (durable_step / every).saturating_add(1).saturating_mul(every),
+        }
+    }
+
+    fn passed(&self, step: u64) -> u128 {
+        u128::from(step) * u128::from(self.evaluations) / u128::from(self.steps.max(1))
+    }
+}
+
+/// One rank's part of a checkpoint.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RankCheckpoint {
+    /// Its whole state.
+    pub state: Saved,
+    /// Its totals until then, without parameters and model.
+    pub report: RankReport,
+}
+
+/// The state from which a run resumes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ResumePoint {
+    /// Every rank's part; empty for a new run.
+    pub parts: Vec<RankCheckpoint>,
+    /// The parts are of another number of ranks: the state that only the algorithm knows is reset.
+    pub resized: bool,
+    /// The run's clock.
+    pub now: Time,
+}
+
+impl ResumePoint {
+    /// The node of `rank`, with the state of its part.
+    pub fn node(&self, setup: &RunSpec, rank: Rank, pool: Pool) -> Result<Node, String> {
+        let mut node = setup.node(rank, pool);
+        if let Some(part) = self.parts.get(rank.index()) {
+            let loaded =
+                if self.resized { node.load_common(&part.state) } else { node.load(&part.state) };
+            loaded.map_err(|problem| format!("the state of {rank} does not fit: {problem}"))?;
+        }
+        Ok(node)
+    }
+
+    /// The totals of `rank` until then.
+    pub fn report(&self, rank: Rank) -> RankReport {
+        self.parts.get(rank.index()).map(|part| part.report.clone()).unwrap_or_default()
+    }
+
+    /// Steps that the first `workers` ranks had taken together.
+    pub fn steps(&self, workers: usize) -> u64 {
+        self.parts.iter().take(workers).map(RankCheckpoint::step).sum()
+    }
+}
+
+impl RankCheckpoint {
+    /// The part of `node` in the checkpoint after `step` steps of the workers.
+    pub fn of(node: &mut Node, step: u64, report: RankReport) -> RankCheckpoint {
+        let mut state = node.save();
+        if node.is_server {
+            // A server takes no steps of its own; the resumed run needs the checkpoint's step.
+            state.numbers.insert("step".to_string(), step);
+        }
+        RankCheckpoint { state, report }
+    }
+
+    /// Steps that this worker had taken.
+    pub fn step(&self) -> u64 {
+        self.state.numbers.get("step").copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_are_evaluated_exactly_as_often_as_asked_evenly_and_last_at_the_end() {
+        for (steps, evaluations) in
+            [(2000, 20), (30, 20), (2000, 7), (10, 4), (20, 20), (1001, 1000)]
+        {
+            let schedule = CheckpointSchedule { save_every: 0, evaluations, steps };
+            let mut due: Vec<u64> =
+                (0..=steps).filter(|step| schedule.evaluates_at(*step)).collect();
+            due.push(steps);
+            assert_eq!(due.len() as u64, evaluations, "{steps} steps");
+            for (number, step) in due.iter().enumerate() {
+                let even = (number as f64 + 1.0) * steps as f64 / evaluations as f64;
+                assert!((*step as f64 - even).abs() <= 1.0, "{step} for {even} of {steps}");
+            }
+        }
+        let schedule = |evaluations| CheckpointSchedule { save_every: 0, evaluations, steps: 10 };
+        assert!(
+            (0..=10).all(|step| !schedule(0).evaluates_at(step) && !schedule(1).evaluates_at(step))
+        );
+        assert!((1..10).all(|step| schedule(25).evaluates_at(step)), "at most one per step");
+    }
+
+    #[test]
+    fn the_next_checkpoint_is_the_first_at_which_something_is_due() {
+        for (save_every, evaluations, steps) in [(0, 7, 100), (3, 0, 20), (4, 5, 33), (0, 1, 9)] {
+            let schedule = CheckpointSchedule { save_every, evaluations, steps };
+            for step in 0..steps {
+                let due = |at: &u64| schedule.saves_at(*at) || schedule.evaluates_at(*at);
+                let next = (step + 1..=steps).find(due);
+                assert_eq!(
+                    schedule.next(step).filter(|next| *next <= steps),
+                    next,
+                    "{schedule:?} {step}"
+                );
+            }
+        }
+    }
+}

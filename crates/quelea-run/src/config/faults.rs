@@ -1,0 +1,183 @@
+//! `[cluster.faults]`: crashes, pauses, partitions and rules about messages.
+
+use quelea_core::options::{OptionKind, OptionSpec, Options};
+use quelea_core::time::Time;
+use quelea_sim::{Crash, Faults, Pause, PlainRule, RankPartition, Rule, Verdict};
+use toml::{Table, Value};
+
+use super::section::{Allowed, SectionValues};
+use crate::error::RequestError;
+
+const FAULTS: [&str; 4] = ["crashes", "pauses", "partitions", "rules"];
+
+/// At most about a month.
+const fn millis(name: &'static str, default: f64, help: &'static str) -> OptionSpec {
+    OptionSpec { name, kind: OptionKind::Real { default, min: 0.0, max: 3e9 }, help }
+}
+
+pub(super) const fn whole(
+    name: &'static str,
+    default: u64,
+    min: u64,
+    help: &'static str,
+) -> OptionSpec {
+    OptionSpec { name, kind: OptionKind::Whole { default, min, max: 1_000_000 }, help }
+}
+
+const CRASH: &[OptionSpec] = &[whole("rank", 0, 0, "which"), millis("at_ms", 0.0, "when")];
+const SPAN: &[OptionSpec] = &[
+    whole("rank", 0, 0, "which"),
+    millis("from_ms", 0.0, "since when"),
+    millis("until_ms", f64::MAX, "until when"),
+];
+const RULE: &[OptionSpec] = &[
+    whole("from", 0, 0, "only messages from this rank"),
+    whole("to", 0, 0, "only messages to this rank"),
+    millis("from_ms", 0.0, "since when"),
+    millis("until_ms", f64::MAX, "until when"),
+    OptionSpec {
+        name: "share",
+        kind: OptionKind::Real { default: 1.0, min: 0.0, max: 1.0 },
+        help: "only this share of them, chosen by the seed",
+    },
+    OptionSpec {
+        name: "verdict",
+        kind: OptionKind::Choice(&["drop", "delay", "duplicate"]),
+        help: "what then",
+    },
+    millis("delay_ms", 0.0, "how much later, for delay"),
+];
+
+/// Reads `[cluster.faults]`.
+pub fn read(table: &Table) -> Result<Faults, RequestError> {
+    if let Some(value) = table.get("cuts") {
+        let problem = "was renamed; write `cluster.faults.partitions`";
+        return Err(RequestError::field("cluster.faults.cuts", value, problem));
+    }
+    Allowed { path: "cluster.faults", keys: &[], extras: &[], others: &FAULTS }.check(table)?;
+    let crash = |entry: FaultEntry<'_>| {
+        Ok(Crash { rank: entry.rank()?, at_ms: entry.options.real("at_ms") })
+    };
+    let pause = |entry: FaultEntry<'_>| {
+        let (rank, (from_ms, until_ms)) = (entry.rank()?, entry.span()?);
+        if until_ms == f64::MAX {
+            return Err(entry.lacks("until_ms", "a rank that never resumes has crashed"));
+        }
+        Ok(Pause { rank, from_ms, until_ms })
+    };
+    let partition = |entry: FaultEntry<'_>| {
+        let (rank, (from_ms, until_ms)) = (entry.rank()?, entry.span()?);
+        Ok(RankPartition { rank, from_ms, until_ms })
+    };
+    Ok(Faults {
+        crashes: list(table, "crashes", CRASH)?.into_iter().map(crash).collect::<Result<_, _>>()?,
+        pauses: list(table, "pauses", SPAN)?.into_iter().map(pause).collect::<Result<_, _>>()?,
+        partitions: list(table, "partitions", SPAN)?
+            .into_iter()
+            .map(partition)
+            .collect::<Result<_, _>>()?,
+        rules: list(table, "rules", RULE)?.into_iter().map(rule).collect::<Result<_, _>>()?,
+    })
+}
+
+/// Refuses faults of ranks that do not exist.
+pub fn check_ranks(values: &SectionValues, ranks: usize) -> Result<(), RequestError> {
+    let faults = values.inside("faults");
+    for (name, keys) in
+        [("crashes", CRASH), ("pauses", SPAN), ("partitions", SPAN), ("rules", RULE)]
+    {
+        for entry in list(&faults, name, keys)? {
+            let whole = |key: &&str| entry.written.get(*key).and_then(Value::as_integer);
+            let beyond = |key: &&str| whole(key).is_some_and(|rank| rank >= ranks as i64);
+            if let Some(key) = ["rank", "from", "to"].iter().find(|key| beyond(key)) {
+                let problem = format!("there are {ranks} ranks, numbered from 0");
+                return Err(entry.refusal(key, problem));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One fault of a list, its keys checked one by one.
+struct FaultEntry<'a> {
+    /// Dotted, with its number in the list.
+    path: String,
+    written: &'a Table,
+    options: Options,
+}
+
+impl FaultEntry<'_> {
+    fn refusal(&self, key: &str, problem: impl Into<String>) -> RequestError {
+        let given = self.written.get(key).map_or("absent".to_string(), ToString::to_string);
+        RequestError::field(format!("{}.{key}", self.path), given, problem)
+    }
+
+    fn lacks(&self, key: &str, why: &str) -> RequestError {
+        let problem = format!("needs `{key}`: {why}");
+        RequestError::field(&self.path, Value::Table(self.written.clone()), problem)
+    }
+
+    fn rank(&self) -> Result<u32, RequestError> {
+        if self.written.contains_key("rank") {
+            Ok(self.options.whole("rank") as u32)
+        } else {
+            Err(self.lacks("rank", "which rank is it about?"))
+        }
+    }
+
+    fn span(&self) -> Result<(f64, f64), RequestError> {
+        let (from_ms, until_ms) = (self.options.real("from_ms"), self.options.real("until_ms"));
+        if until_ms > from_ms {
+            Ok((from_ms, until_ms))
+        } else {
+            Err(self.refusal("until_ms", format!("must be after `from_ms` = {from_ms}")))
+        }
+    }
+}
+
+fn rule(entry: FaultEntry<'_>) -> Result<Rule, RequestError> {
+    let options = &entry.options;
+    let only = |name: &str| entry.written.get(name).map(|_| options.whole(name) as u32);
+    let (from_ms, until_ms) = entry.span()?;
+    let verdict = match (options.text("verdict"), options.real("delay_ms")) {
+        ("delay", 0.0) => return Err(entry.lacks("delay_ms", "how much later, above 0?")),
+        ("delay", delay_ms) => Verdict::Delay(Time::from_ms(delay_ms)),
+        (_, delay_ms) if delay_ms > 0.0 => {
+            return Err(entry.refusal("delay_ms", "is only for verdict = \"delay\""));
+        }
+        ("duplicate", _) => Verdict::Duplicate,
+        _ => Verdict::Drop,
+    };
+    Ok(Rule::Plain(PlainRule {
+        from: only("from"),
+        to: only("to"),
+        // Kinds are numbered by the algorithms, for themselves.
+        kind: None,
+        from_ms,
+        until_ms,
+        share: options.real("share"),
+        verdict,
+    }))
+}
+
+/// The entries of one list of faults.
+fn list<'a>(
+    table: &'a Table,
+    name: &str,
+    keys: &[OptionSpec],
+) -> Result<Vec<FaultEntry<'a>>, RequestError> {
+    let path = format!("cluster.faults.{name}");
+    let Some(value) = table.get(name) else {
+        return Ok(Vec::new());
+    };
+    let refuse =
+        || RequestError::field(&path, value, "must be a list of tables, as in [{ rank = 1 }]");
+    let entry = |(number, entry): (usize, &'a Value)| {
+        let path = format!("{path}.{number}");
+        let written = entry.as_table().ok_or_else(refuse)?;
+        let options =
+            Allowed { path: &path, keys, extras: &[], others: &[] }.check(written)?.options;
+        Ok(FaultEntry { path, written, options })
+    };
+    value.as_array().ok_or_else(refuse)?.iter().enumerate().map(entry).collect()
+}

@@ -1,0 +1,183 @@
+//! The drivers of a prepared run: the virtual cluster, threads, processes, machines that join.
+//!
+//! Each is what [`execute`](crate::execute::execute) lets drive.
+
+mod launched;
+mod processes;
+mod slowed;
+
+use std::sync::Arc;
+
+use quelea_core::message::Rank;
+use quelea_core::node::RunSpec;
+use quelea_core::time::Time;
+use quelea_net::{Coordinator, Gradients, Hosted, NetOptions};
+use quelea_record::{
+    CheckpointSchedule, Models, Observer, Outcome, RankCheckpoint, Record, Request, SalvagedModel,
+};
+
+use crate::error::RunError;
+use crate::files::summary::ClockKind;
+use crate::prepared::PreparedRun;
+use crate::recorder::RunRecorder;
+
+pub use launched::{LaunchedWorker, launched};
+pub use processes::{end_with_parent, measure_processes, processes};
+pub use quelea_net::measure;
+pub use slowed::slowed;
+
+/// What a run's times are measured by, and what the run came to.
+pub type Driven = Result<(ClockKind, Outcome), RunError>;
+
+/// Runs the run in the virtual cluster.
+pub fn simulate(prepared: &PreparedRun, recorder: &mut RunRecorder<'_>) -> Driven {
+    recorder.on_virtual_clock();
+    let (setup, problem) = (&prepared.setup, &*prepared.problem);
+    let outcome = quelea_sim::resume(setup, problem, &prepared.cluster, &prepared.start, recorder)?;
+    Ok((ClockKind::Virtual, outcome))
+}
+
+/// Runs every rank as a thread of this process.
+pub fn threads(prepared: &PreparedRun, recorder: &mut RunRecorder<'_>) -> Driven {
+    let gradients = slowed(prepared);
+    let (options, start) = (NetOptions::default(), Arc::clone(&prepared.start));
+    let outcome = quelea_net::resume(&prepared.setup, &gradients, &options, start, recorder)?;
+    Ok((ClockKind::Real, outcome))
+}
+
+/// A place where workers of other processes and machines join.
+pub struct OpenRendezvous {
+    coordinator: Coordinator,
+}
+
+impl OpenRendezvous {
+    /// Listens on `address`; joiners may take `wait_seconds` to come.
+    pub fn open(address: &str, wait_seconds: f64) -> Result<OpenRendezvous, RunError> {
+        let options = NetOptions { connect_seconds: wait_seconds, ..NetOptions::default() };
+        Ok(OpenRendezvous { coordinator: Coordinator::bind(address, options)? })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> std::net::SocketAddr {
+        self.coordinator.address()
+    }
+
+    /// Runs the run with those who join; `here` are the workers of this process.
+    pub fn run(
+        self,
+        prepared: &PreparedRun,
+        here: &[u32],
+        recorder: &mut RunRecorder<'_>,
+        gathering: Gathering<'_>,
+    ) -> Driven {
+        let hosted = Hosted { workers: here.to_vec() };
+        let gradients = slowed(prepared);
+        let mut host = JoinObserver { recorder, gathering };
+        let coordinator = self.coordinator.resume_from(Arc::clone(&prepared.start));
+        let outcome =
+            coordinator.run(prepared.job(), &prepared.setup, &gradients, &hosted, &mut host)?;
+        Ok((ClockKind::Real, outcome))
+    }
+}
+
+impl OpenRendezvous {
+    /// Has those who join time the links between them and, where `steps` are wanted, the
+    /// gradients of the run, whose algorithm must have no servers. When all are there, `begun`
+    /// hears how many measurements there will be.
+    pub fn measure(
+        self,
+        prepared: &PreparedRun,
+        steps: bool,
+        gathering: Gathering<'_>,
+        begun: &mut (dyn FnMut(u64) + Send),
+    ) -> Result<measure::Measured, RunError> {
+        let mut host = Gatherer { gathering, begun };
+        Ok(self.coordinator.measure(prepared.job(), prepared.setup.ranks(), steps, &mut host)?)
+    }
+}
+
+/// Where there is nothing to hear but who joins and when it begins.
+struct Gatherer<'a> {
+    gathering: Gathering<'a>,
+    begun: &'a mut (dyn FnMut(u64) + Send),
+}
+
+impl Observer for Gatherer<'_> {
+    fn record(&mut self, _record: Record) {}
+
+    fn gathering(&mut self, there: usize, expected: usize) -> Result<(), String> {
+        (self.gathering)(there, expected)
+    }
+
+    fn progress(&mut self, _done: u64, total: u64, _now: Time) {
+        (self.begun)(total);
+    }
+}
+
+/// Hears, while workers are awaited, how many of how many have joined; a reason ends the waiting.
+pub type Gathering<'a> = &'a mut (dyn FnMut(usize, usize) -> Result<(), String> + Send);
+
+/// A recorder that is told who joins.
+struct JoinObserver<'a, 'b> {
+    recorder: &'a mut RunRecorder<'b>,
+    gathering: Gathering<'a>,
+}
+
+impl Observer for JoinObserver<'_, '_> {
+    fn record(&mut self, record: Record) {
+        self.recorder.record(record);
+    }
+
+    fn wants_timeline(&self) -> bool {
+        self.recorder.wants_timeline()
+    }
+
+    fn gathering(&mut self, there: usize, expected: usize) -> Result<(), String> {
+        self.recorder.gathering(there, expected)?;
+        (self.gathering)(there, expected)
+    }
+
+    fn checkpoint_schedule(&self) -> CheckpointSchedule {
+        self.recorder.checkpoint_schedule()
+    }
+
+    fn evaluate(&mut self, now: Time, step: u64, models: Models) {
+        self.recorder.evaluate(now, step, models);
+    }
+
+    fn checkpoint(&mut self, now: Time, step: u64, rank: Rank, part: RankCheckpoint) {
+        self.recorder.checkpoint(now, step, rank, part);
+    }
+
+    fn salvaged(&mut self, now: Time, models: Vec<SalvagedModel>) {
+        self.recorder.salvaged(now, models);
+    }
+
+    fn durable_step(&mut self) -> u64 {
+        self.recorder.durable_step()
+    }
+
+    fn request(&mut self) -> Request {
+        self.recorder.request()
+    }
+}
+
+/// Takes part in the run that is coordinated at `address`, as `rank` or as any. A prepared run that was
+/// made already is used if it is the coordinator's too.
+pub fn join(
+    address: &str,
+    rank: Option<u32>,
+    wait_seconds: f64,
+    mut made: Option<PreparedRun>,
+) -> Result<(), RunError> {
+    let options = NetOptions { connect_seconds: wait_seconds, ..NetOptions::default() };
+    let mut build = |job: &[u8]| -> Result<(RunSpec, Gradients), String> {
+        let prepared = match made.take() {
+            Some(prepared) if prepared.job() == job => prepared,
+            _ => PreparedRun::from_job(job).map_err(|error| error.to_string())?,
+        };
+        let gradients = slowed(&prepared);
+        Ok((prepared.setup, gradients))
+    };
+    Ok(quelea_net::join(address, rank, &options, &mut build)?)
+}

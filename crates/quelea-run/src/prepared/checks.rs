@@ -1,0 +1,156 @@
+//! What can only be checked across sections of a configuration: an algorithm with its servers,
+//! optimizer, topology and codec.
+
+use quelea_core::algorithms::{self, ALGORITHMS};
+use quelea_core::codec::Shape;
+use quelea_core::layout::Layout;
+use quelea_core::options::{Options, Value};
+use quelea_core::properties::{OptimizerSite, Properties, TopologyRequirement};
+use quelea_core::topology::{self, Schedule};
+
+use crate::config::Config;
+use crate::config::chosen::Chosen;
+use crate::config::listed::WITHIN_HOST;
+use crate::error::RequestError;
+
+pub(super) fn check_servers(config: &Config, properties: &Properties) -> Result<(), RequestError> {
+    if !properties.servers || config.servers() > 0 {
+        return Ok(());
+    }
+    let problem = format!("`{}` needs at least 1 server", config.algorithm.entry.meta.name);
+    Err(RequestError::field("cluster.servers", 0, problem))
+}
+
+/// A server sees only its shard, so it cannot know the norm of the whole gradient.
+pub(super) fn check_clipping(
+    config: &Config,
+    properties: &Properties,
+    servers: usize,
+) -> Result<(), RequestError> {
+    let clip = config.optimizer.options().real("clip_norm");
+    if clip > 0.0
+        && servers > 1
+        && properties.optimizer == OptimizerSite::Servers
+        && !properties.clips_itself
+    {
+        let problem = format!(
+            "`{}` clips at its servers, and each of {servers} sees only its shard; \
+             use one server (`cluster.servers` = 1) or no clipping (0)",
+            config.algorithm.entry.meta.name
+        );
+        return Err(RequestError::field("optimizer.clip_norm", clip, problem));
+    }
+    Ok(())
+}
+
+/// Every server holds something.
+pub(super) fn check_shards(servers: usize, dimensions: usize) -> Result<(), RequestError> {
+    if servers <= dimensions {
+        return Ok(());
+    }
+    let problem = format!(
+        "the model has {dimensions} parameters, so that some servers would hold nothing; use at \
+         most {dimensions}"
+    );
+    Err(RequestError::field("cluster.servers", servers, problem))
+}
+
+/// Where servers take the plain step, the workers must take it too.
+pub(super) fn check_plain_sgd(
+    config: &Config,
+    properties: &Properties,
+) -> Result<(), RequestError> {
+    let (optimizer, name) = (&config.optimizer, config.algorithm.entry.meta.name);
+    if !properties.plain_sgd {
+        return Ok(());
+    }
+    let problem = format!(
+        "with `algorithm.payload` = \"gradient\" the servers of `{name}` take plain SGD steps, \
+         and the workers' steps must be the same; use `optimizer.name` = \"sgd\" without \
+         momentum and weight decay, or `algorithm.payload` = \"delta\""
+    );
+    if optimizer.entry.meta.name != "sgd" {
+        let given = toml::Value::from(optimizer.entry.meta.name);
+        return Err(RequestError::field("optimizer.name", given, problem));
+    }
+    let more = ["momentum", "weight_decay"].map(|key| (key, optimizer.options().real(key)));
+    match more.into_iter().find(|(_, value)| *value > 0.0) {
+        Some((key, value)) => Err(RequestError::field(format!("optimizer.{key}"), value, problem)),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn averages_within_hosts(topology: &Chosen<topology::Entry>) -> bool {
+    topology.options().text(WITHIN_HOST.name) == "average"
+}
+
+/// Only who gossips can gossip between hosts.
+pub(super) fn check_within_host(
+    config: &Config,
+    properties: &Properties,
+) -> Result<(), RequestError> {
+    if properties.topology != TopologyRequirement::Nothing
+        || !averages_within_hosts(&config.topology)
+    {
+        return Ok(());
+    }
+    let gossips = |entry: &&algorithms::Entry| {
+        (entry.properties)(&Options::defaults(entry.meta.options)).topology
+            != TopologyRequirement::Nothing
+    };
+    let all: Vec<&str> = ALGORITHMS.iter().filter(gossips).map(|entry| entry.meta.name).collect();
+    let problem = format!(
+        "`{}` does not gossip, so that there is nothing to do between hosts; use one of {}",
+        config.algorithm.entry.meta.name,
+        all.join(", ")
+    );
+    let given = toml::Value::from("average");
+    Err(RequestError::field("topology.within_host", given, problem))
+}
+
+/// Some methods take only some topologies.
+pub(super) fn check_topology(
+    config: &Config,
+    properties: &Properties,
+    schedule: Option<&Schedule>,
+) -> Result<(), RequestError> {
+    let Some(reason) = schedule.and_then(|schedule| properties.topology.refusal(schedule)) else {
+        return Ok(());
+    };
+    let given = toml::Value::from(config.topology.entry.meta.name);
+    let problem = format!("`{}` {reason}", config.algorithm.entry.meta.name);
+    Err(RequestError::field("topology.name", given, problem))
+}
+
+/// Every method takes only the codecs that leave it what it needs.
+pub(super) fn check_codec(config: &Config, layout: &Layout) -> Result<(), RequestError> {
+    let (codec, algorithm) = (&config.codec, &config.algorithm);
+    let longest = layout.buckets.iter().map(|bucket| bucket.range.len()).max().unwrap_or(0);
+    let codecs = (algorithm.entry.codecs)(algorithm.options());
+    let collective = algorithm.options().iter().find(|(key, _)| *key == "collective");
+    let ring = collective.is_none_or(|(_, value)| *value == Value::Text("ring".to_string()));
+    let no_matrix = !layout.tensors.iter().any(|tensor| tensor.shape.len() > 1);
+    let name = algorithm.entry.meta.name;
+    let problem = match codec.entry.shape {
+        Shape::Rounding if !codec.entry.per_element && !ring => Some(
+            "has one scale per message, so that replicas have the same bits only with \
+             `algorithm.collective` = \"ring\""
+                .to_string(),
+        ),
+        Shape::LowRank if no_matrix => Some(format!(
+            "compresses matrices, and the model of task `{}` has none",
+            config.task.entry.meta.name
+        )),
+        _ => {
+            let refusal = codecs.refusal(codec.entry, codec.options(), longest);
+            refusal.map(|reason| format!("`{name}` {reason}"))
+        }
+    };
+    match problem {
+        Some(problem) => {
+            let given = toml::Value::from(codec.entry.meta.name);
+            Err(RequestError::field("codec.name", given, problem))
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,99 @@
+//! The table of tasks: a model with its data. One file each.
+
+#[cfg(feature = "engine")]
+mod images;
+mod logistic;
+#[cfg(feature = "engine")]
+mod network;
+mod quadratic;
+#[cfg(feature = "engine")]
+mod text;
+
+use std::sync::Arc;
+
+use quelea_core::meta::Meta;
+use quelea_core::problems::Problem;
+
+use crate::config::chosen::Listed;
+use crate::config::section::{ExtraKey, SectionValues};
+use crate::error::RequestError;
+
+/// One row of the table.
+pub struct TaskEntry {
+    /// Name, summary, paper and options.
+    pub meta: Meta,
+    /// Its other keys.
+    pub extras: &'static [ExtraKey],
+    build: fn(&TaskRequest) -> Result<Built, RequestError>,
+}
+
+/// What a task is built for.
+#[derive(Clone, Copy, Debug)]
+pub struct TaskRequest<'a> {
+    /// The task's keys, checked one by one.
+    pub values: &'a SectionValues,
+    /// The run's workers.
+    pub workers: usize,
+    /// The run's seed.
+    pub seed: u64,
+}
+
+/// A task ready to be trained.
+pub struct Built {
+    /// The problem.
+    pub problem: Arc<dyn Problem>,
+    /// Steps of each worker after which all data was seen once; `None` where there are no data.
+    pub steps_per_epoch: Option<u64>,
+}
+
+/// All tasks, by name.
+pub const TASKS: &[TaskEntry] = &[
+    #[cfg(feature = "engine")]
+    images::DIGITS_MLP,
+    #[cfg(feature = "engine")]
+    images::DIGITS_CNN,
+    #[cfg(feature = "engine")]
+    images::FASHION_CNN,
+    #[cfg(feature = "engine")]
+    images::CIFAR10_RESNET20,
+    #[cfg(feature = "engine")]
+    images::CIFAR10_RESNET18,
+    #[cfg(feature = "engine")]
+    images::CIFAR10_VGG16,
+    #[cfg(feature = "engine")]
+    images::IMAGENET_RESNET50,
+    #[cfg(feature = "engine")]
+    text::MULTI30K_TRANSFORMER,
+    #[cfg(feature = "engine")]
+    text::SHAKESPEARE_LM,
+    logistic::TASK,
+    quadratic::TASK,
+];
+
+impl TaskEntry {
+    /// Makes the problem, loading its data.
+    pub fn build(&self, request: &TaskRequest) -> Result<Built, RequestError> {
+        (self.build)(request)
+    }
+}
+
+impl std::fmt::Debug for TaskEntry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Task({})", self.meta.name)
+    }
+}
+
+impl Listed for TaskEntry {
+    const PATH: &'static str = "task";
+    const DEFAULT: &'static str = if cfg!(feature = "engine") { "digits-mlp" } else { "logistic" };
+
+    fn rows() -> &'static [Self] {
+        TASKS
+    }
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+    fn extras(&self) -> &'static [ExtraKey] {
+        self.extras
+    }
+}

@@ -1,0 +1,123 @@
+//! Rules of this project that no other tool checks, over the text of all sources.
+//!
+//! | module | what it checks |
+//! |---|---|
+//! | [`types`] | a public type's name is unique in the workspace |
+//! | [`names`] | no driver, command or Python file knows an algorithm by its name |
+//! | [`lengths`] | files and functions stay short |
+//! | [`tuples`] | no parameter is a tuple of unrelated things |
+//! | [`old_name`] | the project's old name stands only where history is told |
+//! | [`rust`], [`python`] | sources as tokens |
+
+mod lengths;
+mod names;
+mod old_name;
+mod python;
+mod rust;
+mod tuples;
+mod types;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::output;
+
+/// One source file.
+pub(crate) struct SourceFile {
+    /// From the root of the repository, with `/`.
+    pub(crate) path: String,
+    pub(crate) text: String,
+}
+
+impl SourceFile {
+    fn is_rust(&self) -> bool {
+        self.path.ends_with(".rs")
+    }
+
+    fn is_python(&self) -> bool {
+        self.path.ends_with(".py")
+    }
+
+    /// Whether all of it is a test. The conformance suite is a library.
+    fn is_test(&self) -> bool {
+        let inside = self.path.strip_prefix("tests/conformance/").unwrap_or(&self.path);
+        let in_folder = inside.starts_with("tests/") || inside.contains("/tests/");
+        let name = inside.rsplit('/').next().unwrap_or(inside);
+        in_folder || name.ends_with("tests.rs") || name.starts_with("test_")
+    }
+}
+
+/// A rule: what is wrong, line by line.
+type Check = fn(&[SourceFile]) -> Vec<String>;
+
+const RULES: &[(&str, Check)] = &[
+    ("types", types::check),
+    ("names", names::check),
+    ("lengths", lengths::check),
+    ("tuples", tuples::check),
+];
+
+/// `cargo xtask rules [NAME…]`.
+pub(crate) fn run(words: &[String]) -> Result<()> {
+    let known: Vec<&str> = RULES.iter().map(|(name, _)| *name).chain(["old-name"]).collect();
+    if let Some(unknown) = words.iter().find(|word| !known.contains(&word.as_str())) {
+        bail!("`{unknown}` is not a rule; there are {}", known.join(", "));
+    }
+    let is_chosen = |name: &str| words.is_empty() || words.iter().any(|word| word == name);
+    let root = root();
+    let files = sources(&root)?;
+    let mut wrong = Vec::new();
+    for (name, check) in RULES.iter().filter(|(name, _)| is_chosen(name)) {
+        let found = check(&files);
+        println!(
+            "{name}: {}",
+            if found.is_empty() { "good".into() } else { found.len().to_string() }
+        );
+        wrong.extend(found.iter().map(|problem| format!("{name}: {problem}")));
+    }
+    if is_chosen("old-name") {
+        let found = old_name::check(&root, &tracked(&root)?)?;
+        println!(
+            "old-name: {}",
+            if found.is_empty() { "good".into() } else { found.len().to_string() }
+        );
+        wrong.extend(found.iter().map(|problem| format!("old-name: {problem}")));
+    }
+    if !wrong.is_empty() {
+        bail!("{} problems:\n  {}", wrong.len(), wrong.join("\n  "));
+    }
+    Ok(())
+}
+
+/// The repository.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask has a parent").to_path_buf()
+}
+
+/// All files that belong to the repository: not what is built or ignored.
+fn tracked(root: &Path) -> Result<Vec<String>> {
+    let list = ["ls-files", "--cached", "--others", "--exclude-standard"];
+    let files = output(Command::new("git").current_dir(root).args(list))?;
+    let exists = |path: &&str| root.join(path).is_file();
+    Ok(files.lines().filter(exists).map(String::from).collect())
+}
+
+/// All Rust and Python of the repository, by path.
+fn sources(root: &Path) -> Result<Vec<SourceFile>> {
+    let mut paths = tracked(root)?;
+    paths.retain(|path| path.ends_with(".rs") || path.ends_with(".py"));
+    paths.sort();
+    paths
+        .into_iter()
+        .map(|path| Ok(SourceFile { text: fs::read_to_string(root.join(&path))?, path }))
+        .collect()
+}
+
+/// A file for a test.
+#[cfg(test)]
+fn file(path: &str, text: &str) -> SourceFile {
+    SourceFile { path: path.to_string(), text: text.to_string() }
+}
