@@ -35,8 +35,6 @@ use crate::payload::Pool;
 use crate::problems::Computed;
 use crate::properties::Properties;
 use crate::random::Rng;
-pub use crate::run_spec::RunSpec;
-pub use crate::run_spec::{CodecChoice, MakeOptimizer, MakeTopology};
 use crate::time::Time;
 use crate::vector;
 use crate::view::View;

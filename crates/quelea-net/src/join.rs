@@ -23,7 +23,7 @@ use crate::rendezvous::check;
 use coordinator_reader::{CoordinatorReader, hear, unexpected};
 use event_writer::{JoinEnd, attend_coordinator, coordinator_patience, serve};
 use quelea_core::message::Rank;
-use quelea_core::node::RunSpec;
+use quelea_core::run_spec::RunSpec;
 
 /// Makes a run from the bytes of a job, or says why it cannot be run here.
 pub type BuildRun<'a> = dyn FnMut(&[u8]) -> Result<(RunSpec, Gradients), String> + 'a;

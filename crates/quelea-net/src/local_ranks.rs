@@ -10,10 +10,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use quelea_core::message::Rank;
-use quelea_core::node::RunSpec;
 use quelea_core::payload::Pool;
 use quelea_core::problems::GradientSource;
 use quelea_core::properties::OptimizerSite;
+use quelea_core::run_spec::RunSpec;
 use quelea_record::{CheckpointSchedule, ResumePoint};
 use quelea_wire::frame::Limits;
 use tokio::net::tcp::OwnedReadHalf;

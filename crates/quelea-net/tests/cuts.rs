@@ -9,8 +9,8 @@ use std::sync::Arc;
 use common::{Run, bits, coordinator, worker};
 use quelea_core::algorithms::ALGORITHMS;
 use quelea_core::message::Rank;
-use quelea_core::node::RunSpec;
 use quelea_core::options::Value;
+use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_net::{Hosted, NetError, NetOptions, Observer};
 use quelea_record::{

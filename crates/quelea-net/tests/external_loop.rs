@@ -66,7 +66,7 @@ fn from_outside(run: &Run) -> Outcome {
     let (loops, handles): (Vec<_>, Vec<_>) = (0..run.workers).map(|_| ExternalLoop::new()).unzip();
     let gradients = Gradients::External(Box::new(move |rank| loops[rank].clone()));
     // The loops know when they are done; nobody else does.
-    let setup = quelea_core::node::RunSpec { steps: 1 << 40, ..run.setup() };
+    let setup = quelea_core::run_spec::RunSpec { steps: 1 << 40, ..run.setup() };
     std::thread::scope(|scope| {
         for (rank, handle) in handles.iter().enumerate() {
             let source = run.problem().source(rank);
@@ -108,7 +108,7 @@ fn memory_that_is_held_outlives_the_run() {
     let run = Run::of("allreduce", 1).steps(2);
     let (outer, handle) = ExternalLoop::new();
     let gradients = Gradients::External(Box::new(move |_| outer.clone()));
-    let setup = quelea_core::node::RunSpec { steps: 1 << 40, ..run.setup() };
+    let setup = quelea_core::run_spec::RunSpec { steps: 1 << 40, ..run.setup() };
     let (vectors, params) = std::thread::scope(|scope| {
         let looping = scope.spawn(|| {
             assert_eq!(handle.wait(MOMENT), Ok(Some(LoopTurn::Gradient(0))));

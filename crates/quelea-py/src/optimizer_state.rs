@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use quelea_core::node::MakeOptimizer;
 use quelea_core::optim::{At, Optimizer};
+use quelea_core::run_spec::MakeOptimizer;
 
 /// What the vectors of an optimizer's state are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

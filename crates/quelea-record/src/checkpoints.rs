@@ -1,8 +1,9 @@
 //! Checkpoints: when models are evaluated and states saved, and what a run resumes from.
 
 use quelea_core::message::Rank;
-use quelea_core::node::{Node, RunSpec};
+use quelea_core::node::Node;
 use quelea_core::payload::Pool;
+use quelea_core::run_spec::RunSpec;
 use quelea_core::state::Saved;
 use quelea_core::time::Time;
 

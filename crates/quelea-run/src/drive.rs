@@ -9,7 +9,7 @@ mod slowed;
 use std::sync::Arc;
 
 use quelea_core::message::Rank;
-use quelea_core::node::RunSpec;
+use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_net::{Coordinator, Gradients, Hosted, NetOptions};
 use quelea_record::{

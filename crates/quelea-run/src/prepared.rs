@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use quelea_core::layout::Layout;
-use quelea_core::node::{CodecChoice, RunSpec};
 use quelea_core::problems::{ModelSpec, Problem};
 use quelea_core::properties::Properties;
+use quelea_core::run_spec::{CodecChoice, RunSpec};
 use quelea_core::topology::Schedule;
 use quelea_core::view::View;
 use quelea_record::ResumePoint;

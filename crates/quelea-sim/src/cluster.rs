@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
-use quelea_core::node::RunSpec;
 use quelea_core::options::{OptionSpec, Options};
+use quelea_core::run_spec::RunSpec;
 
 use crate::faults::Faults;
 use crate::knob::{Knob, card, flag, knobs, micros, millis, rate, real, whole};

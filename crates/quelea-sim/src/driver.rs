@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use quelea_core::contract::Effect;
 use quelea_core::message::Rank;
-use quelea_core::node::RunSpec;
 use quelea_core::payload::Pool;
 use quelea_core::problems::{Computed, Problem};
 use quelea_core::properties::{Properties, TopologyRequirement};
+use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_core::view::View;
 use quelea_record::{

@@ -35,8 +35,8 @@ mod traffic;
 
 use quelea_core::contract::Awaited;
 use quelea_core::message::Rank;
-use quelea_core::node::RunSpec;
 use quelea_core::problems::Problem;
+use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_record::{Outcome, ResumePoint};
 

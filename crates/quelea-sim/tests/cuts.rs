@@ -10,9 +10,9 @@ use common::{Case, Shape};
 use quelea_core::algorithms::{ALGORITHMS, Entry};
 use quelea_core::codec::CODECS;
 use quelea_core::message::Rank;
-use quelea_core::node::{CodecChoice, RunSpec};
 use quelea_core::optim;
 use quelea_core::options::{OptionKind, OptionSpec, Options, Value};
+use quelea_core::run_spec::{CodecChoice, RunSpec};
 use quelea_core::time::Time;
 use quelea_record::{
     CheckpointSchedule, Observer, Outcome, RankCheckpoint, Record, Request, ResumePoint,

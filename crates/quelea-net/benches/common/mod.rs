@@ -6,10 +6,11 @@ use std::sync::Arc;
 use quelea_core::algorithms::{ALGORITHMS, Entry};
 use quelea_core::contract::Algorithm;
 use quelea_core::layout::Layout;
-use quelea_core::node::{Loan, RunSpec};
+use quelea_core::node::Loan;
 use quelea_core::optim;
 use quelea_core::options::Options;
 use quelea_core::problems::{Computed, GradientSource};
+use quelea_core::run_spec::RunSpec;
 use quelea_core::view::View;
 use quelea_net::Gradients;
 

@@ -5,9 +5,9 @@
 //! and stops there until the latest proposal is agreed. Other algorithms come to rest, are saved, and
 //! continue from there.
 
-use quelea_core::node::RunSpec;
 use quelea_core::payload::Pool;
 use quelea_core::properties::Budget;
+use quelea_core::run_spec::RunSpec;
 use quelea_record::{CheckpointSchedule, RankCheckpoint, RankReport, ResumePoint};
 
 use super::RankState;

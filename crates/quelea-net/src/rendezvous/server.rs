@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use quelea_core::message::Rank;
-use quelea_core::node::RunSpec;
+use quelea_core::run_spec::RunSpec;
 use quelea_record::{Observer, Outcome, ResumePoint};
 
 use crate::clock::RunClock;

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use quelea_core::node::MakeTopology;
 use quelea_core::options::Value;
 use quelea_core::properties::{Properties, TopologyRequirement};
+use quelea_core::run_spec::MakeTopology;
 use quelea_core::topology::{self, Schedule, TopologyError};
 
 use super::checks::averages_within_hosts;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use quelea_core::algorithms::{self, Entry};
 use quelea_core::layout::Layout;
-use quelea_core::node::RunSpec;
 use quelea_core::optim;
 use quelea_core::options::{Options, Value};
 use quelea_core::problems::Problem;
 use quelea_core::problems::quadratic::{Quadratic, QuadraticOptions};
+use quelea_core::run_spec::RunSpec;
 use quelea_core::topology::{Round, Schedule};
 use quelea_core::view::View;
 use quelea_record::Outcome;
