@@ -114,7 +114,7 @@ fn section(page: &mut String, entry: &Entry) {
     let _ = write!(
         page,
         "\n## {}\n\n{}\n\n- Paper: {}\n- Sends: {}\n- Topology: {}\n- Codecs: {}\n- Ends: {ends}\n- Loses a \
-         worker: {}\n- Goes on from a checkpoint: {resumes}\n- Goes on with another number of workers: \
+         worker: {}\n- Resumes from a checkpoint: {resumes}\n- Resumes with another number of workers: \
          {}\n- File: [{}](../{})\n",
         entry.meta.name,
         sentence(entry.meta.summary),

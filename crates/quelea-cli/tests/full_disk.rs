@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use safetensors::SafeTensors;
 use tempfile::TempDir;
 
-/// A file system in memory that holds so many bytes; unmounted at the end.
+/// A file system in memory of a given size in bytes; unmounted at the end.
 struct SmallDisk {
     folder: TempDir,
 }

@@ -62,7 +62,7 @@ pub enum DeployedFrom {
 pub enum Budget {
     /// Every worker does `steps` rounds.
     Rounds,
-    /// All workers together do `workers × steps` gradients, whoever computes them.
+    /// All workers together do `workers × steps` gradients, in any division.
     TotalGradients,
 }
 

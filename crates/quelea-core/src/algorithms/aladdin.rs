@@ -82,7 +82,7 @@ pub const ENTRY: Entry = Entry {
             back per `period` gradients",
     lost_peer: "its displacements stay; the servers go on with one worker less",
     resized: "workers and servers begin with the deployed model, what was pending taken in, \
-              and with the mean of the optimizers; ledgers and counts begin anew",
+              and with the mean of the optimizers; ledgers and counts are reset",
     check,
     codecs: |_| Codecs::Feedback,
     properties: |options| {

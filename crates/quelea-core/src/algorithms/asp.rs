@@ -41,7 +41,7 @@ pub const ENTRY: Entry = Entry {
     sends: "the gradient to the servers, the model back, per gradient",
     lost_peer: "it simply stops pushing",
     resized: "workers begin with the servers' model, servers with their new part of it and \
-              of the optimizer; versions begin anew",
+              of the optimizer; versions are reset",
     check: |_| Ok(()),
     codecs: |_| Codecs::Feedback,
     properties: |_| Properties {

@@ -55,7 +55,7 @@ pub const ENTRY: Entry = Entry {
     lost_peer: "its weight goes to the receivers at once; where the topology that was rebuilt over \
                 the survivors begins, the public copies begin again from zero",
     resized: "every worker begins with the mean of the models and of the optimizers; the public copies \
-              begin anew from that model",
+              are reset from that model",
     check: |_| Ok(()),
     codecs: |_| Codecs::Contraction,
     properties: |_| Properties {

@@ -53,9 +53,9 @@ pub const ENTRY: Entry = Entry {
     },
     sends: "the model and the tracked second moment to every neighbour per step, in one message",
     lost_peer: "its weight goes to the receivers at once; at an agreed step the survivors' \
-                tracked moments begin anew from their own, over the rebuilt topology",
+                tracked moments are reset from their own, over the rebuilt topology",
     resized: "every worker begins with the mean of the models; its moments, and what it \
-              tracks of others, begin anew",
+              tracks of others, are reset",
     check: |_| Ok(()),
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
     properties: |_| Properties { reads_gradient: true, clips_itself: true, ..exchange::PROPERTIES },

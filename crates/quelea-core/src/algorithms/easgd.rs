@@ -42,7 +42,7 @@ pub const ENTRY: Entry = Entry {
     sends: SENDS,
     lost_peer: LOST_PEER,
     resized: "workers begin at the centre with the mean of the optimizers; exchanges with \
-              the centre begin anew",
+              the centre are reset",
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MODELS,
     properties,

@@ -38,7 +38,7 @@ pub const ENTRY: Entry = Entry {
     sends: SENDS,
     lost_peer: LOST_PEER,
     resized: "every worker begins with the mean of the models and of the optimizers; \
-              corrections begin anew at zero",
+              corrections are reset to zero",
     check: |_| Ok(()),
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
     properties: |_| Properties {
@@ -64,7 +64,7 @@ pub const D2: Entry = Entry {
     sends: SENDS,
     lost_peer: LOST_PEER,
     resized: "every worker begins with the mean of the models and of the optimizers; \
-              corrections begin anew at zero",
+              corrections are reset to zero",
     check: |_| Ok(()),
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
     properties: |_| Properties {

@@ -35,7 +35,7 @@ pub const ENTRY: Entry = Entry {
     lost_peer: "its weight goes to the receivers at once; at an agreed step the survivors set \
                 their corrections back to zero, over the rebuilt topology",
     resized: "every worker begins with the mean of the models and of the optimizers; \
-              corrections begin anew at zero",
+              corrections are reset to zero",
     check: |_| Ok(()),
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
     properties: |_| Properties {

@@ -53,7 +53,7 @@ pub const ENTRY: Entry = Entry {
             instead, with one number for the loss",
     lost_peer: periodic::LOST_NEIGHBOUR,
     resized: "every worker begins with the mean of the models and of the optimizers; the \
-              period begins anew from its first value",
+              period is reset to its first value",
     check: |options| {
         if options.whole("period") > options.whole("period_max") {
             return Err("`period` must not exceed `period_max`");

@@ -48,9 +48,9 @@ pub const ENTRY: Entry = Entry {
     sends: "the model and the tracked gradient to every neighbour per step, in one message \
             (atc: one after the other)",
     lost_peer: "its weight goes to the receivers at once; at an agreed step the survivors' \
-                trackers begin anew from their own gradients, over the rebuilt topology",
+                trackers are reset from their own gradients, over the rebuilt topology",
     resized: "every worker begins with the mean of the models and of the optimizers; \
-              trackers begin anew from the workers' own gradients, push-sum weights at one",
+              trackers are reset from the workers' own gradients, push-sum weights at one",
     check: |_| Ok(()),
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
     properties: |options| match options.text("form") {

@@ -45,7 +45,7 @@ impl PushSum {
         }
     }
 
-    /// Bucket `b` begins anew from what it shows, with weight one.
+    /// Bucket `b` is reset from what it shows, with weight one.
     pub fn restart(&mut self, cx: &Context<'_>, b: usize) {
         let range = cx.range(b);
         self.numerator[range.clone()].copy_from_slice(&cx.params[range]);

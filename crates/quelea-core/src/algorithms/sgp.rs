@@ -73,7 +73,7 @@ pub const ENTRY: Entry = Entry {
     lost_peer: "it gets no shares any more; at an agreed step the survivors set their weights \
                 back to one, so that they sum to the number of survivors again",
     resized: "every worker begins with the mean of the models, each divided by its weight, \
-              and of the optimizers; weights begin anew at one, and no share is on its way",
+              and of the optimizers; weights are reset to one, and no share is on its way",
     check: |options| match (options.flag("free_running"), options.whole("overlap")) {
         (true, 1..) => Err("`overlap` counts rounds to wait for, and `free_running` never waits"),
         (true, _) if options.flag("biased") => {

@@ -42,7 +42,7 @@ pub const ENTRY: Entry = Entry {
     sends: "the gradient to the servers, the model back, per gradient",
     lost_peer: "it no longer holds the others back; what it pushed stays",
     resized: "workers begin with the servers' model, servers with their new part of it and \
-              of the optimizer; clocks begin anew",
+              of the optimizer; clocks are reset",
     check: |_| Ok(()),
     codecs: |_| Codecs::Feedback,
     properties: |options| {

@@ -43,7 +43,7 @@ pub const ENTRY: Entry = Entry {
         options: &[OptionSpec {
             name: "backup",
             kind: OptionKind::Whole { default: 0, min: 0, max: 1 << 20 },
-            help: "a step waits for all but so many gradients, and for one at least; late ones are dropped",
+            help: "a step waits for all but this many gradients, and for one at least; late ones are dropped",
         }],
     },
     sends: "the gradient to the servers, the model back, per step",

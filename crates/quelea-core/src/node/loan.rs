@@ -111,7 +111,7 @@ impl SharedVector {
     pub(super) fn into_vec(self) -> Vec<f32> {
         match Arc::try_unwrap(self.memory) {
             Ok(memory) => memory.take(),
-            // SAFETY: whoever still holds it only looks at it: nothing is lent any more.
+            // SAFETY: other holders only read it: nothing is lent any more.
             Err(memory) => unsafe { SharedVector { memory }.slice_whole().to_vec() },
         }
     }
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_outlives_the_node_for_whoever_holds_it() {
+    fn memory_outlives_the_node_while_a_clone_is_held() {
         let loan = loan();
         let (params, _) = loan.shared();
         drop(loan);

@@ -32,7 +32,7 @@ pub trait Problem: Send + Sync {
     }
 
     /// What belongs to a model with these parameters but is not trained (the statistics of batch
-    /// normalisation), by name: for whoever takes the model elsewhere.
+    /// normalisation), by name: for export.
     fn buffers(&self, _params: &[f32]) -> Vec<(Tensor, Vec<f32>)> {
         Vec::new()
     }
@@ -42,7 +42,7 @@ pub trait Problem: Send + Sync {
     fn evaluate(&self, params: &[f32]) -> Evaluation;
 }
 
-/// What is trained, without the data and whoever computes its gradients.
+/// What is trained, without its data and its gradient sources.
 #[derive(Clone, Debug, Default)]
 pub struct ModelSpec {
     /// The tensors in backward order; empty if the model is one plain vector.

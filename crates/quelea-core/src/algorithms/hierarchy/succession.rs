@@ -11,7 +11,7 @@
 //! all. The new leader starts the method as at the beginning of a run, without what the lost one
 //! had beside the parameters: momentum and other state of the optimizer, corrections, trackers.
 //! The topology knows it from the agreed step on, where corrections and trackers of all hosts
-//! begin anew; until then it mixes with nobody.
+//! are reset; until then it mixes with nobody.
 
 use std::collections::BTreeMap;
 

@@ -19,12 +19,12 @@ pub(in crate::algorithms) const RESIZED: &str = "every worker starts a round fro
 
 /// What a lost worker means where nothing is exchanged between averages.
 pub(in crate::algorithms) const LOST_PEER: &str = "the average is restarted among the survivors from their kept \
-    models; whoever missed an average that others have finished gets their result";
+    models; a worker that missed an average which others have finished gets their result";
 
 /// What a lost worker means where there is gossip between averages.
 pub(in crate::algorithms) const LOST_NEIGHBOUR: &str = "its weight goes to the receivers at once, and the \
     topology is rebuilt over the survivors from an agreed step on; an exact average is restarted \
-    among the survivors, and whoever missed one that others have finished gets their result";
+    among the survivors, and a worker that missed one which others have finished gets their result";
 
 /// The properties of all these methods.
 pub(in crate::algorithms) fn properties(
