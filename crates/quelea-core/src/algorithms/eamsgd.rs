@@ -34,8 +34,8 @@ pub const ENTRY: Entry = Entry {
     },
     sends: SENDS,
     lost_peer: LOST_PEER,
-    resized: "workers begin at the centre with the mean of the optimizers; velocities begin \
-              anew at zero, exchanges with the centre anew",
+    resized: "workers begin at the centre with the mean of the optimizers; velocities are \
+              reset to zero, and so are exchanges with the centre",
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MODELS,
     properties: easgd::properties,
