@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use crate::codec::{Coder, Shape};
+use crate::codec::{CodecShape, Coder};
 use crate::layout::Layout;
 use crate::message::{Message, Part, Rank};
 use crate::optim::Optimizer;
@@ -136,7 +136,7 @@ impl Outbox<'_> {
     /// `message` as it travels where its vectors are models: encoded, if the codec rounds.
     pub fn rounded(&mut self, message: Message) -> Message {
         match self.coder.shape() {
-            Shape::Rounding => self.encoded(message),
+            CodecShape::Rounding => self.encoded(message),
             _ => message,
         }
     }

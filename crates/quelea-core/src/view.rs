@@ -330,7 +330,8 @@ mod tests {
             let params = crate::options::Options::defaults(entry.meta.options);
             let hosts: Vec<u32> = (0..workers as u32).collect();
             let (hosts, params) = (&hosts[..], &params);
-            let request = crate::topology::Request { hosts, seed: 1, options: params, text: None };
+            let request =
+                crate::topology::TopologyRequest { hosts, seed: 1, options: params, text: None };
             let schedule = entry.build(&request).expect("it is built");
             View::first(workers, 0, hosts.into(), Some(Arc::new(schedule)))
                 .changes_partners(Rank(1))

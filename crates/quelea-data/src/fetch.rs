@@ -12,8 +12,8 @@ use flate2::read::GzDecoder;
 use ureq::http::Response;
 use ureq::{Agent, Body};
 
-use crate::catalogue::{Content, DataSet, Download};
-use crate::check::{State, compare, content_sum};
+use crate::catalogue::{DataSet, Download, ExpectedFile};
+use crate::check::{FileState, compare, content_sum};
 use crate::error::DataError;
 use crate::{files, sha256};
 
@@ -132,7 +132,7 @@ pub fn fetch(
             Some(mirror) => format!("{}/{}", mirror.trim_end_matches('/'), download.name()),
             None => download.address.to_string(),
         };
-        let mut part = Part::open(&options.to, download, address)?;
+        let mut part = PartialFile::open(&options.to, download, address)?;
         part.complete(&agent, options.pause, tell)?;
         tell(Told::Verifying(download.name()));
         part.put_in_place(&options.to, download)?;
@@ -143,7 +143,7 @@ pub fn fetch(
 fn is_present(folder: &Path, download: &Download) -> bool {
     download.files.iter().all(|file| {
         let sum = files::find(folder, file.name).map(|path| content_sum(&path, &mut |_| {}));
-        matches!(sum, Some(Ok(sum)) if compare(file, &sum) == State::Good)
+        matches!(sum, Some(Ok(sum)) if compare(file, &sum) == FileState::Good)
     })
 }
 
@@ -160,7 +160,7 @@ fn refuse_what_is_in_the_way(folder: &Path, download: &Download) -> Result<(), F
 }
 
 /// A file that is under way.
-struct Part {
+struct PartialFile {
     path: PathBuf,
     file: File,
     address: String,
@@ -177,8 +177,12 @@ enum Ended {
     Cut(String),
 }
 
-impl Part {
-    fn open(folder: &Path, download: &Download, address: String) -> Result<Part, FetchError> {
+impl PartialFile {
+    fn open(
+        folder: &Path,
+        download: &Download,
+        address: String,
+    ) -> Result<PartialFile, FetchError> {
         let path = folder.join(format!("{}.part", download.name()));
         let opened = OpenOptions::new().append(true).create(true).open(&path);
         let file = opened.map_err(DataError::writing(&path))?;
@@ -187,7 +191,7 @@ impl Part {
         }
         let len = file.metadata().map_err(DataError::writing(&path))?.len();
         let limit = download.files.iter().map(|file| file.bytes).sum::<u64>() + MARGIN_BYTES;
-        Ok(Part { path, file, address, name: download.name(), len, limit })
+        Ok(PartialFile { path, file, address, name: download.name(), len, limit })
     }
 
     /// Asks until everything is there. An attempt that brought something new is no failure.
@@ -306,10 +310,10 @@ impl Part {
         }
         let state = match content_sum(&self.path, &mut |_| {}) {
             Ok(sum) => compare(&download.files[0], &sum),
-            Err(error @ DataError::Damaged { .. }) => State::Wrong(error.to_string()),
+            Err(error @ DataError::Damaged { .. }) => FileState::Wrong(error.to_string()),
             Err(error) => return Err(error.into()),
         };
-        if let State::Wrong(problem) = state {
+        if let FileState::Wrong(problem) = state {
             return Err(self.refuse(problem));
         }
         self.file.sync_all().map_err(DataError::writing(&self.path))?;
@@ -342,7 +346,7 @@ impl Part {
 fn unpack(
     archive: &Path,
     folder: &Path,
-    wanted: &[Content],
+    wanted: &[ExpectedFile],
 ) -> Result<Result<(), String>, DataError> {
     let file = File::open(archive).map_err(DataError::reading(archive))?;
     let mut archive = tar::Archive::new(GzDecoder::new(io::BufReader::new(file)));
@@ -373,7 +377,7 @@ fn unpack(
 fn unpack_file(
     entry: &mut dyn Read,
     folder: &Path,
-    file: &Content,
+    file: &ExpectedFile,
 ) -> Result<Result<(), String>, DataError> {
     let (path, draft) = (folder.join(file.name), folder.join(format!("{}.new", file.name)));
     let wrong = DataError::writing(&draft);
@@ -385,12 +389,12 @@ fn unpack_file(
         return Err(wrong(error));
     }
     let problem = match found.map(|found| compare(file, &found)) {
-        Ok(State::Good) => {
+        Ok(FileState::Good) => {
             let placed = out.sync_all().and_then(|()| fs::rename(&draft, &path));
             return placed.map(Ok).map_err(&wrong);
         }
-        Ok(State::Wrong(problem)) => problem,
-        Ok(State::Missing) => unreachable!("what was read is there"),
+        Ok(FileState::Wrong(problem)) => problem,
+        Ok(FileState::Missing) => unreachable!("what was read is there"),
         Err(error) => format!("is damaged: {error}"),
     };
     let _ = fs::remove_file(&draft);

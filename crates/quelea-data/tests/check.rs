@@ -5,10 +5,10 @@ mod support;
 use std::fs;
 use std::path::Path;
 
-use quelea_data::check::{State, Verdict, check};
+use quelea_data::check::{CheckReport, FileState, check};
 use support::shared;
 
-fn verdict(path: &Path) -> Verdict {
+fn verdict(path: &Path) -> CheckReport {
     check(path, &mut |_| {}).expect("readable").expect("a data set of the table")
 }
 
@@ -44,18 +44,18 @@ fn missing_and_changed_files_are_told_apart() {
     }
     fs::write(folder.path().join("val.de"), "Hallo\n").expect("written");
     let verdict = verdict(folder.path());
-    let states: Vec<(&str, &State)> =
+    let states: Vec<(&str, &FileState)> =
         verdict.files.iter().map(|file| (file.name, &file.state)).collect();
-    let wrong = |text: &str| State::Wrong(text.to_string());
+    let wrong = |text: &str| FileState::Wrong(text.to_string());
     assert_eq!(
         states,
         [
-            ("train.en", &State::Good),
-            ("train.de", &State::Good),
+            ("train.en", &FileState::Good),
+            ("train.de", &FileState::Good),
             ("val.en", &wrong("ends too early: the file was cut off")),
             ("val.de", &wrong("holds 6 bytes, not 75981")),
-            ("test_2016_flickr.en", &State::Good),
-            ("test_2016_flickr.de", &State::Missing),
+            ("test_2016_flickr.en", &FileState::Good),
+            ("test_2016_flickr.de", &FileState::Missing),
         ]
     );
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use quelea_data::catalogue::{self, DATA_SETS, DataSet};
-use quelea_data::check::{Checked, State, Verdict, check, check_pictures};
+use quelea_data::check::{CheckReport, Checked, FileState, check, check_pictures};
 use quelea_data::fetch::{Fetch, Told, fetch};
 use quelea_run::error::RequestError;
 use serde_json::json;
@@ -160,7 +160,7 @@ fn verify(path: &Path, as_json: bool) -> anyhow::Result<()> {
     } else {
         print(&verdict);
     }
-    let wrong = verdict.files.iter().filter(|file| file.state != State::Good).count();
+    let wrong = verdict.files.iter().filter(|file| file.state != FileState::Good).count();
     if wrong > 0 {
         let name = verdict.data_set.name;
         anyhow::bail!("{wrong} of {} of {name} wrong or missing", counted(verdict.files.len()));
@@ -195,7 +195,7 @@ fn verify_pictures(path: &Path, as_json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn print(verdict: &Verdict) {
+fn print(verdict: &CheckReport) {
     let name = |file: &Checked| {
         let path = file.path.as_deref().and_then(Path::file_name);
         path.map_or(file.name.into(), |name| name.to_string_lossy()).into_owned()
@@ -209,20 +209,20 @@ fn print(verdict: &Verdict) {
     }
 }
 
-fn told(state: &State) -> &str {
+fn told(state: &FileState) -> &str {
     match state {
-        State::Good => "good",
-        State::Missing => "missing",
-        State::Wrong(problem) => problem,
+        FileState::Good => "good",
+        FileState::Missing => "missing",
+        FileState::Wrong(problem) => problem,
     }
 }
 
-fn verdict_json(verdict: &Verdict) -> serde_json::Value {
+fn verdict_json(verdict: &CheckReport) -> serde_json::Value {
     let files = verdict.files.iter().map(|file| {
         json!({
             "name": file.name,
             "path": file.path,
-            "is_good": file.state == State::Good,
+            "is_good": file.state == FileState::Good,
             "state": told(&file.state),
         })
     });

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Traffic, When};
-use crate::codec::Shape;
+use crate::codec::CodecShape;
 use crate::contract::{Awaited, Context, Outbox};
 use crate::message::{Message, Part, Rank};
 use crate::properties::{
@@ -172,7 +172,7 @@ impl Gathered {
     /// rounded as they see it. What one gains another loses, so that the mean is kept, and
     /// nothing that is too small for the rounding is lost.
     pub fn mix(&self, outbox: &mut Outbox<'_>, part: usize, own: &mut [f32]) {
-        if outbox.coder.shape() != Shape::Rounding {
+        if outbox.coder.shape() != CodecShape::Rounding {
             return self.sum(part, own, |weight| weight);
         }
         let mut seen = outbox.pool.copy(own);

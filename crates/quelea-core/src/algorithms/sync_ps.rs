@@ -17,7 +17,7 @@
 use std::collections::BTreeMap;
 
 use super::{Codecs, Entry, Service, Traffic};
-use crate::codec::{Coder, ErrorFeedback, Shape};
+use crate::codec::{CodecShape, Coder, ErrorFeedback};
 use crate::collectives::fold::Fold;
 use crate::contract::{Algorithm, Awaited, Context, Effect, Mode};
 use crate::message::{Message, Rank};
@@ -130,7 +130,7 @@ impl Algorithm for Worker {
     fn on_start(&mut self, cx: &mut Context<'_>) {
         self.servers = cx.pieces.iter().flatten().map(|piece| piece.server).collect();
         self.lanes.resize_with(self.servers.len(), ErrorFeedback::default);
-        self.coded = cx.outbox.coder.shape() != Shape::Plain;
+        self.coded = cx.outbox.coder.shape() != CodecShape::Plain;
     }
 
     fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
@@ -243,7 +243,7 @@ impl Algorithm for Server {
         self.workers.clone_from(&cx.outbox.view.workers);
         self.steps.resize(cx.layout.buckets.len(), cx.step);
         self.lanes.resize_with(cx.layout.buckets.len(), ErrorFeedback::default);
-        self.coded = cx.outbox.coder.shape() != Shape::Plain;
+        self.coded = cx.outbox.coder.shape() != CodecShape::Plain;
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {

@@ -76,7 +76,7 @@ pub struct CodecProperties {
 
 /// How a codec can be used, which decides the methods that it goes with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum CodecShape {
     /// Nothing is lost.
     Plain,
     /// Every element is kept, rounded. Encoding what was decoded changes nothing more, so
@@ -97,7 +97,7 @@ pub struct Entry {
     /// What a vector of d elements becomes, in bytes.
     pub wire: &'static str,
     /// How it can be used.
-    pub shape: Shape,
+    pub shape: CodecShape,
     /// Every element is encoded by itself: however a vector is cut, its elements become the same.
     pub per_element: bool,
     /// Makes it, for a run with this seed.

@@ -18,7 +18,9 @@
 //! The norm is that of the finite elements. What is not a number is sent as 0, an infinity as
 //! the highest level. A vector whose norm is below `s`/`f32::MAX` is sent as 0.
 
-use super::{Codec, CodecError, CodecProperties, Entry, Shape, VectorId, exact, leading, length};
+use super::{
+    Codec, CodecError, CodecProperties, CodecShape, Entry, VectorId, exact, leading, length,
+};
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::random::Rng;
@@ -35,7 +37,7 @@ pub const ENTRY: Entry = Entry {
         options: KEYS,
     },
     wire: "4 + ⌈g·w/8⌉ for each group of g elements, w = 1 + ⌈log2(levels + 1)⌉",
-    shape: Shape::Own,
+    shape: CodecShape::Own,
     per_element: false,
     build: |options, seed| Box::new(Qsgd::new(options, seed)),
 };

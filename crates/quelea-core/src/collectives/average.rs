@@ -19,9 +19,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::fold::Fold;
-use super::low_rank::{Cut, LowRank, Memory};
+use super::low_rank::{Cut, LowRank, LowRankMemory};
 use super::{AllReduce, COLLECTIVES, Entry, Group, Label};
-use crate::codec::{Coder, ErrorFeedback, Shape};
+use crate::codec::{CodecShape, Coder, ErrorFeedback};
 use crate::contract::{Awaited, Context, Outbox};
 use crate::layout::Layout;
 use crate::message::{Message, Rank};
@@ -44,7 +44,7 @@ pub const COLLECTIVE: OptionSpec = OptionSpec {
 pub struct Average {
     collective: &'static Entry,
     group: Arc<Group>,
-    parts: Vec<Part>,
+    parts: Vec<PartialAverage>,
     /// What each part remembers of what a codec has left out; empty without one.
     memories: Vec<Remembered>,
     /// The sum of each (step, part, phase). A peer may be ahead.
@@ -54,7 +54,7 @@ pub struct Average {
 }
 
 /// One part of the vector.
-struct Part {
+struct PartialAverage {
     len: usize,
     way: Way,
     /// Handed over, and the average is not over.
@@ -89,7 +89,7 @@ enum UnderWay {
 #[derive(Default)]
 struct Remembered {
     feedback: ErrorFeedback,
-    factors: Memory,
+    factors: LowRankMemory,
 }
 
 /// A sum under way.
@@ -117,8 +117,13 @@ impl Average {
     /// encode, then vectors of these lengths, which it may not. What was under way is forgotten.
     pub fn enter(&mut self, cx: &Context<'_>, others: &[usize]) {
         self.group = Arc::new(Group::of_workers(cx.outbox.view, cx.outbox.rank));
-        let part =
-            |len, way| Part { len, way, started: false, under_way: UnderWay::Lent, kept: None };
+        let part = |len, way| PartialAverage {
+            len,
+            way,
+            started: false,
+            under_way: UnderWay::Lent,
+            kept: None,
+        };
         let alone = self.group.len() == 1;
         let buckets = (0..cx.layout.buckets.len()).map(|b| {
             let way = if alone { Way::Plain { rounds: false } } else { way(cx, b) };
@@ -205,7 +210,8 @@ impl Average {
     /// Writes the mean over `data` if this part is summed, before all are: what was there is kept.
     /// Where a codec remembers what it has left out, nothing is done: that cannot be undone.
     pub fn finish_early(&mut self, outbox: &mut Outbox<'_>, part: usize, data: &mut [f32]) {
-        let Part { way: Way::Plain { .. }, started: true, kept: None, .. } = &self.parts[part]
+        let PartialAverage { way: Way::Plain { .. }, started: true, kept: None, .. } =
+            &self.parts[part]
         else {
             return;
         };
@@ -372,11 +378,11 @@ fn finished(outbox: &Outbox<'_>, sum: &mut dyn AllReduce, scale: f32, data: &[f3
 /// The way of bucket `b`.
 fn way(cx: &Context<'_>, b: usize) -> Way {
     match cx.outbox.coder.shape() {
-        Shape::Plain => Way::Plain { rounds: false },
-        Shape::Rounding => Way::Plain { rounds: true },
-        Shape::Shared => Way::Shared,
-        Shape::Own => Way::Own,
-        Shape::LowRank => {
+        CodecShape::Plain => Way::Plain { rounds: false },
+        CodecShape::Rounding => Way::Plain { rounds: true },
+        CodecShape::Shared => Way::Shared,
+        CodecShape::Own => Way::Own,
+        CodecShape::LowRank => {
             let cut = Cut::new(tensors(cx.layout, b), cx.outbox.coder.factors());
             if cut.has_matrices() { Way::LowRank(cut) } else { Way::Plain { rounds: false } }
         }

@@ -30,7 +30,7 @@ mod ring;
 
 use std::sync::Arc;
 
-use crate::codec::Shape;
+use crate::codec::CodecShape;
 use crate::contract::{Awaited, Outbox};
 use crate::message::{Message, Rank};
 use crate::meta::Meta;
@@ -103,7 +103,7 @@ impl Label {
 
     /// `sum`, which is complete here and goes to others: with the bits that they get.
     fn complete(&self, outbox: &mut Outbox<'_>, mut sum: Payload) -> Payload {
-        if self.rounds && outbox.coder.shape() == Shape::Rounding {
+        if self.rounds && outbox.coder.shape() == CodecShape::Rounding {
             match sum.try_mut() {
                 Some(values) => outbox.round(values),
                 None => {

@@ -14,7 +14,7 @@
 
 use std::ops::Range;
 
-use super::adam::{BETA1, BETA2, DECOUPLED, Decay, EPSILON, L2, Moments, Rule};
+use super::adam::{AdamRule, BETA1, BETA2, DECOUPLED, Decay, EPSILON, L2, Moments};
 use super::{At, Entry, Optimizer};
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
@@ -77,7 +77,7 @@ impl AccumAdam {
     }
 
     /// The numbers of a step, and 1/s.
-    fn rule(&self, at: At) -> (Rule, f32) {
+    fn rule(&self, at: At) -> (AdamRule, f32) {
         let rule = self.moments.rule(at.learning_rate, at.step / self.accumulate + 1);
         (rule, (1.0 / self.accumulate as f64) as f32)
     }
@@ -121,7 +121,7 @@ type Moving<'a> = (&'a mut [f32], &'a mut [f32], &'a mut [f32]);
 
 kernel! {
     fn apply<const LAST: bool>(
-        rule: (Rule, f32),
+        rule: (AdamRule, f32),
         params: &mut [f32],
         moving: Moving<'_>,
         grad: &[f32],
@@ -135,7 +135,7 @@ kernel! {
 
 kernel! {
     fn displace<const LAST: bool>(
-        rule: (Rule, f32),
+        rule: (AdamRule, f32),
         grad: &mut [f32],
         moving: Moving<'_>,
         params: &[f32],
@@ -149,7 +149,7 @@ kernel! {
 
 #[inline(always)]
 fn step<const LAST: bool>(
-    (rule, share): (Rule, f32),
+    (rule, share): (AdamRule, f32),
     (grad, param): (f32, f32),
     (m, v, b): (&mut f32, &mut f32, &mut f32),
 ) -> f32 {

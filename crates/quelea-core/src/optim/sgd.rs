@@ -75,8 +75,8 @@ impl Sgd {
         }
     }
 
-    fn rule(&self, at: At) -> Rule {
-        Rule { rate: at.learning_rate, momentum: self.momentum, decay: self.weight_decay }
+    fn rule(&self, at: At) -> SgdRule {
+        SgdRule { rate: at.learning_rate, momentum: self.momentum, decay: self.weight_decay }
     }
 }
 
@@ -134,13 +134,13 @@ impl Optimizer for Sgd {
 
 /// The numbers of one step.
 #[derive(Clone, Copy)]
-struct Rule {
+struct SgdRule {
     rate: f32,
     momentum: f32,
     decay: f32,
 }
 
-impl Rule {
+impl SgdRule {
     /// The gradient with weight decay.
     #[inline(always)]
     fn decayed<const DECAYS: bool>(self, grad: f32, param: f32) -> f32 {
@@ -156,7 +156,7 @@ impl Rule {
 }
 
 kernel! {
-    fn apply_plain<const DECAYS: bool>(rule: Rule, params: &mut [f32], grad: &[f32]) {
+    fn apply_plain<const DECAYS: bool>(rule: SgdRule, params: &mut [f32], grad: &[f32]) {
         for (x, g) in params.iter_mut().zip(grad) {
             *x -= rule.rate * rule.decayed::<DECAYS>(*g, *x);
         }
@@ -164,7 +164,7 @@ kernel! {
 }
 
 kernel! {
-    fn displace_plain<const DECAYS: bool>(rule: Rule, params: &[f32], grad: &mut [f32]) {
+    fn displace_plain<const DECAYS: bool>(rule: SgdRule, params: &[f32], grad: &mut [f32]) {
         for (g, x) in grad.iter_mut().zip(params) {
             *g = rule.rate * rule.decayed::<DECAYS>(*g, *x);
         }
@@ -173,7 +173,7 @@ kernel! {
 
 kernel! {
     fn apply_momentum<const DECAYS: bool, const NESTEROV: bool>(
-        rule: Rule,
+        rule: SgdRule,
         params_and_velocity: (&mut [f32], &mut [f32]),
         grad: &[f32],
     ) {
@@ -187,7 +187,7 @@ kernel! {
 
 kernel! {
     fn displace_momentum<const DECAYS: bool, const NESTEROV: bool>(
-        rule: Rule,
+        rule: SgdRule,
         params: &[f32],
         grad_and_velocity: (&mut [f32], &mut [f32]),
     ) {
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn every_instruction_set_gives_the_same_bits() {
-        let rule = Rule { rate: 0.3, momentum: 0.9, decay: 0.01 };
+        let rule = SgdRule { rate: 0.3, momentum: 0.9, decay: 0.01 };
         let mut rng = Rng::new(2, "test", 0);
         let mut draw = |len| (0..len).map(|_| rng.normal() as f32).collect::<Vec<f32>>();
         for len in [0, 1, 7, 8, 9, 31, 33, 100] {

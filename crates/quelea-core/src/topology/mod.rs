@@ -1,8 +1,8 @@
 //! Who mixes with whom, with what weights, at which step.
 //!
-//! [`TOPOLOGIES`] is the table; [`Entry::build`] makes a checked [`Schedule`] from a row and a
-//! [`Request`]; [`report()`] measures it; [`Schedule::pairs`] splits its workers into those that ask and those
-//! that answer. `quelea-plot` draws it.
+//! [`TOPOLOGIES`] is the table; [`Entry::build`] makes a checked [`Schedule`] from an entry and a
+//! [`TopologyRequest`]; [`report()`] measures it; [`Schedule::pairs`] splits its workers into
+//! those that ask and those that answer. `quelea-plot` draws it.
 
 mod aer;
 mod complete;
@@ -30,7 +30,7 @@ use crate::options::Options;
 
 pub use pairs::Pairs;
 pub use report::{Report, RoundReport, report};
-pub use schedule::{Round, Schedule, Shape};
+pub use schedule::{Round, Schedule, TopologyShape};
 pub use spectrum::least_eigenvalue;
 pub use validate::{Flaw, validate, validate_edges};
 
@@ -41,7 +41,7 @@ pub struct Entry {
     /// What holds from three workers on (`aer`: from two hosts on); `None` where a file decides.
     pub properties: Option<TopologyProperties>,
     /// Makes the rounds; [`Entry::build`] also checks them.
-    make: fn(&Request) -> Result<Schedule, TopologyError>,
+    make: fn(&TopologyRequest) -> Result<Schedule, TopologyError>,
 }
 
 /// What is true of a topology whatever its size.
@@ -57,7 +57,7 @@ pub struct TopologyProperties {
 
 /// What a topology is made for.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct TopologyRequest<'a> {
     /// The host of each worker; as many as there are workers.
     pub hosts: &'a [u32],
     /// The run's seed.
@@ -120,19 +120,19 @@ pub enum TopologyError {
 
 impl Entry {
     /// The rounds for these workers, checked.
-    pub fn build(&self, request: &Request) -> Result<Schedule, TopologyError> {
+    pub fn build(&self, request: &TopologyRequest) -> Result<Schedule, TopologyError> {
         self.build_checked(request, validate)
     }
 
     /// The rounds for methods that use the edges and not the weights: senders divide by
     /// themselves, so edges may go one way, and degrees differ.
-    pub fn build_edges(&self, request: &Request) -> Result<Schedule, TopologyError> {
+    pub fn build_edges(&self, request: &TopologyRequest) -> Result<Schedule, TopologyError> {
         self.build_checked(request, validate_edges)
     }
 
     fn build_checked(
         &self,
-        request: &Request,
+        request: &TopologyRequest,
         check: fn(&Schedule) -> Result<(), Flaw>,
     ) -> Result<Schedule, TopologyError> {
         if request.hosts.is_empty() {

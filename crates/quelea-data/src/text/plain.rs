@@ -8,7 +8,7 @@ use quelea_core::random::Rng;
 use super::BYTES_MAX;
 use crate::error::DataError;
 use crate::files::{self, Content};
-use crate::loader::{Effort, Source};
+use crate::loader::{BatchSource, Effort};
 
 /// A text, of which the end is put aside.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct WindowBatch {
     pub tokens: Vec<u32>,
 }
 
-/// The batches of one worker: a [`Source`] for a [`crate::loader::Loader`].
+/// The batches of one worker: a [`BatchSource`] for a [`crate::loader::Loader`].
 #[derive(Debug)]
 pub struct WindowBatches {
     text: Arc<[u8]>,
@@ -89,7 +89,7 @@ impl WindowBatches {
     }
 }
 
-impl Source for WindowBatches {
+impl BatchSource for WindowBatches {
     type Batch = WindowBatch;
 
     fn effort(&self) -> Effort {

@@ -3,7 +3,7 @@
 use super::{Classifier, ImageModel};
 use crate::ops::{BatchNorm, Conv, Linear, Then};
 use crate::parameters::{Builder, Init};
-use crate::tape::{Tape, Value};
+use crate::tape::{Tape, TapeValue};
 
 /// How a block's input reaches its output where they differ in shape.
 enum Shortcut {
@@ -91,7 +91,7 @@ impl Block {
         Block { convolutions: [first, second], shortcut }
     }
 
-    fn forward(&self, tape: &mut Tape<'_>, x: Value) -> Value {
+    fn forward(&self, tape: &mut Tape<'_>, x: TapeValue) -> TapeValue {
         let [(first, first_norm), (second, second_norm)] = &self.convolutions;
         let y = tape.conv(&x, first);
         let y = tape.batch_norm(&y, first_norm, Then::Relu);
@@ -112,7 +112,7 @@ impl Block {
 }
 
 impl Classifier for ResNet {
-    fn scores(&self, tape: &mut Tape<'_>, images: Value) -> Value {
+    fn scores(&self, tape: &mut Tape<'_>, images: TapeValue) -> TapeValue {
         let (conv, norm) = &self.stem;
         let x = tape.conv(&images, conv);
         let mut x = tape.batch_norm(&x, norm, Then::Relu);

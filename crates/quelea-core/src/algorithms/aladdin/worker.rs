@@ -1,7 +1,7 @@
 //! The worker's side of ALADDIN; the pseudocode is in the parent module.
 
 use super::{ACKNOWLEDGE, ANCHOR, PUSH};
-use crate::codec::{ErrorFeedback, Shape};
+use crate::codec::{CodecShape, ErrorFeedback};
 use crate::contract::{Algorithm, Awaited, Context, Fact, Mode, Outbox, Piece};
 use crate::message::{Message, Rank};
 use crate::options::Options;
@@ -142,7 +142,7 @@ impl Worker {
             let folded = folded.expect("there is nothing else to send");
             lane.left_out.at_rate(folded.rate);
             match cx.outbox.coder.shape() {
-                Shape::Plain => message.with(folded.values),
+                CodecShape::Plain => message.with(folded.values),
                 _ => lane.left_out.load(&mut cx.outbox, message, &folded.values),
             }
         };

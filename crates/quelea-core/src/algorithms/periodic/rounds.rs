@@ -14,14 +14,14 @@ pub const RESULT: u8 = 0xf1;
 
 /// One comparison after another; idle in between.
 #[derive(Debug, Default)]
-pub struct Rounds {
+pub struct RoundComparison {
     /// Rounds of the others, until the comparison is over.
     known: Option<BTreeMap<Rank, u64>>,
     /// The result that a peer sends me, part by part.
     result: BTreeMap<u32, Payload>,
 }
 
-impl Rounds {
+impl RoundComparison {
     /// Whether survivors are still comparing.
     pub fn is_running(&self) -> bool {
         self.known.is_some()
@@ -29,7 +29,7 @@ impl Rounds {
 
     /// Membership has changed, and I have finished `round` rounds.
     pub fn begin(&mut self, cx: &mut Context<'_>, round: u64) {
-        *self = Rounds { known: Some(BTreeMap::new()), result: BTreeMap::new() };
+        *self = RoundComparison { known: Some(BTreeMap::new()), result: BTreeMap::new() };
         let mut message = Message::new(ROUND, cx.step, 0);
         message.seq = round;
         let me = cx.outbox.rank;

@@ -25,7 +25,7 @@ const NEAR: usize = 1536;
 const MANY: usize = 128;
 
 /// One part of the batch in a backward pass.
-pub(super) struct Part<'a> {
+pub(super) struct BatchPart<'a> {
     /// Images.
     pub(super) x: &'a [f32],
     /// Gradient of the results.
@@ -34,10 +34,10 @@ pub(super) struct Part<'a> {
     pub(super) dx: &'a mut [f32],
 }
 
-impl Part<'_> {
+impl BatchPart<'_> {
     /// The same part for a shorter time.
-    pub(super) fn reborrow(&mut self) -> Part<'_> {
-        Part { x: self.x, dy: self.dy, dx: self.dx }
+    pub(super) fn reborrow(&mut self) -> BatchPart<'_> {
+        BatchPart { x: self.x, dy: self.dy, dx: self.dx }
     }
 }
 
@@ -100,7 +100,7 @@ impl Direct {
     }
 
     /// Adds the gradient of the weights to `grad` and writes that of the images.
-    pub(super) fn backward(&self, weights: &[f32], part: Part<'_>, grad: &mut [f32]) {
+    pub(super) fn backward(&self, weights: &[f32], part: BatchPart<'_>, grad: &mut [f32]) {
         let Geometry { channels, outputs, .. } = self.shape;
         let (image, result) = (self.shape.image(), self.shape.result());
         let plane = self.layout.plane;
@@ -317,7 +317,7 @@ mod tests {
         forward(&shape, &weights, Some(&bias), (&x, &mut y));
         let pass = Pass { shape, direct: None, weights: &weights, x: &x, dy: &dy, input: true };
         let (mut grad, mut dx) = (numbers(weights.len(), 5), vec![0.0; x.len()]);
-        pass.part(Part { x: &x, dy: &dy, dx: &mut dx }, &mut grad);
+        pass.part(BatchPart { x: &x, dy: &dy, dx: &mut dx }, &mut grad);
         for kernels in Kernels::all() {
             let direct = Direct::with(kernels, &shape).expect("of the kind");
             let what = format!("{shape:?}, {kernels:?}");
@@ -325,11 +325,11 @@ mod tests {
             direct.forward(&weights, Some(&bias), (&x, &mut ours));
             assert_near(&ours, &y, &what);
             let (mut ours, mut turned) = (numbers(weights.len(), 5), vec![9.0; x.len()]);
-            direct.backward(&weights, Part { x: &x, dy: &dy, dx: &mut turned }, &mut ours);
+            direct.backward(&weights, BatchPart { x: &x, dy: &dy, dx: &mut turned }, &mut ours);
             assert_near(&ours, &grad, &what);
             assert_near(&turned, &dx, &what);
             let mut alone = numbers(weights.len(), 5);
-            direct.backward(&weights, Part { x: &x, dy: &dy, dx: &mut [] }, &mut alone);
+            direct.backward(&weights, BatchPart { x: &x, dy: &dy, dx: &mut [] }, &mut alone);
             assert_eq!(alone, ours, "{what}: without the gradient of the images");
         }
     }
