@@ -34,7 +34,7 @@ fn random_images(count: usize) -> Arc<dyn Images> {
 
 fn batches(images: &Arc<dyn Images>, batch: usize, how: Augmentation) -> ImageBatches {
     let all = (0..images.len() as u32).collect();
-    ImageBatches::shuffled(Arc::clone(images), all, batch, (1, 0)).varied(how)
+    ImageBatches::shuffled(Arc::clone(images), all, batch, 1, 0).varied(how)
 }
 
 fn augmentation() {

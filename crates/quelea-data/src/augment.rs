@@ -68,7 +68,8 @@ impl ImageBatches {
         images: Arc<dyn Images>,
         part: Arc<[u32]>,
         batch: usize,
-        (seed, rank): (u64, usize),
+        seed: u64,
+        rank: usize,
     ) -> ImageBatches {
         let order = SampleOrder::new(part, seed, rank);
         let stream = format!("augment.{rank}");
@@ -294,7 +295,7 @@ mod tests {
     fn batches_depend_on_seed_rank_and_step_alone() {
         let part: Arc<[u32]> = (0..1437).collect();
         let batches = |seed, rank| {
-            ImageBatches::shuffled(digits().train, Arc::clone(&part), 32, (seed, rank))
+            ImageBatches::shuffled(digits().train, Arc::clone(&part), 32, seed, rank)
                 .varied(Augmentation::CIFAR)
         };
         let fill = |batches: &ImageBatches, step| {

@@ -99,7 +99,7 @@ fn verify(
     let state = match path.clone().map(sum) {
         None => FileState::Missing,
         Some(Err(problem)) => FileState::Wrong(problem),
-        Some(Ok(found)) => compare(file, &found),
+        Some(Ok((sum, bytes))) => compare(file, &sum, bytes),
     };
     Checked { name: file.name, path, state }
 }
@@ -132,8 +132,8 @@ pub fn check_pictures(
 }
 
 /// Length and checksum of a file's content beside what they should be.
-pub(crate) fn compare(file: &ExpectedFile, (sum, bytes): &(String, u64)) -> FileState {
-    if *bytes != file.bytes {
+pub(crate) fn compare(file: &ExpectedFile, sum: &str, bytes: u64) -> FileState {
+    if bytes != file.bytes {
         FileState::Wrong(format!("holds {bytes} bytes, not {}", file.bytes))
     } else if sum != file.sha256 {
         FileState::Wrong(format!("has the SHA-256 {sum}, not {}", file.sha256))

@@ -143,7 +143,7 @@ pub fn fetch(
 fn is_present(folder: &Path, download: &Download) -> bool {
     download.files.iter().all(|file| {
         let sum = files::find(folder, file.name).map(|path| content_sum(&path, &mut |_| {}));
-        matches!(sum, Some(Ok(sum)) if compare(file, &sum) == FileState::Good)
+        matches!(sum, Some(Ok((sum, bytes))) if compare(file, &sum, bytes) == FileState::Good)
     })
 }
 
@@ -309,7 +309,7 @@ impl PartialFile {
             return Ok(fs::remove_file(&self.path).map_err(DataError::writing(&self.path))?);
         }
         let state = match content_sum(&self.path, &mut |_| {}) {
-            Ok(sum) => compare(&download.files[0], &sum),
+            Ok((sum, bytes)) => compare(&download.files[0], &sum, bytes),
             Err(error @ DataError::Damaged { .. }) => FileState::Wrong(error.to_string()),
             Err(error) => return Err(error.into()),
         };
@@ -388,7 +388,7 @@ fn unpack_file(
         let _ = fs::remove_file(&draft);
         return Err(wrong(error));
     }
-    let problem = match found.map(|found| compare(file, &found)) {
+    let problem = match found.map(|(sum, bytes)| compare(file, &sum, bytes)) {
         Ok(FileState::Good) => {
             let placed = out.sync_all().and_then(|()| fs::rename(&draft, &path));
             return placed.map(Ok).map_err(&wrong);

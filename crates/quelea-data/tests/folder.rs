@@ -77,7 +77,7 @@ fn a_loader_gives_pictures_and_names_the_one_that_is_broken() {
     let pool = LoaderPool::new(2);
     let loader = |root: &TempDir| {
         let train = folder(root.path(), SMALL).expect("good").train;
-        let batches = ImageBatches::shuffled(train, (0..4).collect(), 4, (1, 0));
+        let batches = ImageBatches::shuffled(train, (0..4).collect(), 4, 1, 0);
         Loader::new(&pool, batches.varied(Augmentation::IMAGENET), 2)
     };
     let mut good = loader(&root);

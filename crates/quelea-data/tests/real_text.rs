@@ -31,7 +31,7 @@ fn multi30k_is_read_encoded_and_decoded_without_loss() {
     assert!(tokens < words * 3 / 2, "{tokens} tokens for {words} words");
     let corpus = Arc::new(Corpus::new(&train, &vocabulary, 128));
     let all: Arc<[u32]> = (0..corpus.len() as u32).collect();
-    let batches = PairBatches::shuffled(corpus, all, 64, (1, 0));
+    let batches = PairBatches::shuffled(corpus, all, 64, 1, 0);
     let (mut batch, mut full, mut padded) = (PairBatch::default(), 0, 0);
     for step in 0..batches.steps_per_epoch() {
         batches.fill(step, &mut batch).expect("in memory");

@@ -83,7 +83,7 @@ fn transformer_case() -> Case {
     let goal = tokens(20 * batch, 999);
     let pass = move |mut tape: Tape<'_>, grad: &mut [f32]| {
         let memory = network.encode(&mut tape, &source);
-        let scores = network.decode(&mut tape, (&memory, &source), &target);
+        let scores = network.decode(&mut tape, &memory, &source, &target);
         let (_, seed) = score_with_gradient(&scores, &goal, 0.1, goal.len() as f32);
         tape.backward(&scores, seed, grad);
     };

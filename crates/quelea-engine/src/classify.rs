@@ -7,7 +7,7 @@ use quelea_core::problems::{Evaluation, GradientSource, Problem};
 use quelea_core::random::Rng;
 use quelea_data::augment::{Augmentation, ImageBatch, ImageBatches};
 use quelea_data::images::{ImageShape, Images, Split};
-use quelea_data::loader::LoaderPool;
+use quelea_data::loader::{Loader, LoaderPool};
 
 use crate::error::EngineError;
 use crate::flat::FlatVectors;
@@ -135,10 +135,10 @@ impl Problem for Classify {
         let images = Arc::clone(&self.data.train);
         let shape = images.shape();
         let ahead = if batch * shape.len() < WORTH_A_THREAD { 0 } else { 2 };
-        let batches = ImageBatches::shuffled(images, part, batch, (self.seed, rank));
+        let batches = ImageBatches::shuffled(images, part, batch, self.seed, rank);
         let batches = batches.varied(self.augmentation);
-        let batches = (&self.pool, batches, ahead);
-        Box::new(Learner::new(&self.network, batches, &self.work, (self.seed, rank)))
+        let loader = Loader::new(&self.pool, batches, ahead);
+        Box::new(Learner::new(&self.network, loader, &self.work, self.seed, rank))
     }
 
     fn samples(&self) -> Vec<u32> {

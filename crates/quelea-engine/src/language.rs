@@ -5,7 +5,7 @@ use std::sync::Arc;
 use quelea_core::layout::Tensor;
 use quelea_core::problems::{Evaluation, GradientSource, Problem};
 use quelea_core::random::Rng;
-use quelea_data::loader::LoaderPool;
+use quelea_data::loader::{Loader, LoaderPool};
 use quelea_data::text::{PlainText, WindowBatch, WindowBatches};
 
 use crate::error::EngineError;
@@ -82,10 +82,10 @@ impl Problem for NextByte {
     fn source(&self, rank: usize) -> Box<dyn GradientSource> {
         let (text, context) = (Arc::clone(&self.text.train), self.network.context);
         let batch = self.work.batches[rank];
-        let windows = WindowBatches::shuffled(text, context, batch, (self.seed, rank));
+        let windows = WindowBatches::shuffled(text, context, batch, self.seed, rank);
         let windows = windows.expect("the text is longer than a window");
-        let batches = (&self.pool, windows, 0);
-        Box::new(Learner::new(&self.network, batches, &self.work, (self.seed, rank)))
+        let loader = Loader::new(&self.pool, windows, 0);
+        Box::new(Learner::new(&self.network, loader, &self.work, self.seed, rank))
     }
 
     fn samples(&self) -> Vec<u32> {

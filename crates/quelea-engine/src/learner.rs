@@ -5,7 +5,7 @@ use std::sync::Arc;
 use quelea_core::node::Loan;
 use quelea_core::problems::{Computed, GradientSource};
 use quelea_core::random::Rng;
-use quelea_data::loader::{BatchSource, Loader, LoaderPool};
+use quelea_data::loader::{BatchSource, Loader};
 
 use crate::flat::{FlatVectors, Lent};
 use crate::parameters::Parameters;
@@ -32,16 +32,17 @@ pub(crate) struct Learner<S: BatchSource, N> {
 }
 
 impl<S: BatchSource, N: Learn<S::Batch>> Learner<S, N> {
-    /// The worker `rank`, whose next `ahead` batches are made by the threads of `pool`.
+    /// The worker `rank`, which learns from the batches of `loader`.
     pub(crate) fn new(
         network: &Arc<N>,
-        (pool, batches, ahead): (&Arc<LoaderPool>, S, usize),
+        loader: Loader<S>,
         work: &Work,
-        (seed, rank): (u64, usize),
+        seed: u64,
+        rank: usize,
     ) -> Learner<S, N> {
         Learner {
             network: Arc::clone(network),
-            loader: Loader::new(pool, batches, ahead),
+            loader,
             batch: work.batches[rank],
             accumulate: work.accumulate as u64,
             dropout: (seed, format!("dropout.{rank}")),
@@ -79,6 +80,7 @@ mod tests {
     use quelea_core::layout::Layout;
     use quelea_core::problems::partition::Partition;
     use quelea_data::error::DataError;
+    use quelea_data::loader::LoaderPool;
 
     use super::*;
     use crate::ops::Linear;
@@ -137,8 +139,8 @@ mod tests {
             ..WorkOptions::default()
         };
         let work = Work::new(&[0; 16], &options).expect("good options");
-        let batches = (&LoaderPool::new(1), Counting, 0);
-        let mut learner = Learner::new(&network, batches, &work, (0, 0));
+        let loader = Loader::new(&LoaderPool::new(1), Counting, 0);
+        let mut learner = Learner::new(&network, loader, &work, 0, 0);
         // A bucket for each map.
         let mut loan = Loan::detached(params.clone(), Arc::new(Layout::plain(4, 8)), 2);
         let mut ready = Vec::new();

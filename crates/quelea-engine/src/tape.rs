@@ -155,10 +155,15 @@ impl<'a> Tape<'a> {
     }
 
     /// Keeps what a batch normalisation has measured.
-    pub(crate) fn keep_moments(&mut self, statistic: Statistic, moments: (Vec<f32>, Vec<f32>)) {
+    pub(crate) fn keep_moments(
+        &mut self,
+        statistic: Statistic,
+        means: Vec<f32>,
+        variances: Vec<f32>,
+    ) {
         let all = &mut self.measured.moments;
         all.resize_with(all.len().max(statistic.0 + 1), Default::default);
-        all[statistic.0] = moments;
+        all[statistic.0] = (means, variances);
     }
 
     /// What batch normalisation has measured.

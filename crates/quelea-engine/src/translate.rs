@@ -6,7 +6,7 @@ use quelea_core::layout::Tensor;
 use quelea_core::problems::{Evaluation, GradientSource, Problem};
 use quelea_core::random::Rng;
 use quelea_data::bleu::bleu;
-use quelea_data::loader::LoaderPool;
+use quelea_data::loader::{Loader, LoaderPool};
 use quelea_data::text::{
     BEGIN, Corpus, END, PAD, PairBatch, PairBatches, SentencePairs, Vocabulary,
 };
@@ -142,9 +142,10 @@ impl Problem for Translate {
 
     fn source(&self, rank: usize) -> Box<dyn GradientSource> {
         let (part, batch) = (Arc::clone(&self.work.parts[rank]), self.work.batches[rank]);
-        let (corpus, stream) = (Arc::clone(&self.train), (self.seed, rank));
-        let batches = PairBatches::shuffled(corpus, part, batch, stream);
-        Box::new(Learner::new(&self.network, (&self.pool, batches, 0), &self.work, stream))
+        let corpus = Arc::clone(&self.train);
+        let batches = PairBatches::shuffled(corpus, part, batch, self.seed, rank);
+        let loader = Loader::new(&self.pool, batches, 0);
+        Box::new(Learner::new(&self.network, loader, &self.work, self.seed, rank))
     }
 
     fn samples(&self) -> Vec<u32> {
@@ -179,7 +180,7 @@ impl Network {
         let goal = goal.map(|token| if *token == PAD { NO_TARGET } else { *token }).collect();
         let source = sources(batch);
         let memory = self.network.encode(tape, &source);
-        (self.network.decode(tape, (&memory, &source), &target), goal)
+        (self.network.decode(tape, &memory, &source, &target), goal)
     }
 
     /// Greedy translations: always the likeliest token, until [`END`].
@@ -194,7 +195,7 @@ impl Network {
             }
             let tokens = found.iter().flatten().copied().collect();
             let target = SentenceBatch { tokens, lengths: vec![length; batch.count] };
-            let scores = self.network.decode(&mut tape, (&memory, &source), &target);
+            let scores = self.network.decode(&mut tape, &memory, &source, &target);
             let classes = scores.shape()[1];
             let rows = scores.values().chunks_exact(classes);
             let last = rows.skip(length - 1).step_by(length);

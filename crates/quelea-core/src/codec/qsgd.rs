@@ -102,10 +102,11 @@ impl Qsgd {
         let head = if factor.is_some() { (norm / shrink) as f32 } else { 0.0 };
         let (first, rest) = out.split_at_mut(4);
         first.copy_from_slice(&head.to_le_bytes());
-        let (level, scale) = (Level::best(), (factor.unwrap_or(0.0), self.levels as f32));
+        let level = Level::best();
+        let scale = LevelScale { factor: factor.unwrap_or(0.0), levels: self.levels as f32 };
         for (values, out) in values.chunks(BATCH).zip(rest.chunks_mut(BATCH / 8 * self.width)) {
             let mut codes = [0; BATCH];
-            round(level, values, scale, (lanes, &mut codes));
+            round(level, values, scale, lanes, &mut codes);
             pack(&codes, self.width, out);
         }
     }
@@ -187,7 +188,7 @@ fn finite_norm(values: &[f32]) -> f64 {
     squares.fold(0.0, |total, square| total + square).sqrt()
 }
 
-/// So many elements are rounded, then packed, at a time; a multiple of [`LANES`] and of 8.
+/// Elements that are rounded, then packed, at once; a multiple of [`LANES`] and of 8.
 const BATCH: usize = 256;
 
 /// Random streams side by side; element `i` draws from lane `i mod LANES`.
@@ -221,10 +222,18 @@ impl Lanes {
     }
 }
 
+/// How values become levels.
+#[derive(Clone, Copy)]
+struct LevelScale {
+    /// Levels of the value 1.
+    factor: f32,
+    /// The highest level.
+    levels: f32,
+}
+
 kernel! {
-    /// Codes of `values` in units of 1/`scale.0`, at most `scale.1`.
-    fn round(values: &[f32], scale: (f32, f32), to: (&mut Lanes, &mut [u32; BATCH])) {
-        let (lanes, codes) = to;
+    /// Writes the codes of `values`, rounded at random.
+    fn round(values: &[f32], scale: LevelScale, lanes: &mut Lanes, codes: &mut [u32; BATCH]) {
         let (chunks, tail) = values.as_chunks::<LANES>();
         let (codes, _) = codes.as_chunks_mut::<LANES>();
         for (codes, chunk) in codes.iter_mut().zip(chunks) {
@@ -245,7 +254,7 @@ const WHOLE: f32 = 8_388_608.0;
 #[inline(always)]
 fn round_lanes(
     values: &[f32; LANES],
-    (factor, levels): (f32, f32),
+    LevelScale { factor, levels }: LevelScale,
     draws: [u32; LANES],
 ) -> [u32; LANES] {
     std::array::from_fn(|k| {
@@ -427,7 +436,8 @@ mod tests {
         let results = Level::all().into_iter().map(|level| {
             let (mut lanes, mut codes, mut out) =
                 (codec(9, false).lanes(at(1)), [0; BATCH], [0.0; 250]);
-            round(level, &values, (3.3, 9.0), (&mut lanes, &mut codes));
+            let scale = LevelScale { factor: 3.3, levels: 9.0 };
+            round(level, &values, scale, &mut lanes, &mut codes);
             (widen(level, &codes, 0.1, &mut out), codes, out)
         });
         let results: Vec<_> = results.collect();

@@ -142,7 +142,7 @@ impl Average {
         let label = self.label(step, part, 0);
         let at = Coder::place(outbox.rank, &label.bare(0), 0);
         match &self.parts[part].way {
-            Way::Plain { .. } => self.reduce(outbox, (step, part, 0)).start(outbox, data),
+            Way::Plain { .. } => self.reduce(outbox, step, part, 0).start(outbox, data),
             Way::Shared | Way::Own => {
                 let mut own = outbox.pool.copy(data);
                 let values = own.try_mut().expect("just taken, so held by nobody else");
@@ -150,7 +150,7 @@ impl Average {
                 let offered = memory.offer(outbox.coder, at, values, outbox.pool);
                 let kept = Coder::kept(&offered);
                 if matches!(self.parts[part].way, Way::Shared) {
-                    self.reduce(outbox, (step, part, 0)).start(outbox, &kept);
+                    self.reduce(outbox, step, part, 0).start(outbox, &kept);
                 } else {
                     let mut message = label.bare(0);
                     message.parts[0] = offered;
@@ -162,7 +162,7 @@ impl Average {
             Way::LowRank(cut) => {
                 let memory = &mut self.memories[part].factors;
                 let factors = LowRank::begin(cut, memory, data, outbox.pool);
-                self.reduce(outbox, (step, part, 0)).start(outbox, factors.first());
+                self.reduce(outbox, step, part, 0).start(outbox, factors.first());
                 self.parts[part].under_way = UnderWay::Factors(factors);
                 self.turn(outbox, part);
             }
@@ -195,7 +195,7 @@ impl Average {
             UnderWay::Factors(factors) if phase == 0 => factors.first(),
             UnderWay::Factors(factors) => factors.second(),
         };
-        self.reduce(outbox, (step, part, phase)).on_message(outbox, data, from, message);
+        self.reduce(outbox, step, part, phase).on_message(outbox, data, from, message);
         self.parts[part].under_way = under_way;
         if started {
             self.turn(outbox, part);
@@ -308,8 +308,13 @@ impl Average {
         }
     }
 
-    fn reduce(&mut self, outbox: &Outbox<'_>, at: (u64, usize, u64)) -> &mut dyn AllReduce {
-        let (step, part, phase) = at;
+    fn reduce(
+        &mut self,
+        outbox: &Outbox<'_>,
+        step: u64,
+        part: usize,
+        phase: u64,
+    ) -> &mut dyn AllReduce {
         let len = match &self.parts[part].way {
             Way::Shared => outbox.coder.kept_len(self.parts[part].len),
             Way::LowRank(cut) if phase == 0 => cut.first_len(),
@@ -363,7 +368,7 @@ impl Average {
         let scale = 1.0 / self.group.len() as f32;
         let mean = finished(outbox, &mut *sum, scale, factors.first());
         factors.turn(cut, &mean, outbox.pool);
-        self.reduce(outbox, (self.step, part, 1)).start(outbox, factors.second());
+        self.reduce(outbox, self.step, part, 1).start(outbox, factors.second());
         self.parts[part].under_way = UnderWay::Factors(factors);
     }
 }

@@ -191,7 +191,7 @@ impl Optimizer for Adam {
         let vectors = [params, &mut self.m[range.clone()], &mut self.v[range]];
         in_parts(vectors, PART_MIN, |at, [x, m, v]| {
             let grad = &grad[at..][..x.len()];
-            apply(level, rule, (x, m, v), grad);
+            apply(level, rule, x, m, v, grad);
         });
     }
 
@@ -201,7 +201,7 @@ impl Optimizer for Adam {
         let vectors = [grad, &mut self.m[range.clone()], &mut self.v[range]];
         in_parts(vectors, PART_MIN, |at, [g, m, v]| {
             let params = &params[at..][..g.len()];
-            displace(level, rule, (g, m, v), params);
+            displace(level, rule, g, m, v, params);
         });
     }
 
@@ -211,8 +211,7 @@ impl Optimizer for Adam {
 }
 
 kernel! {
-    fn apply(rule: AdamRule, vectors: (&mut [f32], &mut [f32], &mut [f32]), grad: &[f32]) {
-        let (params, m, v) = vectors;
+    fn apply(rule: AdamRule, params: &mut [f32], m: &mut [f32], v: &mut [f32], grad: &[f32]) {
         for (((x, m), v), g) in params.iter_mut().zip(m).zip(v).zip(grad) {
             *x -= rule.step(*g, *x, m, v);
         }
@@ -220,8 +219,7 @@ kernel! {
 }
 
 kernel! {
-    fn displace(rule: AdamRule, vectors: (&mut [f32], &mut [f32], &mut [f32]), params: &[f32]) {
-        let (grad, m, v) = vectors;
+    fn displace(rule: AdamRule, grad: &mut [f32], m: &mut [f32], v: &mut [f32], params: &[f32]) {
         for (((g, m), v), x) in grad.iter_mut().zip(m).zip(v).zip(params) {
             *g = rule.step(*g, *x, m, v);
         }

@@ -98,7 +98,7 @@ impl Optimizer for Sgd {
         };
         in_parts([params, &mut self.velocity[range]], PART_MIN, |at, [params, velocity]| {
             let grad = &grad[at..][..params.len()];
-            apply(level, rule, (params, velocity), grad);
+            apply(level, rule, params, velocity, grad);
         });
     }
 
@@ -119,7 +119,7 @@ impl Optimizer for Sgd {
         };
         in_parts([grad, &mut self.velocity[range]], PART_MIN, |at, [grad, velocity]| {
             let params = &params[at..][..grad.len()];
-            displace(level, rule, params, (grad, velocity));
+            displace(level, rule, params, grad, velocity);
         });
     }
 
@@ -174,10 +174,10 @@ kernel! {
 kernel! {
     fn apply_momentum<const DECAYS: bool, const NESTEROV: bool>(
         rule: SgdRule,
-        params_and_velocity: (&mut [f32], &mut [f32]),
+        params: &mut [f32],
+        velocity: &mut [f32],
         grad: &[f32],
     ) {
-        let (params, velocity) = params_and_velocity;
         for ((x, v), g) in params.iter_mut().zip(velocity).zip(grad) {
             let g = rule.decayed::<DECAYS>(*g, *x);
             *x -= rule.rate * rule.direction::<NESTEROV>(g, v);
@@ -189,9 +189,9 @@ kernel! {
     fn displace_momentum<const DECAYS: bool, const NESTEROV: bool>(
         rule: SgdRule,
         params: &[f32],
-        grad_and_velocity: (&mut [f32], &mut [f32]),
+        grad: &mut [f32],
+        velocity: &mut [f32],
     ) {
-        let (grad, velocity) = grad_and_velocity;
         for ((g, v), x) in grad.iter_mut().zip(velocity).zip(params) {
             let decayed = rule.decayed::<DECAYS>(*g, *x);
             *g = rule.rate * rule.direction::<NESTEROV>(decayed, v);
@@ -285,9 +285,9 @@ mod tests {
             let (x, v, g) = (draw(len), draw(len), draw(len));
             let results = Level::all().into_iter().map(|level| {
                 let (mut x, mut v, mut d) = (x.clone(), v.clone(), g.clone());
-                apply_momentum::<true, true>(level, rule, (&mut x, &mut v), &g);
+                apply_momentum::<true, true>(level, rule, &mut x, &mut v, &g);
                 apply_plain::<true>(level, rule, &mut x, &g);
-                displace_momentum::<true, false>(level, rule, &x, (&mut d, &mut v));
+                displace_momentum::<true, false>(level, rule, &x, &mut d, &mut v);
                 displace_plain::<true>(level, rule, &x, &mut d);
                 (x, v, d)
             });

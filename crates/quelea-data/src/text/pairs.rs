@@ -155,7 +155,8 @@ impl PairBatches {
         corpus: Arc<Corpus>,
         part: Arc<[u32]>,
         batch: usize,
-        (seed, rank): (u64, usize),
+        seed: u64,
+        rank: usize,
     ) -> PairBatches {
         assert!(batch > 0, "a batch has at least one pair");
         let batch = batch.min(part.len());
@@ -285,7 +286,7 @@ mod tests {
     #[test]
     fn an_epoch_holds_every_pair_once_in_batches_of_like_length() {
         let corpus = corpus(200);
-        let batches = PairBatches::shuffled(Arc::clone(&corpus), (0..200).collect(), 10, (1, 0));
+        let batches = PairBatches::shuffled(Arc::clone(&corpus), (0..200).collect(), 10, 1, 0);
         let steps = batches.steps_per_epoch();
         let epoch: Vec<PairBatch> = (0..steps).map(|step| fill(&batches, step)).collect();
         let mut seen: Vec<u32> = epoch.iter().flat_map(|batch| batch.samples.clone()).collect();
@@ -300,14 +301,16 @@ mod tests {
     #[test]
     fn batches_depend_on_seed_rank_and_step_alone() {
         let corpus = corpus(57);
-        let batches = |key| PairBatches::shuffled(Arc::clone(&corpus), (0..57).collect(), 10, key);
-        let all: Vec<PairBatch> = (0..20).map(|step| fill(&batches((1, 0)), step)).collect();
-        let again = batches((1, 0));
+        let batches = |seed, rank| {
+            PairBatches::shuffled(Arc::clone(&corpus), (0..57).collect(), 10, seed, rank)
+        };
+        let all: Vec<PairBatch> = (0..20).map(|step| fill(&batches(1, 0), step)).collect();
+        let again = batches(1, 0);
         for step in [19, 4, 5, 0] {
             assert_eq!(fill(&again, step), all[step as usize]);
         }
-        assert_ne!(fill(&batches((2, 0)), 0), all[0]);
-        assert_ne!(fill(&batches((1, 1)), 0), all[0]);
+        assert_ne!(fill(&batches(2, 0), 0), all[0]);
+        assert_ne!(fill(&batches(1, 1), 0), all[0]);
     }
 
     #[test]
@@ -317,7 +320,7 @@ mod tests {
         let corpus = Arc::new(Corpus::new(&pairs, &Vocabulary::train([], 0), 8));
         assert_eq!((corpus.source(0).len(), corpus.target(0).len()), (8, 8));
         assert_eq!((corpus.target(0)[0], corpus.target(0)[7]), (BEGIN, END));
-        let batches = PairBatches::shuffled(corpus, [0].into(), 32, (1, 0));
+        let batches = PairBatches::shuffled(corpus, [0].into(), 32, 1, 0);
         assert_eq!((batches.steps_per_epoch(), fill(&batches, 5).count), (1, 1));
     }
 }

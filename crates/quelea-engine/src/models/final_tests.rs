@@ -84,7 +84,7 @@ fn transformers_report_many_times_with_shared_and_separate_embeddings() {
         let target = SentenceBatch::pad(&[&[1, 4, 4, 8], &[1, 5], &[1, 7, 3]], 0);
         let count = reports(&parameters, |tape| {
             let memory = network.encode(tape, &source);
-            network.decode(tape, (&memory, &source), &target)
+            network.decode(tape, &memory, &source, &target)
         });
         assert!(count > 20, "{count}");
     }

@@ -183,7 +183,7 @@ fn check_transformer(name: &str, shared: bool) {
     let mut grad = vec![0.0; params.len()];
     let mut tape = Tape::new(&parameters, &params, PassMode::Train);
     let memory = network.encode(&mut tape, &source);
-    let scores = network.decode(&mut tape, (&memory, &source), &target);
+    let scores = network.decode(&mut tape, &memory, &source, &target);
     let (scored, seed) = score_with_gradient(&scores, &goal.tokens, 0.1, 9.0);
     assert_eq!(scored.counted, 9);
     tape.backward(&scores, seed, &mut grad);

@@ -47,7 +47,7 @@ pub(super) fn resnet(widths: &[usize], blocks: usize, project: bool, classes: us
             for index in 0..blocks {
                 let stride = if stage > 0 && index == 0 { 2 } else { 1 };
                 let name = format!("layer{}.{index}", stage + 1);
-                let block = |b: &mut Builder| Block::new(b, from, to, (stride, project));
+                let block = |b: &mut Builder| Block::new(b, from, to, stride, project);
                 made.push(builder.scope(name, block));
                 from = to;
             }
@@ -69,12 +69,7 @@ pub(super) fn conv_norm(
 }
 
 impl Block {
-    fn new(
-        builder: &mut Builder,
-        from: usize,
-        to: usize,
-        (stride, project): (usize, bool),
-    ) -> Block {
+    fn new(builder: &mut Builder, from: usize, to: usize, stride: usize, project: bool) -> Block {
         let first =
             conv_norm(builder, ["conv1", "bn1"], |b| Conv::new(b, from, to, 3).stride(stride));
         let second = conv_norm(builder, ["conv2", "bn2"], |b| Conv::new(b, to, to, 3));

@@ -135,11 +135,13 @@ impl Transformer {
         x
     }
 
-    /// Scores of the token after each of `target`: `[batch · length, vocabulary]`.
+    /// Scores of the token after each of `target`: `[batch · length, vocabulary]`. `memory` is
+    /// what [`Transformer::encode`] made of `source`.
     pub fn decode(
         &self,
         tape: &mut Tape<'_>,
-        (memory, source): (&TapeValue, &SentenceBatch),
+        memory: &TapeValue,
+        source: &SentenceBatch,
         target: &SentenceBatch,
     ) -> TapeValue {
         let earlier = AttentionMask { causal: true, lengths: Vec::new() };

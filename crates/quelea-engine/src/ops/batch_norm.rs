@@ -72,7 +72,7 @@ impl Tape<'_> {
             let unbiased = |variance: f32| variance * count / (count - 1.0).max(1.0);
             let means = moments.iter().map(|(mean, _)| *mean).collect();
             let variances = moments.iter().map(|(_, variance)| unbiased(*variance)).collect();
-            self.keep_moments(norm.statistic, (means, variances));
+            self.keep_moments(norm.statistic, means, variances);
         }
         let parameters = self.param(norm.scale).iter().zip(self.param(norm.shift));
         let lines = moments.iter().zip(parameters).map(|(&(mean, variance), (scale, shift))| {

@@ -233,8 +233,8 @@ impl Tape<'_> {
         let part = shape.part();
         let direct = Direct::of(&shape);
         let work = |(x, y): (&[f32], &mut [f32])| match &direct {
-            Some(direct) => direct.forward(weights, bias, (x, y)),
-            None => forward(&shape, weights, bias, (x, y)),
+            Some(direct) => direct.forward(weights, bias, x, y),
+            None => forward(&shape, weights, bias, x, y),
         };
         let inputs = x.values().chunks(part * shape.image());
         let outputs = y.chunks_mut(part * shape.result());
@@ -266,7 +266,7 @@ impl Tape<'_> {
 }
 
 /// The results `y` of the images `x`.
-fn forward(shape: &Geometry, weights: &[f32], bias: Option<&[f32]>, (x, y): (&[f32], &mut [f32])) {
+fn forward(shape: &Geometry, weights: &[f32], bias: Option<&[f32]>, x: &[f32], y: &mut [f32]) {
     let mut scratch = Scratch::new(shape);
     let kernel = Matrix::new(weights, shape.outputs, shape.patch());
     let width = shape.together * shape.places();

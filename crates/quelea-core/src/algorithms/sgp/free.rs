@@ -85,17 +85,17 @@ impl Mass {
 }
 
 impl Debt {
-    fn pay(&mut self, outbox: &mut Outbox<'_>, step: u64, (to, b): (Rank, usize)) {
+    fn pay(&mut self, outbox: &mut Outbox<'_>, step: u64, to: Rank, b: usize) {
         if self.paid.values.is_none() && self.owed.values.is_some() {
             self.paid = std::mem::take(&mut self.owed);
             self.seq += 1;
-            self.send(outbox, step, (to, b));
+            self.send(outbox, step, to, b);
         } else if self.paid.values.is_some() && step >= self.paid_at + PATIENCE_STEPS {
-            self.send(outbox, step, (to, b));
+            self.send(outbox, step, to, b);
         }
     }
 
-    fn send(&mut self, outbox: &mut Outbox<'_>, step: u64, (to, b): (Rank, usize)) {
+    fn send(&mut self, outbox: &mut Outbox<'_>, step: u64, to: Rank, b: usize) {
         let Some(values) = &self.paid.values else { return };
         let (seq, scalar) = (self.seq, self.paid.weight);
         let message = Message { seq, scalar, ..Message::new(PAYMENT, step, b) };
@@ -127,14 +127,16 @@ impl Free {
     }
 
     fn pay(&mut self, cx: &mut Context<'_>, of_bucket: impl Fn(usize) -> bool) {
-        for (key, debt) in self.debts.iter_mut().filter(|((_, b), _)| of_bucket(*b)) {
-            debt.pay(&mut cx.outbox, cx.step, *key);
+        for ((to, b), debt) in self.debts.iter_mut().filter(|((_, b), _)| of_bucket(*b)) {
+            debt.pay(&mut cx.outbox, cx.step, *to, *b);
         }
     }
 
     /// Sends everything that is not acknowledged once more: the first copies may be lost.
     fn repeat(&mut self, cx: &mut Context<'_>) {
-        self.debts.iter_mut().for_each(|(key, debt)| debt.send(&mut cx.outbox, cx.step, *key));
+        for ((to, b), debt) in &mut self.debts {
+            debt.send(&mut cx.outbox, cx.step, *to, *b);
+        }
     }
 }
 
@@ -171,17 +173,17 @@ impl Algorithm for Free {
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
-        let key = (from, message.bucket as usize);
+        let b = message.bucket as usize;
         if message.kind == PAYMENT {
             self.take_in(cx, from, message);
             if self.draining {
-                self.mass.show(cx, key.1);
+                self.mass.show(cx, b);
             }
             return;
         }
-        if let Some(debt) = self.debts.get_mut(&key).filter(|debt| debt.seq == message.seq) {
+        if let Some(debt) = self.debts.get_mut(&(from, b)).filter(|debt| debt.seq == message.seq) {
             debt.paid = Mass::default();
-            debt.pay(&mut cx.outbox, cx.step, key);
+            debt.pay(&mut cx.outbox, cx.step, from, b);
         }
     }
 

@@ -59,12 +59,7 @@ impl Direct {
     }
 
     /// The results `y` of the images `x`.
-    pub(super) fn forward(
-        &self,
-        weights: &[f32],
-        bias: Option<&[f32]>,
-        (x, y): (&[f32], &mut [f32]),
-    ) {
+    pub(super) fn forward(&self, weights: &[f32], bias: Option<&[f32]>, x: &[f32], y: &mut [f32]) {
         let Geometry { channels, outputs, size, .. } = self.shape;
         let squared = size * size;
         let weights = packed(self.kernels.outputs, [outputs, channels, squared], |o, c, k| {
@@ -314,7 +309,7 @@ mod tests {
         let (bias, x) = (numbers(shape.outputs, 2), numbers(shape.images * shape.image(), 3));
         let dy = numbers(shape.images * shape.result(), 4);
         let mut y = vec![0.0; dy.len()];
-        forward(&shape, &weights, Some(&bias), (&x, &mut y));
+        forward(&shape, &weights, Some(&bias), &x, &mut y);
         let pass = Pass { shape, direct: None, weights: &weights, x: &x, dy: &dy, input: true };
         let (mut grad, mut dx) = (numbers(weights.len(), 5), vec![0.0; x.len()]);
         pass.part(BatchPart { x: &x, dy: &dy, dx: &mut dx }, &mut grad);
@@ -322,7 +317,7 @@ mod tests {
             let direct = Direct::with(kernels, &shape).expect("of the kind");
             let what = format!("{shape:?}, {kernels:?}");
             let mut ours = vec![9.0; y.len()];
-            direct.forward(&weights, Some(&bias), (&x, &mut ours));
+            direct.forward(&weights, Some(&bias), &x, &mut ours);
             assert_near(&ours, &y, &what);
             let (mut ours, mut turned) = (numbers(weights.len(), 5), vec![9.0; x.len()]);
             direct.backward(&weights, BatchPart { x: &x, dy: &dy, dx: &mut turned }, &mut ours);
