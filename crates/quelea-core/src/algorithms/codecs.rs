@@ -1,9 +1,9 @@
-//! Which codecs a row can be trusted with, and why not with others.
+//! Which codecs an algorithm supports, and why it does not support the others.
 
 use crate::codec::{CodecShape, Entry};
 use crate::options::Options;
 
-/// Which codecs a row can be trusted with.
+/// Which codecs an algorithm supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codecs {
     /// It averages gradients or displacements exactly: any.

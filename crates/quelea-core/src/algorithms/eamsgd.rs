@@ -14,7 +14,7 @@ use super::{Codecs, Entry};
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec};
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "eamsgd",

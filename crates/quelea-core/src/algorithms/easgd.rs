@@ -29,7 +29,7 @@ use crate::state::Visitor;
 use crate::vector;
 pub(super) use server::ElasticServer;
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "easgd",

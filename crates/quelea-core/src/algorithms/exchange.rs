@@ -34,12 +34,12 @@ pub fn post(outbox: &mut Outbox<'_>, message: &Message) {
     }
 }
 
-/// The traffic of rows that do nothing but gossip.
+/// The traffic of algorithms that only gossip.
 pub const fn traffic(vectors: u64, when: When) -> Traffic {
     Traffic::Gossip { vectors, when, average: None }
 }
 
-/// What is true of every synchronous gossip method, unless its row says otherwise.
+/// What is true of every synchronous gossip method, unless its entry says otherwise.
 pub const PROPERTIES: Properties = Properties {
     synchronous: true,
     snapshot: false,

@@ -21,7 +21,7 @@ use crate::options::{OptionKind, OptionSpec, Options};
 use crate::properties::{Properties, TopologyRequirement};
 use crate::state::Visitor;
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "gossip-aga",

@@ -13,7 +13,7 @@ use crate::collectives::average::COLLECTIVE;
 use crate::meta::Meta;
 use crate::properties::TopologyRequirement;
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "gossip-pga",

@@ -189,7 +189,7 @@ impl Periodic {
         self.due = false;
     }
 
-    /// When all rounds are known, those behind are helped and the rest go on.
+    /// When all rounds are known, workers that are behind receive the result; the rest continue.
     fn compare(&mut self, cx: &mut Context<'_>) {
         let Some(behind) = self.rounds.conclude(cx, self.round) else { return };
         if !behind.is_empty() {

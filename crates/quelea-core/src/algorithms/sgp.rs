@@ -35,7 +35,7 @@ use crate::properties::{Budget, Properties, TopologyRequirement};
 use crate::state::Visitor;
 use crate::view::View;
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "sgp",

@@ -16,7 +16,7 @@ use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec};
 use crate::properties::{Properties, TopologyRequirement};
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "slowmo",

@@ -31,7 +31,7 @@ use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "sync-ps",

@@ -12,7 +12,7 @@
 //! `Q/(1 + ω)` is a contraction with `δ = 1/(1 + ω)`: that is what error feedback needs.
 //!
 //! `ω` grows with `d`, so that one norm for millions of elements needs many levels or is mostly
-//! noise. With `group` set, every group of so many elements is written as a vector of its own
+//! noise. With `group` set, every group of that many elements is written as a vector of its own
 //! (the paper's section 4 does so with 512).
 //!
 //! The norm is that of the finite elements. What is not a number is sent as 0, an infinity as
@@ -264,7 +264,7 @@ fn round_lanes(
         let exact = if exact >= 0.0 { exact } else { 0.0 };
         let nearest = (exact + WHOLE) - WHOLE;
         let below = if nearest > exact { nearest - 1.0 } else { nearest };
-        // 24 bits, because so many fit into an `f32`.
+        // 24 bits, because that many fit into an `f32`.
         let uniform = (draws[k] >> 8) as i32 as f32 * (1.0 / 16_777_216.0);
         let chosen = if uniform < exact - below { below + 1.0 } else { below };
         let whole = (chosen + WHOLE).to_bits() - WHOLE.to_bits();

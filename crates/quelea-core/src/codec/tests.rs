@@ -1,4 +1,4 @@
-//! What every row of the table owes: exact bytes, round trips, bounds, and calm under any bytes.
+//! What every codec must satisfy: exact bytes, round trips, bounds, and calm under any bytes.
 
 use super::*;
 use crate::message::Part;

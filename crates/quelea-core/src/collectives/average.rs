@@ -33,7 +33,7 @@ use crate::vector;
 /// The kind of the messages of an average; owners number theirs from 2.
 pub const REDUCE: u8 = 1;
 
-/// The key of rows that average exactly.
+/// The option of algorithms that average exactly.
 pub const COLLECTIVE: OptionSpec = OptionSpec {
     name: "collective",
     kind: OptionKind::Choice(&["ring", "halving-doubling", "hierarchical", "auto"]),

@@ -34,7 +34,7 @@ pub use schedule::{Round, Schedule, TopologyShape};
 pub use spectrum::least_eigenvalue;
 pub use validate::{Flaw, validate, validate_edges};
 
-/// One row of the table.
+/// One entry of the table.
 pub struct Entry {
     /// Name, summary, paper and options.
     pub meta: Meta,
@@ -62,7 +62,7 @@ pub struct TopologyRequest<'a> {
     pub hosts: &'a [u32],
     /// The run's seed.
     pub seed: u64,
-    /// The row's parameters, checked.
+    /// The entry's options, checked.
     pub options: &'a Options,
     /// The contents of the file of a `custom` topology.
     pub text: Option<&'a str>,
@@ -150,7 +150,7 @@ impl std::fmt::Debug for Entry {
     }
 }
 
-/// The row of this name, or the nearest name if there is one.
+/// The entry of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {
     names::find(TOPOLOGIES, |entry| entry.meta.name, name)
 }
@@ -295,7 +295,7 @@ pub const TOPOLOGIES: &[Entry] = &[
     Entry {
         meta: Meta {
             name: "random-matching",
-            summary: "random pairs, drawn anew each round from the seed; \
+            summary: "random pairs, drawn from the seed in every round; \
                   an odd number leaves one random worker out",
             paper: "Boyd et al. 2006, randomized gossip",
             section: "the section on randomized gossip, a whole matching per round",

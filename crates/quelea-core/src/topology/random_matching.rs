@@ -1,4 +1,4 @@
-//! Random pairs, drawn anew in each round.
+//! Random pairs, drawn in every round.
 
 use super::schedule::Drawn;
 use super::weights::groups;

@@ -185,7 +185,7 @@ mod loops {
     /// Terms of a weighted sum: those before my own, my own weight, those after.
     type Terms<'a> = (&'a [(f32, &'a [f32])], f32, &'a [(f32, &'a [f32])]);
 
-    /// So many sums are kept in registers while the terms are walked through.
+    /// Sums that are kept in registers during a pass over the terms.
     const LANES: usize = 32;
 
     kernel! {

@@ -224,7 +224,7 @@ impl Algorithm for Worker {
         }
     }
 
-    /// With mean tracking, the survivors tell the server anew where they are.
+    /// With mean tracking, the survivors send the server their positions again.
     fn on_view(&mut self, cx: &mut Context<'_>, _old: &View) {
         if !self.track_mean {
             return;

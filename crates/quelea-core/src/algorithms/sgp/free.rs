@@ -29,10 +29,10 @@ use crate::view::View;
 const PAYMENT: u8 = 1;
 const ACKNOWLEDGE: u8 = 2;
 
-/// A payment that is not acknowledged after so many of my steps is sent again.
+/// The sender's steps after which a payment without an acknowledgement is sent again.
 const PATIENCE_STEPS: u64 = 8;
 
-/// Who has less than this keeps it.
+/// A worker whose weight is below this keeps its mass in that step.
 const LEAST_WEIGHT: f64 = 0.5;
 
 /// One worker.
@@ -238,7 +238,7 @@ impl Algorithm for Free {
     }
 }
 
-/// Lists a map by peer and bucket; when loading, it is filled anew.
+/// Visits a map by peer and bucket; loading replaces its content.
 fn visit_map<T: Default>(
     name: &str,
     map: &mut BTreeMap<(Rank, usize), T>,
