@@ -9,7 +9,7 @@
 //! upon a lost j, active i:              keep x_i; the exchange is closed
 //! ```
 //! The difference form lets gradients land between request and answer: the result equals
-//! "average, then apply", the mean is kept by every exchange, and nobody ever waits. Only active
+//! "average, then apply", the mean is kept by every exchange, and no worker ever waits. Only active
 //! workers ask, and only passive ones, so there is no cycle to deadlock in.
 
 use std::collections::BTreeMap;

@@ -6,11 +6,11 @@
 //!     if this step ends the round: start the average of x_i[b]
 //!     else, where there is gossip: x_i[b] ← Σ_j W_ij x_j[b] over the neighbours
 //! upon all buckets averaged:       a = Σ_i x_i / n;   x₀ ← Outer(x₀, a);   x_i ← x₀
-//! upon a lost worker:              tell the others how many rounds I have finished
+//! upon a lost worker:              send the others the rounds that I have finished
 //!     if one of them is ahead:     it sends me x₀ and the outer state; they are my average
 //!     else:                        start the average again from the kept x_i
 //! ```
-//! Between averages nobody waits for anybody but for neighbours. A worker that has not finished
+//! Between averages a worker waits for its neighbours at most. A worker that has not finished
 //! an average when others have is waiting in it, so their result is what it lacks.
 
 mod entries;

@@ -15,7 +15,7 @@
 //! per (round, bucket, sender), so that a second copy changes nothing; those of the last τ rounds
 //! are kept and sent again after a resume, so that what a broken connection lost is only late.
 //! Numerator and weight travel in one message: whatever is lost, z stays a weighted average.
-//! With `free_running` nobody waits for anybody: see [`free`].
+//! With `free_running` no worker waits for another: see [`free`].
 
 mod free;
 

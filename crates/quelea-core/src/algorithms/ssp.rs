@@ -49,8 +49,8 @@ pub const ENTRY: Entry = Entry {
         if is_synchronous(options) {
             return (sync_ps::ENTRY.properties)(&sync_params());
         }
-        // Every worker does its rounds: nobody is left alone for more than s + 1 of them, and a
-        // worker that is held back must not keep gradients from those it waits for.
+        // Every worker does its rounds: none runs alone for more than s + 1 of them, and a worker
+        // that is held back must not keep gradients from those it waits for.
         let budget = Budget::Rounds;
         Properties { budget, waits_for_peers: true, ..(asp::ENTRY.properties)(options) }
     },
@@ -111,7 +111,7 @@ impl Server {
         Server { staleness: options.whole("staleness"), pieces: Vec::new(), serving: None }
     }
 
-    /// Answers all who are no longer too far ahead.
+    /// Answers the workers that are no longer too far ahead.
     fn answer(&mut self, cx: &mut Context<'_>, b: usize) {
         let piece = &mut self.pieces[b];
         let slowest = piece.slowest();

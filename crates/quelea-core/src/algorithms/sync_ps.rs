@@ -1,4 +1,4 @@
-//! Synchronous parameter server (BSP): the servers take the step for everybody.
+//! Synchronous parameter server (BSP): the servers take the step for all workers.
 //!
 //! ```text
 //! worker, upon bucket b of g_i:        send g_i[b] to the servers that hold it
@@ -87,7 +87,7 @@ const MODEL: u8 = 2;
 struct Worker {
     /// The server of each piece.
     servers: Vec<Rank>,
-    /// Models that have come, by step and piece. A late worker may find several.
+    /// Models that have arrived, by step and piece; several at a late worker.
     models: BTreeMap<u64, BTreeMap<usize, Payload>>,
     /// The gradient of this step is not complete yet.
     handing: bool,

@@ -1,7 +1,7 @@
 //! What a worker exchanges, and when it waits: the numbers behind an entry's `sends`, from
 //! which the cost of a step is predicted.
 
-/// What a worker exchanges in a run that loses nobody.
+/// What a worker exchanges in a run without losses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
     /// All workers average a vector exactly, once per `period` steps; buckets start as soon as
@@ -37,7 +37,7 @@ pub enum When {
     /// They leave at the end of a step and are awaited at the end of the next one: the exchange
     /// overlaps with the gradient.
     DuringGradient,
-    /// Never: what has come is taken in.
+    /// Never: the worker uses what has arrived.
     Never,
 }
 

@@ -36,7 +36,7 @@ struct Lane {
     left_out: ErrorFeedback,
     /// An anchor is due with the next push.
     anchor: bool,
-    /// The newest model that has come and was not used.
+    /// The newest model that has arrived and was not used.
     inbox: Option<(u64, Payload)>,
     /// The version that was used last.
     used: u64,
@@ -157,7 +157,7 @@ impl Worker {
         cx.outbox.send(piece.server, message);
     }
 
-    /// `x_i ← x_i + α(x̃ − x_i)`, if a model has come.
+    /// `x_i ← x_i + α(x̃ − x_i)`, if a model has arrived.
     fn mix(&mut self, cx: &mut Context<'_>, piece: &Piece) {
         let lane = &mut self.lanes[piece.index];
         let Some((version, model)) = lane.inbox.take() else { return };

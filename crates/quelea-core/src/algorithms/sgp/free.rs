@@ -1,4 +1,4 @@
-//! SGP that never waits: whatever has arrived is taken in.
+//! SGP that never waits: a worker adds what has arrived.
 //!
 //! ```text
 //! upon g[b] at z_i:          x_i[b] ← x_i[b] − η·Opt(g[b]);  if w_i ≥ ½: divide (x_i[b], w_i) as in SGP
@@ -38,7 +38,7 @@ const LEAST_WEIGHT: f64 = 0.5;
 /// One worker.
 #[derive(Default)]
 pub struct Free {
-    /// Whether every share is a message of its own, which nobody acknowledges.
+    /// Whether every share is a message of its own, without an acknowledgement.
     unfolded: bool,
     mass: PushSum,
     /// Buckets that are not done with this step.
@@ -50,16 +50,16 @@ pub struct Free {
     draining: bool,
 }
 
-/// What one receiver has not got yet.
+/// What one receiver has not acknowledged.
 #[derive(Debug, Default)]
 struct Debt {
     /// The number of the last payment.
     seq: u64,
-    /// My step when it was last sent.
+    /// The sender's step when it was last sent.
     paid_at: u64,
     /// The last payment, until it is acknowledged.
     paid: Mass,
-    /// What has come together since.
+    /// The sum of the shares since then.
     owed: Mass,
 }
 
