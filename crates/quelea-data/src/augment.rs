@@ -160,9 +160,9 @@ impl BatchSource for ImageBatches {
                 Turn::Shuffled { seed, stream, augmentation, .. } => {
                     let mut rng = Rng::new(*seed, stream, position);
                     let placed = Placed::draw(*augmentation, &mut rng);
-                    let view =
+                    let crop =
                         if augmentation.crop { Crop::Random(&mut rng) } else { Crop::Centre };
-                    images.pixels(index, view, pixels)?;
+                    images.pixels(index, crop, pixels)?;
                     placed
                 }
             };

@@ -77,15 +77,15 @@ pub fn check(path: &Path, progress: &mut dyn FnMut(u64)) -> Result<Option<CheckR
             sum
         };
         let check = |file: &'static ExpectedFile| verify(folder, file, &mut sum);
-        let verdict =
+        let report =
             CheckReport { data_set, files: data_set.files().filter(is_meant).map(check).collect() };
-        let good = verdict.files.iter().filter(|file| file.state == FileState::Good).count();
+        let good = report.files.iter().filter(|file| file.state == FileState::Good).count();
         // Two data sets have files of the same names: the one whose checksums are right is meant.
         if best.as_ref().is_none_or(|(most, _)| good > *most) {
-            best = Some((good, verdict));
+            best = Some((good, report));
         }
     }
-    Ok(best.map(|(_, verdict)| verdict))
+    Ok(best.map(|(_, report)| report))
 }
 
 type Sum = Result<(String, u64), String>;

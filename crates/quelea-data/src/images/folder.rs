@@ -102,11 +102,11 @@ impl Images for Folder {
         self.files[index].0
     }
 
-    fn pixels(&self, index: usize, view: Crop<'_>, out: &mut [u8]) -> Result<(), DataError> {
+    fn pixels(&self, index: usize, crop: Crop<'_>, out: &mut [u8]) -> Result<(), DataError> {
         let (class, name) = &self.files[index];
         let path = self.root.join(&self.classes[*class as usize]).join(&**name);
         let picture = decode(&path)?;
-        let part = match view {
+        let part = match crop {
             Crop::Centre => centre(&picture, self.options),
             Crop::Random(rng) => random_part(&picture, rng),
         };

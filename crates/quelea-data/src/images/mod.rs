@@ -41,7 +41,7 @@ pub trait Images: Debug + Send + Sync {
     fn label(&self, index: usize) -> u32;
 
     /// Writes an image into `out`: channel after channel, row after row.
-    fn pixels(&self, index: usize, view: Crop<'_>, out: &mut [u8]) -> Result<(), DataError>;
+    fn pixels(&self, index: usize, crop: Crop<'_>, out: &mut [u8]) -> Result<(), DataError>;
 
     /// What makes the training images' mean 0 and their standard deviation 1.
     fn normalisation(&self) -> &Normalisation;
