@@ -18,7 +18,7 @@ fn real_copies_are_recognised_by_their_content() {
     for (folder, name) in names.into_iter().chain([("tinyshakespeare", "tiny-shakespeare")]) {
         let Some(folder) = shared(folder) else { continue };
         let report = report(&folder);
-        assert_eq!((report.data_set.name, report.is_good()), (name, true), "{verdict:?}");
+        assert_eq!((report.data_set.name, report.is_good()), (name, true), "{report:?}");
     }
 }
 
@@ -30,7 +30,7 @@ fn packed_batches_of_cifar10_are_verified_by_what_they_unpack_to() {
     let report = check(&folder.join("test_batch.bin.xz"), &mut |more| bytes += more);
     let report = report.expect("readable").expect("known");
     assert_eq!((report.data_set.name, report.files.len()), ("cifar10", 1));
-    assert!(report.is_good() && bytes == 30_730_000, "{verdict:?}");
+    assert!(report.is_good() && bytes == 30_730_000, "{report:?}");
 }
 
 #[test]

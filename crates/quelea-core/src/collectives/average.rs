@@ -324,7 +324,7 @@ impl Average {
         let label = self.label(step, part, phase);
         let (group, build) = (&self.group, self.collective.build);
         let new = || Sum::Reduce(build(Arc::clone(group), label, len));
-        match self.running.entry(at).or_insert_with(new) {
+        match self.running.entry((step, part, phase)).or_insert_with(new) {
             Sum::Reduce(sum) => sum.as_mut(),
             Sum::Gather(_) => unreachable!("a part goes one way"),
         }

@@ -306,8 +306,8 @@ mod tests {
             let v: Vec<f32> = draw(len).iter().map(|v| v * v).collect();
             let results = Level::all().into_iter().map(|level| {
                 let (mut x, mut m, mut v, mut d) = (x.clone(), m.clone(), v.clone(), g.clone());
-                apply(level, rule, (&mut x, &mut m, &mut v), &g);
-                displace(level, rule, (&mut d, &mut m, &mut v), &x);
+                apply(level, rule, &mut x, &mut m, &mut v, &g);
+                displace(level, rule, &mut d, &mut m, &mut v, &x);
                 (x, m, v, d)
             });
             let results: Vec<_> = results.collect();
