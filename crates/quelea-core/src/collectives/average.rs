@@ -44,7 +44,7 @@ pub const COLLECTIVE: OptionSpec = OptionSpec {
 pub struct Average {
     collective: &'static Entry,
     group: Arc<Group>,
-    parts: Vec<PartialAverage>,
+    parts: Vec<PartSum>,
     /// What each part remembers of what a codec has left out; empty without one.
     memories: Vec<Remembered>,
     /// The sum of each (step, part, phase). A peer may be ahead.
@@ -54,7 +54,7 @@ pub struct Average {
 }
 
 /// One part of the vector.
-struct PartialAverage {
+struct PartSum {
     len: usize,
     way: Way,
     /// Handed over, and the average is not over.
@@ -117,13 +117,8 @@ impl Average {
     /// encode, then vectors of these lengths, which it may not. What was under way is forgotten.
     pub fn enter(&mut self, cx: &Context<'_>, others: &[usize]) {
         self.group = Arc::new(Group::of_workers(cx.outbox.view, cx.outbox.rank));
-        let part = |len, way| PartialAverage {
-            len,
-            way,
-            started: false,
-            under_way: UnderWay::Lent,
-            kept: None,
-        };
+        let part =
+            |len, way| PartSum { len, way, started: false, under_way: UnderWay::Lent, kept: None };
         let alone = self.group.len() == 1;
         let buckets = (0..cx.layout.buckets.len()).map(|b| {
             let way = if alone { Way::Plain { rounds: false } } else { way(cx, b) };
@@ -210,8 +205,7 @@ impl Average {
     /// Writes the mean over `data` if this part is summed, before all are: what was there is kept.
     /// Where a codec remembers what it has left out, nothing is done: that cannot be undone.
     pub fn finish_early(&mut self, outbox: &mut Outbox<'_>, part: usize, data: &mut [f32]) {
-        let PartialAverage { way: Way::Plain { .. }, started: true, kept: None, .. } =
-            &self.parts[part]
+        let PartSum { way: Way::Plain { .. }, started: true, kept: None, .. } = &self.parts[part]
         else {
             return;
         };
