@@ -18,7 +18,7 @@
 //! the mixed parameters, as in Decent-DP.
 
 use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
-use super::{Codecs, Entry, When};
+use super::{Codecs, Entry, Gathers, When};
 use crate::contract::{Context, Mode};
 use crate::message::Message;
 use crate::meta::Meta;
@@ -48,14 +48,12 @@ pub const ENTRY: Entry = Entry {
     codecs: |_| Codecs::OF_MODELS,
     properties: |_| exchange::PROPERTIES,
     traffic: |options| match options.text("form") {
-        "consensus" => exchange::traffic(1, When::DuringGradient),
-        _ => exchange::traffic(1, When::AfterGradient),
+        "consensus" => exchange::traffic(1, When::DuringGradient, Gathers::Means),
+        _ => exchange::traffic(1, When::AfterGradient, Gathers::Means),
     },
     worker: |options| SyncGossip::boxed(DPsgd::new(options)),
     server: None,
 };
-
-const MODEL: u8 = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
@@ -81,9 +79,9 @@ impl DPsgd {
         DPsgd { form, mixed: false }
     }
 
-    fn post(&self, cx: &mut Context<'_>, b: usize, step: u64) {
-        let message = Message::new(MODEL, step, b).with(cx.params_payload(b));
-        exchange::post(&mut cx.outbox, &message);
+    fn post(&self, cx: &mut Context<'_>, exchange: &mut Exchange, b: usize, step: u64) {
+        let message = Message::new(exchange::KIND, step, b).with(cx.params_payload(b));
+        exchange.post(&mut cx.outbox, message);
     }
 }
 
@@ -96,7 +94,7 @@ impl GossipMethod for DPsgd {
             return;
         }
         let buckets = 0..cx.layout.buckets.len();
-        buckets.clone().for_each(|b| self.post(cx, b, cx.step));
+        buckets.clone().for_each(|b| self.post(cx, exchange, b, cx.step));
         if self.form == Form::CombineThenAdapt {
             exchange.begin(cx, cx.step);
             for b in buckets {
@@ -121,8 +119,8 @@ impl GossipMethod for DPsgd {
     fn on_optimized(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange, b: usize) {
         let last = cx.is_last_step();
         match self.form {
-            Form::AdaptThenCombine => self.post(cx, b, cx.step),
-            _ if !last => self.post(cx, b, cx.step + 1),
+            Form::AdaptThenCombine => self.post(cx, exchange, b, cx.step),
+            _ if !last => self.post(cx, exchange, b, cx.step + 1),
             _ => {}
         }
         if self.form == Form::Consensus || (self.form == Form::CombineThenAdapt && last) {
