@@ -37,19 +37,25 @@ impl GroupExchange {
 }
 
 /// Smaller groups gain nothing from a collective.
-const MEMBERS_MIN: usize = 3;
+pub const MEMBERS_MIN: usize = 3;
 
 impl Round {
-    /// For each worker, whether it belongs to a group of three or more that all take the mean of
-    /// the group: the members have the same neighbours, themselves included, and weigh all alike.
+    /// The groups that all take the mean of the group, by their first member: their members have
+    /// the same neighbours, themselves included, and weigh all alike. A worker without
+    /// neighbours is a group of one; a worker may belong to none.
+    pub fn groups(&self) -> Vec<Vec<usize>> {
+        let leads = |(first, row): &(usize, &Vec<(usize, f64)>)| {
+            row.first().is_some_and(|(lowest, _)| lowest == first) && self.is_group(row)
+        };
+        let groups = self.rows().iter().enumerate().filter(leads);
+        groups.map(|(_, row)| row.iter().map(|(member, _)| *member).collect()).collect()
+    }
+
+    /// For each worker, whether it belongs to a group of three or more.
     pub fn averages_in_group(&self) -> Vec<bool> {
-        let rows = self.rows();
-        let mut averages = vec![false; rows.len()];
-        for (first, row) in rows.iter().enumerate() {
-            let leads = row.first().is_some_and(|(lowest, _)| *lowest == first);
-            if leads && row.len() >= MEMBERS_MIN && self.is_group(row) {
-                row.iter().for_each(|(member, _)| averages[*member] = true);
-            }
+        let mut averages = vec![false; self.workers()];
+        for group in self.groups().iter().filter(|group| group.len() >= MEMBERS_MIN) {
+            group.iter().for_each(|member| averages[*member] = true);
         }
         averages
     }

@@ -29,7 +29,7 @@ use crate::meta::Meta;
 use crate::names;
 use crate::options::Options;
 
-pub use groups::{GROUPS, GroupExchange};
+pub use groups::{GROUPS, GroupExchange, MEMBERS_MIN};
 pub use pairs::Pairs;
 pub use report::{Report, RoundReport, report};
 pub use schedule::{Round, Schedule, Shape};

@@ -1,0 +1,193 @@
+//! Rounds of groups that average by all-reduce: what one costs, and how they follow each other.
+//!
+//! A group of k workers on h hosts, up to p on each, takes
+//!
+//! ```text
+//! one host, or one worker on each    2(k−1)·(α + S/(kB))
+//! several of both, hierarchical      2(p−1)·(α' + S/(pB')) + 2(h−1)·(α + S/(hB))
+//! a pair                             α + S/B
+//! ```
+//!
+//! with α and B of the links that it uses, α' and B' inside a host. Groups that share a card share
+//! B. Workers of different groups do not wait for each other, and a round of one group alternates
+//! with cheaper ones (in `aer`, half of the pairs of hosts rest in each slot); so the length of a
+//! step follows from a recursion over a few periods: `T_i ← max(T_i + c_i, max_j T_j + e)` over the
+//! members j where the exchange e runs during the gradient, `T_i ← max_j (T_j + c_j) + e` where it
+//! follows it.
+
+use quelea_core::topology::{MEMBERS_MIN, Schedule};
+
+use crate::cost::overlapped;
+use crate::scenario::Scenario;
+use crate::unbucketed::computing;
+
+/// Steps before the first that counts, and how many count at least.
+const WARM: usize = 8;
+const COUNTED: usize = 24;
+const COUNTED_VARIED: usize = 96;
+
+/// The rounds of a period, each a partition of the workers.
+#[derive(Clone, Debug)]
+pub struct GroupedRounds {
+    rounds: Vec<Vec<GroupLoad>>,
+}
+
+/// One group in one round.
+#[derive(Clone, Debug)]
+struct GroupLoad {
+    members: Vec<usize>,
+    /// Seconds of its stages, whatever their size.
+    fixed: f64,
+    /// Seconds per byte: on the busiest card, which groups may share, and inside a host.
+    on_card: f64,
+    inside: f64,
+    /// Bytes that all members together send, per byte of the vector.
+    sent: f64,
+}
+
+impl GroupedRounds {
+    /// Of a schedule whose rounds all divide the workers into groups, some of them large enough
+    /// for a collective.
+    pub fn new(s: &Scenario, schedule: &Schedule) -> Option<GroupedRounds> {
+        let mut rounds = Vec::new();
+        for step in 0..schedule.period()? as u64 {
+            let groups = schedule.round(step).groups();
+            if groups.iter().map(Vec::len).sum::<usize>() != s.workers {
+                return None;
+            }
+            rounds.push(groups);
+        }
+        let collective = |group: &Vec<usize>| group.len() >= MEMBERS_MIN;
+        rounds.iter().flatten().any(collective).then(|| GroupedRounds {
+            rounds: rounds.into_iter().map(|groups| loads(s, groups)).collect(),
+        })
+    }
+
+    /// Bytes that a worker sends per step and byte of the vector, on average.
+    pub fn sent(&self, s: &Scenario) -> f64 {
+        let all: f64 = self.rounds.iter().flatten().map(|group| group.sent).sum();
+        all / (s.workers * self.rounds.len()) as f64
+    }
+
+    /// Members of a group, on average over workers.
+    pub fn members(&self, s: &Scenario) -> f64 {
+        let squares = self.rounds.iter().flatten().map(|group| group.members.len().pow(2));
+        squares.sum::<usize>() as f64 / (s.workers * self.rounds.len()) as f64
+    }
+
+    /// Seconds of a step, with the exchange during the gradient or after it.
+    pub fn step_seconds(&self, s: &Scenario, during: bool, bucket_mb: f64) -> f64 {
+        let counted = if s.variation > 0.0 { COUNTED_VARIED } else { COUNTED };
+        let counted = counted.next_multiple_of(self.rounds.len());
+        let times: Vec<Vec<u64>> =
+            (0..s.workers).map(|worker| computing(s, worker, counted as u64)).collect();
+        let seconds = |worker: usize, step: usize| times[worker][step % counted] as f64 * 1e-9;
+        let mut now = vec![0.0_f64; s.workers];
+        let mut warm = now.clone();
+        for step in 0..WARM + counted {
+            if step == WARM {
+                warm.clone_from(&now);
+            }
+            for group in &self.rounds[step % self.rounds.len()] {
+                let exchange = group.exchange(s, during, bucket_mb);
+                let last = |of: &dyn Fn(usize) -> f64| {
+                    group.members.iter().map(|member| of(*member)).fold(0.0, f64::max)
+                };
+                let started = last(&|member| now[member]);
+                let computed = last(&|member| now[member] + seconds(member, step));
+                for member in &group.members {
+                    now[*member] = if during {
+                        (now[*member] + seconds(*member, step)).max(started + exchange)
+                    } else {
+                        computed + exchange
+                    };
+                }
+            }
+        }
+        let longest = now.iter().zip(&warm).map(|(end, warm)| end - warm).fold(0.0, f64::max);
+        longest / counted as f64
+    }
+}
+
+/// The groups of a round with their loads; cards that several use are shared.
+fn loads(s: &Scenario, groups: Vec<Vec<usize>>) -> Vec<GroupLoad> {
+    let mut loads: Vec<GroupLoad> =
+        groups.into_iter().map(|members| GroupLoad::new(s, members)).collect();
+    let mut cards = vec![0.0; s.hosts];
+    for group in &loads {
+        group.hosts(s).iter().for_each(|host| cards[*host] += group.on_card);
+    }
+    for group in &mut loads {
+        let busiest = group.hosts(s).iter().map(|host| cards[*host]).fold(0.0, f64::max);
+        group.on_card = if group.on_card > 0.0 { busiest } else { 0.0 };
+    }
+    loads
+}
+
+impl GroupLoad {
+    fn new(s: &Scenario, members: Vec<usize>) -> GroupLoad {
+        let mut group = GroupLoad { members, fixed: 0.0, on_card: 0.0, inside: 0.0, sent: 0.0 };
+        let (k, hosts) = (group.members.len(), group.hosts(s).len());
+        let around = |n: usize| 2.0 * (n as f64 - 1.0) / n as f64;
+        let stages = |n: usize| 2.0 * (n as f64 - 1.0);
+        let spans = hosts > 1;
+        let (latency, per_byte) = if spans {
+            (s.latency, 1.0 / s.bandwidth)
+        } else {
+            (s.internal_latency, 1.0 / s.internal)
+        };
+        let on_links = if k < MEMBERS_MIN {
+            // A model each way, or none for a worker alone.
+            group.sent = k as f64 * (k as f64 - 1.0);
+            group.fixed = group.sent.min(1.0) * latency;
+            group.sent.min(1.0) * per_byte
+        } else if spans && hosts < k {
+            let most = k.div_ceil(hosts);
+            group.inside = around(most) / s.internal;
+            group.fixed = stages(most) * s.internal_latency + stages(hosts) * latency;
+            group.sent = hosts as f64 * around(hosts) + k as f64 * around(most);
+            around(hosts) * per_byte
+        } else {
+            group.fixed = stages(k) * latency;
+            group.sent = k as f64 * around(k);
+            around(k) * per_byte
+        };
+        if spans {
+            group.on_card = on_links;
+        } else {
+            group.inside = on_links;
+        }
+        group
+    }
+
+    /// Its hosts, each once.
+    fn hosts(&self, s: &Scenario) -> Vec<usize> {
+        let mut hosts: Vec<usize> = self.members.iter().map(|member| s.host_of(*member)).collect();
+        hosts.dedup();
+        hosts
+    }
+
+    /// Seconds of so many bytes by themselves.
+    fn seconds(&self, bytes: f64) -> f64 {
+        self.fixed + bytes * (self.on_card + self.inside)
+    }
+
+    /// Seconds per byte of the links that are busy longest.
+    fn busy(&self) -> f64 {
+        self.on_card.max(self.inside)
+    }
+
+    /// What the exchange adds to a step after the gradient, or takes by itself during it.
+    fn exchange(&self, s: &Scenario, during: bool, bucket_mb: f64) -> f64 {
+        if during {
+            let bucket = match bucket_mb * 1e6 * s.wire {
+                0.0 => s.sent(),
+                size => size.min(s.sent()),
+            };
+            // Buckets follow each other on the busiest links.
+            return self.seconds(bucket) + (s.sent() - bucket) * self.busy();
+        }
+        let even = Scenario { variation: 0.0, slow: Vec::new(), ..s.clone() };
+        overlapped(&even, bucket_mb, &|bytes| self.seconds(bytes), self.busy()) - s.compute
+    }
+}
