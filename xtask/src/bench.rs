@@ -65,10 +65,8 @@ const REALITY_WHAT: &str = "predicted against measured time per step, 4 hosts on
 
 type Measure = fn(&Path) -> Result<Vec<Value>>;
 /// Benches that run the whole program between shaped hosts: name, what they measure, and how.
-const SHAPED: [(&str, &str, Measure); 2] = [
-    (REALITY, REALITY_WHAT, reality::measure),
-    (groups::NAME, groups::WHAT, groups::measure),
-];
+const SHAPED: [(&str, &str, Measure); 2] =
+    [(REALITY, REALITY_WHAT, reality::measure), (groups::NAME, groups::WHAT, groups::measure)];
 
 /// Rows of a bench that runs the whole program.
 fn whole(name: &str, measure: Measure) -> Result<Vec<Value>> {
@@ -101,7 +99,8 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         bail!("unknown option `{flag}`; there are --keep, --torch and --list");
     }
     for name in &names {
-        let known = [REALITY, HANDOFF, groups::NAME].contains(&name.as_str()) || !peer_parts(&[name]).is_empty();
+        let known = [REALITY, HANDOFF, groups::NAME].contains(&name.as_str())
+            || !peer_parts(&[name]).is_empty();
         if !known && !BENCHES.iter().any(|bench| bench.name == *name) {
             bail!("no benchmark `{name}`; `cargo xtask bench --list` shows all");
         }

@@ -204,19 +204,14 @@ impl ShapedNetwork {
         Ok(Link {
             stream: mean("pairs", "bytes_per_second")?,
             incast: to_all.min(from_all),
-            inside: mean("hosts", "inside_bytes_per_second").ok().filter(|rate| rate.is_finite()),
+            inside: mean("hosts", "internal_bytes_per_second").ok().filter(|rate| rate.is_finite()),
             handoff_ms: handoff(quelea)?,
         })
     }
 
     /// Seconds of a step of a configuration, with so many workers on every host but the last, which
     /// coordinates.
-    pub(crate) fn run(
-        &self,
-        quelea: &Path,
-        settings: &[String],
-        per_host: usize,
-    ) -> Result<f64> {
+    pub(crate) fn run(&self, quelea: &Path, settings: &[String], per_host: usize) -> Result<f64> {
         let folder = ScratchFolder::new("measured")?;
         let place = format!("{}:{PORT}", address(WORKER_HOSTS));
         let mut serve = self.inside(WORKER_HOSTS);
@@ -227,12 +222,7 @@ impl ShapedNetwork {
     }
 
     /// Lets so many workers of every host but the last join a command there; what that prints.
-    fn with_workers(
-        &self,
-        quelea: &Path,
-        mut command: Command,
-        per_host: usize,
-    ) -> Result<String> {
+    fn with_workers(&self, quelea: &Path, mut command: Command, per_host: usize) -> Result<String> {
         let place = format!("{}:{PORT}", address(WORKER_HOSTS));
         let command = Kept(command.spawn()?);
         let mut workers = Vec::new();

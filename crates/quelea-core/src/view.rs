@@ -349,7 +349,10 @@ impl Plan {
         let Some(period) = self.schedule.period() else { return self.alive.contains(&false) };
         let is_broken = |(member, averages): (usize, bool)| averages && !self.alive[member];
         let breaks = |step: u64| {
-            self.averages_in_group(&self.schedule.round(step)).into_iter().enumerate().any(is_broken)
+            self.averages_in_group(&self.schedule.round(step))
+                .into_iter()
+                .enumerate()
+                .any(is_broken)
         };
         self.alive.contains(&false) && (0..period as u64).any(breaks)
     }

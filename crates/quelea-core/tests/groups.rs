@@ -46,9 +46,8 @@ fn a_round_on_a_complete_graph_gives_everyone_the_bits_of_one_mean_that_is_near_
             let models = end(&case.with("form", "adapt-then-combine"), 1);
             // The start is 0, so that worker i steps to η·a_i·t_i.
             let case = Case::wide("d-psgd", workers, 7);
-            let step = |i: usize, d: usize| {
-                case.learning_rate * case.curvature[i][d] * case.target[i][d]
-            };
+            let step =
+                |i: usize, d: usize| case.learning_rate * case.curvature[i][d] * case.target[i][d];
             let mean = |d| (0..workers).map(|i| step(i, d)).sum::<f64>() / workers as f64;
             let expected: Vec<f64> = (0..7).map(mean).collect();
             let what = format!("{workers} workers, {per_host} per host, {exchange:?}");
@@ -77,7 +76,8 @@ fn consensus(case: &Case, schedule: &Schedule) -> Vec<Vec<f64>> {
             let mixed: f64 = round.rows()[i].iter().map(|(j, w)| w * models[*j][d]).sum();
             mixed - case.learning_rate * case.curvature[i][d] * (models[i][d] - case.target[i][d])
         };
-        models = (0..case.workers).map(|i| (0..dimensions).map(|d| after(i, d)).collect()).collect();
+        models =
+            (0..case.workers).map(|i| (0..dimensions).map(|d| after(i, d)).collect()).collect();
     }
     models
 }

@@ -135,7 +135,13 @@ pub(crate) fn candidates(scenario: &Scenario, row: &'static Entry) -> Vec<Candid
                 let with = codecs(scenario, row).into_iter();
                 with.map(move |codec| Candidate { codec, ..candidate.clone() })
             };
-            TOPOLOGIES.into_iter().filter(suits).map(on).flat_map(coded).flat_map(of_sizes).collect()
+            TOPOLOGIES
+                .into_iter()
+                .filter(suits)
+                .map(on)
+                .flat_map(coded)
+                .flat_map(of_sizes)
+                .collect()
         }
         Traffic::Pairs { .. } => {
             BIPARTITE.map(|name| Candidate { topology: Some(name), ..plain.clone() }).to_vec()

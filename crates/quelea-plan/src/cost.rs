@@ -170,7 +170,12 @@ fn buckets(s: &Scenario, bucket_mb: f64) -> (f64, f64) {
 
 /// A step whose buckets are exchanged as they become final, and awaited: `time` of so many bytes,
 /// of which `on_card` per byte keep the card busy.
-pub(crate) fn overlapped(s: &Scenario, bucket_mb: f64, time: &dyn Fn(f64) -> f64, on_card: f64) -> f64 {
+pub(crate) fn overlapped(
+    s: &Scenario,
+    bucket_mb: f64,
+    time: &dyn Fn(f64) -> f64,
+    on_card: f64,
+) -> f64 {
     let computing = slowest(s, s.workers);
     let (last, bucket) = buckets(s, bucket_mb);
     let seconds = time(last);

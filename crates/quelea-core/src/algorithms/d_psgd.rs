@@ -14,6 +14,9 @@
 //!   upon g[b]:                           x_i[b] ← x_i[b] − η·Opt(g[b]);  send x_i[b] for the next step
 //! upon a lost peer:                      its weight goes to myself at once
 //! ```
+//! Where the neighbours of a round are a group with equal weights, their mean comes from an
+//! all-reduce of the group; see `exchange.rs`.
+//!
 //! In consensus form the exchange overlaps the whole computation of a step. Weight decay sees
 //! the mixed parameters, as in Decent-DP.
 
@@ -39,7 +42,7 @@ pub const ENTRY: Entry = Entry {
             help: "when neighbours are averaged relative to the gradient step",
         }],
     },
-    sends: "the model to every neighbour per step",
+    sends: "the model to every neighbour per step; in groups of the topology by all-reduce",
     lost_peer: "its weight goes to the receivers at once; the topology is rebuilt over the \
                 survivors from an agreed step on; the mean may shift once by a bounded amount",
     resized: "every worker begins with the mean of the models and of the optimizers, over \

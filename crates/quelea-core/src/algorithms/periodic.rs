@@ -218,7 +218,8 @@ impl Periodic {
 
     /// `x_i[b] ← Σ_j W_ij x_j[b]`, once all neighbours' are here.
     fn mix(&mut self, cx: &mut Context<'_>, b: usize) {
-        if let Some(gathered) = self.gossip.as_mut().and_then(|gossip| gossip.gather(&cx.outbox, b)) {
+        if let Some(gathered) = self.gossip.as_mut().and_then(|gossip| gossip.gather(&cx.outbox, b))
+        {
             gathered.mix(&mut cx.outbox, 0, &mut cx.params[cx.layout.range(b)]);
             self.remaining -= 1;
         }

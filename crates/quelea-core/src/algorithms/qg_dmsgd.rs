@@ -34,7 +34,7 @@ pub const ENTRY: Entry = Entry {
             help: "share of the quasi-global momentum that is kept at each step",
         }],
     },
-    sends: "the stepped model to every neighbour per step",
+    sends: "the stepped model to every neighbour per step; in groups of the topology by all-reduce",
     lost_peer: "its weight goes to the receivers at once; the topology is rebuilt over the \
                 survivors from an agreed step on; momentum is kept",
     resized: "every worker begins with the mean of the models and of the momenta, over the \

@@ -64,9 +64,10 @@ impl Round {
         let weight = 1.0 / row.len() as f64;
         let same = |other: &[(usize, f64)]| {
             other.len() == row.len()
-                && other.iter().zip(row).all(|((a, own), (b, _))| {
-                    a == b && (own - weight).abs() < WEIGHT_TOLERANCE
-                })
+                && other
+                    .iter()
+                    .zip(row)
+                    .all(|((a, own), (b, _))| a == b && (own - weight).abs() < WEIGHT_TOLERANCE)
         };
         row.iter().all(|(member, _)| same(&self.rows()[*member]))
     }
