@@ -164,7 +164,9 @@ impl Exchange {
     ) -> Option<usize> {
         let (step, b) = (message.step, message.bucket as usize);
         if message.kind & PASSED != 0 {
-            self.passed.insert((from, b), step);
+            // That of an earlier loss may come last.
+            let passed = self.passed.entry((from, b)).or_default();
+            *passed = step.max(*passed);
             return Some(b);
         }
         if step < self.step {

@@ -85,6 +85,9 @@ impl GroupSum {
 
     fn on_message(&mut self, outbox: &mut Outbox<'_>, len: usize, from: Rank, message: Message) {
         let part = message.seq as usize;
+        if part >= self.machines.len() {
+            return;
+        }
         let own = self.own.take();
         let data = own.as_ref().and_then(|own| vectors(own).nth(part)).map_or(&[][..], |(_, v)| v);
         self.machine(part, len).on_message(outbox, data, from, message);
