@@ -38,7 +38,7 @@ struct PosterCluster {
     compute: f64,
     /// Coefficient of variation of it.
     variation: f64,
-    /// Share of line rate that collectives reach.
+    /// Share of line rate that averages reach, of groups and of pairs.
     efficiency: f64,
     /// Published percent of time saved: Complete, Ring, AER.
     saved: [Option<f64>; 3],
@@ -103,6 +103,8 @@ impl PosterCluster {
             .set("cluster.compute_cv", self.variation)
             .set("cluster.backward_share", 2.0 / 3.0)
             .set("cluster.collective_efficiency", self.efficiency)
+            // Pairs are averaged by the same library.
+            .set("cluster.point_to_point_efficiency", self.efficiency)
     }
 
     /// Seconds of a step.
