@@ -8,7 +8,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::network::ShapedNetwork;
-use crate::reality::{BUCKETS, COMPUTE_MS, HOSTS, Link, WORKER_HOSTS, settings, simulate};
+use crate::reality::{HOSTS, Link, WORKER_HOSTS, processes, settings, simulate};
 
 pub(crate) const NAME: &str = "groups";
 pub(crate) const WHAT: &str =
@@ -62,14 +62,14 @@ fn grouped(topology: &str, exchange: &str) -> Vec<String> {
     settings
 }
 
-/// Seconds of a step in the virtual cluster with the links that were measured.
+/// Seconds of a step in the virtual cluster with the links that were measured. What a step takes
+/// beside the wire is that of the same run without shaped links: all workers share the processors
+/// of this machine, whatever they exchange.
 fn predict(quelea: &Path, mut settings: Vec<String>, link: &Link) -> Result<f64> {
-    let handoff_us = link.handoff_ms * 1e3 / BUCKETS;
+    let unshaped = processes(quelea, &settings)?;
     settings.extend([
         format!("cluster.bandwidth_gbps={}", link.stream * 8e-9),
-        format!("cluster.compute_ms={COMPUTE_MS}"),
-        format!("cluster.handoff_send_us={handoff_us}"),
-        format!("cluster.collective_fixed_us={handoff_us}"),
+        format!("cluster.compute_ms={}", unshaped * 1e3),
         "cluster.backward_share=0".to_string(),
         "cluster.latency_us=100".to_string(),
     ]);

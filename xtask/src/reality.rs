@@ -26,8 +26,8 @@ const PORT: u16 = 29_470;
 const DIMENSIONS: usize = 6_250_000;
 /// Models travel in so many parts: streams share a link fairly, and whole models would arrive all
 /// at once instead of one after the other, as in the virtual cluster.
-pub(crate) const BUCKETS: f64 = 10.0;
-pub(crate) const COMPUTE_MS: f64 = 300.0;
+const BUCKETS: f64 = 10.0;
+const COMPUTE_MS: f64 = 300.0;
 
 /// Measures everything; one row per algorithm and rate.
 pub(crate) fn measure(quelea: &Path) -> Result<Vec<Value>> {
@@ -58,7 +58,7 @@ pub(crate) struct Link {
     /// Bytes per second between workers of one host, where there are several.
     pub(crate) inside: Option<f64>,
     /// What a step costs a worker beside computing and the wire.
-    pub(crate) handoff_ms: f64,
+    handoff_ms: f64,
 }
 
 fn compare(network: &ShapedNetwork, quelea: &Path, algorithm: &str, link: &Link) -> Result<Value> {
@@ -128,15 +128,21 @@ pub(crate) fn simulate(quelea: &Path, settings: &[String]) -> Result<f64> {
     step_seconds(&output(&mut command)?)
 }
 
+/// Seconds of a step in processes of this machine, over links that nothing slows down.
+pub(crate) fn processes(quelea: &Path, settings: &[String]) -> Result<f64> {
+    let folder = ScratchFolder::new("processes")?;
+    let mut command = Command::new(quelea);
+    command.args(["train", "--processes", "--json", "-q", "--out"]).arg(folder.path.join("run"));
+    arguments(&mut command, settings);
+    step_seconds(&output(&mut command)?)
+}
+
 /// Milliseconds that a step costs a worker beside computing and the wire: one worker and its
 /// server on this machine, whose pushes nobody waits for.
 fn handoff(quelea: &Path) -> Result<f64> {
-    let folder = ScratchFolder::new("handoff")?;
-    let mut command = Command::new(quelea);
-    command.args(["train", "--processes", "--json", "-q", "--out"]).arg(folder.path.join("run"));
-    arguments(&mut command, &settings("aladdin"));
-    command.args(["--set", "workers=1"]);
-    Ok((step_seconds(&output(&mut command)?)? * 1e3 - COMPUTE_MS).max(0.0))
+    let mut settings = settings("aladdin");
+    settings.push("workers=1".into());
+    Ok((processes(quelea, &settings)? * 1e3 - COMPUTE_MS).max(0.0))
 }
 
 /// Sizes of the ALADDIN slides: a name, parameters, milliseconds of a gradient.

@@ -293,7 +293,7 @@ impl Gossip {
     /// Groups average by all-reduce.
     fn in_groups(&self, s: &Scenario, candidate: &Candidate, groups: &GroupedRounds) -> Cost {
         let during = self.when == When::DuringGradient;
-        let seconds = groups.step_seconds(s, during, candidate.bucket_mb);
+        let seconds = groups.step_seconds(s, during, candidate.bucket_mb, self.average);
         let waited = slowest(s, groups.members(s).round() as usize).min(seconds);
         cost(seconds, waited, groups.sent(s) * s.sent())
     }

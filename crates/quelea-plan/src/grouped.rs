@@ -75,39 +75,46 @@ impl GroupedRounds {
         squares.sum::<usize>() as f64 / (s.workers * self.rounds.len()) as f64
     }
 
-    /// Seconds of a step, with the exchange during the gradient or after it.
-    pub fn step_seconds(&self, s: &Scenario, during: bool, bucket_mb: f64) -> f64 {
+    /// Seconds of a step, with the exchange during the gradient or after it. Steps in which all
+    /// workers `average` instead, once per so many, are not counted: everyone waits for the last.
+    pub fn step_seconds(
+        &self,
+        s: &Scenario,
+        during: bool,
+        bucket_mb: f64,
+        average: Option<u64>,
+    ) -> f64 {
+        // Averages may take the place of the same rounds over and over.
+        let period = average.filter(|period| *period <= AVERAGES_MAX).unwrap_or(1) as usize;
         let counted = if s.variation > 0.0 { COUNTED_VARIED } else { COUNTED };
-        let counted = counted.next_multiple_of(self.rounds.len());
+        let counted = counted.next_multiple_of(self.rounds.len() * period);
         let times: Vec<Vec<u64>> =
             (0..s.workers).map(|worker| computing(s, worker, counted as u64)).collect();
-        let seconds = |worker: usize, step: usize| times[worker][step % counted] as f64 * 1e-9;
+        let is_average = |step: usize| average.is_some_and(|n| (step as u64 + 1).is_multiple_of(n));
         let mut now = vec![0.0_f64; s.workers];
-        let mut warm = now.clone();
-        for step in 0..WARM + counted {
-            if step == WARM {
-                warm.clone_from(&now);
+        let (mut warm, mut gossiped) = (now.clone(), 0);
+        for step in 0..WARM * period + counted {
+            if step == WARM * period {
+                (warm, gossiped) = (now.clone(), 0);
             }
+            if is_average(step) {
+                let last = now.iter().copied().fold(0.0, f64::max);
+                now.fill(last);
+                continue;
+            }
+            gossiped += 1;
+            let seconds = |worker: usize| times[worker][step % counted] as f64 * 1e-9;
             for group in &self.rounds[step % self.rounds.len()] {
-                let exchange = group.exchange(s, during, bucket_mb);
-                let last = |of: &dyn Fn(usize) -> f64| {
-                    group.members.iter().map(|member| of(*member)).fold(0.0, f64::max)
-                };
-                let started = last(&|member| now[member]);
-                let computed = last(&|member| now[member] + seconds(member, step));
-                for member in &group.members {
-                    now[*member] = if during {
-                        (now[*member] + seconds(*member, step)).max(started + exchange)
-                    } else {
-                        computed + exchange
-                    };
-                }
+                group.advance(&mut now, &seconds, group.exchange(s, during, bucket_mb), during);
             }
         }
         let longest = now.iter().zip(&warm).map(|(end, warm)| end - warm).fold(0.0, f64::max);
-        longest / counted as f64
+        longest / gossiped.max(1) as f64
     }
 }
+
+/// Rarer averages do not matter for which rounds are left.
+const AVERAGES_MAX: u64 = 64;
 
 /// The groups of a round with their loads; cards that several use are shared.
 fn loads(s: &Scenario, groups: Vec<Vec<usize>>) -> Vec<GroupLoad> {
@@ -158,6 +165,28 @@ impl GroupLoad {
             group.inside = on_links;
         }
         group
+    }
+
+    /// One step of the members, from the times `now` at which they ended the last one.
+    fn advance(
+        &self,
+        now: &mut [f64],
+        seconds: &dyn Fn(usize) -> f64,
+        exchange: f64,
+        during: bool,
+    ) {
+        let last = |of: &dyn Fn(usize) -> f64| {
+            self.members.iter().map(|member| of(*member)).fold(0.0, f64::max)
+        };
+        let started = last(&|member| now[member]);
+        let computed = last(&|member| now[member] + seconds(member));
+        for member in &self.members {
+            now[*member] = if during {
+                (now[*member] + seconds(*member)).max(started + exchange)
+            } else {
+                computed + exchange
+            };
+        }
     }
 
     /// Its hosts, each once.
