@@ -11,9 +11,10 @@
 //! with α and B of the links that it uses, α' and B' inside a host. Groups that share a card share
 //! B. Workers of different groups do not wait for each other, and a round of one group alternates
 //! with cheaper ones (in `aer`, half of the pairs of hosts rest in each slot); so the length of a
-//! step follows from a recursion over a few periods: `T_i ← max(T_i + c_i, max_j T_j + e)` over the
-//! members j where the exchange e runs during the gradient, `T_i ← max_j (T_j + c_j) + e` where it
-//! follows it.
+//! step follows from a recursion over a few periods. Where the exchange e follows the gradient it is
+//! `T_i ← max_j (T_j + c_j) + e` over the members j. Where it runs during the gradient,
+//! `T_i ← max(T_i + c_i, max_j P_j + e)`, where P_j is when the first bucket of j for this step was
+//! final and the sums of the step before were complete.
 
 use quelea_core::topology::{MEMBERS_MIN, Schedule};
 
@@ -47,7 +48,7 @@ struct GroupLoad {
 
 impl GroupedRounds {
     /// Of a schedule whose rounds all divide the workers into groups, some of them large enough
-    /// for a collective.
+    /// for a collective, or with workers that rest.
     pub fn new(s: &Scenario, schedule: &Schedule) -> Option<GroupedRounds> {
         let mut rounds = Vec::new();
         for step in 0..schedule.period()? as u64 {
@@ -58,7 +59,9 @@ impl GroupedRounds {
             rounds.push(groups);
         }
         let collective = |group: &Vec<usize>| group.len() >= MEMBERS_MIN;
-        rounds.iter().flatten().any(collective).then(|| GroupedRounds {
+        let rests = |groups: &Vec<Vec<usize>>| groups.iter().any(|group| group.len() == 1);
+        let uneven = s.workers > 1 && rounds.iter().any(rests);
+        (uneven || rounds.iter().flatten().any(collective)).then(|| GroupedRounds {
             rounds: rounds.into_iter().map(|groups| loads(s, groups)).collect(),
         })
     }
@@ -91,30 +94,54 @@ impl GroupedRounds {
         let times: Vec<Vec<u64>> =
             (0..s.workers).map(|worker| computing(s, worker, counted as u64)).collect();
         let is_average = |step: usize| average.is_some_and(|n| (step as u64 + 1).is_multiple_of(n));
-        let mut now = vec![0.0_f64; s.workers];
-        let (mut warm, mut gossiped) = (now.clone(), 0);
+        let mut now = Progress::new(s.workers);
+        let (mut warm, mut gossiped) = (now.ends.clone(), 0);
         for step in 0..WARM * period + counted {
             if step == WARM * period {
-                (warm, gossiped) = (now.clone(), 0);
+                (warm, gossiped) = (now.ends.clone(), 0);
             }
             if is_average(step) {
-                let last = now.iter().copied().fold(0.0, f64::max);
-                now.fill(last);
+                now.meet();
                 continue;
             }
             gossiped += 1;
             let seconds = |worker: usize| times[worker][step % counted] as f64 * 1e-9;
             for group in &self.rounds[step % self.rounds.len()] {
-                group.advance(&mut now, &seconds, group.exchange(s, during, bucket_mb), during);
+                if during {
+                    group.advance_during(s, bucket_mb, &mut now, &seconds);
+                } else {
+                    group.advance_after(s, bucket_mb, &mut now, &seconds);
+                }
             }
         }
-        let longest = now.iter().zip(&warm).map(|(end, warm)| end - warm).fold(0.0, f64::max);
+        let longest = now.ends.iter().zip(&warm).map(|(end, warm)| end - warm).fold(0.0, f64::max);
         longest / gossiped.max(1) as f64
     }
 }
 
 /// Rarer averages do not matter for which rounds are left.
 const AVERAGES_MAX: u64 = 64;
+
+/// Where the workers are.
+struct Progress {
+    /// When the last step of each was over.
+    ends: Vec<f64>,
+    /// When the first bucket of each for the next step could be exchanged.
+    posts: Vec<f64>,
+}
+
+impl Progress {
+    fn new(workers: usize) -> Progress {
+        Progress { ends: vec![0.0; workers], posts: vec![0.0; workers] }
+    }
+
+    /// Everyone waits for the last.
+    fn meet(&mut self) {
+        let last = self.ends.iter().copied().fold(0.0, f64::max);
+        self.ends.fill(last);
+        self.posts.fill(last);
+    }
+}
 
 /// The groups of a round with their loads; cards that several use are shared.
 fn loads(s: &Scenario, groups: Vec<Vec<usize>>) -> Vec<GroupLoad> {
@@ -167,25 +194,45 @@ impl GroupLoad {
         group
     }
 
-    /// One step of the members, from the times `now` at which they ended the last one.
-    fn advance(
+    /// A step whose exchange runs during the gradient.
+    fn advance_during(
         &self,
-        now: &mut [f64],
+        s: &Scenario,
+        bucket_mb: f64,
+        now: &mut Progress,
         seconds: &dyn Fn(usize) -> f64,
-        exchange: f64,
-        during: bool,
     ) {
-        let last = |of: &dyn Fn(usize) -> f64| {
-            self.members.iter().map(|member| of(*member)).fold(0.0, f64::max)
+        let bucket = match bucket_mb * 1e6 * s.wire {
+            0.0 => s.sent(),
+            size => size.min(s.sent()),
         };
-        let started = last(&|member| now[member]);
-        let computed = last(&|member| now[member] + seconds(member));
+        let last = |times: &[f64]| self.members.iter().map(|j| times[*j]).fold(0.0, f64::max);
+        let (started, ended) = (last(&now.posts), last(&now.ends));
+        // Buckets follow each other on the busiest links, and the last one is posted at the end.
+        let first = self.seconds(bucket);
+        let summed = (started + first + (s.sent() - bucket) * self.busy()).max(ended + first);
+        let until_first = 1.0 - s.backward * (1.0 - bucket / s.sent());
         for member in &self.members {
-            now[*member] = if during {
-                (now[*member] + seconds(*member)).max(started + exchange)
-            } else {
-                computed + exchange
-            };
+            let (end, compute) = (now.ends[*member], seconds(*member));
+            now.ends[*member] = (end + compute).max(summed);
+            // Sums of the next step start when those of this one are complete.
+            now.posts[*member] = (end + until_first * compute).max(summed);
+        }
+    }
+
+    /// A step whose exchange follows the gradient, as far as buckets do not overlap with it.
+    fn advance_after(
+        &self,
+        s: &Scenario,
+        bucket_mb: f64,
+        now: &mut Progress,
+        seconds: &dyn Fn(usize) -> f64,
+    ) {
+        let even = Scenario { variation: 0.0, slow: Vec::new(), ..s.clone() };
+        let step = overlapped(&even, bucket_mb, &|bytes| self.seconds(bytes), self.busy());
+        let computed = self.members.iter().map(|j| now.ends[*j] + seconds(*j)).fold(0.0, f64::max);
+        for member in &self.members {
+            now.ends[*member] = computed + step - s.compute;
         }
     }
 
@@ -204,19 +251,5 @@ impl GroupLoad {
     /// Seconds per byte of the links that are busy longest.
     fn busy(&self) -> f64 {
         self.on_card.max(self.inside)
-    }
-
-    /// What the exchange adds to a step after the gradient, or takes by itself during it.
-    fn exchange(&self, s: &Scenario, during: bool, bucket_mb: f64) -> f64 {
-        if during {
-            let bucket = match bucket_mb * 1e6 * s.wire {
-                0.0 => s.sent(),
-                size => size.min(s.sent()),
-            };
-            // Buckets follow each other on the busiest links.
-            return self.seconds(bucket) + (s.sent() - bucket) * self.busy();
-        }
-        let even = Scenario { variation: 0.0, slow: Vec::new(), ..s.clone() };
-        overlapped(&even, bucket_mb, &|bytes| self.seconds(bytes), self.busy()) - s.compute
     }
 }
