@@ -75,18 +75,18 @@ fn whole(name: &str, measure: Measure) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
+/// Prints all benches.
+fn list() {
+    BENCHES.iter().for_each(|bench| println!("{:8} {}", bench.name, bench.what));
+    println!("{HANDOFF:8} {HANDOFF_WHAT}");
+    println!("{REALITY:8} {REALITY_WHAT}");
+    println!("{:8} {}", groups::NAME, groups::WHAT);
+    println!("{:8} {}; parts: peers-{}", peers::NAME, peers::WHAT, peers::PARTS.join(", peers-"));
+}
+
 pub(crate) fn run(words: &[String]) -> Result<()> {
     if words.iter().any(|word| word == "--list") {
-        BENCHES.iter().for_each(|bench| println!("{:8} {}", bench.name, bench.what));
-        println!("{HANDOFF:8} {HANDOFF_WHAT}");
-        println!("{REALITY:8} {REALITY_WHAT}");
-        println!("{:8} {}", groups::NAME, groups::WHAT);
-        println!(
-            "{:8} {}; parts: peers-{}",
-            peers::NAME,
-            peers::WHAT,
-            peers::PARTS.join(", peers-")
-        );
+        list();
         return Ok(());
     }
     let (flags, names): (Vec<&String>, Vec<&String>) =

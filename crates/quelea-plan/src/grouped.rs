@@ -94,7 +94,7 @@ impl GroupedRounds {
         let times: Vec<Vec<u64>> =
             (0..s.workers).map(|worker| computing(s, worker, counted as u64)).collect();
         let is_average = |step: usize| average.is_some_and(|n| (step as u64 + 1).is_multiple_of(n));
-        let mut now = Progress::new(s.workers);
+        let mut now = WorkerTimes::new(s.workers);
         let (mut warm, mut gossiped) = (now.ends.clone(), 0);
         for step in 0..WARM * period + counted {
             if step == WARM * period {
@@ -123,16 +123,16 @@ impl GroupedRounds {
 const AVERAGES_MAX: u64 = 64;
 
 /// Where the workers are.
-struct Progress {
+struct WorkerTimes {
     /// When the last step of each was over.
     ends: Vec<f64>,
     /// When the first bucket of each for the next step could be exchanged.
     posts: Vec<f64>,
 }
 
-impl Progress {
-    fn new(workers: usize) -> Progress {
-        Progress { ends: vec![0.0; workers], posts: vec![0.0; workers] }
+impl WorkerTimes {
+    fn new(workers: usize) -> WorkerTimes {
+        WorkerTimes { ends: vec![0.0; workers], posts: vec![0.0; workers] }
     }
 
     /// Everyone waits for the last.
@@ -199,7 +199,7 @@ impl GroupLoad {
         &self,
         s: &Scenario,
         bucket_mb: f64,
-        now: &mut Progress,
+        now: &mut WorkerTimes,
         seconds: &dyn Fn(usize) -> f64,
     ) {
         let bucket = match bucket_mb * 1e6 * s.wire {
@@ -225,7 +225,7 @@ impl GroupLoad {
         &self,
         s: &Scenario,
         bucket_mb: f64,
-        now: &mut Progress,
+        now: &mut WorkerTimes,
         seconds: &dyn Fn(usize) -> f64,
     ) {
         let even = Scenario { variation: 0.0, slow: Vec::new(), ..s.clone() };

@@ -19,31 +19,31 @@ pub struct Run {
     /// Parameters of the model.
     pub elements: u64,
     /// Who gossips with whom.
-    pub graph: Graph,
+    pub graph: RunGraph,
 }
 
 /// A topology of four workers or more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Graph {
+pub enum RunGraph {
     /// Two neighbours each.
     Ring,
     /// One group of all.
     Complete,
 }
 
-impl Graph {
+impl RunGraph {
     /// The name of the topology.
     pub fn name(self) -> &'static str {
         match self {
-            Graph::Ring => "ring",
-            Graph::Complete => "complete",
+            RunGraph::Ring => "ring",
+            RunGraph::Complete => "complete",
         }
     }
 
     fn neighbours(self, workers: u64) -> u64 {
         match self {
-            Graph::Ring => 2,
-            Graph::Complete => workers - 1,
+            RunGraph::Ring => 2,
+            RunGraph::Complete => workers - 1,
         }
     }
 }
@@ -81,7 +81,7 @@ impl Run {
                 } else {
                     0
                 };
-                let in_group = graph == Graph::Complete
+                let in_group = graph == RunGraph::Complete
                     && gathers == Gathers::Means
                     && codec.shape == Shape::Plain;
                 let gossip = if in_group {

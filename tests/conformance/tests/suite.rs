@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use conformance::bytes::{Graph, Run};
+use conformance::bytes::{Run, RunGraph};
 use conformance::forms::{self, AlgorithmForm};
 use conformance::matrix::{self, Data};
 use conformance::{Arm, deployed, firsts, plan};
@@ -131,8 +131,8 @@ fn bytes(run: Run, form: &AlgorithmForm, codec: &str) -> (u64, u64) {
 }
 
 /// Whole periods, with four workers.
-const RUN: Run = Run { workers: 4, steps: 42, elements: 1000, graph: Graph::Ring };
-const GRAPHS: [Graph; 2] = [Graph::Ring, Graph::Complete];
+const RUN: Run = Run { workers: 4, steps: 42, elements: 1000, graph: RunGraph::Ring };
+const GRAPHS: [RunGraph; 2] = [RunGraph::Ring, RunGraph::Complete];
 
 #[test]
 fn every_algorithm_sends_exactly_the_bytes_of_its_traffic_with_every_codec() {

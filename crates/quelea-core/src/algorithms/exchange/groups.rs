@@ -10,6 +10,7 @@
 //! Sums of a step start only when mine of earlier steps are complete, as on one communication
 //! stream. Otherwise buckets for different groups would hold each other up on the network card.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -207,10 +208,10 @@ impl GroupSums {
     }
 
     fn sum(&mut self, outbox: &Outbox<'_>, kind: u8, key: SumKey) -> Option<&mut GroupSum> {
-        if !self.sums.contains_key(&key) {
-            self.sums.insert(key, GroupSum::new(outbox, kind, key)?);
+        match self.sums.entry(key) {
+            Entry::Occupied(sum) => Some(sum.into_mut()),
+            Entry::Vacant(place) => Some(place.insert(GroupSum::new(outbox, kind, key)?)),
         }
-        self.sums.get_mut(&key)
     }
 
     /// Starts what may start, in the order of posting.
