@@ -14,7 +14,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use serde_json::Value;
 
-use crate::{cargo, environment, network, output, peers, reality};
+use crate::{cargo, environment, groups, network, output, peers, reality};
 
 /// One program that measures.
 struct Bench {
@@ -63,24 +63,30 @@ const HANDOFF_WHAT: &str =
 const REALITY: &str = "reality";
 const REALITY_WHAT: &str = "predicted against measured time per step, 4 hosts on shaped links";
 
+type Measure = fn(&Path) -> Result<Vec<Value>>;
+/// Benches that run the whole program between shaped hosts: name, what they measure, and how.
+const SHAPED: [(&str, &str, Measure); 2] =
+    [(REALITY, REALITY_WHAT, reality::measure), (groups::NAME, groups::WHAT, groups::measure)];
+
 /// Rows of a bench that runs the whole program.
-fn whole(name: &str, measure: fn(&Path) -> Result<Vec<Value>>) -> Result<Vec<Value>> {
+fn whole(name: &str, measure: Measure) -> Result<Vec<Value>> {
     let mut rows = measure(&reality::program()?)?;
     rows.iter_mut().for_each(|row| row["bench"] = Value::from(name));
     Ok(rows)
 }
 
+/// Prints all benches.
+fn list() {
+    BENCHES.iter().for_each(|bench| println!("{:8} {}", bench.name, bench.what));
+    println!("{HANDOFF:8} {HANDOFF_WHAT}");
+    println!("{REALITY:8} {REALITY_WHAT}");
+    println!("{:8} {}", groups::NAME, groups::WHAT);
+    println!("{:8} {}; parts: peers-{}", peers::NAME, peers::WHAT, peers::PARTS.join(", peers-"));
+}
+
 pub(crate) fn run(words: &[String]) -> Result<()> {
     if words.iter().any(|word| word == "--list") {
-        BENCHES.iter().for_each(|bench| println!("{:8} {}", bench.name, bench.what));
-        println!("{HANDOFF:8} {HANDOFF_WHAT}");
-        println!("{REALITY:8} {REALITY_WHAT}");
-        println!(
-            "{:8} {}; parts: peers-{}",
-            peers::NAME,
-            peers::WHAT,
-            peers::PARTS.join(", peers-")
-        );
+        list();
         return Ok(());
     }
     let (flags, names): (Vec<&String>, Vec<&String>) =
@@ -93,7 +99,8 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         bail!("unknown option `{flag}`; there are --keep, --torch and --list");
     }
     for name in &names {
-        let known = [REALITY, HANDOFF].contains(&name.as_str()) || !peer_parts(&[name]).is_empty();
+        let known = [REALITY, HANDOFF, groups::NAME].contains(&name.as_str())
+            || !peer_parts(&[name]).is_empty();
         if !known && !BENCHES.iter().any(|bench| bench.name == *name) {
             bail!("no benchmark `{name}`; `cargo xtask bench --list` shows all");
         }
@@ -109,11 +116,13 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         println!("{HANDOFF}: {HANDOFF_WHAT} …");
         rows.extend(whole(HANDOFF, reality::handoffs)?);
     }
-    if names.is_empty() || names.iter().any(|name| *name == REALITY) {
-        println!("{REALITY}: {REALITY_WHAT} …");
-        match network::refusal() {
-            Some(why) => println!("  left out: {why}"),
-            None => rows.extend(whole(REALITY, reality::measure)?),
+    for (name, what, measure) in SHAPED {
+        if names.is_empty() || names.iter().any(|asked| *asked == name) {
+            println!("{name}: {what} …");
+            match network::refusal() {
+                Some(why) => println!("  left out: {why}"),
+                None => rows.extend(whole(name, measure)?),
+            }
         }
     }
     rows.extend(measure_peers(&names)?);

@@ -4,6 +4,7 @@ mod bench;
 mod docs;
 mod edges;
 mod environment;
+mod groups;
 mod network;
 mod papers;
 mod peers;

@@ -17,8 +17,9 @@ use crate::{execute, output};
 const ALGORITHMS: [&str; 5] = ["allreduce", "d-psgd", "ad-psgd", "aladdin", "sync-ps"];
 /// Megabits per second.
 const RATES: [u32; 2] = [1000, 100];
-const WORKERS: usize = 4;
-const HOSTS: usize = WORKERS + 1;
+/// Hosts with workers; one more coordinates.
+pub(crate) const WORKER_HOSTS: usize = 4;
+pub(crate) const HOSTS: usize = WORKER_HOSTS + 1;
 const STEPS: u64 = 12;
 const PORT: u16 = 29_470;
 /// 25 MB.
@@ -33,7 +34,7 @@ pub(crate) fn measure(quelea: &Path) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for rate in RATES {
         let network = ShapedNetwork::new(HOSTS, rate)?;
-        let link = network.links(quelea)?;
+        let link = network.links(quelea, 1)?;
         if rate == RATES[0] {
             let row = overlap(&network, quelea, &link)?;
             println!("  {row}");
@@ -55,10 +56,12 @@ pub(crate) fn measure(quelea: &Path) -> Result<Vec<Value>> {
 }
 
 /// What was measured before anything is predicted.
-struct Link {
+pub(crate) struct Link {
     /// Bytes per second of one stream, and into a host that all others send to.
-    stream: f64,
+    pub(crate) stream: f64,
     incast: f64,
+    /// Bytes per second between workers of one host, where there are several.
+    pub(crate) inside: Option<f64>,
     /// What a step costs a worker beside computing and the wire.
     handoff_ms: f64,
 }
@@ -98,7 +101,7 @@ struct Pair {
 
 fn compare(network: &ShapedNetwork, quelea: &Path, algorithm: &str, link: &Link) -> Result<Value> {
     let mut predicting = settings(algorithm);
-    let measured = network.run(quelea, &predicting)?;
+    let measured = network.run(quelea, &predicting, 1)?;
     let has_servers = ["aladdin", "sync-ps"].contains(&algorithm);
     let bandwidth = if has_servers { link.incast } else { link.stream };
     // ALADDIN takes its displacement over at every step, whether it is sent or folded.
@@ -124,10 +127,11 @@ fn compare(network: &ShapedNetwork, quelea: &Path, algorithm: &str, link: &Link)
     }))
 }
 
-fn settings(algorithm: &str) -> Vec<String> {
+/// A run of this algorithm with a worker on every host.
+pub(crate) fn settings(algorithm: &str) -> Vec<String> {
     vec![
         format!("algorithm.name={algorithm}"),
-        format!("workers={WORKERS}"),
+        format!("workers={WORKER_HOSTS}"),
         format!("steps={STEPS}"),
         "evaluations=0".into(),
         "task.name=quadratic".into(),
@@ -152,7 +156,8 @@ fn step_seconds(summary: &str) -> Result<f64> {
     Ok(clock / STEPS as f64)
 }
 
-fn simulate(quelea: &Path, settings: &[String]) -> Result<f64> {
+/// Seconds of a step in the virtual cluster.
+pub(crate) fn simulate(quelea: &Path, settings: &[String]) -> Result<f64> {
     let folder = ScratchFolder::new("simulated")?;
     let mut command = Command::new(quelea);
     command.args(["simulate", "--json", "-q", "--out"]).arg(folder.path.join("run"));
@@ -160,15 +165,21 @@ fn simulate(quelea: &Path, settings: &[String]) -> Result<f64> {
     step_seconds(&output(&mut command)?)
 }
 
+/// Seconds of a step in processes of this machine, over links that nothing slows down.
+pub(crate) fn processes(quelea: &Path, settings: &[String]) -> Result<f64> {
+    let folder = ScratchFolder::new("processes")?;
+    let mut command = Command::new(quelea);
+    command.args(["train", "--processes", "--json", "-q", "--out"]).arg(folder.path.join("run"));
+    arguments(&mut command, settings);
+    step_seconds(&output(&mut command)?)
+}
+
 /// Milliseconds that a step costs a worker beside computing and the wire: one worker and its
 /// server on this machine, whose pushes nobody waits for.
 fn handoff(quelea: &Path) -> Result<f64> {
-    let folder = ScratchFolder::new("handoff")?;
-    let mut command = Command::new(quelea);
-    command.args(["train", "--processes", "--json", "-q", "--out"]).arg(folder.path.join("run"));
-    arguments(&mut command, &settings("aladdin"));
-    command.args(["--set", "workers=1"]);
-    Ok((step_seconds(&output(&mut command)?)? * 1e3 - COMPUTE_MS).max(0.0))
+    let mut settings = settings("aladdin");
+    settings.push("workers=1".into());
+    Ok((processes(quelea, &settings)? * 1e3 - COMPUTE_MS).max(0.0))
 }
 
 /// Sizes of the ALADDIN slides: a name, parameters, milliseconds of a gradient.
@@ -217,14 +228,15 @@ fn median_exposed(records: &Path) -> Result<f64> {
 }
 
 impl ShapedNetwork {
-    /// What `plan --measure` finds with a worker on every host but the last, which asks them.
-    fn links(&self, quelea: &Path) -> Result<Link> {
-        let place = format!("{}:{PORT}", address(WORKERS));
-        let mut plan = self.inside(WORKERS);
+    /// What `plan --measure` finds with so many workers on every host but the last, which asks them.
+    pub(crate) fn links(&self, quelea: &Path, per_host: usize) -> Result<Link> {
+        let place = format!("{}:{PORT}", address(WORKER_HOSTS));
+        let mut plan = self.inside(WORKER_HOSTS);
         plan.arg(quelea).args(["plan", "--measure", "--listen", &place, "--wait", "60", "--json"]);
-        plan.args(["-n", &WORKERS.to_string(), "--parameters", &DIMENSIONS.to_string()]);
+        let workers = (WORKER_HOSTS * per_host).to_string();
+        plan.args(["-n", &workers, "--parameters", &DIMENSIONS.to_string()]);
         plan.args(["--compute-ms", &COMPUTE_MS.to_string()]).stdout(Stdio::piped());
-        let plan: Value = serde_json::from_str(&self.with_workers(quelea, plan, &place)?)?;
+        let plan: Value = serde_json::from_str(&self.with_workers(quelea, plan, per_host)?)?;
         let mean = |list: &str, field: &str| -> Result<f64> {
             let items = plan["measured"][list].as_array().context("a list of what was measured")?;
             let values: Vec<f64> = items.iter().filter_map(|item| item[field].as_f64()).collect();
@@ -235,29 +247,32 @@ impl ShapedNetwork {
         Ok(Link {
             stream: mean("pairs", "bytes_per_second")?,
             incast: to_all.min(from_all),
+            inside: mean("hosts", "internal_bytes_per_second").ok().filter(|rate| rate.is_finite()),
             handoff_ms: handoff(quelea)?,
         })
     }
 
-    /// Runs a configuration with a worker on every host but the last, which coordinates.
-    fn run(&self, quelea: &Path, settings: &[String]) -> Result<f64> {
+    /// Seconds of a step of a configuration, with so many workers on every host but the last, which
+    /// coordinates.
+    pub(crate) fn run(&self, quelea: &Path, settings: &[String], per_host: usize) -> Result<f64> {
         let folder = ScratchFolder::new("measured")?;
-        let place = format!("{}:{PORT}", address(WORKERS));
-        let mut serve = self.inside(WORKERS);
+        let place = format!("{}:{PORT}", address(WORKER_HOSTS));
+        let mut serve = self.inside(WORKER_HOSTS);
         serve.arg(quelea).args(["serve", "--bind", &place, "--wait", "60", "--json", "-q"]);
         serve.arg("--out").arg(folder.path.join("run")).stdout(Stdio::piped());
         arguments(&mut serve, settings);
-        step_seconds(&self.with_workers(quelea, serve, &place)?)
+        step_seconds(&self.with_workers(quelea, serve, per_host)?)
     }
 
-    /// Lets a worker of every host but the last join a command there; what that prints.
-    fn with_workers(&self, quelea: &Path, mut command: Command, place: &str) -> Result<String> {
+    /// Lets so many workers of every host but the last join a command there; what that prints.
+    fn with_workers(&self, quelea: &Path, mut command: Command, per_host: usize) -> Result<String> {
+        let place = format!("{}:{PORT}", address(WORKER_HOSTS));
         let command = Kept(command.spawn()?);
         let mut workers = Vec::new();
-        for host in 0..WORKERS {
-            let mut join = self.inside(host);
-            join.arg(quelea).args(["join", place, "--wait", "60", "-q", "--rank"]);
-            workers.push(Kept(join.arg(host.to_string()).spawn()?));
+        for rank in 0..WORKER_HOSTS * per_host {
+            let mut join = self.inside(rank / per_host);
+            join.arg(quelea).args(["join", &place, "--wait", "60", "-q", "--rank"]);
+            workers.push(Kept(join.arg(rank.to_string()).spawn()?));
         }
         let printed = command.finish()?;
         for worker in workers {

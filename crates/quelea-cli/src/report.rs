@@ -1,6 +1,6 @@
 //! What a person sees when a run has ended.
 
-use quelea_core::algorithms::{self, ALGORITHMS, Codecs, Entry, Service, Traffic, When};
+use quelea_core::algorithms::{self, ALGORITHMS, Codecs, Entry, Gathers, Service, Traffic, When};
 use quelea_core::options::Options;
 use quelea_core::properties::TopologyRequirement;
 use quelea_record::{FACTS, SummaryForm};
@@ -207,7 +207,12 @@ impl ExchangeKind {
     };
     /// One model to every neighbour while the gradient is computed.
     const MIXING: ExchangeKind = ExchangeKind {
-        traffic: Traffic::Gossip { vectors: 1, when: When::DuringGradient, average: None },
+        traffic: Traffic::Gossip {
+            vectors: 1,
+            when: When::DuringGradient,
+            average: None,
+            gathers: Gathers::Means,
+        },
         topology: TopologyRequirement::Mixing,
         codecs: Codecs::OF_MODELS,
     };

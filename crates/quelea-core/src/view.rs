@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::message::Rank;
-use crate::topology::Schedule;
+use crate::topology::{GroupExchange, Round, Schedule};
 
 /// Who is alive.
 #[derive(Debug)]
@@ -48,6 +48,35 @@ pub struct MixingRow {
     pub incoming: Vec<(Rank, f32)>,
     /// Who is sent to, in order of the offset `(j − i) mod n`, which spreads the load.
     pub outgoing: Vec<Rank>,
+    /// Whether they are a group that may average as one.
+    pub group: RowGroup,
+}
+
+/// Whether a worker and its neighbours of a step are a group of three or more that all take the
+/// mean of the group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RowGroup {
+    /// They are not, or they send their vectors to each other.
+    #[default]
+    None,
+    /// They are, and average like this.
+    Whole(GroupExchange),
+    /// They were, and a member was lost: its weight goes to the others, each its own.
+    Broken,
+}
+
+impl MixingRow {
+    /// The row of `me` if only those who are present send: the weight of others goes to `me`.
+    pub fn only(&self, me: Rank, is_present: impl Fn(Rank) -> bool) -> MixingRow {
+        let mut row = self.clone();
+        row.incoming.retain(|(rank, _)| is_present(*rank));
+        let others = row.incoming.iter().filter(|(rank, _)| *rank != me);
+        let own = 1.0 - others.map(|(_, weight)| f64::from(*weight)).sum::<f64>();
+        for (_, weight) in row.incoming.iter_mut().filter(|(rank, _)| *rank == me) {
+            *weight = own as f32;
+        }
+        row
+    }
 }
 
 impl View {
@@ -213,6 +242,11 @@ impl View {
         self.changes.contains(&step)
     }
 
+    /// Whether a worker was lost that averages, in some round, in a group of three or more.
+    pub fn has_broken_groups(&self) -> bool {
+        self.plans.iter().any(Plan::has_broken_groups)
+    }
+
     /// The topology in force at `step`, with its members.
     pub fn topology(&self, step: u64) -> Option<(&[Rank], &Schedule)> {
         let plan = self.plans.iter().rev().find(|plan| plan.from_step <= step)?;
@@ -271,7 +305,7 @@ impl Plan {
     fn row(&self, step: u64, rank: Rank) -> Arc<MixingRow> {
         // Who has come in the place of another is a member from an agreed step on.
         let Ok(place) = self.members.binary_search(&rank) else {
-            return Arc::new(MixingRow { incoming: vec![(rank, 1.0)], outgoing: Vec::new() });
+            return Arc::new(MixingRow { incoming: vec![(rank, 1.0)], ..MixingRow::default() });
         };
         if !self.periodic.is_empty() {
             let slot = (step % self.periodic.len() as u64) as usize;
@@ -290,6 +324,7 @@ impl Plan {
     fn rows(&self, step: u64) -> Vec<Arc<MixingRow>> {
         let round = self.schedule.round(step);
         let n = self.members.len();
+        let averages = self.averages_in_group(&round);
         let mut outgoing: Vec<Vec<usize>> = vec![Vec::new(); n];
         for (i, weights) in round.rows().iter().enumerate() {
             for &(j, _) in weights {
@@ -301,9 +336,39 @@ impl Plan {
         let row = |(i, to): (usize, &mut Vec<usize>)| {
             to.sort_by_key(|j| (j + n - i) % n);
             let outgoing = to.iter().map(|j| self.members[*j]).collect();
-            Arc::new(MixingRow { incoming: self.incoming(i, &round.rows()[i]), outgoing })
+            let weights = &round.rows()[i];
+            let group = if !averages[i] {
+                RowGroup::None
+            } else if weights.iter().all(|(j, _)| self.alive[*j]) {
+                RowGroup::Whole(self.schedule.groups())
+            } else {
+                RowGroup::Broken
+            };
+            Arc::new(MixingRow { incoming: self.incoming(i, weights), outgoing, group })
         };
         outgoing.iter_mut().enumerate().map(row).collect()
+    }
+
+    /// Whether a group that averages as one has lost a member, in the rounds of a period; a
+    /// topology that is drawn at random may have any.
+    fn has_broken_groups(&self) -> bool {
+        let Some(period) = self.schedule.period() else { return self.alive.contains(&false) };
+        let is_broken = |(member, averages): (usize, bool)| averages && !self.alive[member];
+        let breaks = |step: u64| {
+            self.averages_in_group(&self.schedule.round(step))
+                .into_iter()
+                .enumerate()
+                .any(is_broken)
+        };
+        self.alive.contains(&false) && (0..period as u64).any(breaks)
+    }
+
+    /// Which members belong to a group that averages as one.
+    fn averages_in_group(&self, round: &Round) -> Vec<bool> {
+        if self.schedule.groups() == GroupExchange::Send {
+            return vec![false; self.members.len()];
+        }
+        round.averages_in_group()
     }
 
     /// The weights of the living, rounded to `f32`. The worker's own weight takes what the dead
@@ -327,7 +392,6 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::{Round, Schedule};
 
     #[test]
     fn partners_change_only_where_there_is_one_at_a_time() {

@@ -3,50 +3,7 @@
 mod support;
 
 use quelea_core::random::Rng;
-use support::{Case, Lab};
-
-/// Loses two of five workers in any order of events; returns the survivors' end.
-fn lose_two(case: &Case, seed: u64) -> Lab {
-    let mut lab = Lab::new(case);
-    let mut rng = Rng::new(seed, "loss", 0);
-    let moment = 1 + rng.below(case.steps * 30);
-    let mut events = 0;
-    while events < moment && !lab.choices().is_empty() {
-        let choices = lab.choices();
-        lab.take(choices[rng.below(choices.len() as u64) as usize]);
-        events += 1;
-    }
-    let workers = lab.workers() as u64;
-    let first = rng.below(workers) as usize;
-    lab.crash(first);
-    // Some hear of it at once, some events pass, then the second is lost.
-    for rank in 0..lab.nodes.len() {
-        if rng.below(2) == 0 {
-            lab.tell_view(rank);
-        }
-    }
-    let pause = rng.below(20);
-    for _ in 0..pause {
-        let choices = lab.choices();
-        if !choices.is_empty() {
-            lab.take(choices[rng.below(choices.len() as u64) as usize]);
-        }
-    }
-    let second = (first + 1 + rng.below(workers - 1) as usize) % workers as usize;
-    lab.crash(second);
-    let mut order: Vec<usize> = (0..lab.nodes.len()).collect();
-    rng.shuffle(&mut order);
-    for rank in order {
-        lab.tell_view(rank);
-        lab.tell_view(rank);
-        let choices = lab.choices();
-        if !choices.is_empty() {
-            lab.take(choices[rng.below(choices.len() as u64) as usize]);
-        }
-    }
-    lab.run_to_end(&mut rng);
-    lab
-}
+use support::{Case, Lab, lose_two};
 
 fn case(algorithm: &'static str) -> Case {
     let mut case = Case { steps: 12, servers: 2, ..Case::wide(algorithm, 5, 7) };

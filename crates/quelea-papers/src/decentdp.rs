@@ -1,7 +1,6 @@
 //! The experiments of Decent-DP (Wang), and what they share.
 
 pub mod generalization;
-mod groups;
 pub mod speedup;
 
 /// Whose numbers they are.
@@ -14,7 +13,7 @@ enum DecentDpForm {
     AllReduce,
     /// Models of all, one step late.
     Complete,
-    /// Models of two neighbouring hosts.
+    /// Models of two neighbouring ranks, left and right in turn: `ring` of the public code.
     Ring,
     /// Alternating exponential ring.
     Aer,
@@ -27,6 +26,17 @@ impl DecentDpForm {
             DecentDpForm::Complete => "Complete",
             DecentDpForm::Ring => "Ring",
             DecentDpForm::Aer => "AER",
+        }
+    }
+
+    /// The algorithm and the topology that run it. AllReduce has no topology; the one that is
+    /// given is not used.
+    fn run(self) -> (&'static str, &'static str) {
+        match self {
+            DecentDpForm::AllReduce => ("allreduce", "complete"),
+            DecentDpForm::Complete => ("d-psgd", "complete"),
+            DecentDpForm::Ring => ("d-psgd", "one-peer-ring"),
+            DecentDpForm::Aer => ("d-psgd", "aer"),
         }
     }
 }

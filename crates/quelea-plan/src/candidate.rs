@@ -1,6 +1,6 @@
 //! The ways to train that are compared: algorithm, topology, collective, codec, bucket size.
 
-use quelea_core::algorithms::{self, Codecs, Entry, Service, Traffic};
+use quelea_core::algorithms::{self, Codecs, Entry, Gathers, Service, Traffic};
 use quelea_core::codec::{self, CODECS, CodecShape};
 use quelea_core::collectives::{self, COLLECTIVES};
 use quelea_core::options::{Options, Value as Given};
@@ -91,8 +91,21 @@ pub fn trial(scenario: &Scenario, candidate: &Candidate) -> Trial {
 const BUCKETS_MB: [f64; 3] = [0.0, 25.0, 5.0];
 
 /// Sparse topologies that are tried.
-const TOPOLOGIES: [&str; 6] =
-    ["ring", "one-peer-exponential", "exponential", "torus", "grid", "one-peer-ring"];
+const TOPOLOGIES: [&str; 8] = [
+    "ring",
+    "one-peer-exponential",
+    "exponential",
+    "torus",
+    "grid",
+    "one-peer-ring",
+    AER,
+    COMPLETE,
+];
+/// Those whose rounds are groups, for methods that average groups by all-reduce.
+const AER: &str = "aer";
+const COMPLETE: &str = "complete";
+/// The weights of a complete graph are n × n numbers.
+const COMPLETE_WORKERS_MAX: usize = 512;
 /// Those of pairs between two halves.
 const BIPARTITE: [&str; 2] = ["ring", "bipartite-exponential"];
 
@@ -111,13 +124,24 @@ pub(crate) fn candidates(scenario: &Scenario, row: &'static Entry) -> Vec<Candid
             };
             COLLECTIVES.iter().flat_map(with).collect()
         }
-        Traffic::Gossip { .. } => {
+        Traffic::Gossip { gathers, .. } => {
+            let suits = |name: &&str| match *name {
+                AER => gathers == Gathers::Means,
+                COMPLETE => gathers == Gathers::Means && scenario.workers <= COMPLETE_WORKERS_MAX,
+                _ => true,
+            };
             let on = |name| Candidate { topology: Some(name), ..plain.clone() };
             let coded = |candidate: Candidate| {
                 let with = codecs(scenario, row).into_iter();
                 with.map(move |codec| Candidate { codec, ..candidate.clone() })
             };
-            TOPOLOGIES.into_iter().map(on).flat_map(coded).flat_map(of_sizes).collect()
+            TOPOLOGIES
+                .into_iter()
+                .filter(suits)
+                .map(on)
+                .flat_map(coded)
+                .flat_map(of_sizes)
+                .collect()
         }
         Traffic::Pairs { .. } => {
             BIPARTITE.map(|name| Candidate { topology: Some(name), ..plain.clone() }).to_vec()

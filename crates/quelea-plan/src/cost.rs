@@ -10,6 +10,7 @@
 //! | average per H steps | local-sgd, slowmo, bmuf, diloco | C + average/H |
 //! | gossip during the gradient | d-psgd, extra, choco, d-amsgrad (2S), sgp (overlap) | max(C, α + kS/B) |
 //! | gossip after the gradient | decentlam, qg-dmsgd, d2, exact-diffusion, gradient-tracking (2S) | as an average of every step, of α + kS/B |
+//! | either, in groups of the topology that average by all-reduce | those that mix means, on aer and complete | see `grouped.rs` |
 //! | the same, and an average per H | gossip-pga, gossip-aga (its first H) | the two mixed |
 //! | pairs | ad-psgd | c, the exchanges as rare as the cards make them |
 //! | servers, together | sync-ps | C + all gradients in, all models out |
@@ -21,12 +22,13 @@ mod servers;
 
 use std::collections::BTreeMap;
 
-use quelea_core::algorithms::{self, Traffic, When};
+use quelea_core::algorithms::{self, Gathers, Traffic, When};
 use quelea_core::codec;
 use quelea_core::options::Options;
 use quelea_core::properties::TopologyRequirement;
 
 use crate::Candidate;
+use crate::grouped::GroupedRounds;
 use crate::mixing::Mixing;
 use crate::scenario::Scenario;
 use crate::unbucketed;
@@ -73,8 +75,8 @@ impl CostModel<'_> {
         let s = &Scenario { wire: wire(self.s, candidate), ..self.s.clone() };
         match traffic(candidate) {
             Traffic::Average { period } => average(s, candidate, period),
-            Traffic::Gossip { vectors, when, average } => {
-                let gossip = Gossip { vectors: vectors as f64, when, average };
+            Traffic::Gossip { vectors, when, average, gathers } => {
+                let gossip = Gossip { vectors: vectors as f64, when, average, gathers };
                 gossip.cost(s, candidate, self.mixing(candidate)?)
             }
             Traffic::Pairs { averages } => {
@@ -168,7 +170,12 @@ fn buckets(s: &Scenario, bucket_mb: f64) -> (f64, f64) {
 
 /// A step whose buckets are exchanged as they become final, and awaited: `time` of so many bytes,
 /// of which `on_card` per byte keep the card busy.
-fn overlapped(s: &Scenario, bucket_mb: f64, time: &dyn Fn(f64) -> f64, on_card: f64) -> f64 {
+pub(crate) fn overlapped(
+    s: &Scenario,
+    bucket_mb: f64,
+    time: &dyn Fn(f64) -> f64,
+    on_card: f64,
+) -> f64 {
     let computing = slowest(s, s.workers);
     let (last, bucket) = buckets(s, bucket_mb);
     let seconds = time(last);
@@ -265,12 +272,34 @@ struct Gossip {
     vectors: f64,
     when: When,
     average: Option<u64>,
+    gathers: Gathers,
 }
 
 impl Gossip {
     fn cost(&self, s: &Scenario, candidate: &Candidate, mixing: &Mixing) -> Result<Cost, String> {
         // Two vectors in one message are one message of twice the length.
         let s = &Scenario { wire: self.vectors * s.wire, ..s.clone() };
+        let groups = mixing.groups.as_ref().filter(|_| self.gathers == Gathers::Means);
+        let gossip = match groups {
+            Some(groups) => self.in_groups(s, candidate, groups),
+            None => self.one_by_one(s, candidate, mixing),
+        };
+        match self.average {
+            None => Ok(gossip),
+            Some(period) => mixed(gossip, &average(s, candidate, 1)?, period as f64),
+        }
+    }
+
+    /// Groups average by all-reduce.
+    fn in_groups(&self, s: &Scenario, candidate: &Candidate, groups: &GroupedRounds) -> Cost {
+        let during = self.when == When::DuringGradient;
+        let seconds = groups.step_seconds(s, during, candidate.bucket_mb, self.average);
+        let waited = slowest(s, groups.members(s).round() as usize).min(seconds);
+        cost(seconds, waited, groups.sent(s) * s.sent())
+    }
+
+    /// Vectors go to neighbours one by one.
+    fn one_by_one(&self, s: &Scenario, candidate: &Candidate, mixing: &Mixing) -> Cost {
         let (mut seconds, mut waited) = (0.0, 0.0);
         let (mut steps_per_exchange, mut neighbours) = (0.0, 0.0);
         for (round, load) in mixing.rounds.iter().enumerate() {
@@ -302,14 +331,9 @@ impl Gossip {
             cost.gradients_per_message = steps_per_exchange;
             cost.bytes /= cost.gradients_per_message;
         }
-        match self.average {
-            None => Ok(cost),
-            Some(period) => mixed(cost, &average(s, candidate, 1)?, period as f64),
-        }
+        cost
     }
-}
 
-impl Gossip {
     /// The share of a round of a period of so many in the steps that gossip: an average may always
     /// take the place of the same ones.
     fn share(&self, round: usize, rounds: usize) -> f64 {

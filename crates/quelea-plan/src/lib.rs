@@ -6,12 +6,14 @@
 //! | [`measured`] | the same from a cluster that was measured |
 //! | `candidate` | the ways to train that are compared |
 //! | [`cost`] | seconds of a step in closed form, tested against the virtual cluster |
+//! | [`grouped`] | rounds of groups that average by all-reduce |
 //! | [`mixing`] | what the rounds of a topology ask of cards |
 //! | [`unbucketed`] | gossip of undivided models, which meet at cards |
 //! | [`theory`] | what sparse mixing costs in iterations |
 
 mod candidate;
 pub mod cost;
+pub mod grouped;
 pub mod measured;
 pub mod mixing;
 pub mod scenario;

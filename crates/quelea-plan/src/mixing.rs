@@ -4,6 +4,7 @@ use quelea_core::options::Options;
 use quelea_core::properties::TopologyRequirement;
 use quelea_core::topology::{self, Round, Schedule};
 
+use crate::grouped::GroupedRounds;
 use crate::scenario::Scenario;
 
 /// A topology over the workers of a scenario.
@@ -11,6 +12,8 @@ use crate::scenario::Scenario;
 pub struct Mixing {
     /// One period of it.
     pub rounds: Vec<RoundLoad>,
+    /// The same, where all rounds consist of groups, for methods that average them by all-reduce.
+    pub groups: Option<GroupedRounds>,
     /// The topology itself.
     pub schedule: Schedule,
 }
@@ -43,7 +46,7 @@ impl Mixing {
         let schedule = built.map_err(|error| error.to_string())?;
         let rounds = schedule.period().unwrap_or(ROUNDS) as u64;
         let rounds = (0..rounds).map(|step| RoundLoad::new(s, &schedule.round(step))).collect();
-        Ok(Mixing { rounds, schedule })
+        Ok(Mixing { rounds, groups: GroupedRounds::new(s, &schedule), schedule })
     }
 
     /// Why a method with this need cannot use it, if it cannot.

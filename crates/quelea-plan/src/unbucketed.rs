@@ -106,9 +106,9 @@ pub fn step_seconds(s: &Scenario, schedule: &Schedule, during: bool) -> f64 {
     rounds.follow()
 }
 
-/// So many gradients of a worker: the quantiles of the log-normal distribution in random order, so
+/// Nanoseconds of so many gradients of a worker: the quantiles of the log-normal distribution in random order, so
 /// that their mean is what it should be.
-fn computing(s: &Scenario, worker: usize, count: u64) -> Vec<u64> {
+pub(crate) fn computing(s: &Scenario, worker: usize, count: u64) -> Vec<u64> {
     let slow = s.slow.iter().find(|(rank, _)| *rank as usize == worker);
     let mean = s.compute * slow.map_or(1.0, |(_, factor)| *factor);
     let deviation = (s.variation * s.variation).ln_1p().sqrt();

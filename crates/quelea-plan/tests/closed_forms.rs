@@ -25,7 +25,8 @@ fn scenario(workers: usize, hosts: usize) -> Scenario {
 /// Steps of the virtual cluster. The first fifth is not counted; what is left should be whole
 /// periods, also of the topology.
 fn steps(scenario: &Scenario, candidate: &Candidate) -> u64 {
-    let changes = candidate.topology.is_some_and(|name| name.starts_with("one-peer"));
+    let changing = |name: &str| name == "aer" || name.starts_with("one-peer");
+    let changes = candidate.topology.is_some_and(changing);
     let least = match (scenario.slow.is_empty(), changes) {
         (true, false) => 12,
         (true, true) => 50,
@@ -94,6 +95,24 @@ fn gossip() {
             }
             let topology = Some("one-peer-exponential");
             check(&scenario, &Candidate { topology, ..Candidate::plain("sgp") }, 0.1);
+        }
+    }
+}
+
+#[test]
+fn groups_that_average_by_all_reduce() {
+    for (workers, hosts) in SHAPES {
+        for scenario in fast_and_slow(workers, hosts) {
+            for (algorithm, topology) in
+                [("d-psgd", "aer"), ("d-psgd", "complete"), ("qg-dmsgd", "aer")]
+            {
+                for bucket_mb in [0.0, 25.0] {
+                    let topology = Some(topology);
+                    let candidate =
+                        Candidate { topology, bucket_mb, ..Candidate::plain(algorithm) };
+                    check(&scenario, &candidate, 0.13);
+                }
+            }
         }
     }
 }

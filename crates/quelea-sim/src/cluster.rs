@@ -54,10 +54,11 @@ knobs! {
     /// size costs nothing.
     handoff_receive_gbps: f64 = rate(), "10⁹ bit/s",
         "rate of the same; 0 = size costs nothing";
-    /// Rate of the arithmetic that algorithms report: at servers, and in the reduce steps of
-    /// collectives; 0 means that it costs nothing.
+    /// Rate of the arithmetic that algorithms report: at servers, in the reduce steps of collectives, and
+    /// wherever a worker mixes in the vector of a peer, one pass for each; 0 means that it costs nothing.
+    /// What workers do with vectors of servers is part of their hand-offs.
     reduce_gbs: f64 = rate(), "10⁹ **byte**/s",
-        "arithmetic at servers and in reduce steps, 10^9 bytes/s; 0 = free";
+        "arithmetic at servers, in reduce steps and in mixing, 10^9 bytes/s; 0 = free";
     /// Share of the cards' bandwidth that collectives reach; internal links are not concerned.
     collective_efficiency: f64 = real(1.0, 1e-3, 1.0), "–",
         "share of the bandwidth that collectives reach";

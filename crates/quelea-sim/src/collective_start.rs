@@ -147,7 +147,8 @@ impl CollectiveStarts {
 
     fn forget_before(&mut self, step: u64) {
         while let Some(oldest) = self.gates.first_entry() {
-            if oldest.key().step + STEPS_KEPT >= step {
+            // In gossip a rank may be many steps behind another: what it waits to send stays.
+            if oldest.key().step + STEPS_KEPT >= step || !oldest.get().open {
                 return;
             }
             self.numbers.remove(&oldest.remove().number);

@@ -1,6 +1,6 @@
 //! The bytes that a run sends, from what the table says an algorithm exchanges.
 
-use quelea_core::algorithms::{Service, Traffic};
+use quelea_core::algorithms::{Gathers, Service, Traffic};
 use quelea_core::codec::CodecShape;
 use quelea_core::options::OptionKind;
 use quelea_run::prepared::PreparedRun;
@@ -8,8 +8,8 @@ use quelea_wire::HEADER_BYTES;
 
 use crate::forms::AlgorithmForm;
 
-/// A run on a ring of workers with one server, in one bucket, on a network so fast that nothing
-/// ever waits; exact averages are rings too.
+/// A run with one server, in one bucket, on a network so fast that nothing ever waits; every worker
+/// has a host of its own, and exact averages are rings.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
     /// Workers.
@@ -18,6 +18,34 @@ pub struct Run {
     pub steps: u64,
     /// Parameters of the model.
     pub elements: u64,
+    /// Who gossips with whom.
+    pub graph: RunGraph,
+}
+
+/// A topology of four workers or more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunGraph {
+    /// Two neighbours each.
+    Ring,
+    /// One group of all.
+    Complete,
+}
+
+impl RunGraph {
+    /// The name of the topology.
+    pub fn name(self) -> &'static str {
+        match self {
+            RunGraph::Ring => "ring",
+            RunGraph::Complete => "complete",
+        }
+    }
+
+    fn neighbours(self, workers: u64) -> u64 {
+        match self {
+            RunGraph::Ring => 2,
+            RunGraph::Complete => workers - 1,
+        }
+    }
 }
 
 const HEADER: u64 = HEADER_BYTES as u64;
@@ -25,7 +53,7 @@ const HEADER: u64 = HEADER_BYTES as u64;
 impl Run {
     /// Bytes of all messages of the run.
     pub fn bytes(self, form: &AlgorithmForm, plan: &PreparedRun) -> u64 {
-        let Run { workers: n, steps, elements } = self;
+        let Run { workers: n, steps, elements, graph } = self;
         let codec = plan.setup.codec.entry;
         let encoded = |len: u64| codec.bytes(&plan.setup.codec.options, len as usize) as u64;
         // An encoded vector is preceded by its length.
@@ -46,8 +74,9 @@ impl Run {
         };
         match form.traffic() {
             Traffic::Average { period } => steps / period * average,
-            // The vectors in one message to two neighbours.
-            Traffic::Gossip { vectors, average: every, .. } => {
+            // The vectors in one message to each neighbour; in a group whose mean suffices, one
+            // ring for each vector.
+            Traffic::Gossip { vectors, average: every, gathers, .. } => {
                 let averages = every.map_or(0, |period| steps / period);
                 // Where losses count, they are averaged with the model.
                 let loss = if every.is_some() && form.properties().needs_loss {
@@ -55,7 +84,14 @@ impl Run {
                 } else {
                     0
                 };
-                let gossip = n * 2 * (HEADER + vectors * vector(elements));
+                let in_group = graph == RunGraph::Complete
+                    && gathers == Gathers::Means
+                    && codec.shape == CodecShape::Plain;
+                let gossip = if in_group {
+                    vectors * average
+                } else {
+                    n * graph.neighbours(n) * (HEADER + vectors * vector(elements))
+                };
                 averages * (average + loss) + (steps - averages) * gossip
             }
             // Half of the workers ask, and are answered.

@@ -27,6 +27,13 @@ pub fn plan(text: &str) -> PreparedRun {
     PreparedRun::new(config).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
+/// A run file as a plan, or why it is refused.
+pub fn attempt(text: &str) -> Result<PreparedRun, String> {
+    let table = source::parse(text).map_err(|problem| problem.to_string())?;
+    let config = Config::read(table, &[], None).map_err(|error| error.to_string())?;
+    PreparedRun::new(config).map_err(|error| error.to_string())
+}
+
 /// Ways to run a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arm {

@@ -2,8 +2,8 @@
 //! a stated bound.
 
 use conformance::forms::{self, AlgorithmForm};
-use conformance::{ARMS, Arm, bits, deployed, plan};
-use quelea_core::algorithms::ALGORITHMS;
+use conformance::{ARMS, Arm, attempt, bits, deployed, plan};
+use quelea_core::algorithms::{ALGORITHMS, Traffic};
 use quelea_core::codec::CodecShape;
 use quelea_core::properties::{Budget, OptimizerSite};
 use quelea_record::RankReport;
@@ -82,6 +82,28 @@ fn every_algorithm_gives_the_same_bits_and_bytes_over_tcp_with_every_codec() {
                 let expected = result(Arm::Virtual, &plan);
                 let found = result(Arm::Tcp, &plan);
                 assert_eq!(found, expected, "n = {workers}, {}, {codec_text}", form.text());
+            }
+        }
+    }
+}
+
+/// Groups of a topology average by all-reduce, over hosts that several of them share.
+#[test]
+fn gossip_in_groups_gives_the_same_bits_and_bytes_in_every_arm() {
+    let gossips = |form: &AlgorithmForm| matches!(form.traffic(), Traffic::Gossip { .. });
+    for form in first_synchronous().into_iter().filter(gossips) {
+        for (topology, workers, hosts) in [("aer", 8, 4), ("aer", 8, 2), ("complete", 6, 3)] {
+            let more = format!("hosts = {hosts}\n[topology]\nname = \"{topology}\"");
+            let text = scenario_of(&form, workers, 12, &more);
+            // Methods that need the same weights at every step refuse `aer`.
+            let Ok(plan) = attempt(&text) else {
+                assert_eq!(topology, "aer", "{}", form.text());
+                continue;
+            };
+            let expected = result(Arm::Virtual, &plan);
+            for arm in [Arm::Threads, Arm::Tcp] {
+                let what = format!("{arm:?}, {topology} on {hosts} hosts, {}", form.text());
+                assert_eq!(result(arm, &plan), expected, "{what}");
             }
         }
     }

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use conformance::bytes::Run;
+use conformance::bytes::{Run, RunGraph};
 use conformance::forms::{self, AlgorithmForm};
 use conformance::matrix::{self, Data};
 use conformance::{Arm, deployed, firsts, plan};
@@ -115,12 +115,13 @@ fn rows_that_say_so_keep_the_mean_when_nothing_is_learnt() {
 
 /// Bytes that all ranks together send in a run, and those that its traffic says.
 fn bytes(run: Run, form: &AlgorithmForm, codec: &str) -> (u64, u64) {
-    let Run { workers, steps, elements } = run;
+    let Run { workers, steps, elements, graph } = run;
     let plan = plan(&format!(
         "workers = {workers}\nsteps = {steps}\n[algorithm]\n{}\n[codec]\n{codec}\n\
-         [task]\nname = \"quadratic\"\ndimensions = {elements}\n\
+         [topology]\nname = \"{}\"\n[task]\nname = \"quadratic\"\ndimensions = {elements}\n\
          curvature = [[1], [2], [3], [4]]\ntarget = [[1], [-2], [0.5], [3]]",
         form.text(),
+        graph.name(),
     ));
     let ranks = Arm::Virtual.run(&plan).ranks;
     let sent: u64 = ranks.iter().map(|rank| rank.bytes_sent).sum();
@@ -129,16 +130,19 @@ fn bytes(run: Run, form: &AlgorithmForm, codec: &str) -> (u64, u64) {
     (sent, run.bytes(form, &plan))
 }
 
-/// Whole periods, on a ring of four.
-const RUN: Run = Run { workers: 4, steps: 42, elements: 1000 };
+/// Whole periods, with four workers.
+const RUN: Run = Run { workers: 4, steps: 42, elements: 1000, graph: RunGraph::Ring };
+const GRAPHS: [RunGraph; 2] = [RunGraph::Ring, RunGraph::Complete];
 
 #[test]
 fn every_algorithm_sends_exactly_the_bytes_of_its_traffic_with_every_codec() {
     for entry in ALGORITHMS {
         let form = forms::default_of(entry);
         for (_, codec) in form.codecs(RUN.elements as usize) {
-            let (sent, expected) = bytes(RUN, &form, &codec);
-            assert_eq!(sent, expected, "{}, {codec}", form.text());
+            for graph in GRAPHS {
+                let (sent, expected) = bytes(Run { graph, ..RUN }, &form, &codec);
+                assert_eq!(sent, expected, "{}, {codec}, {graph:?}", form.text());
+            }
         }
     }
 }
@@ -171,9 +175,12 @@ fn every_form_sends_the_bytes_of_its_traffic_once_it_is_under_way() {
     let mut forms_told = 0;
     for form in forms::forms().iter().filter(is_told) {
         for (_, codec) in form.codecs(RUN.elements as usize) {
-            let (half, whole) = (bytes(RUN, form, &codec), bytes(whole, form, &codec));
-            let (sent, expected) = (whole.0 - half.0, whole.1 - half.1);
-            assert_eq!(sent, expected, "{}, {codec}", form.text());
+            for graph in GRAPHS {
+                let half = bytes(Run { graph, ..RUN }, form, &codec);
+                let whole = bytes(Run { graph, ..whole }, form, &codec);
+                let (sent, expected) = (whole.0 - half.0, whole.1 - half.1);
+                assert_eq!(sent, expected, "{}, {codec}, {graph:?}", form.text());
+            }
         }
         forms_told += 1;
     }

@@ -152,6 +152,7 @@ impl AdPsgd {
         let answer = cx.outbox.rounded(answer);
         cx.outbox.send(from, answer);
         let params = &mut cx.params[cx.layout.range(b)];
+        cx.outbox.work(4 * params.len());
         vector::add_difference(0.5, &message.into_values(), &own, params);
     }
 
@@ -163,6 +164,7 @@ impl AdPsgd {
         }
         let Some(sent) = exchange.sent[b].take() else { return };
         let theirs = message.into_values();
+        cx.outbox.work(4 * sent.len());
         vector::add_difference(0.5, &theirs, &sent, &mut cx.params[cx.layout.range(b)]);
         if exchange.sent.iter().all(Option::is_none) {
             self.open = None;

@@ -18,7 +18,7 @@
 use std::collections::BTreeMap;
 
 use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
-use super::{Codecs, Entry, When};
+use super::{Codecs, Entry, Gathers, When};
 use crate::codec::{CodecShape, Coder};
 use crate::contract::{Context, Mode};
 use crate::message::{Message, Part, Rank};
@@ -65,14 +65,12 @@ pub const ENTRY: Entry = Entry {
         ..exchange::PROPERTIES
     },
     traffic: |options| match options.text("form") {
-        "overlap" => exchange::traffic(1, When::DuringGradient),
-        _ => exchange::traffic(1, When::AfterGradient),
+        "overlap" => exchange::traffic(1, When::DuringGradient, Gathers::Vectors),
+        _ => exchange::traffic(1, When::AfterGradient, Gathers::Vectors),
     },
     worker: |options| SyncGossip::boxed(Choco::new(options)),
     server: None,
 };
-
-const CHANGE: u8 = 1;
 
 /// One worker.
 struct Choco {
@@ -110,7 +108,7 @@ impl Choco {
         let mut change = cx.params_payload(b);
         let values = change.try_mut().expect("just taken, so held by nobody else");
         vector::axpy(-1.0, own, values);
-        let mut message = Message::new(CHANGE, step, b);
+        let mut message = Message::new(exchange::KIND, step, b);
         if cx.outbox.coder.shape() != CodecShape::Plain {
             let at = Coder::place(cx.outbox.rank, &message, 0);
             message.parts[0] = cx.outbox.coder.pack(at, values, cx.outbox.pool);
@@ -126,7 +124,7 @@ impl Choco {
         }
     }
 
-    fn update_copies(&mut self, cx: &Context<'_>, b: usize, gathered: &Gathered) {
+    fn update_copies(&mut self, cx: &mut Context<'_>, b: usize, gathered: &Gathered) {
         let (range, again) = (cx.range(b), cx.outbox.view.changes_at(cx.step));
         for (rank, change) in gathered.vectors(0) {
             let copy = self.copies.entry(rank).or_insert_with(|| vec![0.0; self.own.len()]);
@@ -134,6 +132,7 @@ impl Choco {
             if again {
                 copy.fill(0.0);
             }
+            cx.outbox.work(4 * change.len());
             vector::add(change, copy);
         }
     }
@@ -149,6 +148,7 @@ impl Choco {
         let (own, params) = (&self.own[range.clone()], &mut cx.params[range.clone()]);
         for (rank, weight) in row.incoming.iter().filter(|(rank, _)| *rank != me) {
             let copy = &self.copies[rank][range.clone()];
+            cx.outbox.work(4 * copy.len());
             vector::add_difference(consensus * weight, copy, own, params);
         }
     }
@@ -160,6 +160,7 @@ fn gamma(kept: f64) -> f32 {
 }
 
 impl GossipMethod for Choco {
+    const GATHERS: Gathers = Gathers::Vectors;
     const AWAITED: &'static str = "the change of its model";
 
     fn on_start(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange) {
@@ -179,7 +180,7 @@ impl GossipMethod for Choco {
         for b in 0..self.sent.len() {
             match &self.sent[b] {
                 Some(sent) if again => {
-                    let message = Message::new(CHANGE, cx.step, b).with(sent.clone());
+                    let message = Message::new(exchange::KIND, cx.step, b).with(sent.clone());
                     exchange::post(&mut cx.outbox, &message);
                 }
                 _ => self.post(cx, b, cx.step),

@@ -15,7 +15,7 @@
 //! optimizer is meant to be plain `sgd`; its weight decay is then decoupled, as in AdamW.
 
 use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
-use super::{Codecs, Entry, When};
+use super::{Codecs, Entry, Gathers, When};
 use crate::contract::{Context, Mode};
 use crate::message::Message;
 use crate::meta::Meta;
@@ -59,12 +59,10 @@ pub const ENTRY: Entry = Entry {
     check: |_| Ok(()),
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
     properties: |_| Properties { reads_gradient: true, clips_itself: true, ..exchange::PROPERTIES },
-    traffic: |_| exchange::traffic(2, When::DuringGradient),
+    traffic: |_| exchange::traffic(2, When::DuringGradient, Gathers::Means),
     worker: |options| SyncGossip::boxed(DAmsgrad::new(options)),
     server: None,
 };
-
-const MODEL: u8 = 1;
 
 /// One worker.
 struct DAmsgrad {
@@ -103,10 +101,10 @@ impl DAmsgrad {
         }
     }
 
-    fn post(&self, cx: &mut Context<'_>, b: usize, step: u64) {
+    fn post(&self, cx: &mut Context<'_>, exchange: &mut Exchange, b: usize, step: u64) {
         let tracked = cx.outbox.pool.copy(&self.tracked[cx.range(b)]);
-        let message = Message::new(MODEL, step, b).with(cx.params_payload(b)).and(tracked);
-        exchange::post(&mut cx.outbox, &message);
+        let message = Message::new(exchange::KIND, step, b).with(cx.params_payload(b)).and(tracked);
+        exchange.post(&mut cx.outbox, message);
     }
 
     /// Takes bucket `b` of the gradient, and leaves Δ in its place.
@@ -137,7 +135,7 @@ impl GossipMethod for DAmsgrad {
         self.tracked.resize(len, self.rule.epsilon);
         exchange.enter(cx, cx.step);
         if cx.step < cx.steps {
-            (0..cx.layout.buckets.len()).for_each(|b| self.post(cx, b, cx.step));
+            (0..cx.layout.buckets.len()).for_each(|b| self.post(cx, exchange, b, cx.step));
         }
     }
 
@@ -164,7 +162,7 @@ impl GossipMethod for DAmsgrad {
             self.tracked[range.clone()].copy_from_slice(&self.largest[range]);
         }
         if !cx.is_last_step() {
-            self.post(cx, b, cx.step + 1);
+            self.post(cx, exchange, b, cx.step + 1);
         }
         exchange.finish();
     }
@@ -181,7 +179,7 @@ impl GossipMethod for DAmsgrad {
         gathered.mix(&mut cx.outbox, 0, &mut cx.params[range.clone()]);
         let mut scratch = cx.outbox.pool.take(tracked.len());
         let pull = scratch.try_mut().expect("just taken, so held by nobody else");
-        gathered.pull(1, tracked, 1.0, pull);
+        gathered.pull(&mut cx.outbox, 1, tracked, 1.0, pull);
         vector::add(pull, tracked);
         let (level, epsilon, first) =
             (Level::best(), self.rule.epsilon, &self.first[range.clone()]);

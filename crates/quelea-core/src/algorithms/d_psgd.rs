@@ -14,11 +14,14 @@
 //!   upon g[b]:                           x_i[b] ← x_i[b] − η·Opt(g[b]);  send x_i[b] for the next step
 //! upon a lost peer:                      its weight goes to myself at once
 //! ```
+//! Where the neighbours of a round are a group with equal weights, their mean comes from an
+//! all-reduce of the group; see `exchange.rs`.
+//!
 //! In consensus form the exchange overlaps the whole computation of a step. Weight decay sees
 //! the mixed parameters, as in Decent-DP.
 
 use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
-use super::{Codecs, Entry, When};
+use super::{Codecs, Entry, Gathers, When};
 use crate::contract::{Context, Mode};
 use crate::message::Message;
 use crate::meta::Meta;
@@ -39,7 +42,7 @@ pub const ENTRY: Entry = Entry {
             help: "when neighbours are averaged relative to the gradient step",
         }],
     },
-    sends: "the model to every neighbour per step",
+    sends: "the model to every neighbour per step; in groups of the topology by all-reduce",
     lost_peer: "its weight goes to the receivers at once; the topology is rebuilt over the \
                 survivors from an agreed step on; the mean may shift once by a bounded amount",
     resized: "every worker begins with the mean of the models and of the optimizers, over \
@@ -48,14 +51,12 @@ pub const ENTRY: Entry = Entry {
     codecs: |_| Codecs::OF_MODELS,
     properties: |_| exchange::PROPERTIES,
     traffic: |options| match options.text("form") {
-        "consensus" => exchange::traffic(1, When::DuringGradient),
-        _ => exchange::traffic(1, When::AfterGradient),
+        "consensus" => exchange::traffic(1, When::DuringGradient, Gathers::Means),
+        _ => exchange::traffic(1, When::AfterGradient, Gathers::Means),
     },
     worker: |options| SyncGossip::boxed(DPsgd::new(options)),
     server: None,
 };
-
-const MODEL: u8 = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
@@ -81,9 +82,9 @@ impl DPsgd {
         DPsgd { form, mixed: false }
     }
 
-    fn post(&self, cx: &mut Context<'_>, b: usize, step: u64) {
-        let message = Message::new(MODEL, step, b).with(cx.params_payload(b));
-        exchange::post(&mut cx.outbox, &message);
+    fn post(&self, cx: &mut Context<'_>, exchange: &mut Exchange, b: usize, step: u64) {
+        let message = Message::new(exchange::KIND, step, b).with(cx.params_payload(b));
+        exchange.post(&mut cx.outbox, message);
     }
 }
 
@@ -96,7 +97,7 @@ impl GossipMethod for DPsgd {
             return;
         }
         let buckets = 0..cx.layout.buckets.len();
-        buckets.clone().for_each(|b| self.post(cx, b, cx.step));
+        buckets.clone().for_each(|b| self.post(cx, exchange, b, cx.step));
         if self.form == Form::CombineThenAdapt {
             exchange.begin(cx, cx.step);
             for b in buckets {
@@ -121,8 +122,8 @@ impl GossipMethod for DPsgd {
     fn on_optimized(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange, b: usize) {
         let last = cx.is_last_step();
         match self.form {
-            Form::AdaptThenCombine => self.post(cx, b, cx.step),
-            _ if !last => self.post(cx, b, cx.step + 1),
+            Form::AdaptThenCombine => self.post(cx, exchange, b, cx.step),
+            _ if !last => self.post(cx, exchange, b, cx.step + 1),
             _ => {}
         }
         if self.form == Form::Consensus || (self.form == Form::CombineThenAdapt && last) {

@@ -9,7 +9,7 @@
 //! neighbours. Without momentum x_i⁺ = y, which is D-PSGD in adapt-then-combine form.
 
 use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
-use super::{Codecs, Entry, When};
+use super::{Codecs, Entry, Gathers, When};
 use crate::contract::{Context, Mode};
 use crate::message::Message;
 use crate::meta::Meta;
@@ -28,7 +28,7 @@ pub const ENTRY: Entry = Entry {
         file: file!(),
         options: &[],
     },
-    sends: "the stepped model to every neighbour per step",
+    sends: "the stepped model to every neighbour per step; in groups of the topology by all-reduce",
     lost_peer: "its weight goes to the receivers at once; the topology is rebuilt over the \
                 survivors from an agreed step on; momentum is kept",
     resized: "every worker begins with the mean of the models and of the momenta, over the \
@@ -40,12 +40,10 @@ pub const ENTRY: Entry = Entry {
         )
     },
     properties: |_| Properties { reads_gradient: true, ..exchange::PROPERTIES },
-    traffic: |_| exchange::traffic(1, When::AfterGradient),
+    traffic: |_| exchange::traffic(1, When::AfterGradient, Gathers::Means),
     worker: |_| SyncGossip::boxed(DecentLam),
     server: None,
 };
-
-const STEPPED: u8 = 1;
 
 /// One worker.
 struct DecentLam;
@@ -66,8 +64,8 @@ impl GossipMethod for DecentLam {
         let stepped = &mut cx.grad[cx.layout.range(b)];
         vector::scale(-cx.learning_rate, stepped);
         vector::add(&cx.params[cx.layout.range(b)], stepped);
-        let message = Message::new(STEPPED, cx.step, b).with(cx.outbox.pool.copy(stepped));
-        exchange::post(&mut cx.outbox, &message);
+        let message = Message::new(exchange::KIND, cx.step, b).with(cx.outbox.pool.copy(stepped));
+        exchange.post(&mut cx.outbox, message);
         exchange.wait(b);
     }
 

@@ -13,7 +13,7 @@
 //! zero in sum: in `f32` the papers' form is 1.5e-3 off the optimum after 6 000 steps, and going.
 
 use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
-use super::{Codecs, Entry, When};
+use super::{Codecs, Entry, Gathers, When};
 use crate::contract::{Context, Mode};
 use crate::message::Message;
 use crate::meta::Meta;
@@ -46,7 +46,7 @@ pub const ENTRY: Entry = Entry {
         reloadable: true,
         ..exchange::PROPERTIES
     },
-    traffic: |_| exchange::traffic(1, When::AfterGradient),
+    traffic: |_| exchange::traffic(1, When::AfterGradient, Gathers::Vectors),
     worker: |_| SyncGossip::boxed(Diffusion::new(0.5)),
     server: None,
 };
@@ -72,12 +72,10 @@ pub const D2: Entry = Entry {
         reloadable: true,
         ..exchange::PROPERTIES
     },
-    traffic: |_| exchange::traffic(1, When::AfterGradient),
+    traffic: |_| exchange::traffic(1, When::AfterGradient, Gathers::Vectors),
     worker: |_| SyncGossip::boxed(Diffusion::new(1.0)),
     server: None,
 };
-
-const CORRECTED: u8 = 1;
 
 /// One worker.
 struct Diffusion {
@@ -94,6 +92,7 @@ impl Diffusion {
 }
 
 impl GossipMethod for Diffusion {
+    const GATHERS: Gathers = Gathers::Vectors;
     const AWAITED: &'static str = "its corrected model";
 
     fn on_start(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange) {
@@ -115,7 +114,7 @@ impl GossipMethod for Diffusion {
         let range = cx.range(b);
         let params = &mut cx.params[range.clone()];
         vector::add_difference(1.0, &self.correction[range.clone()], &cx.grad[range], params);
-        let message = Message::new(CORRECTED, cx.step, b).with(cx.params_payload(b));
+        let message = Message::new(exchange::KIND, cx.step, b).with(cx.params_payload(b));
         exchange::post(&mut cx.outbox, &message);
         exchange.wait(b);
     }
@@ -129,7 +128,7 @@ impl GossipMethod for Diffusion {
     ) {
         let range = cx.range(b);
         let (params, pull) = (&mut cx.params[range.clone()], &mut cx.grad[range.clone()]);
-        gathered.pull(0, params, self.share, pull);
+        gathered.pull(&mut cx.outbox, 0, params, self.share, pull);
         vector::add(pull, params);
         vector::add(pull, &mut self.correction[range]);
         exchange.finish();

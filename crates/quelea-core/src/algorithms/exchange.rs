@@ -1,29 +1,38 @@
-//! The exchange of synchronous gossip: at every step each worker sends its vectors to the
+//! The exchange of synchronous gossip: at every step each worker exchanges its vectors with the
 //! neighbours of the topology and waits for theirs of the same step, bucket by bucket.
 //!
 //! ```text
 //! begin(t):                      the exchange of step t is under way
+//! post(t, b):                    my vectors of bucket b: to the neighbours one by one, or, where they
+//!                                and I are a group and means suffice, into an all-reduce of the group
 //! wait(b):                       bucket b lacks nothing but the neighbours' vectors
 //! upon a message of (t', b):     keep it; t' may be ahead of t
-//! gather(b):                     all that came for (t, b), once everyone's is here
+//! gather(b):                     all that came for (t, b), or the mean of the group, once it is here
 //! finish():                      one bucket more is done with this step
+//! upon a lost member of a group: send what I had put into its sums one by one instead, and tell the
+//!                                others up to which step I have gathered each bucket: my vectors of
+//!                                earlier steps do not come any more, and their weight goes to the
+//!                                receivers, as that of the lost member does
 //! ```
 
+mod gathered;
+mod groups;
 mod sync_gossip;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Traffic, When};
+use super::{Gathers, Traffic, When};
 use crate::codec::CodecShape;
 use crate::contract::{Awaited, Context, Outbox};
-use crate::message::{Message, Part, Rank};
+use crate::message::{Message, Rank};
 use crate::properties::{
     Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
 };
-use crate::vector;
-use crate::view::MixingRow;
-pub use sync_gossip::{GossipMethod, SyncGossip};
+use crate::view::{MixingRow, RowGroup};
+pub use gathered::Gathered;
+use groups::GroupSums;
+pub use sync_gossip::{GossipMethod, KIND, SyncGossip};
 
 /// Sends `message` to everyone who mixes my vectors at its step, rounded where the codec rounds.
 pub fn post(outbox: &mut Outbox<'_>, message: &Message) {
@@ -34,12 +43,15 @@ pub fn post(outbox: &mut Outbox<'_>, message: &Message) {
     }
 }
 
-/// The traffic of algorithms that only gossip.
-pub const fn traffic(vectors: u64, when: When) -> Traffic {
-    Traffic::Gossip { vectors, when, average: None }
+/// The traffic of algorithms that do nothing but gossip.
+pub const fn traffic(vectors: u64, when: When, gathers: Gathers) -> Traffic {
+    Traffic::Gossip { vectors, when, average: None, gathers }
 }
 
-/// What is true of every synchronous gossip method, unless its entry says otherwise.
+/// Set in the kind of a message that says up to which step its sender has gathered a bucket.
+pub const PASSED: u8 = 0x40;
+
+/// What is true of every synchronous gossip method, unless its row says otherwise.
 pub const PROPERTIES: Properties = Properties {
     synchronous: true,
     snapshot: false,
@@ -63,32 +75,68 @@ pub const PROPERTIES: Properties = Properties {
 #[derive(Debug, Default)]
 pub struct Exchange {
     me: Rank,
+    gathers: Gathers,
+    /// The kind of its messages.
+    kind: u8,
     /// The step whose exchange is under way.
     step: u64,
     /// Who mixes with me at that step.
     row: Arc<MixingRow>,
     /// Buckets that only wait for their neighbours.
     waiting: Vec<bool>,
+    /// Per bucket, the first step that is not gathered.
+    gathered_to: Vec<u64>,
     /// Buckets that are not done with this step.
     remaining: usize,
     /// What came, by (step, bucket), in the order of ranks; a fast neighbour may be steps ahead.
     received: BTreeMap<(u64, usize), Vec<(Rank, Message)>>,
+    /// The means of groups.
+    groups: GroupSums,
+    /// After a loss: up to which step others have gathered a bucket.
+    passed: BTreeMap<(Rank, usize), u64>,
 }
 
 impl Exchange {
+    /// An exchange by messages of this `kind`, for a method that needs no more than means.
+    pub fn of_means(kind: u8) -> Exchange {
+        Exchange { kind, gathers: Gathers::Means, ..Exchange::default() }
+    }
+
     /// The exchange of `step` is the next; what came for earlier ones is forgotten.
     pub fn enter(&mut self, cx: &Context<'_>, step: u64) {
+        let buckets = cx.layout.buckets.len();
         (self.me, self.step) = (cx.outbox.rank, step);
         self.waiting.clear();
-        self.waiting.resize(cx.layout.buckets.len(), false);
+        self.waiting.resize(buckets, false);
+        self.gathered_to.resize(buckets, step);
+        self.gathered_to.iter_mut().for_each(|to| *to = (*to).max(step));
         self.received = self.received.split_off(&(step, 0));
-        self.on_view(cx);
+        self.groups.forget_before(step);
+        self.row = cx.outbox.view.row(step, cx.outbox.rank);
     }
 
     /// As [`enter`](Exchange::enter), and no bucket is done with it yet.
     pub fn begin(&mut self, cx: &Context<'_>, step: u64) {
         self.enter(cx, step);
         self.remaining = cx.layout.buckets.len();
+    }
+
+    /// Gives my vectors of a bucket to those who mix them at the message's step.
+    pub fn post(&mut self, outbox: &mut Outbox<'_>, message: Message) {
+        let row = outbox.view.row(message.step, outbox.rank);
+        if self.averages(outbox, &row) {
+            self.groups.post(outbox, message);
+        } else {
+            post(outbox, &message);
+        }
+    }
+
+    /// Whether the neighbours of this row and I take the mean of our group by all-reduce. Where a
+    /// codec rounds, every hop would round the sum: the mean of the workers would not be kept.
+    fn averages(&self, outbox: &Outbox<'_>, row: &MixingRow) -> bool {
+        self.gathers == Gathers::Means
+            && matches!(row.group, RowGroup::Whole(_))
+            && outbox.coder.shape() == CodecShape::Plain
     }
 
     /// Bucket `b` lacks nothing but the neighbours' vectors.
@@ -108,130 +156,117 @@ impl Exchange {
 
     /// Keeps what came; says which bucket may now be complete. What is late or came before is
     /// ignored.
-    pub fn on_message(&mut self, from: Rank, message: Message) -> Option<usize> {
+    pub fn on_message(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: Rank,
+        message: Message,
+    ) -> Option<usize> {
         let (step, b) = (message.step, message.bucket as usize);
+        if message.kind & PASSED != 0 {
+            // That of an earlier loss may come last.
+            let passed = self.passed.entry((from, b)).or_default();
+            *passed = step.max(*passed);
+            return Some(b);
+        }
         if step < self.step {
             return None;
         }
-        let received = self.received.entry((step, b)).or_default();
-        if let Err(place) = received.binary_search_by_key(&from, |(rank, _)| *rank) {
-            received.insert(place, (from, message));
+        if message.collective {
+            let len = cx.layout.range(b).len();
+            self.groups.on_message(&mut cx.outbox, len, from, message);
+        } else {
+            let received = self.received.entry((step, b)).or_default();
+            if let Err(place) = received.binary_search_by_key(&from, |(rank, _)| *rank) {
+                received.insert(place, (from, message));
+            }
         }
         (step == self.step).then_some(b)
     }
 
-    /// Membership has changed: the lost are not waited for.
-    pub fn on_view(&mut self, cx: &Context<'_>) {
+    /// Membership has changed: the lost are not waited for, and groups without them send.
+    pub fn on_view(&mut self, cx: &mut Context<'_>) {
         self.row = cx.outbox.view.row(self.step, cx.outbox.rank);
+        if self.gathers == Gathers::Vectors || !cx.outbox.view.has_broken_groups() {
+            return;
+        }
+        for message in self.groups.break_off(&mut cx.outbox) {
+            post(&mut cx.outbox, &message);
+        }
+        let view = cx.outbox.view;
+        for (b, step) in self.gathered_to.iter().enumerate() {
+            let message = Message::new(self.kind | PASSED, *step, b);
+            for rank in view.workers.iter().filter(|rank| **rank != self.me) {
+                cx.outbox.send(*rank, message.clone());
+            }
+        }
     }
 
-    /// What the neighbours sent for bucket `b`, if it waits for nothing else.
-    pub fn gather(&mut self, b: usize) -> Option<Gathered> {
-        let waits = self.waiting.get(b).is_some_and(|waits| *waits);
-        if !waits || self.missing(b).next().is_some() {
+    /// What the neighbours sent for bucket `b`, or the mean of the group, if it waits for nothing
+    /// else.
+    pub fn gather(&mut self, outbox: &Outbox<'_>, b: usize) -> Option<Gathered> {
+        if !self.waiting.get(b).is_some_and(|waits| *waits) {
             return None;
         }
+        let gathered = if let Some(means) = self.groups.take(outbox, self.step, b) {
+            Gathered::of_means(means)
+        } else if self.averages(outbox, &self.row) || self.missing(b).next().is_some() {
+            return None;
+        } else {
+            let row = self.present(b);
+            let messages = self.received.remove(&(self.step, b)).unwrap_or_default();
+            Gathered::of_vectors(self.me, row, messages)
+        };
         self.waiting[b] = false;
-        let messages = self.received.remove(&(self.step, b)).unwrap_or_default();
-        Some(Gathered { me: self.me, row: Arc::clone(&self.row), messages })
+        self.gathered_to[b] = self.step + 1;
+        Some(gathered)
     }
 
     /// Whom the waiting buckets lack.
     pub fn awaiting(&self, what: &'static str, out: &mut Vec<Awaited>) {
-        let waiting = (0..self.waiting.len()).filter(|b| self.waiting[*b]);
-        let mut missing: Vec<Rank> = waiting.flat_map(|b| self.missing(b)).collect();
+        let waiting = || (0..self.waiting.len()).filter(|b| self.waiting[*b]);
+        if self.gathers == Gathers::Means && matches!(self.row.group, RowGroup::Whole(_)) {
+            waiting().for_each(|b| self.groups.awaiting(self.step, b, out));
+        }
+        if !out.is_empty() {
+            return;
+        }
+        let mut missing: Vec<Rank> = waiting().flat_map(|b| self.missing(b)).collect();
         missing.sort_unstable();
         missing.dedup();
         out.extend(missing.into_iter().map(|from| Awaited { from, what }));
     }
 
     fn missing(&self, b: usize) -> impl Iterator<Item = Rank> {
-        let received = self.received.get(&(self.step, b)).map_or(&[][..], Vec::as_slice);
+        let received = self.received(b);
         let others = self.row.incoming.iter().map(|(rank, _)| *rank);
-        others.filter(move |rank| *rank != self.me && find(received, *rank).is_none())
+        others.filter(move |rank| {
+            *rank != self.me && !contains(received, *rank) && !self.has_passed(*rank, b)
+        })
     }
-}
 
-fn find(received: &[(Rank, Message)], rank: Rank) -> Option<&Message> {
-    let place = received.binary_search_by_key(&rank, |(rank, _)| *rank).ok()?;
-    Some(&received[place].1)
-}
+    /// Whether `rank` has averaged bucket `b` of this step in a group that is broken now, so that
+    /// its vector does not come any more.
+    fn has_passed(&self, rank: Rank, b: usize) -> bool {
+        self.row.group == RowGroup::Broken
+            && self.passed.get(&(rank, b)).is_some_and(|step| *step > self.step)
+    }
 
-/// Everything that came in for one bucket of one step.
-#[derive(Debug)]
-pub struct Gathered {
-    me: Rank,
-    row: Arc<MixingRow>,
-    messages: Vec<(Rank, Message)>,
-}
-
-impl Gathered {
-    /// `own ← Σ_j W_ij v_j`, in the order of ranks, where v is vector number `part`.
-    ///
-    /// Where the neighbours' vectors are rounded: `own ← own + Σ_j W_ij (v_j − v_i)` with v_i
-    /// rounded as they see it. What one gains another loses, so that the mean is kept, and
-    /// nothing that is too small for the rounding is lost.
-    pub fn mix(&self, outbox: &mut Outbox<'_>, part: usize, own: &mut [f32]) {
-        if outbox.coder.shape() != CodecShape::Rounding {
-            return self.sum(part, own, |weight| weight);
+    /// My row for bucket `b`, without those whose vectors do not come any more.
+    fn present(&self, b: usize) -> Arc<MixingRow> {
+        let received = self.received(b);
+        let is_present = |rank: Rank| rank == self.me || contains(received, rank);
+        if self.row.incoming.iter().all(|(rank, _)| is_present(*rank)) {
+            return Arc::clone(&self.row);
         }
-        let mut seen = outbox.pool.copy(own);
-        outbox.round(seen.try_mut().expect("just taken, so held by nobody else"));
-        for (rank, weight) in self.row.incoming.iter().filter(|(rank, _)| *rank != self.me) {
-            vector::add_difference(*weight, values(&self.message(*rank).parts[part]), &seen, own);
-        }
+        Arc::new(self.row.only(self.me, is_present))
     }
 
-    /// `out ← scale·Σ_j W_ij (v_j − own)`, in the order of ranks: how far mixing would move me.
-    ///
-    /// For symmetric W what one worker gains another loses, to the bit, and among equal vectors
-    /// nothing moves. A sum that is carried over all steps must be fed from this: the rounding
-    /// of [`mix`](Gathered::mix) would add up in it.
-    pub fn pull(&self, part: usize, own: &[f32], scale: f32, out: &mut [f32]) {
-        out.fill(0.0);
-        for (rank, weight) in self.row.incoming.iter().filter(|(rank, _)| *rank != self.me) {
-            let theirs = values(&self.message(*rank).parts[part]);
-            vector::add_difference(scale * weight, theirs, own, out);
-        }
-    }
-
-    /// `own ← own + Σ_j v_j` over the neighbours, in the order of ranks.
-    pub fn add(&self, part: usize, own: &mut [f32]) {
-        self.sum(part, own, |_| 1.0);
-    }
-
-    /// Vector number `part` of every neighbour, in the order of ranks.
-    pub fn vectors(&self, part: usize) -> impl Iterator<Item = (Rank, &[f32])> {
-        let others = self.row.incoming.iter().filter(|(rank, _)| *rank != self.me);
-        others.map(move |(rank, _)| (*rank, values(&self.message(*rank).parts[part])))
-    }
-
-    /// The sum of the neighbours' scalars.
-    pub fn scalars(&self) -> f64 {
-        let others = self.row.incoming.iter().filter(|(rank, _)| *rank != self.me);
-        others.map(|(rank, _)| self.message(*rank).scalar).sum()
-    }
-
-    fn sum(&self, part: usize, own: &mut [f32], weight: impl Fn(f32) -> f32) {
-        let incoming = &self.row.incoming;
-        let place = incoming.iter().position(|(rank, _)| *rank == self.me);
-        let place = place.expect("every row has the worker itself");
-        let others = incoming.iter().filter(|(rank, _)| *rank != self.me);
-        let term = |(rank, given): &(Rank, f32)| {
-            (weight(*given), values(&self.message(*rank).parts[part]))
-        };
-        let terms: Vec<(f32, &[f32])> = others.map(term).collect();
-        vector::mix(weight(incoming[place].1), place, own, &terms);
-    }
-
-    fn message(&self, rank: Rank) -> &Message {
-        find(&self.messages, rank).expect("gathered when nobody's was missing")
+    fn received(&self, b: usize) -> &[(Rank, Message)] {
+        self.received.get(&(self.step, b)).map_or(&[][..], Vec::as_slice)
     }
 }
 
-fn values(part: &Part) -> &[f32] {
-    match part {
-        Part::Values(values) => values,
-        _ => &[],
-    }
+fn contains(received: &[(Rank, Message)], rank: Rank) -> bool {
+    received.binary_search_by_key(&rank, |(rank, _)| *rank).is_ok()
 }

@@ -13,7 +13,7 @@
 //! mean takes the step −η·ḡ whatever the learning rate was before.
 
 use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
-use super::{Codecs, Entry, When};
+use super::{Codecs, Entry, Gathers, When};
 use crate::contract::{Context, Mode};
 use crate::message::Message;
 use crate::meta::Meta;
@@ -42,12 +42,10 @@ pub const ENTRY: Entry = Entry {
         topology: TopologyRequirement::StaticSymmetric,
         ..exchange::PROPERTIES
     },
-    traffic: |_| exchange::traffic(1, When::DuringGradient),
+    traffic: |_| exchange::traffic(1, When::DuringGradient, Gathers::Vectors),
     worker: |_| SyncGossip::boxed(Extra::default()),
     server: None,
 };
-
-const MODEL: u8 = 1;
 
 /// One worker.
 #[derive(Default)]
@@ -58,12 +56,13 @@ struct Extra {
 
 impl Extra {
     fn post(&self, cx: &mut Context<'_>, b: usize, step: u64) {
-        let message = Message::new(MODEL, step, b).with(cx.params_payload(b));
+        let message = Message::new(exchange::KIND, step, b).with(cx.params_payload(b));
         exchange::post(&mut cx.outbox, &message);
     }
 }
 
 impl GossipMethod for Extra {
+    const GATHERS: Gathers = Gathers::Vectors;
     const AWAITED: &'static str = "its model";
 
     fn on_start(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange) {
@@ -100,7 +99,7 @@ impl GossipMethod for Extra {
         let correction = &mut self.correction[range];
         let mut scratch = cx.outbox.pool.take(params.len());
         let pull = scratch.try_mut().expect("just taken, so held by nobody else");
-        gathered.pull(0, params, 1.0, pull);
+        gathered.pull(&mut cx.outbox, 0, params, 1.0, pull);
         vector::add(correction, displacement);
         vector::add_difference(1.0, pull, displacement, params);
         vector::axpy(-0.5, pull, correction);

@@ -17,7 +17,7 @@
 
 use super::exchange::{self, Exchange};
 use super::push_sum::{self, PushSum};
-use super::{Codecs, Entry, When};
+use super::{Codecs, Entry, Gathers, When};
 use crate::contract::{Algorithm, Awaited, Context, Mode};
 use crate::message::{Message, Rank};
 use crate::meta::Meta;
@@ -57,7 +57,10 @@ pub const ENTRY: Entry = Entry {
         "push" => Properties { topology: TopologyRequirement::Edges, keeps_mean: false, ..READING },
         _ => READING,
     },
-    traffic: |_| exchange::traffic(2, When::AfterGradient),
+    traffic: |options| match options.text("form") {
+        "push" => exchange::traffic(2, When::AfterGradient, Gathers::Vectors),
+        _ => exchange::traffic(2, When::AfterGradient, Gathers::Means),
+    },
     worker: |options| Box::new(GradientTracking::new(options)),
     server: None,
 };
@@ -97,14 +100,16 @@ impl GradientTracking {
             "atc" => Form::Atc,
             _ => Form::Push,
         };
+        let models =
+            if form == Form::Push { Exchange::default() } else { Exchange::of_means(MODEL) };
         GradientTracking {
             form,
             tracker: Vec::new(),
             gradient: Vec::new(),
             since: u64::MAX,
             mass: PushSum::default(),
-            models: Exchange::default(),
-            trackers: Exchange::default(),
+            models,
+            trackers: Exchange::of_means(TRACKER),
         }
     }
 
@@ -143,21 +148,21 @@ impl GradientTracking {
             }
             _ => message.with(cx.params_payload(b)).and(pool.copy(tracker)),
         };
-        exchange::post(&mut cx.outbox, &message);
+        self.models.post(&mut cx.outbox, message);
     }
 
     fn advance_tracker(&mut self, cx: &mut Context<'_>, b: usize) {
-        let Some(gathered) = self.trackers.gather(b) else { return };
+        let Some(gathered) = self.trackers.gather(&cx.outbox, b) else { return };
         gathered.mix(&mut cx.outbox, 0, &mut self.tracker[cx.layout.range(b)]);
         self.follow(cx, b);
     }
 
     fn advance_model(&mut self, cx: &mut Context<'_>, b: usize) {
-        let Some(gathered) = self.models.gather(b) else { return };
+        let Some(gathered) = self.models.gather(&cx.outbox, b) else { return };
         let range = cx.range(b);
         let tracker = &mut self.tracker[range.clone()];
         if self.form == Form::Push {
-            gathered.add(1, tracker);
+            gathered.add(&mut cx.outbox, 1, tracker);
             self.mass.absorb(cx, b, &gathered);
             self.mass.show(cx, b);
             return self.models.finish();
@@ -202,7 +207,8 @@ impl Algorithm for GradientTracking {
             return self.follow(cx, b);
         }
         let tracker = cx.outbox.pool.copy(&self.tracker[cx.range(b)]);
-        exchange::post(&mut cx.outbox, &Message::new(TRACKER, cx.step, b).with(tracker));
+        let message = Message::new(TRACKER, cx.step, b).with(tracker);
+        self.trackers.post(&mut cx.outbox, message);
         self.trackers.wait(b);
         self.advance_tracker(cx, b);
     }
@@ -220,11 +226,11 @@ impl Algorithm for GradientTracking {
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
-        if message.kind == TRACKER {
-            if let Some(b) = self.trackers.on_message(from, message) {
+        if message.kind & !exchange::PASSED == TRACKER {
+            if let Some(b) = self.trackers.on_message(cx, from, message) {
                 self.advance_tracker(cx, b);
             }
-        } else if let Some(b) = self.models.on_message(from, message) {
+        } else if let Some(b) = self.models.on_message(cx, from, message) {
             self.advance_model(cx, b);
         }
     }

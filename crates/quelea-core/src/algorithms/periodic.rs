@@ -20,7 +20,7 @@ mod rounds;
 
 use std::ops::Range;
 
-use super::exchange::{self, Exchange};
+use super::exchange::Exchange;
 use crate::codec::CodecShape;
 use crate::collectives::average::{Average, REDUCE};
 use crate::contract::{Algorithm, Awaited, Context, Mode};
@@ -106,7 +106,7 @@ impl Periodic {
 
     /// With gossip on the steps that do not end a round.
     pub(super) fn with_gossip(mut self) -> Periodic {
-        self.gossip = Some(Exchange::default());
+        self.gossip = Some(Exchange::of_means(MODEL));
         self
     }
 
@@ -218,7 +218,8 @@ impl Periodic {
 
     /// `x_i[b] ← Σ_j W_ij x_j[b]`, once all neighbours' are here.
     fn mix(&mut self, cx: &mut Context<'_>, b: usize) {
-        if let Some(gathered) = self.gossip.as_mut().and_then(|gossip| gossip.gather(b)) {
+        if let Some(gathered) = self.gossip.as_mut().and_then(|gossip| gossip.gather(&cx.outbox, b))
+        {
             gathered.mix(&mut cx.outbox, 0, &mut cx.params[cx.layout.range(b)]);
             self.remaining -= 1;
         }
@@ -298,7 +299,7 @@ impl Algorithm for Periodic {
             Some(gossip) => {
                 gossip.wait(b);
                 let message = Message::new(MODEL, cx.step, b).with(cx.params_payload(b));
-                exchange::post(&mut cx.outbox, &message);
+                gossip.post(&mut cx.outbox, message);
                 self.mix(cx, b);
             }
             None => self.remaining -= 1,
@@ -317,7 +318,7 @@ impl Algorithm for Periodic {
             RESULT => self.on_result(cx, message),
             _ => {
                 let gossip = self.gossip.as_mut();
-                if let Some(b) = gossip.and_then(|gossip| gossip.on_message(from, message)) {
+                if let Some(b) = gossip.and_then(|gossip| gossip.on_message(cx, from, message)) {
                     self.mix(cx, b);
                 }
             }

@@ -74,13 +74,15 @@ impl PushSum {
     }
 
     /// Takes in the shares of others.
-    pub fn absorb(&mut self, cx: &Context<'_>, b: usize, gathered: &Gathered) {
-        gathered.add(0, &mut self.numerator[cx.range(b)]);
+    pub fn absorb(&mut self, cx: &mut Context<'_>, b: usize, gathered: &Gathered) {
+        let range = cx.range(b);
+        gathered.add(&mut cx.outbox, 0, &mut self.numerator[range]);
         self.weights[b] += gathered.scalars();
     }
 
     /// Adds mass that somebody gave, or gives back.
-    pub fn add(&mut self, cx: &Context<'_>, b: usize, values: &[f32], weight: f64) {
+    pub fn add(&mut self, cx: &mut Context<'_>, b: usize, values: &[f32], weight: f64) {
+        cx.outbox.work(4 * values.len());
         vector::add(values, &mut self.numerator[cx.range(b)]);
         self.weights[b] += weight;
     }

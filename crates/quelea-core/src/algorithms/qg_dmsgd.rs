@@ -11,7 +11,7 @@
 //! Without momentum nothing is left but D-PSGD in adapt-then-combine form.
 
 use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
-use super::{Codecs, Entry, When};
+use super::{Codecs, Entry, Gathers, When};
 use crate::contract::{Context, Mode};
 use crate::message::Message;
 use crate::meta::Meta;
@@ -34,7 +34,7 @@ pub const ENTRY: Entry = Entry {
             help: "share of the quasi-global momentum that is kept at each step",
         }],
     },
-    sends: "the stepped model to every neighbour per step",
+    sends: "the stepped model to every neighbour per step; in groups of the topology by all-reduce",
     lost_peer: "its weight goes to the receivers at once; the topology is rebuilt over the \
                 survivors from an agreed step on; momentum is kept",
     resized: "every worker begins with the mean of the models and of the momenta, over the \
@@ -49,12 +49,10 @@ pub const ENTRY: Entry = Entry {
         optimizer_state: OptimizerState::VelocityReplaced,
         ..exchange::PROPERTIES
     },
-    traffic: |_| exchange::traffic(1, When::AfterGradient),
+    traffic: |_| exchange::traffic(1, When::AfterGradient, Gathers::Means),
     worker: |options| SyncGossip::boxed(Qg::new(options)),
     server: None,
 };
-
-const STEPPED: u8 = 1;
 
 /// One worker.
 struct Qg {
@@ -93,8 +91,8 @@ impl GossipMethod for Qg {
         let stepped = &mut cx.grad[cx.layout.range(b)];
         vector::scale(-1.0, stepped);
         vector::add(&cx.params[cx.layout.range(b)], stepped);
-        let message = Message::new(STEPPED, cx.step, b).with(cx.outbox.pool.copy(stepped));
-        exchange::post(&mut cx.outbox, &message);
+        let message = Message::new(exchange::KIND, cx.step, b).with(cx.outbox.pool.copy(stepped));
+        exchange.post(&mut cx.outbox, message);
         exchange.wait(b);
     }
 

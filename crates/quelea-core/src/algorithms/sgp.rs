@@ -25,7 +25,7 @@ use free::Free;
 
 use super::exchange::{self, Exchange};
 use super::push_sum::PushSum;
-use super::{Codecs, Entry, When};
+use super::{Codecs, Entry, Gathers, When};
 use crate::contract::{Algorithm, Awaited, Context, Mode};
 use crate::message::{Message, Rank};
 use crate::meta::Meta;
@@ -90,9 +90,9 @@ pub const ENTRY: Entry = Entry {
     },
     properties,
     traffic: |options| match (options.flag("free_running"), options.whole("overlap")) {
-        (true, _) => exchange::traffic(1, When::Never),
-        (false, 0) => exchange::traffic(1, When::AfterGradient),
-        _ => exchange::traffic(1, When::DuringGradient),
+        (true, _) => exchange::traffic(1, When::Never, Gathers::Vectors),
+        (false, 0) => exchange::traffic(1, When::AfterGradient, Gathers::Vectors),
+        _ => exchange::traffic(1, When::DuringGradient, Gathers::Vectors),
     },
     worker: |options| {
         if options.flag("free_running") {
@@ -168,7 +168,7 @@ impl Sgp {
     }
 
     fn advance(&mut self, cx: &mut Context<'_>, b: usize) {
-        let Some(gathered) = self.exchange.gather(b) else { return };
+        let Some(gathered) = self.exchange.gather(&cx.outbox, b) else { return };
         self.mass.absorb(cx, b, &gathered);
         self.end_bucket(cx, b);
     }
@@ -240,7 +240,7 @@ impl Algorithm for Sgp {
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
-        if let Some(b) = self.exchange.on_message(from, message) {
+        if let Some(b) = self.exchange.on_message(cx, from, message) {
             self.advance(cx, b);
             self.absorb_rest(cx);
         }

@@ -18,6 +18,8 @@ pub enum Traffic {
         when: When,
         /// Steps from one exact average over all workers, in place of gossip, to the next.
         average: Option<u64>,
+        /// What is gathered: where it is means, groups of the topology run all-reduces instead.
+        gathers: Gathers,
     },
     /// A vector to one neighbour and one back, `averages` times per gradient, one after another.
     /// Gradients continue while an exchange is in flight; no second exchange starts.
@@ -27,6 +29,18 @@ pub enum Traffic {
     },
     /// A vector to the servers and one back.
     Servers(Service),
+}
+
+/// What a worker needs to know of its neighbours' vectors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Gathers {
+    /// Their weighted mean with its own: workers that are a group of the topology, in which all
+    /// weigh alike, find it by all-reduce.
+    Means,
+    /// Each of them: it keeps copies of its neighbours, receives shares, or carries sums over all
+    /// steps, in which the rounding of a mean would add up.
+    #[default]
+    Vectors,
 }
 
 /// When the vectors of neighbours are awaited.

@@ -28,6 +28,7 @@ mod low_rank;
 pub mod recovery;
 mod ring;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::codec::CodecShape;
@@ -59,6 +60,12 @@ impl Group {
         let hosts = members.iter().map(|rank| view.hosts[rank.index()]).collect();
         let me = view.worker_index(rank).expect("a worker of this view");
         Group { members, hosts, me }
+    }
+
+    /// Whether there are several hosts, and several members on one of them.
+    pub fn spans_shared_hosts(&self) -> bool {
+        let hosts: BTreeSet<u32> = self.hosts.iter().copied().collect();
+        hosts.len() > 1 && hosts.len() < self.members.len()
     }
 
     /// How many take part.

@@ -8,6 +8,7 @@ mod aer;
 mod complete;
 mod custom;
 mod exponential;
+mod groups;
 mod hypercube;
 mod lattice;
 mod pairs;
@@ -28,6 +29,7 @@ use crate::meta::Meta;
 use crate::names;
 use crate::options::Options;
 
+pub use groups::{GROUPS, GroupExchange, MEMBERS_MIN};
 pub use pairs::Pairs;
 pub use report::{Report, RoundReport, report};
 pub use schedule::{Round, Schedule, TopologyShape};

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use super::groups::GroupExchange;
 use super::pairs::Pairs;
 
 /// One round: for each worker the weights it puts on the vectors that come in, its own included,
@@ -59,6 +60,7 @@ pub struct Schedule {
     name: &'static str,
     shape: TopologyShape,
     rounds: Rounds,
+    groups: GroupExchange,
     /// Made when first asked for; every worker asks.
     pairs: OnceLock<Pairs>,
 }
@@ -107,7 +109,13 @@ impl Schedule {
     }
 
     fn of(rounds: Rounds) -> Schedule {
-        Schedule { name: "custom", shape: TopologyShape::Circle, rounds, pairs: OnceLock::new() }
+        Schedule {
+            name: "custom",
+            shape: TopologyShape::Circle,
+            rounds,
+            groups: GroupExchange::default(),
+            pairs: OnceLock::new(),
+        }
     }
 
     /// The same round for ever.
@@ -125,6 +133,16 @@ impl Schedule {
 
     pub(super) fn shaped(self, shape: TopologyShape) -> Schedule {
         Schedule { shape, ..self }
+    }
+
+    /// The same rounds, in which groups exchange vectors like this.
+    pub fn with_groups(self, groups: GroupExchange) -> Schedule {
+        Schedule { groups, ..self }
+    }
+
+    /// How groups exchange vectors.
+    pub fn groups(&self) -> GroupExchange {
+        self.groups
     }
 
     /// The round of this step.

@@ -24,7 +24,7 @@ use quelea_core::random::Rng;
 use quelea_core::run_spec::{CodecChoice, MakeTopology, RunSpec};
 use quelea_core::state::{Digest, Visitor};
 use quelea_core::time::Time;
-use quelea_core::topology;
+use quelea_core::topology::{self, GroupExchange};
 use quelea_core::view::View;
 
 /// What a test runs.
@@ -52,6 +52,10 @@ pub struct Case {
     pub seed: u64,
     /// On how many hosts the workers average exactly and gossip between; none: all gossip.
     pub hosts: Option<usize>,
+    /// Where all gossip: workers on each host.
+    pub per_host: usize,
+    /// How groups of the topology exchange vectors.
+    pub groups: GroupExchange,
 }
 
 impl Case {
@@ -78,6 +82,8 @@ impl Case {
             noise_std: 0.0,
             seed: 1,
             hosts: None,
+            per_host: 1,
+            groups: GroupExchange::AllReduce,
         }
     }
 
@@ -113,15 +119,17 @@ impl Case {
             seed: self.seed,
         })
         .expect("a good problem");
-        let name = self.topology;
+        let (name, groups) = (self.topology, self.groups);
         let make: MakeTopology = Arc::new(move |hosts: &[u32]| {
             let entry = topology::find(name).expect("in the table");
             let params = Options::defaults(entry.meta.options);
             let request =
                 topology::TopologyRequest { hosts, seed: 1, options: &params, text: None };
-            Some(Arc::new(entry.build(&request).expect("this number of workers works")))
+            // Some exist for certain numbers of workers only, and stay as they are after a loss.
+            entry.build(&request).ok().map(|schedule| Arc::new(schedule.with_groups(groups)))
         });
-        let hosts: Arc<[u32]> = (0..(self.workers + servers) as u32).collect();
+        let ranks = 0..self.workers + servers;
+        let hosts: Arc<[u32]> = ranks.map(|rank| (rank / self.per_host) as u32).collect();
         let view = match self.hosts {
             Some(count) => {
                 let host = |worker| (worker * count / self.workers) as u32;
@@ -586,4 +594,47 @@ fn flight_digest(flight: &Flight) -> u64 {
     let mut digest = Digest::default();
     header.iter().for_each(|word| digest.bytes(&word.to_le_bytes()));
     digest.0
+}
+
+/// Loses two workers in any order of events; returns the survivors' end.
+pub fn lose_two(case: &Case, seed: u64) -> Lab {
+    let mut lab = Lab::new(case);
+    let mut rng = Rng::new(seed, "loss", 0);
+    let moment = 1 + rng.below(case.steps * 30);
+    let mut events = 0;
+    while events < moment && !lab.choices().is_empty() {
+        let choices = lab.choices();
+        lab.take(choices[rng.below(choices.len() as u64) as usize]);
+        events += 1;
+    }
+    let workers = lab.workers() as u64;
+    let first = rng.below(workers) as usize;
+    lab.crash(first);
+    // Some hear of it at once, some events pass, then the second is lost.
+    for rank in 0..lab.nodes.len() {
+        if rng.below(2) == 0 {
+            lab.tell_view(rank);
+        }
+    }
+    let pause = rng.below(20);
+    for _ in 0..pause {
+        let choices = lab.choices();
+        if !choices.is_empty() {
+            lab.take(choices[rng.below(choices.len() as u64) as usize]);
+        }
+    }
+    let second = (first + 1 + rng.below(workers - 1) as usize) % workers as usize;
+    lab.crash(second);
+    let mut order: Vec<usize> = (0..lab.nodes.len()).collect();
+    rng.shuffle(&mut order);
+    for rank in order {
+        lab.tell_view(rank);
+        lab.tell_view(rank);
+        let choices = lab.choices();
+        if !choices.is_empty() {
+            lab.take(choices[rng.below(choices.len() as u64) as usize]);
+        }
+    }
+    lab.run_to_end(&mut rng);
+    lab
 }

@@ -96,12 +96,7 @@ impl GeneralizationCase {
     }
 
     fn trial(&self, lesson: &Lesson, steps: u64) -> Trial {
-        let (algorithm, topology) = match self.form {
-            DecentDpForm::AllReduce => ("allreduce", "complete"),
-            DecentDpForm::Complete => ("d-psgd", "complete"),
-            DecentDpForm::Ring => ("d-psgd", "one-peer-ring"),
-            DecentDpForm::Aer => ("d-psgd", "aer"),
-        };
+        let (algorithm, topology) = self.form.run();
         let trial = Trial::new(algorithm, WORKERS, lesson.problem.dimensions() as f64)
             .on_task(&lesson.settings, &lesson.problem)
             .set("topology.name", topology)

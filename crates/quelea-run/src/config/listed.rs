@@ -47,7 +47,7 @@ impl Listed for topology::Entry {
         &self.meta
     }
     fn keys(&self) -> Vec<OptionSpec> {
-        self.meta.options.iter().copied().chain([WITHIN_HOST]).collect()
+        self.meta.options.iter().copied().chain([WITHIN_HOST, topology::GROUPS]).collect()
     }
 }
 

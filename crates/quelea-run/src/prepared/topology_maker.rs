@@ -7,7 +7,7 @@ use std::sync::Arc;
 use quelea_core::options::Value;
 use quelea_core::properties::{Properties, TopologyRequirement};
 use quelea_core::run_spec::MakeTopology;
-use quelea_core::topology::{self, Schedule, TopologyError};
+use quelea_core::topology::{self, GroupExchange, Schedule, TopologyError};
 
 use super::checks::averages_within_hosts;
 use crate::config::Config;
@@ -81,10 +81,12 @@ impl TopologyMaker {
             options: self.row.options(),
             text: self.text.as_deref(),
         };
-        match self.need {
+        let schedule = match self.need {
             TopologyRequirement::Edges => self.row.entry.build_edges(&request),
             _ => self.row.entry.build(&request),
-        }
+        };
+        let groups = GroupExchange::named(self.row.options().text(topology::GROUPS.name));
+        Ok(schedule?.with_groups(groups))
     }
 
     pub(super) fn into_function(self) -> MakeTopology {

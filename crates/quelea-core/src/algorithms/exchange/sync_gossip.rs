@@ -1,15 +1,22 @@
 //! The worker of every synchronous gossip method with one exchange per step.
 
 use super::{Exchange, Gathered};
+use crate::algorithms::Gathers;
 use crate::contract::{Algorithm, Awaited, Context};
 use crate::message::{Message, Rank};
 use crate::state::Visitor;
 use crate::view::View;
 
+/// The kind of the messages of methods with one exchange per step.
+pub const KIND: u8 = 1;
+
 /// A method with one exchange per step: what is its own of the events. [`SyncGossip`] does the rest.
 pub trait GossipMethod: Send {
     /// What a worker waits for, for time-outs that name the culprit.
     const AWAITED: &'static str;
+
+    /// What it gathers from its neighbours.
+    const GATHERS: Gathers = Gathers::Means;
 
     /// The first event: enters the exchange of `cx.step`, and posts what peers have not consumed.
     fn on_start(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange);
@@ -46,11 +53,15 @@ pub struct SyncGossip<M> {
 impl<M: GossipMethod> SyncGossip<M> {
     /// The worker, for the table.
     pub fn boxed(method: M) -> Box<SyncGossip<M>> {
-        Box::new(SyncGossip { exchange: Exchange::default(), method })
+        let exchange = match M::GATHERS {
+            Gathers::Means => Exchange::of_means(KIND),
+            Gathers::Vectors => Exchange::default(),
+        };
+        Box::new(SyncGossip { exchange, method })
     }
 
     fn gather(&mut self, cx: &mut Context<'_>, b: usize) {
-        if let Some(gathered) = self.exchange.gather(b) {
+        if let Some(gathered) = self.exchange.gather(&cx.outbox, b) {
             self.method.on_gathered(cx, &mut self.exchange, b, gathered);
         }
     }
@@ -82,7 +93,7 @@ impl<M: GossipMethod> Algorithm for SyncGossip<M> {
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
-        if let Some(b) = self.exchange.on_message(from, message) {
+        if let Some(b) = self.exchange.on_message(cx, from, message) {
             self.gather(cx, b);
         }
     }

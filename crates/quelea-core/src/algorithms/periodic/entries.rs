@@ -1,6 +1,6 @@
 //! What the entries of all methods with periodic averages have in common.
 
-use crate::algorithms::{Traffic, When};
+use crate::algorithms::{Gathers, Traffic, When};
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::properties::{
     Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
@@ -64,5 +64,5 @@ pub(in crate::algorithms) fn traffic(options: &Options) -> Traffic {
 /// That of methods with gossip.
 pub(in crate::algorithms) fn traffic_with_gossip(options: &Options) -> Traffic {
     let average = Some(options.whole("period"));
-    Traffic::Gossip { vectors: 1, when: When::AfterGradient, average }
+    Traffic::Gossip { vectors: 1, when: When::AfterGradient, average, gathers: Gathers::Means }
 }
