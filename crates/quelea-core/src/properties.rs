@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::optim;
+use crate::options::Options;
 use crate::topology::{self, Round, Schedule};
 
 /// What drivers need to know of an algorithm, so that none of them knows one by name. Values may
@@ -29,9 +31,8 @@ pub struct Properties {
     pub clips_itself: bool,
     /// With a zero learning rate the mean of the workers never changes.
     pub keeps_mean: bool,
-    /// Servers apply the plain step η·g to what workers apply through the optimizer: any other
-    /// optimizer than plain SGD would make the two disagree.
-    pub plain_sgd: bool,
+    /// What it asks of the optimizer.
+    pub optimizer_rule: OptimizerRequirement,
     /// A worker may have to wait for a slower one (then idle time before the slower one's
     /// gradient is waiting, not communication).
     pub waits_for_peers: bool,
@@ -122,6 +123,199 @@ impl TopologyRequirement {
     }
 }
 
+/// What an algorithm asks of the optimizer. Each comes with the reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptimizerRequirement {
+    /// Nothing.
+    Any,
+    /// The step η·g and nothing else: plain SGD.
+    PlainSgd(&'static str),
+    /// No velocity: SGD without momentum, or an adaptive optimizer.
+    NoVelocity(&'static str),
+    /// SGD; its momentum, if it has any, is a velocity that the algorithm can replace.
+    Sgd(&'static str),
+    /// SGD without momentum; weight decay is decoupled then.
+    SgdWithoutMomentum(&'static str),
+}
+
+impl OptimizerRequirement {
+    /// Whether only SGD will do.
+    pub fn needs_sgd(self) -> bool {
+        !matches!(self, OptimizerRequirement::Any | OptimizerRequirement::NoVelocity(_))
+    }
+
+    /// Options of SGD that must be zero.
+    pub fn refused_options(self) -> &'static [&'static str] {
+        match self {
+            OptimizerRequirement::Any | OptimizerRequirement::Sgd(_) => &[],
+            OptimizerRequirement::PlainSgd(_) => &["momentum", "weight_decay"],
+            OptimizerRequirement::NoVelocity(_) | OptimizerRequirement::SgdWithoutMomentum(_) => {
+                &["momentum"]
+            }
+        }
+    }
+
+    /// Why; empty where nothing is asked.
+    pub fn reason(self) -> &'static str {
+        match self {
+            OptimizerRequirement::Any => "",
+            OptimizerRequirement::PlainSgd(reason)
+            | OptimizerRequirement::NoVelocity(reason)
+            | OptimizerRequirement::Sgd(reason)
+            | OptimizerRequirement::SgdWithoutMomentum(reason) => reason,
+        }
+    }
+
+    /// The option of the optimizer that does not fit, if one does not; `name` is the optimizer
+    /// itself.
+    pub fn refusal(self, optimizer: &optim::Entry, options: &Options) -> Option<&'static str> {
+        if optimizer.family != optim::Family::Sgd {
+            return self.needs_sgd().then_some("name");
+        }
+        let mut refused = self.refused_options().iter();
+        refused.find(|key| options.real(key) > 0.0).copied()
+    }
+}
+
+/// Where the optimizer runs.
+    pub optimizer: OptimizerSite,
+    /// The algorithm looks at gradients before the optimizer does. Where it does not, an optimizer
+    /// [outside](crate::node::Node::optimize_outside) may have its gradients from elsewhere.
+    pub reads_gradient: bool,
+    /// The algorithm clips gradients itself, with [`Context::clip`](crate::contract::Context::clip); the optimizer does not.
+    pub clips_itself: bool,
+    /// With a zero learning rate the mean of the workers never changes.
+    pub keeps_mean: bool,
+    /// What it asks of the optimizer.
+    pub optimizer_rule: OptimizerRequirement,
+    /// A worker may have to wait for a slower one (then idle time before the slower one's
+    /// gradient is waiting, not communication).
+    pub waits_for_peers: bool,
+    /// Workers may start from different parameters. Where they may not, a run that starts from
+    /// parameters that differ between workers starts from their mean.
+    pub own_start: bool,
+    /// Between two steps a worker's parameters are all that determines its model: a training
+    /// script may replace them, and the run continues from the new ones. Elsewhere the algorithm
+    /// also holds models in messages, sums or at servers, and would mix them with the new ones.
+    pub reloadable: bool,
+    /// The algorithm uses the loss of every gradient ([`Context::loss`](crate::contract::Context::loss)).
+    pub needs_loss: bool,
+    /// What the algorithm does to the state of the workers' optimizer.
+    pub optimizer_state: OptimizerState,
+}
+
+/// Whose model is deployed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeployedFrom {
+    /// The mean of the workers.
+    Workers,
+    /// The servers' shards.
+    Servers,
+}
+
+/// When a run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Budget {
+    /// Every worker does `steps` rounds.
+    Rounds,
+    /// All workers together do `workers × steps` gradients, in any division.
+    TotalGradients,
+}
+
+/// What an algorithm asks of the topology.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TopologyRequirement {
+    /// None.
+    Nothing,
+    /// Mixing weights, doubly stochastic.
+    Mixing,
+    /// Mixing weights that are the same at every step, and the same in both directions.
+    StaticSymmetric,
+    /// As [`StaticSymmetric`](TopologyRequirement::StaticSymmetric), and no eigenvalue of the weights below −1/3.
+    MildlyNegative,
+    /// Only who sends to whom: senders divide their mass themselves, so that directed and
+    /// irregular graphs do as well.
+    Edges,
+    /// Pairs between two halves of the workers.
+    Pairs,
+}
+
+impl TopologyRequirement {
+    /// Why this topology does not do, if it does not.
+    pub fn refusal(self, schedule: &Schedule) -> Option<String> {
+        if !matches!(
+            self,
+            TopologyRequirement::StaticSymmetric | TopologyRequirement::MildlyNegative
+        ) {
+            return None;
+        }
+        let (name, round) = (schedule.name(), schedule.round(0));
+        let flaw = match schedule.period() {
+            Some(1) if round.is_symmetric() => return self.eigenvalue_refusal(name, &round),
+            Some(1) => "its weights differ between the two directions of an edge",
+            _ => "its rounds change from step to step",
+        };
+        Some(format!(
+            "needs the same symmetric weights at every step, or it may diverge: `{name}` does \
+             not do, {flaw}; `ring`, `star` and `complete` do, and `gradient-tracking` takes any \
+             topology"
+        ))
+    }
+
+    fn eigenvalue_refusal(self, name: &str, round: &Arc<Round>) -> Option<String> {
+        if self != TopologyRequirement::MildlyNegative {
+            return None;
+        }
+        let least = topology::least_eigenvalue(round);
+        (least < -1.0 / 3.0 - 1e-9).then(|| {
+            format!(
+                "needs weights without eigenvalues below −1/3, or it diverges: `{name}` has \
+                 {least:.3} with {} workers; `ring`, `star` and `complete` do, and \
+                 `exact-diffusion` takes any symmetric weights",
+                round.workers()
+            )
+        })
+    }
+}
+
+/// What an algorithm asks of the optimizer. Each comes with the reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptimizerRequirement {
+    /// Nothing.
+    Any,
+    /// The step η·g and nothing else: plain SGD.
+    PlainSgd(&'static str),
+    /// No velocity: SGD without momentum, or an adaptive optimizer.
+    NoVelocity(&'static str),
+    /// SGD; its momentum, if it has any, is a velocity that the algorithm can replace.
+    Sgd(&'static str),
+    /// SGD without momentum; weight decay is decoupled then.
+    SgdWithoutMomentum(&'static str),
+}
+
+impl OptimizerRequirement {
+    /// The key of `[optimizer]` that does not fit, and why, if one does not.
+    pub fn refusal(
+        self,
+        optimizer: &optim::Entry,
+        options: &Options,
+    ) -> Option<(&'static str, String)> {
+        let is_sgd = optimizer.family == optim::Family::Sgd;
+        let (reason, needs_sgd, refused): (_, _, &[&'static str]) = match self {
+            OptimizerRequirement::Any => return None,
+            OptimizerRequirement::PlainSgd(reason) => (reason, true, &["momentum", "weight_decay"]),
+            OptimizerRequirement::NoVelocity(reason) => (reason, false, &["momentum"]),
+            OptimizerRequirement::Sgd(reason) => (reason, true, &[]),
+            OptimizerRequirement::SgdWithoutMomentum(reason) => (reason, true, &["momentum"]),
+        };
+        if needs_sgd && !is_sgd {
+            return Some(("name", reason.to_string()));
+        }
+        let is_set = |key: &&&str| is_sgd && options.real(key) > 0.0;
+        refused.iter().find(is_set).map(|key| (*key, reason.to_string()))
+    }
+}
+
 /// Where the optimizer runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OptimizerSite {
@@ -145,7 +339,34 @@ pub enum OptimizerState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::Options;
+    use crate::options::Value;
+
+    #[test]
+    fn what_is_asked_of_the_optimizer_names_the_option_that_does_not_fit() {
+        let sgd = optim::find("sgd").expect("in the table");
+        let adam = optim::find("adam").expect("in the table");
+        let plain = Options::defaults(sgd.meta.options);
+        let momentum = plain.clone().with("momentum", Value::Number(0.9));
+        let decay = plain.clone().with("weight_decay", Value::Number(0.1));
+        let adaptive = Options::defaults(adam.meta.options);
+        for (requirement, of_momentum, of_decay, of_adam) in [
+            (OptimizerRequirement::Any, None, None, None),
+            (
+                OptimizerRequirement::PlainSgd("why"),
+                Some("momentum"),
+                Some("weight_decay"),
+                Some("name"),
+            ),
+            (OptimizerRequirement::NoVelocity("why"), Some("momentum"), None, None),
+            (OptimizerRequirement::Sgd("why"), None, None, Some("name")),
+            (OptimizerRequirement::SgdWithoutMomentum("why"), Some("momentum"), None, Some("name")),
+        ] {
+            assert_eq!(requirement.refusal(sgd, &plain), None);
+            assert_eq!(requirement.refusal(sgd, &momentum), of_momentum, "{requirement:?}");
+            assert_eq!(requirement.refusal(sgd, &decay), of_decay, "{requirement:?}");
+            assert_eq!(requirement.refusal(adam, &adaptive), of_adam, "{requirement:?}");
+        }
+    }
 
     #[test]
     fn methods_that_need_fixed_symmetric_weights_refuse_all_others_with_the_reason() {

@@ -3,6 +3,9 @@
 use std::sync::Arc;
 
 use conformance::{Arm, REFERENCE, deployed, firsts, plan};
+use quelea_run::config::Config;
+use quelea_run::config::source;
+use quelea_run::prepared::PreparedRun;
 
 const CURVATURE: [f64; 4] = [1.0, 2.0, 3.0, 4.0];
 const TARGET: [f64; 4] = [1.0, -2.0, 0.5, 3.0];
@@ -77,5 +80,45 @@ fn under_adam_a_worker_counts_by_its_samples() {
         let moved = |i: usize| 0.01 * f64::from(samples[i]) / all * gradient(i, 0.0).signum();
         let expected: f64 = -(0..4).map(moved).sum::<f64>();
         near(f64::from(deployed(&plan, &Arm::Virtual.run(&plan))[0]), expected, algorithm);
+    }
+}
+
+/// Without momentum DecentLaM is D-PSGD in adapt-then-combine form; with clipping, too, if it is the
+/// gradient that is clipped and not the pull of the neighbours.
+#[test]
+fn decentlam_clips_the_gradient_alone() {
+    let run = |algorithm: &str| {
+        let text = format!(
+            "workers = 4\nsteps = 40\n[algorithm]\nname = \"{algorithm}\n\
+             [optimizer]\nlr = 0.05\nclip_norm = 0.7\n{REFERENCE}"
+        );
+        firsts(&Arm::Virtual.run(&plan(&text)))
+    };
+    let atc = run("d-psgd\"\nform = \"adapt-then-combine\"");
+    assert!(atc.iter().any(|x| (x - atc[0]).abs() > 1e-2), "workers pull at each other: {atc:?}");
+    atc.iter().zip(run("decentlam\"")).for_each(|(atc, x)| near(x, *atc, "decentlam"));
+}
+
+/// The sentence with which a run file is refused.
+fn refusal(text: &str) -> String {
+    let table = source::parse(text).expect("TOML");
+    let config = Config::read(table, &[], None).expect("good by itself");
+    PreparedRun::new(config).err().unwrap_or_else(|| panic!("accepted:\n{text}")).to_string()
+}
+
+#[test]
+fn optimizers_that_an_algorithm_cannot_use_are_refused_with_the_reason() {
+    for (algorithm, optimizer, expected) in [
+        ("eamsgd", "momentum = 0.9", "`optimizer.momentum` = 0.9: `eamsgd`: the workers have Nesterov"),
+        ("qg-dmsgd", "name = \"adam\"", "`optimizer.name` = \"adam\": `qg-dmsgd`: it replaces"),
+        ("d-amsgrad", "name = \"adamw\"", "`optimizer.name` = \"adamw\": `d-amsgrad`: it keeps both"),
+        ("d-amsgrad", "momentum = 0.5", "`optimizer.momentum` = 0.5: `d-amsgrad`: it keeps both"),
+    ] {
+        let text = format!(
+            "workers = 4\nsteps = 1\n[algorithm]\nname = \"{algorithm}\"\n[optimizer]\n\
+             {optimizer}\n{REFERENCE}"
+        );
+        let found = refusal(&text);
+        assert!(found.starts_with(expected), "{found}");
     }
 }

@@ -24,7 +24,8 @@ use super::{Codecs, Entry, Service, Traffic};
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::properties::{
-    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+    Budget, DeployedFrom, OptimizerRequirement, OptimizerSite, OptimizerState, Properties,
+    TopologyRequirement,
 };
 use barrier::{BarrierServer, BarrierWorker};
 use server::Server;
@@ -98,7 +99,11 @@ pub const ENTRY: Entry = Entry {
             reads_gradient: options.text("payload") == "gradient",
             clips_itself: options.text("payload") == "gradient",
             keeps_mean: false,
-            plain_sgd: options.text("payload") == "gradient",
+            optimizer_rule: if options.text("payload") == "gradient" {
+                OptimizerRequirement::PlainSgd(PLAIN_SGD)
+            } else {
+                OptimizerRequirement::Any
+            },
             waits_for_peers: barrier,
             own_start: false,
             reloadable: false,
@@ -122,6 +127,11 @@ pub const ENTRY: Entry = Entry {
         }
     }),
 };
+
+/// Why servers that get gradients need plain SGD at the workers.
+const PLAIN_SGD: &str = "with `algorithm.payload` = \"gradient\" the servers take plain SGD steps, \
+                         and the workers' steps must be the same; use `optimizer.name` = \"sgd\" \
+                         without momentum and weight decay, or `algorithm.payload` = \"delta\"";
 
 fn check(options: &Options) -> Result<(), &'static str> {
     let (gradient, barrier) = (options.text("payload") == "gradient", options.flag("barrier"));

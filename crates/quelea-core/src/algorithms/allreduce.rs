@@ -19,7 +19,8 @@ use crate::message::{Message, Rank};
 use crate::meta::Meta;
 use crate::options::Options;
 use crate::properties::{
-    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+    Budget, DeployedFrom, OptimizerRequirement, OptimizerSite, OptimizerState, Properties,
+    TopologyRequirement,
 };
 use crate::state::Visitor;
 use crate::vector;
@@ -52,7 +53,7 @@ pub const ENTRY: Entry = Entry {
         reads_gradient: true,
         clips_itself: false,
         keeps_mean: true,
-        plain_sgd: false,
+        optimizer_rule: OptimizerRequirement::Any,
         waits_for_peers: true,
         own_start: false,
         reloadable: true,

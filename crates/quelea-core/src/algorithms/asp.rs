@@ -24,7 +24,8 @@ use crate::message::{Message, Rank};
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::properties::{
-    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+    Budget, DeployedFrom, OptimizerRequirement, OptimizerSite, OptimizerState, Properties,
+    TopologyRequirement,
 };
 use crate::state::Visitor;
 use crate::vector;
@@ -68,7 +69,7 @@ pub const ENTRY: Entry = Entry {
         reads_gradient: true,
         clips_itself: true,
         keeps_mean: true,
-        plain_sgd: false,
+        optimizer_rule: OptimizerRequirement::Any,
         waits_for_peers: false,
         own_start: false,
         reloadable: false,

@@ -11,6 +11,7 @@ use super::easgd::{self, FORM, LOST_PEER, MOVING_RATE, PERIOD, PREFETCH, SENDS, 
 use super::{Codecs, Entry};
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec};
+use crate::properties::{OptimizerRequirement, Properties};
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
@@ -38,7 +39,13 @@ pub const ENTRY: Entry = Entry {
               reset to zero, and so are exchanges with the centre",
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MODELS,
-    properties: easgd::properties,
+    properties: |options| Properties {
+        optimizer_rule: OptimizerRequirement::NoVelocity(
+            "the workers have Nesterov momentum of their own, `algorithm.momentum`, which a second \
+             one would multiply; use `optimizer.momentum` = 0, or `easgd`",
+        ),
+        ..easgd::properties(options)
+    },
     traffic: easgd::traffic,
     worker: |options| Box::new(Worker::new(options, options.real("momentum"))),
     server: Some(|options| Box::new(Server::new(options))),

@@ -19,7 +19,8 @@ use crate::codec::Shape;
 use crate::contract::{Awaited, Context, Outbox};
 use crate::message::{Message, Part, Rank};
 use crate::properties::{
-    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+    Budget, DeployedFrom, OptimizerRequirement, OptimizerSite, OptimizerState, Properties,
+    TopologyRequirement,
 };
 use crate::vector;
 use crate::view::MixingRow;
@@ -51,7 +52,7 @@ pub const PROPERTIES: Properties = Properties {
     reads_gradient: false,
     clips_itself: false,
     keeps_mean: true,
-    plain_sgd: false,
+    optimizer_rule: OptimizerRequirement::Any,
     waits_for_peers: true,
     own_start: true,
     reloadable: false,

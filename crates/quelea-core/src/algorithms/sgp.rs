@@ -113,7 +113,6 @@ fn properties(options: &Options) -> Properties {
         topology: TopologyRequirement::Edges,
         // Push-sum keeps the mass; the mean only if degrees are equal and nothing is on its way.
         keeps_mean: false,
-        plain_sgd: false,
         ..exchange::PROPERTIES
     }
 }

@@ -3,7 +3,8 @@
 use crate::algorithms::{Traffic, When};
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::properties::{
-    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+    Budget, DeployedFrom, OptimizerRequirement, OptimizerSite, OptimizerState, Properties,
+    TopologyRequirement,
 };
 
 /// The option of all methods that average.
@@ -43,7 +44,7 @@ pub(in crate::algorithms) fn properties(
         reads_gradient: false,
         clips_itself: false,
         keeps_mean: true,
-        plain_sgd: false,
+        optimizer_rule: OptimizerRequirement::Any,
         waits_for_peers: true,
         own_start: false,
         reloadable: true,
