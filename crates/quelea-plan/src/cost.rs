@@ -73,8 +73,9 @@ impl CostModel<'_> {
         let s = &Scenario { wire: wire(self.s, candidate), ..self.s.clone() };
         match traffic(candidate) {
             Traffic::Average { period } => average(s, candidate, period),
-            Traffic::Gossip { vectors, when, average } => {
-                let gossip = Gossip { vectors: vectors as f64, when, average };
+            Traffic::Gossip { vectors, when, every, average } => {
+                // Once per some steps is as much of the network as a part of the vectors per step.
+                let gossip = Gossip { vectors: vectors as f64 / every as f64, when, average };
                 gossip.cost(s, candidate, self.mixing(candidate)?)
             }
             Traffic::Pairs { averages } => {

@@ -61,8 +61,8 @@ fn transient(scenario: &Scenario, candidate: &Candidate, cost: &Cost) -> Option<
         Traffic::Average { period } => {
             (1.0 / period as f64, format!("it averages once per {period} steps"))
         }
-        Traffic::Gossip { average, .. } => {
-            let gap = gap(candidate.topology?, scenario.workers)? / rarely;
+        Traffic::Gossip { every, average, .. } => {
+            let gap = gap(candidate.topology?, scenario.workers)? / (rarely * every as f64);
             // C_β = Σ_{k<H} β^k takes the place of 1/(1−β), ibidem.
             let rounds = average.map_or(1.0, |period| 1.0 - (1.0 - gap).powf(period as f64));
             (gap / rounds, sparse(gap))

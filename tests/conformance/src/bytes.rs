@@ -44,16 +44,16 @@ impl Run {
         match form.traffic() {
             Traffic::Average { period } => steps / period * average,
             // The vectors in one message to two neighbours.
-            Traffic::Gossip { vectors, average: every, .. } => {
-                let averages = every.map_or(0, |period| steps / period);
+            Traffic::Gossip { vectors, every, average: period, .. } => {
+                let averages = period.map_or(0, |period| steps / period);
                 // Where losses count, they are averaged with the model.
-                let loss = if every.is_some() && form.properties().needs_loss {
+                let loss = if period.is_some() && form.properties().needs_loss {
                     n * 2 * (n - 1) * HEADER + 2 * (n - 1) * 4
                 } else {
                     0
                 };
                 let gossip = n * 2 * (HEADER + vectors * vector(elements));
-                averages * (average + loss) + (steps - averages) * gossip
+                averages * (average + loss) + (steps - averages) / every * gossip
             }
             // Half of the workers ask, and are answered.
             Traffic::Pairs { averages } => steps * n / 2 * averages * 2 * coded,

@@ -122,3 +122,65 @@ fn optimizers_that_an_algorithm_cannot_use_are_refused_with_the_reason() {
         assert!(found.starts_with(expected), "{found}");
     }
 }
+
+/// Algorithm 2 of Assran et al.: shares leave once per τ steps, along the next round of the
+/// topology, and are in by the time that the next ones leave.
+fn overlap_sgp(tau: usize, steps: usize, rate: f64) -> Vec<f64> {
+    let n = 4;
+    let (mut x, mut w, mut z) = (vec![0.0; n], vec![1.0; n], vec![0.0; n]);
+    let mut flying: Vec<(f64, f64)> = vec![(0.0, 0.0); n];
+    for k in 0..steps {
+        (0..n).for_each(|i| x[i] -= rate * gradient(i, z[i]));
+        if k.is_multiple_of(tau) {
+            let hop = 1 << (k / tau % 2);
+            let arrived = std::mem::replace(&mut flying, vec![(0.0, 0.0); n]);
+            for i in 0..n {
+                (x[i], w[i]) = (x[i] / 2.0, w[i] / 2.0);
+                flying[(i + hop) % n] = (x[i], w[i]);
+            }
+            for (i, (share, weight)) in arrived.into_iter().enumerate() {
+                (x[i], w[i]) = (x[i] + share, w[i] + weight);
+            }
+        }
+        (0..n).for_each(|i| z[i] = x[i] / w[i]);
+    }
+    for (i, (share, weight)) in flying.into_iter().enumerate() {
+        z[i] = (x[i] + share) / (w[i] + weight);
+    }
+    z
+}
+
+#[test]
+fn sgp_with_overlap_is_algorithm_2_of_its_paper() {
+    for (tau, steps) in [(1, 30), (2, 30), (2, 31), (3, 30), (5, 33)] {
+        let plan = plan(&format!(
+            "workers = 4\nsteps = {steps}\n[algorithm]\nname = \"sgp\"\noverlap = {tau}\n\
+             [topology]\nname = \"one-peer-exponential\"\n[optimizer]\nlr = 0.02\n{REFERENCE}"
+        ));
+        let found = firsts(&Arm::Virtual.run(&plan));
+        let expected = overlap_sgp(tau, steps, 0.02);
+        for (found, expected) in found.iter().zip(expected) {
+            near(*found, expected, &format!("τ = {tau}, {steps} steps"));
+        }
+    }
+}
+
+/// Bytes that all ranks send in a run of `steps` steps.
+fn bytes(workers: usize, steps: usize, algorithm: &str) -> f64 {
+    let plan = plan(&format!(
+        "workers = {workers}\nsteps = {steps}\n[algorithm]\nname = \"{algorithm}\n\
+         [task]\nname = \"quadratic\"\ndimensions = 1000\ncurvature = {:?}\ntarget = {:?}",
+        vec![[1.0]; workers],
+        vec![[1.0]; workers],
+    ));
+    Arm::Virtual.run(&plan).ranks.iter().map(|rank| rank.bytes_sent as f64).sum()
+}
+
+#[test]
+fn sgp_with_an_overlap_of_tau_steps_sends_one_tau_th_of_the_bytes() {
+    let every_step = bytes(4, 60, "sgp\"\noverlap = 1");
+    for tau in [2.0, 3.0, 5.0] {
+        let ratio = every_step / bytes(4, 60, &format!("sgp\"\noverlap = {tau}"));
+        assert!((ratio / tau - 1.0).abs() < 1e-9, "τ = {tau}: {ratio} times fewer");
+    }
+}

@@ -28,7 +28,12 @@ pub use sync_gossip::{GossipMethod, SyncGossip};
 
 /// Sends `message` to everyone who mixes my vectors at its step, rounded where the codec rounds.
 pub fn post(outbox: &mut Outbox<'_>, message: &Message) {
-    let row = outbox.view.row(message.step, outbox.rank);
+    post_of_every(1, outbox, message);
+}
+
+/// As [`post`], where workers mix once per `every` steps.
+pub fn post_of_every(every: u64, outbox: &mut Outbox<'_>, message: &Message) {
+    let row = outbox.view.row_of_every(every, message.step, outbox.rank);
     let message = outbox.rounded(message.clone());
     for to in &row.outgoing {
         outbox.send(*to, message.clone());
@@ -37,7 +42,7 @@ pub fn post(outbox: &mut Outbox<'_>, message: &Message) {
 
 /// The traffic of rows that do nothing but gossip.
 pub const fn traffic(vectors: u64, when: When) -> Traffic {
-    Traffic::Gossip { vectors, when, average: None }
+    Traffic::Gossip { vectors, when, every: 1, average: None }
 }
 
 /// What is true of every synchronous gossip method, unless its row says otherwise.
@@ -61,9 +66,11 @@ pub const PROPERTIES: Properties = Properties {
 };
 
 /// One exchange after another.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Exchange {
     me: Rank,
+    /// Workers mix once per so many steps.
+    every: u64,
     /// The step whose exchange is under way.
     step: u64,
     /// Who mixes with me at that step.
@@ -76,7 +83,26 @@ pub struct Exchange {
     received: BTreeMap<(u64, usize), Vec<(Rank, Message)>>,
 }
 
+impl Default for Exchange {
+    fn default() -> Exchange {
+        Exchange::of_every(1)
+    }
+}
+
 impl Exchange {
+    /// With an exchange once per `every` steps, numbered by the steps that it is begun at.
+    pub fn of_every(every: u64) -> Exchange {
+        Exchange {
+            me: Rank::default(),
+            every,
+            step: 0,
+            row: Arc::default(),
+            waiting: Vec::new(),
+            remaining: 0,
+            received: BTreeMap::new(),
+        }
+    }
+
     /// The exchange of `step` is the next; what came for earlier ones is forgotten.
     pub fn enter(&mut self, cx: &Context<'_>, step: u64) {
         (self.me, self.step) = (cx.outbox.rank, step);
@@ -123,7 +149,7 @@ impl Exchange {
 
     /// Membership has changed: the lost are not waited for.
     pub fn on_view(&mut self, cx: &Context<'_>) {
-        self.row = cx.outbox.view.row(self.step, cx.outbox.rank);
+        self.row = cx.outbox.view.row_of_every(self.every, self.step, cx.outbox.rank);
     }
 
     /// What the neighbours sent for bucket `b`, if it waits for nothing else.

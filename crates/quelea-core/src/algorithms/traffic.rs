@@ -10,12 +10,15 @@ pub enum Traffic {
         /// Steps from one average to the next.
         period: u64,
     },
-    /// `vectors` of the model's length go to every neighbour of the topology per step.
+    /// `vectors` of the model's length go to every neighbour of the topology, once per `every`
+    /// steps.
     Gossip {
         /// How many, in one message.
         vectors: u64,
         /// When those of the neighbours are awaited.
         when: When,
+        /// Steps from one exchange to the next.
+        every: u64,
         /// Once per so many steps all workers average exactly instead.
         average: Option<u64>,
     },
@@ -34,8 +37,8 @@ pub enum Traffic {
 pub enum When {
     /// They leave as the gradient becomes final and are awaited before the next one.
     AfterGradient,
-    /// They leave at the end of a step and are awaited at the end of the next one: the exchange
-    /// goes on while the gradient is computed.
+    /// They leave at the end of a step and are awaited when the next ones leave: the exchange
+    /// continues while gradients are computed.
     DuringGradient,
     /// Never: what has come is taken in.
     Never,

@@ -65,5 +65,5 @@ pub(in crate::algorithms) fn traffic(options: &Options) -> Traffic {
 /// That of methods with gossip.
 pub(in crate::algorithms) fn traffic_with_gossip(options: &Options) -> Traffic {
     let average = Some(options.whole("period"));
-    Traffic::Gossip { vectors: 1, when: When::AfterGradient, average }
+    Traffic::Gossip { vectors: 1, when: When::AfterGradient, every: 1, average }
 }
