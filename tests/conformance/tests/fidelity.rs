@@ -184,3 +184,29 @@ fn sgp_with_an_overlap_of_tau_steps_sends_one_tau_th_of_the_bytes() {
         assert!((ratio / tau - 1.0).abs() < 1e-9, "τ = {tau}: {ratio} times fewer");
     }
 }
+
+/// Chen and Huo 2016 deploy Θ, not the point ahead of it where the workers of the next block start.
+#[test]
+fn bmuf_with_nesterov_momentum_deploys_the_model_without_the_look_ahead() {
+    let (period, rate, mu) = (3, 0.02, 0.75);
+    for steps in [6, 30, 32] {
+        let plan = plan(&format!(
+            "workers = 4\nsteps = {steps}\n[algorithm]\nname = \"bmuf\"\nform = \"nesterov\"\n\
+             period = {period}\n[optimizer]\nlr = {rate}\n{REFERENCE}"
+        ));
+        let found = deployed(&plan, &Arm::Virtual.run(&plan))[0];
+        let (mut theta, mut delta, mut x) = (0.0, 0.0, [0.0; 4]);
+        for step in 1..=steps {
+            (0..4).for_each(|i| x[i] -= rate * gradient(i, x[i]));
+            if step % period == 0 {
+                let block = x.iter().sum::<f64>() / 4.0 - (theta + mu * delta);
+                delta = mu * delta + block;
+                theta += delta;
+                x = [theta + mu * delta; 4];
+            }
+        }
+        // Between two blocks: the mean of the workers, without the look-ahead that they started at.
+        let expected = x.iter().sum::<f64>() / 4.0 - mu * delta;
+        near(f64::from(found), expected, &format!("{steps} steps"));
+    }
+}

@@ -7,6 +7,7 @@
 //!   nesterov:          Θ ← Θ + Δ;   x₀ ← Θ + μ·Δ,   that is   x₀ ← x₀ − ζ·G + μ·Δ
 //!                      x_i ← x₀
 //! ```
+//! The Nesterov form deploys Θ: rounds start at x₀, which looks ahead of it by μ·Δ.
 //! μ = 1 − 1/n by default, so that a round moves the model about as far as n workers together.
 //! The rounds themselves, and what a lost worker means, are in `periodic.rs`.
 
@@ -63,6 +64,7 @@ pub const ENTRY: Entry = Entry {
             momentum: options.real("block_momentum"),
             learning_rate: options.real("block_lr") as f32,
             update: Vec::new(),
+            ahead: Vec::new(),
         };
         Box::new(Periodic::new(options, Box::new(Every(options.whole("period"))), Box::new(outer)))
     },
@@ -83,6 +85,8 @@ struct Bmuf {
     learning_rate: f32,
     /// −Δ
     update: Vec<f32>,
+    /// The μ of the last round, by which x₀ is ahead of Θ; empty before it, and in the classic form.
+    ahead: Vec<f32>,
 }
 
 impl Outer for Bmuf {
@@ -96,9 +100,16 @@ impl Outer for Bmuf {
             *update = mu * *update + zeta * g;
             if nesterov { zeta * g + mu * *update } else { *update }
         });
+        if nesterov {
+            self.ahead = vec![mu];
+        }
     }
 
     fn vectors(&mut self) -> Vec<&mut Vec<f32>> {
-        vec![&mut self.update]
+        if self.nesterov { vec![&mut self.update, &mut self.ahead] } else { vec![&mut self.update] }
+    }
+
+    fn look_back(&self) -> Option<(f32, &[f32])> {
+        self.ahead.first().map(|mu| (*mu, &self.update[..]))
     }
 }

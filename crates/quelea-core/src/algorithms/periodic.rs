@@ -352,6 +352,9 @@ impl Algorithm for Periodic {
         for range in handed.filter_map(|part| self.relative(part)) {
             vector::add(&self.start[range.clone()], &mut out[range]);
         }
+        if let Some((a, back)) = self.outer.look_back() {
+            vector::axpy(a, back, out);
+        }
     }
 
     fn state(&mut self, visitor: &mut dyn Visitor) {
