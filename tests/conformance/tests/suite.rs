@@ -15,16 +15,25 @@ use quelea_core::properties::{Budget, DeployedFrom};
 fn variants(name: &str) -> Vec<String> {
     let more: &[&str] = match name {
         "aladdin" => {
-            &["payload = \"gradient\"", "track_mean = true", "barrier = true", "period = 1"]
+            &[
+                "payload = \"gradient\"",
+                "track_mean = true",
+                "barrier = true",
+                "period = 1",
+                "order = \"mix-then-step\"",
+                "order = \"mix-then-step\"\nperiod = 1",
+                "order = \"mix-then-step\"\nbarrier = true",
+            ]
         }
         "allreduce" => &["collective = \"halving-doubling\"", "collective = \"hierarchical\""],
-        "asp" => &["scale = \"staleness\""],
+        "asp" => &["scale = \"staleness\"", "collect = 2", "scale = \"staleness\"\ncollect = 4"],
         "bmuf" => &["form = \"nesterov\""],
         "eamsgd" | "easgd" => &["form = \"synchronous\""],
         "local-sgd" => &["start_step = 500", "buffers = \"average\""],
         "ssp" => &["staleness = 0"],
         "sync-ps" => &["backup = 2"],
         "choco" => &["form = \"after-step\""],
+        "sgp" => &["overlap = 1", "overlap = 2", "overlap = 2\nsends = \"every-step\""],
         "d-psgd" => &["form = \"adapt-then-combine\"", "form = \"combine-then-adapt\""],
         _ => &[],
     };
