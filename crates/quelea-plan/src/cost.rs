@@ -78,9 +78,9 @@ impl CostModel<'_> {
                 let gossip = Gossip { vectors: vectors as f64 / every as f64, when, average };
                 gossip.cost(s, candidate, self.mixing(candidate)?)
             }
-            Traffic::Pairs { averages } => {
+            Traffic::Pairs { averages, starters } => {
                 self.mixing(candidate)?;
-                Ok(pairs(s, averages as f64))
+                Ok(pairs(s, averages as f64 * starters.share()))
             }
             Traffic::Servers(service) => Ok(servers::cost_of(s, service)),
         }
@@ -253,12 +253,16 @@ fn halving(s: &Scenario, bytes: f64) -> f64 {
     2.0 * (n.log2() * s.latency + (n - 1.0) / n * bytes / s.bandwidth)
 }
 
-/// One exchange of an active worker after another, answered at once: a model each way per pair.
-/// Nobody waits; while one is on its way no other is begun.
-fn pairs(s: &Scenario, averages: f64) -> Cost {
+/// One exchange of an active worker after another, answered at once: a model each way per pair, so
+/// many exchanges per gradient of the average worker. Nobody waits; while one is on its way no
+/// other is begun.
+fn pairs(s: &Scenario, exchanges: f64) -> Cost {
     let own = unhindered(s);
-    let steps = (averages * servers::through_card(s) / own).max(1.0);
-    Cost { gradients_per_message: steps, ..cost(own, own, averages * s.sent() / steps) }
+    // Half of the workers start all of them.
+    let of_active = 2.0 * exchanges;
+    let trip = 2.0 * (s.latency + s.sent() / s.bandwidth);
+    let steps = (of_active * trip.max(servers::through_card(s)) / own).max(1.0);
+    Cost { gradients_per_message: steps, ..cost(own, own, of_active * s.sent() / steps) }
 }
 
 /// Vectors to all neighbours per step.

@@ -67,9 +67,10 @@ fn transient(scenario: &Scenario, candidate: &Candidate, cost: &Cost) -> Option<
             let rounds = average.map_or(1.0, |period| 1.0 - (1.0 - gap).powf(period as f64));
             (gap / rounds, sparse(gap))
         }
-        Traffic::Pairs { .. } => {
-            // Half of the workers ask, and not at every step where the network is slow.
-            let gap = gap(candidate.topology?, scenario.workers)? / (2.0 * rarely);
+        Traffic::Pairs { averages, starters } => {
+            // Not at every gradient where only half of the workers start, or the network is slow.
+            let often = (averages as f64 * starters.share()).min(1.0);
+            let gap = often * gap(candidate.topology?, scenario.workers)? / rarely;
             (gap, sparse(gap))
         }
     };

@@ -1,6 +1,6 @@
 //! The bytes that a run sends, from what the table says an algorithm exchanges.
 
-use quelea_core::algorithms::{Service, Traffic};
+use quelea_core::algorithms::{Service, Starters, Traffic};
 use quelea_core::codec::Shape;
 use quelea_core::options::OptionKind;
 use quelea_run::prepared::PreparedRun;
@@ -56,7 +56,13 @@ impl Run {
                 averages * (average + loss) + (steps - averages) / every * gossip
             }
             // Half of the workers ask, and are answered.
-            Traffic::Pairs { averages } => steps * n / 2 * averages * 2 * coded,
+            Traffic::Pairs { averages, starters: Starters::Half } => {
+                steps * n / 2 * averages * 2 * coded
+            }
+            // And the others invite them to ask once more.
+            Traffic::Pairs { averages, starters: Starters::All } => {
+                steps * n / 2 * averages * (4 * coded + HEADER)
+            }
             Traffic::Servers(Service::Together { period }) => steps / period * n * 2 * coded,
             Traffic::Servers(Service::Alone { .. }) => steps * n * (coded + model),
             // A request, the centre back, the difference up. One that is asked for before the

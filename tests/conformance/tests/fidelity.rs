@@ -6,6 +6,7 @@ use conformance::{Arm, REFERENCE, deployed, firsts, plan};
 use quelea_run::config::Config;
 use quelea_run::config::source;
 use quelea_run::prepared::PreparedRun;
+use quelea_wire::HEADER_BYTES;
 
 const CURVATURE: [f64; 4] = [1.0, 2.0, 3.0, 4.0];
 const TARGET: [f64; 4] = [1.0, -2.0, 0.5, 3.0];
@@ -209,4 +210,16 @@ fn bmuf_with_nesterov_momentum_deploys_the_model_without_the_look_ahead() {
         let expected = x.iter().sum::<f64>() / 4.0 - mu * delta;
         near(f64::from(found), expected, &format!("{steps} steps"));
     }
+}
+
+/// An average is a model each way; the request for one without a vector hardly counts.
+#[test]
+fn ad_psgd_averages_once_per_gradient_and_by_name_half_as_often() {
+    let (workers, steps) = (4, 400);
+    let average = 2.0 * (HEADER_BYTES as f64 + 4000.0);
+    let gradients = (workers * steps) as f64;
+    let per_gradient = |keys: &str| bytes(workers, steps, &format!("ad-psgd\"{keys}")) / average / gradients;
+    let (all, active) = (per_gradient(""), per_gradient("\naveraging = \"active\""));
+    assert!((all - 1.0).abs() < 0.01, "{all} averages per gradient");
+    assert!((active - 0.5).abs() < 0.005, "{active} averages per gradient");
 }

@@ -26,6 +26,7 @@ fn variants(name: &str) -> Vec<String> {
             ]
         }
         "allreduce" => &["collective = \"halving-doubling\"", "collective = \"hierarchical\""],
+        "ad-psgd" => &["averaging = \"active\""],
         "asp" => &["scale = \"staleness\"", "collect = 2", "scale = \"staleness\"\ncollect = 4"],
         "bmuf" => &["form = \"nesterov\""],
         "eamsgd" | "easgd" => &["form = \"synchronous\""],

@@ -6,15 +6,24 @@
 //!         j = random passive neighbour;  send x_i to j;  remember what was sent as s
 //! passive j, upon x_i from i:           send x_j to i;  x_j ← x_j + ½(x_i − x_j)
 //! active i, upon x_j from j:            x_i ← x_i + ½(x_j − s)
-//! upon a lost j, active i:              keep x_i; the exchange is closed
+//! `averaging` = "every-gradient":
+//! passive j, when its gradient is applied and no invitation of it is open:
+//!         i = random active neighbour;  invite i
+//! active i, invited by j:               when no exchange is open, exchange with j
+//! upon a lost j, active i:              keep x_i; the exchange is closed, an invitation forgotten
 //! ```
 //! The difference form lets gradients land between request and answer: the result equals
 //! "average, then apply", the mean is kept by every exchange, and nobody ever waits. Only active
-//! workers ask, and only passive ones, so there is no cycle to deadlock in.
+//! workers ask, and only passive ones, so there is no cycle to deadlock in. Algorithm 1 and its
+//! theory have one averaging per gradient, with a random neighbour of the worker whose gradient it
+//! is; the published implementation lets only active workers start them, half as many. A passive
+//! worker that asked by itself would change its model while an exchange of its own is open, and
+//! the two would not be averages any more; so it invites an active one to ask. An invitation has no
+//! vector and is not waited for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
-use super::{Codecs, Entry, Traffic};
+use super::{Codecs, Entry, Starters, Traffic};
 use crate::contract::{Algorithm, Awaited, Context, Fact, Mode};
 use crate::message::{Message, Rank};
 use crate::meta::Meta;
@@ -36,13 +45,22 @@ pub const ENTRY: Entry = Entry {
         paper: "Lian et al. 2018, arXiv:1710.06952",
         section: "Algorithm 1, in the difference form that lets gradients land during an exchange",
         file: file!(),
-        options: &[OptionSpec {
-            name: "averages",
-            kind: OptionKind::Whole { default: 1, min: 1, max: 1 << 16 },
-            help: "exchanges that an active worker starts per gradient, one after another",
-        }],
+        options: &[
+            OptionSpec {
+                name: "averaging",
+                kind: OptionKind::Choice(&["every-gradient", "active"]),
+                help: "who starts averages: every worker after its gradient, as in Algorithm 1, or \
+                       only the active half, as in the published implementation (half as many)",
+            },
+            OptionSpec {
+                name: "averages",
+                kind: OptionKind::Whole { default: 1, min: 1, max: 1 << 16 },
+                help: "exchanges that a worker starts per gradient, one after another",
+            },
+        ],
     },
-    sends: "per exchange, the model to one random neighbour and its model back",
+    sends: "per exchange, the model to one random neighbour and its model back; one exchange per \
+            gradient",
     lost_peer: "open exchanges with it are closed; a half-finished one shifts the mean once",
     resized: "every worker begins with the mean of the models and of the optimizers; no \
               exchange is open, because a run rests before it is saved",
@@ -66,26 +84,53 @@ pub const ENTRY: Entry = Entry {
         needs_loss: false,
         optimizer_state: OptimizerState::Kept,
     },
-    traffic: |options| Traffic::Pairs { averages: options.whole("averages") },
+    traffic: |options| Traffic::Pairs {
+        averages: options.whole("averages"),
+        starters: Starters::new(options),
+    },
     worker: |options| Box::new(AdPsgd::new(options)),
     server: None,
 };
 
 const REQUEST: u8 = 1;
 const ANSWER: u8 = 2;
+/// "Exchange with me", from a passive worker to an active one.
+const INVITE: u8 = 3;
+
+impl Starters {
+    fn new(options: &Options) -> Starters {
+        match options.text("averaging") {
+            "every-gradient" => Starters::All,
+            _ => Starters::Half,
+        }
+    }
+}
 
 /// One worker.
 struct AdPsgd {
     averages: u64,
-    /// Passive neighbours; empty for a passive worker.
+    starters: Starters,
+    /// Whether I ask, or am asked.
+    active: bool,
+    /// Neighbours of the other side.
     partners: Vec<Rank>,
     /// Buckets whose gradient is not applied yet.
     remaining: usize,
-    /// Exchanges that may still be started for the last gradient.
+    /// Exchanges, or invitations, that may still be started for the last gradient.
     allowed: u64,
-    /// The number of the last exchange that I started.
+    /// The number of the last exchange, or invitation, that I started.
     seq: u64,
     open: Option<Exchange>,
+    /// Whom I have invited, until it asks.
+    invited: Option<Rank>,
+    /// Who has invited me, in order.
+    invitations: VecDeque<Rank>,
+    /// The last invitation of each worker: one that comes twice counts once.
+    invited_by: BTreeMap<(Rank, usize), u64>,
+    /// The last exchange was my own wish, so that an invitation is next.
+    invited_next: bool,
+    /// Nothing more is started.
+    draining: bool,
     /// The last request that was answered, by worker and bucket: one that comes twice is not.
     answered: BTreeMap<(Rank, usize), u64>,
 }
@@ -102,11 +147,18 @@ impl AdPsgd {
     fn new(options: &Options) -> AdPsgd {
         AdPsgd {
             averages: options.whole("averages"),
+            starters: Starters::new(options),
+            active: false,
             partners: Vec::new(),
             remaining: 0,
             allowed: 0,
             seq: 0,
             open: None,
+            invited: None,
+            invitations: VecDeque::new(),
+            invited_by: BTreeMap::new(),
+            invited_next: false,
+            draining: false,
             answered: BTreeMap::new(),
         }
     }
@@ -115,19 +167,59 @@ impl AdPsgd {
         let Some((members, schedule)) = cx.outbox.view.topology(u64::MAX) else { return };
         let place = members.binary_search(&cx.outbox.rank).expect("a member of the topology");
         let pairs = schedule.pairs();
-        let partners = pairs.partners[place].iter().filter(|_| pairs.active[place]);
-        let partners = partners.map(|j| members[*j]);
+        self.active = pairs.active[place];
+        let partners = pairs.partners[place].iter().map(|j| members[*j]);
         // A topology that cannot be rebuilt without the lost still lists them.
         self.partners = partners.filter(|partner| cx.outbox.view.is_alive(*partner)).collect();
     }
 
+    /// Starts what may be started: an exchange, or an invitation to one.
     fn ask(&mut self, cx: &mut Context<'_>) {
-        if self.open.is_some() || self.allowed == 0 || self.partners.is_empty() {
+        if self.active {
+            self.ask_passive(cx);
+        } else if self.starters == Starters::All {
+            self.invite(cx);
+        }
+    }
+
+    fn random_partner(&self, cx: &mut Context<'_>) -> Rank {
+        self.partners[cx.outbox.rng.below(self.partners.len() as u64) as usize]
+    }
+
+    fn invite(&mut self, cx: &mut Context<'_>) {
+        if self.invited.is_some() || self.allowed == 0 || self.partners.is_empty() {
             return;
         }
         self.allowed -= 1;
         self.seq += 1;
-        let peer = self.partners[cx.outbox.rng.below(self.partners.len() as u64) as usize];
+        let peer = self.random_partner(cx);
+        let mut message = Message::new(INVITE, cx.step, 0);
+        message.seq = self.seq;
+        cx.outbox.send(peer, message);
+        self.invited = Some(peer);
+    }
+
+    /// Whom to exchange with next: somebody of my choice, or who has invited me, in turns where
+    /// both wait.
+    fn next_peer(&mut self, cx: &mut Context<'_>) -> Option<Rank> {
+        let own = self.allowed > 0 && !self.partners.is_empty();
+        let first = self.invitations.front().copied().filter(|_| self.invited_next || !own);
+        self.invited_next = first.is_none();
+        if first.is_some() {
+            return self.invitations.pop_front();
+        }
+        own.then(|| {
+            self.allowed -= 1;
+            self.random_partner(cx)
+        })
+    }
+
+    fn ask_passive(&mut self, cx: &mut Context<'_>) {
+        if self.open.is_some() {
+            return;
+        }
+        let Some(peer) = self.next_peer(cx) else { return };
+        self.seq += 1;
         let mut sent = Vec::with_capacity(cx.layout.buckets.len());
         for b in 0..cx.layout.buckets.len() {
             let values = seen(cx, b);
@@ -147,6 +239,10 @@ impl AdPsgd {
             return;
         }
         *last = message.seq;
+        // Whoever asks after my invitation has it, or will ask again.
+        if self.invited == Some(from) {
+            self.invited = None;
+        }
         let own = seen(cx, b);
         let mut answer = Message::new(ANSWER, message.step, b).with(own.clone());
         answer.seq = message.seq;
@@ -167,6 +263,32 @@ impl AdPsgd {
         vector::add_difference(0.5, &theirs, &sent, &mut cx.params[cx.layout.range(b)]);
         if exchange.sent.iter().all(Option::is_none) {
             self.open = None;
+            self.ask(cx);
+        }
+    }
+}
+
+impl AdPsgd {
+    fn state_of_invitations(&mut self, visitor: &mut dyn Visitor) {
+        let mut invited = self.invited.map_or(u64::MAX, |peer| u64::from(peer.0));
+        visitor.number("invited", &mut invited);
+        self.invited = (invited != u64::MAX).then_some(Rank(invited as u32));
+        let mut from = self.invitations.iter().map(|from| u64::from(from.0)).collect();
+        visitor.numbers("invitations", &mut from);
+        self.invitations = from.into_iter().map(|from| Rank(from as u32)).collect();
+        visitor.flag("invited_next", &mut self.invited_next);
+        visitor.by_bucket("invited_by", &mut self.invited_by);
+    }
+
+    /// A passive neighbour wants to average with me.
+    fn on_invitation(&mut self, cx: &mut Context<'_>, from: Rank, message: &Message) {
+        let last = self.invited_by.entry((from, 0)).or_insert(0);
+        if message.seq <= *last || self.draining {
+            return;
+        }
+        *last = message.seq;
+        if self.active {
+            self.invitations.push_back(from);
             self.ask(cx);
         }
     }
@@ -203,13 +325,20 @@ impl Algorithm for AdPsgd {
 
     fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         match message.kind {
-            REQUEST => self.answer(cx, from, message),
+            REQUEST => {
+                self.answer(cx, from, message);
+                self.ask(cx);
+            }
+            INVITE => self.on_invitation(cx, from, &message),
             _ => self.absorb(cx, from, message),
         }
     }
 
     fn on_view(&mut self, cx: &mut Context<'_>, _old: &View) {
         self.find_partners(cx);
+        self.invitations.retain(|from| self.active && cx.outbox.view.is_alive(*from));
+        let is_partner = |peer: &Rank| !self.active && self.partners.contains(peer);
+        self.invited = self.invited.filter(is_partner);
         if self.open.as_ref().is_some_and(|exchange| !cx.outbox.view.is_alive(exchange.peer)) {
             self.open = None;
             cx.outbox.measure(Fact::HalfExchange);
@@ -220,6 +349,9 @@ impl Algorithm for AdPsgd {
 
     fn on_drain(&mut self, _cx: &mut Context<'_>) {
         self.allowed = 0;
+        self.draining = true;
+        self.invited = None;
+        self.invitations.clear();
     }
 
     fn is_ready(&self) -> bool {
@@ -250,6 +382,9 @@ impl Algorithm for AdPsgd {
             visitor.payload(&format!("sent.{b}"), sent);
         }
         self.open = (peer != u64::MAX).then(|| Exchange { peer: Rank(peer as u32), sent });
+        if self.starters == Starters::All {
+            self.state_of_invitations(visitor);
+        }
     }
 
     fn keeps_older_views(&self) -> bool {

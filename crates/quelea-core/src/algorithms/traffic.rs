@@ -23,13 +23,34 @@ pub enum Traffic {
         average: Option<u64>,
     },
     /// A vector to one neighbour and one back, so often per gradient, one after another; while one
-    /// is on its way gradients go on, and none is begun.
+    /// is on its way gradients continue, and none is begun.
     Pairs {
         /// How often.
         averages: u64,
+        /// Whose gradients.
+        starters: Starters,
     },
     /// A vector to the servers and one back.
     Servers(Service),
+}
+
+/// Whose gradients lead to exchanges in pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Starters {
+    /// Those of one half of the workers, who ask the other half.
+    Half,
+    /// Those of all: the other half sends a message without a vector to be asked.
+    All,
+}
+
+impl Starters {
+    /// Exchanges per gradient of the average worker, where each of the starters starts one.
+    pub fn share(self) -> f64 {
+        match self {
+            Starters::Half => 0.5,
+            Starters::All => 1.0,
+        }
+    }
 }
 
 /// When the vectors of neighbours are awaited.
