@@ -45,16 +45,21 @@ fn transient(scenario: &Scenario, candidate: &Candidate, cost: &Cost) -> Option<
     let n = scenario.workers as f64;
     let rarely = cost.gradients_per_message;
     let (gap, why) = match cost::traffic(candidate) {
-        Traffic::Servers(Service::Folded) => {
-            // n³C² with C = (1+ζ²)/(1−ζ²)·π − 1, ζ = 1 − α = ½, π at least what is folded.
-            let spread = 5.0 / 3.0 * rarely.max(4.0) - 1.0;
+        Traffic::Servers(Service::Folded { period, alpha }) => {
+            // n³C² with C = (1+ζ²)/(1−ζ²)·π − 1, ζ = 1 − α, π at least what is folded.
+            let (apart, period) = ((1.0 - alpha).powi(2), period as f64);
+            let spread = (1.0 + apart) / (1.0 - apart) * rarely.max(period) - 1.0;
             let servers = (rarely * scenario.servers as f64).ceil();
             let who = if scenario.servers == 1 { "one server" } else { "the servers" };
-            let why = format!(
-                "{rarely:.0} gradients share a message, because {who} cannot take more \
-                 ({servers} could)"
-            );
-            return (rarely > 1.5).then_some((n.powi(3) * spread * spread, why));
+            let why = if rarely > period.max(1.5) {
+                format!(
+                    "{rarely:.0} gradients share a message, because {who} cannot take more \
+                     ({servers} could)"
+                )
+            } else {
+                format!("workers move by {alpha} to the model once per {period} gradients")
+            };
+            return Some((n.powi(3) * spread * spread, why));
         }
         Traffic::Servers(_) | Traffic::Average { period: 1 } => return None,
         // n³H² (Chen et al. 2021, table 2).

@@ -2,7 +2,6 @@
 
 use quelea_core::algorithms::{Service, Starters, Traffic};
 use quelea_core::codec::Shape;
-use quelea_core::options::OptionKind;
 use quelea_run::prepared::PreparedRun;
 use quelea_wire::HEADER_BYTES;
 
@@ -73,17 +72,10 @@ impl Run {
             }
             // A displacement up and an acknowledgement back per gradient, a model back per period.
             // What a codec left out follows at the end.
-            Traffic::Servers(Service::Folded) => {
+            Traffic::Servers(Service::Folded { period, .. }) => {
                 let rest = if codec.shape == Shape::Plain { 0 } else { n * (plain + HEADER) };
-                steps * n * (coded + HEADER) + steps * n / period(form) * model + rest
+                steps * n * (coded + HEADER) + steps * n / period * model + rest
             }
         }
     }
-}
-
-/// The number of steps under the name `period`, which [`Service::Folded`] does not tell.
-fn period(form: &AlgorithmForm) -> u64 {
-    let key = form.entry.meta.options.iter().find(|key| key.name == "period");
-    assert!(key.is_some_and(|key| matches!(key.kind, OptionKind::Whole { .. })));
-    form.options.whole("period")
 }

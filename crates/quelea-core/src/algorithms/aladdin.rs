@@ -122,7 +122,12 @@ pub const ENTRY: Entry = Entry {
             optimizer_state: OptimizerState::Kept,
         }
     },
-    traffic: |_| Traffic::Servers(Service::Folded),
+    traffic: |options| {
+        Traffic::Servers(Service::Folded {
+            period: options.whole("period"),
+            alpha: options.real("alpha"),
+        })
+    },
     worker: |options| {
         if options.flag("barrier") {
             Box::new(BarrierWorker::new(options))

@@ -2,7 +2,7 @@
 //! predicts what a step costs.
 
 /// What a worker exchanges in a run that loses nobody.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Traffic {
     /// All workers average a vector exactly, once per `period` steps; buckets start as soon as
     /// they are final, and the average is awaited before the next gradient.
@@ -66,7 +66,7 @@ pub enum When {
 }
 
 /// How servers answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Service {
     /// When every worker's vector is there; once per `period` steps.
     Together {
@@ -86,7 +86,12 @@ pub enum Service {
         /// It is asked for before the gradient is computed.
         prefetch: bool,
     },
-    /// Now and then; the worker never waits, and adds up what it has to send while a message is on
-    /// its way.
-    Folded,
+    /// The worker never waits, and adds up what it has to send while a message is on its way; every
+    /// `period` of its gradients a model comes back, and the worker moves to it by `alpha`.
+    Folded {
+        /// Gradients from one model to the next.
+        period: u64,
+        /// The share of the way.
+        alpha: f64,
+    },
 }
