@@ -223,3 +223,50 @@ fn ad_psgd_averages_once_per_gradient_and_by_name_half_as_often() {
     assert!((all - 1.0).abs() < 0.01, "{all} averages per gradient");
     assert!((active - 0.5).abs() < 0.005, "{active} averages per gradient");
 }
+
+/// Algorithm 1 of Wang et al. 2020 with SGP as the base algorithm, on the one-peer exponential graph
+/// of both papers.
+#[test]
+fn slowmo_over_sgp_is_algorithm_1_of_its_paper() {
+    let (period, steps, rate, (alpha, beta)) = (6, 40, 0.02, (0.9, 0.6));
+    let plan = plan(&format!(
+        "workers = 4\nsteps = {steps}\n[algorithm]\nname = \"slowmo\"\nbase = \"sgp\"\n\
+         period = {period}\nslow_momentum = {beta}\nslow_lr = {alpha}\n\
+         [topology]\nname = \"one-peer-exponential\"\n[optimizer]\nlr = {rate}\n{REFERENCE}"
+    ));
+    let found = firsts(&Arm::Virtual.run(&plan));
+    let (mut x, mut outer, mut slow) = ([0.0; 4], 0.0, 0.0);
+    for step in 0..steps {
+        let stepped: [f64; 4] = std::array::from_fn(|i| x[i] - rate * gradient(i, x[i]));
+        if (step + 1) % period == 0 {
+            let mean = stepped.iter().sum::<f64>() / 4.0;
+            slow = beta * slow + (outer - mean) / rate;
+            outer -= alpha * rate * slow;
+            x = [outer; 4];
+        } else {
+            let hop = 1 << (step % 2);
+            x = std::array::from_fn(|i| (stepped[i] + stepped[(i + 4 - hop) % 4]) / 2.0);
+        }
+    }
+    found.iter().zip(x).for_each(|(found, x)| near(*found, x, "slowmo over sgp"));
+}
+
+/// Without outer momentum nothing is left of the outer step but the average.
+#[test]
+fn an_outer_optimizer_over_sgp_without_outer_momentum_is_gossip_pga() {
+    let run = |algorithm: &str| {
+        let text = format!(
+            "workers = 4\nsteps = 24\n[algorithm]\nname = \"{algorithm}\nperiod = 5\n\
+             [topology]\nname = \"exponential\"\n{REFERENCE}"
+        );
+        firsts(&Arm::Virtual.run(&plan(&text)))
+    };
+    let expected = run("gossip-pga\"");
+    for algorithm in [
+        "slowmo\"\nbase = \"sgp\"\nslow_momentum = 0.0",
+        "bmuf\"\nbase = \"sgp\"\nblock_momentum = 0.0",
+        "diloco\"\nbase = \"sgp\"\nouter_momentum = 0.0\nouter_lr = 1.0",
+    ] {
+        run(algorithm).iter().zip(&expected).for_each(|(x, y)| near(*x, *y, algorithm));
+    }
+}

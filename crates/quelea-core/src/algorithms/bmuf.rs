@@ -11,12 +11,11 @@
 //! μ = 1 − 1/n by default, so that a round moves the model about as far as n workers together.
 //! The rounds themselves, and what a lost worker means, are in `periodic.rs`.
 
-use super::periodic::{self, BUFFERS, Every, Outer, Periodic, Round, outer_step, period_key};
+use super::periodic::{self, BASE, BUFFERS, Outer, Periodic, Round, outer_step, period_key};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
-use crate::properties::{Properties, TopologyRequirement};
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
@@ -43,21 +42,18 @@ pub const ENTRY: Entry = Entry {
                 kind: OptionKind::Real { default: 1.0, min: 0.0, max: 100.0 },
                 help: "learning rate of the blocks (ζ)",
             },
+            BASE,
             BUFFERS,
             COLLECTIVE,
         ],
     },
-    sends: "the model around a ring, 2(n−1)/n of it, once per `period` steps; nothing in between",
-    lost_peer: periodic::LOST_PEER,
+    sends: periodic::SENDS,
+    lost_peer: periodic::LOST_EITHER,
     resized: periodic::RESIZED,
     check,
     codecs: |_| Codecs::OF_MOMENTUM,
-    properties: |options| Properties {
-        keeps_mean: false,
-        reloadable: false,
-        ..periodic::properties(options, TopologyRequirement::Nothing)
-    },
-    traffic: periodic::traffic,
+    properties: periodic::properties_of_outer,
+    traffic: periodic::traffic_of_outer,
     worker: |options| {
         let outer = Bmuf {
             nesterov: options.text("form") == "nesterov",
@@ -66,7 +62,7 @@ pub const ENTRY: Entry = Entry {
             update: Vec::new(),
             ahead: Vec::new(),
         };
-        Box::new(Periodic::new(options, Box::new(Every(options.whole("period"))), Box::new(outer)))
+        Box::new(Periodic::with_outer(options, Box::new(outer)))
     },
     server: None,
 };
