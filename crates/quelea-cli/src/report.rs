@@ -207,7 +207,12 @@ impl ExchangeKind {
     };
     /// One model to every neighbour while the gradient is computed.
     const MIXING: ExchangeKind = ExchangeKind {
-        traffic: Traffic::Gossip { vectors: 1, when: When::DuringGradient, every: 1, average: None },
+        traffic: Traffic::Gossip {
+            vectors: 1,
+            when: When::DuringGradient,
+            every: 1,
+            average: None,
+        },
         topology: TopologyRequirement::Mixing,
         codecs: Codecs::OF_MODELS,
     };

@@ -2,9 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use quelea_core::properties::{
-    OptimizerRequirement, OptimizerSite, OptimizerState, Properties,
-};
+use quelea_core::properties::{OptimizerRequirement, OptimizerSite, OptimizerState, Properties};
 
 use crate::settings;
 

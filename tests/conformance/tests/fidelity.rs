@@ -110,9 +110,17 @@ fn refusal(text: &str) -> String {
 #[test]
 fn optimizers_that_an_algorithm_cannot_use_are_refused_with_the_reason() {
     for (algorithm, optimizer, expected) in [
-        ("eamsgd", "momentum = 0.9", "`optimizer.momentum` = 0.9: `eamsgd`: the workers have Nesterov"),
+        (
+            "eamsgd",
+            "momentum = 0.9",
+            "`optimizer.momentum` = 0.9: `eamsgd`: the workers have Nesterov",
+        ),
         ("qg-dmsgd", "name = \"adam\"", "`optimizer.name` = \"adam\": `qg-dmsgd`: it replaces"),
-        ("d-amsgrad", "name = \"adamw\"", "`optimizer.name` = \"adamw\": `d-amsgrad`: it keeps both"),
+        (
+            "d-amsgrad",
+            "name = \"adamw\"",
+            "`optimizer.name` = \"adamw\": `d-amsgrad`: it keeps both",
+        ),
         ("d-amsgrad", "momentum = 0.5", "`optimizer.momentum` = 0.5: `d-amsgrad`: it keeps both"),
     ] {
         let text = format!(
@@ -218,7 +226,8 @@ fn ad_psgd_averages_once_per_gradient_and_by_name_half_as_often() {
     let (workers, steps) = (4, 400);
     let average = 2.0 * (HEADER_BYTES as f64 + 4000.0);
     let gradients = (workers * steps) as f64;
-    let per_gradient = |keys: &str| bytes(workers, steps, &format!("ad-psgd\"{keys}")) / average / gradients;
+    let per_gradient =
+        |keys: &str| bytes(workers, steps, &format!("ad-psgd\"{keys}")) / average / gradients;
     let (all, active) = (per_gradient(""), per_gradient("\naveraging = \"active\""));
     assert!((all - 1.0).abs() < 0.01, "{all} averages per gradient");
     assert!((active - 0.5).abs() < 0.005, "{active} averages per gradient");

@@ -14,17 +14,15 @@ use quelea_core::properties::{Budget, DeployedFrom};
 /// Forms of a row that differ enough to be tested apart, beside its defaults.
 fn variants(name: &str) -> Vec<String> {
     let more: &[&str] = match name {
-        "aladdin" => {
-            &[
-                "payload = \"gradient\"",
-                "track_mean = true",
-                "barrier = true",
-                "period = 1",
-                "order = \"mix-then-step\"",
-                "order = \"mix-then-step\"\nperiod = 1",
-                "order = \"mix-then-step\"\nbarrier = true",
-            ]
-        }
+        "aladdin" => &[
+            "payload = \"gradient\"",
+            "track_mean = true",
+            "barrier = true",
+            "period = 1",
+            "order = \"mix-then-step\"",
+            "order = \"mix-then-step\"\nperiod = 1",
+            "order = \"mix-then-step\"\nbarrier = true",
+        ],
         "allreduce" => &["collective = \"halving-doubling\"", "collective = \"hierarchical\""],
         "ad-psgd" => &["averaging = \"active\""],
         "asp" => &["scale = \"staleness\"", "collect = 2", "scale = \"staleness\"\ncollect = 4"],

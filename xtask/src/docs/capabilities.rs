@@ -5,9 +5,7 @@ use std::fmt::Write as _;
 use anyhow::{Context, Result};
 use quelea_core::algorithms::{ALGORITHMS, Entry};
 use quelea_core::options::{OptionKind, OptionSpec, Options, Value};
-use quelea_core::properties::{
-    OptimizerRequirement, OptimizerSite, OptimizerState, Properties,
-};
+use quelea_core::properties::{OptimizerRequirement, OptimizerSite, OptimizerState, Properties};
 
 const START: &str = "<!-- Made from the table by `cargo xtask docs`; do not edit. -->\n";
 const END: &str = "<!-- End of what is made from the table. -->";

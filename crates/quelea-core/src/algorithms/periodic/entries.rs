@@ -79,8 +79,7 @@ pub(in crate::algorithms) fn properties(
 /// The properties of methods with an outer optimizer.
 pub(in crate::algorithms) fn properties_of_outer(options: &Options) -> Properties {
     let gossips = options.text(BASE.name) == "sgp";
-    let topology =
-        if gossips { TopologyRequirement::Mixing } else { TopologyRequirement::Nothing };
+    let topology = if gossips { TopologyRequirement::Mixing } else { TopologyRequirement::Nothing };
     Properties { keeps_mean: false, reloadable: false, ..properties(options, topology) }
 }
 
