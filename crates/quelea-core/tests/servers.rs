@@ -290,7 +290,7 @@ fn take_turns(lab: &mut Lab) {
 /// The server's model after `rounds` gradients of each of n workers on x²/2 − x, by hand, in double
 /// precision: `collect` gradients, each divided by its staleness (Zhang et al. 2016, equations 3
 /// and 4), are averaged per update.
-fn staleness_aware(n: usize, rounds: u64, (rate, collect): (f64, u64)) -> f64 {
+fn staleness_aware(n: usize, rounds: u64, rate: f64, collect: u64) -> f64 {
     let (mut model, mut version) = (0.0, 0);
     let mut held = vec![(0.0, 0); n];
     let (mut sum, mut gradients) = (0.0, 0);
@@ -329,7 +329,7 @@ fn a_gradient_of_asp_that_is_scaled_by_staleness_counts_one_over_its_staleness()
         take_turns(&mut lab);
         lab.run_to_end(&mut Rng::new(1, "end", 0));
         let (found, expected) =
-            (f64::from(lab.server_model()[0]), staleness_aware(n, rounds, (rate, collect)));
+            (f64::from(lab.server_model()[0]), staleness_aware(n, rounds, rate, collect));
         assert!((found - expected).abs() < 1e-5, "c = {collect}: {found} is not {expected}");
         // About as far as so many synchronous steps, not as an eighth of them.
         let synchronous = 1.0 - (1.0 - rate).powi(rounds as i32);

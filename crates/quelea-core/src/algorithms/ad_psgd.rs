@@ -21,7 +21,9 @@
 //! the two would not be averages any more; so it invites an active one to ask. An invitation has no
 //! vector and is not waited for.
 
-use std::collections::{BTreeMap, VecDeque};
+mod invitations;
+
+use std::collections::BTreeMap;
 
 use super::{Codecs, Entry, Starters, Traffic};
 use crate::contract::{Algorithm, Awaited, Context, Fact, Mode};
@@ -36,6 +38,7 @@ use crate::properties::{
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
+use invitations::{INVITE, Invitations};
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
@@ -94,8 +97,6 @@ pub const ENTRY: Entry = Entry {
 
 const REQUEST: u8 = 1;
 const ANSWER: u8 = 2;
-/// "Exchange with me", from a passive worker to an active one.
-const INVITE: u8 = 3;
 
 impl Starters {
     fn new(options: &Options) -> Starters {
@@ -118,19 +119,10 @@ struct AdPsgd {
     remaining: usize,
     /// Exchanges, or invitations, that may still be started for the last gradient.
     allowed: u64,
-    /// The number of the last exchange, or invitation, that I started.
+    /// The number of the last exchange that I started.
     seq: u64,
     open: Option<Exchange>,
-    /// Whom I have invited, until it asks.
-    invited: Option<Rank>,
-    /// Who has invited me, in order.
-    invitations: VecDeque<Rank>,
-    /// The last invitation of each worker: one that comes twice counts once.
-    invited_by: BTreeMap<(Rank, usize), u64>,
-    /// The last exchange was my own wish, so that an invitation is next.
-    invited_next: bool,
-    /// Nothing more is started.
-    draining: bool,
+    invitations: Invitations,
     /// The last request that was answered, by worker and bucket: one that comes twice is not.
     answered: BTreeMap<(Rank, usize), u64>,
 }
@@ -154,11 +146,7 @@ impl AdPsgd {
             allowed: 0,
             seq: 0,
             open: None,
-            invited: None,
-            invitations: VecDeque::new(),
-            invited_by: BTreeMap::new(),
-            invited_next: false,
-            draining: false,
+            invitations: Invitations::default(),
             answered: BTreeMap::new(),
         }
     }
@@ -187,26 +175,19 @@ impl AdPsgd {
     }
 
     fn invite(&mut self, cx: &mut Context<'_>) {
-        if self.invited.is_some() || self.allowed == 0 || self.partners.is_empty() {
+        if self.invitations.is_open() || self.allowed == 0 || self.partners.is_empty() {
             return;
         }
         self.allowed -= 1;
-        self.seq += 1;
         let peer = self.random_partner(cx);
-        let mut message = Message::new(INVITE, cx.step, 0);
-        message.seq = self.seq;
-        cx.outbox.send(peer, message);
-        self.invited = Some(peer);
+        self.invitations.send(cx, peer);
     }
 
-    /// Whom to exchange with next: somebody of my choice, or who has invited me, in turns where
-    /// both wait.
+    /// Whom to exchange with next: who has invited me, or somebody of my choice.
     fn next_peer(&mut self, cx: &mut Context<'_>) -> Option<Rank> {
         let own = self.allowed > 0 && !self.partners.is_empty();
-        let first = self.invitations.front().copied().filter(|_| self.invited_next || !own);
-        self.invited_next = first.is_none();
-        if first.is_some() {
-            return self.invitations.pop_front();
+        if let Some(peer) = self.invitations.next(own) {
+            return Some(peer);
         }
         own.then(|| {
             self.allowed -= 1;
@@ -239,10 +220,7 @@ impl AdPsgd {
             return;
         }
         *last = message.seq;
-        // Whoever asks after my invitation has it, or will ask again.
-        if self.invited == Some(from) {
-            self.invited = None;
-        }
+        self.invitations.on_request(from);
         let own = seen(cx, b);
         let mut answer = Message::new(ANSWER, message.step, b).with(own.clone());
         answer.seq = message.seq;
@@ -263,32 +241,6 @@ impl AdPsgd {
         vector::add_difference(0.5, &theirs, &sent, &mut cx.params[cx.layout.range(b)]);
         if exchange.sent.iter().all(Option::is_none) {
             self.open = None;
-            self.ask(cx);
-        }
-    }
-}
-
-impl AdPsgd {
-    fn state_of_invitations(&mut self, visitor: &mut dyn Visitor) {
-        let mut invited = self.invited.map_or(u64::MAX, |peer| u64::from(peer.0));
-        visitor.number("invited", &mut invited);
-        self.invited = (invited != u64::MAX).then_some(Rank(invited as u32));
-        let mut from = self.invitations.iter().map(|from| u64::from(from.0)).collect();
-        visitor.numbers("invitations", &mut from);
-        self.invitations = from.into_iter().map(|from| Rank(from as u32)).collect();
-        visitor.flag("invited_next", &mut self.invited_next);
-        visitor.by_bucket("invited_by", &mut self.invited_by);
-    }
-
-    /// A passive neighbour wants to average with me.
-    fn on_invitation(&mut self, cx: &mut Context<'_>, from: Rank, message: &Message) {
-        let last = self.invited_by.entry((from, 0)).or_insert(0);
-        if message.seq <= *last || self.draining {
-            return;
-        }
-        *last = message.seq;
-        if self.active {
-            self.invitations.push_back(from);
             self.ask(cx);
         }
     }
@@ -319,6 +271,7 @@ impl Algorithm for AdPsgd {
         self.remaining -= 1;
         if self.remaining == 0 {
             self.allowed = self.averages;
+            self.invitations.on_gradient();
             self.ask(cx);
         }
     }
@@ -329,16 +282,17 @@ impl Algorithm for AdPsgd {
                 self.answer(cx, from, message);
                 self.ask(cx);
             }
-            INVITE => self.on_invitation(cx, from, &message),
+            INVITE => {
+                self.invitations.on_message(from, &message);
+                self.ask(cx);
+            }
             _ => self.absorb(cx, from, message),
         }
     }
 
     fn on_view(&mut self, cx: &mut Context<'_>, _old: &View) {
         self.find_partners(cx);
-        self.invitations.retain(|from| self.active && cx.outbox.view.is_alive(*from));
-        let is_partner = |peer: &Rank| !self.active && self.partners.contains(peer);
-        self.invited = self.invited.filter(is_partner);
+        self.invitations.keep(self.active, &self.partners);
         if self.open.as_ref().is_some_and(|exchange| !cx.outbox.view.is_alive(exchange.peer)) {
             self.open = None;
             cx.outbox.measure(Fact::HalfExchange);
@@ -349,9 +303,7 @@ impl Algorithm for AdPsgd {
 
     fn on_drain(&mut self, _cx: &mut Context<'_>) {
         self.allowed = 0;
-        self.draining = true;
-        self.invited = None;
-        self.invitations.clear();
+        self.invitations.close();
     }
 
     fn is_ready(&self) -> bool {
@@ -383,7 +335,7 @@ impl Algorithm for AdPsgd {
         }
         self.open = (peer != u64::MAX).then(|| Exchange { peer: Rank(peer as u32), sent });
         if self.starters == Starters::All {
-            self.state_of_invitations(visitor);
+            self.invitations.state(visitor);
         }
     }
 

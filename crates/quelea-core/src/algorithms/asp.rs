@@ -234,14 +234,13 @@ impl Server {
     }
 
     /// Adds a gradient to what the next update is made of.
-    fn keep(&mut self, cx: &mut Context<'_>, b: usize, step: u64, (scale, grad): (f32, &[f32])) {
-        let range = cx.range(b);
-        vector::axpy(scale, grad, &mut self.sum[range.clone()]);
-        cx.outbox.work(range.len() * 4);
-        let collected = &mut self.collected[b];
+    fn keep(&mut self, cx: &mut Context<'_>, b: usize, scale: f32, message: Message) {
+        let (range, collected) = (cx.range(b), &mut self.collected[b]);
         collected.gradients += 1;
         collected.weight += f64::from(scale);
-        collected.step = step;
+        collected.step = message.step;
+        cx.outbox.work(range.len() * 4);
+        vector::axpy(scale, &message.into_values(), &mut self.sum[range]);
     }
 
     /// Asks for the step with the weighted mean of what was collected.
@@ -299,7 +298,7 @@ impl Algorithm for Server {
             cx.grad[cx.layout.range(b)].copy_from_slice(&message.into_values());
             return cx.optimize_at(b, Mode::Displace, step);
         }
-        self.keep(cx, b, step, (scale, &message.into_values()));
+        self.keep(cx, b, scale, message);
         if self.draining || self.collected[b].gradients >= self.collect {
             self.update(cx, b, answer);
         } else {
