@@ -172,12 +172,15 @@ fn one_worker_that_mixes_before_the_step_is_plain_sgd_and_one_that_mixes_after_i
     assert!((found - plain).abs() < 1e-5, "{found} is not {plain}");
     let (found, ..) = end("step-then-mix");
     let (mut x, mut server) = (0.0, 0.0);
-    for _ in 0..steps {
+    for k in 0..steps {
         let step = rate * a * (x - b);
-        x = (1.0 - alpha) * (x - step) + alpha * server;
+        x -= step;
+        // The model of the push before; at the first step none has come.
+        if k > 0 {
+            x += alpha * (server - x);
+        }
         server -= step;
     }
-    // The model that the last push brings back is not mixed any more; the one before it is.
     assert!((found - x).abs() < 1e-5, "{found} is not {x}");
     assert!((found - plain).abs() > 1e-3, "the newest step is missing in part: {found}");
 }
