@@ -25,6 +25,7 @@ use quelea_core::algorithms::{self, Traffic, When};
 use quelea_core::codec;
 use quelea_core::options::Options;
 use quelea_core::properties::TopologyRequirement;
+use quelea_core::topology::Pairs;
 
 use crate::Candidate;
 use crate::mixing::Mixing;
@@ -79,8 +80,8 @@ impl CostModel<'_> {
                 gossip.cost(s, candidate, self.mixing(candidate)?)
             }
             Traffic::Pairs { averages, starters } => {
-                self.mixing(candidate)?;
-                Ok(pairs(s, averages as f64 * starters.share()))
+                let schedule = &self.mixing(candidate)?.schedule;
+                Ok(pairs(s, schedule.pairs(), averages as f64 * starters.share()))
             }
             Traffic::Servers(service) => Ok(servers::cost_of(s, service)),
         }
@@ -256,12 +257,20 @@ fn halving(s: &Scenario, bytes: f64) -> f64 {
 /// One exchange of an active worker after another, answered at once: a model each way per pair, so
 /// many exchanges per gradient of the average worker. Nobody waits; while one is on its way no
 /// other is begun.
-fn pairs(s: &Scenario, exchanges: f64) -> Cost {
+fn pairs(s: &Scenario, pairs: &Pairs, exchanges: f64) -> Cost {
     let own = unhindered(s);
-    // Half of the workers start all of them.
+    // Half of the workers start all of them, with neighbours on their host and on others.
+    let is_near = |i: usize, j: usize| s.host_of(i) == s.host_of(j);
+    let active = (0..s.workers).filter(|i| pairs.active[*i]);
+    let all: Vec<bool> =
+        active.flat_map(|i| pairs.partners[i].iter().map(move |j| is_near(i, *j))).collect();
+    let near = all.iter().filter(|near| **near).count() as f64 / all.len().max(1) as f64;
     let of_active = 2.0 * exchanges;
-    let trip = 2.0 * (s.latency + s.sent() / s.bandwidth);
-    let steps = (of_active * trip.max(servers::through_card(s)) / own).max(1.0);
+    // One that is over early waits for the gradient that allows the next.
+    let inside = (2.0 * (s.internal_latency + s.sent() / s.internal)).max(own / of_active);
+    let between = (2.0 * (s.latency + s.sent() / s.bandwidth)).max(own / of_active);
+    let trip = near * inside + (1.0 - near) * between;
+    let steps = (of_active * trip.max((1.0 - near) * servers::through_card(s)) / own).max(1.0);
     Cost { gradients_per_message: steps, ..cost(own, own, of_active * s.sent() / steps) }
 }
 
