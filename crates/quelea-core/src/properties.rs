@@ -132,10 +132,8 @@ pub enum OptimizerRequirement {
     PlainSgd(&'static str),
     /// No velocity: SGD without momentum, or an adaptive optimizer.
     NoVelocity(&'static str),
-    /// SGD; its momentum, if it has any, is a velocity that the algorithm can replace.
+    /// SGD, with or without momentum.
     Sgd(&'static str),
-    /// SGD without momentum; weight decay is decoupled then.
-    SgdWithoutMomentum(&'static str),
 }
 
 impl OptimizerRequirement {
@@ -149,9 +147,7 @@ impl OptimizerRequirement {
         match self {
             OptimizerRequirement::Any | OptimizerRequirement::Sgd(_) => &[],
             OptimizerRequirement::PlainSgd(_) => &["momentum", "weight_decay"],
-            OptimizerRequirement::NoVelocity(_) | OptimizerRequirement::SgdWithoutMomentum(_) => {
-                &["momentum"]
-            }
+            OptimizerRequirement::NoVelocity(_) => &["momentum"],
         }
     }
 
@@ -161,8 +157,7 @@ impl OptimizerRequirement {
             OptimizerRequirement::Any => "",
             OptimizerRequirement::PlainSgd(reason)
             | OptimizerRequirement::NoVelocity(reason)
-            | OptimizerRequirement::Sgd(reason)
-            | OptimizerRequirement::SgdWithoutMomentum(reason) => reason,
+            | OptimizerRequirement::Sgd(reason) => reason,
         }
     }
 
@@ -220,7 +215,6 @@ mod tests {
             ),
             (OptimizerRequirement::NoVelocity("why"), Some("momentum"), None, None),
             (OptimizerRequirement::Sgd("why"), None, None, Some("name")),
-            (OptimizerRequirement::SgdWithoutMomentum("why"), Some("momentum"), None, Some("name")),
         ] {
             assert_eq!(requirement.refusal(sgd, &plain), None);
             assert_eq!(requirement.refusal(sgd, &momentum), of_momentum, "{requirement:?}");

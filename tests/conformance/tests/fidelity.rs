@@ -121,7 +121,6 @@ fn optimizers_that_an_algorithm_cannot_use_are_refused_with_the_reason() {
             "name = \"adamw\"",
             "`optimizer.name` = \"adamw\": `d-amsgrad`: it keeps both",
         ),
-        ("d-amsgrad", "momentum = 0.5", "`optimizer.momentum` = 0.5: `d-amsgrad`: it keeps both"),
     ] {
         let text = format!(
             "workers = 4\nsteps = 1\n[algorithm]\nname = \"{algorithm}\"\n[optimizer]\n\

@@ -38,7 +38,7 @@ use crate::properties::{
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
-use invitations::{INVITE, Invitations};
+use invitations::{INVITE, Invitation, Invitations};
 
 /// The row of the table.
 pub const ENTRY: Entry = Entry {
@@ -183,15 +183,15 @@ impl AdPsgd {
         self.invitations.send(cx, peer);
     }
 
-    /// Whom to exchange with next: who has invited me, or somebody of my choice.
-    fn next_peer(&mut self, cx: &mut Context<'_>) -> Option<Rank> {
+    /// Whom to exchange with next: who has invited me, or somebody of my choice, with number 0.
+    fn next_peer(&mut self, cx: &mut Context<'_>) -> Option<Invitation> {
         let own = self.allowed > 0 && !self.partners.is_empty();
-        if let Some(peer) = self.invitations.next(own) {
-            return Some(peer);
-        }
-        own.then(|| {
-            self.allowed -= 1;
-            self.random_partner(cx)
+        let invited = self.invitations.next(own);
+        invited.or_else(|| {
+            own.then(|| {
+                self.allowed -= 1;
+                Invitation { from: self.random_partner(cx), number: 0 }
+            })
         })
     }
 
@@ -199,13 +199,13 @@ impl AdPsgd {
         if self.open.is_some() {
             return;
         }
-        let Some(peer) = self.next_peer(cx) else { return };
+        let Some(Invitation { from: peer, number }) = self.next_peer(cx) else { return };
         self.seq += 1;
         let mut sent = Vec::with_capacity(cx.layout.buckets.len());
         for b in 0..cx.layout.buckets.len() {
             let values = seen(cx, b);
             let mut message = Message::new(REQUEST, cx.step, b).with(values.clone());
-            message.seq = self.seq;
+            (message.seq, message.scalar) = (self.seq, number as f64);
             let message = cx.outbox.rounded(message);
             cx.outbox.send(peer, message);
             sent.push(Some(values));
@@ -220,7 +220,7 @@ impl AdPsgd {
             return;
         }
         *last = message.seq;
-        self.invitations.on_request(from);
+        self.invitations.on_request(message.scalar as u64);
         let own = seen(cx, b);
         let mut answer = Message::new(ANSWER, message.step, b).with(own.clone());
         answer.seq = message.seq;
@@ -282,10 +282,12 @@ impl Algorithm for AdPsgd {
                 self.answer(cx, from, message);
                 self.ask(cx);
             }
-            INVITE => {
+            // Who is no neighbour of mine any more will see that in the same view.
+            INVITE if self.active && self.partners.contains(&from) => {
                 self.invitations.on_message(from, &message);
                 self.ask(cx);
             }
+            INVITE => {}
             _ => self.absorb(cx, from, message),
         }
     }
@@ -303,7 +305,6 @@ impl Algorithm for AdPsgd {
 
     fn on_drain(&mut self, _cx: &mut Context<'_>) {
         self.allowed = 0;
-        self.invitations.close();
     }
 
     fn is_ready(&self) -> bool {
@@ -311,13 +312,14 @@ impl Algorithm for AdPsgd {
     }
 
     fn is_drained(&self) -> bool {
-        self.open.is_none()
+        self.open.is_none() && self.invitations.is_drained()
     }
 
     fn awaiting(&self, out: &mut Vec<Awaited>) {
         if let Some(exchange) = &self.open {
             out.push(Awaited { from: exchange.peer, what: "its model" });
         }
+        self.invitations.awaiting(out);
     }
 
     fn state(&mut self, visitor: &mut dyn Visitor) {

@@ -12,7 +12,7 @@
 //! ```
 //! Σ ũ_i = Σ v̂_i at every step: all workers come to divide by the same mean, where plain
 //! decentralized Adam divides each by its own and may stop at a point that is no optimum. The
-//! optimizer must be `sgd` without momentum; its weight decay is decoupled, as in AdamW.
+//! optimizer must be `sgd`, best without momentum; its weight decay is decoupled, as in AdamW.
 
 use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use super::{Codecs, Entry, When};
@@ -61,10 +61,9 @@ pub const ENTRY: Entry = Entry {
     properties: |_| Properties {
         reads_gradient: true,
         clips_itself: true,
-        optimizer_rule: OptimizerRequirement::SgdWithoutMomentum(
-            "it keeps both moments itself (`algorithm.beta1`, `algorithm.beta2`), and the optimizer \
-             would normalise or accumulate a second time; use `optimizer.name` = \"sgd\" without \
-             momentum, or `d-psgd`",
+        optimizer_rule: OptimizerRequirement::Sgd(
+            "it keeps both moments itself (`algorithm.beta1`, `algorithm.beta2`), and an adaptive \
+             optimizer would normalise a second time; use `optimizer.name` = \"sgd\", or `d-psgd`",
         ),
         ..exchange::PROPERTIES
     },
