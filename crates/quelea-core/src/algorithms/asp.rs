@@ -260,7 +260,7 @@ impl Server {
         cx.optimize_at(b, Mode::Displace, collected.step);
     }
 
-    fn send_model(&self, cx: &mut Context<'_>, b: usize, (worker, step): (Rank, u64)) {
+    fn send_model(&self, cx: &mut Context<'_>, b: usize, worker: Rank, step: u64) {
         let mut message =
             Message::new(MODEL, step, cx.layout.buckets[b].id).with(cx.params_payload(b));
         message.seq = self.versions[b];
@@ -302,7 +302,7 @@ impl Algorithm for Server {
         if self.draining || self.collected[b].gradients >= self.collect {
             self.update(cx, b, answer);
         } else {
-            self.send_model(cx, b, (from, step));
+            self.send_model(cx, b, from, step);
         }
     }
 
@@ -312,8 +312,8 @@ impl Algorithm for Server {
         vector::axpy(-scale, &cx.grad[range.clone()], &mut cx.params[range.clone()]);
         cx.outbox.work(range.len() * 4);
         self.versions[b] += 1;
-        if let Some(answer) = answer {
-            self.send_model(cx, b, answer);
+        if let Some((worker, step)) = answer {
+            self.send_model(cx, b, worker, step);
         }
     }
 
