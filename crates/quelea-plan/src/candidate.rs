@@ -73,7 +73,7 @@ impl Candidate {
 
     /// With the options that the configuration gives this algorithm, but for those that candidates
     /// differ in.
-    fn as_given(mut self, scenario: &Scenario) -> Candidate {
+    fn with_given(mut self, scenario: &Scenario) -> Candidate {
         let row = algorithms::find(self.algorithm).expect("candidates are rows of the table");
         let given = scenario.algorithm.as_ref().filter(|given| given.name == self.algorithm);
         let given = given.into_iter().flat_map(|given| given.options.iter());
@@ -126,7 +126,7 @@ const BIPARTITE: [&str; 2] = ["ring", "bipartite-exponential"];
 
 /// The ways to use a row that make sense.
 pub(crate) fn candidates(scenario: &Scenario, row: &'static Entry) -> Vec<Candidate> {
-    let plain = Candidate::plain(row.meta.name).as_given(scenario);
+    let plain = Candidate::plain(row.meta.name).with_given(scenario);
     let sizes = BUCKETS_MB.into_iter().filter(|size| size * 1e6 < scenario.bytes());
     let of_sizes = |candidate: Candidate| {
         let sizes = sizes.clone();
