@@ -72,7 +72,7 @@ fn overlap(network: &ShapedNetwork, quelea: &Path, link: &Link) -> Result<Value>
     let times = |bucket_mb: &str| -> Result<Pair> {
         let mut settings = settings("allreduce");
         settings.push(format!("buckets.size_mb={bucket_mb}"));
-        let measured = network.run(quelea, &settings)?;
+        let measured = network.run(quelea, &settings, 1)?;
         let buckets = if bucket_mb == "0" { 1.0 } else { BUCKETS };
         settings.extend([
             format!("cluster.bandwidth_gbps={}", link.stream * 8e-9),

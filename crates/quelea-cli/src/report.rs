@@ -180,7 +180,7 @@ fn another(config: &Value) -> &'static str {
         } else if has_codec {
             other.codecs == Codecs::All && other.is_periodic()
         } else {
-            other.traffic == Traffic::Servers(Service::Folded)
+            matches!(other.traffic, Traffic::Servers(Service::Folded { .. }))
         }
     };
     let found = ALGORITHMS.iter().find(|entry| fits(&ExchangeKind::of(entry)));
@@ -210,6 +210,7 @@ impl ExchangeKind {
         traffic: Traffic::Gossip {
             vectors: 1,
             when: When::DuringGradient,
+            every: 1,
             average: None,
             gathers: Gathers::Means,
         },

@@ -81,7 +81,8 @@ pub struct Node {
     asked: Vec<(usize, Mode, u64)>,
     learning_rate: LearningRate,
     clip: Option<f32>,
-    /// What a gradient of this worker counts for; 1 where all have as many samples.
+    /// What a gradient of this worker, or the step that it makes of one, counts for; 1 where all
+    /// have as many samples.
     share: f32,
     /// The factor by which `share` has changed, while a new view is delivered.
     reweigh: f32,
@@ -189,12 +190,19 @@ impl Node {
     /// The gradient of bucket `b` is final. Buckets come in order.
     pub fn bucket(&mut self, now: Time, b: usize) {
         self.origin = self.origin.max(now);
-        if self.share != 1.0 {
+        if self.share != 1.0 && self.weighs_gradient() {
             // SAFETY: the bucket was handed over, and no event is being handled.
             let grad = unsafe { self.grad.slice_mut(0..self.visible()) };
             vector::scale(self.share, &mut grad[self.layout.range(b)]);
         }
         self.event(now, |algorithm, cx| algorithm.on_bucket(cx, b));
+    }
+
+    /// Whether gradients are multiplied by [`share`](Node::share), for algorithms that combine
+    /// gradients. Elsewhere the worker's own step is: under an optimizer whose steps are about as
+    /// long whatever the gradient is multiplied by, such as Adam, the weight would cancel.
+    fn weighs_gradient(&self) -> bool {
+        self.properties.reads_gradient || self.outside
     }
 
     /// The whole gradient is final.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::optim;
+use crate::options::Options;
 use crate::topology::{self, Round, Schedule};
 
 /// What drivers need to know of an algorithm, so that none of them knows one by name. Values may
@@ -29,9 +31,8 @@ pub struct Properties {
     pub clips_itself: bool,
     /// With a zero learning rate the mean of the workers never changes.
     pub keeps_mean: bool,
-    /// Servers apply the plain step η·g to what workers apply through the optimizer: any other
-    /// optimizer than plain SGD would make the two disagree.
-    pub plain_sgd: bool,
+    /// What it asks of the optimizer.
+    pub optimizer_rule: OptimizerRequirement,
     /// A worker may have to wait for a slower one (then idle time before the slower one's
     /// gradient is waiting, not communication).
     pub waits_for_peers: bool,
@@ -122,6 +123,55 @@ impl TopologyRequirement {
     }
 }
 
+/// What an algorithm asks of the optimizer. Each comes with the reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptimizerRequirement {
+    /// Nothing.
+    Any,
+    /// The step η·g and nothing else: plain SGD.
+    PlainSgd(&'static str),
+    /// No velocity: SGD without momentum, or an adaptive optimizer.
+    NoVelocity(&'static str),
+    /// SGD, with or without momentum.
+    Sgd(&'static str),
+}
+
+impl OptimizerRequirement {
+    /// Whether only SGD will do.
+    pub fn needs_sgd(self) -> bool {
+        !matches!(self, OptimizerRequirement::Any | OptimizerRequirement::NoVelocity(_))
+    }
+
+    /// Options of SGD that must be zero.
+    pub fn refused_options(self) -> &'static [&'static str] {
+        match self {
+            OptimizerRequirement::Any | OptimizerRequirement::Sgd(_) => &[],
+            OptimizerRequirement::PlainSgd(_) => &["momentum", "weight_decay"],
+            OptimizerRequirement::NoVelocity(_) => &["momentum"],
+        }
+    }
+
+    /// Why; empty where nothing is asked.
+    pub fn reason(self) -> &'static str {
+        match self {
+            OptimizerRequirement::Any => "",
+            OptimizerRequirement::PlainSgd(reason)
+            | OptimizerRequirement::NoVelocity(reason)
+            | OptimizerRequirement::Sgd(reason) => reason,
+        }
+    }
+
+    /// The option of the optimizer that does not fit, if one does not; `name` is the optimizer
+    /// itself.
+    pub fn refusal(self, optimizer: &optim::Entry, options: &Options) -> Option<&'static str> {
+        if optimizer.family != optim::Family::Sgd {
+            return self.needs_sgd().then_some("name");
+        }
+        let mut refused = self.refused_options().iter();
+        refused.find(|key| options.real(key) > 0.0).copied()
+    }
+}
+
 /// Where the optimizer runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OptimizerSite {
@@ -145,7 +195,33 @@ pub enum OptimizerState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::Options;
+    use crate::options::Value;
+
+    #[test]
+    fn what_is_asked_of_the_optimizer_names_the_option_that_does_not_fit() {
+        let sgd = optim::find("sgd").expect("in the table");
+        let adam = optim::find("adam").expect("in the table");
+        let plain = Options::defaults(sgd.meta.options);
+        let momentum = plain.clone().with("momentum", Value::Number(0.9));
+        let decay = plain.clone().with("weight_decay", Value::Number(0.1));
+        let adaptive = Options::defaults(adam.meta.options);
+        for (requirement, of_momentum, of_decay, of_adam) in [
+            (OptimizerRequirement::Any, None, None, None),
+            (
+                OptimizerRequirement::PlainSgd("why"),
+                Some("momentum"),
+                Some("weight_decay"),
+                Some("name"),
+            ),
+            (OptimizerRequirement::NoVelocity("why"), Some("momentum"), None, None),
+            (OptimizerRequirement::Sgd("why"), None, None, Some("name")),
+        ] {
+            assert_eq!(requirement.refusal(sgd, &plain), None);
+            assert_eq!(requirement.refusal(sgd, &momentum), of_momentum, "{requirement:?}");
+            assert_eq!(requirement.refusal(sgd, &decay), of_decay, "{requirement:?}");
+            assert_eq!(requirement.refusal(adam, &adaptive), of_adam, "{requirement:?}");
+        }
+    }
 
     #[test]
     fn methods_that_need_fixed_symmetric_weights_refuse_all_others_with_the_reason() {

@@ -220,8 +220,14 @@ impl View {
 
     /// Who mixes with `rank` at `step`.
     pub fn row(&self, step: u64, rank: Rank) -> Arc<MixingRow> {
+        self.row_of_every(1, step, rank)
+    }
+
+    /// As [`row`](View::row), where workers mix once per `every` steps: the topology goes from round
+    /// to round when they do.
+    pub fn row_of_every(&self, every: u64, step: u64, rank: Rank) -> Arc<MixingRow> {
         let plan = self.plans.iter().rev().find(|plan| plan.from_step <= step);
-        plan.expect("the run has a topology").row(step, rank)
+        plan.expect("the run has a topology").row(step / every, rank)
     }
 
     /// Whether the topology gives `rank` a single neighbour at a time, and not always the same. Of

@@ -7,8 +7,11 @@ use std::collections::BTreeSet;
 use quelea_core::random::Rng;
 use support::{Case, Choice, Lab};
 
-fn case(gradients: u64) -> Case {
-    Case { steps: gradients, learning_rate: 0.25, ..Case::reference("ad-psgd") }
+const AVERAGING: [&str; 2] = ["active", "every-gradient"];
+
+fn case(gradients: u64, averaging: &'static str) -> Case {
+    let case = Case { steps: gradients, learning_rate: 0.25, ..Case::reference("ad-psgd") };
+    case.with("averaging", averaging)
 }
 
 /// Replays `path` from the start.
@@ -34,8 +37,10 @@ fn open_choices(lab: &Lab, gradients: u64) -> Vec<Choice> {
 
 #[test]
 fn every_order_of_messages_and_gradients_ends_without_deadlock() {
-    for gradients in [1, 2, 3] {
-        let case = case(gradients);
+    let active = [1, 2, 3].map(|gradients| (gradients, AVERAGING[0]));
+    let every = [1, 2].map(|gradients| (gradients, AVERAGING[1]));
+    for (gradients, averaging) in active.into_iter().chain(every) {
+        let case = case(gradients, averaging);
         let mut seen = BTreeSet::new();
         let mut open = vec![Vec::<Choice>::new()];
         let mut ends = 0;
@@ -57,13 +62,13 @@ fn every_order_of_messages_and_gradients_ends_without_deadlock() {
             }
         }
         assert!(ends > 0 && seen.len() > 20, "{} states, {ends} ends", seen.len());
-        println!("{gradients} gradients each: {} states, {ends} ends", seen.len());
+        println!("{averaging}, {gradients} gradients each: {} states, {ends} ends", seen.len());
     }
 }
 
 /// With a constant gradient (no curvature to speak of) the mean is known whatever happens: every
 /// gradient of worker i moves it by η(i + 1)/n.
-fn constant_gradients(topology: &'static str) -> Case {
+fn constant_gradients(topology: &'static str, averaging: &'static str) -> Case {
     let n = 6;
     Case {
         workers: n,
@@ -74,6 +79,7 @@ fn constant_gradients(topology: &'static str) -> Case {
         learning_rate: 1.0 / 1024.0,
         ..Case::reference("ad-psgd")
     }
+    .with("averaging", averaging)
 }
 
 fn check_mean(lab: &Lab, what: &str) {
@@ -85,8 +91,8 @@ fn check_mean(lab: &Lab, what: &str) {
 #[test]
 fn the_mean_moves_by_the_gradients_alone_under_any_order_and_topology() {
     for topology in ["ring", "complete", "exponential", "grid", "star"] {
-        for seed in 0..20 {
-            let mut lab = Lab::new(&constant_gradients(topology));
+        for (seed, averaging) in (0..20).zip(AVERAGING.into_iter().cycle()) {
+            let mut lab = Lab::new(&constant_gradients(topology, averaging));
             lab.run_to_end(&mut Rng::new(seed, "order", 0));
             check_mean(&lab, topology);
             let apart = lab.nodes.iter().any(|node| node.params() != lab.nodes[0].params());
@@ -97,17 +103,20 @@ fn the_mean_moves_by_the_gradients_alone_under_any_order_and_topology() {
 
 #[test]
 fn a_request_that_comes_twice_is_answered_once() {
-    let mut rng = Rng::new(1, "twice", 0);
-    let mut lab = Lab::new(&constant_gradients("ring"));
-    lab.run_with_duplicates(&mut rng);
-    lab.run_to_end(&mut rng);
-    check_mean(&lab, "with duplicates");
+    for averaging in AVERAGING {
+        let mut rng = Rng::new(1, "twice", 0);
+        let mut lab = Lab::new(&constant_gradients("ring", averaging));
+        lab.run_with_duplicates(&mut rng);
+        lab.run_to_end(&mut rng);
+        check_mean(&lab, averaging);
+    }
 }
 
 #[test]
 fn a_lost_worker_is_forgotten_at_any_moment_and_a_second_one_too() {
-    for seed in 0..300 {
-        let mut case = Case { topology: "ring", ..Case::wide("ad-psgd", 6, 5) };
+    for (seed, averaging) in (0..300).zip(AVERAGING.into_iter().cycle()) {
+        let case = Case { topology: "ring", ..Case::wide("ad-psgd", 6, 5) };
+        let mut case = case.with("averaging", averaging);
         (case.steps, case.seed) = (10, seed);
         let mut lab = Lab::new(&case);
         let mut rng = Rng::new(seed, "loss", 0);
@@ -129,8 +138,9 @@ fn a_lost_worker_is_forgotten_at_any_moment_and_a_second_one_too() {
 
 #[test]
 fn where_the_topology_cannot_be_rebuilt_nobody_asks_the_lost() {
-    for seed in 0..50 {
+    for (seed, averaging) in (0..50).zip(AVERAGING.into_iter().cycle()) {
         let case = Case { steps: 20, ..Case::wide("ad-psgd", 6, 5) };
+        let case = case.with("averaging", averaging);
         let mut lab = Lab::new(&case);
         lab.setup.topology = None;
         let mut rng = Rng::new(seed, "stuck", 0);
@@ -138,5 +148,45 @@ fn where_the_topology_cannot_be_rebuilt_nobody_asks_the_lost() {
         lab.crash(2);
         (0..6).for_each(|rank| lab.tell_view(rank));
         lab.run_to_end(&mut rng);
+    }
+}
+
+/// Algorithm 1 averages once per gradient, whoever computes it: also where the active workers, who
+/// ask, are ten times slower than the passive ones, or ten times faster.
+#[test]
+fn every_gradient_leads_to_one_average_and_half_of_them_where_only_active_workers_start() {
+    let is_active = |rank: usize| rank % 2 == 1;
+    for averaging in AVERAGING {
+        for slow in [None, Some(true), Some(false)] {
+            let mut lab = Lab::new(&constant_gradients("ring", averaging));
+            let mut rng = Rng::new(1, "rate", 0);
+            let odds = |choice: &Choice| match choice {
+                // Messages arrive before the next gradient, so that no exchange has to wait.
+                Choice::Deliver(_) => 1 << 20,
+                Choice::Finish(rank) if slow == Some(is_active(*rank)) => 1,
+                _ => 10,
+            };
+            loop {
+                let choices = lab.choices();
+                let most = choices.iter().map(|choice| odds(choice)).sum();
+                if most == 0 {
+                    break;
+                }
+                let mut drawn = rng.below(most);
+                let chosen = choices.iter().find(|choice| {
+                    let is_drawn = drawn < odds(choice);
+                    drawn = drawn.saturating_sub(odds(choice));
+                    is_drawn
+                });
+                lab.take(*chosen.expect("the odds sum to `most`"));
+            }
+            // Models of one element travel, one each way.
+            let averages = lab.sent.iter().sum::<u64>() / 8;
+            let of_active: u64 = (0..6).filter(|i| is_active(*i)).map(|i| lab.gradients[i]).sum();
+            let all: u64 = lab.gradients.iter().sum();
+            let expected = if averaging == "active" { of_active } else { all };
+            let lacking = expected as f64 - averages as f64;
+            assert!(lacking.abs() <= 0.02 * expected as f64, "{averaging}: {averages} {expected}");
+        }
     }
 }

@@ -6,6 +6,8 @@ use quelea_core::contract::Fact;
 use quelea_core::random::Rng;
 use support::{Case, Choice, Lab};
 
+const ORDERS: [&str; 2] = ["step-then-mix", "mix-then-step"];
+
 /// Total displacement of every worker and of the server, under a constant gradient of 1 and no
 /// mixing to speak of.
 fn displacement_ratio(period: u64, settings: &[(&'static str, &'static str)], drop: bool) -> f64 {
@@ -62,8 +64,8 @@ fn constant_gradients_move_the_server_as_the_four_rules_say() {
 
 #[test]
 fn the_ledger_balances_under_any_interleaving_with_duplicates_and_reordering() {
-    for seed in 0..200 {
-        let mut case = Case::wide("aladdin", 5, 7).with("track_mean", true);
+    for (seed, order) in (0..200).zip(ORDERS.into_iter().cycle()) {
+        let mut case = Case::wide("aladdin", 5, 7).with("track_mean", true).with("order", order);
         (case.steps, case.servers, case.seed) = (12, 1 + seed as usize % 3, seed);
         let mut rng = Rng::new(seed, "play", 0);
         let mut lab = Lab::new(&case);
@@ -150,11 +152,44 @@ fn one_worker_with_immediate_answers_is_plain_sgd() {
     }
 }
 
+/// With one worker x̃ is x_0 − ΣΔ, and the model that a step mixes with lacks that step alone. Mixing
+/// before the step is then plain SGD; the printed order takes back α of every step and gives it again
+/// with the next model.
+#[test]
+fn one_worker_that_mixes_before_the_step_is_plain_sgd_and_one_that_mixes_after_it_lags() {
+    let (steps, rate, alpha) = (40, 0.05, 0.5);
+    let end = |order: &'static str| {
+        let case = Case { workers: 1, steps, ..Case::wide("aladdin", 1, 1) }
+            .with("period", 1.0)
+            .with("alpha", alpha)
+            .with("order", order);
+        let mut lab = Lab::new(&case);
+        take_turns(&mut lab);
+        (f64::from(lab.nodes[0].params()[0]), case.curvature[0][0], case.target[0][0])
+    };
+    let (found, a, b) = end("mix-then-step");
+    let plain = b - b * (1.0 - rate * a).powi(steps as i32);
+    assert!((found - plain).abs() < 1e-5, "{found} is not {plain}");
+    let (found, ..) = end("step-then-mix");
+    let (mut x, mut server) = (0.0, 0.0);
+    for k in 0..steps {
+        let step = rate * a * (x - b);
+        x -= step;
+        // The model of the push before; at the first step none has come.
+        if k > 0 {
+            x += alpha * (server - x);
+        }
+        server -= step;
+    }
+    assert!((found - x).abs() < 1e-5, "{found} is not {x}");
+    assert!((found - plain).abs() > 1e-3, "the newest step is missing in part: {found}");
+}
+
 /// Two losses; the workers hear of the first before the server does, and go on in between.
 #[test]
 fn after_losses_mean_tracking_follows_the_survivors_mean() {
-    for seed in 0..200 {
-        let mut case = Case::wide("aladdin", 5, 7).with("track_mean", true);
+    for (seed, order) in (0..200).zip(ORDERS.into_iter().cycle()) {
+        let mut case = Case::wide("aladdin", 5, 7).with("track_mean", true).with("order", order);
         (case.steps, case.servers, case.seed) = (12, 1, seed);
         let mut lab = Lab::new(&case);
         let mut rng = Rng::new(seed, "loss", 0);

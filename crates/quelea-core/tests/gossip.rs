@@ -271,6 +271,7 @@ fn all_methods() -> Vec<Case> {
     let mut cases = corrected_methods();
     cases.extend(["d-amsgrad", "decentlam", "qg-dmsgd", "sgp"].map(Case::reference));
     cases.extend([1.0, 3.0].map(|overlap| Case::reference("sgp").with("overlap", overlap)));
+    cases.push(Case::reference("sgp").with("overlap", 2.0).with("sends", "every-step"));
     let wide = |case: Case| Case {
         params: case.params,
         optimizer: vec![("momentum", Value::Number(0.3))],

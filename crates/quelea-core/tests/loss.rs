@@ -112,6 +112,7 @@ fn tracking_and_momentum_gossip_survivors_finish_on_any_topology() {
     let mut cases = forms.map(|form| case("gradient-tracking").with("form", form)).to_vec();
     cases.extend(["d-amsgrad", "decentlam", "qg-dmsgd", "sgp"].map(case));
     cases.extend([1.0, 3.0].map(|overlap| case("sgp").with("overlap", overlap)));
+    cases.push(case("sgp").with("overlap", 3.0).with("sends", "every-step"));
     for case in cases {
         for topology in ["ring", "one-peer-exponential", "random-matching", "star"] {
             for seed in 0..50 {

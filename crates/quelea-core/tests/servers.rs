@@ -273,3 +273,93 @@ fn backups_of_any_speed_end_with_the_servers_model() {
         }
     }
 }
+
+/// Workers take turns and messages arrive at once: in every round but the first, n − 1 updates
+/// lie between the model of a gradient and its own.
+fn take_turns(lab: &mut Lab) {
+    let turn = |lab: &Lab, choice: &Choice| match choice {
+        Choice::Deliver(_) => 0,
+        Choice::Finish(_) => 1,
+        Choice::Start(rank) => 2 + lab.gradients[*rank],
+    };
+    while let Some(choice) = lab.choices().into_iter().min_by_key(|choice| turn(lab, choice)) {
+        lab.take(choice);
+    }
+}
+
+/// The server's model after `rounds` gradients of each of n workers on x²/2 − x, by hand, in double
+/// precision: `collect` gradients, each divided by its staleness (Zhang et al. 2016, equations 3
+/// and 4), are averaged per update.
+fn staleness_aware(n: usize, rounds: u64, rate: f64, collect: u64) -> f64 {
+    let (mut model, mut version) = (0.0, 0);
+    let mut held = vec![(0.0, 0); n];
+    let (mut sum, mut gradients) = (0.0, 0);
+    for push in 0..rounds as usize * n {
+        let (x, base) = held[push % n];
+        sum += (x - 1.0) / f64::max(1.0, (version - base) as f64);
+        gradients += 1;
+        if gradients == collect {
+            model -= rate * sum / collect as f64;
+            version += 1;
+            (sum, gradients) = (0.0, 0);
+        }
+        held[push % n] = (model, version);
+    }
+    if gradients > 0 {
+        model -= rate * sum / gradients as f64;
+    }
+    model
+}
+
+#[test]
+fn a_gradient_of_asp_that_is_scaled_by_staleness_counts_one_over_its_staleness() {
+    let (n, rounds, rate) = (8, 20, 0.1);
+    for collect in [1, 2, 3, 8] {
+        let case = Case {
+            workers: n,
+            curvature: vec![vec![1.0]; n],
+            target: vec![vec![1.0]; n],
+            steps: rounds,
+            learning_rate: rate,
+            ..Case::reference("asp")
+        }
+        .with("scale", "staleness");
+        let case = if collect > 1 { case.with("collect", collect as f64) } else { case };
+        let mut lab = Lab::new(&case);
+        take_turns(&mut lab);
+        lab.run_to_end(&mut Rng::new(1, "end", 0));
+        let (found, expected) =
+            (f64::from(lab.server_model()[0]), staleness_aware(n, rounds, rate, collect));
+        assert!((found - expected).abs() < 1e-5, "c = {collect}: {found} is not {expected}");
+        // About as far as so many synchronous steps, not as an eighth of them.
+        let synchronous = 1.0 - (1.0 - rate).powi(rounds as i32);
+        assert!((found / synchronous - 1.0).abs() < 0.2, "c = {collect}: {found}, {synchronous}");
+    }
+}
+
+/// n pushes move the model like one synchronous step, however many are collected per update.
+#[test]
+fn softsync_of_asp_applies_every_gradient_once() {
+    let n = 6;
+    for scale in ["workers", "none"] {
+        for (collect, seed) in [1.0, 2.0, 4.0, 5.0].into_iter().zip(0..) {
+            // A slope of one: 60 gradients, whatever their order.
+            let case = Case {
+                workers: n,
+                curvature: vec![vec![1e-9]; n],
+                target: vec![vec![1e9]; n],
+                steps: 10,
+                learning_rate: 1.0 / 64.0,
+                ..Case::reference("asp")
+            };
+            let mut lab = Lab::new(&case.with("scale", scale).with("collect", collect));
+            let mut rng = Rng::new(seed, "order", 0);
+            lab.run_with_duplicates(&mut rng);
+            lab.run_to_end(&mut rng);
+            let updates = (60.0 / collect as f64).ceil();
+            let expected = if scale == "workers" { 10.0 } else { updates } / 64.0;
+            let found = f64::from(lab.server_model()[0]);
+            assert!((found - expected).abs() < 1e-5, "{scale}, c = {collect}: {found}");
+        }
+    }
+}

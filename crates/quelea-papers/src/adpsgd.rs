@@ -117,7 +117,8 @@ impl AdpsgdSetting {
             .set("cluster.compute_ms", compute * (1.0 + inside) * 1e3)
             .set("cluster.reduce_gbs", reduce_gbs);
         match method {
-            AdpsgdMethod::AdPsgd => trial,
+            // As in the published implementation.
+            AdpsgdMethod::AdPsgd => trial.set("algorithm.averaging", "active"),
             AdpsgdMethod::AllReduce => trial
                 .set("cluster.start_barrier", true)
                 .set("cluster.collective_fixed_us", overhead * 1e6),

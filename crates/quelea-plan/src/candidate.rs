@@ -2,6 +2,7 @@
 
 use quelea_core::algorithms::{self, Codecs, Entry, Gathers, Service, Traffic};
 use quelea_core::codec::{self, CODECS, CodecShape};
+use quelea_core::collectives::average::COLLECTIVE;
 use quelea_core::collectives::{self, COLLECTIVES};
 use quelea_core::options::{Options, Value as Given};
 use quelea_run::trial::Trial;
@@ -22,12 +23,16 @@ pub struct Candidate {
     pub codec: Option<&'static str>,
     /// Megabytes of a bucket; 0 is one bucket.
     pub bucket_mb: f64,
+    /// Options of the algorithm that are not its defaults.
+    pub options: Vec<(&'static str, Given)>,
 }
 
 impl Candidate {
     /// The algorithm as it is, in one bucket.
     pub fn plain(algorithm: &'static str) -> Candidate {
-        Candidate { algorithm, topology: None, collective: None, codec: None, bucket_mb: 0.0 }
+        let (topology, collective, codec) = (None, None, None);
+        let options = Vec::new();
+        Candidate { algorithm, topology, collective, codec, bucket_mb: 0.0, options }
     }
 
     /// In few words.
@@ -40,7 +45,7 @@ impl Candidate {
     /// The options of the algorithm. One that can hide the exchange behind the gradient does.
     pub fn params(&self) -> Options {
         let row = algorithms::find(self.algorithm).expect("candidates are rows of the table");
-        let own = self.own().into_iter();
+        let own = self.options.iter().cloned().chain(self.own());
         own.fold(Options::defaults(row.meta.options), |params, (key, value)| {
             params.with(key, value)
         })
@@ -53,13 +58,33 @@ impl Candidate {
     }
 
     /// The settings of a run file.
-    pub fn settings(&self) -> Vec<(&'static str, String)> {
-        let mut settings = vec![("algorithm.name", self.algorithm.to_string())];
-        settings.extend(self.topology.map(|name| ("topology.name", name.to_string())));
-        settings.extend(self.collective.map(|name| ("algorithm.collective", name.to_string())));
-        settings.extend(self.codec.map(|name| ("codec.name", name.to_string())));
-        settings.extend(self.own().map(|_| ("algorithm.overlap", "1".to_string())));
-        settings
+    pub fn settings(&self) -> Vec<(String, String)> {
+        let named = [
+            ("algorithm.name", Some(self.algorithm)),
+            ("topology.name", self.topology),
+            ("algorithm.collective", self.collective),
+            ("codec.name", self.codec),
+        ];
+        let named = named.into_iter().filter_map(|(key, name)| Some((key.into(), name?.into())));
+        let options = self.options.iter().cloned().chain(self.own());
+        let options = options.map(|(key, value)| (format!("algorithm.{key}"), value.to_string()));
+        named.chain(options).collect()
+    }
+
+    /// With the options that the configuration gives this algorithm, but for those that candidates
+    /// differ in.
+    fn with_given(mut self, scenario: &Scenario) -> Candidate {
+        let row = algorithms::find(self.algorithm).expect("candidates are rows of the table");
+        let given = scenario.algorithm.as_ref().filter(|given| given.name == self.algorithm);
+        let given = given.into_iter().flat_map(|given| given.options.iter());
+        let differs = |key: &str, value: &Given| {
+            let spec = row.meta.options.iter().find(|spec| spec.name == key);
+            ![COLLECTIVE.name, OVERLAP].contains(&key)
+                && spec.is_some_and(|spec| spec.kind.default() != *value)
+        };
+        let given = given.filter(|(key, value)| differs(key, value));
+        self.options = given.map(|(key, value)| (key, value.clone())).collect();
+        self
     }
 }
 
@@ -70,7 +95,9 @@ const OVERLAP: &str = "overlap";
 pub fn steps(candidate: &Candidate) -> u64 {
     let periods = match cost::traffic(candidate) {
         Traffic::Average { period } | Traffic::Gossip { average: Some(period), .. } => 5 * period,
-        Traffic::Servers(Service::Elastic { period, .. }) => 10 * period,
+        Traffic::Servers(Service::Elastic { period, .. } | Service::Folded { period, .. }) => {
+            10 * period
+        }
         _ => 0,
     };
     periods.max(24)
@@ -79,8 +106,9 @@ pub fn steps(candidate: &Candidate) -> u64 {
 /// The run that a prediction is about.
 pub fn trial(scenario: &Scenario, candidate: &Candidate) -> Trial {
     let bare = Trial::new(candidate.algorithm, scenario.workers, scenario.parameters).cut(8);
-    let settings = scenario.settings().into_iter().chain(candidate.settings());
-    let trial = settings.fold(bare, |trial, (key, value)| trial.set(key, value));
+    let cluster = scenario.settings().into_iter().map(|(key, value)| (key.to_string(), value));
+    let settings = cluster.chain(candidate.settings());
+    let trial = settings.fold(bare, |trial, (key, value)| trial.set(&key, value));
     match candidate.bucket_mb {
         0.0 => trial,
         size => trial.buckets_mb(size),
@@ -111,7 +139,7 @@ const BIPARTITE: [&str; 2] = ["ring", "bipartite-exponential"];
 
 /// The ways to use a row that make sense.
 pub(crate) fn candidates(scenario: &Scenario, row: &'static Entry) -> Vec<Candidate> {
-    let plain = Candidate::plain(row.meta.name);
+    let plain = Candidate::plain(row.meta.name).with_given(scenario);
     let sizes = BUCKETS_MB.into_iter().filter(|size| size * 1e6 < scenario.bytes());
     let of_sizes = |candidate: Candidate| {
         let sizes = sizes.clone();

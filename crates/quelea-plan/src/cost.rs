@@ -26,6 +26,7 @@ use quelea_core::algorithms::{self, Gathers, Traffic, When};
 use quelea_core::codec;
 use quelea_core::options::Options;
 use quelea_core::properties::TopologyRequirement;
+use quelea_core::topology::Pairs;
 
 use crate::Candidate;
 use crate::grouped::GroupedRounds;
@@ -75,13 +76,15 @@ impl CostModel<'_> {
         let s = &Scenario { wire: wire(self.s, candidate), ..self.s.clone() };
         match traffic(candidate) {
             Traffic::Average { period } => average(s, candidate, period),
-            Traffic::Gossip { vectors, when, average, gathers } => {
-                let gossip = Gossip { vectors: vectors as f64, when, average, gathers };
+            Traffic::Gossip { vectors, when, every, average, gathers } => {
+                // Once per some steps is as much of the network as a part of the vectors per step.
+                let vectors = vectors as f64 / every as f64;
+                let gossip = Gossip { vectors, when, average, gathers };
                 gossip.cost(s, candidate, self.mixing(candidate)?)
             }
-            Traffic::Pairs { averages } => {
-                self.mixing(candidate)?;
-                Ok(pairs(s, averages as f64))
+            Traffic::Pairs { averages, starters } => {
+                let schedule = &self.mixing(candidate)?.schedule;
+                Ok(pairs(s, schedule.pairs(), averages as f64 * starters.share()))
             }
             Traffic::Servers(service) => Ok(servers::cost_of(s, service)),
         }
@@ -259,12 +262,24 @@ fn halving(s: &Scenario, bytes: f64) -> f64 {
     2.0 * (n.log2() * s.latency + (n - 1.0) / n * bytes / s.bandwidth)
 }
 
-/// One exchange of an active worker after another, answered at once: a model each way per pair.
-/// Nobody waits; while one is on its way no other is begun.
-fn pairs(s: &Scenario, averages: f64) -> Cost {
+/// One exchange of an active worker after another, answered at once: a model each way per pair, so
+/// many exchanges per gradient of the average worker. Nobody waits; while one is on its way no
+/// other is begun.
+fn pairs(s: &Scenario, pairs: &Pairs, exchanges: f64) -> Cost {
     let own = unhindered(s);
-    let steps = (averages * servers::through_card(s) / own).max(1.0);
-    Cost { gradients_per_message: steps, ..cost(own, own, averages * s.sent() / steps) }
+    // Half of the workers start all of them, with neighbours on their host and on others.
+    let is_near = |i: usize, j: usize| s.host_of(i) == s.host_of(j);
+    let active = (0..s.workers).filter(|i| pairs.active[*i]);
+    let all: Vec<bool> =
+        active.flat_map(|i| pairs.partners[i].iter().map(move |j| is_near(i, *j))).collect();
+    let near = all.iter().filter(|near| **near).count() as f64 / all.len().max(1) as f64;
+    let of_active = 2.0 * exchanges;
+    // One that is over early waits for the gradient that allows the next.
+    let inside = (2.0 * (s.internal_latency + s.sent() / s.internal)).max(own / of_active);
+    let between = (2.0 * (s.latency + s.sent() / s.bandwidth)).max(own / of_active);
+    let trip = near * inside + (1.0 - near) * between;
+    let steps = (of_active * trip.max((1.0 - near) * servers::through_card(s)) / own).max(1.0);
+    Cost { gradients_per_message: steps, ..cost(own, own, of_active * s.sent() / steps) }
 }
 
 /// Vectors to all neighbours per step.

@@ -1,5 +1,6 @@
 //! A model and a cluster, as a configuration states them.
 
+use quelea_core::options::Options;
 use quelea_run::config::Config;
 use quelea_run::error::RequestError;
 use quelea_run::prepared::PreparedRun;
@@ -37,6 +38,17 @@ pub struct Scenario {
     pub internal: f64,
     /// Seconds from one worker to another of the same machine.
     pub internal_latency: f64,
+    /// The algorithm that the configuration names; others are planned for with their defaults.
+    pub algorithm: Option<GivenAlgorithm>,
+}
+
+/// An algorithm with the options that a configuration gives it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GivenAlgorithm {
+    /// Its name.
+    pub name: &'static str,
+    /// All its options.
+    pub options: Options,
 }
 
 /// A model whose size is known by its name.
@@ -83,6 +95,10 @@ impl Scenario {
             return Err(RequestError::field("cluster.compute_ms", compute, problem));
         }
         let servers = config.cluster.options.whole("servers").max(1) as usize;
+        let algorithm = GivenAlgorithm {
+            name: config.algorithm.entry.meta.name,
+            options: config.algorithm.options().clone(),
+        };
         let steps_given = config.clone();
         // A plan checks everything else, and knows the model of the task.
         let plan = PreparedRun::new(config)?;
@@ -104,6 +120,7 @@ impl Scenario {
             latency: cluster.latency_us * 1e-6,
             internal: cluster.internal_gbps * 1e9 / 8.0,
             internal_latency: cluster.internal_latency_us * 1e-6,
+            algorithm: Some(algorithm),
         })
     }
 

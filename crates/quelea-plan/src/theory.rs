@@ -45,31 +45,37 @@ fn transient(scenario: &Scenario, candidate: &Candidate, cost: &Cost) -> Option<
     let n = scenario.workers as f64;
     let rarely = cost.gradients_per_message;
     let (gap, why) = match cost::traffic(candidate) {
-        Traffic::Servers(Service::Folded) => {
-            // n³C² with C = (1+ζ²)/(1−ζ²)·π − 1, ζ = 1 − α = ½, π at least what is folded.
-            let spread = 5.0 / 3.0 * rarely.max(4.0) - 1.0;
+        Traffic::Servers(Service::Folded { period, alpha }) => {
+            // n³C² with C = (1+ζ²)/(1−ζ²)·π − 1, ζ = 1 − α, π at least what is folded.
+            let (apart, period) = ((1.0 - alpha).powi(2), period as f64);
+            let spread = (1.0 + apart) / (1.0 - apart) * rarely.max(period) - 1.0;
             let servers = (rarely * scenario.servers as f64).ceil();
             let who = if scenario.servers == 1 { "one server" } else { "the servers" };
-            let why = format!(
-                "{rarely:.0} gradients share a message, because {who} cannot take more \
-                 ({servers} could)"
-            );
-            return (rarely > 1.5).then_some((n.powi(3) * spread * spread, why));
+            let why = if rarely > period.max(1.5) {
+                format!(
+                    "{rarely:.0} gradients share a message, because {who} cannot take more \
+                     ({servers} could)"
+                )
+            } else {
+                format!("workers move by {alpha} to the model once per {period} gradients")
+            };
+            return Some((n.powi(3) * spread * spread, why));
         }
         Traffic::Servers(_) | Traffic::Average { period: 1 } => return None,
         // n³H² (Chen et al. 2021, table 2).
         Traffic::Average { period } => {
             (1.0 / period as f64, format!("it averages once per {period} steps"))
         }
-        Traffic::Gossip { average, .. } => {
-            let gap = gap(candidate.topology?, scenario.workers)? / rarely;
+        Traffic::Gossip { every, average, .. } => {
+            let gap = gap(candidate.topology?, scenario.workers)? / (rarely * every as f64);
             // C_β = Σ_{k<H} β^k takes the place of 1/(1−β), ibidem.
             let rounds = average.map_or(1.0, |period| 1.0 - (1.0 - gap).powf(period as f64));
             (gap / rounds, sparse(gap))
         }
-        Traffic::Pairs { .. } => {
-            // Half of the workers ask, and not at every step where the network is slow.
-            let gap = gap(candidate.topology?, scenario.workers)? / (2.0 * rarely);
+        Traffic::Pairs { averages, starters } => {
+            // Not at every gradient where only half of the workers start, or the network is slow.
+            let often = (averages as f64 * starters.share()).min(1.0);
+            let gap = often * gap(candidate.topology?, scenario.workers)? / rarely;
             (gap, sparse(gap))
         }
     };

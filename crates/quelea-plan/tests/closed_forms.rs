@@ -1,7 +1,9 @@
 //! Closed forms of the advisor against the virtual cluster.
 
-use quelea_core::algorithms::{ALGORITHMS, Traffic};
-use quelea_plan::{self as advisor, Advice, Candidate, cost, scenario::Scenario, trial};
+use quelea_core::algorithms::{ALGORITHMS, Service, Traffic};
+use quelea_core::options::Value;
+use quelea_plan::{self as advisor, Advice, Candidate, cost, scenario::Scenario, theory, trial};
+use quelea_run::config::{Config, source};
 
 fn scenario(workers: usize, hosts: usize) -> Scenario {
     Scenario {
@@ -19,6 +21,7 @@ fn scenario(workers: usize, hosts: usize) -> Scenario {
         latency: 50e-6,
         internal: 100e9 / 8.0,
         internal_latency: 0.0,
+        algorithm: None,
     }
 }
 
@@ -171,6 +174,79 @@ fn a_slow_worker_and_varying_times() {
             check(&scenario, &Candidate { topology, ..plain }, 0.1);
         }
     }
+}
+
+/// ALADDIN with these options, on a cluster whose network is the bottleneck or is not.
+fn aladdin(period: f64, alpha: f64) -> Candidate {
+    let options = vec![("period", Value::Number(period)), ("alpha", Value::Number(alpha))];
+    Candidate { options, ..Candidate::plain("aladdin") }
+}
+
+#[test]
+fn gradients_that_aladdin_folds_follow_its_period() {
+    for (workers, hosts) in [(4, 4), (8, 4), (16, 16)] {
+        for scenario in fast_and_slow(workers, hosts) {
+            for period in [1.0, 4.0, 16.0] {
+                let candidate = aladdin(period, 0.5);
+                let cost = cost::predict(&scenario, &candidate).expect("it is predicted");
+                let folded = cost.gradients_per_message;
+                // The first message and the last are shorter: enough of them in between.
+                let timing = trial(&scenario, &candidate).run((30.0 * folded).max(160.0) as u64);
+                let error = folded / timing.expect("it runs").gradients_per_message() - 1.0;
+                assert!(error.abs() < 0.15, "π = {period}, {workers} on {hosts}: {error:+.2}");
+            }
+        }
+    }
+}
+
+/// n³C² with C = (1+ζ²)/(1−ζ²)·π − 1 and ζ = 1 − α, against Theorem 1 worked out by hand.
+#[test]
+fn a_long_period_or_a_small_alpha_of_aladdin_is_warned_of() {
+    let scenario = Scenario { steps: 500, servers: 16, ..scenario(16, 16) };
+    let warning = |period: f64, alpha: f64| {
+        let candidate = aladdin(period, alpha);
+        let cost = cost::predict(&scenario, &candidate).expect("it is predicted");
+        theory::warning(&scenario, &candidate, &cost, 0.3)
+    };
+    assert_eq!(warning(4.0, 0.5), None, "4096·(20/3 − 1)²/10⁴ is 13 steps");
+    let long = warning(100.0, 0.5).expect("4096·(500/3 − 1)²/10⁴ is 11,242 steps");
+    assert!(long.contains("once per 100 gradients") && long.contains("11250 steps"), "{long}");
+    let weak = warning(4.0, 0.01).expect("ζ = 0.99: 4096·(4·99.5 − 1)²/10⁴ is 64,560 steps");
+    assert!(weak.contains("by 0.01") && weak.contains("64560 steps"), "{weak}");
+}
+
+#[test]
+fn what_ad_psgd_sends_is_that_of_the_virtual_cluster() {
+    for (workers, hosts) in [(4, 4), (8, 4), (16, 16)] {
+        for scenario in fast_and_slow(workers, hosts) {
+            for averaging in ["every-gradient", "active"] {
+                let candidate = Candidate {
+                    topology: Some("ring"),
+                    options: vec![("averaging", Value::Text(averaging.into()))],
+                    ..Candidate::plain("ad-psgd")
+                };
+                let predicted = cost::predict(&scenario, &candidate).expect("it is predicted");
+                let ranks = trial(&scenario, &candidate).run(100).expect("it runs").outcome.ranks;
+                let sent: u64 = ranks.iter().map(|rank| rank.bytes_sent).sum();
+                let steps: u64 = ranks.iter().map(|rank| rank.steps).sum();
+                let error = predicted.bytes * steps as f64 / sent as f64 - 1.0;
+                assert!(error.abs() < 0.2, "{averaging}, {workers} on {hosts}: {error:+.2}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_run_file_gives_its_algorithm_its_options() {
+    let table = source::parse(
+        "workers = 8\nsteps = 100\n[algorithm]\nname = \"aladdin\"\nperiod = 32\nalpha = 0.125\n\
+         [task]\nname = \"quadratic\"\n[cluster]\ncompute_ms = 10",
+    );
+    let config = Config::read(table.expect("TOML"), &[], None).expect("good");
+    let advice = Advice::new(Scenario::new(config, Some(1e6)).expect("it fits")).expect("advice");
+    let found = advice.predictions.iter().find(|p| p.candidate.algorithm == "aladdin");
+    let traffic = cost::traffic(&found.expect("it is predicted").candidate);
+    assert_eq!(traffic, Traffic::Servers(Service::Folded { period: 32, alpha: 0.125 }));
 }
 
 #[test]

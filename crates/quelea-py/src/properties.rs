@@ -2,8 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use quelea_core::properties::OptimizerState;
-use quelea_core::properties::{OptimizerSite, Properties};
+use quelea_core::properties::{OptimizerRequirement, OptimizerSite, OptimizerState, Properties};
 
 use crate::settings;
 
@@ -20,6 +19,12 @@ pub(crate) struct PyProperties {
     servers_optimize: bool,
     /// Servers take plain SGD steps, and the optimizer of the ranks must do the same.
     plain_sgd: bool,
+    /// No other optimizer than SGD will do.
+    needs_sgd: bool,
+    /// The optimizer must have no momentum.
+    refuses_momentum: bool,
+    /// Why, in the words of a run file; empty where nothing is asked of the optimizer.
+    optimizer_reason: &'static str,
     /// Ranks may start from different parameters.
     own_start: bool,
     /// A script may replace the parameters between two steps.
@@ -34,11 +39,15 @@ pub(crate) struct PyProperties {
 
 impl From<Properties> for PyProperties {
     fn from(properties: Properties) -> PyProperties {
+        let rule = properties.optimizer_rule;
         PyProperties {
             snapshot: properties.snapshot,
             reads_gradient: properties.reads_gradient,
             servers_optimize: properties.optimizer == OptimizerSite::Servers,
-            plain_sgd: properties.plain_sgd,
+            plain_sgd: matches!(rule, OptimizerRequirement::PlainSgd(_)),
+            needs_sgd: rule.needs_sgd(),
+            refuses_momentum: rule.refused_options().contains(&"momentum"),
+            optimizer_reason: rule.reason(),
             own_start: properties.own_start,
             reloadable: properties.reloadable,
             needs_loss: properties.needs_loss,

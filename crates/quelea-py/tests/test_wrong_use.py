@@ -63,6 +63,7 @@ def initialized(work):
             "runs the optimizer at the workers",
         ),
         ({"algorithm": "aladdin", "payload": "gradient", "momentum": True}, "plain SGD"),
+        ({"algorithm": "eamsgd", "momentum": True}, "Nesterov momentum of their own"),
         ({"algorithm": "local-sgd", "buffers": "average"}, 'use buffers="keep"'),
         ({"algorithm": "qg-dmsgd"}, "needs torch.optim.SGD with momentum"),
     ],
@@ -85,6 +86,7 @@ def test_unsupported_models_and_optimizers_are_refused():
         model, odd = make("mlp"), nn.Parameter(torch.zeros(3))
         more = torch.optim.SGD([*model.parameters(), odd], lr=0.1)
         rprop = torch.optim.Rprop(model.parameters())
+        adam = torch.optim.Adam(model.parameters())
         empty = nn.ParameterList([nn.Parameter(torch.zeros(0))])
         return {
             "all parameters of the model are empty": refusal(lambda: wrap(empty)),
@@ -95,6 +97,8 @@ def test_unsupported_models_and_optimizers_are_refused():
             "must be torch.float32": refusal(lambda: wrap(double)),
             "not the model's": refusal(lambda: wrap(model, more)),
             "do not have Rprop": refusal(lambda: wrap(model, rprop, "asp")),
+            "adaptive optimizers have none": refusal(lambda: wrap(model, adam, "qg-dmsgd")),
+            "would normalise a second time": refusal(lambda: wrap(model, adam, "d-amsgrad")),
         }
 
     for expected, message in initialized(work).items():

@@ -23,7 +23,7 @@ use crate::error::RequestError;
 use crate::memory::{self, MemoryDemand};
 use crate::tasks;
 use checks::{
-    averages_within_hosts, check_clipping, check_codec, check_plain_sgd, check_servers,
+    averages_within_hosts, check_clipping, check_codec, check_optimizer, check_servers,
     check_shards, check_topology, check_within_host,
 };
 use kept_vectors::{kept, most_neighbours};
@@ -165,7 +165,7 @@ impl CheckedConfig {
         let servers = config.servers();
         check_servers(&config, &properties)?;
         check_clipping(&config, &properties, servers)?;
-        check_plain_sgd(&config, &properties)?;
+        check_optimizer(&config, &properties)?;
         check_within_host(&config, &properties)?;
         let cluster = cluster::build(&config.cluster)?;
         faults::check_ranks(&config.cluster, config.workers + servers)?;

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use quelea_core::algorithms::ALGORITHMS;
+use quelea_core::options::Options;
 use quelea_run::checkpoint::read;
 use quelea_run::config::Config;
 use quelea_run::config::source::{ConfigSetting, parse, setting};
@@ -21,10 +22,12 @@ fn simulate(prepared: &PreparedRun, out: &Path) -> Finished {
 fn every_row_goes_on_with_more_and_with_fewer_workers() {
     for entry in ALGORITHMS {
         let folder = tempfile::tempdir().expect("a temporary folder");
+        let properties = (entry.properties)(&Options::defaults(entry.meta.options));
+        let takes_momentum = properties.optimizer_rule.refused_options().is_empty();
         let text = format!(
             "task.name = \"logistic\"\nworkers = 4\nsteps = 60\nevaluations = 1\noptimizer.lr = 0.1\n\
              optimizer.momentum = {}\nalgorithm.name = \"{}\"\ncheckpoint.every = 30",
-            if entry.meta.name == "aladdin" { 0.0 } else { 0.5 },
+            if takes_momentum && entry.meta.name != "aladdin" { 0.5 } else { 0.0 },
             entry.meta.name
         );
         let config = Config::read(parse(&text).expect("TOML"), &[], None).expect("good");

@@ -10,7 +10,8 @@ use quelea_core::message::{Message, Rank};
 use quelea_core::meta::Meta;
 use quelea_core::options::Options;
 use quelea_core::properties::{
-    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+    Budget, DeployedFrom, OptimizerRequirement, OptimizerSite, OptimizerState, Properties,
+    TopologyRequirement,
 };
 use quelea_core::state::Visitor;
 use quelea_record::{Record, RecordKind};
@@ -94,7 +95,7 @@ const fn sender(worker: quelea_core::algorithms::Build) -> Entry {
             reads_gradient: false,
             clips_itself: false,
             keeps_mean: true,
-            plain_sgd: false,
+            optimizer_rule: OptimizerRequirement::Any,
             waits_for_peers: false,
             own_start: false,
             reloadable: true,

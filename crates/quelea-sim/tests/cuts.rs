@@ -100,7 +100,7 @@ fn cases() -> Vec<(String, Case)> {
             if (entry.check)(&case.setup.options).is_err() {
                 continue;
             }
-            let plain = case.setup.properties().plain_sgd;
+            let plain = !case.setup.properties().optimizer_rule.refused_options().is_empty();
             let sgd = optim::find("sgd").expect("in the table");
             let momentum = Value::Number(if plain { 0.0 } else { 0.5 });
             let params = Options::defaults(sgd.meta.options).with("momentum", momentum);

@@ -1,8 +1,7 @@
 //! The bytes that a run sends, from what the table says an algorithm exchanges.
 
-use quelea_core::algorithms::{Gathers, Service, Traffic};
+use quelea_core::algorithms::{Gathers, Service, Starters, Traffic};
 use quelea_core::codec::CodecShape;
-use quelea_core::options::OptionKind;
 use quelea_run::prepared::PreparedRun;
 use quelea_wire::HEADER_BYTES;
 
@@ -76,10 +75,10 @@ impl Run {
             Traffic::Average { period } => steps / period * average,
             // The vectors in one message to each neighbour; in a group whose mean suffices, one
             // ring for each vector.
-            Traffic::Gossip { vectors, average: every, gathers, .. } => {
-                let averages = every.map_or(0, |period| steps / period);
+            Traffic::Gossip { vectors, every, average: period, gathers, .. } => {
+                let averages = period.map_or(0, |period| steps / period);
                 // Where losses count, they are averaged with the model.
-                let loss = if every.is_some() && form.properties().needs_loss {
+                let loss = if period.is_some() && form.properties().needs_loss {
                     n * 2 * (n - 1) * HEADER + 2 * (n - 1) * 4
                 } else {
                     0
@@ -92,10 +91,16 @@ impl Run {
                 } else {
                     n * graph.neighbours(n) * (HEADER + vectors * vector(elements))
                 };
-                averages * (average + loss) + (steps - averages) * gossip
+                averages * (average + loss) + (steps - averages) / every * gossip
             }
             // Half of the workers ask, and are answered.
-            Traffic::Pairs { averages } => steps * n / 2 * averages * 2 * coded,
+            Traffic::Pairs { averages, starters: Starters::Half } => {
+                steps * n / 2 * averages * 2 * coded
+            }
+            // And the others invite them to ask once more.
+            Traffic::Pairs { averages, starters: Starters::All } => {
+                steps * n / 2 * averages * (4 * coded + HEADER)
+            }
             Traffic::Servers(Service::Together { period }) => steps / period * n * 2 * coded,
             Traffic::Servers(Service::Alone { .. }) => steps * n * (coded + model),
             // A request, the centre back, the difference up. One that is asked for before the
@@ -106,17 +111,10 @@ impl Run {
             }
             // A displacement up and an acknowledgement back per gradient, a model back per period.
             // What a codec left out follows at the end.
-            Traffic::Servers(Service::Folded) => {
+            Traffic::Servers(Service::Folded { period, .. }) => {
                 let rest = if codec.shape == CodecShape::Plain { 0 } else { n * (plain + HEADER) };
-                steps * n * (coded + HEADER) + steps * n / period(form) * model + rest
+                steps * n * (coded + HEADER) + steps * n / period * model + rest
             }
         }
     }
-}
-
-/// The number of steps under the name `period`, which [`Service::Folded`] does not tell.
-fn period(form: &AlgorithmForm) -> u64 {
-    let key = form.entry.meta.options.iter().find(|key| key.name == "period");
-    assert!(key.is_some_and(|key| matches!(key.kind, OptionKind::Whole { .. })));
-    form.options.whole("period")
 }

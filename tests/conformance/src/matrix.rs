@@ -5,7 +5,7 @@ use std::path::Path;
 
 use quelea_core::algorithms::{self, ALGORITHMS};
 use quelea_core::codec::{self, CODECS, CodecShape};
-use quelea_core::optim::OPTIMIZERS;
+use quelea_core::optim::{self, OPTIMIZERS};
 use quelea_core::options::{Options, Value};
 
 use crate::{Arm, deployed, plan};
@@ -58,7 +58,7 @@ pub fn cells() -> Vec<Cell> {
     let mut cells = Vec::new();
     for algorithm in ALGORITHMS {
         for codec in CODECS.iter().filter(|codec| takes(algorithm, codec)) {
-            for optimizer in OPTIMIZERS {
+            for optimizer in OPTIMIZERS.iter().filter(|optimizer| fits(algorithm, optimizer)) {
                 for partition in PARTITIONS {
                     cells.push(Cell {
                         algorithm: algorithm.meta.name,
@@ -71,6 +71,13 @@ pub fn cells() -> Vec<Cell> {
         }
     }
     cells
+}
+
+/// Whether an algorithm takes an optimizer with its defaults.
+pub fn fits(algorithm: &algorithms::Entry, optimizer: &optim::Entry) -> bool {
+    let properties = (algorithm.properties)(&Options::defaults(algorithm.meta.options));
+    let options = Options::defaults(optimizer.meta.options);
+    properties.optimizer_rule.refusal(optimizer, &options).is_none()
 }
 
 /// Logistic regression has no matrix, so `power-sgd` has nothing to do in it.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use conformance::{Arm, plan};
 use quelea_core::algorithms::{ALGORITHMS, Entry};
+use quelea_core::options::Options;
 
 struct Counting;
 
@@ -57,9 +58,11 @@ fn large_blocks(entry: &Entry, steps: u64, arm: Arm) -> usize {
     // Short rounds, so that the shorter run has some already.
     let rounds = entry.meta.options.iter().any(|key| key.name == "period");
     let period = if rounds { "period = 3\n" } else { "" };
+    let refused = (entry.properties)(&Options::defaults(entry.meta.options)).optimizer_rule;
+    let momentum = if refused.refused_options().is_empty() { 0.9 } else { 0.0 };
     let text = format!(
         "workers = 4\nsteps = {steps}\n[algorithm]\nname = \"{name}\"\n{period}[optimizer]\nlr = 0.01\n\
-         momentum = 0.9\n[buckets]\nsize_mb = 0.2\n[task]\nname = \"quadratic\"\ndimensions = 100000\n\
+         momentum = {momentum}\n[buckets]\nsize_mb = 0.2\n[task]\nname = \"quadratic\"\ndimensions = 100000\n\
          curvature = [[1], [2], [3], [4]]\ntarget = [[1], [-2], [0.5], [3]]\n[cluster]\nservers = 2"
     );
     let plan = plan(&text);

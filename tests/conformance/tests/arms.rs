@@ -30,7 +30,11 @@ fn scenario(algorithm: &str, workers: usize, steps: u64, more: &str) -> String {
 /// The scenario of a form; momentum only where its servers can follow it.
 fn scenario_of(form: &AlgorithmForm, workers: usize, steps: u64, more: &str) -> String {
     let text = scenario(&form.text(), workers, steps, more);
-    if form.properties().plain_sgd { text.replace("momentum = 0.5\n", "") } else { text }
+    if !form.properties().optimizer_rule.refused_options().is_empty() {
+        text.replace("momentum = 0.5\n", "")
+    } else {
+        text
+    }
 }
 
 /// Parameters, bytes and messages of every rank.

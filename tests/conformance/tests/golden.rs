@@ -124,6 +124,15 @@ fn aladdin_with_a_barrier_is_what_its_theory_says() {
     near(run(1.0, 1), 1.05, "α = 1, π = 1: AllReduce");
 }
 
+/// With a barrier and π = 1, x̃ is the mean of the workers before the step: mixing first is the
+/// consensus form of D-PSGD with W_α, mixing last its adapt-then-combine form.
+#[test]
+fn aladdin_with_a_barrier_that_mixes_before_the_step_is_d_psgd_in_consensus_form() {
+    let keys = "barrier = true\nalpha = 0.4\nperiod = 1\norder = \"mix-then-step\"";
+    let (_, model) = fixed_point(&format!("[algorithm]\nname = \"aladdin\"\n{keys}"));
+    near(model, 0.9240088105727, "π = 1: D-PSGD in consensus form with W_α");
+}
+
 #[test]
 fn outer_momentum_does_not_move_the_fixed_point_of_local_sgd() {
     for algorithm in [

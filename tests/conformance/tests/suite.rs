@@ -14,17 +14,26 @@ use quelea_core::properties::{Budget, DeployedFrom};
 /// Forms of a row that differ enough to be tested apart, beside its defaults.
 fn variants(name: &str) -> Vec<String> {
     let more: &[&str] = match name {
-        "aladdin" => {
-            &["payload = \"gradient\"", "track_mean = true", "barrier = true", "period = 1"]
-        }
+        "aladdin" => &[
+            "payload = \"gradient\"",
+            "track_mean = true",
+            "barrier = true",
+            "period = 1",
+            "order = \"mix-then-step\"",
+            "order = \"mix-then-step\"\nperiod = 1",
+            "order = \"mix-then-step\"\nbarrier = true",
+        ],
         "allreduce" => &["collective = \"halving-doubling\"", "collective = \"hierarchical\""],
-        "asp" => &["scale = \"staleness\""],
-        "bmuf" => &["form = \"nesterov\""],
+        "ad-psgd" => &["averaging = \"active\""],
+        "asp" => &["scale = \"staleness\"", "collect = 2", "scale = \"staleness\"\ncollect = 4"],
+        "bmuf" => &["form = \"nesterov\"", "base = \"sgp\""],
+        "diloco" | "slowmo" => &["base = \"sgp\""],
         "eamsgd" | "easgd" => &["form = \"synchronous\""],
         "local-sgd" => &["start_step = 500", "buffers = \"average\""],
         "ssp" => &["staleness = 0"],
         "sync-ps" => &["backup = 2"],
         "choco" => &["form = \"after-step\""],
+        "sgp" => &["overlap = 1", "overlap = 2", "overlap = 2\nsends = \"every-step\""],
         "d-psgd" => &["form = \"adapt-then-combine\"", "form = \"combine-then-adapt\""],
         _ => &[],
     };

@@ -5,8 +5,7 @@ use std::fmt::Write as _;
 use anyhow::{Context, Result};
 use quelea_core::algorithms::{ALGORITHMS, Entry};
 use quelea_core::options::{OptionKind, OptionSpec, Options, Value};
-use quelea_core::properties::OptimizerState;
-use quelea_core::properties::{OptimizerSite, Properties};
+use quelea_core::properties::{OptimizerRequirement, OptimizerSite, OptimizerState, Properties};
 
 const START: &str = "<!-- Made from the table by `cargo xtask docs`; do not edit. -->\n";
 const END: &str = "<!-- End of what is made from the table. -->";
@@ -26,7 +25,13 @@ const CAPABILITIES: &[Capability] = &[
     ("the optimizer's state is averaged or reset", |properties| {
         properties.optimizer_state == OptimizerState::Synchronized
     }),
-    ("the optimizer must be plain `SGD`", |properties| properties.plain_sgd),
+    ("the optimizer must be plain `SGD`", |properties| {
+        matches!(properties.optimizer_rule, OptimizerRequirement::PlainSgd(_))
+    }),
+    ("the optimizer must be `SGD`", |properties| properties.optimizer_rule.needs_sgd()),
+    ("the optimizer must have no momentum", |properties| {
+        properties.optimizer_rule.refused_options().contains(&"momentum")
+    }),
 ];
 
 /// The page with its table as it is now.

@@ -6,26 +6,39 @@
 //!         j = random passive neighbour;  send x_i to j;  remember what was sent as s
 //! passive j, upon x_i from i:           send x_j to i;  x_j ← x_j + ½(x_i − x_j)
 //! active i, upon x_j from j:            x_i ← x_i + ½(x_j − s)
-//! upon a lost j, active i:              keep x_i; the exchange is closed
+//! `averaging` = "every-gradient":
+//! passive j, when its gradient is applied and no invitation of it is open:
+//!         i = random active neighbour;  invite i
+//! active i, invited by j:               when no exchange is open, exchange with j
+//! upon a lost j, active i:              keep x_i; the exchange is closed, an invitation forgotten
 //! ```
 //! The difference form lets gradients land between request and answer: the result equals
-//! "average, then apply", the mean is kept by every exchange, and no worker ever waits. Only active
-//! workers ask, and only passive ones, so there is no cycle to deadlock in.
+//! "average, then apply", the mean is kept by every exchange, and nobody ever waits. Only active
+//! workers ask, and only passive ones, so there is no cycle to deadlock in. Algorithm 1 and its
+//! theory have one averaging per gradient, with a random neighbour of the worker whose gradient it
+//! is; the published implementation lets only active workers start them, half as many. A passive
+//! worker that asked by itself would change its model while an exchange of its own is open, and
+//! the two would not be averages any more; so it invites an active one to ask. An invitation has no
+//! vector and is not waited for.
+
+mod invitations;
 
 use std::collections::BTreeMap;
 
-use super::{Codecs, Entry, Traffic};
+use super::{Codecs, Entry, Starters, Traffic};
 use crate::contract::{Algorithm, Awaited, Context, Fact, Mode};
 use crate::message::{Message, Rank};
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::payload::Payload;
 use crate::properties::{
-    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+    Budget, DeployedFrom, OptimizerRequirement, OptimizerSite, OptimizerState, Properties,
+    TopologyRequirement,
 };
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
+use invitations::{INVITE, Invitation, Invitations};
 
 /// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
@@ -35,13 +48,22 @@ pub const ENTRY: Entry = Entry {
         paper: "Lian et al. 2018, arXiv:1710.06952",
         section: "Algorithm 1, in the difference form that lets gradients land during an exchange",
         file: file!(),
-        options: &[OptionSpec {
-            name: "averages",
-            kind: OptionKind::Whole { default: 1, min: 1, max: 1 << 16 },
-            help: "exchanges that an active worker starts per gradient, one after another",
-        }],
+        options: &[
+            OptionSpec {
+                name: "averaging",
+                kind: OptionKind::Choice(&["every-gradient", "active"]),
+                help: "who starts averages: every worker after its gradient, as in Algorithm 1, or \
+                       only the active half, as in the published implementation (half as many)",
+            },
+            OptionSpec {
+                name: "averages",
+                kind: OptionKind::Whole { default: 1, min: 1, max: 1 << 16 },
+                help: "exchanges that a worker starts per gradient, one after another",
+            },
+        ],
     },
-    sends: "per exchange, the model to one random neighbour and its model back",
+    sends: "per exchange, the model to one random neighbour and its model back; one exchange per \
+            gradient",
     lost_peer: "open exchanges with it are closed; a half-finished one shifts the mean once",
     resized: "every worker begins with the mean of the models and of the optimizers; no \
               exchange is open, because a run rests before it is saved",
@@ -58,14 +80,17 @@ pub const ENTRY: Entry = Entry {
         reads_gradient: false,
         clips_itself: false,
         keeps_mean: true,
-        plain_sgd: false,
+        optimizer_rule: OptimizerRequirement::Any,
         waits_for_peers: false,
         own_start: true,
         reloadable: false,
         needs_loss: false,
         optimizer_state: OptimizerState::Kept,
     },
-    traffic: |options| Traffic::Pairs { averages: options.whole("averages") },
+    traffic: |options| Traffic::Pairs {
+        averages: options.whole("averages"),
+        starters: Starters::new(options),
+    },
     worker: |options| Box::new(AdPsgd::new(options)),
     server: None,
 };
@@ -73,18 +98,31 @@ pub const ENTRY: Entry = Entry {
 const REQUEST: u8 = 1;
 const ANSWER: u8 = 2;
 
+impl Starters {
+    fn new(options: &Options) -> Starters {
+        match options.text("averaging") {
+            "every-gradient" => Starters::All,
+            _ => Starters::Half,
+        }
+    }
+}
+
 /// One worker.
 struct AdPsgd {
     averages: u64,
-    /// Passive neighbours; empty for a passive worker.
+    starters: Starters,
+    /// Whether I ask, or am asked.
+    active: bool,
+    /// Neighbours of the other side.
     partners: Vec<Rank>,
     /// Buckets whose gradient is not applied yet.
     remaining: usize,
-    /// Exchanges that may still be started for the last gradient.
+    /// Exchanges, or invitations, that may still be started for the last gradient.
     allowed: u64,
     /// The number of the last exchange that I started.
     seq: u64,
     open: Option<PendingExchange>,
+    invitations: Invitations,
     /// The last request that was answered, by worker and bucket: one that comes twice is not.
     answered: BTreeMap<(Rank, usize), u64>,
 }
@@ -101,11 +139,14 @@ impl AdPsgd {
     fn new(options: &Options) -> AdPsgd {
         AdPsgd {
             averages: options.whole("averages"),
+            starters: Starters::new(options),
+            active: false,
             partners: Vec::new(),
             remaining: 0,
             allowed: 0,
             seq: 0,
             open: None,
+            invitations: Invitations::default(),
             answered: BTreeMap::new(),
         }
     }
@@ -114,24 +155,57 @@ impl AdPsgd {
         let Some((members, schedule)) = cx.outbox.view.topology(u64::MAX) else { return };
         let place = members.binary_search(&cx.outbox.rank).expect("a member of the topology");
         let pairs = schedule.pairs();
-        let partners = pairs.partners[place].iter().filter(|_| pairs.active[place]);
-        let partners = partners.map(|j| members[*j]);
+        self.active = pairs.active[place];
+        let partners = pairs.partners[place].iter().map(|j| members[*j]);
         // A topology that cannot be rebuilt without the lost still lists them.
         self.partners = partners.filter(|partner| cx.outbox.view.is_alive(*partner)).collect();
     }
 
+    /// Starts what may be started: an exchange, or an invitation to one.
     fn ask(&mut self, cx: &mut Context<'_>) {
-        if self.open.is_some() || self.allowed == 0 || self.partners.is_empty() {
+        if self.active {
+            self.ask_passive(cx);
+        } else if self.starters == Starters::All {
+            self.invite(cx);
+        }
+    }
+
+    fn random_partner(&self, cx: &mut Context<'_>) -> Rank {
+        self.partners[cx.outbox.rng.below(self.partners.len() as u64) as usize]
+    }
+
+    fn invite(&mut self, cx: &mut Context<'_>) {
+        if self.invitations.is_open() || self.allowed == 0 || self.partners.is_empty() {
             return;
         }
         self.allowed -= 1;
+        let peer = self.random_partner(cx);
+        self.invitations.send(cx, peer);
+    }
+
+    /// Whom to exchange with next: who has invited me, or somebody of my choice, with number 0.
+    fn next_peer(&mut self, cx: &mut Context<'_>) -> Option<Invitation> {
+        let own = self.allowed > 0 && !self.partners.is_empty();
+        let invited = self.invitations.next(own);
+        invited.or_else(|| {
+            own.then(|| {
+                self.allowed -= 1;
+                Invitation { from: self.random_partner(cx), number: 0 }
+            })
+        })
+    }
+
+    fn ask_passive(&mut self, cx: &mut Context<'_>) {
+        if self.open.is_some() {
+            return;
+        }
+        let Some(Invitation { from: peer, number }) = self.next_peer(cx) else { return };
         self.seq += 1;
-        let peer = self.partners[cx.outbox.rng.below(self.partners.len() as u64) as usize];
         let mut sent = Vec::with_capacity(cx.layout.buckets.len());
         for b in 0..cx.layout.buckets.len() {
             let values = seen(cx, b);
             let mut message = Message::new(REQUEST, cx.step, b).with(values.clone());
-            message.seq = self.seq;
+            (message.seq, message.scalar) = (self.seq, number as f64);
             let message = cx.outbox.rounded(message);
             cx.outbox.send(peer, message);
             sent.push(Some(values));
@@ -146,6 +220,7 @@ impl AdPsgd {
             return;
         }
         *last = message.seq;
+        self.invitations.on_request(message.scalar as u64);
         let own = seen(cx, b);
         let mut answer = Message::new(ANSWER, message.step, b).with(own.clone());
         answer.seq = message.seq;
@@ -198,19 +273,30 @@ impl Algorithm for AdPsgd {
         self.remaining -= 1;
         if self.remaining == 0 {
             self.allowed = self.averages;
+            self.invitations.on_gradient();
             self.ask(cx);
         }
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         match message.kind {
-            REQUEST => self.answer(cx, from, message),
+            REQUEST => {
+                self.answer(cx, from, message);
+                self.ask(cx);
+            }
+            // Who is no neighbour of mine any more will see that in the same view.
+            INVITE if self.active && self.partners.contains(&from) => {
+                self.invitations.on_message(from, &message);
+                self.ask(cx);
+            }
+            INVITE => {}
             _ => self.absorb(cx, from, message),
         }
     }
 
     fn on_view(&mut self, cx: &mut Context<'_>, _old: &View) {
         self.find_partners(cx);
+        self.invitations.keep(self.active, &self.partners);
         if self.open.as_ref().is_some_and(|exchange| !cx.outbox.view.is_alive(exchange.peer)) {
             self.open = None;
             cx.outbox.measure(Fact::HalfExchange);
@@ -228,13 +314,14 @@ impl Algorithm for AdPsgd {
     }
 
     fn is_drained(&self) -> bool {
-        self.open.is_none()
+        self.open.is_none() && self.invitations.is_drained()
     }
 
     fn awaiting(&self, out: &mut Vec<Awaited>) {
         if let Some(exchange) = &self.open {
             out.push(Awaited { from: exchange.peer, what: "its model" });
         }
+        self.invitations.awaiting(out);
     }
 
     fn state(&mut self, visitor: &mut dyn Visitor) {
@@ -251,6 +338,9 @@ impl Algorithm for AdPsgd {
             visitor.payload(&format!("sent.{b}"), sent);
         }
         self.open = (peer != u64::MAX).then(|| PendingExchange { peer: Rank(peer as u32), sent });
+        if self.starters == Starters::All {
+            self.invitations.state(visitor);
+        }
     }
 
     fn keeps_older_views(&self) -> bool {

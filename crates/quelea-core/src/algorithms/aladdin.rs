@@ -4,6 +4,7 @@
 //! worker, upon bucket b of g:        Δ = η·Opt(g[b]);  x_i ← x_i − Δ            (local self-update)
 //!                                    push Δ; while the last push is not acknowledged, fold into the next
 //!                                    if a model x̃ has come:  x_i ← x_i + α(x̃ − x_i)    (triggered by the server)
+//!   with `order` = "mix-then-step":  if a model x̃ has come:  x_i ← x_i + α(x̃ − x_i);  then x_i ← x_i − Δ;  push Δ
 //! worker, upon an acknowledgement:   push what was folded meanwhile
 //! server, upon Δ of k gradients from i:  D ← D + Δ;  c ← c + k;  c_i ← c_i + k;  acknowledge
 //!                                    if c_i ≥ π:  x̃ ← x̃ − D/n;  D, c, c_i ← 0;  send x̃ to i     (lazy update)
@@ -12,7 +13,10 @@
 //! ```
 //! The published pseudocode drops the gradient that triggers an update and normalises after use;
 //! with `normaliser = "workers"` every gradient moves x̃ by η/n exactly once, so that x̃ follows
-//! the mean of the workers (Lemma 1). A worker never waits for a server. Every piece (a bucket's
+//! the mean of the workers (Lemma 1). The printed order steps, then mixes with a model that does not
+//! contain the step, and so takes back a share α of it; `mix-then-step` keeps all of it, and one
+//! worker alone is then plain SGD for any α. What servers are sent does not depend on the order. A
+//! worker never waits for a server. Every piece (a bucket's
 //! part on one server) runs the protocol for itself.
 
 mod barrier;
@@ -21,10 +25,12 @@ mod server;
 mod worker;
 
 use super::{Codecs, Entry, Service, Traffic};
+use crate::contract::Mode;
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::properties::{
-    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+    Budget, DeployedFrom, OptimizerRequirement, OptimizerSite, OptimizerState, Properties,
+    TopologyRequirement,
 };
 use barrier::{BarrierServer, BarrierWorker};
 use server::Server;
@@ -50,6 +56,12 @@ pub const ENTRY: Entry = Entry {
                 name: "period",
                 kind: OptionKind::Whole { default: 4, min: 1, max: 1 << 32 },
                 help: "gradients of a worker per model sent back to it (π)",
+            },
+            OptionSpec {
+                name: "order",
+                kind: OptionKind::Choice(&["step-then-mix", "mix-then-step"]),
+                help: "as printed, or mixing before the step, so that no share of the newest step \
+                       is taken back; better where models come often (small `period`)",
             },
             OptionSpec {
                 name: "payload",
@@ -98,7 +110,11 @@ pub const ENTRY: Entry = Entry {
             reads_gradient: options.text("payload") == "gradient",
             clips_itself: options.text("payload") == "gradient",
             keeps_mean: false,
-            plain_sgd: options.text("payload") == "gradient",
+            optimizer_rule: if options.text("payload") == "gradient" {
+                OptimizerRequirement::PlainSgd(PLAIN_SGD)
+            } else {
+                OptimizerRequirement::Any
+            },
             waits_for_peers: barrier,
             own_start: false,
             reloadable: false,
@@ -106,7 +122,12 @@ pub const ENTRY: Entry = Entry {
             optimizer_state: OptimizerState::Kept,
         }
     },
-    traffic: |_| Traffic::Servers(Service::Folded),
+    traffic: |options| {
+        Traffic::Servers(Service::Folded {
+            period: options.whole("period"),
+            alpha: options.real("alpha"),
+        })
+    },
     worker: |options| {
         if options.flag("barrier") {
             Box::new(BarrierWorker::new(options))
@@ -122,6 +143,11 @@ pub const ENTRY: Entry = Entry {
         }
     }),
 };
+
+/// Why servers that get gradients need plain SGD at the workers.
+const PLAIN_SGD: &str = "with `algorithm.payload` = \"gradient\" the servers take plain SGD steps, \
+                         and the workers' steps must be the same; use `optimizer.name` = \"sgd\" \
+                         without momentum and weight decay, or `algorithm.payload` = \"delta\"";
 
 fn check(options: &Options) -> Result<(), &'static str> {
     let (gradient, barrier) = (options.text("payload") == "gradient", options.flag("barrier"));
@@ -139,6 +165,32 @@ fn check(options: &Options) -> Result<(), &'static str> {
         );
     }
     Ok(())
+}
+
+/// Which comes first when a model is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// `x ← (x − Δ) + α(x̃ − (x − Δ))`, as printed.
+    StepThenMix,
+    /// `x ← x + α(x̃ − x) − Δ`.
+    MixThenStep,
+}
+
+impl Order {
+    fn new(options: &Options) -> Order {
+        match options.text("order") {
+            "step-then-mix" => Order::StepThenMix,
+            _ => Order::MixThenStep,
+        }
+    }
+
+    /// What the optimizer is asked for: mixing comes before the step that it makes of the gradient.
+    fn mode(self) -> Mode {
+        match self {
+            Order::StepThenMix => Mode::ApplyAndReport,
+            Order::MixThenStep => Mode::Displace,
+        }
+    }
 }
 
 const PUSH: u8 = 1;

@@ -7,7 +7,9 @@
 //! upon a lost peer:                   compare steps; those behind take over a peer's state;
 //!                                     restart this step's all-reduce from the kept gradients
 //! ```
-//! Replicas hold the same bits after every step: each chunk is summed once and copied.
+//! Replicas hold the same bits after every step: each chunk is summed once and copied. With a codec,
+//! what it leaves out of a gradient is kept in units of the step, so that it moves the parameters as
+//! far as it would have when the learning rate changes.
 
 use super::{Codecs, Entry, Traffic};
 use crate::collectives::average::{Average, COLLECTIVE};
@@ -17,7 +19,8 @@ use crate::message::{Message, Rank};
 use crate::meta::Meta;
 use crate::options::Options;
 use crate::properties::{
-    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+    Budget, DeployedFrom, OptimizerRequirement, OptimizerSite, OptimizerState, Properties,
+    TopologyRequirement,
 };
 use crate::state::Visitor;
 use crate::vector;
@@ -50,7 +53,7 @@ pub const ENTRY: Entry = Entry {
         reads_gradient: true,
         clips_itself: false,
         keeps_mean: true,
-        plain_sgd: false,
+        optimizer_rule: OptimizerRequirement::Any,
         waits_for_peers: true,
         own_start: false,
         reloadable: true,
@@ -83,6 +86,9 @@ impl AllReduceSgd {
     }
 
     fn start(&mut self, cx: &mut Context<'_>, b: usize) {
+        if b == 0 {
+            self.average.at_rate(cx.learning_rate);
+        }
         self.average.start(&mut cx.outbox, cx.step, b, &cx.grad[cx.layout.range(b)]);
         self.step_if_reduced(cx, b);
     }

@@ -5,9 +5,14 @@
 //! worker, upon the model in answer:      x ← it; next gradient
 //! server, upon g from worker i:          τ = version − its version
 //!                                        x̃ ← x̃ − s(τ)·η·Opt(g);  version += 1;  send x̃ to i
+//! with `collect` = c > 1:                keep s(τ)·g;  upon the c-th: S = Σ s(τ)
+//!                                        x̃ ← x̃ − S/c·η·Opt(Σ s(τ)·g / S);  version += 1
 //! ```
 //! With a codec C a push is C(g_i + e_i), and e_i what C left out.
-//! s = 1/n by default, so that n pushes move the model like one synchronous step.
+//! s = c/n by default, so that n pushes move the model like one synchronous step. The staleness of
+//! equally fast workers is n/c on average, and s(τ) = 1/τ takes the place of c/n (Zhang et al.
+//! 2016). Collecting c = ⌊workers/n⌋ gradients per update is their n-softsync; a worker that has
+//! pushed gets the model as it is and does not wait for the update.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +24,8 @@ use crate::message::{Message, Rank};
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::properties::{
-    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+    Budget, DeployedFrom, OptimizerRequirement, OptimizerSite, OptimizerState, Properties,
+    TopologyRequirement,
 };
 use crate::state::Visitor;
 use crate::vector;
@@ -32,11 +38,19 @@ pub const ENTRY: Entry = Entry {
         paper: "Dean et al. 2012 (Downpour SGD)",
         section: "Section 4.1 (Downpour SGD), fetching and pushing at every step",
         file: file!(),
-        options: &[OptionSpec {
-            name: "scale",
-            kind: OptionKind::Choice(&["workers", "staleness", "none"]),
-            help: "s(τ): 1/n, 1/(n·max(1,τ)) (Zhang et al. 2016), or 1",
-        }],
+        options: &[
+            OptionSpec {
+                name: "scale",
+                kind: OptionKind::Choice(&["workers", "staleness", "none"]),
+                help: "s(τ), what a gradient of staleness τ is multiplied by: 1/n, 1/max(1,τ) \
+                       (Zhang et al. 2016), or 1",
+            },
+            OptionSpec {
+                name: "collect",
+                kind: OptionKind::Whole { default: 1, min: 1, max: 1 << 16 },
+                help: "gradients that a server averages per update; workers/n is n-softsync",
+            },
+        ],
     },
     sends: "the gradient to the servers, the model back, per gradient",
     lost_peer: "it simply stops pushing",
@@ -55,7 +69,7 @@ pub const ENTRY: Entry = Entry {
         reads_gradient: true,
         clips_itself: true,
         keeps_mean: true,
-        plain_sgd: false,
+        optimizer_rule: OptimizerRequirement::Any,
         waits_for_peers: false,
         own_start: false,
         reloadable: false,
@@ -157,12 +171,38 @@ enum Scale {
 
 struct Server {
     scale: Scale,
+    /// Gradients per update: c.
+    collect: u64,
+    /// Nothing more will be collected: every gradient is an update of its own.
+    draining: bool,
     /// Updates applied, per piece.
     versions: Vec<u64>,
     /// The step of the next gradient that each worker owes each piece; older ones were applied.
     next: BTreeMap<(Rank, usize), u64>,
-    /// Whose gradient is being applied: worker, its step, s(τ).
-    serving: Option<(Rank, u64, f32)>,
+    /// What was collected for the next update: Σ s(τ)·g over the whole shard; empty if `collect` is 1.
+    sum: Vec<f32>,
+    collected: Vec<Collected>,
+    /// The update that is being applied, per piece.
+    serving: Vec<Option<Serving>>,
+}
+
+/// The gradients that one piece has collected since its last update.
+#[derive(Clone, Debug, Default)]
+struct Collected {
+    gradients: u64,
+    /// Σ s(τ).
+    weight: f64,
+    /// The step of the newest, whose learning rate the update has.
+    step: u64,
+}
+
+/// An update that the optimizer has been asked for.
+#[derive(Clone, Copy, Debug)]
+struct Serving {
+    /// Who gets the model, and for which of its steps; nobody at the end of a run.
+    answer: Option<(Rank, u64)>,
+    /// What the displacement is multiplied by.
+    scale: f32,
 }
 
 impl Server {
@@ -172,21 +212,71 @@ impl Server {
             "staleness" => Scale::Staleness,
             _ => Scale::None,
         };
-        Server { scale, versions: Vec::new(), next: BTreeMap::new(), serving: None }
+        Server {
+            scale,
+            collect: options.whole("collect"),
+            draining: false,
+            versions: Vec::new(),
+            next: BTreeMap::new(),
+            sum: Vec::new(),
+            collected: Vec::new(),
+            serving: Vec::new(),
+        }
     }
 
+    /// s(τ), for an update of one gradient.
     fn scale(&self, workers: usize, staleness: u64) -> f32 {
         match self.scale {
             Scale::Workers => 1.0 / workers as f32,
-            Scale::Staleness => 1.0 / (workers as f32 * staleness.max(1) as f32),
+            Scale::Staleness => 1.0 / staleness.max(1) as f32,
             Scale::None => 1.0,
         }
+    }
+
+    /// Adds a gradient to what the next update is made of.
+    fn keep(&mut self, cx: &mut Context<'_>, b: usize, scale: f32, message: Message) {
+        let (range, collected) = (cx.range(b), &mut self.collected[b]);
+        collected.gradients += 1;
+        collected.weight += f64::from(scale);
+        collected.step = message.step;
+        cx.outbox.work(range.len() * 4);
+        vector::axpy(scale, &message.into_values(), &mut self.sum[range]);
+    }
+
+    /// Asks for the step with the weighted mean of what was collected.
+    fn update(&mut self, cx: &mut Context<'_>, b: usize, answer: Option<(Rank, u64)>) {
+        let range = cx.range(b);
+        let collected = std::mem::take(&mut self.collected[b]);
+        let sum = &mut self.sum[range.clone()];
+        vector::scaled((1.0 / collected.weight) as f32, sum, &mut cx.grad[range]);
+        sum.fill(0.0);
+        // 1/n is meant for one gradient of n, whoever collects how many of them.
+        let gradients = match self.scale {
+            Scale::Workers => 1.0,
+            Scale::Staleness | Scale::None => collected.gradients as f64,
+        };
+        let scale = (collected.weight / gradients) as f32;
+        self.serving[b] = Some(Serving { answer, scale });
+        cx.optimize_at(b, Mode::Displace, collected.step);
+    }
+
+    fn send_model(&self, cx: &mut Context<'_>, b: usize, worker: Rank, step: u64) {
+        let mut message =
+            Message::new(MODEL, step, cx.layout.buckets[b].id).with(cx.params_payload(b));
+        message.seq = self.versions[b];
+        let message = cx.outbox.rounded(message);
+        cx.outbox.send(worker, message);
     }
 }
 
 impl Algorithm for Server {
     fn on_start(&mut self, cx: &mut Context<'_>) {
         self.versions.resize(cx.layout.buckets.len(), 0);
+        self.collected.resize(cx.layout.buckets.len(), Collected::default());
+        self.serving.resize(cx.layout.buckets.len(), None);
+        if self.collect > 1 {
+            self.sum.resize(cx.params.len(), 0.0);
+        }
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
@@ -202,22 +292,39 @@ impl Algorithm for Server {
         }
         let scale = self.scale(cx.outbox.view.workers.len(), staleness);
         let step = message.step;
-        self.serving = Some((from, step, scale));
-        cx.grad[cx.layout.range(b)].copy_from_slice(&message.into_values());
-        cx.optimize_at(b, Mode::Displace, step);
+        let answer = Some((from, step));
+        if self.collect == 1 {
+            self.serving[b] = Some(Serving { answer, scale });
+            cx.grad[cx.layout.range(b)].copy_from_slice(&message.into_values());
+            return cx.optimize_at(b, Mode::Displace, step);
+        }
+        self.keep(cx, b, scale, message);
+        if self.draining || self.collected[b].gradients >= self.collect {
+            self.update(cx, b, answer);
+        } else {
+            self.send_model(cx, b, from, step);
+        }
     }
 
     fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
-        let (worker, step, scale) = self.serving.take().expect("it was asked for");
+        let Serving { answer, scale } = self.serving[b].take().expect("it was asked for");
         let range = cx.range(b);
         vector::axpy(-scale, &cx.grad[range.clone()], &mut cx.params[range.clone()]);
         cx.outbox.work(range.len() * 4);
         self.versions[b] += 1;
-        let mut message =
-            Message::new(MODEL, step, cx.layout.buckets[b].id).with(cx.params_payload(b));
-        message.seq = self.versions[b];
-        let message = cx.outbox.rounded(message);
-        cx.outbox.send(worker, message);
+        if let Some((worker, step)) = answer {
+            self.send_model(cx, b, worker, step);
+        }
+    }
+
+    /// What was collected is applied, however little it is.
+    fn on_drain(&mut self, cx: &mut Context<'_>) {
+        self.draining = true;
+        for b in 0..self.collected.len() {
+            if self.collected[b].gradients > 0 {
+                self.update(cx, b, None);
+            }
+        }
     }
 
     fn is_ready(&self) -> bool {
@@ -227,6 +334,16 @@ impl Algorithm for Server {
     fn state(&mut self, visitor: &mut dyn Visitor) {
         visitor.numbers("versions", &mut self.versions);
         visitor.by_bucket("next", &mut self.next);
+        if self.collect == 1 {
+            return;
+        }
+        visitor.vector("sum", &mut self.sum);
+        self.collected.resize(self.versions.len(), Collected::default());
+        for (b, collected) in self.collected.iter_mut().enumerate() {
+            visitor.number(&format!("collected.{b}"), &mut collected.gradients);
+            visitor.real(&format!("collected.{b}.weight"), &mut collected.weight);
+            visitor.number(&format!("collected.{b}.step"), &mut collected.step);
+        }
     }
 
     fn keeps_older_views(&self) -> bool {

@@ -7,15 +7,15 @@
 //!   nesterov:          Θ ← Θ + Δ;   x₀ ← Θ + μ·Δ,   that is   x₀ ← x₀ − ζ·G + μ·Δ
 //!                      x_i ← x₀
 //! ```
+//! The Nesterov form deploys Θ: rounds start at x₀, which looks ahead of it by μ·Δ.
 //! μ = 1 − 1/n by default, so that a round moves the model about as far as n workers together.
 //! The rounds themselves, and what a lost worker means, are in `periodic.rs`.
 
-use super::periodic::{self, BUFFERS, Every, Outer, OuterRound, Periodic, outer_step, period_key};
+use super::periodic::{self, BASE, BUFFERS, Outer, OuterRound, Periodic, outer_step, period_key};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
-use crate::properties::{Properties, TopologyRequirement};
 
 /// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
@@ -42,29 +42,27 @@ pub const ENTRY: Entry = Entry {
                 kind: OptionKind::Real { default: 1.0, min: 0.0, max: 100.0 },
                 help: "learning rate of the blocks (ζ)",
             },
+            BASE,
             BUFFERS,
             COLLECTIVE,
         ],
     },
-    sends: "the model around a ring, 2(n−1)/n of it, once per `period` steps; nothing in between",
-    lost_peer: periodic::LOST_PEER,
+    sends: periodic::SENDS,
+    lost_peer: periodic::LOST_EITHER,
     resized: periodic::RESIZED,
     check,
     codecs: |_| Codecs::OF_MOMENTUM,
-    properties: |options| Properties {
-        keeps_mean: false,
-        reloadable: false,
-        ..periodic::properties(options, TopologyRequirement::Nothing)
-    },
-    traffic: periodic::traffic,
+    properties: periodic::properties_of_outer,
+    traffic: periodic::traffic_of_outer,
     worker: |options| {
         let outer = Bmuf {
             nesterov: options.text("form") == "nesterov",
             momentum: options.real("block_momentum"),
             learning_rate: options.real("block_lr") as f32,
             update: Vec::new(),
+            ahead: Vec::new(),
         };
-        Box::new(Periodic::new(options, Box::new(Every(options.whole("period"))), Box::new(outer)))
+        Box::new(Periodic::with_outer(options, Box::new(outer)))
     },
     server: None,
 };
@@ -83,6 +81,8 @@ struct Bmuf {
     learning_rate: f32,
     /// −Δ
     update: Vec<f32>,
+    /// The μ of the last round, by which x₀ is ahead of Θ; empty before it, and in the classic form.
+    ahead: Vec<f32>,
 }
 
 impl Outer for Bmuf {
@@ -96,9 +96,16 @@ impl Outer for Bmuf {
             *update = mu * *update + zeta * g;
             if nesterov { zeta * g + mu * *update } else { *update }
         });
+        if nesterov {
+            self.ahead = vec![mu];
+        }
     }
 
     fn vectors(&mut self) -> Vec<&mut Vec<f32>> {
-        vec![&mut self.update]
+        if self.nesterov { vec![&mut self.update, &mut self.ahead] } else { vec![&mut self.update] }
+    }
+
+    fn look_back(&self) -> Option<(f32, &[f32])> {
+        self.ahead.first().map(|mu| (*mu, &self.update[..]))
     }
 }

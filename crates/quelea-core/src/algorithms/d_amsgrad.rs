@@ -12,7 +12,7 @@
 //! ```
 //! Σ ũ_i = Σ v̂_i at every step: all workers come to divide by the same mean, where plain
 //! decentralized Adam divides each by its own and may stop at a point that is no optimum. The
-//! optimizer is meant to be plain `sgd`; its weight decay is then decoupled, as in AdamW.
+//! optimizer must be `sgd`, best without momentum; its weight decay is decoupled, as in AdamW.
 
 use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use super::{Codecs, Entry, Gathers, When};
@@ -20,7 +20,7 @@ use crate::contract::{Context, Mode};
 use crate::message::Message;
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
-use crate::properties::Properties;
+use crate::properties::{OptimizerRequirement, Properties};
 use crate::state::Visitor;
 use crate::vector;
 use crate::vector::dispatch::{Level, PART_MIN, in_parts, kernel};
@@ -58,7 +58,15 @@ pub const ENTRY: Entry = Entry {
               tracks of others, are reset",
     check: |_| Ok(()),
     codecs: |_| Codecs::Exact("it carries sums over all steps, in which every rounding would stay"),
-    properties: |_| Properties { reads_gradient: true, clips_itself: true, ..exchange::PROPERTIES },
+    properties: |_| Properties {
+        reads_gradient: true,
+        clips_itself: true,
+        optimizer_rule: OptimizerRequirement::Sgd(
+            "it keeps both moments itself (`algorithm.beta1`, `algorithm.beta2`), and an adaptive \
+             optimizer would normalise a second time; use `optimizer.name` = \"sgd\", or `d-psgd`",
+        ),
+        ..exchange::PROPERTIES
+    },
     traffic: |_| exchange::traffic(2, When::DuringGradient, Gathers::Means),
     worker: |options| SyncGossip::boxed(DAmsgrad::new(options)),
     server: None,

@@ -6,7 +6,7 @@
 //! upon a lost peer:                its weight goes to myself at once
 //! ```
 //! The optimizer, and so its momentum, works on g̃: the gradient together with the pull of the
-//! neighbours. Without momentum x_i⁺ = y, which is D-PSGD in adapt-then-combine form.
+//! neighbours; clipping by the norm concerns g alone. Without momentum x_i⁺ = y, which is D-PSGD in adapt-then-combine form.
 
 use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use super::{Codecs, Entry, Gathers, When};
@@ -39,7 +39,7 @@ pub const ENTRY: Entry = Entry {
             "it divides what mixing has moved by the learning rate, which would amplify every rounding",
         )
     },
-    properties: |_| Properties { reads_gradient: true, ..exchange::PROPERTIES },
+    properties: |_| Properties { reads_gradient: true, clips_itself: true, ..exchange::PROPERTIES },
     traffic: |_| exchange::traffic(1, When::AfterGradient, Gathers::Means),
     worker: |_| SyncGossip::boxed(DecentLam),
     server: None,
@@ -48,7 +48,17 @@ pub const ENTRY: Entry = Entry {
 /// One worker.
 struct DecentLam;
 
-impl DecentLam {}
+impl DecentLam {
+    /// Steps bucket `b` and sends it.
+    fn step(cx: &mut Context<'_>, exchange: &mut Exchange, b: usize) {
+        let stepped = &mut cx.grad[cx.layout.range(b)];
+        vector::scale(-cx.learning_rate, stepped);
+        vector::add(&cx.params[cx.layout.range(b)], stepped);
+        let message = Message::new(exchange::KIND, cx.step, b).with(cx.outbox.pool.copy(stepped));
+        exchange::post(&mut cx.outbox, &message);
+        exchange.wait(b);
+    }
+}
 
 impl GossipMethod for DecentLam {
     const AWAITED: &'static str = "its stepped model";
@@ -61,12 +71,17 @@ impl GossipMethod for DecentLam {
         if b == 0 {
             exchange.begin(cx, cx.step);
         }
-        let stepped = &mut cx.grad[cx.layout.range(b)];
-        vector::scale(-cx.learning_rate, stepped);
-        vector::add(&cx.params[cx.layout.range(b)], stepped);
-        let message = Message::new(exchange::KIND, cx.step, b).with(cx.outbox.pool.copy(stepped));
-        exchange.post(&mut cx.outbox, message);
-        exchange.wait(b);
+        if cx.clip.is_none() {
+            DecentLam::step(cx, exchange, b);
+        }
+    }
+
+    /// The gradient is clipped, not the pull of the neighbours that is added to it.
+    fn on_gradient(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange) {
+        if let Some(limit) = cx.clip {
+            vector::clip(f64::from(limit), cx.grad);
+            (0..cx.layout.buckets.len()).for_each(|b| DecentLam::step(cx, exchange, b));
+        }
     }
 
     fn on_optimized(&mut self, _cx: &mut Context<'_>, exchange: &mut Exchange, _b: usize) {

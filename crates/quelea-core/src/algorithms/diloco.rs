@@ -9,12 +9,11 @@
 //! With `nesterov = false` the last line is x₀ − lr·v. The optimizer's state stays local. The
 //! rounds themselves, and what a lost worker means, are in `periodic.rs`.
 
-use super::periodic::{self, BUFFERS, Every, Outer, OuterRound, Periodic, outer_step, period_key};
+use super::periodic::{self, BASE, BUFFERS, Outer, OuterRound, Periodic, outer_step, period_key};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec};
-use crate::properties::{Properties, TopologyRequirement};
 
 /// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
@@ -41,21 +40,18 @@ pub const ENTRY: Entry = Entry {
                 kind: OptionKind::Flag(true),
                 help: "look ahead along the outer velocity; false is heavy-ball momentum",
             },
+            BASE,
             BUFFERS,
             COLLECTIVE,
         ],
     },
-    sends: "the model around a ring, 2(n−1)/n of it, once per `period` steps; nothing in between",
-    lost_peer: periodic::LOST_PEER,
+    sends: periodic::SENDS,
+    lost_peer: periodic::LOST_EITHER,
     resized: periodic::RESIZED,
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MOMENTUM,
-    properties: |options| Properties {
-        keeps_mean: false,
-        reloadable: false,
-        ..periodic::properties(options, TopologyRequirement::Nothing)
-    },
-    traffic: periodic::traffic,
+    properties: periodic::properties_of_outer,
+    traffic: periodic::traffic_of_outer,
     worker: |options| {
         let outer = DiLoCo {
             learning_rate: options.real("outer_lr") as f32,
@@ -63,7 +59,7 @@ pub const ENTRY: Entry = Entry {
             nesterov: options.flag("nesterov"),
             velocity: Vec::new(),
         };
-        Box::new(Periodic::new(options, Box::new(Every(options.whole("period"))), Box::new(outer)))
+        Box::new(Periodic::with_outer(options, Box::new(outer)))
     },
     server: None,
 };

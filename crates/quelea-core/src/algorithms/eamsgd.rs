@@ -13,6 +13,7 @@ use super::easgd::{
 use super::{Codecs, Entry};
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec};
+use crate::properties::{OptimizerRequirement, Properties};
 
 /// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
@@ -40,7 +41,13 @@ pub const ENTRY: Entry = Entry {
               reset to zero, and so are exchanges with the centre",
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MODELS,
-    properties: easgd::properties,
+    properties: |options| Properties {
+        optimizer_rule: OptimizerRequirement::NoVelocity(
+            "the workers have Nesterov momentum of their own, `algorithm.momentum`, which a second \
+             one would multiply; use `optimizer.momentum` = 0, or `easgd`",
+        ),
+        ..easgd::properties(options)
+    },
     traffic: easgd::traffic,
     worker: |options| Box::new(Worker::new(options, options.real("momentum"))),
     server: Some(|options| Box::new(ElasticServer::new(options))),

@@ -23,7 +23,8 @@ use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::payload::Payload;
 use crate::properties::{
-    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+    Budget, DeployedFrom, OptimizerRequirement, OptimizerSite, OptimizerState, Properties,
+    TopologyRequirement,
 };
 use crate::state::Visitor;
 use crate::vector;
@@ -90,7 +91,7 @@ pub(super) fn properties(options: &Options) -> Properties {
         reads_gradient: false,
         clips_itself: false,
         keeps_mean: false,
-        plain_sgd: false,
+        optimizer_rule: OptimizerRequirement::Any,
         waits_for_peers: synchronous,
         own_start: false,
         reloadable: false,

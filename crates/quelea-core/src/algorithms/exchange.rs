@@ -27,7 +27,8 @@ use crate::codec::CodecShape;
 use crate::contract::{Awaited, Context, Outbox};
 use crate::message::{Message, Rank};
 use crate::properties::{
-    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+    Budget, DeployedFrom, OptimizerRequirement, OptimizerSite, OptimizerState, Properties,
+    TopologyRequirement,
 };
 use crate::view::{MixingRow, RowGroup};
 pub use gathered::Gathered;
@@ -36,7 +37,12 @@ pub use sync_gossip::{GossipMethod, KIND, SyncGossip};
 
 /// Sends `message` to everyone who mixes my vectors at its step, rounded where the codec rounds.
 pub fn post(outbox: &mut Outbox<'_>, message: &Message) {
-    let row = outbox.view.row(message.step, outbox.rank);
+    post_of_every(1, outbox, message);
+}
+
+/// As [`post`], where workers mix once per `every` steps.
+pub fn post_of_every(every: u64, outbox: &mut Outbox<'_>, message: &Message) {
+    let row = outbox.view.row_of_every(every, message.step, outbox.rank);
     let message = outbox.rounded(message.clone());
     for to in &row.outgoing {
         outbox.send(*to, message.clone());
@@ -45,7 +51,7 @@ pub fn post(outbox: &mut Outbox<'_>, message: &Message) {
 
 /// The traffic of algorithms that do nothing but gossip.
 pub const fn traffic(vectors: u64, when: When, gathers: Gathers) -> Traffic {
-    Traffic::Gossip { vectors, when, average: None, gathers }
+    Traffic::Gossip { vectors, when, every: 1, average: None, gathers }
 }
 
 /// Set in the kind of a message that says up to which step its sender has gathered a bucket.
@@ -63,7 +69,7 @@ pub const PROPERTIES: Properties = Properties {
     reads_gradient: false,
     clips_itself: false,
     keeps_mean: true,
-    plain_sgd: false,
+    optimizer_rule: OptimizerRequirement::Any,
     waits_for_peers: true,
     own_start: true,
     reloadable: false,
@@ -72,12 +78,14 @@ pub const PROPERTIES: Properties = Properties {
 };
 
 /// One exchange after another.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Exchange {
     me: Rank,
     gathers: Gathers,
     /// The kind of its messages.
     kind: u8,
+    /// Workers mix once per this many steps.
+    every: u64,
     /// The step whose exchange is under way.
     step: u64,
     /// Who mixes with me at that step.
@@ -96,10 +104,34 @@ pub struct Exchange {
     passed: BTreeMap<(Rank, usize), u64>,
 }
 
+impl Default for Exchange {
+    fn default() -> Exchange {
+        Exchange {
+            me: Rank::default(),
+            gathers: Gathers::default(),
+            kind: 0,
+            every: 1,
+            step: 0,
+            row: Arc::default(),
+            waiting: Vec::new(),
+            gathered_to: Vec::new(),
+            remaining: 0,
+            received: BTreeMap::new(),
+            groups: GroupSums::default(),
+            passed: BTreeMap::new(),
+        }
+    }
+}
+
 impl Exchange {
     /// An exchange by messages of this `kind`, for a method that needs no more than means.
     pub fn of_means(kind: u8) -> Exchange {
         Exchange { kind, gathers: Gathers::Means, ..Exchange::default() }
+    }
+
+    /// With an exchange once per `every` steps, numbered by the steps that it is begun at.
+    pub fn of_every(every: u64) -> Exchange {
+        Exchange { every, ..Exchange::default() }
     }
 
     /// The exchange of `step` is the next; what came for earlier ones is forgotten.
@@ -112,7 +144,7 @@ impl Exchange {
         self.gathered_to.iter_mut().for_each(|to| *to = (*to).max(step));
         self.received = self.received.split_off(&(step, 0));
         self.groups.forget_before(step);
-        self.row = cx.outbox.view.row(step, cx.outbox.rank);
+        self.row = cx.outbox.view.row_of_every(self.every, step, cx.outbox.rank);
     }
 
     /// As [`enter`](Exchange::enter), and no bucket is done with it yet.
@@ -123,7 +155,7 @@ impl Exchange {
 
     /// Gives my vectors of a bucket to those who mix them at the message's step.
     pub fn post(&mut self, outbox: &mut Outbox<'_>, message: Message) {
-        let row = outbox.view.row(message.step, outbox.rank);
+        let row = outbox.view.row_of_every(self.every, message.step, outbox.rank);
         if self.averages(outbox, &row) {
             self.groups.post(outbox, message);
         } else {
@@ -186,7 +218,7 @@ impl Exchange {
 
     /// Membership has changed: the lost are not waited for, and groups without them send.
     pub fn on_view(&mut self, cx: &mut Context<'_>) {
-        self.row = cx.outbox.view.row(self.step, cx.outbox.rank);
+        self.row = cx.outbox.view.row_of_every(self.every, self.step, cx.outbox.rank);
         if self.gathers == Gathers::Vectors || !cx.outbox.view.has_broken_groups() {
             return;
         }

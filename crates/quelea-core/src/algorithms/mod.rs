@@ -39,7 +39,7 @@ use crate::options::Options;
 use crate::properties::Properties;
 
 pub use codecs::Codecs;
-pub use traffic::{Gathers, Service, Traffic, When};
+pub use traffic::{Gathers, Service, Starters, Traffic, When};
 
 /// Makes one side of an algorithm.
 pub type Build = fn(&Options) -> Box<dyn Algorithm>;

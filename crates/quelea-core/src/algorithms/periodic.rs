@@ -32,7 +32,8 @@ use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
 pub(super) use entries::{
-    BUFFERS, LOST_NEIGHBOUR, LOST_PEER, RESIZED, properties, traffic, traffic_with_gossip,
+    BASE, BUFFERS, LOST_EITHER, LOST_NEIGHBOUR, LOST_PEER, RESIZED, SENDS, properties,
+    properties_of_outer, traffic, traffic_of_outer, traffic_with_gossip,
 };
 pub(super) use outer::{Outer, OuterRound, PlainAveraging, outer_step};
 pub(super) use period::{Every, Period, period_key};
@@ -101,6 +102,15 @@ impl Periodic {
             coded: false,
             remaining: 0,
             rounds: RoundComparison::default(),
+        }
+    }
+
+    /// With an outer optimizer over the base algorithm of these options, every `period` steps.
+    pub(super) fn with_outer(options: &Options, outer: Box<dyn Outer>) -> Periodic {
+        let periodic = Periodic::new(options, Box::new(Every(options.whole("period"))), outer);
+        match options.text(BASE.name) {
+            "sgp" => periodic.with_gossip(),
+            _ => periodic,
         }
     }
 
@@ -352,6 +362,9 @@ impl Algorithm for Periodic {
         let handed = (0..self.ranges.len()).filter(|part| self.handed[*part]);
         for range in handed.filter_map(|part| self.relative(part)) {
             vector::add(&self.start[range.clone()], &mut out[range]);
+        }
+        if let Some((a, back)) = self.outer.look_back() {
+            vector::axpy(a, back, out);
         }
     }
 

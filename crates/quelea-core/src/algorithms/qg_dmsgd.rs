@@ -16,7 +16,7 @@ use crate::contract::{Context, Mode};
 use crate::message::Message;
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
-use crate::properties::{OptimizerState, Properties};
+use crate::properties::{OptimizerRequirement, OptimizerState, Properties};
 use crate::state::Visitor;
 use crate::vector;
 
@@ -47,6 +47,10 @@ pub const ENTRY: Entry = Entry {
     },
     properties: |_| Properties {
         optimizer_state: OptimizerState::VelocityReplaced,
+        optimizer_rule: OptimizerRequirement::Sgd(
+            "it replaces the velocity of the optimizer's momentum, and adaptive optimizers have \
+             none; use `optimizer.name` = \"sgd\" with momentum, or `d-psgd`",
+        ),
         ..exchange::PROPERTIES
     },
     traffic: |_| exchange::traffic(1, When::AfterGradient, Gathers::Means),

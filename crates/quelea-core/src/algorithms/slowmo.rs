@@ -6,15 +6,16 @@
 //!                      u ← β·u + G/γ;   x₀ ← x₀ − α·γ·u;   x_i ← x₀
 //! ```
 //! γ is the learning rate of the round's last step: when it changes, the momentum is rescaled,
-//! unlike BMUF's. Where it is 0 the average is taken as it is. The rounds themselves, and what a
-//! lost worker means, are in `periodic.rs`.
+//! unlike BMUF's. Where it is 0 the average is taken as it is. With `base` = "sgp" every step but the
+//! last of a round ends with x_i ← Σ_j W_ij x_j over the in-neighbours: SGP, whose push-sum weights
+//! stay one where W is doubly stochastic. The rounds themselves, and what a lost worker means, are
+//! in `periodic.rs`.
 
-use super::periodic::{self, BUFFERS, Every, Outer, OuterRound, Periodic, outer_step, period_key};
+use super::periodic::{self, BASE, BUFFERS, Outer, OuterRound, Periodic, outer_step, period_key};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec};
-use crate::properties::{Properties, TopologyRequirement};
 
 /// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
@@ -36,28 +37,25 @@ pub const ENTRY: Entry = Entry {
                 kind: OptionKind::Real { default: 1.0, min: 0.0, max: 100.0 },
                 help: "learning rate of the rounds, times that of the steps (α)",
             },
+            BASE,
             BUFFERS,
             COLLECTIVE,
         ],
     },
-    sends: "the model around a ring, 2(n−1)/n of it, once per `period` steps; nothing in between",
-    lost_peer: periodic::LOST_PEER,
+    sends: periodic::SENDS,
+    lost_peer: periodic::LOST_EITHER,
     resized: periodic::RESIZED,
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MOMENTUM,
-    properties: |options| Properties {
-        keeps_mean: false,
-        reloadable: false,
-        ..periodic::properties(options, TopologyRequirement::Nothing)
-    },
-    traffic: periodic::traffic,
+    properties: periodic::properties_of_outer,
+    traffic: periodic::traffic_of_outer,
     worker: |options| {
         let outer = SlowMo {
             momentum: options.real("slow_momentum") as f32,
             learning_rate: options.real("slow_lr") as f32,
             velocity: Vec::new(),
         };
-        Box::new(Periodic::new(options, Box::new(Every(options.whole("period"))), Box::new(outer)))
+        Box::new(Periodic::with_outer(options, Box::new(outer)))
     },
     server: None,
 };

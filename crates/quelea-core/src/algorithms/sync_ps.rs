@@ -25,7 +25,8 @@ use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec};
 use crate::payload::Payload;
 use crate::properties::{
-    Budget, DeployedFrom, OptimizerSite, OptimizerState, Properties, TopologyRequirement,
+    Budget, DeployedFrom, OptimizerRequirement, OptimizerSite, OptimizerState, Properties,
+    TopologyRequirement,
 };
 use crate::state::Visitor;
 use crate::vector;
@@ -66,7 +67,7 @@ pub const ENTRY: Entry = Entry {
         reads_gradient: true,
         clips_itself: false,
         keeps_mean: true,
-        plain_sgd: false,
+        optimizer_rule: OptimizerRequirement::Any,
         waits_for_peers: true,
         own_start: false,
         reloadable: false,

@@ -80,13 +80,7 @@ impl ErrorFeedback {
     /// What is sent will be multiplied by this learning rate: what is left from another one is
     /// converted, so that it moves the parameters as far as it would have.
     pub fn at_rate(&mut self, rate: f32) {
-        let rate = f64::from(rate);
-        if rate > 0.0 {
-            if self.rate > 0.0 && self.rate != rate {
-                vector::scale((self.rate / rate) as f32, &mut self.error);
-            }
-            self.rate = rate;
-        }
+        convert(&mut self.rate, rate, &mut self.error);
     }
 
     /// What has been left out so far; nothing at first.
@@ -116,6 +110,17 @@ impl ErrorFeedback {
     pub fn state(&mut self, name: &str, visitor: &mut dyn Visitor) {
         visitor.vector(name, &mut self.error);
         visitor.real(&format!("{name}.rate"), &mut self.rate);
+    }
+}
+
+/// Brings `error` from the learning rate `held` to `rate`; 0 is no rate, and converts nothing.
+pub fn convert(held: &mut f64, rate: f32, error: &mut [f32]) {
+    let rate = f64::from(rate);
+    if rate > 0.0 {
+        if *held > 0.0 && *held != rate {
+            vector::scale((*held / rate) as f32, error);
+        }
+        *held = rate;
     }
 }
 

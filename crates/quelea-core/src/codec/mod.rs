@@ -28,6 +28,7 @@ use crate::options::Options;
 
 pub use coder::Coder;
 pub use error_feedback::ErrorFeedback;
+pub(crate) use error_feedback::convert;
 pub use power_sgd::RANK;
 
 /// Turns vectors into bytes and back. Both ends build it from the same parameters and seed.

@@ -84,9 +84,10 @@ fn bytes_are_those_of_the_formats() {
     assert_eq!(bytes("sign", &[]), [4, 5, 129, 12_504]);
     assert_eq!(bytes("random-k", &[]), [0, 4, 40, 4000]);
     assert_eq!(bytes("top-k", &[]), [0, 10, 64, 6008]);
-    assert_eq!(bytes("qsgd", &[]), [4, 5, 1004, 100_004]);
-    let levels = ("levels", Value::Number(5.0));
-    assert_eq!(bytes("qsgd", std::slice::from_ref(&levels)), [4, 5, 504, 50_004]);
+    // A norm for every 512 elements.
+    assert_eq!(bytes("qsgd", &[]), [4, 5, 1008, 100_000 + 196 * 4]);
+    let (levels, whole) = (("levels", Value::Number(5.0)), ("group", Value::Number(0.0)));
+    assert_eq!(bytes("qsgd", &[levels.clone(), whole]), [4, 5, 504, 50_004]);
     // 33 groups of 30 elements in 4 + 15 bytes and one of 10 elements in 4 + 5.
     let group = ("group", Value::Number(30.0));
     assert_eq!(bytes("qsgd", &[levels, group]), [4, 5, 636, 3333 * 19 + 9]);
@@ -316,7 +317,10 @@ fn what_was_rounded_once_is_not_rounded_again() {
 fn formats_do_not_change_by_accident() {
     let values: Vec<f32> = (0..1000).map(|k| ((k * 7919 % 1000) as f32 - 500.0) / 64.0).collect();
     let digests = CODECS.iter().map(|entry| {
-        let mut codec = build(entry.meta.name, &[]);
+        // One norm for the whole vector where there is a choice.
+        let grouped = entry.meta.options.iter().any(|key| key.name == "group");
+        let given = grouped.then_some(("group", Value::Number(0.0)));
+        let mut codec = build(entry.meta.name, given.as_slice());
         let mut bytes = vec![0; codec.bytes(values.len())];
         codec.encode(at(2), &values, &mut bytes);
         let mut digest = crate::state::Digest::default();

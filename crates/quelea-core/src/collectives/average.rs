@@ -15,13 +15,15 @@
 //! | own | everybody sends to everybody; sums in the order of ranks |
 //! | low rank | two collectives over thin factors, see `low_rank.rs` |
 
+mod remembered;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::fold::Fold;
-use super::low_rank::{Cut, LowRank, LowRankMemory};
+use super::low_rank::{Cut, LowRank};
 use super::{AllReduce, COLLECTIVES, Entry, Group, Label};
-use crate::codec::{CodecShape, Coder, ErrorFeedback};
+use crate::codec::{CodecShape, Coder};
 use crate::contract::{Awaited, Context, Outbox};
 use crate::layout::Layout;
 use crate::message::{Message, Rank};
@@ -29,6 +31,7 @@ use crate::options::{OptionKind, OptionSpec, Options};
 use crate::payload::Payload;
 use crate::state::Visitor;
 use crate::vector;
+use remembered::Remembered;
 
 /// The kind of the messages of an average; owners number theirs from 2.
 pub const REDUCE: u8 = 1;
@@ -86,12 +89,6 @@ enum UnderWay {
     Factors(LowRank),
 }
 
-#[derive(Default)]
-struct Remembered {
-    feedback: ErrorFeedback,
-    factors: LowRankMemory,
-}
-
 /// A sum under way.
 enum Sum {
     Reduce(Box<dyn AllReduce>),
@@ -128,6 +125,12 @@ impl Average {
         self.parts = buckets.chain(others).collect();
         self.memories.resize_with(cx.layout.buckets.len(), Remembered::default);
         self.running.clear();
+    }
+
+    /// What is averaged next will be multiplied by this learning rate, and what a codec leaves out
+    /// of it is kept in its units. Owners that average models do not call this.
+    pub fn at_rate(&mut self, rate: f32) {
+        self.memories.iter_mut().for_each(|memory| memory.at_rate(rate));
     }
 
     /// My part is ready.
@@ -283,9 +286,7 @@ impl Average {
         visitor.number("average.parts", &mut count);
         self.memories.resize_with(count as usize, Remembered::default);
         for (part, memory) in self.memories.iter_mut().enumerate() {
-            memory.feedback.state(&format!("average.{part}.error"), visitor);
-            visitor.vector(&format!("average.{part}.factors.error"), &mut memory.factors.error);
-            visitor.vector(&format!("average.{part}.factors"), &mut memory.factors.factor);
+            memory.state(part, visitor);
         }
     }
 

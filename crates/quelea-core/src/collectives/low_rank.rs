@@ -12,9 +12,11 @@
 
 use std::ops::Range;
 
+use crate::codec::convert;
 use crate::layout::Tensor;
 use crate::payload::{Payload, Pool};
 use crate::random::Rng;
+use crate::state::Visitor;
 use crate::vector;
 
 /// A matrix within one part of the model.
@@ -40,6 +42,22 @@ pub struct LowRankMemory {
     pub error: Vec<f32>,
     /// All Q, one after another; empty at first.
     pub factor: Vec<f32>,
+    /// The learning rate that multiplies what e was left out of; 0 where that is done already.
+    rate: f64,
+}
+
+impl LowRankMemory {
+    /// As [`ErrorFeedback::at_rate`](crate::codec::ErrorFeedback::at_rate).
+    pub fn at_rate(&mut self, rate: f32) {
+        convert(&mut self.rate, rate, &mut self.error);
+    }
+
+    /// Lists it under `name`.
+    pub fn state(&mut self, name: &str, visitor: &mut dyn Visitor) {
+        visitor.vector(&format!("{name}.error"), &mut self.error);
+        visitor.vector(name, &mut self.factor);
+        visitor.real(&format!("{name}.rate"), &mut self.rate);
+    }
 }
 
 /// One average under way.

@@ -104,15 +104,19 @@ impl Node {
         let at = At { step: self.optimized[bucket], learning_rate: (self.learning_rate)(step) };
         self.optimized[bucket] += 1;
         let range = self.layout.range(bucket);
+        let weight = if self.weighs_gradient() { 1.0 } else { self.share };
         assert!(range.end <= self.visible(), "only what was handed over is optimized");
         // SAFETY: the bucket was handed over, and no event is being handled.
         let (params, grad) =
             unsafe { (self.params.slice_mut(range.clone()), self.grad.slice_mut(range.clone())) };
-        match mode {
-            Mode::Apply => self.optimizer.apply(at, range, params, grad),
-            Mode::Displace => self.optimizer.displace(at, range, params, grad),
-            Mode::ApplyAndReport => {
-                self.optimizer.displace(at, range, params, grad);
+        if mode == Mode::Apply && weight == 1.0 {
+            self.optimizer.apply(at, range, params, grad);
+        } else {
+            self.optimizer.displace(at, range, params, grad);
+            if weight != 1.0 {
+                vector::scale(weight, grad);
+            }
+            if mode != Mode::Displace {
                 vector::axpy(-1.0, grad, params);
             }
         }

@@ -15,7 +15,7 @@
 use std::ops::Range;
 
 use super::adam::{AdamRule, BETA1, BETA2, DECOUPLED, Decay, EPSILON, L2, Moments};
-use super::{At, Entry, Optimizer};
+use super::{At, Entry, Family, Optimizer};
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::vector::dispatch::{Level, PART_MIN, in_parts, kernel};
@@ -29,6 +29,7 @@ pub(super) const ACCUM_ADAM: Entry = Entry {
         file: file!(),
         options: &[BETA1, BETA2, EPSILON, L2, ACCUMULATE],
     },
+    family: Family::Adaptive,
     check: |_| Ok(()),
     build: |options, len| Box::new(AccumAdam::new(options, Decay::L2, len)),
 };
@@ -42,6 +43,7 @@ pub(super) const ACCUM_ADAMW: Entry = Entry {
         file: file!(),
         options: &[BETA1, BETA2, EPSILON, DECOUPLED, ACCUMULATE],
     },
+    family: Family::Adaptive,
     check: |_| Ok(()),
     build: |options, len| Box::new(AccumAdam::new(options, Decay::Decoupled, len)),
 };

@@ -13,7 +13,7 @@
 
 use std::ops::Range;
 
-use super::{At, Entry, Optimizer};
+use super::{At, Entry, Family, Optimizer};
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::vector::dispatch::{Level, PART_MIN, in_parts, kernel};
@@ -27,6 +27,7 @@ pub(super) const ADAM: Entry = Entry {
         file: file!(),
         options: &[BETA1, BETA2, EPSILON, L2],
     },
+    family: Family::Adaptive,
     check: |_| Ok(()),
     build: |options, len| Box::new(Adam::new(Moments::new(options, Decay::L2), len)),
 };
@@ -40,6 +41,7 @@ pub(super) const ADAMW: Entry = Entry {
         file: file!(),
         options: &[BETA1, BETA2, EPSILON, DECOUPLED],
     },
+    family: Family::Adaptive,
     check: |_| Ok(()),
     build: |options, len| Box::new(Adam::new(Moments::new(options, Decay::Decoupled), len)),
 };

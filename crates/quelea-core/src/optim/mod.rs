@@ -52,10 +52,22 @@ pub type LearningRate = std::sync::Arc<dyn Fn(u64) -> f32 + Send + Sync>;
 pub struct Entry {
     /// Name, summary, paper and options.
     pub meta: Meta,
+    /// How its step depends on gradients.
+    pub family: Family,
     /// Refuses parameters that are good one by one but not together.
     pub check: fn(&Options) -> Result<(), OptionError>,
     /// Makes it for a vector of this length.
     pub build: fn(&Options, usize) -> Box<dyn Optimizer>,
+}
+
+/// How the step of an optimizer depends on gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Linear in them: a gradient that is twice as long is a step that is twice as long.
+    Sgd,
+    /// Each coordinate divided by its own size: steps are about as long whatever gradients are
+    /// multiplied by.
+    Adaptive,
 }
 
 /// What every optimizer takes. The run looks at these; optimizers do not.

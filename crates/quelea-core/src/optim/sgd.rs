@@ -12,7 +12,7 @@
 
 use std::ops::Range;
 
-use super::{At, Entry, Optimizer, refused};
+use super::{At, Entry, Family, Optimizer, refused};
 use crate::meta::Meta;
 use crate::options::{OptionError, OptionKind, OptionSpec, Options};
 use crate::vector::dispatch::{Level, PART_MIN, in_parts, kernel};
@@ -42,6 +42,7 @@ pub(super) const ENTRY: Entry = Entry {
             },
         ],
     },
+    family: Family::Sgd,
     check,
     build: |options, len| Box::new(Sgd::new(options, len)),
 };

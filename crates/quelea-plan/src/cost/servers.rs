@@ -11,7 +11,7 @@ pub(super) fn cost_of(s: &Scenario, service: Service) -> Cost {
         Service::Together { period } => together(s, period as f64),
         Service::Alone { ahead } => alone(s, ahead),
         Service::Elastic { period, prefetch } => elastic(s, period as f64, prefetch),
-        Service::Folded => folded(s),
+        Service::Folded { period, .. } => folded(s, period as f64),
     }
 }
 
@@ -58,10 +58,15 @@ fn alone(s: &Scenario, ahead: u64) -> Cost {
     cost(step.max(through_servers(s)).max(through_card(s)), waited_for, s.sent())
 }
 
-/// Nobody waits; what the servers cannot take is folded.
-fn folded(s: &Scenario) -> Cost {
+/// Nobody waits; what the servers cannot take before the next gradient is folded. They acknowledge a
+/// vector when it is there; that may have to wait for half of a model that is on its way out, one
+/// of which leaves per `period` gradients.
+fn folded(s: &Scenario, period: f64) -> Cost {
     let step = unhindered(s);
-    let folded = (through_servers(s).max(through_card(s)) / step).max(1.0);
+    let one = s.sent() / (s.servers as f64 * s.bandwidth);
+    let behind = (through_servers(s) / (period * step)).min(1.0) * one / 2.0;
+    let trip = 2.0 * s.latency + one + behind;
+    let folded = (through_servers(s).max(through_card(s)).max(trip) / step).max(1.0);
     Cost { gradients_per_message: folded, ..cost(step, step, s.sent() / folded) }
 }
 

@@ -6,7 +6,7 @@ import itertools
 
 import torch
 
-from quelea._core import Error
+from quelea._core import Error, Properties
 
 #: Options that all parameter groups must share where servers run the optimizer.
 _SHARED = (
@@ -81,6 +81,18 @@ def check_server_optimizer(optimizer: torch.optim.Optimizer, known: dict[str, ob
             "(OneCycleLR: cycle_momentum=False), or use an algorithm whose workers run the "
             "optimizer"
         )
+
+
+def check_requirement(
+    optimizer: torch.optim.Optimizer, algorithm: str, properties: Properties
+) -> None:
+    """Raises if the algorithm cannot be trained with this optimizer."""
+    fits = not properties.needs_sgd or isinstance(optimizer, torch.optim.SGD)
+    momentum = [group["momentum"] for group in optimizer.param_groups if "momentum" in group]
+    if fits and not (properties.refuses_momentum and any(momentum)):
+        return
+    given = f"{type(optimizer).__name__}" + (f" with momentum={momentum[0]}" if fits else "")
+    raise Error(f"{algorithm} cannot use {given}: {properties.optimizer_reason}")
 
 
 def learning_rate(optimizer: torch.optim.Optimizer) -> float:

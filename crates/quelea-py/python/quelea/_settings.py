@@ -44,6 +44,8 @@ def settings_of(
     """Adds to `config` what follows from the model, its optimizer and the algorithm."""
     config = {key: value for key, value in config.items() if value is not None}
     properties, algorithm = _core.properties(config), config["algorithm"]["name"]
+    if not properties.plain_sgd:  # The servers' configuration says that one.
+        _optimizers.check_requirement(optimizer, algorithm, properties)
     state = _state(properties, algorithm, model, optimizer)
     known = _server_optimizer(properties, algorithm, optimizer, server_optimizer)
     if known is not None:

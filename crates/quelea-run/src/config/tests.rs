@@ -163,11 +163,11 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "algorithm.payload = \"gradient\"\noptimizer.momentum = 0.9",
-        "`optimizer.momentum` = 0.9: with `algorithm.payload` = \"gradient\" the servers",
+        "`optimizer.momentum` = 0.9: `aladdin`: with `algorithm.payload` = \"gradient\" the servers",
     ),
     (
         "algorithm.payload = \"gradient\"\noptimizer.name = \"adam\"",
-        "`optimizer.name` = \"adam\": with `algorithm.payload` = \"gradient\" the servers",
+        "`optimizer.name` = \"adam\": `aladdin`: with `algorithm.payload` = \"gradient\" the servers",
     ),
     (
         "workers = 600\ntask.name = \"logistic\"",

@@ -55,29 +55,21 @@ pub(super) fn check_shards(servers: usize, dimensions: usize) -> Result<(), Requ
     Err(RequestError::field("cluster.servers", servers, problem))
 }
 
-/// Where servers take the plain step, the workers must take it too.
-pub(super) fn check_plain_sgd(
+/// Some methods take only some optimizers.
+pub(super) fn check_optimizer(
     config: &Config,
     properties: &Properties,
 ) -> Result<(), RequestError> {
-    let (optimizer, name) = (&config.optimizer, config.algorithm.entry.meta.name);
-    if !properties.plain_sgd {
+    let (optimizer, requirement) = (&config.optimizer, properties.optimizer_rule);
+    let Some(key) = requirement.refusal(optimizer.entry, optimizer.options()) else {
         return Ok(());
-    }
-    let problem = format!(
-        "with `algorithm.payload` = \"gradient\" the servers of `{name}` take plain SGD steps, \
-         and the workers' steps must be the same; use `optimizer.name` = \"sgd\" without \
-         momentum and weight decay, or `algorithm.payload` = \"delta\""
-    );
-    if optimizer.entry.meta.name != "sgd" {
-        let given = toml::Value::from(optimizer.entry.meta.name);
-        return Err(RequestError::field("optimizer.name", given, problem));
-    }
-    let more = ["momentum", "weight_decay"].map(|key| (key, optimizer.options().real(key)));
-    match more.into_iter().find(|(_, value)| *value > 0.0) {
-        Some((key, value)) => Err(RequestError::field(format!("optimizer.{key}"), value, problem)),
-        None => Ok(()),
-    }
+    };
+    let given = match key {
+        "name" => toml::Value::from(optimizer.entry.meta.name),
+        key => toml::Value::from(optimizer.options().real(key)),
+    };
+    let problem = format!("`{}`: {}", config.algorithm.entry.meta.name, requirement.reason());
+    Err(RequestError::field(format!("optimizer.{key}"), given, problem))
 }
 
 pub(super) fn averages_within_hosts(topology: &Chosen<topology::Entry>) -> bool {

@@ -3,6 +3,8 @@
 //! ```text
 //! worker, upon bucket b of g:    Δ = η·Opt(g[b]);  x_i ← x_i − Δ;  push Δ
 //!                                if the step ends a period: wait for x̃;  x_i ← x_i + α(x̃ − x_i)
+//!   with `order` = "mix-then-step":  x_i ← x_i + α(x̃ − x_i) − Δ with the x̃ of the last period;  push Δ
+//!                                if the step ends a period: wait for x̃
 //! server, upon Δ of all workers of a round:    D ← D + Σ Δ
 //!                                if the round ends a period: x̃ ← x̃ − D/n;  D ← 0;  send x̃ to all
 //! with a codec C:                a push is C(Δ + e), and e what C left out
@@ -13,13 +15,14 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::normaliser::Normaliser;
-use super::{MODEL, PUSH};
+use super::{MODEL, Order, PUSH};
 use crate::algorithms::sync_ps::local;
 use crate::codec::ErrorFeedback;
 use crate::collectives::fold::Fold;
-use crate::contract::{Algorithm, Awaited, Context, Fact, Mode, Piece};
+use crate::contract::{Algorithm, Awaited, Context, Fact, Piece};
 use crate::message::{Message, Rank};
 use crate::options::Options;
+use crate::payload::Payload;
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
@@ -27,6 +30,7 @@ use crate::view::View;
 /// One worker.
 pub(super) struct BarrierWorker {
     alpha: f32,
+    order: Order,
     period: u64,
     /// Per piece.
     lanes: Vec<Lane>,
@@ -46,16 +50,28 @@ struct Lane {
     used: u64,
     /// The model of this round has not come.
     waiting: bool,
+    /// The model that the next step mixes with, where mixing comes first.
+    inbox: Option<Payload>,
 }
 
 impl BarrierWorker {
     pub(super) fn new(options: &Options) -> BarrierWorker {
         BarrierWorker {
             alpha: options.real("alpha") as f32,
+            order: Order::new(options),
             period: options.whole("period"),
             lanes: Vec::new(),
             remaining: 0,
         }
+    }
+
+    /// `x_i ← x_i + α(x̃ − x_i) − Δ`, without the mixing where no model has come.
+    fn mix_then_step(&mut self, cx: &mut Context<'_>, piece: &Piece) {
+        let params = &mut cx.params[piece.range.clone()];
+        if let Some(model) = self.lanes[piece.index].inbox.take() {
+            vector::lerp(self.alpha, &model, params);
+        }
+        vector::axpy(-1.0, &cx.grad[piece.range.clone()], params);
     }
 
     /// Pushes the displacement of one piece.
@@ -87,10 +103,13 @@ impl Algorithm for BarrierWorker {
         if b == 0 {
             self.remaining = cx.layout.buckets.len();
         }
-        cx.optimize(b, Mode::ApplyAndReport);
+        cx.optimize(b, self.order.mode());
     }
 
     fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
+        if self.order == Order::MixThenStep {
+            cx.pieces[b].iter().for_each(|piece| self.mix_then_step(cx, piece));
+        }
         cx.pieces[b].iter().for_each(|piece| self.push(cx, b, piece));
         self.remaining -= 1;
     }
@@ -102,8 +121,13 @@ impl Algorithm for BarrierWorker {
         let lane = &mut self.lanes[piece.index];
         if message.seq > lane.used && lane.waiting {
             (lane.used, lane.waiting) = (message.seq, false);
-            let params = &mut cx.params[piece.range.clone()];
-            vector::lerp(self.alpha, &message.into_values(), params);
+            let model = message.into_values();
+            match self.order {
+                Order::StepThenMix => {
+                    vector::lerp(self.alpha, &model, &mut cx.params[piece.range.clone()]);
+                }
+                Order::MixThenStep => lane.inbox = Some(model),
+            }
         }
     }
 
@@ -125,6 +149,9 @@ impl Algorithm for BarrierWorker {
             visitor.number(&format!("lane.{index}.seq"), &mut lane.seq);
             visitor.number(&format!("lane.{index}.used"), &mut lane.used);
             lane.left_out.state(&format!("lane.{index}.left_out"), visitor);
+            if self.order == Order::MixThenStep {
+                visitor.payload(&format!("lane.{index}.inbox"), &mut lane.inbox);
+            }
         }
     }
 

@@ -1,8 +1,8 @@
 //! The worker's side of ALADDIN; the pseudocode is in the parent module.
 
-use super::{ACKNOWLEDGE, ANCHOR, PUSH};
+use super::{ACKNOWLEDGE, ANCHOR, Order, PUSH};
 use crate::codec::{CodecShape, ErrorFeedback};
-use crate::contract::{Algorithm, Awaited, Context, Fact, Mode, Outbox, Piece};
+use crate::contract::{Algorithm, Awaited, Context, Fact, Outbox, Piece};
 use crate::message::{Message, Rank};
 use crate::options::Options;
 use crate::payload::Payload;
@@ -13,6 +13,7 @@ use crate::view::View;
 /// One worker.
 pub(super) struct Worker {
     alpha: f32,
+    order: Order,
     gradients: bool,
     track_mean: bool,
     /// Per piece.
@@ -69,6 +70,7 @@ impl Worker {
     pub(super) fn new(options: &Options) -> Worker {
         Worker {
             alpha: options.real("alpha") as f32,
+            order: Order::new(options),
             gradients: options.text("payload") == "gradient",
             track_mean: options.flag("track_mean"),
             lanes: Vec::new(),
@@ -81,7 +83,7 @@ impl Worker {
         if self.gradients {
             self.fold_bucket(cx, b);
         }
-        cx.optimize(b, Mode::ApplyAndReport);
+        cx.optimize(b, self.order.mode());
     }
 
     /// Folds what `cx.grad` holds for bucket `b`: a gradient, or the displacement made of it.
@@ -176,9 +178,20 @@ impl Worker {
     fn exchange(&mut self, cx: &mut Context<'_>, b: usize) {
         for piece in &cx.pieces[b] {
             self.push(cx, b, piece);
-            self.mix(cx, piece);
+            if self.order == Order::StepThenMix {
+                self.mix(cx, piece);
+            }
         }
         self.remaining -= 1;
+    }
+
+    /// `x_i ← x_i + α(x̃ − x_i) − Δ`, where mixing comes first.
+    fn mix_then_step(&mut self, cx: &mut Context<'_>, b: usize) {
+        for piece in &cx.pieces[b] {
+            self.mix(cx, piece);
+            let range = piece.range.clone();
+            vector::axpy(-1.0, &cx.grad[range.clone()], &mut cx.params[range]);
+        }
     }
 }
 
@@ -200,6 +213,9 @@ impl Algorithm for Worker {
     }
 
     fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
+        if self.order == Order::MixThenStep {
+            self.mix_then_step(cx, b);
+        }
         if !self.gradients {
             self.fold_bucket(cx, b);
         }

@@ -9,6 +9,12 @@ pub trait Outer: Send {
     fn vectors(&mut self) -> Vec<&mut Vec<f32>> {
         Vec::new()
     }
+
+    /// Where rounds start ahead of the model that is deployed: the model is `params + a·v` for this
+    /// `a` and `v`.
+    fn look_back(&self) -> Option<(f32, &[f32])> {
+        None
+    }
 }
 
 /// What an outer rule may want to know.
