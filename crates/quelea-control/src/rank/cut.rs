@@ -8,67 +8,86 @@
 use quelea_core::payload::Pool;
 use quelea_core::properties::Budget;
 use quelea_core::run_spec::RunSpec;
+use quelea_core::time::Time;
 use quelea_record::{CheckpointSchedule, RankCheckpoint, RankReport, ResumePoint};
 
-use super::RankState;
-use crate::protocol::{Command, RankEvent};
+use super::{RankMachine, StepPhase};
+use crate::messages::{Command, RankEvent};
 
 /// What a rank knows of cuts.
-pub(crate) struct CutState {
-    pub(super) setup: RunSpec,
-    pub(super) pool: Pool,
-    pub(super) schedule: CheckpointSchedule,
+pub(super) struct CutState {
+    setup: RunSpec,
+    pool: Pool,
+    schedule: CheckpointSchedule,
     /// The step of its last part in a cut.
     last: u64,
     /// A cut that was agreed on.
     requested: Option<u64>,
     /// It starts no gradient from this step on.
     hold: Option<u64>,
-    /// The same, until older cuts are written.
+    /// The same, until older checkpoints are written.
     limit: u64,
-    /// It starts none at all, and whether it has said that it computes none.
-    pausing: Option<bool>,
+    pause: PauseState,
     /// Its model is wanted, for these steps.
     evaluations: Vec<u64>,
 }
 
+/// Whether a rank starts gradients while the run comes to rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PauseState {
+    /// It does.
+    None,
+    /// It does not; it may still compute one.
+    Asked,
+    /// It does not, and has said that it computes none.
+    Confirmed,
+}
+
 impl CutState {
-    pub(crate) fn new(
+    pub(super) fn new(
         setup: RunSpec,
         pool: Pool,
         schedule: CheckpointSchedule,
         step: u64,
     ) -> CutState {
-        let (requested, hold, pausing, evaluations) = (None, None, None, Vec::new());
-        let limit = schedule.limit(step);
-        CutState { setup, pool, schedule, last: step, requested, hold, limit, pausing, evaluations }
+        CutState {
+            setup,
+            pool,
+            schedule,
+            last: step,
+            requested: None,
+            hold: None,
+            limit: schedule.limit(step),
+            pause: PauseState::None,
+            evaluations: Vec::new(),
+        }
     }
 }
 
-impl RankState {
+impl RankMachine {
     /// Handles a command about cuts; returns any other.
-    pub(super) fn cut_command(&mut self, command: Command) -> Option<Command> {
+    pub(super) fn cut_command(&mut self, now: Time, command: Command) -> Option<Command> {
         let rank = self.node.rank.0;
         match command {
             Command::ProposeCut => {
-                let busy = u64::from(self.computing_since.is_some() || self.pending.is_some());
-                let step = (self.node.step() + busy).max(self.cutting.last + 1);
+                let is_busy = u64::from(!matches!(self.phase, StepPhase::Ready));
+                let step = (self.node.step() + is_busy).max(self.cutting.last + 1);
                 self.cutting.hold = Some(step);
-                self.tell(RankEvent::CutProposal { rank, step });
+                self.events.push(RankEvent::CutProposal { rank, step });
             }
             Command::SaveAt { step, last } => {
                 self.cutting.requested = Some(step);
                 self.cutting.hold = last.then_some(step);
-                self.tell(RankEvent::CutAgreed { rank });
+                self.events.push(RankEvent::CutAgreed { rank });
             }
             Command::Durable(step) => self.cutting.limit = self.cutting.schedule.limit(step),
             Command::SendModel(step) => self.cutting.evaluations.push(step),
-            Command::Pause => self.cutting.pausing = Some(false),
+            Command::Pause => self.cutting.pause = PauseState::Asked,
             Command::Save(step) => self.save_at_rest(step),
             Command::Continue => {
-                (self.cutting.pausing, self.cutting.hold) = (None, None);
+                (self.cutting.pause, self.cutting.hold) = (PauseState::None, None);
                 if self.life_cycle.resume() {
-                    self.node.start(self.moved);
+                    self.node.start(now);
                 }
             }
             other => return Some(other),
@@ -84,7 +103,6 @@ impl RankState {
         while let Some(step) = self.next_cut() {
             self.cutting.last = step;
             if self.cutting.requested == Some(step) || self.cutting.schedule.saves_at(step) {
-                self.split_time();
                 self.save(step);
             }
             if self.cutting.schedule.evaluates_at(step) {
@@ -99,55 +117,72 @@ impl RankState {
         let requested = requested.filter(|requested| requested > last);
         let next = [requested, schedule.next(*last)].into_iter().flatten().min()?;
         let step = if self.node.is_server { next } else { self.node.step() };
-        (step >= next && self.pending.is_none() && self.node.is_at_cut(step)).then_some(step)
+        let is_between = !matches!(self.phase, StepPhase::Completing(_));
+        (step >= next && is_between && self.node.is_at_cut(step)).then_some(step)
     }
 
-    /// While a gradient is computed the parameters may be elsewhere; then they are awaited.
+    /// Whether the parameters are here: while a gradient is computed they may be lent.
+    fn has_params(&self) -> bool {
+        !self.is_computing() || self.properties.snapshot
+    }
+
     fn show_if_asked(&mut self) {
-        let here = self.computing_since.is_none() || self.properties.snapshot;
-        if here {
+        if self.has_params() {
             let evaluations = std::mem::take(&mut self.cutting.evaluations);
             evaluations.into_iter().for_each(|step| self.show(step));
         }
     }
 
-    fn show(&self, step: u64) {
-        self.tell(RankEvent::Model { rank: self.node.rank.0, step, model: self.node.model() });
+    /// Answers requests for the model with `params`, which the driver has lent for a gradient.
+    pub fn show_lent(&mut self, params: &[f32]) {
+        for step in std::mem::take(&mut self.cutting.evaluations) {
+            let (rank, model) = (self.node.rank.0, params.to_vec());
+            self.events.push(RankEvent::Model { rank, step, model });
+        }
+    }
+
+    fn show(&mut self, step: u64) {
+        let (rank, model) = (self.node.rank.0, self.node.model());
+        self.events.push(RankEvent::Model { rank, step, model });
     }
 
     fn save(&mut self, step: u64) -> RankCheckpoint {
         let report = RankReport { params: Vec::new(), model: Vec::new(), ..self.report.clone() };
         let part = RankCheckpoint::of(&mut self.node, step, report);
         let saved = Box::new(part.clone());
-        self.tell(RankEvent::Saved { rank: self.node.rank.0, step, part: saved });
+        self.events.push(RankEvent::Saved { rank: self.node.rank.0, step, part: saved });
         part
     }
 
     /// Whether no gradient is to be started now.
     pub(super) fn is_held(&mut self) -> bool {
-        if self.is_broken_off() {
+        if self.is_aborted() {
             return true;
         }
-        if let Some(told) = &mut self.cutting.pausing {
-            if !*told && self.computing_since.is_none() {
-                *told = true;
-                self.tell(RankEvent::Paused { rank: self.node.rank.0 });
+        match self.cutting.pause {
+            PauseState::None => {}
+            PauseState::Confirmed => return true,
+            PauseState::Asked => {
+                if !self.is_computing() {
+                    self.cutting.pause = PauseState::Confirmed;
+                    self.events.push(RankEvent::Paused { rank: self.node.rank.0 });
+                }
+                return true;
             }
-            return true;
         }
         let limit = if self.properties.synchronous { self.cutting.limit } else { u64::MAX };
         self.node.step() >= self.cutting.hold.unwrap_or(u64::MAX).min(limit)
     }
 
-    /// Everything has come to rest: saves it, and stands ready to go on from what was saved.
+    /// Everything has come to rest: saves it, and stands ready to continue from what was saved.
     fn save_at_rest(&mut self, step: u64) {
-        self.split_time();
         let part = self.save(step);
         // A gradient whose step could not be completed is computed again.
-        if self.pending.take().is_some() && self.properties.budget == Budget::TotalGradients {
-            self.tickets.held += 1;
+        let was_pending = matches!(self.phase, StepPhase::Completing(_));
+        self.phase = StepPhase::Ready;
+        if was_pending && self.properties.budget == Budget::TotalGradients {
+            self.budget.give_back();
         }
-        self.idle = None;
         let mut parts = vec![RankCheckpoint::default(); self.node.rank.index()];
         parts.push(part);
         let start = ResumePoint { parts, ..ResumePoint::default() };
