@@ -25,6 +25,15 @@ impl GradientBudget {
         GradientBudget { is_shared, left, granted: vec![0; workers] }
     }
 
+    /// `worker` was lost after `done` gradients: those that it was granted and has not completed are
+    /// computed by others.
+    pub(crate) fn lose(&mut self, worker: usize, done: u64) {
+        if let Some(granted) = self.granted.get_mut(worker) {
+            self.left += granted.saturating_sub(done);
+            *granted = u64::MAX - 1;
+        }
+    }
+
     /// `worker` asks for its gradient number `number`, from 1. One that is wanted soon is granted while
     /// there are plenty; near the end only one that is computed now, so that no worker holds the right
     /// to a gradient while others are idle. Nothing for a request that was answered before.

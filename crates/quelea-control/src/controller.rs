@@ -5,7 +5,9 @@
 //! and carries out its [`Order`]s.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use quelea_core::message::Rank;
 use quelea_core::properties::Budget;
 use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
@@ -14,6 +16,7 @@ use quelea_record::{CheckpointSchedule, Observer, Outcome, Record, RecordKind, R
 use crate::blame;
 use crate::budget::{BudgetAnswer, GradientBudget};
 use crate::cut::CutAgreement;
+use crate::membership::{LossRefusal, Membership};
 use crate::messages::{Account, Command, RankEvent};
 use crate::salvage::Salvage;
 use crate::suspicion::{Evidence, GRACE, RankProgress, Trouble};
@@ -115,12 +118,23 @@ pub struct ControllerConfig<'a> {
     pub schedule: CheckpointSchedule,
     /// Time limits.
     pub limits: ControlLimits,
+    /// Whether the run continues when a rank is lost.
+    pub survives: bool,
+    /// Whether ranks are watched by the clock: heartbeats, time limits, probes. Without it the driver
+    /// says when nothing is on its way any more ([`Controller::quiet`]).
+    pub watches: bool,
+    /// Whether ranks wait until checkpoints are on stable storage.
+    pub waits_for_disk: bool,
 }
 
 /// Decides for a whole run.
-#[derive(Debug)]
 pub struct Controller {
     pub(crate) now: Time,
+    pub(crate) setup: RunSpec,
+    survives: bool,
+    watches: bool,
+    pub(crate) waits_for_disk: bool,
+    pub(crate) members: Membership,
     pub(crate) limits: ControlLimits,
     pub(crate) workers: usize,
     total: u64,
@@ -128,7 +142,7 @@ pub struct Controller {
     pub(crate) phase: RunPhase,
     /// When the phase began.
     pub(crate) entered: Time,
-    budget: GradientBudget,
+    pub(crate) budget: GradientBudget,
     pub(crate) ranks: Vec<RankProgress>,
     pub(crate) probes: Probes,
     /// Steps that all workers together have completed.
@@ -154,13 +168,18 @@ pub struct Controller {
 impl Controller {
     /// The controller of a run that begins at `now`.
     pub fn new(config: ControllerConfig<'_>, now: Time) -> Controller {
-        let ControllerConfig { setup, start, schedule, limits } = config;
+        let ControllerConfig { setup, start, schedule, limits, .. } = config;
         let (workers, properties) = (setup.workers(), setup.properties());
         let (total, done) = (workers as u64 * setup.steps, start.steps(workers));
         let is_shared = properties.budget == Budget::TotalGradients;
         let ranks = (0..setup.ranks()).map(|rank| RankProgress::new(rank >= workers, now));
         Controller {
             now,
+            setup: setup.clone(),
+            survives: config.survives,
+            watches: config.watches,
+            waits_for_disk: config.waits_for_disk,
+            members: Membership::new(Arc::clone(&setup.view)),
             limits,
             workers,
             total,
@@ -240,14 +259,14 @@ impl Controller {
     }
 
     fn attend(&mut self, observer: &mut dyn Observer) -> Result<Option<Outcome>, RunError> {
-        if self.ticked + self.limits.tick_period() <= self.now {
+        if self.watches && self.ticked + self.limits.tick_period() <= self.now {
             self.tick();
         }
         if self.phase == RunPhase::Salvaging {
             return self.end_salvage_if_done(observer).map(|()| None);
         }
         if let Some(trouble) = self.trouble.take_if(|trouble| trouble.until <= self.now) {
-            return self.abort(trouble.error).map(|()| None);
+            return self.continue_or_abort(trouble.error, observer).map(|()| None);
         }
         if self.probes.next.is_some_and(|next| next <= self.now) {
             self.probe();
@@ -257,6 +276,44 @@ impl Controller {
         let is_over = self.phase == RunPhase::Finishing
             && self.ranks.iter().all(|progress| progress.report.is_some());
         Ok(is_over.then(|| self.outcome()))
+    }
+
+    /// The run continues without a rank that was lost, if it can; else it is aborted.
+    fn continue_or_abort(
+        &mut self,
+        error: RunError,
+        observer: &mut dyn Observer,
+    ) -> Result<(), RunError> {
+        let RunError::Lost { rank, reason } = error else { return self.abort(error) };
+        if self.ranks[rank as usize].is_lost {
+            return Ok(());
+        }
+        let refusal = LossRefusal::of(&self.setup, &self.members.view, Rank(rank));
+        match refusal {
+            None if self.survives => {
+                self.warnings.push(format!("lost rank {rank}: {reason}; the others continued"));
+                self.lose(self.now, rank, self.now, observer);
+                Ok(())
+            }
+            Some(refusal) if self.survives => {
+                let reason = format!("{reason}; {}", refusal.consequence());
+                self.abort(RunError::Lost { rank, reason })
+            }
+            _ => self.abort(RunError::Lost { rank, reason }),
+        }
+    }
+
+    /// The driver of a virtual cluster sees that nothing is on its way any more.
+    pub fn quiet(&mut self, now: Time) {
+        self.now = now;
+        if self.phase == RunPhase::Draining && !self.members.is_changing() {
+            self.end_drain();
+        }
+    }
+
+    /// Whether what is pending is coming to rest.
+    pub fn is_draining(&self) -> bool {
+        self.phase == RunPhase::Draining
     }
 
     /// Says that the controller is alive, and looks who is late.
@@ -311,7 +368,8 @@ impl Controller {
             RankEvent::Probed { rank, probe, drained, sent, received } => {
                 self.hear(rank);
                 let said = ProbeAnswer { is_drained: drained, sent, received };
-                if self.probes.answer(now, probe, rank as usize, said) {
+                let living = |rank: usize| !self.ranks[rank].is_lost;
+                if self.probes.answer(now, probe, rank as usize, said, living) {
                     self.end_drain();
                 }
             }
@@ -334,6 +392,10 @@ impl Controller {
             RankEvent::Paused { rank } => {
                 self.hear(rank);
                 self.paused();
+            }
+            RankEvent::Frozen { rank, number, step } => {
+                self.hear(rank);
+                self.frozen(rank, number, step);
             }
             RankEvent::Report(report) => {
                 self.hear(report.rank);
@@ -400,8 +462,14 @@ impl Controller {
         if matches!(record.event, RecordKind::Step { .. }) {
             self.done += 1;
             self.hear(record.rank);
-            self.ranks[record.rank as usize].computing = None;
-            observer.progress(self.done, self.total, Time::from_seconds(record.t));
+            let progress = &mut self.ranks[record.rank as usize];
+            progress.computing = None;
+            progress.steps += 1;
+            // A thousand reports are enough for any bar.
+            let is_shown = self.done.is_multiple_of((self.total / 1000).max(1));
+            if is_shown || self.done == self.total {
+                observer.progress(self.done, self.total, Time::from_seconds(record.t));
+            }
             self.cut_on_average();
         }
         observer.record(record);
@@ -410,6 +478,9 @@ impl Controller {
     /// The process of a rank is gone.
     pub fn gone(&mut self, now: Time, rank: u32, reason: String) {
         self.now = now;
+        if self.ranks[rank as usize].is_lost {
+            return;
+        }
         self.ranks[rank as usize].is_gone = true;
         if self.ranks[rank as usize].report.is_none() {
             self.suspect(Evidence::Seen, RunError::Lost { rank, reason });
@@ -435,7 +506,16 @@ impl Controller {
         self.probe();
     }
 
+    /// Counts anew after a change of membership.
+    pub(crate) fn restart_drain(&mut self) {
+        self.probes.reset(self.now);
+        self.probe();
+    }
+
     fn probe(&mut self) {
+        if !self.watches || self.members.is_changing() {
+            return;
+        }
         let number = self.probes.start();
         self.order(Recipient::All, Command::Probe(number));
     }

@@ -79,7 +79,7 @@ impl Controller {
 
     /// Asks the observer what it requests, and does what has become due.
     pub(crate) fn attend_cuts(&mut self, observer: &mut dyn Observer) {
-        let durable = observer.durable_step();
+        let durable = if self.waits_for_disk { observer.durable_step() } else { u64::MAX };
         let held = self.cutting.synchronous && self.cutting.schedule.save_every > 0;
         if durable != std::mem::replace(&mut self.cutting.durable, durable) && held {
             self.order(Recipient::All, Command::Durable(durable));
@@ -91,6 +91,10 @@ impl Controller {
             self.end_if_finished();
         }
         if self.phase != RunPhase::Running || !self.cutting.is_idle() {
+            return;
+        }
+        // After a loss there are no checkpoints: what the lost rank held is in none of them.
+        if !self.is_whole() {
             return;
         }
         let request = observer.request();
@@ -119,21 +123,22 @@ impl Controller {
         if self.cutting.schedule.evaluates_at(step) {
             self.order(Recipient::All, Command::SendModel(step));
         }
-        let is_free = self.cutting.is_idle() && self.phase == RunPhase::Running;
+        let is_free = self.cutting.is_idle() && self.phase == RunPhase::Running && self.is_whole();
         if is_free && self.cutting.schedule.saves_at(step) && step < self.cutting.steps {
             self.pause(step);
         }
     }
 
     fn pause(&mut self, step: u64) {
-        self.cutting.stage = Stage::Pausing { step, left: self.ranks.len() };
+        self.cutting.stage = Stage::Pausing { step, left: self.living() };
         self.order(Recipient::All, Command::Pause);
     }
 
     pub(crate) fn cut_proposal(&mut self, rank: u32, step: u64) {
         let Stage::Proposing(answers) = &mut self.cutting.stage else { return };
         answers.insert(rank, step);
-        if answers.len() < self.ranks.len() {
+        let missing = answers.len() < self.ranks.len();
+        if missing {
             return;
         }
         let step = answers.values().copied().max().unwrap_or(0);
@@ -191,6 +196,21 @@ impl Controller {
         true
     }
 
+    /// A rank was lost: the cut that is under way is given up, and the rest continue.
+    pub(crate) fn abandon_cut(&mut self) {
+        if self.cutting.is_idle() {
+            return;
+        }
+        let was_resting =
+            matches!(self.cutting.stage, Stage::Resting { .. } | Stage::Writing { .. });
+        self.cutting.stage = Stage::None;
+        self.cutting.stop = false;
+        if was_resting || self.phase == RunPhase::Running {
+            self.enter(RunPhase::Running);
+            self.order(Recipient::All, Command::Continue);
+        }
+    }
+
     /// A rank's part of a checkpoint has come.
     pub(crate) fn saved(
         &mut self,
@@ -199,6 +219,9 @@ impl Controller {
         part: RankCheckpoint,
         observer: &mut dyn Observer,
     ) {
+        if !self.is_whole() {
+            return;
+        }
         observer.checkpoint(self.now, step, Rank(rank), part);
         let saved = &mut self.cutting.saved;
         *saved.entry(step).or_default() += 1;
@@ -226,9 +249,10 @@ impl Controller {
         model: Vec<f32>,
         observer: &mut dyn Observer,
     ) {
+        let living = self.living();
         let models = self.cutting.models.entry(step).or_default();
         models.insert(rank, model);
-        if models.len() < self.ranks.len() {
+        if models.len() < living {
             if self.cutting.models.len() > CUTS_AT_ONCE {
                 self.cutting.models.pop_first();
             }

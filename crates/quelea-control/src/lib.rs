@@ -23,6 +23,7 @@
 //! | `controller` | the decisions for a whole run, and their deadlines |
 //! | `budget` | the right to compute gradients, at the controller and at a rank |
 //! | `cut` | agreement on a consistent cut through the run |
+//! | `membership` | who takes part; how survivors of a loss agree on a new view |
 //! | `termination` | when nothing is on its way any more |
 //! | `suspicion` | who is late, who is silent, why nobody moves |
 //! | `blame` | which link does not deliver |
@@ -35,6 +36,7 @@ mod budget;
 mod controller;
 mod cut;
 mod life_cycle;
+mod membership;
 mod messages;
 mod rank;
 mod salvage;
@@ -44,7 +46,8 @@ mod text;
 mod timing;
 
 pub use controller::{ControlLimits, Controller, ControllerConfig, Order, Recipient, RunError};
-pub use messages::{Account, AwaitedPeer, Command, RankEvent, VectorLengths};
+pub use membership::LossRefusal;
+pub use messages::{Account, AwaitedPeer, Command, RankEvent, VectorLengths, ViewChange};
 pub use rank::{LoopStatus, RankMachine, RankMachineConfig};
 pub use text::{REASON_CHARS, WARNING_CHARS, shown};
 pub use timing::GradientTime;

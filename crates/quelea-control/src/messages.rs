@@ -37,6 +37,8 @@ pub enum RankEvent {
     Warning(String),
     /// What it would deploy after this step.
     Model { rank: u32, step: u64, model: Vec<f32> },
+    /// It starts no more gradients before this view, and stands at this step.
+    Frozen { rank: u32, number: u32, step: u64 },
     /// Its part of the cut after this step.
     Saved { rank: u32, step: u64, part: Box<RankCheckpoint> },
     /// The first step at which it can still take part in a cut; it stops there until one is agreed.
@@ -49,6 +51,17 @@ pub enum RankEvent {
     Account { rank: u32, account: Box<Account> },
     /// The model that it has, after this many steps, in a run that is broken off.
     Salvaged { rank: u32, step: u64, model: Vec<f32> },
+}
+
+/// What changes from one view to the next. Every rank derives the view itself from the one before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ViewChange {
+    /// The number of the new view.
+    pub number: u32,
+    /// Ranks that were lost.
+    pub lost: Vec<u32>,
+    /// The step from which the rebuilt topology holds.
+    pub from_step: u64,
 }
 
 /// How long the vectors of a run are.
@@ -90,6 +103,10 @@ pub enum Command {
     Grant,
     /// No more gradients.
     Deny,
+    /// A rank was lost: start no more gradients before view `number`, and say at which step you are.
+    Freeze(u32),
+    /// The view that follows.
+    View(ViewChange),
     /// Flush what is pending.
     Drain,
     /// Say how many messages were sent and received.
@@ -145,6 +162,7 @@ impl RankEvent {
             | RankEvent::Heartbeat { rank, .. }
             | RankEvent::Stalled { rank, .. }
             | RankEvent::Lost { rank, .. }
+            | RankEvent::Frozen { rank, .. }
             | RankEvent::Model { rank, .. }
             | RankEvent::Saved { rank, .. }
             | RankEvent::CutProposal { rank, .. }

@@ -62,6 +62,8 @@ pub struct RankMachineConfig<'a> {
     pub is_external: bool,
     /// The right to the next gradient is asked for while one is computed, so that asking takes no time.
     pub asks_ahead: bool,
+    /// Whether the rank waits until older checkpoints are on stable storage.
+    pub waits_for_disk: bool,
     /// Whether messages are counted per peer, so that a link which does not deliver can be named.
     pub counts_links: bool,
 }
@@ -90,8 +92,10 @@ pub struct RankMachine {
     budget: RankBudget,
     /// When the last step was complete.
     ready_at: Time,
-    /// Whether it has since been held up by others.
+    /// Whether it has since been held up by a change of membership.
     was_frozen: bool,
+    /// It starts no gradient before this view.
+    frozen_until: Option<u32>,
     /// When something last happened here.
     moved: Time,
     /// For how long the process stood still since the gradient was asked for.
@@ -131,9 +135,16 @@ impl RankMachine {
             budget: RankBudget::default(),
             ready_at: now,
             was_frozen: false,
+            frozen_until: None,
             moved: now,
             stood_still: Time::ZERO,
-            cutting: CutState::new(setup.clone(), pool, schedule, node.step()),
+            cutting: CutState::new(
+                setup.clone(),
+                pool,
+                schedule,
+                node.step(),
+                config.waits_for_disk,
+            ),
             salvage: SalvageState::None,
             report: RankReport { rank: rank.0, is_server: node.is_server, ..report },
             sent: 0,
@@ -259,10 +270,12 @@ impl RankMachine {
         self.finish();
     }
 
-    /// Membership has changed.
+    /// Membership has changed. The driver makes the view that [`Command::View`] announces.
     pub fn change_view(&mut self, now: Time, view: Arc<View>) {
         self.moved = now;
         let number = view.number;
+        self.frozen_until.take_if(|until| *until <= number);
+        self.cutting.stop_saving();
         self.node.change_view(now, view);
         self.record(now, self.node.step(), RecordKind::View { number });
     }
@@ -282,13 +295,18 @@ impl RankMachine {
                 rank: self.node.rank.0,
                 probe,
                 drained: self.life_cycle.is_draining() && self.node.is_drained(),
-                sent: self.sent,
-                received: self.received,
+                sent: self.among_living(&self.sent_to, self.sent),
+                received: self.among_living(&self.received_from, self.received),
             }),
             Command::Finish => {
                 let report = Box::new(self.final_report());
                 self.events.push(RankEvent::Report(report));
                 return true;
+            }
+            Command::Freeze(number) => {
+                self.frozen_until = Some(number);
+                let (rank, step) = (self.node.rank.0, self.node.step());
+                self.events.push(RankEvent::Frozen { rank, number, step });
             }
             Command::Salvage => self.salvage = SalvageState::Asked,
             Command::Explain => self.explain(),
@@ -298,8 +316,20 @@ impl RankMachine {
         false
     }
 
+    /// Of messages by peer, those exchanged with living ones; `all` where they are not counted by peer.
+    fn among_living(&self, by_peer: &[u64], all: u64) -> u64 {
+        let view = self.node.view();
+        if by_peer.is_empty() || view.number == 0 {
+            return all;
+        }
+        let living =
+            by_peer.iter().enumerate().filter(|(peer, _)| view.is_alive(Rank::from(*peer)));
+        living.map(|(_, count)| count).sum()
+    }
+
     /// Does what can be done whether or not the processor is free: checkpoints and models that are due.
     pub fn settle(&mut self) {
+        self.confirm_pause();
         self.cut_if_due();
         self.salvage_if_asked();
     }
@@ -380,11 +410,6 @@ impl RankMachine {
         self.stood_still = Time::ZERO;
         self.phase = StepPhase::Computing { since: now, held_up };
         self.node.lend()
-    }
-
-    /// Others hold up this rank: the time until its next gradient is waiting.
-    pub fn freeze(&mut self) {
-        self.was_frozen = true;
     }
 
     /// Asks for the right to a gradient, unless it was asked for as urgently, or there are none.

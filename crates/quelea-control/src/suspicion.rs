@@ -17,6 +17,10 @@ const STILL_HEARTBEATS: u32 = 2;
 pub(crate) struct RankProgress {
     /// It computes no more gradients.
     pub(crate) finished: bool,
+    /// It was lost, and the others continue without it.
+    pub(crate) is_lost: bool,
+    /// Steps that it has completed.
+    pub(crate) steps: u64,
     /// Its process is gone.
     pub(crate) is_gone: bool,
     /// Nothing can be said to it any more.
@@ -39,6 +43,8 @@ impl RankProgress {
     pub(crate) fn new(is_server: bool, now: Time) -> RankProgress {
         RankProgress {
             finished: is_server,
+            is_lost: false,
+            steps: 0,
             is_gone: false,
             is_unreachable: false,
             has_failed: false,

@@ -63,19 +63,22 @@ impl Probes {
         self.number
     }
 
-    /// A rank answers probe `number`. Whether nothing is on its way any more.
+    /// A rank answers probe `number`. Whether nothing is on its way any more. Only answers of ranks that
+    /// are `living` count.
     pub(crate) fn answer(
         &mut self,
         now: Time,
         number: u64,
         rank: usize,
         said: ProbeAnswer,
+        living: impl Fn(usize) -> bool,
     ) -> bool {
         if number != self.number {
             return false;
         }
         self.answers[rank] = Some(said);
-        let answers: Option<Vec<ProbeAnswer>> = self.answers.iter().copied().collect();
+        let answers = self.answers.iter().enumerate().filter(|(rank, _)| living(*rank));
+        let answers: Option<Vec<ProbeAnswer>> = answers.map(|(_, answer)| *answer).collect();
         let Some(answers) = answers else { return false };
         let is_drained = answers.iter().all(|answer| answer.is_drained);
         let count = MessageCount {
@@ -122,9 +125,9 @@ mod tests {
         let mut probes = Probes::new(2, Time(0));
         let mut round = |answers: [ProbeAnswer; 2]| {
             let number = probes.start();
-            let first = probes.answer(Time(1), number, 0, answers[0]);
+            let first = probes.answer(Time(1), number, 0, answers[0], |_| true);
             assert!(!first, "the other has not answered");
-            probes.answer(Time(1), number, 1, answers[1])
+            probes.answer(Time(1), number, 1, answers[1], |_| true)
         };
         assert!(!round([said(2, 0), said(1, 2)]));
         assert!(!round([said(2, 0), said(1, 2)]), "one message is on its way");
@@ -137,7 +140,7 @@ mod tests {
         let mut probes = Probes::new(1, Time(0));
         let old = probes.start();
         probes.start();
-        assert!(!probes.answer(Time(1), old, 0, said(0, 0)));
+        assert!(!probes.answer(Time(1), old, 0, said(0, 0), |_| true));
         assert!(probes.undrained().ends_with("still not drained: rank 0"));
     }
 }

@@ -104,6 +104,9 @@ pub(crate) fn run(
         start: &context.start,
         schedule: context.schedule,
         limits: context.options.control_limits(),
+        survives: context.options.survives,
+        watches: true,
+        waits_for_disk: true,
     };
     let mut driver = ControllerDriver {
         controller: Controller::new(config, context.clock.now()),

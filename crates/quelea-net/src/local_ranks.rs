@@ -195,6 +195,7 @@ impl RankThread {
             is_external: self.external.is_some(),
             asks_ahead: true,
             counts_links: true,
+            waits_for_disk: true,
         };
         let machine = RankMachine::new(config, rank, self.pool.clone(), context.clock.now());
         let mut machine = machine.map_err(std::io::Error::other)?;
@@ -206,6 +207,7 @@ impl RankThread {
             compute = Some(Box::new(external));
         }
         Ok(RankConfig {
+            setup: context.setup.clone(),
             machine,
             clock: context.clock,
             controller: context.controller.clone(),

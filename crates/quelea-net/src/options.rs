@@ -18,6 +18,8 @@ pub struct NetOptions {
     /// Whether every rank's report has its parameters and its model. Scripts that keep their own
     /// need not wait until all of them have travelled. The same for all processes of a run.
     pub report_models: bool,
+    /// Whether the run continues without a rank that is lost, where its algorithm can.
+    pub survives: bool,
 }
 
 impl NetOptions {
@@ -41,6 +43,7 @@ impl Default for NetOptions {
             compute_seconds: 3600.0,
             drain_seconds: 30.0,
             report_models: true,
+            survives: false,
         }
     }
 }

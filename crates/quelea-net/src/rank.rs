@@ -1,11 +1,13 @@
 //! One rank on its thread: drives its machine by the real clock and carries out its effects.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::mpsc;
 
-use quelea_control::{Command, GradientTime, LoopStatus, RankEvent, RankMachine};
+use quelea_control::{Command, GradientTime, LoopStatus, RankEvent, RankMachine, ViewChange};
 use quelea_core::contract::{Effect, Mode};
 use quelea_core::message::{Message, Rank};
+use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_record::{Record, RecordKind};
 use quelea_wire::frame::{self, Route};
@@ -17,6 +19,9 @@ use crate::controller::Incoming;
 use crate::external_loop::ExternalLoop;
 use crate::link::Link;
 use crate::running_time::StoodStill;
+
+/// How many views a peer may be ahead: each needs this rank's answer before it is announced.
+const VIEWS_AHEAD: u32 = 1;
 
 /// What reaches a rank from other threads.
 #[derive(Debug)]
@@ -50,6 +55,7 @@ pub(crate) enum Peer {
 
 /// A rank.
 pub(crate) struct RankState {
+    setup: RunSpec,
     machine: RankMachine,
     clock: RunClock,
     /// By rank.
@@ -74,6 +80,7 @@ pub(crate) struct RankState {
 
 /// What a rank is made of.
 pub(crate) struct RankConfig {
+    pub(crate) setup: RunSpec,
     pub(crate) machine: RankMachine,
     pub(crate) clock: RunClock,
     pub(crate) controller: mpsc::Sender<Incoming>,
@@ -88,8 +95,9 @@ pub(crate) struct RankConfig {
 
 impl RankState {
     pub(crate) fn new(config: RankConfig, peers: Vec<Peer>) -> RankState {
-        let RankConfig { machine, clock, controller, compute, external, .. } = config;
+        let RankConfig { setup, machine, clock, controller, compute, external, .. } = config;
         RankState {
+            setup,
             all_buckets: machine.node().layout().buckets.len(),
             machine,
             clock,
@@ -112,12 +120,12 @@ impl RankState {
         self.settle();
     }
 
-    /// Whether a message from another process can be one of this run: those of a view to come
-    /// would be held, and real runs have one view; those of a bucket that does not exist would be
-    /// kept for a step that never asks for them.
+    /// Whether a message from another process can be one of this run: those of a view to come are held
+    /// until this rank has entered it, and there is at most one that others know earlier; those of a
+    /// bucket that does not exist would be kept for a step that never asks for them.
     pub(crate) fn check(&self, message: &Message) -> Result<(), String> {
         let view = self.machine.node().view().number;
-        if message.view > view {
+        if message.view > view + VIEWS_AHEAD {
             return Err(format!("it is of view {}, this rank is in view {view}", message.view));
         }
         if message.bucket >= self.bucket_numbers {
@@ -187,6 +195,10 @@ impl RankState {
 
     /// A command of the controller has come. `true`: it was the last one.
     pub(crate) fn command(&mut self, command: Command) -> bool {
+        if let Command::View(change) = command {
+            self.change_view(&change);
+            return false;
+        }
         let is_last = self.machine.command(self.clock.now(), command);
         if is_last {
             self.tell_all();
@@ -194,6 +206,18 @@ impl RankState {
             self.settle();
         }
         is_last
+    }
+
+    /// Enters the view that follows its own.
+    fn change_view(&mut self, change: &ViewChange) {
+        let view = self.machine.node().view();
+        if change.number != view.number + 1 {
+            return;
+        }
+        let lost: Vec<Rank> = change.lost.iter().map(|rank| Rank(*rank)).collect();
+        let view = Arc::new(self.setup.view_without(view, &lost, change.from_step));
+        self.machine.change_view(self.clock.now(), view);
+        self.settle();
     }
 
     /// Called now and then: says that it is alive, and complains when it has waited too long.

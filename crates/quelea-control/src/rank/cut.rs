@@ -49,6 +49,7 @@ impl CutState {
         pool: Pool,
         schedule: CheckpointSchedule,
         step: u64,
+        waits_for_disk: bool,
     ) -> CutState {
         CutState {
             setup,
@@ -57,10 +58,16 @@ impl CutState {
             last: step,
             requested: None,
             hold: None,
-            limit: schedule.limit(step),
+            limit: if waits_for_disk { schedule.limit(step) } else { u64::MAX },
             pause: PauseState::None,
             evaluations: Vec::new(),
         }
+    }
+
+    /// After a loss there are no checkpoints: what the lost rank held is in none of them.
+    pub(super) fn stop_saving(&mut self) {
+        (self.schedule.save_every, self.limit) = (0, u64::MAX);
+        (self.requested, self.hold, self.pause) = (None, None, PauseState::None);
     }
 }
 
@@ -154,21 +161,25 @@ impl RankMachine {
         part
     }
 
+    /// Says that the rank computes no gradient, and will not start one, if that was asked.
+    pub(super) fn confirm_pause(&mut self) {
+        if self.cutting.pause == PauseState::Asked && !self.is_computing() {
+            self.cutting.pause = PauseState::Confirmed;
+            self.events.push(RankEvent::Paused { rank: self.node.rank.0 });
+        }
+    }
+
     /// Whether no gradient is to be started now.
     pub(super) fn is_held(&mut self) -> bool {
         if self.is_aborted() {
             return true;
         }
-        match self.cutting.pause {
-            PauseState::None => {}
-            PauseState::Confirmed => return true,
-            PauseState::Asked => {
-                if !self.is_computing() {
-                    self.cutting.pause = PauseState::Confirmed;
-                    self.events.push(RankEvent::Paused { rank: self.node.rank.0 });
-                }
-                return true;
-            }
+        if self.frozen_until.is_some() {
+            self.was_frozen = true;
+            return true;
+        }
+        if self.cutting.pause != PauseState::None {
+            return true;
         }
         let limit = if self.properties.synchronous { self.cutting.limit } else { u64::MAX };
         self.node.step() >= self.cutting.hold.unwrap_or(u64::MAX).min(limit)

@@ -1,6 +1,6 @@
 //! How packets are laid out: a number for each kind, then its fields in order.
 
-use quelea_control::{Account, AwaitedPeer, Command, REASON_CHARS, RankEvent, shown};
+use quelea_control::{Account, AwaitedPeer, Command, REASON_CHARS, RankEvent, ViewChange, shown};
 use quelea_core::time::Time;
 use quelea_record::CheckpointSchedule;
 use quelea_wire::control::{ControlError, Reader, Writer};
@@ -110,6 +110,11 @@ impl Packet for Command {
             Command::Continue => w.packet(113),
             Command::Durable(step) => w.number(*step).packet(114),
             Command::Explain => w.packet(115),
+            Command::Freeze(number) => w.number(*number).packet(117),
+            Command::View(ViewChange { number, lost, from_step }) => {
+                let w = w.number(*number).number(*from_step);
+                w.list(lost, |w, rank| w.number(*rank)).packet(118)
+            }
             Command::Salvage => w.packet(116),
         }
     }
@@ -132,6 +137,11 @@ impl Packet for Command {
             114 => Command::Durable(r.number()?),
             115 => Command::Explain,
             116 => Command::Salvage,
+            117 => Command::Freeze(r.small()?),
+            118 => {
+                let (number, from_step) = (r.small()?, r.number()?);
+                Command::View(ViewChange { number, from_step, lost: r.list(Reader::small)? })
+            }
             _ => return Err(r.unknown()),
         })
     }
@@ -173,6 +183,9 @@ impl Packet for RankEvent {
             RankEvent::CutProposal { rank, step } => w.number(*rank).number(*step).packet(213),
             RankEvent::CutAgreed { rank } => w.number(*rank).packet(214),
             RankEvent::Paused { rank } => w.number(*rank).packet(215),
+            RankEvent::Frozen { rank, number, step } => {
+                w.number(*rank).number(*number).number(*step).packet(218)
+            }
             RankEvent::Account { rank, account } => {
                 let w = w.number(*rank).number(account.step);
                 let w = w.list(&account.awaiting, |w, peer| w.number(peer.from).text(&peer.what));
@@ -228,6 +241,7 @@ impl Packet for RankEvent {
                     received: r.list(Reader::number)?,
                 }),
             },
+            218 => RankEvent::Frozen { rank: r.small()?, number: r.small()?, step: r.number()? },
             217 => RankEvent::Salvaged { rank: r.small()?, step: r.number()?, model: r.values()? },
             _ => return Err(r.unknown()),
         })
@@ -283,6 +297,9 @@ mod tests {
         comes_back(Command::SaveAt { step: 9, last: true });
         comes_back(Command::Explain);
         comes_back(Command::Salvage);
+        comes_back(Command::Freeze(3));
+        comes_back(Command::View(ViewChange { number: 3, lost: vec![1, 5], from_step: 9 }));
+        comes_back(RankEvent::Frozen { rank: 1, number: 3, step: 7 });
         comes_back(RankEvent::Salvaged { rank: 1, step: 7, model: vec![0.5] });
         let awaiting = vec![AwaitedPeer { from: 2, what: "a chunk".into() }];
         let account = Account { step: 3, awaiting, sent: vec![0, 4], received: vec![1, 0] };
