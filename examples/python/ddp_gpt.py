@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True)
     parser.add_argument("--steps", type=int, default=2000)
@@ -20,8 +20,30 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--length", type=int, default=128, help="characters that it sees")
     parser.add_argument("--width", type=int, default=128, help="of the model")
-    options = parser.parse_args()
+    return parser.parse_args()
 
+
+def batch(tokens, length, count, generator=None):
+    """Random windows of the text, and the same windows one character later."""
+    starts = torch.randint(len(tokens) - length, (count, 1), generator=generator)
+    rows = tokens[(starts + torch.arange(length + 1)).to(tokens.device)]
+    return rows[:, :-1], rows[:, 1:]
+
+
+def cost(model, inputs, targets):
+    return cross_entropy(model(inputs).transpose(1, 2), targets)
+
+
+def continued(model, tokens, length, count):
+    """The tokens and `count` more, each drawn from the model's distribution."""
+    for _ in range(count):
+        scores = model(tokens[None, -length:])[0, -1]
+        tokens = torch.cat([tokens, torch.multinomial(scores.softmax(0), 1)])
+    return tokens
+
+
+def main() -> None:
+    options = arguments()
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     rank = dist.get_rank()
     device = "cpu"
@@ -32,14 +54,6 @@ def main() -> None:
     number = {letter: place for place, letter in enumerate(letters)}
     tokens = torch.tensor([number[letter] for letter in text], device=device)
     train, held_out = tokens[: len(tokens) * 9 // 10], tokens[len(tokens) * 9 // 10 :]
-
-    def batch(part, count, generator=None):
-        starts = torch.randint(len(part) - options.length, (count, 1), generator=generator)
-        rows = part[(starts + torch.arange(options.length + 1)).to(device)]
-        return rows[:, :-1], rows[:, 1:]
-
-    def cost(inputs, targets):
-        return cross_entropy(model(inputs).transpose(1, 2), targets)
 
     torch.manual_seed(0)
     model = GPT(len(letters), options.length, options.width).to(device)
@@ -52,7 +66,7 @@ def main() -> None:
 
     began, losses = time.monotonic(), []
     for step in range(1, options.steps + 1):
-        loss = cost(*batch(train, options.batch))
+        loss = cost(model, *batch(train, options.length, options.batch))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -66,13 +80,12 @@ def main() -> None:
     model.eval()
     with torch.no_grad():
         same = torch.Generator().manual_seed(1)
-        checks = [cost(*batch(held_out, 64, same)).item() for _ in range(8)]
+        windows = [batch(held_out, options.length, 64, same) for _ in range(8)]
+        checks = [cost(model, *window).item() for window in windows]
         if rank == 0:
             print(f"loss on held-out text: {sum(checks) / len(checks):.3f}")
-            written = [number["\n"]]
-            for _ in range(200):
-                scores = model(torch.tensor([written[-options.length :]], device=device))[0, -1]
-                written.append(torch.multinomial(scores.softmax(0), 1).item())
+            first = torch.tensor([number["\n"]], device=device)
+            written = continued(model, first, options.length, 200).tolist()
             print("".join(letters[token] for token in written))
     dist.destroy_process_group()
 

@@ -3,6 +3,7 @@
 mod capabilities;
 mod facts;
 mod knobs;
+mod lists;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -24,7 +25,8 @@ pub(crate) fn run() -> Result<()> {
         let file = page_file(name);
         write(&file, &with_table(&fs::read_to_string(&file)?, mark, &table())?)?;
     }
-    write(&page_file("papers.md"), &papers::page())
+    write(&page_file("papers.md"), &papers::page())?;
+    lists::check()
 }
 
 /// A page, the mark before its table, and what makes that table.
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_names_a_file_that_exists() {
+    fn every_entry_names_a_file_that_exists() {
         for entry in ALGORITHMS {
             let root =
                 algorithms_file().parent().and_then(Path::parent).expect("two up").to_owned();

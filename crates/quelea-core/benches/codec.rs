@@ -7,7 +7,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use quelea_core::codec::{CODECS, Codec, Shape, VectorId};
+use quelea_core::codec::{CODECS, Codec, CodecShape, VectorId};
 use quelea_core::options::Options;
 use quelea_core::random::Rng;
 use quelea_core::vector;
@@ -53,7 +53,7 @@ fn measure(elements: usize, rounds: usize) -> Vec<Measured> {
     let mut out = vec![0.0f32; elements];
     let mut memcpy = Vec::new();
     let mut codecs: Vec<Runs> =
-        CODECS.iter().filter(|entry| entry.shape != Shape::LowRank).map(Runs::new).collect();
+        CODECS.iter().filter(|entry| entry.shape != CodecShape::LowRank).map(Runs::new).collect();
     // The first round touches all memory.
     for round in 0..=rounds {
         for runs in &mut codecs {

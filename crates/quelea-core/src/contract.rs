@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use crate::codec::{Coder, Shape};
+use crate::codec::{CodecShape, Coder};
 use crate::layout::Layout;
 use crate::message::{Message, Part, Rank};
 use crate::optim::Optimizer;
@@ -37,7 +37,7 @@ pub trait Algorithm: Send {
     fn on_optimized(&mut self, _cx: &mut Context<'_>, _b: usize) {}
 
     /// A message has arrived whole. `cx.params` and `cx.grad` may be touched only as far as they
-    /// belong to the algorithm; while `cx.computing` they are empty slices, except that rows
+    /// belong to the algorithm; while `cx.computing` they are empty slices, except that algorithms
     /// marked [`Properties::snapshot`](crate::properties::Properties::snapshot) always see their parameters.
     fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message);
 
@@ -69,12 +69,12 @@ pub trait Algorithm: Send {
     fn state(&mut self, visitor: &mut dyn Visitor);
 
     /// Whether a new worker can take the place of one that was lost, with its parameters and
-    /// nothing else; what the lost one had beside them begins anew.
+    /// nothing else; the rest of the lost state is reset.
     fn can_be_replaced(&self) -> bool {
         true
     }
 
-    /// At a server of a synchronous row: whether what all workers sent in their first `step`
+    /// At a server of a synchronous algorithm: whether what all workers sent in their first `step`
     /// steps is in my state, and nothing of later ones. Then it is the server's part of a cut.
     fn is_at_cut(&self, _step: u64) -> bool {
         false
@@ -136,7 +136,7 @@ impl Outbox<'_> {
     /// `message` as it travels where its vectors are models: encoded, if the codec rounds.
     pub fn rounded(&mut self, message: Message) -> Message {
         match self.coder.shape() {
-            Shape::Rounding => self.encoded(message),
+            CodecShape::Rounding => self.encoded(message),
             _ => message,
         }
     }
@@ -254,9 +254,9 @@ pub enum Effect {
         /// The step whose learning rate is used.
         step: u64,
     },
-    /// Arithmetic over so many bytes was done.
+    /// A server or a reduce step has done arithmetic.
     Work {
-        /// How many.
+        /// Bytes that it has processed.
         bytes: u64,
     },
     /// This worker continues at another step: it has taken over a peer's state. A gradient that

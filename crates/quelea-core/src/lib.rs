@@ -1,4 +1,4 @@
-//! The algorithms of distributed training, as state machines that are told and never ask.
+//! The algorithms of distributed training, as state machines that react to events.
 //!
 //! Nothing here opens a socket, reads a clock, starts a thread (except inside the parallel
 //! vector kernels), touches a file or an environment variable. A driver (the virtual cluster,

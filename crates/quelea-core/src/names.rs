@@ -1,6 +1,6 @@
 //! Names that people type: finding them in a table, and saying which one they may have meant.
 
-/// The row of this name in a table, or the nearest name if there is one.
+/// The entry of this name in a table, or the nearest name if there is one.
 pub fn find<T>(
     rows: &'static [T],
     name_of: fn(&T) -> &'static str,

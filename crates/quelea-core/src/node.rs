@@ -83,7 +83,7 @@ pub struct Node {
     clip: Option<f32>,
     /// What a gradient of this worker counts for; 1 where all have as many samples.
     share: f32,
-    /// What it has changed by, while a change of the membership is told.
+    /// The factor by which `share` has changed, while a new view is delivered.
     reweigh: f32,
     samples: Arc<[u32]>,
     coder: Coder,

@@ -1,13 +1,13 @@
-//! Parameters of a table row: what may be set, within which limits, with which default.
+//! Options of a table entry: what may be set, within which limits, with which default.
 //!
-//! Rows of every table (algorithms, topologies, optimizers, …) declare their [`OptionSpec`]s; what a
+//! Entries of every table (algorithms, topologies, optimizers, …) declare their [`OptionSpec`]s; what a
 //! person wrote is checked against them once, in [`Options::check`].
 
 use std::collections::BTreeMap;
 
 use crate::names::nearest;
 
-/// One parameter that a row takes.
+/// One option of an entry.
 #[derive(Clone, Copy, Debug)]
 pub struct OptionSpec {
     /// Its name in the configuration.
@@ -74,7 +74,7 @@ pub struct OptionError {
     pub problem: String,
 }
 
-/// Checked parameters: every key of the row has a value.
+/// Checked options: every key of the entry has a value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
     values: BTreeMap<&'static str, Value>,
@@ -86,7 +86,7 @@ impl Options {
         Options { values: keys.iter().map(|key| (key.name, key.kind.default())).collect() }
     }
 
-    /// Checks what was `given` against the row's `keys`, and fills in defaults.
+    /// Checks what was `given` against the entry's `keys`, and fills in defaults.
     pub fn check(
         keys: &[OptionSpec],
         given: impl IntoIterator<Item = (String, Value)>,
@@ -106,7 +106,7 @@ impl Options {
         Ok(params)
     }
 
-    /// Sets a value without checking; for tests and for rows that build on others.
+    /// Sets a value without checking; for tests and for entries that build on others.
     pub fn with(mut self, name: &'static str, value: Value) -> Options {
         self.values.insert(name, value);
         self

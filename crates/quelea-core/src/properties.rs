@@ -153,7 +153,7 @@ mod tests {
             let params = Options::defaults(entry.meta.options);
             let hosts: Vec<u32> = (0..8).collect();
             let request =
-                topology::Request { hosts: &hosts, seed: 1, options: &params, text: None };
+                topology::TopologyRequest { hosts: &hosts, seed: 1, options: &params, text: None };
             let schedule = entry.build(&request).expect("eight workers work everywhere");
             let properties = entry.properties.expect("no file");
             let refusal = TopologyRequirement::StaticSymmetric.refusal(&schedule);

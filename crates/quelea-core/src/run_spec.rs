@@ -47,7 +47,7 @@ pub struct RunSpec {
     pub seed: u64,
     /// The first view.
     pub view: Arc<View>,
-    /// Makes the topology anew when membership changes.
+    /// Rebuilds the topology when membership changes.
     pub topology: Option<MakeTopology>,
 }
 
@@ -94,7 +94,7 @@ impl RunSpec {
     }
 
     /// Whether the loss of `rank` ends the run: it mixes for others of its host, and none of them
-    /// could go on from the parameters alone.
+    /// could continue from the parameters alone.
     pub fn cannot_lose(&self, view: &View, rank: Rank) -> bool {
         view.is_leader_of_others(rank) && !(self.entry.worker)(&self.options).can_be_replaced()
     }

@@ -88,8 +88,8 @@ impl Visitor for Saved {
     }
 }
 
-/// Writes a saved state back. What was not saved stays as it is, and is told by
-/// [`finish`](Load::finish).
+/// Writes a saved state back. What was not saved stays as it is, and is reported
+/// by [`finish`](Load::finish).
 #[derive(Debug)]
 pub struct Load<'a> {
     saved: &'a Saved,

@@ -34,8 +34,12 @@ pub struct View {
     between: Option<Arc<View>>,
 }
 
-/// A topology with its members, in the order of its places.
-type Members = (Vec<Rank>, Arc<Schedule>);
+/// A topology with its members.
+struct Members {
+    /// In the order of the topology's places.
+    ranks: Vec<Rank>,
+    schedule: Arc<Schedule>,
+}
 
 /// Who mixes with whom, from one worker's side, at one step.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -86,11 +90,11 @@ impl View {
     /// The view after `lost` were lost; `rebuilt` over the survivors holds from `from_step`.
     pub fn without(&self, lost: &[Rank], from_step: u64, rebuilt: Option<Arc<Schedule>>) -> View {
         if let Some(between) = &self.between {
-            let outer = self.after(remain(&self.workers, lost), lost, (from_step, None));
+            let outer = self.after(remain(&self.workers, lost), lost, from_step, None);
             let between = if between.workers.iter().any(|leader| lost.contains(leader)) {
-                let rebuilt = rebuilt.map(|schedule| (outer.leaders(), schedule));
+                let rebuilt = rebuilt.map(|schedule| Members { ranks: outer.leaders(), schedule });
                 let rebuilt = rebuilt.or_else(|| between.replaced(&outer));
-                let between = between.after(outer.leaders(), lost, (from_step, rebuilt));
+                let between = between.after(outer.leaders(), lost, from_step, rebuilt);
                 // Messages bear the number of the outer view, so it counts inside too.
                 Arc::new(View { number: outer.number, ..between })
             } else {
@@ -99,8 +103,8 @@ impl View {
             return View { between: Some(between), ..outer };
         }
         let workers = remain(&self.workers, lost);
-        let rebuilt = rebuilt.map(|schedule| (workers.clone(), schedule));
-        self.after(workers, lost, (from_step, rebuilt))
+        let rebuilt = rebuilt.map(|schedule| Members { ranks: workers.clone(), schedule });
+        self.after(workers, lost, from_step, rebuilt)
     }
 
     /// The members of the topology in force, those who were lost replaced by those who mix for
@@ -108,7 +112,8 @@ impl View {
     fn replaced(&self, outer: &View) -> Option<Members> {
         let plan = self.plans.last()?;
         let now = |member: &Rank| outer.neighbours_on_host(*member).next().unwrap_or(*member);
-        Some((plan.members.iter().map(now).collect(), Arc::clone(&plan.schedule)))
+        let ranks = plan.members.iter().map(now).collect();
+        Some(Members { ranks, schedule: Arc::clone(&plan.schedule) })
     }
 
     /// The view of these workers, with the topology over some members from a step on, if any.
@@ -116,13 +121,14 @@ impl View {
         &self,
         workers: Vec<Rank>,
         lost: &[Rank],
-        (from_step, rebuilt): (u64, Option<Members>),
+        from_step: u64,
+        rebuilt: Option<Members>,
     ) -> View {
         let index = index(&workers, self.index.len());
         let kept = self.plans.iter().filter(|plan| plan.from_step < from_step || rebuilt.is_none());
         let mut plans: Vec<Plan> = kept.map(|plan| plan.with_living(&index)).collect();
-        if let Some((members, schedule)) = rebuilt {
-            plans.push(Plan::new(from_step, members, schedule).with_living(&index));
+        if let Some(Members { ranks, schedule }) = rebuilt {
+            plans.push(Plan::new(from_step, ranks, schedule).with_living(&index));
         }
         let mut changes = self.changes.clone();
         changes.push(from_step);
@@ -330,7 +336,8 @@ mod tests {
             let params = crate::options::Options::defaults(entry.meta.options);
             let hosts: Vec<u32> = (0..workers as u32).collect();
             let (hosts, params) = (&hosts[..], &params);
-            let request = crate::topology::Request { hosts, seed: 1, options: params, text: None };
+            let request =
+                crate::topology::TopologyRequest { hosts, seed: 1, options: params, text: None };
             let schedule = entry.build(&request).expect("it is built");
             View::first(workers, 0, hosts.into(), Some(Arc::new(schedule)))
                 .changes_partners(Rank(1))

@@ -5,7 +5,7 @@ mod support;
 use std::sync::Arc;
 
 use quelea_core::algorithms::{self, ALGORITHMS};
-use quelea_core::codec::{self, CODECS, Shape};
+use quelea_core::codec::{self, CODECS, CodecShape};
 use quelea_core::layout::{Layout, Tensor};
 use quelea_core::options::{Options, Value};
 use quelea_core::properties::DeployedFrom;
@@ -139,7 +139,7 @@ fn replicas_have_the_same_bits_with_every_codec_and_collective() {
                 assert!(same, "{} by {collective}, {workers} workers", codec.meta.name);
             }
         }
-        if codec.shape != Shape::LowRank {
+        if codec.shape != CodecShape::LowRank {
             let lab = finish(Lab::new(&case("sync-ps", codec.meta.name)));
             let server = lab.server_model();
             assert!(workers(&lab).iter().all(|model| *model == server), "{}", codec.meta.name);
@@ -205,7 +205,7 @@ fn rounded_push_sum_loses_no_mass() {
 /// everything has arrived.
 #[test]
 fn the_last_push_of_aladdin_brings_all_that_was_left_out() {
-    for codec in CODECS.iter().filter(|codec| codec.shape != Shape::LowRank) {
+    for codec in CODECS.iter().filter(|codec| codec.shape != CodecShape::LowRank) {
         for payload in ["delta", "gradient"] {
             let case =
                 case("aladdin", codec.meta.name).with("period", 1e9).with("payload", payload);

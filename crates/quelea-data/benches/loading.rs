@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use quelea_core::random::Rng;
 use quelea_data::augment::{Augmentation, ImageBatch, ImageBatches};
-use quelea_data::images::{FolderOptions, Images, InMemory, Shape, cifar10, folder, idx};
-use quelea_data::loader::{Loader, Pool, Source};
+use quelea_data::images::{FolderOptions, ImageShape, Images, InMemory, cifar10, folder, idx};
+use quelea_data::loader::{BatchSource, Loader, LoaderPool};
 
 fn main() {
     augmentation();
@@ -25,7 +25,7 @@ fn shared(name: &str) -> Option<std::path::PathBuf> {
 
 /// Images of the size of CIFAR's.
 fn random_images(count: usize) -> Arc<dyn Images> {
-    let shape = Shape { channels: 3, height: 32, width: 32 };
+    let shape = ImageShape { channels: 3, height: 32, width: 32 };
     let mut rng = Rng::new(1, "bench", 0);
     let pixels = (0..count * shape.len()).map(|_| rng.next_u64() as u8).collect();
     let labels = (0..count).map(|k| (k % 10) as u8).collect();
@@ -34,7 +34,7 @@ fn random_images(count: usize) -> Arc<dyn Images> {
 
 fn batches(images: &Arc<dyn Images>, batch: usize, how: Augmentation) -> ImageBatches {
     let all = (0..images.len() as u32).collect();
-    ImageBatches::shuffled(Arc::clone(images), all, batch, (1, 0)).varied(how)
+    ImageBatches::shuffled(Arc::clone(images), all, batch, 1, 0).varied(how)
 }
 
 fn augmentation() {
@@ -57,7 +57,7 @@ fn augmentation() {
 /// little on a busy machine: waking a thread is when the system takes the core away.)
 fn ahead() {
     let images = random_images(50_000);
-    let pool = Pool::new(1);
+    let pool = LoaderPool::new(1);
     let mut loaders = [("none", None), ("made by the step", Some(0)), ("made ahead", Some(1))].map(
         |(name, ahead)| {
             let source = || batches(&images, 32, Augmentation::CIFAR);

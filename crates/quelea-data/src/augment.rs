@@ -5,9 +5,9 @@ use std::sync::Arc;
 use quelea_core::random::Rng;
 
 use crate::error::DataError;
-use crate::images::{Images, Normalisation, Shape, View};
-use crate::loader::{Effort, Source};
-use crate::order::Order;
+use crate::images::{Crop, ImageShape, Images, Normalisation};
+use crate::loader::{BatchSource, Effort};
+use crate::order::SampleOrder;
 
 /// How training images are varied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct ImageBatch {
     samples: Vec<u32>,
 }
 
-/// The batches of one worker: a [`Source`] for a [`crate::loader::Loader`].
+/// The batches of one worker: a [`BatchSource`] for a [`crate::loader::Loader`].
 #[derive(Debug)]
 pub struct ImageBatches {
     images: Arc<dyn Images>,
@@ -55,21 +55,23 @@ pub struct ImageBatches {
 #[derive(Debug)]
 enum Turn {
     /// Shuffled and varied, without end.
-    Shuffled { order: Order, seed: u64, stream: String, augmentation: Augmentation },
+    Shuffled { order: SampleOrder, seed: u64, stream: String, augmentation: Augmentation },
     /// One after the other, once.
     InTurn(Arc<[u32]>),
 }
 
 impl ImageBatches {
     /// Batches for training: step `t` takes the samples `t·batch..(t + 1)·batch` of the worker's
-    /// endless [`Order`]. What is varied how depends on seed, rank and place in that order alone.
+    /// endless [`SampleOrder`]. The augmentation of a sample depends on seed, rank and its place in
+    /// that order alone.
     pub fn shuffled(
         images: Arc<dyn Images>,
         part: Arc<[u32]>,
         batch: usize,
-        (seed, rank): (u64, usize),
+        seed: u64,
+        rank: usize,
     ) -> ImageBatches {
-        let order = Order::new(part, seed, rank);
+        let order = SampleOrder::new(part, seed, rank);
         let stream = format!("augment.{rank}");
         let augmentation = Augmentation::NONE;
         ImageBatches::new(images, Turn::Shuffled { order, seed, stream, augmentation }, batch)
@@ -123,7 +125,7 @@ impl ImageBatches {
 /// Values that are normalised in about the time in which a thread wakes.
 const FEW_VALUES: usize = 8192;
 
-impl Source for ImageBatches {
+impl BatchSource for ImageBatches {
     type Batch = ImageBatch;
 
     fn effort(&self) -> Effort {
@@ -148,19 +150,19 @@ impl Source for ImageBatches {
             labels.push(images.label(index));
             let placed = match &self.turn {
                 Turn::InTurn(_) => {
-                    images.pixels(index, View::Centre, pixels)?;
+                    images.pixels(index, Crop::Centre, pixels)?;
                     Placed::default()
                 }
                 Turn::Shuffled { augmentation, .. } if *augmentation == Augmentation::NONE => {
-                    images.pixels(index, View::Centre, pixels)?;
+                    images.pixels(index, Crop::Centre, pixels)?;
                     Placed::default()
                 }
                 Turn::Shuffled { seed, stream, augmentation, .. } => {
                     let mut rng = Rng::new(*seed, stream, position);
                     let placed = Placed::draw(*augmentation, &mut rng);
-                    let view =
-                        if augmentation.crop { View::Random(&mut rng) } else { View::Centre };
-                    images.pixels(index, view, pixels)?;
+                    let crop =
+                        if augmentation.crop { Crop::Random(&mut rng) } else { Crop::Centre };
+                    images.pixels(index, crop, pixels)?;
                     placed
                 }
             };
@@ -198,7 +200,7 @@ impl Placed {
 
     /// Writes the normalised image. Columns `from..to` of the output come from the image, the
     /// others are black.
-    fn write(self, shape: Shape, scale: &[(f32, f32)], pixels: &[u8], out: &mut [f32]) {
+    fn write(self, shape: ImageShape, scale: &[(f32, f32)], pixels: &[u8], out: &mut [f32]) {
         let width = shape.width as isize;
         let from = (-self.right).clamp(0, width) as usize;
         let to = (width - self.right).clamp(0, width) as usize;
@@ -233,12 +235,12 @@ mod tests {
 
     /// Two images of 2×3 in one channel, with values 0 to 11.
     fn tiny() -> Arc<dyn Images> {
-        let shape = Shape { channels: 1, height: 2, width: 3 };
+        let shape = ImageShape { channels: 1, height: 2, width: 3 };
         Arc::new(InMemory::new(shape, vec!["a".into(), "b".into()], vec![0, 1], (0..12).collect()))
     }
 
     fn placed(down: isize, right: isize, flipped: bool) -> Vec<f32> {
-        let shape = Shape { channels: 1, height: 2, width: 3 };
+        let shape = ImageShape { channels: 1, height: 2, width: 3 };
         let mut out = vec![f32::NAN; 6];
         let placed = Placed { down, right, flipped };
         placed.write(shape, &[(1.0, 0.0)], &[1, 2, 3, 4, 5, 6], &mut out);
@@ -293,7 +295,7 @@ mod tests {
     fn batches_depend_on_seed_rank_and_step_alone() {
         let part: Arc<[u32]> = (0..1437).collect();
         let batches = |seed, rank| {
-            ImageBatches::shuffled(digits().train, Arc::clone(&part), 32, (seed, rank))
+            ImageBatches::shuffled(digits().train, Arc::clone(&part), 32, seed, rank)
                 .varied(Augmentation::CIFAR)
         };
         let fill = |batches: &ImageBatches, step| {

@@ -26,13 +26,13 @@ pub struct Download {
     /// as it comes.
     pub is_archive: bool,
     /// What is in it.
-    pub files: &'static [Content],
+    pub files: &'static [ExpectedFile],
 }
 
 /// A file as the loaders read it, unpacked: `data_batch_1.bin` may lie there as
 /// `data_batch_1.bin.xz`, and `train.en` as `train.en.gz`; the content is the same.
 #[derive(Debug)]
-pub struct Content {
+pub struct ExpectedFile {
     /// Its name, unpacked.
     pub name: &'static str,
     /// Its length, unpacked.
@@ -44,7 +44,7 @@ pub struct Content {
 
 impl DataSet {
     /// All files, in the order of the downloads.
-    pub fn files(&self) -> impl Iterator<Item = &'static Content> {
+    pub fn files(&self) -> impl Iterator<Item = &'static ExpectedFile> {
         self.downloads.iter().flat_map(|download| download.files)
     }
 
@@ -273,12 +273,12 @@ pub const DATA_SETS: &[DataSet] = &[
     },
 ];
 
-const fn single(address: &'static str, files: &'static [Content]) -> Download {
+const fn single(address: &'static str, files: &'static [ExpectedFile]) -> Download {
     Download { address, is_archive: false, files }
 }
 
-const fn content(name: &'static str, bytes: u64, sha256: &'static str) -> Content {
-    Content { name, bytes, sha256 }
+const fn content(name: &'static str, bytes: u64, sha256: &'static str) -> ExpectedFile {
+    ExpectedFile { name, bytes, sha256 }
 }
 
 #[cfg(test)]

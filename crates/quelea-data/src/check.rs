@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::catalogue::{Content, DATA_SETS, DataSet};
+use crate::catalogue::{DATA_SETS, DataSet, ExpectedFile};
 use crate::error::DataError;
-use crate::images::{FolderOptions, View, folder};
+use crate::images::{Crop, FolderOptions, folder};
 use crate::{files, sha256};
 
 /// What was found out about a folder.
 #[derive(Debug)]
-pub struct Verdict {
+pub struct CheckReport {
     /// Which data set it is.
     pub data_set: &'static DataSet,
     /// Every file of it, in the order of the table.
@@ -27,12 +27,12 @@ pub struct Checked {
     /// Where it was found, packed or not.
     pub path: Option<PathBuf>,
     /// How it is.
-    pub state: State,
+    pub state: FileState,
 }
 
 /// How a file is.
 #[derive(Debug, PartialEq, Eq)]
-pub enum State {
+pub enum FileState {
     /// Its content has the right checksum.
     Good,
     /// It is not there.
@@ -41,17 +41,17 @@ pub enum State {
     Wrong(String),
 }
 
-impl Verdict {
+impl CheckReport {
     /// Whether every file is there and good.
     pub fn is_good(&self) -> bool {
-        self.files.iter().all(|file| file.state == State::Good)
+        self.files.iter().all(|file| file.state == FileState::Good)
     }
 }
 
 /// Finds out which data set a folder holds and verifies every file of it, unpacked in passing; or
 /// the one file that `path` names. `progress` is told how many bytes were read. None if it is no
 /// data set of the table.
-pub fn check(path: &Path, progress: &mut dyn FnMut(u64)) -> Result<Option<Verdict>, DataError> {
+pub fn check(path: &Path, progress: &mut dyn FnMut(u64)) -> Result<Option<CheckReport>, DataError> {
     std::fs::metadata(path).map_err(DataError::reading(path))?;
     let inner = path.join("cifar-10-batches-bin");
     let folder = match path.is_file() {
@@ -59,13 +59,13 @@ pub fn check(path: &Path, progress: &mut dyn FnMut(u64)) -> Result<Option<Verdic
         false if inner.is_dir() => &inner,
         false => path,
     };
-    let is_meant = |file: &&Content| {
+    let is_meant = |file: &&ExpectedFile| {
         let found = files::find(folder, file.name);
         if path.is_file() { found.as_deref() == Some(path) } else { true }
     };
-    let is_there = |file: &'static Content| files::find(folder, file.name).is_some();
+    let is_there = |file: &'static ExpectedFile| files::find(folder, file.name).is_some();
     let present = |set: &&DataSet| set.files().filter(is_meant).any(is_there);
-    let mut best: Option<(usize, Verdict)> = None;
+    let mut best: Option<(usize, CheckReport)> = None;
     let mut known: Vec<(PathBuf, Sum)> = Vec::new();
     for data_set in DATA_SETS.iter().filter(present) {
         let mut sum = |path: PathBuf| {
@@ -76,26 +76,30 @@ pub fn check(path: &Path, progress: &mut dyn FnMut(u64)) -> Result<Option<Verdic
             known.push((path, sum.clone()));
             sum
         };
-        let check = |file: &'static Content| verify(folder, file, &mut sum);
-        let verdict =
-            Verdict { data_set, files: data_set.files().filter(is_meant).map(check).collect() };
-        let good = verdict.files.iter().filter(|file| file.state == State::Good).count();
+        let check = |file: &'static ExpectedFile| verify(folder, file, &mut sum);
+        let report =
+            CheckReport { data_set, files: data_set.files().filter(is_meant).map(check).collect() };
+        let good = report.files.iter().filter(|file| file.state == FileState::Good).count();
         // Two data sets have files of the same names: the one whose checksums are right is meant.
         if best.as_ref().is_none_or(|(most, _)| good > *most) {
-            best = Some((good, verdict));
+            best = Some((good, report));
         }
     }
-    Ok(best.map(|(_, verdict)| verdict))
+    Ok(best.map(|(_, report)| report))
 }
 
 type Sum = Result<(String, u64), String>;
 
-fn verify(folder: &Path, file: &'static Content, sum: &mut dyn FnMut(PathBuf) -> Sum) -> Checked {
+fn verify(
+    folder: &Path,
+    file: &'static ExpectedFile,
+    sum: &mut dyn FnMut(PathBuf) -> Sum,
+) -> Checked {
     let path = files::find(folder, file.name);
     let state = match path.clone().map(sum) {
-        None => State::Missing,
-        Some(Err(problem)) => State::Wrong(problem),
-        Some(Ok(found)) => compare(file, &found),
+        None => FileState::Missing,
+        Some(Err(problem)) => FileState::Wrong(problem),
+        Some(Ok((sum, bytes))) => compare(file, &sum, bytes),
     };
     Checked { name: file.name, path, state }
 }
@@ -114,7 +118,7 @@ pub fn check_pictures(
     let work = || {
         let mut out = vec![0; sets[0].shape().len()];
         while let Some((set, index)) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(error) = sets[*set].pixels(*index, View::Centre, &mut out) {
+            if let Err(error) = sets[*set].pixels(*index, Crop::Centre, &mut out) {
                 let mut broken = broken.lock().unwrap_or_else(PoisonError::into_inner);
                 broken.insert((*set, *index), error);
             }
@@ -128,13 +132,13 @@ pub fn check_pictures(
 }
 
 /// Length and checksum of a file's content beside what they should be.
-pub(crate) fn compare(file: &Content, (sum, bytes): &(String, u64)) -> State {
-    if *bytes != file.bytes {
-        State::Wrong(format!("holds {bytes} bytes, not {}", file.bytes))
+pub(crate) fn compare(file: &ExpectedFile, sum: &str, bytes: u64) -> FileState {
+    if bytes != file.bytes {
+        FileState::Wrong(format!("holds {bytes} bytes, not {}", file.bytes))
     } else if sum != file.sha256 {
-        State::Wrong(format!("has the SHA-256 {sum}, not {}", file.sha256))
+        FileState::Wrong(format!("has the SHA-256 {sum}, not {}", file.sha256))
     } else {
-        State::Good
+        FileState::Good
     }
 }
 

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use crate::error::DataError;
 
 /// What makes batches: a function of the step, so that a resumed run sees the same ones.
-pub trait Source: Send + Sync + 'static {
+pub trait BatchSource: Send + Sync + 'static {
     /// A batch; an old one is filled again, so that its memory is used again.
     type Batch: Default + Send + 'static;
 
@@ -39,7 +39,7 @@ pub enum Effort {
 /// Threads that make batches for any number of loaders. They end when the pool and all its
 /// loaders are dropped.
 #[derive(Debug)]
-pub struct Pool {
+pub struct LoaderPool {
     queue: Arc<Queue>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -62,9 +62,9 @@ trait Job: Send + Sync {
     fn work(&self, step: u64);
 }
 
-impl Pool {
+impl LoaderPool {
     /// So many threads, at least one.
-    pub fn new(threads: usize) -> Arc<Pool> {
+    pub fn new(threads: usize) -> Arc<LoaderPool> {
         let queue = Arc::new(Queue::default());
         let spawn = |number| {
             let queue = Arc::clone(&queue);
@@ -72,7 +72,7 @@ impl Pool {
             builder.spawn(move || queue.serve()).expect("the system has threads")
         };
         let threads = (0..threads.max(1)).map(spawn).collect();
-        Arc::new(Pool { queue, threads })
+        Arc::new(LoaderPool { queue, threads })
     }
 
     /// How many threads there are.
@@ -81,7 +81,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for LoaderPool {
     fn drop(&mut self) {
         lock(&self.queue.jobs).closed = true;
         self.queue.changed.notify_all();
@@ -124,14 +124,14 @@ impl std::fmt::Debug for Queue {
 
 /// The batches of one worker. While step `t` is computed, those of `t + 1` to `t + ahead` are
 /// made.
-pub struct Loader<S: Source> {
-    pool: Arc<Pool>,
+pub struct Loader<S: BatchSource> {
+    pool: Arc<LoaderPool>,
     shared: Arc<Shared<S>>,
     current: S::Batch,
     ahead: u64,
 }
 
-struct Shared<S: Source> {
+struct Shared<S: BatchSource> {
     source: S,
     slots: Mutex<Slots<S::Batch>>,
     changed: Condvar,
@@ -149,9 +149,9 @@ enum Slot<B> {
     Ready(B, Result<(), DataError>),
 }
 
-impl<S: Source> Loader<S> {
+impl<S: BatchSource> Loader<S> {
     /// Makes `ahead` batches in advance; with 0 the caller makes its own.
-    pub fn new(pool: &Arc<Pool>, source: S, ahead: usize) -> Loader<S> {
+    pub fn new(pool: &Arc<LoaderPool>, source: S, ahead: usize) -> Loader<S> {
         let ahead = if source.effort() == Effort::Little { 0 } else { ahead as u64 };
         let slots = Mutex::new(Slots { of_step: BTreeMap::new(), free: Vec::new() });
         Loader {
@@ -197,14 +197,14 @@ impl<S: Source> Loader<S> {
     }
 }
 
-impl<S: Source> Drop for Loader<S> {
+impl<S: BatchSource> Drop for Loader<S> {
     fn drop(&mut self) {
         // What is still in the queue finds nothing to do.
         lock(&self.shared.slots).of_step.clear();
     }
 }
 
-impl<S: Source> std::fmt::Debug for Loader<S> {
+impl<S: BatchSource> std::fmt::Debug for Loader<S> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let steps: Vec<u64> = lock(&self.shared.slots).of_step.keys().copied().collect();
         write!(out, "a loader with the steps {steps:?} under way")
@@ -224,7 +224,7 @@ impl<B> Slots<B> {
     }
 }
 
-impl<S: Source> Shared<S> {
+impl<S: BatchSource> Shared<S> {
     /// Makes a batch here and now. A panic becomes an error.
     fn make(&self, step: u64) -> (S::Batch, Result<(), DataError>) {
         let mut batch = lock(&self.slots).free.pop().unwrap_or_default();
@@ -248,7 +248,7 @@ impl<S: Source> Shared<S> {
     }
 }
 
-impl<S: Source> Job for Shared<S> {
+impl<S: BatchSource> Job for Shared<S> {
     fn work(&self, step: u64) {
         match lock(&self.slots).of_step.get_mut(&step) {
             Some(slot @ Slot::Asked) => *slot = Slot::Running,
@@ -293,7 +293,7 @@ mod tests {
         made: AtomicUsize,
     }
 
-    impl Source for Arc<Steps> {
+    impl BatchSource for Arc<Steps> {
         type Batch = Vec<u64>;
 
         fn fill(&self, step: u64, batch: &mut Vec<u64>) -> Result<(), DataError> {
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn any_step_comes_right_whatever_was_asked_before() {
-        let pool = Pool::new(3);
+        let pool = LoaderPool::new(3);
         let mut loader = Loader::new(&pool, Arc::new(Steps::default()), 2);
         for step in (0..50).chain([10, 11, 12, 1000, 1001, 3, 5, 7, 6, 6, 5]) {
             assert_eq!(*loader.batch(step).expect("good"), [step; 3]);
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn buffers_are_used_again() {
-        let (pool, steps) = (Pool::new(4), Arc::new(Steps::default()));
+        let (pool, steps) = (LoaderPool::new(4), Arc::new(Steps::default()));
         let mut loader = Loader::new(&pool, Arc::clone(&steps), 2);
         for step in 0..600 {
             loader.batch(step).expect("good");
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn many_loaders_share_few_threads() {
-        let pool = Pool::new(2);
+        let pool = LoaderPool::new(2);
         let mut loaders: Vec<_> =
             (0..64).map(|_| Loader::new(&pool, Arc::new(Steps::default()), 1)).collect();
         for step in 0..20 {
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn an_error_or_a_panic_comes_with_its_step_and_the_next_step_is_good() {
-        let pool = Pool::new(1);
+        let pool = LoaderPool::new(1);
         let mut loader = Loader::new(&pool, Arc::new(Steps::default()), 1);
         for bad in [666, 777] {
             // Once made by the caller, once ahead.
@@ -370,7 +370,7 @@ mod tests {
         makers: Mutex<Vec<ThreadId>>,
     }
 
-    impl Source for Arc<Gate> {
+    impl BatchSource for Arc<Gate> {
         type Batch = u64;
 
         fn fill(&self, step: u64, batch: &mut u64) -> Result<(), DataError> {
@@ -398,7 +398,7 @@ mod tests {
     #[test]
     fn the_next_batch_is_made_while_the_current_one_is_used() {
         let (gate, begins) = gate(Effort::Much);
-        let mut loader = Loader::new(&Pool::new(1), Arc::clone(&gate), 1);
+        let mut loader = Loader::new(&LoaderPool::new(1), Arc::clone(&gate), 1);
         assert_eq!(*loader.batch(0).expect("good"), 0);
         // Nobody has asked for step 1 yet.
         assert_eq!(begins.recv(), Ok(1));
@@ -423,7 +423,7 @@ mod tests {
     #[test]
     fn a_batch_that_is_quickly_made_is_not_waited_for() {
         let (gate, begins) = gate(Effort::Some);
-        let mut loader = Loader::new(&Pool::new(1), Arc::clone(&gate), 1);
+        let mut loader = Loader::new(&LoaderPool::new(1), Arc::clone(&gate), 1);
         loader.batch(0).expect("good");
         // The thread has begun, and does not get on.
         assert_eq!(begins.recv(), Ok(1));

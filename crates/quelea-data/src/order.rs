@@ -8,18 +8,18 @@ use quelea_core::random::Rng;
 /// The endless sequence of one worker's samples: one epoch after the other, each in an order of
 /// its own. Any place of it can be asked for, by any thread.
 #[derive(Debug)]
-pub struct Order {
+pub struct SampleOrder {
     part: Arc<[u32]>,
     seed: u64,
     stream: String,
     epochs: Epochs,
 }
 
-impl Order {
+impl SampleOrder {
     /// Of the samples `part`, which must not be empty.
-    pub fn new(part: Arc<[u32]>, seed: u64, rank: usize) -> Order {
+    pub fn new(part: Arc<[u32]>, seed: u64, rank: usize) -> SampleOrder {
         assert!(!part.is_empty(), "a worker has at least one sample");
-        Order { part, seed, stream: format!("order.{rank}"), epochs: Epochs::default() }
+        SampleOrder { part, seed, stream: format!("order.{rank}"), epochs: Epochs::default() }
     }
 
     /// Samples of an epoch.
@@ -68,7 +68,7 @@ impl Epochs {
 mod tests {
     use super::*;
 
-    fn read(order: &Order, position: u64, count: usize) -> Vec<u32> {
+    fn read(order: &SampleOrder, position: u64, count: usize) -> Vec<u32> {
         let mut out = Vec::new();
         order.read(position, count, &mut out);
         out
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn every_epoch_holds_every_sample_once_in_another_order() {
-        let order = Order::new((10..30).collect(), 1, 0);
+        let order = SampleOrder::new((10..30).collect(), 1, 0);
         let epochs: Vec<Vec<u32>> = (0..3).map(|epoch| read(&order, epoch * 20, 20)).collect();
         for epoch in &epochs {
             let mut sorted = epoch.clone();
@@ -89,13 +89,13 @@ mod tests {
 
     #[test]
     fn any_place_can_be_asked_for_in_any_order() {
-        let whole = read(&Order::new((0..7).collect(), 5, 3), 0, 70);
-        let order = Order::new((0..7).collect(), 5, 3);
+        let whole = read(&SampleOrder::new((0..7).collect(), 5, 3), 0, 70);
+        let order = SampleOrder::new((0..7).collect(), 5, 3);
         for position in [63, 0, 12, 13, 5, 40] {
             let expected = &whole[position..position + 7];
             assert_eq!(read(&order, position as u64, 7), expected, "from {position}");
         }
-        assert_ne!(whole, read(&Order::new((0..7).collect(), 6, 3), 0, 70));
-        assert_ne!(whole, read(&Order::new((0..7).collect(), 5, 2), 0, 70));
+        assert_ne!(whole, read(&SampleOrder::new((0..7).collect(), 6, 3), 0, 70));
+        assert_ne!(whole, read(&SampleOrder::new((0..7).collect(), 5, 2), 0, 70));
     }
 }

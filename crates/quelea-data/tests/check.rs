@@ -5,10 +5,10 @@ mod support;
 use std::fs;
 use std::path::Path;
 
-use quelea_data::check::{State, Verdict, check};
+use quelea_data::check::{CheckReport, FileState, check};
 use support::shared;
 
-fn verdict(path: &Path) -> Verdict {
+fn report(path: &Path) -> CheckReport {
     check(path, &mut |_| {}).expect("readable").expect("a data set of the table")
 }
 
@@ -17,8 +17,8 @@ fn real_copies_are_recognised_by_their_content() {
     let names = ["fashion-mnist", "multi30k"].map(|name| (name, name));
     for (folder, name) in names.into_iter().chain([("tinyshakespeare", "tiny-shakespeare")]) {
         let Some(folder) = shared(folder) else { continue };
-        let verdict = verdict(&folder);
-        assert_eq!((verdict.data_set.name, verdict.is_good()), (name, true), "{verdict:?}");
+        let report = report(&folder);
+        assert_eq!((report.data_set.name, report.is_good()), (name, true), "{report:?}");
     }
 }
 
@@ -27,10 +27,10 @@ fn packed_batches_of_cifar10_are_verified_by_what_they_unpack_to() {
     let Some(folder) = shared("cifar10") else { return };
     // One file is enough here; all of them take ten times as long.
     let mut bytes = 0;
-    let verdict = check(&folder.join("test_batch.bin.xz"), &mut |more| bytes += more);
-    let verdict = verdict.expect("readable").expect("known");
-    assert_eq!((verdict.data_set.name, verdict.files.len()), ("cifar10", 1));
-    assert!(verdict.is_good() && bytes == 30_730_000, "{verdict:?}");
+    let report = check(&folder.join("test_batch.bin.xz"), &mut |more| bytes += more);
+    let report = report.expect("readable").expect("known");
+    assert_eq!((report.data_set.name, report.files.len()), ("cifar10", 1));
+    assert!(report.is_good() && bytes == 30_730_000, "{report:?}");
 }
 
 #[test]
@@ -43,19 +43,19 @@ fn missing_and_changed_files_are_told_apart() {
         fs::write(folder.path().join(name), &bytes[..kept]).expect("written");
     }
     fs::write(folder.path().join("val.de"), "Hallo\n").expect("written");
-    let verdict = verdict(folder.path());
-    let states: Vec<(&str, &State)> =
-        verdict.files.iter().map(|file| (file.name, &file.state)).collect();
-    let wrong = |text: &str| State::Wrong(text.to_string());
+    let report = report(folder.path());
+    let states: Vec<(&str, &FileState)> =
+        report.files.iter().map(|file| (file.name, &file.state)).collect();
+    let wrong = |text: &str| FileState::Wrong(text.to_string());
     assert_eq!(
         states,
         [
-            ("train.en", &State::Good),
-            ("train.de", &State::Good),
+            ("train.en", &FileState::Good),
+            ("train.de", &FileState::Good),
             ("val.en", &wrong("ends too early: the file was cut off")),
             ("val.de", &wrong("holds 6 bytes, not 75981")),
-            ("test_2016_flickr.en", &State::Good),
-            ("test_2016_flickr.de", &State::Missing),
+            ("test_2016_flickr.en", &FileState::Good),
+            ("test_2016_flickr.de", &FileState::Missing),
         ]
     );
 }

@@ -9,8 +9,8 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use lzma_rust2::{XzOptions, XzWriter};
 use quelea_data::error::DataError;
-use quelea_data::images::{Split, View, cifar10, idx};
-use quelea_data::text::{Pairs, lines, plain};
+use quelea_data::images::{Crop, Split, cifar10, idx};
+use quelea_data::text::{SentencePairs, lines, plain};
 use tempfile::TempDir;
 
 fn folder() -> TempDir {
@@ -71,7 +71,7 @@ fn plain_gzip_and_xz_files_are_read_whatever_their_names_are() {
     for bytes in [images(3), gzip(&images(3)), xz(&images(3))] {
         let split = with("train-images-idx3-ubyte", &bytes).expect("good");
         let mut out = [0; 6];
-        split.train.pixels(2, View::Centre, &mut out).expect("in memory");
+        split.train.pixels(2, Crop::Centre, &mut out).expect("in memory");
         assert_eq!((split.train.label(2), out), (2, [12, 13, 14, 15, 16, 17]));
         assert_eq!((split.test.len(), split.test.classes().len()), (2, 3));
     }
@@ -139,10 +139,10 @@ fn cifar_batches_are_checked_record_by_record() {
     assert!(error.contains("image 3 has label 10; CIFAR-10 has labels of 0 to 9"), "{error}");
 }
 
-fn pairs(folder: &Path, english: &[u8], german: &[u8]) -> Result<Pairs, DataError> {
+fn pairs(folder: &Path, english: &[u8], german: &[u8]) -> Result<SentencePairs, DataError> {
     fs::write(folder.join("train.en"), english).expect("written");
     fs::write(folder.join("train.de.gz"), gzip(german)).expect("written");
-    Pairs::read(folder, "train", "en", "de")
+    SentencePairs::read(folder, "train", "en", "de")
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use quelea_core::random::Rng;
-use quelea_data::catalogue::{Content, DataSet, Download};
+use quelea_data::catalogue::{DataSet, Download, ExpectedFile};
 use quelea_data::fetch::{Fetch, FetchError, Told, fetch};
 use sha2::{Digest, Sha256};
 use support::server::{Server, answer, file};
@@ -32,12 +32,12 @@ fn leak<T>(items: Vec<T>) -> &'static [T] {
     Box::leak(items.into_boxed_slice())
 }
 
-fn described(name: &'static str, content: &[u8]) -> Content {
+fn described(name: &'static str, content: &[u8]) -> ExpectedFile {
     let sum: String = Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
-    Content { name, bytes: content.len() as u64, sha256: Box::leak(sum.into_boxed_str()) }
+    ExpectedFile { name, bytes: content.len() as u64, sha256: Box::leak(sum.into_boxed_str()) }
 }
 
-fn data_set(address: &'static str, is_archive: bool, files: Vec<Content>) -> &'static DataSet {
+fn data_set(address: &'static str, is_archive: bool, files: Vec<ExpectedFile>) -> &'static DataSet {
     let downloads = leak(vec![Download { address, is_archive, files: leak(files) }]);
     Box::leak(Box::new(DataSet { name: "test", summary: "", terms: "", downloads }))
 }

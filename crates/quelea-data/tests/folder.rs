@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use quelea_core::random::Rng;
 use quelea_data::augment::{Augmentation, ImageBatches};
 use quelea_data::check::check_pictures;
-use quelea_data::images::{FolderOptions, Shape, View, folder};
-use quelea_data::loader::{Loader, Pool};
+use quelea_data::images::{Crop, FolderOptions, ImageShape, folder};
+use quelea_data::loader::{Loader, LoaderPool};
 use tempfile::TempDir;
 
 const PICTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/images");
@@ -47,10 +47,10 @@ fn classes_and_files_are_in_the_order_of_their_names() {
     let split = folder(root.path(), SMALL).expect("good");
     assert_eq!(split.train.classes(), ["bird", "cat"]);
     assert_eq!((split.train.labels(), split.test.labels()), (vec![0, 0, 1, 1], vec![0, 1]));
-    assert_eq!(split.train.shape(), Shape { channels: 3, height: 16, width: 16 });
+    assert_eq!(split.train.shape(), ImageShape { channels: 3, height: 16, width: 16 });
     let mut out = vec![0; 3 * 16 * 16];
     for index in 0..4 {
-        split.train.pixels(index, View::Centre, &mut out).expect("good");
+        split.train.pixels(index, Crop::Centre, &mut out).expect("good");
         // All are of the same scene: its blue is a checkerboard, its green rises to the right.
         let green = &out[256..512];
         assert!(green[8 * 16] < green[8 * 16 + 15], "image {index}");
@@ -64,7 +64,7 @@ fn random_parts_repeat_with_their_stream_and_differ_between_streams() {
     let part = |seed| {
         let mut out = vec![0; 3 * 16 * 16];
         let mut rng = Rng::new(seed, "crop", 0);
-        split.train.pixels(3, View::Random(&mut rng), &mut out).expect("good");
+        split.train.pixels(3, Crop::Random(&mut rng), &mut out).expect("good");
         out
     };
     assert_eq!(part(1), part(1));
@@ -74,10 +74,10 @@ fn random_parts_repeat_with_their_stream_and_differ_between_streams() {
 #[test]
 fn a_loader_gives_pictures_and_names_the_one_that_is_broken() {
     let root = tree();
-    let pool = Pool::new(2);
+    let pool = LoaderPool::new(2);
     let loader = |root: &TempDir| {
         let train = folder(root.path(), SMALL).expect("good").train;
-        let batches = ImageBatches::shuffled(train, (0..4).collect(), 4, (1, 0));
+        let batches = ImageBatches::shuffled(train, (0..4).collect(), 4, 1, 0);
         Loader::new(&pool, batches.varied(Augmentation::IMAGENET), 2)
     };
     let mut good = loader(&root);
@@ -106,7 +106,7 @@ fn a_loader_gives_pictures_and_names_the_one_that_is_broken() {
     fs::remove_file(&path).expect("there");
     let train = folder(root.path(), SMALL).expect("good").train;
     fs::remove_file(root.path().join("train/bird/really-a-png.jpg")).expect("there");
-    let error = train.pixels(0, View::Centre, &mut [0; 768]).expect_err("gone").to_string();
+    let error = train.pixels(0, Crop::Centre, &mut [0; 768]).expect_err("gone").to_string();
     assert!(error.contains("cannot read") && error.contains("really-a-png.jpg"), "{error}");
 }
 
@@ -139,7 +139,7 @@ fn a_picture_that_claims_to_be_huge_is_refused_before_memory_is_taken() {
     fs::write(&path, encoded).expect("written");
     let train = folder(root.path(), SMALL).expect("names only").train;
     let mut out = [0; 768];
-    let error = train.pixels(1, View::Centre, &mut out).expect_err("refused").to_string();
+    let error = train.pixels(1, Crop::Centre, &mut out).expect_err("refused").to_string();
     assert!(error.contains("is 16384×16384; at most"), "{error}");
 }
 

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use quelea_data::bleu::bleu;
-use quelea_data::loader::Source;
-use quelea_data::text::{Corpus, PairBatch, PairBatches, Pairs, Vocabulary, plain};
+use quelea_data::loader::BatchSource;
+use quelea_data::text::{Corpus, PairBatch, PairBatches, SentencePairs, Vocabulary, plain};
 use support::shared;
 
 #[test]
 fn multi30k_is_read_encoded_and_decoded_without_loss() {
     let Some(folder) = shared("multi30k") else { return };
-    let train = Pairs::read(&folder, "train", "en", "de").expect("whole");
+    let train = SentencePairs::read(&folder, "train", "en", "de").expect("whole");
     assert_eq!(train.sources.len(), 29_000);
     let began = Instant::now();
     let texts = train.sources.iter().chain(&train.targets).map(String::as_str);
@@ -31,7 +31,7 @@ fn multi30k_is_read_encoded_and_decoded_without_loss() {
     assert!(tokens < words * 3 / 2, "{tokens} tokens for {words} words");
     let corpus = Arc::new(Corpus::new(&train, &vocabulary, 128));
     let all: Arc<[u32]> = (0..corpus.len() as u32).collect();
-    let batches = PairBatches::shuffled(corpus, all, 64, (1, 0));
+    let batches = PairBatches::shuffled(corpus, all, 64, 1, 0);
     let (mut batch, mut full, mut padded) = (PairBatch::default(), 0, 0);
     for step in 0..batches.steps_per_epoch() {
         batches.fill(step, &mut batch).expect("in memory");
@@ -45,7 +45,7 @@ fn multi30k_is_read_encoded_and_decoded_without_loss() {
 #[test]
 fn bleu_of_a_thousand_sentences_is_that_of_sacrebleu() {
     let Some(folder) = shared("multi30k") else { return };
-    let test = Pairs::read(&folder, "test_2016_flickr", "en", "de").expect("whole");
+    let test = SentencePairs::read(&folder, "test_2016_flickr", "en", "de").expect("whole");
     let damaged: Vec<String> = test
         .targets
         .iter()

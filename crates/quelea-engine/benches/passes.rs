@@ -5,12 +5,12 @@
 
 use std::path::Path;
 
-use quelea_engine::models::{self, ImageModel, Images, Language, LanguageSize};
-use quelea_engine::models::{Sentences, Transformer, TransformerSize};
+use quelea_engine::models::{self, ImageModel, ImageSpec, Language, LanguageSize};
+use quelea_engine::models::{SentenceBatch, Transformer, TransformerSize};
 use quelea_engine::ops::Conv;
 use quelea_engine::ops::loss::score_with_gradient;
 use quelea_engine::parameters::{Builder, Parameters};
-use quelea_engine::tape::{Mode, Tape, Value};
+use quelea_engine::tape::{PassMode, Tape, TapeValue};
 
 /// Plays one pass back and adds its gradient.
 type Pass = Box<dyn Fn(Tape<'_>, &mut [f32])>;
@@ -30,7 +30,7 @@ fn numbers(count: usize) -> Vec<f32> {
 
 fn image_case(name: &str, model: ImageModel, shape: [usize; 4], steps: u32) -> Case {
     let ImageModel { network, parameters } = model;
-    let images = Value::constant(numbers(shape.iter().product()), &shape);
+    let images = TapeValue::constant(numbers(shape.iter().product()), &shape);
     let labels: Vec<u32> = (0..shape[0] as u32).map(|k| k % 10).collect();
     let pass = move |mut tape: Tape<'_>, grad: &mut [f32]| {
         let scores = network.scores(&mut tape, images.clone());
@@ -78,12 +78,12 @@ fn transformer_case() -> Case {
     let words = tokens(length * batch, 1000);
     let sentences: Vec<&[u32]> =
         words.chunks(length).enumerate().map(|(k, all)| &all[..length - k % 5]).collect();
-    let source = Sentences::pad(&sentences, 0);
-    let target = Sentences { tokens: tokens(20 * batch, 1000), lengths: vec![20; batch] };
+    let source = SentenceBatch::pad(&sentences, 0);
+    let target = SentenceBatch { tokens: tokens(20 * batch, 1000), lengths: vec![20; batch] };
     let goal = tokens(20 * batch, 999);
     let pass = move |mut tape: Tape<'_>, grad: &mut [f32]| {
         let memory = network.encode(&mut tape, &source);
-        let scores = network.decode(&mut tape, (&memory, &source), &target);
+        let scores = network.decode(&mut tape, &memory, &source, &target);
         let (_, seed) = score_with_gradient(&scores, &goal, 0.1, goal.len() as f32);
         tape.backward(&scores, seed, grad);
     };
@@ -110,7 +110,7 @@ fn conv_case(shape: [usize; 4], outputs: usize, size: usize, stride: usize, step
 }
 
 fn cases() -> Vec<Case> {
-    let images = |channels, side| Images { channels, height: side, width: side, classes: 10 };
+    let images = |channels, side| ImageSpec { channels, height: side, width: side, classes: 10 };
     vec![
         image_case("digits-mlp", models::mlp(images(1, 8), &[64]), [32, 1, 8, 8], 500),
         image_case("fashion-cnn", models::cnn(images(1, 28)), [32, 1, 28, 28], 10),
@@ -172,7 +172,7 @@ fn main() {
         let mut grad = vec![0.0; params.len()];
         let mut step = || {
             grad.fill(0.0);
-            (case.pass)(Tape::new(&case.parameters, &params, Mode::Train), &mut grad);
+            (case.pass)(Tape::new(&case.parameters, &params, PassMode::Train), &mut grad);
         };
         step();
         if is_test {

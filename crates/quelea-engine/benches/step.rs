@@ -10,20 +10,20 @@ use quelea_core::layout::Layout;
 use quelea_core::node::Loan;
 use quelea_core::problems::Problem;
 use quelea_data::augment::Augmentation;
-use quelea_data::images::{InMemory, Shape, Split};
+use quelea_data::images::{ImageShape, InMemory, Split};
 use quelea_engine::classify::Classify;
-use quelea_engine::models::{self, ImageModel, Images};
+use quelea_engine::models::{self, ImageModel, ImageSpec};
 use quelea_engine::ops::loss::score_with_gradient;
-use quelea_engine::tape::{Mode, Tape, Value};
+use quelea_engine::tape::{PassMode, Tape, TapeValue};
 use quelea_engine::work::WorkOptions;
 
 const BATCH: usize = 32;
 
 struct Case {
     name: &'static str,
-    shape: Shape,
+    shape: ImageShape,
     augmentation: Augmentation,
-    model: fn(Images) -> ImageModel,
+    model: fn(ImageSpec) -> ImageModel,
     /// Steps of one measurement.
     steps: u64,
 }
@@ -31,21 +31,21 @@ struct Case {
 const CASES: [Case; 3] = [
     Case {
         name: "digits-mlp",
-        shape: Shape { channels: 1, height: 8, width: 8 },
+        shape: ImageShape { channels: 1, height: 8, width: 8 },
         augmentation: Augmentation::NONE,
         model: |images| models::mlp(images, &[64]),
         steps: 500,
     },
     Case {
         name: "fashion-cnn",
-        shape: Shape { channels: 1, height: 28, width: 28 },
+        shape: ImageShape { channels: 1, height: 28, width: 28 },
         augmentation: Augmentation::NONE,
         model: models::cnn,
         steps: 20,
     },
     Case {
         name: "cifar10-resnet20",
-        shape: Shape { channels: 3, height: 32, width: 32 },
+        shape: ImageShape { channels: 3, height: 32, width: 32 },
         augmentation: Augmentation::CIFAR,
         model: |images| models::resnet20(images.classes),
         steps: 5,
@@ -92,11 +92,11 @@ impl Drop for Torch {
 }
 
 fn model(case: &Case) -> ImageModel {
-    let Shape { channels, height, width } = case.shape;
-    (case.model)(Images { channels, height, width, classes: 10 })
+    let ImageShape { channels, height, width } = case.shape;
+    (case.model)(ImageSpec { channels, height, width, classes: 10 })
 }
 
-fn data(shape: Shape) -> Split {
+fn data(shape: ImageShape) -> Split {
     let count = 1024;
     let pixels = (0..count * shape.len()).map(|k| ((k * 2_654_435_761) >> 11) as u8).collect();
     let classes = (0..10).map(|class| class.to_string()).collect();
@@ -114,13 +114,13 @@ fn milliseconds(steps: u64, mut step: impl FnMut(u64)) -> f64 {
 /// Only the passes, on one batch that is there.
 fn bare(case: &Case, params: &[f32], grad: &mut [f32]) -> f64 {
     let model = model(case);
-    let Shape { channels, height, width } = case.shape;
+    let ImageShape { channels, height, width } = case.shape;
     let numbers = (0..BATCH * case.shape.len()).map(|k| ((k * 7919) % 255) as f32 / 127.0 - 1.0);
-    let images = Value::constant(numbers.collect(), &[BATCH, channels, height, width]);
+    let images = TapeValue::constant(numbers.collect(), &[BATCH, channels, height, width]);
     let labels: Vec<u32> = (0..BATCH as u32).map(|k| k % 10).collect();
     milliseconds(case.steps, |_| {
         grad.fill(0.0);
-        let mut tape = Tape::new(&model.parameters, params, Mode::Train);
+        let mut tape = Tape::new(&model.parameters, params, PassMode::Train);
         let scores = model.network.scores(&mut tape, images.clone());
         let (_, seed) = score_with_gradient(&scores, &labels, 0.0, BATCH as f32);
         tape.backward(&scores, seed, grad);

@@ -6,8 +6,8 @@ use quelea_core::layout::Tensor;
 use quelea_core::problems::{Evaluation, GradientSource, Problem};
 use quelea_core::random::Rng;
 use quelea_data::augment::{Augmentation, ImageBatch, ImageBatches};
-use quelea_data::images::{Images, Shape, Split};
-use quelea_data::loader::Pool;
+use quelea_data::images::{ImageShape, Images, Split};
+use quelea_data::loader::{Loader, LoaderPool};
 
 use crate::error::EngineError;
 use crate::flat::FlatVectors;
@@ -15,7 +15,7 @@ use crate::learner::{Learn, Learner};
 use crate::models::ImageModel;
 use crate::ops::loss::{Scored, score, score_with_gradient};
 use crate::parameters::Parameters;
-use crate::tape::{Mode, Statistics, Tape, Value};
+use crate::tape::{PassMode, Statistics, Tape, TapeValue};
 use crate::work::{Work, WorkOptions, each, limit};
 
 /// Images of one forward pass that is not trained on.
@@ -31,7 +31,7 @@ pub struct Classify {
     data: Split,
     work: Work,
     augmentation: Augmentation,
-    pool: Arc<Pool>,
+    pool: Arc<LoaderPool>,
     test: Arc<[u32]>,
     calibration: Arc<[u32]>,
     seed: u64,
@@ -40,7 +40,7 @@ pub struct Classify {
 /// A model with the size of its images.
 struct Network {
     model: ImageModel,
-    shape: Shape,
+    shape: ImageShape,
 }
 
 impl Classify {
@@ -65,7 +65,7 @@ impl Classify {
             data,
             work,
             augmentation,
-            pool: Pool::new(threads),
+            pool: LoaderPool::new(threads),
             test: (0..test as u32).collect(),
             seed: options.seed,
         })
@@ -83,7 +83,7 @@ impl Classify {
         }
         let part = Arc::clone(&self.calibration);
         let batches = each_batch(&self.data.train, part, |images, _| {
-            let mut tape = Tape::new(&self.network.model.parameters, params, Mode::Calibrate);
+            let mut tape = Tape::new(&self.network.model.parameters, params, PassMode::Calibrate);
             self.network.model.network.scores(&mut tape, images);
             tape.into_statistics()
         });
@@ -106,15 +106,15 @@ fn calibration(train: usize, seed: u64) -> Arc<[u32]> {
 fn each_batch<T: Send>(
     images: &Arc<dyn Images>,
     part: Arc<[u32]>,
-    of: impl Fn(Value, &[u32]) -> T + Sync + Send,
+    of: impl Fn(TapeValue, &[u32]) -> T + Sync + Send,
 ) -> Vec<T> {
     let shape = images.shape();
     let batches = ImageBatches::in_turn(Arc::clone(images), part, EVALUATION_BATCH);
     each(&batches, batches.steps_per_epoch(), |batch| of(input(batch, shape), &batch.labels))
 }
 
-fn input(batch: &ImageBatch, Shape { channels, height, width }: Shape) -> Value {
-    Value::constant(batch.inputs.clone(), &[batch.labels.len(), channels, height, width])
+fn input(batch: &ImageBatch, ImageShape { channels, height, width }: ImageShape) -> TapeValue {
+    TapeValue::constant(batch.inputs.clone(), &[batch.labels.len(), channels, height, width])
 }
 
 impl Problem for Classify {
@@ -135,10 +135,10 @@ impl Problem for Classify {
         let images = Arc::clone(&self.data.train);
         let shape = images.shape();
         let ahead = if batch * shape.len() < WORTH_A_THREAD { 0 } else { 2 };
-        let batches = ImageBatches::shuffled(images, part, batch, (self.seed, rank));
+        let batches = ImageBatches::shuffled(images, part, batch, self.seed, rank);
         let batches = batches.varied(self.augmentation);
-        let batches = (&self.pool, batches, ahead);
-        Box::new(Learner::new(&self.network, batches, &self.work, (self.seed, rank)))
+        let loader = Loader::new(&self.pool, batches, ahead);
+        Box::new(Learner::new(&self.network, loader, &self.work, self.seed, rank))
     }
 
     fn samples(&self) -> Vec<u32> {
@@ -158,7 +158,7 @@ impl Problem for Classify {
     fn evaluate(&self, params: &[f32]) -> Evaluation {
         let statistics = self.statistics(params);
         let scored = each_batch(&self.data.test, Arc::clone(&self.test), |images, labels| {
-            let tape = Tape::new(&self.network.model.parameters, params, Mode::Evaluate);
+            let tape = Tape::new(&self.network.model.parameters, params, PassMode::Evaluate);
             let mut tape = tape.with_statistics(&statistics);
             score(&self.network.model.network.scores(&mut tape, images), labels, 0.0)
         });
@@ -178,7 +178,8 @@ impl Learn<ImageBatch> for Network {
         rng: Rng,
         vectors: &mut dyn FlatVectors,
     ) -> f64 {
-        let mut tape = Tape::new(self.parameters(), vectors.params(), Mode::Train).with_rng(rng);
+        let mut tape =
+            Tape::new(self.parameters(), vectors.params(), PassMode::Train).with_rng(rng);
         let count = batch.labels.len() as f32;
         let scores = self.model.network.scores(&mut tape, input(batch, self.shape));
         let (scored, seed) = score_with_gradient(&scores, &batch.labels, 0.0, count / share);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use quelea_core::layout::Tensor;
 use quelea_core::problems::{Evaluation, GradientSource, Problem};
 use quelea_core::random::Rng;
-use quelea_data::loader::Pool;
+use quelea_data::loader::{Loader, LoaderPool};
 use quelea_data::text::{PlainText, WindowBatch, WindowBatches};
 
 use crate::error::EngineError;
@@ -14,7 +14,7 @@ use crate::learner::{Learn, Learner};
 use crate::models::{Language, LanguageSize};
 use crate::ops::loss::{Scored, score, score_with_gradient};
 use crate::parameters::Parameters;
-use crate::tape::{Mode, Tape, Value};
+use crate::tape::{PassMode, Tape, TapeValue};
 use crate::work::{Work, WorkOptions, each, limit};
 
 /// Windows of one forward pass that is not trained on.
@@ -25,7 +25,7 @@ pub struct NextByte {
     network: Arc<Network>,
     text: PlainText,
     work: Work,
-    pool: Arc<Pool>,
+    pool: Arc<LoaderPool>,
     /// Windows that the model is measured on.
     test: usize,
     seed: u64,
@@ -57,7 +57,7 @@ impl NextByte {
         let test = limit(options.test_subset, (text.validation.len() - 1) / context);
         let (network, parameters) = Language::new(size);
         let network = Arc::new(Network { network, parameters, context });
-        Ok(NextByte { network, text, work, pool: Pool::new(1), test, seed: options.seed })
+        Ok(NextByte { network, text, work, pool: LoaderPool::new(1), test, seed: options.seed })
     }
 
     /// After how many steps of all workers as many bytes were drawn as there are.
@@ -82,10 +82,10 @@ impl Problem for NextByte {
     fn source(&self, rank: usize) -> Box<dyn GradientSource> {
         let (text, context) = (Arc::clone(&self.text.train), self.network.context);
         let batch = self.work.batches[rank];
-        let windows = WindowBatches::shuffled(text, context, batch, (self.seed, rank));
+        let windows = WindowBatches::shuffled(text, context, batch, self.seed, rank);
         let windows = windows.expect("the text is longer than a window");
-        let batches = (&self.pool, windows, 0);
-        Box::new(Learner::new(&self.network, batches, &self.work, (self.seed, rank)))
+        let loader = Loader::new(&self.pool, windows, 0);
+        Box::new(Learner::new(&self.network, loader, &self.work, self.seed, rank))
     }
 
     fn samples(&self) -> Vec<u32> {
@@ -99,7 +99,7 @@ impl Problem for NextByte {
         let windows = windows.expect("the text is longer than a window");
         let steps = (self.test / size) as u64;
         let scored = each(&windows, steps, |batch| {
-            let mut tape = Tape::new(&self.network.parameters, params, Mode::Evaluate);
+            let mut tape = Tape::new(&self.network.parameters, params, PassMode::Evaluate);
             let (scores, goal) = self.network.scores(&mut tape, batch);
             score(&scores, &goal, 0.0)
         });
@@ -109,7 +109,7 @@ impl Problem for NextByte {
 
 impl Network {
     /// The scores of every next byte, and which it is.
-    fn scores(&self, tape: &mut Tape<'_>, batch: &WindowBatch) -> (Value, Vec<u32>) {
+    fn scores(&self, tape: &mut Tape<'_>, batch: &WindowBatch) -> (TapeValue, Vec<u32>) {
         let windows = || batch.tokens.chunks_exact(self.context + 1);
         let given: Vec<u32> =
             windows().flat_map(|window| &window[..self.context]).copied().collect();
@@ -130,7 +130,8 @@ impl Learn<WindowBatch> for Network {
         rng: Rng,
         vectors: &mut dyn FlatVectors,
     ) -> f64 {
-        let mut tape = Tape::new(self.parameters(), vectors.params(), Mode::Train).with_rng(rng);
+        let mut tape =
+            Tape::new(self.parameters(), vectors.params(), PassMode::Train).with_rng(rng);
         let (scores, goal) = self.scores(&mut tape, batch);
         let divisor = goal.len() as f32 / share;
         let (scored, seed) = score_with_gradient(&scores, &goal, 0.0, divisor);

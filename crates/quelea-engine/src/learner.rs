@@ -5,7 +5,7 @@ use std::sync::Arc;
 use quelea_core::node::Loan;
 use quelea_core::problems::{Computed, GradientSource};
 use quelea_core::random::Rng;
-use quelea_data::loader::{Loader, Pool, Source};
+use quelea_data::loader::{BatchSource, Loader};
 
 use crate::flat::{FlatVectors, Lent};
 use crate::parameters::Parameters;
@@ -22,7 +22,7 @@ pub(crate) trait Learn<B>: Send + Sync {
 }
 
 /// One worker.
-pub(crate) struct Learner<S: Source, N> {
+pub(crate) struct Learner<S: BatchSource, N> {
     network: Arc<N>,
     loader: Loader<S>,
     batch: usize,
@@ -31,17 +31,18 @@ pub(crate) struct Learner<S: Source, N> {
     dropout: (u64, String),
 }
 
-impl<S: Source, N: Learn<S::Batch>> Learner<S, N> {
-    /// The worker `rank`, whose next `ahead` batches are made by the threads of `pool`.
+impl<S: BatchSource, N: Learn<S::Batch>> Learner<S, N> {
+    /// The worker `rank`, which learns from the batches of `loader`.
     pub(crate) fn new(
         network: &Arc<N>,
-        (pool, batches, ahead): (&Arc<Pool>, S, usize),
+        loader: Loader<S>,
         work: &Work,
-        (seed, rank): (u64, usize),
+        seed: u64,
+        rank: usize,
     ) -> Learner<S, N> {
         Learner {
             network: Arc::clone(network),
-            loader: Loader::new(pool, batches, ahead),
+            loader,
             batch: work.batches[rank],
             accumulate: work.accumulate as u64,
             dropout: (seed, format!("dropout.{rank}")),
@@ -49,7 +50,7 @@ impl<S: Source, N: Learn<S::Batch>> Learner<S, N> {
     }
 }
 
-impl<S: Source, N: Learn<S::Batch>> GradientSource for Learner<S, N> {
+impl<S: BatchSource, N: Learn<S::Batch>> GradientSource for Learner<S, N> {
     /// Of the mini-batches whose gradients are averaged, the last one makes buckets final.
     fn gradient(&mut self, loan: &mut Loan, ready: &mut dyn FnMut(usize)) -> Computed {
         loan.vectors().1.fill(0.0);
@@ -79,17 +80,18 @@ mod tests {
     use quelea_core::layout::Layout;
     use quelea_core::problems::partition::Partition;
     use quelea_data::error::DataError;
+    use quelea_data::loader::LoaderPool;
 
     use super::*;
     use crate::ops::Linear;
     use crate::parameters::{Builder, Init};
-    use crate::tape::{Mode, Tape, Value};
+    use crate::tape::{PassMode, Tape, TapeValue};
     use crate::work::WorkOptions;
 
     /// Batches of one number, which is that of the batch.
     struct Counting;
 
-    impl Source for Counting {
+    impl BatchSource for Counting {
         type Batch = f32;
 
         fn fill(&self, step: u64, batch: &mut f32) -> Result<(), DataError> {
@@ -110,9 +112,9 @@ mod tests {
         }
 
         fn learn(&self, batch: &f32, share: f32, rng: Rng, vectors: &mut dyn FlatVectors) -> f64 {
-            let tape = Tape::new(&self.parameters, vectors.params(), Mode::Train);
+            let tape = Tape::new(&self.parameters, vectors.params(), PassMode::Train);
             let mut tape = tape.with_rng(rng);
-            let x = Value::constant(vec![*batch], &[1, 1]);
+            let x = TapeValue::constant(vec![*batch], &[1, 1]);
             let y = self.maps.iter().fold(x, |x, map| tape.linear(&x, map));
             tape.finish().backward(&self.parameters, vectors, &y, vec![share]);
             f64::from(*batch)
@@ -137,8 +139,8 @@ mod tests {
             ..WorkOptions::default()
         };
         let work = Work::new(&[0; 16], &options).expect("good options");
-        let batches = (&Pool::new(1), Counting, 0);
-        let mut learner = Learner::new(&network, batches, &work, (0, 0));
+        let loader = Loader::new(&LoaderPool::new(1), Counting, 0);
+        let mut learner = Learner::new(&network, loader, &work, 0, 0);
         // A bucket for each map.
         let mut loan = Loan::detached(params.clone(), Arc::new(Layout::plain(4, 8)), 2);
         let mut ready = Vec::new();

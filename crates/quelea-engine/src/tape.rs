@@ -15,7 +15,7 @@ use crate::tensor::DenseTensor;
 
 /// An intermediate result of a forward pass.
 #[derive(Clone, Debug)]
-pub struct Value {
+pub struct TapeValue {
     pub(crate) tensor: DenseTensor,
     slot: Slot,
 }
@@ -34,15 +34,15 @@ impl Slot {
     }
 }
 
-impl Value {
+impl TapeValue {
     /// Something that has no gradient: the input.
-    pub fn constant(values: Vec<f32>, shape: &[usize]) -> Value {
-        Value::untracked(tensor(values, shape))
+    pub fn constant(values: Vec<f32>, shape: &[usize]) -> TapeValue {
+        TapeValue::untracked(tensor(values, shape))
     }
 
     /// A result that nobody asks the gradient of.
-    pub(crate) fn untracked(tensor: DenseTensor) -> Value {
-        Value { tensor, slot: Slot::NOBODY_ASKS }
+    pub(crate) fn untracked(tensor: DenseTensor) -> TapeValue {
+        TapeValue { tensor, slot: Slot::NOBODY_ASKS }
     }
 
     /// Its shape.
@@ -68,7 +68,7 @@ pub(crate) fn tensor(values: Vec<f32>, shape: &[usize]) -> DenseTensor {
 
 /// What a pass is for.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Mode {
+pub enum PassMode {
     /// For a gradient.
     Train,
     /// For statistics: as in training, but nothing is recorded nor dropped.
@@ -117,7 +117,7 @@ struct Entry {
 pub struct Tape<'a> {
     pub(crate) parameters: &'a Parameters,
     params: &'a [f32],
-    pub(crate) mode: Mode,
+    pub(crate) mode: PassMode,
     /// What batch normalisation uses instead of the batch's own moments.
     given: Option<&'a Statistics>,
     /// What batch normalisation has measured.
@@ -129,7 +129,7 @@ pub struct Tape<'a> {
 
 impl<'a> Tape<'a> {
     /// Begins a pass of the network with these `params`.
-    pub fn new(parameters: &'a Parameters, params: &'a [f32], mode: Mode) -> Tape<'a> {
+    pub fn new(parameters: &'a Parameters, params: &'a [f32], mode: PassMode) -> Tape<'a> {
         assert_eq!(params.len(), parameters.len(), "the vector of this network");
         Tape {
             parameters,
@@ -155,10 +155,15 @@ impl<'a> Tape<'a> {
     }
 
     /// Keeps what a batch normalisation has measured.
-    pub(crate) fn keep_moments(&mut self, statistic: Statistic, moments: (Vec<f32>, Vec<f32>)) {
+    pub(crate) fn keep_moments(
+        &mut self,
+        statistic: Statistic,
+        means: Vec<f32>,
+        variances: Vec<f32>,
+    ) {
         let all = &mut self.measured.moments;
         all.resize_with(all.len().max(statistic.0 + 1), Default::default);
-        all[statistic.0] = moments;
+        all[statistic.0] = (means, variances);
     }
 
     /// What batch normalisation has measured.
@@ -167,7 +172,7 @@ impl<'a> Tape<'a> {
     }
 
     /// An input whose gradient can be asked for; for tests.
-    pub fn variable(&mut self, values: Vec<f32>, shape: &[usize]) -> Value {
+    pub fn variable(&mut self, values: Vec<f32>, shape: &[usize]) -> TapeValue {
         self.record(&[], tensor(values, shape), |_, _| ())
     }
 
@@ -182,8 +187,8 @@ impl<'a> Tape<'a> {
     }
 
     /// Whether something that only depends on these has a gradient.
-    pub(crate) fn tracks(&self, inputs: &[&Value]) -> bool {
-        self.mode == Mode::Train && inputs.iter().any(|input| input.slot.asked())
+    pub(crate) fn tracks(&self, inputs: &[&TapeValue]) -> bool {
+        self.mode == PassMode::Train && inputs.iter().any(|input| input.slot.asked())
     }
 
     /// The result of an operation that adds to the gradients of the parameters `writes`, and of no
@@ -193,26 +198,26 @@ impl<'a> Tape<'a> {
         writes: &[Param],
         output: DenseTensor,
         backward: impl FnOnce(DenseTensor, &mut Backward<'_>) + 'static,
-    ) -> Value {
-        if self.mode != Mode::Train {
-            return Value::untracked(output);
+    ) -> TapeValue {
+        if self.mode != PassMode::Train {
+            return TapeValue::untracked(output);
         }
         let id = self.entries.len();
         self.entries.push(Entry { step: Box::new(backward), writes: writes.to_vec() });
-        Value { tensor: output, slot: Slot(Some(id)) }
+        TapeValue { tensor: output, slot: Slot(Some(id)) }
     }
 
     /// The result of an operation on `inputs` alone.
     pub(crate) fn record_if(
         &mut self,
-        inputs: &[&Value],
+        inputs: &[&TapeValue],
         output: DenseTensor,
         backward: impl FnOnce(DenseTensor, &mut Backward<'_>) + 'static,
-    ) -> Value {
+    ) -> TapeValue {
         if self.tracks(inputs) {
             return self.record(&[], output, backward);
         }
-        Value::untracked(output)
+        TapeValue::untracked(output)
     }
 
     /// What was recorded, without the parameters that it was recorded with.
@@ -222,17 +227,17 @@ impl<'a> Tape<'a> {
 
     /// Plays the pass back from `root`, whose gradient is `seed`, and adds the gradients of the
     /// parameters to `grad`.
-    pub fn backward(self, root: &Value, seed: Vec<f32>, grad: &mut [f32]) {
+    pub fn backward(self, root: &TapeValue, seed: Vec<f32>, grad: &mut [f32]) {
         self.backward_to(root, seed, grad, &[]);
     }
 
     /// As [`Tape::backward`]; returns the gradients of `asked`, which are variables.
     pub fn backward_to(
         self,
-        root: &Value,
+        root: &TapeValue,
         seed: Vec<f32>,
         grad: &mut [f32],
-        asked: &[&Value],
+        asked: &[&TapeValue],
     ) -> Vec<Vec<f32>> {
         let (parameters, mut vectors) = (self.parameters, Slices { params: self.params, grad });
         self.finish().play(parameters, &mut vectors, root, seed, asked)
@@ -253,7 +258,7 @@ impl Recording {
         self,
         parameters: &Parameters,
         vectors: &mut dyn FlatVectors,
-        root: &Value,
+        root: &TapeValue,
         seed: Vec<f32>,
     ) {
         self.play(parameters, vectors, root, seed, &[]);
@@ -263,9 +268,9 @@ impl Recording {
         self,
         parameters: &Parameters,
         vectors: &mut dyn FlatVectors,
-        root: &Value,
+        root: &TapeValue,
         seed: Vec<f32>,
-        asked: &[&Value],
+        asked: &[&TapeValue],
     ) -> Vec<Vec<f32>> {
         let final_before = self.final_before(parameters);
         let mut backward = Backward {
@@ -358,8 +363,8 @@ mod tests {
         let parameters = builder.finish();
         let params = parameters.initial(0);
         let outer = Linear::shared(tied, 4, 4);
-        let mut tape = Tape::new(&parameters, &params, Mode::Train);
-        let x = Value::constant(vec![1.0, 2.0, 3.0, 4.0], &[1, 4]);
+        let mut tape = Tape::new(&parameters, &params, PassMode::Train);
+        let x = TapeValue::constant(vec![1.0, 2.0, 3.0, 4.0], &[1, 4]);
         let y = [outer, middle, outer].iter().fold(x, |x, map| tape.linear(&x, map));
         let mut watched = Watched::new(&params);
         tape.finish().backward(&parameters, &mut watched, &y, vec![1.0; 4]);
@@ -376,7 +381,7 @@ mod tests {
         let param = builder.param("weight", &[1], Init::Constant(1.0));
         let parameters = builder.finish();
         let params = parameters.initial(0);
-        let mut tape = Tape::new(&parameters, &params, Mode::Train);
+        let mut tape = Tape::new(&parameters, &params, PassMode::Train);
         let y = tape.record(&[], tensor(vec![1.0], &[1]), move |dy, backward| {
             backward.param(param).1[0] += dy.values()[0];
         });

@@ -6,16 +6,18 @@ use quelea_core::layout::Tensor;
 use quelea_core::problems::{Evaluation, GradientSource, Problem};
 use quelea_core::random::Rng;
 use quelea_data::bleu::bleu;
-use quelea_data::loader::Pool;
-use quelea_data::text::{BEGIN, Corpus, END, PAD, PairBatch, PairBatches, Pairs, Vocabulary};
+use quelea_data::loader::{Loader, LoaderPool};
+use quelea_data::text::{
+    BEGIN, Corpus, END, PAD, PairBatch, PairBatches, SentencePairs, Vocabulary,
+};
 
 use crate::error::EngineError;
 use crate::flat::FlatVectors;
 use crate::learner::{Learn, Learner};
-use crate::models::{Sentences, Transformer, TransformerSize};
+use crate::models::{SentenceBatch, Transformer, TransformerSize};
 use crate::ops::loss::{NO_TARGET, Scored, score, score_with_gradient};
 use crate::parameters::Parameters;
-use crate::tape::{Mode, Tape, Value};
+use crate::tape::{PassMode, Tape, TapeValue};
 use crate::work::{Work, WorkOptions, each, limit};
 
 /// Sentences of one forward pass that is not trained on.
@@ -26,7 +28,7 @@ pub struct Translations {
     /// Encoded, to learn from.
     pub train: Corpus,
     /// To measure with.
-    pub test: Pairs,
+    pub test: SentencePairs,
     /// What both were encoded with.
     pub vocabulary: Vocabulary,
 }
@@ -50,7 +52,7 @@ pub struct Translate {
     references: Vec<String>,
     vocabulary: Vocabulary,
     work: Work,
-    pool: Arc<Pool>,
+    pool: Arc<LoaderPool>,
     options: TranslateOptions,
     seed: u64,
 }
@@ -76,10 +78,10 @@ impl Translate {
             return Err(EngineError::NothingHeldOut);
         }
         let work = Work::new(&vec![0; data.train.len()], work)?;
-        let Pairs { mut sources, mut targets } = data.test;
+        let SentencePairs { mut sources, mut targets } = data.test;
         sources.truncate(test);
         targets.truncate(test);
-        let pairs = Pairs { sources, targets };
+        let pairs = SentencePairs { sources, targets };
         let test = Corpus::new(&pairs, &data.vocabulary, options.length_max);
         let size = TransformerSize { vocabulary: data.vocabulary.size(), ..size };
         let (network, parameters) = Transformer::new(size);
@@ -91,7 +93,7 @@ impl Translate {
             references: pairs.targets,
             vocabulary: data.vocabulary,
             work,
-            pool: Pool::new(1),
+            pool: LoaderPool::new(1),
             options,
             seed,
         })
@@ -140,9 +142,10 @@ impl Problem for Translate {
 
     fn source(&self, rank: usize) -> Box<dyn GradientSource> {
         let (part, batch) = (Arc::clone(&self.work.parts[rank]), self.work.batches[rank]);
-        let (corpus, stream) = (Arc::clone(&self.train), (self.seed, rank));
-        let batches = PairBatches::shuffled(corpus, part, batch, stream);
-        Box::new(Learner::new(&self.network, (&self.pool, batches, 0), &self.work, stream))
+        let corpus = Arc::clone(&self.train);
+        let batches = PairBatches::shuffled(corpus, part, batch, self.seed, rank);
+        let loader = Loader::new(&self.pool, batches, 0);
+        Box::new(Learner::new(&self.network, loader, &self.work, self.seed, rank))
     }
 
     fn samples(&self) -> Vec<u32> {
@@ -152,7 +155,7 @@ impl Problem for Translate {
     fn evaluate(&self, params: &[f32]) -> Evaluation {
         let (batches, steps) = self.batches(self.test.len());
         let scored = each(&batches, steps, |batch| {
-            let mut tape = Tape::new(&self.network.parameters, params, Mode::Evaluate);
+            let mut tape = Tape::new(&self.network.parameters, params, PassMode::Evaluate);
             let (scores, goal) = self.network.scores(&mut tape, batch);
             score(&scores, &goal, 0.0)
         });
@@ -160,29 +163,29 @@ impl Problem for Translate {
     }
 }
 
-fn sources(batch: &PairBatch) -> Sentences {
+fn sources(batch: &PairBatch) -> SentenceBatch {
     let rows = batch.sources.chunks_exact(batch.source_len);
     let lengths = rows.map(|row| row.iter().filter(|token| **token != PAD).count()).collect();
-    Sentences { tokens: batch.sources.clone(), lengths }
+    SentenceBatch { tokens: batch.sources.clone(), lengths }
 }
 
 impl Network {
     /// The scores of every next token, and which it is.
-    fn scores(&self, tape: &mut Tape<'_>, batch: &PairBatch) -> (Value, Vec<u32>) {
+    fn scores(&self, tape: &mut Tape<'_>, batch: &PairBatch) -> (TapeValue, Vec<u32>) {
         let rows = || batch.targets.chunks_exact(batch.target_len);
         let length = batch.target_len - 1;
         let given = rows().flat_map(|row| &row[..length]).copied().collect();
-        let target = Sentences { tokens: given, lengths: vec![length; batch.count] };
+        let target = SentenceBatch { tokens: given, lengths: vec![length; batch.count] };
         let goal = rows().flat_map(|row| &row[1..]);
         let goal = goal.map(|token| if *token == PAD { NO_TARGET } else { *token }).collect();
         let source = sources(batch);
         let memory = self.network.encode(tape, &source);
-        (self.network.decode(tape, (&memory, &source), &target), goal)
+        (self.network.decode(tape, &memory, &source, &target), goal)
     }
 
     /// Greedy translations: always the likeliest token, until [`END`].
     fn translate(&self, params: &[f32], batch: &PairBatch, length_max: usize) -> Vec<Vec<u32>> {
-        let mut tape = Tape::new(&self.parameters, params, Mode::Evaluate);
+        let mut tape = Tape::new(&self.parameters, params, PassMode::Evaluate);
         let source = sources(batch);
         let memory = self.network.encode(&mut tape, &source);
         let mut found = vec![vec![BEGIN]; batch.count];
@@ -191,8 +194,8 @@ impl Network {
                 break;
             }
             let tokens = found.iter().flatten().copied().collect();
-            let target = Sentences { tokens, lengths: vec![length; batch.count] };
-            let scores = self.network.decode(&mut tape, (&memory, &source), &target);
+            let target = SentenceBatch { tokens, lengths: vec![length; batch.count] };
+            let scores = self.network.decode(&mut tape, &memory, &source, &target);
             let classes = scores.shape()[1];
             let rows = scores.values().chunks_exact(classes);
             let last = rows.skip(length - 1).step_by(length);
@@ -219,7 +222,8 @@ impl Learn<PairBatch> for Network {
     }
 
     fn learn(&self, batch: &PairBatch, share: f32, rng: Rng, vectors: &mut dyn FlatVectors) -> f64 {
-        let mut tape = Tape::new(self.parameters(), vectors.params(), Mode::Train).with_rng(rng);
+        let mut tape =
+            Tape::new(self.parameters(), vectors.params(), PassMode::Train).with_rng(rng);
         let (scores, goal) = self.scores(&mut tape, batch);
         let count = goal.iter().filter(|token| **token != NO_TARGET).count().max(1);
         let divisor = count as f32 / share;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use quelea_core::problems::partition::Partition;
-use quelea_data::loader::Source;
+use quelea_data::loader::BatchSource;
 use rayon::prelude::*;
 
 use crate::error::EngineError;
@@ -91,7 +91,7 @@ impl Work {
 }
 
 /// Calls `of` with the number of every batch; several at a time, results in order.
-pub(crate) fn each<S: Source, T: Send>(
+pub(crate) fn each<S: BatchSource, T: Send>(
     batches: &S,
     steps: u64,
     of: impl Fn(&S::Batch) -> T + Sync + Send,

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use quelea_core::problems::{Problem, gradient_at};
 use quelea_data::augment::Augmentation;
-use quelea_data::images::{InMemory, Shape, Split, digits};
-use quelea_data::text::{Corpus, Pairs, PlainText, Vocabulary};
+use quelea_data::images::{ImageShape, InMemory, Split, digits};
+use quelea_data::text::{Corpus, PlainText, SentencePairs, Vocabulary};
 use quelea_engine::classify::Classify;
 use quelea_engine::language::NextByte;
-use quelea_engine::models::{self, Images, LanguageSize, TransformerSize};
+use quelea_engine::models::{self, ImageSpec, LanguageSize, TransformerSize};
 use quelea_engine::translate::{Translate, TranslateOptions, Translations};
 use quelea_engine::work::WorkOptions;
 
-const DIGITS: Images = Images { channels: 1, height: 8, width: 8, classes: 10 };
+const DIGITS: ImageSpec = ImageSpec { channels: 1, height: 8, width: 8, classes: 10 };
 
 fn mlp(options: &WorkOptions) -> Classify {
     let model = models::mlp(DIGITS, &[32]);
@@ -20,7 +20,7 @@ fn mlp(options: &WorkOptions) -> Classify {
 }
 
 fn colours() -> Split {
-    let shape = Shape { channels: 3, height: 8, width: 8 };
+    let shape = ImageShape { channels: 3, height: 8, width: 8 };
     let images = |count: usize, first: usize| {
         let pixel = |k: usize| (((first + k) * 2_654_435_761) >> 7) as u8;
         let pixels = (0..count * shape.len()).map(pixel).collect();
@@ -52,8 +52,9 @@ fn translate(options: &WorkOptions) -> Translate {
     let sources: Vec<String> = (0..300).map(sentence).collect();
     let targets: Vec<String> = sources.iter().map(|source| source.to_uppercase()).collect();
     let vocabulary = Vocabulary::train(sources.iter().chain(&targets).map(String::as_str), 300);
-    let pairs = Pairs { sources, targets };
-    let test = Pairs { sources: pairs.sources[..20].into(), targets: pairs.targets[..20].into() };
+    let pairs = SentencePairs { sources, targets };
+    let test =
+        SentencePairs { sources: pairs.sources[..20].into(), targets: pairs.targets[..20].into() };
     let size = TransformerSize {
         vocabulary: vocabulary.size(),
         width: 32,

@@ -1,7 +1,7 @@
 //! The ways to train that are compared: algorithm, topology, collective, codec, bucket size.
 
 use quelea_core::algorithms::{self, Codecs, Entry, Service, Traffic};
-use quelea_core::codec::{self, CODECS, Shape};
+use quelea_core::codec::{self, CODECS, CodecShape};
 use quelea_core::collectives::{self, COLLECTIVES};
 use quelea_core::options::{Options, Value as Given};
 use quelea_run::trial::Trial;
@@ -132,7 +132,7 @@ fn codecs(scenario: &Scenario, row: &Entry) -> Vec<Option<&'static str>> {
     let len = scenario.parameters as usize;
     let fits = |codec: &&codec::Entry| {
         let refusal = takes.refusal(codec, &Options::defaults(codec.meta.options), len);
-        takes == Codecs::Contraction && codec.shape == Shape::Own && refusal.is_none()
+        takes == Codecs::Contraction && codec.shape == CodecShape::Own && refusal.is_none()
     };
     let made_for: Vec<_> = CODECS.iter().filter(fits).map(|codec| Some(codec.meta.name)).collect();
     if made_for.is_empty() { vec![None] } else { made_for }

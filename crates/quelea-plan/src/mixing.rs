@@ -37,7 +37,8 @@ impl Mixing {
         let entry = topology::find(name).map_err(|_| format!("`{name}` is not a topology"))?;
         let hosts: Vec<u32> = (0..s.workers).map(|worker| s.host_of(worker) as u32).collect();
         let params = Options::defaults(entry.meta.options);
-        let request = topology::Request { hosts: &hosts, seed: 1, options: &params, text: None };
+        let request =
+            topology::TopologyRequest { hosts: &hosts, seed: 1, options: &params, text: None };
         let built = if edges_only { entry.build_edges(&request) } else { entry.build(&request) };
         let schedule = built.map_err(|error| error.to_string())?;
         let rounds = schedule.period().unwrap_or(ROUNDS) as u64;

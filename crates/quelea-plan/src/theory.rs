@@ -122,8 +122,12 @@ mod tests {
                 let entry = topology::find(name).expect("a row");
                 let hosts: Vec<u32> = (0..n as u32).collect();
                 let params = Options::defaults(entry.meta.options);
-                let request =
-                    topology::Request { hosts: &hosts, seed: 1, options: &params, text: None };
+                let request = topology::TopologyRequest {
+                    hosts: &hosts,
+                    seed: 1,
+                    options: &params,
+                    text: None,
+                };
                 let measured = topology::report(&entry.build(&request).expect("fits")).spectral_gap;
                 let ratio = gap(name, n).expect("known") / measured;
                 assert!((1.0 / within..=within).contains(&ratio), "{name} {n}: {ratio}");

@@ -3,7 +3,7 @@
 use std::f64::consts::{FRAC_PI_2, TAU};
 use std::fmt::Write;
 
-use quelea_core::topology::{Report, Round, Schedule, Shape};
+use quelea_core::topology::{Report, Round, Schedule, TopologyShape};
 
 use crate::canvas::Point;
 
@@ -74,7 +74,7 @@ fn head(width: f64, height: f64, schedule: &Schedule, report: &Report) -> String
         &TextStyle { size: 20.0, colour: INK, weight: "600" },
     );
     let mut words = subtitle(report);
-    if matches!(schedule.shape(), Shape::Hosts(_)) {
+    if matches!(schedule.shape(), TopologyShape::Hosts(_)) {
         words += " · orange: between hosts";
     }
     text(&mut out, (width / 2.0, 56.0), &words, &pale(13.0));
@@ -153,13 +153,13 @@ impl Placement {
     fn new(schedule: &Schedule, side: f64) -> Placement {
         let n = schedule.workers();
         match schedule.shape() {
-            Shape::Hub => Placement::hub(n, side),
+            TopologyShape::Hub => Placement::hub(n, side),
             // A long path or ring is too thin in one row.
-            Shape::Lattice { columns } if n > *columns || n <= 16 => {
+            TopologyShape::Lattice { columns } if n > *columns || n <= 16 => {
                 Placement::rows(n, *columns, side)
             }
-            Shape::Hosts(hosts) => Placement::hosts(hosts, side),
-            Shape::Circle | Shape::Lattice { .. } => Placement::circle(n, side),
+            TopologyShape::Hosts(hosts) => Placement::hosts(hosts, side),
+            TopologyShape::Circle | TopologyShape::Lattice { .. } => Placement::circle(n, side),
         }
     }
 
@@ -355,7 +355,7 @@ fn short_of(start: Point, end: Point, gap: f64) -> Point {
 #[cfg(test)]
 mod tests {
     use quelea_core::options::Options;
-    use quelea_core::topology::{Request, TOPOLOGIES, report};
+    use quelea_core::topology::{TOPOLOGIES, TopologyRequest, report};
 
     use super::*;
 
@@ -364,7 +364,7 @@ mod tests {
         let entry = quelea_core::topology::find(name).expect("it is in the table");
         let hosts: Vec<u32> = (0..n).map(|i| i / per_host).collect();
         let options = Options::defaults(entry.meta.options);
-        entry.build(&Request { hosts: &hosts, seed: 7, options: &options, text: None }).ok()
+        entry.build(&TopologyRequest { hosts: &hosts, seed: 7, options: &options, text: None }).ok()
     }
 
     /// Every topology of the table for every of these sizes for which it exists.

@@ -54,44 +54,47 @@ def main() -> None:
     Job(task(options), options).run()
 
 
-def task(options) -> Task:
-    device, workers = options.device, options.workers or WORKERS
-    layout = torch.channels_last if options.channels_last else torch.contiguous_format
-    images, classes = (
-        tensor[: options.samples].to(device) for tensor in cifar10(options.data, "train")
-    )
-    test_images, test_classes = (tensor.to(device) for tensor in cifar10(options.data, "test"))
-    if options.samples:
-        test_images, test_classes = test_images[: options.samples], test_classes[: options.samples]
+class Cifar10:
+    """The data on the device, and what a task needs of it."""
 
-    def make_model() -> torch.nn.Module:
-        torch.manual_seed(options.seed)
+    def __init__(self, options):
+        self.options, self.workers = options, options.workers or WORKERS
+        self.layout = torch.channels_last if options.channels_last else torch.contiguous_format
+        self.images, self.classes = self.tensors("train")
+        self.test_images, self.test_classes = self.tensors("test")
+
+    def tensors(self, part: str) -> list[torch.Tensor]:
+        samples, device = self.options.samples, self.options.device
+        return [tensor[:samples].to(device) for tensor in cifar10(self.options.data, part)]
+
+    def make_model(self) -> torch.nn.Module:
+        torch.manual_seed(self.options.seed)
         return resnet20()
 
-    def collate(rows: list[int]) -> torch.Tensor:
+    def collate(self, rows: list[int]) -> torch.Tensor:
         """Which images, and how they are moved."""
         limits = torch.tensor([9, 9, 2])
         moves = (torch.rand(len(rows), 3) * limits).long()
         return torch.cat([torch.tensor(rows)[:, None], moves], 1)
 
-    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    def loss(self, model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
         which = batch[:, 0]
-        inputs = cropped(images[which], batch[:, 1:]).contiguous(memory_format=layout)
-        return cross_entropy(model(inputs), classes[which])
+        inputs = cropped(self.images[which], batch[:, 1:]).contiguous(memory_format=self.layout)
+        return cross_entropy(model(inputs), self.classes[which])
 
-    def measure(model: torch.nn.Module, is_last: bool) -> dict[str, float]:
-        total, right = 0.0, 0
-        for part, truth in zip(test_images.split(2500), test_classes.split(2500)):
-            scores = model(part.contiguous(memory_format=layout))
+    def measure(self, model: torch.nn.Module, is_last: bool) -> dict[str, float]:
+        total, right, count = 0.0, 0, len(self.test_classes)
+        for part, truth in zip(self.test_images.split(2500), self.test_classes.split(2500)):
+            scores = model(part.contiguous(memory_format=self.layout))
             total += float(cross_entropy(scores, truth, reduction="sum"))
             right += int((scores.argmax(1) == truth).sum())
-        return {"loss": total / len(test_classes), "accuracy": right / len(test_classes)}
+        return {"loss": total / count, "accuracy": right / count}
 
-    def config(name: str, steps: int) -> dict[str, Any]:
+    def config(self, name: str, steps: int) -> dict[str, Any]:
         chosen = CONFIGURATIONS[name]
         optimizer = dict(chosen.get("optimizer", SGD))
-        if options.lr and "optimizer" not in chosen:
-            optimizer["lr"] = options.lr
+        if self.options.lr and "optimizer" not in chosen:
+            optimizer["lr"] = self.options.lr
         optimizer["schedule"] = {
             "name": "step",
             "milestones": [round(steps * epoch / 164) for epoch in (81, 122)],
@@ -99,27 +102,29 @@ def task(options) -> Task:
             "warmup_steps": round(steps * 5 / 164),
         }
         return {
-            "seed": options.seed,
-            "workers": workers,
+            "seed": self.options.seed,
+            "workers": self.workers,
             "steps": steps,
             "plots": False,
             "algorithm": {"name": name},
-            "cluster": {"hosts": workers, **CLUSTER},
+            "cluster": {"hosts": self.workers, **CLUSTER},
             **chosen,
             "optimizer": optimizer,
         }
 
-    settings = {"model": "ResNet-20", "batch": options.batch or BATCH, "workers": workers}
+
+def task(options) -> Task:
+    data, batch = Cifar10(options), options.batch or BATCH
     return Task(
         "cifar10",
-        make_model,
-        loss,
-        collate,
-        measure,
-        len(images),
-        settings["batch"],
-        config,
-        settings,
+        data.make_model,
+        data.loss,
+        data.collate,
+        data.measure,
+        len(data.images),
+        batch,
+        data.config,
+        {"model": "ResNet-20", "batch": batch, "workers": data.workers},
     )
 
 

@@ -73,81 +73,90 @@ def vocabulary(folder: str, size: int) -> Vocabulary:
     return made
 
 
-def task(options) -> Task:
-    device, workers = options.device, options.workers or WORKERS
-    words = vocabulary(options.data, options.tokens)
+def cost(model, english, german, smoothing, reduction):
+    scores = model(english, german[:, :-1]).flatten(0, 1)
+    truth = german[:, 1:].flatten()
+    return cross_entropy(
+        scores, truth, ignore_index=PAD, label_smoothing=smoothing, reduction=reduction
+    )
 
-    def pairs(part: str, limit: int | None) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
-        english, german = (lines[:limit] for lines in multi30k(options.data, part))
-        matrices = [words.matrix(lines, LENGTH).to(device) for lines in (english, german)]
+
+class Multi30k:
+    """The sentences on the device, and what a task needs of them."""
+
+    def __init__(self, options):
+        self.options, self.workers = options, options.workers or WORKERS
+        self.words = vocabulary(options.data, options.tokens)
+        self.source, self.target, _ = self.pairs("train")
+        self.val_source, self.val_target, _ = self.pairs("val")
+        self.test_source, _, self.references = self.pairs("test_2016_flickr")
+
+    def pairs(self, part: str) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
+        options = self.options
+        english, german = (lines[: options.samples] for lines in multi30k(options.data, part))
+        matrices = [
+            self.words.matrix(lines, LENGTH).to(options.device) for lines in (english, german)
+        ]
         return matrices[0], matrices[1], german
 
-    source, target, _ = pairs("train", options.samples)
-    val_source, val_target, _ = pairs("val", options.samples)
-    test_source, _, references = pairs("test_2016_flickr", options.samples)
+    def make_model(self) -> torch.nn.Module:
+        torch.manual_seed(self.options.seed)
+        return Translator(len(self.words), LENGTH, self.options.width, self.options.layers)
 
-    def make_model() -> torch.nn.Module:
-        torch.manual_seed(options.seed)
-        return Translator(len(words), LENGTH, options.width, options.layers)
+    def loss(self, model: torch.nn.Module, rows: torch.Tensor) -> torch.Tensor:
+        return cost(model, self.source[rows], self.target[rows], 0.1, "mean")
 
-    def cost(model, english, german, smoothing, reduction):
-        scores = model(english, german[:, :-1]).flatten(0, 1)
-        truth = german[:, 1:].flatten()
-        return cross_entropy(
-            scores, truth, ignore_index=PAD, label_smoothing=smoothing, reduction=reduction
-        )
-
-    def loss(model: torch.nn.Module, rows: torch.Tensor) -> torch.Tensor:
-        return cost(model, source[rows], target[rows], 0.1, "mean")
-
-    def measure(model: torch.nn.Module, is_last: bool) -> dict[str, float]:
+    def measure(self, model: torch.nn.Module, is_last: bool) -> dict[str, float]:
         total, plain = 0.0, 0.0
-        for english, german in zip(val_source.split(512), val_target.split(512)):
+        for english, german in zip(self.val_source.split(512), self.val_target.split(512)):
             total += float(cost(model, english, german, 0.1, "sum"))
             plain += float(cost(model, english, german, 0.0, "sum"))
-        count = int((val_target[:, 1:] != PAD).sum())
+        count = int((self.val_target[:, 1:] != PAD).sum())
         found = {"loss": total / count, "plain_loss": plain / count}
-        beams = {"bleu_greedy": 1, f"bleu_beam_{options.beam}": options.beam} if is_last else {}
-        for key, beam in (beams or {"bleu_greedy": 1}).items():
-            found[key] = bleu(translations(model, beam), references)
+        beam = self.options.beam
+        beams = {"bleu_greedy": 1, f"bleu_beam_{beam}": beam} if is_last else {"bleu_greedy": 1}
+        for key, beam in beams.items():
+            found[key] = bleu(self.translations(model, beam), self.references)
         return found
 
-    def translations(model: torch.nn.Module, beam: int) -> list[str]:
-        parts = test_source.split(500)
-        return [words.decode(row) for part in parts for row in translate(model, part, beam)]
+    def translations(self, model: torch.nn.Module, beam: int) -> list[str]:
+        parts = self.test_source.split(500)
+        return [self.words.decode(row) for part in parts for row in translate(model, part, beam)]
 
-    def config(name: str, steps: int) -> dict[str, Any]:
+    def config(self, name: str, steps: int) -> dict[str, Any]:
         algorithm, topology, optimizer = CONFIGURATIONS[name]
         schedule = {"name": "inverse-sqrt", "warmup_steps": max(1, round(steps / 10))}
-        lr = options.lr or optimizer["lr"]
+        lr = self.options.lr or optimizer["lr"]
         return {
-            "seed": options.seed,
-            "workers": workers,
+            "seed": self.options.seed,
+            "workers": self.workers,
             "steps": steps,
             "plots": False,
             "algorithm": {"name": algorithm},
             **({"topology": {"name": topology}} if topology else {}),
             "optimizer": {**optimizer, "lr": lr, "schedule": schedule},
-            "cluster": {"hosts": workers},
+            "cluster": {"hosts": self.workers},
         }
 
-    settings = {
-        "model": f"Transformer, {options.layers} + {options.layers} layers, width {options.width}",
-        "vocabulary": len(words),
-        "batch": options.batch or BATCH,
-        "workers": workers,
-        "direction": "English to German",
-    }
+
+def task(options) -> Task:
+    data, batch, layers = Multi30k(options), options.batch or BATCH, options.layers
     return Task(
         "multi30k",
-        make_model,
-        loss,
+        data.make_model,
+        data.loss,
         torch.tensor,
-        measure,
-        len(source),
-        settings["batch"],
-        config,
-        settings,
+        data.measure,
+        len(data.source),
+        batch,
+        data.config,
+        {
+            "model": f"Transformer, {layers} + {layers} layers, width {options.width}",
+            "vocabulary": len(data.words),
+            "batch": batch,
+            "workers": data.workers,
+            "direction": "English to German",
+        },
     )
 
 

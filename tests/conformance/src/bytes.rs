@@ -1,7 +1,7 @@
 //! The bytes that a run sends, from what the table says an algorithm exchanges.
 
 use quelea_core::algorithms::{Service, Traffic};
-use quelea_core::codec::Shape;
+use quelea_core::codec::CodecShape;
 use quelea_core::options::OptionKind;
 use quelea_run::prepared::PreparedRun;
 use quelea_wire::HEADER_BYTES;
@@ -29,15 +29,18 @@ impl Run {
         let codec = plan.setup.codec.entry;
         let encoded = |len: u64| codec.bytes(&plan.setup.codec.options, len as usize) as u64;
         // An encoded vector is preceded by its length.
-        let vector = |len| if codec.shape == Shape::Plain { 4 * len } else { 4 + encoded(len) };
+        let vector =
+            |len| if codec.shape == CodecShape::Plain { 4 * len } else { 4 + encoded(len) };
         let (plain, coded) = (HEADER + 4 * elements, HEADER + vector(elements));
         // A model may be rounded, and nothing else.
-        let model = if codec.shape == Shape::Rounding { coded } else { plain };
+        let model = if codec.shape == CodecShape::Rounding { coded } else { plain };
         let average = match codec.shape {
             // 2(n−1) messages of 1/n of the vector, at every rank.
-            Shape::Plain | Shape::Rounding => n * 2 * (n - 1) * (HEADER + vector(elements / n)),
+            CodecShape::Plain | CodecShape::Rounding => {
+                n * 2 * (n - 1) * (HEADER + vector(elements / n))
+            }
             // The same of those elements that all keep.
-            Shape::Shared => 2 * (n - 1) * (n * HEADER + encoded(elements)),
+            CodecShape::Shared => 2 * (n - 1) * (n * HEADER + encoded(elements)),
             // All to all.
             _ => n * (n - 1) * coded,
         };
@@ -68,7 +71,7 @@ impl Run {
             // A displacement up and an acknowledgement back per gradient, a model back per period.
             // What a codec left out follows at the end.
             Traffic::Servers(Service::Folded) => {
-                let rest = if codec.shape == Shape::Plain { 0 } else { n * (plain + HEADER) };
+                let rest = if codec.shape == CodecShape::Plain { 0 } else { n * (plain + HEADER) };
                 steps * n * (coded + HEADER) + steps * n / period(form) * model + rest
             }
         }

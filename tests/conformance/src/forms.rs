@@ -2,7 +2,7 @@
 //! that it accepts, and its whole numbers one at a time.
 
 use quelea_core::algorithms::{ALGORITHMS, Entry, Traffic};
-use quelea_core::codec::{self, CODECS, Shape};
+use quelea_core::codec::{self, CODECS, CodecShape};
 use quelea_core::options::{OptionKind, OptionSpec, Options, Value};
 use quelea_core::properties::Properties;
 
@@ -101,8 +101,8 @@ impl AlgorithmForm {
             let given = contraction(codec).map(|key| (key.name.to_string(), Value::Flag(true)));
             let options = Options::check(codec.meta.options, given).expect("a key of the codec");
             // One scale per message would make replicas differ in other collectives.
-            let scaled = codec.shape == Shape::Rounding && !codec.per_element;
-            codec.shape != Shape::LowRank
+            let scaled = codec.shape == CodecShape::Rounding && !codec.per_element;
+            codec.shape != CodecShape::LowRank
                 && (self.averages_in_rings() || !scaled)
                 && accepted.refusal(codec, &options, longest).is_none()
         };

@@ -99,15 +99,15 @@ pub fn firsts(outcome: &Outcome) -> Vec<f64> {
 }
 
 /// A temporary file that goes away with the value.
-pub struct Scratch(std::path::PathBuf);
+pub struct TempFile(std::path::PathBuf);
 
-impl Scratch {
+impl TempFile {
     /// With this text.
-    pub fn new(name: &str, text: &str) -> Scratch {
+    pub fn new(name: &str, text: &str) -> TempFile {
         let unique = format!("quelea-{}-{name}", std::process::id());
         let path = std::env::temp_dir().join(unique);
         std::fs::write(&path, text).expect("the temporary folder can be written");
-        Scratch(path)
+        TempFile(path)
     }
 
     /// Where it is.
@@ -116,7 +116,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for TempFile {
     fn drop(&mut self) {
         // A file that is left behind in the temporary folder harms nobody.
         let _ = std::fs::remove_file(&self.0);

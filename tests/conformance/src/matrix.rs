@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use quelea_core::algorithms::{self, ALGORITHMS};
-use quelea_core::codec::{self, CODECS, Shape};
+use quelea_core::codec::{self, CODECS, CodecShape};
 use quelea_core::optim::OPTIMIZERS;
 use quelea_core::options::{Options, Value};
 
@@ -21,7 +21,7 @@ pub enum Data {
 
 /// Who has which samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Partition {
+pub enum PartitionKind {
     /// Alike.
     Iid,
     /// Dirichlet(0.1) over the labels: most workers see one label almost alone.
@@ -29,7 +29,7 @@ pub enum Partition {
 }
 
 /// All partitions.
-pub const PARTITIONS: [Partition; 2] = [Partition::Iid, Partition::Dirichlet];
+pub const PARTITIONS: [PartitionKind; 2] = [PartitionKind::Iid, PartitionKind::Dirichlet];
 
 /// One run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct Cell {
     /// The codec's name.
     pub codec: &'static str,
     /// Who has which samples.
-    pub partition: Partition,
+    pub partition: PartitionKind,
 }
 
 /// What a run came to.
@@ -78,7 +78,7 @@ fn takes(algorithm: &algorithms::Entry, codec: &codec::Entry) -> bool {
     let codecs = (algorithm.codecs)(&Options::defaults(algorithm.meta.options));
     let given = contraction(codec.meta.name).map(|key| (key.to_string(), Value::Flag(true)));
     let params = Options::check(codec.meta.options, given).expect("a key of the codec");
-    codec.shape != Shape::LowRank && codecs.refusal(codec, &params, 31).is_none()
+    codec.shape != CodecShape::LowRank && codecs.refusal(codec, &params, 31).is_none()
 }
 
 fn contraction(codec: &str) -> Option<&'static str> {
@@ -143,8 +143,8 @@ impl Cell {
         let contract = contraction(codec).map(|key| format!("{key} = true\n")).unwrap_or_default();
         let share = if ["top-k", "random-k"].contains(codec) { "share = 0.1\n" } else { "" };
         let partition = match partition {
-            Partition::Iid => "partition = \"iid\"",
-            Partition::Dirichlet => "partition = \"dirichlet\"\nconcentration = 0.1",
+            PartitionKind::Iid => "partition = \"iid\"",
+            PartitionKind::Dirichlet => "partition = \"dirichlet\"\nconcentration = 0.1",
         };
         let files = match data {
             Data::Embedded => String::new(),
@@ -164,11 +164,11 @@ impl Cell {
 
 /// The loss that every cell must reach. Centralized solutions have 0.06 on the embedded data and
 /// 0.323 on a9a; who knows the share of the labels alone has 0.66 and 0.55.
-pub fn most(data: Data, partition: Partition) -> f64 {
+pub fn most(data: Data, partition: PartitionKind) -> f64 {
     match (data, partition) {
-        (Data::Embedded, Partition::Iid) => 0.1,
-        (Data::Embedded, Partition::Dirichlet) => 0.12,
-        (Data::A9a, Partition::Iid) => 0.36,
-        (Data::A9a, Partition::Dirichlet) => 0.48,
+        (Data::Embedded, PartitionKind::Iid) => 0.1,
+        (Data::Embedded, PartitionKind::Dirichlet) => 0.12,
+        (Data::A9a, PartitionKind::Iid) => 0.36,
+        (Data::A9a, PartitionKind::Dirichlet) => 0.48,
     }
 }

@@ -4,7 +4,7 @@
 use conformance::forms::{self, AlgorithmForm};
 use conformance::{ARMS, Arm, bits, deployed, plan};
 use quelea_core::algorithms::ALGORITHMS;
-use quelea_core::codec::Shape;
+use quelea_core::codec::CodecShape;
 use quelea_core::properties::{Budget, OptimizerSite};
 use quelea_record::RankReport;
 use quelea_run::prepared::PreparedRun;
@@ -75,7 +75,7 @@ fn every_algorithm_gives_the_same_bits_and_bytes_over_tcp_with_every_codec() {
     for form in first_synchronous() {
         for (codec, codec_text) in form.codecs(ELEMENTS) {
             let counts: &[usize] =
-                if codec.shape == Shape::Plain { &[1, 2, 3, 4, 8] } else { &[3] };
+                if codec.shape == CodecShape::Plain { &[1, 2, 3, 4, 8] } else { &[3] };
             for workers in counts {
                 let more = format!("[codec]\n{codec_text}");
                 let plan = plan(&scenario_of(&form, *workers, 12, &more));

@@ -1,6 +1,6 @@
 //! Pairs of algorithms that must be the same, each under the name of the equivalence.
 
-use conformance::{Arm, REFERENCE, Scratch, bits, deployed, firsts, plan};
+use conformance::{Arm, REFERENCE, TempFile, bits, deployed, firsts, plan};
 
 const WIDE: &str = "
 workers = 5
@@ -82,7 +82,7 @@ fn aladdin_barrier_period_1_alpha_1_equals_all_reduce() {
 fn aladdin_barrier_period_1_equals_atc_with_w_alpha() {
     let row = |i: usize| (0..5).map(|j| if i == j { "0.68 " } else { "0.08 " }).collect::<String>();
     let rows: Vec<String> = (0..5).map(row).collect();
-    let file = Scratch::new("w-alpha-of-five.txt", &format!("matrix\n{}\n", rows.join("\n")));
+    let file = TempFile::new("w-alpha-of-five.txt", &format!("matrix\n{}\n", rows.join("\n")));
     let atc = format!(
         "[algorithm]\nname = \"d-psgd\"\nform = \"adapt-then-combine\"\n\
          [topology]\nname = \"custom\"\nfile = \"{}\"",

@@ -3,7 +3,7 @@
 //! The numbers were computed in double precision. Parameters here are `f32`: a fixed point is
 //! found to about ulp / (η·a) ≈ 1e-6, hence the tolerance.
 
-use conformance::{Arm, REFERENCE, Scratch, bits, deployed, firsts, plan};
+use conformance::{Arm, REFERENCE, TempFile, bits, deployed, firsts, plan};
 
 const TOLERANCE: f64 = 3e-6;
 
@@ -19,11 +19,11 @@ fn near(found: f64, expected: f64, what: &str) {
 }
 
 /// `W_α = (1−α)I + αJ` for four workers and α = 0.4.
-fn w_alpha() -> Scratch {
+fn w_alpha() -> TempFile {
     let row = |i: usize| (0..4).map(|j| if i == j { "0.7 " } else { "0.1 " }).collect::<String>();
     let rows: Vec<String> = (0..4).map(row).collect();
     let name = format!("w-alpha-{:?}.txt", std::thread::current().id());
-    Scratch::new(&name, &format!("matrix\n{}\n", rows.join("\n")))
+    TempFile::new(&name, &format!("matrix\n{}\n", rows.join("\n")))
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn corrected_gossip_reaches_the_optimum_on_a_ring() {
 
 #[test]
 fn push_forms_take_one_way_edges_from_a_file() {
-    let file = Scratch::new("one-way.txt", "0 -> 1\n0 -> 2\n0 -> 3\n1 -> 2\n2 -> 3\n3 -> 0\n");
+    let file = TempFile::new("one-way.txt", "0 -> 1\n0 -> 2\n0 -> 3\n1 -> 2\n2 -> 3\n3 -> 0\n");
     let topology = format!("[topology]\nname = \"custom\"\nfile = \"{}\"", file.path());
     let algorithm = "[algorithm]\nname = \"gradient-tracking\"\nform = \"push\"";
     let optimizer = "[optimizer]\nlr = 0.02";

@@ -133,7 +133,7 @@ fn four_workers_on_two_hosts_equal_two_workers_on_the_averaged_objectives() {
 /// over workers, 1.05, not of the mean over hosts.
 #[test]
 fn hosts_count_by_their_workers() {
-    let file = conformance::Scratch::new("pair-of-hosts.txt", "0 1\n");
+    let file = conformance::TempFile::new("pair-of-hosts.txt", "0 1\n");
     for algorithm in ["extra", "exact-diffusion", "gradient-tracking"] {
         let text = format!(
             "workers = 4\nsteps = 6000\n[algorithm]\nname = \"{algorithm}\"\n[topology]\n\

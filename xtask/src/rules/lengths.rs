@@ -21,37 +21,17 @@ const EXEMPT: &[&str] = &[
     "crates/quelea-net/src/rank.rs",
 ];
 
-/// What is too long and shall not stay so: a path, or a path and a function. An entry that is no
-/// longer too long is wrong.
-const STILL_TOO_LONG: &[&str] = &[
-    "crates/quelea-data/src/fetch.rs",
-    "examples/python/accuracy/cifar10.py task",
-    "examples/python/accuracy/multi30k.py task",
-    "examples/python/ddp_gpt.py main",
-    "examples/python/gpt.py main",
-];
-
 pub(super) fn check(files: &[SourceFile]) -> Vec<String> {
     let files = files.iter().filter(|file| !EXEMPT.contains(&file.path.as_str()));
-    problems(files, STILL_TOO_LONG)
+    problems(files)
 }
 
-fn problems<'a>(files: impl Iterator<Item = &'a SourceFile>, still: &[&str]) -> Vec<String> {
-    let mut wrong = Vec::new();
-    let mut excused: Vec<String> = Vec::new();
-    for file in files.filter(|file| !file.is_test()) {
-        for (what, lines, most) in too_long(file) {
-            if still.contains(&what.as_str()) {
-                excused.push(what);
-            } else {
-                wrong.push(format!("{what} has {lines} lines, more than {most}"));
-            }
-        }
-    }
-    for entry in still.iter().filter(|entry| !excused.iter().any(|what| what == *entry)) {
-        wrong.push(format!("{entry} is short now: delete it from STILL_TOO_LONG"));
-    }
-    wrong
+fn problems<'a>(files: impl Iterator<Item = &'a SourceFile>) -> Vec<String> {
+    let of_file = |file| {
+        let found = too_long(file).into_iter();
+        found.map(|(what, lines, most)| format!("{what} has {lines} lines, more than {most}"))
+    };
+    files.filter(|file| !file.is_test()).flat_map(of_file).collect()
 }
 
 /// What is too long in a file: its name, its lines, the most that is allowed.
@@ -115,8 +95,8 @@ mod tests {
     use super::*;
     use crate::rules::file;
 
-    fn wrong(text: &str, still: &[&str]) -> Vec<String> {
-        problems([file("crates/a/src/a.rs", text)].iter(), still)
+    fn wrong(text: &str) -> Vec<String> {
+        problems([file("crates/a/src/a.rs", text)].iter())
     }
 
     fn function(lines: usize) -> String {
@@ -125,41 +105,33 @@ mod tests {
 
     #[test]
     fn a_function_may_have_sixty_lines_and_no_more() {
-        assert_eq!(wrong(&function(60), &[]), Vec::<String>::new());
+        assert_eq!(wrong(&function(60)), Vec::<String>::new());
         let expected = "crates/a/src/a.rs long has 61 lines, more than 60";
-        assert_eq!(wrong(&function(61), &[]), [expected]);
+        assert_eq!(wrong(&function(61)), [expected]);
     }
 
     #[test]
     fn a_file_may_have_four_hundred_lines_before_its_tests() {
         let tests = "#[cfg(test)]\nmod tests {\n".to_string() + &"\n".repeat(300) + "}\n";
-        assert_eq!(wrong(&("\n".repeat(400) + &tests), &[]), Vec::<String>::new());
+        assert_eq!(wrong(&("\n".repeat(400) + &tests)), Vec::<String>::new());
         let expected = "crates/a/src/a.rs has 401 lines, more than 400";
-        assert_eq!(wrong(&("\n".repeat(401) + &tests), &[]), [expected]);
+        assert_eq!(wrong(&("\n".repeat(401) + &tests)), [expected]);
     }
 
     #[test]
     fn a_reason_above_is_heard_and_an_empty_one_is_not() {
         let reason = "// long: one table of signs\n/// Does it.\n#[inline]\n".to_string();
-        assert_eq!(wrong(&(reason + &function(61)), &[]), Vec::<String>::new());
-        assert_eq!(wrong(&("// long:\n".to_string() + &function(61)), &[]).len(), 1);
-        assert_eq!(wrong(&("// long: a\n\nuse b;\n".to_string() + &function(61)), &[]).len(), 1);
+        assert_eq!(wrong(&(reason + &function(61))), Vec::<String>::new());
+        assert_eq!(wrong(&("// long:\n".to_string() + &function(61))).len(), 1);
+        assert_eq!(wrong(&("// long: a\n\nuse b;\n".to_string() + &function(61))).len(), 1);
         let whole = "// long: one list\n//! A list.\n".to_string() + &"\n".repeat(400);
-        assert_eq!(wrong(&whole, &[]), Vec::<String>::new());
+        assert_eq!(wrong(&whole), Vec::<String>::new());
     }
 
     #[test]
     fn a_python_function_is_measured_too() {
         let text = "def long():\n".to_string() + &"    step()\n".repeat(60);
-        let found = problems([file("crates/a/python/a.py", &text)].iter(), &[]);
+        let found = problems([file("crates/a/python/a.py", &text)].iter());
         assert_eq!(found, ["crates/a/python/a.py long has 61 lines, more than 60"]);
-    }
-
-    #[test]
-    fn an_excuse_for_what_is_short_is_wrong() {
-        let still = ["crates/a/src/a.rs long"];
-        assert_eq!(wrong(&function(61), &still), Vec::<String>::new());
-        let expected = "crates/a/src/a.rs long is short now: delete it from STILL_TOO_LONG";
-        assert_eq!(wrong(&function(60), &still), [expected]);
     }
 }

@@ -21,40 +21,25 @@ const WHERE: &[&str] = &[
 /// At the end of a line that gives a default value, a help text or an example.
 const MARKER: &str = "names: default";
 
-/// Lines of Python that still name an algorithm: path and what stands in the line. Temporary; an
-/// entry that nothing needs any more is wrong.
-const STILL_NAMED: &[(&str, &str)] = &[];
-
 pub(super) fn check(files: &[SourceFile]) -> Vec<String> {
     let names: Vec<&str> = ALGORITHMS.iter().map(|entry| entry.meta.name).collect();
-    problems(files, &names, STILL_NAMED)
+    problems(files, &names)
 }
 
-fn problems(files: &[SourceFile], names: &[&str], still: &[(&str, &str)]) -> Vec<String> {
-    let (mut wrong, mut excused) = (Vec::new(), Vec::new());
+fn problems(files: &[SourceFile], names: &[&str]) -> Vec<String> {
+    let mut wrong = Vec::new();
     let is_inside = |file: &&SourceFile| WHERE.iter().any(|folder| file.path.starts_with(folder));
     for file in files.iter().filter(is_inside).filter(|file| !file.is_test()) {
         let lines: Vec<&str> = file.text.lines().collect();
         for (text, number) in literals(file) {
             let line = lines.get(number - 1).copied().unwrap_or_default();
-            if !names.contains(&text) || is_marked(line) {
-                continue;
-            }
-            let excuse =
-                still.iter().position(|(path, part)| file.path == *path && line.contains(part));
-            match excuse {
-                Some(excuse) => excused.push(excuse),
-                None => wrong.push(format!(
+            if names.contains(&text) && !is_marked(line) {
+                wrong.push(format!(
                     "{}:{number}: knows the algorithm `{text}` by its name: {}",
                     file.path,
                     line.trim()
-                )),
+                ));
             }
-        }
-    }
-    for (number, (path, part)) in still.iter().enumerate() {
-        if !excused.contains(&number) {
-            wrong.push(format!("{path}: `{part}` is gone: delete it from STILL_NAMED"));
         }
     }
     wrong
@@ -87,7 +72,7 @@ mod tests {
     const NAMES: &[&str] = &["asp", "d-psgd"];
 
     fn wrong(path: &str, text: &str) -> Vec<String> {
-        problems(&[file(path, text)], NAMES, &[])
+        problems(&[file(path, text)], NAMES)
     }
 
     #[test]
@@ -121,15 +106,5 @@ mod tests {
         assert_eq!(wrong("crates/quelea-net/src/rank.rs", text).len(), 1);
         let text = "if name in ('asp', 'b'):  # names: default\n    pass\n";
         assert_eq!(wrong("crates/quelea-py/python/quelea/torch.py", text).len(), 1);
-    }
-
-    #[test]
-    fn an_excuse_covers_one_line_and_must_be_needed() {
-        let path = "crates/quelea-py/python/quelea/torch.py";
-        let source = [file(path, "A = 'asp'\nB = 'asp'\n")];
-        let found = problems(&source, NAMES, &[(path, "A = "), (path, "C = ")]);
-        assert_eq!(found.len(), 2);
-        assert!(found[0].contains("torch.py:2:"), "{found:?}");
-        assert!(found[1].contains("`C = ` is gone"), "{found:?}");
     }
 }

@@ -6,83 +6,22 @@ use super::rust::{Function, Token, after_bracket, functions, tokens, without_tes
 /// Tuples that are one thing, wherever they are taken, and what they are.
 const ONE_THING: &[(&str, &str)] = &[("(Rank, Rank)", "the two ends of a link, sender first")];
 
-/// Functions that take another tuple, and why: `path function: type`. An entry that nothing needs
-/// any more is wrong.
-const JUSTIFIED: &[(&str, &str)] = &[
-    ("crates/quelea-core/src/algorithms/sgp/free.rs pay: (Rank, usize)", NOT_YET),
-    ("crates/quelea-core/src/algorithms/sgp/free.rs send: (Rank, usize)", NOT_YET),
-    ("crates/quelea-core/src/codec/qsgd.rs round: (f32, f32)", NOT_YET),
-    ("crates/quelea-core/src/codec/qsgd.rs round: (&mut Lanes, &mut [u32;BATCH])", NOT_YET),
-    ("crates/quelea-core/src/codec/qsgd.rs round_lanes: (f32, f32)", NOT_YET),
-    ("crates/quelea-core/src/collectives/average.rs reduce: (u64, usize, u64)", NOT_YET),
-    ("crates/quelea-core/src/optim/accum_adam.rs apply: (Rule, f32)", NOT_YET),
-    ("crates/quelea-core/src/optim/accum_adam.rs displace: (Rule, f32)", NOT_YET),
-    ("crates/quelea-core/src/optim/accum_adam.rs step: (Rule, f32)", NOT_YET),
-    ("crates/quelea-core/src/optim/accum_adam.rs step: (f32, f32)", NOT_YET),
-    ("crates/quelea-core/src/optim/accum_adam.rs step: (&mut f32, &mut f32, &mut f32)", NOT_YET),
-    ("crates/quelea-core/src/optim/adam.rs apply: (&mut [f32], &mut [f32], &mut [f32])", NOT_YET),
-    (
-        "crates/quelea-core/src/optim/adam.rs displace: (&mut [f32], &mut [f32], &mut [f32])",
-        NOT_YET,
-    ),
-    ("crates/quelea-core/src/optim/sgd.rs apply_momentum: (&mut [f32], &mut [f32])", NOT_YET),
-    ("crates/quelea-core/src/optim/sgd.rs displace_momentum: (&mut [f32], &mut [f32])", NOT_YET),
-    ("crates/quelea-core/src/problems/quadratic.rs write_gradient: (&[f32], &[f32])", NOT_YET),
-    (
-        "crates/quelea-core/src/problems/quadratic.rs write_gradient: (&mut [f32], &mut [f32])",
-        NOT_YET,
-    ),
-    ("crates/quelea-core/src/vector/mod.rs add_difference: (&[f32], &[f32])", NOT_YET),
-    ("crates/quelea-core/src/view.rs after: (u64, Option<Members>)", NOT_YET),
-    ("crates/quelea-data/src/augment.rs shuffled: (u64, usize)", NOT_YET),
-    ("crates/quelea-data/src/check.rs compare: (String, u64)", NOT_YET),
-    ("crates/quelea-data/src/text/pairs.rs shuffled: (u64, usize)", NOT_YET),
-    ("crates/quelea-data/src/text/plain.rs shuffled: (u64, usize)", NOT_YET),
-    ("crates/quelea-engine/src/learner.rs new: (&Arc<Pool>, S, usize)", NOT_YET),
-    ("crates/quelea-engine/src/learner.rs new: (u64, usize)", NOT_YET),
-    ("crates/quelea-engine/src/models/resnet.rs new: (usize, bool)", NOT_YET),
-    ("crates/quelea-engine/src/models/transformer.rs decode: (&Value, &Sentences)", NOT_YET),
-    ("crates/quelea-engine/src/ops/conv.rs forward: (&[f32], &mut [f32])", NOT_YET),
-    ("crates/quelea-engine/src/ops/conv/direct.rs forward: (&[f32], &mut [f32])", NOT_YET),
-    ("crates/quelea-engine/src/tape.rs keep_moments: (Vec<f32>, Vec<f32>)", NOT_YET),
-];
-
-/// No reason to stay.
-const NOT_YET: &str = "not given a struct yet";
-
 pub(super) fn check(files: &[SourceFile]) -> Vec<String> {
-    problems(files, ONE_THING, JUSTIFIED)
+    problems(files, ONE_THING)
 }
 
-fn problems(
-    files: &[SourceFile],
-    one_thing: &[(&str, &str)],
-    justified: &[(&str, &str)],
-) -> Vec<String> {
-    let (mut wrong, mut excused) = (Vec::new(), Vec::new());
+fn problems(files: &[SourceFile], one_thing: &[(&str, &str)]) -> Vec<String> {
+    let mut wrong = Vec::new();
     for file in files.iter().filter(|file| file.is_rust() && !file.is_test()) {
         let all = tokens(&file.text);
         for function in functions(&without_tests(&all)) {
-            for taken in tuples(&function) {
-                let place = format!("{} {}: {taken}", file.path, function.name);
-                if one_thing.iter().any(|(kind, _)| *kind == taken) {
-                    continue;
-                }
-                if justified.iter().any(|(known, _)| *known == place) {
-                    excused.push(place);
-                } else {
-                    let line = function.line;
-                    wrong.push(format!(
-                        "{}:{line}: `{}` takes {taken}; give it the parts, or a struct",
-                        file.path, function.name
-                    ));
-                }
+            let taken = tuples(&function).into_iter();
+            for taken in taken.filter(|taken| one_thing.iter().all(|(kind, _)| kind != taken)) {
+                wrong.push(format!(
+                    "{}:{}: `{}` takes {taken}; give it the parts, or a struct",
+                    file.path, function.line, function.name
+                ));
             }
-        }
-    }
-    for (place, _) in justified {
-        if !excused.iter().any(|found| found == place) {
-            wrong.push(format!("`{place}` is gone: delete it from JUSTIFIED"));
         }
     }
     wrong
@@ -158,7 +97,7 @@ mod tests {
 
     fn wrong(text: &str) -> Vec<String> {
         let point = ("(f64, f64)", "a place in the plane");
-        problems(&[file("crates/a/src/a.rs", text)], &[point], &[])
+        problems(&[file("crates/a/src/a.rs", text)], &[point])
     }
 
     #[test]
@@ -175,14 +114,5 @@ mod tests {
                     map: BTreeMap<u8, (u8, String)>, (): ()) -> (u8, String) { |(a, b): (u8, i8)| a }";
         assert_eq!(wrong(text), Vec::<String>::new());
         assert_eq!(wrong("#[cfg(test)]\nmod tests { fn f(a: (u8, i8)) {} }"), Vec::<String>::new());
-    }
-
-    #[test]
-    fn an_excuse_that_nobody_needs_is_wrong() {
-        let excuse = ("crates/a/src/a.rs f: (u8, i8)", "one entry of a table");
-        let with = |text: &str| problems(&[file("crates/a/src/a.rs", text)], &[], &[excuse]);
-        assert_eq!(with("fn f(a: (u8, i8)) {}"), Vec::<String>::new());
-        let expected = "`crates/a/src/a.rs f: (u8, i8)` is gone: delete it from JUSTIFIED";
-        assert_eq!(with("fn f(a: u8, b: i8) {}"), [expected]);
     }
 }

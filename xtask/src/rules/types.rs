@@ -5,37 +5,9 @@ use std::collections::BTreeMap;
 use super::SourceFile;
 use super::rust::{Token, TokenKind, after_bracket, tokens, without_tests};
 
-/// Names that several definitions may share, and why. Once a name is unique its entry must go;
-/// "not renamed yet" is no reason to stay.
-const JUSTIFIED: &[(&str, &str)] = &[
-    ("Content", "not renamed yet: data"),
-    ("Entry", "one per table, always written with its module: `codec::Entry`"),
-    ("Exchange", "not renamed yet: core"),
-    ("Images", "not renamed yet: data, engine"),
-    ("Mask", "not renamed yet: core, engine"),
-    ("Memory", "not renamed yet: core, net, py"),
-    ("Mode", "not renamed yet: core, engine"),
-    ("Order", "not renamed yet: core, data, net"),
-    ("Pairs", "not renamed yet: core, data"),
-    ("Part", "not renamed yet: core, data, record"),
-    ("Partition", "not renamed yet: core, conformance"),
-    ("Piece", "not renamed yet: core"),
-    ("Plain", "not renamed yet: core, sim"),
-    ("Pool", "not renamed yet: core, data"),
-    ("Request", "not renamed yet: core, run"),
-    ("Round", "not renamed yet: core"),
-    ("Rounds", "not renamed yet: core"),
-    ("Rule", "not renamed yet: core, sim"),
-    ("Scratch", "not renamed yet: engine, conformance"),
-    ("Sentences", "not renamed yet: data, engine"),
-    ("Server", "not renamed yet: core"),
-    ("Shape", "not renamed yet: core, data, py, run, wire"),
-    ("Source", "not renamed yet: core, data, py, run"),
-    ("State", "not renamed yet: core, data, py"),
-    ("Value", "not renamed yet: core, engine"),
-    ("Verdict", "not renamed yet: data, sim"),
-    ("View", "not renamed yet: core, data"),
-];
+/// Names that several definitions may share, and why. Once a name is unique its entry must go.
+const JUSTIFIED: &[(&str, &str)] =
+    &[("Entry", "one per table, always written with its module: `codec::Entry`")];
 
 /// One type at the level of a module.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use quelea_data::catalogue::{self, DATA_SETS, DataSet};
-use quelea_data::check::{Checked, State, Verdict, check, check_pictures};
+use quelea_data::check::{CheckReport, Checked, FileState, check, check_pictures};
 use quelea_data::fetch::{Fetch, Told, fetch};
 use quelea_run::error::RequestError;
 use serde_json::json;
@@ -148,22 +148,22 @@ fn verify(path: &Path, as_json: bool) -> anyhow::Result<()> {
     }
     let mut display = Display::new(as_json);
     display.begin("reading", 0, None);
-    let verdict = check(path, &mut |more| display.take(Told::Bytes(more)));
+    let report = check(path, &mut |more| display.take(Told::Bytes(more)));
     display.clear();
-    let Some(verdict) = verdict? else {
+    let Some(report) = report? else {
         let names: Vec<&str> = DATA_SETS.iter().map(|row| row.name).collect();
         let problem = format!("holds no file of a known data set ({})", names.join(", "));
         return Err(RequestError::file(path, problem).into());
     };
     if as_json {
-        say(&serde_json::to_string_pretty(&verdict_json(&verdict))?);
+        say(&serde_json::to_string_pretty(&report_json(&report))?);
     } else {
-        print(&verdict);
+        print(&report);
     }
-    let wrong = verdict.files.iter().filter(|file| file.state != State::Good).count();
+    let wrong = report.files.iter().filter(|file| file.state != FileState::Good).count();
     if wrong > 0 {
-        let name = verdict.data_set.name;
-        anyhow::bail!("{wrong} of {} of {name} wrong or missing", counted(verdict.files.len()));
+        let name = report.data_set.name;
+        anyhow::bail!("{wrong} of {} of {name} wrong or missing", counted(report.files.len()));
     }
     Ok(())
 }
@@ -195,40 +195,40 @@ fn verify_pictures(path: &Path, as_json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn print(verdict: &Verdict) {
+fn print(report: &CheckReport) {
     let name = |file: &Checked| {
         let path = file.path.as_deref().and_then(Path::file_name);
         path.map_or(file.name.into(), |name| name.to_string_lossy()).into_owned()
     };
-    let width = verdict.files.iter().map(|file| name(file).chars().count()).max().unwrap_or(0);
-    for file in &verdict.files {
+    let width = report.files.iter().map(|file| name(file).chars().count()).max().unwrap_or(0);
+    for file in &report.files {
         say(&format!("{:<width$}  {}", name(file), told(&file.state)));
     }
-    if verdict.is_good() {
-        say(&format!("{}: {}, good", verdict.data_set.name, counted(verdict.files.len())));
+    if report.is_good() {
+        say(&format!("{}: {}, good", report.data_set.name, counted(report.files.len())));
     }
 }
 
-fn told(state: &State) -> &str {
+fn told(state: &FileState) -> &str {
     match state {
-        State::Good => "good",
-        State::Missing => "missing",
-        State::Wrong(problem) => problem,
+        FileState::Good => "good",
+        FileState::Missing => "missing",
+        FileState::Wrong(problem) => problem,
     }
 }
 
-fn verdict_json(verdict: &Verdict) -> serde_json::Value {
-    let files = verdict.files.iter().map(|file| {
+fn report_json(report: &CheckReport) -> serde_json::Value {
+    let files = report.files.iter().map(|file| {
         json!({
             "name": file.name,
             "path": file.path,
-            "is_good": file.state == State::Good,
+            "is_good": file.state == FileState::Good,
             "state": told(&file.state),
         })
     });
     json!({
-        "data_set": verdict.data_set.name,
-        "is_good": verdict.is_good(),
+        "data_set": report.data_set.name,
+        "is_good": report.is_good(),
         "files": files.collect::<Vec<_>>(),
     })
 }

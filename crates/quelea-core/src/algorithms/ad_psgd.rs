@@ -9,7 +9,7 @@
 //! upon a lost j, active i:              keep x_i; the exchange is closed
 //! ```
 //! The difference form lets gradients land between request and answer: the result equals
-//! "average, then apply", the mean is kept by every exchange, and nobody ever waits. Only active
+//! "average, then apply", the mean is kept by every exchange, and no worker ever waits. Only active
 //! workers ask, and only passive ones, so there is no cycle to deadlock in.
 
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "ad-psgd",
@@ -84,14 +84,14 @@ struct AdPsgd {
     allowed: u64,
     /// The number of the last exchange that I started.
     seq: u64,
-    open: Option<Exchange>,
+    open: Option<PendingExchange>,
     /// The last request that was answered, by worker and bucket: one that comes twice is not.
     answered: BTreeMap<(Rank, usize), u64>,
 }
 
 /// An exchange that waits for answers.
 #[derive(Debug)]
-struct Exchange {
+struct PendingExchange {
     peer: Rank,
     /// What was sent, per bucket; taken when the answer is here.
     sent: Vec<Option<Payload>>,
@@ -136,7 +136,7 @@ impl AdPsgd {
             cx.outbox.send(peer, message);
             sent.push(Some(values));
         }
-        self.open = Some(Exchange { peer, sent });
+        self.open = Some(PendingExchange { peer, sent });
     }
 
     fn answer(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
@@ -248,7 +248,7 @@ impl Algorithm for AdPsgd {
         for (b, sent) in sent.iter_mut().enumerate() {
             visitor.payload(&format!("sent.{b}"), sent);
         }
-        self.open = (peer != u64::MAX).then(|| Exchange { peer: Rank(peer as u32), sent });
+        self.open = (peer != u64::MAX).then(|| PendingExchange { peer: Rank(peer as u32), sent });
     }
 
     fn keeps_older_views(&self) -> bool {

@@ -30,7 +30,7 @@ use barrier::{BarrierServer, BarrierWorker};
 use server::Server;
 use worker::Worker;
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "aladdin",
@@ -80,7 +80,7 @@ pub const ENTRY: Entry = Entry {
     },
     sends: "its displacement to the servers per step, folded while one is on its way; a model \
             back per `period` gradients",
-    lost_peer: "its displacements stay; the servers go on with one worker less",
+    lost_peer: "its displacements stay; the servers continue with one worker less",
     resized: "workers and servers begin with the deployed model, what was pending taken in, \
               and with the mean of the optimizers; ledgers and counts are reset",
     check,

@@ -23,7 +23,7 @@ use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "allreduce",
@@ -87,8 +87,7 @@ impl AllReduceSgd {
         self.step_if_reduced(cx, b);
     }
 
-    /// Means are written while later buckets are under way: nobody has to wait for that in the
-    /// end.
+    /// Means are written while later buckets are in flight, so that this costs no time at the end.
     fn step_if_reduced(&mut self, cx: &mut Context<'_>, b: usize) {
         self.average.finish_early(&mut cx.outbox, b, &mut cx.grad[cx.layout.range(b)]);
         if !self.average.is_done() {

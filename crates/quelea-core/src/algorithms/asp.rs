@@ -24,7 +24,7 @@ use crate::properties::{
 use crate::state::Visitor;
 use crate::vector;
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "asp",

@@ -10,14 +10,14 @@
 //! μ = 1 − 1/n by default, so that a round moves the model about as far as n workers together.
 //! The rounds themselves, and what a lost worker means, are in `periodic.rs`.
 
-use super::periodic::{self, BUFFERS, Every, Outer, Periodic, Round, outer_step, period_key};
+use super::periodic::{self, BUFFERS, Every, Outer, OuterRound, Periodic, outer_step, period_key};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::properties::{Properties, TopologyRequirement};
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "bmuf",
@@ -86,7 +86,7 @@ struct Bmuf {
 }
 
 impl Outer for Bmuf {
-    fn step(&mut self, round: Round, start: &mut [f32], params: &mut [f32]) {
+    fn step(&mut self, round: OuterRound, start: &mut [f32], params: &mut [f32]) {
         let mu = match self.momentum {
             -1.0 => 1.0 - 1.0 / round.workers as f64,
             momentum => momentum,

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 
 use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use super::{Codecs, Entry, When};
-use crate::codec::{Coder, Shape};
+use crate::codec::{CodecShape, Coder};
 use crate::contract::{Context, Mode};
 use crate::message::{Message, Part, Rank};
 use crate::meta::Meta;
@@ -29,7 +29,7 @@ use crate::properties::{Properties, TopologyRequirement};
 use crate::state::Visitor;
 use crate::vector;
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "choco",
@@ -111,7 +111,7 @@ impl Choco {
         let values = change.try_mut().expect("just taken, so held by nobody else");
         vector::axpy(-1.0, own, values);
         let mut message = Message::new(CHANGE, step, b);
-        if cx.outbox.coder.shape() != Shape::Plain {
+        if cx.outbox.coder.shape() != CodecShape::Plain {
             let at = Coder::place(cx.outbox.rank, &message, 0);
             message.parts[0] = cx.outbox.coder.pack(at, values, cx.outbox.pool);
             cx.outbox.coder.read_back(at, &message.parts[0], values);

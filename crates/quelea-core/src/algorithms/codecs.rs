@@ -1,9 +1,9 @@
-//! Which codecs a row can be trusted with, and why not with others.
+//! Which codecs an algorithm supports, and why it does not support the others.
 
-use crate::codec::{Entry, Shape};
+use crate::codec::{CodecShape, Entry};
 use crate::options::Options;
 
-/// Which codecs a row can be trusted with.
+/// Which codecs an algorithm supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codecs {
     /// It averages gradients or displacements exactly: any.
@@ -45,14 +45,14 @@ impl Codecs {
     pub fn refusal(self, codec: &Entry, options: &Options, longest: usize) -> Option<String> {
         let name = codec.meta.name;
         match (self, codec.shape) {
-            (_, Shape::Plain) | (Codecs::All, _) => None,
+            (_, CodecShape::Plain) | (Codecs::All, _) => None,
             (Codecs::Exact(why), _) => Some(format!("cannot go with `{name}`: {why}; `f32` does")),
-            (Codecs::Rounding(_), Shape::Rounding) => None,
+            (Codecs::Rounding(_), CodecShape::Rounding) => None,
             (Codecs::Rounding(why), _) => Some(format!(
                 "cannot go with `{name}`: {why}; `bf16` and `f16` do, and `choco` gossips with any \
                  codec"
             )),
-            (_, Shape::LowRank) => Some(format!(
+            (_, CodecShape::LowRank) => Some(format!(
                 "cannot go with `{name}`, whose factors have to be averaged over all workers: \
                  `allreduce` and `local-sgd` do that"
             )),

@@ -25,7 +25,7 @@ use crate::state::Visitor;
 use crate::vector;
 use crate::vector::dispatch::{Level, PART_MIN, in_parts, kernel};
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "d-amsgrad",
@@ -68,7 +68,7 @@ const MODEL: u8 = 1;
 
 /// One worker.
 struct DAmsgrad {
-    rule: Rule,
+    rule: AmsgradRule,
     /// m.
     first: Vec<f32>,
     /// v.
@@ -80,7 +80,7 @@ struct DAmsgrad {
 }
 
 #[derive(Clone, Copy)]
-struct Rule {
+struct AmsgradRule {
     beta1: f32,
     beta2: f32,
     epsilon: f32,
@@ -90,7 +90,7 @@ impl DAmsgrad {
     fn new(options: &Options) -> DAmsgrad {
         let real = |name| options.real(name) as f32;
         DAmsgrad {
-            rule: Rule {
+            rule: AmsgradRule {
                 beta1: real("beta1"),
                 beta2: real("beta2"),
                 // What is above zero must not become zero, or 0/0 would follow.
@@ -208,7 +208,7 @@ struct MomentParts<'a> {
 
 kernel! {
     /// Updates the moments; the gradient becomes the growth of v̂.
-    fn update_moments(rule: Rule, grad: &mut [f32], moments: MomentParts<'_>) {
+    fn update_moments(rule: AmsgradRule, grad: &mut [f32], moments: MomentParts<'_>) {
         let MomentParts { first, second, largest } = moments;
         for (((g, m), v), most) in grad.iter_mut().zip(first).zip(second).zip(largest) {
             *m = rule.beta1 * *m + (1.0 - rule.beta1) * *g;

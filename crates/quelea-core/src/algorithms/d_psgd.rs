@@ -25,7 +25,7 @@ use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::state::Visitor;
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "d-psgd",

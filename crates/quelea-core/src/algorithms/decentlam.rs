@@ -18,7 +18,7 @@ use crate::state::Visitor;
 use crate::vector;
 use crate::vector::dispatch::{Level, PART_MIN, in_parts, kernel};
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "decentlam",

@@ -9,14 +9,14 @@
 //! With `nesterov = false` the last line is x₀ − lr·v. The optimizer's state stays local. The
 //! rounds themselves, and what a lost worker means, are in `periodic.rs`.
 
-use super::periodic::{self, BUFFERS, Every, Outer, Periodic, Round, outer_step, period_key};
+use super::periodic::{self, BUFFERS, Every, Outer, OuterRound, Periodic, outer_step, period_key};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec};
 use crate::properties::{Properties, TopologyRequirement};
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "diloco",
@@ -77,7 +77,7 @@ struct DiLoCo {
 }
 
 impl Outer for DiLoCo {
-    fn step(&mut self, _round: Round, start: &mut [f32], params: &mut [f32]) {
+    fn step(&mut self, _round: OuterRound, start: &mut [f32], params: &mut [f32]) {
         let (lr, mu, nesterov) = (self.learning_rate, self.momentum, self.nesterov);
         outer_step(start, params, &mut self.velocity, |g, v| {
             *v = mu * *v + g;

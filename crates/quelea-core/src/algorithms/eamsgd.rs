@@ -7,12 +7,14 @@
 //! Worker, servers and what a lost worker means are those of `easgd.rs`; between steps a worker
 //! holds x_i + δ·v, where its gradient is taken.
 
-use super::easgd::{self, FORM, LOST_PEER, MOVING_RATE, PERIOD, PREFETCH, SENDS, Server, Worker};
+use super::easgd::{
+    self, ElasticServer, FORM, LOST_PEER, MOVING_RATE, PERIOD, PREFETCH, SENDS, Worker,
+};
 use super::{Codecs, Entry};
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec};
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "eamsgd",
@@ -41,5 +43,5 @@ pub const ENTRY: Entry = Entry {
     properties: easgd::properties,
     traffic: easgd::traffic,
     worker: |options| Box::new(Worker::new(options, options.real("momentum"))),
-    server: Some(|options| Box::new(Server::new(options))),
+    server: Some(|options| Box::new(ElasticServer::new(options))),
 };

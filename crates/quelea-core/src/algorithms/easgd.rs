@@ -27,9 +27,9 @@ use crate::properties::{
 };
 use crate::state::Visitor;
 use crate::vector;
-pub(super) use server::Server;
+pub(super) use server::ElasticServer;
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "easgd",
@@ -48,7 +48,7 @@ pub const ENTRY: Entry = Entry {
     properties,
     traffic,
     worker: |options| Box::new(Worker::new(options, 0.0)),
-    server: Some(|options| Box::new(Server::new(options))),
+    server: Some(|options| Box::new(ElasticServer::new(options))),
 };
 
 pub(super) const SENDS: &str = "the elastic difference to the servers, the centre back, once per \

@@ -25,7 +25,7 @@ const SENDS: &str = "the corrected model to every neighbour per step";
 const LOST_PEER: &str = "its weight goes to the receivers at once; at an agreed step the \
                          survivors set their corrections back to zero, over the rebuilt topology";
 
-/// The row of Exact Diffusion.
+/// The entry of Exact Diffusion.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "exact-diffusion",
@@ -51,7 +51,7 @@ pub const ENTRY: Entry = Entry {
     server: None,
 };
 
-/// The row of D².
+/// The entry of D².
 pub const D2: Entry = Entry {
     meta: Meta {
         name: "d2",

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Traffic, When};
-use crate::codec::Shape;
+use crate::codec::CodecShape;
 use crate::contract::{Awaited, Context, Outbox};
 use crate::message::{Message, Part, Rank};
 use crate::properties::{
@@ -34,12 +34,12 @@ pub fn post(outbox: &mut Outbox<'_>, message: &Message) {
     }
 }
 
-/// The traffic of rows that do nothing but gossip.
+/// The traffic of algorithms that only gossip.
 pub const fn traffic(vectors: u64, when: When) -> Traffic {
     Traffic::Gossip { vectors, when, average: None }
 }
 
-/// What is true of every synchronous gossip method, unless its row says otherwise.
+/// What is true of every synchronous gossip method, unless its entry says otherwise.
 pub const PROPERTIES: Properties = Properties {
     synchronous: true,
     snapshot: false,
@@ -172,7 +172,7 @@ impl Gathered {
     /// rounded as they see it. What one gains another loses, so that the mean is kept, and
     /// nothing that is too small for the rounding is lost.
     pub fn mix(&self, outbox: &mut Outbox<'_>, part: usize, own: &mut [f32]) {
-        if outbox.coder.shape() != Shape::Rounding {
+        if outbox.coder.shape() != CodecShape::Rounding {
             return self.sum(part, own, |weight| weight);
         }
         let mut seen = outbox.pool.copy(own);

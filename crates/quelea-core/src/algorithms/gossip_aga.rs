@@ -12,7 +12,7 @@
 //! F is averaged with the model, so that all compute the same H. The rounds themselves, and what
 //! a lost worker means, are in `periodic.rs` and `exchange.rs`.
 
-use super::periodic::{self, BUFFERS, Period, Periodic, Plain};
+use super::periodic::{self, BUFFERS, Period, Periodic, PlainAveraging};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
 use crate::contract::Context;
@@ -21,7 +21,7 @@ use crate::options::{OptionKind, OptionSpec, Options};
 use crate::properties::{Properties, TopologyRequirement};
 use crate::state::Visitor;
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "gossip-aga",
@@ -69,7 +69,7 @@ pub const ENTRY: Entry = Entry {
     traffic: periodic::traffic_with_gossip,
     worker: |options| {
         let period = Box::new(Adaptive::new(options));
-        Box::new(Periodic::new(options, period, Box::new(Plain)).with_gossip())
+        Box::new(Periodic::new(options, period, Box::new(PlainAveraging)).with_gossip())
     },
     server: None,
 };

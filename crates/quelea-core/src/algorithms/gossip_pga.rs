@@ -7,13 +7,13 @@
 //! ```
 //! The rounds themselves, and what a lost worker means, are in `periodic.rs` and `exchange.rs`.
 
-use super::periodic::{self, BUFFERS, Every, Periodic, Plain, period_key};
+use super::periodic::{self, BUFFERS, Every, Periodic, PlainAveraging, period_key};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
 use crate::meta::Meta;
 use crate::properties::TopologyRequirement;
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "gossip-pga",
@@ -33,7 +33,7 @@ pub const ENTRY: Entry = Entry {
     traffic: periodic::traffic_with_gossip,
     worker: |options| {
         let period = Box::new(Every(options.whole("period")));
-        Box::new(Periodic::new(options, period, Box::new(Plain)).with_gossip())
+        Box::new(Periodic::new(options, period, Box::new(PlainAveraging)).with_gossip())
     },
     server: None,
 };

@@ -30,7 +30,7 @@ use crate::view::View;
 const READING: Properties =
     Properties { reads_gradient: true, reloadable: true, ..exchange::PROPERTIES };
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "gradient-tracking",

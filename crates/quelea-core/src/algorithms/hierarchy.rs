@@ -43,8 +43,8 @@ const POSITION: u8 = 0xe4;
 
 /// What drivers need to know of a method between hosts.
 ///
-/// Workers of a host do the same number of steps, so a budget of gradients in all, whoever
-/// computes them, is one of rounds; and the mean over workers is that over hosts only if all
+/// Workers of a host do the same number of steps, so a budget of gradients over all
+/// workers is a budget of rounds; and the mean over workers is that over hosts only if all
 /// hosts have as many workers.
 pub(crate) fn properties(properties: Properties, view: &View) -> Properties {
     let sizes = view.workers.iter().map(|rank| view.neighbours_on_host(*rank).count());

@@ -8,7 +8,7 @@
 //! The rounds themselves, and what a lost worker means, are in `periodic.rs`. With plain SGD and
 //! H = 1 this is AllReduce SGD.
 
-use super::periodic::{self, BUFFERS, Period, Periodic, Plain, period_key};
+use super::periodic::{self, BUFFERS, Period, Periodic, PlainAveraging, period_key};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
 use crate::contract::Context;
@@ -17,7 +17,7 @@ use crate::options::{OptionKind, OptionSpec, Options};
 use crate::properties::TopologyRequirement;
 use crate::state::Visitor;
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "local-sgd",
@@ -50,7 +50,11 @@ pub const ENTRY: Entry = Entry {
     properties: |options| periodic::properties(options, TopologyRequirement::Nothing),
     traffic: periodic::traffic,
     worker: |options| {
-        Box::new(Periodic::new(options, Box::new(PostLocal::new(options)), Box::new(Plain)))
+        Box::new(Periodic::new(
+            options,
+            Box::new(PostLocal::new(options)),
+            Box::new(PlainAveraging),
+        ))
     },
     server: None,
 };

@@ -1,4 +1,5 @@
-//! The table of algorithms. One file each; a row here is all that the rest of quelea knows.
+//! The table of algorithms. One file each; the rest of quelea knows an
+//! algorithm by its entry alone.
 
 mod ad_psgd;
 mod aladdin;
@@ -43,7 +44,7 @@ pub use traffic::{Service, Traffic, When};
 /// Makes one side of an algorithm.
 pub type Build = fn(&Options) -> Box<dyn Algorithm>;
 
-/// One row of the table.
+/// One entry of the table.
 pub struct Entry {
     /// Name, summary, paper and options.
     pub meta: Meta,
@@ -51,16 +52,16 @@ pub struct Entry {
     pub sends: &'static str,
     /// What becomes of a run that loses a worker.
     pub lost_peer: &'static str,
-    /// What a run that goes on from a checkpoint with another number of workers or servers begins
-    /// with. Everywhere: the deployed model, and the optimizers' state where it runs.
+    /// The initial state of a run that resumes with another number of workers or servers.
+    /// Everywhere: the deployed model, and the optimizers' state where it runs.
     pub resized: &'static str,
     /// Why these parameters cannot go together, if they cannot.
     pub check: fn(&Options) -> Result<(), &'static str>,
-    /// Which codecs it can be trusted with.
+    /// Which codecs it supports.
     pub codecs: fn(&Options) -> Codecs,
     /// What drivers need to know.
     pub properties: fn(&Options) -> Properties,
-    /// What a worker exchanges and when it waits, for whoever predicts what a step costs.
+    /// What a worker exchanges and when it waits, to predict the cost of a step.
     pub traffic: fn(&Options) -> Traffic,
     /// The worker's side.
     pub worker: Build,
@@ -102,7 +103,7 @@ pub const ALGORITHMS: &[Entry] = &[
     sync_ps::ENTRY,
 ];
 
-/// The row of this name, or the nearest name if there is one.
+/// The entry of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {
     names::find(ALGORITHMS, |entry| entry.meta.name, name)
 }

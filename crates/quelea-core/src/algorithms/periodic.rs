@@ -6,11 +6,11 @@
 //!     if this step ends the round: start the average of x_i[b]
 //!     else, where there is gossip: x_i[b] ← Σ_j W_ij x_j[b] over the neighbours
 //! upon all buckets averaged:       a = Σ_i x_i / n;   x₀ ← Outer(x₀, a);   x_i ← x₀
-//! upon a lost worker:              tell the others how many rounds I have finished
+//! upon a lost worker:              send the others the rounds that I have finished
 //!     if one of them is ahead:     it sends me x₀ and the outer state; they are my average
 //!     else:                        start the average again from the kept x_i
 //! ```
-//! Between averages nobody waits for anybody but for neighbours. A worker that has not finished
+//! Between averages a worker waits for its neighbours at most. A worker that has not finished
 //! an average when others have is waiting in it, so their result is what it lacks.
 
 mod entries;
@@ -21,7 +21,7 @@ mod rounds;
 use std::ops::Range;
 
 use super::exchange::{self, Exchange};
-use crate::codec::Shape;
+use crate::codec::CodecShape;
 use crate::collectives::average::{Average, REDUCE};
 use crate::contract::{Algorithm, Awaited, Context, Mode};
 use crate::layout::Layout;
@@ -34,9 +34,9 @@ use crate::view::View;
 pub(super) use entries::{
     BUFFERS, LOST_NEIGHBOUR, LOST_PEER, RESIZED, properties, traffic, traffic_with_gossip,
 };
-pub(super) use outer::{Outer, Plain, Round, outer_step};
+pub(super) use outer::{Outer, OuterRound, PlainAveraging, outer_step};
 pub(super) use period::{Every, Period, period_key};
-use rounds::{RESULT, ROUND, Rounds};
+use rounds::{RESULT, ROUND, RoundComparison};
 
 /// A neighbour's model; averages have kinds of their own.
 const MODEL: u8 = 2;
@@ -72,7 +72,7 @@ pub(super) struct Periodic {
     /// Buckets that are not done with this step.
     remaining: usize,
     /// After a loss: who stands where.
-    rounds: Rounds,
+    rounds: RoundComparison,
 }
 
 impl Periodic {
@@ -100,7 +100,7 @@ impl Periodic {
             ranges: Vec::new(),
             coded: false,
             remaining: 0,
-            rounds: Rounds::default(),
+            rounds: RoundComparison::default(),
         }
     }
 
@@ -172,7 +172,7 @@ impl Periodic {
             }
         }
         let round =
-            Round { learning_rate: cx.learning_rate, workers: cx.outbox.view.workers.len() };
+            OuterRound { learning_rate: cx.learning_rate, workers: cx.outbox.view.workers.len() };
         self.outer.step(round, &mut self.start, cx.params);
         self.enter_round(cx);
     }
@@ -189,7 +189,7 @@ impl Periodic {
         self.due = false;
     }
 
-    /// When all rounds are known, those behind are helped and the rest go on.
+    /// When all rounds are known, workers that are behind receive the result; the rest continue.
     fn compare(&mut self, cx: &mut Context<'_>) {
         let Some(behind) = self.rounds.conclude(cx, self.round) else { return };
         if !behind.is_empty() {
@@ -198,7 +198,7 @@ impl Periodic {
                 vec![cx.outbox.pool.copy(&self.start), cx.outbox.pool.copy(&self.numbers)];
             parts
                 .extend(self.outer.vectors().into_iter().map(|vector| cx.outbox.pool.copy(vector)));
-            Rounds::help(cx, &behind, &parts);
+            RoundComparison::help(cx, &behind, &parts);
         }
         let handed = (0..self.handed.len()).filter(|part| self.handed[*part]);
         handed.collect::<Vec<_>>().into_iter().for_each(|part| self.start(cx, part));
@@ -262,7 +262,7 @@ impl Algorithm for Periodic {
         }
         self.handed = vec![false; self.enter(cx)];
         self.ranges = cx.layout.buckets.iter().map(|bucket| bucket.range.clone()).collect();
-        self.coded = cx.outbox.coder.shape() != Shape::Plain;
+        self.coded = cx.outbox.coder.shape() != CodecShape::Plain;
     }
 
     fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {

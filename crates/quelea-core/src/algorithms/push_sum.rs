@@ -7,7 +7,7 @@
 //! ```
 //! What all workers hold and what is on its way never changes in sum.
 
-use crate::codec::Shape;
+use crate::codec::CodecShape;
 use crate::contract::{Context, Outbox};
 use crate::payload::Payload;
 use crate::state::Visitor;
@@ -117,7 +117,7 @@ pub fn divide(outbox: &mut Outbox<'_>, values: &mut [f32], receivers: usize) -> 
     let mut share = outbox.pool.take(values.len());
     let out = share.try_mut().expect("just taken, so held by nobody else");
     vector::scaled(each, values, out);
-    if outbox.coder.shape() == Shape::Rounding {
+    if outbox.coder.shape() == CodecShape::Rounding {
         outbox.round(out);
         vector::axpy(-(receivers as f32), out, values);
     } else {

@@ -20,7 +20,7 @@ use crate::properties::{OptimizerState, Properties};
 use crate::state::Visitor;
 use crate::vector;
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "qg-dmsgd",

@@ -15,7 +15,7 @@
 //! per (round, bucket, sender), so that a second copy changes nothing; those of the last τ rounds
 //! are kept and sent again after a resume, so that what a broken connection lost is only late.
 //! Numerator and weight travel in one message: whatever is lost, z stays a weighted average.
-//! With `free_running` nobody waits for anybody: see [`free`].
+//! With `free_running` no worker waits for another: see [`free`].
 
 mod free;
 
@@ -35,7 +35,7 @@ use crate::properties::{Budget, Properties, TopologyRequirement};
 use crate::state::Visitor;
 use crate::view::View;
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "sgp",

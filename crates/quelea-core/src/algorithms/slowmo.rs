@@ -9,14 +9,14 @@
 //! unlike BMUF's. Where it is 0 the average is taken as it is. The rounds themselves, and what a
 //! lost worker means, are in `periodic.rs`.
 
-use super::periodic::{self, BUFFERS, Every, Outer, Periodic, Round, outer_step, period_key};
+use super::periodic::{self, BUFFERS, Every, Outer, OuterRound, Periodic, outer_step, period_key};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec};
 use crate::properties::{Properties, TopologyRequirement};
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "slowmo",
@@ -70,7 +70,7 @@ struct SlowMo {
 }
 
 impl Outer for SlowMo {
-    fn step(&mut self, round: Round, start: &mut [f32], params: &mut [f32]) {
+    fn step(&mut self, round: OuterRound, start: &mut [f32], params: &mut [f32]) {
         let (rate, beta) = (round.learning_rate, self.momentum);
         if rate == 0.0 {
             return start.copy_from_slice(params);

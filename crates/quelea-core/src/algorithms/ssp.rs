@@ -25,7 +25,7 @@ use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "ssp",
@@ -49,8 +49,8 @@ pub const ENTRY: Entry = Entry {
         if is_synchronous(options) {
             return (sync_ps::ENTRY.properties)(&sync_params());
         }
-        // Every worker does its rounds: nobody is left alone for more than s + 1 of them, and a
-        // worker that is held back must not keep gradients from those it waits for.
+        // Every worker does its rounds: none runs alone for more than s + 1 of them, and a worker
+        // that is held back must not keep gradients from those it waits for.
         let budget = Budget::Rounds;
         Properties { budget, waits_for_peers: true, ..(asp::ENTRY.properties)(options) }
     },
@@ -84,14 +84,14 @@ fn sync_params() -> Options {
 
 struct Server {
     staleness: u64,
-    pieces: Vec<Piece>,
+    pieces: Vec<PieceState>,
     /// Whose gradient is being applied: worker, its step.
     serving: Option<(Rank, u64)>,
 }
 
 /// What a server keeps for one piece of the model.
 #[derive(Debug, Default)]
-struct Piece {
+struct PieceState {
     /// Updates applied.
     version: u64,
     /// Gradients of each living worker that were applied.
@@ -100,7 +100,7 @@ struct Piece {
     held: BTreeMap<Rank, u64>,
 }
 
-impl Piece {
+impl PieceState {
     fn slowest(&self) -> u64 {
         self.clocks.values().copied().min().unwrap_or(0)
     }
@@ -111,7 +111,7 @@ impl Server {
         Server { staleness: options.whole("staleness"), pieces: Vec::new(), serving: None }
     }
 
-    /// Answers all who are no longer too far ahead.
+    /// Answers the workers that are no longer too far ahead.
     fn answer(&mut self, cx: &mut Context<'_>, b: usize) {
         let piece = &mut self.pieces[b];
         let slowest = piece.slowest();
@@ -136,7 +136,7 @@ impl Server {
 
 impl Algorithm for Server {
     fn on_start(&mut self, cx: &mut Context<'_>) {
-        self.pieces.resize_with(cx.layout.buckets.len(), Piece::default);
+        self.pieces.resize_with(cx.layout.buckets.len(), PieceState::default);
         for piece in &mut self.pieces {
             for worker in &cx.outbox.view.workers {
                 piece.clocks.entry(*worker).or_insert(0);
@@ -207,7 +207,7 @@ impl Algorithm for Server {
     fn state(&mut self, visitor: &mut dyn Visitor) {
         let mut count = self.pieces.len() as u64;
         visitor.number("pieces", &mut count);
-        self.pieces.resize_with(count as usize, Piece::default);
+        self.pieces.resize_with(count as usize, PieceState::default);
         for (index, piece) in self.pieces.iter_mut().enumerate() {
             visitor.number(&format!("piece.{index}.version"), &mut piece.version);
             visitor.by_rank(&format!("piece.{index}.clocks"), &mut piece.clocks);

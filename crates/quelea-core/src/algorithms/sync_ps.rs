@@ -1,4 +1,4 @@
-//! Synchronous parameter server (BSP): the servers take the step for everybody.
+//! Synchronous parameter server (BSP): the servers take the step for all workers.
 //!
 //! ```text
 //! worker, upon bucket b of g_i:        send g_i[b] to the servers that hold it
@@ -17,7 +17,7 @@
 use std::collections::BTreeMap;
 
 use super::{Codecs, Entry, Service, Traffic};
-use crate::codec::{Coder, ErrorFeedback, Shape};
+use crate::codec::{CodecShape, Coder, ErrorFeedback};
 use crate::collectives::fold::Fold;
 use crate::contract::{Algorithm, Awaited, Context, Effect, Mode};
 use crate::message::{Message, Rank};
@@ -31,7 +31,7 @@ use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
 
-/// The row of the table.
+/// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
     meta: Meta {
         name: "sync-ps",
@@ -87,7 +87,7 @@ const MODEL: u8 = 2;
 struct Worker {
     /// The server of each piece.
     servers: Vec<Rank>,
-    /// Models that have come, by step and piece. A late worker may find several.
+    /// Models that have arrived, by step and piece; several at a late worker.
     models: BTreeMap<u64, BTreeMap<usize, Payload>>,
     /// The gradient of this step is not complete yet.
     handing: bool,
@@ -130,7 +130,7 @@ impl Algorithm for Worker {
     fn on_start(&mut self, cx: &mut Context<'_>) {
         self.servers = cx.pieces.iter().flatten().map(|piece| piece.server).collect();
         self.lanes.resize_with(self.servers.len(), ErrorFeedback::default);
-        self.coded = cx.outbox.coder.shape() != Shape::Plain;
+        self.coded = cx.outbox.coder.shape() != CodecShape::Plain;
     }
 
     fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
@@ -243,7 +243,7 @@ impl Algorithm for Server {
         self.workers.clone_from(&cx.outbox.view.workers);
         self.steps.resize(cx.layout.buckets.len(), cx.step);
         self.lanes.resize_with(cx.layout.buckets.len(), ErrorFeedback::default);
-        self.coded = cx.outbox.coder.shape() != Shape::Plain;
+        self.coded = cx.outbox.coder.shape() != CodecShape::Plain;
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {

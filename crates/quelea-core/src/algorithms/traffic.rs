@@ -1,7 +1,7 @@
-//! What a worker exchanges, and when it waits: the numbers behind a row's `sends`, for whoever
-//! predicts what a step costs.
+//! What a worker exchanges, and when it waits: the numbers behind an entry's `sends`, from
+//! which the cost of a step is predicted.
 
-/// What a worker exchanges in a run that loses nobody.
+/// What a worker exchanges in a run without losses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
     /// All workers average a vector exactly, once per `period` steps; buckets start as soon as
@@ -16,13 +16,13 @@ pub enum Traffic {
         vectors: u64,
         /// When those of the neighbours are awaited.
         when: When,
-        /// Once per so many steps all workers average exactly instead.
+        /// Steps from one exact average over all workers, in place of gossip, to the next.
         average: Option<u64>,
     },
-    /// A vector to one neighbour and one back, so often per gradient, one after another; while one
-    /// is on its way gradients go on, and none is begun.
+    /// A vector to one neighbour and one back, `averages` times per gradient, one after another.
+    /// Gradients continue while an exchange is in flight; no second exchange starts.
     Pairs {
-        /// How often.
+        /// Exchanges per gradient.
         averages: u64,
     },
     /// A vector to the servers and one back.
@@ -35,9 +35,9 @@ pub enum When {
     /// They leave as the gradient becomes final and are awaited before the next one.
     AfterGradient,
     /// They leave at the end of a step and are awaited at the end of the next one: the exchange
-    /// goes on while the gradient is computed.
+    /// overlaps with the gradient.
     DuringGradient,
-    /// Never: what has come is taken in.
+    /// Never: the worker uses what has arrived.
     Never,
 }
 

@@ -4,7 +4,7 @@
 //! to the largest finite number becomes infinite.
 
 use super::{
-    Codec, CodecError, CodecProperties, Entry, INFINITY, Shape, VectorId, exact, magnitude,
+    Codec, CodecError, CodecProperties, CodecShape, Entry, INFINITY, VectorId, exact, magnitude,
 };
 use crate::meta::Meta;
 use crate::vector::dispatch::{Level, kernel};
@@ -19,7 +19,7 @@ pub const ENTRY: Entry = Entry {
         options: &[],
     },
     wire: "2·d",
-    shape: Shape::Rounding,
+    shape: CodecShape::Rounding,
     per_element: true,
     build: |_, _| Box::new(Bf16),
 };

@@ -5,14 +5,14 @@
 //! then         what the codec writes
 //! ```
 
-use super::{Codec, CodecError, Entry, Shape, VectorId};
+use super::{Codec, CodecError, CodecShape, Entry, VectorId};
 use crate::message::{Message, Part, Rank};
 use crate::options::Options;
 use crate::payload::{Payload, Pool};
 
 /// Encodes what this rank sends and decodes what it receives.
 pub struct Coder {
-    shape: Shape,
+    shape: CodecShape,
     codec: Box<dyn Codec>,
     /// The rank of factors, where matrices travel as such.
     factors: usize,
@@ -25,14 +25,14 @@ impl Coder {
     /// For a run with this codec and this seed.
     pub fn new(entry: &Entry, options: &Options, seed: u64) -> Coder {
         let factors = match entry.shape {
-            Shape::LowRank => options.whole(super::RANK.name) as usize,
+            CodecShape::LowRank => options.whole(super::RANK.name) as usize,
             _ => 0,
         };
         Coder { shape: entry.shape, codec: (entry.build)(options, seed), factors }
     }
 
     /// How the codec can be used.
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self) -> CodecShape {
         self.shape
     }
 
@@ -97,12 +97,12 @@ impl Coder {
         decoded.expect("a codec reads what it wrote");
     }
 
-    /// How many elements of a vector of `len` travel, where a codec is [`Shape::Shared`].
+    /// How many elements of a vector of `len` travel, where a codec is [`CodecShape::Shared`].
     pub fn kept_len(&self, len: usize) -> usize {
         self.codec.bytes(len) / size_of::<f32>()
     }
 
-    /// The elements that travel, of a part that a [`Shape::Shared`] codec packed.
+    /// The elements that travel, of a part that a [`CodecShape::Shared`] codec packed.
     pub fn kept(part: &Part) -> Payload {
         match part {
             Part::Encoded { data, .. } => data.slice(1..data.len()),
@@ -110,7 +110,7 @@ impl Coder {
         }
     }
 
-    /// The vector whose elements that travel are `kept`, where a codec is [`Shape::Shared`].
+    /// The vector whose elements that travel are `kept`, where a codec is [`CodecShape::Shared`].
     pub fn spread(&mut self, at: VectorId, kept: &[f32], out: &mut [f32]) {
         let decoded = self.codec.decode(at, bytemuck::cast_slice(kept), out);
         decoded.expect("as many as this codec keeps");
@@ -118,7 +118,7 @@ impl Coder {
 
     /// What receivers get of `values` where models travel: rounded, if the codec rounds.
     pub fn round(&mut self, values: &mut [f32], pool: &Pool) {
-        if self.shape == Shape::Rounding {
+        if self.shape == CodecShape::Rounding {
             let part = self.pack(VectorId::default(), values, pool);
             self.read_back(VectorId::default(), &part, values);
         }

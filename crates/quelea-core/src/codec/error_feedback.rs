@@ -8,7 +8,7 @@
 //! units of the parameters (`η·u`, not `u`), so that a change of the learning rate needs no
 //! correction. It needs a codec with a contraction above 0; without bias alone it may diverge.
 
-use super::{Coder, Shape, VectorId};
+use super::{CodecShape, Coder, VectorId};
 use crate::contract::Outbox;
 use crate::message::{Message, Part};
 use crate::payload::Pool;
@@ -57,7 +57,7 @@ impl ErrorFeedback {
         values: &[f32],
     ) -> Message {
         let mut copy = outbox.pool.copy(values);
-        if outbox.coder.shape() == Shape::Plain {
+        if outbox.coder.shape() == CodecShape::Plain {
             return message.with(copy);
         }
         let at = Coder::place(outbox.rank, &message, 0);

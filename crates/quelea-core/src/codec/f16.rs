@@ -10,7 +10,8 @@
 //! Only what would round to 2¹²⁸ becomes infinite.
 
 use super::{
-    Codec, CodecError, CodecProperties, Entry, INFINITY, Shape, VectorId, exact, leading, magnitude,
+    Codec, CodecError, CodecProperties, CodecShape, Entry, INFINITY, VectorId, exact, leading,
+    magnitude,
 };
 use crate::meta::Meta;
 use crate::vector::dispatch::{Level, kernel};
@@ -25,7 +26,7 @@ pub const ENTRY: Entry = Entry {
         options: &[],
     },
     wire: "4 + 2·d",
-    shape: Shape::Rounding,
+    shape: CodecShape::Rounding,
     per_element: false,
     build: |_, _| Box::new(F16),
 };

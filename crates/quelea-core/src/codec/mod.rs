@@ -76,11 +76,11 @@ pub struct CodecProperties {
 
 /// How a codec can be used, which decides the methods that it goes with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum CodecShape {
     /// Nothing is lost.
     Plain,
     /// Every element is kept, rounded. Encoding what was decoded changes nothing more, so
-    /// whoever passes a vector on passes the same bits.
+    /// a rank that forwards a vector forwards the same bits.
     Rounding,
     /// All ranks keep the same elements: their vectors of one step can be summed as they travel.
     Shared,
@@ -90,14 +90,14 @@ pub enum Shape {
     LowRank,
 }
 
-/// One row of the table of codecs.
+/// One entry of the table of codecs.
 pub struct Entry {
     /// Name, summary, paper and options.
     pub meta: Meta,
     /// What a vector of d elements becomes, in bytes.
     pub wire: &'static str,
     /// How it can be used.
-    pub shape: Shape,
+    pub shape: CodecShape,
     /// Every element is encoded by itself: however a vector is cut, its elements become the same.
     pub per_element: bool,
     /// Makes it, for a run with this seed.
@@ -116,7 +116,7 @@ pub const CODECS: &[Entry] = &[
     top_k::ENTRY,
 ];
 
-/// The row of this name, or the nearest name if there is one.
+/// The entry of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {
     names::find(CODECS, |entry| entry.meta.name, name)
 }
@@ -195,7 +195,7 @@ pub enum CodecError {
     },
 }
 
-/// Refuses `bytes` unless there are exactly `needed` of them, for so many `values`.
+/// Refuses `bytes` unless there are exactly `needed` of them, for this many `values`.
 fn exact(
     codec: &'static str,
     bytes: &[u8],

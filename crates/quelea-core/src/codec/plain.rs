@@ -1,6 +1,6 @@
 //! `f32`: the values as they are, 4 bytes each.
 
-use super::{Codec, CodecError, CodecProperties, Entry, Shape, VectorId, exact};
+use super::{Codec, CodecError, CodecProperties, CodecShape, Entry, VectorId, exact};
 use crate::meta::Meta;
 
 pub const ENTRY: Entry = Entry {
@@ -13,7 +13,7 @@ pub const ENTRY: Entry = Entry {
         options: &[],
     },
     wire: "4·d",
-    shape: Shape::Plain,
+    shape: CodecShape::Plain,
     per_element: true,
     build: |_, _| Box::new(Plain),
 };

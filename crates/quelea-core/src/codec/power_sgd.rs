@@ -1,7 +1,7 @@
 //! `power-sgd`: matrices as two thin factors. Averages run the protocol
 //! (`collectives/low_rank.rs`); a vector that is no part of an average travels as it is.
 
-use super::{Entry, Shape, plain};
+use super::{CodecShape, Entry, plain};
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec};
 
@@ -15,7 +15,7 @@ pub const ENTRY: Entry = Entry {
         options: &[RANK],
     },
     wire: "4·r·(rows + columns) per matrix, in two averages, r = min(rank, rows, columns); 4·d per vector",
-    shape: Shape::LowRank,
+    shape: CodecShape::LowRank,
     per_element: false,
     build: plain::ENTRY.build,
 };

@@ -12,13 +12,15 @@
 //! `Q/(1 + ω)` is a contraction with `δ = 1/(1 + ω)`: that is what error feedback needs.
 //!
 //! `ω` grows with `d`, so that one norm for millions of elements needs many levels or is mostly
-//! noise. With `group` set, every group of so many elements is written as a vector of its own
+//! noise. With `group` set, every group of that many elements is written as a vector of its own
 //! (the paper's section 4 does so with 512).
 //!
 //! The norm is that of the finite elements. What is not a number is sent as 0, an infinity as
 //! the highest level. A vector whose norm is below `s`/`f32::MAX` is sent as 0.
 
-use super::{Codec, CodecError, CodecProperties, Entry, Shape, VectorId, exact, leading, length};
+use super::{
+    Codec, CodecError, CodecProperties, CodecShape, Entry, VectorId, exact, leading, length,
+};
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::random::Rng;
@@ -35,7 +37,7 @@ pub const ENTRY: Entry = Entry {
         options: KEYS,
     },
     wire: "4 + ⌈g·w/8⌉ for each group of g elements, w = 1 + ⌈log2(levels + 1)⌉",
-    shape: Shape::Own,
+    shape: CodecShape::Own,
     per_element: false,
     build: |options, seed| Box::new(Qsgd::new(options, seed)),
 };
@@ -100,10 +102,11 @@ impl Qsgd {
         let head = if factor.is_some() { (norm / shrink) as f32 } else { 0.0 };
         let (first, rest) = out.split_at_mut(4);
         first.copy_from_slice(&head.to_le_bytes());
-        let (level, scale) = (Level::best(), (factor.unwrap_or(0.0), self.levels as f32));
+        let level = Level::best();
+        let scale = LevelScale { factor: factor.unwrap_or(0.0), levels: self.levels as f32 };
         for (values, out) in values.chunks(BATCH).zip(rest.chunks_mut(BATCH / 8 * self.width)) {
             let mut codes = [0; BATCH];
-            round(level, values, scale, (lanes, &mut codes));
+            round(level, values, scale, lanes, &mut codes);
             pack(&codes, self.width, out);
         }
     }
@@ -185,7 +188,7 @@ fn finite_norm(values: &[f32]) -> f64 {
     squares.fold(0.0, |total, square| total + square).sqrt()
 }
 
-/// So many elements are rounded, then packed, at a time; a multiple of [`LANES`] and of 8.
+/// Elements that are rounded, then packed, at once; a multiple of [`LANES`] and of 8.
 const BATCH: usize = 256;
 
 /// Random streams side by side; element `i` draws from lane `i mod LANES`.
@@ -219,10 +222,18 @@ impl Lanes {
     }
 }
 
+/// How values become levels.
+#[derive(Clone, Copy)]
+struct LevelScale {
+    /// Levels of the value 1.
+    factor: f32,
+    /// The highest level.
+    levels: f32,
+}
+
 kernel! {
-    /// Codes of `values` in units of 1/`scale.0`, at most `scale.1`.
-    fn round(values: &[f32], scale: (f32, f32), to: (&mut Lanes, &mut [u32; BATCH])) {
-        let (lanes, codes) = to;
+    /// Writes the codes of `values`, rounded at random.
+    fn round(values: &[f32], scale: LevelScale, lanes: &mut Lanes, codes: &mut [u32; BATCH]) {
         let (chunks, tail) = values.as_chunks::<LANES>();
         let (codes, _) = codes.as_chunks_mut::<LANES>();
         for (codes, chunk) in codes.iter_mut().zip(chunks) {
@@ -243,7 +254,7 @@ const WHOLE: f32 = 8_388_608.0;
 #[inline(always)]
 fn round_lanes(
     values: &[f32; LANES],
-    (factor, levels): (f32, f32),
+    LevelScale { factor, levels }: LevelScale,
     draws: [u32; LANES],
 ) -> [u32; LANES] {
     std::array::from_fn(|k| {
@@ -253,7 +264,7 @@ fn round_lanes(
         let exact = if exact >= 0.0 { exact } else { 0.0 };
         let nearest = (exact + WHOLE) - WHOLE;
         let below = if nearest > exact { nearest - 1.0 } else { nearest };
-        // 24 bits, because so many fit into an `f32`.
+        // 24 bits, because that many fit into an `f32`.
         let uniform = (draws[k] >> 8) as i32 as f32 * (1.0 / 16_777_216.0);
         let chosen = if uniform < exact - below { below + 1.0 } else { below };
         let whole = (chosen + WHOLE).to_bits() - WHOLE.to_bits();
@@ -425,7 +436,8 @@ mod tests {
         let results = Level::all().into_iter().map(|level| {
             let (mut lanes, mut codes, mut out) =
                 (codec(9, false).lanes(at(1)), [0; BATCH], [0.0; 250]);
-            round(level, &values, (3.3, 9.0), (&mut lanes, &mut codes));
+            let scale = LevelScale { factor: 3.3, levels: 9.0 };
+            round(level, &values, scale, &mut lanes, &mut codes);
             (widen(level, &codes, 0.1, &mut out), codes, out)
         });
         let results: Vec<_> = results.collect();

@@ -10,7 +10,7 @@
 //! rescaled: that would be unbiased, but no contraction, which error feedback needs.
 
 use super::share::{self, kept};
-use super::{Codec, CodecError, CodecProperties, Entry, Shape, VectorId, exact};
+use super::{Codec, CodecError, CodecProperties, CodecShape, Entry, VectorId, exact};
 use crate::meta::Meta;
 use crate::random::Rng;
 
@@ -24,7 +24,7 @@ pub const ENTRY: Entry = Entry {
         options: &[share::KEY],
     },
     wire: "4·k, k = ⌈share·d⌉",
-    shape: Shape::Shared,
+    shape: CodecShape::Shared,
     per_element: false,
     build: |options, seed| {
         Box::new(RandomK { share: options.real("share"), mask: Mask::new(seed) })

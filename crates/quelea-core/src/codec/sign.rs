@@ -9,7 +9,7 @@
 //!
 //! What is not finite counts as 0 in the mean, so that it spoils no other element.
 
-use super::{Codec, CodecError, CodecProperties, Entry, INFINITY, Shape, VectorId};
+use super::{Codec, CodecError, CodecProperties, CodecShape, Entry, INFINITY, VectorId};
 use super::{exact, leading, length, magnitude};
 use crate::meta::Meta;
 use crate::vector::dispatch::{Level, kernel};
@@ -24,7 +24,7 @@ pub const ENTRY: Entry = Entry {
         options: &[],
     },
     wire: "4 + ⌈d/8⌉",
-    shape: Shape::Own,
+    shape: CodecShape::Own,
     per_element: false,
     build: |_, _| Box::new(Sign),
 };

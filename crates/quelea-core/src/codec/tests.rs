@@ -1,4 +1,4 @@
-//! What every row of the table owes: exact bytes, round trips, bounds, and calm under any bytes.
+//! What every codec must satisfy: exact bytes, round trips, bounds, and calm under any bytes.
 
 use super::*;
 use crate::message::Part;
@@ -297,7 +297,7 @@ fn parts_of_messages_live_in_pooled_memory() {
 #[test]
 fn what_was_rounded_once_is_not_rounded_again() {
     let (pool, mut rng) = (Pool::new(), Rng::new(5, "rounding", 0));
-    for entry in CODECS.iter().filter(|entry| entry.shape == Shape::Rounding) {
+    for entry in CODECS.iter().filter(|entry| entry.shape == CodecShape::Rounding) {
         let mut coder = coder(entry);
         for _ in 0..2000 {
             // Magnitudes far apart, with a largest one that likes to round up to a power of two.

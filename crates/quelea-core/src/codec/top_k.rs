@@ -14,7 +14,7 @@
 //! What is not a number counts as larger than all, an infinity as larger than every number.
 
 use super::share::{self, kept};
-use super::{Codec, CodecError, CodecProperties, Entry, Shape, VectorId, exact, magnitude};
+use super::{Codec, CodecError, CodecProperties, CodecShape, Entry, VectorId, exact, magnitude};
 use crate::meta::Meta;
 use crate::vector::dispatch::{Level, kernel};
 
@@ -28,7 +28,7 @@ pub const ENTRY: Entry = Entry {
         options: &[share::KEY],
     },
     wire: "6·k + 4·⌈d/65536⌉, k = ⌈share·d⌉",
-    shape: Shape::Own,
+    shape: CodecShape::Own,
     per_element: false,
     build: |options, _| Box::new(TopK { share: options.real("share") }),
 };

@@ -19,9 +19,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::fold::Fold;
-use super::low_rank::{Cut, LowRank, Memory};
+use super::low_rank::{Cut, LowRank, LowRankMemory};
 use super::{AllReduce, COLLECTIVES, Entry, Group, Label};
-use crate::codec::{Coder, ErrorFeedback, Shape};
+use crate::codec::{CodecShape, Coder, ErrorFeedback};
 use crate::contract::{Awaited, Context, Outbox};
 use crate::layout::Layout;
 use crate::message::{Message, Rank};
@@ -33,7 +33,7 @@ use crate::vector;
 /// The kind of the messages of an average; owners number theirs from 2.
 pub const REDUCE: u8 = 1;
 
-/// The key of rows that average exactly.
+/// The option of algorithms that average exactly.
 pub const COLLECTIVE: OptionSpec = OptionSpec {
     name: "collective",
     kind: OptionKind::Choice(&["ring", "halving-doubling", "hierarchical", "auto"]),
@@ -44,7 +44,7 @@ pub const COLLECTIVE: OptionSpec = OptionSpec {
 pub struct Average {
     collective: &'static Entry,
     group: Arc<Group>,
-    parts: Vec<Part>,
+    parts: Vec<PartSum>,
     /// What each part remembers of what a codec has left out; empty without one.
     memories: Vec<Remembered>,
     /// The sum of each (step, part, phase). A peer may be ahead.
@@ -54,7 +54,7 @@ pub struct Average {
 }
 
 /// One part of the vector.
-struct Part {
+struct PartSum {
     len: usize,
     way: Way,
     /// Handed over, and the average is not over.
@@ -89,7 +89,7 @@ enum UnderWay {
 #[derive(Default)]
 struct Remembered {
     feedback: ErrorFeedback,
-    factors: Memory,
+    factors: LowRankMemory,
 }
 
 /// A sum under way.
@@ -118,7 +118,7 @@ impl Average {
     pub fn enter(&mut self, cx: &Context<'_>, others: &[usize]) {
         self.group = Arc::new(Group::of_workers(cx.outbox.view, cx.outbox.rank));
         let part =
-            |len, way| Part { len, way, started: false, under_way: UnderWay::Lent, kept: None };
+            |len, way| PartSum { len, way, started: false, under_way: UnderWay::Lent, kept: None };
         let alone = self.group.len() == 1;
         let buckets = (0..cx.layout.buckets.len()).map(|b| {
             let way = if alone { Way::Plain { rounds: false } } else { way(cx, b) };
@@ -137,7 +137,7 @@ impl Average {
         let label = self.label(step, part, 0);
         let at = Coder::place(outbox.rank, &label.bare(0), 0);
         match &self.parts[part].way {
-            Way::Plain { .. } => self.reduce(outbox, (step, part, 0)).start(outbox, data),
+            Way::Plain { .. } => self.reduce(outbox, step, part, 0).start(outbox, data),
             Way::Shared | Way::Own => {
                 let mut own = outbox.pool.copy(data);
                 let values = own.try_mut().expect("just taken, so held by nobody else");
@@ -145,7 +145,7 @@ impl Average {
                 let offered = memory.offer(outbox.coder, at, values, outbox.pool);
                 let kept = Coder::kept(&offered);
                 if matches!(self.parts[part].way, Way::Shared) {
-                    self.reduce(outbox, (step, part, 0)).start(outbox, &kept);
+                    self.reduce(outbox, step, part, 0).start(outbox, &kept);
                 } else {
                     let mut message = label.bare(0);
                     message.parts[0] = offered;
@@ -157,7 +157,7 @@ impl Average {
             Way::LowRank(cut) => {
                 let memory = &mut self.memories[part].factors;
                 let factors = LowRank::begin(cut, memory, data, outbox.pool);
-                self.reduce(outbox, (step, part, 0)).start(outbox, factors.first());
+                self.reduce(outbox, step, part, 0).start(outbox, factors.first());
                 self.parts[part].under_way = UnderWay::Factors(factors);
                 self.turn(outbox, part);
             }
@@ -190,7 +190,7 @@ impl Average {
             UnderWay::Factors(factors) if phase == 0 => factors.first(),
             UnderWay::Factors(factors) => factors.second(),
         };
-        self.reduce(outbox, (step, part, phase)).on_message(outbox, data, from, message);
+        self.reduce(outbox, step, part, phase).on_message(outbox, data, from, message);
         self.parts[part].under_way = under_way;
         if started {
             self.turn(outbox, part);
@@ -205,7 +205,7 @@ impl Average {
     /// Writes the mean over `data` if this part is summed, before all are: what was there is kept.
     /// Where a codec remembers what it has left out, nothing is done: that cannot be undone.
     pub fn finish_early(&mut self, outbox: &mut Outbox<'_>, part: usize, data: &mut [f32]) {
-        let Part { way: Way::Plain { .. }, started: true, kept: None, .. } = &self.parts[part]
+        let PartSum { way: Way::Plain { .. }, started: true, kept: None, .. } = &self.parts[part]
         else {
             return;
         };
@@ -302,8 +302,13 @@ impl Average {
         }
     }
 
-    fn reduce(&mut self, outbox: &Outbox<'_>, at: (u64, usize, u64)) -> &mut dyn AllReduce {
-        let (step, part, phase) = at;
+    fn reduce(
+        &mut self,
+        outbox: &Outbox<'_>,
+        step: u64,
+        part: usize,
+        phase: u64,
+    ) -> &mut dyn AllReduce {
         let len = match &self.parts[part].way {
             Way::Shared => outbox.coder.kept_len(self.parts[part].len),
             Way::LowRank(cut) if phase == 0 => cut.first_len(),
@@ -313,7 +318,7 @@ impl Average {
         let label = self.label(step, part, phase);
         let (group, build) = (&self.group, self.collective.build);
         let new = || Sum::Reduce(build(Arc::clone(group), label, len));
-        match self.running.entry(at).or_insert_with(new) {
+        match self.running.entry((step, part, phase)).or_insert_with(new) {
             Sum::Reduce(sum) => sum.as_mut(),
             Sum::Gather(_) => unreachable!("a part goes one way"),
         }
@@ -357,7 +362,7 @@ impl Average {
         let scale = 1.0 / self.group.len() as f32;
         let mean = finished(outbox, &mut *sum, scale, factors.first());
         factors.turn(cut, &mean, outbox.pool);
-        self.reduce(outbox, (self.step, part, 1)).start(outbox, factors.second());
+        self.reduce(outbox, self.step, part, 1).start(outbox, factors.second());
         self.parts[part].under_way = UnderWay::Factors(factors);
     }
 }
@@ -372,11 +377,11 @@ fn finished(outbox: &Outbox<'_>, sum: &mut dyn AllReduce, scale: f32, data: &[f3
 /// The way of bucket `b`.
 fn way(cx: &Context<'_>, b: usize) -> Way {
     match cx.outbox.coder.shape() {
-        Shape::Plain => Way::Plain { rounds: false },
-        Shape::Rounding => Way::Plain { rounds: true },
-        Shape::Shared => Way::Shared,
-        Shape::Own => Way::Own,
-        Shape::LowRank => {
+        CodecShape::Plain => Way::Plain { rounds: false },
+        CodecShape::Rounding => Way::Plain { rounds: true },
+        CodecShape::Shared => Way::Shared,
+        CodecShape::Own => Way::Own,
+        CodecShape::LowRank => {
             let cut = Cut::new(tensors(cx.layout, b), cx.outbox.coder.factors());
             if cut.has_matrices() { Way::LowRank(cut) } else { Way::Plain { rounds: false } }
         }

@@ -1,7 +1,7 @@
 //! The sum of one vector of each worker, in the order of ranks.
 //!
-//! Vectors are added as soon as all of a lower rank are there, so that whoever sums holds the rest
-//! only, and the sum has the same bits whatever the order of arrival.
+//! A vector is added as soon as all of lower ranks are there, so that only early ones are held,
+//! and the sum has the same bits whatever the order of arrival.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ impl Fold {
         }
     }
 
-    /// Adds all that has come, whoever is missing.
+    /// Adds all that has arrived, even if some are missing.
     pub fn close(&mut self, outbox: &mut Outbox<'_>) {
         while !self.early.is_empty() {
             self.add_first(outbox);

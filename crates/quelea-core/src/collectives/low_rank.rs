@@ -35,7 +35,7 @@ pub struct Cut {
 
 /// What a part remembers from average to average.
 #[derive(Clone, Debug, Default)]
-pub struct Memory {
+pub struct LowRankMemory {
     /// e; empty at first.
     pub error: Vec<f32>,
     /// All Q, one after another; empty at first.
@@ -101,7 +101,7 @@ impl Cut {
 
 impl LowRank {
     /// Begins with `data`; [`first`](LowRank::first) is to be summed.
-    pub fn begin(cut: &Cut, memory: &mut Memory, data: &[f32], pool: &Pool) -> LowRank {
+    pub fn begin(cut: &Cut, memory: &mut LowRankMemory, data: &[f32], pool: &Pool) -> LowRank {
         memory.error.resize(data.len(), 0.0);
         if memory.factor.is_empty() {
             memory.factor = cut.random_factor(cut.second_len() as u64);
@@ -150,7 +150,7 @@ impl LowRank {
 
     /// The second sum is there, as a mean: writes the mean of the matrices and vectors over `data`
     /// and remembers what is left out.
-    pub fn end(self, cut: &Cut, memory: &mut Memory, mean: &[f32], data: &mut [f32]) {
+    pub fn end(self, cut: &Cut, memory: &mut LowRankMemory, mean: &[f32], data: &mut [f32]) {
         let (mut p, mut q) = (0, 0);
         for matrix in &cut.matrices {
             let left = &self.first[p..p + matrix.rows * matrix.rank];
@@ -251,7 +251,7 @@ mod tests {
     }
 
     /// One average over the data of all ranks, by plain sums.
-    fn average(cut: &Cut, memories: &mut [Memory], data: &[Vec<f32>]) -> Vec<Vec<f32>> {
+    fn average(cut: &Cut, memories: &mut [LowRankMemory], data: &[Vec<f32>]) -> Vec<Vec<f32>> {
         let (pool, n) = (Pool::new(), data.len() as f32);
         let mean = |vectors: Vec<Vec<f32>>| -> Vec<f32> {
             let sum = |k| vectors.iter().map(|vector: &Vec<f32>| vector[k]).sum::<f32>() / n;
@@ -263,7 +263,7 @@ mod tests {
         let first = mean(under_way.iter().map(|one| one.first().to_vec()).collect());
         under_way.iter_mut().for_each(|one| one.turn(cut, &first, &pool));
         let second = mean(under_way.iter().map(|one| one.second().to_vec()).collect());
-        let end = |((one, memory), data): ((LowRank, &mut Memory), &Vec<f32>)| {
+        let end = |((one, memory), data): ((LowRank, &mut LowRankMemory), &Vec<f32>)| {
             let mut out = data.clone();
             one.end(cut, memory, &second, &mut out);
             out
@@ -292,7 +292,7 @@ mod tests {
             .iter()
             .map(|sign| mean.iter().zip(&noise).map(|(m, e)| m + sign * e).collect())
             .collect();
-        let mut memories = vec![Memory::default(); 2];
+        let mut memories = vec![LowRankMemory::default(); 2];
         let out = average(&cut, &mut memories, &data);
         assert_eq!(out[0], out[1], "replicas have the same bits");
         assert!(close(&out[0], &mean, 1e-4), "a random Q spans the rows with probability one");
@@ -304,7 +304,7 @@ mod tests {
         let mut rng = Rng::new(5, "low rank", 0);
         let data: Vec<Vec<f32>> =
             (0..3).map(|_| (0..64).map(|_| rng.normal() as f32).collect()).collect();
-        let mut memories = vec![Memory::default(); 3];
+        let mut memories = vec![LowRankMemory::default(); 3];
         let (mut sum, steps) = (vec![0.0f64; 64], 400);
         for _ in 0..steps {
             let out = average(&cut, &mut memories, &data);

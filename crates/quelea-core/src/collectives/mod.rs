@@ -1,4 +1,4 @@
-//! Collectives as state machines: told, never asking, like the algorithms that use them.
+//! Collectives as state machines that react to events, like the algorithms that use them.
 //!
 //! A machine serves one bucket of one step. Its owner lends it the vector with every call; the
 //! vector itself stays as it was until [`AllReduce::finish`] writes the result, so that a run
@@ -30,7 +30,7 @@ mod ring;
 
 use std::sync::Arc;
 
-use crate::codec::Shape;
+use crate::codec::CodecShape;
 use crate::contract::{Awaited, Outbox};
 use crate::message::{Message, Rank};
 use crate::meta::Meta;
@@ -103,7 +103,7 @@ impl Label {
 
     /// `sum`, which is complete here and goes to others: with the bits that they get.
     fn complete(&self, outbox: &mut Outbox<'_>, mut sum: Payload) -> Payload {
-        if self.rounds && outbox.coder.shape() == Shape::Rounding {
+        if self.rounds && outbox.coder.shape() == CodecShape::Rounding {
             match sum.try_mut() {
                 Some(values) => outbox.round(values),
                 None => {
@@ -135,11 +135,11 @@ pub trait AllReduce: Send {
     fn awaiting(&self, out: &mut Vec<Awaited>);
 }
 
-/// One row of the table.
+/// One entry of the table.
 pub struct Entry {
     /// Name, summary, paper and options.
     pub meta: Meta,
-    /// Makes the machine for a bucket of so many elements.
+    /// Makes the machine for a bucket of this length.
     pub build: fn(Arc<Group>, Label, usize) -> Box<dyn AllReduce>,
 }
 
@@ -197,7 +197,7 @@ pub const COLLECTIVES: &[Entry] = &[
     },
 ];
 
-/// Below so many bytes per rank, stages cost more than bandwidth.
+/// Bytes per rank below which latency costs more than bandwidth.
 const SMALL_BYTES_PER_RANK: usize = 256 * 1024;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the survivors of a broken collective do before they go on.
+//! What the survivors of a broken collective do before they continue.
 //!
 //! When a member is lost, some survivors may have finished the step and others not: they can
 //! stand one step apart, and no protocol without a commit round avoids that.

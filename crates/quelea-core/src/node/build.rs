@@ -33,7 +33,7 @@ impl RunSpec {
             (Arc::clone(&self.layout), self.initial.to_vec())
         };
         let algorithm = if is_server {
-            (self.entry.server.expect("the row says that it has servers"))(&self.options)
+            (self.entry.server.expect("the entry says that it has servers"))(&self.options)
         } else {
             hierarchy::wrap((self.entry.worker)(&self.options), &self.view)
         };

@@ -14,7 +14,7 @@
 
 use std::ops::Range;
 
-use super::adam::{BETA1, BETA2, DECOUPLED, Decay, EPSILON, L2, Moments, Rule};
+use super::adam::{AdamRule, BETA1, BETA2, DECOUPLED, Decay, EPSILON, L2, Moments};
 use super::{At, Entry, Optimizer};
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
@@ -76,10 +76,9 @@ impl AccumAdam {
         }
     }
 
-    /// The numbers of a step, and 1/s.
-    fn rule(&self, at: At) -> (Rule, f32) {
-        let rule = self.moments.rule(at.learning_rate, at.step / self.accumulate + 1);
-        (rule, (1.0 / self.accumulate as f64) as f32)
+    fn rule(&self, at: At) -> AccumRule {
+        let adam = self.moments.rule(at.learning_rate, at.step / self.accumulate + 1);
+        AccumRule { adam, share: (1.0 / self.accumulate as f64) as f32 }
     }
 
     /// Whether the moments take the mean after this step.
@@ -96,7 +95,7 @@ impl Optimizer for AccumAdam {
         let vectors = [params, &mut m[range.clone()], &mut v[range.clone()], &mut b[range]];
         in_parts(vectors, PART_MIN, |at, [x, m, v, b]| {
             let grad = &grad[at..][..x.len()];
-            apply(level, rule, x, (m, v, b), grad);
+            apply(level, rule, x, m, v, b, grad);
         });
     }
 
@@ -107,7 +106,7 @@ impl Optimizer for AccumAdam {
         let vectors = [grad, &mut m[range.clone()], &mut v[range.clone()], &mut b[range]];
         in_parts(vectors, PART_MIN, |at, [g, m, v, b]| {
             let params = &params[at..][..g.len()];
-            displace(level, rule, g, (m, v, b), params);
+            displace(level, rule, g, m, v, b, params);
         });
     }
 
@@ -116,51 +115,64 @@ impl Optimizer for AccumAdam {
     }
 }
 
-/// m̂, v̂ and b.
-type Moving<'a> = (&'a mut [f32], &'a mut [f32], &'a mut [f32]);
+/// The numbers of one step.
+#[derive(Clone, Copy)]
+struct AccumRule {
+    adam: AdamRule,
+    /// 1/s.
+    share: f32,
+}
+
+impl AccumRule {
+    /// How far the parameter moves. `LAST` says that the moments take the mean after this step.
+    #[inline(always)]
+    fn step<const LAST: bool>(
+        self,
+        grad: f32,
+        param: f32,
+        m: &mut f32,
+        v: &mut f32,
+        b: &mut f32,
+    ) -> f32 {
+        let grad = self.adam.decayed(grad, param);
+        let (m_now, v_now) = self.adam.moments(grad, *m, *v);
+        *b += self.share * grad;
+        if LAST {
+            (*m, *v) = self.adam.moments(*b, *m, *v);
+            *b = 0.0;
+        }
+        self.adam.displacement(param, m_now, v_now)
+    }
+}
 
 kernel! {
     fn apply<const LAST: bool>(
-        rule: (Rule, f32),
+        rule: AccumRule,
         params: &mut [f32],
-        moving: Moving<'_>,
+        m: &mut [f32],
+        v: &mut [f32],
+        b: &mut [f32],
         grad: &[f32],
     ) {
-        let (m, v, b) = moving;
         for ((((x, m), v), b), g) in params.iter_mut().zip(m).zip(v).zip(b).zip(grad) {
-            *x -= step::<LAST>(rule, (*g, *x), (m, v, b));
+            *x -= rule.step::<LAST>(*g, *x, m, v, b);
         }
     }
 }
 
 kernel! {
     fn displace<const LAST: bool>(
-        rule: (Rule, f32),
+        rule: AccumRule,
         grad: &mut [f32],
-        moving: Moving<'_>,
+        m: &mut [f32],
+        v: &mut [f32],
+        b: &mut [f32],
         params: &[f32],
     ) {
-        let (m, v, b) = moving;
         for ((((g, m), v), b), x) in grad.iter_mut().zip(m).zip(v).zip(b).zip(params) {
-            *g = step::<LAST>(rule, (*g, *x), (m, v, b));
+            *g = rule.step::<LAST>(*g, *x, m, v, b);
         }
     }
-}
-
-#[inline(always)]
-fn step<const LAST: bool>(
-    (rule, share): (Rule, f32),
-    (grad, param): (f32, f32),
-    (m, v, b): (&mut f32, &mut f32, &mut f32),
-) -> f32 {
-    let grad = rule.decayed(grad, param);
-    let (m_now, v_now) = rule.moments(grad, *m, *v);
-    *b += share * grad;
-    if LAST {
-        (*m, *v) = rule.moments(*b, *m, *v);
-        *b = 0.0;
-    }
-    rule.displacement(param, m_now, v_now)
 }
 
 #[cfg(test)]

@@ -108,14 +108,14 @@ impl Moments {
     }
 
     /// The numbers of a step with `updates` updates of the moments, this one included.
-    pub(super) fn rule(&self, learning_rate: f32, updates: u64) -> Rule {
+    pub(super) fn rule(&self, learning_rate: f32, updates: u64) -> AdamRule {
         let left = |beta: f64| 1.0 - beta.powi(updates.min(1 << 30) as i32);
         let rate = f64::from(learning_rate);
         let (l2, shrink) = match self.decay {
             Decay::L2 => (self.weight_decay, 0.0),
             Decay::Decoupled => (0.0, rate * self.weight_decay),
         };
-        Rule {
+        AdamRule {
             beta1: [self.beta1 as f32, (1.0 - self.beta1) as f32],
             beta2: [self.beta2 as f32, (1.0 - self.beta2) as f32],
             l2: l2 as f32,
@@ -129,7 +129,7 @@ impl Moments {
 
 /// The numbers of one step.
 #[derive(Clone, Copy)]
-pub(super) struct Rule {
+pub(super) struct AdamRule {
     /// β1 and 1 − β1.
     beta1: [f32; 2],
     beta2: [f32; 2],
@@ -143,7 +143,7 @@ pub(super) struct Rule {
     epsilon: f32,
 }
 
-impl Rule {
+impl AdamRule {
     /// The gradient with L2 decay.
     #[inline(always)]
     pub(super) fn decayed(self, grad: f32, param: f32) -> f32 {
@@ -191,7 +191,7 @@ impl Optimizer for Adam {
         let vectors = [params, &mut self.m[range.clone()], &mut self.v[range]];
         in_parts(vectors, PART_MIN, |at, [x, m, v]| {
             let grad = &grad[at..][..x.len()];
-            apply(level, rule, (x, m, v), grad);
+            apply(level, rule, x, m, v, grad);
         });
     }
 
@@ -201,7 +201,7 @@ impl Optimizer for Adam {
         let vectors = [grad, &mut self.m[range.clone()], &mut self.v[range]];
         in_parts(vectors, PART_MIN, |at, [g, m, v]| {
             let params = &params[at..][..g.len()];
-            displace(level, rule, (g, m, v), params);
+            displace(level, rule, g, m, v, params);
         });
     }
 
@@ -211,8 +211,7 @@ impl Optimizer for Adam {
 }
 
 kernel! {
-    fn apply(rule: Rule, vectors: (&mut [f32], &mut [f32], &mut [f32]), grad: &[f32]) {
-        let (params, m, v) = vectors;
+    fn apply(rule: AdamRule, params: &mut [f32], m: &mut [f32], v: &mut [f32], grad: &[f32]) {
         for (((x, m), v), g) in params.iter_mut().zip(m).zip(v).zip(grad) {
             *x -= rule.step(*g, *x, m, v);
         }
@@ -220,8 +219,7 @@ kernel! {
 }
 
 kernel! {
-    fn displace(rule: Rule, vectors: (&mut [f32], &mut [f32], &mut [f32]), params: &[f32]) {
-        let (grad, m, v) = vectors;
+    fn displace(rule: AdamRule, grad: &mut [f32], m: &mut [f32], v: &mut [f32], params: &[f32]) {
         for (((g, m), v), x) in grad.iter_mut().zip(m).zip(v).zip(params) {
             *g = rule.step(*g, *x, m, v);
         }
@@ -308,8 +306,8 @@ mod tests {
             let v: Vec<f32> = draw(len).iter().map(|v| v * v).collect();
             let results = Level::all().into_iter().map(|level| {
                 let (mut x, mut m, mut v, mut d) = (x.clone(), m.clone(), v.clone(), g.clone());
-                apply(level, rule, (&mut x, &mut m, &mut v), &g);
-                displace(level, rule, (&mut d, &mut m, &mut v), &x);
+                apply(level, rule, &mut x, &mut m, &mut v, &g);
+                displace(level, rule, &mut d, &mut m, &mut v, &x);
                 (x, m, v, d)
             });
             let results: Vec<_> = results.collect();

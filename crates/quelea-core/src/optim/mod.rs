@@ -48,7 +48,7 @@ pub struct At {
 /// The learning rate as a function of the step.
 pub type LearningRate = std::sync::Arc<dyn Fn(u64) -> f32 + Send + Sync>;
 
-/// One row of the table of optimizers.
+/// One entry of the table of optimizers.
 pub struct Entry {
     /// Name, summary, paper and options.
     pub meta: Meta,
@@ -76,7 +76,7 @@ pub const COMMON_KEYS: &[OptionSpec] = &[
 pub const OPTIMIZERS: &[Entry] =
     &[accum_adam::ACCUM_ADAM, accum_adam::ACCUM_ADAMW, adam::ADAM, adam::ADAMW, sgd::ENTRY];
 
-/// The row of this name, or the nearest name if there is one.
+/// The entry of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {
     names::find(OPTIMIZERS, |entry| entry.meta.name, name)
 }

@@ -1,6 +1,6 @@
 //! Learning-rate schedules: the table.
 //!
-//! Each row gives the share of the full learning rate at step t, counted from 0. All have a
+//! Each schedule gives the share of the full learning rate at step t, counted from 0. All have a
 //! linear warm-up of `warmup_steps` = w, in which step t has the factor (t + 1) / w.
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::options::{OptionError, OptionKind, OptionSpec, Options, Value};
 /// The share of the full learning rate at a step.
 pub type Factor = Box<dyn Fn(u64) -> f64 + Send + Sync>;
 
-/// One row of the table of schedules.
+/// One entry of the table of schedules.
 pub struct ScheduleEntry {
     /// Name, summary, paper and options.
     pub meta: Meta,
@@ -26,7 +26,7 @@ pub struct ScheduleEntry {
 pub const COMMON_KEYS: &[OptionSpec] = &[OptionSpec {
     name: "warmup_steps",
     kind: OptionKind::Whole { default: 0, min: 0, max: 1 << 53 },
-    help: "the rate rises in a straight line over so many steps",
+    help: "steps of the linear warm-up",
 }];
 
 /// All schedules, by name.
@@ -103,7 +103,7 @@ pub const SCHEDULES: &[ScheduleEntry] = &[
     },
 ];
 
-/// The row of this name, or the nearest name if there is one.
+/// The entry of this name, or the nearest name if there is one.
 pub fn find_schedule(name: &str) -> Result<&'static ScheduleEntry, Option<&'static str>> {
     names::find(SCHEDULES, |entry| entry.meta.name, name)
 }

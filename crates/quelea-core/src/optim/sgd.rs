@@ -75,8 +75,8 @@ impl Sgd {
         }
     }
 
-    fn rule(&self, at: At) -> Rule {
-        Rule { rate: at.learning_rate, momentum: self.momentum, decay: self.weight_decay }
+    fn rule(&self, at: At) -> SgdRule {
+        SgdRule { rate: at.learning_rate, momentum: self.momentum, decay: self.weight_decay }
     }
 }
 
@@ -98,7 +98,7 @@ impl Optimizer for Sgd {
         };
         in_parts([params, &mut self.velocity[range]], PART_MIN, |at, [params, velocity]| {
             let grad = &grad[at..][..params.len()];
-            apply(level, rule, (params, velocity), grad);
+            apply(level, rule, params, velocity, grad);
         });
     }
 
@@ -119,7 +119,7 @@ impl Optimizer for Sgd {
         };
         in_parts([grad, &mut self.velocity[range]], PART_MIN, |at, [grad, velocity]| {
             let params = &params[at..][..grad.len()];
-            displace(level, rule, params, (grad, velocity));
+            displace(level, rule, params, grad, velocity);
         });
     }
 
@@ -134,13 +134,13 @@ impl Optimizer for Sgd {
 
 /// The numbers of one step.
 #[derive(Clone, Copy)]
-struct Rule {
+struct SgdRule {
     rate: f32,
     momentum: f32,
     decay: f32,
 }
 
-impl Rule {
+impl SgdRule {
     /// The gradient with weight decay.
     #[inline(always)]
     fn decayed<const DECAYS: bool>(self, grad: f32, param: f32) -> f32 {
@@ -156,7 +156,7 @@ impl Rule {
 }
 
 kernel! {
-    fn apply_plain<const DECAYS: bool>(rule: Rule, params: &mut [f32], grad: &[f32]) {
+    fn apply_plain<const DECAYS: bool>(rule: SgdRule, params: &mut [f32], grad: &[f32]) {
         for (x, g) in params.iter_mut().zip(grad) {
             *x -= rule.rate * rule.decayed::<DECAYS>(*g, *x);
         }
@@ -164,7 +164,7 @@ kernel! {
 }
 
 kernel! {
-    fn displace_plain<const DECAYS: bool>(rule: Rule, params: &[f32], grad: &mut [f32]) {
+    fn displace_plain<const DECAYS: bool>(rule: SgdRule, params: &[f32], grad: &mut [f32]) {
         for (g, x) in grad.iter_mut().zip(params) {
             *g = rule.rate * rule.decayed::<DECAYS>(*g, *x);
         }
@@ -173,11 +173,11 @@ kernel! {
 
 kernel! {
     fn apply_momentum<const DECAYS: bool, const NESTEROV: bool>(
-        rule: Rule,
-        params_and_velocity: (&mut [f32], &mut [f32]),
+        rule: SgdRule,
+        params: &mut [f32],
+        velocity: &mut [f32],
         grad: &[f32],
     ) {
-        let (params, velocity) = params_and_velocity;
         for ((x, v), g) in params.iter_mut().zip(velocity).zip(grad) {
             let g = rule.decayed::<DECAYS>(*g, *x);
             *x -= rule.rate * rule.direction::<NESTEROV>(g, v);
@@ -187,11 +187,11 @@ kernel! {
 
 kernel! {
     fn displace_momentum<const DECAYS: bool, const NESTEROV: bool>(
-        rule: Rule,
+        rule: SgdRule,
         params: &[f32],
-        grad_and_velocity: (&mut [f32], &mut [f32]),
+        grad: &mut [f32],
+        velocity: &mut [f32],
     ) {
-        let (grad, velocity) = grad_and_velocity;
         for ((g, v), x) in grad.iter_mut().zip(velocity).zip(params) {
             let decayed = rule.decayed::<DECAYS>(*g, *x);
             *g = rule.rate * rule.direction::<NESTEROV>(decayed, v);
@@ -278,16 +278,16 @@ mod tests {
 
     #[test]
     fn every_instruction_set_gives_the_same_bits() {
-        let rule = Rule { rate: 0.3, momentum: 0.9, decay: 0.01 };
+        let rule = SgdRule { rate: 0.3, momentum: 0.9, decay: 0.01 };
         let mut rng = Rng::new(2, "test", 0);
         let mut draw = |len| (0..len).map(|_| rng.normal() as f32).collect::<Vec<f32>>();
         for len in [0, 1, 7, 8, 9, 31, 33, 100] {
             let (x, v, g) = (draw(len), draw(len), draw(len));
             let results = Level::all().into_iter().map(|level| {
                 let (mut x, mut v, mut d) = (x.clone(), v.clone(), g.clone());
-                apply_momentum::<true, true>(level, rule, (&mut x, &mut v), &g);
+                apply_momentum::<true, true>(level, rule, &mut x, &mut v, &g);
                 apply_plain::<true>(level, rule, &mut x, &g);
-                displace_momentum::<true, false>(level, rule, &x, (&mut d, &mut v));
+                displace_momentum::<true, false>(level, rule, &x, &mut d, &mut v);
                 displace_plain::<true>(level, rule, &x, &mut d);
                 (x, v, d)
             });

@@ -135,7 +135,7 @@ impl Logistic {
         self.parts.iter().map(|part| part.len()).collect()
     }
 
-    /// Samples in a mini-batch of a worker that has so many.
+    /// Samples in a mini-batch of a worker that has `part` samples.
     fn batch_of(&self, part: usize) -> usize {
         if self.batch == 0 { part } else { self.batch.min(part) }
     }

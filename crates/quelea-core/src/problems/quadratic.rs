@@ -188,28 +188,29 @@ impl GradientSource for Source {
     }
 }
 
-/// So many elements of all inputs stay in the fastest cache.
+/// Elements of a block: those of all inputs stay in the fastest cache.
 const BLOCK: usize = 1024;
 
 impl Worker {
     /// Writes the gradient of block `index` and returns the block's part of the loss.
     fn block(&self, index: usize, x: &[f32], grad: &mut [f32]) -> f64 {
         let start = index * BLOCK;
-        let rows = (self.curvature.part(start, x.len()), self.target.part(start, x.len()));
+        let curvature = self.curvature.part(start, x.len());
+        let target = self.target.part(start, x.len());
         let distance = &mut [0.0; BLOCK][..x.len()];
-        write_gradient(Level::best(), rows, x, (distance, grad));
+        write_gradient(Level::best(), curvature, target, x, distance, grad);
         0.5 * vector::dot(grad, distance)
     }
 }
 
 kernel! {
     fn write_gradient(
-        curvature_and_target: (&[f32], &[f32]),
+        curvature: &[f32],
+        target: &[f32],
         x: &[f32],
-        distance_and_grad: (&mut [f32], &mut [f32]),
+        distance: &mut [f32],
+        grad: &mut [f32],
     ) {
-        let (curvature, target) = curvature_and_target;
-        let (distance, grad) = distance_and_grad;
         for ((distance, x), target) in distance.iter_mut().zip(x).zip(target) {
             *distance = x - target;
         }

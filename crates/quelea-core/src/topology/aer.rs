@@ -13,16 +13,16 @@
 use std::collections::BTreeMap;
 
 use super::weights::groups;
-use super::{Request, Round, Schedule, Shape, TopologyError};
+use super::{Round, Schedule, TopologyError, TopologyRequest, TopologyShape};
 
-pub(super) fn aer(request: &Request) -> Result<Schedule, TopologyError> {
+pub(super) fn aer(request: &TopologyRequest) -> Result<Schedule, TopologyError> {
     let hosts = workers_by_host(request.hosts)?;
     let n = request.hosts.len();
     let rounds = match hosts.len().ilog2() {
         0 => vec![groups(n, &hosts)],
         bits => (0..2 * bits).map(|slot| round(n, &hosts, slot)).collect(),
     };
-    Ok(Schedule::periodic(rounds).shaped(Shape::Hosts(request.hosts.to_vec())))
+    Ok(Schedule::periodic(rounds).shaped(TopologyShape::Hosts(request.hosts.to_vec())))
 }
 
 fn round(workers: usize, hosts: &[Vec<usize>], slot: u32) -> Round {

@@ -1,9 +1,9 @@
 //! Everyone with everyone: `W = J`, the exact mean in one round.
 
 use super::weights::groups;
-use super::{Request, Schedule, TopologyError};
+use super::{Schedule, TopologyError, TopologyRequest};
 
-pub(super) fn complete(request: &Request) -> Result<Schedule, TopologyError> {
+pub(super) fn complete(request: &TopologyRequest) -> Result<Schedule, TopologyError> {
     let n = request.hosts.len();
     if n > WORKERS_MAX {
         return Err(TopologyError::Workers {

@@ -26,7 +26,7 @@
 use std::collections::BTreeMap;
 
 use super::weights::{graph, metropolis, shares, with_self};
-use super::{Request, Round, Schedule, TopologyError};
+use super::{Round, Schedule, TopologyError, TopologyRequest};
 use crate::options::{OptionKind, OptionSpec};
 
 pub(super) const KEYS: &[OptionSpec] = &[OptionSpec {
@@ -36,7 +36,7 @@ pub(super) const KEYS: &[OptionSpec] = &[OptionSpec {
            `---` between rounds; weights like 0.25 or 1/3",
 }];
 
-pub(super) fn custom(request: &Request) -> Result<Schedule, TopologyError> {
+pub(super) fn custom(request: &TopologyRequest) -> Result<Schedule, TopologyError> {
     let text = request.text.ok_or(TopologyError::NoFile)?;
     let rounds = sections(text)?.into_iter().map(|lines| round(&lines, request.hosts.len()));
     Ok(Schedule::periodic(rounds.collect::<Result<_, _>>()?))

@@ -1,16 +1,16 @@
 //! Hops of powers of two: all at once, one a round, and the bipartite variant.
 
 use super::weights::{graph, hops, metropolis};
-use super::{Request, Schedule, TopologyError};
+use super::{Schedule, TopologyError, TopologyRequest};
 
 /// `i` sends to `i + 2^k mod n` for every `k < m = ⌈log₂ n⌉`, all weights `1/(m+1)`.
-pub(super) fn all_hops(request: &Request) -> Result<Schedule, TopologyError> {
+pub(super) fn all_hops(request: &TopologyRequest) -> Result<Schedule, TopologyError> {
     let n = request.hosts.len();
     Ok(Schedule::fixed(hops(n, &powers(n))))
 }
 
 /// Round `t`: `i` sends to `i + 2^(t mod m) mod n`, weights one half.
-pub(super) fn one_hop(request: &Request) -> Result<Schedule, TopologyError> {
+pub(super) fn one_hop(request: &TopologyRequest) -> Result<Schedule, TopologyError> {
     let n = request.hosts.len();
     if n == 1 {
         return all_hops(request);
@@ -20,7 +20,7 @@ pub(super) fn one_hop(request: &Request) -> Result<Schedule, TopologyError> {
 
 /// `i ↔ i ± 1` and `i ↔ i ± (1 + 2^k)` for `0 < k < m`: odd offsets, so for even n every edge
 /// joins an even worker and an odd one.
-pub(super) fn bipartite(request: &Request) -> Result<Schedule, TopologyError> {
+pub(super) fn bipartite(request: &TopologyRequest) -> Result<Schedule, TopologyError> {
     let n = request.hosts.len();
     if n > 1 && !n.is_multiple_of(2) {
         return Err(TopologyError::Workers {

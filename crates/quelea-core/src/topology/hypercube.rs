@@ -4,17 +4,17 @@
 //! `0..n`. It stays connected, because clearing a bit of a number leads to a smaller number.
 
 use super::weights::{graph, groups, metropolis};
-use super::{Request, Schedule, TopologyError};
+use super::{Schedule, TopologyError, TopologyRequest};
 
 /// Metropolis weights; `1/(m+1)` throughout if `n = 2^m`.
-pub(super) fn all_bits(request: &Request) -> Result<Schedule, TopologyError> {
+pub(super) fn all_bits(request: &TopologyRequest) -> Result<Schedule, TopologyError> {
     let n = request.hosts.len();
     let edges = (0..bits(n)).flat_map(|bit| pairs(n, bit));
     Ok(Schedule::fixed(metropolis(&graph(n, edges))))
 }
 
 /// Round `t` averages the pairs that differ in bit `t mod m`.
-pub(super) fn one_bit(request: &Request) -> Result<Schedule, TopologyError> {
+pub(super) fn one_bit(request: &TopologyRequest) -> Result<Schedule, TopologyError> {
     let n = request.hosts.len();
     let round = |bit: u32| {
         let pairs: Vec<Vec<usize>> = pairs(n, bit).map(|(i, j)| vec![i, j]).collect();

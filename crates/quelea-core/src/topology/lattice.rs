@@ -4,13 +4,13 @@
 //! and with a side of 2, where the two edges between a pair are one, they stay doubly stochastic.
 
 use super::weights::{graph, metropolis};
-use super::{Request, Schedule, Shape, TopologyError};
+use super::{Schedule, TopologyError, TopologyRequest, TopologyShape};
 
-pub(super) fn grid(request: &Request) -> Result<Schedule, TopologyError> {
+pub(super) fn grid(request: &TopologyRequest) -> Result<Schedule, TopologyError> {
     Ok(lattice(request.hosts.len(), false))
 }
 
-pub(super) fn torus(request: &Request) -> Result<Schedule, TopologyError> {
+pub(super) fn torus(request: &TopologyRequest) -> Result<Schedule, TopologyError> {
     Ok(lattice(request.hosts.len(), true))
 }
 
@@ -23,7 +23,7 @@ fn lattice(n: usize, wraps: bool) -> Schedule {
         [(i, right), (i, below)]
     });
     let edges = edges.filter(|(i, j)| wraps || i < j);
-    Schedule::fixed(metropolis(&graph(n, edges))).shaped(Shape::Lattice { columns })
+    Schedule::fixed(metropolis(&graph(n, edges))).shaped(TopologyShape::Lattice { columns })
 }
 
 /// The closest pair of factors, the smaller one first; `(1, n)` for a prime.

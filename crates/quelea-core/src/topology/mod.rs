@@ -1,8 +1,8 @@
 //! Who mixes with whom, with what weights, at which step.
 //!
-//! [`TOPOLOGIES`] is the table; [`Entry::build`] makes a checked [`Schedule`] from a row and a
-//! [`Request`]; [`report()`] measures it; [`Schedule::pairs`] splits its workers into those that ask and those
-//! that answer. `quelea-plot` draws it.
+//! [`TOPOLOGIES`] is the table; [`Entry::build`] makes a checked [`Schedule`] from an entry and a
+//! [`TopologyRequest`]; [`report()`] measures it; [`Schedule::pairs`] splits its workers into
+//! those that ask and those that answer. `quelea-plot` draws it.
 
 mod aer;
 mod complete;
@@ -30,18 +30,18 @@ use crate::options::Options;
 
 pub use pairs::Pairs;
 pub use report::{Report, RoundReport, report};
-pub use schedule::{Round, Schedule, Shape};
+pub use schedule::{Round, Schedule, TopologyShape};
 pub use spectrum::least_eigenvalue;
 pub use validate::{Flaw, validate, validate_edges};
 
-/// One row of the table.
+/// One entry of the table.
 pub struct Entry {
     /// Name, summary, paper and options.
     pub meta: Meta,
     /// What holds from three workers on (`aer`: from two hosts on); `None` where a file decides.
     pub properties: Option<TopologyProperties>,
     /// Makes the rounds; [`Entry::build`] also checks them.
-    make: fn(&Request) -> Result<Schedule, TopologyError>,
+    make: fn(&TopologyRequest) -> Result<Schedule, TopologyError>,
 }
 
 /// What is true of a topology whatever its size.
@@ -57,12 +57,12 @@ pub struct TopologyProperties {
 
 /// What a topology is made for.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct TopologyRequest<'a> {
     /// The host of each worker; as many as there are workers.
     pub hosts: &'a [u32],
     /// The run's seed.
     pub seed: u64,
-    /// The row's parameters, checked.
+    /// The entry's options, checked.
     pub options: &'a Options,
     /// The contents of the file of a `custom` topology.
     pub text: Option<&'a str>,
@@ -120,19 +120,19 @@ pub enum TopologyError {
 
 impl Entry {
     /// The rounds for these workers, checked.
-    pub fn build(&self, request: &Request) -> Result<Schedule, TopologyError> {
+    pub fn build(&self, request: &TopologyRequest) -> Result<Schedule, TopologyError> {
         self.build_checked(request, validate)
     }
 
     /// The rounds for methods that use the edges and not the weights: senders divide by
     /// themselves, so edges may go one way, and degrees differ.
-    pub fn build_edges(&self, request: &Request) -> Result<Schedule, TopologyError> {
+    pub fn build_edges(&self, request: &TopologyRequest) -> Result<Schedule, TopologyError> {
         self.build_checked(request, validate_edges)
     }
 
     fn build_checked(
         &self,
-        request: &Request,
+        request: &TopologyRequest,
         check: fn(&Schedule) -> Result<(), Flaw>,
     ) -> Result<Schedule, TopologyError> {
         if request.hosts.is_empty() {
@@ -150,7 +150,7 @@ impl std::fmt::Debug for Entry {
     }
 }
 
-/// The row of this name, or the nearest name if there is one.
+/// The entry of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {
     names::find(TOPOLOGIES, |entry| entry.meta.name, name)
 }
@@ -295,7 +295,7 @@ pub const TOPOLOGIES: &[Entry] = &[
     Entry {
         meta: Meta {
             name: "random-matching",
-            summary: "random pairs, drawn anew each round from the seed; \
+            summary: "random pairs, drawn from the seed in every round; \
                   an odd number leaves one random worker out",
             paper: "Boyd et al. 2006, randomized gossip",
             section: "the section on randomized gossip, a whole matching per round",

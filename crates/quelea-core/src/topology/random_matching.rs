@@ -1,15 +1,15 @@
-//! Random pairs, drawn anew in each round.
+//! Random pairs, drawn in every round.
 
 use super::schedule::Drawn;
 use super::weights::groups;
-use super::{Request, Round, Schedule, TopologyError};
+use super::{Round, Schedule, TopologyError, TopologyRequest};
 use crate::random::Rng;
 
 /// A uniformly random matching a round, weights one half; if n is odd, one random worker rests.
 ///
 /// Two given workers meet with probability `p`, 1/(n−1) for even n and 1/n for odd, so
 /// `E[WᵀW] = E[W] = I − (pn/2)(I − J)`, and the mean-square contraction is `1 − pn/2`.
-pub(super) fn random_matching(request: &Request) -> Result<Schedule, TopologyError> {
+pub(super) fn random_matching(request: &TopologyRequest) -> Result<Schedule, TopologyError> {
     let workers = request.hosts.len();
     let mean_square = match workers {
         1 => 0.0,

@@ -1,10 +1,10 @@
 //! The ring with both neighbours at once, and the ring in pairs.
 
 use super::weights::{graph, groups, metropolis};
-use super::{Request, Schedule, TopologyError};
+use super::{Schedule, TopologyError, TopologyRequest};
 
 /// A third each to oneself, left and right; halves if there are only two workers.
-pub(super) fn ring(request: &Request) -> Result<Schedule, TopologyError> {
+pub(super) fn ring(request: &TopologyRequest) -> Result<Schedule, TopologyError> {
     let n = request.hosts.len();
     Ok(Schedule::fixed(metropolis(&graph(n, (0..n).map(|i| (i, (i + 1) % n))))))
 }
@@ -13,7 +13,7 @@ pub(super) fn ring(request: &Request) -> Result<Schedule, TopologyError> {
 ///
 /// For even n that is Decent-DP's ring, of period 2. For odd n worker `t − 1` is left out of
 /// round `t`; after n rounds everyone was left out once.
-pub(super) fn one_peer(request: &Request) -> Result<Schedule, TopologyError> {
+pub(super) fn one_peer(request: &TopologyRequest) -> Result<Schedule, TopologyError> {
     let n = request.hosts.len();
     if n > ODD_MAX && !n.is_multiple_of(2) {
         return Err(TopologyError::Workers {

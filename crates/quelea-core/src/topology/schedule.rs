@@ -57,7 +57,7 @@ impl Round {
 #[derive(Debug)]
 pub struct Schedule {
     name: &'static str,
-    shape: Shape,
+    shape: TopologyShape,
     rounds: Rounds,
     /// Made when first asked for; every worker asks.
     pairs: OnceLock<Pairs>,
@@ -84,7 +84,7 @@ pub(super) struct Drawn {
 
 /// How a picture places the workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum TopologyShape {
     /// On a circle.
     Circle,
     /// On a circle around worker 0.
@@ -107,7 +107,7 @@ impl Schedule {
     }
 
     fn of(rounds: Rounds) -> Schedule {
-        Schedule { name: "custom", shape: Shape::Circle, rounds, pairs: OnceLock::new() }
+        Schedule { name: "custom", shape: TopologyShape::Circle, rounds, pairs: OnceLock::new() }
     }
 
     /// The same round for ever.
@@ -123,7 +123,7 @@ impl Schedule {
         Schedule { name, ..self }
     }
 
-    pub(super) fn shaped(self, shape: Shape) -> Schedule {
+    pub(super) fn shaped(self, shape: TopologyShape) -> Schedule {
         Schedule { shape, ..self }
     }
 
@@ -154,7 +154,7 @@ impl Schedule {
     }
 
     /// How a picture places the workers.
-    pub fn shape(&self) -> &Shape {
+    pub fn shape(&self) -> &TopologyShape {
         &self.shape
     }
 

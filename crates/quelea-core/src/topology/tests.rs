@@ -22,7 +22,7 @@ fn try_build(name: &str, n: usize) -> Result<Schedule, TopologyError> {
 fn build_on(name: &str, hosts: &[u32], text: Option<&str>) -> Result<Schedule, TopologyError> {
     let entry = find(name).expect("it is in the table");
     let options = Options::defaults(entry.meta.options);
-    entry.build(&Request { hosts, seed: 7, options: &options, text })
+    entry.build(&TopologyRequest { hosts, seed: 7, options: &options, text })
 }
 
 /// Every topology of the table for every of these sizes for which it exists.
@@ -264,7 +264,7 @@ fn random_matchings_are_functions_of_seed_and_step() {
     assert_ne!(one.round(3), one.round(4));
     let entry = find("random-matching").unwrap();
     let request =
-        Request { hosts: &[0; 10], seed: 8, options: &Options::defaults(&[]), text: None };
+        TopologyRequest { hosts: &[0; 10], seed: 8, options: &Options::defaults(&[]), text: None };
     assert_ne!(entry.build(&request).unwrap().round(3), one.round(3));
 }
 
@@ -367,7 +367,8 @@ fn custom_files_give_edges_weights_and_rounds() {
 fn one_way_edges_without_weights_are_divided_evenly_for_methods_that_push() {
     let edges = |text: &str| {
         let options = Options::default();
-        let request = Request { hosts: &[0; 3], seed: 1, options: &options, text: Some(text) };
+        let request =
+            TopologyRequest { hosts: &[0; 3], seed: 1, options: &options, text: Some(text) };
         find("custom").unwrap().build_edges(&request).map_err(|error| error.to_string())
     };
     let graph = edges("0 1\n1 -> 2\n2 -> 0\n").unwrap();

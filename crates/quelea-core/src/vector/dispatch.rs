@@ -75,7 +75,7 @@ macro_rules! kernel {
 pub(crate) use kernel;
 
 /// Fewer elements than this are not worth a thread: one took about 30 µs to start and join, and
-/// a pass over so many elements takes about 500 µs.
+/// a pass over this many elements takes about 500 µs.
 pub(crate) const PART_MIN: usize = 1 << 21;
 
 /// 0 stands for "as many as the machine has".

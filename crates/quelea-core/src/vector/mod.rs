@@ -58,7 +58,7 @@ pub fn add_difference(a: f32, p: &[f32], q: &[f32], y: &mut [f32]) {
     assert!(p.len() == y.len() && q.len() == y.len(), "lengths agree");
     let level = Level::best();
     in_parts([y], PART_MIN, |at, [y]| {
-        loops::add_difference(level, a, (&p[at..][..y.len()], &q[at..][..y.len()]), y);
+        loops::add_difference(level, a, &p[at..][..y.len()], &q[at..][..y.len()], y);
     });
 }
 
@@ -175,8 +175,8 @@ mod loops {
     }
 
     kernel! {
-        pub fn add_difference(a: f32, pair: (&[f32], &[f32]), y: &mut [f32]) {
-            for ((y, p), q) in y.iter_mut().zip(pair.0).zip(pair.1) {
+        pub fn add_difference(a: f32, p: &[f32], q: &[f32], y: &mut [f32]) {
+            for ((y, p), q) in y.iter_mut().zip(p).zip(q) {
                 *y += a * (p - q);
             }
         }
@@ -185,7 +185,7 @@ mod loops {
     /// Terms of a weighted sum: those before my own, my own weight, those after.
     type Terms<'a> = (&'a [(f32, &'a [f32])], f32, &'a [(f32, &'a [f32])]);
 
-    /// So many sums are kept in registers while the terms are walked through.
+    /// Sums that are kept in registers during a pass over the terms.
     const LANES: usize = 32;
 
     kernel! {

@@ -74,7 +74,7 @@ const ELEMENTWISE: &[Elementwise] = &[
     },
     Elementwise {
         public: |p, q, y| super::add_difference(0.3, p, q, y),
-        at_level: |level, p, q, y| loops::add_difference(level, 0.3, (p, q), y),
+        at_level: |level, p, q, y| loops::add_difference(level, 0.3, p, q, y),
         element: |p, q, y| y + 0.3 * (p - q),
     },
 ];

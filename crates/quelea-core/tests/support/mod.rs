@@ -117,7 +117,8 @@ impl Case {
         let make: MakeTopology = Arc::new(move |hosts: &[u32]| {
             let entry = topology::find(name).expect("in the table");
             let params = Options::defaults(entry.meta.options);
-            let request = topology::Request { hosts, seed: 1, options: &params, text: None };
+            let request =
+                topology::TopologyRequest { hosts, seed: 1, options: &params, text: None };
             Some(Arc::new(entry.build(&request).expect("this number of workers works")))
         });
         let hosts: Arc<[u32]> = (0..(self.workers + servers) as u32).collect();

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{InMemory, Shape, Split};
+use super::{ImageShape, InMemory, Split};
 use crate::error::DataError;
 use crate::files::{self, Content};
 
-const SHAPE: Shape = Shape { channels: 3, height: 32, width: 32 };
+const SHAPE: ImageShape = ImageShape { channels: 3, height: 32, width: 32 };
 /// Images of a batch file.
 const PER_FILE: usize = 10_000;
 const CLASSES: [&str; 10] =

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use flate2::read::GzDecoder;
 use quelea_core::random::Rng;
 
-use super::{InMemory, Shape, Split};
+use super::{ImageShape, InMemory, Split};
 
 const PACKED: &[u8] = include_bytes!("../../data/digits.csv.gz");
-const SHAPE: Shape = Shape { channels: 1, height: 8, width: 8 };
+const SHAPE: ImageShape = ImageShape { channels: 1, height: 8, width: 8 };
 /// Test images of each digit.
 const TEST_PER_CLASS: usize = 36;
 
@@ -54,7 +54,7 @@ fn parse() -> Vec<([u8; 64], u8)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::images::{Images, View};
+    use crate::images::{Crop, Images};
 
     #[test]
     fn there_are_1797_digits_with_a_balanced_test_set() {
@@ -76,7 +76,7 @@ mod tests {
         let all = |images: &dyn Images| -> Vec<([u8; 64], u32)> {
             let image = |index| {
                 let mut out = [0; 64];
-                images.pixels(index, View::Centre, &mut out).expect("in memory");
+                images.pixels(index, Crop::Centre, &mut out).expect("in memory");
                 (out, images.label(index))
             };
             (0..images.len()).map(image).collect()

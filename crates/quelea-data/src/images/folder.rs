@@ -10,8 +10,8 @@ use std::sync::Arc;
 use quelea_core::random::Rng;
 
 use super::decode::decode;
-use super::resample::{Part, Picture, resample};
-use super::{Images, Normalisation, Shape, Split, View};
+use super::resample::{CropBox, Picture, resample};
+use super::{Crop, ImageShape, Images, Normalisation, Split};
 use crate::error::DataError;
 
 /// Sizes of the images that a folder gives.
@@ -90,8 +90,8 @@ impl Images for Folder {
         self.files.len()
     }
 
-    fn shape(&self) -> Shape {
-        Shape { channels: 3, height: self.options.side, width: self.options.side }
+    fn shape(&self) -> ImageShape {
+        ImageShape { channels: 3, height: self.options.side, width: self.options.side }
     }
 
     fn classes(&self) -> &[String] {
@@ -102,13 +102,13 @@ impl Images for Folder {
         self.files[index].0
     }
 
-    fn pixels(&self, index: usize, view: View<'_>, out: &mut [u8]) -> Result<(), DataError> {
+    fn pixels(&self, index: usize, crop: Crop<'_>, out: &mut [u8]) -> Result<(), DataError> {
         let (class, name) = &self.files[index];
         let path = self.root.join(&self.classes[*class as usize]).join(&**name);
         let picture = decode(&path)?;
-        let part = match view {
-            View::Centre => centre(&picture, self.options),
-            View::Random(rng) => random_part(&picture, rng),
+        let part = match crop {
+            Crop::Centre => centre(&picture, self.options),
+            Crop::Random(rng) => random_part(&picture, rng),
         };
         resample(&picture, part, self.options.side, out);
         Ok(())
@@ -152,10 +152,10 @@ fn is_image(path: &Path) -> bool {
 }
 
 /// The middle of the image after its shorter side was brought to `resized`.
-fn centre(picture: &Picture, options: FolderOptions) -> Part {
+fn centre(picture: &Picture, options: FolderOptions) -> CropBox {
     let shorter = picture.width.min(picture.height) as f64;
     let side = shorter * options.side as f64 / options.resized as f64;
-    Part {
+    CropBox {
         left: (picture.width as f64 - side) / 2.0,
         top: (picture.height as f64 - side) / 2.0,
         width: side,
@@ -165,7 +165,7 @@ fn centre(picture: &Picture, options: FolderOptions) -> Part {
 
 /// A part of 8 to 100 % of the area with sides of 3:4 to 4:3 (Szegedy et al. 2015), or after ten
 /// draws that do not fit the largest part in the middle whose sides are not beyond that.
-fn random_part(picture: &Picture, rng: &mut Rng) -> Part {
+fn random_part(picture: &Picture, rng: &mut Rng) -> CropBox {
     const RATIO: (f64, f64) = (3.0 / 4.0, 4.0 / 3.0);
     let (whole_width, whole_height) = (picture.width as f64, picture.height as f64);
     for _ in 0..10 {
@@ -176,10 +176,10 @@ fn random_part(picture: &Picture, rng: &mut Rng) -> Part {
         if (1.0..=whole_width).contains(&width) && (1.0..=whole_height).contains(&height) {
             let mut draw = |room: f64| rng.below(room as u64 + 1) as f64;
             let (top, left) = (draw(whole_height - height), draw(whole_width - width));
-            return Part { left, top, width, height };
+            return CropBox { left, top, width, height };
         }
     }
     let width = whole_width.min((whole_height * RATIO.1).round()).max(1.0);
     let height = whole_height.min((whole_width / RATIO.0).round()).max(1.0);
-    Part { left: (whole_width - width) / 2.0, top: (whole_height - height) / 2.0, width, height }
+    CropBox { left: (whole_width - width) / 2.0, top: (whole_height - height) / 2.0, width, height }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{InMemory, Shape, Split};
+use super::{ImageShape, InMemory, Split};
 use crate::error::DataError;
 use crate::files::{self, Content};
 
@@ -33,19 +33,19 @@ pub fn idx(folder: &Path) -> Result<Split, DataError> {
     }
     let most = train.labels.iter().chain(&test.labels).max().copied().unwrap_or(0);
     let classes = class_names(folder, usize::from(most) + 1);
-    let build = |part: Part| InMemory::new(part.shape, classes.clone(), part.labels, part.pixels);
+    let build = |part: IdxSet| InMemory::new(part.shape, classes.clone(), part.labels, part.pixels);
     let train = build(train);
     let test = build(test).normalised_like(&train);
     Ok(Split { train: Arc::new(train), test: Arc::new(test) })
 }
 
-struct Part {
-    shape: Shape,
+struct IdxSet {
+    shape: ImageShape,
     labels: Vec<u8>,
     pixels: Vec<u8>,
 }
 
-fn part(folder: &Path, name: &str) -> Result<(Part, std::path::PathBuf), DataError> {
+fn part(folder: &Path, name: &str) -> Result<(IdxSet, std::path::PathBuf), DataError> {
     let path = files::require(folder, &format!("{name}-images-idx3-ubyte"))?;
     let (shape, pixels) = read_images(&path)?;
     let labels_path = files::require(folder, &format!("{name}-labels-idx1-ubyte"))?;
@@ -56,10 +56,10 @@ fn part(folder: &Path, name: &str) -> Result<(Part, std::path::PathBuf), DataErr
             format!("holds {} labels, but {} holds {images} images", labels.len(), path.display());
         return Err(DataError::damaged(&labels_path, problem));
     }
-    Ok((Part { shape, labels, pixels }, path))
+    Ok((IdxSet { shape, labels, pixels }, path))
 }
 
-fn read_images(path: &Path) -> Result<(Shape, Vec<u8>), DataError> {
+fn read_images(path: &Path) -> Result<(ImageShape, Vec<u8>), DataError> {
     let mut content = Content::open(path)?;
     let [count, height, width] = header(&mut content, path, "images")?;
     if height == 0 || width == 0 || height > SIDE_MAX || width > SIDE_MAX {
@@ -67,7 +67,7 @@ fn read_images(path: &Path) -> Result<(Shape, Vec<u8>), DataError> {
             format!("says that its images are {height}×{width}; sides of 1 to {SIDE_MAX} are read");
         return Err(DataError::damaged(path, problem));
     }
-    let shape = Shape { channels: 1, height: height as usize, width: width as usize };
+    let shape = ImageShape { channels: 1, height: height as usize, width: width as usize };
     let len = shape.len() * count as usize;
     if len > BYTES_MAX {
         let problem = format!("says that it holds {count} images of {height}×{width}: too many");

@@ -1,12 +1,12 @@
 //! Images that are held in memory as they are in their files: a byte a value.
 
-use super::{Images, Normalisation, Shape, View};
+use super::{Crop, ImageShape, Images, Normalisation};
 use crate::error::DataError;
 
 /// A set of images in memory.
 #[derive(Clone)]
 pub struct InMemory {
-    shape: Shape,
+    shape: ImageShape,
     classes: Vec<String>,
     labels: Vec<u8>,
     /// Image after image.
@@ -16,7 +16,12 @@ pub struct InMemory {
 
 impl InMemory {
     /// Images one after the other, with as many labels, all of which name a class.
-    pub fn new(shape: Shape, classes: Vec<String>, labels: Vec<u8>, pixels: Vec<u8>) -> InMemory {
+    pub fn new(
+        shape: ImageShape,
+        classes: Vec<String>,
+        labels: Vec<u8>,
+        pixels: Vec<u8>,
+    ) -> InMemory {
         assert_eq!(labels.len() * shape.len(), pixels.len(), "as many labels as images");
         assert!(
             labels.iter().all(|label| usize::from(*label) < classes.len()),
@@ -38,7 +43,7 @@ impl Images for InMemory {
         self.labels.len()
     }
 
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> ImageShape {
         self.shape
     }
 
@@ -50,7 +55,7 @@ impl Images for InMemory {
         u32::from(self.labels[index])
     }
 
-    fn pixels(&self, index: usize, _: View<'_>, out: &mut [u8]) -> Result<(), DataError> {
+    fn pixels(&self, index: usize, _: Crop<'_>, out: &mut [u8]) -> Result<(), DataError> {
         let len = self.shape.len();
         out.copy_from_slice(&self.pixels[index * len..][..len]);
         Ok(())
@@ -63,13 +68,13 @@ impl Images for InMemory {
 
 impl std::fmt::Debug for InMemory {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Shape { channels, height, width } = self.shape;
+        let ImageShape { channels, height, width } = self.shape;
         write!(out, "{} images of {channels}×{height}×{width} in memory", self.labels.len())
     }
 }
 
 /// Mean and deviation of each channel. The sums are of whole numbers, so their order is no matter.
-fn measure(shape: Shape, pixels: &[u8]) -> Normalisation {
+fn measure(shape: ImageShape, pixels: &[u8]) -> Normalisation {
     let plane = shape.height * shape.width;
     let mut sums = vec![(0u64, 0u64); shape.channels];
     for (place, pixels) in pixels.chunks_exact(plane.max(1)).enumerate() {

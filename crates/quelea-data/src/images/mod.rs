@@ -32,7 +32,7 @@ pub trait Images: Debug + Send + Sync {
     }
 
     /// The size of every image that [`Images::pixels`] gives.
-    fn shape(&self) -> Shape;
+    fn shape(&self) -> ImageShape;
 
     /// The names of the classes; labels are places in this list.
     fn classes(&self) -> &[String];
@@ -41,7 +41,7 @@ pub trait Images: Debug + Send + Sync {
     fn label(&self, index: usize) -> u32;
 
     /// Writes an image into `out`: channel after channel, row after row.
-    fn pixels(&self, index: usize, view: View<'_>, out: &mut [u8]) -> Result<(), DataError>;
+    fn pixels(&self, index: usize, crop: Crop<'_>, out: &mut [u8]) -> Result<(), DataError>;
 
     /// What makes the training images' mean 0 and their standard deviation 1.
     fn normalisation(&self) -> &Normalisation;
@@ -59,7 +59,7 @@ pub trait Images: Debug + Send + Sync {
 
 /// The size of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct ImageShape {
     /// 1 for grey, 3 for red, green, blue.
     pub channels: usize,
     /// Rows.
@@ -68,7 +68,7 @@ pub struct Shape {
     pub width: usize,
 }
 
-impl Shape {
+impl ImageShape {
     /// Values of an image.
     pub fn len(self) -> usize {
         self.channels * self.height * self.width
@@ -82,7 +82,7 @@ impl Shape {
 
 /// Which part of an image is wanted, where the files hold larger ones.
 #[derive(Debug)]
-pub enum View<'a> {
+pub enum Crop<'a> {
     /// The middle, for evaluation.
     Centre,
     /// A random part of random size, for training.

@@ -2,7 +2,7 @@
 
 /// A part of an image, in pixels of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Part {
+pub(super) struct CropBox {
     pub left: f64,
     pub top: f64,
     pub width: f64,
@@ -20,7 +20,7 @@ pub(super) struct Picture {
 /// Brings `part` of a picture to `side`×`side`, channel after channel. Each output pixel is a mean
 /// weighted by a triangle as wide as two output pixels (two input pixels when enlarging), the same
 /// filter that Pillow calls bilinear: it does not alias.
-pub(super) fn resample(picture: &Picture, part: Part, side: usize, out: &mut [u8]) {
+pub(super) fn resample(picture: &Picture, part: CropBox, side: usize, out: &mut [u8]) {
     let columns = weights(part.left, part.width, picture.width, side);
     let rows = weights(part.top, part.height, picture.height, side);
     let first = rows.iter().map(|taps| taps.first).min().unwrap_or(0);
@@ -99,7 +99,7 @@ mod tests {
             let side = number(1) as usize;
             let mut out = vec![0; 3 * side * side];
             let picture = decode(&folder.join(words[0])).expect("good");
-            resample(&picture, Part { left, top, width, height }, side, &mut out);
+            resample(&picture, CropBox { left, top, width, height }, side, &mut out);
             let byte = |k: usize| u8::from_str_radix(&words[6][2 * k..2 * k + 2], 16).expect("hex");
             let far = (0..out.len()).map(|k| out[k].abs_diff(byte(k))).max();
             println!("{} to {side}: the largest difference is {far:?}", words[0]);
@@ -116,7 +116,7 @@ mod tests {
         let rgb: Vec<u8> = (0..5 * 4 * 3).collect();
         let picture = Picture { width: 5, height: 4, rgb };
         let mut out = [0; 12];
-        let part = Part { left: 2.0, top: 1.0, width: 2.0, height: 2.0 };
+        let part = CropBox { left: 2.0, top: 1.0, width: 2.0, height: 2.0 };
         resample(&picture, part, 2, &mut out);
         assert_eq!(out, [21, 24, 36, 39, 22, 25, 37, 40, 23, 26, 38, 41]);
     }

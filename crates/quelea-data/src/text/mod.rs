@@ -6,7 +6,7 @@ mod vocabulary;
 
 use std::path::Path;
 
-pub use pairs::{Corpus, PairBatch, PairBatches, Pairs};
+pub use pairs::{Corpus, PairBatch, PairBatches, SentencePairs};
 pub use plain::{PlainText, WindowBatch, WindowBatches, plain};
 pub use vocabulary::{BEGIN, END, PAD, Vocabulary};
 

@@ -8,21 +8,26 @@ use quelea_core::random::Rng;
 use super::{BEGIN, END, PAD, Vocabulary, lines};
 use crate::error::DataError;
 use crate::files;
-use crate::loader::{Effort, Source};
-use crate::order::{Epochs, Order};
+use crate::loader::{BatchSource, Effort};
+use crate::order::{Epochs, SampleOrder};
 
 /// Sentences of one language, and line by line those of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pairs {
+pub struct SentencePairs {
     /// To be translated.
     pub sources: Vec<String>,
     /// The translations.
     pub targets: Vec<String>,
 }
 
-impl Pairs {
+impl SentencePairs {
     /// Reads `PART.FROM` and `PART.TO` of a folder, plain or packed: `train.en` and `train.de`.
-    pub fn read(folder: &Path, part: &str, from: &str, to: &str) -> Result<Pairs, DataError> {
+    pub fn read(
+        folder: &Path,
+        part: &str,
+        from: &str,
+        to: &str,
+    ) -> Result<SentencePairs, DataError> {
         let path_of = |language| files::require(folder, &format!("{part}.{language}"));
         let (source_path, target_path) = (path_of(from)?, path_of(to)?);
         let (sources, targets) = (lines(&source_path)?, lines(&target_path)?);
@@ -31,7 +36,7 @@ impl Pairs {
             let problem = format!("has {ours} lines, but {} has {theirs}", source_path.display());
             return Err(DataError::damaged(&target_path, problem));
         }
-        Ok(Pairs { sources, targets })
+        Ok(SentencePairs { sources, targets })
     }
 }
 
@@ -45,7 +50,7 @@ pub struct Corpus {
 impl Corpus {
     /// Encodes pairs; of longer sentences only the first `length_max` tokens are kept, with their
     /// end marked ([`BEGIN`] and [`END`] count).
-    pub fn new(pairs: &Pairs, vocabulary: &Vocabulary, length_max: usize) -> Corpus {
+    pub fn new(pairs: &SentencePairs, vocabulary: &Vocabulary, length_max: usize) -> Corpus {
         assert!(length_max > 2, "room for a word between begin and end");
         let targets = |mut tokens: Vec<u32>| {
             tokens.insert(0, BEGIN);
@@ -125,7 +130,7 @@ pub struct PairBatch {
     pub samples: Vec<u32>,
 }
 
-/// The batches of one worker: a [`Source`] for a [`crate::loader::Loader`].
+/// The batches of one worker: a [`BatchSource`] for a [`crate::loader::Loader`].
 #[derive(Debug)]
 pub struct PairBatches {
     corpus: Arc<Corpus>,
@@ -135,7 +140,7 @@ pub struct PairBatches {
 
 #[derive(Debug)]
 enum Turn {
-    Shuffled { order: Order, epochs: Epochs, seed: u64, stream: String },
+    Shuffled { order: SampleOrder, epochs: Epochs, seed: u64, stream: String },
     InTurn(Arc<[u32]>),
 }
 
@@ -150,11 +155,12 @@ impl PairBatches {
         corpus: Arc<Corpus>,
         part: Arc<[u32]>,
         batch: usize,
-        (seed, rank): (u64, usize),
+        seed: u64,
+        rank: usize,
     ) -> PairBatches {
         assert!(batch > 0, "a batch has at least one pair");
         let batch = batch.min(part.len());
-        let (order, epochs) = (Order::new(part, seed, rank), Epochs::default());
+        let (order, epochs) = (SampleOrder::new(part, seed, rank), Epochs::default());
         let turn = Turn::Shuffled { order, epochs, seed, stream: format!("lengths.{rank}") };
         PairBatches { corpus, turn, batch }
     }
@@ -208,7 +214,7 @@ impl PairBatches {
     }
 }
 
-impl Source for PairBatches {
+impl BatchSource for PairBatches {
     type Batch = PairBatch;
 
     fn effort(&self) -> Effort {
@@ -247,7 +253,7 @@ mod tests {
         let sentence = |k: usize| "word ".repeat(1 + k * 7 % 23) + &k.to_string();
         let sources = (0..count).map(sentence).collect();
         let targets = (0..count).map(|k| sentence(k + 1)).collect();
-        let pairs = Pairs { sources, targets };
+        let pairs = SentencePairs { sources, targets };
         let vocabulary = Vocabulary::train(["word word word 1 2 3"], 270);
         Arc::new(Corpus::new(&pairs, &vocabulary, 64))
     }
@@ -280,7 +286,7 @@ mod tests {
     #[test]
     fn an_epoch_holds_every_pair_once_in_batches_of_like_length() {
         let corpus = corpus(200);
-        let batches = PairBatches::shuffled(Arc::clone(&corpus), (0..200).collect(), 10, (1, 0));
+        let batches = PairBatches::shuffled(Arc::clone(&corpus), (0..200).collect(), 10, 1, 0);
         let steps = batches.steps_per_epoch();
         let epoch: Vec<PairBatch> = (0..steps).map(|step| fill(&batches, step)).collect();
         let mut seen: Vec<u32> = epoch.iter().flat_map(|batch| batch.samples.clone()).collect();
@@ -295,23 +301,26 @@ mod tests {
     #[test]
     fn batches_depend_on_seed_rank_and_step_alone() {
         let corpus = corpus(57);
-        let batches = |key| PairBatches::shuffled(Arc::clone(&corpus), (0..57).collect(), 10, key);
-        let all: Vec<PairBatch> = (0..20).map(|step| fill(&batches((1, 0)), step)).collect();
-        let again = batches((1, 0));
+        let batches = |seed, rank| {
+            PairBatches::shuffled(Arc::clone(&corpus), (0..57).collect(), 10, seed, rank)
+        };
+        let all: Vec<PairBatch> = (0..20).map(|step| fill(&batches(1, 0), step)).collect();
+        let again = batches(1, 0);
         for step in [19, 4, 5, 0] {
             assert_eq!(fill(&again, step), all[step as usize]);
         }
-        assert_ne!(fill(&batches((2, 0)), 0), all[0]);
-        assert_ne!(fill(&batches((1, 1)), 0), all[0]);
+        assert_ne!(fill(&batches(2, 0), 0), all[0]);
+        assert_ne!(fill(&batches(1, 1), 0), all[0]);
     }
 
     #[test]
     fn long_sentences_are_cut_and_a_small_part_is_one_batch() {
-        let pairs = Pairs { sources: vec!["a b c d e f".into()], targets: vec!["x".repeat(99)] };
+        let pairs =
+            SentencePairs { sources: vec!["a b c d e f".into()], targets: vec!["x".repeat(99)] };
         let corpus = Arc::new(Corpus::new(&pairs, &Vocabulary::train([], 0), 8));
         assert_eq!((corpus.source(0).len(), corpus.target(0).len()), (8, 8));
         assert_eq!((corpus.target(0)[0], corpus.target(0)[7]), (BEGIN, END));
-        let batches = PairBatches::shuffled(corpus, [0].into(), 32, (1, 0));
+        let batches = PairBatches::shuffled(corpus, [0].into(), 32, 1, 0);
         assert_eq!((batches.steps_per_epoch(), fill(&batches, 5).count), (1, 1));
     }
 }

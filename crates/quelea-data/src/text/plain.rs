@@ -8,7 +8,7 @@ use quelea_core::random::Rng;
 use super::BYTES_MAX;
 use crate::error::DataError;
 use crate::files::{self, Content};
-use crate::loader::{Effort, Source};
+use crate::loader::{BatchSource, Effort};
 
 /// A text, of which the end is put aside.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct WindowBatch {
     pub tokens: Vec<u32>,
 }
 
-/// The batches of one worker: a [`Source`] for a [`crate::loader::Loader`].
+/// The batches of one worker: a [`BatchSource`] for a [`crate::loader::Loader`].
 #[derive(Debug)]
 pub struct WindowBatches {
     text: Arc<[u8]>,
@@ -57,7 +57,8 @@ impl WindowBatches {
         text: Arc<[u8]>,
         length: usize,
         batch: usize,
-        (seed, rank): (u64, usize),
+        seed: u64,
+        rank: usize,
     ) -> Option<WindowBatches> {
         WindowBatches::new(text, length, batch, Some((seed, format!("windows.{rank}"))))
     }
@@ -89,7 +90,7 @@ impl WindowBatches {
     }
 }
 
-impl Source for WindowBatches {
+impl BatchSource for WindowBatches {
     type Batch = WindowBatch;
 
     fn effort(&self) -> Effort {
@@ -148,7 +149,7 @@ mod tests {
     fn random_windows_reach_both_ends_and_depend_on_seed_rank_and_step_alone() {
         let text: Arc<[u8]> = (0..6).collect();
         let batches = |seed, rank| {
-            WindowBatches::shuffled(Arc::clone(&text), 4, 8, (seed, rank)).expect("long enough")
+            WindowBatches::shuffled(Arc::clone(&text), 4, 8, seed, rank).expect("long enough")
         };
         let all: Vec<Vec<u32>> = (0..20).flat_map(|step| fill(&batches(1, 0), step)).collect();
         assert!(all.contains(&vec![0, 1, 2, 3, 4]) && all.contains(&vec![1, 2, 3, 4, 5]));

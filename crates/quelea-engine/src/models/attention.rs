@@ -1,8 +1,8 @@
 //! The parts that Transformers are made of.
 
-use crate::ops::{Linear, Mask};
+use crate::ops::{AttentionMask, Linear};
 use crate::parameters::{Builder, Init};
-use crate::tape::{Tape, Value};
+use crate::tape::{Tape, TapeValue};
 
 /// Attention by several heads (Vaswani et al. 2017).
 #[derive(Clone, Copy, Debug)]
@@ -37,10 +37,10 @@ impl MultiHead {
     pub(super) fn apply(
         &self,
         tape: &mut Tape<'_>,
-        from: &Value,
-        to: &Value,
-        mask: &Mask,
-    ) -> Value {
+        from: &TapeValue,
+        to: &TapeValue,
+        mask: &AttentionMask,
+    ) -> TapeValue {
         let shape = from.shape().to_vec();
         let query = self.split(tape, from, &self.query);
         let key = self.split(tape, to, &self.key);
@@ -52,7 +52,7 @@ impl MultiHead {
     }
 
     /// `[batch, heads, length, width / heads]`.
-    fn split(&self, tape: &mut Tape<'_>, x: &Value, map: &Linear) -> Value {
+    fn split(&self, tape: &mut Tape<'_>, x: &TapeValue, map: &Linear) -> TapeValue {
         let [batch, length, width] = x.shape().try_into().expect("batch, length, width");
         let mapped = tape.linear(x, map);
         let heads = tape.reshape(&mapped, &[batch, length, self.heads, width / self.heads]);

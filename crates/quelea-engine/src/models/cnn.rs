@@ -1,9 +1,9 @@
 //! A small convolutional network for small grey images.
 
-use super::{Classifier, ImageModel, Images};
+use super::{Classifier, ImageModel, ImageSpec};
 use crate::ops::{Conv, Linear};
 use crate::parameters::Init;
-use crate::tape::{Tape, Value};
+use crate::tape::{Tape, TapeValue};
 
 struct Cnn {
     convolutions: [Conv; 2],
@@ -15,7 +15,7 @@ const HIDDEN: usize = 128;
 
 /// Two convolutions (3×3; 32 and 64 channels), each with ReLU and 2×2 max pooling, then a hidden
 /// layer of 128.
-pub fn cnn(images: Images) -> ImageModel {
+pub fn cnn(images: ImageSpec) -> ImageModel {
     let flat = 64 * (images.height / 4) * (images.width / 4);
     ImageModel::build(|builder| Cnn {
         convolutions: [("conv1", images.channels, 32), ("conv2", 32, 64)]
@@ -26,7 +26,7 @@ pub fn cnn(images: Images) -> ImageModel {
 }
 
 impl Classifier for Cnn {
-    fn scores(&self, tape: &mut Tape<'_>, images: Value) -> Value {
+    fn scores(&self, tape: &mut Tape<'_>, images: TapeValue) -> TapeValue {
         let mut x = images;
         for conv in &self.convolutions {
             let sums = tape.conv(&x, conv);

@@ -6,14 +6,14 @@ use super::vgg::vgg;
 use super::*;
 use crate::flat::Watched;
 use crate::ops::loss::score_with_gradient;
-use crate::tape::Mode;
+use crate::tape::PassMode;
 
 /// Plays the model's pass back plainly and with reports, whose number it returns: each report's
 /// elements must be those of the end, bit for bit, and each must add some.
-fn reports(parameters: &Parameters, scores: impl Fn(&mut Tape<'_>) -> Value) -> usize {
+fn reports(parameters: &Parameters, scores: impl Fn(&mut Tape<'_>) -> TapeValue) -> usize {
     let params = parameters.initial(3);
     let pass = || {
-        let mut tape = Tape::new(parameters, &params, Mode::Train);
+        let mut tape = Tape::new(parameters, &params, PassMode::Train);
         let scores = scores(&mut tape);
         let rows = scores.shape()[0];
         let targets: Vec<u32> = (0..rows as u32).map(|row| row % 5).collect();
@@ -43,14 +43,14 @@ fn reports(parameters: &Parameters, scores: impl Fn(&mut Tape<'_>) -> Value) -> 
 fn image_reports(model: &ImageModel, shape: [usize; 4]) -> usize {
     let count = shape.iter().product();
     let numbers: Vec<f32> = (0..count).map(|k| ((k * 7919) % 255) as f32 / 127.0 - 1.0).collect();
-    let images = Value::constant(numbers, &shape);
+    let images = TapeValue::constant(numbers, &shape);
     reports(&model.parameters, |tape| model.network.scores(tape, images.clone()))
 }
 
 /// One report for each layer with parameters: nothing waits for a layer further back.
 #[test]
 fn image_models_report_layer_by_layer() {
-    let grey = Images { channels: 1, height: 8, width: 8, classes: 10 };
+    let grey = ImageSpec { channels: 1, height: 8, width: 8, classes: 10 };
     assert_eq!(image_reports(&mlp(grey, &[16, 16]), [4, 1, 8, 8]), 3);
     assert_eq!(image_reports(&cnn(grey), [3, 1, 8, 8]), 4);
     // 19 convolutions, each with its normalisation, and the output.
@@ -80,11 +80,11 @@ fn transformers_report_many_times_with_shared_and_separate_embeddings() {
             shared,
         };
         let (network, parameters) = Transformer::new(size);
-        let source = Sentences::pad(&[&[3, 5, 2, 7, 1], &[4, 9, 10], &[6, 2]], 0);
-        let target = Sentences::pad(&[&[1, 4, 4, 8], &[1, 5], &[1, 7, 3]], 0);
+        let source = SentenceBatch::pad(&[&[3, 5, 2, 7, 1], &[4, 9, 10], &[6, 2]], 0);
+        let target = SentenceBatch::pad(&[&[1, 4, 4, 8], &[1, 5], &[1, 7, 3]], 0);
         let count = reports(&parameters, |tape| {
             let memory = network.encode(tape, &source);
-            network.decode(tape, (&memory, &source), &target)
+            network.decode(tape, &memory, &source, &target)
         });
         assert!(count > 20, "{count}");
     }

@@ -4,9 +4,9 @@
 use super::attention::MultiHead;
 use super::transformer::check_heads;
 use crate::error::EngineError;
-use crate::ops::{Embedding, LayerNorm, Linear, Mask};
+use crate::ops::{AttentionMask, Embedding, LayerNorm, Linear};
 use crate::parameters::{Builder, Init, Parameters};
-use crate::tape::{Tape, Value};
+use crate::tape::{Tape, TapeValue};
 
 /// How large a language model is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -68,9 +68,9 @@ impl Language {
 
     /// Scores of the token after each of `tokens`, which are sequences of `length`:
     /// `[batch · length, vocabulary]`.
-    pub fn scores(&self, tape: &mut Tape<'_>, tokens: &[u32], length: usize) -> Value {
+    pub fn scores(&self, tape: &mut Tape<'_>, tokens: &[u32], length: usize) -> TapeValue {
         let LanguageSize { vocabulary, width, dropout, .. } = self.size;
-        let mask = Mask { causal: true, lengths: Vec::new() };
+        let mask = AttentionMask { causal: true, lengths: Vec::new() };
         let places: Vec<u32> = (0..length as u32).cycle().take(tokens.len()).collect();
         let x = tape.embed(tokens, &self.tokens, 1.0);
         let positions = tape.embed(&places, &self.positions, 1.0);

@@ -1,16 +1,16 @@
 //! Layers of neurons with ReLU in between.
 
-use super::{Classifier, ImageModel, Images};
+use super::{Classifier, ImageModel, ImageSpec};
 use crate::ops::Linear;
 use crate::parameters::Init;
-use crate::tape::{Tape, Value};
+use crate::tape::{Tape, TapeValue};
 
 struct Mlp {
     layers: Vec<Linear>,
 }
 
 /// A network with hidden layers of these widths, started as in He et al. 2015.
-pub fn mlp(images: Images, hidden: &[usize]) -> ImageModel {
+pub fn mlp(images: ImageSpec, hidden: &[usize]) -> ImageModel {
     let inputs = images.channels * images.height * images.width;
     let widths = [&[inputs], hidden, &[images.classes]].concat();
     ImageModel::build(|builder| {
@@ -23,7 +23,7 @@ pub fn mlp(images: Images, hidden: &[usize]) -> ImageModel {
 }
 
 impl Classifier for Mlp {
-    fn scores(&self, tape: &mut Tape<'_>, images: Value) -> Value {
+    fn scores(&self, tape: &mut Tape<'_>, images: TapeValue) -> TapeValue {
         let number = images.shape()[0];
         let mut x = tape.reshape(&images, &[number, images.values().len() / number]);
         let (last, hidden) = self.layers.split_last().expect("at least the output");

@@ -14,16 +14,16 @@ pub use language::{Language, LanguageSize};
 pub use mlp::mlp;
 pub use resnet::{resnet18, resnet20};
 pub use resnet_bottleneck::resnet50;
-pub use transformer::{Sentences, Transformer, TransformerSize};
+pub use transformer::{SentenceBatch, Transformer, TransformerSize};
 pub use vgg::{VggHead, vgg16};
 
 use crate::parameters::{Builder, Parameters};
-use crate::tape::{Tape, Value};
+use crate::tape::{Tape, TapeValue};
 
 /// A network that gives images a score for each class.
 pub trait Classifier: Send + Sync {
     /// The scores of `images`, which are `[number, channels, height, width]`.
-    fn scores(&self, tape: &mut Tape<'_>, images: Value) -> Value;
+    fn scores(&self, tape: &mut Tape<'_>, images: TapeValue) -> TapeValue;
 }
 
 /// A classifier with what it trains.
@@ -44,7 +44,7 @@ impl ImageModel {
 
 /// Images: how large and of how many kinds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Images {
+pub struct ImageSpec {
     /// Colours.
     pub channels: usize,
     /// Rows.

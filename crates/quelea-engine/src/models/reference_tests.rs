@@ -7,7 +7,7 @@ use super::resnet_bottleneck::bottlenecks;
 use super::vgg::vgg;
 use super::*;
 use crate::ops::loss::{NO_TARGET, score_with_gradient};
-use crate::tape::Mode;
+use crate::tape::PassMode;
 
 /// Largest relative difference.
 const TOLERANCE: f64 = 1e-4;
@@ -94,9 +94,9 @@ fn check(name: &str, parameters: &Parameters, outcome: &Outcome) {
     }
 }
 
-fn images(shape: [usize; 4]) -> Value {
+fn images(shape: [usize; 4]) -> TapeValue {
     let numbers = noise("images", shape.iter().product());
-    Value::constant(numbers.map(|x| x as f32).collect(), &shape)
+    TapeValue::constant(numbers.map(|x| x as f32).collect(), &shape)
 }
 
 fn check_images(name: &str, model: &ImageModel, shape: [usize; 4]) {
@@ -104,7 +104,7 @@ fn check_images(name: &str, model: &ImageModel, shape: [usize; 4]) {
     let params = weights(parameters);
     let labels: Vec<u32> = (0..count as u32).map(|k| k % 10).collect();
     let mut grad = vec![0.0; params.len()];
-    let mut tape = Tape::new(parameters, &params, Mode::Train);
+    let mut tape = Tape::new(parameters, &params, PassMode::Train);
     let scores = model.network.scores(&mut tape, images(shape));
     let (scored, seed) = score_with_gradient(&scores, &labels, 0.0, count as f32);
     tape.backward(&scores, seed, &mut grad);
@@ -118,20 +118,20 @@ fn check_evaluation(name: &str, model: &ImageModel, params: &[f32], shape: [usiz
     if model.parameters.statistics().is_empty() {
         return assert!(theirs.get("evaluated").is_none());
     }
-    let mut tape = Tape::new(&model.parameters, params, Mode::Calibrate);
+    let mut tape = Tape::new(&model.parameters, params, PassMode::Calibrate);
     model.network.scores(&mut tape, images(shape));
     let statistics = tape.into_statistics();
     let first = format!("{}.running_var", model.parameters.statistics()[0].0);
     assert_eq!(theirs["variance"]["name"], first);
     compare("variance", &statistics.moments[0].1, &numbers(&theirs["variance"]["values"]));
-    let tape = Tape::new(&model.parameters, params, Mode::Evaluate);
+    let tape = Tape::new(&model.parameters, params, PassMode::Evaluate);
     let mut tape = tape.with_statistics(&statistics);
     let scores = model.network.scores(&mut tape, images(shape));
     compare("evaluated", scores.values(), &numbers(&theirs["evaluated"]));
 }
 
-fn sized(channels: usize, side: usize) -> Images {
-    Images { channels, height: side, width: side, classes: 10 }
+fn sized(channels: usize, side: usize) -> ImageSpec {
+    ImageSpec { channels, height: side, width: side, classes: 10 }
 }
 
 #[test]
@@ -177,13 +177,13 @@ fn check_transformer(name: &str, shared: bool) {
     };
     let (network, parameters) = Transformer::new(size);
     let params = weights(&parameters);
-    let source = Sentences::pad(&[&[3, 5, 2, 7, 1], &[4, 9, 10], &[6, 2]], 0);
-    let target = Sentences::pad(&[&[1, 4, 4, 8], &[1, 5], &[1, 7, 3]], 0);
-    let goal = Sentences::pad(&[&[4, 4, 8, 2], &[5, 2], &[7, 3, 2]], NO_TARGET);
+    let source = SentenceBatch::pad(&[&[3, 5, 2, 7, 1], &[4, 9, 10], &[6, 2]], 0);
+    let target = SentenceBatch::pad(&[&[1, 4, 4, 8], &[1, 5], &[1, 7, 3]], 0);
+    let goal = SentenceBatch::pad(&[&[4, 4, 8, 2], &[5, 2], &[7, 3, 2]], NO_TARGET);
     let mut grad = vec![0.0; params.len()];
-    let mut tape = Tape::new(&parameters, &params, Mode::Train);
+    let mut tape = Tape::new(&parameters, &params, PassMode::Train);
     let memory = network.encode(&mut tape, &source);
-    let scores = network.decode(&mut tape, (&memory, &source), &target);
+    let scores = network.decode(&mut tape, &memory, &source, &target);
     let (scored, seed) = score_with_gradient(&scores, &goal.tokens, 0.1, 9.0);
     assert_eq!(scored.counted, 9);
     tape.backward(&scores, seed, &mut grad);
@@ -210,7 +210,7 @@ fn language_model_is_that_of_pytorch() {
     let tokens = [3, 5, 2, 7, 1, 4, 9, 10, 12, 0];
     let goal = [5, 2, 7, 1, 6, 9, 10, 12, 0, 3];
     let mut grad = vec![0.0; params.len()];
-    let mut tape = Tape::new(&parameters, &params, Mode::Train);
+    let mut tape = Tape::new(&parameters, &params, PassMode::Train);
     let scores = network.scores(&mut tape, &tokens, 5);
     let (scored, seed) = score_with_gradient(&scores, &goal, 0.0, 10.0);
     tape.backward(&scores, seed, &mut grad);

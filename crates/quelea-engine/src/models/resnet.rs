@@ -3,7 +3,7 @@
 use super::{Classifier, ImageModel};
 use crate::ops::{BatchNorm, Conv, Linear, Then};
 use crate::parameters::{Builder, Init};
-use crate::tape::{Tape, Value};
+use crate::tape::{Tape, TapeValue};
 
 /// How a block's input reaches its output where they differ in shape.
 enum Shortcut {
@@ -47,7 +47,7 @@ pub(super) fn resnet(widths: &[usize], blocks: usize, project: bool, classes: us
             for index in 0..blocks {
                 let stride = if stage > 0 && index == 0 { 2 } else { 1 };
                 let name = format!("layer{}.{index}", stage + 1);
-                let block = |b: &mut Builder| Block::new(b, from, to, (stride, project));
+                let block = |b: &mut Builder| Block::new(b, from, to, stride, project);
                 made.push(builder.scope(name, block));
                 from = to;
             }
@@ -69,12 +69,7 @@ pub(super) fn conv_norm(
 }
 
 impl Block {
-    fn new(
-        builder: &mut Builder,
-        from: usize,
-        to: usize,
-        (stride, project): (usize, bool),
-    ) -> Block {
+    fn new(builder: &mut Builder, from: usize, to: usize, stride: usize, project: bool) -> Block {
         let first =
             conv_norm(builder, ["conv1", "bn1"], |b| Conv::new(b, from, to, 3).stride(stride));
         let second = conv_norm(builder, ["conv2", "bn2"], |b| Conv::new(b, to, to, 3));
@@ -91,7 +86,7 @@ impl Block {
         Block { convolutions: [first, second], shortcut }
     }
 
-    fn forward(&self, tape: &mut Tape<'_>, x: Value) -> Value {
+    fn forward(&self, tape: &mut Tape<'_>, x: TapeValue) -> TapeValue {
         let [(first, first_norm), (second, second_norm)] = &self.convolutions;
         let y = tape.conv(&x, first);
         let y = tape.batch_norm(&y, first_norm, Then::Relu);
@@ -112,7 +107,7 @@ impl Block {
 }
 
 impl Classifier for ResNet {
-    fn scores(&self, tape: &mut Tape<'_>, images: Value) -> Value {
+    fn scores(&self, tape: &mut Tape<'_>, images: TapeValue) -> TapeValue {
         let (conv, norm) = &self.stem;
         let x = tape.conv(&images, conv);
         let mut x = tape.batch_norm(&x, norm, Then::Relu);

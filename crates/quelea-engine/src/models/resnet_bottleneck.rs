@@ -5,7 +5,7 @@ use super::resnet::conv_norm;
 use super::{Classifier, ImageModel};
 use crate::ops::{BatchNorm, Conv, Linear, Then};
 use crate::parameters::{Builder, Init};
-use crate::tape::{Tape, Value};
+use crate::tape::{Tape, TapeValue};
 
 struct Block {
     convolutions: [(Conv, BatchNorm); 3],
@@ -60,7 +60,7 @@ impl Block {
         Block { convolutions, shortcut }
     }
 
-    fn forward(&self, tape: &mut Tape<'_>, x: Value) -> Value {
+    fn forward(&self, tape: &mut Tape<'_>, x: TapeValue) -> TapeValue {
         let mut y = x.clone();
         for (index, (conv, norm)) in self.convolutions.iter().enumerate() {
             let sums = tape.conv(&y, conv);
@@ -81,7 +81,7 @@ impl Block {
 }
 
 impl Classifier for ResNet {
-    fn scores(&self, tape: &mut Tape<'_>, images: Value) -> Value {
+    fn scores(&self, tape: &mut Tape<'_>, images: TapeValue) -> TapeValue {
         let (conv, norm) = &self.stem;
         let x = tape.conv(&images, conv);
         let x = tape.batch_norm(&x, norm, Then::Relu);

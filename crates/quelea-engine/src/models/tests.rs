@@ -2,7 +2,7 @@
 
 use super::*;
 
-const GREY: Images = Images { channels: 1, height: 28, width: 28, classes: 10 };
+const GREY: ImageSpec = ImageSpec { channels: 1, height: 28, width: 28, classes: 10 };
 
 #[test]
 fn parameter_counts_are_those_of_the_papers() {

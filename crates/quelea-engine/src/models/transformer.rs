@@ -2,9 +2,9 @@
 
 use super::attention::{MultiHead, sinusoids};
 use crate::error::EngineError;
-use crate::ops::{Embedding, LayerNorm, Linear, Mask};
+use crate::ops::{AttentionMask, Embedding, LayerNorm, Linear};
 use crate::parameters::{Builder, Init, Parameters};
-use crate::tape::{Tape, Value};
+use crate::tape::{Tape, TapeValue};
 
 /// How large a Transformer is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,16 +43,16 @@ pub(super) fn check_heads(width: usize, heads: usize) -> Result<(), EngineError>
 
 /// Sentences, padded to one length.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Sentences {
+pub struct SentenceBatch {
     /// Sentence after sentence.
     pub tokens: Vec<u32>,
     /// How many tokens of each are real.
     pub lengths: Vec<usize>,
 }
 
-impl Sentences {
+impl SentenceBatch {
     /// Pads `sentences` with `padding`.
-    pub fn pad(sentences: &[&[u32]], padding: u32) -> Sentences {
+    pub fn pad(sentences: &[&[u32]], padding: u32) -> SentenceBatch {
         let longest = sentences.iter().map(|sentence| sentence.len()).max().unwrap_or(0);
         let mut tokens = Vec::with_capacity(longest * sentences.len());
         for sentence in sentences {
@@ -60,7 +60,7 @@ impl Sentences {
             tokens.resize(tokens.len() + longest - sentence.len(), padding);
         }
         let lengths = sentences.iter().map(|sentence| sentence.len()).collect();
-        Sentences { tokens, lengths }
+        SentenceBatch { tokens, lengths }
     }
 
     fn axes(&self, width: usize) -> [usize; 3] {
@@ -123,8 +123,8 @@ impl Transformer {
     }
 
     /// What the decoder looks at: `[batch, length, width]`.
-    pub fn encode(&self, tape: &mut Tape<'_>, source: &Sentences) -> Value {
-        let mask = Mask { causal: false, lengths: source.lengths.clone() };
+    pub fn encode(&self, tape: &mut Tape<'_>, source: &SentenceBatch) -> TapeValue {
+        let mask = AttentionMask { causal: false, lengths: source.lengths.clone() };
         let mut x = self.embed(tape, source, &self.source);
         for layer in &self.encoder {
             let found = layer.attention.apply(tape, &x, &x, &mask);
@@ -135,15 +135,17 @@ impl Transformer {
         x
     }
 
-    /// Scores of the token after each of `target`: `[batch · length, vocabulary]`.
+    /// Scores of the token after each of `target`: `[batch · length, vocabulary]`. `memory` is
+    /// what [`Transformer::encode`] made of `source`.
     pub fn decode(
         &self,
         tape: &mut Tape<'_>,
-        (memory, source): (&Value, &Sentences),
-        target: &Sentences,
-    ) -> Value {
-        let earlier = Mask { causal: true, lengths: Vec::new() };
-        let real = Mask { causal: false, lengths: source.lengths.clone() };
+        memory: &TapeValue,
+        source: &SentenceBatch,
+        target: &SentenceBatch,
+    ) -> TapeValue {
+        let earlier = AttentionMask { causal: true, lengths: Vec::new() };
+        let real = AttentionMask { causal: false, lengths: source.lengths.clone() };
         let mut x = self.embed(tape, target, &self.target);
         for layer in &self.decoder {
             let found = layer.own.apply(tape, &x, &x, &earlier);
@@ -157,7 +159,12 @@ impl Transformer {
         tape.linear(&rows, &self.output)
     }
 
-    fn embed(&self, tape: &mut Tape<'_>, sentences: &Sentences, table: &Embedding) -> Value {
+    fn embed(
+        &self,
+        tape: &mut Tape<'_>,
+        sentences: &SentenceBatch,
+        table: &Embedding,
+    ) -> TapeValue {
         let axes = sentences.axes(self.size.width);
         let factor = (self.size.width as f32).sqrt();
         let x = tape.embed(&sentences.tokens, table, factor);
@@ -166,14 +173,20 @@ impl Transformer {
         tape.dropout(&x, self.size.dropout)
     }
 
-    fn feed(&self, tape: &mut Tape<'_>, x: &Value, feed: &FeedForward) -> Value {
+    fn feed(&self, tape: &mut Tape<'_>, x: &TapeValue, feed: &FeedForward) -> TapeValue {
         let inner = tape.linear(x, &feed.inner);
         let inner = tape.relu(inner);
         tape.linear(&inner, &feed.outer)
     }
 
     /// `norm(x + dropout(y))`.
-    fn join(&self, tape: &mut Tape<'_>, x: &Value, y: &Value, norm: &LayerNorm) -> Value {
+    fn join(
+        &self,
+        tape: &mut Tape<'_>,
+        x: &TapeValue,
+        y: &TapeValue,
+        norm: &LayerNorm,
+    ) -> TapeValue {
         let y = tape.dropout(y, self.size.dropout);
         let sum = tape.add(x, &y);
         tape.layer_norm(&sum, norm)

@@ -3,7 +3,7 @@
 use super::{Classifier, ImageModel};
 use crate::ops::{BatchNorm, Conv, Linear, Then};
 use crate::parameters::Init;
-use crate::tape::{Tape, Value};
+use crate::tape::{Tape, TapeValue};
 
 /// Channels of the convolutions between one pooling and the next.
 const STAGES: [&[usize]; 5] =
@@ -60,7 +60,7 @@ pub(super) fn vgg(stages: &[&[usize]], head: VggHead, classes: usize) -> ImageMo
 }
 
 impl Classifier for Vgg {
-    fn scores(&self, tape: &mut Tape<'_>, images: Value) -> Value {
+    fn scores(&self, tape: &mut Tape<'_>, images: TapeValue) -> TapeValue {
         let mut x = images;
         for stage in &self.stages {
             for (conv, norm) in stage {

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::tape::{Mode, Tape, Value, tensor};
+use crate::tape::{PassMode, Tape, TapeValue, tensor};
 
 mod gelu;
 
@@ -13,7 +13,7 @@ const PART: usize = 16_384;
 
 impl Tape<'_> {
     /// `max(x, 0)`.
-    pub fn relu(&mut self, x: Value) -> Value {
+    pub fn relu(&mut self, x: TapeValue) -> TapeValue {
         let tracked = self.tracks(&[&x]);
         let slot = x.slot();
         // Where nobody else holds it, the input is overwritten.
@@ -21,7 +21,7 @@ impl Tape<'_> {
         let values = y.values_mut();
         values.iter_mut().for_each(|x| *x = x.max(0.0));
         if !tracked {
-            return Value::untracked(y);
+            return TapeValue::untracked(y);
         }
         let kept = y.clone();
         self.record(&[], y, move |mut dy, backward| {
@@ -34,7 +34,7 @@ impl Tape<'_> {
     }
 
     /// Gaussian error linear unit, in its exact form.
-    pub fn gelu(&mut self, x: &Value) -> Value {
+    pub fn gelu(&mut self, x: &TapeValue) -> TapeValue {
         let mut y = vec![0.0; x.values().len()];
         by_parts(x.values(), &mut y, gelu::forward);
         let (slot, kept) = (x.slot(), x.tensor.clone());
@@ -45,8 +45,8 @@ impl Tape<'_> {
     }
 
     /// In training, sets a `share` of the numbers to 0 and enlarges the others to make up for it.
-    pub fn dropout(&mut self, x: &Value, share: f64) -> Value {
-        if self.mode != Mode::Train || share == 0.0 {
+    pub fn dropout(&mut self, x: &TapeValue, share: f64) -> TapeValue {
+        if self.mode != PassMode::Train || share == 0.0 {
             return x.clone();
         }
         let keep = (1.0 / (1.0 - share)) as f32;

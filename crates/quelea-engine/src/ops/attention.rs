@@ -1,11 +1,11 @@
 //! Scaled dot-product attention (Vaswani et al. 2017).
 
 use crate::matrix::{Matrices, multiply_each};
-use crate::tape::{Tape, Value, tensor};
+use crate::tape::{Tape, TapeValue, tensor};
 
 /// Who may look at whom.
 #[derive(Clone, Debug)]
-pub struct Mask {
+pub struct AttentionMask {
     /// Nobody looks at what comes later.
     pub causal: bool,
     /// How many keys of each element of the batch are real; the others are padding. Empty if all
@@ -15,7 +15,7 @@ pub struct Mask {
 
 impl Tape<'_> {
     /// `softmax(q · kᵀ / √width) · v`, where all are `[batch, heads, length, width]`.
-    pub fn attention(&mut self, [q, k, v]: [&Value; 3], mask: &Mask) -> Value {
+    pub fn attention(&mut self, [q, k, v]: [&TapeValue; 3], mask: &AttentionMask) -> TapeValue {
         let [batch, heads, queries, width] = super::shape::dims(q);
         let keys = k.shape()[2];
         let scale = 1.0 / (width as f32).sqrt();
@@ -64,7 +64,7 @@ impl Scores {
     }
 
     /// The softmax of every row over the keys that it may look at; the others have weight 0.
-    fn softmax(&self, mut scores: Vec<f32>, scale: f32, mask: &Mask) -> Vec<f32> {
+    fn softmax(&self, mut scores: Vec<f32>, scale: f32, mask: &AttentionMask) -> Vec<f32> {
         for (index, row) in scores.chunks_exact_mut(self.keys).enumerate() {
             let query = index % self.queries;
             let real = mask.lengths.get(index / (self.heads * self.queries)).copied();

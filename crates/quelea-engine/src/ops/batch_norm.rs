@@ -7,7 +7,7 @@
 use rayon::prelude::*;
 
 use crate::parameters::{Builder, Init, Param, Statistic};
-use crate::tape::{Mode, Tape, Value, tensor};
+use crate::tape::{PassMode, Tape, TapeValue, tensor};
 
 use super::shape::dims;
 
@@ -57,22 +57,22 @@ struct Channel {
 
 impl Tape<'_> {
     /// Normalises every channel.
-    pub fn batch_norm(&mut self, x: &Value, norm: &BatchNorm, then: Then) -> Value {
+    pub fn batch_norm(&mut self, x: &TapeValue, norm: &BatchNorm, then: Then) -> TapeValue {
         let [images, channels, height, width] = dims(x);
         let shape = Planes { images, channels, places: height * width };
         let moments = match self.mode {
-            Mode::Evaluate => {
+            PassMode::Evaluate => {
                 let (means, variances) = self.moments(norm.statistic);
                 means.iter().copied().zip(variances.iter().copied()).collect()
             }
             _ => shape.moments(x.values()),
         };
-        if self.mode == Mode::Calibrate {
+        if self.mode == PassMode::Calibrate {
             let count = (images * shape.places) as f32;
             let unbiased = |variance: f32| variance * count / (count - 1.0).max(1.0);
             let means = moments.iter().map(|(mean, _)| *mean).collect();
             let variances = moments.iter().map(|(_, variance)| unbiased(*variance)).collect();
-            self.keep_moments(norm.statistic, (means, variances));
+            self.keep_moments(norm.statistic, means, variances);
         }
         let parameters = self.param(norm.scale).iter().zip(self.param(norm.shift));
         let lines = moments.iter().zip(parameters).map(|(&(mean, variance), (scale, shift))| {
@@ -83,8 +83,8 @@ impl Tape<'_> {
         let lines: Vec<Channel> = lines.collect();
         let y = tensor(shape.apply(x.values(), &lines, then), x.shape());
         let (slot, axes, norm) = (x.slot(), x.shape().to_vec(), *norm);
-        if self.mode != Mode::Train {
-            return Value::untracked(y);
+        if self.mode != PassMode::Train {
+            return TapeValue::untracked(y);
         }
         let (x, kept) = (x.tensor.clone(), y.clone());
         self.record(&[norm.scale, norm.shift], y, move |mut dy, backward| {

@@ -11,12 +11,12 @@ mod direct;
 mod kernels;
 mod layout;
 
-use direct::{Direct, Part};
+use direct::{BatchPart, Direct};
 use rayon::prelude::*;
 
 use crate::matrix::{Matrix, Onto, multiply_here};
 use crate::parameters::{Builder, Init, Param};
-use crate::tape::{Tape, Value, tensor};
+use crate::tape::{Tape, TapeValue, tensor};
 
 use super::shape::dims;
 
@@ -57,7 +57,7 @@ impl Conv {
         self.outputs
     }
 
-    fn geometry(&self, x: &Value) -> Geometry {
+    fn geometry(&self, x: &TapeValue) -> Geometry {
         let [images, channels, height, width] = dims(x);
         assert_eq!(channels, self.inputs, "the images have the channels that the kernel takes");
         let out = |length: usize| (length + 2 * self.pad - self.size) / self.stride + 1;
@@ -225,7 +225,7 @@ impl Scratch {
 
 impl Tape<'_> {
     /// Applies a convolution.
-    pub fn conv(&mut self, x: &Value, conv: &Conv) -> Value {
+    pub fn conv(&mut self, x: &TapeValue, conv: &Conv) -> TapeValue {
         let shape = conv.geometry(x);
         let weights = self.param(conv.weight);
         let bias = conv.bias.map(|bias| self.param(bias));
@@ -233,8 +233,8 @@ impl Tape<'_> {
         let part = shape.part();
         let direct = Direct::of(&shape);
         let work = |(x, y): (&[f32], &mut [f32])| match &direct {
-            Some(direct) => direct.forward(weights, bias, (x, y)),
-            None => forward(&shape, weights, bias, (x, y)),
+            Some(direct) => direct.forward(weights, bias, x, y),
+            None => forward(&shape, weights, bias, x, y),
         };
         let inputs = x.values().chunks(part * shape.image());
         let outputs = y.chunks_mut(part * shape.result());
@@ -266,7 +266,7 @@ impl Tape<'_> {
 }
 
 /// The results `y` of the images `x`.
-fn forward(shape: &Geometry, weights: &[f32], bias: Option<&[f32]>, (x, y): (&[f32], &mut [f32])) {
+fn forward(shape: &Geometry, weights: &[f32], bias: Option<&[f32]>, x: &[f32], y: &mut [f32]) {
     let mut scratch = Scratch::new(shape);
     let kernel = Matrix::new(weights, shape.outputs, shape.patch());
     let width = shape.together * shape.places();
@@ -322,7 +322,7 @@ impl Pass<'_> {
         inputs.resize_with(shape.images.div_ceil(part), Default::default);
         let x = self.x.chunks(part * shape.image());
         let dy = self.dy.chunks(part * shape.result());
-        let mut parts = x.zip(dy).zip(inputs).map(|((x, dy), dx)| Part { x, dy, dx });
+        let mut parts = x.zip(dy).zip(inputs).map(|((x, dy), dx)| BatchPart { x, dy, dx });
         if !shape.pays_threads() {
             parts.for_each(|part| self.part(part, grad));
             return dx;
@@ -342,11 +342,11 @@ impl Pass<'_> {
     }
 
     /// One part of the batch.
-    fn part(&self, part: Part<'_>, grad: &mut [f32]) {
+    fn part(&self, part: BatchPart<'_>, grad: &mut [f32]) {
         if let Some(direct) = self.direct {
             return direct.backward(self.weights, part, grad);
         }
-        let Part { x, dy, dx } = part;
+        let BatchPart { x, dy, dx } = part;
         let shape = &self.shape;
         let width = shape.together * shape.places();
         let mut scratch = Scratch::new(shape);

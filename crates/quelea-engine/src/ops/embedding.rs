@@ -1,7 +1,7 @@
 //! Vectors for tokens.
 
 use crate::parameters::{Builder, Init, Param};
-use crate::tape::{Tape, Value, tensor};
+use crate::tape::{Tape, TapeValue, tensor};
 
 /// A table of vectors.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,7 @@ impl Embedding {
 
 impl Tape<'_> {
     /// The vectors of `tokens`, times `factor`: `[tokens, width]`.
-    pub fn embed(&mut self, tokens: &[u32], embedding: &Embedding, factor: f32) -> Value {
+    pub fn embed(&mut self, tokens: &[u32], embedding: &Embedding, factor: f32) -> TapeValue {
         let Embedding { table, width } = *embedding;
         let rows = self.param(table);
         let row = |token: &u32| &rows[*token as usize * width..][..width];

@@ -1,7 +1,7 @@
 //! Layer normalisation (Ba, Kiros and Hinton 2016), over the last axis.
 
 use crate::parameters::{Builder, Init, Param};
-use crate::tape::{Tape, Value, tensor};
+use crate::tape::{Tape, TapeValue, tensor};
 
 /// Added to variances.
 const EPSILON: f32 = 1e-5;
@@ -27,7 +27,7 @@ impl LayerNorm {
 
 impl Tape<'_> {
     /// Normalises every row.
-    pub fn layer_norm(&mut self, x: &Value, norm: &LayerNorm) -> Value {
+    pub fn layer_norm(&mut self, x: &TapeValue, norm: &LayerNorm) -> TapeValue {
         let LayerNorm { scale, shift, width } = *norm;
         let (gains, offsets) = (self.param(scale), self.param(shift));
         let mut y = Vec::with_capacity(x.values().len());

@@ -2,7 +2,7 @@
 
 use crate::matrix::{Matrix, Onto, multiply};
 use crate::parameters::{Builder, Init, Param};
-use crate::tape::{Tape, Value, tensor};
+use crate::tape::{Tape, TapeValue, tensor};
 
 /// `x · weightᵀ + bias` over the last axis.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +29,7 @@ impl Linear {
 
 impl Tape<'_> {
     /// Applies an affine map.
-    pub fn linear(&mut self, x: &Value, map: &Linear) -> Value {
+    pub fn linear(&mut self, x: &TapeValue, map: &Linear) -> TapeValue {
         let Linear { weight, bias, inputs, outputs } = *map;
         let rows = x.values().len() / inputs;
         let mut shape = x.shape().to_vec();

@@ -2,7 +2,7 @@
 
 use quelea_core::problems::{ACCURACY, Evaluation};
 
-use crate::tape::Value;
+use crate::tape::TapeValue;
 
 /// Marks a target that does not count: padding.
 pub const NO_TARGET: u32 = u32::MAX;
@@ -37,13 +37,13 @@ impl Scored {
 }
 
 /// Scores `[rows, classes]` against one target per row.
-pub fn score(scores: &Value, targets: &[u32], smoothing: f32) -> Scored {
+pub fn score(scores: &TapeValue, targets: &[u32], smoothing: f32) -> Scored {
     walk(scores, targets, smoothing, |_, _| ())
 }
 
 /// As [`score`], with the gradient of `loss / divisor`.
 pub fn score_with_gradient(
-    scores: &Value,
+    scores: &TapeValue,
     targets: &[u32],
     smoothing: f32,
     divisor: f32,
@@ -74,14 +74,14 @@ impl Softmax<'_> {
     }
 }
 
-fn classes(scores: &Value, targets: &[u32]) -> usize {
+fn classes(scores: &TapeValue, targets: &[u32]) -> usize {
     let classes = *scores.shape().last().expect("scores have classes");
     assert_eq!(scores.values().len(), classes * targets.len(), "one target per row");
     classes
 }
 
 fn walk(
-    scores: &Value,
+    scores: &TapeValue,
     targets: &[u32],
     smoothing: f32,
     mut visit: impl FnMut(usize, &Softmax<'_>),

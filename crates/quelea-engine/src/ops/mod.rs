@@ -11,7 +11,7 @@ pub mod loss;
 mod pool;
 mod shape;
 
-pub use attention::Mask;
+pub use attention::AttentionMask;
 pub use batch_norm::{BatchNorm, Then};
 pub use conv::Conv;
 pub use embedding::Embedding;

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::tape::{Tape, Value, tensor};
+use crate::tape::{Tape, TapeValue, tensor};
 
 use super::shape::dims;
 
@@ -58,7 +58,7 @@ impl Windows {
 
 impl Tape<'_> {
     /// The largest number under a square window; what lies outside is smaller than anything.
-    pub fn max_pool(&mut self, x: &Value, size: usize, stride: usize, pad: usize) -> Value {
+    pub fn max_pool(&mut self, x: &TapeValue, size: usize, stride: usize, pad: usize) -> TapeValue {
         let [images, channels, height, width] = dims(x);
         let windows = Windows { height, width, size, stride, pad };
         let (out_height, out_width) = (windows.out(height), windows.out(width));
@@ -92,7 +92,7 @@ impl Tape<'_> {
     }
 
     /// The mean of every channel: `[images, channels]`.
-    pub fn mean_pool(&mut self, x: &Value) -> Value {
+    pub fn mean_pool(&mut self, x: &TapeValue) -> TapeValue {
         let [images, channels, height, width] = dims(x);
         let places = height * width;
         let planes = x.values().chunks_exact(places);

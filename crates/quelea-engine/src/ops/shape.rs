@@ -1,10 +1,10 @@
 //! Sums, and other views of the same numbers.
 
-use crate::tape::{Tape, Value, tensor};
+use crate::tape::{Tape, TapeValue, tensor};
 
 impl Tape<'_> {
     /// `x + y`, of one shape.
-    pub fn add(&mut self, x: &Value, y: &Value) -> Value {
+    pub fn add(&mut self, x: &TapeValue, y: &TapeValue) -> TapeValue {
         assert_eq!(x.shape(), y.shape(), "what is added is of one shape");
         let sum = x.values().iter().zip(y.values()).map(|(x, y)| x + y).collect();
         let slots = [x.slot(), y.slot()];
@@ -15,7 +15,7 @@ impl Tape<'_> {
     }
 
     /// `x` with these numbers added to each element of its first axis: positions, say.
-    pub fn add_constant(&mut self, x: &Value, numbers: &[f32]) -> Value {
+    pub fn add_constant(&mut self, x: &TapeValue, numbers: &[f32]) -> TapeValue {
         let rows = x.values().chunks_exact(numbers.len());
         let sum = rows.flat_map(|row| row.iter().zip(numbers).map(|(x, y)| x + y)).collect();
         let slot = x.slot();
@@ -23,14 +23,14 @@ impl Tape<'_> {
     }
 
     /// The same numbers in another shape.
-    pub fn reshape(&mut self, x: &Value, shape: &[usize]) -> Value {
+    pub fn reshape(&mut self, x: &TapeValue, shape: &[usize]) -> TapeValue {
         let (slot, before) = (x.slot(), x.shape().to_vec());
         let y = x.tensor.clone().reshaped(shape);
         self.record_if(&[x], y, move |dy, backward| backward.add(slot, dy.reshaped(&before)))
     }
 
     /// Axes in another order: axis `k` of the result is axis `axes[k]` of `x`.
-    pub fn permute(&mut self, x: &Value, axes: &[usize]) -> Value {
+    pub fn permute(&mut self, x: &TapeValue, axes: &[usize]) -> TapeValue {
         let mut back = vec![0; axes.len()];
         axes.iter().enumerate().for_each(|(new, old)| back[*old] = new);
         let slot = x.slot();
@@ -40,7 +40,7 @@ impl Tape<'_> {
 
     /// Every second pixel of images, with channels of zeros on both sides: the shortcut without
     /// parameters of He et al. 2016 (option A).
-    pub fn subsample_and_pad(&mut self, x: &Value, channels: usize) -> Value {
+    pub fn subsample_and_pad(&mut self, x: &TapeValue, channels: usize) -> TapeValue {
         let [n, c, h, w] = dims(x);
         let (half_h, half_w, before) = (h.div_ceil(2), w.div_ceil(2), (channels - c) / 2);
         let shape = [n, channels, half_h, half_w];
@@ -78,6 +78,6 @@ fn each(n: usize, c: usize, rows: usize, mut visit: impl FnMut(usize, usize, usi
 }
 
 /// The axes of images: number, channels, height, width.
-pub(crate) fn dims(x: &Value) -> [usize; 4] {
+pub(crate) fn dims(x: &TapeValue) -> [usize; 4] {
     x.shape().try_into().expect("images have four axes")
 }

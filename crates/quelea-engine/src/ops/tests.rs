@@ -5,7 +5,7 @@ use quelea_core::random::Rng;
 use super::loss::{NO_TARGET, score, score_with_gradient};
 use super::*;
 use crate::parameters::{Builder, Init, Parameters};
-use crate::tape::{Mode, Tape, Value};
+use crate::tape::{PassMode, Tape, TapeValue};
 
 const SOME: Init = Init::Normal { deviation: 0.5 };
 
@@ -22,7 +22,7 @@ struct Check<F> {
     function: F,
 }
 
-impl<F: Fn(&mut Tape<'_>, &[Value]) -> Value> Check<F> {
+impl<F: Fn(&mut Tape<'_>, &[TapeValue]) -> TapeValue> Check<F> {
     fn new(builder: Builder, shapes: &[&[usize]], function: F) -> Check<F> {
         let parameters = builder.finish();
         // Not the start of a network: zeros and ones would hide errors.
@@ -37,8 +37,8 @@ impl<F: Fn(&mut Tape<'_>, &[Value]) -> Value> Check<F> {
     }
 
     fn value(&self, params: &[f32], inputs: &[(Vec<f32>, Vec<usize>)]) -> f64 {
-        let mut tape = Tape::new(&self.parameters, params, Mode::Train);
-        let inputs: Vec<Value> =
+        let mut tape = Tape::new(&self.parameters, params, PassMode::Train);
+        let inputs: Vec<TapeValue> =
             inputs.iter().map(|(values, shape)| tape.variable(values.clone(), shape)).collect();
         let output = (self.function)(&mut tape, &inputs);
         let weights = random(output.values().len(), 99);
@@ -48,13 +48,13 @@ impl<F: Fn(&mut Tape<'_>, &[Value]) -> Value> Check<F> {
     /// Compares every partial derivative.
     fn run(self) {
         let mut grad = vec![0.0; self.params.len()];
-        let mut tape = Tape::new(&self.parameters, &self.params, Mode::Train);
-        let inputs: Vec<Value> = (self.inputs.iter())
+        let mut tape = Tape::new(&self.parameters, &self.params, PassMode::Train);
+        let inputs: Vec<TapeValue> = (self.inputs.iter())
             .map(|(values, shape)| tape.variable(values.clone(), shape))
             .collect();
         let output = (self.function)(&mut tape, &inputs);
         let seed = random(output.values().len(), 99);
-        let asked: Vec<&Value> = inputs.iter().collect();
+        let asked: Vec<&TapeValue> = inputs.iter().collect();
         let input_grads = tape.backward_to(&output, seed, &mut grad, &asked);
 
         let step = 1e-3;
@@ -121,7 +121,8 @@ fn gradient_of_batch_norm() {
     for then in [Then::Nothing, Then::Relu] {
         let mut builder = Builder::default();
         let norm = BatchNorm::new(&mut builder, 2);
-        let function = move |tape: &mut Tape<'_>, x: &[Value]| tape.batch_norm(&x[0], &norm, then);
+        let function =
+            move |tape: &mut Tape<'_>, x: &[TapeValue]| tape.batch_norm(&x[0], &norm, then);
         Check::new(builder, &[&[3, 2, 2, 3]], function).run();
     }
 }
@@ -137,16 +138,18 @@ fn gradient_of_layer_norm() {
 fn gradient_of_embedding() {
     let mut builder = Builder::default();
     let embedding = Embedding::new(&mut builder, 4, 3, SOME);
-    let function = move |tape: &mut Tape<'_>, _: &[Value]| tape.embed(&[3, 1, 3], &embedding, 1.5);
+    let function =
+        move |tape: &mut Tape<'_>, _: &[TapeValue]| tape.embed(&[3, 1, 3], &embedding, 1.5);
     Check::new(builder, &[], function).run();
 }
 
 #[test]
 fn gradient_of_attention() {
     for (causal, lengths) in [(false, vec![]), (true, vec![]), (false, vec![2, 3])] {
-        let mask = Mask { causal, lengths };
-        let function =
-            move |tape: &mut Tape<'_>, x: &[Value]| tape.attention([&x[0], &x[1], &x[2]], &mask);
+        let mask = AttentionMask { causal, lengths };
+        let function = move |tape: &mut Tape<'_>, x: &[TapeValue]| {
+            tape.attention([&x[0], &x[1], &x[2]], &mask)
+        };
         let shapes: [&[usize]; 3] = [&[2, 2, 3, 4], &[2, 2, 3, 4], &[2, 2, 3, 4]];
         Check::new(Builder::default(), &shapes, function).run();
     }
@@ -154,7 +157,7 @@ fn gradient_of_attention() {
 
 #[test]
 fn gradients_of_functions_without_parameters() {
-    fn check(shape: &[usize], function: impl Fn(&mut Tape<'_>, &[Value]) -> Value) {
+    fn check(shape: &[usize], function: impl Fn(&mut Tape<'_>, &[TapeValue]) -> TapeValue) {
         Check::new(Builder::default(), &[shape, shape], function).run();
     }
     check(&[3, 4], |tape, x| tape.relu(x[0].clone()));
@@ -178,10 +181,10 @@ fn gradient_of_cross_entropy() {
     let targets = [1, NO_TARGET, 4, 0];
     for smoothing in [0.0, 0.1] {
         let value = |scores: &[f32]| {
-            let scores = Value::constant(scores.to_vec(), &[4, 5]);
+            let scores = TapeValue::constant(scores.to_vec(), &[4, 5]);
             score(&scores, &targets, smoothing).loss / 3.0
         };
-        let given = Value::constant(scores.clone(), &[4, 5]);
+        let given = TapeValue::constant(scores.clone(), &[4, 5]);
         let (scored, grad) = score_with_gradient(&given, &targets, smoothing, 3.0);
         assert_eq!((scored.counted, scored.loss / 3.0), (3, value(&scores)));
         for (index, grad) in grad.iter().enumerate() {
@@ -197,23 +200,23 @@ fn gradient_of_cross_entropy() {
 
 #[test]
 fn of_equal_scores_only_the_first_is_right() {
-    let even = Value::constant(vec![0.0; 8], &[4, 2]);
+    let even = TapeValue::constant(vec![0.0; 8], &[4, 2]);
     assert_eq!(score(&even, &[0, 1, 0, 1], 0.0).right, 2);
-    let lost = Value::constant(vec![f32::NAN; 2], &[1, 2]);
+    let lost = TapeValue::constant(vec![f32::NAN; 2], &[1, 2]);
     assert_eq!(score(&lost, &[0], 0.0).right, 0);
 }
 
 #[test]
 fn dropout_keeps_the_mean_and_drops_its_share() {
     let parameters = Builder::default().finish();
-    let mut tape = Tape::new(&parameters, &[], Mode::Train);
+    let mut tape = Tape::new(&parameters, &[], PassMode::Train);
     let ones = tape.variable(vec![1.0; 100_000], &[100_000]);
     let dropped = tape.dropout(&ones, 0.2);
     let zeros = dropped.values().iter().filter(|x| **x == 0.0).count();
     assert!((zeros as f64 / 1e5 - 0.2).abs() < 0.005, "{zeros}");
     assert!(dropped.values().iter().all(|x| *x == 0.0 || *x == 1.25));
-    let mut tape = Tape::new(&parameters, &[], Mode::Evaluate);
-    let ones = Value::constant(vec![1.0; 10], &[10]);
+    let mut tape = Tape::new(&parameters, &[], PassMode::Evaluate);
+    let ones = TapeValue::constant(vec![1.0; 10], &[10]);
     assert_eq!(tape.dropout(&ones, 0.2).values(), [1.0; 10]);
 }
 
@@ -230,7 +233,7 @@ fn large_convolution_is_the_sum_of_its_images() {
     let seed = random(images * 16 * 12 * 12, 3);
     let run = |x: &[f32], seed: &[f32]| {
         let mut grad = vec![0.0; params.len()];
-        let mut tape = Tape::new(&parameters, &params, Mode::Train);
+        let mut tape = Tape::new(&parameters, &params, PassMode::Train);
         let x = tape.variable(x.to_vec(), &[x.len() / image, 8, 12, 12]);
         let y = tape.conv(&x, &conv);
         let dx = tape.backward_to(&y, seed.to_vec(), &mut grad, &[&x]);

@@ -11,7 +11,7 @@ use quelea_core::problems::Problem;
 use quelea_core::problems::quadratic::{Quadratic, QuadraticOptions};
 use quelea_core::properties::TopologyRequirement;
 use quelea_core::run_spec::RunSpec;
-use quelea_core::topology::{self, Request};
+use quelea_core::topology::{self, TopologyRequest};
 use quelea_core::view::View;
 use quelea_net::{Coordinator, Gradients, Hosted, NetError, NetOptions, Observer, join};
 use quelea_record::{Outcome, Record};
@@ -60,7 +60,7 @@ impl Run {
             let ring = topology::find("ring").expect("in the table");
             let params = Options::defaults(ring.meta.options);
             let hosts = &hosts[..self.workers];
-            let request = Request { hosts, seed: 1, options: &params, text: None };
+            let request = TopologyRequest { hosts, seed: 1, options: &params, text: None };
             Arc::new(ring.build(&request).expect("any number of workers"))
         };
         let needs_topology =

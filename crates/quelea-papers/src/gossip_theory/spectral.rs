@@ -54,7 +54,7 @@ fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
         for &workers in sizes {
             let hosts: Vec<u32> = (0..workers as u32).map(|worker| worker / 2).collect();
             let params = Options::defaults(entry.meta.options);
-            let request = topology::Request {
+            let request = topology::TopologyRequest {
                 hosts: &hosts,
                 seed: options.seed,
                 options: &params,

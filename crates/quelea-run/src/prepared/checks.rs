@@ -2,7 +2,7 @@
 //! optimizer, topology and codec.
 
 use quelea_core::algorithms::{self, ALGORITHMS};
-use quelea_core::codec::Shape;
+use quelea_core::codec::CodecShape;
 use quelea_core::layout::Layout;
 use quelea_core::options::{Options, Value};
 use quelea_core::properties::{OptimizerSite, Properties, TopologyRequirement};
@@ -132,12 +132,12 @@ pub(super) fn check_codec(config: &Config, layout: &Layout) -> Result<(), Reques
     let no_matrix = !layout.tensors.iter().any(|tensor| tensor.shape.len() > 1);
     let name = algorithm.entry.meta.name;
     let problem = match codec.entry.shape {
-        Shape::Rounding if !codec.entry.per_element && !ring => Some(
+        CodecShape::Rounding if !codec.entry.per_element && !ring => Some(
             "has one scale per message, so that replicas have the same bits only with \
              `algorithm.collective` = \"ring\""
                 .to_string(),
         ),
-        Shape::LowRank if no_matrix => Some(format!(
+        CodecShape::LowRank if no_matrix => Some(format!(
             "compresses matrices, and the model of task `{}` has none",
             config.task.entry.meta.name
         )),

@@ -1,7 +1,7 @@
 //! How many vectors a worker keeps besides its model, for the estimate of memory.
 
 use quelea_core::algorithms::Codecs;
-use quelea_core::codec::Shape;
+use quelea_core::codec::CodecShape;
 use quelea_core::topology::Schedule;
 
 use crate::config::Config;
@@ -14,7 +14,7 @@ pub(super) fn kept(config: &Config, neighbours: usize, dimensions: usize) -> usi
     match (algorithm.entry.codecs)(algorithm.options()) {
         Codecs::Contraction => 1 + neighbours,
         // Averages pass on what is rounded as it is.
-        Codecs::All => usize::from(leaves_out && codec.entry.shape != Shape::Rounding),
+        Codecs::All => usize::from(leaves_out && codec.entry.shape != CodecShape::Rounding),
         Codecs::Feedback => usize::from(leaves_out),
         Codecs::Rounding(_) | Codecs::Exact(_) => 0,
     }

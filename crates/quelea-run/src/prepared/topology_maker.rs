@@ -75,7 +75,7 @@ impl TopologyMaker {
             let mut seen = BTreeSet::new();
             hosts.retain(|host| seen.insert(*host));
         }
-        let request = topology::Request {
+        let request = topology::TopologyRequest {
             hosts: &hosts,
             seed: self.seed,
             options: self.row.options(),

@@ -9,7 +9,7 @@ use quelea_data::augment::Augmentation;
 use quelea_data::error::DataError;
 use quelea_data::images::{FolderOptions, Split, cifar10, digits, folder, idx};
 use quelea_engine::classify::Classify;
-use quelea_engine::models::{self, ImageModel, Images, VggHead};
+use quelea_engine::models::{self, ImageModel, ImageSpec, VggHead};
 
 use super::network::{
     self, ACCUMULATE, BATCHES, CONCENTRATION, DATA, PARTITION, SUBSET, TEST_SUBSET, batch, located,
@@ -167,14 +167,14 @@ pub const IMAGENET_RESNET50: TaskEntry = TaskEntry {
         // 224 of 256, as usual.
         let options = FolderOptions { side, resized: side * 8 / 7 };
         let read = |path: &Path| folder(path, options);
-        let model = |images: Images| models::resnet50(images.classes);
+        let model = |images: ImageSpec| models::resnet50(images.classes);
         from_files(request, "imagenet", read, Augmentation::IMAGENET, model)
     },
 };
 
 fn cifar(
     request: &TaskRequest,
-    model: impl FnOnce(Images) -> ImageModel,
+    model: impl FnOnce(ImageSpec) -> ImageModel,
 ) -> Result<Built, RequestError> {
     from_files(request, "cifar10", cifar10, Augmentation::CIFAR, model)
 }
@@ -184,7 +184,7 @@ fn from_files(
     name: &str,
     read: impl FnOnce(&Path) -> Result<Split, DataError>,
     augmentation: Augmentation,
-    model: impl FnOnce(Images) -> ImageModel,
+    model: impl FnOnce(ImageSpec) -> ImageModel,
 ) -> Result<Built, RequestError> {
     let data = located(request, name, read)?;
     let augment = request.values.options.flag("augment");
@@ -195,10 +195,10 @@ fn build(
     request: &TaskRequest,
     data: Split,
     augmentation: Augmentation,
-    model: impl FnOnce(Images) -> ImageModel,
+    model: impl FnOnce(ImageSpec) -> ImageModel,
 ) -> Result<Built, RequestError> {
     let shape = data.train.shape();
-    let images = Images {
+    let images = ImageSpec {
         channels: shape.channels,
         height: shape.height,
         width: shape.width,

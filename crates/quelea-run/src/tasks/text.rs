@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use quelea_core::meta::Meta;
 use quelea_core::options::{OptionKind, OptionSpec, Options};
-use quelea_data::text::{Corpus, Pairs, Vocabulary, plain};
+use quelea_data::text::{Corpus, SentencePairs, Vocabulary, plain};
 use quelea_engine::language::NextByte;
 use quelea_engine::models::{LanguageSize, TransformerSize};
 use quelea_engine::translate::{Translate, TranslateOptions, Translations};
@@ -126,8 +126,8 @@ fn build_transformer(request: &TaskRequest) -> Result<Built, RequestError> {
         return Err(RequestError::field("task.to", toml::Value::from(to), problem));
     }
     let data = located(request, "multi30k", |folder| {
-        let train = Pairs::read(folder, "train", from, to)?;
-        let test = Pairs::read(folder, "test_2016_flickr", from, to)?;
+        let train = SentencePairs::read(folder, "train", from, to)?;
+        let test = SentencePairs::read(folder, "test_2016_flickr", from, to)?;
         let tokens = size(options, "vocabulary");
         let cache = folder.join(format!("vocabulary.{from}-{to}.{tokens}"));
         let vocabulary = Vocabulary::cached(&cache, &[&train.sources, &train.targets], tokens);

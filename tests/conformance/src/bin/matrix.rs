@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use conformance::matrix::{Cell, Data, Found, PARTITIONS, Partition, cells, most};
+use conformance::matrix::{Cell, Data, Found, PARTITIONS, PartitionKind, cells, most};
 use quelea_core::optim::OPTIMIZERS;
 
 fn main() -> ExitCode {
@@ -80,8 +80,8 @@ fn table(text: &mut String, data: Data, found: &[(Cell, Found)]) {
         text,
         "\n## {name}\n\nLoss at the start {start}; to be reached: {} iid, {} unequal. A miss is bold.\n\n| \
          algorithm | codec |",
-        bound(Partition::Iid),
-        bound(Partition::Dirichlet)
+        bound(PartitionKind::Iid),
+        bound(PartitionKind::Dirichlet)
     );
     for optimizer in OPTIMIZERS {
         let _ = write!(text, " {0} iid | {0} 0.1 |", optimizer.meta.name);

@@ -1,7 +1,7 @@
 //! The worker's side of ALADDIN; the pseudocode is in the parent module.
 
 use super::{ACKNOWLEDGE, ANCHOR, PUSH};
-use crate::codec::{ErrorFeedback, Shape};
+use crate::codec::{CodecShape, ErrorFeedback};
 use crate::contract::{Algorithm, Awaited, Context, Fact, Mode, Outbox, Piece};
 use crate::message::{Message, Rank};
 use crate::options::Options;
@@ -36,7 +36,7 @@ struct Lane {
     left_out: ErrorFeedback,
     /// An anchor is due with the next push.
     anchor: bool,
-    /// The newest model that has come and was not used.
+    /// The newest model that has arrived and was not used.
     inbox: Option<(u64, Payload)>,
     /// The version that was used last.
     used: u64,
@@ -142,7 +142,7 @@ impl Worker {
             let folded = folded.expect("there is nothing else to send");
             lane.left_out.at_rate(folded.rate);
             match cx.outbox.coder.shape() {
-                Shape::Plain => message.with(folded.values),
+                CodecShape::Plain => message.with(folded.values),
                 _ => lane.left_out.load(&mut cx.outbox, message, &folded.values),
             }
         };
@@ -157,7 +157,7 @@ impl Worker {
         cx.outbox.send(piece.server, message);
     }
 
-    /// `x_i ← x_i + α(x̃ − x_i)`, if a model has come.
+    /// `x_i ← x_i + α(x̃ − x_i)`, if a model has arrived.
     fn mix(&mut self, cx: &mut Context<'_>, piece: &Piece) {
         let lane = &mut self.lanes[piece.index];
         let Some((version, model)) = lane.inbox.take() else { return };
@@ -224,7 +224,7 @@ impl Algorithm for Worker {
         }
     }
 
-    /// With mean tracking, the survivors tell the server anew where they are.
+    /// With mean tracking, the survivors send the server their positions again.
     fn on_view(&mut self, cx: &mut Context<'_>, _old: &View) {
         if !self.track_mean {
             return;

@@ -13,7 +13,7 @@ use crate::vector;
 use crate::view::View;
 
 /// One server.
-pub struct Server {
+pub struct ElasticServer {
     synchronous: bool,
     period: u64,
     pieces: Vec<State>,
@@ -32,10 +32,10 @@ struct State {
     rounds: BTreeMap<u64, Fold>,
 }
 
-impl Server {
-    pub fn new(options: &Options) -> Server {
+impl ElasticServer {
+    pub fn new(options: &Options) -> ElasticServer {
         let (synchronous, period) = (is_synchronous(options), options.whole("period"));
-        Server { synchronous, period, pieces: Vec::new() }
+        ElasticServer { synchronous, period, pieces: Vec::new() }
     }
 
     fn send_centre(cx: &mut Context<'_>, b: usize, seq: u64, to: &[Rank]) {
@@ -57,7 +57,7 @@ impl Server {
         let done = piece.seqs.get(&from).copied().unwrap_or(0);
         if piece.asked.get(&from).is_some_and(|asked| *asked <= done) {
             let seq = piece.asked.remove(&from).expect("just seen");
-            Server::send_centre(cx, b, seq, &[from]);
+            ElasticServer::send_centre(cx, b, seq, &[from]);
         }
     }
 
@@ -68,18 +68,18 @@ impl Server {
         if fold.is_complete(&cx.outbox) {
             let (sum, _) = piece.rounds.remove(&piece.round).expect("just seen").into_sum();
             piece.round += 1;
-            Server::add(cx, b, &sum);
-            Server::send_centre(cx, b, self.pieces[b].round, &cx.outbox.view.workers);
+            ElasticServer::add(cx, b, &sum);
+            ElasticServer::send_centre(cx, b, self.pieces[b].round, &cx.outbox.view.workers);
         }
     }
 }
 
-impl Algorithm for Server {
+impl Algorithm for ElasticServer {
     fn on_start(&mut self, cx: &mut Context<'_>) {
         let round = if self.synchronous { cx.step.div_ceil(self.period) } else { 0 };
         self.pieces.resize_with(cx.layout.buckets.len(), || State { round, ..State::default() });
         for b in (0..self.pieces.len()).filter(|_| self.synchronous) {
-            Server::send_centre(cx, b, self.pieces[b].round, &cx.outbox.view.workers);
+            ElasticServer::send_centre(cx, b, self.pieces[b].round, &cx.outbox.view.workers);
         }
     }
 
@@ -102,7 +102,7 @@ impl Algorithm for Server {
         // A difference that comes again is in the centre already.
         if seq == *done + 1 {
             *done = seq;
-            Server::add(cx, b, &message.into_values());
+            ElasticServer::add(cx, b, &message.into_values());
             self.answer(cx, b, from);
         }
     }

@@ -65,7 +65,7 @@ impl Leader {
         }
     }
 
-    /// The run begins, or goes on from a saved state.
+    /// The run starts, or resumes from a saved state.
     pub(super) fn enter(&mut self, cx: &Context<'_>) {
         self.step = cx.step;
         self.find_members(cx);
@@ -232,7 +232,7 @@ impl Leader {
         self.members.iter().copied().filter(move |rank| !here.is_some_and(|h| h.contains_key(rank)))
     }
 
-    /// The members go on with what the method has made of the parameters.
+    /// Sends the members the method's new parameters, with which they continue.
     fn hand_out_if_due(&mut self, cx: &mut Context<'_>) {
         let Some(step) = self.due.filter(|_| self.method.is_ready()) else { return };
         self.forget_gradient();

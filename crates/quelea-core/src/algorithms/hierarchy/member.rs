@@ -17,7 +17,7 @@ pub(super) struct Member {
     pub(super) handed: usize,
     /// Whether all are.
     pub(super) complete: bool,
-    /// Buckets of the parameters of the next step that have come.
+    /// Buckets of the parameters of the next step that have arrived.
     next: BTreeMap<usize, Payload>,
     /// The number of the last late change, by bucket.
     late: BTreeMap<usize, u64>,
@@ -43,7 +43,7 @@ impl Member {
         }
     }
 
-    /// A bucket of the parameters of a step has come. Whether all have.
+    /// A bucket of the parameters of a step has arrived. Returns whether all have.
     pub(super) fn on_params(&mut self, cx: &mut Context<'_>, message: Message) -> bool {
         let (step, b) = (Some(message.step), message.bucket as usize);
         if step <= self.step {
@@ -60,7 +60,8 @@ impl Member {
         true
     }
 
-    /// The leader has changed: what only a part has come of, the new one may make otherwise.
+    /// The leader has changed: drops parameters that are incomplete, since the new leader may
+    /// compute others.
     pub(super) fn forget_leader(&mut self) {
         self.next.clear();
         self.late.clear();

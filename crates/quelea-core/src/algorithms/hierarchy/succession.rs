@@ -1,9 +1,9 @@
 //! What the workers of a host do when one of them is lost.
 //!
 //! ```text
-//! upon a loss on my host:         tell the others whose step's parameters I have
+//! upon a loss on my host:         send the others the step whose parameters I have
 //! upon that of all others:        t = the furthest
-//!     if I have t, lowest such:   send the parameters of t to those who have not
+//!     if I have t, lowest such:   send the parameters of t to ranks that lack them
 //! member, if the leader is new:   send it again what this step's gradient has so far
 //! new leader, once it has t and is not computing:  start the method from the parameters
 //! ```
@@ -11,7 +11,7 @@
 //! all. The new leader starts the method as at the beginning of a run, without what the lost one
 //! had beside the parameters: momentum and other state of the optimizer, corrections, trackers.
 //! The topology knows it from the agreed step on, where corrections and trackers of all hosts
-//! are reset; until then it mixes with nobody.
+//! are reset; until then it does not mix.
 
 use std::collections::BTreeMap;
 

@@ -3,7 +3,7 @@
 /// Where the next round starts, given where this one started and the average it ended with.
 pub trait Outer: Send {
     /// `params` holds the average a; writes the start of the next round over it and over `start`.
-    fn step(&mut self, round: Round, start: &mut [f32], params: &mut [f32]);
+    fn step(&mut self, round: OuterRound, start: &mut [f32], params: &mut [f32]);
 
     /// State vectors, whose lengths may change.
     fn vectors(&mut self) -> Vec<&mut Vec<f32>> {
@@ -13,7 +13,7 @@ pub trait Outer: Send {
 
 /// What an outer rule may want to know.
 #[derive(Clone, Copy, Debug)]
-pub struct Round {
+pub struct OuterRound {
     /// The learning rate of the step that ended it.
     pub learning_rate: f32,
     /// How many workers took part.
@@ -21,10 +21,10 @@ pub struct Round {
 }
 
 /// `x₀ ← a`: plain averaging.
-pub struct Plain;
+pub struct PlainAveraging;
 
-impl Outer for Plain {
-    fn step(&mut self, _round: Round, start: &mut [f32], params: &mut [f32]) {
+impl Outer for PlainAveraging {
+    fn step(&mut self, _round: OuterRound, start: &mut [f32], params: &mut [f32]) {
         start.copy_from_slice(params);
     }
 }

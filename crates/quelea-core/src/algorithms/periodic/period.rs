@@ -24,7 +24,7 @@ pub trait Period: Send {
     fn state(&mut self, _visitor: &mut dyn Visitor) {}
 }
 
-/// A round every so many steps.
+/// A round every `0` steps.
 pub struct Every(pub u64);
 
 impl Period for Every {
@@ -33,7 +33,7 @@ impl Period for Every {
     }
 }
 
-/// The key of rows whose rounds have a fixed length.
+/// The option of algorithms whose rounds have a fixed length.
 pub const fn period_key(default: u64) -> OptionSpec {
     let kind = OptionKind::Whole { default, min: 1, max: u64::MAX };
     OptionSpec { name: "period", kind, help: "steps from one exact average to the next (H)" }

@@ -1,5 +1,5 @@
-//! What survivors of a loss tell each other: how many averages they have finished, and the
-//! result of the last one for those who have not.
+//! What survivors of a loss exchange: how many averages each has finished, and the result of the
+//! last one for ranks that have not finished it.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,14 @@ pub const RESULT: u8 = 0xf1;
 
 /// One comparison after another; idle in between.
 #[derive(Debug, Default)]
-pub struct Rounds {
+pub struct RoundComparison {
     /// Rounds of the others, until the comparison is over.
     known: Option<BTreeMap<Rank, u64>>,
     /// The result that a peer sends me, part by part.
     result: BTreeMap<u32, Payload>,
 }
 
-impl Rounds {
+impl RoundComparison {
     /// Whether survivors are still comparing.
     pub fn is_running(&self) -> bool {
         self.known.is_some()
@@ -29,7 +29,7 @@ impl Rounds {
 
     /// Membership has changed, and I have finished `round` rounds.
     pub fn begin(&mut self, cx: &mut Context<'_>, round: u64) {
-        *self = Rounds { known: Some(BTreeMap::new()), result: BTreeMap::new() };
+        *self = RoundComparison { known: Some(BTreeMap::new()), result: BTreeMap::new() };
         let mut message = Message::new(ROUND, cx.step, 0);
         message.seq = round;
         let me = cx.outbox.rank;
@@ -38,21 +38,22 @@ impl Rounds {
         }
     }
 
-    /// A message of kind [`ROUND`] has come.
+    /// A message of kind [`ROUND`] has arrived.
     pub fn on_round(&mut self, from: Rank, message: &Message) {
         if let Some(known) = &mut self.known {
             known.insert(from, message.seq);
         }
     }
 
-    /// If all are known and nobody is ahead of me: whom I have to help. Then it is over.
+    /// Ends the comparison if all rounds are known and no rank is ahead of this one. Returns the
+    /// ranks that this one has to send the result to.
     pub fn conclude(&mut self, cx: &Context<'_>, round: u64) -> Option<Vec<Rank>> {
         let known = self.known.as_ref()?;
         if known.len() + 1 < cx.outbox.view.workers.len() || known.values().any(|r| *r > round) {
             return None;
         }
         let known = self.known.take()?;
-        // The lowest of those who have finished the most helps.
+        // Of the ranks that have finished the most rounds, the lowest sends the result.
         if known.iter().any(|(rank, r)| *r == round && *rank < cx.outbox.rank) {
             return Some(Vec::new());
         }
@@ -68,7 +69,8 @@ impl Rounds {
         }
     }
 
-    /// A message of kind [`RESULT`] has come; all parts, once they are there. Then it is over.
+    /// A message of kind [`RESULT`] has arrived. Returns all parts once they are there, which ends
+    /// the comparison.
     pub fn on_result(&mut self, message: Message) -> Option<Vec<Payload>> {
         let total = message.count as usize;
         self.result.insert(message.stage, message.into_values());
@@ -79,7 +81,7 @@ impl Rounds {
         Some(std::mem::take(&mut self.result).into_values().collect())
     }
 
-    /// Whom it is waiting for.
+    /// The ranks that it is waiting for.
     pub fn awaiting(&self, others: &[Rank], out: &mut Vec<Awaited>) {
         let Some(known) = &self.known else { return };
         let missing = others.iter().filter(|rank| !known.contains_key(rank));

@@ -1,4 +1,4 @@
-//! SGP that never waits: whatever has arrived is taken in.
+//! SGP that never waits: a worker adds what has arrived.
 //!
 //! ```text
 //! upon g[b] at z_i:          x_i[b] ← x_i[b] − η·Opt(g[b]);  if w_i ≥ ½: divide (x_i[b], w_i) as in SGP
@@ -29,16 +29,16 @@ use crate::view::View;
 const PAYMENT: u8 = 1;
 const ACKNOWLEDGE: u8 = 2;
 
-/// A payment that is not acknowledged after so many of my steps is sent again.
+/// The sender's steps after which a payment without an acknowledgement is sent again.
 const PATIENCE_STEPS: u64 = 8;
 
-/// Who has less than this keeps it.
+/// A worker whose weight is below this keeps its mass in that step.
 const LEAST_WEIGHT: f64 = 0.5;
 
 /// One worker.
 #[derive(Default)]
 pub struct Free {
-    /// Whether every share is a message of its own, which nobody acknowledges.
+    /// Whether every share is a message of its own, without an acknowledgement.
     unfolded: bool,
     mass: PushSum,
     /// Buckets that are not done with this step.
@@ -50,16 +50,16 @@ pub struct Free {
     draining: bool,
 }
 
-/// What one receiver has not got yet.
+/// What one receiver has not acknowledged.
 #[derive(Debug, Default)]
 struct Debt {
     /// The number of the last payment.
     seq: u64,
-    /// My step when it was last sent.
+    /// The sender's step when it was last sent.
     paid_at: u64,
     /// The last payment, until it is acknowledged.
     paid: Mass,
-    /// What has come together since.
+    /// The sum of the shares since then.
     owed: Mass,
 }
 
@@ -85,17 +85,17 @@ impl Mass {
 }
 
 impl Debt {
-    fn pay(&mut self, outbox: &mut Outbox<'_>, step: u64, (to, b): (Rank, usize)) {
+    fn pay(&mut self, outbox: &mut Outbox<'_>, step: u64, to: Rank, b: usize) {
         if self.paid.values.is_none() && self.owed.values.is_some() {
             self.paid = std::mem::take(&mut self.owed);
             self.seq += 1;
-            self.send(outbox, step, (to, b));
+            self.send(outbox, step, to, b);
         } else if self.paid.values.is_some() && step >= self.paid_at + PATIENCE_STEPS {
-            self.send(outbox, step, (to, b));
+            self.send(outbox, step, to, b);
         }
     }
 
-    fn send(&mut self, outbox: &mut Outbox<'_>, step: u64, (to, b): (Rank, usize)) {
+    fn send(&mut self, outbox: &mut Outbox<'_>, step: u64, to: Rank, b: usize) {
         let Some(values) = &self.paid.values else { return };
         let (seq, scalar) = (self.seq, self.paid.weight);
         let message = Message { seq, scalar, ..Message::new(PAYMENT, step, b) };
@@ -127,14 +127,16 @@ impl Free {
     }
 
     fn pay(&mut self, cx: &mut Context<'_>, of_bucket: impl Fn(usize) -> bool) {
-        for (key, debt) in self.debts.iter_mut().filter(|((_, b), _)| of_bucket(*b)) {
-            debt.pay(&mut cx.outbox, cx.step, *key);
+        for ((to, b), debt) in self.debts.iter_mut().filter(|((_, b), _)| of_bucket(*b)) {
+            debt.pay(&mut cx.outbox, cx.step, *to, *b);
         }
     }
 
     /// Sends everything that is not acknowledged once more: the first copies may be lost.
     fn repeat(&mut self, cx: &mut Context<'_>) {
-        self.debts.iter_mut().for_each(|(key, debt)| debt.send(&mut cx.outbox, cx.step, *key));
+        for ((to, b), debt) in &mut self.debts {
+            debt.send(&mut cx.outbox, cx.step, *to, *b);
+        }
     }
 }
 
@@ -171,17 +173,17 @@ impl Algorithm for Free {
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
-        let key = (from, message.bucket as usize);
+        let b = message.bucket as usize;
         if message.kind == PAYMENT {
             self.take_in(cx, from, message);
             if self.draining {
-                self.mass.show(cx, key.1);
+                self.mass.show(cx, b);
             }
             return;
         }
-        if let Some(debt) = self.debts.get_mut(&key).filter(|debt| debt.seq == message.seq) {
+        if let Some(debt) = self.debts.get_mut(&(from, b)).filter(|debt| debt.seq == message.seq) {
             debt.paid = Mass::default();
-            debt.pay(&mut cx.outbox, cx.step, key);
+            debt.pay(&mut cx.outbox, cx.step, from, b);
         }
     }
 
@@ -236,7 +238,7 @@ impl Algorithm for Free {
     }
 }
 
-/// Lists a map by peer and bucket; when loading, it is filled anew.
+/// Visits a map by peer and bucket; loading replaces its content.
 fn visit_map<T: Default>(
     name: &str,
     map: &mut BTreeMap<(Rank, usize), T>,

@@ -25,7 +25,7 @@ const NEAR: usize = 1536;
 const MANY: usize = 128;
 
 /// One part of the batch in a backward pass.
-pub(super) struct Part<'a> {
+pub(super) struct BatchPart<'a> {
     /// Images.
     pub(super) x: &'a [f32],
     /// Gradient of the results.
@@ -34,10 +34,10 @@ pub(super) struct Part<'a> {
     pub(super) dx: &'a mut [f32],
 }
 
-impl Part<'_> {
+impl BatchPart<'_> {
     /// The same part for a shorter time.
-    pub(super) fn reborrow(&mut self) -> Part<'_> {
-        Part { x: self.x, dy: self.dy, dx: self.dx }
+    pub(super) fn reborrow(&mut self) -> BatchPart<'_> {
+        BatchPart { x: self.x, dy: self.dy, dx: self.dx }
     }
 }
 
@@ -59,12 +59,7 @@ impl Direct {
     }
 
     /// The results `y` of the images `x`.
-    pub(super) fn forward(
-        &self,
-        weights: &[f32],
-        bias: Option<&[f32]>,
-        (x, y): (&[f32], &mut [f32]),
-    ) {
+    pub(super) fn forward(&self, weights: &[f32], bias: Option<&[f32]>, x: &[f32], y: &mut [f32]) {
         let Geometry { channels, outputs, size, .. } = self.shape;
         let squared = size * size;
         let weights = packed(self.kernels.outputs, [outputs, channels, squared], |o, c, k| {
@@ -100,7 +95,7 @@ impl Direct {
     }
 
     /// Adds the gradient of the weights to `grad` and writes that of the images.
-    pub(super) fn backward(&self, weights: &[f32], part: Part<'_>, grad: &mut [f32]) {
+    pub(super) fn backward(&self, weights: &[f32], part: BatchPart<'_>, grad: &mut [f32]) {
         let Geometry { channels, outputs, .. } = self.shape;
         let (image, result) = (self.shape.image(), self.shape.result());
         let plane = self.layout.plane;
@@ -314,22 +309,22 @@ mod tests {
         let (bias, x) = (numbers(shape.outputs, 2), numbers(shape.images * shape.image(), 3));
         let dy = numbers(shape.images * shape.result(), 4);
         let mut y = vec![0.0; dy.len()];
-        forward(&shape, &weights, Some(&bias), (&x, &mut y));
+        forward(&shape, &weights, Some(&bias), &x, &mut y);
         let pass = Pass { shape, direct: None, weights: &weights, x: &x, dy: &dy, input: true };
         let (mut grad, mut dx) = (numbers(weights.len(), 5), vec![0.0; x.len()]);
-        pass.part(Part { x: &x, dy: &dy, dx: &mut dx }, &mut grad);
+        pass.part(BatchPart { x: &x, dy: &dy, dx: &mut dx }, &mut grad);
         for kernels in Kernels::all() {
             let direct = Direct::with(kernels, &shape).expect("of the kind");
             let what = format!("{shape:?}, {kernels:?}");
             let mut ours = vec![9.0; y.len()];
-            direct.forward(&weights, Some(&bias), (&x, &mut ours));
+            direct.forward(&weights, Some(&bias), &x, &mut ours);
             assert_near(&ours, &y, &what);
             let (mut ours, mut turned) = (numbers(weights.len(), 5), vec![9.0; x.len()]);
-            direct.backward(&weights, Part { x: &x, dy: &dy, dx: &mut turned }, &mut ours);
+            direct.backward(&weights, BatchPart { x: &x, dy: &dy, dx: &mut turned }, &mut ours);
             assert_near(&ours, &grad, &what);
             assert_near(&turned, &dx, &what);
             let mut alone = numbers(weights.len(), 5);
-            direct.backward(&weights, Part { x: &x, dy: &dy, dx: &mut [] }, &mut alone);
+            direct.backward(&weights, BatchPart { x: &x, dy: &dy, dx: &mut [] }, &mut alone);
             assert_eq!(alone, ours, "{what}: without the gradient of the images");
         }
     }
