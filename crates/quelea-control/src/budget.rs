@@ -25,6 +25,11 @@ impl GradientBudget {
         GradientBudget { is_shared, left, granted: vec![0; workers] }
     }
 
+    /// Whether the last gradient was granted.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.is_shared && self.left == 0
+    }
+
     /// `worker` was lost after `done` gradients: those that it was granted and has not completed are
     /// computed by others.
     pub(crate) fn lose(&mut self, worker: usize, done: u64) {
@@ -68,13 +73,18 @@ pub(crate) struct RankBudget {
     /// One is asked for, and whether that was urgent.
     asked: Option<bool>,
     /// There are no more.
-    pub(crate) is_exhausted: bool,
+    is_denied: bool,
 }
 
 impl RankBudget {
+    /// Whether there are none left for this rank.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.is_denied && self.held == 0
+    }
+
     /// The number of the gradient to ask for, unless that was done as urgently, or there are none.
     pub(crate) fn ask(&mut self, urgent: bool) -> Option<u64> {
-        if self.is_exhausted || self.asked >= Some(urgent) {
+        if self.is_denied || self.asked >= Some(urgent) {
             return None;
         }
         self.asked = Some(urgent);
@@ -88,7 +98,7 @@ impl RankBudget {
     }
 
     pub(crate) fn deny(&mut self) {
-        self.is_exhausted = true;
+        self.is_denied = true;
         self.asked = None;
     }
 

@@ -11,6 +11,7 @@ use quelea_core::message::Rank;
 use quelea_core::properties::Budget;
 use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
+use quelea_core::view::View;
 use quelea_record::{CheckpointSchedule, Observer, Outcome, Record, RecordKind, ResumePoint};
 
 use crate::blame;
@@ -135,6 +136,8 @@ pub struct Controller {
     watches: bool,
     pub(crate) waits_for_disk: bool,
     pub(crate) members: Membership,
+    /// Ranks that were lost.
+    pub(crate) lost: usize,
     pub(crate) limits: ControlLimits,
     pub(crate) workers: usize,
     total: u64,
@@ -180,6 +183,7 @@ impl Controller {
             watches: config.watches,
             waits_for_disk: config.waits_for_disk,
             members: Membership::new(Arc::clone(&setup.view)),
+            lost: 0,
             limits,
             workers,
             total,
@@ -538,12 +542,19 @@ impl Controller {
 
     fn ticket(&mut self, rank: u32, number: u64, urgent: bool) {
         self.hear(rank);
-        let answer = match self.budget.request(rank as usize, number, urgent) {
-            Some(BudgetAnswer::Granted) => Command::Grant,
-            Some(BudgetAnswer::Exhausted) => Command::Deny,
-            Some(BudgetAnswer::Later) | None => return,
-        };
-        self.order(Recipient::Rank(rank), answer);
+        if self.budget.request(rank as usize, number, urgent) != Some(BudgetAnswer::Granted) {
+            return;
+        }
+        self.order(Recipient::Rank(rank), Command::Grant);
+        if self.budget.is_exhausted() {
+            // Workers that wait for others, and so do not ask, will get none either.
+            self.order(Recipient::All, Command::Deny);
+        }
+    }
+
+    /// The last view that was announced.
+    pub fn view(&self) -> &Arc<View> {
+        &self.members.view
     }
 
     fn outcome(&mut self) -> Outcome {

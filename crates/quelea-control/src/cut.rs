@@ -98,9 +98,11 @@ impl Controller {
             return;
         }
         let request = observer.request();
+        if request == Request::Continue {
+            return;
+        }
         // A run that is about to end is not held up.
-        let ends = self.ranks[..self.workers].iter().any(|progress| progress.finished);
-        if request == Request::Continue || ends {
+        if self.ranks[..self.workers].iter().any(|progress| progress.finished) {
             return;
         }
         self.cutting.stop = request == Request::Stop;
@@ -249,15 +251,23 @@ impl Controller {
         model: Vec<f32>,
         observer: &mut dyn Observer,
     ) {
-        let living = self.living();
-        let models = self.cutting.models.entry(step).or_default();
-        models.insert(rank, model);
-        if models.len() < living {
-            if self.cutting.models.len() > CUTS_AT_ONCE {
-                self.cutting.models.pop_first();
-            }
-            return;
+        self.cutting.models.entry(step).or_default().insert(rank, model);
+        self.evaluate_complete(observer);
+        if self.cutting.models.len() > CUTS_AT_ONCE {
+            self.cutting.models.pop_first();
         }
+    }
+
+    /// Evaluates the models of steps for which every living rank has sent its own.
+    pub(crate) fn evaluate_complete(&mut self, observer: &mut dyn Observer) {
+        let ranks = &self.ranks;
+        let living = ranks.len() - self.lost;
+        let has_all = |models: &BTreeMap<u32, Vec<f32>>| {
+            models.len() >= living
+                && models.keys().filter(|rank| !ranks[**rank as usize].is_lost).count() == living
+        };
+        let complete = self.cutting.models.iter().find(|(_, models)| has_all(models));
+        let Some(step) = complete.map(|(step, _)| *step) else { return };
         let all = self.cutting.models.remove(&step).unwrap_or_default();
         let (workers, servers) = all
             .into_iter()

@@ -82,12 +82,12 @@ impl Membership {
 impl Controller {
     /// Ranks that were not lost.
     pub(crate) fn living(&self) -> usize {
-        self.ranks.iter().filter(|progress| !progress.is_lost).count()
+        self.ranks.len() - self.lost
     }
 
     /// Whether no rank was lost.
     pub(crate) fn is_whole(&self) -> bool {
-        self.ranks.iter().all(|progress| !progress.is_lost)
+        self.lost == 0
     }
 
     /// The loss of `rank`, which happened `at`, is known: the others agree on a view without it.
@@ -97,6 +97,7 @@ impl Controller {
         if std::mem::replace(&mut progress.is_lost, true) {
             return;
         }
+        self.lost += 1;
         (progress.finished, progress.computing) = (true, None);
         let is_server = rank as usize >= self.workers;
         let steps = progress.steps;
@@ -111,6 +112,7 @@ impl Controller {
         let event = RecordKind::Lost;
         observer.record(Record { t: at.seconds(), rank, step: steps, event });
         self.abandon_cut();
+        self.evaluate_complete(observer);
         self.start_change(Rank(rank));
         self.finish_change_if_all_stand();
     }

@@ -363,7 +363,7 @@ impl RankMachine {
             }
             return Some(loan);
         }
-        if self.budget.is_exhausted {
+        if self.budget.is_exhausted() {
             self.finish();
         } else {
             self.ask(true);
@@ -372,7 +372,7 @@ impl RankMachine {
     }
 
     fn finish_if_exhausted(&mut self) -> Option<Loan> {
-        if self.budget.is_exhausted && !self.is_external {
+        if self.budget.is_exhausted() && !self.is_external {
             self.finish();
         }
         None

@@ -135,8 +135,7 @@ impl RankMachine {
 
     fn show_if_asked(&mut self) {
         if self.has_params() {
-            let evaluations = std::mem::take(&mut self.cutting.evaluations);
-            evaluations.into_iter().for_each(|step| self.show(step));
+            self.show_now();
         }
     }
 
@@ -146,6 +145,12 @@ impl RankMachine {
             let (rank, model) = (self.node.rank.0, params.to_vec());
             self.events.push(RankEvent::Model { rank, step, model });
         }
+    }
+
+    /// Answers requests for the model with the parameters that are here, although a gradient is computed.
+    pub fn show_now(&mut self) {
+        let evaluations = std::mem::take(&mut self.cutting.evaluations);
+        evaluations.into_iter().for_each(|step| self.show(step));
     }
 
     fn show(&mut self, step: u64) {
