@@ -2,6 +2,7 @@
 
 mod blame;
 mod cuts;
+mod progress;
 mod salvage;
 mod standstill;
 
@@ -25,6 +26,7 @@ use crate::protocol::{
 use crate::rank::Inbox;
 use crate::running_time::StoodStill;
 use cuts::CutAgreement;
+use progress::ToldProgress;
 use standstill::Stillness;
 
 /// How long better evidence is waited for after a first sign of trouble.
@@ -116,6 +118,7 @@ pub(crate) struct Controller<'a> {
     ranks: Vec<RankProgress>,
     probes: Probes,
     done: u64,
+    told: ToldProgress,
     clock: RunClock,
     cutting: CutAgreement,
     clock_seconds: f64,
@@ -230,6 +233,7 @@ impl<'a> Controller<'a> {
             },
             links,
             done,
+            told: ToldProgress::new(now),
             clock: context.clock,
             cutting: CutAgreement::new(context.schedule, properties.synchronous, setup.steps),
             clock_seconds: start.now.seconds(),
@@ -329,6 +333,7 @@ impl<'a> Controller<'a> {
             if self.ticked + period <= now {
                 self.tick(now);
             }
+            self.tell_progress(now);
             self.end_saving_if_whole()?;
             self.attend_cuts();
             if self.phase == RunPhase::Finishing && self.ranks.iter().all(|s| s.report.is_some()) {
@@ -536,7 +541,7 @@ impl<'a> Controller<'a> {
             self.tickets.left -= 1;
             self.tickets.granted[worker] += 1;
             self.tickets.wanted[worker] = false;
-            self.tell(rank, Command::Grant);
+            self.tell(rank, Command::Grant { done: self.done });
         } else {
             self.tickets.wanted[worker] = true;
         }

@@ -264,8 +264,8 @@ fn check_record(record: &Record) -> Result<(), String> {
 /// What the controller tells a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// One more gradient may be computed.
-    Grant,
+    /// One more gradient may be computed; so many are done by all workers.
+    Grant { done: u64 },
     /// No more gradients.
     Deny,
     /// Flush what is pending.
@@ -297,6 +297,8 @@ pub(crate) enum Command {
     /// The run is broken off: send the model that you have as soon as it is there, and start no
     /// more gradients.
     Salvage,
+    /// All workers together have done so many gradients.
+    Progress { done: u64 },
 }
 
 /// Anything that is written as one packet.
@@ -529,7 +531,7 @@ impl Packet for Command {
     fn encode(&self) -> Vec<u8> {
         let w = Writer::default();
         match self {
-            Command::Grant => w.packet(101),
+            Command::Grant { done } => w.number(*done).packet(101),
             Command::Deny => w.packet(102),
             Command::Drain => w.packet(103),
             Command::Probe(probe) => w.number(*probe).packet(104),
@@ -545,12 +547,13 @@ impl Packet for Command {
             Command::Durable(step) => w.number(*step).packet(114),
             Command::Explain => w.packet(115),
             Command::Salvage => w.packet(116),
+            Command::Progress { done } => w.number(*done).packet(117),
         }
     }
 
     fn decode(r: &mut Reader<'_>, kind: u16) -> Result<Command, ControlError> {
         Ok(match kind {
-            101 => Command::Grant,
+            101 => Command::Grant { done: r.number()? },
             102 => Command::Deny,
             103 => Command::Drain,
             104 => Command::Probe(r.number()?),
@@ -566,6 +569,7 @@ impl Packet for Command {
             114 => Command::Durable(r.number()?),
             115 => Command::Explain,
             116 => Command::Salvage,
+            117 => Command::Progress { done: r.number()? },
             _ => return Err(r.unknown()),
         })
     }
@@ -721,6 +725,8 @@ mod tests {
         comes_back(Command::SaveAt { step: 9, last: true });
         comes_back(Command::Explain);
         comes_back(Command::Salvage);
+        comes_back(Command::Grant { done: 11 });
+        comes_back(Command::Progress { done: 12 });
         comes_back(RankEvent::Salvaged { rank: 1, step: 7, model: vec![0.5] });
         let awaiting = vec![AwaitedPeer { from: 2, what: "a chunk".into() }];
         let account = Account { step: 3, awaiting, sent: vec![0, 4], received: vec![1, 0] };

@@ -304,13 +304,21 @@ impl RankState {
 
     /// A command of the controller has come. `true`: it was the last one.
     pub(crate) fn command(&mut self, command: Command) -> bool {
+        if let Command::Progress { done } | Command::Grant { done } = command {
+            self.node.progress(done);
+        }
+        // What the others do is no sign that this rank moves.
+        if matches!(command, Command::Progress { .. }) {
+            self.show_progress();
+            return false;
+        }
         self.moved = self.clock.now();
         let Some(command) = self.cut_command(command) else {
             self.settle();
             return false;
         };
         match command {
-            Command::Grant => {
+            Command::Grant { .. } => {
                 self.tickets.granted += 1;
                 self.tickets.held += 1;
                 self.tickets.asked = None;
@@ -419,8 +427,16 @@ impl RankState {
         self.complete_step();
         self.cut_if_due();
         self.salvage_if_asked();
+        // Before the loop's next turn, which it may read in.
+        self.show_progress();
         self.go_on();
         self.flush();
+    }
+
+    fn show_progress(&self) {
+        if let Some(external) = &self.external {
+            external.show_global_step(self.node.global_step());
+        }
     }
 
     fn carry_out(&mut self) {

@@ -180,6 +180,8 @@ impl Driver<'_> {
             self.observer.progress(self.steps_done, total, self.now);
         }
         if self.steps_done.is_multiple_of(workers) {
+            // Between two multiples the step of all workers on average does not change.
+            self.ranks.iter_mut().for_each(|state| state.node.progress(self.steps_done));
             self.cut_on_average(self.steps_done / workers);
         }
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use super::loan::SharedVector;
+use super::progress::GlobalProgress;
 use super::{Node, Phase};
 use crate::algorithms::hierarchy;
 use crate::codec::Coder;
@@ -62,6 +63,7 @@ impl RunSpec {
             layout,
             optimizer,
             learning_rate: Arc::clone(&self.learning_rate),
+            progress: GlobalProgress::new(self, properties.budget),
             clip: self.clip,
             share: share(&self.samples, &self.view, rank),
             reweigh: 1.0,

@@ -55,7 +55,7 @@ impl Node {
             loss: self.computed.loss,
             samples: self.computed.samples,
             reweigh: self.reweigh,
-            learning_rate: (self.learning_rate)(self.step),
+            learning_rate: self.rate_of(self.step),
             clip: self.clip.filter(|_| self.properties.clips_itself),
             params,
             grad,
@@ -101,7 +101,7 @@ impl Node {
     }
 
     fn optimize(&mut self, now: Time, bucket: usize, mode: Mode, step: u64) {
-        let at = At { step: self.optimized[bucket], learning_rate: (self.learning_rate)(step) };
+        let at = At { step: self.optimized[bucket], learning_rate: self.rate_of(step) };
         self.optimized[bucket] += 1;
         let range = self.layout.range(bucket);
         assert!(range.end <= self.visible(), "only what was handed over is optimized");
