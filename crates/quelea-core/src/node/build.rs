@@ -40,10 +40,8 @@ impl RunSpec {
         };
         let optimizes = is_server == (properties.optimizer == OptimizerSite::Servers);
         let optimizer = (self.optimizer)(if optimizes { params.len() } else { 0 });
-        let steps = match properties.budget {
-            Budget::Rounds => self.steps,
-            Budget::TotalGradients => u64::MAX,
-        };
+        let is_rounds = properties.budget == Budget::Rounds;
+        let steps = if is_rounds { self.steps } else { u64::MAX };
         Node {
             rank,
             is_server,
