@@ -25,6 +25,11 @@ impl GradientBudget {
         GradientBudget { is_shared, left, granted: vec![0; workers] }
     }
 
+    /// Whether gradients are counted in all.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
     /// Whether the last gradient was granted.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.is_shared && self.left == 0

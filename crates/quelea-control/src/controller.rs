@@ -19,6 +19,7 @@ use crate::budget::{BudgetAnswer, GradientBudget};
 use crate::cut::CutAgreement;
 use crate::membership::{LossRefusal, Membership};
 use crate::messages::{Account, Command, RankEvent};
+use crate::progress::ToldProgress;
 use crate::salvage::Salvage;
 use crate::suspicion::{Evidence, GRACE, RankProgress, Trouble};
 use crate::termination::{ProbeAnswer, Probes};
@@ -133,7 +134,7 @@ pub struct Controller {
     pub(crate) now: Time,
     pub(crate) setup: RunSpec,
     survives: bool,
-    watches: bool,
+    pub(crate) watches: bool,
     pub(crate) waits_for_disk: bool,
     pub(crate) members: Membership,
     /// Ranks that were lost.
@@ -150,6 +151,7 @@ pub struct Controller {
     pub(crate) probes: Probes,
     /// Steps that all workers together have completed.
     pub(crate) done: u64,
+    pub(crate) told: ToldProgress,
     pub(crate) cutting: CutAgreement,
     clock_seconds: f64,
     pub(crate) trouble: Option<Trouble>,
@@ -194,6 +196,7 @@ impl Controller {
             ranks: ranks.collect(),
             probes: Probes::new(setup.ranks(), now),
             done,
+            told: ToldProgress::new(now),
             cutting: CutAgreement::new(schedule, properties.synchronous, setup.steps),
             clock_seconds: start.now.seconds(),
             trouble: None,
@@ -275,6 +278,7 @@ impl Controller {
         if self.probes.next.is_some_and(|next| next <= self.now) {
             self.probe();
         }
+        self.tell_progress();
         self.end_saving_if_whole()?;
         self.attend_cuts(observer);
         let is_over = self.phase == RunPhase::Finishing
@@ -474,6 +478,7 @@ impl Controller {
             if is_shown || self.done == self.total {
                 observer.progress(self.done, self.total, Time::from_seconds(record.t));
             }
+            self.tell_progress();
             self.cut_on_average();
         }
         observer.record(record);
@@ -545,7 +550,7 @@ impl Controller {
         if self.budget.request(rank as usize, number, urgent) != Some(BudgetAnswer::Granted) {
             return;
         }
-        self.order(Recipient::Rank(rank), Command::Grant);
+        self.order(Recipient::Rank(rank), Command::Grant { done: self.done });
         if self.budget.is_exhausted() {
             // Workers that wait for others, and so do not ask, will get none either.
             self.order(Recipient::All, Command::Deny);

@@ -22,6 +22,7 @@
 //! | `life_cycle` | running, resting for a checkpoint, finished, draining |
 //! | `controller` | the decisions for a whole run, and their deadlines |
 //! | `budget` | the right to compute gradients, at the controller and at a rank |
+//! | `progress` | how far all workers are together, for learning rates of asynchronous runs |
 //! | `cut` | agreement on a consistent cut through the run |
 //! | `membership` | who takes part; how survivors of a loss agree on a new view |
 //! | `termination` | when nothing is on its way any more |
@@ -38,6 +39,7 @@ mod cut;
 mod life_cycle;
 mod membership;
 mod messages;
+mod progress;
 mod rank;
 mod salvage;
 mod suspicion;

@@ -99,8 +99,10 @@ pub struct AwaitedPeer {
 #[expect(missing_docs, reason = "the sentence above a variant names its fields")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// One more gradient may be computed.
-    Grant,
+    /// One more gradient may be computed; this many are done by all workers.
+    Grant { done: u64 },
+    /// All workers together have done this many gradients.
+    Progress { done: u64 },
     /// No more gradients.
     Deny,
     /// A rank was lost: start no more gradients before view `number`, and say at which step you are.

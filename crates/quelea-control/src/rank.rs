@@ -282,10 +282,17 @@ impl RankMachine {
 
     /// A command of the controller has come. `true`: it was the last one.
     pub fn command(&mut self, now: Time, command: Command) -> bool {
+        if let Command::Progress { done } | Command::Grant { done } = command {
+            self.node.progress(done);
+        }
+        // What the others do is no sign that this rank moves.
+        if matches!(command, Command::Progress { .. }) {
+            return false;
+        }
         self.moved = now;
         let Some(command) = self.cut_command(now, command) else { return false };
         match command {
-            Command::Grant => self.budget.grant(),
+            Command::Grant { .. } => self.budget.grant(),
             Command::Deny => self.budget.deny(),
             Command::Drain => {
                 self.life_cycle.drain();

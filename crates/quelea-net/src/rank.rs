@@ -199,8 +199,11 @@ impl RankState {
             self.change_view(&change);
             return false;
         }
+        let is_progress = matches!(command, Command::Progress { .. });
         let is_last = self.machine.command(self.clock.now(), command);
-        if is_last {
+        if is_progress {
+            self.show_progress();
+        } else if is_last {
             self.tell_all();
         } else {
             self.settle();
@@ -262,11 +265,19 @@ impl RankState {
         }
         let loan = self.machine.advance(self.clock.now());
         self.tell_all();
+        // Before the loop's next turn, which it may read it in.
+        self.show_progress();
         if let Some(loan) = loan {
             self.handed = 0;
             self.compute.as_mut().expect("only workers want gradients").begin(loan);
         }
         self.flush();
+    }
+
+    fn show_progress(&self) {
+        if let Some(external) = &self.external {
+            external.show_global_step(self.machine.node().global_step());
+        }
     }
 
     fn carry_out(&mut self) {

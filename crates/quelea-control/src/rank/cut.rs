@@ -203,7 +203,11 @@ impl RankMachine {
         parts.push(part);
         let start = ResumePoint { parts, ..ResumePoint::default() };
         match start.node(&self.cutting.setup, self.node.rank, self.cutting.pool.clone()) {
-            Ok(node) => self.node = node,
+            Ok(mut node) => {
+                // Its own part does not say how far the others are.
+                node.progress(self.node.gradients_done());
+                self.node = node;
+            }
             Err(problem) => self.failed(problem),
         }
     }

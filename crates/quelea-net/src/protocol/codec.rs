@@ -95,7 +95,7 @@ impl Packet for Command {
     fn encode(&self) -> Vec<u8> {
         let w = Writer::default();
         match self {
-            Command::Grant => w.packet(101),
+            Command::Grant { done } => w.number(*done).packet(101),
             Command::Deny => w.packet(102),
             Command::Drain => w.packet(103),
             Command::Probe(probe) => w.number(*probe).packet(104),
@@ -110,6 +110,7 @@ impl Packet for Command {
             Command::Continue => w.packet(113),
             Command::Durable(step) => w.number(*step).packet(114),
             Command::Explain => w.packet(115),
+            Command::Progress { done } => w.number(*done).packet(119),
             Command::Freeze(number) => w.number(*number).packet(117),
             Command::View(ViewChange { number, lost, from_step }) => {
                 let w = w.number(*number).number(*from_step);
@@ -121,7 +122,7 @@ impl Packet for Command {
 
     fn decode(r: &mut Reader<'_>, kind: u16) -> Result<Command, ControlError> {
         Ok(match kind {
-            101 => Command::Grant,
+            101 => Command::Grant { done: r.number()? },
             102 => Command::Deny,
             103 => Command::Drain,
             104 => Command::Probe(r.number()?),
@@ -137,6 +138,7 @@ impl Packet for Command {
             114 => Command::Durable(r.number()?),
             115 => Command::Explain,
             116 => Command::Salvage,
+            119 => Command::Progress { done: r.number()? },
             117 => Command::Freeze(r.small()?),
             118 => {
                 let (number, from_step) = (r.small()?, r.number()?);
@@ -297,6 +299,8 @@ mod tests {
         comes_back(Command::SaveAt { step: 9, last: true });
         comes_back(Command::Explain);
         comes_back(Command::Salvage);
+        comes_back(Command::Grant { done: 11 });
+        comes_back(Command::Progress { done: 12 });
         comes_back(Command::Freeze(3));
         comes_back(Command::View(ViewChange { number: 3, lost: vec![1, 5], from_step: 9 }));
         comes_back(RankEvent::Frozen { rank: 1, number: 3, step: 7 });
