@@ -473,9 +473,9 @@ impl Controller {
             let progress = &mut self.ranks[record.rank as usize];
             progress.computing = None;
             progress.steps += 1;
-            // A thousand reports are enough for any bar.
-            let is_shown = self.done.is_multiple_of((self.total / 1000).max(1));
-            if is_shown || self.done == self.total {
+            // In virtual time, a thousand reports are enough for any bar.
+            let every = if self.watches { 1 } else { (self.total / 1000).max(1) };
+            if self.done.is_multiple_of(every) || self.done == self.total {
                 observer.progress(self.done, self.total, Time::from_seconds(record.t));
             }
             self.tell_progress();
@@ -547,10 +547,15 @@ impl Controller {
 
     fn ticket(&mut self, rank: u32, number: u64, urgent: bool) {
         self.hear(rank);
-        if self.budget.request(rank as usize, number, urgent) != Some(BudgetAnswer::Granted) {
-            return;
+        match self.budget.request(rank as usize, number, urgent) {
+            Some(BudgetAnswer::Granted) => {
+                self.order(Recipient::Rank(rank), Command::Grant { done: self.done });
+            }
+            Some(BudgetAnswer::Exhausted) => {
+                return self.order(Recipient::Rank(rank), Command::Deny);
+            }
+            Some(BudgetAnswer::Later) | None => return,
         }
-        self.order(Recipient::Rank(rank), Command::Grant { done: self.done });
         if self.budget.is_exhausted() {
             // Workers that wait for others, and so do not ask, will get none either.
             self.order(Recipient::All, Command::Deny);

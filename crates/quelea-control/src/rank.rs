@@ -166,6 +166,12 @@ impl RankMachine {
         self.node.optimize_outside();
     }
 
+    /// The latest view of which a message may be: the next one if this rank has been told to expect it.
+    pub fn latest_view(&self) -> u32 {
+        let view = self.node.view().number;
+        self.frozen_until.map_or(view, |until| until.max(view))
+    }
+
     /// What the rank did so far.
     pub fn report(&self) -> &RankReport {
         &self.report

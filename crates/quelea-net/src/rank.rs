@@ -20,9 +20,6 @@ use crate::external_loop::ExternalLoop;
 use crate::link::Link;
 use crate::running_time::StoodStill;
 
-/// How many views a peer may be ahead: each needs this rank's answer before it is announced.
-const VIEWS_AHEAD: u32 = 1;
-
 /// What reaches a rank from other threads.
 #[derive(Debug)]
 pub(crate) enum Inbox {
@@ -121,11 +118,11 @@ impl RankState {
     }
 
     /// Whether a message from another process can be one of this run: those of a view to come are held
-    /// until this rank has entered it, and there is at most one that others know earlier; those of a
-    /// bucket that does not exist would be kept for a step that never asks for them.
+    /// until this rank has entered it, and others enter one only after this rank has been told to expect
+    /// it; those of a bucket that does not exist would be kept for a step that never asks for them.
     pub(crate) fn check(&self, message: &Message) -> Result<(), String> {
         let view = self.machine.node().view().number;
-        if message.view > view + VIEWS_AHEAD {
+        if message.view > self.machine.latest_view() {
             return Err(format!("it is of view {}, this rank is in view {view}", message.view));
         }
         if message.bucket >= self.bucket_numbers {
