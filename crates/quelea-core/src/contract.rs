@@ -202,7 +202,8 @@ impl Context<'_> {
     }
 
     /// As [`optimize`](Context::optimize), with the learning rate of another step: a server uses that
-    /// of the worker whose gradient it applies.
+    /// of the worker whose gradient it applies, unless the schedule follows
+    /// [all workers](crate::optim::ScheduleClock::Global).
     pub fn optimize_at(&mut self, b: usize, mode: Mode, step: u64) {
         self.outbox.out.push(Effect::Optimize { bucket: b, mode, step });
     }
@@ -251,7 +252,7 @@ pub enum Effect {
         bucket: usize,
         /// What to do with the result.
         mode: Mode,
-        /// The step whose learning rate is used.
+        /// The step whose learning rate is used, where the schedule follows single workers.
         step: u64,
     },
     /// A server or a reduce step has done arithmetic.

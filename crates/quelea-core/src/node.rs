@@ -2,7 +2,7 @@
 //!
 //! A node owns the algorithm, the vectors, the optimizer and the view of one worker or server.
 //! A driver tells it what happened (`start`, `bucket`, `gradient`, `message`, `change_view`,
-//! `drain`), then takes the effects out with [`Node::take_effects`] and carries them out: sends,
+//! `progress`, `drain`), then takes the effects out with [`Node::take_effects`] and carries them out: sends,
 //! work and measurements. Everything else (running the optimizer, clipping, holding messages
 //! of a view to come) happens here, once for all drivers.
 //!
@@ -20,6 +20,7 @@
 mod build;
 mod effects;
 pub mod loan;
+mod progress;
 mod state;
 
 use std::collections::VecDeque;
@@ -41,6 +42,7 @@ use crate::view::View;
 use build::share;
 pub use loan::Loan;
 use loan::SharedVector;
+use progress::GlobalProgress;
 pub use state::MODEL;
 
 /// Where a node is in its life.
@@ -80,6 +82,7 @@ pub struct Node {
     /// Buckets asked for while clipping waits for the rest.
     asked: Vec<(usize, Mode, u64)>,
     learning_rate: LearningRate,
+    progress: GlobalProgress,
     clip: Option<f32>,
     /// What a gradient of this worker, or the step that it makes of one, counts for; 1 where all
     /// have as many samples.
@@ -113,6 +116,7 @@ impl Node {
     /// The first event.
     pub fn start(&mut self, now: Time) {
         self.phase = Phase::Idle;
+        self.fix_rate();
         self.event(now, |algorithm, cx| algorithm.on_start(cx));
         self.release_held(now);
     }
@@ -190,6 +194,9 @@ impl Node {
     /// The gradient of bucket `b` is final. Buckets come in order.
     pub fn bucket(&mut self, now: Time, b: usize) {
         self.origin = self.origin.max(now);
+        if b == 0 {
+            self.fix_rate();
+        }
         if self.share != 1.0 && self.weighs_gradient() {
             // SAFETY: the bucket was handed over, and no event is being handled.
             let grad = unsafe { self.grad.slice_mut(0..self.visible()) };

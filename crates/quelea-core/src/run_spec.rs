@@ -7,7 +7,7 @@ use crate::algorithms::{Entry, hierarchy};
 use crate::codec;
 use crate::layout::Layout;
 use crate::message::Rank;
-use crate::optim::{LearningRate, Optimizer};
+use crate::optim::{LearningRate, Optimizer, ScheduleClock};
 use crate::options::Options;
 use crate::properties::Properties;
 use crate::topology::Schedule;
@@ -36,6 +36,8 @@ pub struct RunSpec {
     pub optimizer: MakeOptimizer,
     /// The learning rate by step.
     pub learning_rate: LearningRate,
+    /// Which step that is, in asynchronous algorithms.
+    pub schedule_clock: ScheduleClock,
     /// Clip gradients to this global norm.
     pub clip: Option<f32>,
     /// Samples that a gradient of each worker is averaged over, so that one of more samples

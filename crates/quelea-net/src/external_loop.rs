@@ -16,7 +16,7 @@
 //! are the loop's again at [`LoopTurn::Optimize`], and after [`LoopHandle::optimized`] none until the next
 //! [`LoopTurn::Gradient`].
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -73,6 +73,8 @@ struct LoopShared {
     inbox: OnceLock<UnboundedSender<Inbox>>,
     /// The loop waits where all loops come together outside the run.
     gathering: AtomicBool,
+    /// The step at which all workers are on average, as far as the rank knows.
+    global_step: AtomicU64,
 }
 
 /// What the rank asks of the loop.
@@ -106,6 +108,11 @@ impl ExternalLoop {
         self.shared.gathering.load(Ordering::Relaxed)
     }
 
+    /// Shows the loop at which step all workers are on average.
+    pub(crate) fn show_global_step(&self, step: u64) {
+        self.shared.global_step.store(step, Ordering::Relaxed);
+    }
+
     /// Asks for the optimizer on every bucket.
     pub(crate) fn optimize(&self, mode: Mode) {
         // A loop that is gone has said so before.
@@ -134,6 +141,12 @@ impl LoopHandle {
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(RankEnded),
         }
+    }
+
+    /// The step at which all workers are on average, as far as the rank knows; in synchronous
+    /// algorithms, its own. It never falls.
+    pub fn global_step(&self) -> u64 {
+        self.shared.global_step.load(Ordering::Relaxed)
     }
 
     /// The vectors, at the turn for a gradient.

@@ -9,6 +9,7 @@ use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use quelea_control::{Command, RankEvent, RankMachine, RankMachineConfig};
 use quelea_core::message::Rank;
 use quelea_core::payload::Pool;
 use quelea_core::problems::GradientSource;
@@ -26,8 +27,7 @@ use crate::error::NetError;
 use crate::external_loop::ExternalLoop;
 use crate::link::{self, Link, ReadError, WriteOrder, read_frames};
 use crate::options::NetOptions;
-use crate::protocol::{Command, RankEvent};
-use crate::rank::{CutState, Inbox, Peer, RankConfig, RankState};
+use crate::rank::{Inbox, Peer, RankConfig, RankState};
 
 /// A rank that is to live here, with its connections.
 #[derive(Debug)]
@@ -151,11 +151,11 @@ impl RankThread {
             let writer = Rc::clone(&rank_state);
             tokio::task::spawn_local(async move {
                 let error = link.write_rest().await;
-                writer.borrow().lost(peer, format!("the connection broke: {error}"));
+                writer.borrow_mut().lost(peer, format!("the connection broke: {error}"));
             });
         }
         rank_state.borrow_mut().start();
-        let period = tick_period(&self.context.options);
+        let period = Duration::from_nanos(self.context.options.control_limits().tick_period().0);
         self.listen(&rank_state, period).await;
         Ok(())
     }
@@ -186,28 +186,35 @@ impl RankThread {
         let mine = self.local.iter().find(|(peer, _)| *peer == rank).expect("it lives here");
         let start = |source| compute::start(format!("gradient-{}", rank.0), source, mine.1.clone());
         let mut compute = self.source.take().map(start).transpose()?;
-        let node = context.start.node(&context.setup, rank, self.pool.clone());
-        let mut node = node.map_err(std::io::Error::other)?;
+        let config = RankMachineConfig {
+            setup: &context.setup,
+            start: &context.start,
+            schedule: context.schedule,
+            limits: context.options.control_limits(),
+            timeline: context.timeline,
+            is_external: self.external.is_some(),
+            asks_ahead: true,
+            counts_links: true,
+            waits_for_disk: true,
+        };
+        let machine = RankMachine::new(config, rank, self.pool.clone(), context.clock.now());
+        let mut machine = machine.map_err(std::io::Error::other)?;
         if let Some(external) = self.external.clone() {
             external.attach(mine.1.clone());
             if context.setup.properties().optimizer == OptimizerSite::Workers {
-                node.optimize_outside();
+                machine.optimize_outside();
             }
             compute = Some(Box::new(external));
         }
-        let (setup, pool) = (context.setup.clone(), self.pool.clone());
         Ok(RankConfig {
-            report: context.start.report(rank),
-            cutting: CutState::new(setup, pool, context.schedule, node.step()),
-            node,
-            properties: context.setup.properties(),
+            setup: context.setup.clone(),
+            machine,
             clock: context.clock,
-            options: context.options.clone(),
             controller: context.controller.clone(),
             compute,
             external: self.external.take(),
             timeline: context.timeline,
-            buckets: bucket_numbers(&context.setup),
+            bucket_numbers: bucket_numbers(&context.setup),
         })
     }
 
@@ -224,7 +231,7 @@ impl RankThread {
                     Some(Inbox::Bucket(bucket)) => rank_state.borrow_mut().bucket(bucket),
                     Some(Inbox::Optimized) => rank_state.borrow_mut().optimized(),
                     Some(Inbox::Finished) => rank_state.borrow_mut().loop_finished(),
-                    Some(Inbox::Broken(reason)) => rank_state.borrow().failed(reason),
+                    Some(Inbox::Broken(reason)) => rank_state.borrow_mut().failed(reason),
                     Some(Inbox::Command(command)) => {
                         if rank_state.borrow_mut().command(command) {
                             return;
@@ -236,10 +243,6 @@ impl RankThread {
             }
         }
     }
-}
-
-impl Drop for RankThread {
-    fn drop(&mut self) {}
 }
 
 /// A connection to a rank of another process.
@@ -266,13 +269,13 @@ async fn read_peer(
     });
     match error.await {
         ReadError::Frame(error) => {
-            rank_state.borrow().failed(format!("{peer} sent it a bad frame: {error}"));
+            rank_state.borrow_mut().failed(format!("{peer} sent it a bad frame: {error}"));
         }
         ReadError::Message(why) => {
             let reason = format!("{peer} sent it a message that it cannot take: {why}");
-            rank_state.borrow().failed(reason);
+            rank_state.borrow_mut().failed(reason);
         }
-        error => rank_state.borrow().lost(peer, error.to_string()),
+        error => rank_state.borrow_mut().lost(peer, error.to_string()),
     }
 }
 
@@ -281,9 +284,4 @@ async fn read_peer(
 fn bucket_numbers(setup: &RunSpec) -> u32 {
     let vectors = 1 + (setup.optimizer)(1).vectors().len();
     u32::try_from(setup.layout.buckets.len() * vectors + 1).unwrap_or(u32::MAX)
-}
-
-/// How often somebody looks at the clock: often enough for the shortest limit.
-pub(crate) fn tick_period(options: &NetOptions) -> Duration {
-    Duration::from_secs_f64((options.peer_seconds / 8.0).clamp(0.01, 1.0))
 }

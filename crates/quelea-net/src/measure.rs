@@ -24,9 +24,8 @@ use quelea_record::Observer;
 
 use crate::error::NetError;
 use crate::options::NetOptions;
-use crate::protocol::{
-    self, Command, PacketError, REASON_CHARS, SMALL_BYTES, SetupMessage, Wait, shown,
-};
+use crate::protocol::{self, PacketError, SMALL_BYTES, SetupMessage, Wait};
+use quelea_control::{Command, REASON_CHARS, shown};
 
 pub(crate) use probe::{Probe, Prober};
 

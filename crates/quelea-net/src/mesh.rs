@@ -12,8 +12,9 @@ use crate::controller::Incoming;
 use crate::error::NetError;
 use crate::local_ranks::RankLinks;
 use crate::options::NetOptions;
-use crate::protocol::{self, RankEvent, SMALL_BYTES, SetupMessage, WARNING_CHARS, Wait, shown};
+use crate::protocol::{self, SMALL_BYTES, SetupMessage, Wait};
 use crate::rendezvous::listener::GuardedListener;
+use quelea_control::{RankEvent, WARNING_CHARS, shown};
 
 /// Who lives where.
 #[derive(Clone, Debug)]

@@ -1,5 +1,7 @@
 //! How long anybody may wait for anything in a real run, and what is told at its end.
 
+use quelea_control::ControlLimits;
+
 /// Time limits of every kind of waiting, and what ranks report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NetOptions {
@@ -16,6 +18,20 @@ pub struct NetOptions {
     /// Whether every rank's report has its parameters and its model. Scripts that keep their own
     /// need not wait until all of them have travelled. The same for all processes of a run.
     pub report_models: bool,
+    /// Whether the run continues without a rank that is lost, where its algorithm can.
+    pub survives: bool,
+}
+
+impl NetOptions {
+    /// Those that the control plane keeps.
+    pub(crate) fn control_limits(&self) -> ControlLimits {
+        ControlLimits {
+            peer_seconds: self.peer_seconds,
+            compute_seconds: self.compute_seconds,
+            drain_seconds: self.drain_seconds,
+            report_models: self.report_models,
+        }
+    }
 }
 
 impl Default for NetOptions {
@@ -27,6 +43,7 @@ impl Default for NetOptions {
             compute_seconds: 3600.0,
             drain_seconds: 30.0,
             report_models: true,
+            survives: false,
         }
     }
 }

@@ -96,6 +96,12 @@ impl PyRun {
         self.setup.properties().into()
     }
 
+    /// The step at which all ranks are on average, as far as this one knows.
+    #[getter]
+    fn global_step(&self) -> u64 {
+        self.handle.global_step()
+    }
+
     /// The vectors of the rank; at the turn for a gradient.
     fn vectors(&self) -> PyResult<RankVectors> {
         let vectors = self.handle.vectors();

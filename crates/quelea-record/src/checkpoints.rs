@@ -85,6 +85,7 @@ impl ResumePoint {
             let loaded =
                 if self.resized { node.load_common(&part.state) } else { node.load(&part.state) };
             loaded.map_err(|problem| format!("the state of {rank} does not fit: {problem}"))?;
+            node.progress(self.steps(setup.workers()));
         }
         Ok(node)
     }
@@ -94,7 +95,7 @@ impl ResumePoint {
         self.parts.get(rank.index()).map(|part| part.report.clone()).unwrap_or_default()
     }
 
-    /// Steps that the first `workers` ranks had taken together.
+    /// Steps that the first `workers` ranks had taken together, as far as their parts are here.
     pub fn steps(&self, workers: usize) -> u64 {
         self.parts.iter().take(workers).map(RankCheckpoint::step).sum()
     }

@@ -228,6 +228,7 @@ fn setup(config: &Config, model: ModelSpec, view: View, make: Option<TopologyMak
         initial: model.initial.into(),
         optimizer: Arc::new(move |len| (optimizer.entry.build)(optimizer.options(), len)),
         learning_rate: config.schedule.entry.build(config.schedule.options(), lr, steps),
+        schedule_clock: config.schedule.entry.clock(config.schedule.options()),
         clip: (clip > 0.0).then_some(clip),
         samples: model.samples.into(),
         steps,

@@ -1,24 +1,24 @@
-//! The loop: take the next event, tell the nodes, carry out what they ask for.
+//! The loop: take the next event, tell the rank, carry out what it asks for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use quelea_control::{
+    ControlLimits, Controller, ControllerConfig, Order, RankEvent, RankMachine, RankMachineConfig,
+};
 use quelea_core::contract::Effect;
 use quelea_core::message::Rank;
 use quelea_core::payload::Pool;
 use quelea_core::problems::{Computed, Problem};
-use quelea_core::properties::{Properties, TopologyRequirement};
+use quelea_core::properties::TopologyRequirement;
 use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_core::view::View;
-use quelea_record::{
-    CheckpointSchedule, Observer, Outcome, RankReport, Record, RecordKind, ResumePoint,
-};
+use quelea_record::{Observer, Outcome, RankReport, Record, RecordKind, ResumePoint};
 
 use crate::cluster::Cluster;
 use crate::collective_start::CollectiveStarts;
 use crate::compute::ComputeModel;
-use crate::cuts::CutState;
 use crate::gradient_pool::GradientPool;
 use crate::in_flight::InFlightLoad;
 use crate::membership::RankFault;
@@ -33,11 +33,13 @@ pub(crate) struct Driver<'a> {
     pub(crate) setup: &'a RunSpec,
     pub(crate) cluster: &'a Cluster,
     pub(crate) observer: &'a mut dyn Observer,
-    pub(crate) properties: Properties,
+    pub(crate) controller: Controller,
+    /// What ranks have told the controller, and what it has told them, not yet delivered.
+    pub(crate) events: VecDeque<RankEvent>,
+    pub(crate) orders: VecDeque<Order>,
+    /// Control messages are being delivered.
+    pub(crate) exchanges_control: bool,
     pub(crate) timeline: bool,
-    pub(crate) pool: Pool,
-    pub(crate) schedule: CheckpointSchedule,
-    pub(crate) cutting: CutState,
     pub(crate) handoff_send: Handoff,
     pub(crate) handoff_receive: Handoff,
     /// Nothing if arithmetic costs nothing.
@@ -60,13 +62,6 @@ pub(crate) struct Driver<'a> {
     pub(crate) faults_to_come: usize,
 
     pub(crate) living_workers: usize,
-    /// Living workers that have not done their share.
-    pub(crate) unfinished: usize,
-    /// What is left of a budget of gradients in all.
-    pub(crate) gradients_left: u64,
-    pub(crate) steps_done: u64,
-    /// When the last step was completed.
-    pub(crate) clock: Time,
     pub(crate) messages: u64,
     pub(crate) in_flight: InFlightLoad,
     /// Memory for the effects of one event.
@@ -82,20 +77,41 @@ impl<'a> Driver<'a> {
         observer: &'a mut dyn Observer,
     ) -> Result<Driver<'a>, SimError> {
         let (properties, workers, pool) = (setup.properties(), setup.workers(), Pool::new());
+        let schedule = observer.checkpoint_schedule();
+        let timeline = observer.wants_timeline();
+        let machine = RankMachineConfig {
+            setup,
+            start,
+            schedule,
+            limits: NO_LIMITS,
+            timeline,
+            is_external: false,
+            asks_ahead: false,
+            waits_for_disk: false,
+            counts_links: false,
+        };
         let state = |rank| {
-            let rank = Rank::from(rank);
-            let node = start.node(setup, rank, pool.clone()).map_err(SimError::Resume)?;
-            Ok(RankState::new(node, start.report(rank), start.now))
+            let machine = RankMachine::new(machine, Rank::from(rank), pool.clone(), start.now);
+            Ok(RankState::new(machine.map_err(SimError::Resume)?, start.now))
         };
         let ranks = (0..setup.ranks()).map(state).collect::<Result<_, SimError>>()?;
-        let steps_done = start.steps(workers);
+        let controller = ControllerConfig {
+            setup,
+            start,
+            schedule,
+            limits: NO_LIMITS,
+            survives: true,
+            watches: false,
+            waits_for_disk: false,
+        };
         let is_global =
             properties.synchronous && properties.topology == TopologyRequirement::Nothing;
         Ok(Driver {
-            timeline: observer.wants_timeline(),
-            pool,
-            schedule: observer.checkpoint_schedule(),
-            cutting: CutState::default(),
+            controller: Controller::new(controller, start.now),
+            events: VecDeque::new(),
+            orders: VecDeque::new(),
+            exchanges_control: false,
+            timeline,
             handoff_send: Handoff::of_sending(cluster),
             handoff_receive: Handoff::of_receiving(cluster),
             reduce_bps: (cluster.reduce_gbs > 0.0)
@@ -113,17 +129,12 @@ impl<'a> Driver<'a> {
             faults: Vec::new(),
             faults_to_come: 0,
             living_workers: workers,
-            unfinished: workers,
-            gradients_left: (workers as u64 * setup.steps).saturating_sub(steps_done),
-            steps_done,
-            clock: start.now,
             messages: 0,
             in_flight: InFlightLoad::new(),
             effects: Vec::new(),
             setup,
             cluster,
             observer,
-            properties,
         })
     }
 
@@ -131,31 +142,22 @@ impl<'a> Driver<'a> {
     pub(crate) fn run(mut self) -> Result<Outcome, SimError> {
         self.schedule_faults();
         for rank in 0..self.ranks.len() {
-            self.ranks[rank].node.start(self.now);
+            self.ranks[rank].machine.start(self.now);
             self.carry_out(rank);
             self.settle(rank);
         }
-        while self.unfinished > 0 {
-            self.step()?;
-            self.attend_cuts()?;
-        }
-        self.drain()?;
-        Ok(self.outcome())
-    }
-
-    /// Lets everything that is pending come to rest.
-    pub(crate) fn drain(&mut self) -> Result<(), SimError> {
-        for rank in 0..self.ranks.len() {
-            if self.ranks[rank].is_alive() {
-                self.ranks[rank].node.drain(self.now);
-                self.carry_out(rank);
-                self.settle(rank);
+        loop {
+            if let Some(outcome) = self.attend_controller()? {
+                return Ok(self.outcome(outcome));
+            }
+            let is_quiet = self.queue.len() <= self.faults_to_come;
+            if is_quiet && self.controller.is_draining() {
+                self.controller.quiet(self.now);
+                self.exchange_control();
+            } else {
+                self.step()?;
             }
         }
-        while self.queue.len() > self.faults_to_come {
-            self.step()?;
-        }
-        Ok(())
     }
 
     fn step(&mut self) -> Result<(), SimError> {
@@ -176,14 +178,19 @@ impl<'a> Driver<'a> {
 
     /// Does all that a rank can do now.
     pub(crate) fn settle(&mut self, rank: usize) {
+        if !self.ranks[rank].is_alive() {
+            return;
+        }
         self.read_inbox(rank);
         self.flush_outbox(rank);
         if self.cluster.blocking_sends {
             // What could not be read while a send was blocked.
             self.read_inbox(rank);
         }
-        self.cut_if_due(rank);
+        self.ranks[rank].machine.settle();
         self.advance_worker(rank);
+        self.collect_events(rank);
+        self.exchange_control();
     }
 
     /// Looks at a rank again at this time.
@@ -212,43 +219,50 @@ impl<'a> Driver<'a> {
 
     fn deadlock(&self) -> SimError {
         let stuck =
-            self.ranks.iter().filter(|state| state.is_alive() && !state.phase.is_finished()).map(
-                |state| Stuck {
-                    rank: state.node.rank,
-                    step: state.node.step(),
-                    awaits: state.node.awaiting(),
-                },
-            );
+            self.ranks.iter().filter(|state| state.is_alive()).map(|state| state.machine.node());
+        let stuck =
+            stuck.map(|node| Stuck { rank: node.rank, step: node.step(), awaits: node.awaiting() });
         // A server that awaits nothing is not stuck.
         let workers = self.setup.workers();
-        let stuck = stuck.filter(|s| s.rank.index() < workers || !s.awaits.is_empty());
+        let is_stuck = |s: &Stuck| {
+            let is_worker = s.rank.index() < workers;
+            let is_finished = is_worker && self.ranks[s.rank.index()].machine.is_finished();
+            !is_finished && (is_worker || !s.awaits.is_empty())
+        };
+        let stuck = stuck.filter(is_stuck);
         SimError::Deadlock { at: self.now, stuck: stuck.collect() }
     }
 
-    fn outcome(mut self) -> Outcome {
-        let mut warnings = Vec::new();
+    /// What the run came to, with what only this driver knows.
+    fn outcome(mut self, mut outcome: Outcome) -> Outcome {
         for state in &self.ranks {
-            if state.is_alive() && !state.node.is_drained() {
-                let (rank, awaits) = (state.node.rank, awaited(&state.node.awaiting()));
-                warnings.push(format!("{rank} is not drained at the end; it awaits {awaits}"));
+            let node = state.machine.node();
+            if state.is_alive() && !node.is_drained() {
+                let (rank, awaits) = (node.rank, awaited(&node.awaiting()));
+                outcome
+                    .warnings
+                    .push(format!("{rank} is not drained at the end; it awaits {awaits}"));
             }
         }
-        for rank in 0..self.ranks.len() {
+        for (rank, state) in self.ranks.iter().enumerate().filter(|(_, state)| !state.is_alive()) {
             // A worker lost while computing has not got its vectors back.
-            let state = &mut self.ranks[rank];
-            if state.phase.running().is_some_and(|running| running.next == 0) {
+            if state.running.as_ref().is_some_and(|running| running.next == 0) {
                 drop(self.gradients.finish(rank));
             }
+            let node = state.machine.node();
+            let (params, model) = (node.params().to_vec(), node.model());
+            let report = state.machine.report().clone();
+            outcome.ranks[rank] = RankReport { lost: true, params, model, ..report };
         }
-        Outcome {
-            clock_seconds: self.clock.seconds(),
-            warnings,
-            in_flight: self.in_flight.report(),
-            ranks: self.ranks.into_iter().map(report).collect(),
-        }
+        outcome.in_flight = self.in_flight.report();
+        outcome
     }
 }
 
-fn report(state: RankState) -> RankReport {
-    RankReport { params: state.node.params().to_vec(), model: state.node.model(), ..state.report }
-}
+/// Nobody is watched by the clock: the driver sees everything.
+const NO_LIMITS: ControlLimits = ControlLimits {
+    peer_seconds: f64::INFINITY,
+    compute_seconds: f64::INFINITY,
+    drain_seconds: f64::INFINITY,
+    report_models: true,
+};

@@ -13,14 +13,14 @@
 //! | `queue` | the order of events |
 //! | `driver` | the loop |
 //! | `rank_state` | one rank with its processor, inbox and outbox |
-//! | `traffic`, `collective_start`, `steps`, `membership` | what the driver does with messages, collectives, gradients, losses |
-//! | `cuts` | models that are evaluated, states that are saved |
+//! | `control` | events to the controller of `quelea-control`, commands to its ranks |
+//! | `traffic`, `collective_start`, `steps`, `membership` | what the driver does with messages, collectives, gradients, faults of ranks |
 //! | `in_flight` | how much is on its way |
 
 mod cluster;
 mod collective_start;
 mod compute;
-mod cuts;
+mod control;
 mod driver;
 mod faults;
 mod gradient_pool;

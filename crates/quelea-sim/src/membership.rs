@@ -1,15 +1,10 @@
-//! What the driver does when a rank is lost: survivors stop, agree, and continue in a new view.
-
-use std::sync::Arc;
+//! What happens to ranks: crashes, pauses, partitions that last long enough to be noticed.
 
 use quelea_core::message::Rank;
-use quelea_core::random::Rng;
 use quelea_core::time::Time;
-use quelea_record::RecordKind;
 
 use crate::SimError;
 use crate::driver::Driver;
-use crate::network::microseconds;
 use crate::queue::SimEvent;
 use crate::rank_state::Arrived;
 
@@ -21,13 +16,6 @@ pub(crate) enum RankFault {
     /// A partition that lasts long enough to be noticed.
     Partitioned(usize),
 }
-
-/// The steps of survivors differ by at most one when the loss is noticed; one more may be under
-/// way. The rebuilt topology holds from beyond that.
-const STEPS_AHEAD: u64 = 2;
-
-/// A view reaches the survivors within so many nanoseconds of each other.
-const VIEW_SPREAD_NS: u64 = 1_000_000;
 
 impl Driver<'_> {
     /// Puts the faults of ranks into the queue.
@@ -78,17 +66,13 @@ impl Driver<'_> {
             return Ok(());
         }
         let (who, at) = (Rank::from(rank), self.now);
-        if state.node.is_server {
+        if state.is_server() {
             return Err(SimError::ServerLost { rank: who, at });
         }
-        if self.setup.cannot_lose(self.views.last().expect("there is a first view"), who) {
+        if self.setup.cannot_lose(self.controller.view(), who) {
             return Err(SimError::LeaderLost { rank: who, at });
         }
-        let state = &mut self.ranks[rank];
-        let step = state.node.step();
-        if !state.lose(at) {
-            self.unfinished -= 1;
-        }
+        state.lose(at);
         self.living_workers -= 1;
         if self.living_workers == 0 {
             return Err(SimError::AllWorkersLost { rank: who, at });
@@ -96,49 +80,7 @@ impl Driver<'_> {
         for Arrived { from, bytes, holds_link, .. } in std::mem::take(&mut self.ranks[rank].inbox) {
             self.leave_network(from, who, bytes, holds_link);
         }
-        self.note(at, who, step, RecordKind::Lost);
         self.queue.schedule(at + noticed, SimEvent::Detect(rank as u32));
         Ok(())
-    }
-
-    /// The loss of a rank is noticed: nobody starts a gradient until the new view has reached it.
-    pub(crate) fn detect(&mut self, rank: usize) {
-        let survivors = self.ranks.iter().filter(|state| state.is_alive());
-        let furthest = survivors.filter(|state| !state.node.is_server);
-        let furthest = furthest.map(|state| state.node.step()).max().unwrap_or(0);
-        let latest = self.views.last().expect("there is a first view");
-        let lost = [Rank::from(rank)];
-        let view = Arc::new(self.setup.view_without(latest, &lost, furthest + STEPS_AHEAD));
-        let mut rng = Rng::new(self.setup.seed, "view", u64::from(view.number));
-        for &to in view.workers.iter().chain(&view.servers) {
-            let spread = Time(rng.below(VIEW_SPREAD_NS));
-            let state = &mut self.ranks[to.index()];
-            let at = self.now + microseconds(self.cluster.latency_us) + spread;
-            // Views come in order, whatever the jitter.
-            state.view_at = state.view_at.max(at);
-            self.queue.schedule(state.view_at, SimEvent::View(to.0));
-        }
-        self.views.push(view);
-        let due = self.gates.due(self.living_workers);
-        self.open_later(due);
-    }
-
-    /// A survivor learns of its next view.
-    pub(crate) fn enter_view(&mut self, rank: usize) {
-        let state = &mut self.ranks[rank];
-        if !state.is_alive() {
-            return;
-        }
-        let number = state.node.view().number + 1;
-        state.node.change_view(self.now, Arc::clone(&self.views[number as usize]));
-        let step = state.node.step();
-        self.note(self.now, Rank::from(rank), step, RecordKind::View { number });
-        self.carry_out(rank);
-        self.settle(rank);
-    }
-
-    /// Whether a view that this rank does not know yet has been announced.
-    pub(crate) fn is_frozen(&self, rank: usize) -> bool {
-        self.ranks[rank].node.view().number as usize + 1 < self.views.len()
     }
 }

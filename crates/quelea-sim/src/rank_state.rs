@@ -1,19 +1,16 @@
-//! One rank as the driver holds it: its node, and what waits at it.
+//! One rank as the driver holds it: its machine, its processor, and what waits at it.
 
 use std::collections::VecDeque;
 
+use quelea_control::RankMachine;
 use quelea_core::message::{Message, Rank};
-use quelea_core::node::Node;
-use quelea_core::problems::Computed;
 use quelea_core::time::Time;
-use quelea_record::RankReport;
 
 use crate::compute::ComputePass;
 
 /// One rank.
 pub(crate) struct RankState {
-    pub(crate) node: Node,
-    pub(crate) report: RankReport,
+    pub(crate) machine: RankMachine,
     /// When it was lost, if it was.
     pub(crate) lost: Option<Time>,
     /// Until when its processor is taken by arithmetic, hand-offs or a pause. Messages are read,
@@ -27,60 +24,10 @@ pub(crate) struct RankState {
     pub(crate) outbox: VecDeque<QueuedSend>,
     /// The earliest wake-up that is scheduled.
     pub(crate) wake: Option<Time>,
-    /// Where its current step stands.
-    pub(crate) phase: StepPhase,
-    /// When the last step was complete.
-    pub(crate) ready_at: Time,
-    /// Whether it has since been held up by a change of membership.
-    pub(crate) frozen: bool,
+    /// The gradient that is being computed.
+    pub(crate) running: Option<Running>,
     /// When the last view that was announced arrives.
     pub(crate) view_at: Time,
-    /// The step of its last part in a cut.
-    pub(crate) cut: u64,
-}
-
-/// Where a worker's current step stands: ready, computing, completing, ready again, and at last
-/// finished. A server is always ready.
-pub(crate) enum StepPhase {
-    /// It may start a gradient.
-    Ready,
-    /// Its gradient is being computed.
-    Computing(Running),
-    /// Its gradient was handed over, and the step is not complete.
-    Completing(Unready),
-    /// It has done its share.
-    Finished,
-}
-
-impl StepPhase {
-    /// The gradient that is being computed.
-    pub(crate) fn running(&self) -> Option<&Running> {
-        if let StepPhase::Computing(running) = self { Some(running) } else { None }
-    }
-
-    /// The gradient that is being computed, to be changed.
-    pub(crate) fn running_mut(&mut self) -> Option<&mut Running> {
-        if let StepPhase::Computing(running) = self { Some(running) } else { None }
-    }
-
-    /// The step that is not complete.
-    pub(crate) fn unready(&self) -> Option<&Unready> {
-        if let StepPhase::Completing(unready) = self { Some(unready) } else { None }
-    }
-
-    /// Whether the rank has done its share.
-    pub(crate) fn is_finished(&self) -> bool {
-        matches!(self, StepPhase::Finished)
-    }
-
-    /// A step that is not complete ends here; the rank is ready again.
-    pub(crate) fn take_unready(&mut self) -> Option<Unready> {
-        self.unready()?;
-        match std::mem::replace(self, StepPhase::Ready) {
-            StepPhase::Completing(unready) => Some(unready),
-            _ => unreachable!("just seen"),
-        }
-    }
 }
 
 /// A delivered message that waits for the processor.
@@ -114,37 +61,25 @@ pub(crate) struct Running {
     pub(crate) waiting: Time,
 }
 
-/// A step that waits for the algorithm to be ready.
-pub(crate) struct Unready {
-    pub(crate) step: u64,
-    /// When the gradient was handed over.
-    pub(crate) since: Time,
-    pub(crate) compute: Time,
-    /// As in [`Running`], until then.
-    pub(crate) exposed: Time,
-    pub(crate) waiting: Time,
-    pub(crate) computed: Computed,
-}
-
 impl RankState {
-    /// As it stands at `now`, having done what `report` says.
-    pub(crate) fn new(node: Node, report: RankReport, now: Time) -> RankState {
-        let report = RankReport { rank: node.rank.0, is_server: node.is_server, ..report };
+    /// As it stands at `now`.
+    pub(crate) fn new(machine: RankMachine, now: Time) -> RankState {
         RankState {
-            cut: node.step(),
-            node,
-            report,
+            machine,
             lost: None,
             free: now,
             paused_until: Time::ZERO,
             inbox: VecDeque::new(),
             outbox: VecDeque::new(),
             wake: None,
-            phase: StepPhase::Ready,
-            ready_at: now,
-            frozen: false,
+            running: None,
             view_at: Time::ZERO,
         }
+    }
+
+    /// Whether it is a server.
+    pub(crate) fn is_server(&self) -> bool {
+        self.machine.node().is_server
     }
 
     /// Takes the processor for `cost` more.
@@ -155,7 +90,7 @@ impl RankState {
     /// Takes the processor for a hand-off, which also holds up a gradient that is being computed.
     pub(crate) fn hand_off(&mut self, now: Time, cost: Time) {
         self.occupy(now, cost);
-        if let Some(running) = self.phase.running_mut() {
+        if let Some(running) = &mut self.running {
             running.behind = running.behind + cost;
             running.exposed = running.exposed + cost;
         }
@@ -173,24 +108,17 @@ impl RankState {
         let longer = until.since(now.max(self.paused_until));
         self.paused_until = self.paused_until.max(until);
         self.free = self.free.max(until);
-        if let Some(running) = self.phase.running_mut() {
+        if let Some(running) = &mut self.running {
             running.behind = running.behind + longer;
             running.waiting = running.waiting + longer;
         }
     }
 
-    /// Loses the rank at `now`: what it had not completed or sent is gone. Whether it had done its
-    /// share before.
-    pub(crate) fn lose(&mut self, now: Time) -> bool {
-        let had_finished = self.phase.is_finished();
+    /// Loses the rank at `now`: what it had not completed or sent is gone, and a gradient that is being
+    /// computed is never handed over.
+    pub(crate) fn lose(&mut self, now: Time) {
         self.lost = Some(now);
-        self.report.lost = true;
         self.outbox.clear();
-        // A gradient that is being computed is never handed over.
-        if self.phase.running().is_none() {
-            self.phase = StepPhase::Finished;
-        }
-        had_finished
     }
 
     /// Whether it was not lost.

@@ -1,6 +1,6 @@
 //! What the driver does with messages: from a node's outbox over the network to another's inbox.
 
-use quelea_core::contract::{Effect, Fact};
+use quelea_core::contract::Effect;
 use quelea_core::message::{Message, Part, Rank};
 use quelea_core::time::Time;
 use quelea_record::RecordKind;
@@ -49,7 +49,7 @@ impl Driver<'_> {
     /// Carries out what a node has asked for.
     pub(crate) fn carry_out(&mut self, rank: usize) {
         let mut effects = std::mem::take(&mut self.effects);
-        effects.extend(self.ranks[rank].node.take_effects());
+        effects.extend(self.ranks[rank].machine.take_effects());
         let mut last_vector = None;
         for effect in effects.drain(..) {
             match effect {
@@ -61,12 +61,13 @@ impl Driver<'_> {
                     self.send(rank, to, message, again);
                 }
                 Effect::Work { bytes } => self.arithmetic(rank, bytes),
-                Effect::Measure(fact) => self.measure(rank, fact),
+                Effect::Measure(fact) => self.ranks[rank].machine.note_fact(self.now, fact),
                 // The node has carried these out itself.
                 Effect::Optimize { .. } | Effect::JumpToStep(_) => {}
             }
         }
         self.effects = effects;
+        self.collect_events(rank);
         self.flush_outbox(rank);
     }
 
@@ -79,7 +80,7 @@ impl Driver<'_> {
 
     fn send(&mut self, from: usize, to: Rank, message: Message, handed_off: bool) {
         let state = &mut self.ranks[from];
-        if !state.node.is_server && !handed_off {
+        if !state.is_server() && !handed_off {
             let cost = self.handoff_send.cost(&message, self.cluster.vector_scale);
             state.hand_off(self.now, cost);
         }
@@ -144,7 +145,7 @@ impl Driver<'_> {
     }
 
     fn is_limited(&self, from: usize, message: &Message) -> bool {
-        self.cluster.link_messages > 0 && !message.collective && !self.ranks[from].node.is_server
+        self.cluster.link_messages > 0 && !message.collective && !self.ranks[from].is_server()
     }
 
     fn hand_over(&mut self, from: usize, to: Rank, message: Message, holds_link: bool) {
@@ -152,9 +153,7 @@ impl Driver<'_> {
         let header = quelea_wire::HEADER_BYTES as u64;
         let bytes = header + scaled(message.payload_bytes(), self.cluster.vector_scale);
         let verdict = self.verdict(sender, to, &message, bytes);
-        let report = &mut self.ranks[from].report;
-        report.bytes_sent += bytes;
-        report.messages_sent += 1;
+        self.ranks[from].machine.note_sent(to, bytes);
         self.messages += 1;
         self.in_flight.add(self.now, bytes);
         let delay = if let Verdict::Delay(delay) = verdict { delay } else { Time::ZERO };
@@ -162,7 +161,7 @@ impl Driver<'_> {
             self.network.hand_over(self.now, sender, to, SentMessage { message, bytes, delay });
         let transit = self.network.transit_mut(number);
         transit.holds_link = holds_link;
-        if self.cluster.blocking_sends && !self.ranks[from].node.is_server {
+        if self.cluster.blocking_sends && !self.ranks[from].is_server() {
             let left = transit.left;
             self.ranks[from].block(self.now, left);
         }
@@ -209,12 +208,11 @@ impl Driver<'_> {
             self.network.take(number);
         if self.timeline {
             let seconds = self.now.since(handed).seconds();
-            let step = self.ranks[from.index()].node.step();
+            let step = self.ranks[from.index()].machine.node().step();
             self.note(handed, from, step, RecordKind::Transfer { to: to.0, bytes, seconds });
         }
         let state = &mut self.ranks[rank];
-        state.report.bytes_received += bytes;
-        let is_worker = !state.node.is_server;
+        let is_worker = !state.is_server();
         let handoff = if is_worker {
             self.handoff_receive.cost(&message, self.cluster.vector_scale)
         } else {
@@ -262,7 +260,7 @@ impl Driver<'_> {
                 return self.wake_at(rank, at);
             }
             let handoff = std::mem::take(&mut front.handoff);
-            let computing = state.phase.running().is_some();
+            let computing = state.running.is_some();
             if computing && self.cluster.link_messages > 0 && !front.message.collective {
                 front.handoff = handoff;
                 return;
@@ -278,16 +276,9 @@ impl Driver<'_> {
 
     fn read(&mut self, rank: usize, arrived: Arrived) {
         let Arrived { from, message, bytes, holds_link, .. } = arrived;
-        self.ranks[rank].node.message(self.now, from, message);
+        self.ranks[rank].machine.message(self.now, from, message, bytes);
         self.leave_network(from, Rank::from(rank), bytes, holds_link);
         self.carry_out(rank);
-    }
-
-    fn measure(&mut self, rank: usize, fact: Fact) {
-        let state = &mut self.ranks[rank];
-        let event = state.report.take(fact);
-        let step = state.node.step();
-        self.note(self.now, Rank::from(rank), step, event);
     }
 }
 

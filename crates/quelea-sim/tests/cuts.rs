@@ -240,3 +240,27 @@ fn resting_loses_nothing() {
         assert!(spread < 1e-3, "{name}: {means:?}");
     }
 }
+
+/// The rate is 0 from step 12 on, which a slow worker reaches only together with the others: after
+/// a cut at step 18 nothing may move, whoever computes.
+#[test]
+fn a_resumed_run_keeps_the_progress_of_all_workers() {
+    let sum = |values: &[f32]| values.iter().map(|x| f64::from(*x)).sum::<f64>();
+    for name in ["ad-psgd", "asp"] {
+        let servers = if name == "asp" { SHAPE.servers } else { 0 };
+        let mut case = Case::new(name, Shape { servers, ..SHAPE });
+        case.cluster.slow = [(0, 20.0)].into();
+        case.setup.learning_rate = Arc::new(|step| if step < 12 { 0.1 } else { 0.0 });
+        let mut keeper = Keeper { save_every: 18, ..Keeper::default() };
+        watched(&case, &mut keeper).expect("the run ends well");
+        let start = keeper.start(18, case.setup.ranks());
+        assert!(start.parts[0].step() < 6, "{name}: worker 0 is slow");
+        // Who holds the model: the servers, or all workers together.
+        let holders = if servers > 0 { SHAPE.workers.. } else { 0.. };
+        let of_part = |part: &RankCheckpoint| sum(&part.state.vectors["params"]);
+        let before: f64 = start.parts[holders.clone()].iter().map(of_part).sum();
+        let after = resumed(&case, &start);
+        let after: f64 = after.ranks[holders].iter().map(|rank| sum(&rank.params)).sum();
+        assert!((after - before).abs() < 1e-4, "{name}: {before} became {after}");
+    }
+}

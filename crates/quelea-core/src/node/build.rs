@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use super::loan::SharedVector;
+use super::progress::GlobalProgress;
 use super::{Node, Phase};
 use crate::algorithms::hierarchy;
 use crate::codec::Coder;
@@ -39,10 +40,8 @@ impl RunSpec {
         };
         let optimizes = is_server == (properties.optimizer == OptimizerSite::Servers);
         let optimizer = (self.optimizer)(if optimizes { params.len() } else { 0 });
-        let steps = match properties.budget {
-            Budget::Rounds => self.steps,
-            Budget::TotalGradients => u64::MAX,
-        };
+        let is_rounds = properties.budget == Budget::Rounds;
+        let steps = if is_rounds { self.steps } else { u64::MAX };
         Node {
             rank,
             is_server,
@@ -62,6 +61,7 @@ impl RunSpec {
             layout,
             optimizer,
             learning_rate: Arc::clone(&self.learning_rate),
+            progress: GlobalProgress::new(self, properties.budget),
             clip: self.clip,
             share: share(&self.samples, &self.view, rank),
             reweigh: 1.0,

@@ -35,6 +35,7 @@ impl Node {
 
     fn call(&mut self, now: Time, handle: impl FnOnce(&mut dyn Algorithm, &mut Context<'_>)) {
         let (visible, visible_params) = (self.visible(), self.visible_params());
+        let learning_rate = self.rate_of(self.step);
         // SAFETY: what is visible is this node's, and the context is the only way to it while the
         // event is handled.
         let (params, grad) =
@@ -55,7 +56,7 @@ impl Node {
             loss: self.computed.loss,
             samples: self.computed.samples,
             reweigh: self.reweigh,
-            learning_rate: (self.learning_rate)(self.step),
+            learning_rate,
             clip: self.clip.filter(|_| self.properties.clips_itself),
             params,
             grad,
@@ -101,7 +102,7 @@ impl Node {
     }
 
     fn optimize(&mut self, now: Time, bucket: usize, mode: Mode, step: u64) {
-        let at = At { step: self.optimized[bucket], learning_rate: (self.learning_rate)(step) };
+        let at = At { step: self.optimized[bucket], learning_rate: self.rate_of(step) };
         self.optimized[bucket] += 1;
         let range = self.layout.range(bucket);
         let weight = if self.weighs_gradient() { 1.0 } else { self.share };

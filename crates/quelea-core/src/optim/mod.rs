@@ -11,7 +11,7 @@ use crate::meta::Meta;
 use crate::names;
 use crate::options::{OptionError, OptionKind, OptionSpec, Options, Value};
 
-pub use schedule::{SCHEDULES, ScheduleEntry, find_schedule};
+pub use schedule::{SCHEDULES, ScheduleClock, ScheduleEntry, find_schedule};
 pub use sgd::Sgd;
 
 /// Turns a gradient into a step, bucket by bucket.

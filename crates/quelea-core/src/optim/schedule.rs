@@ -1,7 +1,8 @@
 //! Learning-rate schedules: the table.
 //!
 //! Each schedule gives the share of the full learning rate at step t, counted from 0. All have a
-//! linear warm-up of `warmup_steps` = w, in which step t has the factor (t + 1) / w.
+//! linear warm-up of `warmup_steps` = w, in which step t has the factor (t + 1) / w. Which step t
+//! is at an asynchronous worker is decided by the [clock](ScheduleClock).
 
 use std::sync::Arc;
 
@@ -23,11 +24,31 @@ pub struct ScheduleEntry {
 }
 
 /// What every schedule takes.
-pub const COMMON_KEYS: &[OptionSpec] = &[OptionSpec {
-    name: "warmup_steps",
-    kind: OptionKind::Whole { default: 0, min: 0, max: 1 << 53 },
-    help: "steps of the linear warm-up",
-}];
+pub const COMMON_KEYS: &[OptionSpec] = &[
+    OptionSpec {
+        name: "warmup_steps",
+        kind: OptionKind::Whole { default: 0, min: 0, max: 1 << 53 },
+        help: "steps of the linear warm-up",
+    },
+    OptionSpec {
+        name: "clock",
+        kind: OptionKind::Choice(&["global", "own"]),
+        help: "asynchronous algorithms: the step is the mean over all workers (global) or the \
+               worker's own; the same elsewhere",
+    },
+];
+
+/// Which step the learning rate of an asynchronous algorithm is a function of. In algorithms whose
+/// workers all do the same number of rounds the two are one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ScheduleClock {
+    /// Gradients done by all workers, divided by their number: a slow worker's rate falls with
+    /// that of the others.
+    #[default]
+    Global,
+    /// The worker's own step; at a server, that of the worker whose gradient it applies.
+    Own,
+}
 
 /// All schedules, by name.
 pub const SCHEDULES: &[ScheduleEntry] = &[
@@ -122,6 +143,14 @@ impl ScheduleEntry {
         let params = Options::check(&self.all_keys(), given)?;
         (self.check)(&params)?;
         Ok(params)
+    }
+
+    /// The clock that was chosen.
+    pub fn clock(&self, options: &Options) -> ScheduleClock {
+        match options.text("clock") {
+            "own" => ScheduleClock::Own,
+            _ => ScheduleClock::Global,
+        }
     }
 
     /// The learning rate by step, for a full rate of `lr` and a run of `total_steps` steps.
@@ -234,6 +263,8 @@ mod tests {
         }
         assert!(refusal("cosine", "final_fraction", Value::Number(2.0)).contains("from 0 to 1"));
         assert!(refusal("constant", "gamma", Value::Number(0.5)).contains("unknown key"));
+        let message = refusal("constant", "clock", Value::Text("wall".into()));
+        assert!(message.contains("global") && message.contains("own"), "{message}");
         assert_eq!(find_schedule("cosin").expect_err("unknown"), Some("cosine"));
     }
 

@@ -155,6 +155,7 @@ impl Case {
             initial: problem.initial().into(),
             optimizer: Arc::new(move |len| (optimizer.build)(&optimizer_params, len)),
             learning_rate: Arc::new(move |step| (rate * factor(step)) as f32),
+            schedule_clock: Default::default(),
             clip: self.clip,
             samples: Arc::from([]),
             steps: self.steps,
@@ -322,6 +323,8 @@ impl Lab {
 
     fn finish(&mut self, rank: usize) {
         let (loan, computed) = self.computing[rank].take().expect("it is computing");
+        let done = self.nodes[..self.sources.len()].iter().map(Node::step).sum();
+        self.nodes.iter_mut().for_each(|node| node.progress(done));
         self.gradients[rank] += 1;
         let node = &mut self.nodes[rank];
         drop(loan);

@@ -48,6 +48,7 @@ pub fn setup(worker: fn(&Options) -> Box<dyn Algorithm>, workers: usize, steps: 
         initial: vec![1.0; ELEMENTS].into(),
         optimizer: Arc::new(move |len| (sgd.build)(&params, len)),
         learning_rate: Arc::new(|_| 0.0),
+        schedule_clock: Default::default(),
         clip: None,
         samples: Arc::from([]),
         steps,

@@ -9,7 +9,8 @@ use quelea_wire::control::{ControlError, Reader};
 use crate::error::NetError;
 use crate::measure::Prober;
 use crate::options::NetOptions;
-use crate::protocol::{self, Command, JOB_BYTES, SMALL_BYTES, SetupMessage, Wait};
+use crate::protocol::{self, JOB_BYTES, SMALL_BYTES, SetupMessage, Wait};
+use quelea_control::Command;
 
 /// Who hears the coordinator before the run.
 pub(super) struct CoordinatorReader<'a> {

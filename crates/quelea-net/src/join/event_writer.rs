@@ -11,8 +11,9 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::controller::Incoming;
 use crate::mesh::is_near;
-use crate::protocol::{self, Command, PacketError, RankEvent, SMALL_BYTES, Wait};
+use crate::protocol::{self, PacketError, SMALL_BYTES, Wait};
 use crate::rank::Inbox;
+use quelea_control::{Command, RankEvent};
 
 /// Events that may wait for the coordinator before records are left out.
 const WAITING: usize = 1 << 16;

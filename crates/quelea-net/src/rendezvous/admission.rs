@@ -14,10 +14,8 @@ use crate::controller::Incoming;
 use crate::error::NetError;
 use crate::mesh::prepare;
 use crate::options::NetOptions;
-use crate::protocol::{
-    self, Command, PacketError, REASON_CHARS, RankEvent, SMALL_BYTES, SetupMessage, WARNING_CHARS,
-    Wait, shown,
-};
+use crate::protocol::{self, PacketError, SMALL_BYTES, SetupMessage, Wait};
+use quelea_control::{Command, REASON_CHARS, RankEvent, WARNING_CHARS, shown};
 
 /// How often the observer is asked whether to keep waiting.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);

@@ -13,7 +13,7 @@ use quelea_record::{Observer, Outcome, ResumePoint};
 
 use crate::clock::RunClock;
 use crate::compute::Gradients;
-use crate::controller::{ControlLink, Controller, Incoming};
+use crate::controller::{self, ControlLink, Incoming};
 use crate::error::NetError;
 use crate::launcher::{Launched, PublishedAddress, Rendezvous};
 use crate::local_ranks::{LocalRanks, ProcessContext, RankLinks};
@@ -21,10 +21,11 @@ use crate::measure::{Measured, StreamSurvey};
 use crate::mesh::{Mesh, MeshPlan, listen};
 use crate::open_files::OpenFiles;
 use crate::options::NetOptions;
-use crate::protocol::{self, Command, PacketError, SMALL_BYTES, SetupMessage, VectorLengths, Wait};
+use crate::protocol::{self, PacketError, SMALL_BYTES, SetupMessage, Wait};
 use crate::rendezvous::admission::{Admission, JoinedWorker};
 use crate::rendezvous::listener::GuardedListener;
 use crate::rendezvous::worker_reader::attend_worker;
+use quelea_control::{Command, VectorLengths};
 
 /// Which workers live in the coordinator's process. Servers always do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,7 +68,7 @@ pub fn resume(
         (0..setup.ranks()).map(|rank| RankLinks { rank: rank.into(), streams: Vec::new() });
     let local = LocalRanks::start(&context, gradients, rank_links.collect())?;
     let control_links = control_links(setup.ranks(), &local, &BTreeMap::new())?;
-    Controller::new(&context, control_links, observer).run(&incoming)
+    controller::run(&context, control_links, observer, &incoming)
 }
 
 pub(crate) fn check(setup: &RunSpec) -> Result<(), NetError> {
@@ -204,7 +205,7 @@ impl Coordinator {
         };
         let local = LocalRanks::start(&context, gradients, rank_links)?;
         let control_links = control_links(setup.ranks(), &local, &streams)?;
-        Controller::new(&context, control_links, observer).run(&incoming)
+        controller::run(&context, control_links, observer, &incoming)
     }
 
     /// Waits for so many workers, hands each the `job`, and has them time the links between them

@@ -4,7 +4,8 @@ use std::net::TcpStream;
 use std::sync::mpsc::Sender;
 
 use crate::controller::Incoming;
-use crate::protocol::{self, RankEvent, VectorLengths};
+use crate::protocol::{self};
+use quelea_control::{RankEvent, VectorLengths};
 
 /// Reads the events of a joined worker on a thread of its own, until it is gone.
 pub(super) fn attend_worker(

@@ -82,6 +82,7 @@ impl Run {
             initial: self.problem().initial().into(),
             optimizer: Arc::new(move |len| (sgd.build)(&sgd_params, len)),
             learning_rate: Arc::new(|_| 0.1),
+            schedule_clock: Default::default(),
             clip: None,
             samples: Arc::from([]),
             steps: self.steps,

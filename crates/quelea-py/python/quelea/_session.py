@@ -44,6 +44,8 @@ class Session:
         self.untrained.broadcast(group)
         self.backward = BackwardPass(optimizer, settings.server_optimizer)
         self.step = OptimizerStep(self.backward)
+        #: Steps of earlier runs of this process, and of the processes that this one resumes.
+        self._steps_of_earlier_runs = self._steps_resumed = 0
         self._open(initial)
         self._register_hooks()
 
@@ -76,12 +78,24 @@ class Session:
         active = self.active
         active.binding.bind_state(self.optimizer, self.settings.state, active.vectors)
 
-    def reopen(self, packed: torch.Tensor) -> None:
+    @property
+    def steps_in_process(self) -> int:
+        """Steps that the ranks have taken on average since `wrap`, as far as this one knows."""
+        return self._steps_of_earlier_runs + self.active.run.global_step
+
+    @property
+    def global_step(self) -> int:
+        """Steps that the ranks have taken on average since the training began."""
+        return self._steps_resumed + self.steps_in_process
+
+    def reopen(self, packed: torch.Tensor, global_step: int) -> None:
         """Replaces the run by one that starts from these parameters, together with all ranks."""
         initial, active = self.trained.unpacked(packed), self.active
         if not active.properties.own_start:
             self.group.mean("load_state_dict()", vector_of(initial), active.run)
         active.close()
+        self._steps_of_earlier_runs = self.steps_in_process
+        self._steps_resumed = global_step - self._steps_of_earlier_runs
         self._open(initial)
 
     def finish(self) -> None:

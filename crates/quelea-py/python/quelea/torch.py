@@ -10,7 +10,8 @@
     >>> optimizer.step()
     >>> quelea.shutdown()
 
-The loop, the optimizer and the scheduler stay as they are.
+The loop and the optimizer stay as they are, and so does the scheduler; in asynchronous algorithms
+`GlobalScheduler` makes it follow all ranks.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ import torch
 
 from quelea import _failure, _session
 from quelea._core import Error, Group
+from quelea._schedulers import GlobalScheduler
 from quelea._settings import settings_of
 
 __all__ = [
     "Error",
+    "GlobalScheduler",
     "barrier",
     "evaluate_model",
+    "global_step",
     "init",
     "load_state_dict",
     "local_rank",
@@ -210,6 +214,27 @@ def no_sync() -> Iterator[None]:
         backward.paused = before
 
 
+def global_step() -> int:
+    """The step at which the ranks are on average, as far as this one knows; it never falls.
+
+    In asynchronous algorithms that is the number of gradients of all ranks, divided by the number
+    of ranks; elsewhere it is this rank's own step.
+
+    >>> import torch, quelea.torch as quelea
+    >>> quelea.init()
+    >>> model = torch.nn.Linear(2, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> model = quelea.wrap(model, optimizer, "ad-psgd")
+    >>> quelea.global_step()
+    0
+    >>> model(torch.ones(4, 2)).sum().backward()
+    >>> optimizer.step()
+    >>> quelea.global_step()
+    1
+    """
+    return _wrapped("global_step()").global_step
+
+
 def report_loss(loss: float | torch.Tensor) -> None:
     """Reports the loss of this step, for algorithms that use it.
 
@@ -272,6 +297,7 @@ def state_dict() -> dict[str, Any]:
         "algorithm": session.settings.algorithm,
         "rank": rank(),
         "world_size": world_size(),
+        "global_step": session.global_step,
         "params": session.trained.packed(),
     }
 
@@ -301,7 +327,8 @@ def load_state_dict(state: dict[str, Any]) -> None:
     count = sum(p.numel() for p in session.trained.params)
     if state["params"].numel() != count:
         raise Error(f"the state has {state['params'].numel()} parameters, the model {count}")
-    session.reopen(state["params"])
+    # States of earlier versions have no step.
+    session.reopen(state["params"], state.get("global_step", session.global_step))
 
 
 def shutdown() -> None:

@@ -59,6 +59,7 @@ impl Case {
             initial: problem.initial().into(),
             optimizer: Arc::new(move |len| (sgd.build)(&params, len)),
             learning_rate: Arc::new(|_| 0.1),
+            schedule_clock: Default::default(),
             clip: None,
             samples: Arc::from([]),
             steps,

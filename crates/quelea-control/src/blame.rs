@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::protocol::{Account, REASON_CHARS, shown};
+use crate::messages::Account;
+use crate::text::{REASON_CHARS, shown};
 
 /// Links that are named in one sentence.
 const NAMED: usize = 3;
@@ -19,7 +20,7 @@ struct CutLink {
 
 /// What ends the run, in a sentence: the links that deliver nothing, or who did not answer; else the
 /// first complaint, which is always part of it.
-pub(super) fn sentence(complaint: &str, accounts: &BTreeMap<u32, Account>) -> String {
+pub(crate) fn sentence(complaint: &str, accounts: &BTreeMap<u32, Account>) -> String {
     let cut = cut_links(accounts);
     if let Some(edges) = named(&cut) {
         return format!("{edges} ({complaint}{})", waits(&cut, accounts));
@@ -105,7 +106,7 @@ fn silent_end(accounts: &BTreeMap<u32, Account>) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::AwaitedPeer;
+    use crate::messages::AwaitedPeer;
 
     /// A rank of four that waits for others, having sent and received so many messages.
     fn account(awaits: &[u32], sent: [u64; 4], received: [u64; 4]) -> Account {

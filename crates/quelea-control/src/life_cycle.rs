@@ -10,7 +10,7 @@
 /// Finished -- drain --> Draining -- resume --> Finished
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LifeCycle {
+pub(crate) enum LifeCycle {
     /// It computes gradients.
     Running,
     /// It flushes what is pending for a checkpoint, and will compute again.
@@ -23,34 +23,34 @@ pub(super) enum LifeCycle {
 
 impl LifeCycle {
     /// The state in which a rank begins.
-    pub(super) fn new(is_server: bool) -> LifeCycle {
+    pub(crate) fn new(is_server: bool) -> LifeCycle {
         if is_server { LifeCycle::Finished } else { LifeCycle::Running }
     }
 
     /// There will be no more gradients.
-    pub(super) fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         *self = if self.is_draining() { LifeCycle::Draining } else { LifeCycle::Finished };
     }
 
     /// What is pending is to be flushed.
-    pub(super) fn drain(&mut self) {
+    pub(crate) fn drain(&mut self) {
         *self = if self.is_finished() { LifeCycle::Draining } else { LifeCycle::Resting };
     }
 
     /// The run continues after a checkpoint. Whether the rank had been drained for it.
-    pub(super) fn resume(&mut self) -> bool {
+    pub(crate) fn resume(&mut self) -> bool {
         let was_draining = self.is_draining();
         *self = if self.is_finished() { LifeCycle::Finished } else { LifeCycle::Running };
         was_draining
     }
 
     /// Whether it computes no more gradients.
-    pub(super) fn is_finished(self) -> bool {
+    pub(crate) fn is_finished(self) -> bool {
         matches!(self, LifeCycle::Finished | LifeCycle::Draining)
     }
 
     /// Whether what is pending is being flushed.
-    pub(super) fn is_draining(self) -> bool {
+    pub(crate) fn is_draining(self) -> bool {
         matches!(self, LifeCycle::Resting | LifeCycle::Draining)
     }
 }

@@ -1,0 +1,156 @@
+//! The right to compute gradients, where all workers together have a number of them.
+
+/// The controller's side: how many are left, and who was granted how many.
+#[derive(Debug)]
+pub(crate) struct GradientBudget {
+    /// Whether there is a common budget at all; else every worker does its rounds.
+    is_shared: bool,
+    left: u64,
+    granted: Vec<u64>,
+}
+
+/// The answer to a request for a gradient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BudgetAnswer {
+    /// It may be computed.
+    Granted,
+    /// There are no more.
+    Exhausted,
+    /// Not yet: the worker asks again when it needs it.
+    Later,
+}
+
+impl GradientBudget {
+    pub(crate) fn new(is_shared: bool, left: u64, workers: usize) -> GradientBudget {
+        GradientBudget { is_shared, left, granted: vec![0; workers] }
+    }
+
+    /// Whether gradients are counted in all.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    /// Whether the last gradient was granted.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.is_shared && self.left == 0
+    }
+
+    /// `worker` was lost after `done` gradients: those that it was granted and has not completed are
+    /// computed by others.
+    pub(crate) fn lose(&mut self, worker: usize, done: u64) {
+        if let Some(granted) = self.granted.get_mut(worker) {
+            self.left += granted.saturating_sub(done);
+            *granted = u64::MAX - 1;
+        }
+    }
+
+    /// `worker` asks for its gradient number `number`, from 1. One that is wanted soon is granted while
+    /// there are plenty; near the end only one that is computed now, so that no worker holds the right
+    /// to a gradient while others are idle. Nothing for a request that was answered before.
+    pub(crate) fn request(
+        &mut self,
+        worker: usize,
+        number: u64,
+        urgent: bool,
+    ) -> Option<BudgetAnswer> {
+        if !self.is_shared || number != self.granted[worker] + 1 {
+            return None;
+        }
+        if self.left == 0 {
+            return Some(BudgetAnswer::Exhausted);
+        }
+        if !urgent && self.left <= 2 * self.granted.len() as u64 {
+            return Some(BudgetAnswer::Later);
+        }
+        self.left -= 1;
+        self.granted[worker] += 1;
+        Some(BudgetAnswer::Granted)
+    }
+}
+
+/// A rank's side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RankBudget {
+    /// Granted in all.
+    granted: u64,
+    /// Granted and not used.
+    held: u64,
+    /// One is asked for, and whether that was urgent.
+    asked: Option<bool>,
+    /// There are no more.
+    is_denied: bool,
+}
+
+impl RankBudget {
+    /// Whether there are none left for this rank.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.is_denied && self.held == 0
+    }
+
+    /// The number of the gradient to ask for, unless that was done as urgently, or there are none.
+    pub(crate) fn ask(&mut self, urgent: bool) -> Option<u64> {
+        if self.is_denied || self.asked >= Some(urgent) {
+            return None;
+        }
+        self.asked = Some(urgent);
+        Some(self.granted + 1)
+    }
+
+    pub(crate) fn grant(&mut self) {
+        self.granted += 1;
+        self.held += 1;
+        self.asked = None;
+    }
+
+    pub(crate) fn deny(&mut self) {
+        self.is_denied = true;
+        self.asked = None;
+    }
+
+    /// Uses one, if there is one.
+    pub(crate) fn take(&mut self) -> bool {
+        let has_one = self.held > 0;
+        self.held -= u64::from(has_one);
+        has_one
+    }
+
+    /// A gradient that was begun counts as not computed.
+    pub(crate) fn give_back(&mut self) {
+        self.held += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_gradients_are_granted_than_there_are_and_the_last_ones_only_if_urgent() {
+        let mut budget = GradientBudget::new(true, 5, 2);
+        assert_eq!(budget.request(0, 1, false), Some(BudgetAnswer::Granted));
+        assert_eq!(budget.request(0, 2, false), Some(BudgetAnswer::Later));
+        for number in 1..=4 {
+            assert_eq!(budget.request(1, number, true), Some(BudgetAnswer::Granted));
+        }
+        assert_eq!(budget.request(0, 2, true), Some(BudgetAnswer::Exhausted));
+    }
+
+    #[test]
+    fn a_request_that_was_answered_is_not_answered_again() {
+        let mut budget = GradientBudget::new(true, 5, 1);
+        assert_eq!(budget.request(0, 1, true), Some(BudgetAnswer::Granted));
+        assert_eq!(budget.request(0, 1, true), None);
+        assert_eq!(GradientBudget::new(false, 5, 1).request(0, 1, true), None);
+    }
+
+    #[test]
+    fn a_rank_asks_again_only_more_urgently_and_not_after_the_last() {
+        let mut rank = RankBudget::default();
+        assert_eq!([rank.ask(false), rank.ask(false), rank.ask(true)], [Some(1), None, Some(1)]);
+        rank.grant();
+        assert!(rank.take() && !rank.take());
+        assert_eq!(rank.ask(true), Some(2));
+        rank.deny();
+        assert_eq!(rank.ask(true), None);
+    }
+}

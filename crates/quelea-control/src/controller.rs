@@ -1,0 +1,581 @@
+//! The controller of a run: budget, checkpoints, the end, drain, termination, time limits, failure.
+//!
+//! A driver tells it what ranks say ([`Controller::handle`]) and which of them are gone
+//! ([`Controller::gone`]), calls [`Controller::poll`] after that and at [`Controller::next_deadline`],
+//! and carries out its [`Order`]s.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use quelea_core::message::Rank;
+use quelea_core::properties::Budget;
+use quelea_core::run_spec::RunSpec;
+use quelea_core::time::Time;
+use quelea_core::view::View;
+use quelea_record::{CheckpointSchedule, Observer, Outcome, Record, RecordKind, ResumePoint};
+
+use crate::blame;
+use crate::budget::{BudgetAnswer, GradientBudget};
+use crate::cut::CutAgreement;
+use crate::membership::{LossRefusal, Membership};
+use crate::messages::{Account, Command, RankEvent};
+use crate::progress::ToldProgress;
+use crate::salvage::Salvage;
+use crate::suspicion::{Evidence, GRACE, RankProgress, Trouble};
+use crate::termination::{ProbeAnswer, Probes};
+use crate::text::{REASON_CHARS, WARNING_CHARS, shown};
+
+/// Warnings that are kept; more are counted.
+const WARNINGS: usize = 50;
+
+/// How long anybody may wait for anything, and what is reported at the end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ControlLimits {
+    /// How long nothing may move while nobody computes; and how long a rank may be silent.
+    pub peer_seconds: f64,
+    /// How long one gradient may take.
+    pub compute_seconds: f64,
+    /// How long what is pending may take to arrive after the last gradient.
+    pub drain_seconds: f64,
+    /// Whether every rank's report has its parameters and its model.
+    pub report_models: bool,
+}
+
+impl ControlLimits {
+    /// How often somebody looks at the clock: often enough for the shortest limit.
+    pub fn tick_period(&self) -> Time {
+        Time::from_seconds((self.peer_seconds / 8.0).clamp(0.01, 1.0))
+    }
+}
+
+/// Whom an order is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recipient {
+    /// One rank.
+    Rank(u32),
+    /// Every rank.
+    All,
+}
+
+/// A command that the driver is to deliver.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Order {
+    /// To whom.
+    pub to: Recipient,
+    /// What.
+    pub command: Command,
+}
+
+/// Why a run does not end well, in sentences that name rank, peer, what was awaited and for how long.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum RunError {
+    /// A rank was lost.
+    #[error("lost rank {rank}: {reason}")]
+    Lost {
+        /// Which one.
+        rank: u32,
+        /// How that was seen.
+        reason: String,
+    },
+    /// Something was awaited for too long.
+    #[error("{0}")]
+    Stalled(String),
+    /// A rank cannot continue.
+    #[error("rank {rank} failed: {reason}")]
+    Failed {
+        /// Which one.
+        rank: u32,
+        /// Why.
+        reason: String,
+    },
+    /// The run was asked to stop, and every rank has saved its state.
+    #[error("stopped after {step} steps of each worker, as asked")]
+    Stopped {
+        /// Steps of each worker, on average.
+        step: u64,
+    },
+}
+
+/// Where the run stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RunPhase {
+    /// Workers compute gradients.
+    Running,
+    /// What is pending comes to rest, for a checkpoint or for the end.
+    Draining,
+    /// Ranks send their reports.
+    Finishing,
+    /// The run is aborted, and ranks send their models.
+    Salvaging,
+}
+
+/// What a controller is made of.
+#[derive(Clone, Copy)]
+pub struct ControllerConfig<'a> {
+    /// The run.
+    pub setup: &'a RunSpec,
+    /// The state that it resumes from.
+    pub start: &'a ResumePoint,
+    /// When checkpoints are taken and models evaluated.
+    pub schedule: CheckpointSchedule,
+    /// Time limits.
+    pub limits: ControlLimits,
+    /// Whether the run continues when a rank is lost.
+    pub survives: bool,
+    /// Whether ranks are watched by the clock: heartbeats, time limits, probes. Without it the driver
+    /// says when nothing is on its way any more ([`Controller::quiet`]).
+    pub watches: bool,
+    /// Whether ranks wait until checkpoints are on stable storage.
+    pub waits_for_disk: bool,
+}
+
+/// Decides for a whole run.
+pub struct Controller {
+    pub(crate) now: Time,
+    pub(crate) setup: RunSpec,
+    survives: bool,
+    pub(crate) watches: bool,
+    pub(crate) waits_for_disk: bool,
+    pub(crate) members: Membership,
+    /// Ranks that were lost.
+    pub(crate) lost: usize,
+    pub(crate) limits: ControlLimits,
+    pub(crate) workers: usize,
+    total: u64,
+    orders: Vec<Order>,
+    pub(crate) phase: RunPhase,
+    /// When the phase began.
+    pub(crate) entered: Time,
+    pub(crate) budget: GradientBudget,
+    pub(crate) ranks: Vec<RankProgress>,
+    pub(crate) probes: Probes,
+    /// Steps that all workers together have completed.
+    pub(crate) done: u64,
+    pub(crate) told: ToldProgress,
+    pub(crate) cutting: CutAgreement,
+    clock_seconds: f64,
+    pub(crate) trouble: Option<Trouble>,
+    pub(crate) salvage: Option<Salvage>,
+    warnings: Vec<String>,
+    /// Warnings beyond those that are kept.
+    omitted_warnings: u64,
+    ticked: Time,
+    /// What ranks say of whom they wait for, once somebody has waited too long.
+    accounts: BTreeMap<u32, Account>,
+    /// For how long this process stood still in all.
+    stood_still: Time,
+    /// Until then nobody is blamed for what happened while this process stood still.
+    excused_until: Time,
+    /// Everything that was said until the last tick has been heard: only then is silence silence.
+    has_caught_up: bool,
+}
+
+impl Controller {
+    /// The controller of a run that begins at `now`.
+    pub fn new(config: ControllerConfig<'_>, now: Time) -> Controller {
+        let ControllerConfig { setup, start, schedule, limits, .. } = config;
+        let (workers, properties) = (setup.workers(), setup.properties());
+        let (total, done) = (workers as u64 * setup.steps, start.steps(workers));
+        let is_shared = properties.budget == Budget::TotalGradients;
+        let ranks = (0..setup.ranks()).map(|rank| RankProgress::new(rank >= workers, now));
+        Controller {
+            now,
+            setup: setup.clone(),
+            survives: config.survives,
+            watches: config.watches,
+            waits_for_disk: config.waits_for_disk,
+            members: Membership::new(Arc::clone(&setup.view)),
+            lost: 0,
+            limits,
+            workers,
+            total,
+            orders: Vec::new(),
+            phase: RunPhase::Running,
+            entered: now,
+            budget: GradientBudget::new(is_shared, total.saturating_sub(done), workers),
+            ranks: ranks.collect(),
+            probes: Probes::new(setup.ranks(), now),
+            done,
+            told: ToldProgress::new(now),
+            cutting: CutAgreement::new(schedule, properties.synchronous, setup.steps),
+            clock_seconds: start.now.seconds(),
+            trouble: None,
+            salvage: None,
+            warnings: Vec::new(),
+            omitted_warnings: 0,
+            ticked: now,
+            accounts: BTreeMap::new(),
+            stood_still: Time::ZERO,
+            excused_until: now,
+            has_caught_up: true,
+        }
+    }
+
+    /// What is to be delivered, in order.
+    pub fn take_orders(&mut self) -> std::vec::Drain<'_, Order> {
+        self.orders.drain(..)
+    }
+
+    /// Whether the run is being aborted: what does not get through at once must not hold up the rest.
+    pub fn is_aborting(&self) -> bool {
+        self.phase == RunPhase::Salvaging
+    }
+
+    /// This process stood still for this long: nobody else was silent meanwhile, as far as it can tell.
+    pub fn excuse(&mut self, now: Time, still: Time) {
+        self.now = now;
+        self.stood_still = self.stood_still + still;
+        self.entered = self.entered + still;
+        self.probes.changed = self.probes.changed + still;
+        for progress in &mut self.ranks {
+            progress.heard = progress.heard + still;
+            progress.moved = progress.moved + still;
+            progress.computing = progress.computing.map(|since| since + still);
+        }
+        // Ranks that waited for one of this process have complained; it answers them now.
+        self.excused_until = now + Time(4 * self.limits.tick_period().0) + GRACE;
+    }
+
+    /// Nothing is left to be heard at this moment.
+    pub fn caught_up(&mut self) {
+        self.has_caught_up = true;
+    }
+
+    /// When to call [`poll`](Controller::poll) at the latest.
+    pub fn next_deadline(&self) -> Time {
+        let tick = self.ticked + self.limits.tick_period();
+        let trouble = self.trouble.as_ref().map(|trouble| trouble.until);
+        let observer = self.now + self.observer_interval();
+        let others = [self.probes.next, trouble, self.salvage_deadline()];
+        others.into_iter().flatten().fold(tick.min(observer), Time::min)
+    }
+
+    /// Does what has become due at `now`. An outcome: the run has ended well. An error: it has not, and
+    /// all ranks are told.
+    pub fn poll(
+        &mut self,
+        now: Time,
+        observer: &mut dyn Observer,
+    ) -> Result<Option<Outcome>, RunError> {
+        self.now = now;
+        let result = self.attend(observer);
+        if let Err(error) = &result {
+            self.order(Recipient::All, Command::Abort(error.to_string()));
+        }
+        result
+    }
+
+    fn attend(&mut self, observer: &mut dyn Observer) -> Result<Option<Outcome>, RunError> {
+        if self.watches && self.ticked + self.limits.tick_period() <= self.now {
+            self.tick();
+        }
+        if self.phase == RunPhase::Salvaging {
+            return self.end_salvage_if_done(observer).map(|()| None);
+        }
+        if let Some(trouble) = self.trouble.take_if(|trouble| trouble.until <= self.now) {
+            return self.continue_or_abort(trouble.error, observer).map(|()| None);
+        }
+        if self.probes.next.is_some_and(|next| next <= self.now) {
+            self.probe();
+        }
+        self.tell_progress();
+        self.end_saving_if_whole()?;
+        self.attend_cuts(observer);
+        let is_over = self.phase == RunPhase::Finishing
+            && self.ranks.iter().all(|progress| progress.report.is_some());
+        Ok(is_over.then(|| self.outcome()))
+    }
+
+    /// The run continues without a rank that was lost, if it can; else it is aborted.
+    fn continue_or_abort(
+        &mut self,
+        error: RunError,
+        observer: &mut dyn Observer,
+    ) -> Result<(), RunError> {
+        let RunError::Lost { rank, reason } = error else { return self.abort(error) };
+        if self.ranks[rank as usize].is_lost {
+            return Ok(());
+        }
+        let refusal = LossRefusal::of(&self.setup, &self.members.view, Rank(rank));
+        match refusal {
+            None if self.survives => {
+                self.warnings.push(format!("lost rank {rank}: {reason}; the others continued"));
+                self.lose(self.now, rank, self.now, observer);
+                Ok(())
+            }
+            Some(refusal) if self.survives => {
+                let reason = format!("{reason}; {}", refusal.consequence());
+                self.abort(RunError::Lost { rank, reason })
+            }
+            _ => self.abort(RunError::Lost { rank, reason }),
+        }
+    }
+
+    /// The driver of a virtual cluster sees that nothing is on its way any more.
+    pub fn quiet(&mut self, now: Time) {
+        self.now = now;
+        if self.phase == RunPhase::Draining && !self.members.is_changing() {
+            self.end_drain();
+        }
+    }
+
+    /// Whether what is pending is coming to rest.
+    pub fn is_draining(&self) -> bool {
+        self.phase == RunPhase::Draining
+    }
+
+    /// Says that the controller is alive, and looks who is late.
+    fn tick(&mut self) {
+        self.ticked = self.now;
+        self.order(Recipient::All, Command::Heartbeat);
+        let may_judge = std::mem::replace(&mut self.has_caught_up, false);
+        if may_judge && self.now >= self.excused_until && self.phase != RunPhase::Salvaging {
+            self.judge();
+        }
+    }
+
+    /// Adds what is known besides: which link does not deliver, and that this process stood still.
+    pub(crate) fn told(&self, error: RunError) -> RunError {
+        let still = self.stood_still.seconds();
+        let note = if still >= self.limits.peer_seconds / 2.0 {
+            format!(" (the coordinator's process itself stood still for {still:.1} s)")
+        } else {
+            String::new()
+        };
+        match error {
+            RunError::Stalled(text) => {
+                RunError::Stalled(blame::sentence(&text, &self.accounts) + &note)
+            }
+            RunError::Lost { rank, reason } => RunError::Lost { rank, reason: reason + &note },
+            other => other,
+        }
+    }
+
+    pub(crate) fn order(&mut self, to: Recipient, command: Command) {
+        self.orders.push(Order { to, command });
+    }
+
+    pub(crate) fn ask_for_accounts(&mut self) {
+        self.order(Recipient::All, Command::Explain);
+    }
+
+    /// A rank says something, at `now`.
+    pub fn handle(&mut self, now: Time, event: RankEvent, observer: &mut dyn Observer) {
+        self.now = now;
+        match event {
+            RankEvent::Record(record) => self.record(record, observer),
+            RankEvent::Ticket { rank, number, urgent } => self.ticket(rank, number, urgent),
+            RankEvent::Finished { rank, at } => {
+                self.hear(rank);
+                self.ranks[rank as usize].finished = true;
+                self.clock_seconds = self.clock_seconds.max(at.seconds());
+                if self.phase == RunPhase::Running {
+                    self.end_if_finished();
+                }
+            }
+            RankEvent::Probed { rank, probe, drained, sent, received } => {
+                self.hear(rank);
+                let said = ProbeAnswer { is_drained: drained, sent, received };
+                let living = |rank: usize| !self.ranks[rank].is_lost;
+                if self.probes.answer(now, probe, rank as usize, said, living) {
+                    self.end_drain();
+                }
+            }
+            RankEvent::Model { rank, step, model } => {
+                self.hear(rank);
+                self.model(rank, step, model, observer);
+            }
+            RankEvent::Saved { rank, step, part } => {
+                self.hear(rank);
+                self.saved(rank, step, *part, observer);
+            }
+            RankEvent::CutProposal { rank, step } => {
+                self.hear(rank);
+                self.cut_proposal(rank, step);
+            }
+            RankEvent::CutAgreed { rank } => {
+                self.hear(rank);
+                self.cut_agreed(rank);
+            }
+            RankEvent::Paused { rank } => {
+                self.hear(rank);
+                self.paused();
+            }
+            RankEvent::Frozen { rank, number, step } => {
+                self.hear(rank);
+                self.frozen(rank, number, step);
+            }
+            RankEvent::Report(report) => {
+                self.hear(report.rank);
+                let rank = report.rank as usize;
+                self.ranks[rank].report = Some(*report);
+            }
+            RankEvent::Salvaged { rank, step, model } => self.take_salvaged(rank, step, model),
+            other => self.hear_of_trouble(other),
+        }
+    }
+
+    /// What a rank says of how it and others are.
+    fn hear_of_trouble(&mut self, event: RankEvent) {
+        match event {
+            RankEvent::Heartbeat { rank, computing, waiting, gathering, sent, received } => {
+                let (progress, now) = (&mut self.ranks[rank as usize], self.now);
+                progress.heard = now;
+                let waits = waiting || (progress.finished && !computing);
+                progress.stillness.hear(waits, sent, received);
+                progress.computing = computing.then(|| progress.computing.unwrap_or(now));
+                progress.gathering = gathering;
+            }
+            RankEvent::Stalled { rank, complaint } => {
+                self.hear(rank);
+                self.ranks[rank as usize].computing = None;
+                // While somebody computes, the others wait for a reason.
+                let is_excused = self.now < self.excused_until;
+                if !is_excused && !self.ranks.iter().any(|progress| progress.computing.is_some()) {
+                    let complaint = shown(&complaint, REASON_CHARS) + &self.finished_before();
+                    self.suspect(Evidence::Complaint, RunError::Stalled(complaint));
+                }
+            }
+            RankEvent::Lost { rank, peer, reason } => {
+                if self.phase != RunPhase::Finishing {
+                    let reason = format!("{} (seen by rank {rank})", shown(&reason, REASON_CHARS));
+                    self.suspect(Evidence::Inferred, RunError::Lost { rank: peer, reason });
+                }
+            }
+            RankEvent::Failed { rank, reason } => {
+                let reason = shown(&reason, REASON_CHARS);
+                self.ranks[rank as usize].has_failed = true;
+                self.suspect(Evidence::Own, RunError::Failed { rank, reason });
+            }
+            RankEvent::Account { rank, account } => {
+                self.ranks[rank as usize].heard = self.now;
+                self.accounts.insert(rank, *account);
+                let all = self.accounts.len() == self.ranks.len();
+                if let Some(trouble) = self.trouble.as_mut().filter(|_| all) {
+                    trouble.until = trouble.until.min(trouble.noted + GRACE);
+                }
+            }
+            RankEvent::Warning(text) => {
+                if self.warnings.len() >= WARNINGS {
+                    self.omitted_warnings += 1;
+                } else {
+                    self.warnings.push(shown(&text, WARNING_CHARS));
+                }
+            }
+            _ => unreachable!("the caller handles the rest"),
+        }
+    }
+
+    fn record(&mut self, record: Record, observer: &mut dyn Observer) {
+        if matches!(record.event, RecordKind::Step { .. }) {
+            self.done += 1;
+            self.hear(record.rank);
+            let progress = &mut self.ranks[record.rank as usize];
+            progress.computing = None;
+            progress.steps += 1;
+            // In virtual time, a thousand reports are enough for any bar.
+            let every = if self.watches { 1 } else { (self.total / 1000).max(1) };
+            if self.done.is_multiple_of(every) || self.done == self.total {
+                observer.progress(self.done, self.total, Time::from_seconds(record.t));
+            }
+            self.tell_progress();
+            self.cut_on_average();
+        }
+        observer.record(record);
+    }
+
+    /// The process of a rank is gone.
+    pub fn gone(&mut self, now: Time, rank: u32, reason: String) {
+        self.now = now;
+        if self.ranks[rank as usize].is_lost {
+            return;
+        }
+        self.ranks[rank as usize].is_gone = true;
+        if self.ranks[rank as usize].report.is_none() {
+            self.suspect(Evidence::Seen, RunError::Lost { rank, reason });
+        }
+    }
+
+    /// Nothing can be said to a rank any more; why is seen where it is read.
+    pub fn unreachable(&mut self, rank: u32) {
+        self.ranks[rank as usize].is_unreachable = true;
+    }
+
+    pub(crate) fn end_if_finished(&mut self) {
+        if self.ranks.iter().all(|progress| progress.finished) {
+            self.drain();
+        }
+    }
+
+    /// Lets everything that is pending come to rest.
+    pub(crate) fn drain(&mut self) {
+        self.enter(RunPhase::Draining);
+        self.probes.reset(self.now);
+        self.order(Recipient::All, Command::Drain);
+        self.probe();
+    }
+
+    /// Counts anew after a change of membership.
+    pub(crate) fn restart_drain(&mut self) {
+        self.probes.reset(self.now);
+        self.probe();
+    }
+
+    fn probe(&mut self) {
+        if !self.watches || self.members.is_changing() {
+            return;
+        }
+        let number = self.probes.start();
+        self.order(Recipient::All, Command::Probe(number));
+    }
+
+    fn end_drain(&mut self) {
+        if !self.save_at_rest() {
+            self.enter(RunPhase::Finishing);
+            self.order(Recipient::All, Command::Finish);
+        }
+    }
+
+    pub(crate) fn enter(&mut self, phase: RunPhase) {
+        (self.phase, self.entered) = (phase, self.now);
+    }
+
+    fn hear(&mut self, rank: u32) {
+        let progress = &mut self.ranks[rank as usize];
+        (progress.heard, progress.moved) = (self.now, self.now);
+    }
+
+    fn ticket(&mut self, rank: u32, number: u64, urgent: bool) {
+        self.hear(rank);
+        match self.budget.request(rank as usize, number, urgent) {
+            Some(BudgetAnswer::Granted) => {
+                self.order(Recipient::Rank(rank), Command::Grant { done: self.done });
+            }
+            Some(BudgetAnswer::Exhausted) => {
+                return self.order(Recipient::Rank(rank), Command::Deny);
+            }
+            Some(BudgetAnswer::Later) | None => return,
+        }
+        if self.budget.is_exhausted() {
+            // Workers that wait for others, and so do not ask, will get none either.
+            self.order(Recipient::All, Command::Deny);
+        }
+    }
+
+    /// The last view that was announced.
+    pub fn view(&self) -> &Arc<View> {
+        &self.members.view
+    }
+
+    fn outcome(&mut self) -> Outcome {
+        if self.omitted_warnings > 0 {
+            self.warnings.push(format!("and {} warnings more", self.omitted_warnings));
+        }
+        Outcome {
+            clock_seconds: self.clock_seconds,
+            warnings: std::mem::take(&mut self.warnings),
+            ranks: self.ranks.iter_mut().filter_map(|progress| progress.report.take()).collect(),
+            ..Outcome::default()
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Agreement on a consistent cut through a run: where checkpoints are taken and models evaluated.
+//!
+//! A synchronous run is cut at a step: by its schedule, or, on request, at the latest step that any rank
+//! proposes. Any other run comes to rest, is saved, and continues.
+
+use std::collections::BTreeMap;
+
+use quelea_core::message::Rank;
+use quelea_core::time::Time;
+use quelea_record::{CheckpointSchedule, Models, Observer, RankCheckpoint, Request};
+
+use crate::controller::{Controller, Recipient, RunError, RunPhase};
+use crate::messages::Command;
+
+/// How often the observer is asked for its requests.
+const POLL_INTERVAL: Time = Time(50_000_000);
+/// How many cuts may be evaluated or saved in part; a rank that never answers must not fill the memory.
+const CUTS_AT_ONCE: usize = 8;
+
+/// What the controller knows of cuts.
+#[derive(Debug, Default)]
+pub(crate) struct CutAgreement {
+    schedule: CheckpointSchedule,
+    synchronous: bool,
+    /// Steps of each worker.
+    steps: u64,
+    stage: Stage,
+    /// Checkpoints until this step are written, as all ranks know.
+    durable: u64,
+    /// How many ranks have saved at the last steps at which some did. One whose schedule has a cut
+    /// there may save before it learns that this step was agreed on.
+    saved: BTreeMap<u64, usize>,
+    /// The run ends with the cut that is under way.
+    stop: bool,
+    /// Models by step, of those ranks that have sent theirs.
+    models: BTreeMap<u64, BTreeMap<u32, Vec<f32>>>,
+}
+
+/// Where the cut that is under way stands.
+#[derive(Debug, Default)]
+enum Stage {
+    #[default]
+    None,
+    /// Every rank is asked where it can still be cut; the answers.
+    Proposing(BTreeMap<u32, u64>),
+    /// Every rank saves there. Servers learn of it first, because a server that does not know must not
+    /// be passed; this many of them have not confirmed.
+    Saving { step: u64, unconfirmed: usize },
+    /// Nobody starts a gradient any more; this many ranks still compute.
+    Pausing { step: u64, left: usize },
+    /// What is pending comes to rest.
+    Resting { step: u64 },
+    /// All ranks have saved; they continue when it is written.
+    Writing { step: u64 },
+}
+
+impl CutAgreement {
+    pub(crate) fn new(schedule: CheckpointSchedule, synchronous: bool, steps: u64) -> CutAgreement {
+        CutAgreement { schedule, synchronous, steps, ..CutAgreement::default() }
+    }
+
+    fn is_idle(&self) -> bool {
+        matches!(self.stage, Stage::None)
+    }
+}
+
+impl Controller {
+    /// Whether ranks may have to wait for a cut.
+    pub(crate) fn rests_for_cuts(&self) -> bool {
+        self.cutting.schedule.save_every > 0 || !self.cutting.is_idle()
+    }
+
+    /// How soon to ask the observer again: ranks wait while a checkpoint is written.
+    pub(crate) fn observer_interval(&self) -> Time {
+        let last = self.cutting.saved.keys().next_back().copied().unwrap_or(0);
+        let is_awaited = last > self.cutting.durable;
+        if is_awaited { Time(POLL_INTERVAL.0 / 64) } else { POLL_INTERVAL }
+    }
+
+    /// Asks the observer what it requests, and does what has become due.
+    pub(crate) fn attend_cuts(&mut self, observer: &mut dyn Observer) {
+        let durable = if self.waits_for_disk { observer.durable_step() } else { u64::MAX };
+        let held = self.cutting.synchronous && self.cutting.schedule.save_every > 0;
+        if durable != std::mem::replace(&mut self.cutting.durable, durable) && held {
+            self.order(Recipient::All, Command::Durable(durable));
+        }
+        if matches!(self.cutting.stage, Stage::Writing { step } if step <= durable) {
+            self.cutting.stage = Stage::None;
+            self.enter(RunPhase::Running);
+            self.order(Recipient::All, Command::Continue);
+            self.end_if_finished();
+        }
+        if self.phase != RunPhase::Running || !self.cutting.is_idle() {
+            return;
+        }
+        // After a loss there are no checkpoints: what the lost rank held is in none of them.
+        if !self.is_whole() {
+            return;
+        }
+        let request = observer.request();
+        if request == Request::Continue {
+            return;
+        }
+        // A run that is about to end is not held up.
+        if self.ranks[..self.workers].iter().any(|progress| progress.finished) {
+            return;
+        }
+        self.cutting.stop = request == Request::Stop;
+        if self.cutting.synchronous {
+            self.cutting.stage = Stage::Proposing(BTreeMap::new());
+            self.order(Recipient::All, Command::ProposeCut);
+        } else {
+            self.pause(self.done / self.workers as u64);
+        }
+    }
+
+    /// A step was completed: asks for what an asynchronous run evaluates and saves at this many steps
+    /// on average.
+    pub(crate) fn cut_on_average(&mut self) {
+        let workers = self.workers as u64;
+        if self.cutting.synchronous || !self.done.is_multiple_of(workers) {
+            return;
+        }
+        let step = self.done / workers;
+        if self.cutting.schedule.evaluates_at(step) {
+            self.order(Recipient::All, Command::SendModel(step));
+        }
+        let is_free = self.cutting.is_idle() && self.phase == RunPhase::Running && self.is_whole();
+        if is_free && self.cutting.schedule.saves_at(step) && step < self.cutting.steps {
+            self.pause(step);
+        }
+    }
+
+    fn pause(&mut self, step: u64) {
+        self.cutting.stage = Stage::Pausing { step, left: self.living() };
+        self.order(Recipient::All, Command::Pause);
+    }
+
+    pub(crate) fn cut_proposal(&mut self, rank: u32, step: u64) {
+        let Stage::Proposing(answers) = &mut self.cutting.stage else { return };
+        answers.insert(rank, step);
+        let missing = answers.len() < self.ranks.len();
+        if missing {
+            return;
+        }
+        let step = answers.values().copied().max().unwrap_or(0);
+        if step >= self.cutting.steps {
+            self.cutting.stage = Stage::None;
+            self.cutting.stop = false;
+            // Ranks that have ended meanwhile must not start again.
+            if self.phase == RunPhase::Running {
+                self.order(Recipient::All, Command::Continue);
+            }
+            return;
+        }
+        let (ranks, unconfirmed) = (self.ranks.len(), self.ranks.len() - self.workers);
+        self.cutting.stage = Stage::Saving { step, unconfirmed };
+        self.announce_cut(step, self.workers..ranks);
+        if unconfirmed == 0 {
+            self.announce_cut(step, 0..self.workers);
+        }
+    }
+
+    pub(crate) fn cut_agreed(&mut self, rank: u32) {
+        let Stage::Saving { step, unconfirmed } = &mut self.cutting.stage else { return };
+        if rank as usize >= self.workers && *unconfirmed > 0 {
+            *unconfirmed -= 1;
+            if *unconfirmed == 0 {
+                let step = *step;
+                self.announce_cut(step, 0..self.workers);
+            }
+        }
+    }
+
+    fn announce_cut(&mut self, step: u64, ranks: std::ops::Range<usize>) {
+        let last = self.cutting.stop;
+        for rank in ranks {
+            self.order(Recipient::Rank(rank as u32), Command::SaveAt { step, last });
+        }
+    }
+
+    pub(crate) fn paused(&mut self) {
+        let Stage::Pausing { step, left } = &mut self.cutting.stage else { return };
+        *left = left.saturating_sub(1);
+        if *left == 0 {
+            self.cutting.stage = Stage::Resting { step: *step };
+            self.drain();
+        }
+    }
+
+    /// Nothing is on its way any more. Whether that was for a cut.
+    pub(crate) fn save_at_rest(&mut self) -> bool {
+        let Stage::Resting { step } = self.cutting.stage else { return false };
+        // Workers that count by themselves may have saved after as many steps on average.
+        self.cutting.saved.remove(&step);
+        self.cutting.stage = Stage::Saving { step, unconfirmed: 0 };
+        self.order(Recipient::All, Command::Save(step));
+        true
+    }
+
+    /// A rank was lost: the cut that is under way is given up, and the rest continue.
+    pub(crate) fn abandon_cut(&mut self) {
+        if self.cutting.is_idle() {
+            return;
+        }
+        let was_resting =
+            matches!(self.cutting.stage, Stage::Resting { .. } | Stage::Writing { .. });
+        self.cutting.stage = Stage::None;
+        self.cutting.stop = false;
+        if was_resting || self.phase == RunPhase::Running {
+            self.enter(RunPhase::Running);
+            self.order(Recipient::All, Command::Continue);
+        }
+    }
+
+    /// A rank's part of a checkpoint has come.
+    pub(crate) fn saved(
+        &mut self,
+        rank: u32,
+        step: u64,
+        part: RankCheckpoint,
+        observer: &mut dyn Observer,
+    ) {
+        if !self.is_whole() {
+            return;
+        }
+        observer.checkpoint(self.now, step, Rank(rank), part);
+        let saved = &mut self.cutting.saved;
+        *saved.entry(step).or_default() += 1;
+        if saved.len() > CUTS_AT_ONCE {
+            saved.pop_first();
+        }
+    }
+
+    /// Continues, or ends the run, if all ranks know of the cut and have saved. An error: it ends.
+    pub(crate) fn end_saving_if_whole(&mut self) -> Result<(), RunError> {
+        let Stage::Saving { step, unconfirmed: 0 } = self.cutting.stage else { return Ok(()) };
+        if self.cutting.saved.get(&step) != Some(&self.ranks.len()) {
+            return Ok(());
+        }
+        let rests = !self.cutting.synchronous;
+        self.cutting.stage = if rests { Stage::Writing { step } } else { Stage::None };
+        if self.cutting.stop { Err(RunError::Stopped { step }) } else { Ok(()) }
+    }
+
+    /// A rank has sent its model; once all have, they are evaluated.
+    pub(crate) fn model(
+        &mut self,
+        rank: u32,
+        step: u64,
+        model: Vec<f32>,
+        observer: &mut dyn Observer,
+    ) {
+        self.cutting.models.entry(step).or_default().insert(rank, model);
+        self.evaluate_complete(observer);
+        if self.cutting.models.len() > CUTS_AT_ONCE {
+            self.cutting.models.pop_first();
+        }
+    }
+
+    /// Evaluates the models of steps for which every living rank has sent its own.
+    pub(crate) fn evaluate_complete(&mut self, observer: &mut dyn Observer) {
+        let ranks = &self.ranks;
+        let living = ranks.len() - self.lost;
+        let has_all = |models: &BTreeMap<u32, Vec<f32>>| {
+            models.len() >= living
+                && models.keys().filter(|rank| !ranks[**rank as usize].is_lost).count() == living
+        };
+        let complete = self.cutting.models.iter().find(|(_, models)| has_all(models));
+        let Some(step) = complete.map(|(step, _)| *step) else { return };
+        let all = self.cutting.models.remove(&step).unwrap_or_default();
+        let (workers, servers) = all
+            .into_iter()
+            .map(|(rank, model)| (Rank(rank), model))
+            .partition(|(rank, _)| rank.index() < self.workers);
+        observer.evaluate(self.now, step, Models { workers, servers });
+    }
+}

@@ -1,0 +1,55 @@
+//! The control plane of a run, without I/O.
+//!
+//! Two state machines decide everything that is not an algorithm's business: a [`RankMachine`] for each
+//! rank (when it computes, when a step is complete, what it saves, what it reports) and one
+//! [`Controller`] for the run (the right to compute gradients, checkpoints, drain, termination,
+//! suspicion). They exchange [`Command`]s and [`RankEvent`]s. Neither reads a clock or writes a socket:
+//! time is an argument, and what they want to say is taken out by the driver, which carries it over the
+//! virtual network (`quelea-sim`) or over channels and TCP (`quelea-net`).
+//!
+//! ```text
+//!                    commands
+//!      Controller  ───────────►  RankMachine ◄──► Node (quelea-core)
+//!                  ◄───────────
+//!                     events
+//! ```
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | `messages` | [`Command`], [`RankEvent`], and the checks on what a rank says |
+//! | `rank` | one rank around its node: from a gradient to a complete step, checkpoints, heartbeats |
+//! | `timing` | how the time of a step splits into computing, exposed communication and waiting |
+//! | `life_cycle` | running, resting for a checkpoint, finished, draining |
+//! | `controller` | the decisions for a whole run, and their deadlines |
+//! | `budget` | the right to compute gradients, at the controller and at a rank |
+//! | `progress` | how far all workers are together, for learning rates of asynchronous runs |
+//! | `cut` | agreement on a consistent cut through the run |
+//! | `membership` | who takes part; how survivors of a loss agree on a new view |
+//! | `termination` | when nothing is on its way any more |
+//! | `suspicion` | who is late, who is silent, why nobody moves |
+//! | `blame` | which link does not deliver |
+//! | `salvage` | models of a run that is aborted |
+
+#![warn(clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod blame;
+mod budget;
+mod controller;
+mod cut;
+mod life_cycle;
+mod membership;
+mod messages;
+mod progress;
+mod rank;
+mod salvage;
+mod suspicion;
+mod termination;
+mod text;
+mod timing;
+
+pub use controller::{ControlLimits, Controller, ControllerConfig, Order, Recipient, RunError};
+pub use membership::LossRefusal;
+pub use messages::{Account, AwaitedPeer, Command, RankEvent, VectorLengths, ViewChange};
+pub use rank::{LoopStatus, RankMachine, RankMachineConfig};
+pub use text::{REASON_CHARS, WARNING_CHARS, shown};
+pub use timing::GradientTime;

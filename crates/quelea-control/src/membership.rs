@@ -1,0 +1,158 @@
+//! Who takes part: when a rank is lost, the survivors stop starting gradients, say how far they are,
+//! and continue in a new view from a step that none of them has reached.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use quelea_core::message::Rank;
+use quelea_core::run_spec::RunSpec;
+use quelea_core::time::Time;
+use quelea_core::view::View;
+use quelea_record::{Observer, RankReport, Record, RecordKind};
+
+use crate::controller::{Controller, Recipient, RunPhase};
+use crate::messages::{Command, ViewChange};
+
+/// The steps of survivors differ by at most one when they are stopped; one more may be under way. The
+/// rebuilt topology holds from beyond that.
+const STEPS_AHEAD: u64 = 2;
+
+/// Why a run cannot continue without a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LossRefusal {
+    /// It is a server, and nobody else has its part of the model.
+    Server,
+    /// It mixes for its host, and its algorithm's state there cannot be taken over.
+    Leader,
+    /// It is the last worker.
+    LastWorker,
+}
+
+impl LossRefusal {
+    /// Why the run of `setup`, in `view`, cannot continue without `rank`, if it cannot.
+    pub fn of(setup: &RunSpec, view: &View, rank: Rank) -> Option<LossRefusal> {
+        if rank.index() >= setup.workers() {
+            return Some(LossRefusal::Server);
+        }
+        if view.workers == [rank] {
+            return Some(LossRefusal::LastWorker);
+        }
+        setup.cannot_lose(view, rank).then_some(LossRefusal::Leader)
+    }
+
+    /// What that means, after "lost rank 3: ".
+    pub(crate) fn consequence(self) -> &'static str {
+        match self {
+            LossRefusal::Server => "it is a server, and nobody else has its part of the model",
+            LossRefusal::Leader => {
+                "it mixes for its host (`topology.within_host` = \"average\"), and the state of the \
+                 algorithm there is lost with it"
+            }
+            LossRefusal::LastWorker => "it was the last worker",
+        }
+    }
+}
+
+/// The agreed view, and the change that is under way.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    /// The last view that was announced.
+    pub(crate) view: Arc<View>,
+    change: Option<PendingChange>,
+}
+
+/// Survivors are being asked how far they are.
+#[derive(Debug)]
+struct PendingChange {
+    lost: Vec<Rank>,
+    awaited: BTreeSet<u32>,
+    furthest: u64,
+}
+
+impl Membership {
+    pub(crate) fn new(view: Arc<View>) -> Membership {
+        Membership { view, change: None }
+    }
+
+    pub(crate) fn is_changing(&self) -> bool {
+        self.change.is_some()
+    }
+}
+
+impl Controller {
+    /// Ranks that were not lost.
+    pub(crate) fn living(&self) -> usize {
+        self.ranks.len() - self.lost
+    }
+
+    /// Whether no rank was lost.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.lost == 0
+    }
+
+    /// The loss of `rank`, which happened `at`, is known: the others agree on a view without it.
+    pub fn lose(&mut self, now: Time, rank: u32, at: Time, observer: &mut dyn Observer) {
+        self.now = now;
+        let progress = &mut self.ranks[rank as usize];
+        if std::mem::replace(&mut progress.is_lost, true) {
+            return;
+        }
+        self.lost += 1;
+        (progress.finished, progress.computing) = (true, None);
+        let is_server = rank as usize >= self.workers;
+        let steps = progress.steps;
+        progress.report.get_or_insert_with(|| RankReport {
+            rank,
+            is_server,
+            lost: true,
+            steps,
+            ..RankReport::default()
+        });
+        self.budget.lose(rank as usize, steps);
+        let event = RecordKind::Lost;
+        observer.record(Record { t: at.seconds(), rank, step: steps, event });
+        self.abandon_cut();
+        self.evaluate_complete(observer);
+        self.start_change(Rank(rank));
+        self.finish_change_if_all_stand();
+    }
+
+    fn start_change(&mut self, lost: Rank) {
+        if let Some(change) = &mut self.members.change {
+            change.lost.push(lost);
+            change.awaited.remove(&lost.0);
+            return;
+        }
+        let alive = |rank: &u32| !self.ranks[*rank as usize].is_lost;
+        let awaited = (0..self.ranks.len() as u32).filter(alive).collect();
+        self.members.change = Some(PendingChange { lost: vec![lost], awaited, furthest: 0 });
+        self.order(Recipient::All, Command::Freeze(self.members.view.number + 1));
+    }
+
+    /// A rank starts no more gradients before view `number`, and is at `step`.
+    pub(crate) fn frozen(&mut self, rank: u32, number: u32, step: u64) {
+        let expected = self.members.view.number + 1;
+        let Some(change) = &mut self.members.change else { return };
+        if number == expected && change.awaited.remove(&rank) {
+            change.furthest = change.furthest.max(step);
+            self.finish_change_if_all_stand();
+        }
+    }
+
+    fn finish_change_if_all_stand(&mut self) {
+        let Some(change) = self.members.change.take_if(|change| change.awaited.is_empty()) else {
+            return;
+        };
+        let from_step = change.furthest + STEPS_AHEAD;
+        let view = self.setup.view_without(&self.members.view, &change.lost, from_step);
+        let lost = change.lost.iter().map(|rank| rank.0).collect();
+        let change = ViewChange { number: view.number, lost, from_step };
+        self.members.view = Arc::new(view);
+        self.order(Recipient::All, Command::View(change));
+        match self.phase {
+            RunPhase::Running => self.end_if_finished(),
+            RunPhase::Draining => self.restart_drain(),
+            RunPhase::Finishing | RunPhase::Salvaging => {}
+        }
+    }
+}

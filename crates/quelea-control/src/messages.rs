@@ -1,0 +1,251 @@
+//! What ranks and the controller tell each other, and which of it is believed.
+
+use quelea_core::time::Time;
+use quelea_record::{RankCheckpoint, RankReport, Record, RecordKind};
+
+/// What a rank tells the controller.
+#[expect(missing_docs, reason = "the sentence above a variant names its fields")]
+#[derive(Clone, Debug, PartialEq)]
+pub enum RankEvent {
+    /// It wants the right to its gradient number `number`, from 1: now, or soon.
+    Ticket { rank: u32, number: u64, urgent: bool },
+    /// It will compute no more gradients.
+    Finished { rank: u32, at: Time },
+    /// The answer to a probe.
+    Probed { rank: u32, probe: u64, drained: bool, sent: u64, received: u64 },
+    /// All that it did.
+    Report(Box<RankReport>),
+    /// A measured fact.
+    Record(Record),
+    /// It is alive, perhaps waits for others, in a step or where all come together outside the
+    /// run, and has sent and received so many messages.
+    Heartbeat {
+        rank: u32,
+        computing: bool,
+        waiting: bool,
+        gathering: bool,
+        sent: u64,
+        received: u64,
+    },
+    /// It has been waiting for too long.
+    Stalled { rank: u32, complaint: String },
+    /// It has lost a peer.
+    Lost { rank: u32, peer: u32, reason: String },
+    /// It cannot continue.
+    Failed { rank: u32, reason: String },
+    /// Something went wrong that does not end the run.
+    Warning(String),
+    /// What it would deploy after this step.
+    Model { rank: u32, step: u64, model: Vec<f32> },
+    /// It starts no more gradients before this view, and stands at this step.
+    Frozen { rank: u32, number: u32, step: u64 },
+    /// Its part of the cut after this step.
+    Saved { rank: u32, step: u64, part: Box<RankCheckpoint> },
+    /// The first step at which it can still take part in a cut; it stops there until one is agreed.
+    CutProposal { rank: u32, step: u64 },
+    /// It knows of the cut that was agreed on.
+    CutAgreed { rank: u32 },
+    /// It computes no gradient, and will not start one.
+    Paused { rank: u32 },
+    /// Whom it waits for, and what it has exchanged.
+    Account { rank: u32, account: Box<Account> },
+    /// The model that it has, after this many steps, in a run that is broken off.
+    Salvaged { rank: u32, step: u64, model: Vec<f32> },
+}
+
+/// What changes from one view to the next. Every rank derives the view itself from the one before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ViewChange {
+    /// The number of the new view.
+    pub number: u32,
+    /// Ranks that were lost.
+    pub lost: Vec<u32>,
+    /// The step from which the rebuilt topology holds.
+    pub from_step: u64,
+}
+
+/// How long the vectors of a run are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VectorLengths {
+    /// Elements of the model.
+    pub model: usize,
+    /// Elements of the vectors in reports: as many, or none where reports carry no models.
+    pub report: usize,
+}
+
+/// Whom a rank waits for, and how many messages it has exchanged with whom.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Its step.
+    pub step: u64,
+    /// Whom it waits for.
+    pub awaiting: Vec<AwaitedPeer>,
+    /// Messages that it has sent to each rank.
+    pub sent: Vec<u64>,
+    /// Messages that it has received from each rank.
+    pub received: Vec<u64>,
+}
+
+/// Somebody who is waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AwaitedPeer {
+    /// Its rank.
+    pub from: u32,
+    /// What for, in words.
+    pub what: String,
+}
+
+/// What the controller tells a rank.
+#[expect(missing_docs, reason = "the sentence above a variant names its fields")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// One more gradient may be computed; this many are done by all workers.
+    Grant { done: u64 },
+    /// All workers together have done this many gradients.
+    Progress { done: u64 },
+    /// No more gradients.
+    Deny,
+    /// A rank was lost: start no more gradients before view `number`, and say at which step you are.
+    Freeze(u32),
+    /// The view that follows.
+    View(ViewChange),
+    /// Flush what is pending.
+    Drain,
+    /// Say how many messages were sent and received.
+    Probe(u64),
+    /// Send the report and end.
+    Finish,
+    /// End at once.
+    Abort(String),
+    /// The coordinator is alive.
+    Heartbeat,
+    /// Propose the first step at which you can still take part in a cut, and stop there.
+    ProposeCut,
+    /// Save after this step, and continue unless it is the last one.
+    SaveAt { step: u64, last: bool },
+    /// Send your model as soon as it is there, as that of this step.
+    SendModel(u64),
+    /// Start no more gradients.
+    Pause,
+    /// Everything rests: save, as after this step.
+    Save(u64),
+    /// Continue after a cut.
+    Continue,
+    /// Checkpoints until this step are on stable storage.
+    Durable(u64),
+    /// Say whom you wait for, and what you have exchanged with whom.
+    Explain,
+    /// The run is broken off: send the model that you have as soon as it is there, and start no
+    /// more gradients.
+    Salvage,
+}
+
+impl RankEvent {
+    /// Whether this may be said on the connection of worker `rank`, one of `ranks`, in a run over
+    /// `len` elements whose reports have `reported`; whatever counts ranks or elements later relies
+    /// on it.
+    pub fn check(&self, rank: u32, ranks: usize, lengths: VectorLengths) -> Result<(), String> {
+        let VectorLengths { model: len, report: reported } = lengths;
+        let speaker = match self {
+            // The receiver of a transfer knows how long it took; the record is the sender's.
+            RankEvent::Record(Record { rank, event: RecordKind::Transfer { .. }, .. })
+            | RankEvent::Lost { peer: rank, .. }
+                if *rank as usize >= ranks =>
+            {
+                return Err(format!("it named rank {rank}; ranks are 0 to {}", ranks - 1));
+            }
+            RankEvent::Record(Record { event: RecordKind::Transfer { .. }, .. })
+            | RankEvent::Warning(_) => rank,
+            RankEvent::Record(record) => record.rank,
+            RankEvent::Report(report) => report.rank,
+            RankEvent::Ticket { rank, .. }
+            | RankEvent::Finished { rank, .. }
+            | RankEvent::Probed { rank, .. }
+            | RankEvent::Heartbeat { rank, .. }
+            | RankEvent::Stalled { rank, .. }
+            | RankEvent::Lost { rank, .. }
+            | RankEvent::Frozen { rank, .. }
+            | RankEvent::Model { rank, .. }
+            | RankEvent::Saved { rank, .. }
+            | RankEvent::CutProposal { rank, .. }
+            | RankEvent::CutAgreed { rank }
+            | RankEvent::Paused { rank }
+            | RankEvent::Account { rank, .. }
+            | RankEvent::Salvaged { rank, .. }
+            | RankEvent::Failed { rank, .. } => *rank,
+        };
+        if speaker != rank {
+            return Err(format!("it sent an event of rank {speaker}"));
+        }
+        match self {
+            RankEvent::Record(record) => check_record(record),
+            RankEvent::Account { account, .. } => account.check(ranks),
+            RankEvent::Report(report) => {
+                let (params, model) = (report.params.len(), report.model.len());
+                if (params, model) == (reported, reported) {
+                    return Ok(());
+                }
+                Err(format!(
+                    "it reported {params} parameters and a model of {model}, not {reported}"
+                ))
+            }
+            RankEvent::Model { model, .. } | RankEvent::Salvaged { model, .. }
+                if model.len() != len =>
+            {
+                Err(format!("it showed a model of {}, not {len}", model.len()))
+            }
+            RankEvent::Saved { part, .. } => {
+                let params = part.state.vectors.get("params").map_or(0, Vec::len);
+                let longest = part.state.vectors.values().map(Vec::len).max().unwrap_or(0);
+                if params == len && longest <= len {
+                    return Ok(());
+                }
+                Err(format!("it saved {params} parameters and vectors of {longest}, not {len}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Account {
+    /// Whether it is of a run with so many ranks.
+    fn check(&self, ranks: usize) -> Result<(), String> {
+        let most = self.awaiting.len().max(self.sent.len()).max(self.received.len());
+        let named = self.awaiting.iter().map(|awaited| awaited.from as usize).max().unwrap_or(0);
+        if most <= ranks.max(1 << 10) && named < ranks {
+            return Ok(());
+        }
+        Err(format!("its account is of {most} entries and names rank {named}; ranks are {ranks}"))
+    }
+}
+
+/// Whether the numbers of a record can be times and amounts; whatever adds them up relies on it. A
+/// loss may be anything: a run that diverges has no other.
+fn check_record(record: &Record) -> Result<(), String> {
+    // Clocks of two machines agree only roughly: what began before the run's zero is no mistake.
+    let least = |name: &str| if name == "t" { -1e6 } else { 0.0 };
+    let check = |name: &str, seconds: f64| {
+        if (least(name)..1e12).contains(&seconds) {
+            return Ok(());
+        }
+        Err(format!("its record of step {} has `{name}` = {seconds}", record.step))
+    };
+    check("t", record.t)?;
+    match &record.event {
+        RecordKind::Step { compute, exposed, waiting, .. } => {
+            check("compute", *compute)?;
+            check("exposed", *exposed)?;
+            check("waiting", *waiting)
+        }
+        RecordKind::Compute { seconds } | RecordKind::Transfer { seconds, .. } => {
+            check("seconds", *seconds)
+        }
+        // Only the coordinator evaluates and writes.
+        RecordKind::Evaluation { .. }
+        | RecordKind::Workers { .. }
+        | RecordKind::Checkpoint { .. } => {
+            Err("it sent a record that only the coordinator makes".to_string())
+        }
+        _ => Ok(()),
+    }
+}

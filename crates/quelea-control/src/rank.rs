@@ -1,0 +1,453 @@
+//! One rank around its node: from a gradient to a complete step, checkpoints, heartbeats.
+//!
+//! ```text
+//!            advance: a loan              gradient               advance, when the node is ready
+//!   Ready ────────────────────► Computing ─────────► Completing ─────────────────────────────────► Ready
+//! ```
+//!
+//! A driver tells the machine what happened, carries out the node's effects after every event
+//! ([`RankMachine::take_effects`]), calls [`RankMachine::settle`], and, when the rank's processor is
+//! free, [`RankMachine::advance`], which returns a loan if a gradient is to be computed. What the rank
+//! tells the controller is taken out with [`RankMachine::take_events`].
+
+mod cut;
+mod status;
+
+use std::sync::Arc;
+
+use quelea_core::contract::{Effect, Fact};
+use quelea_core::message::{Message, Rank};
+use quelea_core::node::{Loan, Node};
+use quelea_core::payload::Pool;
+use quelea_core::problems::Computed;
+use quelea_core::properties::{Budget, Properties};
+use quelea_core::run_spec::RunSpec;
+use quelea_core::time::Time;
+use quelea_core::view::View;
+use quelea_record::{CheckpointSchedule, RankReport, Record, RecordKind, ResumePoint};
+
+use crate::budget::RankBudget;
+use crate::controller::ControlLimits;
+use crate::life_cycle::LifeCycle;
+use crate::messages::{Command, RankEvent};
+use crate::timing::{GradientTime, PendingStep};
+use cut::CutState;
+use status::SalvageState;
+
+/// Where the current step of a worker stands. A server is always ready.
+#[derive(Debug)]
+enum StepPhase {
+    /// It may start a gradient.
+    Ready,
+    /// Its gradient is being computed since then; what had held it up before is part of its step.
+    Computing { since: Time, held_up: GradientTime },
+    /// Its gradient was handed over, and the step is not complete.
+    Completing(PendingStep),
+}
+
+/// What a rank machine is made of.
+#[derive(Clone, Copy)]
+pub struct RankMachineConfig<'a> {
+    /// The run.
+    pub setup: &'a RunSpec,
+    /// The state that it resumes from.
+    pub start: &'a ResumePoint,
+    /// When checkpoints are taken and models evaluated.
+    pub schedule: CheckpointSchedule,
+    /// Time limits.
+    pub limits: ControlLimits,
+    /// Whether detailed records for the timeline are wanted.
+    pub timeline: bool,
+    /// A loop outside decides how many gradients there are.
+    pub is_external: bool,
+    /// The right to the next gradient is asked for while one is computed, so that asking takes no time.
+    pub asks_ahead: bool,
+    /// Whether the rank waits until older checkpoints are on stable storage.
+    pub waits_for_disk: bool,
+    /// Whether messages are counted per peer, so that a link which does not deliver can be named.
+    pub counts_links: bool,
+}
+
+/// What only the driver knows of a worker's loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoopStatus {
+    /// A loop outside runs its optimizer.
+    pub optimizing: bool,
+    /// A loop outside waits where all loops come together outside the run.
+    pub gathering: bool,
+    /// For how long this process stood still since the last call.
+    pub stood_still: Time,
+}
+
+/// One rank of a run.
+pub struct RankMachine {
+    node: Node,
+    properties: Properties,
+    limits: ControlLimits,
+    is_external: bool,
+    asks_ahead: bool,
+    timeline: bool,
+    phase: StepPhase,
+    life_cycle: LifeCycle,
+    budget: RankBudget,
+    /// When the last step was complete.
+    ready_at: Time,
+    /// Whether it has since been held up by a change of membership.
+    was_frozen: bool,
+    /// It starts no gradient before this view.
+    frozen_until: Option<u32>,
+    /// When something last happened here.
+    moved: Time,
+    /// For how long the process stood still since the gradient was asked for.
+    stood_still: Time,
+    cutting: CutState,
+    salvage: SalvageState,
+    report: RankReport,
+    /// Messages since this process began, to be compared.
+    sent: u64,
+    received: u64,
+    /// The same by peer; empty where links are not counted.
+    sent_to: Vec<u64>,
+    received_from: Vec<u64>,
+    events: Vec<RankEvent>,
+}
+
+impl RankMachine {
+    /// The machine of `rank` at `now`, new or resumed.
+    pub fn new(
+        config: RankMachineConfig<'_>,
+        rank: Rank,
+        pool: Pool,
+        now: Time,
+    ) -> Result<RankMachine, String> {
+        let RankMachineConfig { setup, start, schedule, limits, .. } = config;
+        let node = start.node(setup, rank, pool.clone())?;
+        let report = start.report(rank);
+        let links = if config.counts_links { setup.ranks() } else { 0 };
+        Ok(RankMachine {
+            properties: setup.properties(),
+            limits,
+            is_external: config.is_external,
+            asks_ahead: config.asks_ahead,
+            timeline: config.timeline,
+            phase: StepPhase::Ready,
+            life_cycle: LifeCycle::new(node.is_server),
+            budget: RankBudget::default(),
+            ready_at: now,
+            was_frozen: false,
+            frozen_until: None,
+            moved: now,
+            stood_still: Time::ZERO,
+            cutting: CutState::new(
+                setup.clone(),
+                pool,
+                schedule,
+                node.step(),
+                config.waits_for_disk,
+            ),
+            salvage: SalvageState::None,
+            report: RankReport { rank: rank.0, is_server: node.is_server, ..report },
+            sent: 0,
+            received: 0,
+            sent_to: vec![0; links],
+            received_from: vec![0; links],
+            events: Vec::new(),
+            node,
+        })
+    }
+
+    /// The node, to be read.
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// The optimizer is the driver's: see [`Node::optimize_outside`].
+    pub fn optimize_outside(&mut self) {
+        self.node.optimize_outside();
+    }
+
+    /// The latest view of which a message may be: the next one if this rank has been told to expect it.
+    pub fn latest_view(&self) -> u32 {
+        let view = self.node.view().number;
+        self.frozen_until.map_or(view, |until| until.max(view))
+    }
+
+    /// What the rank did so far.
+    pub fn report(&self) -> &RankReport {
+        &self.report
+    }
+
+    /// Whether a gradient is being computed.
+    pub fn is_computing(&self) -> bool {
+        matches!(self.phase, StepPhase::Computing { .. })
+    }
+
+    /// Whether it computes no more gradients.
+    pub fn is_finished(&self) -> bool {
+        self.life_cycle.is_finished()
+    }
+
+    /// What the driver has to carry out for the node.
+    pub fn take_effects(&mut self) -> std::vec::Drain<'_, Effect> {
+        self.node.take_effects()
+    }
+
+    /// What the rank tells the controller, in order.
+    pub fn take_events(&mut self) -> std::vec::Drain<'_, RankEvent> {
+        self.events.drain(..)
+    }
+
+    /// The run begins.
+    pub fn start(&mut self, now: Time) {
+        self.node.start(now);
+    }
+
+    /// A message of `bytes` bytes has arrived.
+    pub fn message(&mut self, now: Time, from: Rank, message: Message, bytes: u64) {
+        self.moved = now;
+        self.received += 1;
+        if let Some(count) = self.received_from.get_mut(from.index()) {
+            *count += 1;
+        }
+        self.report.bytes_received += bytes;
+        self.node.message(now, from, message);
+    }
+
+    /// A message of `bytes` bytes leaves.
+    pub fn note_sent(&mut self, to: Rank, bytes: u64) {
+        self.sent += 1;
+        if let Some(count) = self.sent_to.get_mut(to.index()) {
+            *count += 1;
+        }
+        self.report.messages_sent += 1;
+        self.report.bytes_sent += bytes;
+    }
+
+    /// The algorithm has measured something.
+    pub fn note_fact(&mut self, now: Time, fact: Fact) {
+        let event = self.report.take(fact);
+        self.record(now, self.node.step(), event);
+    }
+
+    /// Bucket `b` of the gradient is final.
+    pub fn bucket(&mut self, now: Time, b: usize) {
+        self.moved = now;
+        self.node.bucket(now, b);
+    }
+
+    /// When the gradient that is being computed was asked for.
+    pub fn computing_since(&self) -> Option<Time> {
+        if let StepPhase::Computing { since, .. } = self.phase { Some(since) } else { None }
+    }
+
+    /// The whole gradient is final, after `spent`.
+    pub fn gradient(&mut self, now: Time, computed: Computed, spent: GradientTime) {
+        self.moved = now;
+        let StepPhase::Computing { held_up, .. } = self.phase else {
+            unreachable!("a gradient is complete after it was begun");
+        };
+        let spent = GradientTime {
+            compute: spent.compute,
+            exposed: held_up.exposed + spent.exposed,
+            waiting: held_up.waiting + spent.waiting,
+        };
+        let step = self.node.step();
+        self.phase = StepPhase::Completing(PendingStep { step, since: now, spent, computed });
+        self.report.samples += u64::from(computed.samples);
+        self.report.last_loss = computed.loss;
+        if self.timeline {
+            let seconds = spent.compute.seconds();
+            self.record(now.since(spent.compute), step, RecordKind::Compute { seconds });
+        }
+        self.node.gradient(now, computed);
+    }
+
+    /// A loop outside has run its optimizer on bucket `b`.
+    pub fn optimized(&mut self, now: Time, b: usize) {
+        self.moved = now;
+        self.node.optimized(now, b);
+    }
+
+    /// A loop outside computes no more gradients; the last that was asked for will not come.
+    pub fn loop_finished(&mut self, now: Time) {
+        self.moved = now;
+        self.node.cancel_gradient();
+        self.phase = StepPhase::Ready;
+        self.finish();
+    }
+
+    /// Membership has changed. The driver makes the view that [`Command::View`] announces.
+    pub fn change_view(&mut self, now: Time, view: Arc<View>) {
+        self.moved = now;
+        let number = view.number;
+        self.frozen_until.take_if(|until| *until <= number);
+        self.cutting.stop_saving();
+        self.node.change_view(now, view);
+        self.record(now, self.node.step(), RecordKind::View { number });
+    }
+
+    /// A command of the controller has come. `true`: it was the last one.
+    pub fn command(&mut self, now: Time, command: Command) -> bool {
+        if let Command::Progress { done } | Command::Grant { done } = command {
+            self.node.progress(done);
+        }
+        // What the others do is no sign that this rank moves.
+        if matches!(command, Command::Progress { .. }) {
+            return false;
+        }
+        self.moved = now;
+        let Some(command) = self.cut_command(now, command) else { return false };
+        match command {
+            Command::Grant { .. } => self.budget.grant(),
+            Command::Deny => self.budget.deny(),
+            Command::Drain => {
+                self.life_cycle.drain();
+                self.node.drain(now);
+            }
+            Command::Probe(probe) => self.events.push(RankEvent::Probed {
+                rank: self.node.rank.0,
+                probe,
+                drained: self.life_cycle.is_draining() && self.node.is_drained(),
+                sent: self.among_living(&self.sent_to, self.sent),
+                received: self.among_living(&self.received_from, self.received),
+            }),
+            Command::Finish => {
+                let report = Box::new(self.final_report());
+                self.events.push(RankEvent::Report(report));
+                return true;
+            }
+            Command::Freeze(number) => {
+                self.frozen_until = Some(number);
+                let (rank, step) = (self.node.rank.0, self.node.step());
+                self.events.push(RankEvent::Frozen { rank, number, step });
+            }
+            Command::Salvage => self.salvage = SalvageState::Asked,
+            Command::Explain => self.explain(),
+            Command::Abort(_) => return true,
+            _ => {}
+        }
+        false
+    }
+
+    /// Of messages by peer, those exchanged with living ones; `all` where they are not counted by peer.
+    fn among_living(&self, by_peer: &[u64], all: u64) -> u64 {
+        let view = self.node.view();
+        if by_peer.is_empty() || view.number == 0 {
+            return all;
+        }
+        let living =
+            by_peer.iter().enumerate().filter(|(peer, _)| view.is_alive(Rank::from(*peer)));
+        living.map(|(_, count)| count).sum()
+    }
+
+    /// Does what can be done whether or not the processor is free: checkpoints and models that are due.
+    pub fn settle(&mut self) {
+        self.confirm_pause();
+        self.cut_if_due();
+        self.salvage_if_asked();
+    }
+
+    /// Completes the step if the node is ready, and returns a loan if the next gradient is to be
+    /// computed; otherwise asks for the right to one, or finishes, or waits.
+    pub fn advance(&mut self, now: Time) -> Option<Loan> {
+        if self.is_computing() {
+            return None;
+        }
+        self.complete_step(now);
+        self.settle();
+        if self.is_held() || self.is_finished() || !matches!(self.phase, StepPhase::Ready) {
+            return None;
+        }
+        if self.node.has_finished_rounds() {
+            self.finish();
+            return None;
+        }
+        if !self.node.wants_gradient() {
+            return self.finish_if_exhausted();
+        }
+        // A loop outside decides by itself how many gradients there are.
+        if self.is_external || self.properties.budget == Budget::Rounds {
+            return Some(self.lend(now));
+        }
+        if self.budget.take() {
+            let loan = self.lend(now);
+            if self.asks_ahead {
+                self.ask(false);
+            }
+            return Some(loan);
+        }
+        if self.budget.is_exhausted() {
+            self.finish();
+        } else {
+            self.ask(true);
+        }
+        None
+    }
+
+    fn finish_if_exhausted(&mut self) -> Option<Loan> {
+        if self.budget.is_exhausted() && !self.is_external {
+            self.finish();
+        }
+        None
+    }
+
+    fn complete_step(&mut self, now: Time) {
+        let StepPhase::Completing(pending) = &self.phase else { return };
+        if self.node.step() == pending.step {
+            return;
+        }
+        let pending = *pending;
+        self.phase = StepPhase::Ready;
+        let origin = self.properties.waits_for_peers.then(|| self.node.origin());
+        let GradientTime { compute, exposed, waiting } = pending.split(now, origin);
+        let (compute, exposed, waiting) = (compute.seconds(), exposed.seconds(), waiting.seconds());
+        let report = &mut self.report;
+        report.steps += 1;
+        report.compute_seconds += compute;
+        report.exposed_seconds += exposed;
+        report.waiting_seconds += waiting;
+        self.ready_at = now;
+        let Computed { loss, samples } = pending.computed;
+        let event = RecordKind::Step { loss, samples, compute, exposed, waiting };
+        self.record(now, pending.step, event);
+    }
+
+    fn lend(&mut self, now: Time) -> Loan {
+        // What held up this gradient is part of its step.
+        let idle = now.since(self.ready_at);
+        let held_up = if std::mem::take(&mut self.was_frozen) {
+            GradientTime { waiting: idle, ..GradientTime::default() }
+        } else {
+            GradientTime { exposed: idle, ..GradientTime::default() }
+        };
+        self.stood_still = Time::ZERO;
+        self.phase = StepPhase::Computing { since: now, held_up };
+        self.node.lend()
+    }
+
+    /// Asks for the right to a gradient, unless it was asked for as urgently, or there are none.
+    fn ask(&mut self, urgent: bool) {
+        if let Some(number) = self.budget.ask(urgent) {
+            self.events.push(RankEvent::Ticket { rank: self.node.rank.0, number, urgent });
+        }
+    }
+
+    fn finish(&mut self) {
+        self.life_cycle.finish();
+        self.events.push(RankEvent::Finished { rank: self.node.rank.0, at: self.ready_at });
+    }
+
+    /// What the rank did in the whole run, with its parameters and model if the run wants them.
+    fn final_report(&mut self) -> RankReport {
+        let mut report = std::mem::take(&mut self.report);
+        if self.limits.report_models {
+            (report.params, report.model) = self.node.retire();
+        }
+        report
+    }
+
+    fn record(&mut self, at: Time, step: u64, event: RecordKind) {
+        let rank = self.node.rank.0;
+        self.events.push(RankEvent::Record(Record { t: at.seconds(), rank, step, event }));
+    }
+}

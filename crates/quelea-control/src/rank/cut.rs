@@ -1,0 +1,214 @@
+//! One rank's part in cuts through the run: models that are evaluated, states that are saved.
+//!
+//! A synchronous algorithm is cut rank by rank, each as it passes the step; nobody waits. To agree
+//! on a cut that no schedule has, every rank proposes the first step at which it can still take part,
+//! and stops there until the latest proposal is agreed. Other algorithms come to rest, are saved, and
+//! continue from there.
+
+use quelea_core::payload::Pool;
+use quelea_core::properties::Budget;
+use quelea_core::run_spec::RunSpec;
+use quelea_core::time::Time;
+use quelea_record::{CheckpointSchedule, RankCheckpoint, RankReport, ResumePoint};
+
+use super::{RankMachine, StepPhase};
+use crate::messages::{Command, RankEvent};
+
+/// What a rank knows of cuts.
+pub(super) struct CutState {
+    setup: RunSpec,
+    pool: Pool,
+    schedule: CheckpointSchedule,
+    /// The step of its last part in a cut.
+    last: u64,
+    /// A cut that was agreed on.
+    requested: Option<u64>,
+    /// It starts no gradient from this step on.
+    hold: Option<u64>,
+    /// The same, until older checkpoints are written.
+    limit: u64,
+    pause: PauseState,
+    /// Its model is wanted, for these steps.
+    evaluations: Vec<u64>,
+}
+
+/// Whether a rank starts gradients while the run comes to rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PauseState {
+    /// It does.
+    None,
+    /// It does not; it may still compute one.
+    Asked,
+    /// It does not, and has said that it computes none.
+    Confirmed,
+}
+
+impl CutState {
+    pub(super) fn new(
+        setup: RunSpec,
+        pool: Pool,
+        schedule: CheckpointSchedule,
+        step: u64,
+        waits_for_disk: bool,
+    ) -> CutState {
+        CutState {
+            setup,
+            pool,
+            schedule,
+            last: step,
+            requested: None,
+            hold: None,
+            limit: if waits_for_disk { schedule.limit(step) } else { u64::MAX },
+            pause: PauseState::None,
+            evaluations: Vec::new(),
+        }
+    }
+
+    /// After a loss there are no checkpoints: what the lost rank held is in none of them.
+    pub(super) fn stop_saving(&mut self) {
+        (self.schedule.save_every, self.limit) = (0, u64::MAX);
+        (self.requested, self.hold, self.pause) = (None, None, PauseState::None);
+    }
+}
+
+impl RankMachine {
+    /// Handles a command about cuts; returns any other.
+    pub(super) fn cut_command(&mut self, now: Time, command: Command) -> Option<Command> {
+        let rank = self.node.rank.0;
+        match command {
+            Command::ProposeCut => {
+                let is_busy = u64::from(!matches!(self.phase, StepPhase::Ready));
+                let step = (self.node.step() + is_busy).max(self.cutting.last + 1);
+                self.cutting.hold = Some(step);
+                self.events.push(RankEvent::CutProposal { rank, step });
+            }
+            Command::SaveAt { step, last } => {
+                self.cutting.requested = Some(step);
+                self.cutting.hold = last.then_some(step);
+                self.events.push(RankEvent::CutAgreed { rank });
+            }
+            Command::Durable(step) => self.cutting.limit = self.cutting.schedule.limit(step),
+            Command::SendModel(step) => self.cutting.evaluations.push(step),
+            Command::Pause => self.cutting.pause = PauseState::Asked,
+            Command::Save(step) => self.save_at_rest(step),
+            Command::Continue => {
+                (self.cutting.pause, self.cutting.hold) = (PauseState::None, None);
+                if self.life_cycle.resume() {
+                    self.node.start(now);
+                }
+            }
+            other => return Some(other),
+        }
+        None
+    }
+
+    /// Sends and saves what has become due.
+    pub(super) fn cut_if_due(&mut self) {
+        if !self.properties.synchronous {
+            return self.show_if_asked();
+        }
+        while let Some(step) = self.next_cut() {
+            self.cutting.last = step;
+            if self.cutting.requested == Some(step) || self.cutting.schedule.saves_at(step) {
+                self.save(step);
+            }
+            if self.cutting.schedule.evaluates_at(step) {
+                self.show(step);
+            }
+        }
+    }
+
+    /// The cut at which this rank now stands, if there is one.
+    fn next_cut(&self) -> Option<u64> {
+        let CutState { schedule, last, requested, .. } = &self.cutting;
+        let requested = requested.filter(|requested| requested > last);
+        let next = [requested, schedule.next(*last)].into_iter().flatten().min()?;
+        let step = if self.node.is_server { next } else { self.node.step() };
+        let is_between = !matches!(self.phase, StepPhase::Completing(_));
+        (step >= next && is_between && self.node.is_at_cut(step)).then_some(step)
+    }
+
+    /// Whether the parameters are here: while a gradient is computed they may be lent.
+    fn has_params(&self) -> bool {
+        !self.is_computing() || self.properties.snapshot
+    }
+
+    fn show_if_asked(&mut self) {
+        if self.has_params() {
+            self.show_now();
+        }
+    }
+
+    /// Answers requests for the model with `params`, which the driver has lent for a gradient.
+    pub fn show_lent(&mut self, params: &[f32]) {
+        for step in std::mem::take(&mut self.cutting.evaluations) {
+            let (rank, model) = (self.node.rank.0, params.to_vec());
+            self.events.push(RankEvent::Model { rank, step, model });
+        }
+    }
+
+    /// Answers requests for the model with the parameters that are here, although a gradient is computed.
+    pub fn show_now(&mut self) {
+        let evaluations = std::mem::take(&mut self.cutting.evaluations);
+        evaluations.into_iter().for_each(|step| self.show(step));
+    }
+
+    fn show(&mut self, step: u64) {
+        let (rank, model) = (self.node.rank.0, self.node.model());
+        self.events.push(RankEvent::Model { rank, step, model });
+    }
+
+    fn save(&mut self, step: u64) -> RankCheckpoint {
+        let report = RankReport { params: Vec::new(), model: Vec::new(), ..self.report.clone() };
+        let part = RankCheckpoint::of(&mut self.node, step, report);
+        let saved = Box::new(part.clone());
+        self.events.push(RankEvent::Saved { rank: self.node.rank.0, step, part: saved });
+        part
+    }
+
+    /// Says that the rank computes no gradient, and will not start one, if that was asked.
+    pub(super) fn confirm_pause(&mut self) {
+        if self.cutting.pause == PauseState::Asked && !self.is_computing() {
+            self.cutting.pause = PauseState::Confirmed;
+            self.events.push(RankEvent::Paused { rank: self.node.rank.0 });
+        }
+    }
+
+    /// Whether no gradient is to be started now.
+    pub(super) fn is_held(&mut self) -> bool {
+        if self.is_aborted() {
+            return true;
+        }
+        if self.frozen_until.is_some() {
+            self.was_frozen = true;
+            return true;
+        }
+        if self.cutting.pause != PauseState::None {
+            return true;
+        }
+        let limit = if self.properties.synchronous { self.cutting.limit } else { u64::MAX };
+        self.node.step() >= self.cutting.hold.unwrap_or(u64::MAX).min(limit)
+    }
+
+    /// Everything has come to rest: saves it, and stands ready to continue from what was saved.
+    fn save_at_rest(&mut self, step: u64) {
+        let part = self.save(step);
+        // A gradient whose step could not be completed is computed again.
+        let was_pending = matches!(self.phase, StepPhase::Completing(_));
+        self.phase = StepPhase::Ready;
+        if was_pending && self.properties.budget == Budget::TotalGradients {
+            self.budget.give_back();
+        }
+        let mut parts = vec![RankCheckpoint::default(); self.node.rank.index()];
+        parts.push(part);
+        let start = ResumePoint { parts, ..ResumePoint::default() };
+        match start.node(&self.cutting.setup, self.node.rank, self.cutting.pool.clone()) {
+            Ok(mut node) => {
+                // Its own part does not say how far the others are.
+                node.progress(self.node.gradients_done());
+                self.node = node;
+            }
+            Err(problem) => self.failed(problem),
+        }
+    }
+}

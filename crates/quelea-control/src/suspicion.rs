@@ -1,0 +1,228 @@
+//! Who is late, who is silent, and why nobody moves any more.
+
+use quelea_core::time::Time;
+use quelea_record::RankReport;
+
+use crate::controller::{Controller, RunError, RunPhase};
+
+/// How long better evidence is waited for after a first sign of trouble.
+pub(crate) const GRACE: Time = Time(500_000_000);
+/// A drain in which messages still arrive may take this many times as long as one without.
+const DRAIN_FACTOR: f64 = 10.0;
+/// After this many heartbeats of every rank without a message or a computation, nobody moves any more.
+const STILL_HEARTBEATS: u32 = 2;
+
+/// What the controller knows of one rank.
+#[derive(Debug)]
+pub(crate) struct RankProgress {
+    /// It computes no more gradients.
+    pub(crate) finished: bool,
+    /// It was lost, and the others continue without it.
+    pub(crate) is_lost: bool,
+    /// Steps that it has completed.
+    pub(crate) steps: u64,
+    /// Its process is gone.
+    pub(crate) is_gone: bool,
+    /// Nothing can be said to it any more.
+    pub(crate) is_unreachable: bool,
+    /// It has said that it cannot continue.
+    pub(crate) has_failed: bool,
+    /// Since when it has said, without completing a step, that it computes.
+    pub(crate) computing: Option<Time>,
+    /// It waits where all loops come together outside the run.
+    pub(crate) gathering: bool,
+    /// When it last said anything.
+    pub(crate) heard: Time,
+    /// When it last said anything else than that it is alive.
+    pub(crate) moved: Time,
+    pub(crate) stillness: Stillness,
+    pub(crate) report: Option<RankReport>,
+}
+
+impl RankProgress {
+    pub(crate) fn new(is_server: bool, now: Time) -> RankProgress {
+        RankProgress {
+            finished: is_server,
+            is_lost: false,
+            steps: 0,
+            is_gone: false,
+            is_unreachable: false,
+            has_failed: false,
+            computing: None,
+            gathering: false,
+            heard: now,
+            moved: now,
+            stillness: Stillness::default(),
+            report: None,
+        }
+    }
+}
+
+/// For how long a rank has done nothing but wait, for others or for the end.
+#[derive(Debug, Default)]
+pub(crate) struct Stillness {
+    sent: u64,
+    received: u64,
+    heartbeats: u32,
+}
+
+impl Stillness {
+    /// A heartbeat of the rank: whether it only waits, and its messages until now.
+    pub(crate) fn hear(&mut self, waits: bool, sent: u64, received: u64) {
+        let still = waits && sent == self.sent && received == self.received;
+        self.heartbeats = if still { self.heartbeats + 1 } else { 0 };
+        (self.sent, self.received) = (sent, received);
+    }
+}
+
+/// The first signs that the run cannot continue, best evidence first.
+#[derive(Debug)]
+pub(crate) struct Trouble {
+    pub(crate) noted: Time,
+    pub(crate) until: Time,
+    weight: Evidence,
+    pub(crate) error: RunError,
+}
+
+/// How good the evidence for an error is, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Evidence {
+    /// The rank itself says so.
+    Own,
+    /// The controller sees it.
+    Seen,
+    /// Another rank sees it, or a limit is over.
+    Inferred,
+    /// Another rank complains of having waited.
+    Complaint,
+}
+
+impl Controller {
+    /// Notes that the run cannot continue; weaker evidence gives way to better. Whether this is the
+    /// first sign of a stall, so that ranks are to be asked whom they wait for.
+    pub(crate) fn suspect(&mut self, weight: Evidence, error: RunError) {
+        let noted = self.now;
+        let until = match &error {
+            _ if weight == Evidence::Own => noted,
+            // Ranks are asked whom they wait for.
+            RunError::Stalled(_) => noted + Time(4 * GRACE.0),
+            _ => noted + GRACE,
+        };
+        match &mut self.trouble {
+            Some(trouble) if trouble.weight <= weight => {}
+            Some(trouble) => {
+                let until = trouble.until.min(until);
+                *trouble = Trouble { noted: trouble.noted, until, weight, error };
+            }
+            None => {
+                let is_stalled = matches!(error, RunError::Stalled(_));
+                self.trouble = Some(Trouble { noted, until, weight, error });
+                if is_stalled {
+                    self.ask_for_accounts();
+                }
+            }
+        }
+    }
+
+    /// Looks at the clock: who has been silent, what takes too long.
+    pub(crate) fn judge(&mut self) {
+        let silent = self.ranks.iter().enumerate().filter(|(_, rank)| rank.report.is_none());
+        let silent = silent.map(|(rank, progress)| (self.now.since(progress.heard), rank)).max();
+        let limit = self.limits.peer_seconds;
+        if let Some((silence, rank)) = silent.filter(|(time, _)| time.seconds() >= limit) {
+            let reason = format!("it has been silent for {:.1} s", silence.seconds());
+            self.suspect(Evidence::Seen, RunError::Lost { rank: rank as u32, reason });
+        }
+        if let Some(complaint) = self.overdue().or_else(|| self.standstill()) {
+            self.suspect(Evidence::Inferred, RunError::Stalled(complaint));
+        }
+    }
+
+    /// What has taken too long although every rank says that it is alive.
+    fn overdue(&self) -> Option<String> {
+        let seconds = |since: Time| self.now.since(since).seconds();
+        let (entered, limit) = (seconds(self.entered), self.limits.drain_seconds);
+        match self.phase {
+            RunPhase::Running => self.late_rank(),
+            RunPhase::Draining => {
+                let still = seconds(self.probes.changed);
+                let is_overdue = still >= limit || entered >= DRAIN_FACTOR * limit;
+                is_overdue.then(|| {
+                    let undrained = self.probes.undrained();
+                    format!("waited {entered:.1} s for the last messages: {undrained}")
+                })
+            }
+            RunPhase::Finishing if entered >= limit => {
+                let rank = self.ranks.iter().position(|progress| progress.report.is_none())?;
+                Some(format!("waited {entered:.1} s for rank {rank}: its report"))
+            }
+            RunPhase::Finishing | RunPhase::Salvaging => None,
+        }
+    }
+
+    /// A rank that computes, or does not complete a step, beyond its limit. It looks at its own clock
+    /// first, and knows more. One that does not compute may have to wait for one that does.
+    fn late_rank(&self) -> Option<String> {
+        let limits = &self.limits;
+        let late = |progress: &RankProgress| {
+            let (since, limit, what) = match progress.computing {
+                Some(since) => (since, limits.compute_seconds, "its gradient"),
+                None if progress.finished => return None,
+                None => (progress.moved, 2.0 * limits.compute_seconds, "a step or its end"),
+            };
+            let time = self.now.since(since).seconds();
+            (time >= limit + limits.peer_seconds).then_some((time, what))
+        };
+        let mut ranks = self.ranks.iter().enumerate();
+        let (rank, (time, what)) =
+            ranks.find_map(|(rank, progress)| Some((rank, late(progress)?)))?;
+        Some(format!("waited {time:.1} s for rank {rank}: {what}"))
+    }
+
+    /// Why nobody will ever move again, if that is certain: some have ended or wait where all come
+    /// together, all others wait for somebody, no message is on its way.
+    fn standstill(&self) -> Option<String> {
+        let workers = &self.ranks[..self.workers];
+        let finished = workers.iter().filter(|progress| progress.finished).count();
+        let gathering = workers.iter().filter(|progress| progress.gathering).count();
+        let may_wait = self.phase != RunPhase::Running || self.rests_for_cuts();
+        let all = [finished, gathering].contains(&self.workers);
+        if may_wait || all || finished + gathering == 0 {
+            return None;
+        }
+        let mut on_way: i128 = 0;
+        for progress in &self.ranks {
+            let Stillness { sent, received, heartbeats } = progress.stillness;
+            if heartbeats < STILL_HEARTBEATS {
+                return None;
+            }
+            on_way += i128::from(sent) - i128::from(received);
+        }
+        if on_way != 0 {
+            return None;
+        }
+        let before = self.finished_before();
+        if let Some(rank) = workers.iter().position(|progress| progress.gathering) {
+            let others =
+                workers.iter().position(|progress| !progress.finished && !progress.gathering);
+            let others = others.map(|rank| format!(", but rank {rank} waits in a step"));
+            let others = others.unwrap_or_default() + &before;
+            return Some(format!(
+                "rank {rank} is in a call that all ranks must make together{others}"
+            ));
+        }
+        let waiting = workers.iter().position(|progress| !progress.finished)?;
+        Some(format!("rank {waiting} waits for others' next step{before}"))
+    }
+
+    /// Who has ended while others wait: with scripts whose loops differ, that is the reason.
+    pub(crate) fn finished_before(&self) -> String {
+        let finished = (0..self.workers).filter(|rank| self.ranks[*rank].finished);
+        let ranks: Vec<String> = finished.map(|rank| rank.to_string()).collect();
+        match ranks.len() {
+            0 => String::new(),
+            1 => format!("; rank {} has ended its steps before", ranks[0]),
+            _ => format!("; ranks {} have ended their steps before", ranks.join(", ")),
+        }
+    }
+}

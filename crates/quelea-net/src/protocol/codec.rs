@@ -1,0 +1,327 @@
+//! How packets are laid out: a number for each kind, then its fields in order.
+
+use quelea_control::{Account, AwaitedPeer, Command, REASON_CHARS, RankEvent, ViewChange, shown};
+use quelea_core::time::Time;
+use quelea_record::CheckpointSchedule;
+use quelea_wire::control::{ControlError, Reader, Writer};
+
+use super::fields::{read_part, read_record, read_report, write_part, write_record, write_report};
+use super::{Packet, SetupMessage};
+use crate::measure::Probe;
+
+/// A sentence of another process, fit to be shown.
+fn reason(r: &mut Reader<'_>) -> Result<String, ControlError> {
+    Ok(shown(&r.text()?, REASON_CHARS))
+}
+
+impl Packet for SetupMessage {
+    fn encode(&self) -> Vec<u8> {
+        let w = Writer::default();
+        match self {
+            SetupMessage::Join { rank, key } => {
+                let rank = rank.map_or(u64::MAX, u64::from);
+                w.number(rank).text(key).packet(1)
+            }
+            SetupMessage::Welcome { run, rank, open, timeline, job } => {
+                w.number(*run).number(*rank).number(*open).number(*timeline).bytes(job).packet(2)
+            }
+            SetupMessage::Refused { reason, elsewhere } => {
+                w.text(reason).number(*elsewhere).packet(3)
+            }
+            SetupMessage::Unable { reason } => w.text(reason).packet(4),
+            SetupMessage::Listening { port } => w.number(*port).packet(5),
+            SetupMessage::Ping => w.packet(6),
+            SetupMessage::Pong { now } => w.number(now.0).packet(7),
+            SetupMessage::Peers { addresses } => {
+                w.list(addresses, |w, address| w.text(address)).packet(8)
+            }
+            SetupMessage::Meshed => w.packet(9),
+            SetupMessage::Start { zero, schedule } => w
+                .number(zero.0)
+                .number(schedule.save_every)
+                .number(schedule.evaluations)
+                .number(schedule.steps)
+                .packet(10),
+            SetupMessage::Hello { run, from, to } => {
+                w.number(*run).number(*from).number(*to).packet(11)
+            }
+            SetupMessage::Accepted => w.packet(12),
+            SetupMessage::Resume { part, resized } => {
+                write_part(w.number(*resized), part).packet(13)
+            }
+            SetupMessage::Measure(probe) => probe.write(w).packet(14),
+            SetupMessage::Found { values } => w.list(values, |w, value| w.real(*value)).packet(15),
+            SetupMessage::Measured => w.packet(16),
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>, kind: u16) -> Result<SetupMessage, ControlError> {
+        Ok(match kind {
+            1 => SetupMessage::Join { rank: u32::try_from(r.number()?).ok(), key: r.text()? },
+            2 => SetupMessage::Welcome {
+                run: r.number()?,
+                rank: r.small()?,
+                open: r.flag()?,
+                timeline: r.flag()?,
+                job: r.bytes()?.to_vec(),
+            },
+            3 => SetupMessage::Refused { reason: reason(r)?, elsewhere: r.flag()? },
+            4 => SetupMessage::Unable { reason: reason(r)? },
+            5 => SetupMessage::Listening { port: r.small()? },
+            6 => SetupMessage::Ping,
+            7 => SetupMessage::Pong { now: Time(r.number()?) },
+            8 => SetupMessage::Peers { addresses: r.list(Reader::text)? },
+            9 => SetupMessage::Meshed,
+            10 => SetupMessage::Start {
+                zero: Time(r.number()?),
+                schedule: CheckpointSchedule {
+                    save_every: r.number()?,
+                    evaluations: r.number()?,
+                    steps: r.number()?,
+                },
+            },
+            11 => SetupMessage::Hello { run: r.number()?, from: r.small()?, to: r.small()? },
+            12 => SetupMessage::Accepted,
+            13 => SetupMessage::Resume { resized: r.flag()?, part: Box::new(read_part(r)?) },
+            14 => SetupMessage::Measure(Probe::read(r)?),
+            15 => SetupMessage::Found { values: r.list(Reader::real)? },
+            16 => SetupMessage::Measured,
+            _ => return Err(r.unknown()),
+        })
+    }
+}
+
+impl Packet for Command {
+    fn encode(&self) -> Vec<u8> {
+        let w = Writer::default();
+        match self {
+            Command::Grant { done } => w.number(*done).packet(101),
+            Command::Deny => w.packet(102),
+            Command::Drain => w.packet(103),
+            Command::Probe(probe) => w.number(*probe).packet(104),
+            Command::Finish => w.packet(105),
+            Command::Abort(reason) => w.text(reason).packet(106),
+            Command::Heartbeat => w.packet(107),
+            Command::ProposeCut => w.packet(108),
+            Command::SaveAt { step, last } => w.number(*step).number(*last).packet(109),
+            Command::SendModel(step) => w.number(*step).packet(110),
+            Command::Pause => w.packet(111),
+            Command::Save(step) => w.number(*step).packet(112),
+            Command::Continue => w.packet(113),
+            Command::Durable(step) => w.number(*step).packet(114),
+            Command::Explain => w.packet(115),
+            Command::Progress { done } => w.number(*done).packet(119),
+            Command::Freeze(number) => w.number(*number).packet(117),
+            Command::View(ViewChange { number, lost, from_step }) => {
+                let w = w.number(*number).number(*from_step);
+                w.list(lost, |w, rank| w.number(*rank)).packet(118)
+            }
+            Command::Salvage => w.packet(116),
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>, kind: u16) -> Result<Command, ControlError> {
+        Ok(match kind {
+            101 => Command::Grant { done: r.number()? },
+            102 => Command::Deny,
+            103 => Command::Drain,
+            104 => Command::Probe(r.number()?),
+            105 => Command::Finish,
+            106 => Command::Abort(reason(r)?),
+            107 => Command::Heartbeat,
+            108 => Command::ProposeCut,
+            109 => Command::SaveAt { step: r.number()?, last: r.flag()? },
+            110 => Command::SendModel(r.number()?),
+            111 => Command::Pause,
+            112 => Command::Save(r.number()?),
+            113 => Command::Continue,
+            114 => Command::Durable(r.number()?),
+            115 => Command::Explain,
+            116 => Command::Salvage,
+            119 => Command::Progress { done: r.number()? },
+            117 => Command::Freeze(r.small()?),
+            118 => {
+                let (number, from_step) = (r.small()?, r.number()?);
+                Command::View(ViewChange { number, from_step, lost: r.list(Reader::small)? })
+            }
+            _ => return Err(r.unknown()),
+        })
+    }
+}
+
+impl Packet for RankEvent {
+    fn encode(&self) -> Vec<u8> {
+        let w = Writer::default();
+        match self {
+            RankEvent::Ticket { rank, number, urgent } => {
+                w.number(*rank).number(*number).number(*urgent).packet(201)
+            }
+            RankEvent::Finished { rank, at } => w.number(*rank).number(at.0).packet(202),
+            RankEvent::Probed { rank, probe, drained, sent, received } => w
+                .number(*rank)
+                .number(*probe)
+                .number(*drained)
+                .number(*sent)
+                .number(*received)
+                .packet(203),
+            RankEvent::Report(report) => write_report(w, report).packet(204),
+            RankEvent::Record(record) => write_record(w, record).packet(205),
+            RankEvent::Heartbeat { rank, computing, waiting, gathering, sent, received } => {
+                let w = w.number(*rank).number(*computing).number(*waiting).number(*gathering);
+                w.number(*sent).number(*received).packet(206)
+            }
+            RankEvent::Stalled { rank, complaint } => w.number(*rank).text(complaint).packet(207),
+            RankEvent::Lost { rank, peer, reason } => {
+                w.number(*rank).number(*peer).text(reason).packet(208)
+            }
+            RankEvent::Failed { rank, reason } => w.number(*rank).text(reason).packet(209),
+            RankEvent::Warning(text) => w.text(text).packet(210),
+            RankEvent::Model { rank, step, model } => {
+                w.number(*rank).number(*step).values(model).packet(211)
+            }
+            RankEvent::Saved { rank, step, part } => {
+                write_part(w.number(*rank).number(*step), part).packet(212)
+            }
+            RankEvent::CutProposal { rank, step } => w.number(*rank).number(*step).packet(213),
+            RankEvent::CutAgreed { rank } => w.number(*rank).packet(214),
+            RankEvent::Paused { rank } => w.number(*rank).packet(215),
+            RankEvent::Frozen { rank, number, step } => {
+                w.number(*rank).number(*number).number(*step).packet(218)
+            }
+            RankEvent::Account { rank, account } => {
+                let w = w.number(*rank).number(account.step);
+                let w = w.list(&account.awaiting, |w, peer| w.number(peer.from).text(&peer.what));
+                let w = w.list(&account.sent, |w, count| w.number(*count));
+                w.list(&account.received, |w, count| w.number(*count)).packet(216)
+            }
+            RankEvent::Salvaged { rank, step, model } => {
+                w.number(*rank).number(*step).values(model).packet(217)
+            }
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>, kind: u16) -> Result<RankEvent, ControlError> {
+        Ok(match kind {
+            201 => RankEvent::Ticket { rank: r.small()?, number: r.number()?, urgent: r.flag()? },
+            202 => RankEvent::Finished { rank: r.small()?, at: Time(r.number()?) },
+            203 => RankEvent::Probed {
+                rank: r.small()?,
+                probe: r.number()?,
+                drained: r.flag()?,
+                sent: r.number()?,
+                received: r.number()?,
+            },
+            204 => RankEvent::Report(Box::new(read_report(r)?)),
+            205 => RankEvent::Record(read_record(r)?),
+            206 => RankEvent::Heartbeat {
+                rank: r.small()?,
+                computing: r.flag()?,
+                waiting: r.flag()?,
+                gathering: r.flag()?,
+                sent: r.number()?,
+                received: r.number()?,
+            },
+            207 => RankEvent::Stalled { rank: r.small()?, complaint: reason(r)? },
+            208 => RankEvent::Lost { rank: r.small()?, peer: r.small()?, reason: reason(r)? },
+            209 => RankEvent::Failed { rank: r.small()?, reason: reason(r)? },
+            210 => RankEvent::Warning(r.text()?),
+            211 => RankEvent::Model { rank: r.small()?, step: r.number()?, model: r.values()? },
+            212 => RankEvent::Saved {
+                rank: r.small()?,
+                step: r.number()?,
+                part: Box::new(read_part(r)?),
+            },
+            213 => RankEvent::CutProposal { rank: r.small()?, step: r.number()? },
+            214 => RankEvent::CutAgreed { rank: r.small()? },
+            215 => RankEvent::Paused { rank: r.small()? },
+            216 => RankEvent::Account {
+                rank: r.small()?,
+                account: Box::new(Account {
+                    step: r.number()?,
+                    awaiting: r.list(|r| Ok(AwaitedPeer { from: r.small()?, what: r.text()? }))?,
+                    sent: r.list(Reader::number)?,
+                    received: r.list(Reader::number)?,
+                }),
+            },
+            218 => RankEvent::Frozen { rank: r.small()?, number: r.small()?, step: r.number()? },
+            217 => RankEvent::Salvaged { rank: r.small()?, step: r.number()?, model: r.values()? },
+            _ => return Err(r.unknown()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quelea_core::state::Saved;
+    use quelea_record::RankCheckpoint;
+    use quelea_record::{FOLDED, FactTotals, RankReport, Record, RecordKind, STALENESS};
+    use quelea_wire::control::{self, HEAD_BYTES};
+
+    fn comes_back<P: Packet + PartialEq + std::fmt::Debug>(packet: P) {
+        let bytes = packet.encode();
+        let head = control::decode_head(bytes[..HEAD_BYTES].try_into().expect("a head"), 1 << 20)
+            .expect("a good head");
+        let mut reader = Reader::new(head.kind, &bytes[HEAD_BYTES..]);
+        assert_eq!(P::decode(&mut reader, head.kind).expect("its own bytes"), packet);
+        reader.end().expect("nothing follows");
+    }
+
+    #[test]
+    fn reports_and_records_come_back_as_they_were() {
+        let mut facts = FactTotals::default();
+        facts.add(&STALENESS, 7, 4);
+        facts.add(&FOLDED, 2, 1);
+        comes_back(RankEvent::Report(Box::new(RankReport {
+            rank: 3,
+            steps: 9,
+            facts,
+            last_loss: -0.5,
+            params: vec![1.0, 2.0],
+            model: vec![3.0],
+            ..RankReport::default()
+        })));
+        let events = [
+            RecordKind::Step { loss: 0.5, samples: 7, compute: 1.0, exposed: 2.0, waiting: 3.0 },
+            RecordKind::Evaluation { loss: 1.0, accuracy: Some(0.5), consensus: 0.1 },
+            RecordKind::Evaluation { loss: 1.0, accuracy: None, consensus: 0.1 },
+            RecordKind::Transfer { to: 1, bytes: 80, seconds: 0.5 },
+            RecordKind::Measured { kind: &FOLDED, number: 5 },
+            RecordKind::Workers { loss: [1.0, 2.0], accuracy: Some([0.5, 0.25]) },
+            RecordKind::Checkpoint { failure: Some("disk full".into()) },
+        ];
+        for event in events {
+            comes_back(RankEvent::Record(Record { t: 1.5, rank: 2, step: 3, event }));
+        }
+        comes_back(SetupMessage::Join { rank: None, key: "run".into() });
+        comes_back(SetupMessage::Peers { addresses: vec!["127.0.0.1:1".into()] });
+        comes_back(Command::Probe(4));
+        comes_back(Command::SaveAt { step: 9, last: true });
+        comes_back(Command::Explain);
+        comes_back(Command::Salvage);
+        comes_back(Command::Grant { done: 11 });
+        comes_back(Command::Progress { done: 12 });
+        comes_back(Command::Freeze(3));
+        comes_back(Command::View(ViewChange { number: 3, lost: vec![1, 5], from_step: 9 }));
+        comes_back(RankEvent::Frozen { rank: 1, number: 3, step: 7 });
+        comes_back(RankEvent::Salvaged { rank: 1, step: 7, model: vec![0.5] });
+        let awaiting = vec![AwaitedPeer { from: 2, what: "a chunk".into() }];
+        let account = Account { step: 3, awaiting, sent: vec![0, 4], received: vec![1, 0] };
+        comes_back(RankEvent::Account { rank: 1, account: Box::new(account) });
+        let state = Saved {
+            numbers: [("step".to_string(), u64::MAX)].into(),
+            vectors: [("params".to_string(), vec![1.0, -2.0])].into(),
+        };
+        let part = Box::new(RankCheckpoint {
+            state,
+            report: RankReport { steps: 3, ..Default::default() },
+        });
+        comes_back(RankEvent::Saved { rank: 1, step: 4, part: part.clone() });
+        comes_back(SetupMessage::Resume { part, resized: true });
+        let schedule = CheckpointSchedule { save_every: 5, evaluations: 6, steps: 7 };
+        comes_back(SetupMessage::Start { zero: Time(8), schedule });
+        comes_back(SetupMessage::Measure(Probe::Stream { to: vec![1], from: vec![2, 3] }));
+        comes_back(SetupMessage::Found { values: vec![0.5, -1.0] });
+        comes_back(SetupMessage::Measured);
+    }
+}

@@ -1,0 +1,128 @@
+//! The control plane in the virtual cluster: events of ranks go to the controller and its commands to
+//! ranks, in order and at no cost.
+
+use quelea_control::{Command, Order, Recipient, RunError};
+use quelea_core::message::Rank;
+use quelea_core::random::Rng;
+use quelea_core::time::Time;
+use quelea_record::Outcome;
+
+use crate::SimError;
+use crate::driver::Driver;
+use crate::network::microseconds;
+use crate::queue::SimEvent;
+
+/// A view reaches the survivors within this many nanoseconds of each other.
+const VIEW_SPREAD_NS: u64 = 1_000_000;
+
+impl Driver<'_> {
+    /// Takes what a rank tells the controller.
+    pub(crate) fn collect_events(&mut self, rank: usize) {
+        self.events.extend(self.ranks[rank].machine.take_events());
+    }
+
+    /// Carries events to the controller and its commands to ranks until there are none left. Commands
+    /// lead to further events; those are handled here, not inside.
+    pub(crate) fn exchange_control(&mut self) {
+        if std::mem::replace(&mut self.exchanges_control, true) {
+            return;
+        }
+        loop {
+            while let Some(event) = self.events.pop_front() {
+                self.controller.handle(self.now, event, self.observer);
+            }
+            self.orders.extend(self.controller.take_orders());
+            let Some(order) = self.orders.pop_front() else { break };
+            self.deliver_order(order);
+        }
+        self.exchanges_control = false;
+    }
+
+    fn deliver_order(&mut self, Order { to, command }: Order) {
+        if matches!(command, Command::View(_)) {
+            return self.announce_view();
+        }
+        match to {
+            Recipient::Rank(rank) => self.command(rank as usize, command),
+            Recipient::All => {
+                for rank in 0..self.ranks.len() {
+                    self.command(rank, command.clone());
+                }
+            }
+        }
+    }
+
+    fn command(&mut self, rank: usize, command: Command) {
+        let state = &mut self.ranks[rank];
+        if !state.is_alive() {
+            return;
+        }
+        let wants_model = matches!(command, Command::SendModel(_));
+        let is_last = state.machine.command(self.now, command);
+        if wants_model && state.machine.is_computing() {
+            self.show_while_computing(rank);
+        }
+        self.carry_out(rank);
+        if !is_last {
+            self.settle(rank);
+        }
+    }
+
+    /// A model that is wanted while its gradient is computed is the one that the gradient is of.
+    fn show_while_computing(&mut self, rank: usize) {
+        let state = &mut self.ranks[rank];
+        let is_lent = state.running.as_ref().is_some_and(|running| running.next == 0);
+        if is_lent && state.machine.node().params().is_empty() {
+            state.machine.show_lent(self.gradients.params(rank).unwrap_or_default());
+        } else {
+            state.machine.show_now();
+        }
+    }
+
+    /// Lets the controller do what has become due. An outcome: the run has ended.
+    pub(crate) fn attend_controller(&mut self) -> Result<Option<Outcome>, SimError> {
+        let ended = self.controller.poll(self.now, self.observer);
+        self.exchange_control();
+        ended.map_err(|error| match error {
+            RunError::Stopped { step } => SimError::Stopped { step },
+            RunError::Failed { reason, .. } => SimError::Resume(reason),
+            other => SimError::Resume(other.to_string()),
+        })
+    }
+
+    /// A view was agreed on: it reaches every survivor after the latency of a link.
+    fn announce_view(&mut self) {
+        let view = self.controller.view().clone();
+        let mut rng = Rng::new(self.setup.seed, "view", u64::from(view.number));
+        for &to in view.workers.iter().chain(&view.servers) {
+            let spread = Time(rng.below(VIEW_SPREAD_NS));
+            let state = &mut self.ranks[to.index()];
+            let at = self.now + microseconds(self.cluster.latency_us) + spread;
+            // Views come in order, whatever the jitter.
+            state.view_at = state.view_at.max(at);
+            self.queue.schedule(state.view_at, SimEvent::View(to.0));
+        }
+        self.views.push(view);
+    }
+
+    /// A survivor learns of its next view.
+    pub(crate) fn enter_view(&mut self, rank: usize) {
+        let state = &mut self.ranks[rank];
+        if !state.is_alive() {
+            return;
+        }
+        let number = state.machine.node().view().number + 1;
+        state.machine.change_view(self.now, self.views[number as usize].clone());
+        self.carry_out(rank);
+        self.settle(rank);
+    }
+
+    /// The loss of a rank is noticed.
+    pub(crate) fn detect(&mut self, rank: usize) {
+        let at = self.ranks[rank].lost.unwrap_or(self.now);
+        self.controller.lose(self.now, Rank::from(rank).0, at, self.observer);
+        self.exchange_control();
+        let due = self.gates.due(self.living_workers);
+        self.open_later(due);
+    }
+}
