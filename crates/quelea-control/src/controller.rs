@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use quelea_core::message::Rank;
 use quelea_core::properties::Budget;
 use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
@@ -17,7 +16,7 @@ use quelea_record::{CheckpointSchedule, Observer, Outcome, Record, RecordKind, R
 use crate::blame;
 use crate::budget::{BudgetAnswer, GradientBudget};
 use crate::cut::CutAgreement;
-use crate::membership::{LossRefusal, Membership};
+use crate::membership::{LossPolicy, Membership};
 use crate::messages::{Account, Command, RankEvent};
 use crate::progress::ToldProgress;
 use crate::salvage::Salvage;
@@ -120,8 +119,8 @@ pub struct ControllerConfig<'a> {
     pub schedule: CheckpointSchedule,
     /// Time limits.
     pub limits: ControlLimits,
-    /// Whether the run continues when a rank is lost.
-    pub survives: bool,
+    /// What happens when a rank is lost.
+    pub on_loss: LossPolicy,
     /// Whether ranks are watched by the clock: heartbeats, time limits, probes. Without it the driver
     /// says when nothing is on its way any more ([`Controller::quiet`]).
     pub watches: bool,
@@ -133,7 +132,7 @@ pub struct ControllerConfig<'a> {
 pub struct Controller {
     pub(crate) now: Time,
     pub(crate) setup: RunSpec,
-    survives: bool,
+    pub(crate) on_loss: LossPolicy,
     pub(crate) watches: bool,
     pub(crate) waits_for_disk: bool,
     pub(crate) members: Membership,
@@ -181,7 +180,7 @@ impl Controller {
         Controller {
             now,
             setup: setup.clone(),
-            survives: config.survives,
+            on_loss: config.on_loss,
             watches: config.watches,
             waits_for_disk: config.waits_for_disk,
             members: Membership::new(Arc::clone(&setup.view)),
@@ -296,19 +295,16 @@ impl Controller {
         if self.ranks[rank as usize].is_lost {
             return Ok(());
         }
-        let refusal = LossRefusal::of(&self.setup, &self.members.view, Rank(rank));
-        match refusal {
-            None if self.survives => {
-                self.warnings.push(format!("lost rank {rank}: {reason}; the others continued"));
-                self.lose(self.now, rank, self.now, observer);
-                Ok(())
-            }
-            Some(refusal) if self.survives => {
-                let reason = format!("{reason}; {}", refusal.consequence());
-                self.abort(RunError::Lost { rank, reason })
-            }
-            _ => self.abort(RunError::Lost { rank, reason }),
+        let LossPolicy::Continue { min_workers } = self.on_loss else {
+            return self.abort(RunError::Lost { rank, reason });
+        };
+        if let Some(refusal) = self.loss_refusal(rank, min_workers) {
+            let reason = format!("{reason}; {}", refusal.consequence());
+            return self.abort(RunError::Lost { rank, reason });
         }
+        self.warnings.push(format!("lost rank {rank}: {reason}; the others continued"));
+        self.lose(self.now, rank, self.now, observer);
+        Ok(())
     }
 
     /// The driver of a virtual cluster sees that nothing is on its way any more.
@@ -362,6 +358,10 @@ impl Controller {
     /// A rank says something, at `now`.
     pub fn handle(&mut self, now: Time, event: RankEvent, observer: &mut dyn Observer) {
         self.now = now;
+        // What a rank says that was taken for lost does not count any more.
+        if event.speaker().is_some_and(|rank| self.ranks[rank as usize].is_lost) {
+            return;
+        }
         match event {
             RankEvent::Record(record) => self.record(record, observer),
             RankEvent::Ticket { rank, number, urgent } => self.ticket(rank, number, urgent),
@@ -437,7 +437,7 @@ impl Controller {
                 }
             }
             RankEvent::Lost { rank, peer, reason } => {
-                if self.phase != RunPhase::Finishing {
+                if self.phase != RunPhase::Finishing && !self.ranks[peer as usize].is_lost {
                     let reason = format!("{} (seen by rank {rank})", shown(&reason, REASON_CHARS));
                     self.suspect(Evidence::Inferred, RunError::Lost { rank: peer, reason });
                 }

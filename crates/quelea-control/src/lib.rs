@@ -48,7 +48,7 @@ mod text;
 mod timing;
 
 pub use controller::{ControlLimits, Controller, ControllerConfig, Order, Recipient, RunError};
-pub use membership::LossRefusal;
+pub use membership::{LossPolicy, LossRefusal};
 pub use messages::{Account, AwaitedPeer, Command, RankEvent, VectorLengths, ViewChange};
 pub use rank::{LoopStatus, RankMachine, RankMachineConfig};
 pub use text::{REASON_CHARS, WARNING_CHARS, shown};

@@ -17,6 +17,18 @@ use crate::messages::{Command, ViewChange};
 /// rebuilt topology holds from beyond that.
 const STEPS_AHEAD: u64 = 2;
 
+/// What happens when a rank is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LossPolicy {
+    /// The run is aborted, and what can be saved is saved.
+    Stop,
+    /// The others continue where their algorithm can, as long as there are this many workers.
+    Continue {
+        /// Below this many the run is aborted.
+        min_workers: usize,
+    },
+}
+
 /// Why a run cannot continue without a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossRefusal {
@@ -26,6 +38,8 @@ pub enum LossRefusal {
     Leader,
     /// It is the last worker.
     LastWorker,
+    /// Fewer workers would be left than the run wants.
+    TooFew,
 }
 
 impl LossRefusal {
@@ -49,6 +63,7 @@ impl LossRefusal {
                  algorithm there is lost with it"
             }
             LossRefusal::LastWorker => "it was the last worker",
+            LossRefusal::TooFew => "fewer workers are left than `membership.min_workers`",
         }
     }
 }
@@ -80,6 +95,13 @@ impl Membership {
 }
 
 impl Controller {
+    /// Why the run cannot continue without `rank`, if it cannot.
+    pub(crate) fn loss_refusal(&self, rank: u32, min_workers: usize) -> Option<LossRefusal> {
+        let refusal = LossRefusal::of(&self.setup, &self.members.view, Rank(rank));
+        let workers = self.ranks[..self.workers].iter().filter(|progress| !progress.is_lost);
+        refusal.or((workers.count() <= min_workers).then_some(LossRefusal::TooFew))
+    }
+
     /// Ranks that were not lost.
     pub(crate) fn living(&self) -> usize {
         self.ranks.len() - self.lost
@@ -111,6 +133,9 @@ impl Controller {
         self.budget.lose(rank as usize, steps);
         let event = RecordKind::Lost;
         observer.record(Record { t: at.seconds(), rank, step: steps, event });
+        // A process that was only silent learns that the others continue without it.
+        let reason = "the others took this process for lost and continued without it";
+        self.order(Recipient::Rank(rank), Command::Abort(reason.to_string()));
         self.abandon_cut();
         self.evaluate_complete(observer);
         self.start_change(Rank(rank));

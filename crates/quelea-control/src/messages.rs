@@ -141,23 +141,14 @@ pub enum Command {
 }
 
 impl RankEvent {
-    /// Whether this may be said on the connection of worker `rank`, one of `ranks`, in a run over
-    /// `len` elements whose reports have `reported`; whatever counts ranks or elements later relies
-    /// on it.
-    pub fn check(&self, rank: u32, ranks: usize, lengths: VectorLengths) -> Result<(), String> {
-        let VectorLengths { model: len, report: reported } = lengths;
-        let speaker = match self {
+    /// The rank that says this, where it says so itself.
+    pub fn speaker(&self) -> Option<u32> {
+        match self {
             // The receiver of a transfer knows how long it took; the record is the sender's.
-            RankEvent::Record(Record { rank, event: RecordKind::Transfer { .. }, .. })
-            | RankEvent::Lost { peer: rank, .. }
-                if *rank as usize >= ranks =>
-            {
-                return Err(format!("it named rank {rank}; ranks are 0 to {}", ranks - 1));
-            }
             RankEvent::Record(Record { event: RecordKind::Transfer { .. }, .. })
-            | RankEvent::Warning(_) => rank,
-            RankEvent::Record(record) => record.rank,
-            RankEvent::Report(report) => report.rank,
+            | RankEvent::Warning(_) => None,
+            RankEvent::Record(record) => Some(record.rank),
+            RankEvent::Report(report) => Some(report.rank),
             RankEvent::Ticket { rank, .. }
             | RankEvent::Finished { rank, .. }
             | RankEvent::Probed { rank, .. }
@@ -172,8 +163,22 @@ impl RankEvent {
             | RankEvent::Paused { rank }
             | RankEvent::Account { rank, .. }
             | RankEvent::Salvaged { rank, .. }
-            | RankEvent::Failed { rank, .. } => *rank,
-        };
+            | RankEvent::Failed { rank, .. } => Some(*rank),
+        }
+    }
+
+    /// Whether this may be said on the connection of worker `rank`, one of `ranks`, in a run over
+    /// `len` elements whose reports have `reported`; whatever counts ranks or elements later relies
+    /// on it.
+    pub fn check(&self, rank: u32, ranks: usize, lengths: VectorLengths) -> Result<(), String> {
+        let VectorLengths { model: len, report: reported } = lengths;
+        if let RankEvent::Record(Record { rank, event: RecordKind::Transfer { .. }, .. })
+        | RankEvent::Lost { peer: rank, .. } = self
+            && *rank as usize >= ranks
+        {
+            return Err(format!("it named rank {rank}; ranks are 0 to {}", ranks - 1));
+        }
+        let speaker = self.speaker().unwrap_or(rank);
         if speaker != rank {
             return Err(format!("it sent an event of rank {speaker}"));
         }

@@ -4,6 +4,7 @@ use quelea_core::time::Time;
 use quelea_record::RankReport;
 
 use crate::controller::{Controller, RunError, RunPhase};
+use crate::membership::LossPolicy;
 
 /// How long better evidence is waited for after a first sign of trouble.
 pub(crate) const GRACE: Time = Time(500_000_000);
@@ -104,6 +105,12 @@ impl Controller {
         let noted = self.now;
         let until = match &error {
             _ if weight == Evidence::Own => noted,
+            // Its process is gone, or silent for too long: the others need not wait for it.
+            RunError::Lost { .. }
+                if weight == Evidence::Seen && self.on_loss != LossPolicy::Stop =>
+            {
+                noted
+            }
             // Ranks are asked whom they wait for.
             RunError::Stalled(_) => noted + Time(4 * GRACE.0),
             _ => noted + GRACE,

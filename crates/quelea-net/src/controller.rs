@@ -104,7 +104,7 @@ pub(crate) fn run(
         start: &context.start,
         schedule: context.schedule,
         limits: context.options.control_limits(),
-        survives: context.options.survives,
+        on_loss: context.options.on_loss,
         watches: true,
         waits_for_disk: true,
     };

@@ -42,5 +42,6 @@ pub use compute::{Gradients, MakeLoop, MakeSource};
 pub use error::NetError;
 pub use join::{BuildRun, join};
 pub use options::NetOptions;
+pub use quelea_control::LossPolicy;
 pub use quelea_record::Observer;
 pub use rendezvous::{Coordinator, Hosted, resume, threads};

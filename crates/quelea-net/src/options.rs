@@ -1,6 +1,6 @@
 //! How long anybody may wait for anything in a real run, and what is told at its end.
 
-use quelea_control::ControlLimits;
+use quelea_control::{ControlLimits, LossPolicy};
 
 /// Time limits of every kind of waiting, and what ranks report.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,8 +18,8 @@ pub struct NetOptions {
     /// Whether every rank's report has its parameters and its model. Scripts that keep their own
     /// need not wait until all of them have travelled. The same for all processes of a run.
     pub report_models: bool,
-    /// Whether the run continues without a rank that is lost, where its algorithm can.
-    pub survives: bool,
+    /// What happens when a rank is lost.
+    pub on_loss: LossPolicy,
 }
 
 impl NetOptions {
@@ -43,7 +43,7 @@ impl Default for NetOptions {
             compute_seconds: 3600.0,
             drain_seconds: 30.0,
             report_models: true,
-            survives: false,
+            on_loss: LossPolicy::Stop,
         }
     }
 }

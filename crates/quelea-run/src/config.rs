@@ -95,8 +95,32 @@ pub const CHECKPOINT: &[OptionSpec] = &[
     },
 ];
 
-const TABLES: &[&str] =
-    &["algorithm", "topology", "optimizer", "codec", "buckets", "checkpoint", "task", "cluster"];
+/// The keys of `[membership]`.
+pub const MEMBERSHIP: &[OptionSpec] = &[
+    OptionSpec {
+        name: "on_loss",
+        kind: OptionKind::Choice(&["continue", "stop"]),
+        help: "when a worker is lost in `train`, `serve` or `launch`: the others continue, or the run \
+               stops and saves what it can",
+    },
+    OptionSpec {
+        name: "min_workers",
+        kind: OptionKind::Whole { default: 1, min: 1, max: 100_000 },
+        help: "below this many workers the run stops and saves what it can",
+    },
+];
+
+const TABLES: &[&str] = &[
+    "algorithm",
+    "topology",
+    "optimizer",
+    "codec",
+    "buckets",
+    "checkpoint",
+    "membership",
+    "task",
+    "cluster",
+];
 
 /// A configuration in which every key has a value.
 #[derive(Clone, Debug)]
@@ -127,6 +151,8 @@ pub struct Config {
     pub buckets: Options,
     /// `[checkpoint]`.
     pub checkpoint: Options,
+    /// `[membership]`.
+    pub membership: Options,
     /// `[task]`.
     pub task: Chosen<TaskEntry>,
     /// `[cluster]`.
@@ -208,6 +234,7 @@ impl Config {
             codec: Chosen::read(&inside("codec")?)?,
             buckets: plain("buckets", BUCKETS)?,
             checkpoint: plain("checkpoint", CHECKPOINT)?,
+            membership: plain("membership", MEMBERSHIP)?,
             task: Chosen::read(&inside("task")?)?,
             cluster: cluster::read(&inside("cluster")?)?,
             notes: Vec::new(),

@@ -13,6 +13,7 @@ use quelea_core::properties::Properties;
 use quelea_core::run_spec::{CodecChoice, RunSpec};
 use quelea_core::topology::Schedule;
 use quelea_core::view::View;
+use quelea_net::LossPolicy;
 use quelea_record::ResumePoint;
 use quelea_sim::Cluster;
 
@@ -90,6 +91,15 @@ impl PreparedRun {
             checked.complete(ModelSpec::of(&*built.problem), built.steps_per_epoch)?;
         let (start, resumed) = (Arc::default(), None);
         Ok(PreparedRun { config, epochs, setup, problem: built.problem, cluster, start, resumed })
+    }
+
+    /// What happens when a worker is lost in a real run.
+    pub fn loss_policy(&self) -> LossPolicy {
+        let membership = &self.config.membership;
+        match membership.text("on_loss") {
+            "stop" => LossPolicy::Stop,
+            _ => LossPolicy::Continue { min_workers: membership.whole("min_workers") as usize },
+        }
     }
 
     /// The same run, resumed from a checkpoint.

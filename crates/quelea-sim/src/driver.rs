@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use quelea_control::{
-    ControlLimits, Controller, ControllerConfig, Order, RankEvent, RankMachine, RankMachineConfig,
+    ControlLimits, Controller, ControllerConfig, LossPolicy, Order, RankEvent, RankMachine,
+    RankMachineConfig,
 };
 use quelea_core::contract::Effect;
 use quelea_core::message::Rank;
@@ -100,7 +101,7 @@ impl<'a> Driver<'a> {
             start,
             schedule,
             limits: NO_LIMITS,
-            survives: true,
+            on_loss: LossPolicy::Continue { min_workers: 1 },
             watches: false,
             waits_for_disk: false,
         };

@@ -25,7 +25,7 @@ use crate::protocol::{self, PacketError, SMALL_BYTES, SetupMessage, Wait};
 use crate::rendezvous::admission::{Admission, JoinedWorker};
 use crate::rendezvous::listener::GuardedListener;
 use crate::rendezvous::worker_reader::attend_worker;
-use quelea_control::{Command, VectorLengths};
+use quelea_control::{Command, LossPolicy, VectorLengths};
 
 /// Which workers live in the coordinator's process. Servers always do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -121,6 +121,12 @@ impl Coordinator {
     /// The run resumes from `start`; every worker receives its part.
     pub fn resume_from(self, start: Arc<ResumePoint>) -> Coordinator {
         Coordinator { start, ..self }
+    }
+
+    /// What happens when a rank is lost.
+    pub fn on_loss(mut self, policy: LossPolicy) -> Coordinator {
+        self.options.on_loss = policy;
+        self
     }
 
     /// Where it listens.

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::chosen::{Chosen, Listed};
 use super::section::{SectionValues, Shaped};
-use super::{BUCKETS, CHECKPOINT, Config, Length, cluster};
+use super::{BUCKETS, CHECKPOINT, Config, Length, MEMBERSHIP, cluster};
 
 impl Config {
     /// All keys with their values.
@@ -37,6 +37,7 @@ impl Config {
         put("codec", Value::Object(row(&self.codec)));
         put("buckets", Value::Object(plain(BUCKETS, &self.buckets)));
         put("checkpoint", Value::Object(plain(CHECKPOINT, &self.checkpoint)));
+        put("membership", Value::Object(plain(MEMBERSHIP, &self.membership)));
         put("task", Value::Object(row(&self.task)));
         put("cluster", Value::Object(cluster));
         Value::Object(config)
