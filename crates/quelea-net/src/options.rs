@@ -2,6 +2,8 @@
 
 use quelea_control::ControlLimits;
 
+use crate::transport::TransportKind;
+
 /// Time limits of every kind of waiting, and what ranks report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NetOptions {
@@ -20,6 +22,8 @@ pub struct NetOptions {
     pub report_models: bool,
     /// Whether the run continues without a rank that is lost, where its algorithm can.
     pub survives: bool,
+    /// What carries frames between processes. The same for all processes of a run.
+    pub transport: TransportKind,
 }
 
 impl NetOptions {
@@ -44,6 +48,7 @@ impl Default for NetOptions {
             drain_seconds: 30.0,
             report_models: true,
             survives: false,
+            transport: TransportKind::default(),
         }
     }
 }

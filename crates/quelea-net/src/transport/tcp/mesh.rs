@@ -10,22 +10,13 @@ use quelea_core::message::Rank;
 
 use crate::controller::Incoming;
 use crate::error::NetError;
-use crate::local_ranks::RankLinks;
 use crate::options::NetOptions;
 use crate::protocol::{self, SMALL_BYTES, SetupMessage, Wait};
 use crate::rendezvous::listener::GuardedListener;
+use crate::transport::{MeshPlan, RankEndpoint, RankLinks, Transport};
 use quelea_control::{RankEvent, WARNING_CHARS, shown};
 
-/// Who lives where.
-#[derive(Clone, Debug)]
-pub(crate) struct MeshPlan {
-    /// The number that tells this run from others.
-    pub(crate) run: u64,
-    /// Ranks in all.
-    pub(crate) ranks: usize,
-    /// Those of this process.
-    pub(crate) here: BTreeSet<Rank>,
-}
+use super::{TcpEndpoint, prepare, tune};
 
 impl MeshPlan {
     /// Pairs (peer, own) of which the peer dials.
@@ -55,13 +46,15 @@ pub(crate) struct Mesh {
 }
 
 impl Mesh {
-    /// Starts to listen. What is refused is told to `warnings`.
+    /// Starts to listen on any free port of `ip`. What is refused is reported to `warnings`.
     pub(crate) fn open(
         plan: MeshPlan,
-        listener: TcpListener,
+        ip: IpAddr,
         options: &NetOptions,
         warnings: Sender<Incoming>,
-    ) -> std::io::Result<Mesh> {
+    ) -> Result<Mesh, NetError> {
+        let failed = |source| NetError::Listen { address: format!("{ip}, any port"), source };
+        let listener = TcpListener::bind((ip, 0)).map_err(failed)?;
         let (sender, arrivals) = channel();
         let guard = Guard {
             plan: plan.clone(),
@@ -72,49 +65,10 @@ impl Mesh {
         };
         let guard = Arc::new(guard);
         let listener =
-            GuardedListener::open(listener, move |stream, peer| guard.hear(stream, peer))?;
+            GuardedListener::open(listener, move |stream, peer| guard.hear(stream, peer)).map_err(
+                |source| NetError::Listen { address: "a port for peers".into(), source },
+            )?;
         Ok(Mesh { plan, listener, arrivals })
-    }
-
-    pub(crate) fn port(&self) -> u16 {
-        self.listener.address().port()
-    }
-
-    /// Connects with everybody.
-    pub(crate) fn connect(
-        &self,
-        addresses: &[String],
-        options: &NetOptions,
-        wait: Wait,
-    ) -> Result<Vec<RankLinks>, NetError> {
-        let begun = Instant::now();
-        let mut links: BTreeMap<Rank, Vec<(Rank, TcpStream)>> =
-            self.plan.here.iter().map(|rank| (*rank, Vec::new())).collect();
-        for (peer, own) in self.plan.dialled() {
-            let stream = self.dial(&addresses[peer.index()], own, peer, options)?;
-            links.entry(own).or_default().push((peer, stream));
-        }
-        let mut missing = self.plan.expected();
-        while !missing.is_empty() {
-            match self.arrivals.recv_timeout(wait.left()) {
-                Ok((peer, own, stream)) => {
-                    missing.remove(&(peer, own));
-                    links.entry(own).or_default().push((peer, stream));
-                }
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    let names: BTreeSet<String> = missing
-                        .iter()
-                        .map(|(peer, own)| format!("{peer} to connect to {own}"))
-                        .collect();
-                    return Err(NetError::Missing {
-                        address: self.listener.address(),
-                        seconds: begun.elapsed().as_secs_f64(),
-                        missing: Vec::from_iter(names).join(", "),
-                    });
-                }
-            }
-        }
-        Ok(links.into_iter().map(|(rank, links)| RankLinks { rank, streams: links }).collect())
     }
 
     fn dial(
@@ -149,48 +103,50 @@ impl Mesh {
     }
 }
 
-/// A listening socket on any free port.
-pub(crate) fn listen(ip: IpAddr) -> Result<TcpListener, NetError> {
-    TcpListener::bind((ip, 0))
-        .map_err(|source| NetError::Listen { address: format!("{ip}, any port"), source })
-}
-
-/// What the kernel may hold of a stream within one machine; more may fall out of the cache between
-/// the two copies. On a busy two-core machine a ring of two processes was faster with it in three
-/// of three alternations (medians 28 to 38 ms against 55 to 82); other sizes were not compared
-/// with the same care.
-const LOOPBACK_BYTES: usize = 256 << 10;
-
-/// What the kernel may hold that is not on the network yet: what is there is written, and can no
-/// longer be held back for something more urgent.
-#[cfg(target_os = "linux")]
-const UNSENT_BYTES: u32 = 1 << 20;
-
-/// A connection for frames. Between machines the kernel finds the right buffer by itself.
-fn tune(stream: &TcpStream) -> std::io::Result<()> {
-    let socket = socket2::SockRef::from(stream);
-    if is_near(stream.peer_addr(), stream.local_addr())? {
-        return socket.set_send_buffer_size(LOOPBACK_BYTES);
+impl Transport for Mesh {
+    fn port(&self) -> u16 {
+        self.listener.address().port()
     }
-    #[cfg(target_os = "linux")]
-    socket.set_tcp_notsent_lowat(UNSENT_BYTES)?;
-    Ok(())
-}
 
-/// Whether the two ends of a connection are on one machine.
-pub(crate) fn is_near(
-    peer: std::io::Result<SocketAddr>,
-    local: std::io::Result<SocketAddr>,
-) -> std::io::Result<bool> {
-    Ok(peer?.ip() == local?.ip())
-}
-
-/// A connection without delays whose first words have a time limit.
-pub(crate) fn prepare(stream: &TcpStream, seconds: f64) -> std::io::Result<()> {
-    stream.set_nodelay(true)?;
-    let patience = Some(Duration::from_secs_f64(seconds.max(1e-3)));
-    stream.set_read_timeout(patience)?;
-    stream.set_write_timeout(patience)
+    fn connect(
+        &self,
+        addresses: &[String],
+        options: &NetOptions,
+        wait: Wait,
+    ) -> Result<Vec<RankLinks>, NetError> {
+        let begun = Instant::now();
+        let mut links: BTreeMap<Rank, Vec<(Rank, TcpStream)>> =
+            self.plan.here.iter().map(|rank| (*rank, Vec::new())).collect();
+        for (peer, own) in self.plan.dialled() {
+            let stream = self.dial(&addresses[peer.index()], own, peer, options)?;
+            links.entry(own).or_default().push((peer, stream));
+        }
+        let mut missing = self.plan.expected();
+        while !missing.is_empty() {
+            match self.arrivals.recv_timeout(wait.left()) {
+                Ok((peer, own, stream)) => {
+                    missing.remove(&(peer, own));
+                    links.entry(own).or_default().push((peer, stream));
+                }
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    let names: BTreeSet<String> = missing
+                        .iter()
+                        .map(|(peer, own)| format!("{peer} to connect to {own}"))
+                        .collect();
+                    return Err(NetError::Missing {
+                        address: self.listener.address(),
+                        seconds: begun.elapsed().as_secs_f64(),
+                        missing: Vec::from_iter(names).join(", "),
+                    });
+                }
+            }
+        }
+        let rank_links = |(rank, streams)| {
+            let endpoint: Box<dyn RankEndpoint> = Box::new(TcpEndpoint { streams });
+            RankLinks { rank, endpoints: vec![endpoint] }
+        };
+        Ok(links.into_iter().map(rank_links).collect())
+    }
 }
 
 /// Lets in whoever belongs to the run, once.
