@@ -245,6 +245,10 @@ impl FrameSink for RankSink {
         catch_unwind(AssertUnwindSafe(take)).map_err(|panic| compute::text(&*panic).to_string())
     }
 
+    fn restored(&self, peer: Rank, reason: &LinkError) {
+        self.0.borrow().restored(peer, &reason.to_string());
+    }
+
     fn ended(&self, peer: Rank, error: LinkError) {
         let mut rank_state = self.0.borrow_mut();
         match error {

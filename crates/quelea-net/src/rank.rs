@@ -216,6 +216,13 @@ impl RankState {
         self.tell_all();
     }
 
+    /// The connection with a peer broke and was restored.
+    pub(crate) fn restored(&self, peer: Rank, reason: &str) {
+        let own = self.machine.node().rank;
+        let text = format!("{own} and {peer} were disconnected for a moment: {reason}");
+        self.tell(RankEvent::Warning(text));
+    }
+
     /// A peer is gone.
     pub(crate) fn lost(&mut self, peer: Rank, reason: String) {
         self.machine.lost(peer, reason);

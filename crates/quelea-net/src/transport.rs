@@ -59,6 +59,9 @@ pub(crate) trait FrameSink {
     /// cannot take it; the transport ends that link with [`LinkError::Refused`].
     fn frame(&self, from: Rank, sent_micros: u32, message: Message) -> Result<(), String>;
 
+    /// The connection under the link with `peer` broke and was restored; no frame was lost or doubled.
+    fn restored(&self, peer: Rank, reason: &LinkError);
+
     /// The link with `peer` has ended for good; a transport that can restore it has tried.
     fn ended(&self, peer: Rank, error: LinkError);
 }
@@ -84,6 +87,9 @@ pub(crate) enum LinkError {
     /// Anything else that the system reports.
     #[error("the connection broke: {0}")]
     Broken(io::Error),
+    /// The peer opened another connection in its place.
+    #[error("the connection was replaced by its peer")]
+    Superseded,
     /// It broke, and was not restored.
     #[error("{reason}; it was not restored: {problem}")]
     NotRestored {

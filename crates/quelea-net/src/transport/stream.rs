@@ -123,8 +123,15 @@ impl<S: ByteStream> StreamLink<S> {
         Ok(())
     }
 
+    /// Waits until the stream has room: a new one seems to have none until its runtime has looked.
+    #[cfg(test)]
+    pub(super) async fn is_writable(&self) {
+        let stream = Rc::clone(&self.stream.borrow());
+        stream.writable().await.expect("it is open");
+    }
+
     /// Writes whatever a flush could not; ends only with an error.
-    async fn write_rest(&self) -> LinkError {
+    pub(super) async fn write_rest(&self) -> LinkError {
         let stream = Rc::clone(&self.stream.borrow());
         loop {
             self.room_wanted.notified().await;

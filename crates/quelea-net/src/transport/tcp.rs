@@ -1,6 +1,7 @@
 //! TCP: one socket between every two ranks of different processes.
 
 mod mesh;
+mod restore;
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};
@@ -13,8 +14,9 @@ use quelea_core::message::Rank;
 use quelea_wire::frame::Route;
 
 use super::stream::{ByteStream, Receiving, StreamLink};
-use super::{AttachContext, Attached, Link, LinkTask, RankEndpoint, limits};
+use super::{AttachContext, Attached, FrameSink, Link, LinkError, RankEndpoint, limits};
 pub(crate) use mesh::Mesh;
+use restore::{KEPT_BYTES, Restorer};
 
 /// What is waited for of a long vector from another machine.
 const PATIENT_BYTES: usize = 256 << 10;
@@ -116,37 +118,87 @@ impl ByteStream for TcpBytes {
     }
 }
 
+/// A connection of one rank.
+#[derive(Debug)]
+struct TcpConnection {
+    peer: Rank,
+    stream: TcpStream,
+    /// If it is restored when it breaks.
+    restorer: Option<Restorer>,
+}
+
 /// The connections of one rank.
 #[derive(Debug)]
 struct TcpEndpoint {
-    streams: Vec<(Rank, TcpStream)>,
+    connections: Vec<TcpConnection>,
 }
 
 impl RankEndpoint for TcpEndpoint {
     fn attach(self: Box<Self>, context: &AttachContext<'_>) -> io::Result<Attached> {
         let mut attached = Attached::default();
-        for (peer, stream) in self.streams {
+        for TcpConnection { peer, stream, restorer } in self.connections {
             let route = Route { from: context.rank, to: peer };
-            let link = StreamLink::new(route, TcpBytes::new(stream)?, context.order, 0);
+            let kept_bytes = if restorer.is_some() { KEPT_BYTES } else { 0 };
+            let link = StreamLink::new(route, TcpBytes::new(stream)?, context.order, kept_bytes);
             let limits = limits(peer, context.rank, context.len);
             let receiving = Receiving { limits, pool: context.pool.clone() };
             attached.links.push((peer, Rc::<StreamLink<TcpBytes>>::clone(&link) as Rc<dyn Link>));
-            attached.tasks.push(task(peer, link, receiving));
+            let mut moving = MovingFrames { peer, link, receiving, restorer };
+            attached.tasks.push(Box::new(move |sink| {
+                Box::pin(async move {
+                    let error = moving.run(&*sink).await;
+                    sink.ended(peer, error);
+                })
+            }));
         }
         Ok(attached)
     }
 
     fn socket(&self, peer: Rank) -> Option<&TcpStream> {
-        self.streams.iter().find(|(rank, _)| *rank == peer).map(|(_, stream)| stream)
+        let connection = self.connections.iter().find(|connection| connection.peer == peer);
+        connection.map(|connection| &connection.stream)
     }
 }
 
-/// Moves the frames of one connection.
-fn task(peer: Rank, link: Rc<StreamLink<TcpBytes>>, receiving: Receiving) -> LinkTask {
-    Box::new(move |sink| {
-        Box::pin(async move {
-            let error = link.run(&receiving, &*sink).await;
-            sink.ended(peer, error);
-        })
-    })
+/// What moves the frames of one connection.
+struct MovingFrames {
+    peer: Rank,
+    link: Rc<StreamLink<TcpBytes>>,
+    receiving: Receiving,
+    restorer: Option<Restorer>,
+}
+
+impl MovingFrames {
+    /// Moves frames until there is no connection and no way to restore it.
+    async fn run(&mut self, sink: &dyn FrameSink) -> LinkError {
+        let Some(restorer) = &mut self.restorer else {
+            return self.link.run(&self.receiving, sink).await;
+        };
+        loop {
+            let (reason, arrived) = tokio::select! {
+                biased;
+                reason = self.link.run(&self.receiving, sink) => (reason, None),
+                arrived = restorer.superseded() => (LinkError::Superseded, Some(arrived)),
+            };
+            if !reason.is_disconnection() {
+                return reason;
+            }
+            match restorer.restore(&self.link, arrived).await {
+                Ok(()) => sink.restored(self.peer, &reason),
+                Err(problem) => {
+                    return LinkError::NotRestored { reason: Box::new(reason), problem };
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// One connection that is not restored.
+    pub(crate) fn endpoint(peer: Rank, stream: TcpStream) -> Box<dyn RankEndpoint> {
+        Box::new(TcpEndpoint { connections: vec![TcpConnection { peer, stream, restorer: None }] })
+    }
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use quelea_core::message::Rank;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::controller::Incoming;
 use crate::error::NetError;
@@ -16,7 +17,8 @@ use crate::rendezvous::listener::GuardedListener;
 use crate::transport::{MeshPlan, RankEndpoint, RankLinks, Transport};
 use quelea_control::{RankEvent, WARNING_CHARS, shown};
 
-use super::{TcpEndpoint, prepare, tune};
+use super::restore::{Dialler, Reconnection, Restorer};
+use super::{TcpConnection, TcpEndpoint, prepare, tune};
 
 impl MeshPlan {
     /// Pairs (peer, own) of which the peer dials.
@@ -37,12 +39,15 @@ impl MeshPlan {
     }
 }
 
-/// The listening side of this process. It stays open during the run, to refuse latecomers.
+/// The listening side of this process. It stays open during the run, to refuse latecomers and to let
+/// peers connect again.
 #[derive(Debug)]
 pub(crate) struct Mesh {
     plan: MeshPlan,
     listener: GuardedListener,
     arrivals: Receiver<(Rank, Rank, TcpStream)>,
+    /// Connections that take the place of broken ones, by (peer, own), until the links take them.
+    returns: Mutex<BTreeMap<(Rank, Rank), UnboundedReceiver<Reconnection>>>,
 }
 
 impl Mesh {
@@ -56,8 +61,17 @@ impl Mesh {
         let failed = |source| NetError::Listen { address: format!("{ip}, any port"), source };
         let listener = TcpListener::bind((ip, 0)).map_err(failed)?;
         let (sender, arrivals) = channel();
+        let restored =
+            if options.reconnect_seconds > 0.0 { plan.expected() } else { BTreeSet::new() };
+        let (mut returning, mut returns) = (BTreeMap::new(), BTreeMap::new());
+        for pair in restored {
+            let (sender, receiver) = unbounded_channel();
+            returning.insert(pair, sender);
+            returns.insert(pair, receiver);
+        }
         let guard = Guard {
             plan: plan.clone(),
+            returning,
             missing: Mutex::new(plan.expected()),
             patience_seconds: options.handshake_seconds,
             arrived: Mutex::new(sender),
@@ -68,38 +82,20 @@ impl Mesh {
             GuardedListener::open(listener, move |stream, peer| guard.hear(stream, peer)).map_err(
                 |source| NetError::Listen { address: "a port for peers".into(), source },
             )?;
-        Ok(Mesh { plan, listener, arrivals })
+        Ok(Mesh { plan, listener, arrivals, returns: Mutex::new(returns) })
     }
 
-    fn dial(
-        &self,
-        address: &str,
-        from: Rank,
-        to: Rank,
-        options: &NetOptions,
-    ) -> Result<TcpStream, NetError> {
-        let wrong = |problem: String| NetError::Handshake {
-            address: format!("{to} at {address}"),
-            problem,
-        };
-        let target: SocketAddr = address.parse().map_err(|_| wrong("not an address".into()))?;
-        let patience = Duration::from_secs_f64(options.connect_seconds);
-        let stream = TcpStream::connect_timeout(&target, patience)
-            .map_err(|error| wrong(format!("cannot connect: {error}")))?;
-        prepare(&stream, options.handshake_seconds)
-            .and_then(|()| tune(&stream))
-            .map_err(|error| wrong(error.to_string()))?;
-        let hello = SetupMessage::Hello { run: self.plan.run, from: from.0, to: to.0 };
-        protocol::write(&stream, &hello).map_err(|error| wrong(error.to_string()))?;
-        let wait = Wait::new(options.handshake_seconds, "an answer to a hello");
-        match protocol::read(&stream, SMALL_BYTES, Some(wait)) {
-            Ok(SetupMessage::Accepted) => Ok(stream),
-            Ok(SetupMessage::Refused { reason, .. }) => {
-                Err(NetError::Refused { address: format!("{to} at {address}"), reason })
-            }
-            Ok(other) => Err(wrong(format!("it answered {other:?}"))),
-            Err(error) => Err(wrong(error.to_string())),
-        }
+    /// The side of `own` where it dials `peer`.
+    fn dialler(&self, own: Rank, peer: Rank, address: &str, options: &NetOptions) -> Dialler {
+        let (address, options) = (address.to_string(), options.clone());
+        Dialler { run: self.plan.run, from: own, to: peer, address, options }
+    }
+
+    /// What restores the connection that `peer` has dialled to `own`.
+    fn awaiting(&self, peer: Rank, own: Rank, options: &NetOptions) -> Option<Restorer> {
+        let mut returns = self.returns.lock().unwrap_or_else(PoisonError::into_inner);
+        let limit = Duration::from_secs_f64(options.reconnect_seconds);
+        returns.remove(&(peer, own)).map(|arrivals| Restorer::Await { arrivals, limit })
     }
 }
 
@@ -115,18 +111,21 @@ impl Transport for Mesh {
         wait: Wait,
     ) -> Result<Vec<RankLinks>, NetError> {
         let begun = Instant::now();
-        let mut links: BTreeMap<Rank, Vec<(Rank, TcpStream)>> =
+        let mut links: BTreeMap<Rank, Vec<TcpConnection>> =
             self.plan.here.iter().map(|rank| (*rank, Vec::new())).collect();
         for (peer, own) in self.plan.dialled() {
-            let stream = self.dial(&addresses[peer.index()], own, peer, options)?;
-            links.entry(own).or_default().push((peer, stream));
+            let dialler = self.dialler(own, peer, &addresses[peer.index()], options);
+            let stream = dialler.connect()?;
+            let restorer = (options.reconnect_seconds > 0.0).then_some(Restorer::Dial(dialler));
+            links.entry(own).or_default().push(TcpConnection { peer, stream, restorer });
         }
         let mut missing = self.plan.expected();
         while !missing.is_empty() {
             match self.arrivals.recv_timeout(wait.left()) {
                 Ok((peer, own, stream)) => {
                     missing.remove(&(peer, own));
-                    links.entry(own).or_default().push((peer, stream));
+                    let restorer = self.awaiting(peer, own, options);
+                    links.entry(own).or_default().push(TcpConnection { peer, stream, restorer });
                 }
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                     let names: BTreeSet<String> = missing
@@ -141,79 +140,105 @@ impl Transport for Mesh {
                 }
             }
         }
-        let rank_links = |(rank, streams)| {
-            let endpoint: Box<dyn RankEndpoint> = Box::new(TcpEndpoint { streams });
+        let rank_links = |(rank, connections)| {
+            let endpoint: Box<dyn RankEndpoint> = Box::new(TcpEndpoint { connections });
             RankLinks { rank, endpoints: vec![endpoint] }
         };
         Ok(links.into_iter().map(rank_links).collect())
     }
 }
 
-/// Lets in whoever belongs to the run, once.
+/// Lets in whoever belongs to the run: once, and again when its connection broke.
 struct Guard {
     plan: MeshPlan,
     missing: Mutex<BTreeSet<(Rank, Rank)>>,
     patience_seconds: f64,
     arrived: Mutex<Sender<(Rank, Rank, TcpStream)>>,
+    /// To the links that may be restored, by (peer, own).
+    returning: BTreeMap<(Rank, Rank), UnboundedSender<Reconnection>>,
     warnings: Mutex<Sender<Incoming>>,
+}
+
+/// What somebody who may connect wants; pairs are (peer, own).
+enum Visit {
+    First { pair: (Rank, Rank) },
+    Again { pair: (Rank, Rank), received: u64 },
 }
 
 impl Guard {
     fn hear(&self, stream: TcpStream, peer: SocketAddr) {
-        let verdict = self.judge(&stream);
-        let answered = match &verdict {
-            Ok(_) => protocol::write(&stream, &SetupMessage::Accepted),
-            Err(reason) => {
-                let reason = reason.clone();
-                protocol::write(&stream, &SetupMessage::Refused { reason, elsewhere: false })
+        match self.judge(&stream) {
+            Ok(Visit::First { pair }) => self.admit(pair, stream),
+            Ok(Visit::Again { pair, received }) => {
+                let reconnection = Reconnection { stream, peer_received: received };
+                // The link answers; if it has ended, nobody does, and the connection is closed.
+                let _ = self.returning[&pair].send(reconnection);
             }
-        };
-        match (verdict, answered) {
-            (Ok((from, to)), Ok(())) => {
-                let arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
-                let _ = arrived.send((from, to, stream));
-            }
-            (Ok((from, to)), Err(_)) => {
-                self.missing().insert((from, to));
-            }
-            (Err(reason), _) => {
-                let text =
-                    format!("refused a connection from {peer}: {}", shown(&reason, WARNING_CHARS));
-                let warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
-                let _ = warnings.send(Incoming::Event(RankEvent::Warning(text)));
-            }
+            Err(reason) => self.refuse(&stream, peer, reason),
         }
+    }
+
+    fn admit(&self, pair: (Rank, Rank), stream: TcpStream) {
+        if protocol::write(&stream, &SetupMessage::Accepted).is_err() {
+            self.missing().insert(pair);
+            return;
+        }
+        let arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = arrived.send((pair.0, pair.1, stream));
+    }
+
+    fn refuse(&self, stream: &TcpStream, peer: SocketAddr, reason: String) {
+        let text = format!("refused a connection from {peer}: {}", shown(&reason, WARNING_CHARS));
+        // Whoever does not hear it any more needs no answer.
+        let _ = protocol::write(stream, &SetupMessage::Refused { reason, elsewhere: false });
+        let warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = warnings.send(Incoming::Event(RankEvent::Warning(text)));
     }
 
     fn missing(&self) -> std::sync::MutexGuard<'_, BTreeSet<(Rank, Rank)>> {
         self.missing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn judge(&self, stream: &TcpStream) -> Result<(Rank, Rank), String> {
+    fn judge(&self, stream: &TcpStream) -> Result<Visit, String> {
         prepare(stream, self.patience_seconds)
             .and_then(|()| tune(stream))
             .map_err(|error| error.to_string())?;
         let wait = Wait::new(self.patience_seconds, "a hello");
         let hello = protocol::read(stream, SMALL_BYTES, Some(wait));
-        let hello = hello.map_err(|error| error.to_string())?;
-        let SetupMessage::Hello { run, from, to } = hello else {
-            return Err(format!("it began with {hello:?} instead of a hello"));
-        };
+        match hello.map_err(|error| error.to_string())? {
+            SetupMessage::Hello { run, from, to } => {
+                let pair = self.check_pair(run, Rank(from), Rank(to))?;
+                if !self.missing().remove(&pair) {
+                    return Err(format!("{} is already connected to {}", pair.0, pair.1));
+                }
+                Ok(Visit::First { pair })
+            }
+            SetupMessage::Reconnect { run, from, to, received } => {
+                let pair = self.check_pair(run, Rank(from), Rank(to))?;
+                let link = self.returning.get(&pair);
+                let link = link.ok_or("connections of this run are not restored")?;
+                if link.is_closed() {
+                    return Err(format!("the link from {} to {} has ended", pair.0, pair.1));
+                }
+                Ok(Visit::Again { pair, received })
+            }
+            other => Err(format!("it began with {other:?} instead of a hello")),
+        }
+    }
+
+    /// The pair (peer, own), if it is one of which the peer dials.
+    fn check_pair(&self, run: u64, from: Rank, to: Rank) -> Result<(Rank, Rank), String> {
         if run != self.plan.run {
             return Err(format!(
                 "it belongs to run {run:016x}, this is run {:016x}",
                 self.plan.run
             ));
         }
-        let (from, to) = (Rank(from), Rank(to));
         if !self.plan.here.contains(&to) {
             return Err(format!("{to} does not live here"));
         }
         if from.index() >= self.plan.ranks || from <= to || self.plan.here.contains(&from) {
             return Err(format!("{from} is not one that dials {to}"));
-        }
-        if !self.missing().remove(&(from, to)) {
-            return Err(format!("{from} is already connected to {to}"));
         }
         Ok((from, to))
     }
