@@ -1,6 +1,8 @@
 //! A link continues over a new stream where the old one broke.
 
-use std::io::{Read, Write};
+use std::io::Read;
+use std::net::Shutdown;
+use std::sync::Arc;
 
 use super::*;
 
@@ -17,26 +19,18 @@ fn receiving(own: u32) -> Receiving {
     Receiving { limits: limits(Rank(1 - own), Rank(own), LEN), pool: Pool::new() }
 }
 
-/// Passes on so many bytes from each side to the other, then closes both connections.
+/// Passes bytes on until so many have come from one side, then closes both connections.
 fn breaking_after(bytes: u64, first: UnixStream, second: UnixStream) {
-    let pass = |from: &UnixStream, to: &UnixStream| {
-        let (from, mut to) =
-            (from.try_clone().expect("a socket"), to.try_clone().expect("a socket"));
+    let (first, second) = (Arc::new(first), Arc::new(second));
+    for (from, to) in [(&first, &second), (&second, &first)] {
+        let (from, to) = (Arc::clone(from), Arc::clone(to));
         std::thread::spawn(move || {
-            let _ = io::copy(&mut from.take(bytes), &mut to);
-            to
-        })
-    };
-    let (there, back) = (pass(&first, &second), pass(&second, &first));
-    std::thread::spawn(move || {
-        for direction in [there, back] {
-            if let Ok(mut to) = direction.join() {
-                let _ = to.flush();
-                let _ = first.shutdown(std::net::Shutdown::Both);
-                let _ = second.shutdown(std::net::Shutdown::Both);
+            let _ = io::copy(&mut (&*from).take(bytes), &mut &*to);
+            for stream in [from, to] {
+                let _ = stream.shutdown(Shutdown::Both);
             }
-        }
-    });
+        });
+    }
 }
 
 fn pairs() -> [UnixStream; 4] {
