@@ -21,7 +21,7 @@ use quelea_core::time::Time;
 use quelea_net::{Coordinator, Hosted, NetOptions, join};
 use quelea_record::Silent;
 
-/// What the stack asks for on loopback (`mesh.rs`).
+/// What the stack asks for on loopback (`transport/tcp.rs`).
 const LOOPBACK_BYTES: usize = 256 << 10;
 /// Payloads of one measurement.
 const COUNT: u32 = 16;

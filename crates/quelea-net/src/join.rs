@@ -15,11 +15,12 @@ use crate::error::NetError;
 use crate::launcher;
 use crate::local_ranks::{LocalRanks, ProcessContext};
 use crate::measure::Prober;
-use crate::mesh::{Mesh, MeshPlan, listen, prepare};
 use crate::open_files::OpenFiles;
 use crate::options::NetOptions;
 use crate::protocol::{self, JOB_BYTES, PacketError, SMALL_BYTES, SetupMessage, Wait};
 use crate::rendezvous::check;
+use crate::transport::tcp::prepare;
+use crate::transport::{MeshPlan, Transport};
 use coordinator_reader::{CoordinatorReader, hear, unexpected};
 use event_writer::{JoinEnd, attend_coordinator, coordinator_patience, serve};
 use quelea_core::message::Rank;
@@ -50,15 +51,15 @@ pub fn join(
     let (controller, incoming) = channel();
     let plan = MeshPlan { run, ranks: setup.ranks(), here: [Rank(rank)].into() };
     let own = stream.local_addr().map_err(|error| gone(error.into()))?.ip();
-    let mesh = open_mesh(plan, open, own, options, controller.clone())?;
+    let transport = open_transport(plan, open, own, options, controller.clone())?;
     let begin = Wait::new(options.connect_seconds, "the run to begin");
     let clock = synchronize(&stream, begin).map_err(gone)?;
-    protocol::write(&stream, &SetupMessage::Listening { port: mesh.port() }).map_err(gone)?;
+    protocol::write(&stream, &SetupMessage::Listening { port: transport.port() }).map_err(gone)?;
     let addresses = match hear(&stream, &address, begin)? {
         SetupMessage::Peers { addresses } if addresses.len() == setup.ranks() => addresses,
         other => return Err(unexpected(&address, &other)),
     };
-    let rank_links = mesh.connect(&addresses, options, begin).inspect_err(|error| {
+    let rank_links = transport.connect(&addresses, options, begin).inspect_err(|error| {
         let _ = protocol::write(&stream, &SetupMessage::Unable { reason: error.to_string() });
     })?;
     protocol::write(&stream, &SetupMessage::Meshed).map_err(gone)?;
@@ -116,20 +117,19 @@ fn build_checked(
 }
 
 /// Listens for peers: on all addresses where other machines take part, else on `own` only.
-fn open_mesh(
+fn open_transport(
     plan: MeshPlan,
     open: bool,
     own: IpAddr,
     options: &NetOptions,
     controller: Sender<Incoming>,
-) -> Result<Mesh, NetError> {
+) -> Result<Box<dyn Transport>, NetError> {
     let ip = match (open, own) {
         (false, ip) => ip,
         (true, IpAddr::V4(_)) => IpAddr::from([0, 0, 0, 0]),
         (true, IpAddr::V6(_)) => IpAddr::from([0u16; 8]),
     };
-    Mesh::open(plan, listen(ip)?, options, controller)
-        .map_err(|source| NetError::Listen { address: "a port for peers".into(), source })
+    options.transport.open(plan, ip, options, controller)
 }
 
 /// The coordinator's answer to a worker that may take part.

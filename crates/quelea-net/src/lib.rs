@@ -15,9 +15,10 @@
 //! | [`measure`] | the links and the steps, timed by those who joined |
 //! | [`launcher`] | what `mpirun`, `srun`, `torchrun` and Kubernetes say in the environment |
 //! | [`external_loop`] | a rank whose gradients and optimizer belong to a training script |
-//! | `rank`, `link`, `compute`, `local_ranks` | a rank on its thread, its connections, its gradients |
+//! | `rank`, `compute`, `local_ranks` | a rank on its thread, its gradients, all ranks of a process |
+//! | `transport` | how frames travel between ranks: the interface, TCP, ranks of one process |
 //! | `controller` | tickets, drain, termination, time limits: what one place must decide |
-//! | `rendezvous`, `mesh`, `protocol` | who joins as which rank, and connecting all ranks |
+//! | `rendezvous`, `protocol` | who joins as which rank, and what processes say to each other |
 
 mod clock;
 mod compute;
@@ -26,10 +27,8 @@ mod error;
 pub mod external_loop;
 mod join;
 pub mod launcher;
-mod link;
 mod local_ranks;
 pub mod measure;
-mod mesh;
 mod open_files;
 mod options;
 pub mod process_group;
@@ -37,6 +36,7 @@ mod protocol;
 mod rank;
 mod rendezvous;
 mod running_time;
+mod transport;
 
 pub use compute::{Gradients, MakeLoop, MakeSource};
 pub use error::NetError;
@@ -45,3 +45,4 @@ pub use options::NetOptions;
 pub use quelea_control::LossPolicy;
 pub use quelea_record::Observer;
 pub use rendezvous::{Coordinator, Hosted, resume, threads};
+pub use transport::TransportKind;

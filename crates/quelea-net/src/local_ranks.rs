@@ -1,7 +1,6 @@
 //! The ranks that live in this process, each on its thread.
 
 use std::cell::RefCell;
-use std::net::TcpStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,14 +9,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use quelea_control::{Command, RankEvent, RankMachine, RankMachineConfig};
-use quelea_core::message::Rank;
+use quelea_core::message::{Message, Rank};
 use quelea_core::payload::Pool;
 use quelea_core::problems::GradientSource;
 use quelea_core::properties::OptimizerSite;
 use quelea_core::run_spec::RunSpec;
 use quelea_record::{CheckpointSchedule, ResumePoint};
-use quelea_wire::frame::Limits;
-use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::clock::RunClock;
@@ -25,16 +22,11 @@ use crate::compute::{self, Gradients};
 use crate::controller::Incoming;
 use crate::error::NetError;
 use crate::external_loop::ExternalLoop;
-use crate::link::{self, Link, ReadError, WriteOrder, read_frames};
 use crate::options::NetOptions;
-use crate::rank::{Inbox, Peer, RankConfig, RankState};
-
-/// A rank that is to live here, with its connections.
-#[derive(Debug)]
-pub(crate) struct RankLinks {
-    pub(crate) rank: Rank,
-    pub(crate) streams: Vec<(Rank, TcpStream)>,
-}
+use crate::rank::{Inbox, RankConfig, RankState};
+use crate::transport::{
+    AttachContext, FrameSink, Link, LinkError, LinkTask, RankLinks, WriteOrder, in_process,
+};
 
 /// What all ranks of this process have in common.
 #[derive(Clone)]
@@ -67,7 +59,12 @@ impl LocalRanks {
         let inboxes = channels.iter().map(|(rank, (sender, _))| (*rank, sender.clone())).collect();
         let mut local = LocalRanks { inboxes, threads: Vec::new() };
         let pool = Pool::new();
-        for (links, (_, (_, inbox))) in rank_links.into_iter().zip(channels) {
+        let here: Vec<Rank> = rank_links.iter().map(|links| links.rank).collect();
+        let within = in_process::connect(&here);
+        for ((mut links, endpoint), (_, (_, inbox))) in
+            rank_links.into_iter().zip(within).zip(channels)
+        {
+            links.endpoints.push(endpoint);
             let is_worker = links.rank.index() < context.setup.workers();
             let (source, external) = match gradients {
                 _ if !is_worker => (None, None),
@@ -79,7 +76,7 @@ impl LocalRanks {
                 external,
                 context: context.clone(),
                 pool: pool.clone(),
-                local: local.inboxes.clone(),
+                own: local.inboxes[local.threads.len()].1.clone(),
                 links,
                 inbox,
             };
@@ -114,7 +111,8 @@ struct RankThread {
     external: Option<ExternalLoop>,
     pool: Pool,
     links: RankLinks,
-    local: Vec<(Rank, UnboundedSender<Inbox>)>,
+    /// The other end of its inbox.
+    own: UnboundedSender<Inbox>,
     inbox: UnboundedReceiver<Inbox>,
 }
 
@@ -140,19 +138,11 @@ impl RankThread {
     }
 
     async fn attend(mut self) -> std::io::Result<()> {
-        let (peers, connections) = self.connect_peers()?;
-        let config = self.rank_config()?;
-        let (rank, len) = (self.links.rank, self.context.setup.layout.len());
-        let rank_state = Rc::new(RefCell::new(RankState::new(config, peers)));
-        for Connection { peer, read, link } in connections {
-            let limits = link::limits(peer, rank, len);
-            let reader = Rc::clone(&rank_state);
-            tokio::task::spawn_local(read_peer(reader, peer, read, limits, self.pool.clone()));
-            let writer = Rc::clone(&rank_state);
-            tokio::task::spawn_local(async move {
-                let error = link.write_rest().await;
-                writer.borrow_mut().lost(peer, format!("the connection broke: {error}"));
-            });
+        let (links, tasks) = self.attach_links()?;
+        let rank_state = Rc::new(RefCell::new(RankState::new(self.rank_config()?, links)));
+        let sink: Rc<dyn FrameSink> = Rc::new(RankSink(Rc::clone(&rank_state)));
+        for task in tasks {
+            tokio::task::spawn_local(task(Rc::clone(&sink)));
         }
         rank_state.borrow_mut().start();
         let period = Duration::from_nanos(self.context.options.control_limits().tick_period().0);
@@ -160,31 +150,30 @@ impl RankThread {
         Ok(())
     }
 
-    /// How every other rank is reached, and the connections to those of other processes.
-    fn connect_peers(&mut self) -> std::io::Result<(Vec<Peer>, Vec<Connection>)> {
+    /// The links to all other ranks, by rank, and the tasks that move their frames.
+    fn attach_links(&mut self) -> std::io::Result<(PeerLinks, Vec<LinkTask>)> {
         let (rank, setup) = (self.links.rank, &self.context.setup);
-        let mut peers = vec![Peer::Own; setup.ranks()];
-        for (peer, inbox) in self.local.iter().filter(|(peer, _)| *peer != rank) {
-            peers[peer.index()] = Peer::Local(inbox.clone());
-        }
         let changes_partners = setup.view.changes_partners(rank);
         let order = WriteOrder::new(setup.properties().synchronous && changes_partners);
-        let mut connections = Vec::new();
-        for (peer, stream) in self.links.streams.drain(..) {
-            stream.set_nonblocking(true)?;
-            let (read, write) = tokio::net::TcpStream::from_std(stream)?.into_split();
-            let link = Link::new(write, &order);
-            peers[peer.index()] = Peer::Remote(Rc::clone(&link));
-            connections.push(Connection { peer, read, link });
+        let context =
+            AttachContext { rank, order: &order, pool: &self.pool, len: setup.layout.len() };
+        let mut links: PeerLinks = vec![None; setup.ranks()];
+        let mut tasks = Vec::new();
+        for endpoint in self.links.endpoints.drain(..) {
+            let attached = endpoint.attach(&context)?;
+            for (peer, link) in attached.links {
+                links[peer.index()] = Some(link);
+            }
+            tasks.extend(attached.tasks);
         }
-        Ok((peers, connections))
+        Ok((links, tasks))
     }
 
     /// The rank's node, new or resumed, with whoever computes its gradients.
     fn rank_config(&mut self) -> std::io::Result<RankConfig> {
         let (rank, context) = (self.links.rank, &self.context);
-        let mine = self.local.iter().find(|(peer, _)| *peer == rank).expect("it lives here");
-        let start = |source| compute::start(format!("gradient-{}", rank.0), source, mine.1.clone());
+        let start =
+            |source| compute::start(format!("gradient-{}", rank.0), source, self.own.clone());
         let mut compute = self.source.take().map(start).transpose()?;
         let config = RankMachineConfig {
             setup: &context.setup,
@@ -200,7 +189,7 @@ impl RankThread {
         let machine = RankMachine::new(config, rank, self.pool.clone(), context.clock.now());
         let mut machine = machine.map_err(std::io::Error::other)?;
         if let Some(external) = self.external.clone() {
-            external.attach(mine.1.clone());
+            external.attach(self.own.clone());
             if context.setup.properties().optimizer == OptimizerSite::Workers {
                 machine.optimize_outside();
             }
@@ -224,9 +213,6 @@ impl RankThread {
         loop {
             tokio::select! {
                 word = self.inbox.recv() => match word {
-                    Some(Inbox::Message { from, sent_micros, message }) => {
-                        rank_state.borrow_mut().message(from, sent_micros, message);
-                    }
                     Some(Inbox::Gradient(gradient)) => rank_state.borrow_mut().gradient(gradient),
                     Some(Inbox::Bucket(bucket)) => rank_state.borrow_mut().bucket(bucket),
                     Some(Inbox::Optimized) => rank_state.borrow_mut().optimized(),
@@ -245,37 +231,35 @@ impl RankThread {
     }
 }
 
-/// A connection to a rank of another process.
-struct Connection {
-    peer: Rank,
-    read: OwnedReadHalf,
-    link: Rc<Link>,
-}
+/// Links by peer; none to the rank itself.
+type PeerLinks = Vec<Option<Rc<dyn Link>>>;
 
-/// Hands every message of `peer` to the rank, until the connection ends.
-async fn read_peer(
-    rank_state: Rc<RefCell<RankState>>,
-    peer: Rank,
-    read: OwnedReadHalf,
-    limits: Limits,
-    pool: Pool,
-) {
-    let error = read_frames(read, limits, pool, |header, message| {
-        rank_state.borrow().check(&message)?;
-        // What only the algorithm can see to be wrong ends in a panic, which would be lost in this
-        // task.
-        let take = || rank_state.borrow_mut().message(peer, header.sent_micros, message);
+/// Where transports deliver a rank's frames.
+struct RankSink(Rc<RefCell<RankState>>);
+
+impl FrameSink for RankSink {
+    fn frame(&self, from: Rank, sent_micros: u32, message: Message) -> Result<(), String> {
+        self.0.borrow().check(&message)?;
+        // What only the algorithm can see to be wrong ends in a panic, which would be lost in a task.
+        let take = || self.0.borrow_mut().message(from, sent_micros, message);
         catch_unwind(AssertUnwindSafe(take)).map_err(|panic| compute::text(&*panic).to_string())
-    });
-    match error.await {
-        ReadError::Frame(error) => {
-            rank_state.borrow_mut().failed(format!("{peer} sent it a bad frame: {error}"));
+    }
+
+    fn restored(&self, peer: Rank, reason: &LinkError) {
+        self.0.borrow().restored(peer, &reason.to_string());
+    }
+
+    fn ended(&self, peer: Rank, error: LinkError) {
+        let mut rank_state = self.0.borrow_mut();
+        match error {
+            LinkError::Frame(error) => {
+                rank_state.failed(format!("{peer} sent it a bad frame: {error}"));
+            }
+            LinkError::Refused(why) => {
+                rank_state.failed(format!("{peer} sent it a message that it cannot take: {why}"));
+            }
+            error => rank_state.lost(peer, error.to_string()),
         }
-        ReadError::Message(why) => {
-            let reason = format!("{peer} sent it a message that it cannot take: {why}");
-            rank_state.borrow_mut().failed(reason);
-        }
-        error => rank_state.borrow_mut().lost(peer, error.to_string()),
     }
 }
 

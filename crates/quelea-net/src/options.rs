@@ -2,6 +2,8 @@
 
 use quelea_control::{ControlLimits, LossPolicy};
 
+use crate::transport::TransportKind;
+
 /// Time limits of every kind of waiting, and what ranks report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NetOptions {
@@ -11,6 +13,10 @@ pub struct NetOptions {
     pub handshake_seconds: f64,
     /// How long nothing may move while nobody computes; and how long a process may be silent.
     pub peer_seconds: f64,
+    /// For how long a connection between two ranks that broke may be restored before the peer counts
+    /// as lost; 0: it counts as lost at once. The last 16 MiB that were sent to each peer are then kept,
+    /// to be sent again. The same for all processes of a run.
+    pub reconnect_seconds: f64,
     /// How long one gradient may take.
     pub compute_seconds: f64,
     /// How long what is pending may take to arrive after the last gradient.
@@ -20,6 +26,8 @@ pub struct NetOptions {
     pub report_models: bool,
     /// What happens when a rank is lost.
     pub on_loss: LossPolicy,
+    /// What carries frames between processes. The same for all processes of a run.
+    pub transport: TransportKind,
 }
 
 impl NetOptions {
@@ -40,10 +48,12 @@ impl Default for NetOptions {
             connect_seconds: 30.0,
             handshake_seconds: 5.0,
             peer_seconds: 30.0,
+            reconnect_seconds: 0.0,
             compute_seconds: 3600.0,
             drain_seconds: 30.0,
             report_models: true,
             on_loss: LossPolicy::Stop,
+            transport: TransportKind::default(),
         }
     }
 }

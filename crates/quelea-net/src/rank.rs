@@ -10,21 +10,18 @@ use quelea_core::message::{Message, Rank};
 use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_record::{Record, RecordKind};
-use quelea_wire::frame::{self, Route};
-use tokio::sync::mpsc::UnboundedSender;
+use quelea_wire::frame;
 
 use crate::clock::RunClock;
 use crate::compute::{Compute, Gradient};
 use crate::controller::Incoming;
 use crate::external_loop::ExternalLoop;
-use crate::link::Link;
 use crate::running_time::StoodStill;
+use crate::transport::Link;
 
 /// What reaches a rank from other threads.
 #[derive(Debug)]
 pub(crate) enum Inbox {
-    /// A message from a rank of the same process.
-    Message { from: Rank, sent_micros: u32, message: Message },
     /// A bucket of the gradient is final, before the rest.
     Bucket(usize),
     /// The gradient is complete.
@@ -39,26 +36,15 @@ pub(crate) enum Inbox {
     Command(Command),
 }
 
-/// How another rank is reached.
-#[derive(Clone, Debug)]
-pub(crate) enum Peer {
-    /// It is this one.
-    Own,
-    /// It lives in the same process.
-    Local(UnboundedSender<Inbox>),
-    /// It is connected.
-    Remote(Rc<Link>),
-}
-
 /// A rank.
 pub(crate) struct RankState {
     setup: RunSpec,
     machine: RankMachine,
     clock: RunClock,
-    /// By rank.
-    peers: Vec<Peer>,
-    /// Connections with something new to write.
-    touched: Vec<Rc<Link>>,
+    /// By peer; none to itself.
+    links: Vec<Option<Rc<dyn Link>>>,
+    /// Links with something new to send.
+    touched: Vec<Rc<dyn Link>>,
     controller: mpsc::Sender<Incoming>,
     compute: Option<Box<dyn Compute>>,
     external: Option<ExternalLoop>,
@@ -91,14 +77,14 @@ pub(crate) struct RankConfig {
 }
 
 impl RankState {
-    pub(crate) fn new(config: RankConfig, peers: Vec<Peer>) -> RankState {
+    pub(crate) fn new(config: RankConfig, links: Vec<Option<Rc<dyn Link>>>) -> RankState {
         let RankConfig { setup, machine, clock, controller, compute, external, .. } = config;
         RankState {
             setup,
             all_buckets: machine.node().layout().buckets.len(),
             machine,
             clock,
-            peers,
+            links,
             touched: Vec::new(),
             controller,
             compute,
@@ -230,6 +216,13 @@ impl RankState {
         self.tell_all();
     }
 
+    /// The connection with a peer broke and was restored.
+    pub(crate) fn restored(&self, peer: Rank, reason: &str) {
+        let own = self.machine.node().rank;
+        let text = format!("{own} and {peer} were disconnected for a moment: {reason}");
+        self.tell(RankEvent::Warning(text));
+    }
+
     /// A peer is gone.
     pub(crate) fn lost(&mut self, peer: Rank, reason: String) {
         self.machine.lost(peer, reason);
@@ -280,25 +273,16 @@ impl RankState {
     fn carry_out(&mut self) {
         let now = self.clock.now();
         let sent_micros = (now.0 / 1000) as u32;
-        let from = self.machine.node().rank;
         let mut effects = std::mem::take(&mut self.effects);
         effects.extend(self.machine.take_effects());
         for effect in effects.drain(..) {
             match effect {
                 Effect::Send { to, message } => {
                     self.machine.note_sent(to, frame::frame_bytes(&message));
-                    match &self.peers[to.index()] {
-                        Peer::Local(inbox) => {
-                            // A rank that has ended is known to the controller.
-                            let _ = inbox.send(Inbox::Message { from, sent_micros, message });
-                        }
-                        Peer::Remote(link) => {
-                            let route = Route { from, to };
-                            link.push(frame::encode_header(route, sent_micros, &message), message);
-                            self.touched.push(Rc::clone(link));
-                        }
-                        Peer::Own => unreachable!("nobody sends to themselves"),
-                    }
+                    let link = self.links[to.index()].as_ref();
+                    let link = link.expect("every other rank has a link; nobody sends to itself");
+                    link.push(sent_micros, message);
+                    self.touched.push(Rc::clone(link));
                 }
                 Effect::Measure(fact) => self.machine.note_fact(now, fact),
                 Effect::Optimize { bucket, mode, .. } => {
@@ -316,10 +300,10 @@ impl RankState {
         self.tell_all();
     }
 
-    /// Gives to the kernel what is to be sent.
+    /// Sends what is to be sent, as far as that needs no waiting.
     fn flush(&mut self) {
         for link in self.touched.drain(..) {
-            // A broken connection is reported by the task that reads it.
+            // A broken connection is reported by the link's task.
             let _ = link.flush();
         }
     }

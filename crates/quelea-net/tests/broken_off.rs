@@ -4,18 +4,16 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use common::detour::{PeerDetour, detour};
 use common::{Run, coordinator, worker_with};
 use quelea_core::time::Time;
 use quelea_net::{Hosted, NetError, NetOptions, Observer};
 use quelea_record::{Outcome, Record, SalvagedModel};
-use quelea_wire::control::{HEAD_BYTES, Reader, Writer, decode_head};
 
 /// Calls back on progress, and keeps what is salvaged.
 struct Keeper<'a> {
@@ -45,58 +43,6 @@ impl<'a> Keeper<'a> {
     }
 }
 
-/// Passes bytes on until it is cut; from then on it swallows them, as a firewall does.
-fn pass_on(mut from: TcpStream, mut to: TcpStream, is_cut: Arc<AtomicBool>) {
-    std::thread::spawn(move || {
-        let mut buffer = [0; 4096];
-        while let Ok(count @ 1..) = from.read(&mut buffer) {
-            if !is_cut.load(Ordering::SeqCst) && to.write_all(&buffer[..count]).is_err() {
-                return;
-            }
-        }
-        let _ = to.shutdown(Shutdown::Write);
-    });
-}
-
-/// A place through which one worker reaches the coordinator. It announces another port for the worker's
-/// peers, whose connections can be cut.
-fn detour(coordinator: String, is_cut: Arc<AtomicBool>) -> String {
-    let place = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = place.local_addr().expect("it listens").to_string();
-    std::thread::spawn(move || {
-        let (mut worker, _) = place.accept().expect("the worker comes");
-        let mut coordinator = TcpStream::connect(coordinator).expect("it listens");
-        let never = Arc::new(AtomicBool::new(false));
-        let copy = |stream: &TcpStream| stream.try_clone().expect("a socket");
-        pass_on(copy(&coordinator), copy(&worker), Arc::clone(&never));
-        loop {
-            let mut bytes = vec![0; HEAD_BYTES];
-            worker.read_exact(&mut bytes).expect("a packet");
-            let head = bytes[..].try_into().expect("a head");
-            let head = decode_head(&head, 1 << 20).expect("a good head");
-            let mut body = vec![0; head.length];
-            worker.read_exact(&mut body).expect("its body");
-            if head.kind == 5 {
-                let port = Reader::new(head.kind, &body).number().expect("a port");
-                let guarded = TcpListener::bind("127.0.0.1:0").expect("a free port");
-                let own = guarded.local_addr().expect("it listens").port();
-                coordinator.write_all(&Writer::default().number(own).packet(5)).expect("heard");
-                pass_on(worker, coordinator, never);
-                for peer in guarded.incoming() {
-                    let peer = peer.expect("a peer");
-                    let target = TcpStream::connect(("127.0.0.1", port as u16)).expect("listens");
-                    pass_on(copy(&peer), copy(&target), Arc::clone(&is_cut));
-                    pass_on(target, peer, Arc::clone(&is_cut));
-                }
-                return;
-            }
-            bytes.extend(body);
-            coordinator.write_all(&bytes).expect("it hears");
-        }
-    });
-    address
-}
-
 /// A run of three whose ranks 1 and 2 cannot reach each other any more after some steps.
 fn cut(algorithm: &str) -> (NetError, Vec<SalvagedModel>) {
     // Asynchronous workers that are not cut off do all steps that are left; then the end stalls.
@@ -106,12 +52,12 @@ fn cut(algorithm: &str) -> (NetError, Vec<SalvagedModel>) {
     let options = NetOptions { peer_seconds: 2.0, drain_seconds: 2.0, ..NetOptions::default() };
     let coordinator = coordinator(options.clone());
     let direct = coordinator.address().to_string();
-    let is_cut = Arc::new(AtomicBool::new(false));
+    let peers = Arc::new(PeerDetour::default());
     // Rank 2 connects to rank 1, through the place that can be cut.
-    let guarded = detour(direct.clone(), Arc::clone(&is_cut));
+    let guarded = detour(direct.clone(), Arc::clone(&peers));
     let mut keeper = Keeper::calling(|done| {
         if done >= 30 {
-            is_cut.store(true, Ordering::SeqCst);
+            peers.cut();
         }
     });
     let error = std::thread::scope(|scope| {

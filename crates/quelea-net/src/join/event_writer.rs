@@ -10,9 +10,9 @@ use std::thread::JoinHandle;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::controller::Incoming;
-use crate::mesh::is_near;
 use crate::protocol::{self, PacketError, SMALL_BYTES, Wait};
 use crate::rank::Inbox;
+use crate::transport::tcp::is_near;
 use quelea_control::{Command, RankEvent};
 
 /// Events that may wait for the coordinator before records are left out.

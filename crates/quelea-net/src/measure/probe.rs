@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use quelea_core::layout::Layout;
+use quelea_core::message::Rank;
 use quelea_core::node::Loan;
 use quelea_wire::control::{ControlError, Reader, Writer};
 
 use crate::compute::Gradients;
-use crate::local_ranks::RankLinks;
+use crate::transport::RankLinks;
 
 /// Small words there and back: so many, but for no longer than this, and a few in any case.
 const ROUND_TRIPS: usize = 64;
@@ -103,8 +104,9 @@ impl Prober<'_> {
     }
 
     fn link(&self, peer: u32) -> Result<&TcpStream, String> {
-        let link = self.links.streams.iter().find(|(rank, _)| rank.0 == peer);
-        let (_, stream) = link.ok_or_else(|| format!("it is not connected to rank {peer}"))?;
+        let mut sockets = self.links.endpoints.iter().map(|endpoint| endpoint.socket(Rank(peer)));
+        let socket = sockets.find_map(|socket| socket);
+        let stream = socket.ok_or_else(|| format!("it is not connected to rank {peer}"))?;
         let limited = stream
             .set_read_timeout(Some(SILENCE))
             .and_then(|()| stream.set_write_timeout(Some(SILENCE)));

@@ -52,6 +52,10 @@ impl Packet for SetupMessage {
             SetupMessage::Measure(probe) => probe.write(w).packet(14),
             SetupMessage::Found { values } => w.list(values, |w, value| w.real(*value)).packet(15),
             SetupMessage::Measured => w.packet(16),
+            SetupMessage::Reconnect { run, from, to, received } => {
+                w.number(*run).number(*from).number(*to).number(*received).packet(17)
+            }
+            SetupMessage::Reconnected { received } => w.number(*received).packet(18),
         }
     }
 
@@ -86,6 +90,13 @@ impl Packet for SetupMessage {
             14 => SetupMessage::Measure(Probe::read(r)?),
             15 => SetupMessage::Found { values: r.list(Reader::real)? },
             16 => SetupMessage::Measured,
+            17 => SetupMessage::Reconnect {
+                run: r.number()?,
+                from: r.small()?,
+                to: r.small()?,
+                received: r.number()?,
+            },
+            18 => SetupMessage::Reconnected { received: r.number()? },
             _ => return Err(r.unknown()),
         })
     }

@@ -12,9 +12,9 @@ use quelea_record::Observer;
 use crate::clock::RunClock;
 use crate::controller::Incoming;
 use crate::error::NetError;
-use crate::mesh::prepare;
 use crate::options::NetOptions;
 use crate::protocol::{self, PacketError, SMALL_BYTES, SetupMessage, Wait};
+use crate::transport::tcp::prepare;
 use quelea_control::{Command, REASON_CHARS, RankEvent, WARNING_CHARS, shown};
 
 /// How often the observer is asked whether to keep waiting.

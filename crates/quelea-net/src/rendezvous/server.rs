@@ -16,15 +16,15 @@ use crate::compute::Gradients;
 use crate::controller::{self, ControlLink, Incoming};
 use crate::error::NetError;
 use crate::launcher::{Launched, PublishedAddress, Rendezvous};
-use crate::local_ranks::{LocalRanks, ProcessContext, RankLinks};
+use crate::local_ranks::{LocalRanks, ProcessContext};
 use crate::measure::{Measured, StreamSurvey};
-use crate::mesh::{Mesh, MeshPlan, listen};
 use crate::open_files::OpenFiles;
 use crate::options::NetOptions;
 use crate::protocol::{self, PacketError, SMALL_BYTES, SetupMessage, Wait};
 use crate::rendezvous::admission::{Admission, JoinedWorker};
 use crate::rendezvous::listener::GuardedListener;
 use crate::rendezvous::worker_reader::attend_worker;
+use crate::transport::{MeshPlan, RankLinks, Transport};
 use quelea_control::{Command, LossPolicy, VectorLengths};
 
 /// Which workers live in the coordinator's process. Servers always do.
@@ -65,7 +65,7 @@ pub fn resume(
         controller,
     };
     let rank_links =
-        (0..setup.ranks()).map(|rank| RankLinks { rank: rank.into(), streams: Vec::new() });
+        (0..setup.ranks()).map(|rank| RankLinks { rank: rank.into(), endpoints: Vec::new() });
     let local = LocalRanks::start(&context, gradients, rank_links.collect())?;
     let control_links = control_links(setup.ranks(), &local, &BTreeMap::new())?;
     controller::run(&context, control_links, observer, &incoming)
@@ -178,7 +178,7 @@ impl Coordinator {
         let plan = MeshPlan { run: run_number(), ranks: setup.ranks(), here };
         let call = Call { plan, job, workers: setup.workers() as u32, clock };
         let gathered = self.gather(call, controller.clone(), observer)?;
-        let ConnectedWorkers { streams, rank_links, _mesh, _listener } = gathered;
+        let ConnectedWorkers { streams, rank_links, _transport, _listener } = gathered;
         for (rank, stream) in &streams {
             if let Some(part) = start.parts.get(*rank as usize) {
                 let part = Box::new(part.clone());
@@ -254,9 +254,8 @@ impl Coordinator {
             warnings: Mutex::new(controller.clone()),
             last_refusal: Mutex::default(),
         };
-        let listener = listen(self.address.ip())?;
-        let mesh = Mesh::open(plan.clone(), listener, &self.options, controller)
-            .map_err(|source| NetError::Listen { address: "a port for peers".into(), source })?;
+        let ip = self.address.ip();
+        let transport = self.options.transport.open(plan.clone(), ip, &self.options, controller)?;
         let (arrived, arrivals) = channel();
         let (admission, arrived) = (Arc::new(admission), Mutex::new(arrived));
         let hearing = Arc::clone(&admission);
@@ -271,10 +270,13 @@ impl Coordinator {
         // All processes together have one limit; the last to come still needs a moment.
         let left = self.options.connect_seconds - begun.elapsed().as_secs_f64();
         let wait = Wait::new(left.max(self.options.handshake_seconds), "it to be connected");
-        match exchange_addresses(&plan, &mesh, joined, &self.options, wait) {
-            Ok((streams, rank_links)) => {
-                Ok(ConnectedWorkers { streams, rank_links, _mesh: mesh, _listener: listener })
-            }
+        match exchange_addresses(&plan, &*transport, joined, &self.options, wait) {
+            Ok((streams, rank_links)) => Ok(ConnectedWorkers {
+                streams,
+                rank_links,
+                _transport: transport,
+                _listener: listener,
+            }),
             Err((streams, error)) => {
                 for stream in streams.values() {
                     let _ = protocol::write(stream, &Command::Abort(error.to_string()));
@@ -297,7 +299,7 @@ struct Call {
 struct ConnectedWorkers {
     streams: Streams,
     rank_links: Vec<RankLinks>,
-    _mesh: Mesh,
+    _transport: Box<dyn Transport>,
     _listener: GuardedListener,
 }
 
@@ -322,7 +324,7 @@ type Streams = BTreeMap<u32, TcpStream>;
 /// Sends every worker the addresses of all, and waits until all are connected.
 fn exchange_addresses(
     plan: &MeshPlan,
-    mesh: &Mesh,
+    transport: &dyn Transport,
     joined: Vec<JoinedWorker>,
     options: &NetOptions,
     wait: Wait,
@@ -333,12 +335,12 @@ fn exchange_addresses(
     let connect = || {
         for (rank, stream) in &streams {
             let own = stream.local_addr().map_err(|error| lost(*rank, error.into()))?;
-            let addresses = table(plan, own.ip(), mesh.port(), &addresses);
+            let addresses = table(plan, own.ip(), transport.port(), &addresses);
             let peers = SetupMessage::Peers { addresses };
             protocol::write(stream, &peers).map_err(|error| lost(*rank, error))?;
         }
-        let from_here = table(plan, IpAddr::from([127, 0, 0, 1]), mesh.port(), &addresses);
-        let rank_links = mesh.connect(&from_here, options, wait)?;
+        let from_here = table(plan, IpAddr::from([127, 0, 0, 1]), transport.port(), &addresses);
+        let rank_links = transport.connect(&from_here, options, wait)?;
         for (rank, stream) in &streams {
             match protocol::read(stream, SMALL_BYTES, Some(wait)) {
                 Ok(SetupMessage::Meshed) => {}

@@ -1,6 +1,8 @@
 //! Small runs on quadratics, for the tests of this crate.
 #![allow(dead_code, reason = "each user takes its own part")]
 
+pub mod detour;
+
 use std::sync::Arc;
 
 use quelea_core::algorithms;

@@ -2,9 +2,14 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::rc::{Rc, Weak};
 
-use super::Link;
+/// A link whose frames wait for those of others.
+pub(crate) trait OrderedLink: fmt::Debug {
+    /// Writes what is allowed now.
+    fn write_released(&self);
+}
 
 /// Which frames of one rank may be written, over all its links.
 ///
@@ -19,7 +24,7 @@ pub(crate) struct WriteOrder {
     is_kept: bool,
     /// How many frames of each step are not written, if there is an order.
     unwritten: RefCell<BTreeMap<u64, usize>>,
-    links: RefCell<Vec<Weak<Link>>>,
+    links: RefCell<Vec<Weak<dyn OrderedLink>>>,
 }
 
 impl WriteOrder {
@@ -30,7 +35,7 @@ impl WriteOrder {
     }
 
     /// A link of the same rank.
-    pub(super) fn join(&self, link: &Rc<Link>) {
+    pub(super) fn join(&self, link: &Rc<dyn OrderedLink>) {
         self.links.borrow_mut().push(Rc::downgrade(link));
     }
 
@@ -55,12 +60,11 @@ impl WriteOrder {
     }
 
     /// Writes what had to wait, if more is allowed than `before`.
-    pub(super) fn go_on(&self, mut before: u64) {
+    pub(super) fn release(&self, mut before: u64) {
         while self.last() != before {
             before = self.last();
             for link in self.links.borrow().iter().filter_map(Weak::upgrade) {
-                // A broken connection is reported by whoever reads it.
-                let _ = link.write();
+                link.write_released();
             }
         }
     }

@@ -1,0 +1,245 @@
+//! Connecting every rank with every other: the higher rank of a pair dials.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use quelea_core::message::Rank;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::controller::Incoming;
+use crate::error::NetError;
+use crate::options::NetOptions;
+use crate::protocol::{self, SMALL_BYTES, SetupMessage, Wait};
+use crate::rendezvous::listener::GuardedListener;
+use crate::transport::{MeshPlan, RankEndpoint, RankLinks, Transport};
+use quelea_control::{RankEvent, WARNING_CHARS, shown};
+
+use super::restore::{Dialler, Reconnection, Restorer};
+use super::{TcpConnection, TcpEndpoint, prepare, tune};
+
+impl MeshPlan {
+    /// Pairs (peer, own) of which the peer dials.
+    fn expected(&self) -> BTreeSet<(Rank, Rank)> {
+        self.pairs(|peer, own| peer > own)
+    }
+
+    /// Pairs (peer, own) of which the peer is dialled.
+    fn dialled(&self) -> BTreeSet<(Rank, Rank)> {
+        self.pairs(|peer, own| peer < own)
+    }
+
+    fn pairs(&self, which: impl Fn(Rank, Rank) -> bool) -> BTreeSet<(Rank, Rank)> {
+        let far = (0..self.ranks).map(Rank::from).filter(|rank| !self.here.contains(rank));
+        far.flat_map(|peer| self.here.iter().map(move |own| (peer, *own)))
+            .filter(|(peer, own)| which(*peer, *own))
+            .collect()
+    }
+}
+
+/// The listening side of this process. It stays open during the run, to refuse latecomers and to let
+/// peers connect again.
+#[derive(Debug)]
+pub(crate) struct Mesh {
+    plan: MeshPlan,
+    listener: GuardedListener,
+    arrivals: Receiver<(Rank, Rank, TcpStream)>,
+    /// Connections that take the place of broken ones, by (peer, own), until the links take them.
+    returns: Mutex<BTreeMap<(Rank, Rank), UnboundedReceiver<Reconnection>>>,
+}
+
+impl Mesh {
+    /// Starts to listen on any free port of `ip`. What is refused is reported to `warnings`.
+    pub(crate) fn open(
+        plan: MeshPlan,
+        ip: IpAddr,
+        options: &NetOptions,
+        warnings: Sender<Incoming>,
+    ) -> Result<Mesh, NetError> {
+        let failed = |source| NetError::Listen { address: format!("{ip}, any port"), source };
+        let listener = TcpListener::bind((ip, 0)).map_err(failed)?;
+        let (sender, arrivals) = channel();
+        let restored =
+            if options.reconnect_seconds > 0.0 { plan.expected() } else { BTreeSet::new() };
+        let (mut returning, mut returns) = (BTreeMap::new(), BTreeMap::new());
+        for pair in restored {
+            let (sender, receiver) = unbounded_channel();
+            returning.insert(pair, sender);
+            returns.insert(pair, receiver);
+        }
+        let guard = Guard {
+            plan: plan.clone(),
+            returning,
+            missing: Mutex::new(plan.expected()),
+            patience_seconds: options.handshake_seconds,
+            arrived: Mutex::new(sender),
+            warnings: Mutex::new(warnings),
+        };
+        let guard = Arc::new(guard);
+        let listener =
+            GuardedListener::open(listener, move |stream, peer| guard.hear(stream, peer)).map_err(
+                |source| NetError::Listen { address: "a port for peers".into(), source },
+            )?;
+        Ok(Mesh { plan, listener, arrivals, returns: Mutex::new(returns) })
+    }
+
+    /// The side of `own` where it dials `peer`.
+    fn dialler(&self, own: Rank, peer: Rank, address: &str, options: &NetOptions) -> Dialler {
+        let (address, options) = (address.to_string(), options.clone());
+        Dialler { run: self.plan.run, from: own, to: peer, address, options }
+    }
+
+    /// What restores the connection that `peer` has dialled to `own`.
+    fn awaiting(&self, peer: Rank, own: Rank, options: &NetOptions) -> Option<Restorer> {
+        let mut returns = self.returns.lock().unwrap_or_else(PoisonError::into_inner);
+        let limit = Duration::from_secs_f64(options.reconnect_seconds);
+        returns.remove(&(peer, own)).map(|arrivals| Restorer::Await { arrivals, limit })
+    }
+}
+
+impl Transport for Mesh {
+    fn port(&self) -> u16 {
+        self.listener.address().port()
+    }
+
+    fn connect(
+        &self,
+        addresses: &[String],
+        options: &NetOptions,
+        wait: Wait,
+    ) -> Result<Vec<RankLinks>, NetError> {
+        let begun = Instant::now();
+        let mut links: BTreeMap<Rank, Vec<TcpConnection>> =
+            self.plan.here.iter().map(|rank| (*rank, Vec::new())).collect();
+        for (peer, own) in self.plan.dialled() {
+            let dialler = self.dialler(own, peer, &addresses[peer.index()], options);
+            let stream = dialler.connect()?;
+            let restorer = (options.reconnect_seconds > 0.0).then_some(Restorer::Dial(dialler));
+            links.entry(own).or_default().push(TcpConnection { peer, stream, restorer });
+        }
+        let mut missing = self.plan.expected();
+        while !missing.is_empty() {
+            match self.arrivals.recv_timeout(wait.left()) {
+                Ok((peer, own, stream)) => {
+                    missing.remove(&(peer, own));
+                    let restorer = self.awaiting(peer, own, options);
+                    links.entry(own).or_default().push(TcpConnection { peer, stream, restorer });
+                }
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    let names: BTreeSet<String> = missing
+                        .iter()
+                        .map(|(peer, own)| format!("{peer} to connect to {own}"))
+                        .collect();
+                    return Err(NetError::Missing {
+                        address: self.listener.address(),
+                        seconds: begun.elapsed().as_secs_f64(),
+                        missing: Vec::from_iter(names).join(", "),
+                    });
+                }
+            }
+        }
+        let rank_links = |(rank, connections)| {
+            let endpoint: Box<dyn RankEndpoint> = Box::new(TcpEndpoint { connections });
+            RankLinks { rank, endpoints: vec![endpoint] }
+        };
+        Ok(links.into_iter().map(rank_links).collect())
+    }
+}
+
+/// Lets in whoever belongs to the run: once, and again when its connection broke.
+struct Guard {
+    plan: MeshPlan,
+    missing: Mutex<BTreeSet<(Rank, Rank)>>,
+    patience_seconds: f64,
+    arrived: Mutex<Sender<(Rank, Rank, TcpStream)>>,
+    /// To the links that may be restored, by (peer, own).
+    returning: BTreeMap<(Rank, Rank), UnboundedSender<Reconnection>>,
+    warnings: Mutex<Sender<Incoming>>,
+}
+
+/// What somebody who may connect wants; pairs are (peer, own).
+enum Visit {
+    First { pair: (Rank, Rank) },
+    Again { pair: (Rank, Rank), received: u64 },
+}
+
+impl Guard {
+    fn hear(&self, stream: TcpStream, peer: SocketAddr) {
+        match self.judge(&stream) {
+            Ok(Visit::First { pair }) => self.admit(pair, stream),
+            Ok(Visit::Again { pair, received }) => {
+                let reconnection = Reconnection { stream, peer_received: received };
+                // The link answers; if it has ended, nobody does, and the connection is closed.
+                let _ = self.returning[&pair].send(reconnection);
+            }
+            Err(reason) => self.refuse(&stream, peer, reason),
+        }
+    }
+
+    fn admit(&self, pair: (Rank, Rank), stream: TcpStream) {
+        if protocol::write(&stream, &SetupMessage::Accepted).is_err() {
+            self.missing().insert(pair);
+            return;
+        }
+        let arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = arrived.send((pair.0, pair.1, stream));
+    }
+
+    fn refuse(&self, stream: &TcpStream, peer: SocketAddr, reason: String) {
+        let text = format!("refused a connection from {peer}: {}", shown(&reason, WARNING_CHARS));
+        // Whoever does not hear it any more needs no answer.
+        let _ = protocol::write(stream, &SetupMessage::Refused { reason, elsewhere: false });
+        let warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = warnings.send(Incoming::Event(RankEvent::Warning(text)));
+    }
+
+    fn missing(&self) -> std::sync::MutexGuard<'_, BTreeSet<(Rank, Rank)>> {
+        self.missing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn judge(&self, stream: &TcpStream) -> Result<Visit, String> {
+        prepare(stream, self.patience_seconds)
+            .and_then(|()| tune(stream))
+            .map_err(|error| error.to_string())?;
+        let wait = Wait::new(self.patience_seconds, "a hello");
+        let hello = protocol::read(stream, SMALL_BYTES, Some(wait));
+        match hello.map_err(|error| error.to_string())? {
+            SetupMessage::Hello { run, from, to } => {
+                let pair = self.check_pair(run, Rank(from), Rank(to))?;
+                if !self.missing().remove(&pair) {
+                    return Err(format!("{} is already connected to {}", pair.0, pair.1));
+                }
+                Ok(Visit::First { pair })
+            }
+            SetupMessage::Reconnect { run, from, to, received } => {
+                let pair = self.check_pair(run, Rank(from), Rank(to))?;
+                let link = self.returning.get(&pair);
+                let link = link.ok_or("connections of this run are not restored")?;
+                if link.is_closed() {
+                    return Err(format!("the link from {} to {} has ended", pair.0, pair.1));
+                }
+                Ok(Visit::Again { pair, received })
+            }
+            other => Err(format!("it began with {other:?} instead of a hello")),
+        }
+    }
+
+    /// The pair (peer, own), if it is one of which the peer dials.
+    fn check_pair(&self, run: u64, from: Rank, to: Rank) -> Result<(Rank, Rank), String> {
+        if run != self.plan.run {
+            return Err(format!(
+                "it belongs to run {run:016x}, this is run {:016x}",
+                self.plan.run
+            ));
+        }
+        if !self.plan.here.contains(&to) {
+            return Err(format!("{to} does not live here"));
+        }
+        if from.index() >= self.plan.ranks || from <= to || self.plan.here.contains(&from) {
+            return Err(format!("{from} is not one that dials {to}"));
+        }
+        Ok((from, to))
+    }
+}

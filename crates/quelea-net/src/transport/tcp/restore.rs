@@ -1,0 +1,228 @@
+//! Restoring a connection that broke: the side that dialled dials again, the other waits for it.
+//!
+//! ```text
+//! dials  ── Reconnect { run, from, to, received } ──►  waits
+//!        ◄── Reconnected { received } ──
+//! ```
+//!
+//! Each side says how many frames it has received, and the other sends the rest again
+//! ([`StreamLink::resume`]). The listener answers nothing itself: only the rank's own thread knows how
+//! many frames it has.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use quelea_core::message::Rank;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::oneshot;
+
+use super::{TcpBytes, prepare, tune};
+use crate::error::NetError;
+use crate::options::NetOptions;
+use crate::protocol::{self, PacketError, SMALL_BYTES, SetupMessage, Wait};
+use crate::transport::stream::StreamLink;
+
+/// The pause after the first attempt, and the least time for one; pauses double.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// The longest pause between two attempts.
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+
+/// Of the frames that were written, so many bytes are kept: more than two kernels hold of a connection
+/// as they are set by default (4 MiB to be sent, 6 MiB to be read). Where they hold more, a gap is
+/// found by the numbers, and the connection counts as lost.
+pub(super) const KEPT_BYTES: usize = 16 << 20;
+
+/// A new connection, to a peer that has received so many frames over the old ones.
+#[derive(Debug)]
+pub(super) struct Reconnection {
+    pub(super) stream: TcpStream,
+    pub(super) peer_received: u64,
+}
+
+/// The side of a pair that dials.
+#[derive(Clone, Debug)]
+pub(super) struct Dialler {
+    pub(super) run: u64,
+    pub(super) from: Rank,
+    pub(super) to: Rank,
+    pub(super) address: String,
+    pub(super) options: NetOptions,
+}
+
+/// Why a peer could not be dialled.
+struct DialError {
+    error: NetError,
+    /// Another attempt would end in the same way.
+    is_final: bool,
+}
+
+impl Dialler {
+    /// Connects for the first time.
+    pub(super) fn connect(&self) -> Result<TcpStream, NetError> {
+        let patience = Duration::from_secs_f64(self.options.connect_seconds);
+        let stream = self.open(patience).map_err(|failed| failed.error)?;
+        let hello = SetupMessage::Hello { run: self.run, from: self.from.0, to: self.to.0 };
+        match self.ask(&stream, &hello).map_err(|failed| failed.error)? {
+            SetupMessage::Accepted => Ok(stream),
+            other => Err(self.wrong(format!("it answered {other:?}")).error),
+        }
+    }
+
+    /// Connects again, after so many frames were received here; tries until the time is over, the
+    /// peer refuses, nobody listens there any more, or nobody waits for it here (`is_unwanted`).
+    fn reconnect(
+        &self,
+        received: u64,
+        is_unwanted: impl Fn() -> bool,
+    ) -> Result<Reconnection, NetError> {
+        let until = Instant::now() + Duration::from_secs_f64(self.options.reconnect_seconds);
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.reconnect_once(received, left) {
+                Ok(reconnection) => return Ok(reconnection),
+                Err(failed)
+                    if failed.is_final || is_unwanted() || Instant::now() + pause >= until =>
+                {
+                    return Err(failed.error);
+                }
+                Err(_) => {}
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn reconnect_once(&self, received: u64, left: Duration) -> Result<Reconnection, DialError> {
+        let stream = self.open(left.max(FIRST_PAUSE))?;
+        let (run, from, to) = (self.run, self.from.0, self.to.0);
+        match self.ask(&stream, &SetupMessage::Reconnect { run, from, to, received })? {
+            SetupMessage::Reconnected { received } => {
+                Ok(Reconnection { stream, peer_received: received })
+            }
+            other => Err(self.wrong(format!("it answered {other:?}"))),
+        }
+    }
+
+    fn open(&self, patience: Duration) -> Result<TcpStream, DialError> {
+        let target: SocketAddr =
+            self.address.parse().map_err(|_| self.wrong("not an address".into()))?;
+        let stream = TcpStream::connect_timeout(&target, patience).map_err(|error| DialError {
+            // A process that lives listens until its run has ended.
+            is_final: error.kind() == io::ErrorKind::ConnectionRefused,
+            ..self.wrong(format!("cannot connect: {error}"))
+        })?;
+        prepare(&stream, self.options.handshake_seconds)
+            .and_then(|()| tune(&stream))
+            .map_err(|error| self.wrong(error.to_string()))?;
+        Ok(stream)
+    }
+
+    fn ask(&self, stream: &TcpStream, question: &SetupMessage) -> Result<SetupMessage, DialError> {
+        let wrong = |error: PacketError| self.wrong(error.to_string());
+        protocol::write(stream, question).map_err(wrong)?;
+        let wait = Wait::new(self.options.handshake_seconds, "an answer to a hello");
+        match protocol::read(stream, SMALL_BYTES, Some(wait)).map_err(wrong)? {
+            SetupMessage::Refused { reason, .. } => {
+                let error = NetError::Refused { address: self.place(), reason };
+                Err(DialError { error, is_final: true })
+            }
+            answer => Ok(answer),
+        }
+    }
+
+    fn wrong(&self, problem: String) -> DialError {
+        let error = NetError::Handshake { address: self.place(), problem };
+        DialError { error, is_final: false }
+    }
+
+    fn place(&self) -> String {
+        format!("{} at {}", self.to, self.address)
+    }
+}
+
+/// How one side of a connection gets another one.
+#[derive(Debug)]
+pub(super) enum Restorer {
+    /// It dials.
+    Dial(Dialler),
+    /// It is dialled; connections come from the listener.
+    Await {
+        /// Where they come from.
+        arrivals: UnboundedReceiver<Reconnection>,
+        /// How long one is waited for.
+        limit: Duration,
+    },
+}
+
+impl Restorer {
+    /// Ends when the peer has opened another connection although the present one seems to work: of
+    /// some breaks only one side learns.
+    pub(super) async fn superseded(&mut self) -> Reconnection {
+        if let Restorer::Await { arrivals, .. } = self
+            && let Some(reconnection) = arrivals.recv().await
+        {
+            return reconnection;
+        }
+        std::future::pending().await
+    }
+
+    /// Continues `link` over a new connection: `arrived`, if there is one already. An error says why
+    /// that cannot be.
+    pub(super) async fn restore(
+        &mut self,
+        link: &StreamLink<TcpBytes>,
+        arrived: Option<Reconnection>,
+    ) -> Result<(), String> {
+        let received = link.received();
+        let reconnection = match self {
+            Restorer::Dial(dialler) => dial_elsewhere(dialler.clone(), received).await?,
+            Restorer::Await { arrivals, limit } => {
+                let deadline = tokio::time::Instant::now() + *limit;
+                let mut next = arrived;
+                loop {
+                    let reconnection = match next.take() {
+                        Some(reconnection) => reconnection,
+                        None => arrival(arrivals, deadline, *limit).await?,
+                    };
+                    let answer = SetupMessage::Reconnected { received };
+                    // If the peer has given this one up, it comes with another.
+                    if protocol::write(&reconnection.stream, &answer).is_ok() {
+                        break reconnection;
+                    }
+                }
+            }
+        };
+        let Reconnection { stream, peer_received } = reconnection;
+        let stream = TcpBytes::new(stream).map_err(|error| error.to_string())?;
+        link.resume(stream, peer_received)
+    }
+}
+
+async fn arrival(
+    arrivals: &mut UnboundedReceiver<Reconnection>,
+    deadline: tokio::time::Instant,
+    limit: Duration,
+) -> Result<Reconnection, String> {
+    match tokio::time::timeout_at(deadline, arrivals.recv()).await {
+        Ok(Some(reconnection)) => Ok(reconnection),
+        Ok(None) => Err("this process no longer listens".into()),
+        Err(_) => Err(format!("it did not connect again within {:.1} s", limit.as_secs_f64())),
+    }
+}
+
+/// Dials on a thread of its own, which blocks nobody and ends soon after nobody waits for it.
+async fn dial_elsewhere(dialler: Dialler, received: u64) -> Result<Reconnection, String> {
+    let (sender, receiver) = oneshot::channel();
+    let dial = move || {
+        let dialled = dialler.reconnect(received, || sender.is_closed());
+        let _ = sender.send(dialled);
+    };
+    std::thread::Builder::new()
+        .name("reconnect".into())
+        .spawn(dial)
+        .map_err(|error| format!("cannot start a thread: {error}"))?;
+    let dialled = receiver.await.map_err(|_| "dialling panicked".to_string())?;
+    dialled.map_err(|error| error.to_string())
+}
