@@ -5,7 +5,7 @@
 //! the run continues from what was saved.
 
 use quelea_core::message::Rank;
-use quelea_record::{RankCheckpoint, Request, ResumePoint};
+use quelea_record::{BUFFERS, RankCheckpoint, Request, ResumePoint};
 
 use crate::SimError;
 use crate::driver::Driver;
@@ -107,7 +107,12 @@ impl Driver<'_> {
 
     fn save(&mut self, rank: usize, step: u64) -> RankCheckpoint {
         let state = &mut self.ranks[rank];
-        let part = RankCheckpoint::of(&mut state.node, step, state.report.clone());
+        let mut part = RankCheckpoint::of(&mut state.node, step, state.report.clone());
+        let buffers =
+            if state.node.is_server { Vec::new() } else { self.problem.worker_state(rank) };
+        if !buffers.is_empty() {
+            part.state.vectors.insert(BUFFERS.to_string(), buffers);
+        }
         self.observer.checkpoint(self.now, step, Rank::from(rank), part.clone());
         part
     }
@@ -115,6 +120,7 @@ impl Driver<'_> {
     /// The workers have done so many steps on average.
     pub(crate) fn cut_on_average(&mut self, step: u64) {
         if self.schedule.evaluates_at(step) {
+            self.gradients.complete();
             let models = self.models();
             self.observer.evaluate(self.now, step, models);
         }

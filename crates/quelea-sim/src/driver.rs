@@ -12,7 +12,8 @@ use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_core::view::View;
 use quelea_record::{
-    CheckpointSchedule, Observer, Outcome, RankReport, Record, RecordKind, ResumePoint,
+    BUFFERS, CheckpointSchedule, Observer, Outcome, RankCheckpoint, RankReport, Record, RecordKind,
+    ResumePoint,
 };
 
 use crate::cluster::Cluster;
@@ -31,6 +32,7 @@ use crate::{SimError, Stuck, awaited};
 /// A run in progress.
 pub(crate) struct Driver<'a> {
     pub(crate) setup: &'a RunSpec,
+    pub(crate) problem: &'a dyn Problem,
     pub(crate) cluster: &'a Cluster,
     pub(crate) observer: &'a mut dyn Observer,
     pub(crate) properties: Properties,
@@ -76,7 +78,7 @@ pub(crate) struct Driver<'a> {
 impl<'a> Driver<'a> {
     pub(crate) fn new(
         setup: &'a RunSpec,
-        problem: &dyn Problem,
+        problem: &'a dyn Problem,
         cluster: &'a Cluster,
         start: &ResumePoint,
         observer: &'a mut dyn Observer,
@@ -88,6 +90,9 @@ impl<'a> Driver<'a> {
             Ok(RankState::new(node, start.report(rank), start.now))
         };
         let ranks = (0..setup.ranks()).map(state).collect::<Result<_, SimError>>()?;
+        if !start.resized {
+            restore_workers(problem, &start.parts, workers)?;
+        }
         let steps_done = start.steps(workers);
         let is_global =
             properties.synchronous && properties.topology == TopologyRequirement::Nothing;
@@ -121,6 +126,7 @@ impl<'a> Driver<'a> {
             in_flight: InFlightLoad::new(),
             effects: Vec::new(),
             setup,
+            problem,
             cluster,
             observer,
             properties,
@@ -247,6 +253,22 @@ impl<'a> Driver<'a> {
             ranks: self.ranks.into_iter().map(report).collect(),
         }
     }
+}
+
+/// Gives the problem back what it keeps of each worker.
+fn restore_workers(
+    problem: &dyn Problem,
+    parts: &[RankCheckpoint],
+    workers: usize,
+) -> Result<(), SimError> {
+    for (rank, part) in parts.iter().take(workers).enumerate() {
+        if let Some(state) = part.state.vectors.get(BUFFERS) {
+            problem.restore_worker(rank, state).map_err(|problem| {
+                SimError::Resume(format!("`{BUFFERS}` of worker {rank}: {problem}"))
+            })?;
+        }
+    }
+    Ok(())
 }
 
 fn report(state: RankState) -> RankReport {

@@ -73,12 +73,16 @@ def of(results: list[Result], task: str) -> list[Result]:
 def cifar10(results: list[Result]) -> str:
     rows = []
     for title, (zhang, ko), runs in groups(results, CIFAR10):
+        if not runs:
+            rows.append([title, "", *["not run"] * 6, zhang, ko])
+            continue
         last = [run["evaluations"][-1] for run in runs]
         best = [max(row["accuracy"] for row in run["evaluations"]) for run in runs]
         workers = [run["worker_models"] for run in runs if run["complete"]]
         rows.append(
             [
                 title + mark(runs),
+                ", ".join(sorted(str(run["seed"]) for run in runs)),
                 spread([100 * row["accuracy"] for row in last], 2),
                 spread([100 * value for value in best], 2),
                 spread([100 * found["accuracy_mean"] for found in workers], 2),
@@ -89,7 +93,7 @@ def cifar10(results: list[Result]) -> str:
                 ko,
             ]
         )
-    head = ["", "accuracy, %", "best", "workers, mean", "workers, worst", "test loss"]
+    head = ["", "seeds", "accuracy, %", "best", "workers, mean", "workers, worst", "test loss"]
     head += ["training loss", "Zhang et al.", "Ko et al."]
     settings = [
         *facts(results),
@@ -100,6 +104,11 @@ def cifar10(results: list[Result]) -> str:
         ),
         ("AccumAdam", f"learning rate {rate(results, 'accum-adam')}, L2 1/32768, s = 8"),
         ("schedule", "warm-up over 5/164 of the epochs, ÷ 10 after 81/164 and after 122/164"),
+        (
+            "Nesterov, reshuffled",
+            "Nesterov's momentum, and all images distributed over the workers anew in every epoch; "
+            "without it each worker keeps its own images",
+        ),
         (
             "virtual cluster",
             "a host for each worker, 100 Gbit/s, 2 µs; gradients of 11.55 ms ± 10 %",
@@ -114,6 +123,8 @@ def cifar10(results: list[Result]) -> str:
   workers, or the servers' model), after the last epoch; "best" is the best of all evaluations.
 - The workers' own models are evaluated with the mean of all workers' batch-norm statistics.
 - Training loss is the mean over all mini-batches since the evaluation before.
+- ± is the largest distance of a seed from the mean. A row whose title ends in settings differs in
+  them from the row of that name above.
 - Zhang et al. (AD-PSGD): ResNet-20, 16 learners, 32 images each, learning rate 0.1, 164 epochs.
   Fewer epochs on the same schedule cost accuracy: compare rows with each other first.
 - Ko et al. (ALADDIN): ResNet-50, 8 workers; batch and schedule are not stated.
@@ -167,13 +178,16 @@ PAGES = {"cifar10": cifar10, "multi30k": multi30k}
 
 
 def groups(results: list[Result], titles: dict[str, tuple[str, ...]]) -> list[tuple]:
-    """A title, what was published, and the runs, which differ in their seeds only."""
+    """A title, what was published, and the runs, which differ in their seeds only; no runs where
+    others were made in this way and these were not."""
     found = []
+    firsts = {result["name"]: result for result in reversed(results)}
+    variants = dict.fromkeys(difference(result, firsts[result["name"]]) for result in results)
     for name, (title, *published) in titles.items():
         runs = [result for result in results if result["name"] == name]
-        alike: dict[str, list[Result]] = {}
+        alike: dict[str, list[Result]] = {text: [] for text in variants}
         for run in runs:
-            alike.setdefault(difference(run, runs[0]), []).append(run)
+            alike[difference(run, runs[0])].append(run)
         found += [(title + text, published, chosen) for text, chosen in alike.items()]
     return found
 
@@ -182,6 +196,8 @@ def difference(run: Result, first: Result) -> str:
     """In which settings a run is not as the first of its name."""
     lr, usual = (result["config"]["optimizer"]["lr"] for result in (run, first))
     said = [f", learning rate {lr:g}"] if lr != usual else []
+    if run["config"]["optimizer"].get("nesterov") and run["settings"].get("reshuffle"):
+        said.append(", Nesterov, reshuffled")
     if run["epochs"] != first["epochs"]:
         said.append(f", {run['epochs']:g} epochs")
     return "".join(said)
@@ -226,7 +242,7 @@ def spread(values: list[float], digits: int) -> str:
 
 def curves(results: list[Result], titles: dict[str, Any], key: str, what: str, scale: float) -> str:
     """For each number of epochs, at most eight moments of the first seed."""
-    runs = [(title, of_title[0]) for title, _, of_title in groups(results, titles)]
+    runs = [(title, of_title[0]) for title, _, of_title in groups(results, titles) if of_title]
     tables = []
     for epochs in sorted({run["epochs"] for _, run in runs}):
         alike = [(title, run["evaluations"]) for title, run in runs if run["epochs"] == epochs]
