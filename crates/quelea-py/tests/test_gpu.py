@@ -142,7 +142,7 @@ def virtual_workers(make_model, together):
     collate = torch.utils.data.default_collate
     workers = simulation._VirtualWorkers(passes, data, order, collate, None)
     if together:
-        workers.compute_together(together, with_graphs=True)
+        workers.choose_batches(together, graph=True)
     return workers
 
 

@@ -21,7 +21,7 @@ pub(crate) struct GradientBatching {
 }
 
 /// By worker, what was computed and not taken yet.
-type Finished = [Option<(Loan, Computed)>];
+type Untaken = [Option<(Loan, Computed)>];
 
 impl GradientBatching {
     /// Nothing is pending.
@@ -31,7 +31,7 @@ impl GradientBatching {
     }
 
     /// Begins a gradient.
-    pub(crate) fn begin(&mut self, worker: usize, loan: Loan, finished: &mut Finished) {
+    pub(crate) fn begin(&mut self, worker: usize, loan: Loan, finished: &mut Untaken) {
         self.waiting.push(BatchedGradient { worker, loan, computed: Computed::default() });
         if self.waiting.len() >= self.limits.gradients {
             self.start(finished);
@@ -45,20 +45,20 @@ impl GradientBatching {
     }
 
     /// Finishes the batch that was started first; those that wait are started before.
-    pub(crate) fn advance(&mut self, finished: &mut Finished) {
+    pub(crate) fn advance(&mut self, finished: &mut Untaken) {
         self.start(finished);
         self.finish_first(finished);
     }
 
     /// Finishes everything.
-    pub(crate) fn complete(&mut self, finished: &mut Finished) {
+    pub(crate) fn complete(&mut self, finished: &mut Untaken) {
         self.start(finished);
         while !self.started.is_empty() {
             self.finish_first(finished);
         }
     }
 
-    fn start(&mut self, finished: &mut Finished) {
+    fn start(&mut self, finished: &mut Untaken) {
         if self.waiting.is_empty() {
             return;
         }
@@ -70,7 +70,7 @@ impl GradientBatching {
         self.started.push_back(batch);
     }
 
-    fn finish_first(&mut self, finished: &mut Finished) {
+    fn finish_first(&mut self, finished: &mut Untaken) {
         let Some(mut batch) = self.started.pop_front() else { return };
         self.batches.finish(&mut batch);
         for BatchedGradient { worker, loan, computed } in batch {
@@ -87,9 +87,12 @@ mod tests {
 
     use super::*;
 
+    /// What happened to a batch of which workers.
+    type Notes = Arc<Mutex<Vec<(&'static str, Vec<usize>)>>>;
+
     /// Twice the parameters; notes the workers of each batch when it is started and finished.
     struct Doubled {
-        notes: Arc<Mutex<Vec<(&'static str, Vec<usize>)>>>,
+        notes: Notes,
     }
 
     impl Doubled {
@@ -124,7 +127,7 @@ mod tests {
 
     #[test]
     fn gradients_wait_until_a_batch_is_full_or_one_is_needed() {
-        let notes = Arc::default();
+        let notes = Notes::default();
         let mut batching = GradientBatching::new(Box::new(Doubled { notes: Arc::clone(&notes) }));
         let mut finished: Vec<Option<(Loan, Computed)>> = (0..6).map(|_| None).collect();
         for worker in 0..3 {

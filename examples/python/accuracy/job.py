@@ -95,6 +95,8 @@ class Job:
     def train(self, epochs: float) -> None:
         options, task = self.options, self.task
         steps = max(1, round(epochs * self.steps_per_epoch))
+        if options.checkpoints and is_complete(Path(options.out)):
+            return
         evaluations = min(options.evaluations, steps)
         config = {**task.config(options.name, steps), "evaluations": evaluations}
         self.result = {
@@ -234,6 +236,11 @@ class Job:
 
 class Agreed(Exception):
     """There is no need to measure any more."""
+
+
+def is_complete(result: Path) -> bool:
+    """Whether an earlier part of the run has come to its end."""
+    return result.exists() and json.loads(result.read_text())["complete"]
 
 
 def device_name(device: str) -> str:

@@ -59,20 +59,14 @@ def simulate(
     kept per worker, and their mean is evaluated. `watch(rank, step, loss)` is called after every
     gradient.
 
-    With `graph`, on a GPU, forward and backward passes are captured as CUDA graphs and replayed,
-    which is faster for small models. Gradients that virtual time does not need yet are computed
-    together, each by a copy of the model on a separate stream: `together` is how many, 8 unless
-    given; there are two such groups. Every batch must then have the same shapes, and `loss` must do
-    on the device all that changes from batch to batch, and change nothing but its model. If
-    capturing fails, a warning gives the reason, and the passes run one by one without a graph.
-    Results do not depend on `together`, up to rounding.
+    With `graph`, on a GPU, passes are captured as CUDA graphs, in which gradients that virtual time
+    does not need yet are computed `together`, 8 unless given. Batches must then have the same
+    shapes, and `loss` must do on the device all that changes, and change nothing but its model. If
+    capturing fails, a warning gives the reason, and gradients are computed one by one.
 
-    With `out` the files of the run stay there: summary.json, records.jsonl, final.safetensors,
-    trace.json, and checkpoints if ``config["checkpoint"]["every"]`` is set. With `resume`, the
-    folder of a run that has checkpoints, the run continues from the newest of them, in the same
-    folder unless `out` is another one. All other arguments must be as they were; `config` may have
-    more steps. The result is that of a run that was never interrupted, to the bit where PyTorch's
-    operations are deterministic.
+    With `out` the files of the run stay there. With `resume`, the folder of a run that has
+    checkpoints, it continues from the newest one, there unless `out` is another folder; all other
+    arguments must be as they were, but `config` may have more steps.
 
     >>> import torch, quelea
     >>> points = torch.linspace(-1, 1, 64)
@@ -93,15 +87,9 @@ def simulate(
     continues = resume is not None and (out is None or Path(out) == Path(resume))
     if out is not None and not continues and (Path(out) / "summary.json").exists():
         raise ValueError(f"out = {str(out)!r} holds a run already: choose another folder")
-    if together is not None and together < 1:
-        raise ValueError(f"together = {together}: must be at least 1")
     order = SampleOrder(len(dataset), config, batch, reshuffle)
-    passes = Passes(make_model().to(device), loss)
-    workers = _VirtualWorkers(passes, dataset, order, collate, watch)
-    if graph and workers.flat.is_cuda:
-        workers.compute_together(together or TOGETHER, with_graphs=True)
-    elif together is not None and together > 1:
-        workers.compute_together(together, with_graphs=False)
+    workers = _VirtualWorkers(Passes(make_model().to(device), loss), dataset, order, collate, watch)
+    workers.choose_batches(together, graph)
     workers.measure = evaluate or workers.mean_loss
     with tempfile.TemporaryDirectory() as folder:
         place = out if out is not None or continues else Path(folder) / "run"
@@ -141,10 +129,14 @@ class _VirtualWorkers:
         #: Batches of gradients that are not finished, with what finishes each.
         self.started: deque[Callable[[], list[tuple[float, int]]]] = deque()
 
-    def compute_together(self, most: int, with_graphs: bool) -> None:
-        """Has gradients computed in batches of at most so many."""
-        most = min(most, self.order.workers)
-        self.batch_limits = (most, LANES)
+    def choose_batches(self, together: int | None, graph: bool) -> None:
+        """Has gradients computed together where that was asked for."""
+        if together is not None and together < 1:
+            raise ValueError(f"together = {together}: must be at least 1")
+        with_graphs = graph and self.flat.is_cuda
+        most = min(together or (TOGETHER if with_graphs else 1), self.order.workers)
+        if with_graphs or most > 1:
+            self.batch_limits = (most, LANES)
         if with_graphs:
             self.replicas = ReplicaGraphs(self.passes, self.kept, most)
 
