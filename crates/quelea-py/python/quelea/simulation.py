@@ -72,21 +72,16 @@ def simulate(
     >>> points = torch.linspace(-1, 1, 64)
     >>> dataset = [(x.view(1), 3 * x.view(1)) for x in points]
     >>> def loss(model, batch):
-    ...     inputs, targets = batch
-    ...     return (model(inputs) - targets).square().mean()
+    ...     return (model(batch[0]) - batch[1]).square().mean()
     >>> config = {
-    ...     "workers": 4, "steps": 100, "algorithm": {"name": "d-psgd"}, "optimizer": {"lr": 0.1},
+    ...     "workers": 4, "steps": 100, "optimizer": {"lr": 0.1}, "algorithm": {"name": "d-psgd"},
     ...     "cluster": {"hosts": 4, "compute_ms": 10.0},
     ... }
     >>> summary = quelea.simulate(lambda: torch.nn.Linear(1, 1), loss, dataset, config)
-    >>> summary["loss"] < 0.01
-    True
-    >>> 1.0 <= summary["clock_seconds"] < 1.2
-    True
+    >>> summary["loss"] < 0.01, 1.0 <= summary["clock_seconds"] < 1.2
+    (True, True)
     """
-    continues = resume is not None and (out is None or Path(out) == Path(resume))
-    if out is not None and not continues and (Path(out) / "summary.json").exists():
-        raise ValueError(f"out = {str(out)!r} holds a run already: choose another folder")
+    continues = _continues(out, resume)
     order = SampleOrder(len(dataset), config, batch, reshuffle)
     workers = _VirtualWorkers(Passes(make_model().to(device), loss), dataset, order, collate, watch)
     workers.choose_batches(together, graph)
@@ -94,6 +89,15 @@ def simulate(
     with tempfile.TemporaryDirectory() as folder:
         place = out if out is not None or continues else Path(folder) / "run"
         return workers.train(config, place, resume)
+
+
+def _continues(out: str | Path | None, resume: str | Path | None) -> bool:
+    """Whether the run writes into the folder that it resumes from; raises if `out` is taken."""
+    if resume is not None and (out is None or Path(out) == Path(resume)):
+        return True
+    if out is not None and (Path(out) / "summary.json").exists():
+        raise ValueError(f"out = {str(out)!r} holds a run already: choose another folder")
+    return False
 
 
 class _VirtualWorkers:
