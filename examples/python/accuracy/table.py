@@ -76,8 +76,9 @@ def cifar10(results: list[Result]) -> str:
         if not runs:
             rows.append([title, "", *["not run"] * 6, zhang, ko])
             continue
-        last = [run["evaluations"][-1] for run in runs]
-        best = [max(row["accuracy"] for row in run["evaluations"]) for run in runs]
+        alike = evaluated_alike(runs)
+        last = [found[-1] for found in alike]
+        best = [max(row["accuracy"] for row in found) for found in alike]
         workers = [run["worker_models"] for run in runs if run["complete"]]
         rows.append(
             [
@@ -85,8 +86,8 @@ def cifar10(results: list[Result]) -> str:
                 ", ".join(sorted(str(run["seed"]) for run in runs)),
                 spread([100 * row["accuracy"] for row in last], 2),
                 spread([100 * value for value in best], 2),
-                spread([100 * found["accuracy_mean"] for found in workers], 2),
-                spread([100 * found["accuracy_worst"] for found in workers], 2),
+                spread([100 * found["accuracy_mean"] for found in workers], 2) or "not run",
+                spread([100 * found["accuracy_worst"] for found in workers], 2) or "not run",
                 spread([row["loss"] for row in last], 3),
                 spread([row["train_loss"] for row in last], 3),
                 zhang,
@@ -125,6 +126,10 @@ def cifar10(results: list[Result]) -> str:
 - Training loss is the mean over all mini-batches since the evaluation before.
 - ± is the largest distance of a seed from the mean. A row whose title ends in settings differs in
   them from the row of that name above.
+- "Cut off after" gives the last epoch that each seed was evaluated at, in the order in which the
+  seeds are listed. The row's numbers are those after the last epoch that all its seeds reached, on
+  the schedule of the whole run, so they are not final accuracies. The epochs differ between rows:
+  compare such rows in the table by epoch below.
 - Zhang et al. (AD-PSGD): ResNet-20, 16 learners, 32 images each, learning rate 0.1, 164 epochs.
   Fewer epochs on the same schedule cost accuracy: compare rows with each other first.
 - Ko et al. (ALADDIN): ResNet-50, 8 workers; batch and schedule are not stated.
@@ -225,10 +230,16 @@ def rate(results: list[Result], name: str) -> str:
     return f"{rates[0]:g}" if rates else "–"
 
 
+def evaluated_alike(runs: list[Result]) -> list[list[dict[str, float]]]:
+    """Of each run, the evaluations until the epoch that all of them reached."""
+    reached = min(run["evaluations"][-1]["epoch"] for run in runs)
+    return [[row for row in run["evaluations"] if row["epoch"] <= reached] for run in runs]
+
+
 def mark(runs: list[Result]) -> str:
     """Says so where not all was done."""
-    cut = [f"{run['epochs_done']:.1f}" for run in runs if not run["complete"]]
-    return f" (cut off after {', '.join(cut)} epochs)" if cut else ""
+    cut = [f"{run['epochs_done']:g}" for run in runs if not run["complete"]]
+    return f" (cut off after {', '.join(cut)})" if cut else ""
 
 
 def spread(values: list[float], digits: int) -> str:
@@ -246,13 +257,13 @@ def curves(results: list[Result], titles: dict[str, Any], key: str, what: str, s
     tables = []
     for epochs in sorted({run["epochs"] for _, run in runs}):
         alike = [(title, run["evaluations"]) for title, run in runs if run["epochs"] == epochs]
-        longest = max((found for _, found in alike), key=len)
-        places = sorted({round(k * (len(longest) - 1) / 7) for k in range(8)})
+        # Some may have been cut off: the last moment is one that all reached.
+        shortest = min((found for _, found in alike), key=len)
+        places = sorted({round(k * (len(shortest) - 1) / 7) for k in range(8)})
         rows = []
         for title, found in alike:
-            cells = [f"{scale * found[k][key]:.4g}" if k < len(found) else "" for k in places]
-            rows.append([title, *cells])
-        head = [f"{what}, after epoch", *(f"{longest[k]['epoch']:.3g}" for k in places)]
+            rows.append([title, *(f"{scale * found[k][key]:.4g}" for k in places)])
+        head = [f"{what}, after epoch", *(f"{shortest[k]['epoch']:.3g}" for k in places)]
         tables.append(table(head, rows))
     return "\n".join(tables)
 
