@@ -96,7 +96,31 @@ def cifar10(results: list[Result]) -> str:
         )
     head = ["", "seeds", "accuracy, %", "best", "workers, mean", "workers, worst", "test loss"]
     head += ["training loss", "Zhang et al.", "Ko et al."]
-    settings = [
+    return f"""
+## CIFAR-10, ResNet-20
+
+{table(["", ""], [list(row) for row in cifar10_settings(results)])}
+{table(head, rows)}
+- Accuracy is over the 10,000 test images, of the model that one would deploy (the mean of the
+  workers, or the servers' model), after the last epoch; "best" is the best of all evaluations.
+- The workers' own models are evaluated with the mean of all workers' batch-norm statistics.
+- Training loss is the mean over all mini-batches since the evaluation before.
+- ± is the largest distance of a seed from the mean. A row whose title ends in settings differs in
+  them from the row of that name above.
+- "Cut off after" gives the last epoch that each seed was evaluated at, in the order in which the
+  seeds are listed. The row's numbers are those after the last epoch that all its seeds reached, on
+  the schedule of the whole run, so they are not final accuracies. The epochs differ between rows:
+  compare such rows in the table by epoch below.
+- Zhang et al. (AD-PSGD): ResNet-20, 16 learners, 32 images each, learning rate 0.1, 164 epochs.
+  Fewer epochs on the same schedule cost accuracy: compare rows with each other first.
+- Ko et al. (ALADDIN): ResNet-50, 8 workers; batch and schedule are not stated.
+
+{curves(results, CIFAR10, "accuracy", "Accuracy, %", 100)}"""
+
+
+def cifar10_settings(results: list[Result]) -> list[tuple[str, str]]:
+    """What all runs have in common, or differ in."""
+    return [
         *facts(results),
         ("data", "random crops of images padded by four pixels, half of them mirrored"),
         (
@@ -115,26 +139,6 @@ def cifar10(results: list[Result]) -> str:
             "a host for each worker, 100 Gbit/s, 2 µs; gradients of 11.55 ms ± 10 %",
         ),
     ]
-    return f"""
-## CIFAR-10, ResNet-20
-
-{table(["", ""], [list(row) for row in settings])}
-{table(head, rows)}
-- Accuracy is over the 10,000 test images, of the model that one would deploy (the mean of the
-  workers, or the servers' model), after the last epoch; "best" is the best of all evaluations.
-- The workers' own models are evaluated with the mean of all workers' batch-norm statistics.
-- Training loss is the mean over all mini-batches since the evaluation before.
-- ± is the largest distance of a seed from the mean. A row whose title ends in settings differs in
-  them from the row of that name above.
-- "Cut off after" gives the last epoch that each seed was evaluated at, in the order in which the
-  seeds are listed. The row's numbers are those after the last epoch that all its seeds reached, on
-  the schedule of the whole run, so they are not final accuracies. The epochs differ between rows:
-  compare such rows in the table by epoch below.
-- Zhang et al. (AD-PSGD): ResNet-20, 16 learners, 32 images each, learning rate 0.1, 164 epochs.
-  Fewer epochs on the same schedule cost accuracy: compare rows with each other first.
-- Ko et al. (ALADDIN): ResNet-50, 8 workers; batch and schedule are not stated.
-
-{curves(results, CIFAR10, "accuracy", "Accuracy, %", 100)}"""
 
 
 def multi30k(results: list[Result]) -> str:
