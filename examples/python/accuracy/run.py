@@ -16,8 +16,9 @@ If NVIDIA's multi-process service is there it is started for the time of the run
 several jobs run at once; without it the jobs take turns on the GPU.
 
 On one H200 with 16 cores and the service, 4 jobs of cifar10 did about 350 to 390 gradients a second
-each, 4.0 to 4.5 s an epoch; 7 jobs 180 to 260, 6 to 8.5 s an epoch; 12 jobs 90 to 104. Before gradients
-were computed together, all 8 did 160 to 170 each, and all 7 of multi30k 21 to 31, 17 to 22 s an epoch.
+each, 4.0 to 4.5 s an epoch; 7 jobs 180 to 260, 6 to 8.5 s an epoch; 12 jobs 90 to 104. Before
+gradients were computed together, 8 jobs did 160 to 170 each, and all 7 of multi30k 21 to 31, 17 to
+22 s an epoch.
 """
 
 from __future__ import annotations

@@ -52,8 +52,9 @@ def simulate(
     "d-psgd"}, "optimizer": {"name": "sgd", "lr": 0.1}, "cluster": {…}}``), without a task. The
     optimizer is quelea's own. Worker i has the samples i, i + n, i + 2n, …, in an order that
     depends on the seed alone; with `reshuffle` all samples are distributed over the workers anew in
-    every epoch, as PyTorch's DistributedSampler does. `loss(model, batch)` returns the mean loss of a batch, whose tensors
-    are on the device; PyTorch's random numbers are seeded for each batch, before `collate`.
+    every epoch, as PyTorch's DistributedSampler does. `loss(model, batch)` returns the mean loss of
+    a batch, whose tensors are on the device; PyTorch's random numbers are seeded for each batch,
+    before `collate`.
     `evaluate(model)` returns loss and accuracy (or None) of the deployed model; the default is the
     loss over the first 512 samples. Buffers, such as the statistics of batch normalisation, are
     kept per worker, and their mean is evaluated. `watch(rank, step, loss)` is called after every
