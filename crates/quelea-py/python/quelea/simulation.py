@@ -54,11 +54,10 @@ def simulate(
     depends on the seed alone; with `reshuffle` all samples are distributed over the workers anew in
     every epoch, as PyTorch's DistributedSampler does. `loss(model, batch)` returns the mean loss of
     a batch, whose tensors are on the device; PyTorch's random numbers are seeded for each batch,
-    before `collate`.
-    `evaluate(model)` returns loss and accuracy (or None) of the deployed model; the default is the
-    loss over the first 512 samples. Buffers, such as the statistics of batch normalisation, are
-    kept per worker, and their mean is evaluated. `watch(rank, step, loss)` is called after every
-    gradient.
+    before `collate`. `evaluate(model)` returns loss and accuracy (or None) of the deployed model;
+    the default is the loss over the first 512 samples. Buffers, such as the statistics of batch
+    normalisation, are kept per worker, and their mean is evaluated. `watch(rank, step, loss)` is
+    called after every gradient.
 
     With `graph`, on a GPU, passes are captured as CUDA graphs, in which gradients that virtual time
     does not need yet are computed `together`, 8 unless given. Batches must then have the same
