@@ -3,9 +3,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use quelea_core::layout::Tensor;
 use quelea_core::node::Loan;
-use quelea_core::problems::{ACCURACY, Computed, Evaluation, GradientSource, Problem};
+use quelea_core::problems::{
+    ACCURACY, BatchLimits, BatchedGradient, Computed, Evaluation, GradientBatches, GradientSource,
+    Problem,
+};
 
 /// A PyTorch model whose gradients Python functions compute, for any rank.
 pub(crate) struct PythonModel {
@@ -19,15 +23,38 @@ pub(crate) fn tensors(named_shapes: Vec<(String, Vec<usize>)>) -> Vec<Tensor> {
     named_shapes.into_iter().map(|(name, shape)| Tensor { name, shape }).collect()
 }
 
-/// Python functions that compute gradients and evaluate models.
+/// A Python object that computes gradients and evaluates models. Vectors are addresses of as many
+/// numbers as the model has. Its methods:
+///
+/// - `gradient(rank, step, params, grad)` computes a gradient and returns the loss and the number of
+///   samples
+/// - `start([(rank, step, params, grad), …])` starts to compute several, `finish()` waits for the
+///   first of those that were started and returns a list of what `gradient` returns; they are called
+///   instead of `gradient` if the attribute `batch_limits` is not None
+/// - `evaluate(params)` returns the loss and the accuracy, or None in its place
+/// - `state(rank)` returns bytes that go into checkpoints, `restore(rank, bytes)` takes them over
 #[derive(Clone)]
 pub(crate) struct Callbacks {
-    /// `gradient(rank, step, params, grad)` returns the loss and the number of samples.
-    pub(crate) gradient: Arc<Py<PyAny>>,
-    /// `evaluate(params)` returns the loss and the accuracy, or None in its place.
-    pub(crate) evaluate: Arc<Py<PyAny>>,
+    workers: Arc<Py<PyAny>>,
+    limits: Option<BatchLimits>,
     /// Holds an exception that one of them has raised.
-    pub(crate) raised: Raised,
+    raised: Raised,
+}
+
+impl Callbacks {
+    /// Calls of this object, whose exceptions go to `raised`.
+    pub(crate) fn new(py: Python<'_>, workers: Py<PyAny>, raised: Raised) -> PyResult<Callbacks> {
+        let limits = workers.getattr(py, "batch_limits")?.extract::<Option<(usize, usize)>>(py)?;
+        let limits = limits.map(|(gradients, batches)| BatchLimits { gradients, batches });
+        Ok(Callbacks { workers: Arc::new(workers), limits, raised })
+    }
+
+    fn call<T>(&self, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>) -> T {
+        self.raised.or_end(Python::attach(|py| {
+            py.check_signals()?;
+            call(self.workers.bind(py))
+        }))
+    }
 }
 
 impl Problem for PythonModel {
@@ -47,18 +74,36 @@ impl Problem for PythonModel {
         Box::new(CallbackGradients { rank, calls: self.calls.clone() })
     }
 
-    fn evaluate(&self, params: &[f32]) -> Evaluation {
-        self.calls.evaluate(params)
+    fn batches(&self) -> Option<Box<dyn GradientBatches>> {
+        let limits = self.calls.limits?;
+        Some(Box::new(CallbackBatches { limits, calls: self.calls.clone() }))
     }
-}
 
-impl Callbacks {
-    fn evaluate(&self, params: &[f32]) -> Evaluation {
-        let call = |py: Python<'_>| {
-            let found = self.evaluate.call1(py, (params.as_ptr() as usize,))?;
-            found.extract::<(f64, Option<f64>)>(py)
+    fn worker_state(&self, rank: usize) -> Vec<f32> {
+        let bytes: Vec<u8> =
+            self.calls.call(|workers| workers.call_method1("state", (rank,))?.extract());
+        // Vectors of checkpoints keep their bits, whatever these stand for.
+        let word = |bytes: &[u8]| {
+            let mut word = [0; 4];
+            word[..bytes.len()].copy_from_slice(bytes);
+            f32::from_le_bytes(word)
         };
-        let (loss, accuracy) = self.raised.or_end(Python::attach(call));
+        bytes.chunks(4).map(word).collect()
+    }
+
+    fn restore_worker(&self, rank: usize, state: &[f32]) -> Result<(), String> {
+        let bytes: Vec<u8> = state.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let restored = Python::attach(|py| {
+            self.calls.workers.call_method1(py, "restore", (rank, PyBytes::new(py, &bytes)))
+        });
+        restored.map(drop).map_err(|error| error.to_string())
+    }
+
+    fn evaluate(&self, params: &[f32]) -> Evaluation {
+        let address = params.as_ptr() as usize;
+        let (loss, accuracy) = self.calls.call(|workers| {
+            workers.call_method1("evaluate", (address,))?.extract::<(f64, Option<f64>)>()
+        });
         Evaluation::of_loss(loss).with(ACCURACY, accuracy)
     }
 }
@@ -82,6 +127,13 @@ impl Raised {
     }
 }
 
+/// What Python takes to compute a gradient.
+fn request(rank: usize, loan: &mut Loan) -> (usize, u64, usize, usize) {
+    let step = loan.step();
+    let (params, grad) = loan.vectors();
+    (rank, step, params.as_ptr() as usize, grad.as_mut_ptr() as usize)
+}
+
 struct CallbackGradients {
     rank: usize,
     calls: Callbacks,
@@ -89,19 +141,43 @@ struct CallbackGradients {
 
 impl GradientSource for CallbackGradients {
     fn gradient(&mut self, loan: &mut Loan, _ready: &mut dyn FnMut(usize)) -> Computed {
-        let step = loan.step();
-        let (params, grad) = loan.vectors();
-        let args = (self.rank, step, params.as_ptr() as usize, grad.as_mut_ptr() as usize);
-        let call = |py: Python<'_>| {
-            py.check_signals()?;
-            self.calls.gradient.call1(py, args)?.extract::<(f32, u32)>(py)
-        };
-        let (loss, samples) = self.calls.raised.or_end(Python::attach(call));
+        let request = request(self.rank, loan);
+        let (loss, samples) = self
+            .calls
+            .call(|workers| workers.call_method1("gradient", request)?.extract::<(f32, u32)>());
         Computed { loss, samples }
     }
 
     /// One device computes for all, and Python has one lock: other threads would not help.
     fn operations(&self) -> u64 {
         0
+    }
+}
+
+/// Gradients that Python computes several at a time. It has the addresses of vectors from the start
+/// of a batch until its end, while the driver keeps their loans.
+struct CallbackBatches {
+    limits: BatchLimits,
+    calls: Callbacks,
+}
+
+impl GradientBatches for CallbackBatches {
+    fn limits(&self) -> BatchLimits {
+        self.limits
+    }
+
+    fn start(&mut self, batch: &mut [BatchedGradient]) {
+        let each = batch.iter_mut().map(|gradient| request(gradient.worker, &mut gradient.loan));
+        let requests: Vec<_> = each.collect();
+        self.calls.call(|workers| workers.call_method1("start", (requests,)).map(drop));
+    }
+
+    fn finish(&mut self, batch: &mut [BatchedGradient]) {
+        let found =
+            self.calls.call(|workers| workers.call_method0("finish")?.extract::<Vec<(f32, u32)>>());
+        assert_eq!(found.len(), batch.len(), "Python finishes every gradient of a batch");
+        for (gradient, (loss, samples)) in batch.iter_mut().zip(found) {
+            gradient.computed = Computed { loss, samples };
+        }
     }
 }

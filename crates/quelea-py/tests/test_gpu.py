@@ -119,3 +119,120 @@ def test_virtual_workers_on_a_gpu_give_the_loss_of_the_cpu_with_and_without_a_gr
     for graph in (False, True):
         (on_gpu,) = launch(1, simulated, "cuda", graph, limit=120)
         assert on_gpu == pytest.approx(on_cpu, rel=1e-3)
+
+
+class Dropped(Normed):
+    """With random numbers."""
+
+    def forward(self, x):
+        return self.last(nn.functional.dropout(self.norm(self.first(x)).relu(), 0.2, self.training))
+
+
+def virtual_workers(make_model, together):
+    """Virtual workers of a model on a GPU, as `simulate` makes them."""
+    from quelea import simulation
+    from quelea._order import SampleOrder
+    from quelea._replicas import Passes
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    warnings.filterwarnings("error", message="no CUDA graph")
+    data = list(zip(*(tensor[:1500] for tensor in digits()), strict=True))
+    order = SampleOrder(len(data), {"workers": 6}, 32, reshuffle=False)
+    passes = Passes(make_model().cuda(), lambda model, b: cross_entropy(model(b[0]), b[1]))
+    collate = torch.utils.data.default_collate
+    workers = simulation._VirtualWorkers(passes, data, order, collate, None)
+    if together:
+        workers.choose_batches(together, graph=True)
+    return workers
+
+
+def gradients_together(rank, model):
+    """The largest difference from gradients that were computed one by one, of three steps in
+    batches of several sizes; relative, and that of the buffers."""
+    reference, batched = (virtual_workers(model, together) for together in (0, 4))
+    length, differences = reference.flat.numel(), []
+    params = [reference.flat.cpu() + 0.01 * rank for rank in range(6)]
+    for step in range(3):
+        expected = [torch.empty(length) for _ in range(6)]
+        found = [torch.empty(length) for _ in range(6)]
+        asked = [
+            (rank, step, params[rank].data_ptr(), found[rank].data_ptr()) for rank in range(6)
+        ]
+        groups = [asked[:4], asked[4:]] if step < 2 else [asked[:3], asked[3:4], asked[4:]]
+        losses = []
+        for group in groups[:2]:
+            batched.start(group)
+        losses += batched.finish()
+        if len(groups) == 3:
+            batched.start(groups[2])
+        while batched.started:
+            losses += batched.finish()
+        for rank in range(6):
+            grad = expected[rank]
+            loss, _ = reference.gradient(rank, step, params[rank].data_ptr(), grad.data_ptr())
+            differences.append(abs(loss - losses[rank][0]) / abs(loss))
+            differences.append(distance(found[rank], grad))
+        for mine, other in zip(batched.kept, reference.kept, strict=True):
+            differences.append(distance(mine, other))
+    return max(differences)
+
+
+@pytest.mark.parametrize("model", [Normed, Dropped])
+def test_gradients_that_a_graph_computes_together_are_those_of_one_by_one(model):
+    (difference,) = launch(1, gradients_together, model, limit=120)
+    assert difference < 1e-4
+
+
+def final_model(rank, together):
+    """The trained parameters of a run in the virtual cluster."""
+    import tempfile
+    from pathlib import Path
+
+    from quelea import simulate
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    warnings.filterwarnings("error", message="no CUDA graph")
+    data = list(zip(*(tensor[:1500] for tensor in digits()), strict=True))
+    config = {"workers": 6, "steps": 100, "algorithm": {"name": "ad-psgd"}}
+    config |= {"optimizer": {"lr": 0.1}, "cluster": {"compute_cv": 0.2}}
+
+    def loss(model, batch):
+        return cross_entropy(model(batch[0]), batch[1])
+
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        simulate(
+            Dropped, loss, data, config, device="cuda", graph=True, together=together, out=out
+        )
+        content = (out / "final.safetensors").read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    return torch.frombuffer(bytearray(content[start:]), dtype=torch.float32)
+
+
+def test_how_many_gradients_a_graph_computes_together_does_not_change_the_model():
+    (alone,) = launch(1, final_model, 1, limit=120)
+    (together,) = launch(1, final_model, 4, limit=120)
+    assert distance(together, alone) < 1e-2
+
+
+def test_passes_that_cannot_be_captured_run_one_by_one():
+    def work(rank):
+        from quelea import simulate
+
+        data = list(zip(*(tensor[:600] for tensor in digits()), strict=True))
+        config = {"workers": 4, "steps": 10, "optimizer": {"lr": 0.1}}
+
+        def loss(model, batch):
+            value = cross_entropy(model(batch[0]), batch[1])
+            assert value.item() > 0  # waits for the GPU
+            return value
+
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = simulate(Normed, loss, data, config, device="cuda", graph=True)["loss"]
+        expected = simulate(Normed, loss, data, config, device="cuda")["loss"]
+        said = [str(one.message) for one in caught if "no CUDA graph" in str(one.message)]
+        return found, expected, len(said)
+
+    ((found, expected, said),) = launch(1, work, limit=120)
+    assert said == 1 and found == pytest.approx(expected, rel=1e-4)

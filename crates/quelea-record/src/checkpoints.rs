@@ -101,6 +101,9 @@ impl ResumePoint {
     }
 }
 
+/// The vector of a worker's state that holds what the problem keeps of it.
+pub const BUFFERS: &str = "buffers";
+
 impl RankCheckpoint {
     /// The part of `node` in the checkpoint after `step` steps of the workers.
     pub fn of(node: &mut Node, step: u64, report: RankReport) -> RankCheckpoint {

@@ -7,7 +7,7 @@ mod checkpoints;
 mod facts;
 mod observer;
 
-pub use checkpoints::{CheckpointSchedule, RankCheckpoint, ResumePoint};
+pub use checkpoints::{BUFFERS, CheckpointSchedule, RankCheckpoint, ResumePoint};
 pub use facts::{
     FACTS, FOLDED, FactKind, FactSummary, FactTotals, HALF_EXCHANGE, STALENESS, SummaryForm,
 };

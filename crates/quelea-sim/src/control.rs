@@ -1,11 +1,11 @@
 //! The control plane in the virtual cluster: events of ranks go to the controller and its commands to
 //! ranks, in order and at no cost.
 
-use quelea_control::{Command, Order, Recipient, RunError};
+use quelea_control::{Command, Order, RankEvent, Recipient, RunError};
 use quelea_core::message::Rank;
 use quelea_core::random::Rng;
 use quelea_core::time::Time;
-use quelea_record::Outcome;
+use quelea_record::{BUFFERS, Outcome};
 
 use crate::SimError;
 use crate::driver::Driver;
@@ -18,7 +18,21 @@ const VIEW_SPREAD_NS: u64 = 1_000_000;
 impl Driver<'_> {
     /// Takes what a rank tells the controller.
     pub(crate) fn collect_events(&mut self, rank: usize) {
+        let first = self.events.len();
         self.events.extend(self.ranks[rank].machine.take_events());
+        for event in self.events.range_mut(first..) {
+            match event {
+                // An evaluation sees what gradients leave behind besides themselves.
+                RankEvent::Model { .. } => self.gradients.complete(),
+                RankEvent::Saved { part, .. } if !self.ranks[rank].is_server() => {
+                    let buffers = self.problem.worker_state(rank);
+                    if !buffers.is_empty() {
+                        part.state.vectors.insert(BUFFERS.to_string(), buffers);
+                    }
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Carries events to the controller and its commands to ranks until there are none left. Commands

@@ -15,7 +15,9 @@ use quelea_core::properties::TopologyRequirement;
 use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_core::view::View;
-use quelea_record::{Observer, Outcome, RankReport, Record, RecordKind, ResumePoint};
+use quelea_record::{
+    BUFFERS, Observer, Outcome, RankCheckpoint, RankReport, Record, RecordKind, ResumePoint,
+};
 
 use crate::cluster::Cluster;
 use crate::collective_start::CollectiveStarts;
@@ -32,6 +34,7 @@ use crate::{SimError, Stuck, awaited};
 /// A run in progress.
 pub(crate) struct Driver<'a> {
     pub(crate) setup: &'a RunSpec,
+    pub(crate) problem: &'a dyn Problem,
     pub(crate) cluster: &'a Cluster,
     pub(crate) observer: &'a mut dyn Observer,
     pub(crate) controller: Controller,
@@ -72,7 +75,7 @@ pub(crate) struct Driver<'a> {
 impl<'a> Driver<'a> {
     pub(crate) fn new(
         setup: &'a RunSpec,
-        problem: &dyn Problem,
+        problem: &'a dyn Problem,
         cluster: &'a Cluster,
         start: &ResumePoint,
         observer: &'a mut dyn Observer,
@@ -96,6 +99,9 @@ impl<'a> Driver<'a> {
             Ok(RankState::new(machine.map_err(SimError::Resume)?, start.now))
         };
         let ranks = (0..setup.ranks()).map(state).collect::<Result<_, SimError>>()?;
+        if !start.resized {
+            restore_workers(problem, &start.parts, workers)?;
+        }
         let controller = ControllerConfig {
             setup,
             start,
@@ -134,6 +140,7 @@ impl<'a> Driver<'a> {
             in_flight: InFlightLoad::new(),
             effects: Vec::new(),
             setup,
+            problem,
             cluster,
             observer,
         })
@@ -258,6 +265,22 @@ impl<'a> Driver<'a> {
         outcome.in_flight = self.in_flight.report();
         outcome
     }
+}
+
+/// Gives the problem back what it keeps of each worker.
+fn restore_workers(
+    problem: &dyn Problem,
+    parts: &[RankCheckpoint],
+    workers: usize,
+) -> Result<(), SimError> {
+    for (rank, part) in parts.iter().take(workers).enumerate() {
+        if let Some(state) = part.state.vectors.get(BUFFERS) {
+            problem.restore_worker(rank, state).map_err(|problem| {
+                SimError::Resume(format!("`{BUFFERS}` of worker {rank}: {problem}"))
+            })?;
+        }
+    }
+    Ok(())
 }
 
 /// Nobody is watched by the clock: the driver sees everything.

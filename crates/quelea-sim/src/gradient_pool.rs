@@ -1,4 +1,5 @@
-//! Real gradients: cheap ones at once, expensive ones in parallel on real cores.
+//! Real gradients: cheap ones at once, expensive ones in parallel on real cores, and those of a
+//! problem that can compute several together in [batches](crate::gradient_batching).
 //!
 //! A gradient is a function of its step and parameters, and the driver waits for a result when
 //! virtual time needs it; so nothing depends on how many threads there are.
@@ -11,12 +12,28 @@ use std::thread::JoinHandle;
 use quelea_core::node::Loan;
 use quelea_core::problems::{Computed, GradientSource, Problem};
 
-/// The gradient sources of all workers.
+use crate::gradient_batching::GradientBatching;
+
+/// The gradients of all workers.
 pub(crate) struct GradientPool {
-    /// Absent while its gradient is computed elsewhere.
-    sources: Vec<Option<Box<dyn GradientSource>>>,
     finished: Vec<Option<(Loan, Computed)>>,
-    threads: Option<GradientThreads>,
+    computing: Computing,
+}
+
+/// Who computes gradients, and when.
+enum Computing {
+    /// The worker's source, when the gradient is begun.
+    AtOnce(Vec<Box<dyn GradientSource>>),
+    /// The worker's source, on one of several threads.
+    OnThreads(ThreadedSources),
+    /// The problem, several at a time.
+    InBatches(GradientBatching),
+}
+
+/// The sources of all workers, each absent while its gradient is computed.
+struct ThreadedSources {
+    sources: Vec<Option<Box<dyn GradientSource>>>,
+    threads: GradientThreads,
 }
 
 struct GradientTask {
@@ -42,36 +59,55 @@ struct GradientThreads {
 const WORTH_A_THREAD: u64 = 100_000;
 
 impl GradientPool {
-    /// The sources of the first `workers` ranks; `threads` = 0 means one per core.
+    /// The gradients of the first `workers` ranks; `threads` = 0 means one per core.
     pub(crate) fn new(problem: &dyn Problem, workers: usize, threads: usize) -> GradientPool {
-        let sources: Vec<_> = (0..workers).map(|rank| Some(problem.source(rank))).collect();
-        let operations = sources.iter().flatten().map(|source| source.operations()).max();
+        let finished = (0..workers).map(|_| None).collect();
+        if let Some(batches) = problem.batches() {
+            let computing = Computing::InBatches(GradientBatching::new(batches));
+            return GradientPool { finished, computing };
+        }
+        let sources: Vec<_> = (0..workers).map(|rank| problem.source(rank)).collect();
+        let operations = sources.iter().map(|source| source.operations()).max();
         let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let threads = if threads == 0 { cores() } else { threads }.min(workers);
-        let pays = threads > 1 && operations.unwrap_or(0) >= WORTH_A_THREAD;
-        let finished = (0..workers).map(|_| None).collect();
-        GradientPool { sources, finished, threads: pays.then(|| GradientThreads::start(threads)) }
+        let computing = if threads > 1 && operations.unwrap_or(0) >= WORTH_A_THREAD {
+            let sources = sources.into_iter().map(Some).collect();
+            let threads = GradientThreads::start(threads);
+            Computing::OnThreads(ThreadedSources { sources, threads })
+        } else {
+            Computing::AtOnce(sources)
+        };
+        GradientPool { finished, computing }
     }
 
     /// Begins a gradient.
     pub(crate) fn begin(&mut self, worker: usize, mut loan: Loan) {
-        let mut source = self.sources[worker].take().expect("one gradient at a time");
-        match &self.threads {
-            Some(threads) => threads.give(GradientTask { worker, source, loan }),
-            None => {
-                let computed = source.gradient(&mut loan, &mut |_| {});
-                self.sources[worker] = Some(source);
+        match &mut self.computing {
+            Computing::AtOnce(sources) => {
+                let computed = sources[worker].gradient(&mut loan, &mut |_| {});
                 self.finished[worker] = Some((loan, computed));
             }
+            Computing::OnThreads(on) => {
+                let source = on.sources[worker].take().expect("one gradient at a time");
+                on.threads.give(GradientTask { worker, source, loan });
+            }
+            Computing::InBatches(batching) => batching.begin(worker, loan, &mut self.finished),
         }
     }
 
     /// The parameters at which a gradient is being computed, or has been but was not taken yet.
     pub(crate) fn params(&mut self, worker: usize) -> Option<&[f32]> {
-        if self.sources[worker].is_none() {
+        if let Computing::OnThreads(on) = &self.computing
+            && on.sources[worker].is_none()
+        {
             self.wait_for(worker);
         }
-        self.finished[worker].as_ref().map(|(loan, _)| loan.params(0..loan.len()))
+        let pending = match &self.computing {
+            Computing::InBatches(batching) => batching.loan(worker),
+            _ => None,
+        };
+        let loan = pending.or(self.finished[worker].as_ref().map(|(loan, _)| loan))?;
+        Some(loan.params(0..loan.len()))
     }
 
     /// The gradient that was begun, as soon as it is there.
@@ -80,13 +116,26 @@ impl GradientPool {
         self.finished[worker].take().expect("just waited for")
     }
 
+    /// Computes every gradient that was begun. Evaluations see what gradients leave behind besides
+    /// themselves ([`Problem::worker_state`]), and it must not depend on when they are computed.
+    pub(crate) fn complete(&mut self) {
+        if let Computing::InBatches(batching) = &mut self.computing {
+            batching.complete(&mut self.finished);
+        }
+    }
+
     fn wait_for(&mut self, worker: usize) {
         while self.finished[worker].is_none() {
-            let threads = self.threads.as_ref().expect("without threads it is there at once");
-            let done = threads.results.recv().expect("threads live as long as the channel");
-            let done = done.unwrap_or_else(|panic| resume_unwind(panic));
-            self.sources[done.worker] = Some(done.source);
-            self.finished[done.worker] = Some((done.loan, done.computed));
+            match &mut self.computing {
+                Computing::AtOnce(_) => unreachable!("it was computed when it was begun"),
+                Computing::OnThreads(on) => {
+                    let done = on.threads.results.recv().expect("threads outlive the channel");
+                    let done = done.unwrap_or_else(|panic| resume_unwind(panic));
+                    on.sources[done.worker] = Some(done.source);
+                    self.finished[done.worker] = Some((done.loan, done.computed));
+                }
+                Computing::InBatches(batching) => batching.advance(&mut self.finished),
+            }
         }
     }
 }

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `cluster`, `knob`, `faults` | the knobs, with their limits |
 //! | `network` | cards, internal links, what is on its way |
-//! | `compute`, `gradient_pool` | how long a gradient takes; computing it for real |
+//! | `compute`, `gradient_pool`, `gradient_batching` | how long a gradient takes; computing it for real, several together |
 //! | `queue` | the order of events |
 //! | `driver` | the loop |
 //! | `rank_state` | one rank with its processor, inbox and outbox |
@@ -23,6 +23,7 @@ mod compute;
 mod control;
 mod driver;
 mod faults;
+mod gradient_batching;
 mod gradient_pool;
 mod in_flight;
 mod knob;

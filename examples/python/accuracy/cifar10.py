@@ -5,6 +5,9 @@ weight decay 1e-4, a learning rate of 0.1 that is divided by ten after 81/164 an
 epochs. A warm-up over the first 5/164 is ours. AccumAdam has its own rate, 1.5e-3 with an L2 of
 1/32768 and s = 8 (Wang et al., for ResNet-50), and the same warm-up and divisions.
 
+`--nesterov --reshuffle` is the setting of fb.resnet.torch, whose schedule this is: Nesterov's
+momentum, and all images distributed over the workers anew in every epoch.
+
 It needs the six files `data_batch_1.bin` … `data_batch_5.bin` and `test_batch.bin` in DIR, also as
 `.bin.xz` or `.bin.gz`.
 """
@@ -49,6 +52,7 @@ CLUSTER = {"bandwidth_gbps": 100.0, "latency_us": 2.0, "compute_ms": 11.55, "com
 def main() -> None:
     parser = arguments(__doc__, list(CONFIGURATIONS))
     parser.add_argument("--channels-last", action="store_true", help="how images lie in memory")
+    parser.add_argument("--nesterov", action="store_true", help="Nesterov's momentum")
     options = parser.parse_args()
     quick_kernels()
     Job(task(options), options).run()
@@ -95,6 +99,8 @@ class Cifar10:
         optimizer = dict(chosen.get("optimizer", SGD))
         if self.options.lr and "optimizer" not in chosen:
             optimizer["lr"] = self.options.lr
+        if self.options.nesterov and "optimizer" not in chosen:
+            optimizer["nesterov"] = True
         optimizer["schedule"] = {
             "name": "step",
             "milestones": [round(steps * epoch / 164) for epoch in (81, 122)],

@@ -19,6 +19,10 @@ import torch
 import quelea
 
 
+#: Checkpoints of a run that makes them.
+SAVES = 8
+
+
 @dataclass
 class Task:
     """What is trained; the scripts of this folder make one."""
@@ -52,6 +56,15 @@ def arguments(description: str, names: list[str]) -> argparse.ArgumentParser:
     parser.add_argument("--workers", type=int, default=None)
     parser.add_argument("--batch", type=int, default=None, help="of each worker")
     parser.add_argument("--lr", type=float, default=None)
+    parser.add_argument(
+        "--reshuffle", action="store_true", help="distribute all samples anew in every epoch"
+    )
+    parser.add_argument(
+        "--together", type=int, default=None, help="gradients that are computed together on a GPU"
+    )
+    parser.add_argument(
+        "--checkpoints", help="folder for checkpoints; a run that has some there is resumed"
+    )
     parser.add_argument("--samples", type=int, default=None, help="train on so many only")
     return parser
 
@@ -65,7 +78,7 @@ class Job:
         self.steps_per_epoch = max(1, task.samples // workers // task.batch)
         self.workers = workers
         # The sum of the losses of mini-batches, and their number, since the last evaluation.
-        self.losses = torch.zeros(2, device=options.device)
+        self.losses = [0.0, 0]
         self.result: dict[str, Any] = {}
         self.notes: list[str] = []
         self.began = 0.0
@@ -82,12 +95,14 @@ class Job:
     def train(self, epochs: float) -> None:
         options, task = self.options, self.task
         steps = max(1, round(epochs * self.steps_per_epoch))
+        if options.checkpoints and is_complete(Path(options.out)):
+            return
         evaluations = min(options.evaluations, steps)
         config = {**task.config(options.name, steps), "evaluations": evaluations}
         self.result = {
             "task": task.name,
             "name": options.name,
-            "settings": task.settings,
+            "settings": {**task.settings, "reshuffle": options.reshuffle},
             "config": config,
             "seed": options.seed,
             "device": device_name(options.device),
@@ -100,8 +115,12 @@ class Job:
             "evaluations": [],
             "notes": self.notes,
         }
-        self.began = time.monotonic()
-        summary = self.simulate(config, self.evaluate)
+        places: dict[str, Any] = {}
+        if options.checkpoints:
+            config["checkpoint"] = {"every": max(1, steps // SAVES)}
+            places = self.take_up(Path(options.checkpoints), steps)
+        self.began = time.monotonic() - self.seconds_before()
+        summary = self.simulate(config, self.evaluate, **places)
         self.result.update(
             complete=True,
             worker_models=summary["worker_models"],
@@ -111,11 +130,31 @@ class Job:
         )
         self.write()
 
-    def simulate(self, config: dict[str, Any], evaluate, collate=None) -> dict[str, Any]:
+    def take_up(self, folder: Path, steps: int) -> dict[str, Any]:
+        """Where the run's files go; if it was broken off, the result until its last checkpoint is
+        read back."""
+        saved = [int(path.name.removeprefix("step-")) for path in folder.glob("checkpoints/step-*")]
+        if not saved:
+            return {"out": folder}
+        out = Path(self.options.out)
+        before = json.loads(out.read_text())["evaluations"] if out.exists() else []
+        reached = self.result["epochs"] * max(saved) / steps
+        rows = [row for row in before if row["epoch"] <= reached * (1 + 1e-9)]
+        self.result["evaluations"] = rows
+        return {"resume": folder}
+
+    def seconds_before(self) -> float:
+        """How long an earlier part of the run took."""
+        rows = self.result["evaluations"]
+        return rows[-1]["seconds"] if rows else 0.0
+
+    def simulate(
+        self, config: dict[str, Any], evaluate, collate=None, **places
+    ) -> dict[str, Any]:
         task, options = self.task, self.options
         return quelea.simulate(
             task.make_model,
-            self.loss,
+            task.loss,
             range(task.samples),
             config,
             batch=task.batch,
@@ -123,14 +162,15 @@ class Job:
             collate=collate or task.collate,
             device=options.device,
             graph=not options.no_graph,
+            together=options.together,
+            reshuffle=options.reshuffle,
+            watch=self.watch,
+            **places,
         )
 
-    def loss(self, model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        value = self.task.loss(model, batch)
-        with torch.no_grad():
-            self.losses[0] += value
-            self.losses[1] += 1
-        return value
+    def watch(self, rank: int, step: int, loss: float) -> None:
+        self.losses[0] += loss
+        self.losses[1] += 1
 
     def evaluate(self, model: torch.nn.Module) -> tuple[float, float | None]:
         done, planned = self.result["evaluations"], self.result["config"]["evaluations"]
@@ -139,10 +179,10 @@ class Job:
             return found["loss"], found.get("accuracy")
         found = self.task.measure(model, len(done) + 1 == planned)
         epoch = self.result["epochs"] * (len(done) + 1) / planned
-        total, count = self.losses.tolist()
-        self.losses.zero_()
+        total, count = self.losses
+        self.losses = [0.0, 0]
         seconds = time.monotonic() - self.began
-        row = {"epoch": epoch, "train_loss": total / max(1.0, count), **found, "seconds": seconds}
+        row = {"epoch": epoch, "train_loss": total / max(1, count), **found, "seconds": seconds}
         done.append(row)
         self.result["epochs_done"] = epoch
         self.write()
@@ -190,12 +230,17 @@ class Job:
             print(f"{rate:.1f} gradients/s", flush=True)
             seconds = min(6.0, 3 * seconds)
             steps = max(4, int(seconds * rate / self.workers))
-        self.losses.zero_()
+        self.losses = [0.0, 0]
         return json.loads((folder / "epochs.json").read_text())["epochs"]
 
 
 class Agreed(Exception):
     """There is no need to measure any more."""
+
+
+def is_complete(result: Path) -> bool:
+    """Whether an earlier part of the run has come to its end."""
+    return result.exists() and json.loads(result.read_text())["complete"]
 
 
 def device_name(device: str) -> str:

@@ -73,25 +73,54 @@ def of(results: list[Result], task: str) -> list[Result]:
 def cifar10(results: list[Result]) -> str:
     rows = []
     for title, (zhang, ko), runs in groups(results, CIFAR10):
-        last = [run["evaluations"][-1] for run in runs]
-        best = [max(row["accuracy"] for row in run["evaluations"]) for run in runs]
+        if not runs:
+            rows.append([title, "", *["not run"] * 6, zhang, ko])
+            continue
+        alike = evaluated_alike(runs)
+        last = [found[-1] for found in alike]
+        best = [max(row["accuracy"] for row in found) for found in alike]
         workers = [run["worker_models"] for run in runs if run["complete"]]
         rows.append(
             [
                 title + mark(runs),
+                ", ".join(sorted(str(run["seed"]) for run in runs)),
                 spread([100 * row["accuracy"] for row in last], 2),
                 spread([100 * value for value in best], 2),
-                spread([100 * found["accuracy_mean"] for found in workers], 2),
-                spread([100 * found["accuracy_worst"] for found in workers], 2),
+                spread([100 * found["accuracy_mean"] for found in workers], 2) or "not run",
+                spread([100 * found["accuracy_worst"] for found in workers], 2) or "not run",
                 spread([row["loss"] for row in last], 3),
                 spread([row["train_loss"] for row in last], 3),
                 zhang,
                 ko,
             ]
         )
-    head = ["", "accuracy, %", "best", "workers, mean", "workers, worst", "test loss"]
+    head = ["", "seeds", "accuracy, %", "best", "workers, mean", "workers, worst", "test loss"]
     head += ["training loss", "Zhang et al.", "Ko et al."]
-    settings = [
+    return f"""
+## CIFAR-10, ResNet-20
+
+{table(["", ""], [list(row) for row in cifar10_settings(results)])}
+{table(head, rows)}
+- Accuracy is over the 10,000 test images, of the model that one would deploy (the mean of the
+  workers, or the servers' model), after the last epoch; "best" is the best of all evaluations.
+- The workers' own models are evaluated with the mean of all workers' batch-norm statistics.
+- Training loss is the mean over all mini-batches since the evaluation before.
+- ± is the largest distance of a seed from the mean. A row whose title ends in settings differs in
+  them from the row of that name above.
+- "Cut off after" gives the last epoch that each seed was evaluated at, in the order in which the
+  seeds are listed. The row's numbers are those after the last epoch that all its seeds reached, on
+  the schedule of the whole run, so they are not final accuracies. The epochs differ between rows:
+  compare such rows in the table by epoch below.
+- Zhang et al. (AD-PSGD): ResNet-20, 16 learners, 32 images each, learning rate 0.1, 164 epochs.
+  Fewer epochs on the same schedule cost accuracy: compare rows with each other first.
+- Ko et al. (ALADDIN): ResNet-50, 8 workers; batch and schedule are not stated.
+
+{curves(results, CIFAR10, "accuracy", "Accuracy, %", 100)}"""
+
+
+def cifar10_settings(results: list[Result]) -> list[tuple[str, str]]:
+    """What all runs have in common, or differ in."""
+    return [
         *facts(results),
         ("data", "random crops of images padded by four pixels, half of them mirrored"),
         (
@@ -101,24 +130,15 @@ def cifar10(results: list[Result]) -> str:
         ("AccumAdam", f"learning rate {rate(results, 'accum-adam')}, L2 1/32768, s = 8"),
         ("schedule", "warm-up over 5/164 of the epochs, ÷ 10 after 81/164 and after 122/164"),
         (
+            "Nesterov, reshuffled",
+            "Nesterov's momentum, and all images distributed over the workers anew in every epoch; "
+            "without it each worker keeps its own images",
+        ),
+        (
             "virtual cluster",
             "a host for each worker, 100 Gbit/s, 2 µs; gradients of 11.55 ms ± 10 %",
         ),
     ]
-    return f"""
-## CIFAR-10, ResNet-20
-
-{table(["", ""], [list(row) for row in settings])}
-{table(head, rows)}
-- Accuracy is over the 10,000 test images, of the model that one would deploy (the mean of the
-  workers, or the servers' model), after the last epoch; "best" is the best of all evaluations.
-- The workers' own models are evaluated with the mean of all workers' batch-norm statistics.
-- Training loss is the mean over all mini-batches since the evaluation before.
-- Zhang et al. (AD-PSGD): ResNet-20, 16 learners, 32 images each, learning rate 0.1, 164 epochs.
-  Fewer epochs on the same schedule cost accuracy: compare rows with each other first.
-- Ko et al. (ALADDIN): ResNet-50, 8 workers; batch and schedule are not stated.
-
-{curves(results, CIFAR10, "accuracy", "Accuracy, %", 100)}"""
 
 
 def multi30k(results: list[Result]) -> str:
@@ -167,13 +187,16 @@ PAGES = {"cifar10": cifar10, "multi30k": multi30k}
 
 
 def groups(results: list[Result], titles: dict[str, tuple[str, ...]]) -> list[tuple]:
-    """A title, what was published, and the runs, which differ in their seeds only."""
+    """A title, what was published, and the runs, which differ in their seeds only; no runs where
+    others were made in this way and these were not."""
     found = []
+    firsts = {result["name"]: result for result in reversed(results)}
+    variants = dict.fromkeys(difference(result, firsts[result["name"]]) for result in results)
     for name, (title, *published) in titles.items():
         runs = [result for result in results if result["name"] == name]
-        alike: dict[str, list[Result]] = {}
+        alike: dict[str, list[Result]] = {text: [] for text in variants}
         for run in runs:
-            alike.setdefault(difference(run, runs[0]), []).append(run)
+            alike[difference(run, runs[0])].append(run)
         found += [(title + text, published, chosen) for text, chosen in alike.items()]
     return found
 
@@ -182,6 +205,8 @@ def difference(run: Result, first: Result) -> str:
     """In which settings a run is not as the first of its name."""
     lr, usual = (result["config"]["optimizer"]["lr"] for result in (run, first))
     said = [f", learning rate {lr:g}"] if lr != usual else []
+    if run["config"]["optimizer"].get("nesterov") and run["settings"].get("reshuffle"):
+        said.append(", Nesterov, reshuffled")
     if run["epochs"] != first["epochs"]:
         said.append(f", {run['epochs']:g} epochs")
     return "".join(said)
@@ -209,10 +234,16 @@ def rate(results: list[Result], name: str) -> str:
     return f"{rates[0]:g}" if rates else "–"
 
 
+def evaluated_alike(runs: list[Result]) -> list[list[dict[str, float]]]:
+    """Of each run, the evaluations until the epoch that all of them reached."""
+    reached = min(run["evaluations"][-1]["epoch"] for run in runs)
+    return [[row for row in run["evaluations"] if row["epoch"] <= reached] for run in runs]
+
+
 def mark(runs: list[Result]) -> str:
     """Says so where not all was done."""
-    cut = [f"{run['epochs_done']:.1f}" for run in runs if not run["complete"]]
-    return f" (cut off after {', '.join(cut)} epochs)" if cut else ""
+    cut = [f"{run['epochs_done']:g}" for run in runs if not run["complete"]]
+    return f" (cut off after {', '.join(cut)})" if cut else ""
 
 
 def spread(values: list[float], digits: int) -> str:
@@ -226,17 +257,17 @@ def spread(values: list[float], digits: int) -> str:
 
 def curves(results: list[Result], titles: dict[str, Any], key: str, what: str, scale: float) -> str:
     """For each number of epochs, at most eight moments of the first seed."""
-    runs = [(title, of_title[0]) for title, _, of_title in groups(results, titles)]
+    runs = [(title, of_title[0]) for title, _, of_title in groups(results, titles) if of_title]
     tables = []
     for epochs in sorted({run["epochs"] for _, run in runs}):
         alike = [(title, run["evaluations"]) for title, run in runs if run["epochs"] == epochs]
-        longest = max((found for _, found in alike), key=len)
-        places = sorted({round(k * (len(longest) - 1) / 7) for k in range(8)})
+        # Some may have been cut off: the last moment is one that all reached.
+        shortest = min((found for _, found in alike), key=len)
+        places = sorted({round(k * (len(shortest) - 1) / 7) for k in range(8)})
         rows = []
         for title, found in alike:
-            cells = [f"{scale * found[k][key]:.4g}" if k < len(found) else "" for k in places]
-            rows.append([title, *cells])
-        head = [f"{what}, after epoch", *(f"{longest[k]['epoch']:.3g}" for k in places)]
+            rows.append([title, *(f"{scale * found[k][key]:.4g}" for k in places)])
+        head = [f"{what}, after epoch", *(f"{shortest[k]['epoch']:.3g}" for k in places)]
         tables.append(table(head, rows))
     return "\n".join(tables)
 

@@ -26,6 +26,25 @@ pub trait Problem: Send + Sync {
     /// The gradient source of worker `rank`.
     fn source(&self, rank: usize) -> Box<dyn GradientSource>;
 
+    /// Computes gradients of several workers together, where that is faster than one
+    /// [source](Problem::source) after the other. A driver whose clock is virtual uses it instead
+    /// of sources.
+    fn batches(&self) -> Option<Box<dyn GradientBatches>> {
+        None
+    }
+
+    /// What the gradients of worker `rank` have left behind besides gradients, such as its running
+    /// statistics of batch normalisation. Virtual clusters keep it in checkpoints.
+    fn worker_state(&self, _rank: usize) -> Vec<f32> {
+        Vec::new()
+    }
+
+    /// Takes over what [`worker_state`](Problem::worker_state) returned; the reason if it does not
+    /// fit.
+    fn restore_worker(&self, _rank: usize, _state: &[f32]) -> Result<(), String> {
+        Ok(())
+    }
+
     /// How many samples a gradient of each worker is averaged over; empty if all are alike.
     fn samples(&self) -> Vec<u32> {
         Vec::new()
@@ -77,6 +96,42 @@ pub trait GradientSource: Send {
     /// Rough number of arithmetic operations of one gradient; tells a driver whether computing
     /// several in parallel pays.
     fn operations(&self) -> u64;
+}
+
+/// Computes gradients of several workers at the same time. Each of them is the same function of
+/// its step and parameters as that of the worker's [source](GradientSource), up to rounding,
+/// whichever gradients are computed with it.
+pub trait GradientBatches: Send {
+    /// How gradients are best put together.
+    fn limits(&self) -> BatchLimits;
+
+    /// Starts to compute these gradients, and may return before they are there. Until the batch is
+    /// finished the driver keeps the loans and does not touch their vectors.
+    fn start(&mut self, batch: &mut [BatchedGradient]);
+
+    /// Waits for the batch, which is the first of those that were started and not finished.
+    fn finish(&mut self, batch: &mut [BatchedGradient]);
+}
+
+/// How gradients are best put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchLimits {
+    /// The most gradients in a batch. As many are started together at once; fewer are when one of
+    /// them is needed.
+    pub gradients: usize,
+    /// The most batches that are started and not finished.
+    pub batches: usize,
+}
+
+/// One gradient of a batch.
+#[derive(Debug)]
+pub struct BatchedGradient {
+    /// Whose it is.
+    pub worker: usize,
+    /// Where its parameters are, and where it goes.
+    pub loan: Loan,
+    /// What comes with it, once it is finished.
+    pub computed: Computed,
 }
 
 /// One gradient outside a node: for measuring and for checking sources.

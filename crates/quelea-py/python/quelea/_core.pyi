@@ -11,10 +11,10 @@ def simulate(
     settings: dict[str, object],
     tensors: list[tuple[str, list[int]]],
     initial: list[float],
-    gradient: object,
-    evaluate: object,
-    out: str,
-) -> None: ...
+    workers: object,
+    out: str | None,
+    resume: str | None,
+) -> str: ...
 
 class VectorAt:
     def __init__(self, address: int, length: int) -> None: ...

@@ -27,6 +27,24 @@ def padding(like: torch.Tensor) -> int:
     return -like.numel() % 32 if like.is_cuda else 0
 
 
+def flatten(
+    tensors: list[torch.Tensor], vectors: list[torch.Tensor] | None = None
+) -> list[torch.Tensor]:
+    """Makes tensors views into one vector per type, which are returned: these, or new ones."""
+    groups: dict[torch.dtype, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault(tensor.dtype, []).append(tensor)
+    filled = []
+    for place, group in enumerate(groups.values()):
+        sizes = [tensor.numel() + padding(tensor) for tensor in group]
+        vector = group[0].new_zeros(sum(sizes)) if vectors is None else vectors[place]
+        for tensor, part in zip(group, vector.split(sizes), strict=True):
+            part = part[: tensor.numel()].view(tensor.shape)
+            tensor.data = part.copy_(tensor)
+        filled.append(vector)
+    return filled
+
+
 def view_like(flat: torch.Tensor, start: int, like: torch.Tensor) -> torch.Tensor:
     """The part of `flat` from `start` on, in the shape and memory format of `like`."""
     if layout_of(like) == "strided":

@@ -6,6 +6,7 @@ import ctypes
 import json
 import tempfile
 import warnings
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,19 @@ from typing import Any
 import torch
 
 from quelea import _core
-from quelea._flat import padding
+from quelea._batches import to_device
+from quelea._flat import flatten
+from quelea._order import SampleOrder
+from quelea._replicas import LANES, Passes, PendingGradient, ReplicaGraphs, WorkerBatch
 
+#: Gradients that are computed together on a GPU, unless the caller chooses.
+TOGETHER = 8
 #: The loss of a model on a batch.
 Loss = Callable[[torch.nn.Module, Any], torch.Tensor]
 #: Loss and accuracy, or None in its place, of a model.
 Measure = Callable[[torch.nn.Module], tuple[float, float | None]]
+#: Is called with the rank, the step and the loss of every gradient.
+Watch = Callable[[int, int, float], None]
 
 
 def simulate(
@@ -32,105 +40,215 @@ def simulate(
     collate: Callable[[list[Any]], Any] = torch.utils.data.default_collate,
     device: str | torch.device = "cpu",
     graph: bool = False,
+    together: int | None = None,
+    reshuffle: bool = False,
+    watch: Watch | None = None,
     out: str | Path | None = None,
+    resume: str | Path | None = None,
 ) -> dict[str, Any]:
     """Trains in the virtual cluster, and returns the run's summary.
 
     `config` has the keys of a run file (``{"workers": 16, "steps": 500, "algorithm": {"name":
     "d-psgd"}, "optimizer": {"name": "sgd", "lr": 0.1}, "cluster": {…}}``), without a task. The
     optimizer is quelea's own. Worker i has the samples i, i + n, i + 2n, …, in an order that
-    depends on the seed alone. `loss(model, batch)` returns the mean loss of a batch, whose tensors
-    are on the device; PyTorch's random numbers are seeded for each batch, before `collate`.
-    `evaluate(model)` returns loss and accuracy (or None) of the deployed model; the default is the
-    loss over the first 512 samples. Buffers, such as the statistics of batch normalisation, are
-    kept per worker, and their mean is evaluated.
+    depends on the seed alone; with `reshuffle` all samples are distributed over the workers anew in
+    every epoch, as PyTorch's DistributedSampler does. `loss(model, batch)` returns the mean loss of
+    a batch, whose tensors are on the device; PyTorch's random numbers are seeded for each batch,
+    before `collate`. `evaluate(model)` returns loss and accuracy (or None) of the deployed model;
+    the default is the loss over the first 512 samples. Buffers, such as the statistics of batch
+    normalisation, are kept per worker, and their mean is evaluated. `watch(rank, step, loss)` is
+    called after every gradient.
 
-    With `graph`, on a GPU, forward and backward pass are captured as a CUDA graph and replayed,
-    which is faster for small models. Every batch must then have the same shapes, and `loss` must do
-    on the device all that changes from batch to batch. If capturing fails, a warning gives the
-    reason, and the passes run without a graph.
+    With `graph`, on a GPU, passes are captured as CUDA graphs, in which gradients that virtual time
+    does not need yet are computed `together`, 8 unless given. Batches must then have the same
+    shapes, and `loss` must do on the device all that changes, and change nothing but its model. If
+    capturing fails, a warning gives the reason, and gradients are computed one by one.
 
-    With `out` the files of the run stay there: summary.json, records.jsonl, final.safetensors,
-    trace.json.
+    With `out` the files of the run stay there. With `resume`, the folder of a run that has
+    checkpoints, it continues from the newest one, there unless `out` is another folder; all other
+    arguments must be as they were, but `config` may have more steps.
 
     >>> import torch, quelea
     >>> points = torch.linspace(-1, 1, 64)
     >>> dataset = [(x.view(1), 3 * x.view(1)) for x in points]
     >>> def loss(model, batch):
-    ...     inputs, targets = batch
-    ...     return (model(inputs) - targets).square().mean()
+    ...     return (model(batch[0]) - batch[1]).square().mean()
     >>> config = {
-    ...     "workers": 4, "steps": 100, "algorithm": {"name": "d-psgd"}, "optimizer": {"lr": 0.1},
+    ...     "workers": 4, "steps": 100, "optimizer": {"lr": 0.1}, "algorithm": {"name": "d-psgd"},
     ...     "cluster": {"hosts": 4, "compute_ms": 10.0},
     ... }
     >>> summary = quelea.simulate(lambda: torch.nn.Linear(1, 1), loss, dataset, config)
-    >>> summary["loss"] < 0.01
-    True
-    >>> 1.0 <= summary["clock_seconds"] < 1.2
-    True
+    >>> summary["loss"] < 0.01, 1.0 <= summary["clock_seconds"] < 1.2
+    (True, True)
     """
+    continues = _continues(out, resume)
+    order = SampleOrder(len(dataset), config, batch, reshuffle)
+    workers = _VirtualWorkers(Passes(make_model().to(device), loss), dataset, order, collate, watch)
+    workers.choose_batches(together, graph)
+    workers.measure = evaluate or workers.mean_loss
+    with tempfile.TemporaryDirectory() as folder:
+        place = out if out is not None or continues else Path(folder) / "run"
+        return workers.train(config, place, resume)
+
+
+def _continues(out: str | Path | None, resume: str | Path | None) -> bool:
+    """Whether the run writes into the folder that it resumes from; raises if `out` is taken."""
+    if resume is not None and (out is None or Path(out) == Path(resume)):
+        return True
     if out is not None and (Path(out) / "summary.json").exists():
         raise ValueError(f"out = {str(out)!r} holds a run already: choose another folder")
-    workers = _VirtualWorkers(make_model().to(device), loss, dataset, config, batch, collate)
-    workers.graph = _Graph() if graph and workers.flat.is_cuda else None
-    measure = evaluate or workers.mean_loss
-    with tempfile.TemporaryDirectory() as folder:
-        return workers.train(
-            config, measure, Path(out) if out is not None else Path(folder) / "run"
-        )
+    return False
 
 
 class _VirtualWorkers:
-    """The gradients of all virtual workers, computed one after the other with one model."""
+    """The gradients of all virtual workers. Rust calls its public methods; vectors are addresses."""
 
     def __init__(
         self,
-        model: torch.nn.Module,
-        loss: Loss,
+        passes: Passes,
         dataset: Sequence[Any],
-        config: dict[str, Any],
-        batch: int,
+        order: SampleOrder,
         collate: Callable[[list[Any]], Any],
+        watch: Watch | None,
     ):
-        self.model, self.loss, self.dataset = model, loss, dataset
-        self.batch, self.collate = batch, collate
-        self.workers, self.seed = int(config.get("workers", 8)), int(config.get("seed", 1))
-        if len(dataset) < self.workers:
-            raise ValueError(
-                f"the dataset has {len(dataset)} samples for {self.workers} workers: every worker "
-                "needs at least one"
-            )
-        self.named = [(n, p) for n, p in model.named_parameters() if p.requires_grad][::-1]
-        for name, p in self.named:
+        self.passes, self.dataset, self.order = passes, dataset, order
+        self.collate, self.watch = collate, watch
+        for name, p in passes.named:
             if p.dtype != torch.float32:
                 raise ValueError(f"parameter `{name}` is {p.dtype}: must be torch.float32")
-        if not self.named:
+        if not passes.named:
             raise ValueError("the model has no parameter that requires a gradient")
-        self.params = [p for _, p in self.named]
-        # Parameters in transit; the memory of each parameter itself is aligned for the device.
-        self.flat = torch.cat([p.detach().reshape(-1) for p in self.params])
-        parts = self.flat.split([p.numel() for p in self.params])
-        self.parts = [part.view(p.shape) for part, p in zip(parts, self.params, strict=True)]
-        self.buffers = _flatten([b for b in model.buffers() if b.is_floating_point()])
-        self.kept = [[b.clone() for b in self.buffers] for _ in range(self.workers)]
-        self.orders: dict[int, tuple[int, list[int]]] = {}
-        self.graph: _Graph | None = None
+        self.measure: Measure = self.mean_loss
+        # Parameters in transit.
+        self.flat = torch.cat([p.detach().reshape(-1) for p in passes.params])
+        self.buffers = flatten(passes.float_buffers)
+        #: Those of every worker, one per line.
+        self.kept = [b.repeat(order.workers, 1) for b in self.buffers]
         # A gradient and its loss, and the memory through which they and parameters are copied.
         self.result = torch.empty(self.flat.numel() + 1, device=self.flat.device)
         self.staged = torch.empty(self.flat.numel() + 1, pin_memory=self.flat.is_cuda)
+        #: The most gradients in a batch, and the most batches that are started and not finished.
+        self.batch_limits: tuple[int, int] | None = None
+        self.replicas: ReplicaGraphs | None = None
+        #: Batches of gradients that are not finished, with what finishes each.
+        self.started: deque[Callable[[], list[tuple[float, int]]]] = deque()
 
-    def train(self, config: dict[str, Any], measure: Measure, out: Path) -> dict[str, Any]:
+    def choose_batches(self, together: int | None, graph: bool) -> None:
+        """Has gradients computed together where that was asked for."""
+        if together is not None and together < 1:
+            raise ValueError(f"together = {together}: must be at least 1")
+        with_graphs = graph and self.flat.is_cuda
+        most = min(together or (TOGETHER if with_graphs else 1), self.order.workers)
+        if with_graphs or most > 1:
+            self.batch_limits = (most, LANES)
+        if with_graphs:
+            self.replicas = ReplicaGraphs(self.passes, self.kept, most)
+
+    def train(
+        self, config: dict[str, Any], out: str | Path | None, resume: str | Path | None
+    ) -> dict[str, Any]:
         """Runs the virtual cluster with these workers, and returns the run's summary."""
-        _core.simulate(
+        folder = _core.simulate(
             config,
-            [(name, list(p.shape)) for name, p in self.named],
+            [(name, list(p.shape)) for name, p in self.passes.named],
             self.flat.tolist(),
-            gradient=self.gradient,
-            evaluate=lambda params: self.evaluate(params, measure),
-            out=str(out),
+            self,
+            out=None if out is None else str(out),
+            resume=None if resume is None else str(resume),
         )
-        summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
+        summary: dict[str, Any] = json.loads((Path(folder) / "summary.json").read_text())
         return summary
+
+    def gradient(self, rank: int, step: int, params: int, grad: int) -> tuple[float, int]:
+        """Computes one gradient, from and into memory that Rust owns."""
+        self._load(params, [kept[rank] for kept in self.kept])
+        if not self.passes.model.training:
+            self.passes.model.train()
+        batch = self._batch(rank, step)
+        self.passes.compute(to_device(batch.data, self.flat.device), self.result)
+        for mine, kept in zip(self.buffers, self.kept, strict=True):
+            kept[rank].copy_(mine)
+        self.staged.copy_(self.result)
+        self._host(grad).copy_(self.staged[:-1])
+        found = float(self.staged[-1])
+        if self.watch is not None:
+            self.watch(rank, step, found)
+        return found, batch.samples
+
+    def start(self, gradients: list[tuple[int, int, int, int]]) -> None:
+        """Starts to compute gradients; each is given as for `gradient`."""
+        if self.replicas is not None:
+            try:
+                self.started.append(self._start(self.replicas, gradients))
+                return
+            except Exception as error:
+                warnings.warn(f"no CUDA graph, the passes run without it: {error}", stacklevel=2)
+                self.replicas = None
+        found = [self.gradient(*gradient) for gradient in gradients]
+        self.started.append(lambda: found)
+
+    def finish(self) -> list[tuple[float, int]]:
+        """Waits for the first batch that was started; loss and number of samples of each."""
+        return self.started.popleft()()
+
+    def _start(
+        self, replicas: ReplicaGraphs, gradients: list[tuple[int, int, int, int]]
+    ) -> Callable[[], list[tuple[float, int]]]:
+        pending = [PendingGradient(*gradient) for gradient in gradients]
+        data = [self._batch(one.rank, one.step) for one in pending]
+        lane = replicas.start(pending, [self._host(one.params) for one in pending], data)
+
+        def finish() -> list[tuple[float, int]]:
+            results = lane.finish()
+            losses = results[: len(pending), -1].tolist()
+            for one, result, found in zip(pending, results, losses, strict=False):
+                self._host(one.grad).copy_(result[:-1])
+                if self.watch is not None:
+                    self.watch(one.rank, one.step, found)
+            return [(found, batch.samples) for found, batch in zip(losses, data, strict=True)]
+
+        return finish
+
+    def evaluate(self, params: int) -> tuple[float, float | None]:
+        """Loss and accuracy of the deployed model."""
+        self._load(params, [kept.mean(0) for kept in self.kept])
+        self.passes.model.eval()
+        with torch.no_grad():
+            found = self.measure(self.passes.model)
+        if not (isinstance(found, tuple) and len(found) == 2):
+            raise TypeError(
+                f"evaluate() returned {found!r}: must be a loss and an accuracy or None"
+            )
+        return found
+
+    def state(self, rank: int) -> bytes:
+        """The buffers of a worker."""
+        return b"".join(
+            kept[rank].cpu().contiguous().view(torch.uint8).numpy().tobytes() for kept in self.kept
+        )
+
+    def restore(self, rank: int, state: bytes) -> None:
+        """Takes over what `state` returned."""
+        lines = [kept[rank] for kept in self.kept]
+        sizes = [line.numel() * line.element_size() for line in lines]
+        if sum(sizes) > len(state):
+            raise ValueError(f"{len(state)} bytes, but the model's buffers have {sum(sizes)}")
+        start = 0
+        for line, size in zip(lines, sizes, strict=True):
+            part = torch.frombuffer(bytearray(state[start : start + size]), dtype=line.dtype)
+            line.copy_(part)
+            start += size
+
+    def mean_loss(self, model: torch.nn.Module) -> tuple[float, None]:
+        """The mean loss over the first samples."""
+        samples = [self.dataset[i] for i in range(min(512, len(self.dataset)))]
+        batch = to_device(self.collate(samples), self.flat.device)
+        return float(self.passes.loss(model, batch)), None
+
+    def _batch(self, rank: int, step: int) -> WorkerBatch:
+        samples, seed = self.order.samples(rank, step), self.order.batch_seed(rank, step)
+        torch.manual_seed(seed)
+        return WorkerBatch(self.collate([self.dataset[i] for i in samples]), len(samples), seed)
 
     def _host(self, address: int) -> torch.Tensor:
         buffer = (ctypes.c_float * self.flat.numel()).from_address(address)
@@ -139,149 +257,6 @@ class _VirtualWorkers:
     def _load(self, address: int, buffers: list[torch.Tensor]) -> None:
         self.staged[:-1].copy_(self._host(address))
         self.flat.copy_(self.staged[:-1])
-        with torch.no_grad():
-            torch._foreach_copy_(self.params, self.parts)
+        self.passes.load(self.flat)
         for mine, kept in zip(self.buffers, buffers, strict=True):
             mine.copy_(kept)
-
-    def samples(self, rank: int, step: int) -> list[int]:
-        """The samples of a worker's step: a function of the seed alone."""
-        own = range(rank, len(self.dataset), self.workers)
-        size = min(self.batch, len(own))
-        per_epoch = len(own) // size
-        epoch, place = divmod(step, per_epoch)
-        if self.orders.get(rank, (-1, []))[0] != epoch:
-            mixed = (self.seed * 1_000_003 + epoch) * 1_000_003 + rank
-            order = torch.randperm(len(own), generator=torch.Generator().manual_seed(mixed % 2**63))
-            self.orders[rank] = (epoch, order.tolist())
-        return [own[i] for i in self.orders[rank][1][place * size : (place + 1) * size]]
-
-    def compute(self, batch: Any) -> None:
-        """Leaves the gradient of a batch, and its loss, in `result`."""
-        for p in self.params:
-            p.grad = None
-        value = self.loss(self.model, batch)
-        value.backward()
-        with torch.no_grad():
-            parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
-            parts.append(value.to(torch.float32))
-            torch.cat([part.reshape(-1) for part in parts], out=self.result)
-
-    def gradient(self, rank: int, step: int, params: int, grad: int) -> tuple[float, int]:
-        """Computes one gradient, from and into memory that Rust owns."""
-        self._load(params, self.kept[rank])
-        if not self.model.training:
-            self.model.train()
-        samples = self.samples(rank, step)
-        torch.manual_seed(self.seed * 1_000_003 + step * self.workers + rank)
-        batch = self.collate([self.dataset[i] for i in samples])
-        if self.graph is None:
-            self.compute(_to(batch, self.flat.device))
-        elif not self.graph.replay(self, batch):
-            self.graph = None
-            return self.gradient(rank, step, params, grad)
-        for mine, kept in zip(self.buffers, self.kept[rank], strict=True):
-            kept.copy_(mine)
-        self.staged.copy_(self.result)
-        self._host(grad).copy_(self.staged[:-1])
-        return float(self.staged[-1]), len(samples)
-
-    def evaluate(self, params: int, measure: Measure) -> tuple[float, float | None]:
-        """Loss and accuracy of the deployed model."""
-        means = [torch.stack(tensors).mean(0) for tensors in zip(*self.kept, strict=True)]
-        self._load(params, means)
-        self.model.eval()
-        with torch.no_grad():
-            found = measure(self.model)
-        if not (isinstance(found, tuple) and len(found) == 2):
-            raise TypeError(
-                f"evaluate() returned {found!r}: must be a loss and an accuracy or None"
-            )
-        return found
-
-    def mean_loss(self, model: torch.nn.Module) -> tuple[float, None]:
-        """The mean loss over the first samples."""
-        samples = [self.dataset[i] for i in range(min(512, len(self.dataset)))]
-        return float(self.loss(model, _to(self.collate(samples), self.flat.device))), None
-
-
-class _Graph:
-    """Forward and backward pass as a CUDA graph, with batch and result in fixed memory."""
-
-    def __init__(self) -> None:
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.batch: Any = None
-
-    def replay(self, workers: _VirtualWorkers, batch: Any) -> bool:
-        """Computes; False if nothing was computed because capturing failed."""
-        try:
-            graph = self.graph or self._capture(workers, batch)
-            _fill(self.batch, batch)
-        except Exception as error:
-            warnings.warn(f"no CUDA graph, the passes run without it: {error}", stacklevel=2)
-            return False
-        graph.replay()
-        return True
-
-    def _capture(self, workers: _VirtualWorkers, batch: Any) -> torch.cuda.CUDAGraph:
-        self.batch = _to(batch, workers.flat.device)
-        before = [b.clone() for b in workers.buffers]
-        # Libraries choose their kernels, and allocate, in the first passes.
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                workers.compute(self.batch)
-        torch.cuda.current_stream().wait_stream(side)
-        workers.model.zero_grad()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            workers.compute(self.batch)
-        for mine, kept in zip(workers.buffers, before, strict=True):
-            mine.copy_(kept)
-        self.graph = graph
-        return graph
-
-
-def _flatten(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Makes tensors views into one vector per type, which are returned."""
-    groups: dict[torch.dtype, list[torch.Tensor]] = {}
-    for tensor in tensors:
-        groups.setdefault(tensor.dtype, []).append(tensor)
-    vectors = []
-    for group in groups.values():
-        sizes = [tensor.numel() + padding(tensor) for tensor in group]
-        vector = group[0].new_zeros(sum(sizes))
-        for tensor, part in zip(group, vector.split(sizes), strict=True):
-            part = part[: tensor.numel()].view(tensor.shape)
-            tensor.data = part.copy_(tensor)
-        vectors.append(vector)
-    return vectors
-
-
-def _to(batch: Any, device: torch.device) -> Any:
-    """The same batch with its tensors on the device."""
-    if isinstance(batch, torch.Tensor):
-        return batch.to(device)
-    if isinstance(batch, dict):
-        return {key: _to(value, device) for key, value in batch.items()}
-    if isinstance(batch, (list, tuple)):
-        parts = [_to(value, device) for value in batch]
-        is_named = hasattr(batch, "_fields")
-        return type(batch)(*parts) if is_named else type(batch)(parts)
-    return batch
-
-
-def _fill(place: Any, batch: Any) -> None:
-    """Copies the tensors of a batch to those of another of the same shapes."""
-    if isinstance(place, torch.Tensor):
-        if place.shape != batch.shape:
-            shapes = f"{tuple(place.shape)} and {tuple(batch.shape)}"
-            raise ValueError(f"batches have the shapes {shapes}")
-        place.copy_(batch)
-    elif isinstance(place, dict):
-        for key, value in place.items():
-            _fill(value, batch[key])
-    elif isinstance(place, (list, tuple)):
-        for value, other in zip(place, batch, strict=True):
-            _fill(value, other)

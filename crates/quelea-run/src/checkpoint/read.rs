@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use quelea_core::node::MODEL;
-use quelea_record::RankCheckpoint;
+use quelea_record::{BUFFERS, RankCheckpoint};
 use sha2::{Digest, Sha256};
 
 use super::{FOLDER, FORMAT, MANIFEST, Manifest, SUMS, hex, name, part, step_of};
@@ -177,7 +177,7 @@ fn check_manifest(manifest: &Manifest, files: usize) -> Result<(), String> {
 /// Whether a rank's state can be one of a model with so many parameters.
 fn check_part(part: &RankCheckpoint, dimensions: usize) -> Result<(), String> {
     for (name, values) in &part.state.vectors {
-        if values.len() > dimensions {
+        if name != BUFFERS && values.len() > dimensions {
             let len = values.len();
             return Err(format!("`{name}` has {len} elements, the model has {dimensions}"));
         }
