@@ -2,7 +2,7 @@
 //!
 //! A driver tells it what ranks say ([`Controller::handle`]) and which of them are gone
 //! ([`Controller::gone`]), calls [`Controller::poll`] after that and at [`Controller::next_deadline`],
-//! and carries out its [`Order`]s.
+//! and carries out its [`Directive`]s.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,89 +11,19 @@ use quelea_core::properties::Budget;
 use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_core::view::View;
-use quelea_record::{CheckpointSchedule, Observer, Outcome, Record, RecordKind, ResumePoint};
+use quelea_record::{CheckpointSchedule, Observer, Outcome, ResumePoint};
 
 use crate::blame;
-use crate::budget::{BudgetAnswer, GradientBudget};
+use crate::budget::GradientBudget;
 use crate::cut::CutAgreement;
+use crate::directive::{Directive, Recipient, RunFailure};
+use crate::limits::ControlLimits;
 use crate::membership::{LossPolicy, Membership};
-use crate::messages::{Account, Command, RankEvent};
+use crate::messages::{Account, Command};
 use crate::progress::ToldProgress;
 use crate::salvage::Salvage;
 use crate::suspicion::{Evidence, GRACE, RankProgress, Trouble};
-use crate::termination::{ProbeAnswer, Probes};
-use crate::text::{REASON_CHARS, WARNING_CHARS, shown};
-
-/// Warnings that are kept; more are counted.
-const WARNINGS: usize = 50;
-
-/// How long anybody may wait for anything, and what is reported at the end.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ControlLimits {
-    /// How long nothing may move while nobody computes; and how long a rank may be silent.
-    pub peer_seconds: f64,
-    /// How long one gradient may take.
-    pub compute_seconds: f64,
-    /// How long what is pending may take to arrive after the last gradient.
-    pub drain_seconds: f64,
-    /// Whether every rank's report has its parameters and its model.
-    pub report_models: bool,
-}
-
-impl ControlLimits {
-    /// How often somebody looks at the clock: often enough for the shortest limit.
-    pub fn tick_period(&self) -> Time {
-        Time::from_seconds((self.peer_seconds / 8.0).clamp(0.01, 1.0))
-    }
-}
-
-/// Whom an order is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recipient {
-    /// One rank.
-    Rank(u32),
-    /// Every rank.
-    All,
-}
-
-/// A command that the driver is to deliver.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Order {
-    /// To whom.
-    pub to: Recipient,
-    /// What.
-    pub command: Command,
-}
-
-/// Why a run does not end well, in sentences that name rank, peer, what was awaited and for how long.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum RunError {
-    /// A rank was lost.
-    #[error("lost rank {rank}: {reason}")]
-    Lost {
-        /// Which one.
-        rank: u32,
-        /// How that was seen.
-        reason: String,
-    },
-    /// Something was awaited for too long.
-    #[error("{0}")]
-    Stalled(String),
-    /// A rank cannot continue.
-    #[error("rank {rank} failed: {reason}")]
-    Failed {
-        /// Which one.
-        rank: u32,
-        /// Why.
-        reason: String,
-    },
-    /// The run was asked to stop, and every rank has saved its state.
-    #[error("stopped after {step} steps of each worker, as asked")]
-    Stopped {
-        /// Steps of each worker, on average.
-        step: u64,
-    },
-}
+use crate::termination::Probes;
 
 /// Where the run stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,8 +70,8 @@ pub struct Controller {
     pub(crate) lost: usize,
     pub(crate) limits: ControlLimits,
     pub(crate) workers: usize,
-    total: u64,
-    orders: Vec<Order>,
+    pub(crate) total: u64,
+    orders: Vec<Directive>,
     pub(crate) phase: RunPhase,
     /// When the phase began.
     pub(crate) entered: Time,
@@ -152,19 +82,19 @@ pub struct Controller {
     pub(crate) done: u64,
     pub(crate) told: ToldProgress,
     pub(crate) cutting: CutAgreement,
-    clock_seconds: f64,
+    pub(crate) clock_seconds: f64,
     pub(crate) trouble: Option<Trouble>,
     pub(crate) salvage: Option<Salvage>,
-    warnings: Vec<String>,
+    pub(crate) warnings: Vec<String>,
     /// Warnings beyond those that are kept.
-    omitted_warnings: u64,
+    pub(crate) omitted_warnings: u64,
     ticked: Time,
     /// What ranks say of whom they wait for, once somebody has waited too long.
-    accounts: BTreeMap<u32, Account>,
+    pub(crate) accounts: BTreeMap<u32, Account>,
     /// For how long this process stood still in all.
     stood_still: Time,
     /// Until then nobody is blamed for what happened while this process stood still.
-    excused_until: Time,
+    pub(crate) excused_until: Time,
     /// Everything that was said until the last tick has been heard: only then is silence silence.
     has_caught_up: bool,
 }
@@ -211,7 +141,7 @@ impl Controller {
     }
 
     /// What is to be delivered, in order.
-    pub fn take_orders(&mut self) -> std::vec::Drain<'_, Order> {
+    pub fn take_orders(&mut self) -> std::vec::Drain<'_, Directive> {
         self.orders.drain(..)
     }
 
@@ -255,7 +185,7 @@ impl Controller {
         &mut self,
         now: Time,
         observer: &mut dyn Observer,
-    ) -> Result<Option<Outcome>, RunError> {
+    ) -> Result<Option<Outcome>, RunFailure> {
         self.now = now;
         let result = self.attend(observer);
         if let Err(error) = &result {
@@ -264,7 +194,7 @@ impl Controller {
         result
     }
 
-    fn attend(&mut self, observer: &mut dyn Observer) -> Result<Option<Outcome>, RunError> {
+    fn attend(&mut self, observer: &mut dyn Observer) -> Result<Option<Outcome>, RunFailure> {
         if self.watches && self.ticked + self.limits.tick_period() <= self.now {
             self.tick();
         }
@@ -288,19 +218,19 @@ impl Controller {
     /// The run continues without a rank that was lost, if it can; else it is aborted.
     fn continue_or_abort(
         &mut self,
-        error: RunError,
+        error: RunFailure,
         observer: &mut dyn Observer,
-    ) -> Result<(), RunError> {
-        let RunError::Lost { rank, reason } = error else { return self.abort(error) };
+    ) -> Result<(), RunFailure> {
+        let RunFailure::Lost { rank, reason } = error else { return self.abort(error) };
         if self.ranks[rank as usize].is_lost {
             return Ok(());
         }
         let LossPolicy::Continue { min_workers } = self.on_loss else {
-            return self.abort(RunError::Lost { rank, reason });
+            return self.abort(RunFailure::Lost { rank, reason });
         };
         if let Some(refusal) = self.loss_refusal(rank, min_workers) {
             let reason = format!("{reason}; {}", refusal.consequence());
-            return self.abort(RunError::Lost { rank, reason });
+            return self.abort(RunFailure::Lost { rank, reason });
         }
         self.warnings.push(format!("lost rank {rank}: {reason}; the others continued"));
         self.lose(self.now, rank, self.now, observer);
@@ -331,7 +261,7 @@ impl Controller {
     }
 
     /// Adds what is known besides: which link does not deliver, and that this process stood still.
-    pub(crate) fn told(&self, error: RunError) -> RunError {
+    pub(crate) fn told(&self, error: RunFailure) -> RunFailure {
         let still = self.stood_still.seconds();
         let note = if still >= self.limits.peer_seconds / 2.0 {
             format!(" (the coordinator's process itself stood still for {still:.1} s)")
@@ -339,149 +269,20 @@ impl Controller {
             String::new()
         };
         match error {
-            RunError::Stalled(text) => {
-                RunError::Stalled(blame::sentence(&text, &self.accounts) + &note)
+            RunFailure::Stalled(text) => {
+                RunFailure::Stalled(blame::sentence(&text, &self.accounts) + &note)
             }
-            RunError::Lost { rank, reason } => RunError::Lost { rank, reason: reason + &note },
+            RunFailure::Lost { rank, reason } => RunFailure::Lost { rank, reason: reason + &note },
             other => other,
         }
     }
 
     pub(crate) fn order(&mut self, to: Recipient, command: Command) {
-        self.orders.push(Order { to, command });
+        self.orders.push(Directive { to, command });
     }
 
     pub(crate) fn ask_for_accounts(&mut self) {
         self.order(Recipient::All, Command::Explain);
-    }
-
-    /// A rank says something, at `now`.
-    pub fn handle(&mut self, now: Time, event: RankEvent, observer: &mut dyn Observer) {
-        self.now = now;
-        // What a rank says that was taken for lost does not count any more.
-        if event.speaker().is_some_and(|rank| self.ranks[rank as usize].is_lost) {
-            return;
-        }
-        match event {
-            RankEvent::Record(record) => self.record(record, observer),
-            RankEvent::Ticket { rank, number, urgent } => self.ticket(rank, number, urgent),
-            RankEvent::Finished { rank, at } => {
-                self.hear(rank);
-                self.ranks[rank as usize].finished = true;
-                self.clock_seconds = self.clock_seconds.max(at.seconds());
-                if self.phase == RunPhase::Running {
-                    self.end_if_finished();
-                }
-            }
-            RankEvent::Probed { rank, probe, drained, sent, received } => {
-                self.hear(rank);
-                let said = ProbeAnswer { is_drained: drained, sent, received };
-                let living = |rank: usize| !self.ranks[rank].is_lost;
-                if self.probes.answer(now, probe, rank as usize, said, living) {
-                    self.end_drain();
-                }
-            }
-            RankEvent::Model { rank, step, model } => {
-                self.hear(rank);
-                self.model(rank, step, model, observer);
-            }
-            RankEvent::Saved { rank, step, part } => {
-                self.hear(rank);
-                self.saved(rank, step, *part, observer);
-            }
-            RankEvent::CutProposal { rank, step } => {
-                self.hear(rank);
-                self.cut_proposal(rank, step);
-            }
-            RankEvent::CutAgreed { rank } => {
-                self.hear(rank);
-                self.cut_agreed(rank);
-            }
-            RankEvent::Paused { rank } => {
-                self.hear(rank);
-                self.paused();
-            }
-            RankEvent::Frozen { rank, number, step } => {
-                self.hear(rank);
-                self.frozen(rank, number, step);
-            }
-            RankEvent::Report(report) => {
-                self.hear(report.rank);
-                let rank = report.rank as usize;
-                self.ranks[rank].report = Some(*report);
-            }
-            RankEvent::Salvaged { rank, step, model } => self.take_salvaged(rank, step, model),
-            other => self.hear_of_trouble(other),
-        }
-    }
-
-    /// What a rank says of how it and others are.
-    fn hear_of_trouble(&mut self, event: RankEvent) {
-        match event {
-            RankEvent::Heartbeat { rank, computing, waiting, gathering, sent, received } => {
-                let (progress, now) = (&mut self.ranks[rank as usize], self.now);
-                progress.heard = now;
-                let waits = waiting || (progress.finished && !computing);
-                progress.stillness.hear(waits, sent, received);
-                progress.computing = computing.then(|| progress.computing.unwrap_or(now));
-                progress.gathering = gathering;
-            }
-            RankEvent::Stalled { rank, complaint } => {
-                self.hear(rank);
-                self.ranks[rank as usize].computing = None;
-                // While somebody computes, the others wait for a reason.
-                let is_excused = self.now < self.excused_until;
-                if !is_excused && !self.ranks.iter().any(|progress| progress.computing.is_some()) {
-                    let complaint = shown(&complaint, REASON_CHARS) + &self.finished_before();
-                    self.suspect(Evidence::Complaint, RunError::Stalled(complaint));
-                }
-            }
-            RankEvent::Lost { rank, peer, reason } => {
-                if self.phase != RunPhase::Finishing && !self.ranks[peer as usize].is_lost {
-                    let reason = format!("{} (seen by rank {rank})", shown(&reason, REASON_CHARS));
-                    self.suspect(Evidence::Inferred, RunError::Lost { rank: peer, reason });
-                }
-            }
-            RankEvent::Failed { rank, reason } => {
-                let reason = shown(&reason, REASON_CHARS);
-                self.ranks[rank as usize].has_failed = true;
-                self.suspect(Evidence::Own, RunError::Failed { rank, reason });
-            }
-            RankEvent::Account { rank, account } => {
-                self.ranks[rank as usize].heard = self.now;
-                self.accounts.insert(rank, *account);
-                let all = self.accounts.len() == self.ranks.len();
-                if let Some(trouble) = self.trouble.as_mut().filter(|_| all) {
-                    trouble.until = trouble.until.min(trouble.noted + GRACE);
-                }
-            }
-            RankEvent::Warning(text) => {
-                if self.warnings.len() >= WARNINGS {
-                    self.omitted_warnings += 1;
-                } else {
-                    self.warnings.push(shown(&text, WARNING_CHARS));
-                }
-            }
-            _ => unreachable!("the caller handles the rest"),
-        }
-    }
-
-    fn record(&mut self, record: Record, observer: &mut dyn Observer) {
-        if matches!(record.event, RecordKind::Step { .. }) {
-            self.done += 1;
-            self.hear(record.rank);
-            let progress = &mut self.ranks[record.rank as usize];
-            progress.computing = None;
-            progress.steps += 1;
-            // In virtual time, a thousand reports are enough for any bar.
-            let every = if self.watches { 1 } else { (self.total / 1000).max(1) };
-            if self.done.is_multiple_of(every) || self.done == self.total {
-                observer.progress(self.done, self.total, Time::from_seconds(record.t));
-            }
-            self.tell_progress();
-            self.cut_on_average();
-        }
-        observer.record(record);
     }
 
     /// The process of a rank is gone.
@@ -492,7 +293,7 @@ impl Controller {
         }
         self.ranks[rank as usize].is_gone = true;
         if self.ranks[rank as usize].report.is_none() {
-            self.suspect(Evidence::Seen, RunError::Lost { rank, reason });
+            self.suspect(Evidence::Seen, RunFailure::Lost { rank, reason });
         }
     }
 
@@ -529,7 +330,7 @@ impl Controller {
         self.order(Recipient::All, Command::Probe(number));
     }
 
-    fn end_drain(&mut self) {
+    pub(crate) fn end_drain(&mut self) {
         if !self.save_at_rest() {
             self.enter(RunPhase::Finishing);
             self.order(Recipient::All, Command::Finish);
@@ -538,28 +339,6 @@ impl Controller {
 
     pub(crate) fn enter(&mut self, phase: RunPhase) {
         (self.phase, self.entered) = (phase, self.now);
-    }
-
-    fn hear(&mut self, rank: u32) {
-        let progress = &mut self.ranks[rank as usize];
-        (progress.heard, progress.moved) = (self.now, self.now);
-    }
-
-    fn ticket(&mut self, rank: u32, number: u64, urgent: bool) {
-        self.hear(rank);
-        match self.budget.request(rank as usize, number, urgent) {
-            Some(BudgetAnswer::Granted) => {
-                self.order(Recipient::Rank(rank), Command::Grant { done: self.done });
-            }
-            Some(BudgetAnswer::Exhausted) => {
-                return self.order(Recipient::Rank(rank), Command::Deny);
-            }
-            Some(BudgetAnswer::Later) | None => return,
-        }
-        if self.budget.is_exhausted() {
-            // Workers that wait for others, and so do not ask, will get none either.
-            self.order(Recipient::All, Command::Deny);
-        }
     }
 
     /// The last view that was announced.

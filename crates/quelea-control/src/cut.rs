@@ -9,7 +9,8 @@ use quelea_core::message::Rank;
 use quelea_core::time::Time;
 use quelea_record::{CheckpointSchedule, Models, Observer, RankCheckpoint, Request};
 
-use crate::controller::{Controller, Recipient, RunError, RunPhase};
+use crate::controller::{Controller, RunPhase};
+use crate::directive::{Recipient, RunFailure};
 use crate::messages::Command;
 
 /// How often the observer is asked for its requests.
@@ -233,14 +234,14 @@ impl Controller {
     }
 
     /// Continues, or ends the run, if all ranks know of the cut and have saved. An error: it ends.
-    pub(crate) fn end_saving_if_whole(&mut self) -> Result<(), RunError> {
+    pub(crate) fn end_saving_if_whole(&mut self) -> Result<(), RunFailure> {
         let Stage::Saving { step, unconfirmed: 0 } = self.cutting.stage else { return Ok(()) };
         if self.cutting.saved.get(&step) != Some(&self.ranks.len()) {
             return Ok(());
         }
         let rests = !self.cutting.synchronous;
         self.cutting.stage = if rests { Stage::Writing { step } } else { Stage::None };
-        if self.cutting.stop { Err(RunError::Stopped { step }) } else { Ok(()) }
+        if self.cutting.stop { Err(RunFailure::Stopped { step }) } else { Ok(()) }
     }
 
     /// A rank has sent its model; once all have, they are evaluated.

@@ -21,6 +21,8 @@
 //! | `timing` | how the time of a step splits into computing, exposed communication and waiting |
 //! | `life_cycle` | running, resting for a checkpoint, finished, draining |
 //! | `controller` | the decisions for a whole run, and their deadlines |
+//! | `events` | what the controller does with what ranks say |
+//! | `directive`, `limits` | what it wants to be delivered; how long anybody may wait |
 //! | `budget` | the right to compute gradients, at the controller and at a rank |
 //! | `progress` | how far all workers are together, for learning rates of asynchronous runs |
 //! | `cut` | agreement on a consistent cut through the run |
@@ -36,7 +38,10 @@ mod blame;
 mod budget;
 mod controller;
 mod cut;
+mod directive;
+mod events;
 mod life_cycle;
+mod limits;
 mod membership;
 mod messages;
 mod progress;
@@ -47,7 +52,9 @@ mod termination;
 mod text;
 mod timing;
 
-pub use controller::{ControlLimits, Controller, ControllerConfig, Order, Recipient, RunError};
+pub use controller::{Controller, ControllerConfig};
+pub use directive::{Directive, Recipient, RunFailure};
+pub use limits::ControlLimits;
 pub use membership::{LossPolicy, LossRefusal};
 pub use messages::{Account, AwaitedPeer, Command, RankEvent, VectorLengths, ViewChange};
 pub use rank::{LoopStatus, RankMachine, RankMachineConfig};

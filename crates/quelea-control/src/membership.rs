@@ -10,7 +10,8 @@ use quelea_core::time::Time;
 use quelea_core::view::View;
 use quelea_record::{Observer, RankReport, Record, RecordKind};
 
-use crate::controller::{Controller, Recipient, RunPhase};
+use crate::controller::{Controller, RunPhase};
+use crate::directive::Recipient;
 use crate::messages::{Command, ViewChange};
 
 /// The steps of survivors differ by at most one when they are stopped; one more may be under way. The

@@ -5,7 +5,8 @@
 
 use quelea_core::time::Time;
 
-use crate::controller::{Controller, Recipient, RunPhase};
+use crate::controller::{Controller, RunPhase};
+use crate::directive::Recipient;
 use crate::messages::Command;
 
 /// The least time between two words about progress, so that those which a process does not read

@@ -12,23 +12,24 @@
 
 mod cut;
 mod status;
+mod step;
 
 use std::sync::Arc;
 
 use quelea_core::contract::{Effect, Fact};
 use quelea_core::message::{Message, Rank};
-use quelea_core::node::{Loan, Node};
+use quelea_core::node::Node;
 use quelea_core::payload::Pool;
 use quelea_core::problems::Computed;
-use quelea_core::properties::{Budget, Properties};
+use quelea_core::properties::Properties;
 use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_core::view::View;
 use quelea_record::{CheckpointSchedule, RankReport, Record, RecordKind, ResumePoint};
 
 use crate::budget::RankBudget;
-use crate::controller::ControlLimits;
 use crate::life_cycle::LifeCycle;
+use crate::limits::ControlLimits;
 use crate::messages::{Command, RankEvent};
 use crate::timing::{GradientTime, PendingStep};
 use cut::CutState;
@@ -345,96 +346,6 @@ impl RankMachine {
         self.confirm_pause();
         self.cut_if_due();
         self.salvage_if_asked();
-    }
-
-    /// Completes the step if the node is ready, and returns a loan if the next gradient is to be
-    /// computed; otherwise asks for the right to one, or finishes, or waits.
-    pub fn advance(&mut self, now: Time) -> Option<Loan> {
-        if self.is_computing() {
-            return None;
-        }
-        self.complete_step(now);
-        self.settle();
-        if self.is_held() || self.is_finished() || !matches!(self.phase, StepPhase::Ready) {
-            return None;
-        }
-        if self.node.has_finished_rounds() {
-            self.finish();
-            return None;
-        }
-        if !self.node.wants_gradient() {
-            return self.finish_if_exhausted();
-        }
-        // A loop outside decides by itself how many gradients there are.
-        if self.is_external || self.properties.budget == Budget::Rounds {
-            return Some(self.lend(now));
-        }
-        if self.budget.take() {
-            let loan = self.lend(now);
-            if self.asks_ahead {
-                self.ask(false);
-            }
-            return Some(loan);
-        }
-        if self.budget.is_exhausted() {
-            self.finish();
-        } else {
-            self.ask(true);
-        }
-        None
-    }
-
-    fn finish_if_exhausted(&mut self) -> Option<Loan> {
-        if self.budget.is_exhausted() && !self.is_external {
-            self.finish();
-        }
-        None
-    }
-
-    fn complete_step(&mut self, now: Time) {
-        let StepPhase::Completing(pending) = &self.phase else { return };
-        if self.node.step() == pending.step {
-            return;
-        }
-        let pending = *pending;
-        self.phase = StepPhase::Ready;
-        let origin = self.properties.waits_for_peers.then(|| self.node.origin());
-        let GradientTime { compute, exposed, waiting } = pending.split(now, origin);
-        let (compute, exposed, waiting) = (compute.seconds(), exposed.seconds(), waiting.seconds());
-        let report = &mut self.report;
-        report.steps += 1;
-        report.compute_seconds += compute;
-        report.exposed_seconds += exposed;
-        report.waiting_seconds += waiting;
-        self.ready_at = now;
-        let Computed { loss, samples } = pending.computed;
-        let event = RecordKind::Step { loss, samples, compute, exposed, waiting };
-        self.record(now, pending.step, event);
-    }
-
-    fn lend(&mut self, now: Time) -> Loan {
-        // What held up this gradient is part of its step.
-        let idle = now.since(self.ready_at);
-        let held_up = if std::mem::take(&mut self.was_frozen) {
-            GradientTime { waiting: idle, ..GradientTime::default() }
-        } else {
-            GradientTime { exposed: idle, ..GradientTime::default() }
-        };
-        self.stood_still = Time::ZERO;
-        self.phase = StepPhase::Computing { since: now, held_up };
-        self.node.lend()
-    }
-
-    /// Asks for the right to a gradient, unless it was asked for as urgently, or there are none.
-    fn ask(&mut self, urgent: bool) {
-        if let Some(number) = self.budget.ask(urgent) {
-            self.events.push(RankEvent::Ticket { rank: self.node.rank.0, number, urgent });
-        }
-    }
-
-    fn finish(&mut self) {
-        self.life_cycle.finish();
-        self.events.push(RankEvent::Finished { rank: self.node.rank.0, at: self.ready_at });
     }
 
     /// What the rank did in the whole run, with its parameters and model if the run wants them.

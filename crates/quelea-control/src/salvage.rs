@@ -6,7 +6,8 @@ use quelea_core::message::Rank;
 use quelea_core::time::Time;
 use quelea_record::{Observer, SalvagedModel};
 
-use crate::controller::{Controller, Recipient, RunError, RunPhase};
+use crate::controller::{Controller, RunPhase};
+use crate::directive::{Recipient, RunFailure};
 use crate::messages::Command;
 use crate::suspicion::GRACE;
 
@@ -14,7 +15,7 @@ use crate::suspicion::GRACE;
 #[derive(Debug)]
 pub(crate) struct Salvage {
     /// Why it is aborted.
-    error: RunError,
+    error: RunFailure,
     /// Ranks that were asked and may still answer.
     pub(crate) awaited: BTreeSet<u32>,
     models: BTreeMap<u32, SalvagedModel>,
@@ -25,9 +26,9 @@ pub(crate) struct Salvage {
 impl Controller {
     /// The run ends with `error`: first, ranks that still answer are asked for their models. A rank
     /// that computes answers when its gradient is complete; silent ones are not waited for.
-    pub(crate) fn abort(&mut self, error: RunError) -> Result<(), RunError> {
+    pub(crate) fn abort(&mut self, error: RunFailure) -> Result<(), RunFailure> {
         let is_worth = self.limits.report_models && self.done > 0;
-        if !is_worth || matches!(error, RunError::Stopped { .. }) {
+        if !is_worth || matches!(error, RunFailure::Stopped { .. }) {
             return Err(self.told(error));
         }
         let half = Time::from_seconds(self.limits.peer_seconds / 2.0);
@@ -73,7 +74,7 @@ impl Controller {
     pub(crate) fn end_salvage_if_done(
         &mut self,
         observer: &mut dyn Observer,
-    ) -> Result<(), RunError> {
+    ) -> Result<(), RunFailure> {
         let Some(salvage) = &mut self.salvage else { return Ok(()) };
         let may_answer = self.now.since(salvage.begun) < Time(4 * GRACE.0);
         let ranks = &self.ranks;

@@ -3,7 +3,8 @@
 use quelea_core::time::Time;
 use quelea_record::RankReport;
 
-use crate::controller::{Controller, RunError, RunPhase};
+use crate::controller::{Controller, RunPhase};
+use crate::directive::RunFailure;
 use crate::membership::LossPolicy;
 
 /// How long better evidence is waited for after a first sign of trouble.
@@ -82,7 +83,7 @@ pub(crate) struct Trouble {
     pub(crate) noted: Time,
     pub(crate) until: Time,
     weight: Evidence,
-    pub(crate) error: RunError,
+    pub(crate) error: RunFailure,
 }
 
 /// How good the evidence for an error is, best first.
@@ -101,18 +102,18 @@ pub(crate) enum Evidence {
 impl Controller {
     /// Notes that the run cannot continue; weaker evidence gives way to better. Whether this is the
     /// first sign of a stall, so that ranks are to be asked whom they wait for.
-    pub(crate) fn suspect(&mut self, weight: Evidence, error: RunError) {
+    pub(crate) fn suspect(&mut self, weight: Evidence, error: RunFailure) {
         let noted = self.now;
         let until = match &error {
             _ if weight == Evidence::Own => noted,
             // Its process is gone, or silent for too long: the others need not wait for it.
-            RunError::Lost { .. }
+            RunFailure::Lost { .. }
                 if weight == Evidence::Seen && self.on_loss != LossPolicy::Stop =>
             {
                 noted
             }
             // Ranks are asked whom they wait for.
-            RunError::Stalled(_) => noted + Time(4 * GRACE.0),
+            RunFailure::Stalled(_) => noted + Time(4 * GRACE.0),
             _ => noted + GRACE,
         };
         match &mut self.trouble {
@@ -122,7 +123,7 @@ impl Controller {
                 *trouble = Trouble { noted: trouble.noted, until, weight, error };
             }
             None => {
-                let is_stalled = matches!(error, RunError::Stalled(_));
+                let is_stalled = matches!(error, RunFailure::Stalled(_));
                 self.trouble = Some(Trouble { noted, until, weight, error });
                 if is_stalled {
                     self.ask_for_accounts();
@@ -138,10 +139,10 @@ impl Controller {
         let limit = self.limits.peer_seconds;
         if let Some((silence, rank)) = silent.filter(|(time, _)| time.seconds() >= limit) {
             let reason = format!("it has been silent for {:.1} s", silence.seconds());
-            self.suspect(Evidence::Seen, RunError::Lost { rank: rank as u32, reason });
+            self.suspect(Evidence::Seen, RunFailure::Lost { rank: rank as u32, reason });
         }
         if let Some(complaint) = self.overdue().or_else(|| self.standstill()) {
-            self.suspect(Evidence::Inferred, RunError::Stalled(complaint));
+            self.suspect(Evidence::Inferred, RunFailure::Stalled(complaint));
         }
     }
 

@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use quelea_control::{Command, Controller, ControllerConfig, RankEvent, Recipient, RunError};
+use quelea_control::{Command, Controller, ControllerConfig, RankEvent, Recipient, RunFailure};
 use quelea_core::time::Time;
 use quelea_record::{Observer, Outcome};
 use tokio::sync::mpsc::UnboundedSender;
@@ -179,13 +179,13 @@ impl ControllerDriver {
     }
 }
 
-impl From<RunError> for NetError {
-    fn from(error: RunError) -> NetError {
+impl From<RunFailure> for NetError {
+    fn from(error: RunFailure) -> NetError {
         match error {
-            RunError::Lost { rank, reason } => NetError::Lost { rank, reason },
-            RunError::Stalled(text) => NetError::Stalled(text),
-            RunError::Failed { rank, reason } => NetError::Failed { rank, reason },
-            RunError::Stopped { step } => NetError::Stopped { step },
+            RunFailure::Lost { rank, reason } => NetError::Lost { rank, reason },
+            RunFailure::Stalled(text) => NetError::Stalled(text),
+            RunFailure::Failed { rank, reason } => NetError::Failed { rank, reason },
+            RunFailure::Stopped { step } => NetError::Stopped { step },
         }
     }
 }

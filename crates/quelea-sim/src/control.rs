@@ -1,7 +1,7 @@
 //! The control plane in the virtual cluster: events of ranks go to the controller and its commands to
 //! ranks, in order and at no cost.
 
-use quelea_control::{Command, Order, RankEvent, Recipient, RunError};
+use quelea_control::{Command, Directive, RankEvent, Recipient, RunFailure};
 use quelea_core::message::Rank;
 use quelea_core::random::Rng;
 use quelea_core::time::Time;
@@ -52,7 +52,7 @@ impl Driver<'_> {
         self.exchanges_control = false;
     }
 
-    fn deliver_order(&mut self, Order { to, command }: Order) {
+    fn deliver_order(&mut self, Directive { to, command }: Directive) {
         if matches!(command, Command::View(_)) {
             return self.announce_view();
         }
@@ -98,8 +98,8 @@ impl Driver<'_> {
         let ended = self.controller.poll(self.now, self.observer);
         self.exchange_control();
         ended.map_err(|error| match error {
-            RunError::Stopped { step } => SimError::Stopped { step },
-            RunError::Failed { reason, .. } => SimError::Resume(reason),
+            RunFailure::Stopped { step } => SimError::Stopped { step },
+            RunFailure::Failed { reason, .. } => SimError::Resume(reason),
             other => SimError::Resume(other.to_string()),
         })
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use quelea_control::{
-    ControlLimits, Controller, ControllerConfig, LossPolicy, Order, RankEvent, RankMachine,
+    ControlLimits, Controller, ControllerConfig, Directive, LossPolicy, RankEvent, RankMachine,
     RankMachineConfig,
 };
 use quelea_core::contract::Effect;
@@ -40,7 +40,7 @@ pub(crate) struct Driver<'a> {
     pub(crate) controller: Controller,
     /// What ranks have told the controller, and what it has told them, not yet delivered.
     pub(crate) events: VecDeque<RankEvent>,
-    pub(crate) orders: VecDeque<Order>,
+    pub(crate) orders: VecDeque<Directive>,
     /// Control messages are being delivered.
     pub(crate) exchanges_control: bool,
     pub(crate) timeline: bool,
@@ -94,27 +94,14 @@ impl<'a> Driver<'a> {
             waits_for_disk: false,
             counts_links: false,
         };
-        let state = |rank| {
-            let machine = RankMachine::new(machine, Rank::from(rank), pool.clone(), start.now);
-            Ok(RankState::new(machine.map_err(SimError::Resume)?, start.now))
-        };
-        let ranks = (0..setup.ranks()).map(state).collect::<Result<_, SimError>>()?;
+        let ranks = rank_states(machine, &pool)?;
         if !start.resized {
             restore_workers(problem, &start.parts, workers)?;
         }
-        let controller = ControllerConfig {
-            setup,
-            start,
-            schedule,
-            limits: NO_LIMITS,
-            on_loss: LossPolicy::Continue { min_workers: 1 },
-            watches: false,
-            waits_for_disk: false,
-        };
         let is_global =
             properties.synchronous && properties.topology == TopologyRequirement::Nothing;
         Ok(Driver {
-            controller: Controller::new(controller, start.now),
+            controller: controller(machine),
             events: VecDeque::new(),
             orders: VecDeque::new(),
             exchanges_control: false,
@@ -265,6 +252,31 @@ impl<'a> Driver<'a> {
         outcome.in_flight = self.in_flight.report();
         outcome
     }
+}
+
+/// Every rank of a run, as it starts.
+fn rank_states(machine: RankMachineConfig<'_>, pool: &Pool) -> Result<Vec<RankState>, SimError> {
+    let now = machine.start.now;
+    let state = |rank| {
+        let machine = RankMachine::new(machine, Rank::from(rank), pool.clone(), now);
+        Ok(RankState::new(machine.map_err(SimError::Resume)?, now))
+    };
+    (0..machine.setup.ranks()).map(state).collect()
+}
+
+/// The controller of the same run.
+fn controller(machine: RankMachineConfig<'_>) -> Controller {
+    let RankMachineConfig { setup, start, schedule, limits, .. } = machine;
+    let config = ControllerConfig {
+        setup,
+        start,
+        schedule,
+        limits,
+        on_loss: LossPolicy::Continue { min_workers: 1 },
+        watches: false,
+        waits_for_disk: false,
+    };
+    Controller::new(config, start.now)
 }
 
 /// Gives the problem back what it keeps of each worker.

@@ -77,12 +77,7 @@ impl Run {
             // ring for each vector.
             Traffic::Gossip { vectors, every, average: period, gathers, .. } => {
                 let averages = period.map_or(0, |period| steps / period);
-                // Where losses count, they are averaged with the model.
-                let loss = if period.is_some() && form.properties().needs_loss {
-                    n * 2 * (n - 1) * HEADER + 2 * (n - 1) * 4
-                } else {
-                    0
-                };
+                let loss = if period.is_some() { loss_bytes(n, form) } else { 0 };
                 let in_group = graph == RunGraph::Complete
                     && gathers == Gathers::Means
                     && codec.shape == CodecShape::Plain;
@@ -117,4 +112,9 @@ impl Run {
             }
         }
     }
+}
+
+/// Where losses count, they are averaged with the model.
+fn loss_bytes(n: u64, form: &AlgorithmForm) -> u64 {
+    if form.properties().needs_loss { n * 2 * (n - 1) * HEADER + 2 * (n - 1) * 4 } else { 0 }
 }

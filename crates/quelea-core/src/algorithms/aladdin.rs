@@ -169,26 +169,26 @@ fn check(options: &Options) -> Result<(), &'static str> {
 
 /// Which comes first when a model is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
+enum MixOrder {
     /// `x ← (x − Δ) + α(x̃ − (x − Δ))`, as printed.
     StepThenMix,
     /// `x ← x + α(x̃ − x) − Δ`.
     MixThenStep,
 }
 
-impl Order {
-    fn new(options: &Options) -> Order {
+impl MixOrder {
+    fn new(options: &Options) -> MixOrder {
         match options.text("order") {
-            "step-then-mix" => Order::StepThenMix,
-            _ => Order::MixThenStep,
+            "step-then-mix" => MixOrder::StepThenMix,
+            _ => MixOrder::MixThenStep,
         }
     }
 
     /// What the optimizer is asked for: mixing comes before the step that it makes of the gradient.
     fn mode(self) -> Mode {
         match self {
-            Order::StepThenMix => Mode::ApplyAndReport,
-            Order::MixThenStep => Mode::Displace,
+            MixOrder::StepThenMix => Mode::ApplyAndReport,
+            MixOrder::MixThenStep => Mode::Displace,
         }
     }
 }

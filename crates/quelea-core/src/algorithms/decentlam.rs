@@ -55,7 +55,7 @@ impl DecentLam {
         vector::scale(-cx.learning_rate, stepped);
         vector::add(&cx.params[cx.layout.range(b)], stepped);
         let message = Message::new(exchange::KIND, cx.step, b).with(cx.outbox.pool.copy(stepped));
-        exchange::post(&mut cx.outbox, &message);
+        exchange.post(&mut cx.outbox, message);
         exchange.wait(b);
     }
 }

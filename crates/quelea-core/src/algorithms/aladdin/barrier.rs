@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::normaliser::Normaliser;
-use super::{MODEL, Order, PUSH};
+use super::{MODEL, MixOrder, PUSH};
 use crate::algorithms::sync_ps::local;
 use crate::codec::ErrorFeedback;
 use crate::collectives::fold::Fold;
@@ -30,7 +30,7 @@ use crate::view::View;
 /// One worker.
 pub(super) struct BarrierWorker {
     alpha: f32,
-    order: Order,
+    order: MixOrder,
     period: u64,
     /// Per piece.
     lanes: Vec<Lane>,
@@ -58,7 +58,7 @@ impl BarrierWorker {
     pub(super) fn new(options: &Options) -> BarrierWorker {
         BarrierWorker {
             alpha: options.real("alpha") as f32,
-            order: Order::new(options),
+            order: MixOrder::new(options),
             period: options.whole("period"),
             lanes: Vec::new(),
             remaining: 0,
@@ -107,7 +107,7 @@ impl Algorithm for BarrierWorker {
     }
 
     fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
-        if self.order == Order::MixThenStep {
+        if self.order == MixOrder::MixThenStep {
             cx.pieces[b].iter().for_each(|piece| self.mix_then_step(cx, piece));
         }
         cx.pieces[b].iter().for_each(|piece| self.push(cx, b, piece));
@@ -123,10 +123,10 @@ impl Algorithm for BarrierWorker {
             (lane.used, lane.waiting) = (message.seq, false);
             let model = message.into_values();
             match self.order {
-                Order::StepThenMix => {
+                MixOrder::StepThenMix => {
                     vector::lerp(self.alpha, &model, &mut cx.params[piece.range.clone()]);
                 }
-                Order::MixThenStep => lane.inbox = Some(model),
+                MixOrder::MixThenStep => lane.inbox = Some(model),
             }
         }
     }
@@ -149,7 +149,7 @@ impl Algorithm for BarrierWorker {
             visitor.number(&format!("lane.{index}.seq"), &mut lane.seq);
             visitor.number(&format!("lane.{index}.used"), &mut lane.used);
             lane.left_out.state(&format!("lane.{index}.left_out"), visitor);
-            if self.order == Order::MixThenStep {
+            if self.order == MixOrder::MixThenStep {
                 visitor.payload(&format!("lane.{index}.inbox"), &mut lane.inbox);
             }
         }

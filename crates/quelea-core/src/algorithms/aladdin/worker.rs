@@ -1,6 +1,6 @@
 //! The worker's side of ALADDIN; the pseudocode is in the parent module.
 
-use super::{ACKNOWLEDGE, ANCHOR, Order, PUSH};
+use super::{ACKNOWLEDGE, ANCHOR, MixOrder, PUSH};
 use crate::codec::{CodecShape, ErrorFeedback};
 use crate::contract::{Algorithm, Awaited, Context, Fact, Outbox, Piece};
 use crate::message::{Message, Rank};
@@ -13,7 +13,7 @@ use crate::view::View;
 /// One worker.
 pub(super) struct Worker {
     alpha: f32,
-    order: Order,
+    order: MixOrder,
     gradients: bool,
     track_mean: bool,
     /// Per piece.
@@ -70,7 +70,7 @@ impl Worker {
     pub(super) fn new(options: &Options) -> Worker {
         Worker {
             alpha: options.real("alpha") as f32,
-            order: Order::new(options),
+            order: MixOrder::new(options),
             gradients: options.text("payload") == "gradient",
             track_mean: options.flag("track_mean"),
             lanes: Vec::new(),
@@ -178,7 +178,7 @@ impl Worker {
     fn exchange(&mut self, cx: &mut Context<'_>, b: usize) {
         for piece in &cx.pieces[b] {
             self.push(cx, b, piece);
-            if self.order == Order::StepThenMix {
+            if self.order == MixOrder::StepThenMix {
                 self.mix(cx, piece);
             }
         }
@@ -213,7 +213,7 @@ impl Algorithm for Worker {
     }
 
     fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
-        if self.order == Order::MixThenStep {
+        if self.order == MixOrder::MixThenStep {
             self.mix_then_step(cx, b);
         }
         if !self.gradients {

@@ -1,0 +1,51 @@
+//! What the controller wants to be delivered, and why a run does not end well.
+
+use crate::messages::Command;
+
+/// Whom an order is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recipient {
+    /// One rank.
+    Rank(u32),
+    /// Every rank.
+    All,
+}
+
+/// A command that the driver is to deliver.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Directive {
+    /// To whom.
+    pub to: Recipient,
+    /// What.
+    pub command: Command,
+}
+
+/// Why a run does not end well, in sentences that name rank, peer, what was awaited and for how long.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum RunFailure {
+    /// A rank was lost.
+    #[error("lost rank {rank}: {reason}")]
+    Lost {
+        /// Which one.
+        rank: u32,
+        /// How that was seen.
+        reason: String,
+    },
+    /// Something was awaited for too long.
+    #[error("{0}")]
+    Stalled(String),
+    /// A rank cannot continue.
+    #[error("rank {rank} failed: {reason}")]
+    Failed {
+        /// Which one.
+        rank: u32,
+        /// Why.
+        reason: String,
+    },
+    /// The run was asked to stop, and every rank has saved its state.
+    #[error("stopped after {step} steps of each worker, as asked")]
+    Stopped {
+        /// Steps of each worker, on average.
+        step: u64,
+    },
+}

@@ -1,0 +1,168 @@
+//! What the controller does with the events of ranks.
+
+use quelea_core::time::Time;
+use quelea_record::{Observer, Record, RecordKind};
+
+use crate::budget::BudgetAnswer;
+use crate::controller::{Controller, RunPhase};
+use crate::directive::{Recipient, RunFailure};
+use crate::messages::{Command, RankEvent};
+use crate::suspicion::{Evidence, GRACE};
+use crate::termination::ProbeAnswer;
+use crate::text::{REASON_CHARS, WARNING_CHARS, shown};
+
+/// Warnings that are kept; more are counted.
+const WARNINGS: usize = 50;
+
+impl Controller {
+    /// A rank says something, at `now`.
+    pub fn handle(&mut self, now: Time, event: RankEvent, observer: &mut dyn Observer) {
+        self.now = now;
+        // What a rank says that was taken for lost does not count any more.
+        if event.speaker().is_some_and(|rank| self.ranks[rank as usize].is_lost) {
+            return;
+        }
+        match event {
+            RankEvent::Record(record) => self.record(record, observer),
+            RankEvent::Ticket { rank, number, urgent } => self.ticket(rank, number, urgent),
+            RankEvent::Finished { rank, at } => {
+                self.hear(rank);
+                self.ranks[rank as usize].finished = true;
+                self.clock_seconds = self.clock_seconds.max(at.seconds());
+                if self.phase == RunPhase::Running {
+                    self.end_if_finished();
+                }
+            }
+            RankEvent::Probed { rank, probe, drained, sent, received } => {
+                self.hear(rank);
+                let said = ProbeAnswer { is_drained: drained, sent, received };
+                let living = |rank: usize| !self.ranks[rank].is_lost;
+                if self.probes.answer(now, probe, rank as usize, said, living) {
+                    self.end_drain();
+                }
+            }
+            RankEvent::Model { rank, step, model } => {
+                self.hear(rank);
+                self.model(rank, step, model, observer);
+            }
+            RankEvent::Saved { rank, step, part } => {
+                self.hear(rank);
+                self.saved(rank, step, *part, observer);
+            }
+            RankEvent::CutProposal { rank, step } => {
+                self.hear(rank);
+                self.cut_proposal(rank, step);
+            }
+            RankEvent::CutAgreed { rank } => {
+                self.hear(rank);
+                self.cut_agreed(rank);
+            }
+            RankEvent::Paused { rank } => {
+                self.hear(rank);
+                self.paused();
+            }
+            RankEvent::Frozen { rank, number, step } => {
+                self.hear(rank);
+                self.frozen(rank, number, step);
+            }
+            RankEvent::Report(report) => {
+                self.hear(report.rank);
+                let rank = report.rank as usize;
+                self.ranks[rank].report = Some(*report);
+            }
+            RankEvent::Salvaged { rank, step, model } => self.take_salvaged(rank, step, model),
+            other => self.hear_of_trouble(other),
+        }
+    }
+
+    /// What a rank says of how it and others are.
+    fn hear_of_trouble(&mut self, event: RankEvent) {
+        match event {
+            RankEvent::Heartbeat { rank, computing, waiting, gathering, sent, received } => {
+                let (progress, now) = (&mut self.ranks[rank as usize], self.now);
+                progress.heard = now;
+                let waits = waiting || (progress.finished && !computing);
+                progress.stillness.hear(waits, sent, received);
+                progress.computing = computing.then(|| progress.computing.unwrap_or(now));
+                progress.gathering = gathering;
+            }
+            RankEvent::Stalled { rank, complaint } => {
+                self.hear(rank);
+                self.ranks[rank as usize].computing = None;
+                // While somebody computes, the others wait for a reason.
+                let is_excused = self.now < self.excused_until;
+                if !is_excused && !self.ranks.iter().any(|progress| progress.computing.is_some()) {
+                    let complaint = shown(&complaint, REASON_CHARS) + &self.finished_before();
+                    self.suspect(Evidence::Complaint, RunFailure::Stalled(complaint));
+                }
+            }
+            RankEvent::Lost { rank, peer, reason } => {
+                if self.phase != RunPhase::Finishing && !self.ranks[peer as usize].is_lost {
+                    let reason = format!("{} (seen by rank {rank})", shown(&reason, REASON_CHARS));
+                    self.suspect(Evidence::Inferred, RunFailure::Lost { rank: peer, reason });
+                }
+            }
+            RankEvent::Failed { rank, reason } => {
+                let reason = shown(&reason, REASON_CHARS);
+                self.ranks[rank as usize].has_failed = true;
+                self.suspect(Evidence::Own, RunFailure::Failed { rank, reason });
+            }
+            RankEvent::Account { rank, account } => {
+                self.ranks[rank as usize].heard = self.now;
+                self.accounts.insert(rank, *account);
+                let all = self.accounts.len() == self.ranks.len();
+                if let Some(trouble) = self.trouble.as_mut().filter(|_| all) {
+                    trouble.until = trouble.until.min(trouble.noted + GRACE);
+                }
+            }
+            RankEvent::Warning(text) => {
+                if self.warnings.len() >= WARNINGS {
+                    self.omitted_warnings += 1;
+                } else {
+                    self.warnings.push(shown(&text, WARNING_CHARS));
+                }
+            }
+            _ => unreachable!("the caller handles the rest"),
+        }
+    }
+
+    fn record(&mut self, record: Record, observer: &mut dyn Observer) {
+        if matches!(record.event, RecordKind::Step { .. }) {
+            self.done += 1;
+            self.hear(record.rank);
+            let progress = &mut self.ranks[record.rank as usize];
+            progress.computing = None;
+            progress.steps += 1;
+            // In virtual time, a thousand reports are enough for any bar.
+            let every = if self.watches { 1 } else { (self.total / 1000).max(1) };
+            if self.done.is_multiple_of(every) || self.done == self.total {
+                observer.progress(self.done, self.total, Time::from_seconds(record.t));
+            }
+            self.tell_progress();
+            self.cut_on_average();
+        }
+        observer.record(record);
+    }
+
+    fn hear(&mut self, rank: u32) {
+        let progress = &mut self.ranks[rank as usize];
+        (progress.heard, progress.moved) = (self.now, self.now);
+    }
+
+    fn ticket(&mut self, rank: u32, number: u64, urgent: bool) {
+        self.hear(rank);
+        match self.budget.request(rank as usize, number, urgent) {
+            Some(BudgetAnswer::Granted) => {
+                self.order(Recipient::Rank(rank), Command::Grant { done: self.done });
+            }
+            Some(BudgetAnswer::Exhausted) => {
+                return self.order(Recipient::Rank(rank), Command::Deny);
+            }
+            Some(BudgetAnswer::Later) | None => return,
+        }
+        if self.budget.is_exhausted() {
+            // Workers that wait for others, and so do not ask, will get none either.
+            self.order(Recipient::All, Command::Deny);
+        }
+    }
+}
