@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use quelea_core::node::Loan;
-use quelea_core::problems::{Computed, GradientSource, Problem};
+use quelea_core::problems::{Computed, GradientSource};
 
 /// The gradient sources of all workers.
 pub(crate) struct GradientPool {
@@ -42,9 +42,10 @@ struct GradientThreads {
 const WORTH_A_THREAD: u64 = 100_000;
 
 impl GradientPool {
-    /// The sources of the first `workers` ranks; `threads` = 0 means one per core.
-    pub(crate) fn new(problem: &dyn Problem, workers: usize, threads: usize) -> GradientPool {
-        let sources: Vec<_> = (0..workers).map(|rank| Some(problem.source(rank))).collect();
+    /// With the source of every worker, by rank; `threads` = 0 means one per core.
+    pub(crate) fn new(sources: Vec<Box<dyn GradientSource>>, threads: usize) -> GradientPool {
+        let workers = sources.len();
+        let sources: Vec<_> = sources.into_iter().map(Some).collect();
         let operations = sources.iter().flatten().map(|source| source.operations()).max();
         let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let threads = if threads == 0 { cores() } else { threads }.min(workers);
