@@ -173,7 +173,8 @@ impl Aggregation {
                 self.apply(&slices(&mixed), f, center, out);
             }
             PreAggregation::Bucketing => {
-                let means = bucketing(vectors, group_size(vectors.len(), f), rng);
+                let size = group_size(vectors.len(), self.least(f));
+                let means = bucketing(vectors, size, rng);
                 self.apply(&slices(&means), f, center, out);
             }
         }
@@ -190,6 +191,15 @@ impl Aggregation {
             AggregationRule::CenteredClipping => {
                 centered_clipping(vectors, center, self.clip_radius, self.iterations, out)
             }
+        }
+    }
+
+    /// The least number of vectors of which `f` may be anything.
+    pub fn least(&self, f: usize) -> usize {
+        match self.rule {
+            _ if f == 0 => usize::MAX,
+            AggregationRule::Krum | AggregationRule::MultiKrum => 2 * f + 3,
+            _ => 2 * f + 1,
         }
     }
 

@@ -23,9 +23,9 @@ pub fn bucketing(vectors: &[&[f32]], size: usize, rng: &mut Rng) -> Vec<Vec<f32>
     order.chunks(size).map(|group| mean_of(vectors, group)).collect()
 }
 
-/// The largest groups of `n` vectors in which `f` of them spoil fewer than half of the groups.
-pub fn group_size(n: usize, f: usize) -> usize {
-    if f == 0 { 1 } else { (n / (2 * f + 1)).max(1) }
+/// The largest groups of `n` vectors of which there are at least so many.
+pub fn group_size(n: usize, groups: usize) -> usize {
+    (n / groups).max(1)
 }
 
 fn mean_of(vectors: &[&[f32]], chosen: &[usize]) -> Vec<f32> {
