@@ -34,7 +34,7 @@ pub use distances::{SquaredDistances, krum, multi_krum};
 pub use geometric::geometric_median;
 pub(crate) use ledger::GradientLedger;
 pub use mixing::{bucketing, group_size, nearest_neighbour_mixing};
-pub use neighbours::{NeighbourRule, screened_mean};
+pub use neighbours::{NeighbourDistance, NeighbourRule, screened_mean};
 
 /// `aggregate`.
 pub const AGGREGATE: OptionSpec = OptionSpec {

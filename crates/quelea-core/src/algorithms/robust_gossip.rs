@@ -15,6 +15,8 @@
 //! ```
 //! With `byzantine` = 0 all three are D-PSGD in adapt-then-combine form.
 
+use std::collections::BTreeMap;
+
 use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use super::{Codecs, Entry, When};
 use crate::codec::CodecShape;
@@ -23,9 +25,8 @@ use crate::message::{Message, Rank};
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec};
 use crate::properties::Properties;
-use crate::robust::NeighbourRule;
+use crate::robust::{NeighbourDistance, NeighbourRule};
 use crate::state::Visitor;
-use std::collections::BTreeMap;
 
 /// `byzantine`, of every robust gossip method.
 pub(super) const BYZANTINE: OptionSpec = OptionSpec {
@@ -146,8 +147,8 @@ impl RobustGossip {
         let distances = self.distances(cx, &seen);
         for (b, gathered) in std::mem::take(&mut self.gathered) {
             let range = cx.layout.range(b);
-            let neighbours = gathered.weights().map(|(rank, weight)| (weight, distances[&rank]));
-            let neighbours: Vec<(f32, f64)> = neighbours.collect();
+            let near = |(rank, weight)| NeighbourDistance { weight, distance: distances[&rank] };
+            let neighbours: Vec<NeighbourDistance> = gathered.weights().map(near).collect();
             let factors = self.rule.factors(&neighbours, self.byzantine);
             gathered.pull_by(0, &seen[range.clone()], &factors, &mut cx.params[range]);
         }

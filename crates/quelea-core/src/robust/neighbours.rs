@@ -1,5 +1,14 @@
 //! Rules for gossip: how much a worker lets each neighbour move it.
 
+/// A neighbour as a rule sees it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NeighbourDistance {
+    /// Its weight in the topology.
+    pub weight: f32,
+    /// How far its vector is from the own one.
+    pub distance: f64,
+}
+
 /// What a worker does with the differences to its neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NeighbourRule {
@@ -15,60 +24,64 @@ pub enum NeighbourRule {
 const ROUNDING: f64 = 1e-6;
 
 impl NeighbourRule {
-    /// The factor of every neighbour's difference in `x ← x + Σ_j factor_j·(x_j − x)`, for neighbours
-    /// given by weight and distance, of which `byzantine` may send anything.
-    pub fn factors(self, neighbours: &[(f32, f64)], byzantine: usize) -> Vec<f32> {
-        let heaviest = neighbours.iter().map(|(weight, _)| f64::from(*weight)).fold(0.0, f64::max);
+    /// The factor of every neighbour's difference in `x ← x + Σ_j factor_j·(x_j − x)`, where `byzantine`
+    /// of the neighbours may send anything.
+    pub fn factors(self, neighbours: &[NeighbourDistance], byzantine: usize) -> Vec<f32> {
+        let heaviest = neighbours.iter().map(|near| f64::from(near.weight)).fold(0.0, f64::max);
         let bad = byzantine as f64 * heaviest;
         let mut order: Vec<usize> = (0..neighbours.len()).collect();
-        order.sort_by(|a, b| neighbours[*b].1.total_cmp(&neighbours[*a].1));
+        order.sort_by(|a, b| neighbours[*b].distance.total_cmp(&neighbours[*a].distance));
         match self {
             NeighbourRule::ClippedGossip if byzantine > 0 => {
                 let rest = without(neighbours, &order, bad);
-                let squares = rest.iter().map(|j| weighted_square(neighbours[*j]));
+                let squares = rest.iter().map(|j| weighted_square(&neighbours[*j]));
                 clipped(neighbours, (squares.sum::<f64>() / bad).sqrt())
             }
             NeighbourRule::ClippedSum if byzantine > 0 => {
                 let rest = without(neighbours, &order, 2.0 * bad);
-                clipped(neighbours, rest.first().map_or(0.0, |j| neighbours[*j].1))
+                clipped(neighbours, rest.first().map_or(0.0, |j| neighbours[*j].distance))
             }
             NeighbourRule::Nearest if byzantine > 0 => {
                 nearest(neighbours, &order[..byzantine.min(order.len())])
             }
-            _ => neighbours.iter().map(|(weight, _)| *weight).collect(),
+            _ => neighbours.iter().map(|near| near.weight).collect(),
         }
     }
 }
 
 /// What is left of the neighbours, in `order` from far to near, without the farthest that together have
 /// at least this weight.
-fn without<'a>(neighbours: &[(f32, f64)], order: &'a [usize], weight: f64) -> &'a [usize] {
+fn without<'a>(neighbours: &[NeighbourDistance], order: &'a [usize], weight: f64) -> &'a [usize] {
     let mut dropped = 0.0;
     for (place, j) in order.iter().enumerate() {
         if dropped >= weight - ROUNDING {
             return &order[place..];
         }
-        dropped += f64::from(neighbours[*j].0);
+        dropped += f64::from(neighbours[*j].weight);
     }
     &[]
 }
 
-fn weighted_square((weight, distance): (f32, f64)) -> f64 {
-    f64::from(weight) * distance * distance
+fn weighted_square(near: &NeighbourDistance) -> f64 {
+    f64::from(near.weight) * near.distance * near.distance
 }
 
-fn clipped(neighbours: &[(f32, f64)], radius: f64) -> Vec<f32> {
-    let factor = |(weight, distance): &(f32, f64)| {
-        if *distance <= radius { *weight } else { (f64::from(*weight) * radius / distance) as f32 }
+fn clipped(neighbours: &[NeighbourDistance], radius: f64) -> Vec<f32> {
+    let factor = |near: &NeighbourDistance| {
+        if near.distance <= radius {
+            near.weight
+        } else {
+            (f64::from(near.weight) * radius / near.distance) as f32
+        }
     };
     neighbours.iter().map(factor).collect()
 }
 
 /// Weights of the kept and of the worker itself, divided by their sum.
-fn nearest(neighbours: &[(f32, f64)], dropped: &[usize]) -> Vec<f32> {
-    let lost: f64 = dropped.iter().map(|j| f64::from(neighbours[*j].0)).sum();
-    let factor = |(j, (weight, _)): (usize, &(f32, f64))| {
-        if dropped.contains(&j) { 0.0 } else { (f64::from(*weight) / (1.0 - lost)) as f32 }
+fn nearest(neighbours: &[NeighbourDistance], dropped: &[usize]) -> Vec<f32> {
+    let lost: f64 = dropped.iter().map(|j| f64::from(neighbours[*j].weight)).sum();
+    let factor = |(j, near): (usize, &NeighbourDistance)| {
+        if dropped.contains(&j) { 0.0 } else { (f64::from(near.weight) / (1.0 - lost)) as f32 }
     };
     neighbours.iter().enumerate().map(factor).collect()
 }
@@ -95,7 +108,11 @@ pub fn screened_mean(neighbours: &[&[f32]], f: usize, own: &mut [f32]) {
 mod tests {
     use super::*;
 
-    const EQUAL: [(f32, f64); 5] = [(0.1, 3.0), (0.1, 1.0), (0.1, 50.0), (0.1, 2.0), (0.1, 4.0)];
+    const fn near(distance: f64) -> NeighbourDistance {
+        NeighbourDistance { weight: 0.1, distance }
+    }
+
+    const EQUAL: [NeighbourDistance; 5] = [near(3.0), near(1.0), near(50.0), near(2.0), near(4.0)];
 
     fn assert_near(found: Vec<f32>, expected: [f64; 5]) {
         for (found, expected) in found.into_iter().zip(expected) {
@@ -121,7 +138,7 @@ mod tests {
     /// On a complete graph of six, NNA is the plain mean of the own vector and the four nearest.
     #[test]
     fn nearest_neighbour_averaging_is_the_mean_of_the_nearest() {
-        let sixth = EQUAL.map(|(_, distance)| (1.0 / 6.0, distance));
+        let sixth = EQUAL.map(|near| NeighbourDistance { weight: 1.0 / 6.0, ..near });
         let fifth = 1.0 / 5.0;
         let factors = NeighbourRule::Nearest.factors(&sixth, 1);
         assert_near(factors, [fifth, fifth, 0.0, fifth, fifth]);
@@ -140,7 +157,7 @@ mod tests {
     fn neighbours_that_are_not_finite_have_no_weight() {
         use NeighbourRule::{ClippedGossip, ClippedSum, Nearest};
         let mut neighbours = EQUAL;
-        neighbours[2].1 = f64::INFINITY;
+        neighbours[2].distance = f64::INFINITY;
         for rule in [ClippedGossip, ClippedSum, Nearest] {
             assert_eq!(rule.factors(&neighbours, 1)[2], 0.0, "{rule:?}");
         }
