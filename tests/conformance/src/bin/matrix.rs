@@ -101,7 +101,7 @@ fn table(text: &mut String, data: Data, found: &[(Cell, Found)], old: &str) {
         let row: Vec<_> = found.iter().filter(|(cell, _)| cells.contains(cell)).collect();
         if row.is_empty() {
             let kept = section.lines().find(|line| line.starts_with(&start));
-            kept.into_iter().for_each(|line| drop(writeln!(text, "{line}")));
+            text.extend(kept.into_iter().flat_map(|line| [line, "\n"]));
             continue;
         }
         text.push_str(&start);
