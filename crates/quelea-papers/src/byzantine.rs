@@ -295,4 +295,9 @@ fn tell(report: &mut PaperReport, options: &ReproduceOptions, steps: u64) {
         attacks.join(", "),
         ParameterSource::Assumed("fixed strengths; ByzFL also searches for the worst one".into()),
     );
+    report.note(
+        "An accuracy of 0 is a model that is not finite. Where Krum misses its line, our reading is the one of \
+         Xie et al. 2020: it returns a single vector, and inner-product manipulation of small strength puts f \
+         equal vectors so near to the honest ones that theirs has the least score.",
+    );
 }

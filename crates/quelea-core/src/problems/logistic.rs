@@ -420,6 +420,18 @@ mod tests {
         assert_eq!(computed.samples as usize, problem.samples_per_worker()[0]);
     }
 
+    /// At zero every sample's gradient is −½·label·x, so that flipped labels turn the gradient around.
+    #[test]
+    fn a_source_with_flipped_labels_turns_the_gradient_at_zero_around() {
+        let problem = wdbc(&LogisticOptions { workers: 4, batch: 16, ..Default::default() });
+        let zero = vec![0.0; problem.dimensions()];
+        let mut flipped = problem.flipped_source(1).expect("there are labels");
+        let (loss, grad) = gradient(&mut *problem.source(1), 3, &zero);
+        let (flipped_loss, flipped_grad) = gradient(&mut *flipped, 3, &zero);
+        assert_eq!(loss, flipped_loss);
+        assert!(grad.iter().zip(&flipped_grad).all(|(a, b)| *a == -*b));
+    }
+
     #[test]
     fn huge_scores_stay_finite() {
         let problem = wdbc(&LogisticOptions::default());
