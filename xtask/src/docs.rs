@@ -48,11 +48,11 @@ fn write(file: &Path, page: &str) -> Result<()> {
     Ok(())
 }
 
-/// Trains with everything; a9a is used where the shared data are.
-pub(crate) fn matrix() -> Result<()> {
+/// Trains with everything, or with the algorithms `names`; a9a is used where the shared data are.
+pub(crate) fn matrix(names: &[String]) -> Result<()> {
     let (page, data) = (root().join("docs/convergence.md"), root().join("../shared/data/libsvm"));
     let run = ["run", "--release", "--quiet", "-p", "conformance", "--bin", "matrix", "--"];
-    execute(cargo().args(run).arg(page).arg(data))
+    execute(cargo().args(run).arg(page).arg(data).args(names))
 }
 
 fn root() -> &'static Path {

@@ -33,6 +33,7 @@ usage: cargo xtask COMMAND
   python        the Python package's tests, with PyTorch; further words go to pytest
   docs          make the pages of the manual that come from the tables
   matrix        train with every algorithm, optimizer and codec; writes docs/convergence.md
+  matrix NAME…  measure these algorithms only, and keep the other lines
 ";
 
 fn main() -> ExitCode {
@@ -43,7 +44,7 @@ fn main() -> ExitCode {
         Some("bench") => bench::run(&words[1..]),
         Some("python") => python::run(&words[1..]),
         Some("docs") => docs::run(),
-        Some("matrix") => docs::matrix(),
+        Some("matrix") => docs::matrix(&words[1..]),
         None | Some("help" | "--help" | "-h") => {
             print!("{HELP}");
             Ok(())

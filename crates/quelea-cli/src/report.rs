@@ -196,6 +196,8 @@ struct ExchangeKind {
     traffic: Traffic,
     topology: TopologyRequirement,
     codecs: Codecs,
+    /// Nothing but the gradients moves the mean of the workers.
+    keeps_mean: bool,
 }
 
 impl ExchangeKind {
@@ -204,6 +206,7 @@ impl ExchangeKind {
         traffic: Traffic::Average { period: 1 },
         topology: TopologyRequirement::Nothing,
         codecs: Codecs::All,
+        keeps_mean: true,
     };
     /// One model to every neighbour while the gradient is computed.
     const MIXING: ExchangeKind = ExchangeKind {
@@ -216,14 +219,17 @@ impl ExchangeKind {
         },
         topology: TopologyRequirement::Mixing,
         codecs: Codecs::OF_MODELS,
+        keeps_mean: true,
     };
 
     fn of(entry: &Entry) -> ExchangeKind {
         let options = Options::defaults(entry.meta.options);
+        let properties = (entry.properties)(&options);
         ExchangeKind {
             traffic: (entry.traffic)(&options),
-            topology: (entry.properties)(&options).topology,
+            topology: properties.topology,
             codecs: (entry.codecs)(&options),
+            keeps_mean: properties.keeps_mean,
         }
     }
 

@@ -14,6 +14,7 @@
 //! | [`view`] | numbered membership; who mixes with whom at which step |
 //! | [`layout`] | how the flat vector is cut into buckets and shards |
 //! | [`vector`] | the only hot loops |
+//! | [`robust`] | aggregation that some bad vectors do not spoil |
 //! | [`codec`] | the table of codecs: vectors as fewer bytes, and error feedback |
 //! | [`random`], [`time`] | seeded named streams; nanoseconds since the run began |
 //! | [`meta`], [`options`] | what entries of every table have in common |
@@ -36,6 +37,7 @@ pub mod payload;
 pub mod problems;
 pub mod properties;
 pub mod random;
+pub mod robust;
 pub mod run_spec;
 pub mod state;
 pub mod time;

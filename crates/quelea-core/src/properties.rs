@@ -239,7 +239,8 @@ mod tests {
                 "{refusal:?}"
             );
             assert!(refusal.is_none_or(|reason| reason.contains(entry.meta.name)));
-            let mild = ["complete", "ring", "star"].contains(&entry.meta.name);
+            let mild =
+                ["complete", "dumbbell", "ring", "star", "two-worlds"].contains(&entry.meta.name);
             assert_eq!(
                 TopologyRequirement::MildlyNegative.refusal(&schedule).is_none(),
                 mild,

@@ -363,3 +363,37 @@ fn softsync_of_asp_applies_every_gradient_once() {
         }
     }
 }
+
+/// A robust rule at the servers, whatever the order of events and the number of buckets: the model is
+/// that of the rule applied to whole gradients by hand.
+#[test]
+fn servers_with_a_robust_rule_apply_it_to_whole_gradients_in_any_order_of_events() {
+    use quelea_core::robust::{multi_krum, trimmed_mean};
+    for (rule, byzantine) in [("trimmed-mean", 1), ("multi-krum", 2)] {
+        for seed in 0..10 {
+            let case = Case { steps: 15, servers: 1, ..Case::wide("sync-ps", 7, 7) };
+            let case = case.with("aggregate", rule).with("byzantine", f64::from(byzantine));
+            let mut lab = Lab::new(&case);
+            lab.run_to_end(&mut Rng::new(seed, "order", 0));
+            let mut model = vec![0.0f32; 7];
+            for _ in 0..15 {
+                let gradient = |i: usize| -> Vec<f32> {
+                    let terms = model.iter().zip(&case.curvature[i]).zip(&case.target[i]);
+                    terms.map(|((x, a), b)| (a * (f64::from(*x) - b)) as f32).collect()
+                };
+                let gradients: Vec<Vec<f32>> = (0..7).map(gradient).collect();
+                let slices: Vec<&[f32]> = gradients.iter().map(Vec::as_slice).collect();
+                let mut out = vec![0.0; 7];
+                if rule == "multi-krum" {
+                    multi_krum(&slices, 2, &mut out);
+                } else {
+                    trimmed_mean(&slices, 1, &mut out);
+                }
+                model.iter_mut().zip(out).for_each(|(x, g)| *x -= case.learning_rate as f32 * g);
+            }
+            for (found, expected) in lab.server_model().iter().zip(&model) {
+                assert!((found - expected).abs() < 1e-5, "{rule}, seed {seed}: {found} {expected}");
+            }
+        }
+    }
+}

@@ -6,7 +6,7 @@ use quelea_core::layout::Tensor;
 use quelea_core::problems::{Evaluation, GradientSource, Problem};
 use quelea_core::random::Rng;
 use quelea_data::augment::{Augmentation, ImageBatch, ImageBatches};
-use quelea_data::images::{ImageShape, Images, Split};
+use quelea_data::images::{FlippedLabels, ImageShape, Images, Split};
 use quelea_data::loader::{Loader, LoaderPool};
 
 use crate::error::EngineError;
@@ -76,6 +76,17 @@ impl Classify {
         self.work.steps_per_epoch()
     }
 
+    /// The gradient source of worker `rank` on `images`.
+    fn source_of(&self, rank: usize, images: Arc<dyn Images>) -> Box<dyn GradientSource> {
+        let (part, batch) = (Arc::clone(&self.work.parts[rank]), self.work.batches[rank]);
+        let shape = images.shape();
+        let ahead = if batch * shape.len() < WORTH_A_THREAD { 0 } else { 2 };
+        let batches = ImageBatches::shuffled(images, part, batch, self.seed, rank);
+        let batches = batches.varied(self.augmentation);
+        let loader = Loader::new(&self.pool, batches, ahead);
+        Box::new(Learner::new(&self.network, loader, &self.work, self.seed, rank))
+    }
+
     /// Means and variances of the model's batch normalisations over some of the training images.
     fn statistics(&self, params: &[f32]) -> Statistics {
         if self.network.model.parameters.statistics().is_empty() {
@@ -131,14 +142,11 @@ impl Problem for Classify {
     }
 
     fn source(&self, rank: usize) -> Box<dyn GradientSource> {
-        let (part, batch) = (Arc::clone(&self.work.parts[rank]), self.work.batches[rank]);
-        let images = Arc::clone(&self.data.train);
-        let shape = images.shape();
-        let ahead = if batch * shape.len() < WORTH_A_THREAD { 0 } else { 2 };
-        let batches = ImageBatches::shuffled(images, part, batch, self.seed, rank);
-        let batches = batches.varied(self.augmentation);
-        let loader = Loader::new(&self.pool, batches, ahead);
-        Box::new(Learner::new(&self.network, loader, &self.work, self.seed, rank))
+        self.source_of(rank, Arc::clone(&self.data.train))
+    }
+
+    fn flipped_source(&self, rank: usize) -> Option<Box<dyn GradientSource>> {
+        Some(self.source_of(rank, Arc::new(FlippedLabels::new(Arc::clone(&self.data.train)))))
     }
 
     fn samples(&self) -> Vec<u32> {

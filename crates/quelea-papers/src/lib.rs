@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`adpsgd`] | the slow-down table, convergence |
 //! | [`aladdin`] | heterogeneity, scaling, breakdown, convergence |
+//! | [`byzantine`] | robust rules against attacks, and where they break down |
 //! | [`decentdp`] | time saved against AllReduce, generalization |
 //! | [`gossip_theory`] | communication, transient iterations, spectral gaps |
 //! | [`compare`] | several algorithms on one task and one cluster |
@@ -20,6 +21,7 @@
 
 pub mod adpsgd;
 pub mod aladdin;
+pub mod byzantine;
 pub mod compare;
 pub mod data;
 pub mod decentdp;
@@ -96,6 +98,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     aladdin::convergence::EXPERIMENT,
     aladdin::heterogeneity::EXPERIMENT,
     aladdin::scaling::EXPERIMENT,
+    byzantine::EXPERIMENT,
     decentdp::generalization::EXPERIMENT,
     decentdp::speedup::EXPERIMENT,
     gossip_theory::communication::EXPERIMENT,

@@ -93,6 +93,7 @@ experiments! {
     aladdin_convergence_holds: "aladdin-convergence",
     aladdin_heterogeneity_holds: "aladdin-heterogeneity",
     aladdin_scaling_holds: "aladdin-scaling",
+    byzantine_holds: "byzantine",
     decentdp_speedup_holds: "decentdp-speedup",
     yuan_communication_holds: "yuan-communication",
     yuan_spectral_holds: "yuan-spectral",

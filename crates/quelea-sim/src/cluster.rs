@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use quelea_core::options::{OptionSpec, Options};
 use quelea_core::run_spec::RunSpec;
 
+use crate::attacks;
 use crate::faults::Faults;
 use crate::knob::{Knob, card, flag, knobs, micros, millis, rate, real, whole};
 
@@ -170,6 +171,7 @@ impl Cluster {
             ));
         }
         self.faults.check_ranks(setup.ranks() as u32)?;
+        attacks::check(&self.faults.attacks, setup)?;
         let slowest = self.slow.values().copied().fold(1.0, f64::max);
         let longest_ms = self.compute_ms * slowest * setup.steps as f64;
         if longest_ms > LONGEST_MS {

@@ -19,6 +19,7 @@ use quelea_record::{
     BUFFERS, Observer, Outcome, RankCheckpoint, RankReport, Record, RecordKind, ResumePoint,
 };
 
+use crate::attacks::{self, Attacks};
 use crate::cluster::Cluster;
 use crate::collective_start::CollectiveStarts;
 use crate::compute::ComputeModel;
@@ -57,6 +58,7 @@ pub(crate) struct Driver<'a> {
     /// What came with the gradient that each worker is handing over.
     pub(crate) computed: Vec<Computed>,
     pub(crate) ranks: Vec<RankState>,
+    pub(crate) attacks: Attacks,
     pub(crate) gates: CollectiveStarts,
     /// Unread messages per directed link, where links are limited.
     pub(crate) links: BTreeMap<(u32, u32), u32>,
@@ -114,7 +116,13 @@ impl<'a> Driver<'a> {
             queue: EventQueue::default(),
             network: VirtualNetwork::new(cluster, &setup.view.hosts),
             compute: ComputeModel::new(cluster, setup.seed, workers),
-            gradients: GradientPool::new(problem, workers, cluster.threads),
+            gradients: GradientPool::new(
+                problem,
+                attacks::sources(problem, cluster, workers)?,
+                workers,
+                cluster.threads,
+            ),
+            attacks: Attacks::new(cluster),
             computed: vec![Computed::default(); workers],
             ranks,
             gates: CollectiveStarts::new(cluster, cluster.start_barrier && is_global),
@@ -156,6 +164,9 @@ impl<'a> Driver<'a> {
     }
 
     fn step(&mut self) -> Result<(), SimError> {
+        if self.queue.len() <= self.faults_to_come && self.release_attacks() {
+            return Ok(());
+        }
         let Some((at, event)) = self.queue.pop() else { return Err(self.deadlock()) };
         self.now = at;
         match event {

@@ -1,4 +1,5 @@
-//! What goes wrong: with a message on its way, with a rank.
+//! What goes wrong: with a message on its way, with a rank. What a message contains is the subject of
+//! `attacks`.
 //!
 //! A fault of a message is a function of the message: an ordered list of rules is asked, and the
 //! first that does not let it pass decides. A fault of a rank is an entry in a list.
@@ -10,6 +11,7 @@ use quelea_core::message::Rank;
 use quelea_core::random::Rng;
 use quelea_core::time::Time;
 
+use crate::attacks::Attack;
 use crate::cluster::ClusterError;
 
 /// All that goes wrong in a run.
@@ -23,6 +25,8 @@ pub struct Faults {
     pub pauses: Vec<Pause>,
     /// Ranks whose messages, sent and received, are dropped for a while.
     pub partitions: Vec<RankPartition>,
+    /// Workers that send something else than their algorithm says.
+    pub attacks: Vec<Attack>,
 }
 
 /// A rank is lost for good.

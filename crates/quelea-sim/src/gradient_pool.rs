@@ -4,6 +4,7 @@
 //! A gradient is a function of its step and parameters, and the driver waits for a result when
 //! virtual time needs it; so nothing depends on how many threads there are.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -59,14 +60,21 @@ struct GradientThreads {
 const WORTH_A_THREAD: u64 = 100_000;
 
 impl GradientPool {
-    /// The gradients of the first `workers` ranks; `threads` = 0 means one per core.
-    pub(crate) fn new(problem: &dyn Problem, workers: usize, threads: usize) -> GradientPool {
+    /// The gradients of the first `workers` ranks, some from `sources` of their own, by rank; `threads` =
+    /// 0 means one per core.
+    pub(crate) fn new(
+        problem: &dyn Problem,
+        mut sources: BTreeMap<usize, Box<dyn GradientSource>>,
+        workers: usize,
+        threads: usize,
+    ) -> GradientPool {
         let finished = (0..workers).map(|_| None).collect();
-        if let Some(batches) = problem.batches() {
+        if let (Some(batches), true) = (problem.batches(), sources.is_empty()) {
             let computing = Computing::InBatches(GradientBatching::new(batches));
             return GradientPool { finished, computing };
         }
-        let sources: Vec<_> = (0..workers).map(|rank| problem.source(rank)).collect();
+        let source = |rank| sources.remove(&rank).unwrap_or_else(|| problem.source(rank));
+        let sources: Vec<_> = (0..workers).map(source).collect();
         let operations = sources.iter().map(|source| source.operations()).max();
         let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let threads = if threads == 0 { cores() } else { threads }.min(workers);

@@ -8,6 +8,7 @@
 //! | module | what is in it |
 //! |---|---|
 //! | `cluster`, `knob`, `faults` | the knobs, with their limits |
+//! | `attacks` | what Byzantine workers send |
 //! | `network` | cards, internal links, what is on its way |
 //! | `compute`, `gradient_pool`, `gradient_batching` | how long a gradient takes; computing it for real, several together |
 //! | `queue` | the order of events |
@@ -17,6 +18,7 @@
 //! | `traffic`, `collective_start`, `steps`, `membership` | what the driver does with messages, collectives, gradients, faults of ranks |
 //! | `in_flight` | how much is on its way |
 
+mod attacks;
 mod cluster;
 mod collective_start;
 mod compute;
@@ -41,6 +43,7 @@ use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_record::{Outcome, ResumePoint};
 
+pub use attacks::{ATTACKS, Attack, AttackEntry, AttackKind};
 pub use cluster::{Cluster, ClusterError, KNOBS};
 pub use faults::{Crash, Faults, Flight, Pause, PlainRule, RankPartition, Rule, Verdict};
 pub use knob::Knob;

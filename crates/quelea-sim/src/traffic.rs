@@ -148,7 +148,14 @@ impl Driver<'_> {
         self.cluster.link_messages > 0 && !message.collective && !self.ranks[from].is_server()
     }
 
-    fn hand_over(&mut self, from: usize, to: Rank, message: Message, holds_link: bool) {
+    /// Puts a message on the wire, its content being what it is.
+    pub(crate) fn put_on_wire(
+        &mut self,
+        from: usize,
+        to: Rank,
+        message: Message,
+        holds_link: bool,
+    ) {
         let sender = Rank::from(from);
         let header = quelea_wire::HEADER_BYTES as u64;
         let bytes = header + scaled(message.payload_bytes(), self.cluster.vector_scale);

@@ -31,7 +31,7 @@ fn variants(name: &str) -> Vec<String> {
         "eamsgd" | "easgd" => &["form = \"synchronous\""],
         "local-sgd" => &["start_step = 500", "buffers = \"average\""],
         "ssp" => &["staleness = 0"],
-        "sync-ps" => &["backup = 2"],
+        "sync-ps" => &["backup = 2", "aggregate = \"multi-krum\"", "pre_aggregate = \"bucketing\""],
         "choco" => &["form = \"after-step\""],
         "sgp" => &["overlap = 1", "overlap = 2", "overlap = 2\nsends = \"every-step\""],
         "d-psgd" => &["form = \"adapt-then-combine\"", "form = \"combine-then-adapt\""],

@@ -6,6 +6,7 @@ mod aladdin;
 mod allreduce;
 mod asp;
 mod bmuf;
+mod bridge;
 mod choco;
 mod codecs;
 mod d_amsgrad;
@@ -26,6 +27,7 @@ mod local_sgd;
 mod periodic;
 mod push_sum;
 mod qg_dmsgd;
+mod robust_gossip;
 mod sgp;
 mod slowmo;
 mod ssp;
@@ -82,7 +84,10 @@ pub const ALGORITHMS: &[Entry] = &[
     allreduce::ENTRY,
     asp::ENTRY,
     bmuf::ENTRY,
+    bridge::ENTRY,
     choco::ENTRY,
+    robust_gossip::CLIPPED_GOSSIP,
+    robust_gossip::CS_PLUS_RG,
     d_amsgrad::ENTRY,
     d_psgd::ENTRY,
     exact_diffusion::D2,
@@ -96,6 +101,7 @@ pub const ALGORITHMS: &[Entry] = &[
     gossip_pga::ENTRY,
     gradient_tracking::ENTRY,
     local_sgd::ENTRY,
+    robust_gossip::NNA,
     qg_dmsgd::ENTRY,
     sgp::ENTRY,
     slowmo::ENTRY,

@@ -8,6 +8,7 @@
 //!     with b backup workers:           from the first n − b instead of all; later ones are dropped
 //! worker, upon models of later steps:  it was too late: x ← the newest; enter there
 //! upon a lost worker:                  divide by the number of gradients received
+//! with a robust rule A:                g ← A(g_1, …, g_n) over all buckets of the server at once
 //! with a codec C (DoubleSqueeze, Tang et al. 2019):
 //!     worker sends C(g_i + e_i) and keeps e_i, the server sends d = C(η·Opt(g) + E) and keeps E;
 //!     server and workers:              x ← x − d
@@ -28,6 +29,7 @@ use crate::properties::{
     Budget, DeployedFrom, OptimizerRequirement, OptimizerSite, OptimizerState, Properties,
     TopologyRequirement,
 };
+use crate::robust::{self, Aggregation, GradientLedger};
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
@@ -38,20 +40,34 @@ pub const ENTRY: Entry = Entry {
         name: "sync-ps",
         summary: "synchronous parameter server; every step waits for all gradients, or for all but a few",
         paper: "Li et al. 2014 (parameter server), with a barrier every step; backup workers: Chen et \
-            al. 2016, arXiv:1604.00981",
-        section: "Algorithm 1 of Li et al. with a barrier; backup workers: the section of that name",
+            al. 2016, arXiv:1604.00981; robust rules: arXiv:1703.02757 (Krum), 1803.01498 (median, \
+            trimmed mean), 1912.13445 (geometric median), 2012.10333 (centered clipping), 2006.09365 \
+            (bucketing), 2302.01772 (NNM)",
+        section: "Algorithm 1 of Li et al. with a barrier; backup workers: the section of that name; \
+            robust rules: `robust.rs` names the paper of each",
         file: file!(),
-        options: &[OptionSpec {
-            name: "backup",
-            kind: OptionKind::Whole { default: 0, min: 0, max: 1 << 20 },
-            help: "a step waits for all but this many gradients, and for one at least; late ones are dropped",
-        }],
+        options: &[
+            OptionSpec {
+                name: "backup",
+                kind: OptionKind::Whole { default: 0, min: 0, max: 1 << 20 },
+                help: "a step waits for all but this many gradients, and for one at least; late ones are dropped",
+            },
+            robust::AGGREGATE,
+            robust::PRE_AGGREGATE,
+            robust::BYZANTINE,
+            robust::CLIP_RADIUS,
+            robust::ITERATIONS,
+        ],
     },
     sends: "the gradient to the servers, the model back, per step",
     lost_peer: "the servers divide by the number of gradients received",
     resized: "workers begin with the servers' model, servers with their new part of it and \
               of the optimizer",
-    check: |_| Ok(()),
+    check: |options| match (options.whole("backup"), Aggregation::of(options).is_mean()) {
+        (0, _) | (_, true) => Ok(()),
+        _ => Err("`backup` drops late gradients, and robust rules need those of all workers: use \
+                  `backup` = 0, or `aggregate` = \"mean\" without `pre_aggregate`"),
+    },
     codecs: |options| match options.whole("backup") {
         0 => Codecs::Feedback,
         _ => Codecs::Exact("a worker that is late takes the newest model, and codecs send changes"),
@@ -77,7 +93,11 @@ pub const ENTRY: Entry = Entry {
     traffic: |_| Traffic::Servers(Service::Together { period: 1 }),
     worker: |_| Box::<Worker>::default(),
     server: Some(|options| {
-        Box::new(Server { backup: options.whole("backup") as usize, ..Server::default() })
+        Box::new(Server {
+            backup: options.whole("backup") as usize,
+            aggregation: Aggregation::of(options),
+            ..Server::default()
+        })
     }),
 };
 
@@ -201,6 +221,12 @@ struct Server {
     workers: Vec<Rank>,
     /// How many gradients a step does not wait for.
     backup: usize,
+    /// How gradients become one.
+    aggregation: Aggregation,
+    /// Gradients by step, where they are not summed as they come.
+    ledgers: BTreeMap<u64, GradientLedger>,
+    /// The last aggregate, where the next one depends on it.
+    center: Vec<f32>,
     /// Send what changes, not the model.
     coded: bool,
     /// What the codec has left out, per piece.
@@ -227,6 +253,31 @@ impl Server {
 }
 
 impl Server {
+    /// As [`step_if_complete`](Server::step_if_complete), for all buckets at once.
+    fn step_robustly_if_complete(&mut self, cx: &mut Context<'_>) {
+        let step = self.steps[0];
+        let Some(ledger) = self.ledgers.get(&step) else { return };
+        let vectors = ledger.vectors();
+        if vectors.is_empty() || !ledger.missing(&cx.outbox.view.workers).is_empty() {
+            return;
+        }
+        if self.aggregation.has_center() {
+            self.center.resize(cx.grad.len(), 0.0);
+        }
+        self.aggregation.combine(&vectors, &self.center, cx.outbox.rng, cx.grad);
+        if self.aggregation.has_center() {
+            self.center.copy_from_slice(cx.grad);
+        }
+        let passes = self.aggregation.passes(vectors.len());
+        cx.outbox.work(passes * vectors.len() * cx.grad.len() * 4);
+        self.ledgers.remove(&step);
+        let mode = if self.coded { Mode::Displace } else { Mode::Apply };
+        for b in 0..self.steps.len() {
+            cx.optimize_at(b, mode, step);
+            self.steps[b] += 1;
+        }
+    }
+
     /// Moves the model by what receivers will decode of the displacement, and puts that into
     /// `message`.
     fn squeeze(&mut self, cx: &mut Context<'_>, b: usize, mut message: Message) -> Message {
@@ -249,10 +300,17 @@ impl Algorithm for Server {
 
     fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         let Some(b) = local(cx, message.bucket) else { return };
-        if message.step >= self.steps[b] {
+        if message.step < self.steps[b] {
+            return;
+        }
+        if self.aggregation.is_mean() {
             let fold = self.rounds.entry((message.step, b)).or_default();
             fold.take(&mut cx.outbox, from, message.into_values());
             self.step_if_complete(cx, b);
+        } else {
+            let ledger = self.ledgers.entry(message.step).or_default();
+            ledger.take(cx.layout, cx.outbox.pool, from, b, &message.into_values());
+            self.step_robustly_if_complete(cx);
         }
     }
 
@@ -272,6 +330,7 @@ impl Algorithm for Server {
     fn on_view(&mut self, cx: &mut Context<'_>, _old: &View) {
         self.workers.clone_from(&cx.outbox.view.workers);
         (0..self.steps.len()).for_each(|b| self.step_if_complete(cx, b));
+        self.step_robustly_if_complete(cx);
     }
 
     fn is_ready(&self) -> bool {
@@ -279,8 +338,9 @@ impl Algorithm for Server {
     }
 
     fn awaiting(&self, out: &mut Vec<Awaited>) {
-        for fold in self.rounds.values() {
-            let missing = fold.missing(&self.workers);
+        let folds = self.rounds.values().map(|fold| fold.missing(&self.workers));
+        let ledgers = self.ledgers.values().map(|ledger| ledger.missing(&self.workers));
+        for missing in folds.chain(ledgers) {
             out.extend(missing.into_iter().map(|from| Awaited { from, what: "its gradient" }));
         }
     }
@@ -288,6 +348,9 @@ impl Algorithm for Server {
     fn state(&mut self, visitor: &mut dyn Visitor) {
         visitor.numbers("steps", &mut self.steps);
         state(&mut self.lanes, visitor);
+        if self.aggregation.has_center() {
+            visitor.vector("center", &mut self.center);
+        }
     }
 
     fn is_at_cut(&self, step: u64) -> bool {

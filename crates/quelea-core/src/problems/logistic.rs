@@ -135,6 +135,24 @@ impl Logistic {
         self.parts.iter().map(|part| part.len()).collect()
     }
 
+    /// The source of worker `rank`, with labels times `sign`.
+    fn source_with(&self, rank: usize, sign: f32) -> Source {
+        let part = Arc::clone(&self.parts[rank]);
+        Source {
+            train: Arc::clone(&self.train),
+            model: self.model,
+            batch: self.batch_of(part.len()),
+            sign,
+            order: Order {
+                name: format!("order.{rank}"),
+                seed: self.seed,
+                part,
+                epoch: None,
+                samples: Vec::new(),
+            },
+        }
+    }
+
     /// Samples in a mini-batch of a worker that has `part` samples.
     fn batch_of(&self, part: usize) -> usize {
         if self.batch == 0 { part } else { self.batch.min(part) }
@@ -155,20 +173,11 @@ impl Problem for Logistic {
     }
 
     fn source(&self, rank: usize) -> Box<dyn GradientSource> {
-        let part = Arc::clone(&self.parts[rank]);
-        let batch = self.batch_of(part.len());
-        Box::new(Source {
-            train: Arc::clone(&self.train),
-            model: self.model,
-            batch,
-            order: Order {
-                name: format!("order.{rank}"),
-                seed: self.seed,
-                part,
-                epoch: None,
-                samples: Vec::new(),
-            },
-        })
+        Box::new(self.source_with(rank, 1.0))
+    }
+
+    fn flipped_source(&self, rank: usize) -> Option<Box<dyn GradientSource>> {
+        Some(Box::new(self.source_with(rank, -1.0)))
     }
 
     fn evaluate(&self, params: &[f32]) -> Evaluation {
@@ -189,6 +198,8 @@ struct Source {
     train: Arc<Dataset>,
     model: Model,
     batch: usize,
+    /// What labels are multiplied by: 1, or −1 where they are flipped.
+    sign: f32,
     order: Order,
 }
 
@@ -202,6 +213,7 @@ impl GradientSource for Source {
         for place in 0..self.batch {
             let index = self.draw(step, place);
             let sample = self.train.sample(index);
+            let sample = Sample { label: self.sign * sample.label, ..sample };
             loss += share * self.model.loss_with_gradient(params, sample, share, grad);
         }
         Computed { loss: loss as f32, samples: self.batch as u32 }
@@ -406,6 +418,18 @@ mod tests {
         let problem = wdbc(&LogisticOptions { workers: 50, batch: 64, ..Default::default() });
         let (computed, _) = gradient_at(&mut *problem.source(0), 0, &problem.initial());
         assert_eq!(computed.samples as usize, problem.samples_per_worker()[0]);
+    }
+
+    /// At zero every sample's gradient is −½·label·x, so that flipped labels turn the gradient around.
+    #[test]
+    fn a_source_with_flipped_labels_turns_the_gradient_at_zero_around() {
+        let problem = wdbc(&LogisticOptions { workers: 4, batch: 16, ..Default::default() });
+        let zero = vec![0.0; problem.dimensions()];
+        let mut flipped = problem.flipped_source(1).expect("there are labels");
+        let (loss, grad) = gradient(&mut *problem.source(1), 3, &zero);
+        let (flipped_loss, flipped_grad) = gradient(&mut *flipped, 3, &zero);
+        assert_eq!(loss, flipped_loss);
+        assert!(grad.iter().zip(&flipped_grad).all(|(a, b)| *a == -*b));
     }
 
     #[test]

@@ -45,6 +45,12 @@ pub trait Problem: Send + Sync {
         Ok(())
     }
 
+    /// As [`source`](Problem::source), with the labels in reverse order: of `c` classes, label `k` is
+    /// taken for `c − 1 − k`. Nothing where there are no labels.
+    fn flipped_source(&self, _rank: usize) -> Option<Box<dyn GradientSource>> {
+        None
+    }
+
     /// How many samples a gradient of each worker is averaged over; empty if all are alike.
     fn samples(&self) -> Vec<u32> {
         Vec::new()

@@ -5,6 +5,7 @@
 //! those that ask and those that answer. `quelea-plot` draws it.
 
 mod aer;
+mod cliques;
 mod complete;
 mod custom;
 mod exponential;
@@ -211,6 +212,19 @@ pub const TOPOLOGIES: &[Entry] = &[
     },
     Entry {
         meta: Meta {
+            name: "dumbbell",
+            summary: "two complete halves with one edge between them; \
+                  some workers can hang at its ends",
+            paper: "He, Karimireddy and Jaggi 2022, arXiv:2202.01545",
+            section: "the dumbbell topology of its experiments",
+            file: "crates/quelea-core/src/topology/cliques.rs",
+            options: cliques::DUMBBELL_KEYS,
+        },
+        properties: STATIC,
+        make: cliques::dumbbell,
+    },
+    Entry {
+        meta: Meta {
             name: "exponential",
             summary: "directed, to the workers 1, 2, 4, 8, … further on",
             paper: "Ying et al. 2021, arXiv:2110.13363",
@@ -343,6 +357,19 @@ pub const TOPOLOGIES: &[Entry] = &[
         },
         properties: STATIC,
         make: lattice::torus,
+    },
+    Entry {
+        meta: Meta {
+            name: "two-worlds",
+            summary: "two complete halves, every worker with as many neighbours in the other one; \
+                  some workers can be tied to all",
+            paper: "Gaucher, Dieuleveut and Hendrikx 2025, arXiv:2410.10418",
+            section: "the Two Worlds graphs of the upper bound on the breakdown point",
+            file: "crates/quelea-core/src/topology/cliques.rs",
+            options: cliques::TWO_WORLDS_KEYS,
+        },
+        properties: STATIC,
+        make: cliques::two_worlds,
     },
 ];
 

@@ -3,6 +3,7 @@
 mod cifar;
 mod decode;
 mod digits;
+mod flipped;
 mod folder;
 mod idx;
 mod memory;
@@ -15,6 +16,7 @@ use quelea_core::random::Rng;
 
 pub use cifar::cifar10;
 pub use digits::digits;
+pub use flipped::FlippedLabels;
 pub use folder::{FolderOptions, folder};
 pub use idx::idx;
 pub use memory::InMemory;

@@ -1,14 +1,14 @@
-//! `[cluster.faults]`: crashes, pauses, partitions and rules about messages.
+//! `[cluster.faults]`: crashes, pauses, partitions, rules about messages, and attacks.
 
 use quelea_core::options::{OptionKind, OptionSpec, Options};
 use quelea_core::time::Time;
-use quelea_sim::{Crash, Faults, Pause, PlainRule, RankPartition, Rule, Verdict};
+use quelea_sim::{ATTACKS, Attack, Crash, Faults, Pause, PlainRule, RankPartition, Rule, Verdict};
 use toml::{Table, Value};
 
 use super::section::{Allowed, SectionValues};
 use crate::error::RequestError;
 
-const FAULTS: [&str; 4] = ["crashes", "pauses", "partitions", "rules"];
+const FAULTS: [&str; 5] = ["crashes", "pauses", "partitions", "rules", "attacks"];
 
 /// At most about a month.
 const fn millis(name: &'static str, default: f64, help: &'static str) -> OptionSpec {
@@ -48,6 +48,26 @@ const RULE: &[OptionSpec] = &[
     millis("delay_ms", 0.0, "how much later, for delay"),
 ];
 
+/// The names of all attacks.
+const KINDS: &[&str] = &{
+    let mut names = [""; ATTACKS.len()];
+    let mut index = 0;
+    while index < names.len() {
+        names[index] = ATTACKS[index].name;
+        index += 1;
+    }
+    names
+};
+const ATTACK: &[OptionSpec] = &[
+    whole("rank", 0, 0, "which worker"),
+    OptionSpec { name: "kind", kind: OptionKind::Choice(KINDS), help: "what it sends" },
+    OptionSpec {
+        name: "strength",
+        kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1e30 },
+        help: "how strongly; each kind has its own default",
+    },
+];
+
 /// Reads `[cluster.faults]`.
 pub fn read(table: &Table) -> Result<Faults, RequestError> {
     if let Some(value) = table.get("cuts") {
@@ -77,15 +97,24 @@ pub fn read(table: &Table) -> Result<Faults, RequestError> {
             .map(partition)
             .collect::<Result<_, _>>()?,
         rules: list(table, "rules", RULE)?.into_iter().map(rule).collect::<Result<_, _>>()?,
+        attacks: list(table, "attacks", ATTACK)?
+            .into_iter()
+            .map(attack)
+            .collect::<Result<_, _>>()?,
     })
 }
 
 /// Refuses faults of ranks that do not exist.
 pub fn check_ranks(values: &SectionValues, ranks: usize) -> Result<(), RequestError> {
     let faults = values.inside("faults");
-    for (name, keys) in
-        [("crashes", CRASH), ("pauses", SPAN), ("partitions", SPAN), ("rules", RULE)]
-    {
+    let lists = [
+        ("crashes", CRASH),
+        ("pauses", SPAN),
+        ("partitions", SPAN),
+        ("rules", RULE),
+        ("attacks", ATTACK),
+    ];
+    for (name, keys) in lists {
         for entry in list(&faults, name, keys)? {
             let whole = |key: &&str| entry.written.get(*key).and_then(Value::as_integer);
             let beyond = |key: &&str| whole(key).is_some_and(|rank| rank >= ranks as i64);
@@ -133,6 +162,17 @@ impl FaultEntry<'_> {
             Err(self.refusal("until_ms", format!("must be after `from_ms` = {from_ms}")))
         }
     }
+}
+
+fn attack(entry: FaultEntry<'_>) -> Result<Attack, RequestError> {
+    if !entry.written.contains_key("kind") {
+        return Err(entry.lacks("kind", &format!("one of {}", KINDS.join(", "))));
+    }
+    let (rank, options) = (entry.rank()?, &entry.options);
+    let found = ATTACKS.iter().find(|known| known.name == options.text("kind"));
+    let kind = found.expect("checked against the same table").kind;
+    let strength = entry.written.get("strength").map(|_| options.real("strength"));
+    Ok(Attack { rank, kind, strength })
 }
 
 fn rule(entry: FaultEntry<'_>) -> Result<Rule, RequestError> {

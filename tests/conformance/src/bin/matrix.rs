@@ -1,6 +1,7 @@
 //! `cargo xtask matrix`: the whole matrix of convergence, as a page of the manual.
 //!
-//! The first argument is the page to write, the second the folder of a9a.
+//! The first argument is the page to write, the second the folder of a9a. Names of algorithms may follow:
+//! then only their lines are measured, and the others are kept from the page.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -17,14 +18,20 @@ fn main() -> ExitCode {
         eprintln!("usage: matrix PAGE FOLDER");
         return ExitCode::from(2);
     };
+    let names: Vec<String> = arguments.map(|name| name.display().to_string()).collect();
+    let old = if names.is_empty() { Ok(String::new()) } else { std::fs::read_to_string(&page) };
+    let Ok(old) = old else {
+        eprintln!("{}: there is nothing to keep lines from", page.display());
+        return ExitCode::FAILURE;
+    };
     let mut text = String::from(INTRODUCTION);
     let mut missed = 0;
     let there = folder.join("a9a.gz").is_file();
     for data in [Data::Embedded, Data::A9a].into_iter().filter(|data| there || *data != Data::A9a) {
-        let found = all(data, &folder);
+        let found = all(data, &folder, &names);
         missed +=
             found.iter().filter(|(cell, found)| found.loss > most(data, cell.partition)).count();
-        table(&mut text, data, &found);
+        table(&mut text, data, &found, &old);
     }
     let beside = page.with_extension("md.new");
     let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, &page));
@@ -48,8 +55,9 @@ EAMSGD with momentum 0.9, all else by default. *iid*: every worker sees the same
 labels by Dirichlet(0.1). `power-sgd` compresses matrices, of which these models have none.\n";
 
 /// Every cell, on all cores; the order of the result does not depend on them.
-fn all(data: Data, folder: &Path) -> Vec<(Cell, Found)> {
-    let cells = cells();
+fn all(data: Data, folder: &Path, names: &[String]) -> Vec<(Cell, Found)> {
+    let is_meant = |cell: &Cell| names.is_empty() || names.iter().any(|n| n == cell.algorithm);
+    let cells: Vec<Cell> = cells().into_iter().filter(is_meant).collect();
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || {
         while let Some(cell) = cells.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -70,7 +78,7 @@ fn all(data: Data, folder: &Path) -> Vec<(Cell, Found)> {
     done
 }
 
-fn table(text: &mut String, data: Data, found: &[(Cell, Found)]) {
+fn table(text: &mut String, data: Data, found: &[(Cell, Found)], old: &str) {
     let (name, start) = match data {
         Data::Embedded => ("The embedded data (breast cancer, 455 + 114 samples)", 0.693),
         Data::A9a => ("a9a (32,561 + 16,281 samples)", 0.693),
@@ -87,8 +95,16 @@ fn table(text: &mut String, data: Data, found: &[(Cell, Found)]) {
         let _ = write!(text, " {0} iid | {0} 0.1 |", optimizer.meta.name);
     }
     let _ = writeln!(text, "\n|---|---|{}", "---|---|".repeat(OPTIMIZERS.len()));
-    for row in found.chunks(OPTIMIZERS.len() * PARTITIONS.len()) {
-        let _ = write!(text, "| {} | {} |", row[0].0.algorithm, row[0].0.codec);
+    let section = old.split("\n## ").find(|section| section.starts_with(name)).unwrap_or("");
+    for cells in cells().chunks(OPTIMIZERS.len() * PARTITIONS.len()) {
+        let start = format!("| {} | {} |", cells[0].algorithm, cells[0].codec);
+        let row: Vec<_> = found.iter().filter(|(cell, _)| cells.contains(cell)).collect();
+        if row.is_empty() {
+            let kept = section.lines().find(|line| line.starts_with(&start));
+            text.extend(kept.into_iter().flat_map(|line| [line, "\n"]));
+            continue;
+        }
+        text.push_str(&start);
         for (cell, found) in row {
             let bold = if found.loss <= bound(cell.partition) { "" } else { "**" };
             let _ = write!(text, " {bold}{:.3}{bold} |", found.loss);

@@ -103,6 +103,19 @@ impl Gathered {
         neighbours.others().map(move |(rank, _)| (*rank, neighbours.vector(*rank, part)))
     }
 
+    /// The weight of every neighbour, in the order of ranks. For exchanges of vectors.
+    pub fn weights(&self) -> impl Iterator<Item = (Rank, f32)> {
+        self.neighbours().others().copied()
+    }
+
+    /// `own ← own + Σ_j factor_j (v_j − seen)`, in the order of ranks, with a factor per neighbour; a
+    /// neighbour with factor 0 is not looked at. For exchanges of vectors.
+    pub fn pull_by(&self, part: usize, seen: &[f32], factors: &[f32], own: &mut [f32]) {
+        for ((_, theirs), factor) in self.vectors(part).zip(factors).filter(|(_, f)| **f != 0.0) {
+            vector::add_difference(*factor, theirs, seen, own);
+        }
+    }
+
     /// The sum of the neighbours' scalars. For exchanges of vectors.
     pub fn scalars(&self) -> f64 {
         let neighbours = self.neighbours();
