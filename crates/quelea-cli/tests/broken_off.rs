@@ -37,6 +37,7 @@ fn a_lost_worker_before_the_first_checkpoint_leaves_the_models_of_the_others() {
         "algorithm.name=d-psgd",
         "workers=4",
         "steps=100000",
+        "membership.on_loss=stop",
     ];
     let words = ["train", "--processes", "--out", "run", "--set", "evaluations=2000"];
     let mut run = quelea(folder.path(), &words, &settings).spawn().expect("started");
@@ -83,6 +84,43 @@ fn a_lost_worker_before_the_first_checkpoint_leaves_the_models_of_the_others() {
     assert!(again.contains("holds an earlier run"), "{again}");
     // Nobody reads lines after the end.
     assert_eq!(said.lines().count(), 0);
+}
+
+#[test]
+fn a_run_whose_worker_is_killed_continues_without_it_and_says_so() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let settings = [
+        "task.name=quadratic",
+        "task.compute_ms=2",
+        "algorithm.name=d-psgd",
+        "workers=4",
+        "steps=1000",
+        "plots=false",
+    ];
+    let words = ["train", "--processes", "--out", "run", "--set", "evaluations=200"];
+    let mut run = quelea(folder.path(), &words, &settings);
+    let run = run.stdout(Stdio::piped()).spawn().expect("started");
+    let is_recording = || {
+        let entries = fs::read_dir(folder.path().join("run")).into_iter().flatten().flatten();
+        let drafts = entries.filter(|e| e.file_name().to_string_lossy().contains("records"));
+        drafts.filter_map(|draft| Some(draft.metadata().ok()?.len())).sum::<u64>() > 0
+    };
+    while !is_recording() {
+        std::thread::yield_now();
+    }
+    let workers = children(run.id());
+    let kill = Command::new("kill").args(["-KILL", &workers[3]]).status();
+    assert!(kill.expect("kill is there").success());
+    let output = run.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(said.contains("worker 3 (lost)"), "{said}");
+    assert!(said.contains("lost rank 3: ") && said.contains("; the others continued"), "{said}");
+    let bytes = fs::read(folder.path().join("run/final.safetensors")).expect("written");
+    let file = SafeTensors::deserialize(&bytes).expect("a whole file");
+    assert!(file.names().iter().any(|name| name.starts_with("model")), "{:?}", file.names());
+    let lines = fs::read_to_string(folder.path().join("run/records.jsonl")).expect("written");
+    assert_eq!(lines.lines().filter(|line| line.contains("\"kind\":\"lost\"")).count(), 1);
 }
 
 #[test]

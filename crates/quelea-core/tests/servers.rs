@@ -356,7 +356,7 @@ fn softsync_of_asp_applies_every_gradient_once() {
             let mut rng = Rng::new(seed, "order", 0);
             lab.run_with_duplicates(&mut rng);
             lab.run_to_end(&mut rng);
-            let updates = (60.0 / collect as f64).ceil();
+            let updates = (60.0 / collect).ceil();
             let expected = if scale == "workers" { 10.0 } else { updates } / 64.0;
             let found = f64::from(lab.server_model()[0]);
             assert!((found - expected).abs() < 1e-5, "{scale}, c = {collect}: {found}");

@@ -14,10 +14,23 @@ fn small(name: &str, data: Option<&Path>) -> PaperReport {
         .expect("it runs")
 }
 
+/// Claims of the papers that are not reproduced, by experiment and the beginning of their text; the
+/// report says why.
+const NOT_REPRODUCED: &[(&str, &str)] = &[
+    // With one memory rate for every pass over a vector no parameter explains this ratio.
+    ("adpsgd-slowdown", "VGG, AD-PSGD against AllReduce"),
+    // The ring of ranks of the public code is 10.2 % off.
+    ("decentdp-speedup", "4×4 A40"),
+];
+
 fn check(name: &str, data: Option<&Path>) {
     let report = small(name, data);
     for claim in &report.claims {
-        assert!(claim.holds, "{name}: {}", claim.text);
+        let is_known = |(experiment, text): &&(&str, &str)| {
+            *experiment == name && claim.text.starts_with(text)
+        };
+        let is_excused = NOT_REPRODUCED.iter().any(|known| is_known(&known));
+        assert_eq!(claim.holds, !is_excused, "{name}: {}", claim.text);
     }
     assert!(report.cells().count() > 3 && !report.parameters.is_empty(), "{name}");
     for cell in report.cells().filter(|cell| cell.fitted) {

@@ -8,12 +8,14 @@ mod vectors;
 
 use std::collections::BTreeMap;
 
+use quelea_core::algorithms::{Gathers, Traffic};
 use quelea_core::codec::CodecShape;
 use quelea_core::message::{Message, Part, Rank};
 use quelea_core::payload::Payload;
 use quelea_core::problems::{GradientSource, Problem};
 use quelea_core::properties::TopologyRequirement;
 use quelea_core::run_spec::RunSpec;
+use quelea_core::view::RowGroup;
 
 use crate::SimError;
 use crate::cluster::{Cluster, ClusterError};
@@ -179,6 +181,13 @@ fn refusal(kind: AttackKind, setup: &RunSpec) -> Option<String> {
     if setup.codec.entry.shape != CodecShape::Plain {
         return Some("attacks replace plain vectors; use `codec.name` = \"f32\"".into());
     }
+    if averages_in_groups(setup) {
+        return Some(
+            "groups of the topology average by all-reduce, where no vector belongs to one worker; set \
+             `topology.groups` = \"send\""
+                .into(),
+        );
+    }
     if !kind.colludes() {
         return None;
     }
@@ -196,6 +205,21 @@ fn refusal(kind: AttackKind, setup: &RunSpec) -> Option<String> {
         ));
     }
     None
+}
+
+/// Rounds that are looked at of a topology that is drawn at random.
+const ROUNDS_SEEN: u64 = 8;
+
+/// Whether workers find means by all-reduce in some round.
+fn averages_in_groups(setup: &RunSpec) -> bool {
+    let traffic = (setup.entry.traffic)(&setup.options);
+    if !matches!(traffic, Traffic::Gossip { gathers: Gathers::Means, .. }) {
+        return false;
+    }
+    let view = setup.view.between().unwrap_or(&setup.view);
+    (0..ROUNDS_SEEN).any(|step| {
+        view.workers.iter().any(|rank| matches!(view.row(step, *rank).group, RowGroup::Whole(_)))
+    })
 }
 
 /// The gradient sources of workers whose labels are flipped.

@@ -83,19 +83,7 @@ impl<'a> Driver<'a> {
         observer: &'a mut dyn Observer,
     ) -> Result<Driver<'a>, SimError> {
         let (properties, workers, pool) = (setup.properties(), setup.workers(), Pool::new());
-        let schedule = observer.checkpoint_schedule();
-        let timeline = observer.wants_timeline();
-        let machine = RankMachineConfig {
-            setup,
-            start,
-            schedule,
-            limits: NO_LIMITS,
-            timeline,
-            is_external: false,
-            asks_ahead: false,
-            waits_for_disk: false,
-            counts_links: false,
-        };
+        let machine = machine_config(setup, start, observer);
         let ranks = rank_states(machine, &pool)?;
         if !start.resized {
             restore_workers(problem, &start.parts, workers)?;
@@ -107,7 +95,7 @@ impl<'a> Driver<'a> {
             events: VecDeque::new(),
             orders: VecDeque::new(),
             exchanges_control: false,
-            timeline,
+            timeline: machine.timeline,
             handoff_send: Handoff::of_sending(cluster),
             handoff_receive: Handoff::of_receiving(cluster),
             reduce_bps: (cluster.reduce_gbs > 0.0)
@@ -262,6 +250,25 @@ impl<'a> Driver<'a> {
         }
         outcome.in_flight = self.in_flight.report();
         outcome
+    }
+}
+
+/// What all ranks of a run have in common.
+fn machine_config<'a>(
+    setup: &'a RunSpec,
+    start: &'a ResumePoint,
+    observer: &dyn Observer,
+) -> RankMachineConfig<'a> {
+    RankMachineConfig {
+        setup,
+        start,
+        schedule: observer.checkpoint_schedule(),
+        limits: NO_LIMITS,
+        timeline: observer.wants_timeline(),
+        is_external: false,
+        asks_ahead: false,
+        waits_for_disk: false,
+        counts_links: false,
     }
 }
 

@@ -78,9 +78,8 @@ impl Run {
             Traffic::Gossip { vectors, every, average: period, gathers, .. } => {
                 let averages = period.map_or(0, |period| steps / period);
                 let loss = if period.is_some() { loss_bytes(n, form) } else { 0 };
-                let in_group = graph == RunGraph::Complete
-                    && gathers == Gathers::Means
-                    && codec.shape == CodecShape::Plain;
+                let is_mean = gathers == Gathers::Means && codec.shape == CodecShape::Plain;
+                let in_group = graph == RunGraph::Complete && is_mean;
                 let gossip = if in_group {
                     vectors * average
                 } else {

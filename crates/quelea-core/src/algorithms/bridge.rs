@@ -62,6 +62,7 @@ impl Bridge {
 }
 
 impl GossipMethod for Bridge {
+    const GATHERS: Gathers = Gathers::Vectors;
     const AWAITED: &'static str = "its model";
 
     fn on_start(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange) {

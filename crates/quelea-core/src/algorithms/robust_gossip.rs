@@ -156,6 +156,7 @@ impl RobustGossip {
 }
 
 impl GossipMethod for RobustGossip {
+    const GATHERS: Gathers = Gathers::Vectors;
     const AWAITED: &'static str = "its model";
 
     fn on_start(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange) {

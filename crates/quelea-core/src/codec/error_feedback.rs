@@ -109,7 +109,9 @@ impl ErrorFeedback {
     /// Shows its state to `visitor`, as part of an algorithm's.
     pub fn state(&mut self, name: &str, visitor: &mut dyn Visitor) {
         visitor.vector(name, &mut self.error);
-        visitor.real(&format!("{name}.rate"), &mut self.rate);
+        if !self.error.is_empty() {
+            visitor.real(&format!("{name}.rate"), &mut self.rate);
+        }
     }
 }
 

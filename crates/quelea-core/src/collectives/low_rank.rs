@@ -56,7 +56,9 @@ impl LowRankMemory {
     pub fn state(&mut self, name: &str, visitor: &mut dyn Visitor) {
         visitor.vector(&format!("{name}.error"), &mut self.error);
         visitor.vector(name, &mut self.factor);
-        visitor.real(&format!("{name}.rate"), &mut self.rate);
+        if !self.error.is_empty() {
+            visitor.real(&format!("{name}.rate"), &mut self.rate);
+        }
     }
 }
 

@@ -68,6 +68,8 @@ impl Averaging {
             format!("steps={steps}"),
             format!("algorithm.name={algorithm}"),
             "topology.name=two-worlds".into(),
+            // Only a vector that is sent can be replaced.
+            "topology.groups=send".into(),
             format!("topology.cross={cross}"),
             format!("topology.attached={ATTACKERS}"),
             "task.name=quadratic".into(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use quelea_core::node::MODEL;
-use quelea_core::properties::{Budget, DeployedFrom, OptimizerSite};
+use quelea_core::properties::{Budget, DeployedFrom, OptimizerSite, TopologyRequirement};
 use quelea_core::state::Saved;
 use quelea_core::time::Time;
 use quelea_record::{RankCheckpoint, RankReport, ResumePoint};
@@ -25,6 +25,7 @@ const MAY_CHANGE: &[&str] = &[
     "task.data",
     "workers",
     "checkpoint.",
+    "membership.",
     "cluster.",
     "optimizer.lr",
     "optimizer.clip_norm",
@@ -32,10 +33,23 @@ const MAY_CHANGE: &[&str] = &[
     "optimizer.schedule.",
 ];
 
+/// Keys that earlier versions did not have, and the value that does as they did. Keys that are missing
+/// in a checkpoint and are not listed have such a default.
+const ADDED: &[(&str, &str)] = &[
+    ("algorithm.averaging", "active"),
+    ("algorithm.sends", "every-step"),
+    ("topology.groups", "send"),
+];
+
 /// The state from which `prepared` resumes.
 pub fn start(checkpoint: &Checkpoint, prepared: &PreparedRun) -> Result<ResumePoint, RequestError> {
     let manifest = &checkpoint.manifest;
-    check_config(&manifest.config, &prepared.config.resolved(), "")?;
+    let mut config = prepared.config.resolved();
+    if prepared.config.properties().topology == TopologyRequirement::Nothing {
+        // What is not used does not matter.
+        config["topology"] = manifest.config["topology"].clone();
+    }
+    check_config(&manifest.config, &config, "")?;
     let dimensions = prepared.setup.layout.len();
     if manifest.dimensions != dimensions {
         return Err(RequestError::Conflict(format!(
@@ -81,6 +95,15 @@ fn check_config(old: &Value, new: &Value, path: &str) -> Result<(), RequestError
     };
     if old == new || MAY_CHANGE.iter().any(may_change) {
         return Ok(());
+    }
+    if old.is_null() {
+        let earlier = ADDED.iter().find(|(key, earlier)| *key == path && new != *earlier);
+        let Some((_, earlier)) = earlier else { return Ok(()) };
+        let problem = format!(
+            "the checkpoint was made by a version without this option, which did as \"{earlier}\" does; \
+             add --set {path}={earlier}"
+        );
+        return Err(RequestError::field(path, new, problem));
     }
     let problem = format!("the checkpoint was made with {old}; a resumed run keeps it");
     Err(RequestError::field(path, new, problem))
