@@ -168,7 +168,7 @@ fn every_gradient_leads_to_one_average_and_half_of_them_where_only_active_worker
             };
             loop {
                 let choices = lab.choices();
-                let most = choices.iter().map(|choice| odds(choice)).sum();
+                let most = choices.iter().map(&odds).sum();
                 if most == 0 {
                     break;
                 }
