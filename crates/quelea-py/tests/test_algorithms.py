@@ -16,7 +16,7 @@ STEPS, BATCH = 150, 32
 #: Algorithms that need another learning rate than the others.
 SETTINGS: dict[str, dict[str, object]] = {
     "d-amsgrad": {"lr": 0.01},
-    "eamsgd": {"lr": 0.02},
+    "eamsgd": {"lr": 0.02, "momentum": 0.0},
 }
 ALGORITHMS = [name for name, _, _ in quelea.algorithms()]
 
@@ -28,7 +28,8 @@ def train(rank: int, algorithm: str) -> float:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     settings = dict(SETTINGS.get(algorithm, {}))
-    optimizer = torch.optim.SGD(model.parameters(), lr=settings.pop("lr", 0.1), momentum=0.5)
+    lr, momentum = settings.pop("lr", 0.1), settings.pop("momentum", 0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
     quelea.torch.wrap(model, optimizer, algorithm, bucket_mb=0.004, **settings)
     order = torch.Generator().manual_seed(rank)
     for _ in range(STEPS):

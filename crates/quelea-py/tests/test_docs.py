@@ -14,6 +14,7 @@ import torch
 from group import launch
 
 import quelea
+import quelea._schedulers
 import quelea.simulation
 import quelea.torch
 from quelea import _core, _session
@@ -21,7 +22,7 @@ from quelea._turn import Turn
 
 EXAMPLES = [
     test
-    for module in (quelea.torch, quelea.simulation)
+    for module in (quelea.torch, quelea.simulation, quelea._schedulers)
     for test in doctest.DocTestFinder(exclude_empty=True).find(module)
     if test.examples
 ]
@@ -89,7 +90,9 @@ def names_in(text: str) -> set[str]:
 def turn_after_backward(rank, algorithm):
     quelea.torch.init()
     model = torch.nn.Linear(3, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    properties = _core.properties({"algorithm": {"name": algorithm}})
+    momentum = 0.0 if properties.refuses_momentum else 0.9
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
     quelea.torch.wrap(model, optimizer, algorithm)
     loss = model(torch.ones(1, 3)).sum()
     quelea.torch.report_loss(loss)

@@ -20,17 +20,15 @@ impl Driver<'_> {
     pub(crate) fn collect_events(&mut self, rank: usize) {
         let first = self.events.len();
         self.events.extend(self.ranks[rank].machine.take_events());
+        if self.ranks[rank].is_server() {
+            return;
+        }
         for event in self.events.range_mut(first..) {
-            match event {
-                // An evaluation sees what gradients leave behind besides themselves.
-                RankEvent::Model { .. } => self.gradients.complete(),
-                RankEvent::Saved { part, .. } if !self.ranks[rank].is_server() => {
-                    let buffers = self.problem.worker_state(rank);
-                    if !buffers.is_empty() {
-                        part.state.vectors.insert(BUFFERS.to_string(), buffers);
-                    }
+            if let RankEvent::Saved { part, .. } = event {
+                let buffers = self.problem.worker_state(rank);
+                if !buffers.is_empty() {
+                    part.state.vectors.insert(BUFFERS.to_string(), buffers);
                 }
-                _ => {}
             }
         }
     }
@@ -43,26 +41,42 @@ impl Driver<'_> {
         }
         loop {
             while let Some(event) = self.events.pop_front() {
+                if matches!(event, RankEvent::Model { .. }) {
+                    // An evaluation sees what gradients leave behind besides themselves.
+                    self.gradients.complete();
+                }
                 self.controller.handle(self.now, event, self.observer);
             }
-            self.orders.extend(self.controller.take_orders());
+            self.take_orders();
             let Some(order) = self.orders.pop_front() else { break };
             self.deliver_order(order);
         }
         self.exchanges_control = false;
     }
 
+    /// What follows from a command to one rank is delivered before the next rank hears of it: after a
+    /// checkpoint ranks continue one after the other, as they do where a run starts.
+    fn take_orders(&mut self) {
+        let all = 0..self.ranks.len() as u32;
+        let orders: Vec<Directive> = self.controller.take_orders().collect();
+        for order in orders.into_iter().rev() {
+            if order.to == Recipient::All && !matches!(order.command, Command::View(_)) {
+                for rank in all.clone().rev() {
+                    let (to, command) = (Recipient::Rank(rank), order.command.clone());
+                    self.orders.push_front(Directive { to, command });
+                }
+            } else {
+                self.orders.push_front(order);
+            }
+        }
+    }
+
     fn deliver_order(&mut self, Directive { to, command }: Directive) {
         if matches!(command, Command::View(_)) {
             return self.announce_view();
         }
-        match to {
-            Recipient::Rank(rank) => self.command(rank as usize, command),
-            Recipient::All => {
-                for rank in 0..self.ranks.len() {
-                    self.command(rank, command.clone());
-                }
-            }
+        if let Recipient::Rank(rank) = to {
+            self.command(rank as usize, command);
         }
     }
 

@@ -23,6 +23,8 @@ impl Driver<'_> {
             return;
         }
         if let Some(loan) = state.machine.advance(self.now) {
+            // What was saved is of the time before this gradient.
+            self.collect_events(rank);
             self.compute(rank, loan);
         }
     }
