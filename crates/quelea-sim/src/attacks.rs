@@ -4,22 +4,20 @@
 //! it are replaced. Attackers that collude know the vectors that the honest workers send in the same
 //! round: their messages wait until the last of these has left, and leave at that moment.
 
+mod refusal;
 mod vectors;
 
 use std::collections::BTreeMap;
 
-use quelea_core::algorithms::{Gathers, Traffic};
-use quelea_core::codec::CodecShape;
 use quelea_core::message::{Message, Part, Rank};
 use quelea_core::payload::Payload;
 use quelea_core::problems::{GradientSource, Problem};
-use quelea_core::properties::TopologyRequirement;
 use quelea_core::run_spec::RunSpec;
-use quelea_core::view::RowGroup;
 
 use crate::SimError;
 use crate::cluster::{Cluster, ClusterError};
 use crate::driver::Driver;
+use refusal::refusal;
 use vectors::HonestRound;
 
 /// A worker is Byzantine, from the beginning to the end.
@@ -172,54 +170,6 @@ pub(crate) fn check(attacks: &[Attack], setup: &RunSpec) -> Result<(), ClusterEr
         return refuse("rank", "all".into(), "at least one worker must be honest".into());
     }
     Ok(())
-}
-
-/// Why an attack of this kind makes no sense in this run, if it does not.
-fn refusal(kind: AttackKind, setup: &RunSpec) -> Option<String> {
-    let (properties, name) = (setup.properties(), setup.entry.meta.name);
-    let gossips = properties.topology != TopologyRequirement::Nothing;
-    if setup.codec.entry.shape != CodecShape::Plain {
-        return Some("attacks replace plain vectors; use `codec.name` = \"f32\"".into());
-    }
-    if averages_in_groups(setup) {
-        return Some(
-            "groups of the topology average by all-reduce, where no vector belongs to one worker; set \
-             `topology.groups` = \"send\""
-                .into(),
-        );
-    }
-    if !kind.colludes() {
-        return None;
-    }
-    if !properties.synchronous || setup.view.between().is_some() {
-        return Some(format!(
-            "needs rounds in which every worker sends once, and `{name}` has none here"
-        ));
-    }
-    if kind.needs_topology() && !gossips {
-        return Some(format!("needs neighbours, and `{name}` has no topology"));
-    }
-    if !gossips && !properties.servers {
-        return Some(format!(
-            "needs vectors that belong to one worker, and those of `{name}` are parts of sums"
-        ));
-    }
-    None
-}
-
-/// Rounds that are looked at of a topology that is drawn at random.
-const ROUNDS_SEEN: u64 = 8;
-
-/// Whether workers find means by all-reduce in some round.
-fn averages_in_groups(setup: &RunSpec) -> bool {
-    let traffic = (setup.entry.traffic)(&setup.options);
-    if !matches!(traffic, Traffic::Gossip { gathers: Gathers::Means, .. }) {
-        return false;
-    }
-    let view = setup.view.between().unwrap_or(&setup.view);
-    (0..ROUNDS_SEEN).any(|step| {
-        view.workers.iter().any(|rank| matches!(view.row(step, *rank).group, RowGroup::Whole(_)))
-    })
 }
 
 /// The gradient sources of workers whose labels are flipped.
