@@ -11,7 +11,7 @@ use quelea_core::properties::Budget;
 use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_core::view::View;
-use quelea_record::{CheckpointSchedule, Observer, Outcome, ResumePoint};
+use quelea_record::{CheckpointSchedule, Observer, Outcome, Request, ResumePoint};
 
 use crate::blame;
 use crate::budget::GradientBudget;
@@ -207,6 +207,10 @@ impl Controller {
         if self.probes.next.is_some_and(|next| next <= self.now) {
             self.probe();
         }
+        if self.must_stop_unsaved(observer) {
+            let reason = "stopped as asked; after a loss there are no checkpoints".to_string();
+            return self.abort(RunFailure::Stalled(reason)).map(|()| None);
+        }
         self.tell_progress();
         self.end_saving_if_whole()?;
         self.attend_cuts(observer);
@@ -235,6 +239,12 @@ impl Controller {
         self.warnings.push(format!("lost rank {rank}: {reason}; the others continued"));
         self.lose(self.now, rank, self.now, observer);
         Ok(())
+    }
+
+    /// Whether a stop is requested in a run whose state cannot be saved any more.
+    fn must_stop_unsaved(&self, observer: &mut dyn Observer) -> bool {
+        let may_stop = self.phase == RunPhase::Running && !self.is_whole();
+        may_stop && observer.request() == Request::Stop
     }
 
     /// The driver of a virtual cluster sees that nothing is on its way any more.

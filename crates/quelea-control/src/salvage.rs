@@ -88,7 +88,8 @@ impl Controller {
         }
         let Salvage { error, mut models, .. } = self.salvage.take().expect("it was just there");
         for rank in 0..self.ranks.len() {
-            if let Some(report) = self.ranks[rank].report.take() {
+            // The report of a rank that was lost has no model.
+            if let Some(report) = self.ranks[rank].report.take().filter(|report| !report.lost) {
                 let kept = self.salvaged(rank as u32, report.steps, report.model);
                 models.insert(rank as u32, kept);
             }

@@ -116,8 +116,8 @@ pub(crate) fn run(
         hurries: false,
     };
     loop {
-        driver.hear(incoming, observer)?;
-        let ended = driver.controller.poll(driver.clock.now(), observer);
+        let now = driver.hear(incoming, observer)?;
+        let ended = driver.controller.poll(now, observer);
         driver.deliver();
         match ended {
             Ok(None) => {}
@@ -128,12 +128,14 @@ pub(crate) fn run(
 }
 
 impl ControllerDriver {
-    /// Waits for what a rank says, at most until the controller's next deadline.
+    /// Waits for what a rank says, at most until the controller's next deadline. Returns the time until
+    /// which it is known for how long this process stood still; if it stands still after that, nobody is
+    /// judged by a later one.
     fn hear(
         &mut self,
         incoming: &Receiver<Incoming>,
         observer: &mut dyn Observer,
-    ) -> Result<(), NetError> {
+    ) -> Result<Time, NetError> {
         let wait = self.controller.next_deadline().since(self.clock.now());
         let word = incoming.try_recv().or_else(|_| {
             self.controller.caught_up();
@@ -149,7 +151,7 @@ impl ControllerDriver {
             Ok(Incoming::Aborted(reason)) => return Err(NetError::Aborted(reason)),
             Err(_) => {}
         }
-        Ok(())
+        Ok(now)
     }
 
     fn deliver(&mut self) {
