@@ -18,7 +18,7 @@ pub enum RankEvent {
     /// A measured fact.
     Record(Record),
     /// It is alive, perhaps waits for others, in a step or where all come together outside the
-    /// run, and has sent and received so many messages.
+    /// run, and how many messages it has sent and received.
     Heartbeat {
         rank: u32,
         computing: bool,
@@ -213,7 +213,7 @@ impl RankEvent {
 }
 
 impl Account {
-    /// Whether it is of a run with so many ranks.
+    /// Whether it is of a run with this many ranks.
     fn check(&self, ranks: usize) -> Result<(), String> {
         let most = self.awaiting.len().max(self.sent.len()).max(self.received.len());
         let named = self.awaiting.iter().map(|awaited| awaited.from as usize).max().unwrap_or(0);

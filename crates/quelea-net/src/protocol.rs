@@ -58,9 +58,9 @@ pub(crate) enum SetupMessage {
     Hello { run: u64, from: u32, to: u32 },
     /// The answer to it.
     Accepted,
-    /// Instead of a hello: the connection broke, after so many frames from `to` to `from`.
+    /// Instead of a hello: the connection broke, after this many frames from `to` to `from`.
     Reconnect { run: u64, from: u32, to: u32, received: u64 },
-    /// The answer to it: so many frames have come from `from`.
+    /// The answer to it: this many frames have come from `from`.
     Reconnected { received: u64 },
     /// Instead of a start: the worker is to measure this.
     Measure(Probe),

@@ -250,7 +250,7 @@ impl Server {
         let sum = &mut self.sum[range.clone()];
         vector::scaled((1.0 / collected.weight) as f32, sum, &mut cx.grad[range]);
         sum.fill(0.0);
-        // 1/n is meant for one gradient of n, whoever collects how many of them.
+        // 1/n is meant for one gradient of n, however many are collected.
         let gradients = match self.scale {
             Scale::Workers => 1.0,
             Scale::Staleness | Scale::None => collected.gradients as f64,

@@ -102,7 +102,7 @@ impl<S: ByteStream> StreamLink<S> {
         self.received.get()
     }
 
-    /// Continues over `stream`, to a peer that has received so many frames; an error says why that
+    /// Continues over `stream`, to a peer that has received this many frames; an error says why that
     /// cannot be.
     pub(crate) fn resume(&self, stream: S, peer_received: u64) -> Result<(), String> {
         self.queue.borrow_mut().rewind(peer_received, &self.order)?;

@@ -194,7 +194,7 @@ fn notes(report: &mut PaperReport) {
         "VGG: lower bandwidth cannot explain the factor of two: at 3 GB/s AllReduce fits and D-PSGD \
          is 2.3 times slower than AD-PSGD. Nor can slow passes over memory, at one rate for \
          additions in the ring and for mixing (`cluster.reduce_gbs`): they hold up AD-PSGD too, \
-         and the ratio to AllReduce stays below 1.6 at any rate. Nothing is fitted; \"20 % \
+         and the ratio to AllReduce stays below 1.6 at every rate tried (0.8 to 5 GB/s). Nothing is fitted; \"20 % \
          faster\" than D-PSGD may be 1.20 or 1.25.",
     );
 }

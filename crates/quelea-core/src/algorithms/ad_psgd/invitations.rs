@@ -19,7 +19,7 @@ use crate::state::Visitor;
 /// "Exchange with me", from a passive worker to an active one.
 pub(super) const INVITE: u8 = 3;
 
-/// After so many of my gradients an open invitation is given up.
+/// After this many of my gradients an open invitation is given up.
 const PATIENCE_GRADIENTS: u64 = 16;
 
 /// Those that I have sent and those that I have got.

@@ -33,7 +33,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 /// found by the numbers, and the connection counts as lost.
 pub(super) const KEPT_BYTES: usize = 16 << 20;
 
-/// A new connection, to a peer that has received so many frames over the old ones.
+/// A new connection, to a peer that has received this many frames over the old ones.
 #[derive(Debug)]
 pub(super) struct Reconnection {
     pub(super) stream: TcpStream,
