@@ -153,6 +153,6 @@ fn what_does_not_go_together_is_refused_by_name() {
     }
     let codec = refusal(run("d-psgd").codec("top-k"));
     assert!(codec.starts_with("`d-psgd` cannot go with `top-k`"), "{codec}");
-    let optimizer = refusal(run("extra").topology("ring").optimizer("adam"));
+    let optimizer = refusal(run("qg-dmsgd").topology("ring").optimizer("adam"));
     assert!(optimizer.contains("does not go with"), "{optimizer}");
 }

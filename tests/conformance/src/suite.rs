@@ -8,7 +8,7 @@ mod keeper;
 use quelea_core::algorithms::Entry;
 use quelea_core::options::Options;
 use quelea_core::properties::{Budget, DeployedFrom};
-use quelea_core::registry::{Registered, Registry};
+use quelea_core::registry::Registry;
 use quelea_record::{Outcome, RankReport, Silent};
 use quelea_run::prepared::PreparedRun;
 
@@ -114,7 +114,9 @@ impl Suite {
     /// For an algorithm, built in or of another crate.
     pub fn of(entry: &'static Entry) -> Suite {
         let builtin = Registry::builtin();
-        let is_builtin = Entry::builtin().iter().any(|other| std::ptr::eq(other, entry));
+        // The tables are constants, so that an entry may have several addresses.
+        let known = builtin.find::<Entry>(entry.meta.name);
+        let is_builtin = known.is_ok_and(|known| known.meta.file == entry.meta.file);
         let registry = if is_builtin { builtin } else { builtin.with(entry) };
         Suite { registry, entry, keys: String::new(), learning_rate: 0.2 }
     }
@@ -377,14 +379,16 @@ impl Suite {
         }
     }
 
-    /// A run continues from every checkpoint. Synchronous forms end with the same bits as if they had
-    /// not stopped, the others with the same number of gradients.
+    /// A run continues from every checkpoint and leaves nothing undelivered. Synchronous forms end with
+    /// the same bits as if they had not stopped.
     pub fn resumes_from_every_checkpoint(&self) {
         for form in forms::forms_of(self.entry) {
             let plan = self.plan(&scenario_of(&form, 4, 24, "compute_cv = 0.6"));
             let whole = Arm::Virtual.run(&plan);
             let mut keeper = Keeper::every(5, plan.setup.steps);
-            let watched = simulate(&plan, &mut keeper);
+            let watched =
+                quelea_sim::simulate(&plan.setup, &*plan.problem, &plan.cluster, &mut keeper)
+                    .unwrap_or_else(|error| panic!("while it is saved, {}: {error}", form.text()));
             let synchronous = form.properties().synchronous;
             if synchronous {
                 let text = form.text();
@@ -403,16 +407,12 @@ impl Suite {
                 let steps = |outcome: &Outcome| -> u64 {
                     outcome.ranks.iter().map(|rank| rank.steps).sum()
                 };
-                assert_eq!(steps(&after), steps(&watched), "gradients, {what}");
+                assert_eq!(after.warnings, [""; 0], "{what}");
                 if synchronous {
+                    assert_eq!(steps(&after), steps(&whole), "gradients, {what}");
                     assert_eq!(bits(&after), bits(&whole), "{what}");
                 }
             }
         }
     }
-}
-
-fn simulate(plan: &PreparedRun, keeper: &mut Keeper) -> Outcome {
-    quelea_sim::simulate(&plan.setup, &*plan.problem, &plan.cluster, keeper)
-        .unwrap_or_else(|error| panic!("{error}"))
 }
