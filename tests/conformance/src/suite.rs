@@ -4,6 +4,7 @@
 
 mod faults;
 mod keeper;
+mod tests_macro;
 
 use quelea_core::algorithms::Entry;
 use quelea_core::options::Options;
@@ -12,7 +13,7 @@ use quelea_core::registry::Registry;
 use quelea_record::{Outcome, RankReport, Silent};
 use quelea_run::prepared::PreparedRun;
 
-use crate::bytes::{Run, RunGraph};
+use crate::bytes::{CountedRun, RunGraph};
 use crate::forms::{self, AlgorithmForm};
 use crate::scenario::{result, scenario, scenario_of};
 use crate::{Arm, bits, deployed, firsts, plan_in};
@@ -28,73 +29,6 @@ pub struct Suite {
     learning_rate: f64,
 }
 
-/// Makes one `#[test]` per property of an algorithm: `conformance::suite!(&MY_ENTRY)`.
-///
-/// With settings: `conformance::suite!(Suite::of(&MY_ENTRY).with_keys("beta = 0.9\n"))`.
-#[macro_export]
-macro_rules! suite {
-    ($entry:expr) => {
-        mod conformance_suite {
-            #[allow(unused_imports, reason = "the entry may be given by its full path")]
-            use super::*;
-
-            fn suite() -> $crate::suite::Suite {
-                ::core::convert::Into::into($entry)
-            }
-
-            #[test]
-            fn is_described() {
-                suite().is_described();
-            }
-
-            #[test]
-            fn learns_equal_and_unequal_data() {
-                suite().learns_equal_and_unequal_data();
-            }
-
-            #[test]
-            fn keeps_the_mean_if_it_says_so() {
-                suite().keeps_the_mean_if_it_says_so();
-            }
-
-            #[test]
-            fn gives_the_same_run_every_time() {
-                suite().gives_the_same_run_every_time();
-            }
-
-            #[test]
-            fn agrees_in_every_driver() {
-                suite().agrees_in_every_driver();
-            }
-
-            #[test]
-            fn sends_the_bytes_of_its_traffic() {
-                suite().sends_the_bytes_of_its_traffic();
-            }
-
-            #[test]
-            fn takes_the_time_of_its_traffic() {
-                suite().takes_the_time_of_its_traffic();
-            }
-
-            #[test]
-            fn does_not_wait_for_a_slow_worker_unless_it_says_so() {
-                suite().does_not_wait_for_a_slow_worker_unless_it_says_so();
-            }
-
-            #[test]
-            fn survives_delays_and_lost_workers() {
-                suite().survives_delays_and_lost_workers();
-            }
-
-            #[test]
-            fn resumes_from_every_checkpoint() {
-                suite().resumes_from_every_checkpoint();
-            }
-        }
-    };
-}
-
 impl From<&'static Entry> for Suite {
     fn from(entry: &'static Entry) -> Suite {
         Suite::of(entry)
@@ -102,7 +36,8 @@ impl From<&'static Entry> for Suite {
 }
 
 /// Whole periods, with four workers.
-pub const RUN: Run = Run { workers: 4, steps: 42, elements: 1000, graph: RunGraph::Ring };
+pub const RUN: CountedRun =
+    CountedRun { workers: 4, steps: 42, elements: 1000, graph: RunGraph::Ring };
 /// The topologies on which bytes are counted.
 pub const GRAPHS: [RunGraph; 2] = [RunGraph::Ring, RunGraph::Complete];
 
@@ -283,15 +218,15 @@ impl Suite {
         let form = forms::default_of(self.entry);
         for (_, codec) in form.codecs(RUN.elements as usize) {
             for graph in GRAPHS {
-                let (sent, expected) = self.bytes(Run { graph, ..RUN }, &form, &codec);
+                let (sent, expected) = self.bytes(CountedRun { graph, ..RUN }, &form, &codec);
                 assert_eq!(sent, expected, "{}, {codec}, {graph:?}", form.text());
             }
         }
     }
 
     /// Bytes that all ranks together send in a run, and those that its traffic says.
-    pub fn bytes(&self, run: Run, form: &AlgorithmForm, codec: &str) -> (u64, u64) {
-        let Run { workers, steps, elements, graph } = run;
+    pub fn bytes(&self, run: CountedRun, form: &AlgorithmForm, codec: &str) -> (u64, u64) {
+        let CountedRun { workers, steps, elements, graph } = run;
         let plan = self.plan(&format!(
             "workers = {workers}\nsteps = {steps}\n[algorithm]\n{}\n[codec]\n{codec}\n\
              [topology]\nname = \"{}\"\n{QUADRATICS}dimensions = {elements}\n",
