@@ -22,13 +22,15 @@ fn cargo(words: &[&str]) -> Output {
     if fs::read(fixture.join("Cargo.lock")).is_err() {
         fs::write(fixture.join("Cargo.lock"), lock).expect("the fixture can be written to");
     }
-    let output = Command::new(env!("CARGO"))
-        .args(words)
-        .args(["--offline", "--target-dir"])
-        .arg(target())
-        .current_dir(fixture)
-        .output()
-        .expect("cargo can be started");
+    let mut command = Command::new(env!("CARGO"));
+    command.args(words).args(["--offline", "--target-dir"]).arg(target()).current_dir(fixture);
+    // Variables of this test's own package would make build scripts of dependencies run again.
+    let of_package =
+        |name: &String| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST");
+    for name in std::env::vars().map(|(name, _)| name).filter(of_package) {
+        command.env_remove(name);
+    }
+    let output = command.output().expect("cargo can be started");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     output
 }
