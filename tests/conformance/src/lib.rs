@@ -15,7 +15,7 @@
 //!
 //! | module | what is in it |
 //! |---|---|
-//! | [`suite`] | the properties of one algorithm |
+//! | [`suite`](mod@suite) | the properties of one algorithm |
 //! | [`forms`] | the forms of an algorithm that its options make |
 //! | [`scenario`] | quadratics that differ between workers |
 //! | [`bytes`] | the bytes of a run, from what an algorithm says it exchanges |
