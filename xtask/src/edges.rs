@@ -63,6 +63,18 @@ const RULES: &[EdgeRule] = &[
         never: &["gemm-f32", "pyo3", "axum", "clap", "anyhow", "serde"],
     },
     EdgeRule {
+        name: "quelea",
+        may_know: &[
+            "quelea-core",
+            "quelea-control",
+            "quelea-record",
+            "quelea-wire",
+            "quelea-sim",
+            "quelea-net",
+        ],
+        never: &["gemm-f32", "pyo3", "axum", "clap", "anyhow", "serde", "toml", "plotters", "ureq"],
+    },
+    EdgeRule {
         name: "quelea-engine",
         may_know: &["quelea-core", "quelea-data"],
         never: &["tokio", "socket2", "pyo3", "axum", "clap", "anyhow", "indicatif"],

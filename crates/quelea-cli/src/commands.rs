@@ -1,10 +1,12 @@
 //! The table of commands. One file each.
 
 mod compare;
+mod completions;
 mod data;
 mod join;
 mod launch;
 mod list;
+mod man;
 mod plan;
 mod reproduce;
 mod serve;
@@ -13,6 +15,7 @@ mod topology;
 mod train;
 
 use clap::ArgMatches;
+use quelea_core::registry::Registry;
 
 /// One row of the table.
 pub struct CommandSpec {
@@ -20,8 +23,8 @@ pub struct CommandSpec {
     pub name: &'static str,
     /// What it takes, with help and examples.
     pub parser: fn() -> clap::Command,
-    /// Does it.
-    pub run: fn(&ArgMatches) -> anyhow::Result<()>,
+    /// Runs it, with names looked up in the registry.
+    pub run: fn(&Registry, &ArgMatches) -> anyhow::Result<()>,
 }
 
 /// All commands, in the order in which a person meets them.
@@ -37,6 +40,8 @@ pub const COMMANDS: &[CommandSpec] = &[
     serve::COMMAND,
     join::COMMAND,
     launch::COMMAND,
+    completions::COMMAND,
+    man::COMMAND,
 ];
 
 const ABOUT: &str = "Train one model on many machines that are not all fast, not all alike and \
@@ -66,8 +71,8 @@ pub fn parser() -> clap::Command {
 }
 
 /// Runs the command that was asked for.
-pub fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+pub fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let (name, matches) = matches.subcommand().expect("`train` stands where there was none");
     let row = COMMANDS.iter().find(|row| row.name == name);
-    (row.expect("the parser knows the commands of the table").run)(matches)
+    (row.expect("the parser knows the commands of the table").run)(registry, matches)
 }

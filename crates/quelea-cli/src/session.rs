@@ -42,7 +42,7 @@ pub fn run(
     if output.json {
         crate::text::say(&serde_json::to_string_pretty(&finished.summary)?);
     } else if !output.quiet {
-        report::print(&finished, asked);
+        report::print(&prepared.config.registry, &finished, asked);
     }
     Ok(())
 }

@@ -74,6 +74,8 @@ fn every_command_has_help_with_examples() {
         "serve",
         "join",
         "launch",
+        "completions",
+        "man",
     ];
     for command in commands {
         let output = run(&folder, &[command, "--help"]);

@@ -14,6 +14,21 @@
 //!                     events
 //! ```
 //!
+//! Every wait has a limit, and every limit is looked at often enough:
+//!
+//! ```
+//! use quelea_control::ControlLimits;
+//! use quelea_core::time::Time;
+//!
+//! let limits = ControlLimits {
+//!     peer_seconds: 4.0,
+//!     compute_seconds: 3600.0,
+//!     drain_seconds: 30.0,
+//!     report_models: true,
+//! };
+//! assert_eq!(limits.tick_period(), Time::from_seconds(0.5));
+//! ```
+//!
 //! | module | what is in it |
 //! |---|---|
 //! | `messages` | [`Command`], [`RankEvent`], and the checks on what a rank says |

@@ -8,6 +8,20 @@
 //! without a hop to another; gradients are computed on a second one, so that messages are handled
 //! meanwhile. Ranks of one process share message memory and send no bytes.
 //!
+//! What a launcher says in the environment:
+//!
+//! ```
+//! let environment = |name: &str| match name {
+//!     "RANK" => Some("1".to_string()),
+//!     "WORLD_SIZE" => Some("4".to_string()),
+//!     "MASTER_ADDR" => Some("10.0.0.1".to_string()),
+//!     "MASTER_PORT" => Some("29500".to_string()),
+//!     _ => None,
+//! };
+//! let launched = quelea_net::launcher::detect(environment).unwrap().expect("torchrun");
+//! assert_eq!((launched.rank, launched.world), (1, 4));
+//! ```
+//!
 //! | module | what is in it |
 //! |---|---|
 //! | [`Coordinator`], [`join()`], [`threads`] | the three ways to be part of a run |

@@ -1,6 +1,7 @@
 //! A model and a cluster, as a configuration states them.
 
 use quelea_core::options::Options;
+use quelea_core::registry::Registry;
 use quelea_run::config::Config;
 use quelea_run::error::RequestError;
 use quelea_run::prepared::PreparedRun;
@@ -10,6 +11,8 @@ use serde_json::{Value, json};
 /// What is asked about.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
+    /// The algorithms, topologies and codecs that are planned with.
+    pub registry: Registry,
     /// How many compute gradients.
     pub workers: usize,
     /// How many machines they are spread over.
@@ -106,6 +109,7 @@ impl Scenario {
         let mut hosts: Vec<u32> = plan.setup.view.hosts[..steps_given.workers].to_vec();
         hosts.dedup();
         Ok(Scenario {
+            registry: steps_given.registry.clone(),
             workers: steps_given.workers,
             hosts: hosts.len(),
             servers,

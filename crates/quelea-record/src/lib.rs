@@ -1,16 +1,26 @@
 //! What is measured in a run: records as they happen, totals at the end, and the [`Observer`] that
 //! a driver hands models to evaluate and states to save. Nothing here writes files.
+//!
+//! ```
+//! use quelea_record::CheckpointSchedule;
+//!
+//! let schedule = CheckpointSchedule { save_every: 5, evaluations: 2, steps: 20 };
+//! assert!(schedule.saves_at(15) && schedule.evaluates_at(10));
+//! assert_eq!(schedule.next(10), Some(15));
+//! ```
 
 #![warn(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod checkpoints;
 mod facts;
+mod models;
 mod observer;
 
 pub use checkpoints::{BUFFERS, CheckpointSchedule, RankCheckpoint, ResumePoint};
 pub use facts::{
     FACTS, FOLDED, FactKind, FactSummary, FactTotals, HALF_EXCHANGE, STALENESS, SummaryForm,
 };
+pub use models::ModelSlices;
 pub use observer::{Models, Observer, Request, SalvagedModel, Silent};
 
 /// One measured fact.

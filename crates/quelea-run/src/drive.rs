@@ -9,6 +9,7 @@ mod slowed;
 use std::sync::Arc;
 
 use quelea_core::message::Rank;
+use quelea_core::registry::Registry;
 use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_net::{Coordinator, Gradients, Hosted, NetOptions};
@@ -163,9 +164,11 @@ impl Observer for JoinObserver<'_, '_> {
     }
 }
 
-/// Takes part in the run that is coordinated at `address`, as `rank` or as any. A prepared run that was
-/// made already is used if it is the coordinator's too.
+/// Takes part in the run that is coordinated at `address`, as `rank` or as any. The coordinator's names
+/// are looked up in `registry`. A prepared run that was made already is used if it is the
+/// coordinator's too.
 pub fn join(
+    registry: &Registry,
     address: &str,
     rank: Option<u32>,
     wait_seconds: f64,
@@ -175,7 +178,7 @@ pub fn join(
     let mut build = |job: &[u8]| -> Result<(RunSpec, Gradients), String> {
         let prepared = match made.take() {
             Some(prepared) if prepared.job() == job => prepared,
-            _ => PreparedRun::from_job(job).map_err(|error| error.to_string())?,
+            _ => PreparedRun::from_job(registry, job).map_err(|error| error.to_string())?,
         };
         let gradients = slowed(&prepared);
         Ok((prepared.setup, gradients))

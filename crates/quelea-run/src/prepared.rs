@@ -10,6 +10,7 @@ use std::sync::Arc;
 use quelea_core::layout::Layout;
 use quelea_core::problems::{ModelSpec, Problem};
 use quelea_core::properties::Properties;
+use quelea_core::registry::Registry;
 use quelea_core::run_spec::{CodecChoice, RunSpec};
 use quelea_core::topology::Schedule;
 use quelea_core::view::View;
@@ -137,11 +138,11 @@ impl PreparedRun {
         self.config.resolved().to_string().into_bytes()
     }
 
-    /// The run that another process prepared.
-    pub fn from_job(job: &[u8]) -> Result<PreparedRun, RequestError> {
+    /// The run that another process prepared, which must have the same entries registered.
+    pub fn from_job(registry: &Registry, job: &[u8]) -> Result<PreparedRun, RequestError> {
         let table: toml::Table = serde_json::from_slice(job)
             .map_err(|error| RequestError::Conflict(format!("the job is not readable: {error}")))?;
-        PreparedRun::new(Config::read(table, &[], None)?)
+        PreparedRun::new(Config::read_with(registry, table, &[], None)?)
     }
 }
 

@@ -5,6 +5,15 @@
 //! model. The result is a function of setup, cluster and seed. No algorithm is known by name
 //! here, and no real clock is read.
 //!
+//! ```
+//! use quelea_sim::Cluster;
+//!
+//! let slow = Cluster { compute_ms: 20.0, slow: [(3, 10.0)].into(), ..Cluster::default() };
+//! assert!(slow.check().is_ok());
+//! let error = Cluster { bandwidth_gbps: -1.0, ..slow }.check().unwrap_err();
+//! assert_eq!(error.field, "bandwidth_gbps");
+//! ```
+//!
 //! | module | what is in it |
 //! |---|---|
 //! | `cluster`, `knob`, `faults` | the knobs, with their limits |

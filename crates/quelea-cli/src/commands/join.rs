@@ -1,6 +1,7 @@
 //! `quelea join`: takes part in a run as one worker.
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
+use quelea_core::registry::Registry;
 use quelea_run::drive;
 
 use super::CommandSpec;
@@ -43,7 +44,7 @@ struct Args {
     quiet: bool,
 }
 
-fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
     if args.with_parent {
         drive::end_with_parent();
@@ -54,7 +55,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     if !args.quiet {
         mention(&format!("joining the run at {}", args.address));
     }
-    drive::join(&args.address, args.rank, f64::from(args.wait), None)?;
+    drive::join(registry, &args.address, args.rank, f64::from(args.wait), None)?;
     if !args.quiet {
         mention("the run has ended; its results are with the coordinator");
     }

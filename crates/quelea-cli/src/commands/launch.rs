@@ -5,6 +5,7 @@ use std::process::Command as Process;
 
 use anyhow::Context;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
+use quelea_core::registry::Registry;
 
 use super::CommandSpec;
 
@@ -37,7 +38,7 @@ struct Args {
     script: Vec<OsString>,
 }
 
-fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+fn run(_registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
     let mut python = Process::new(&args.python);
     python.args(["-m", "quelea.launch", "-n", &args.processes.to_string()]).args(&args.script);

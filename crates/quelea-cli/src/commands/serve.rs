@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, UdpSocket};
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
+use quelea_core::registry::Registry;
 use quelea_run::drive::OpenRendezvous;
 
 use super::CommandSpec;
@@ -41,11 +42,11 @@ struct Args {
     output: Output,
 }
 
-fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
     check_address("--bind", &args.bind)?;
     check_wait(args.wait)?;
-    let prepared = args.run.prepare(None)?;
+    let prepared = args.run.prepare(registry, None)?;
     let place = OpenRendezvous::open(&args.bind, f64::from(args.wait))?;
     let is_told = !args.output.quiet;
     session::run(

@@ -1,6 +1,7 @@
 //! `quelea simulate`: a run in the virtual cluster.
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
+use quelea_core::registry::Registry;
 use quelea_run::drive;
 
 use super::CommandSpec;
@@ -31,13 +32,13 @@ struct Args {
     output: Output,
 }
 
-fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
     // Under a launcher one process simulates for all.
     if matches!(drive::launched(), Ok(Some(launched)) if !launched.is_first()) {
         return Ok(());
     }
-    let prepared = args.run.prepare(None)?;
+    let prepared = args.run.prepare(registry, None)?;
     prepared.check_memory()?;
     session::run(
         prepared,

@@ -1,6 +1,7 @@
 //! `quelea train`: a run for real, in threads, in processes, or under a launcher.
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
+use quelea_core::registry::Registry;
 use quelea_run::drive::{self, LaunchedWorker};
 use quelea_run::error::RunError;
 use quelea_run::prepared::PreparedRun;
@@ -46,7 +47,7 @@ struct Args {
     output: Output,
 }
 
-fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
     let asked = Invocation { command: "train", run: &args.run };
     if args.processes || args.threads {
@@ -55,9 +56,9 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
             return Err(launched.refuse_sharing(out).into());
         }
     } else if let Some(launched) = drive::launched()? {
-        return run_launched(&args, &launched);
+        return run_launched(registry, &args, &launched);
     }
-    let prepared = prepared(&args, None)?;
+    let prepared = prepared(registry, &args, None)?;
     prepared.check_memory()?;
     if args.processes {
         let executable = std::env::current_exe()?;
@@ -68,23 +69,27 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     session::run(prepared, asked, &args.output, drive::threads)
 }
 
-fn prepared(args: &Args, launched: Option<&LaunchedWorker>) -> Result<PreparedRun, RunError> {
-    let prepared = args.run.prepare(launched.map(LaunchedWorker::world))?;
+fn prepared(
+    registry: &Registry,
+    args: &Args,
+    launched: Option<&LaunchedWorker>,
+) -> Result<PreparedRun, RunError> {
+    let prepared = args.run.prepare(registry, launched.map(LaunchedWorker::world))?;
     if let Some(launched) = launched {
         launched.check(&prepared)?;
     }
     Ok(prepared)
 }
 
-fn run_launched(args: &Args, launched: &LaunchedWorker) -> anyhow::Result<()> {
+fn run_launched(registry: &Registry, args: &Args, launched: &LaunchedWorker) -> anyhow::Result<()> {
     if !launched.is_first() {
         interrupt::follow();
         // The checkpoint is where the first process is; it sends to each what is its own.
         if args.run.resume.is_some() {
-            return Ok(launched.follow(None)?);
+            return Ok(launched.follow(registry, None)?);
         }
     }
-    let prepared = prepared(args, Some(launched));
+    let prepared = prepared(registry, args, Some(launched));
     if launched.is_first() {
         return session::run(
             prepared?,
@@ -95,5 +100,5 @@ fn run_launched(args: &Args, launched: &LaunchedWorker) -> anyhow::Result<()> {
     }
     // Everybody says what is wrong: a launcher ends the others as soon as one has ended, so that
     // the first process may never come to say it.
-    Ok(launched.follow(Some(prepared?))?)
+    Ok(launched.follow(registry, Some(prepared?))?)
 }

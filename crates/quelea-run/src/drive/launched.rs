@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use quelea_core::registry::Registry;
 use quelea_net::launcher;
 use quelea_net::{Coordinator, NetOptions};
 
@@ -69,7 +70,17 @@ impl LaunchedWorker {
     }
 
     /// Takes part as one of the others.
-    pub fn follow(&self, prepared: Option<PreparedRun>) -> Result<(), RunError> {
-        join(&self.found.rendezvous.to_join(), Some(self.found.rank), WAIT_SECONDS, prepared)
+    pub fn follow(
+        &self,
+        registry: &Registry,
+        prepared: Option<PreparedRun>,
+    ) -> Result<(), RunError> {
+        join(
+            registry,
+            &self.found.rendezvous.to_join(),
+            Some(self.found.rank),
+            WAIT_SECONDS,
+            prepared,
+        )
     }
 }

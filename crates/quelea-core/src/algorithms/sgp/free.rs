@@ -19,8 +19,8 @@
 
 use std::collections::BTreeMap;
 
-use super::super::push_sum::PushSum;
 use crate::contract::{Algorithm, Awaited, Context, Mode, Outbox};
+use crate::kit::push_sum::PushSum;
 use crate::message::{Message, Rank};
 use crate::payload::{Payload, Pool};
 use crate::state::Visitor;

@@ -31,12 +31,12 @@ use crate::options::Options;
 use crate::state::Visitor;
 use crate::vector;
 use crate::view::View;
-pub(super) use entries::{
+pub use entries::{
     BASE, BUFFERS, LOST_EITHER, LOST_NEIGHBOUR, LOST_PEER, RESIZED, SENDS, properties,
     properties_of_outer, traffic, traffic_of_outer, traffic_with_gossip,
 };
-pub(super) use outer::{Outer, OuterRound, PlainAveraging, outer_step};
-pub(super) use period::{Every, Period, period_key};
+pub use outer::{Outer, OuterRound, PlainAveraging, outer_step};
+pub use period::{Every, Period, period_key};
 use rounds::{RESULT, ROUND, RoundComparison};
 
 /// A neighbour's model; averages have kinds of their own.
@@ -49,8 +49,8 @@ enum Buffers {
     Average,
 }
 
-/// One worker.
-pub(super) struct Periodic {
+/// One worker of a method with periodic averages.
+pub struct Periodic {
     period: Box<dyn Period>,
     outer: Box<dyn Outer>,
     buffers: Buffers,
@@ -77,11 +77,9 @@ pub(super) struct Periodic {
 }
 
 impl Periodic {
-    pub(super) fn new(
-        options: &Options,
-        period: Box<dyn Period>,
-        outer: Box<dyn Outer>,
-    ) -> Periodic {
+    /// With this period and outer rule. `options` must have [`BUFFERS`] and the options of an
+    /// [average](crate::collectives::average).
+    pub fn new(options: &Options, period: Box<dyn Period>, outer: Box<dyn Outer>) -> Periodic {
         let buffers = match options.text("buffers") {
             "keep" => Buffers::Keep,
             "reset" => Buffers::Reset,
@@ -106,7 +104,7 @@ impl Periodic {
     }
 
     /// With an outer optimizer over the base algorithm of these options, every `period` steps.
-    pub(super) fn with_outer(options: &Options, outer: Box<dyn Outer>) -> Periodic {
+    pub fn with_outer(options: &Options, outer: Box<dyn Outer>) -> Periodic {
         let periodic = Periodic::new(options, Box::new(Every(options.whole("period"))), outer);
         match options.text(BASE.name) {
             "sgp" => periodic.with_gossip(),
@@ -115,7 +113,7 @@ impl Periodic {
     }
 
     /// With gossip on the steps that do not end a round.
-    pub(super) fn with_gossip(mut self) -> Periodic {
+    pub fn with_gossip(mut self) -> Periodic {
         self.gossip = Some(Exchange::of_means(MODEL));
         self
     }

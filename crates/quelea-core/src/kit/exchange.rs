@@ -22,7 +22,7 @@ mod sync_gossip;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Gathers, Traffic, When};
+use crate::algorithms::{Gathers, Traffic, When};
 use crate::codec::CodecShape;
 use crate::contract::{Awaited, Context, Outbox};
 use crate::message::{Message, Rank};

@@ -24,7 +24,7 @@ pub trait Period: Send {
     fn state(&mut self, _visitor: &mut dyn Visitor) {}
 }
 
-/// A round every `0` steps.
+/// A round of this many steps.
 pub struct Every(pub u64);
 
 impl Period for Every {
