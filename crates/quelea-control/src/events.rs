@@ -45,9 +45,11 @@ impl Controller {
                 self.hear(rank);
                 self.model(rank, step, model, observer);
             }
-            RankEvent::Saved { rank, step, part } => {
+            RankEvent::Saved { rank, step, view, part } => {
                 self.hear(rank);
-                self.saved(rank, step, *part, observer);
+                if view == self.members.view.number {
+                    self.saved(rank, step, *part, observer);
+                }
             }
             RankEvent::CutProposal { rank, step } => {
                 self.hear(rank);
@@ -63,7 +65,7 @@ impl Controller {
             }
             RankEvent::Frozen { rank, number, step } => {
                 self.hear(rank);
-                self.frozen(rank, number, step);
+                self.frozen(rank, number, step, observer);
             }
             RankEvent::Report(report) => {
                 self.hear(report.rank);

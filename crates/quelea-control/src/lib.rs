@@ -56,7 +56,7 @@ pub use controller::{Controller, ControllerConfig};
 pub use directive::{Directive, Recipient, RunFailure};
 pub use limits::ControlLimits;
 pub use membership::{LossPolicy, LossRefusal};
-pub use messages::{Account, AwaitedPeer, Command, RankEvent, VectorLengths, ViewChange};
+pub use messages::{Account, AwaitedPeer, Command, RankEvent, VectorLengths};
 pub use rank::{LoopStatus, RankMachine, RankMachineConfig};
 pub use text::{REASON_CHARS, WARNING_CHARS, shown};
 pub use timing::GradientTime;

@@ -53,6 +53,8 @@ pub struct RankMachineConfig<'a> {
     pub setup: &'a RunSpec,
     /// The state that it resumes from.
     pub start: &'a ResumePoint,
+    /// The view in which the run starts or resumes.
+    pub view: &'a Arc<View>,
     /// When checkpoints are taken and models evaluated.
     pub schedule: CheckpointSchedule,
     /// Time limits.
@@ -122,7 +124,7 @@ impl RankMachine {
         now: Time,
     ) -> Result<RankMachine, String> {
         let RankMachineConfig { setup, start, schedule, limits, .. } = config;
-        let node = start.node(setup, rank, pool.clone())?;
+        let node = start.node_in(config.view, setup, rank, pool.clone())?;
         let report = start.report(rank);
         let links = if config.counts_links { setup.ranks() } else { 0 };
         Ok(RankMachine {
@@ -282,7 +284,7 @@ impl RankMachine {
         self.moved = now;
         let number = view.number;
         self.frozen_until.take_if(|until| *until <= number);
-        self.cutting.stop_saving();
+        self.cutting.enter_view();
         self.node.change_view(now, view);
         self.record(now, self.node.step(), RecordKind::View { number });
     }

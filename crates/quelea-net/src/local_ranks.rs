@@ -175,9 +175,11 @@ impl RankThread {
         let start =
             |source| compute::start(format!("gradient-{}", rank.0), source, self.own.clone());
         let mut compute = self.source.take().map(start).transpose()?;
+        let view = context.start.view(&context.setup);
         let config = RankMachineConfig {
             setup: &context.setup,
             start: &context.start,
+            view: &view,
             schedule: context.schedule,
             limits: context.options.control_limits(),
             timeline: context.timeline,

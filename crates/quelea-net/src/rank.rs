@@ -4,11 +4,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc;
 
-use quelea_control::{Command, GradientTime, LoopStatus, RankEvent, RankMachine, ViewChange};
+use quelea_control::{Command, GradientTime, LoopStatus, RankEvent, RankMachine};
 use quelea_core::contract::{Effect, Mode};
 use quelea_core::message::{Message, Rank};
 use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
+use quelea_core::view::ViewChange;
 use quelea_record::{Record, RecordKind};
 use quelea_wire::frame;
 
@@ -200,8 +201,7 @@ impl RankState {
         if change.number != view.number + 1 {
             return;
         }
-        let lost: Vec<Rank> = change.lost.iter().map(|rank| Rank(*rank)).collect();
-        let view = Arc::new(self.setup.view_without(view, &lost, change.from_step));
+        let view = Arc::new(self.setup.view_after(view, change));
         self.machine.change_view(self.clock.now(), view);
         self.settle();
     }

@@ -73,6 +73,7 @@ impl Keeper {
             parts: parts.values().cloned().collect(),
             resized: false,
             now: Time(5_000_000_000),
+            changes: Vec::new(),
         }
     }
 }

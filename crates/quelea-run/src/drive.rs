@@ -11,6 +11,7 @@ use std::sync::Arc;
 use quelea_core::message::Rank;
 use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
+use quelea_core::view::ViewChange;
 use quelea_net::{Coordinator, Gradients, Hosted, NetOptions};
 use quelea_record::{
     CheckpointSchedule, Models, Observer, Outcome, RankCheckpoint, Record, Request, SalvagedModel,
@@ -144,6 +145,10 @@ impl Observer for JoinObserver<'_, '_> {
 
     fn evaluate(&mut self, now: Time, step: u64, models: Models) {
         self.recorder.evaluate(now, step, models);
+    }
+
+    fn view_changed(&mut self, change: &ViewChange) {
+        self.recorder.view_changed(change);
     }
 
     fn checkpoint(&mut self, now: Time, step: u64, rank: Rank, part: RankCheckpoint) {

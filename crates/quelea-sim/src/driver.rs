@@ -83,7 +83,9 @@ impl<'a> Driver<'a> {
         observer: &'a mut dyn Observer,
     ) -> Result<Driver<'a>, SimError> {
         let (properties, workers, pool) = (setup.properties(), setup.workers(), Pool::new());
-        let machine = machine_config(setup, start, observer);
+        let views = setup.views(&start.changes);
+        let view = views.last().expect("the first view is there");
+        let machine = machine_config(setup, start, view, observer);
         let ranks = rank_states(machine, &pool)?;
         if !start.resized {
             restore_workers(problem, &start.parts, workers)?;
@@ -115,10 +117,10 @@ impl<'a> Driver<'a> {
             ranks,
             gates: CollectiveStarts::new(cluster, cluster.start_barrier && is_global),
             links: BTreeMap::new(),
-            views: vec![Arc::clone(&setup.view)],
+            living_workers: view.workers.len(),
+            views,
             faults: Vec::new(),
             faults_to_come: 0,
-            living_workers: workers,
             messages: 0,
             in_flight: InFlightLoad::new(),
             effects: Vec::new(),
@@ -132,7 +134,8 @@ impl<'a> Driver<'a> {
     /// Runs until all workers have done their share and nothing is on its way any more.
     pub(crate) fn run(mut self) -> Result<Outcome, SimError> {
         self.schedule_faults();
-        for rank in 0..self.ranks.len() {
+        let living = self.ranks.iter().enumerate().filter(|(_, state)| state.is_alive());
+        for rank in living.map(|(rank, _)| rank).collect::<Vec<_>>() {
             self.ranks[rank].machine.start(self.now);
             self.carry_out(rank);
             self.settle(rank);
@@ -257,11 +260,13 @@ impl<'a> Driver<'a> {
 fn machine_config<'a>(
     setup: &'a RunSpec,
     start: &'a ResumePoint,
+    view: &'a Arc<View>,
     observer: &dyn Observer,
 ) -> RankMachineConfig<'a> {
     RankMachineConfig {
         setup,
         start,
+        view,
         schedule: observer.checkpoint_schedule(),
         limits: NO_LIMITS,
         timeline: observer.wants_timeline(),
@@ -276,8 +281,11 @@ fn machine_config<'a>(
 fn rank_states(machine: RankMachineConfig<'_>, pool: &Pool) -> Result<Vec<RankState>, SimError> {
     let now = machine.start.now;
     let state = |rank| {
+        let is_alive = machine.view.is_alive(Rank::from(rank));
         let machine = RankMachine::new(machine, Rank::from(rank), pool.clone(), now);
-        Ok(RankState::new(machine.map_err(SimError::Resume)?, now))
+        let mut state = RankState::new(machine.map_err(SimError::Resume)?, now);
+        state.lost = (!is_alive).then_some(now);
+        Ok(state)
     };
     (0..machine.setup.ranks()).map(state).collect()
 }

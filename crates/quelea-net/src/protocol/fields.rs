@@ -1,6 +1,8 @@
 //! Reports, records and states as fields of packets.
 
+use quelea_core::message::Rank;
 use quelea_core::state::Saved;
+use quelea_core::view::{DepartedRank, ViewChange};
 use quelea_record::{FactKind, FactTotals, RankCheckpoint, RankReport, Record, RecordKind};
 use quelea_wire::control::{ControlError, Reader, Writer};
 
@@ -17,6 +19,17 @@ pub(super) fn read_part(r: &mut Reader<'_>) -> Result<RankCheckpoint, ControlErr
     let numbers = r.list(|r| Ok((r.text()?, r.number()?)))?.into_iter().collect();
     let vectors = r.list(|r| Ok((r.text()?, r.values()?)))?.into_iter().collect();
     Ok(RankCheckpoint { state: Saved { numbers, vectors }, report: read_report(r)? })
+}
+
+pub(super) fn write_change(w: Writer, change: &ViewChange) -> Writer {
+    let w = w.number(change.number).number(change.from_step);
+    w.list(&change.departed, |w, departed| w.number(departed.rank.0).number(departed.steps))
+}
+
+pub(super) fn read_change(r: &mut Reader<'_>) -> Result<ViewChange, ControlError> {
+    let (number, from_step) = (r.small()?, r.number()?);
+    let departed = r.list(|r| Ok(DepartedRank { rank: Rank(r.small()?), steps: r.number()? }))?;
+    Ok(ViewChange { number, departed, from_step })
 }
 
 pub(super) fn write_report(w: Writer, report: &RankReport) -> Writer {
