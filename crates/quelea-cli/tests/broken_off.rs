@@ -188,6 +188,37 @@ fn a_run_that_has_lost_a_worker_is_saved_at_an_interrupt_and_resumes_with_the_ot
 }
 
 #[test]
+fn a_worker_that_receives_sigterm_leaves_and_the_others_continue() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let settings = [
+        "task.name=quadratic",
+        "task.compute_ms=2",
+        "algorithm.name=d-psgd",
+        "workers=4",
+        "steps=1500",
+        "plots=false",
+        "checkpoint.every=50",
+    ];
+    let mut run = quelea(folder.path(), &["train", "--processes", "--out", "run"], &settings);
+    let mut run = run.stdout(Stdio::piped()).spawn().expect("started");
+    while recorded(folder.path(), "checkpoint") == 0 {
+        assert!(run.try_wait().expect("asked").is_none(), "it ended by itself");
+        std::thread::yield_now();
+    }
+    let workers = children(run.id());
+    let kill = Command::new("kill").args(["-TERM", &workers[3]]).status();
+    assert!(kill.expect("kill is there").success());
+    let output = run.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(said.contains("worker 3 (left)"), "{said}");
+    assert!(said.contains("rank 3 left with notice; the others continued"), "{said}");
+    let lines = fs::read_to_string(folder.path().join("run/records.jsonl")).expect("written");
+    assert_eq!(lines.lines().filter(|line| line.contains("\"kind\":\"left\"")).count(), 1);
+    assert_eq!(lines.lines().filter(|line| line.contains("\"kind\":\"lost\"")).count(), 0);
+}
+
+#[test]
 fn the_limit_of_open_files_is_raised_or_said_to_be_too_low() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let run = |limit: &str| {

@@ -221,7 +221,7 @@ impl Controller {
             self.probe();
         }
         self.tell_progress();
-        self.end_saving_if_whole()?;
+        self.end_saving_if_whole(observer)?;
         self.attend_cuts(observer);
         let is_over = self.phase == RunPhase::Finishing
             && self.ranks.iter().all(|progress| progress.report.is_some());
@@ -251,10 +251,10 @@ impl Controller {
     }
 
     /// The driver of a virtual cluster sees that nothing is on its way any more.
-    pub fn quiet(&mut self, now: Time) {
+    pub fn quiet(&mut self, now: Time, observer: &mut dyn Observer) {
         self.now = now;
         if self.phase == RunPhase::Draining && !self.members.is_changing() {
-            self.end_drain();
+            self.end_drain(observer);
         }
     }
 
@@ -343,8 +343,8 @@ impl Controller {
         self.order(Recipient::All, Command::Probe(number));
     }
 
-    pub(crate) fn end_drain(&mut self) {
-        if !self.save_at_rest() {
+    pub(crate) fn end_drain(&mut self, observer: &mut dyn Observer) {
+        if !self.save_at_rest(observer) {
             self.enter(RunPhase::Finishing);
             self.order(Recipient::All, Command::Finish);
         }

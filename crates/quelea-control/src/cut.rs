@@ -34,6 +34,8 @@ pub(crate) struct CutAgreement {
     saved: BTreeMap<u64, usize>,
     /// The run ends with the cut that is under way.
     stop: bool,
+    /// Why the run ends, where nobody has asked for it.
+    reason: Option<String>,
     /// What a cut was for that a change of membership has interrupted.
     retry: Option<Request>,
     /// Models by step, of those ranks that have sent theirs.
@@ -63,8 +65,13 @@ impl CutAgreement {
         CutAgreement { schedule, synchronous, steps, ..CutAgreement::default() }
     }
 
-    fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         matches!(self.stage, Stage::None)
+    }
+
+    /// The run ends with the next cut, for this reason.
+    pub(crate) fn give_reason(&mut self, reason: String) {
+        self.reason = Some(reason);
     }
 }
 
@@ -98,7 +105,15 @@ impl Controller {
         if !self.may_cut() {
             return;
         }
-        let request = self.cutting.retry.take().unwrap_or_else(|| observer.request());
+        let mut request = self.cutting.retry.take().unwrap_or_else(|| observer.request());
+        self.members.notices.reset();
+        if request != Request::Stop {
+            self.cutting.reason = None;
+            request = match self.request_of_leavers() {
+                Request::Continue => request,
+                of_leavers => of_leavers,
+            };
+        }
         if request == Request::Continue {
             return;
         }
@@ -184,7 +199,7 @@ impl Controller {
     }
 
     fn announce_cut(&mut self, step: u64, ranks: std::ops::Range<usize>) {
-        let last = self.cutting.stop;
+        let last = self.cutting.stop || self.members.notices.are_due();
         for rank in ranks.filter(|rank| !self.ranks[*rank].is_lost).collect::<Vec<_>>() {
             self.order(Recipient::Rank(rank as u32), Command::SaveAt { step, last });
         }
@@ -200,8 +215,11 @@ impl Controller {
     }
 
     /// Nothing is on its way any more. Whether that was for a cut.
-    pub(crate) fn save_at_rest(&mut self) -> bool {
+    pub(crate) fn save_at_rest(&mut self, observer: &mut dyn Observer) -> bool {
         let Stage::Resting { step } = self.cutting.stage else { return false };
+        if self.attend_leavers_at_rest(observer) {
+            return true;
+        }
         // Workers that count by themselves may have saved after as many steps on average.
         self.cutting.saved.remove(&step);
         self.cutting.stage = Stage::Saving { step, unconfirmed: 0 };
@@ -254,14 +272,24 @@ impl Controller {
     }
 
     /// Continues, or ends the run, if all ranks know of the cut and have saved. An error: it ends.
-    pub(crate) fn end_saving_if_whole(&mut self) -> Result<(), RunFailure> {
+    pub(crate) fn end_saving_if_whole(
+        &mut self,
+        observer: &mut dyn Observer,
+    ) -> Result<(), RunFailure> {
         let Stage::Saving { step, unconfirmed: 0 } = self.cutting.stage else { return Ok(()) };
         if self.cutting.saved.get(&step) != Some(&self.living()) {
             return Ok(());
         }
         let rests = !self.cutting.synchronous;
         self.cutting.stage = if rests { Stage::Writing { step } } else { Stage::None };
-        if self.cutting.stop { Err(RunFailure::Stopped { step }) } else { Ok(()) }
+        if self.cutting.stop {
+            let reason = self.cutting.reason.take().unwrap_or_else(|| "as asked".to_string());
+            return Err(RunFailure::Stopped { step, reason });
+        }
+        if self.members.notices.are_due() {
+            self.let_go(observer);
+        }
+        Ok(())
     }
 
     /// A rank has sent its model; once all have, they are evaluated.

@@ -20,7 +20,7 @@ impl Controller {
         self.now = now;
         // What a rank says that was taken for lost does not count any more.
         if event.speaker().is_some_and(|rank| self.ranks[rank as usize].is_lost) {
-            return;
+            return self.hear_departed(event);
         }
         match event {
             RankEvent::Record(record) => self.record(record, observer),
@@ -38,7 +38,7 @@ impl Controller {
                 let said = ProbeAnswer { is_drained: drained, sent, received };
                 let living = |rank: usize| !self.ranks[rank].is_lost;
                 if self.probes.answer(now, probe, rank as usize, said, living) {
-                    self.end_drain();
+                    self.end_drain(observer);
                 }
             }
             RankEvent::Model { rank, step, model } => {
@@ -66,6 +66,10 @@ impl Controller {
             RankEvent::Frozen { rank, number, step } => {
                 self.hear(rank);
                 self.frozen(rank, number, step, observer);
+            }
+            RankEvent::Leaving { rank } => {
+                self.hear(rank);
+                self.wants_to_leave(rank);
             }
             RankEvent::Report(report) => {
                 self.hear(report.rank);

@@ -27,6 +27,7 @@
 //! | `progress` | how far all workers are together, for learning rates of asynchronous runs |
 //! | `cut` | agreement on a consistent cut through the run |
 //! | `membership` | who takes part; how survivors of a loss agree on a new view |
+//! | `departure` | leaving with notice, at a cut |
 //! | `termination` | when nothing is on its way any more |
 //! | `suspicion` | who is late, who is silent, why nobody moves |
 //! | `blame` | which link does not deliver |
@@ -38,6 +39,7 @@ mod blame;
 mod budget;
 mod controller;
 mod cut;
+mod departure;
 mod directive;
 mod events;
 mod life_cycle;

@@ -11,6 +11,7 @@ use quelea_core::view::{DepartedRank, View, ViewChange};
 use quelea_record::{Observer, RankReport, Record, RecordKind};
 
 use crate::controller::{Controller, RunPhase};
+use crate::departure::Notices;
 use crate::directive::Recipient;
 use crate::messages::Command;
 use crate::suspicion::RankProgress;
@@ -76,19 +77,21 @@ pub(crate) struct Membership {
     /// The last view that was announced.
     pub(crate) view: Arc<View>,
     change: Option<PendingChange>,
+    /// Ranks that were given notice and have not left.
+    pub(crate) notices: Notices,
 }
 
 /// Survivors are being asked how far they are.
 #[derive(Debug)]
 struct PendingChange {
-    lost: Vec<Rank>,
+    departed: Vec<Rank>,
     awaited: BTreeSet<u32>,
     furthest: u64,
 }
 
 impl Membership {
     pub(crate) fn new(view: Arc<View>) -> Membership {
-        Membership { view, change: None }
+        Membership { view, change: None, notices: Notices::default() }
     }
 
     pub(crate) fn is_changing(&self) -> bool {
@@ -122,6 +125,7 @@ impl Controller {
         // A process that was only silent learns that the others continue without it.
         let reason = "the others took this process for lost and continued without it";
         self.order(Recipient::Rank(rank), Command::Abort(reason.to_string()));
+        self.members.notices.forget(rank);
         self.interrupt_cut();
         self.evaluate_complete(observer);
         self.start_change(Rank(rank));
@@ -138,15 +142,16 @@ impl Controller {
         self.budget.lose(rank as usize, progress.steps);
     }
 
-    fn start_change(&mut self, lost: Rank) {
+    /// From now on the others agree on a view without `departed`, whose rank is struck out.
+    pub(crate) fn start_change(&mut self, departed: Rank) {
         if let Some(change) = &mut self.members.change {
-            change.lost.push(lost);
-            change.awaited.remove(&lost.0);
+            change.departed.push(departed);
+            change.awaited.remove(&departed.0);
             return;
         }
         let alive = |rank: &u32| !self.ranks[*rank as usize].is_lost;
         let awaited = (0..self.ranks.len() as u32).filter(alive).collect();
-        self.members.change = Some(PendingChange { lost: vec![lost], awaited, furthest: 0 });
+        self.members.change = Some(PendingChange { departed: vec![departed], awaited, furthest: 0 });
         self.order(Recipient::All, Command::Freeze(self.members.view.number + 1));
     }
 
@@ -166,16 +171,17 @@ impl Controller {
         }
     }
 
-    fn finish_change_if_all_stand(&mut self, observer: &mut dyn Observer) {
+    pub(crate) fn finish_change_if_all_stand(&mut self, observer: &mut dyn Observer) {
         let Some(change) = self.members.change.take_if(|change| change.awaited.is_empty()) else {
             return;
         };
         let from_step = change.furthest + STEPS_AHEAD;
         let steps = |rank: &Rank| {
             let progress = &self.ranks[rank.index()];
-            DepartedRank { rank: *rank, steps: progress.steps_before + progress.steps }
+            let left = progress.report.as_ref().is_some_and(|report| report.left);
+            DepartedRank { rank: *rank, steps: progress.steps_before + progress.steps, left }
         };
-        let departed = change.lost.iter().map(steps).collect();
+        let departed = change.departed.iter().map(steps).collect();
         let number = self.members.view.number + 1;
         let change = ViewChange { number, departed, from_step };
         self.members.view = Arc::new(self.setup.view_after(&self.members.view, &change));
@@ -183,7 +189,13 @@ impl Controller {
         observer.view_changed(&change);
         self.order(Recipient::All, Command::View(change));
         match self.phase {
-            RunPhase::Running => self.end_if_finished(),
+            RunPhase::Running => {
+                // Those who stand still because somebody has left.
+                if self.cutting.is_idle() {
+                    self.order(Recipient::All, Command::Continue);
+                }
+                self.end_if_finished();
+            }
             RunPhase::Draining => self.restart_drain(),
             RunPhase::Finishing | RunPhase::Salvaging => {}
         }

@@ -30,6 +30,8 @@ pub enum RankEvent {
     },
     /// It has been waiting for too long.
     Stalled { rank: u32, complaint: String },
+    /// It was given notice, and wants to leave the run.
+    Leaving { rank: u32 },
     /// It has lost a peer.
     Lost { rank: u32, peer: u32, reason: String },
     /// It cannot continue.
@@ -99,6 +101,10 @@ pub enum Command {
     Freeze(u32),
     /// The view that follows.
     View(ViewChange),
+    /// You leave: everything rests; hand over what only you have.
+    HandOver,
+    /// You have left: send the report and end. The others continue.
+    Leave,
     /// Flush what is pending.
     Drain,
     /// Say how many messages were sent and received.
@@ -144,6 +150,7 @@ impl RankEvent {
             | RankEvent::Probed { rank, .. }
             | RankEvent::Heartbeat { rank, .. }
             | RankEvent::Stalled { rank, .. }
+            | RankEvent::Leaving { rank }
             | RankEvent::Lost { rank, .. }
             | RankEvent::Frozen { rank, .. }
             | RankEvent::Model { rank, .. }

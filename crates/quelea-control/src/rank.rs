@@ -314,7 +314,8 @@ impl RankMachine {
                 sent: self.among_living(&self.sent_to, self.sent),
                 received: self.among_living(&self.received_from, self.received),
             }),
-            Command::Finish => {
+            Command::HandOver => self.node.leave(now),
+            Command::Finish | Command::Leave => {
                 let report = Box::new(self.final_report());
                 self.events.push(RankEvent::Report(report));
                 return true;
@@ -341,6 +342,11 @@ impl RankMachine {
         let living =
             by_peer.iter().enumerate().filter(|(peer, _)| view.is_alive(Rank::from(*peer)));
         living.map(|(_, count)| count).sum()
+    }
+
+    /// This rank was given notice: it wants to leave once the others can do without it.
+    pub fn leave(&mut self) {
+        self.events.push(RankEvent::Leaving { rank: self.node.rank.0 });
     }
 
     /// Does what can be done whether or not the processor is free: checkpoints and models that are due.

@@ -169,7 +169,12 @@ impl ControllerDriver {
                 Recipient::All => 0..self.links.len() as u32,
             };
             for rank in ranks {
-                match self.links[rank as usize].tell(&order.command) {
+                let told = self.links[rank as usize].tell(&order.command);
+                if order.command == Command::Leave {
+                    // Its process ends when it has sent its report and sees that this was all.
+                    self.links[rank as usize] = ControlLink::Broken;
+                }
+                match told {
                     Delivery::Sent => {}
                     Delivery::Closed => self.controller.unreachable(rank),
                     Delivery::Failed(reason) => {
@@ -187,7 +192,7 @@ impl From<RunFailure> for NetError {
             RunFailure::Lost { rank, reason } => NetError::Lost { rank, reason },
             RunFailure::Stalled(text) => NetError::Stalled(text),
             RunFailure::Failed { rank, reason } => NetError::Failed { rank, reason },
-            RunFailure::Stopped { step } => NetError::Stopped { step },
+            RunFailure::Stopped { step, reason } => NetError::Stopped { step, reason },
         }
     }
 }

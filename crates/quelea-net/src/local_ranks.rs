@@ -202,6 +202,7 @@ impl RankThread {
             machine,
             clock: context.clock,
             controller: context.controller.clone(),
+            leave: context.options.leave.clone(),
             compute,
             external: self.external.take(),
             timeline: context.timeline,

@@ -187,7 +187,7 @@ fn a_run_that_is_asked_to_stop_after_a_kill_saves_and_resumes() {
         let stop_at = Some(STEPS * WORKERS as u64 / 2);
         let mut keeper = Keeper { stop_at, ..Keeper::default() };
         let ended = with_a_kill(&run, &mut keeper);
-        let Err(NetError::Stopped { step }) = ended else { panic!("{name}: {ended:?}") };
+        let Err(NetError::Stopped { step, .. }) = ended else { panic!("{name}: {ended:?}") };
         keeper.saved.retain(|saved, _| *saved == step);
         let (_, start) = keeper.after_loss(ranks);
         let after = resumed(&run, start, &mut Keeper::default()).expect("it ends well");

@@ -13,6 +13,7 @@ use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_core::view::ViewChange;
 use quelea_net::{Coordinator, Gradients, Hosted, NetOptions};
+pub use quelea_net::LeaveNotice;
 use quelea_record::{
     CheckpointSchedule, Models, Observer, Outcome, RankCheckpoint, Record, Request, SalvagedModel,
 };
@@ -169,14 +170,16 @@ impl Observer for JoinObserver<'_, '_> {
 }
 
 /// Takes part in the run that is coordinated at `address`, as `rank` or as any. A prepared run that was
-/// made already is used if it is the coordinator's too.
+/// made already is used if it is the coordinator's too. The worker leaves when `leave` is given.
 pub fn join(
     address: &str,
     rank: Option<u32>,
     wait_seconds: f64,
     mut made: Option<PreparedRun>,
+    leave: &LeaveNotice,
 ) -> Result<(), RunError> {
-    let options = NetOptions { connect_seconds: wait_seconds, ..NetOptions::default() };
+    let leave = leave.clone();
+    let options = NetOptions { connect_seconds: wait_seconds, leave, ..NetOptions::default() };
     let mut build = |job: &[u8]| -> Result<(RunSpec, Gradients), String> {
         let prepared = match made.take() {
             Some(prepared) if prepared.job() == job => prepared,

@@ -86,12 +86,15 @@ impl Driver<'_> {
             return;
         }
         let wants_model = matches!(command, Command::SendModel(_));
+        let leaves = command == Command::Leave;
         let is_last = state.machine.command(self.now, command);
         if wants_model && state.machine.is_computing() {
             self.show_while_computing(rank);
         }
         self.carry_out(rank);
-        if !is_last {
+        if leaves {
+            self.retire(rank);
+        } else if !is_last {
             self.settle(rank);
         }
     }
@@ -112,7 +115,7 @@ impl Driver<'_> {
         let ended = self.controller.poll(self.now, self.observer);
         self.exchange_control();
         ended.map_err(|error| match error {
-            RunFailure::Stopped { step } => SimError::Stopped { step },
+            RunFailure::Stopped { step, reason } => SimError::Stopped { step, reason },
             RunFailure::Failed { reason, .. } => SimError::Resume(reason),
             other => SimError::Resume(other.to_string()),
         })

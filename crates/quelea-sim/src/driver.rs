@@ -146,7 +146,7 @@ impl<'a> Driver<'a> {
             }
             let is_quiet = self.queue.len() <= self.faults_to_come;
             if is_quiet && self.controller.is_draining() {
-                self.controller.quiet(self.now);
+                self.controller.quiet(self.now, self.observer);
                 self.exchange_control();
             } else {
                 self.step()?;
@@ -241,7 +241,12 @@ impl<'a> Driver<'a> {
                     .push(format!("{rank} is not drained at the end; it awaits {awaits}"));
             }
         }
-        for (rank, state) in self.ranks.iter().enumerate().filter(|(_, state)| !state.is_alive()) {
+        let has_left = |rank: usize| outcome.ranks[rank].left;
+        let lost: Vec<usize> = (0..self.ranks.len())
+            .filter(|rank| !self.ranks[*rank].is_alive() && !has_left(*rank))
+            .collect();
+        for rank in lost {
+            let state = &self.ranks[rank];
             // A worker lost while computing has not got its vectors back.
             if state.running.as_ref().is_some_and(|running| running.next == 0) {
                 drop(self.gradients.finish(rank));

@@ -218,7 +218,7 @@ fn a_cut_that_is_wished_for_at_any_moment_is_whole_and_can_be_gone_on_from() {
             let request_at = Some((done, Request::Stop));
             let mut keeper = Keeper { request_at, ..Keeper::default() };
             let stopped = watched(case, &mut keeper);
-            let Err(SimError::Stopped { step }) = stopped else { panic!("{name}: {stopped:?}") };
+            let Err(SimError::Stopped { step, .. }) = stopped else { panic!("{name}: {stopped:?}") };
             let after = resumed(case, &keeper.start(step, case.setup.ranks()));
             assert_eq!(bits(&after), bits(&whole), "{name} stopped at step {step}");
         }
@@ -355,7 +355,7 @@ fn a_run_that_is_asked_to_stop_after_a_loss_saves_and_resumes() {
         let mut keeper =
             Keeper { request_at: Some((60, Request::Stop)), ..Keeper::default() };
         let stopped = watched(&case, &mut keeper);
-        let Err(SimError::Stopped { step }) = stopped else { panic!("{name}: {stopped:?}") };
+        let Err(SimError::Stopped { step, .. }) = stopped else { panic!("{name}: {stopped:?}") };
         let start = keeper.start(step, ranks);
         assert_eq!(start.departed().collect::<Vec<_>>(), [Rank(1)], "{name}");
         let after = resumed(&case, &start);

@@ -21,6 +21,8 @@ pub struct DepartedRank {
     pub rank: Rank,
     /// Steps that it had completed, as far as is known.
     pub steps: u64,
+    /// Whether it left with notice; else it was lost.
+    pub left: bool,
 }
 
 impl ViewChange {

@@ -132,6 +132,8 @@ impl Packet for Command {
             Command::Freeze(number) => w.number(*number).packet(117),
             Command::View(change) => write_change(w, change).packet(118),
             Command::Salvage => w.packet(116),
+            Command::HandOver => w.packet(120),
+            Command::Leave => w.packet(121),
         }
     }
 
@@ -153,6 +155,8 @@ impl Packet for Command {
             114 => Command::Durable(r.number()?),
             115 => Command::Explain,
             116 => Command::Salvage,
+            120 => Command::HandOver,
+            121 => Command::Leave,
             119 => Command::Progress { done: r.number()? },
             117 => Command::Freeze(r.small()?),
             118 => Command::View(read_change(r)?),
@@ -196,6 +200,7 @@ impl Packet for RankEvent {
             }
             RankEvent::CutProposal { rank, step } => w.number(*rank).number(*step).packet(213),
             RankEvent::CutAgreed { rank } => w.number(*rank).packet(214),
+            RankEvent::Leaving { rank } => w.number(*rank).packet(219),
             RankEvent::Paused { rank } => w.number(*rank).packet(215),
             RankEvent::Frozen { rank, number, step } => {
                 w.number(*rank).number(*number).number(*step).packet(218)
@@ -246,6 +251,7 @@ impl Packet for RankEvent {
             },
             213 => RankEvent::CutProposal { rank: r.small()?, step: r.number()? },
             214 => RankEvent::CutAgreed { rank: r.small()? },
+            219 => RankEvent::Leaving { rank: r.small()? },
             215 => RankEvent::Paused { rank: r.small()? },
             216 => RankEvent::Account {
                 rank: r.small()?,
@@ -314,10 +320,17 @@ mod tests {
         comes_back(Command::SaveAt { step: 9, last: true });
         comes_back(Command::Explain);
         comes_back(Command::Salvage);
+        comes_back(Command::HandOver);
+        comes_back(Command::Leave);
+        comes_back(RankEvent::Leaving { rank: 2 });
         comes_back(Command::Grant { done: 11 });
         comes_back(Command::Progress { done: 12 });
         comes_back(Command::Freeze(3));
-        let departed = [(1, 7), (5, 8)].map(|(rank, steps)| DepartedRank { rank: Rank(rank), steps });
+        let departed = [(1, 7), (5, 8)].map(|(rank, steps)| DepartedRank {
+            rank: Rank(rank),
+            steps,
+            left: rank == 5,
+        });
         let change = ViewChange { number: 3, departed: departed.into(), from_step: 9 };
         comes_back(Command::View(change.clone()));
         comes_back(RankEvent::Frozen { rank: 1, number: 3, step: 7 });

@@ -27,6 +27,9 @@ pub struct SavedDeparture {
     pub rank: u32,
     /// Steps that it had completed.
     pub steps: u64,
+    /// Whether it left with notice; else it was lost.
+    #[serde(default)]
+    pub left: bool,
 }
 
 impl SavedDeparture {
@@ -35,7 +38,7 @@ impl SavedDeparture {
         let mut part = RankCheckpoint::default();
         part.state.numbers.insert("step".to_string(), self.steps);
         part.report.rank = self.rank;
-        part.report.lost = true;
+        (part.report.lost, part.report.left) = (true, self.left);
         part.report.steps = self.steps;
         part
     }
@@ -44,8 +47,10 @@ impl SavedDeparture {
 impl From<&ViewChange> for SavedChange {
     fn from(change: &ViewChange) -> SavedChange {
         let departed = change.departed.iter();
-        let departed = departed
-            .map(|departed| SavedDeparture { rank: departed.rank.0, steps: departed.steps });
+        let departed = departed.map(|departed| {
+            let DepartedRank { rank, steps, left } = *departed;
+            SavedDeparture { rank: rank.0, steps, left }
+        });
         SavedChange {
             number: change.number,
             from_step: change.from_step,
@@ -57,8 +62,10 @@ impl From<&ViewChange> for SavedChange {
 impl From<&SavedChange> for ViewChange {
     fn from(change: &SavedChange) -> ViewChange {
         let departed = change.departed.iter();
-        let departed = departed
-            .map(|departed| DepartedRank { rank: Rank(departed.rank), steps: departed.steps });
+        let departed = departed.map(|departed| {
+            let SavedDeparture { rank, steps, left } = *departed;
+            DepartedRank { rank: Rank(rank), steps, left }
+        });
         ViewChange {
             number: change.number,
             from_step: change.from_step,

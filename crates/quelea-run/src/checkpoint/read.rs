@@ -275,13 +275,13 @@ mod tests {
         refused(|manifest, _| manifest.workers = usize::MAX, "`workers` = ");
         refused(|manifest, _| manifest.servers = usize::MAX, "`servers` = ");
         refused(|manifest, _| manifest.workers = 0, "`workers` = 0");
-        let departed = vec![SavedDeparture { rank: 0, steps: 1 }];
+        let departed = vec![SavedDeparture { rank: 0, steps: 1, left: false }];
         let change = SavedChange { number: 1, from_step: 4, departed };
         let with = |change: SavedChange| {
             written(|manifest, _| manifest.changes = vec![change]).expect_err("no such membership")
         };
         assert_eq!(with(change.clone()), "manifest.json: `changes` leaves no worker");
-        let unknown = vec![SavedDeparture { rank: 7, steps: 1 }];
+        let unknown = vec![SavedDeparture { rank: 7, steps: 1, left: false }];
         let why = with(SavedChange { departed: unknown, ..change.clone() });
         assert!(why.contains("`changes` names rank 7 of 1"), "{why}");
         let why = with(SavedChange { number: 2, ..change });
