@@ -13,7 +13,10 @@ use crate::controller::Controller;
 use crate::directive::Recipient;
 use crate::membership::{LossPolicy, LossRefusal};
 use crate::messages::{Command, RankEvent};
-use crate::suspicion::GRACE;
+
+/// How long others are waited for after the first notice: where all processes of a run are given notice, the
+/// run is to be saved with all of them.
+const NOTICE_GRACE: Time = Time(200_000_000);
 
 /// Who was given notice.
 #[derive(Debug, Default)]
@@ -60,7 +63,7 @@ impl Controller {
     /// without them. A moment is waited for others: where all are given notice, nobody leaves alone.
     pub(crate) fn request_of_leavers(&mut self) -> Request {
         let notices = &self.members.notices;
-        let is_early = self.watches && self.now < notices.since + GRACE;
+        let is_early = self.watches && self.now < notices.since + NOTICE_GRACE;
         if notices.ranks.is_empty() || is_early {
             return Request::Continue;
         }

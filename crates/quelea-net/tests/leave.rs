@@ -2,40 +2,72 @@
 
 mod common;
 
-use common::{Run, Watch, coordinator, worker, worker_with};
+use std::time::{Duration, Instant};
+
+use common::{Run, Watch, coordinator};
 use quelea_core::algorithms::ALGORITHMS;
-use quelea_net::{Hosted, LeaveNotice, LossPolicy, NetError, NetOptions};
+use quelea_core::node::Loan;
+use quelea_core::problems::{Computed, GradientSource, Problem};
+use quelea_net::{Gradients, Hosted, LeaveNotice, LossPolicy, NetError, NetOptions, join};
 use quelea_record::{Outcome, RecordKind};
 
 const WORKERS: usize = 4;
-const STEPS: u64 = 300;
+const STEPS: u64 = 400;
+/// Long enough that a run has not ended when a notice is noticed.
+const GRADIENT: Duration = Duration::from_millis(2);
 
-/// A run whose worker 3 is given notice once a third of all steps is done; whether it has left, and
+/// A gradient that takes its time.
+struct Slow(Box<dyn GradientSource>);
+
+impl GradientSource for Slow {
+    fn gradient(&mut self, loan: &mut Loan, ready: &mut dyn FnMut(usize)) -> Computed {
+        let begun = Instant::now();
+        let computed = self.0.gradient(loan, ready);
+        std::thread::sleep(GRADIENT.saturating_sub(begun.elapsed()));
+        computed
+    }
+
+    fn operations(&self) -> u64 {
+        1 << 40
+    }
+}
+
+fn gradients(run: &Run) -> Gradients {
+    let problem = run.problem();
+    Gradients::Sources(Box::new(move |rank| Box::new(Slow(problem.source(rank)))))
+}
+
+fn worker(address: &str, rank: u32, options: &NetOptions) -> Result<(), NetError> {
+    join(address, Some(rank), options, &mut |job| {
+        let run = Run::parse(job);
+        Ok((run.setup(), gradients(&run)))
+    })
+}
+
+/// A run whose worker 3 is given notice once an eighth of all steps is done; whether it has left, and
 /// how its process ended.
 fn with_a_notice(algorithm: &str, on_loss: LossPolicy) -> (Result<Outcome, NetError>, Watch, bool) {
     let run = Run::of(algorithm, WORKERS).steps(STEPS);
-    // Short ticks, so that the notice is seen while the run lasts.
-    let options = NetOptions { on_loss, peer_seconds: 5.0, ..NetOptions::default() };
+    // Short ticks, so that the notice is seen soon.
+    let options = NetOptions { on_loss, peer_seconds: 2.0, ..NetOptions::default() };
     let coordinator = coordinator(options.clone());
     let address = coordinator.address().to_string();
     let leave = LeaveNotice::default();
     let given = leave.clone();
     let mut watch = Watch::calling(move |done| {
-        // The others must not have ended when the notice is seen.
-        if done >= WORKERS as u64 * STEPS / 3 && !given.has_left() {
+        if done >= WORKERS as u64 * STEPS / 8 {
             given.give();
-            std::thread::sleep(std::time::Duration::from_millis(1));
         }
     });
     let hosted = Hosted { workers: vec![0, 1] };
     let ended = std::thread::scope(|scope| {
-        let (address, leave) = (&address, &leave);
-        scope.spawn(move || drop(worker(address, Some(2))));
+        let (address, leave, options) = (&address, &leave, &options);
+        scope.spawn(move || drop(worker(address, 2, options)));
         let leaver = scope.spawn(move || {
-            let options = NetOptions { leave: leave.clone(), peer_seconds: 0.1, ..options };
-            worker_with(address, Some(3), &options)
+            let options = NetOptions { leave: leave.clone(), ..options.clone() };
+            worker(address, 3, &options)
         });
-        let (setup, gradients) = (run.setup(), run.gradients());
+        let (setup, gradients) = (run.setup(), gradients(&run));
         let ended = coordinator.run(run.job(), &setup, &gradients, &hosted, &mut watch);
         let left = leaver.join().expect("no panic");
         assert_eq!(left.is_ok(), ended.is_ok(), "{algorithm}: {left:?}");
@@ -52,7 +84,7 @@ fn every_algorithm_lets_a_worker_go_between_two_steps() {
             with_a_notice(name, LossPolicy::Continue { min_workers: 1 });
         let outcome = ended.unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(has_left && outcome.ranks[3].left, "{name}");
-        assert!(outcome.ranks[3].steps >= STEPS / 8, "{name}: its own report came");
+        assert!(outcome.ranks[3].steps >= STEPS / 16, "{name}: its own report came");
         let of = |kind: fn(&RecordKind) -> bool| {
             watch.records.iter().filter(move |record| kind(&record.event))
         };
