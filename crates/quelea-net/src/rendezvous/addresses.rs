@@ -9,7 +9,7 @@ use quelea_core::message::Rank;
 pub(super) struct AddressTable<'a> {
     pub(super) ranks: usize,
     /// Ranks that take no part; they have no address.
-    pub(super) lost: &'a BTreeSet<Rank>,
+    pub(super) absent: &'a BTreeSet<Rank>,
     /// Where the coordinator's own ranks listen.
     pub(super) port: u16,
 }
@@ -23,7 +23,7 @@ impl AddressTable<'_> {
         addresses: &BTreeMap<u32, SocketAddr>,
     ) -> Vec<String> {
         let address = |rank: usize| match addresses.get(&(rank as u32)) {
-            _ if self.lost.contains(&Rank::from(rank)) => String::new(),
+            _ if self.absent.contains(&Rank::from(rank)) => String::new(),
             Some(address) if address.ip().is_loopback() => {
                 SocketAddr::new(own, address.port()).to_string()
             }

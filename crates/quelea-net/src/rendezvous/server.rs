@@ -173,15 +173,15 @@ impl Coordinator {
         observer: &mut dyn Observer,
     ) -> Result<Outcome, NetError> {
         check(setup)?;
-        let lost: BTreeSet<Rank> = self.start.departed().collect();
-        let here = residents(setup, hosted)?.difference(&lost).copied().collect::<BTreeSet<_>>();
-        let elsewhere = setup.ranks() - here.len() - lost.len();
+        let absent: BTreeSet<Rank> = self.start.departed().collect();
+        let here = residents(setup, hosted)?.difference(&absent).copied().collect::<BTreeSet<_>>();
+        let elsewhere = setup.ranks() - here.len() - absent.len();
         OpenFiles { here: here.len(), elsewhere, joined: elsewhere }.reserve()?;
         let (start, options) = (Arc::clone(&self.start), self.options.clone());
         let clock = RunClock::showing(start.now, Instant::now());
         let (controller, incoming) = channel();
         let plan = MeshPlan { run: run_number(), ranks: setup.ranks(), here };
-        let call = Call { plan, lost, job, workers: setup.workers() as u32, clock };
+        let call = Call { plan, absent, job, workers: setup.workers() as u32, clock };
         let gathered = self.gather(call, controller.clone(), observer)?;
         let ConnectedWorkers { streams, rank_links, _transport, _listener } = gathered;
         for (rank, stream) in &streams {
@@ -233,8 +233,8 @@ impl Coordinator {
         let (controller, _unheard) = channel();
         let options = self.options.clone();
         let plan = MeshPlan { run: run_number(), ranks: workers, here: BTreeSet::new() };
-        let (lost, clock) = (BTreeSet::new(), RunClock::start());
-        let call = Call { plan, lost, job, workers: workers as u32, clock };
+        let (absent, clock) = (BTreeSet::new(), RunClock::start());
+        let call = Call { plan, absent, job, workers: workers as u32, clock };
         let gathered = self.gather(call, controller, observer)?;
         StreamSurvey { streams: &gathered.streams, options: &options }.measure(steps, observer)
     }
@@ -246,7 +246,7 @@ impl Coordinator {
         controller: Sender<Incoming>,
         observer: &mut dyn Observer,
     ) -> Result<ConnectedWorkers, NetError> {
-        let Call { plan, lost, job, workers, clock } = call;
+        let Call { plan, absent, job, workers, clock } = call;
         let admission = Admission {
             run: plan.run,
             open: !self.address.ip().is_loopback(),
@@ -256,7 +256,7 @@ impl Coordinator {
             clock,
             workers,
             options: self.options.clone(),
-            lost: lost.iter().map(|rank| rank.0).collect(),
+            lost: absent.iter().map(|rank| rank.0).collect(),
             taken: Mutex::new(plan.here.iter().map(|rank| (rank.0, None)).collect()),
             warnings: Mutex::new(controller.clone()),
             last_refusal: Mutex::default(),
@@ -277,7 +277,7 @@ impl Coordinator {
         // All processes together have one limit; the last to come still needs a moment.
         let left = self.options.connect_seconds - begun.elapsed().as_secs_f64();
         let wait = Wait::new(left.max(self.options.handshake_seconds), "it to be connected");
-        let table = AddressTable { ranks: plan.ranks, lost: &lost, port: transport.port() };
+        let table = AddressTable { ranks: plan.ranks, absent: &absent, port: transport.port() };
         match exchange_addresses(&table, &*transport, joined, &self.options, wait) {
             Ok((streams, rank_links)) => Ok(ConnectedWorkers {
                 streams,
@@ -299,7 +299,7 @@ impl Coordinator {
 struct Call {
     plan: MeshPlan,
     /// Ranks that were lost before the run was resumed.
-    lost: BTreeSet<Rank>,
+    absent: BTreeSet<Rank>,
     job: Vec<u8>,
     workers: u32,
     clock: RunClock,
