@@ -151,7 +151,8 @@ impl Controller {
         }
         let alive = |rank: &u32| !self.ranks[*rank as usize].is_lost;
         let awaited = (0..self.ranks.len() as u32).filter(alive).collect();
-        self.members.change = Some(PendingChange { departed: vec![departed], awaited, furthest: 0 });
+        self.members.change =
+            Some(PendingChange { departed: vec![departed], awaited, furthest: 0 });
         self.order(Recipient::All, Command::Freeze(self.members.view.number + 1));
     }
 

@@ -1,6 +1,7 @@
 //! Drives the controller of a run: carries events of ranks to it and its commands to them, by the real
 //! clock.
 
+use std::collections::BTreeSet;
 use std::net::{Shutdown, TcpStream};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -88,6 +89,8 @@ struct ControllerDriver {
     links: Vec<ControlLink>,
     clock: RunClock,
     still: StoodStill,
+    /// Ranks that were told to leave and have not reported.
+    leaving: BTreeSet<u32>,
     /// A rank that does not read must not keep the end of the run from others.
     hurries: bool,
 }
@@ -113,6 +116,7 @@ pub(crate) fn run(
         links,
         clock: context.clock,
         still: StoodStill::new(),
+        leaving: BTreeSet::new(),
         hurries: false,
     };
     loop {
@@ -146,7 +150,15 @@ impl ControllerDriver {
             self.controller.excuse(now, Time(still.as_nanos() as u64));
         }
         match word {
-            Ok(Incoming::Event(event)) => self.controller.handle(now, event, observer),
+            Ok(Incoming::Event(event)) => {
+                let reporter =
+                    if let RankEvent::Report(report) = &event { Some(report.rank) } else { None };
+                self.controller.handle(now, event, observer);
+                if let Some(rank) = reporter.filter(|rank| self.leaving.remove(rank)) {
+                    // Its process ends when it sees that this was all.
+                    self.links[rank as usize] = ControlLink::Broken;
+                }
+            }
             Ok(Incoming::Gone { rank, reason }) => self.controller.gone(now, rank, reason),
             Ok(Incoming::Aborted(reason)) => return Err(NetError::Aborted(reason)),
             Err(_) => {}
@@ -171,8 +183,7 @@ impl ControllerDriver {
             for rank in ranks {
                 let told = self.links[rank as usize].tell(&order.command);
                 if order.command == Command::Leave {
-                    // Its process ends when it has sent its report and sees that this was all.
-                    self.links[rank as usize] = ControlLink::Broken;
+                    self.leaving.insert(rank);
                 }
                 match told {
                     Delivery::Sent => {}

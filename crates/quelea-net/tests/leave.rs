@@ -80,8 +80,7 @@ fn with_a_notice(algorithm: &str, on_loss: LossPolicy) -> (Result<Outcome, NetEr
 fn every_algorithm_lets_a_worker_go_between_two_steps() {
     for entry in ALGORITHMS {
         let name = entry.meta.name;
-        let (ended, watch, has_left) =
-            with_a_notice(name, LossPolicy::Continue { min_workers: 1 });
+        let (ended, watch, has_left) = with_a_notice(name, LossPolicy::Continue { min_workers: 1 });
         let outcome = ended.unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(has_left && outcome.ranks[3].left, "{name}");
         assert!(outcome.ranks[3].steps >= STEPS / 16, "{name}: its own report came");
@@ -105,7 +104,8 @@ fn a_run_that_would_have_too_few_workers_is_saved_and_ends_and_says_why() {
     let (ended, _, has_left) = with_a_notice("d-psgd", LossPolicy::Continue { min_workers: 4 });
     let Err(NetError::Stopped { reason, .. }) = ended else { panic!("{ended:?}") };
     assert!(!has_left);
-    let why = "because rank 3 was given notice: fewer workers are left than `membership.min_workers`";
+    let why =
+        "because rank 3 was given notice: fewer workers are left than `membership.min_workers`";
     assert_eq!(reason, why);
 }
 

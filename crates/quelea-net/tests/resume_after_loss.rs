@@ -106,9 +106,12 @@ impl Observer for Keeper {
 impl Keeper {
     /// The first whole cut after the loss, and its step.
     fn after_loss(&self, ranks: usize) -> (u64, ResumePoint) {
-        let is_whole =
-            |cut: &Cut| !cut.changes.is_empty() && cut.parts.len() + 1 == ranks;
-        let (step, cut) = self.saved.iter().find(|(_, cut)| is_whole(cut)).expect("a whole cut");
+        let is_whole = |cut: &Cut| !cut.changes.is_empty() && cut.parts.len() + 1 == ranks;
+        let (step, cut) = self.saved.iter().find(|(_, cut)| is_whole(cut)).unwrap_or_else(|| {
+            let saved =
+                self.saved.iter().map(|(step, cut)| (step, cut.changes.len(), cut.parts.len()));
+            panic!("no whole cut: {:?} {:?}", self.changes, saved.collect::<Vec<_>>())
+        });
         let mut parts = vec![RankCheckpoint::default(); ranks];
         for (rank, part) in &cut.parts {
             parts[rank.index()] = part.clone();
@@ -164,7 +167,9 @@ fn every_algorithm_saves_and_is_evaluated_after_a_kill_and_resumes_without_the_l
         let name = entry.meta.name;
         let run = Run::of(name, WORKERS).steps(STEPS);
         let (mut keeper, ranks) = (Keeper::default(), run.setup().ranks());
-        let whole = with_a_kill(&run, &mut keeper).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let whole =
+            with_a_kill(&run, &mut keeper).unwrap_or_else(|error| panic!("{name}: {error}"));
+        eprintln!("{name}");
         let (step, start) = keeper.after_loss(ranks);
         assert!(step < STEPS, "{name}: saved at {step}");
         let after_loss = keeper.evaluated.iter().filter(|(_, workers)| *workers == WORKERS - 1);

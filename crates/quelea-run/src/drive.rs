@@ -12,8 +12,8 @@ use quelea_core::message::Rank;
 use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_core::view::ViewChange;
-use quelea_net::{Coordinator, Gradients, Hosted, NetOptions};
 pub use quelea_net::LeaveNotice;
+use quelea_net::{Coordinator, Gradients, Hosted, NetOptions};
 use quelea_record::{
     CheckpointSchedule, Models, Observer, Outcome, RankCheckpoint, Record, Request, SalvagedModel,
 };

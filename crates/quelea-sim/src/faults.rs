@@ -224,7 +224,8 @@ impl Faults {
         let leaves = self.leaves.iter().map(|leave| ("leaves", leave.rank));
         let pauses = self.pauses.iter().map(|pause| ("pauses", pause.rank));
         let partitions = self.partitions.iter().map(|partition| ("partitions", partition.rank));
-        let unknown = crashes.chain(leaves).chain(pauses).chain(partitions).find(|(_, rank)| *rank >= ranks);
+        let unknown =
+            crashes.chain(leaves).chain(pauses).chain(partitions).find(|(_, rank)| *rank >= ranks);
         unknown.map_or(Ok(()), |(list, rank)| {
             let allowed = format!("there are {ranks} ranks, numbered from 0");
             Err(ClusterError::new(format!("faults.{list}.rank"), rank, allowed))

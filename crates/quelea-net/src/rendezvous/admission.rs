@@ -232,13 +232,12 @@ impl Admission {
     fn missing(&self, there: &[u32]) -> String {
         let taken = self.taken();
         let is_missing = |rank: &u32| !there.contains(rank) && !self.lost.contains(rank);
-        let missing = (0..self.workers).filter(is_missing).filter_map(|rank| {
-            match taken.get(&rank) {
+        let missing =
+            (0..self.workers).filter(is_missing).filter_map(|rank| match taken.get(&rank) {
                 None => Some(format!("worker {rank} to join")),
                 Some(Some(peer)) => Some(format!("worker {rank} at {peer} to load its data")),
                 Some(None) => None,
-            }
-        });
+            });
         let missing = missing.collect::<Vec<_>>().join(", ");
         match &*self.last_refusal.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(refusal) => format!("{missing} (last it {refusal})"),
