@@ -46,6 +46,12 @@ struct Cut {
     parts: BTreeMap<Rank, RankCheckpoint>,
 }
 
+impl Cut {
+    fn is_whole(&self, ranks: usize) -> bool {
+        self.parts.len() + self.changes.len() == ranks
+    }
+}
+
 /// Keeps what is saved, kills a process when a third of the steps is done, and requests a stop when
 /// so many are.
 #[derive(Default)]
@@ -53,6 +59,7 @@ struct Keeper {
     kill: Option<String>,
     stop_at: Option<u64>,
     done: u64,
+    ranks: usize,
     changes: Vec<ViewChange>,
     saved: BTreeMap<u64, Cut>,
     /// Steps whose models were evaluated, and of how many workers.
@@ -93,6 +100,12 @@ impl Observer for Keeper {
         cut.parts.insert(rank, part);
     }
 
+    /// No rank passes a cut before it is whole.
+    fn durable_step(&mut self) -> u64 {
+        let whole = self.saved.iter().filter(|(_, cut)| cut.is_whole(self.ranks));
+        whole.map(|(step, _)| *step).max().unwrap_or(0)
+    }
+
     fn request(&mut self) -> Request {
         let is_lost = !self.changes.is_empty();
         if is_lost && self.stop_at.is_some_and(|at| self.done >= at) {
@@ -106,12 +119,8 @@ impl Observer for Keeper {
 impl Keeper {
     /// The first whole cut after the loss, and its step.
     fn after_loss(&self, ranks: usize) -> (u64, ResumePoint) {
-        let is_whole = |cut: &Cut| !cut.changes.is_empty() && cut.parts.len() + 1 == ranks;
-        let (step, cut) = self.saved.iter().find(|(_, cut)| is_whole(cut)).unwrap_or_else(|| {
-            let saved =
-                self.saved.iter().map(|(step, cut)| (step, cut.changes.len(), cut.parts.len()));
-            panic!("no whole cut: {:?} {:?}", self.changes, saved.collect::<Vec<_>>())
-        });
+        let is_after = |cut: &Cut| !cut.changes.is_empty() && cut.is_whole(ranks);
+        let (step, cut) = self.saved.iter().find(|(_, cut)| is_after(cut)).expect("a whole cut");
         let mut parts = vec![RankCheckpoint::default(); ranks];
         for (rank, part) in &cut.parts {
             parts[rank.index()] = part.clone();
@@ -166,15 +175,15 @@ fn every_algorithm_saves_and_is_evaluated_after_a_kill_and_resumes_without_the_l
     for entry in ALGORITHMS {
         let name = entry.meta.name;
         let run = Run::of(name, WORKERS).steps(STEPS);
-        let (mut keeper, ranks) = (Keeper::default(), run.setup().ranks());
+        let ranks = run.setup().ranks();
+        let mut keeper = Keeper { ranks, ..Keeper::default() };
         let whole =
             with_a_kill(&run, &mut keeper).unwrap_or_else(|error| panic!("{name}: {error}"));
-        eprintln!("{name}");
         let (step, start) = keeper.after_loss(ranks);
         assert!(step < STEPS, "{name}: saved at {step}");
         let after_loss = keeper.evaluated.iter().filter(|(_, workers)| *workers == WORKERS - 1);
         assert!(after_loss.count() > 2, "{name}: {:?}", keeper.evaluated);
-        let mut again = Keeper::default();
+        let mut again = Keeper { ranks: ranks - 1, ..Keeper::default() };
         let after = resumed(&run, start, &mut again).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert!(after.ranks[3].lost, "{name}");
         assert!(!again.saved.is_empty() && again.changes.is_empty(), "{name}");
@@ -190,12 +199,13 @@ fn a_run_that_is_asked_to_stop_after_a_kill_saves_and_resumes() {
         let run = Run::of(name, WORKERS).steps(STEPS);
         let ranks = run.setup().ranks();
         let stop_at = Some(STEPS * WORKERS as u64 / 2);
-        let mut keeper = Keeper { stop_at, ..Keeper::default() };
+        let mut keeper = Keeper { stop_at, ranks, ..Keeper::default() };
         let ended = with_a_kill(&run, &mut keeper);
         let Err(NetError::Stopped { step, .. }) = ended else { panic!("{name}: {ended:?}") };
         keeper.saved.retain(|saved, _| *saved == step);
         let (_, start) = keeper.after_loss(ranks);
-        let after = resumed(&run, start, &mut Keeper::default()).expect("it ends well");
+        let mut again = Keeper { ranks: ranks - 1, ..Keeper::default() };
+        let after = resumed(&run, start, &mut again).expect("it ends well");
         let done: u64 = after.ranks.iter().filter(|rank| !rank.is_server).map(|r| r.steps).sum();
         assert!(done >= 3 * STEPS, "{name}: {done} steps");
     }
