@@ -41,6 +41,19 @@ impl Controller {
                     self.end_drain(observer);
                 }
             }
+            RankEvent::Report(report) => {
+                self.hear(report.rank);
+                let rank = report.rank as usize;
+                self.ranks[rank].report = Some(*report);
+            }
+            RankEvent::Salvaged { rank, step, model } => self.take_salvaged(rank, step, model),
+            other => self.hear_of_cut(other, observer),
+        }
+    }
+
+    /// What a rank says of cuts and of changes of membership.
+    fn hear_of_cut(&mut self, event: RankEvent, observer: &mut dyn Observer) {
+        match event {
             RankEvent::Model { rank, step, model } => {
                 self.hear(rank);
                 self.model(rank, step, model, observer);
@@ -71,12 +84,6 @@ impl Controller {
                 self.hear(rank);
                 self.wants_to_leave(rank);
             }
-            RankEvent::Report(report) => {
-                self.hear(report.rank);
-                let rank = report.rank as usize;
-                self.ranks[rank].report = Some(*report);
-            }
-            RankEvent::Salvaged { rank, step, model } => self.take_salvaged(rank, step, model),
             other => self.hear_of_trouble(other),
         }
     }

@@ -69,7 +69,8 @@ pub fn start(checkpoint: &Checkpoint, prepared: &PreparedRun) -> Result<ResumePo
     }
     let as_many = (manifest.workers, manifest.servers)
         == (prepared.config.workers, prepared.config.servers());
-    let same = as_many && !(checkpoint.refills && !manifest.changes.is_empty());
+    let keeps_members = manifest.changes.is_empty() || !checkpoint.refills;
+    let same = as_many && keeps_members;
     let now = Time::from_seconds(manifest.clock_seconds);
     if same {
         let changes = manifest.changes.iter().map(ViewChange::from).collect();
