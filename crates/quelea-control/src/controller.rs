@@ -113,7 +113,7 @@ impl Controller {
             on_loss: config.on_loss,
             watches: config.watches,
             waits_for_disk: config.waits_for_disk,
-            members: Membership::new(start.view(setup)),
+            members: Membership::new(start.view(setup), start.changes.clone()),
             lost: 0,
             limits,
             workers,
@@ -147,9 +147,9 @@ impl Controller {
         for (progress, part) in self.ranks.iter_mut().zip(&start.parts) {
             progress.steps_before = part.step();
         }
-        for departed in start.changes.iter().flat_map(|change| &change.departed) {
-            let report = start.report(departed.rank);
-            self.strike_out(departed.rank.0, report);
+        for rank in start.departed() {
+            let report = start.report(rank);
+            self.strike_out(rank.0, report);
         }
     }
 
@@ -302,6 +302,7 @@ impl Controller {
     pub fn gone(&mut self, now: Time, rank: u32, reason: String) {
         self.now = now;
         if self.ranks[rank as usize].is_lost {
+            self.members.waiting.remove(rank);
             return;
         }
         self.ranks[rank as usize].is_gone = true;

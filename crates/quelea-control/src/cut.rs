@@ -99,6 +99,9 @@ impl Controller {
             self.cutting.stage = Stage::None;
             self.enter(RunPhase::Running);
             self.order(Recipient::All, Command::Continue);
+            if self.members.waiting.are_due() {
+                self.let_in(observer);
+            }
             self.end_if_finished();
         }
         // Parts of different views do not fit together.
@@ -107,10 +110,14 @@ impl Controller {
         }
         let mut request = self.cutting.retry.take().unwrap_or_else(|| observer.request());
         self.members.notices.reset();
+        self.members.waiting.reset();
         if request != Request::Stop {
             self.cutting.reason = None;
             request = match self.request_of_leavers() {
-                Request::Continue => request,
+                Request::Continue => match self.request_of_joiners() {
+                    Request::Continue => request,
+                    of_joiners => of_joiners,
+                },
                 of_leavers => of_leavers,
             };
         }
@@ -199,7 +206,8 @@ impl Controller {
     }
 
     fn announce_cut(&mut self, step: u64, ranks: std::ops::Range<usize>) {
-        let last = self.cutting.stop || self.members.notices.are_due();
+        let changes = self.members.notices.are_due() || self.members.waiting.are_due();
+        let last = self.cutting.stop || changes;
         for rank in ranks.filter(|rank| !self.ranks[*rank].is_lost).collect::<Vec<_>>() {
             self.order(Recipient::Rank(rank as u32), Command::SaveAt { step, last });
         }
@@ -263,6 +271,7 @@ impl Controller {
         if self.members.is_changing() {
             return;
         }
+        self.sponsor(rank, &part);
         observer.checkpoint(self.now, step, Rank(rank), part);
         let saved = &mut self.cutting.saved;
         *saved.entry(step).or_default() += 1;
@@ -288,6 +297,8 @@ impl Controller {
         }
         if self.members.notices.are_due() {
             self.let_go(observer);
+        } else if !rests && self.members.waiting.are_due() {
+            self.let_in(observer);
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ use quelea_record::{Observer, RankReport, Record, RecordKind};
 use crate::controller::{Controller, RunPhase};
 use crate::departure::Notices;
 use crate::directive::Recipient;
+use crate::entrance::Waiting;
 use crate::messages::Command;
 use crate::suspicion::RankProgress;
 
@@ -77,21 +78,27 @@ pub(crate) struct Membership {
     /// The last view that was announced.
     pub(crate) view: Arc<View>,
     change: Option<PendingChange>,
+    /// All changes until it.
+    pub(crate) changes: Vec<ViewChange>,
     /// Ranks that were given notice and have not left.
     pub(crate) notices: Notices,
+    /// Workers that want to join.
+    pub(crate) waiting: Waiting,
 }
 
 /// Survivors are being asked how far they are.
 #[derive(Debug)]
 struct PendingChange {
     departed: Vec<Rank>,
+    joined: Vec<Rank>,
     awaited: BTreeSet<u32>,
     furthest: u64,
 }
 
 impl Membership {
-    pub(crate) fn new(view: Arc<View>) -> Membership {
-        Membership { view, change: None, notices: Notices::default() }
+    pub(crate) fn new(view: Arc<View>, changes: Vec<ViewChange>) -> Membership {
+        let (notices, waiting) = Default::default();
+        Membership { view, change: None, changes, notices, waiting }
     }
 
     pub(crate) fn is_changing(&self) -> bool {
@@ -147,12 +154,25 @@ impl Controller {
         if let Some(change) = &mut self.members.change {
             change.departed.push(departed);
             change.awaited.remove(&departed.0);
+            // Those who wanted to join wait for the next cut: theirs is not whole any more.
+            self.members.waiting.put_back(&std::mem::take(&mut change.joined));
             return;
         }
+        self.freeze(vec![departed], Vec::new());
+    }
+
+    /// From now on the others agree on a view with `joined`.
+    pub(crate) fn start_joining(&mut self, joined: Rank) {
+        match &mut self.members.change {
+            Some(change) => change.joined.push(joined),
+            None => self.freeze(Vec::new(), vec![joined]),
+        }
+    }
+
+    fn freeze(&mut self, departed: Vec<Rank>, joined: Vec<Rank>) {
         let alive = |rank: &u32| !self.ranks[*rank as usize].is_lost;
         let awaited = (0..self.ranks.len() as u32).filter(alive).collect();
-        self.members.change =
-            Some(PendingChange { departed: vec![departed], awaited, furthest: 0 });
+        self.members.change = Some(PendingChange { departed, joined, awaited, furthest: 0 });
         self.order(Recipient::All, Command::Freeze(self.members.view.number + 1));
     }
 
@@ -184,10 +204,15 @@ impl Controller {
         };
         let departed = change.departed.iter().map(steps).collect();
         let number = self.members.view.number + 1;
-        let change = ViewChange { number, departed, from_step };
+        let joined = change.joined;
+        let change = ViewChange { number, departed, joined, from_step };
         self.members.view = Arc::new(self.setup.view_after(&self.members.view, &change));
+        self.members.changes.push(change.clone());
         self.forget_parts();
         observer.view_changed(&change);
+        for rank in &change.joined {
+            self.enter_run(*rank, observer);
+        }
         self.order(Recipient::All, Command::View(change));
         match self.phase {
             RunPhase::Running => {

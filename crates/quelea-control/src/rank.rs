@@ -205,6 +205,20 @@ impl RankMachine {
         self.node.start(now);
     }
 
+    /// This worker joins a run whose others were in the view `old` before.
+    pub fn enter(&mut self, now: Time, old: &View) {
+        self.node.enter(now, old);
+    }
+
+    /// A worker has connected that is to join as `peer`: nothing was exchanged with it before.
+    pub fn meet(&mut self, peer: Rank) {
+        for counts in [&mut self.sent_to, &mut self.received_from] {
+            if let Some(count) = counts.get_mut(peer.index()) {
+                *count = 0;
+            }
+        }
+    }
+
     /// A message of `bytes` bytes has arrived.
     pub fn message(&mut self, now: Time, from: Rank, message: Message, bytes: u64) {
         self.moved = now;

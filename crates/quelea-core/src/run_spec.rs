@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::algorithms::{Entry, hierarchy};
 use crate::codec;
+use crate::contract::JoinRule;
 use crate::layout::Layout;
 use crate::message::Rank;
 use crate::optim::{LearningRate, Optimizer, ScheduleClock};
@@ -112,7 +113,25 @@ impl RunSpec {
 
     /// The view that follows `view` by this change.
     pub fn view_after(&self, view: &View, change: &ViewChange) -> View {
-        self.view_without(view, &change.ranks(), change.from_step)
+        if change.joined.is_empty() {
+            return self.view_without(view, &change.ranks(), change.from_step);
+        }
+        let mut workers = [&view.workers, &change.joined[..]].concat();
+        workers.sort_unstable();
+        let hosts: Vec<u32> = workers.iter().map(|rank| view.hosts[rank.index()]).collect();
+        let rebuilt = self.topology.as_ref().and_then(|make| make(&hosts));
+        view.with(&change.joined, change.from_step, rebuilt)
+    }
+
+    /// Why no worker can join this run, if none can.
+    pub fn join_refusal(&self) -> Option<&'static str> {
+        if self.view.between().is_some() {
+            return Some("workers of a host average exactly (`topology.within_host`)");
+        }
+        match (self.entry.worker)(&self.options).join_rule() {
+            JoinRule::No(why) => Some(why),
+            JoinRule::Common | JoinRule::Whole => None,
+        }
     }
 
     /// The first view and those that follow it by these changes, in order.

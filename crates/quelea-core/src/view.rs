@@ -142,6 +142,33 @@ impl View {
         self.after(workers, lost, from_step, rebuilt)
     }
 
+    /// The view after `joined` take part again; `rebuilt` over all workers holds from `from_step`.
+    /// Until then nobody mixes with those who have joined.
+    pub fn with(&self, joined: &[Rank], from_step: u64, rebuilt: Option<Arc<Schedule>>) -> View {
+        let mut workers = [&self.workers, joined].concat();
+        workers.sort_unstable();
+        let mut plans: Vec<Plan> = self.plans.iter().map(Plan::again).collect();
+        if let Some(schedule) = rebuilt {
+            plans.retain(|plan| plan.from_step < from_step);
+            plans.push(Plan::new(from_step, workers.clone(), schedule));
+        } else if let Some(last) = plans.last() {
+            // One that cannot be rebuilt: those who have joined take their places in it.
+            plans.push(last.from(from_step, &index(&workers, self.index.len())));
+        }
+        let mut changes = self.changes.clone();
+        changes.push(from_step);
+        View {
+            number: self.number + 1,
+            between: None,
+            servers: self.servers.clone(),
+            hosts: Arc::clone(&self.hosts),
+            index: index(&workers, self.index.len()),
+            workers,
+            plans,
+            changes,
+        }
+    }
+
     /// The members of the topology in force, those who were lost replaced by those who mix for
     /// their hosts now. For a topology that cannot be rebuilt.
     fn replaced(&self, outer: &View) -> Option<Members> {

@@ -16,6 +16,8 @@ use crate::error::NetError;
 use crate::local_ranks::ProcessContext;
 use crate::protocol::{self, PacketError};
 use crate::rank::Inbox;
+use crate::rendezvous::admission::JoinedWorker;
+use crate::rendezvous::joiners::Joiners;
 use crate::running_time::StoodStill;
 
 /// How long a rank of an aborted run may take to read a command.
@@ -28,6 +30,10 @@ pub(crate) enum Incoming {
     Event(RankEvent),
     /// The process of a rank has gone, or, in a joined process, the coordinator's.
     Gone { rank: u32, reason: String },
+    /// A worker that joins is connected with all others.
+    Connected(JoinedWorker),
+    /// It is not, for this reason.
+    NotConnected { rank: u32, reason: String },
     /// The coordinator has ended the run; only in a joined process.
     Aborted(String),
 }
@@ -91,6 +97,9 @@ struct ControllerDriver {
     still: StoodStill,
     /// Ranks that were told to leave and have not reported.
     leaving: BTreeSet<u32>,
+    joiners: Option<Joiners>,
+    /// How long writing the state of a worker that joins may take.
+    entrance_limit: Duration,
     /// A rank that does not read must not keep the end of the run from others.
     hurries: bool,
 }
@@ -99,6 +108,7 @@ struct ControllerDriver {
 pub(crate) fn run(
     context: &ProcessContext,
     links: Vec<ControlLink>,
+    joiners: Option<Joiners>,
     observer: &mut dyn Observer,
     incoming: &Receiver<Incoming>,
 ) -> Result<Outcome, NetError> {
@@ -117,12 +127,15 @@ pub(crate) fn run(
         clock: context.clock,
         still: StoodStill::new(),
         leaving: BTreeSet::new(),
+        joiners,
+        entrance_limit: Duration::from_secs_f64(context.options.peer_seconds / 4.0),
         hurries: false,
     };
     loop {
         let now = driver.hear(incoming, observer)?;
         let ended = driver.controller.poll(now, observer);
         driver.deliver();
+        driver.start_entrances();
         match ended {
             Ok(None) => {}
             Ok(Some(outcome)) => return Ok(outcome),
@@ -140,6 +153,7 @@ impl ControllerDriver {
         incoming: &Receiver<Incoming>,
         observer: &mut dyn Observer,
     ) -> Result<Time, NetError> {
+        self.joiners.iter_mut().for_each(Joiners::attend);
         let wait = self.controller.next_deadline().since(self.clock.now());
         let word = incoming.try_recv().or_else(|_| {
             self.controller.caught_up();
@@ -159,11 +173,43 @@ impl ControllerDriver {
                     self.links[rank as usize] = ControlLink::Broken;
                 }
             }
-            Ok(Incoming::Gone { rank, reason }) => self.controller.gone(now, rank, reason),
+            Ok(Incoming::Gone { rank, reason }) => {
+                if let Some(joiners) = &mut self.joiners
+                    && joiners.waiting.contains_key(&rank)
+                {
+                    joiners.give_up(rank, &reason);
+                }
+                self.controller.gone(now, rank, reason);
+            }
+            Ok(Incoming::Connected(worker)) => self.let_join(worker),
+            Ok(Incoming::NotConnected { rank, reason }) => {
+                self.joiners.iter_mut().for_each(|joiners| joiners.give_up(rank, &reason));
+            }
             Ok(Incoming::Aborted(reason)) => return Err(NetError::Aborted(reason)),
             Err(_) => {}
         }
         Ok(now)
+    }
+
+    /// A worker is connected with all others: it enters at the next cut, if it can.
+    fn let_join(&mut self, worker: JoinedWorker) {
+        let Some(joiners) = &mut self.joiners else { return };
+        match self.controller.join(worker.rank) {
+            Ok(()) => joiners.keep(worker),
+            Err(reason) => joiners.refuse(&worker, &reason),
+        }
+    }
+
+    /// Sends those who enter their state.
+    fn start_entrances(&mut self) {
+        for entrance in self.controller.take_entrances() {
+            let (rank, limit) = (entrance.rank, self.entrance_limit);
+            let Some(joiners) = &mut self.joiners else { continue };
+            match joiners.start(entrance, limit) {
+                Ok(link) => self.links[rank as usize] = link,
+                Err(reason) => self.controller.gone(self.clock.now(), rank, reason),
+            }
+        }
     }
 
     fn deliver(&mut self) {
@@ -176,6 +222,11 @@ impl ControllerDriver {
         }
         let orders: Vec<_> = self.controller.take_orders().collect();
         for order in orders {
+            // A rank that alone is told to end takes part no more.
+            let ends = matches!(order.command, Command::Abort(_) | Command::Leave);
+            if let (Recipient::Rank(rank), Some(joiners), true) = (order.to, &self.joiners, ends) {
+                joiners.admission.vacate(rank);
+            }
             let ranks = match order.to {
                 Recipient::Rank(rank) => rank..rank + 1,
                 Recipient::All => 0..self.links.len() as u32,

@@ -9,7 +9,7 @@ use quelea_core::contract::{Effect, Mode};
 use quelea_core::message::{Message, Rank};
 use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
-use quelea_core::view::ViewChange;
+use quelea_core::view::{View, ViewChange};
 use quelea_record::{Record, RecordKind};
 use quelea_wire::frame;
 
@@ -19,7 +19,7 @@ use crate::controller::Incoming;
 use crate::external_loop::ExternalLoop;
 use crate::leave::LeaveNotice;
 use crate::running_time::StoodStill;
-use crate::transport::Link;
+use crate::transport::{Doors, Link, RankEndpoint};
 
 /// What reaches a rank from other threads.
 #[derive(Debug)]
@@ -36,6 +36,8 @@ pub(crate) enum Inbox {
     Broken(String),
     /// A command of the controller.
     Command(Command),
+    /// A worker that joins has connected.
+    Peer(Box<dyn RankEndpoint>),
 }
 
 /// A rank.
@@ -45,6 +47,11 @@ pub(crate) struct RankState {
     clock: RunClock,
     /// By peer; none to itself.
     links: Vec<Option<Rc<dyn Link>>>,
+    /// How often each peer was replaced by one that joined.
+    replacements: Vec<u32>,
+    doors: Doors,
+    /// The view of the others before this rank joins.
+    joins_after: Option<Arc<View>>,
     /// Links with something new to send.
     touched: Vec<Rc<dyn Link>>,
     controller: mpsc::Sender<Incoming>,
@@ -77,6 +84,9 @@ pub(crate) struct RankConfig {
     pub(crate) clock: RunClock,
     pub(crate) controller: mpsc::Sender<Incoming>,
     pub(crate) leave: LeaveNotice,
+    pub(crate) doors: Doors,
+    /// The view of the others before this rank joins, if it does.
+    pub(crate) joins_after: Option<Arc<View>>,
     /// Absent at a server.
     pub(crate) compute: Option<Box<dyn Compute>>,
     /// The loop that computes, where it is not ours.
@@ -94,6 +104,9 @@ impl RankState {
             all_buckets: machine.node().layout().buckets.len(),
             machine,
             clock,
+            replacements: vec![0; links.len()],
+            doors: config.doors,
+            joins_after: config.joins_after,
             links,
             touched: Vec::new(),
             controller,
@@ -110,8 +123,24 @@ impl RankState {
     }
 
     pub(crate) fn start(&mut self) {
-        self.machine.start(self.clock.now());
+        match self.joins_after.take() {
+            Some(old) => self.machine.enter(self.clock.now(), &old),
+            None => self.machine.start(self.clock.now()),
+        }
         self.settle();
+    }
+
+    /// A worker that joins as `peer` has connected. How often that peer was replaced until now.
+    pub(crate) fn meet(&mut self, peer: Rank, link: Rc<dyn Link>) -> u32 {
+        self.machine.meet(peer);
+        self.links[peer.index()] = Some(link);
+        self.replacements[peer.index()] += 1;
+        self.replacements[peer.index()]
+    }
+
+    /// Whether a link made after so many replacements of its peer is still the one in use.
+    pub(crate) fn is_current(&self, peer: Rank, replacements: u32) -> bool {
+        self.replacements[peer.index()] <= replacements
     }
 
     /// Whether a message from another process can be one of this run: those of a view to come are held
@@ -215,6 +244,8 @@ impl RankState {
             return;
         }
         let view = Arc::new(self.setup.view_after(view, change));
+        self.doors.miss(change.ranks());
+        self.doors.welcome(&change.joined);
         self.machine.change_view(self.clock.now(), view);
         self.settle();
     }

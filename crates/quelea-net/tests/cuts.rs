@@ -71,9 +71,8 @@ impl Keeper {
         assert_eq!(parts.len(), ranks, "every rank is in the cut of step {step}");
         ResumePoint {
             parts: parts.values().cloned().collect(),
-            resized: false,
             now: Time(5_000_000_000),
-            changes: Vec::new(),
+            ..ResumePoint::default()
         }
     }
 }

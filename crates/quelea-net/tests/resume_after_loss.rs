@@ -129,7 +129,7 @@ impl Keeper {
         let part = &mut parts[departed.rank.index()];
         part.state.numbers.insert("step".to_string(), departed.steps);
         let now = Time(5_000_000_000);
-        (*step, ResumePoint { parts, resized: false, now, changes: cut.changes.clone() })
+        (*step, ResumePoint { parts, now, changes: cut.changes.clone(), ..ResumePoint::default() })
     }
 }
 

@@ -81,6 +81,8 @@ pub struct ResumePoint {
     pub now: Time,
     /// The changes of membership until then.
     pub changes: Vec<ViewChange>,
+    /// The rank joins a run with the last change; its part is another's.
+    pub joins: bool,
 }
 
 impl ResumePoint {
@@ -91,7 +93,7 @@ impl ResumePoint {
 
     /// The ranks that were lost before.
     pub fn departed(&self) -> impl Iterator<Item = Rank> {
-        self.changes.iter().flat_map(ViewChange::ranks)
+        ViewChange::absent(&self.changes).into_iter().map(|departed| departed.rank)
     }
 
     /// The node of `rank`, with the state of its part.
@@ -111,8 +113,13 @@ impl ResumePoint {
         let mut node = setup.node_in(view, rank, pool);
         let part = self.parts.get(rank.index());
         if let Some(part) = part.filter(|_| view.is_alive(rank)) {
-            let loaded =
-                if self.resized { node.load_common(&part.state) } else { node.load(&part.state) };
+            let loaded = if self.joins {
+                node.load_of_sponsor(&part.state)
+            } else if self.resized {
+                node.load_common(&part.state)
+            } else {
+                node.load(&part.state)
+            };
             loaded.map_err(|problem| format!("the state of {rank} does not fit: {problem}"))?;
             node.progress(self.steps(setup.workers()));
         }
@@ -126,6 +133,11 @@ impl ResumePoint {
 
     /// Steps that the first `workers` ranks had taken together, as far as their parts are here.
     pub fn steps(&self, workers: usize) -> u64 {
+        let workers_have_joined = self.changes.iter().any(|change| !change.joined.is_empty());
+        if workers_have_joined {
+            // One that joined continues at the step of another.
+            return self.parts.iter().take(workers).map(|part| part.report.steps).sum();
+        }
         self.parts.iter().take(workers).map(RankCheckpoint::step).sum()
     }
 }

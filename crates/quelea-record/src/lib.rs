@@ -88,6 +88,8 @@ pub enum RecordKind {
     Lost,
     /// A rank left with notice.
     Left,
+    /// A worker joined.
+    Joined,
     /// A rank entered this view.
     View {
         /// The view's number.

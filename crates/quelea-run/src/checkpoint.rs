@@ -24,6 +24,7 @@ pub mod write;
 
 use std::path::Path;
 
+use quelea_core::view::ViewChange;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -84,8 +85,9 @@ impl Manifest {
     }
 
     /// The ranks that were lost, with the steps that they had completed.
-    pub fn departed(&self) -> impl Iterator<Item = &SavedDeparture> {
-        self.changes.iter().flat_map(|change| &change.departed)
+    pub fn departed(&self) -> impl Iterator<Item = SavedDeparture> {
+        let changes: Vec<ViewChange> = self.changes.iter().map(ViewChange::from).collect();
+        ViewChange::absent(&changes).into_iter().map(SavedDeparture::from)
     }
 
     /// How many ranks take part.

@@ -286,7 +286,7 @@ impl Observer for RunRecorder<'_> {
     }
 
     fn view_changed(&mut self, change: &ViewChange) {
-        self.living -= change.departed.len();
+        self.living = self.living + change.joined.len() - change.departed.len();
         self.parts.clear();
         self.saver.iter().for_each(|saver| saver.change_view(change));
     }

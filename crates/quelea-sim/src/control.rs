@@ -128,12 +128,17 @@ impl Driver<'_> {
         for &to in view.workers.iter().chain(&view.servers) {
             let spread = Time(rng.below(VIEW_SPREAD_NS));
             let state = &mut self.ranks[to.index()];
+            // Those who join begin in it.
+            if !state.is_alive() {
+                continue;
+            }
             let at = self.now + microseconds(self.cluster.latency_us) + spread;
             // Views come in order, whatever the jitter.
             state.view_at = state.view_at.max(at);
             self.queue.schedule(state.view_at, SimEvent::View(to.0));
         }
         self.views.push(view);
+        self.start_entrances();
     }
 
     /// A survivor learns of its next view.

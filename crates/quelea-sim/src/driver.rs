@@ -169,6 +169,7 @@ impl<'a> Driver<'a> {
             SimEvent::Fault(number) => return self.fault(number),
             SimEvent::Detect(rank) => self.detect(rank as usize),
             SimEvent::View(rank) => self.enter_view(rank as usize),
+            SimEvent::Enter(rank) => self.enter(rank as usize),
         }
         Ok(())
     }
@@ -262,7 +263,7 @@ impl<'a> Driver<'a> {
 }
 
 /// What all ranks of a run have in common.
-fn machine_config<'a>(
+pub(crate) fn machine_config<'a>(
     setup: &'a RunSpec,
     start: &'a ResumePoint,
     view: &'a Arc<View>,

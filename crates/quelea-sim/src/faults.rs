@@ -23,6 +23,8 @@ pub struct Faults {
     pub crashes: Vec<Crash>,
     /// Workers that are given notice, and leave.
     pub leaves: Vec<Leave>,
+    /// Workers that join in the place of one that was lost or has left.
+    pub joins: Vec<Join>,
     /// Ranks that stand still for a while: they neither compute, nor read, nor send.
     pub pauses: Vec<Pause>,
     /// Ranks whose messages, sent and received, are dropped for a while.
@@ -47,6 +49,15 @@ pub struct Leave {
     /// Which.
     pub rank: u32,
     /// When.
+    pub at_ms: f64,
+}
+
+/// A worker joins in the place of one that was lost or has left.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Join {
+    /// In whose place.
+    pub rank: u32,
+    /// When it is there, with its data.
     pub at_ms: f64,
 }
 
@@ -200,6 +211,9 @@ impl Faults {
         for leave in &self.leaves {
             check_span("leaves.at_ms", leave.at_ms, f64::INFINITY)?;
         }
+        for join in &self.joins {
+            check_span("joins.at_ms", join.at_ms, f64::INFINITY)?;
+        }
         for pause in &self.pauses {
             check_span("pauses", pause.from_ms, pause.until_ms)?;
             check_span("pauses", pause.until_ms, f64::INFINITY)?;
@@ -222,10 +236,15 @@ impl Faults {
     pub(crate) fn check_ranks(&self, ranks: u32) -> Result<(), ClusterError> {
         let crashes = self.crashes.iter().map(|crash| ("crashes", crash.rank));
         let leaves = self.leaves.iter().map(|leave| ("leaves", leave.rank));
+        let joins = self.joins.iter().map(|join| ("joins", join.rank));
         let pauses = self.pauses.iter().map(|pause| ("pauses", pause.rank));
         let partitions = self.partitions.iter().map(|partition| ("partitions", partition.rank));
-        let unknown =
-            crashes.chain(leaves).chain(pauses).chain(partitions).find(|(_, rank)| *rank >= ranks);
+        let unknown = crashes
+            .chain(leaves)
+            .chain(joins)
+            .chain(pauses)
+            .chain(partitions)
+            .find(|(_, rank)| *rank >= ranks);
         unknown.map_or(Ok(()), |(list, rank)| {
             let allowed = format!("there are {ranks} ranks, numbered from 0");
             Err(ClusterError::new(format!("faults.{list}.rank"), rank, allowed))

@@ -45,7 +45,9 @@ use quelea_record::{Outcome, ResumePoint};
 
 pub use attacks::{ATTACKS, Attack, AttackEntry, AttackKind};
 pub use cluster::{Cluster, ClusterError, KNOBS};
-pub use faults::{Crash, Faults, Flight, Leave, Pause, PlainRule, RankPartition, Rule, Verdict};
+pub use faults::{
+    Crash, Faults, Flight, Join, Leave, Pause, PlainRule, RankPartition, Rule, Verdict,
+};
 pub use knob::Knob;
 pub use quelea_record::{Models, Observer};
 

@@ -96,7 +96,7 @@ impl Keeper {
             part.state.numbers.insert("step".to_string(), departed.steps);
             part.report.steps = departed.steps;
         }
-        ResumePoint { parts, resized: false, now: cut.now, changes: cut.changes.clone() }
+        ResumePoint { parts, now: cut.now, changes: cut.changes.clone(), ..ResumePoint::default() }
     }
 
     /// The steps of the whole cuts that were saved after a loss.

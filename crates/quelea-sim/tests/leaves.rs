@@ -117,7 +117,7 @@ fn a_synchronous_run_continues_as_if_resumed_without_the_leaver() {
         assert_eq!(change.from_step, step + 2, "{name}: all stand at the step");
         let parts = keeper.saved[&(0, step)].values().cloned().collect();
         let (now, changes) = (keeper.now, left.changes.clone());
-        let start = ResumePoint { parts, resized: false, now, changes };
+        let start = ResumePoint { parts, now, changes, ..ResumePoint::default() };
         let mut case = case;
         case.cluster.faults.leaves.clear();
         let silent = &mut quelea_record::Silent;

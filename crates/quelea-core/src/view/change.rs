@@ -10,6 +10,8 @@ pub struct ViewChange {
     pub number: u32,
     /// Ranks that take part no more.
     pub departed: Vec<DepartedRank>,
+    /// Ranks that take part again. A change has departures or joins, not both.
+    pub joined: Vec<Rank>,
     /// The step from which the rebuilt topology holds.
     pub from_step: u64,
 }
@@ -26,6 +28,16 @@ pub struct DepartedRank {
 }
 
 impl ViewChange {
+    /// Those who take part no more after all of these changes.
+    pub fn absent(changes: &[ViewChange]) -> Vec<DepartedRank> {
+        let mut absent: Vec<DepartedRank> = Vec::new();
+        for change in changes {
+            absent.extend(&change.departed);
+            absent.retain(|departed| !change.joined.contains(&departed.rank));
+        }
+        absent
+    }
+
     /// The ranks that take part no more.
     pub fn ranks(&self) -> Vec<Rank> {
         self.departed.iter().map(|departed| departed.rank).collect()

@@ -43,9 +43,21 @@ impl Plan {
         Plan::build(self.from_step, self.members.clone(), alive, Arc::clone(&self.schedule))
     }
 
+    /// The same topology from a step on, for those who take part then.
+    pub(super) fn from(&self, from_step: u64, index: &[Option<u32>]) -> Plan {
+        Plan { from_step, ..self.with_living(index) }
+    }
+
+    /// The same, for another view.
+    pub(super) fn again(&self) -> Plan {
+        let (members, alive) = (self.members.clone(), self.alive.clone());
+        Plan::build(self.from_step, members, alive, Arc::clone(&self.schedule))
+    }
+
     pub(super) fn row(&self, step: u64, rank: Rank) -> Arc<MixingRow> {
         // Who has come in the place of another is a member from an agreed step on.
-        let Ok(place) = self.members.binary_search(&rank) else {
+        let place = self.members.binary_search(&rank);
+        let Some(place) = place.ok().filter(|place| self.alive[*place]) else {
             return Arc::new(MixingRow { incoming: vec![(rank, 1.0)], ..MixingRow::default() });
         };
         if !self.periodic.is_empty() {

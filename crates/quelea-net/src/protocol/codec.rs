@@ -25,8 +25,9 @@ impl Packet for SetupMessage {
                 let rank = rank.map_or(u64::MAX, u64::from);
                 w.number(rank).text(key).packet(1)
             }
-            SetupMessage::Welcome { run, rank, open, timeline, job } => {
-                w.number(*run).number(*rank).number(*open).number(*timeline).bytes(job).packet(2)
+            SetupMessage::Welcome { run, rank, open, timeline, late, job } => {
+                let w = w.number(*run).number(*rank).number(*open).number(*timeline);
+                w.number(*late).bytes(job).packet(2)
             }
             SetupMessage::Refused { reason, elsewhere } => {
                 w.text(reason).number(*elsewhere).packet(3)
@@ -49,8 +50,8 @@ impl Packet for SetupMessage {
                 w.number(*run).number(*from).number(*to).packet(11)
             }
             SetupMessage::Accepted => w.packet(12),
-            SetupMessage::Resume { part, resized, changes } => {
-                let w = w.number(*resized).list(changes, write_change);
+            SetupMessage::Resume { part, resized, joins, changes } => {
+                let w = w.number(*resized).number(*joins).list(changes, write_change);
                 write_part(w, part).packet(13)
             }
             SetupMessage::Measure(probe) => probe.write(w).packet(14),
@@ -71,6 +72,7 @@ impl Packet for SetupMessage {
                 rank: r.small()?,
                 open: r.flag()?,
                 timeline: r.flag()?,
+                late: r.flag()?,
                 job: r.bytes()?.to_vec(),
             },
             3 => SetupMessage::Refused { reason: reason(r)?, elsewhere: r.flag()? },
@@ -91,8 +93,8 @@ impl Packet for SetupMessage {
             11 => SetupMessage::Hello { run: r.number()?, from: r.small()?, to: r.small()? },
             12 => SetupMessage::Accepted,
             13 => {
-                let (resized, changes) = (r.flag()?, r.list(read_change)?);
-                SetupMessage::Resume { resized, changes, part: Box::new(read_part(r)?) }
+                let (resized, joins, changes) = (r.flag()?, r.flag()?, r.list(read_change)?);
+                SetupMessage::Resume { resized, joins, changes, part: Box::new(read_part(r)?) }
             }
             14 => SetupMessage::Measure(Probe::read(r)?),
             15 => SetupMessage::Found { values: r.list(Reader::real)? },
@@ -331,7 +333,12 @@ mod tests {
             steps,
             left: rank == 5,
         });
-        let change = ViewChange { number: 3, departed: departed.into(), from_step: 9 };
+        let change = ViewChange {
+            number: 3,
+            departed: departed.into(),
+            joined: vec![Rank(2)],
+            from_step: 9,
+        };
         comes_back(Command::View(change.clone()));
         comes_back(RankEvent::Frozen { rank: 1, number: 3, step: 7 });
         comes_back(RankEvent::Salvaged { rank: 1, step: 7, model: vec![0.5] });
@@ -347,7 +354,12 @@ mod tests {
             report: RankReport { steps: 3, ..Default::default() },
         });
         comes_back(RankEvent::Saved { rank: 1, step: 4, view: 2, part: part.clone() });
-        comes_back(SetupMessage::Resume { part, resized: true, changes: vec![change] });
+        comes_back(SetupMessage::Resume {
+            part,
+            resized: true,
+            joins: false,
+            changes: vec![change],
+        });
         let schedule = CheckpointSchedule { save_every: 5, evaluations: 6, steps: 7 };
         comes_back(SetupMessage::Start { zero: Time(8), schedule });
         comes_back(SetupMessage::Measure(Probe::Stream { to: vec![1], from: vec![2, 3] }));

@@ -26,6 +26,7 @@ pub(super) fn write_change(w: Writer, change: &ViewChange) -> Writer {
     w.list(&change.departed, |w, departed| {
         w.number(departed.rank.0).number(departed.steps).number(departed.left)
     })
+    .list(&change.joined, |w, rank| w.number(rank.0))
 }
 
 pub(super) fn read_change(r: &mut Reader<'_>) -> Result<ViewChange, ControlError> {
@@ -33,7 +34,8 @@ pub(super) fn read_change(r: &mut Reader<'_>) -> Result<ViewChange, ControlError
     let departed = r.list(|r| {
         Ok(DepartedRank { rank: Rank(r.small()?), steps: r.number()?, left: r.flag()? })
     })?;
-    Ok(ViewChange { number, departed, from_step })
+    let joined = r.list(|r| Ok(Rank(r.small()?)))?;
+    Ok(ViewChange { number, departed, joined, from_step })
 }
 
 pub(super) fn write_report(w: Writer, report: &RankReport) -> Writer {
@@ -120,6 +122,7 @@ pub(super) fn write_record(w: Writer, record: &Record) -> Writer {
         RecordKind::Measured { kind, number } => w.number(4u8).text(kind.name).number(*number),
         RecordKind::Lost => w.number(7u8),
         RecordKind::Left => w.number(11u8),
+        RecordKind::Joined => w.number(12u8),
         RecordKind::View { number } => w.number(8u8).number(*number),
     }
 }
@@ -147,6 +150,7 @@ pub(super) fn read_record(r: &mut Reader<'_>) -> Result<Record, ControlError> {
         4 => RecordKind::Measured { kind: read_fact_kind(r)?, number: r.number()? },
         7 => RecordKind::Lost,
         11 => RecordKind::Left,
+        12 => RecordKind::Joined,
         8 => RecordKind::View { number: r.small()? },
         9 => {
             let known = r.flag()?;

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -22,10 +23,11 @@ use crate::open_files::OpenFiles;
 use crate::options::NetOptions;
 use crate::protocol::{self, PacketError, SMALL_BYTES, SetupMessage, Wait};
 use crate::rendezvous::addresses::AddressTable;
-use crate::rendezvous::admission::{Admission, JoinedWorker};
+use crate::rendezvous::admission::{Admission, Arrival, JoinedWorker};
+use crate::rendezvous::joiners::Joiners;
 use crate::rendezvous::listener::GuardedListener;
 use crate::rendezvous::worker_reader::attend_worker;
-use crate::transport::{MeshPlan, RankLinks, Transport};
+use crate::transport::{Doors, MeshPlan, RankLinks, Transport};
 use quelea_control::{Command, LossPolicy, VectorLengths};
 
 /// Which workers live in the coordinator's process. Servers always do.
@@ -64,13 +66,14 @@ pub fn resume(
         schedule: observer.checkpoint_schedule(),
         start,
         controller,
+        doors: Doors::default(),
     };
     let lost: BTreeSet<Rank> = context.start.departed().collect();
     let living = (0..setup.ranks()).map(Rank::from).filter(|rank| !lost.contains(rank));
     let rank_links = living.map(|rank| RankLinks { rank, endpoints: Vec::new() });
     let local = LocalRanks::start(&context, gradients, rank_links.collect())?;
     let control_links = control_links(setup.ranks(), &local, &BTreeMap::new())?;
-    controller::run(&context, control_links, observer, &incoming)
+    controller::run(&context, control_links, None, observer, &incoming)
 }
 
 pub(crate) fn check(setup: &RunSpec) -> Result<(), NetError> {
@@ -180,14 +183,23 @@ impl Coordinator {
         let (start, options) = (Arc::clone(&self.start), self.options.clone());
         let clock = RunClock::showing(start.now, Instant::now());
         let (controller, incoming) = channel();
-        let plan = MeshPlan { run: run_number(), ranks: setup.ranks(), here };
-        let call = Call { plan, absent, job, workers: setup.workers() as u32, clock };
+        let doors = Doors::default();
+        let plan = MeshPlan {
+            run: run_number(),
+            ranks: setup.ranks(),
+            here,
+            is_late: false,
+            doors: doors.clone(),
+        };
+        let (workers, join_refusal) = (setup.workers() as u32, setup.join_refusal());
+        let call = Call { plan, absent, job, workers, join_refusal, clock };
         let gathered = self.gather(call, controller.clone(), observer)?;
-        let ConnectedWorkers { streams, rank_links, _transport, _listener } = gathered;
+        let ConnectedWorkers { streams, rank_links, door, transport, _listener } = gathered;
         for (rank, stream) in &streams {
             if let Some(part) = start.parts.get(*rank as usize) {
                 let (part, changes) = (Box::new(part.clone()), start.changes.clone());
-                let resume = SetupMessage::Resume { part, resized: start.resized, changes };
+                let (resized, joins) = (start.resized, false);
+                let resume = SetupMessage::Resume { part, resized, joins, changes };
                 let _ = protocol::write(stream, &resume);
             }
         }
@@ -212,11 +224,26 @@ impl Coordinator {
             timeline: observer.wants_timeline(),
             schedule,
             start,
-            controller,
+            controller: controller.clone(),
+            doors,
         };
         let local = LocalRanks::start(&context, gradients, rank_links)?;
         let control_links = control_links(setup.ranks(), &local, &streams)?;
-        controller::run(&context, control_links, observer, &incoming)
+        let Door { admission, arrivals, addresses } = door;
+        admission.begin();
+        let joiners = Joiners {
+            admission,
+            arrivals,
+            controller,
+            addresses,
+            port: transport.port(),
+            ranks: setup.ranks(),
+            lengths,
+            zero,
+            schedule,
+            waiting: BTreeMap::new(),
+        };
+        controller::run(&context, control_links, Some(joiners), observer, &incoming)
     }
 
     /// Waits for so many workers, hands each the `job`, and has them time the links between them
@@ -232,9 +259,16 @@ impl Coordinator {
         // Nobody hears warnings; a refusal is told where a worker is missing for it.
         let (controller, _unheard) = channel();
         let options = self.options.clone();
-        let plan = MeshPlan { run: run_number(), ranks: workers, here: BTreeSet::new() };
+        let plan = MeshPlan {
+            run: run_number(),
+            ranks: workers,
+            here: BTreeSet::new(),
+            is_late: false,
+            doors: Doors::default(),
+        };
         let (absent, clock) = (BTreeSet::new(), RunClock::start());
-        let call = Call { plan, absent, job, workers: workers as u32, clock };
+        let join_refusal = Some("it only measures");
+        let call = Call { plan, absent, job, workers: workers as u32, join_refusal, clock };
         let gathered = self.gather(call, controller, observer)?;
         StreamSurvey { streams: &gathered.streams, options: &options }.measure(steps, observer)
     }
@@ -246,7 +280,7 @@ impl Coordinator {
         controller: Sender<Incoming>,
         observer: &mut dyn Observer,
     ) -> Result<ConnectedWorkers, NetError> {
-        let Call { plan, absent, job, workers, clock } = call;
+        let Call { plan, absent, job, workers, join_refusal, clock } = call;
         let admission = Admission {
             run: plan.run,
             open: !self.address.ip().is_loopback(),
@@ -256,7 +290,9 @@ impl Coordinator {
             clock,
             workers,
             options: self.options.clone(),
-            lost: absent.iter().map(|rank| rank.0).collect(),
+            lost: Mutex::new(absent.iter().map(|rank| rank.0).collect()),
+            has_begun: AtomicBool::new(false),
+            join_refusal,
             taken: Mutex::new(plan.here.iter().map(|rank| (rank.0, None)).collect()),
             warnings: Mutex::new(controller.clone()),
             last_refusal: Mutex::default(),
@@ -273,18 +309,17 @@ impl Coordinator {
 
         let begun = Instant::now();
         let joined = admission.gather(&arrivals, listener.address(), observer)?;
+        let addresses = joined.iter().map(|worker| (worker.rank, worker.address)).collect();
+        let door = Door { admission, arrivals, addresses };
         drop(self.published);
         // All processes together have one limit; the last to come still needs a moment.
         let left = self.options.connect_seconds - begun.elapsed().as_secs_f64();
         let wait = Wait::new(left.max(self.options.handshake_seconds), "it to be connected");
         let table = AddressTable { ranks: plan.ranks, absent: &absent, port: transport.port() };
         match exchange_addresses(&table, &*transport, joined, &self.options, wait) {
-            Ok((streams, rank_links)) => Ok(ConnectedWorkers {
-                streams,
-                rank_links,
-                _transport: transport,
-                _listener: listener,
-            }),
+            Ok((streams, rank_links)) => {
+                Ok(ConnectedWorkers { streams, rank_links, door, transport, _listener: listener })
+            }
             Err((streams, error)) => {
                 for stream in streams.values() {
                     let _ = protocol::write(stream, &Command::Abort(error.to_string()));
@@ -302,14 +337,24 @@ struct Call {
     absent: BTreeSet<Rank>,
     job: Vec<u8>,
     workers: u32,
+    join_refusal: Option<&'static str>,
     clock: RunClock,
 }
 
-/// All workers, connected with each other. The listeners stay open, to refuse latecomers.
+/// How workers join later.
+struct Door {
+    admission: Arc<Admission>,
+    arrivals: Receiver<Arrival>,
+    /// Where the workers listen.
+    addresses: BTreeMap<u32, SocketAddr>,
+}
+
+/// All workers, connected with each other. The listeners stay open, to admit workers that join later.
 struct ConnectedWorkers {
     streams: Streams,
     rank_links: Vec<RankLinks>,
-    _transport: Box<dyn Transport>,
+    door: Door,
+    transport: Box<dyn Transport>,
     _listener: GuardedListener,
 }
 

@@ -74,10 +74,11 @@ pub fn start(checkpoint: &Checkpoint, prepared: &PreparedRun) -> Result<ResumePo
     let now = Time::from_seconds(manifest.clock_seconds);
     if same {
         let changes = manifest.changes.iter().map(ViewChange::from).collect();
-        return Ok(ResumePoint { parts: checkpoint.parts.clone(), resized: false, now, changes });
+        let parts = checkpoint.parts.clone();
+        return Ok(ResumePoint { parts, now, changes, ..ResumePoint::default() });
     }
     let parts = resized(checkpoint, prepared)?;
-    Ok(ResumePoint { parts, resized: true, now, changes: Vec::new() })
+    Ok(ResumePoint { parts, resized: true, now, ..ResumePoint::default() })
 }
 
 /// Refuses a key that is another and may not be.

@@ -18,6 +18,9 @@ pub struct SavedChange {
     pub from_step: u64,
     /// The ranks that take part no more.
     pub departed: Vec<SavedDeparture>,
+    /// The ranks that take part again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub joined: Vec<u32>,
 }
 
 /// A rank that takes part no more.
@@ -44,17 +47,22 @@ impl SavedDeparture {
     }
 }
 
+impl From<DepartedRank> for SavedDeparture {
+    fn from(departed: DepartedRank) -> SavedDeparture {
+        let DepartedRank { rank, steps, left } = departed;
+        SavedDeparture { rank: rank.0, steps, left }
+    }
+}
+
 impl From<&ViewChange> for SavedChange {
     fn from(change: &ViewChange) -> SavedChange {
         let departed = change.departed.iter();
-        let departed = departed.map(|departed| {
-            let DepartedRank { rank, steps, left } = *departed;
-            SavedDeparture { rank: rank.0, steps, left }
-        });
+        let departed = departed.copied().map(SavedDeparture::from);
         SavedChange {
             number: change.number,
             from_step: change.from_step,
             departed: departed.collect(),
+            joined: change.joined.iter().map(|rank| rank.0).collect(),
         }
     }
 }
@@ -70,12 +78,13 @@ impl From<&SavedChange> for ViewChange {
             number: change.number,
             from_step: change.from_step,
             departed: departed.collect(),
+            joined: change.joined.iter().map(|rank| Rank(*rank)).collect(),
         }
     }
 }
 
-/// Whether the changes that a manifest lists can be: views are numbered from 1, and each rank departs
-/// once, never the last worker.
+/// Whether the changes that a manifest lists can be: views are numbered from 1, those depart who take
+/// part, those join who have departed, and a worker is always left.
 pub(super) fn check(manifest: &Manifest) -> Result<(), String> {
     let ranks = manifest.workers.saturating_add(manifest.servers);
     let mut gone = BTreeSet::new();
@@ -88,6 +97,9 @@ pub(super) fn check(manifest: &Manifest) -> Result<(), String> {
             if rank as usize >= ranks || !gone.insert(rank) {
                 return Err(format!("`changes` names rank {rank} of {ranks}, or names it twice"));
             }
+        }
+        if let Some(rank) = change.joined.iter().find(|rank| !gone.remove(*rank)) {
+            return Err(format!("`changes` lets rank {rank} join, which had not departed"));
         }
     }
     let workers = gone.iter().filter(|rank| (**rank as usize) < manifest.workers).count();

@@ -276,7 +276,7 @@ mod tests {
         refused(|manifest, _| manifest.servers = usize::MAX, "`servers` = ");
         refused(|manifest, _| manifest.workers = 0, "`workers` = 0");
         let departed = vec![SavedDeparture { rank: 0, steps: 1, left: false }];
-        let change = SavedChange { number: 1, from_step: 4, departed };
+        let change = SavedChange { number: 1, from_step: 4, departed, joined: Vec::new() };
         let with = |change: SavedChange| {
             written(|manifest, _| manifest.changes = vec![change]).expect_err("no such membership")
         };

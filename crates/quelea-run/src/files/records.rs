@@ -201,6 +201,7 @@ pub fn write_line(out: &mut impl Write, record: &Record) -> io::Result<()> {
         }
         RecordKind::Lost => write!(out, "\"lost\""),
         RecordKind::Left => write!(out, "\"left\""),
+        RecordKind::Joined => write!(out, "\"joined\""),
         RecordKind::View { number } => write!(out, "\"view\",\"number\":{number}"),
     }?;
     out.write_all(b"}\n")
@@ -265,6 +266,7 @@ mod tests {
             (RecordKind::Checkpoint { failure: Some("disk \"full\"".into()) }, "checkpoint"),
             (RecordKind::Lost, "lost"),
             (RecordKind::Left, "left"),
+            (RecordKind::Joined, "joined"),
             (RecordKind::View { number: 2 }, "view"),
         ] {
             assert_eq!(line(event)["kind"], kind);
