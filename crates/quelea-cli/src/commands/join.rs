@@ -16,7 +16,8 @@ Examples:
   quelea join coordinator.example:29470             as any worker that is still missing
   quelea join 10.0.0.1:4000 --rank 3                as worker 3
 
-The coordinator (`quelea serve`) sends the configuration and keeps the results. SIGTERM gives notice: the
+The coordinator (`quelea serve`) sends the configuration and keeps the results. A run that has begun takes
+a worker in the place of one that was lost or has left. SIGTERM gives notice: the
 worker finishes its step and leaves, and the others continue; where the run cannot do without it, the run
 is saved and ends.";
 
