@@ -89,10 +89,14 @@ pub fn join(
     prepare(&stream, seconds).map_err(|error| gone(error.into()))?;
     attend_coordinator(&stream, inbox, controller.clone(), seconds)
         .map_err(|error| gone(error.into()))?;
-    serve(&stream, &incoming, controller).map_err(|reason| match reason {
+    serve(&stream, &incoming, controller).map_err(|end| how_it_ended(end, address))
+}
+
+fn how_it_ended(end: JoinEnd, address: String) -> NetError {
+    match end {
         JoinEnd::Aborted(reason) => NetError::Aborted(reason),
         JoinEnd::Gone(reason) => NetError::LostCoordinator { address, reason },
-    })
+    }
 }
 
 /// Refuses a rank that the run does not have.

@@ -1,7 +1,7 @@
 //! The coordinator: waits for workers, exchanges their addresses, and controls the run.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -21,9 +21,9 @@ use crate::local_ranks::{LocalRanks, ProcessContext};
 use crate::measure::{Measured, StreamSurvey};
 use crate::open_files::OpenFiles;
 use crate::options::NetOptions;
-use crate::protocol::{self, PacketError, SMALL_BYTES, SetupMessage, Wait};
-use crate::rendezvous::addresses::AddressTable;
-use crate::rendezvous::admission::{Admission, Arrival, JoinedWorker};
+use crate::protocol::{self, SetupMessage, Wait};
+use crate::rendezvous::addresses::{AddressTable, Streams, exchange_addresses, lost};
+use crate::rendezvous::admission::{Admission, Arrival};
 use crate::rendezvous::joiners::Joiners;
 use crate::rendezvous::listener::GuardedListener;
 use crate::rendezvous::worker_reader::attend_worker;
@@ -184,36 +184,18 @@ impl Coordinator {
         let clock = RunClock::showing(start.now, Instant::now());
         let (controller, incoming) = channel();
         let doors = Doors::default();
-        let plan = MeshPlan {
-            run: run_number(),
-            ranks: setup.ranks(),
-            here,
-            is_late: false,
-            doors: doors.clone(),
-        };
+        let plan = coordinator_plan(setup.ranks(), here, doors.clone());
         let (workers, join_refusal) = (setup.workers() as u32, setup.join_refusal());
         let call = Call { plan, absent, job, workers, join_refusal, clock };
         let gathered = self.gather(call, controller.clone(), observer)?;
         let ConnectedWorkers { streams, rank_links, door, transport, _listener } = gathered;
-        for (rank, stream) in &streams {
-            if let Some(part) = start.parts.get(*rank as usize) {
-                let (part, changes) = (Box::new(part.clone()), start.changes.clone());
-                let (resized, joins) = (start.resized, false);
-                let resume = SetupMessage::Resume { part, resized, joins, changes };
-                let _ = protocol::write(stream, &resume);
-            }
-        }
-        let zero = clock.now() - start.now;
-        let schedule = observer.checkpoint_schedule();
+        send_states(&streams, &start);
+        let (zero, schedule) = (clock.now() - start.now, observer.checkpoint_schedule());
         let len = setup.layout.len();
         let report = if options.report_models { len } else { 0 };
         let lengths = VectorLengths { model: len, report };
         for (rank, stream) in &streams {
-            // A worker that is gone is noticed by whoever reads what it says.
-            let _ = protocol::write(stream, &SetupMessage::Start { zero, schedule });
-            // While one rank takes nothing, the others hear nothing; that must be short for them.
-            let patience = Duration::from_secs_f64(options.peer_seconds / 4.0);
-            let _ = stream.set_write_timeout(Some(patience));
+            begin_worker(stream, &SetupMessage::Start { zero, schedule }, &options);
             attend_worker(*rank, stream, setup.ranks(), lengths, controller.clone())
                 .map_err(|error| lost(*rank, error.into()))?;
         }
@@ -259,13 +241,7 @@ impl Coordinator {
         // Nobody hears warnings; a refusal is told where a worker is missing for it.
         let (controller, _unheard) = channel();
         let options = self.options.clone();
-        let plan = MeshPlan {
-            run: run_number(),
-            ranks: workers,
-            here: BTreeSet::new(),
-            is_late: false,
-            doors: Doors::default(),
-        };
+        let plan = coordinator_plan(workers, BTreeSet::new(), Doors::default());
         let (absent, clock) = (BTreeSet::new(), RunClock::start());
         let join_refusal = Some("it only measures");
         let call = Call { plan, absent, job, workers: workers as u32, join_refusal, clock };
@@ -374,50 +350,28 @@ fn run_number() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
-type Streams = BTreeMap<u32, TcpStream>;
+/// Who lives where, for a coordinator.
+fn coordinator_plan(ranks: usize, here: BTreeSet<Rank>, doors: Doors) -> MeshPlan {
+    MeshPlan { run: run_number(), ranks, here, is_late: false, doors }
+}
 
-/// Sends every worker the addresses of all, and waits until all are connected.
-fn exchange_addresses(
-    table: &AddressTable<'_>,
-    transport: &dyn Transport,
-    joined: Vec<JoinedWorker>,
-    options: &NetOptions,
-    wait: Wait,
-) -> Result<(Streams, Vec<RankLinks>), (Streams, NetError)> {
-    let addresses: BTreeMap<u32, SocketAddr> =
-        joined.iter().map(|worker| (worker.rank, worker.address)).collect();
-    let streams: Streams = joined.into_iter().map(|worker| (worker.rank, worker.stream)).collect();
-    let connect = || {
-        for (rank, stream) in &streams {
-            let own = stream.local_addr().map_err(|error| lost(*rank, error.into()))?;
-            let addresses = table.seen_from(own.ip(), &addresses);
-            let peers = SetupMessage::Peers { addresses };
-            protocol::write(stream, &peers).map_err(|error| lost(*rank, error))?;
+/// Sends every worker the state that it resumes from, if there is one. A worker that is gone is noticed by
+/// whoever reads what it says.
+fn send_states(streams: &Streams, start: &ResumePoint) {
+    for (rank, stream) in streams {
+        if let Some(part) = start.parts.get(*rank as usize) {
+            let (part, changes) = (Box::new(part.clone()), start.changes.clone());
+            let (resized, joins) = (start.resized, false);
+            let _ =
+                protocol::write(stream, &SetupMessage::Resume { part, resized, joins, changes });
         }
-        let from_here = table.seen_from(IpAddr::from([127, 0, 0, 1]), &addresses);
-        let rank_links = transport.connect(&from_here, options, wait)?;
-        for (rank, stream) in &streams {
-            match protocol::read(stream, SMALL_BYTES, Some(wait)) {
-                Ok(SetupMessage::Meshed) => {}
-                Ok(SetupMessage::Unable { reason }) => {
-                    return Err(NetError::Failed { rank: *rank, reason });
-                }
-                Ok(other) => {
-                    let reason =
-                        format!("it sent {other:?} instead of a confirmation that it is connected");
-                    return Err(NetError::Failed { rank: *rank, reason });
-                }
-                Err(error) => return Err(lost(*rank, error)),
-            }
-        }
-        Ok(rank_links)
-    };
-    match connect() {
-        Ok(rank_links) => Ok((streams, rank_links)),
-        Err(error) => Err((streams, error)),
     }
 }
 
-fn lost(rank: u32, error: PacketError) -> NetError {
-    NetError::Lost { rank, reason: format!("{error} while peers were connecting") }
+/// Tells a worker that the run begins. While one rank takes nothing, the others hear nothing; from now on
+/// that must be short for them.
+fn begin_worker(stream: &TcpStream, start: &SetupMessage, options: &NetOptions) {
+    let _ = protocol::write(stream, start);
+    let patience = Duration::from_secs_f64(options.peer_seconds / 4.0);
+    let _ = stream.set_write_timeout(Some(patience));
 }
