@@ -20,7 +20,7 @@ impl Controller {
         self.now = now;
         // What a rank says that was taken for lost does not count any more.
         if event.speaker().is_some_and(|rank| self.ranks[rank as usize].is_lost) {
-            return;
+            return self.hear_departed(event);
         }
         match event {
             RankEvent::Record(record) => self.record(record, observer),
@@ -38,16 +38,31 @@ impl Controller {
                 let said = ProbeAnswer { is_drained: drained, sent, received };
                 let living = |rank: usize| !self.ranks[rank].is_lost;
                 if self.probes.answer(now, probe, rank as usize, said, living) {
-                    self.end_drain();
+                    self.end_drain(observer);
                 }
             }
+            RankEvent::Report(report) => {
+                self.hear(report.rank);
+                let rank = report.rank as usize;
+                self.ranks[rank].report = Some(*report);
+            }
+            RankEvent::Salvaged { rank, step, model } => self.take_salvaged(rank, step, model),
+            other => self.hear_of_cut(other, observer),
+        }
+    }
+
+    /// What a rank says of cuts and of changes of membership.
+    fn hear_of_cut(&mut self, event: RankEvent, observer: &mut dyn Observer) {
+        match event {
             RankEvent::Model { rank, step, model } => {
                 self.hear(rank);
                 self.model(rank, step, model, observer);
             }
-            RankEvent::Saved { rank, step, part } => {
+            RankEvent::Saved { rank, step, view, part } => {
                 self.hear(rank);
-                self.saved(rank, step, *part, observer);
+                if view == self.members.view.number {
+                    self.saved(rank, step, *part, observer);
+                }
             }
             RankEvent::CutProposal { rank, step } => {
                 self.hear(rank);
@@ -63,14 +78,12 @@ impl Controller {
             }
             RankEvent::Frozen { rank, number, step } => {
                 self.hear(rank);
-                self.frozen(rank, number, step);
+                self.frozen(rank, number, step, observer);
             }
-            RankEvent::Report(report) => {
-                self.hear(report.rank);
-                let rank = report.rank as usize;
-                self.ranks[rank].report = Some(*report);
+            RankEvent::Leaving { rank } => {
+                self.hear(rank);
+                self.wants_to_leave(rank);
             }
-            RankEvent::Salvaged { rank, step, model } => self.take_salvaged(rank, step, model),
             other => self.hear_of_trouble(other),
         }
     }

@@ -42,6 +42,7 @@
 //! | `progress` | how far all workers are together, for learning rates of asynchronous runs |
 //! | `cut` | agreement on a consistent cut through the run |
 //! | `membership` | who takes part; how survivors of a loss agree on a new view |
+//! | `departure`, `entrance` | leaving with notice and joining, at a cut |
 //! | `termination` | when nothing is on its way any more |
 //! | `suspicion` | who is late, who is silent, why nobody moves |
 //! | `blame` | which link does not deliver |
@@ -53,7 +54,9 @@ mod blame;
 mod budget;
 mod controller;
 mod cut;
+mod departure;
 mod directive;
+mod entrance;
 mod events;
 mod life_cycle;
 mod limits;
@@ -69,9 +72,10 @@ mod timing;
 
 pub use controller::{Controller, ControllerConfig};
 pub use directive::{Directive, Recipient, RunFailure};
+pub use entrance::Entrance;
 pub use limits::ControlLimits;
 pub use membership::{LossPolicy, LossRefusal};
-pub use messages::{Account, AwaitedPeer, Command, RankEvent, VectorLengths, ViewChange};
+pub use messages::{Account, AwaitedPeer, Command, RankEvent, VectorLengths};
 pub use rank::{LoopStatus, RankMachine, RankMachineConfig};
 pub use text::{REASON_CHARS, WARNING_CHARS, shown};
 pub use timing::GradientTime;

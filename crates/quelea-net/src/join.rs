@@ -20,7 +20,7 @@ use crate::options::NetOptions;
 use crate::protocol::{self, JOB_BYTES, PacketError, SMALL_BYTES, SetupMessage, Wait};
 use crate::rendezvous::check;
 use crate::transport::tcp::prepare;
-use crate::transport::{MeshPlan, Transport};
+use crate::transport::{Doors, MeshPlan, Transport};
 use coordinator_reader::{CoordinatorReader, hear, unexpected};
 use event_writer::{JoinEnd, attend_coordinator, coordinator_patience, serve};
 use quelea_core::message::Rank;
@@ -43,13 +43,15 @@ pub fn join(
         address: address.clone(),
         reason: error.to_string(),
     };
-    let Welcome { run, rank, open, timeline, job } = welcome;
+    let Welcome { run, rank, open, timeline, late, job } = welcome;
     prepare(&stream, options.connect_seconds).map_err(|error| gone(error.into()))?;
     let (setup, gradients) = build_checked(build, &job, &stream)?;
     check_rank(rank, setup.workers(), &address)?;
     OpenFiles { here: 1, elsewhere: setup.ranks() - 1, joined: 1 }.reserve()?;
     let (controller, incoming) = channel();
-    let plan = MeshPlan { run, ranks: setup.ranks(), here: [Rank(rank)].into() };
+    let doors = Doors::default();
+    let here = [Rank(rank)].into();
+    let plan = MeshPlan { run, ranks: setup.ranks(), here, is_late: late, doors: doors.clone() };
     let own = stream.local_addr().map_err(|error| gone(error.into()))?.ip();
     let transport = open_transport(plan, open, own, options, controller.clone())?;
     let begin = Wait::new(options.connect_seconds, "the run to begin");
@@ -77,7 +79,9 @@ pub fn join(
         schedule,
         start: Arc::new(start),
         controller: controller.clone(),
+        doors,
     };
+    options.leave.arm();
     let local = LocalRanks::start(&context, &gradients, rank_links)?;
     let inbox = local.inbox(Rank(rank)).expect("it was just started").clone();
     // From here on a coordinator that takes nothing is as good as gone.
@@ -85,10 +89,14 @@ pub fn join(
     prepare(&stream, seconds).map_err(|error| gone(error.into()))?;
     attend_coordinator(&stream, inbox, controller.clone(), seconds)
         .map_err(|error| gone(error.into()))?;
-    serve(&stream, &incoming, controller).map_err(|reason| match reason {
+    serve(&stream, &incoming, controller).map_err(|end| how_it_ended(end, address))
+}
+
+fn how_it_ended(end: JoinEnd, address: String) -> NetError {
+    match end {
         JoinEnd::Aborted(reason) => NetError::Aborted(reason),
         JoinEnd::Gone(reason) => NetError::LostCoordinator { address, reason },
-    })
+    }
 }
 
 /// Refuses a rank that the run does not have.
@@ -138,6 +146,7 @@ struct Welcome {
     rank: u32,
     open: bool,
     timeline: bool,
+    late: bool,
     job: Vec<u8>,
 }
 
@@ -193,8 +202,8 @@ fn ask_once(
     protocol::write(&stream, &join).map_err(wrong)?;
     let wait = Wait::new(options.connect_seconds, "an answer");
     match protocol::read(&stream, JOB_BYTES + SMALL_BYTES, Some(wait)).map_err(wrong)? {
-        SetupMessage::Welcome { run, rank, open, timeline, job } => {
-            Ok(Ok((stream, Welcome { run, rank, open, timeline, job })))
+        SetupMessage::Welcome { run, rank, open, timeline, late, job } => {
+            Ok(Ok((stream, Welcome { run, rank, open, timeline, late, job })))
         }
         SetupMessage::Refused { reason, elsewhere: true } => Ok(Err(reason)),
         SetupMessage::Refused { reason, .. } => {

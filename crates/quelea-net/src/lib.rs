@@ -31,6 +31,7 @@
 //! | [`external_loop`] | a rank whose gradients and optimizer belong to a training script |
 //! | `rank`, `compute`, `local_ranks` | a rank on its thread, its gradients, all ranks of a process |
 //! | `transport` | how frames travel between ranks: the interface, TCP, ranks of one process |
+//! | `leave` | notice to leave, by a program or by SIGTERM |
 //! | `controller` | tickets, drain, termination, time limits: what one place must decide |
 //! | `rendezvous`, `protocol` | who joins as which rank, and what processes say to each other |
 
@@ -41,6 +42,7 @@ mod error;
 pub mod external_loop;
 mod join;
 pub mod launcher;
+mod leave;
 mod local_ranks;
 pub mod measure;
 mod open_files;
@@ -55,6 +57,7 @@ mod transport;
 pub use compute::{Gradients, MakeLoop, MakeSource};
 pub use error::NetError;
 pub use join::{BuildRun, join};
+pub use leave::LeaveNotice;
 pub use options::NetOptions;
 pub use quelea_control::LossPolicy;
 pub use quelea_record::Observer;

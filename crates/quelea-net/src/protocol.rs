@@ -8,6 +8,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use quelea_core::time::Time;
+use quelea_core::view::ViewChange;
 use quelea_record::{CheckpointSchedule, RankCheckpoint};
 use quelea_wire::control::{self, ControlError, HEAD_BYTES, Reader};
 
@@ -33,8 +34,9 @@ pub(crate) const JOB_BYTES: u64 = 64 << 20;
 pub(crate) enum SetupMessage {
     /// A worker wants to take part, as this rank or any.
     Join { rank: Option<u32>, key: String },
-    /// It may, as this rank. `open` tells whether other machines may take part.
-    Welcome { run: u64, rank: u32, open: bool, timeline: bool, job: Vec<u8> },
+    /// It may, as this rank. `open` tells whether other machines may take part, `late` whether the run has
+    /// begun, so that the worker connects to all others.
+    Welcome { run: u64, rank: u32, open: bool, timeline: bool, late: bool, job: Vec<u8> },
     /// It may not. `elsewhere`: this is another run than the one it looks for.
     Refused { reason: String, elsewhere: bool },
     /// The worker cannot run the job.
@@ -45,13 +47,13 @@ pub(crate) enum SetupMessage {
     Ping,
     /// It is this, on the coordinator's clock.
     Pong { now: Time },
-    /// Where the ranks listen.
+    /// Where the ranks listen; nothing for one that was lost before the run was resumed.
     Peers { addresses: Vec<String> },
     /// The worker is connected with all its peers.
     Meshed,
-    /// The worker resumes from this; sent before the start. `resized`: all but the common part of the
-    /// state is reset.
-    Resume { part: Box<RankCheckpoint>, resized: bool },
+    /// The worker resumes from this, in the view that follows from these changes; sent before the start.
+    /// `resized`: all but the common part of the state is reset; `joins`: the state is another's.
+    Resume { part: Box<RankCheckpoint>, resized: bool, joins: bool, changes: Vec<ViewChange> },
     /// The run begins; its zero on the coordinator's clock, and when checkpoints are taken.
     Start { zero: Time, schedule: CheckpointSchedule },
     /// The first message on a connection between two ranks.

@@ -14,8 +14,10 @@
 //! | `stream` | frames over any non-blocking stream of bytes, without copying vectors |
 //! | `tcp` | TCP: sockets, and connecting every rank with every other |
 //! | `in_process` | ranks of one process, which share message memory and send no bytes |
+//! | `doors` | how workers that join a run that has begun reach its ranks |
 //! | `order` | the order of frames over all links of a rank |
 
+mod doors;
 pub(crate) mod in_process;
 mod order;
 mod stream;
@@ -39,6 +41,7 @@ use crate::error::NetError;
 use crate::options::NetOptions;
 use crate::protocol::Wait;
 
+pub(crate) use doors::Doors;
 pub(crate) use order::WriteOrder;
 
 /// The sending end of the way to one peer. One virtual call per frame; everything below it is compiled
@@ -173,6 +176,10 @@ pub(crate) struct MeshPlan {
     pub(crate) ranks: usize,
     /// Those of this process.
     pub(crate) here: BTreeSet<Rank>,
+    /// The run has begun: this process connects to all others.
+    pub(crate) is_late: bool,
+    /// Where those are heard who join later.
+    pub(crate) doors: Doors,
 }
 
 /// The ways between this process and the others of a run. It stays open during the run.
@@ -180,7 +187,8 @@ pub(crate) trait Transport: fmt::Debug + Send {
     /// The port at which others reach it; 0 where a transport finds its peers without one.
     fn port(&self) -> u16;
 
-    /// Connects every rank of this process with every rank elsewhere. `addresses` are by rank.
+    /// Connects every rank of this process with every rank elsewhere. `addresses` are by rank; one that
+    /// has none does not take part.
     fn connect(
         &self,
         addresses: &[String],

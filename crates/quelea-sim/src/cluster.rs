@@ -171,6 +171,10 @@ impl Cluster {
             ));
         }
         self.faults.check_ranks(setup.ranks() as u32)?;
+        if let (Some(join), Some(why)) = (self.faults.joins.first(), setup.join_refusal()) {
+            let allowed = format!("nobody can join this run: {why}");
+            return Err(ClusterError::new("faults.joins.rank", join.rank, allowed));
+        }
         attacks::check(&self.faults.attacks, setup)?;
         let slowest = self.slow.values().copied().fold(1.0, f64::max);
         let longest_ms = self.compute_ms * slowest * setup.steps as f64;

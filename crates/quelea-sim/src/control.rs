@@ -95,12 +95,15 @@ impl Driver<'_> {
             return;
         }
         let wants_model = matches!(command, Command::SendModel(_));
+        let leaves = command == Command::Leave;
         let is_last = state.machine.command(self.now, command);
         if wants_model && state.machine.is_computing() {
             self.show_while_computing(rank);
         }
         self.carry_out(rank);
-        if !is_last {
+        if leaves {
+            self.retire(rank);
+        } else if !is_last {
             self.settle(rank);
         }
     }
@@ -121,7 +124,7 @@ impl Driver<'_> {
         let ended = self.controller.poll(self.now, self.observer);
         self.exchange_control();
         ended.map_err(|error| match error {
-            RunFailure::Stopped { step } => SimError::Stopped { step },
+            RunFailure::Stopped { step, reason } => SimError::Stopped { step, reason },
             RunFailure::Failed { reason, .. } => SimError::Resume(reason),
             other => SimError::Resume(other.to_string()),
         })
@@ -134,12 +137,17 @@ impl Driver<'_> {
         for &to in view.workers.iter().chain(&view.servers) {
             let spread = Time(rng.below(VIEW_SPREAD_NS));
             let state = &mut self.ranks[to.index()];
+            // Those who join begin in it.
+            if !state.is_alive() {
+                continue;
+            }
             let at = self.now + microseconds(self.cluster.latency_us) + spread;
             // Views come in order, whatever the jitter.
             state.view_at = state.view_at.max(at);
             self.queue.schedule(state.view_at, SimEvent::View(to.0));
         }
         self.views.push(view);
+        self.start_entrances();
     }
 
     /// A survivor learns of its next view.

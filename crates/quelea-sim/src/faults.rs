@@ -21,6 +21,10 @@ pub struct Faults {
     pub rules: Vec<Rule>,
     /// Ranks that are lost for good.
     pub crashes: Vec<Crash>,
+    /// Workers that are given notice, and leave.
+    pub leaves: Vec<Leave>,
+    /// Workers that join in the place of one that was lost or has left.
+    pub joins: Vec<Join>,
     /// Ranks that stand still for a while: they neither compute, nor read, nor send.
     pub pauses: Vec<Pause>,
     /// Ranks whose messages, sent and received, are dropped for a while.
@@ -35,6 +39,25 @@ pub struct Crash {
     /// Which.
     pub rank: u32,
     /// When.
+    pub at_ms: f64,
+}
+
+/// A worker is given notice: it leaves at the next cut, or, if the run cannot do without it, the run is
+/// saved and ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Leave {
+    /// Which.
+    pub rank: u32,
+    /// When.
+    pub at_ms: f64,
+}
+
+/// A worker joins in the place of one that was lost or has left.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Join {
+    /// In whose place.
+    pub rank: u32,
+    /// When it is there, with its data.
     pub at_ms: f64,
 }
 
@@ -185,6 +208,12 @@ impl Faults {
         for crash in &self.crashes {
             check_span("crashes.at_ms", crash.at_ms, f64::INFINITY)?;
         }
+        for leave in &self.leaves {
+            check_span("leaves.at_ms", leave.at_ms, f64::INFINITY)?;
+        }
+        for join in &self.joins {
+            check_span("joins.at_ms", join.at_ms, f64::INFINITY)?;
+        }
         for pause in &self.pauses {
             check_span("pauses", pause.from_ms, pause.until_ms)?;
             check_span("pauses", pause.until_ms, f64::INFINITY)?;
@@ -206,9 +235,16 @@ impl Faults {
 
     pub(crate) fn check_ranks(&self, ranks: u32) -> Result<(), ClusterError> {
         let crashes = self.crashes.iter().map(|crash| ("crashes", crash.rank));
+        let leaves = self.leaves.iter().map(|leave| ("leaves", leave.rank));
+        let joins = self.joins.iter().map(|join| ("joins", join.rank));
         let pauses = self.pauses.iter().map(|pause| ("pauses", pause.rank));
         let partitions = self.partitions.iter().map(|partition| ("partitions", partition.rank));
-        let unknown = crashes.chain(pauses).chain(partitions).find(|(_, rank)| *rank >= ranks);
+        let unknown = crashes
+            .chain(leaves)
+            .chain(joins)
+            .chain(pauses)
+            .chain(partitions)
+            .find(|(_, rank)| *rank >= ranks);
         unknown.map_or(Ok(()), |(list, rank)| {
             let allowed = format!("there are {ranks} ranks, numbered from 0");
             Err(ClusterError::new(format!("faults.{list}.rank"), rank, allowed))

@@ -54,7 +54,9 @@ use quelea_record::{Outcome, ResumePoint};
 
 pub use attacks::{ATTACKS, Attack, AttackEntry, AttackKind};
 pub use cluster::{Cluster, ClusterError, KNOBS};
-pub use faults::{Crash, Faults, Flight, Pause, PlainRule, RankPartition, Rule, Verdict};
+pub use faults::{
+    Crash, Faults, Flight, Join, Leave, Pause, PlainRule, RankPartition, Rule, Verdict,
+};
 pub use knob::Knob;
 pub use quelea_record::{Models, Observer};
 
@@ -90,10 +92,12 @@ pub enum SimError {
     #[error("{0}")]
     Resume(String),
     /// The run was asked to stop, and its state is saved.
-    #[error("stopped after {step} steps of each worker, as asked")]
+    #[error("stopped after {step} steps of each worker, {reason}")]
     Stopped {
         /// Steps of each worker, on average.
         step: u64,
+        /// Why: "as asked", or who was given notice and could not leave.
+        reason: String,
     },
     /// Nothing can happen any more, and some workers have not done their steps.
     #[error("deadlock after {} s: {}", at.seconds(), list(stuck))]

@@ -24,6 +24,8 @@ pub(crate) enum SimEvent {
     Detect(u32),
     /// This rank learns of its next view.
     View(u32),
+    /// A worker that joins begins.
+    Enter(u32),
 }
 
 /// The event queue.

@@ -2,7 +2,7 @@
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_core::registry::Registry;
-use quelea_run::drive;
+use quelea_run::drive::{self, LeaveNotice};
 
 use super::CommandSpec;
 use crate::interrupt;
@@ -17,7 +17,10 @@ Examples:
   quelea join coordinator.example:29470             as any worker that is still missing
   quelea join 10.0.0.1:4000 --rank 3                as worker 3
 
-The coordinator (`quelea serve`) sends the configuration and keeps the results.";
+The coordinator (`quelea serve`) sends the configuration and keeps the results. A run that has begun takes
+a worker in the place of one that was lost or has left. SIGTERM gives notice: the
+worker finishes its step and leaves, and the others continue; where the run cannot do without it, the run
+is saved and ends.";
 
 /// Take part in a run as one worker
 #[derive(Debug, Parser)]
@@ -55,9 +58,14 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     if !args.quiet {
         mention(&format!("joining the run at {}", args.address));
     }
-    drive::join(registry, &args.address, args.rank, f64::from(args.wait), None)?;
+    let leave = LeaveNotice::on_sigterm();
+    drive::join(registry, &args.address, args.rank, f64::from(args.wait), None, &leave)?;
     if !args.quiet {
-        mention("the run has ended; its results are with the coordinator");
+        mention(if leave.has_left() {
+            "left the run as asked, between two steps; the others continue"
+        } else {
+            "the run has ended; its results are with the coordinator"
+        });
     }
     Ok(())
 }

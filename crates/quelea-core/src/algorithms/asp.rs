@@ -29,6 +29,7 @@ use crate::properties::{
 };
 use crate::state::Visitor;
 use crate::vector;
+use crate::view::View;
 
 /// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
@@ -277,6 +278,11 @@ impl Algorithm for Server {
         if self.collect > 1 {
             self.sum.resize(cx.params.len(), 0.0);
         }
+    }
+
+    /// One that joins in the place of a lost worker begins at another step.
+    fn on_view(&mut self, cx: &mut Context<'_>, _old: &View) {
+        self.next.retain(|(worker, _), _| cx.outbox.view.is_alive(*worker));
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {

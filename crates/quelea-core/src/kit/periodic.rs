@@ -23,7 +23,7 @@ use std::ops::Range;
 use super::exchange::Exchange;
 use crate::codec::CodecShape;
 use crate::collectives::average::{Average, REDUCE};
-use crate::contract::{Algorithm, Awaited, Context, Mode};
+use crate::contract::{Algorithm, Awaited, Context, JoinRule, Mode};
 use crate::layout::Layout;
 use crate::message::{Message, Rank};
 use crate::optim::Optimizer;
@@ -345,6 +345,11 @@ impl Algorithm for Periodic {
 
     fn is_ready(&self) -> bool {
         self.remaining == 0
+    }
+
+    /// Rounds, the model of the last average and outer momentum are the same at all workers.
+    fn join_rule(&self) -> JoinRule {
+        JoinRule::Whole
     }
 
     fn awaiting(&self, out: &mut Vec<Awaited>) {

@@ -1,9 +1,10 @@
 //! The coordinator: waits for workers, exchanges their addresses, and controls the run.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -20,11 +21,13 @@ use crate::local_ranks::{LocalRanks, ProcessContext};
 use crate::measure::{Measured, StreamSurvey};
 use crate::open_files::OpenFiles;
 use crate::options::NetOptions;
-use crate::protocol::{self, PacketError, SMALL_BYTES, SetupMessage, Wait};
-use crate::rendezvous::admission::{Admission, JoinedWorker};
+use crate::protocol::{self, SetupMessage, Wait};
+use crate::rendezvous::addresses::{AddressTable, Streams, exchange_addresses, lost};
+use crate::rendezvous::admission::{Admission, Arrival};
+use crate::rendezvous::joiners::Joiners;
 use crate::rendezvous::listener::GuardedListener;
 use crate::rendezvous::worker_reader::attend_worker;
-use crate::transport::{MeshPlan, RankLinks, Transport};
+use crate::transport::{Doors, MeshPlan, RankLinks, Transport};
 use quelea_control::{Command, LossPolicy, VectorLengths};
 
 /// Which workers live in the coordinator's process. Servers always do.
@@ -63,12 +66,14 @@ pub fn resume(
         schedule: observer.checkpoint_schedule(),
         start,
         controller,
+        doors: Doors::default(),
     };
-    let rank_links =
-        (0..setup.ranks()).map(|rank| RankLinks { rank: rank.into(), endpoints: Vec::new() });
+    let lost: BTreeSet<Rank> = context.start.departed().collect();
+    let living = (0..setup.ranks()).map(Rank::from).filter(|rank| !lost.contains(rank));
+    let rank_links = living.map(|rank| RankLinks { rank, endpoints: Vec::new() });
     let local = LocalRanks::start(&context, gradients, rank_links.collect())?;
     let control_links = control_links(setup.ranks(), &local, &BTreeMap::new())?;
-    controller::run(&context, control_links, observer, &incoming)
+    controller::run(&context, control_links, None, observer, &incoming)
 }
 
 pub(crate) fn check(setup: &RunSpec) -> Result<(), NetError> {
@@ -89,10 +94,12 @@ fn control_links(
 ) -> Result<Vec<ControlLink>, NetError> {
     let port = |rank: usize| match local.inbox(rank.into()) {
         Some(inbox) => Ok(ControlLink::Local(inbox.clone())),
-        None => {
-            let stream = joined[&(rank as u32)].try_clone();
-            Ok(ControlLink::Remote(stream.map_err(|error| lost(rank as u32, error.into()))?))
-        }
+        None => match joined.get(&(rank as u32)).map(TcpStream::try_clone) {
+            Some(Ok(stream)) => Ok(ControlLink::Remote(stream)),
+            Some(Err(error)) => Err(lost(rank as u32, error.into())),
+            // It was lost before the run was resumed.
+            None => Ok(ControlLink::Broken),
+        },
     };
     (0..ranks).map(port).collect()
 }
@@ -169,34 +176,26 @@ impl Coordinator {
         observer: &mut dyn Observer,
     ) -> Result<Outcome, NetError> {
         check(setup)?;
-        let here = residents(setup, hosted)?;
-        let elsewhere = setup.ranks() - here.len();
+        let absent: BTreeSet<Rank> = self.start.departed().collect();
+        let here = residents(setup, hosted)?.difference(&absent).copied().collect::<BTreeSet<_>>();
+        let elsewhere = setup.ranks() - here.len() - absent.len();
         OpenFiles { here: here.len(), elsewhere, joined: elsewhere }.reserve()?;
         let (start, options) = (Arc::clone(&self.start), self.options.clone());
         let clock = RunClock::showing(start.now, Instant::now());
         let (controller, incoming) = channel();
-        let plan = MeshPlan { run: run_number(), ranks: setup.ranks(), here };
-        let call = Call { plan, job, workers: setup.workers() as u32, clock };
+        let doors = Doors::default();
+        let plan = coordinator_plan(setup.ranks(), here, doors.clone());
+        let (workers, join_refusal) = (setup.workers() as u32, setup.join_refusal());
+        let call = Call { plan, absent, job, workers, join_refusal, clock };
         let gathered = self.gather(call, controller.clone(), observer)?;
-        let ConnectedWorkers { streams, rank_links, _transport, _listener } = gathered;
-        for (rank, stream) in &streams {
-            if let Some(part) = start.parts.get(*rank as usize) {
-                let part = Box::new(part.clone());
-                let _ =
-                    protocol::write(stream, &SetupMessage::Resume { part, resized: start.resized });
-            }
-        }
-        let zero = clock.now() - start.now;
-        let schedule = observer.checkpoint_schedule();
+        let ConnectedWorkers { streams, rank_links, door, transport, _listener } = gathered;
+        send_states(&streams, &start);
+        let (zero, schedule) = (clock.now() - start.now, observer.checkpoint_schedule());
         let len = setup.layout.len();
         let report = if options.report_models { len } else { 0 };
         let lengths = VectorLengths { model: len, report };
         for (rank, stream) in &streams {
-            // A worker that is gone is noticed by whoever reads what it says.
-            let _ = protocol::write(stream, &SetupMessage::Start { zero, schedule });
-            // While one rank takes nothing, the others hear nothing; that must be short for them.
-            let patience = Duration::from_secs_f64(options.peer_seconds / 4.0);
-            let _ = stream.set_write_timeout(Some(patience));
+            begin_worker(stream, &SetupMessage::Start { zero, schedule }, &options);
             attend_worker(*rank, stream, setup.ranks(), lengths, controller.clone())
                 .map_err(|error| lost(*rank, error.into()))?;
         }
@@ -207,11 +206,26 @@ impl Coordinator {
             timeline: observer.wants_timeline(),
             schedule,
             start,
-            controller,
+            controller: controller.clone(),
+            doors,
         };
         let local = LocalRanks::start(&context, gradients, rank_links)?;
         let control_links = control_links(setup.ranks(), &local, &streams)?;
-        controller::run(&context, control_links, observer, &incoming)
+        let Door { admission, arrivals, addresses } = door;
+        admission.begin();
+        let joiners = Joiners {
+            admission,
+            arrivals,
+            controller,
+            addresses,
+            port: transport.port(),
+            ranks: setup.ranks(),
+            lengths,
+            zero,
+            schedule,
+            waiting: BTreeMap::new(),
+        };
+        controller::run(&context, control_links, Some(joiners), observer, &incoming)
     }
 
     /// Waits for so many workers, hands each the `job`, and has them time the links between them
@@ -227,8 +241,10 @@ impl Coordinator {
         // Nobody hears warnings; a refusal is told where a worker is missing for it.
         let (controller, _unheard) = channel();
         let options = self.options.clone();
-        let plan = MeshPlan { run: run_number(), ranks: workers, here: BTreeSet::new() };
-        let call = Call { plan, job, workers: workers as u32, clock: RunClock::start() };
+        let plan = coordinator_plan(workers, BTreeSet::new(), Doors::default());
+        let (absent, clock) = (BTreeSet::new(), RunClock::start());
+        let join_refusal = Some("it only measures");
+        let call = Call { plan, absent, job, workers: workers as u32, join_refusal, clock };
         let gathered = self.gather(call, controller, observer)?;
         StreamSurvey { streams: &gathered.streams, options: &options }.measure(steps, observer)
     }
@@ -240,7 +256,7 @@ impl Coordinator {
         controller: Sender<Incoming>,
         observer: &mut dyn Observer,
     ) -> Result<ConnectedWorkers, NetError> {
-        let Call { plan, job, workers, clock } = call;
+        let Call { plan, absent, job, workers, join_refusal, clock } = call;
         let admission = Admission {
             run: plan.run,
             open: !self.address.ip().is_loopback(),
@@ -250,6 +266,9 @@ impl Coordinator {
             clock,
             workers,
             options: self.options.clone(),
+            lost: Mutex::new(absent.iter().map(|rank| rank.0).collect()),
+            has_begun: AtomicBool::new(false),
+            join_refusal,
             taken: Mutex::new(plan.here.iter().map(|rank| (rank.0, None)).collect()),
             warnings: Mutex::new(controller.clone()),
             last_refusal: Mutex::default(),
@@ -266,17 +285,17 @@ impl Coordinator {
 
         let begun = Instant::now();
         let joined = admission.gather(&arrivals, listener.address(), observer)?;
+        let addresses = joined.iter().map(|worker| (worker.rank, worker.address)).collect();
+        let door = Door { admission, arrivals, addresses };
         drop(self.published);
         // All processes together have one limit; the last to come still needs a moment.
         let left = self.options.connect_seconds - begun.elapsed().as_secs_f64();
         let wait = Wait::new(left.max(self.options.handshake_seconds), "it to be connected");
-        match exchange_addresses(&plan, &*transport, joined, &self.options, wait) {
-            Ok((streams, rank_links)) => Ok(ConnectedWorkers {
-                streams,
-                rank_links,
-                _transport: transport,
-                _listener: listener,
-            }),
+        let table = AddressTable { ranks: plan.ranks, absent: &absent, port: transport.port() };
+        match exchange_addresses(&table, &*transport, joined, &self.options, wait) {
+            Ok((streams, rank_links)) => {
+                Ok(ConnectedWorkers { streams, rank_links, door, transport, _listener: listener })
+            }
             Err((streams, error)) => {
                 for stream in streams.values() {
                     let _ = protocol::write(stream, &Command::Abort(error.to_string()));
@@ -290,16 +309,28 @@ impl Coordinator {
 /// What workers join for.
 struct Call {
     plan: MeshPlan,
+    /// Ranks that were lost before the run was resumed.
+    absent: BTreeSet<Rank>,
     job: Vec<u8>,
     workers: u32,
+    join_refusal: Option<&'static str>,
     clock: RunClock,
 }
 
-/// All workers, connected with each other. The listeners stay open, to refuse latecomers.
+/// How workers join later.
+struct Door {
+    admission: Arc<Admission>,
+    arrivals: Receiver<Arrival>,
+    /// Where the workers listen.
+    addresses: BTreeMap<u32, SocketAddr>,
+}
+
+/// All workers, connected with each other. The listeners stay open, to admit workers that join later.
 struct ConnectedWorkers {
     streams: Streams,
     rank_links: Vec<RankLinks>,
-    _transport: Box<dyn Transport>,
+    door: Door,
+    transport: Box<dyn Transport>,
     _listener: GuardedListener,
 }
 
@@ -319,66 +350,28 @@ fn run_number() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
-type Streams = BTreeMap<u32, TcpStream>;
+/// Who lives where, for a coordinator.
+fn coordinator_plan(ranks: usize, here: BTreeSet<Rank>, doors: Doors) -> MeshPlan {
+    MeshPlan { run: run_number(), ranks, here, is_late: false, doors }
+}
 
-/// Sends every worker the addresses of all, and waits until all are connected.
-fn exchange_addresses(
-    plan: &MeshPlan,
-    transport: &dyn Transport,
-    joined: Vec<JoinedWorker>,
-    options: &NetOptions,
-    wait: Wait,
-) -> Result<(Streams, Vec<RankLinks>), (Streams, NetError)> {
-    let addresses: BTreeMap<u32, SocketAddr> =
-        joined.iter().map(|worker| (worker.rank, worker.address)).collect();
-    let streams: Streams = joined.into_iter().map(|worker| (worker.rank, worker.stream)).collect();
-    let connect = || {
-        for (rank, stream) in &streams {
-            let own = stream.local_addr().map_err(|error| lost(*rank, error.into()))?;
-            let addresses = table(plan, own.ip(), transport.port(), &addresses);
-            let peers = SetupMessage::Peers { addresses };
-            protocol::write(stream, &peers).map_err(|error| lost(*rank, error))?;
+/// Sends every worker the state that it resumes from, if there is one. A worker that is gone is noticed by
+/// whoever reads what it says.
+fn send_states(streams: &Streams, start: &ResumePoint) {
+    for (rank, stream) in streams {
+        if let Some(part) = start.parts.get(*rank as usize) {
+            let (part, changes) = (Box::new(part.clone()), start.changes.clone());
+            let (resized, joins) = (start.resized, false);
+            let _ =
+                protocol::write(stream, &SetupMessage::Resume { part, resized, joins, changes });
         }
-        let from_here = table(plan, IpAddr::from([127, 0, 0, 1]), transport.port(), &addresses);
-        let rank_links = transport.connect(&from_here, options, wait)?;
-        for (rank, stream) in &streams {
-            match protocol::read(stream, SMALL_BYTES, Some(wait)) {
-                Ok(SetupMessage::Meshed) => {}
-                Ok(SetupMessage::Unable { reason }) => {
-                    return Err(NetError::Failed { rank: *rank, reason });
-                }
-                Ok(other) => {
-                    let reason =
-                        format!("it sent {other:?} instead of a confirmation that it is connected");
-                    return Err(NetError::Failed { rank: *rank, reason });
-                }
-                Err(error) => return Err(lost(*rank, error)),
-            }
-        }
-        Ok(rank_links)
-    };
-    match connect() {
-        Ok(rank_links) => Ok((streams, rank_links)),
-        Err(error) => Err((streams, error)),
     }
 }
 
-fn lost(rank: u32, error: PacketError) -> NetError {
-    NetError::Lost { rank, reason: format!("{error} while peers were connecting") }
-}
-
-/// Where the ranks are, for somebody who reaches the coordinator at `own`: a worker that is
-/// reached only from the coordinator's machine is there, under the coordinator's address.
-fn table(
-    plan: &MeshPlan,
-    own: IpAddr,
-    port: u16,
-    addresses: &BTreeMap<u32, SocketAddr>,
-) -> Vec<String> {
-    let address = |rank: usize| match addresses.get(&(rank as u32)) {
-        Some(address) if address.ip().is_loopback() => SocketAddr::new(own, address.port()),
-        Some(address) => *address,
-        None => SocketAddr::new(own, port),
-    };
-    (0..plan.ranks).map(|rank| address(rank).to_string()).collect()
+/// Tells a worker that the run begins. While one rank takes nothing, the others hear nothing; from now on
+/// that must be short for them.
+fn begin_worker(stream: &TcpStream, start: &SetupMessage, options: &NetOptions) {
+    let _ = protocol::write(stream, start);
+    let patience = Duration::from_secs_f64(options.peer_seconds / 4.0);
+    let _ = stream.set_write_timeout(Some(patience));
 }

@@ -1,14 +1,17 @@
-//! `[cluster.faults]`: crashes, pauses, partitions, rules about messages, and attacks.
+//! `[cluster.faults]`: crashes, leaves, pauses, partitions, rules about messages, and attacks.
 
 use quelea_core::options::{OptionKind, OptionSpec, Options};
 use quelea_core::time::Time;
-use quelea_sim::{ATTACKS, Attack, Crash, Faults, Pause, PlainRule, RankPartition, Rule, Verdict};
+use quelea_sim::{
+    ATTACKS, Attack, Crash, Faults, Join, Leave, Pause, PlainRule, RankPartition, Rule, Verdict,
+};
 use toml::{Table, Value};
 
 use super::section::{Allowed, SectionValues};
 use crate::error::RequestError;
 
-const FAULTS: [&str; 5] = ["crashes", "pauses", "partitions", "rules", "attacks"];
+const FAULTS: [&str; 7] =
+    ["crashes", "leaves", "joins", "pauses", "partitions", "rules", "attacks"];
 
 /// At most about a month.
 const fn millis(name: &'static str, default: f64, help: &'static str) -> OptionSpec {
@@ -78,6 +81,12 @@ pub fn read(table: &Table) -> Result<Faults, RequestError> {
     let crash = |entry: FaultEntry<'_>| {
         Ok(Crash { rank: entry.rank()?, at_ms: entry.options.real("at_ms") })
     };
+    let leave = |entry: FaultEntry<'_>| {
+        Ok(Leave { rank: entry.rank()?, at_ms: entry.options.real("at_ms") })
+    };
+    let join = |entry: FaultEntry<'_>| {
+        Ok(Join { rank: entry.rank()?, at_ms: entry.options.real("at_ms") })
+    };
     let pause = |entry: FaultEntry<'_>| {
         let (rank, (from_ms, until_ms)) = (entry.rank()?, entry.span()?);
         if until_ms == f64::MAX {
@@ -91,6 +100,8 @@ pub fn read(table: &Table) -> Result<Faults, RequestError> {
     };
     Ok(Faults {
         crashes: list(table, "crashes", CRASH)?.into_iter().map(crash).collect::<Result<_, _>>()?,
+        leaves: list(table, "leaves", CRASH)?.into_iter().map(leave).collect::<Result<_, _>>()?,
+        joins: list(table, "joins", CRASH)?.into_iter().map(join).collect::<Result<_, _>>()?,
         pauses: list(table, "pauses", SPAN)?.into_iter().map(pause).collect::<Result<_, _>>()?,
         partitions: list(table, "partitions", SPAN)?
             .into_iter()
@@ -109,6 +120,8 @@ pub fn check_ranks(values: &SectionValues, ranks: usize) -> Result<(), RequestEr
     let faults = values.inside("faults");
     let lists = [
         ("crashes", CRASH),
+        ("leaves", CRASH),
+        ("joins", CRASH),
         ("pauses", SPAN),
         ("partitions", SPAN),
         ("rules", RULE),

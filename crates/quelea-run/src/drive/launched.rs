@@ -6,7 +6,7 @@ use quelea_core::registry::Registry;
 use quelea_net::launcher;
 use quelea_net::{Coordinator, NetOptions};
 
-use super::{Driven, OpenRendezvous, join};
+use super::{Driven, LeaveNotice, OpenRendezvous, join};
 use crate::error::{RequestError, RunError};
 use crate::prepared::PreparedRun;
 use crate::recorder::RunRecorder;
@@ -75,12 +75,8 @@ impl LaunchedWorker {
         registry: &Registry,
         prepared: Option<PreparedRun>,
     ) -> Result<(), RunError> {
-        join(
-            registry,
-            &self.found.rendezvous.to_join(),
-            Some(self.found.rank),
-            WAIT_SECONDS,
-            prepared,
-        )
+        // A launcher that ends a job gives all its processes notice; the first one saves the run.
+        let (place, rank) = (self.found.rendezvous.to_join(), self.found.rank);
+        join(registry, &place, Some(rank), WAIT_SECONDS, prepared, &LeaveNotice::default())
     }
 }

@@ -200,6 +200,8 @@ pub fn write_line(out: &mut impl Write, record: &Record) -> io::Result<()> {
             write!(out, "\"{name}\",\"{key}\":{number}")
         }
         RecordKind::Lost => write!(out, "\"lost\""),
+        RecordKind::Left => write!(out, "\"left\""),
+        RecordKind::Joined => write!(out, "\"joined\""),
         RecordKind::View { number } => write!(out, "\"view\",\"number\":{number}"),
     }?;
     out.write_all(b"}\n")
@@ -263,6 +265,8 @@ mod tests {
             (RecordKind::Workers { loss: [1.0, 2.0], accuracy: None }, "workers"),
             (RecordKind::Checkpoint { failure: Some("disk \"full\"".into()) }, "checkpoint"),
             (RecordKind::Lost, "lost"),
+            (RecordKind::Left, "left"),
+            (RecordKind::Joined, "joined"),
             (RecordKind::View { number: 2 }, "view"),
         ] {
             assert_eq!(line(event)["kind"], kind);

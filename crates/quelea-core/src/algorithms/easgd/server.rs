@@ -110,6 +110,8 @@ impl Algorithm for ElasticServer {
     fn on_view(&mut self, cx: &mut Context<'_>, _old: &View) {
         for b in 0..self.pieces.len() {
             self.pieces[b].asked.retain(|rank, _| cx.outbox.view.is_alive(*rank));
+            // One that joins in the place of a lost worker numbers its requests from 1.
+            self.pieces[b].seqs.retain(|rank, _| cx.outbox.view.is_alive(*rank));
             self.complete_rounds(cx, b);
         }
     }
