@@ -36,10 +36,7 @@ impl Controller {
             RankEvent::Probed { rank, probe, drained, sent, received } => {
                 self.hear(rank);
                 let said = ProbeAnswer { is_drained: drained, sent, received };
-                let living = |rank: usize| !self.ranks[rank].is_lost;
-                if self.probes.answer(now, probe, rank as usize, said, living) {
-                    self.end_drain();
-                }
+                self.probed(probe, rank as usize, said);
             }
             RankEvent::Model { rank, step, model } => {
                 self.hear(rank);
@@ -86,6 +83,12 @@ impl Controller {
                 progress.computing = computing.then(|| progress.computing.unwrap_or(now));
                 progress.gathering = gathering;
             }
+            RankEvent::Alive { rank, computing } => {
+                let (progress, now) = (&mut self.ranks[rank as usize], self.now);
+                if computing {
+                    progress.computing.get_or_insert(now);
+                }
+            }
             RankEvent::Stalled { rank, complaint } => {
                 self.hear(rank);
                 self.ranks[rank as usize].computing = None;
@@ -127,12 +130,13 @@ impl Controller {
     }
 
     fn record(&mut self, record: Record, observer: &mut dyn Observer) {
-        if matches!(record.event, RecordKind::Step { .. }) {
+        if let RecordKind::Step { compute, .. } = record.event {
             self.done += 1;
             self.hear(record.rank);
             let progress = &mut self.ranks[record.rank as usize];
             progress.computing = None;
             progress.steps += 1;
+            progress.compute_limit.note(Time::from_seconds(compute));
             // In virtual time, a thousand reports are enough for any bar.
             let every = if self.watches { 1 } else { (self.total / 1000).max(1) };
             if self.done.is_multiple_of(every) || self.done == self.total {

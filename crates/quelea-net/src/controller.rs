@@ -3,7 +3,7 @@
 
 use std::net::{Shutdown, TcpStream};
 use std::sync::mpsc::Receiver;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quelea_control::{Command, Controller, ControllerConfig, RankEvent, Recipient, RunFailure};
 use quelea_core::time::Time;
@@ -25,6 +25,8 @@ const ABORT_WRITE_LIMIT: Duration = Duration::from_millis(500);
 pub(crate) enum Incoming {
     /// A rank says something.
     Event(RankEvent),
+    /// Something has arrived from the process of a rank.
+    Alive { rank: u32, at: Instant },
     /// The process of a rank has gone, or, in a joined process, the coordinator's.
     Gone { rank: u32, reason: String },
     /// The coordinator has ended the run; only in a joined process.
@@ -137,8 +139,9 @@ impl ControllerDriver {
         observer: &mut dyn Observer,
     ) -> Result<Time, NetError> {
         let wait = self.controller.next_deadline().since(self.clock.now());
+        let asked = self.clock.now();
         let word = incoming.try_recv().or_else(|_| {
-            self.controller.caught_up();
+            self.controller.caught_up(asked);
             incoming.recv_timeout(Duration::from_nanos(wait.0))
         });
         let (now, still) = (self.clock.now(), self.still.take());
@@ -147,6 +150,7 @@ impl ControllerDriver {
         }
         match word {
             Ok(Incoming::Event(event)) => self.controller.handle(now, event, observer),
+            Ok(Incoming::Alive { rank, at }) => self.controller.alive(self.clock.at(at), rank),
             Ok(Incoming::Gone { rank, reason }) => self.controller.gone(now, rank, reason),
             Ok(Incoming::Aborted(reason)) => return Err(NetError::Aborted(reason)),
             Err(_) => {}

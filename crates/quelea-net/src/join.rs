@@ -12,6 +12,7 @@ use crate::clock::RunClock;
 use crate::compute::Gradients;
 use crate::controller::Incoming;
 use crate::error::NetError;
+use crate::heartbeat::Heartbeats;
 use crate::launcher;
 use crate::local_ranks::{LocalRanks, ProcessContext};
 use crate::measure::Prober;
@@ -78,7 +79,7 @@ pub fn join(
         start: Arc::new(start),
         controller: controller.clone(),
     };
-    let local = LocalRanks::start(&context, &gradients, rank_links)?;
+    let local = LocalRanks::start(&context, &gradients, rank_links, Heartbeats::ToCoordinator)?;
     let inbox = local.inbox(Rank(rank)).expect("it was just started").clone();
     // From here on a coordinator that takes nothing is as good as gone.
     let seconds = coordinator_patience(&stream, options.peer_seconds);

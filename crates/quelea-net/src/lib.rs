@@ -16,6 +16,7 @@
 //! | [`launcher`] | what `mpirun`, `srun`, `torchrun` and Kubernetes say in the environment |
 //! | [`external_loop`] | a rank whose gradients and optimizer belong to a training script |
 //! | `rank`, `compute`, `local_ranks` | a rank on its thread, its gradients, all ranks of a process |
+//! | `heartbeat` | the thread that shows that a process is alive |
 //! | `transport` | how frames travel between ranks: the interface, TCP, ranks of one process |
 //! | `controller` | tickets, drain, termination, time limits: what one place must decide |
 //! | `rendezvous`, `protocol` | who joins as which rank, and what processes say to each other |
@@ -25,6 +26,7 @@ mod compute;
 mod controller;
 mod error;
 pub mod external_loop;
+mod heartbeat;
 mod join;
 pub mod launcher;
 mod local_ranks;
@@ -42,7 +44,7 @@ pub use compute::{Gradients, MakeLoop, MakeSource};
 pub use error::NetError;
 pub use join::{BuildRun, join};
 pub use options::NetOptions;
-pub use quelea_control::LossPolicy;
+pub use quelea_control::{LossPolicy, SilenceLimits};
 pub use quelea_record::Observer;
 pub use rendezvous::{Coordinator, Hosted, resume, threads};
 pub use transport::TransportKind;

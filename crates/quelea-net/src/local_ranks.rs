@@ -18,10 +18,11 @@ use quelea_record::{CheckpointSchedule, ResumePoint};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::clock::RunClock;
-use crate::compute::{self, Gradients};
+use crate::compute::{self, Gradients, InlineActivity};
 use crate::controller::Incoming;
 use crate::error::NetError;
 use crate::external_loop::ExternalLoop;
+use crate::heartbeat::{HeartbeatThread, Heartbeats, WatchedRank};
 use crate::options::NetOptions;
 use crate::rank::{Inbox, RankConfig, RankState};
 use crate::transport::{
@@ -45,6 +46,7 @@ pub(crate) struct ProcessContext {
 pub(crate) struct LocalRanks {
     inboxes: Vec<(Rank, UnboundedSender<Inbox>)>,
     threads: Vec<JoinHandle<()>>,
+    _heartbeat: Option<HeartbeatThread>,
 }
 
 impl LocalRanks {
@@ -53,11 +55,13 @@ impl LocalRanks {
         context: &ProcessContext,
         gradients: &Gradients,
         rank_links: Vec<RankLinks>,
+        heartbeats: Heartbeats,
     ) -> Result<LocalRanks, NetError> {
         let channels: Vec<_> =
             rank_links.iter().map(|links| (links.rank, unbounded_channel())).collect();
         let inboxes = channels.iter().map(|(rank, (sender, _))| (*rank, sender.clone())).collect();
-        let mut local = LocalRanks { inboxes, threads: Vec::new() };
+        let mut local = LocalRanks { inboxes, threads: Vec::new(), _heartbeat: None };
+        let mut watched = Vec::new();
         let pool = Pool::new();
         let here: Vec<Rank> = rank_links.iter().map(|links| links.rank).collect();
         let within = in_process::connect(&here);
@@ -71,7 +75,10 @@ impl LocalRanks {
                 Gradients::Sources(make) => (Some(make(links.rank.index())), None),
                 Gradients::External(make) => (None, Some(make(links.rank.index()))),
             };
+            let activity = Arc::<InlineActivity>::default();
+            watched.push(WatchedRank::new(links.rank.0, Arc::clone(&activity)));
             let thread = RankThread {
+                activity,
                 source,
                 external,
                 context: context.clone(),
@@ -82,6 +89,9 @@ impl LocalRanks {
             };
             local.threads.push(thread.begin()?);
         }
+        let period = Duration::from_nanos(context.options.control_limits().heartbeat_period().0);
+        let controller = context.controller.clone();
+        local._heartbeat = Some(HeartbeatThread::start(watched, heartbeats, period, controller)?);
         Ok(local)
     }
 
@@ -109,6 +119,8 @@ struct RankThread {
     source: Option<Box<dyn GradientSource>>,
     /// In place of a source.
     external: Option<ExternalLoop>,
+    /// Shows whether it computes on its own thread.
+    activity: Arc<InlineActivity>,
     pool: Pool,
     links: RankLinks,
     /// The other end of its inbox.
@@ -172,8 +184,10 @@ impl RankThread {
     /// The rank's node, new or resumed, with whoever computes its gradients.
     fn rank_config(&mut self) -> std::io::Result<RankConfig> {
         let (rank, context) = (self.links.rank, &self.context);
-        let start =
-            |source| compute::start(format!("gradient-{}", rank.0), source, self.own.clone());
+        let start = |source| {
+            let (name, activity) = (format!("gradient-{}", rank.0), Arc::clone(&self.activity));
+            compute::start(name, source, self.own.clone(), activity)
+        };
         let mut compute = self.source.take().map(start).transpose()?;
         let config = RankMachineConfig {
             setup: &context.setup,

@@ -1,13 +1,17 @@
 //! The control plane in the virtual cluster: events of ranks go to the controller and its commands to
-//! ranks, in order and at no cost.
+//! ranks, in order; at no cost, unless `cluster.control` = "network".
 
-use quelea_control::{Command, Directive, RankEvent, Recipient, RunFailure};
+use std::sync::Arc;
+
+use quelea_control::{Command, Directive, RankEvent, Recipient, RunFailure, ViewChange};
 use quelea_core::message::Rank;
 use quelea_core::random::Rng;
 use quelea_core::time::Time;
 use quelea_record::{BUFFERS, Outcome};
 
 use crate::SimError;
+use crate::cluster::ControlPath;
+use crate::control_network::ControlPacket;
 use crate::driver::Driver;
 use crate::network::microseconds;
 use crate::queue::SimEvent;
@@ -20,10 +24,8 @@ impl Driver<'_> {
     pub(crate) fn collect_events(&mut self, rank: usize) {
         let first = self.events.len();
         self.events.extend(self.ranks[rank].machine.take_events());
-        if self.ranks[rank].is_server() {
-            return;
-        }
-        for event in self.events.range_mut(first..) {
+        let is_worker = !self.ranks[rank].is_server();
+        for event in self.events.range_mut(first..).filter(|_| is_worker) {
             if let RankEvent::Saved { part, .. } = event {
                 let buffers = self.problem.worker_state(rank);
                 if !buffers.is_empty() {
@@ -31,21 +33,59 @@ impl Driver<'_> {
                 }
             }
         }
+        if self.sends_control() {
+            for event in self.events.split_off(first) {
+                self.send_control(rank, ControlPacket::Event(event));
+            }
+        }
+    }
+
+    /// Whether control messages travel over the network.
+    fn sends_control(&self) -> bool {
+        self.cluster.control == ControlPath::Network
+    }
+
+    /// The controller hears an event.
+    pub(crate) fn hear_event(&mut self, event: RankEvent) {
+        if matches!(event, RankEvent::Model { .. }) {
+            // An evaluation sees what gradients leave behind besides themselves.
+            self.gradients.complete();
+        }
+        self.controller.handle(self.now, event, self.observer);
+        if self.sends_control() {
+            self.send_orders();
+        }
+    }
+
+    /// Sends the controller's commands over the network.
+    fn send_orders(&mut self) {
+        let orders: Vec<Directive> = self.controller.take_orders().collect();
+        for Directive { to, command } in orders {
+            if matches!(command, Command::View(_)) {
+                self.views.push(Arc::clone(self.controller.view()));
+            }
+            let ranks = match to {
+                Recipient::Rank(rank) => rank as usize..rank as usize + 1,
+                Recipient::All => 0..self.ranks.len(),
+            };
+            for rank in ranks {
+                self.send_control(rank, ControlPacket::Command(command.clone()));
+            }
+        }
     }
 
     /// Carries events to the controller and its commands to ranks until there are none left. Commands
     /// lead to further events; those are handled here, not inside.
     pub(crate) fn exchange_control(&mut self) {
+        if self.sends_control() {
+            return self.send_orders();
+        }
         if std::mem::replace(&mut self.exchanges_control, true) {
             return;
         }
         loop {
             while let Some(event) = self.events.pop_front() {
-                if matches!(event, RankEvent::Model { .. }) {
-                    // An evaluation sees what gradients leave behind besides themselves.
-                    self.gradients.complete();
-                }
-                self.controller.handle(self.now, event, self.observer);
+                self.hear_event(event);
             }
             self.take_orders();
             let Some(order) = self.orders.pop_front() else { break };
@@ -80,13 +120,22 @@ impl Driver<'_> {
         }
     }
 
-    fn command(&mut self, rank: usize, command: Command) {
+    /// A rank hears a command.
+    pub(crate) fn command(&mut self, rank: usize, command: Command) {
         let state = &mut self.ranks[rank];
-        if !state.is_alive() {
+        if !state.is_alive() || state.has_ended {
             return;
         }
+        if let Command::View(change) = command {
+            return self.derive_view(rank, &change);
+        }
+        if command == Command::Finish {
+            self.note_end(rank);
+        }
+        let state = &mut self.ranks[rank];
         let wants_model = matches!(command, Command::SendModel(_));
         let is_last = state.machine.command(self.now, command);
+        state.has_ended = is_last;
         if wants_model && state.machine.is_computing() {
             self.show_while_computing(rank);
         }
@@ -104,6 +153,15 @@ impl Driver<'_> {
             state.machine.show_lent(self.gradients.params(rank).unwrap_or_default());
         } else {
             state.machine.show_now();
+        }
+    }
+
+    /// Attends to the controller again when ranks are to be probed.
+    pub(crate) fn schedule_probe(&mut self) {
+        let Some(next) = self.controller.next_probe() else { return };
+        if self.attends_at.is_none_or(|at| next < at) {
+            self.attends_at = Some(next);
+            self.queue.schedule(next, SimEvent::Attend);
         }
     }
 
@@ -141,6 +199,20 @@ impl Driver<'_> {
         }
         let number = state.machine.node().view().number + 1;
         state.machine.change_view(self.now, self.views[number as usize].clone());
+        self.carry_out(rank);
+        self.settle(rank);
+    }
+
+    /// A survivor derives its next view from its own and what has changed, as in a real run.
+    fn derive_view(&mut self, rank: usize, change: &ViewChange) {
+        let state = &mut self.ranks[rank];
+        let view = state.machine.node().view();
+        if change.number != view.number + 1 {
+            return;
+        }
+        let lost: Vec<Rank> = change.lost.iter().map(|rank| Rank(*rank)).collect();
+        let view = Arc::new(self.setup.view_without(view, &lost, change.from_step));
+        state.machine.change_view(self.now, view);
         self.carry_out(rank);
         self.settle(rank);
     }

@@ -20,17 +20,22 @@ use quelea_record::{
 };
 
 use crate::attacks::{self, Attacks};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, ControlPath};
 use crate::collective_start::CollectiveStarts;
 use crate::compute::ComputeModel;
+use crate::control_network::ControlNetwork;
 use crate::gradient_pool::GradientPool;
 use crate::in_flight::InFlightLoad;
+use crate::invariants::Invariants;
 use crate::membership::RankFault;
 use crate::network::{VirtualNetwork, bits_per_second};
 use crate::queue::{EventQueue, SimEvent};
 use crate::rank_state::RankState;
 use crate::traffic::Handoff;
 use crate::{SimError, Stuck, awaited};
+
+/// After so long without a message of an algorithm, none will come.
+const LONGEST_REST: Time = Time(100_000_000_000);
 
 /// A run in progress.
 pub(crate) struct Driver<'a> {
@@ -44,6 +49,10 @@ pub(crate) struct Driver<'a> {
     pub(crate) orders: VecDeque<Directive>,
     /// Control messages are being delivered.
     pub(crate) exchanges_control: bool,
+    /// When the controller is attended to besides.
+    pub(crate) attends_at: Option<Time>,
+    /// Control messages on their way, where they travel over the network.
+    pub(crate) control: ControlNetwork,
     pub(crate) timeline: bool,
     pub(crate) handoff_send: Handoff,
     pub(crate) handoff_receive: Handoff,
@@ -72,6 +81,8 @@ pub(crate) struct Driver<'a> {
     pub(crate) in_flight: InFlightLoad,
     /// Memory for the effects of one event.
     pub(crate) effects: Vec<Effect>,
+    /// What has been checked so far, in runs that are checked.
+    pub(crate) invariants: Option<Invariants>,
 }
 
 impl<'a> Driver<'a> {
@@ -83,7 +94,10 @@ impl<'a> Driver<'a> {
         observer: &'a mut dyn Observer,
     ) -> Result<Driver<'a>, SimError> {
         let (properties, workers, pool) = (setup.properties(), setup.workers(), Pool::new());
-        let machine = machine_config(setup, start, observer);
+        let mut machine = machine_config(setup, start, observer);
+        // As in a real run: an answer takes its time.
+        machine.asks_ahead = cluster.control == ControlPath::Network;
+        machine.counts_links = machine.asks_ahead;
         let ranks = rank_states(machine, &pool)?;
         if !start.resized {
             restore_workers(problem, &start.parts, workers)?;
@@ -91,10 +105,12 @@ impl<'a> Driver<'a> {
         let is_global =
             properties.synchronous && properties.topology == TopologyRequirement::Nothing;
         Ok(Driver {
-            controller: controller(machine),
+            controller: controller(machine, cluster.control),
             events: VecDeque::new(),
             orders: VecDeque::new(),
             exchanges_control: false,
+            attends_at: None,
+            control: ControlNetwork::new(setup.ranks()),
             timeline: machine.timeline,
             handoff_send: Handoff::of_sending(cluster),
             handoff_receive: Handoff::of_receiving(cluster),
@@ -122,6 +138,7 @@ impl<'a> Driver<'a> {
             messages: 0,
             in_flight: InFlightLoad::new(),
             effects: Vec::new(),
+            invariants: None,
             setup,
             problem,
             cluster,
@@ -139,16 +156,26 @@ impl<'a> Driver<'a> {
         }
         loop {
             if let Some(outcome) = self.attend_controller()? {
+                self.check_end()?;
                 return Ok(self.outcome(outcome));
             }
-            let is_quiet = self.queue.len() <= self.faults_to_come;
-            if is_quiet && self.controller.is_draining() {
+            self.schedule_probe();
+            if self.is_quiet() && self.controller.is_draining() {
                 self.controller.quiet(self.now);
                 self.exchange_control();
             } else {
                 self.step()?;
             }
+            self.check_invariants()?;
         }
+    }
+
+    /// Whether nothing can happen any more but faults. Where messages were dropped for good, ranks are probed
+    /// for ever: there it is quiet when nothing was sent or received for long.
+    fn is_quiet(&self) -> bool {
+        let is_probed = self.controller.next_probe().is_some();
+        let rests = is_probed && self.controller.rests_for(self.now) > LONGEST_REST;
+        self.queue.len() <= self.faults_to_come || rests && self.network.is_empty()
     }
 
     fn step(&mut self) -> Result<(), SimError> {
@@ -166,6 +193,10 @@ impl<'a> Driver<'a> {
             SimEvent::Fault(number) => return self.fault(number),
             SimEvent::Detect(rank) => self.detect(rank as usize),
             SimEvent::View(rank) => self.enter_view(rank as usize),
+            // It is attended to after every event.
+            SimEvent::Attend => self.attends_at = None,
+            SimEvent::ControlArrive(number) => self.control_arrive(number),
+            SimEvent::ControlDeliver(number) => self.control_deliver(number),
         }
         Ok(())
     }
@@ -263,7 +294,8 @@ fn machine_config<'a>(
         setup,
         start,
         schedule: observer.checkpoint_schedule(),
-        limits: NO_LIMITS,
+        // Nobody is watched by the clock: the driver sees everything.
+        limits: ControlLimits::NONE,
         timeline: observer.wants_timeline(),
         is_external: false,
         asks_ahead: false,
@@ -283,7 +315,7 @@ fn rank_states(machine: RankMachineConfig<'_>, pool: &Pool) -> Result<Vec<RankSt
 }
 
 /// The controller of the same run.
-fn controller(machine: RankMachineConfig<'_>) -> Controller {
+fn controller(machine: RankMachineConfig<'_>, control: ControlPath) -> Controller {
     let RankMachineConfig { setup, start, schedule, limits, .. } = machine;
     let config = ControllerConfig {
         setup,
@@ -294,7 +326,11 @@ fn controller(machine: RankMachineConfig<'_>) -> Controller {
         watches: false,
         waits_for_disk: false,
     };
-    Controller::new(config, start.now)
+    let mut controller = Controller::new(config, start.now);
+    if control == ControlPath::Network {
+        controller.use_probes();
+    }
+    controller
 }
 
 /// Gives the problem back what it keeps of each worker.
@@ -312,11 +348,3 @@ fn restore_workers(
     }
     Ok(())
 }
-
-/// Nobody is watched by the clock: the driver sees everything.
-const NO_LIMITS: ControlLimits = ControlLimits {
-    peer_seconds: f64::INFINITY,
-    compute_seconds: f64::INFINITY,
-    drain_seconds: f64::INFINITY,
-    report_models: true,
-};

@@ -15,6 +15,7 @@ use crate::clock::RunClock;
 use crate::compute::Gradients;
 use crate::controller::{self, ControlLink, Incoming};
 use crate::error::NetError;
+use crate::heartbeat::Heartbeats;
 use crate::launcher::{Launched, PublishedAddress, Rendezvous};
 use crate::local_ranks::{LocalRanks, ProcessContext};
 use crate::measure::{Measured, StreamSurvey};
@@ -25,7 +26,7 @@ use crate::rendezvous::admission::{Admission, JoinedWorker};
 use crate::rendezvous::listener::GuardedListener;
 use crate::rendezvous::worker_reader::attend_worker;
 use crate::transport::{MeshPlan, RankLinks, Transport};
-use quelea_control::{Command, LossPolicy, VectorLengths};
+use quelea_control::{Command, LossPolicy, SilenceLimits, VectorLengths};
 
 /// Which workers live in the coordinator's process. Servers always do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,7 +67,8 @@ pub fn resume(
     };
     let rank_links =
         (0..setup.ranks()).map(|rank| RankLinks { rank: rank.into(), endpoints: Vec::new() });
-    let local = LocalRanks::start(&context, gradients, rank_links.collect())?;
+    let local =
+        LocalRanks::start(&context, gradients, rank_links.collect(), Heartbeats::WithinProcess)?;
     let control_links = control_links(setup.ranks(), &local, &BTreeMap::new())?;
     controller::run(&context, control_links, observer, &incoming)
 }
@@ -126,6 +128,12 @@ impl Coordinator {
     /// What happens when a rank is lost.
     pub fn on_loss(mut self, policy: LossPolicy) -> Coordinator {
         self.options.on_loss = policy;
+        self
+    }
+
+    /// How long a process may be silent.
+    pub fn silence(mut self, limits: SilenceLimits) -> Coordinator {
+        self.options.silence = limits;
         self
     }
 
@@ -209,7 +217,7 @@ impl Coordinator {
             start,
             controller,
         };
-        let local = LocalRanks::start(&context, gradients, rank_links)?;
+        let local = LocalRanks::start(&context, gradients, rank_links, Heartbeats::WithinProcess)?;
         let control_links = control_links(setup.ranks(), &local, &streams)?;
         controller::run(&context, control_links, observer, &incoming)
     }
