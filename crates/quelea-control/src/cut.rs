@@ -231,8 +231,12 @@ impl Controller {
         if self.cutting.is_idle() {
             return;
         }
-        let was_resting =
-            matches!(self.cutting.stage, Stage::Resting { .. } | Stage::Writing { .. });
+        // A run that is not synchronous has come to rest to be saved.
+        let was_resting = match self.cutting.stage {
+            Stage::Resting { .. } | Stage::Writing { .. } => true,
+            Stage::Saving { .. } => !self.cutting.synchronous,
+            Stage::None | Stage::Proposing(_) | Stage::Pausing { .. } => false,
+        };
         self.cutting.stage = Stage::None;
         self.cutting.stop = false;
         if was_resting || self.phase == RunPhase::Running {

@@ -105,7 +105,8 @@ impl FaultDraw {
     fn add(&mut self, kind: FaultKind, from_ms: f64, options: &ChaosOptions) {
         let ranks = self.target.workers + self.target.servers;
         let rank = self.rng.below(u64::from(ranks)) as u32;
-        let peer = self.rng.below(u64::from(ranks)) as u32;
+        let others = u64::from(ranks).saturating_sub(1).max(1);
+        let peer = (rank + 1 + self.rng.below(others) as u32) % ranks;
         let until_ms = from_ms + options.mean_ms * (0.1 + 2.0 * self.rng.uniform());
         match kind {
             FaultKind::Crash => {
