@@ -22,6 +22,9 @@ const VIEW_SPREAD_NS: u64 = 1_000_000;
 impl Driver<'_> {
     /// Takes what a rank tells the controller.
     pub(crate) fn collect_events(&mut self, rank: usize) {
+        if !self.ranks[rank].machine.has_events() {
+            return;
+        }
         let first = self.events.len();
         self.events.extend(self.ranks[rank].machine.take_events());
         let is_worker = !self.ranks[rank].is_server();
@@ -80,9 +83,10 @@ impl Driver<'_> {
         if self.sends_control() {
             return self.send_orders();
         }
-        if std::mem::replace(&mut self.exchanges_control, true) {
+        if self.exchanges_control || (self.events.is_empty() && !self.controller.has_orders()) {
             return;
         }
+        self.exchanges_control = true;
         loop {
             while let Some(event) = self.events.pop_front() {
                 self.hear_event(event);
@@ -128,6 +132,11 @@ impl Driver<'_> {
         }
         if let Command::View(change) = command {
             return self.derive_view(rank, &change);
+        }
+        if matches!(command, Command::Progress { .. }) {
+            // It changes a number that the rank reads when it takes a step, nothing else.
+            state.machine.command(self.now, command);
+            return;
         }
         if command == Command::Finish {
             self.note_end(rank);
