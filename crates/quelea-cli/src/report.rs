@@ -114,8 +114,12 @@ fn times(summary: &Summary) -> Vec<Vec<String>> {
         ["sent", "received"].map(str::to_string),
     )];
     for (worker, rank) in summary.workers.iter().zip(&summary.ranks).take(shown(summary)) {
-        let lost = if rank.lost { " (lost)" } else { "" };
-        let name = format!("worker {}{lost}", worker.rank);
+        let gone = match (rank.left, rank.lost) {
+            (true, _) => " (left)",
+            (false, true) => " (lost)",
+            (false, false) => "",
+        };
+        let name = format!("worker {}{gone}", worker.rank);
         rows.push(table(&name, &whole(worker.steps), split(worker).map(seconds), traffic(rank)));
     }
     if shown(summary) < summary.workers.len() {

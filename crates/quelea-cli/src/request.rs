@@ -65,6 +65,9 @@ impl RunArgs {
     /// What is asked for, ready to be driven, for as many workers as a launcher has started.
     pub fn prepare(&self, launched: Option<usize>) -> Result<PreparedRun, RequestError> {
         let checkpoint = self.resume.as_deref().map(read::open).transpose()?;
+        let is_workers = |setting: &ConfigSetting| setting.path == ["workers"];
+        let refills = launched.is_some() || self.settings()?.iter().any(is_workers);
+        let checkpoint = checkpoint.map(|checkpoint| checkpoint.refilled(refills));
         let prepared = PreparedRun::new(self.config(launched, checkpoint.as_ref())?)?;
         match checkpoint {
             Some(checkpoint) => prepared.resume_from(&checkpoint),

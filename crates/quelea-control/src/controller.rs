@@ -11,7 +11,7 @@ use quelea_core::properties::Budget;
 use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_core::view::View;
-use quelea_record::{CheckpointSchedule, Observer, Outcome, Request, ResumePoint};
+use quelea_record::{CheckpointSchedule, Observer, Outcome, ResumePoint};
 
 use crate::blame;
 use crate::budget::GradientBudget;
@@ -114,14 +114,14 @@ impl Controller {
         let (total, done) = (workers as u64 * setup.steps, start.steps(workers));
         let is_shared = properties.budget == Budget::TotalGradients;
         let ranks = (0..setup.ranks()).map(|rank| RankProgress::new(rank >= workers, &limits, now));
-        Controller {
+        let mut controller = Controller {
             now,
             setup: setup.clone(),
             on_loss: config.on_loss,
             watches: config.watches,
             uses_probes: config.watches,
             waits_for_disk: config.waits_for_disk,
-            members: Membership::new(Arc::clone(&setup.view)),
+            members: Membership::new(start.view(setup)),
             lost: 0,
             limits,
             workers,
@@ -147,6 +147,19 @@ impl Controller {
             excused_until: now,
             has_caught_up: true,
             heard_until: now,
+        };
+        controller.resume(start);
+        controller
+    }
+
+    /// Takes over how far each rank was, and who was lost before.
+    fn resume(&mut self, start: &ResumePoint) {
+        for (progress, part) in self.ranks.iter_mut().zip(&start.parts) {
+            progress.steps_before = part.step();
+        }
+        for departed in start.changes.iter().flat_map(|change| &change.departed) {
+            let report = start.report(departed.rank);
+            self.strike_out(departed.rank.0, report);
         }
     }
 
@@ -230,12 +243,8 @@ impl Controller {
         if self.next_probe().is_some_and(|next| next <= self.now) {
             self.probe();
         }
-        if self.must_stop_unsaved(observer) {
-            let reason = "stopped as asked; after a loss there are no checkpoints".to_string();
-            return self.abort(RunFailure::Stalled(reason)).map(|()| None);
-        }
         self.tell_progress();
-        self.end_saving_if_whole()?;
+        self.end_saving_if_whole(observer)?;
         self.attend_cuts(observer);
         let is_over = self.phase == RunPhase::Finishing
             && self.ranks.iter().all(|progress| progress.report.is_some());
@@ -264,17 +273,11 @@ impl Controller {
         Ok(())
     }
 
-    /// Whether a stop is requested in a run whose state cannot be saved any more.
-    fn must_stop_unsaved(&self, observer: &mut dyn Observer) -> bool {
-        let may_stop = self.phase == RunPhase::Running && !self.is_whole();
-        may_stop && observer.request() == Request::Stop
-    }
-
     /// The driver of a virtual cluster sees that nothing is on its way any more.
-    pub fn quiet(&mut self, now: Time) {
+    pub fn quiet(&mut self, now: Time, observer: &mut dyn Observer) {
         self.now = now;
         if self.phase == RunPhase::Draining && !self.members.is_changing() {
-            self.end_drain();
+            self.end_drain(observer);
         }
     }
 
@@ -363,8 +366,8 @@ impl Controller {
         self.order(Recipient::All, Command::Probe(number));
     }
 
-    pub(crate) fn end_drain(&mut self) {
-        if !self.save_at_rest() {
+    pub(crate) fn end_drain(&mut self, observer: &mut dyn Observer) {
+        if !self.save_at_rest(observer) {
             self.enter(RunPhase::Finishing);
             self.order(Recipient::All, Command::Finish);
         }

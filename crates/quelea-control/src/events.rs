@@ -20,7 +20,7 @@ impl Controller {
         self.now = now;
         // What a rank says that was taken for lost does not count any more.
         if event.speaker().is_some_and(|rank| self.ranks[rank as usize].is_lost) {
-            return;
+            return self.hear_departed(event);
         }
         match event {
             RankEvent::Record(record) => self.record(record, observer),
@@ -36,15 +36,17 @@ impl Controller {
             RankEvent::Probed { rank, probe, drained, sent, received } => {
                 self.hear(rank);
                 let said = ProbeAnswer { is_drained: drained, sent, received };
-                self.probed(probe, rank as usize, said);
+                self.probed(probe, rank as usize, said, observer);
             }
             RankEvent::Model { rank, step, model } => {
                 self.hear(rank);
                 self.model(rank, step, model, observer);
             }
-            RankEvent::Saved { rank, step, part } => {
+            RankEvent::Saved { rank, step, view, part } => {
                 self.hear(rank);
-                self.saved(rank, step, *part, observer);
+                if view == self.members.view.number {
+                    self.saved(rank, step, *part, observer);
+                }
             }
             RankEvent::CutProposal { rank, step } => {
                 self.hear(rank);
@@ -60,7 +62,11 @@ impl Controller {
             }
             RankEvent::Frozen { rank, number, step } => {
                 self.hear(rank);
-                self.frozen(rank, number, step);
+                self.frozen(rank, number, step, observer);
+            }
+            RankEvent::Leaving { rank } => {
+                self.hear(rank);
+                self.wants_to_leave(rank);
             }
             RankEvent::Report(report) => {
                 self.hear(report.rank);

@@ -29,6 +29,7 @@
 //! | `progress` | how far all workers are together, for learning rates of asynchronous runs |
 //! | `cut` | agreement on a consistent cut through the run |
 //! | `membership` | who takes part; how survivors of a loss agree on a new view |
+//! | `departure` | leaving with notice, at a cut |
 //! | `termination` | when nothing is on its way any more |
 //! | `silence` | whose process is silent |
 //! | `suspicion` | who is late, whose thread says nothing, why nobody moves |
@@ -42,6 +43,7 @@ mod budget;
 mod compute_limit;
 mod controller;
 mod cut;
+mod departure;
 mod detector;
 mod directive;
 mod events;
@@ -62,7 +64,7 @@ pub use controller::{Controller, ControllerConfig};
 pub use directive::{Directive, Recipient, RunFailure};
 pub use limits::{ComputeLimits, ControlLimits, SilenceLimits};
 pub use membership::{LossPolicy, LossRefusal};
-pub use messages::{Account, AwaitedPeer, Command, RankEvent, VectorLengths, ViewChange};
+pub use messages::{Account, AwaitedPeer, Command, RankEvent, VectorLengths};
 pub use rank::{LoopStatus, RankMachine, RankMachineConfig};
 pub use text::{REASON_CHARS, WARNING_CHARS, shown};
 pub use timing::GradientTime;

@@ -1,6 +1,7 @@
 //! What ranks and the controller tell each other, and which of it is believed.
 
 use quelea_core::time::Time;
+use quelea_core::view::ViewChange;
 use quelea_record::{RankCheckpoint, RankReport, Record, RecordKind};
 
 /// What a rank tells the controller.
@@ -32,6 +33,8 @@ pub enum RankEvent {
     Alive { rank: u32, computing: bool },
     /// It has been waiting for too long.
     Stalled { rank: u32, complaint: String },
+    /// It was given notice, and wants to leave the run.
+    Leaving { rank: u32 },
     /// It has lost a peer.
     Lost { rank: u32, peer: u32, reason: String },
     /// It cannot continue.
@@ -42,8 +45,8 @@ pub enum RankEvent {
     Model { rank: u32, step: u64, model: Vec<f32> },
     /// It starts no more gradients before this view, and stands at this step.
     Frozen { rank: u32, number: u32, step: u64 },
-    /// Its part of the cut after this step.
-    Saved { rank: u32, step: u64, part: Box<RankCheckpoint> },
+    /// Its part of the cut after this step, saved in this view.
+    Saved { rank: u32, step: u64, view: u32, part: Box<RankCheckpoint> },
     /// The first step at which it can still take part in a cut; it stops there until one is agreed.
     CutProposal { rank: u32, step: u64 },
     /// It knows of the cut that was agreed on.
@@ -54,17 +57,6 @@ pub enum RankEvent {
     Account { rank: u32, account: Box<Account> },
     /// The model that it has, after this many steps, in a run that is broken off.
     Salvaged { rank: u32, step: u64, model: Vec<f32> },
-}
-
-/// What changes from one view to the next. Every rank derives the view itself from the one before.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ViewChange {
-    /// The number of the new view.
-    pub number: u32,
-    /// Ranks that were lost.
-    pub lost: Vec<u32>,
-    /// The step from which the rebuilt topology holds.
-    pub from_step: u64,
 }
 
 /// How long the vectors of a run are.
@@ -112,6 +104,10 @@ pub enum Command {
     Freeze(u32),
     /// The view that follows.
     View(ViewChange),
+    /// You leave: everything rests; hand over what only you have.
+    HandOver,
+    /// You have left: send the report and end. The others continue.
+    Leave,
     /// Flush what is pending.
     Drain,
     /// Say how many messages were sent and received.
@@ -158,6 +154,7 @@ impl RankEvent {
             | RankEvent::Heartbeat { rank, .. }
             | RankEvent::Alive { rank, .. }
             | RankEvent::Stalled { rank, .. }
+            | RankEvent::Leaving { rank }
             | RankEvent::Lost { rank, .. }
             | RankEvent::Frozen { rank, .. }
             | RankEvent::Model { rank, .. }

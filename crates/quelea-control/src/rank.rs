@@ -55,6 +55,8 @@ pub struct RankMachineConfig<'a> {
     pub setup: &'a RunSpec,
     /// The state that it resumes from.
     pub start: &'a ResumePoint,
+    /// The view in which the run starts or resumes.
+    pub view: &'a Arc<View>,
     /// When checkpoints are taken and models evaluated.
     pub schedule: CheckpointSchedule,
     /// Time limits.
@@ -126,7 +128,7 @@ impl RankMachine {
         now: Time,
     ) -> Result<RankMachine, String> {
         let RankMachineConfig { setup, start, schedule, limits, .. } = config;
-        let node = start.node(setup, rank, pool.clone())?;
+        let node = start.node_in(config.view, setup, rank, pool.clone())?;
         let report = start.report(rank);
         let links = if config.counts_links { setup.ranks() } else { 0 };
         Ok(RankMachine {
@@ -300,7 +302,7 @@ impl RankMachine {
         self.moved = now;
         let number = view.number;
         self.frozen_until.take_if(|until| *until <= number);
-        self.cutting.stop_saving();
+        self.cutting.enter_view();
         self.node.change_view(now, view);
         self.record(now, self.node.step(), RecordKind::View { number });
     }
@@ -330,7 +332,8 @@ impl RankMachine {
                 sent: self.among_living(&self.sent_to, self.sent),
                 received: self.among_living(&self.received_from, self.received),
             }),
-            Command::Finish => {
+            Command::HandOver => self.node.leave(now),
+            Command::Finish | Command::Leave => {
                 let report = Box::new(self.final_report());
                 self.events.push(RankEvent::Report(report));
                 return true;
@@ -357,6 +360,11 @@ impl RankMachine {
         let living =
             by_peer.iter().enumerate().filter(|(peer, _)| view.is_alive(Rank::from(*peer)));
         living.map(|(_, count)| count).sum()
+    }
+
+    /// This rank was given notice: it wants to leave once the others can do without it.
+    pub fn leave(&mut self) {
+        self.events.push(RankEvent::Leaving { rank: self.node.rank.0 });
     }
 
     /// Does what can be done whether or not the processor is free: checkpoints and models that are due.

@@ -24,7 +24,8 @@ pub(crate) struct RankProgress {
     pub(crate) finished: bool,
     /// It was lost, and the others continue without it.
     pub(crate) is_lost: bool,
-    /// Steps that it has completed.
+    /// Steps that it had completed where the run was resumed, and those that it has completed since.
+    pub(crate) steps_before: u64,
     pub(crate) steps: u64,
     /// Its process is gone.
     pub(crate) is_gone: bool,
@@ -53,6 +54,7 @@ impl RankProgress {
         RankProgress {
             finished: is_server,
             is_lost: false,
+            steps_before: 0,
             steps: 0,
             is_gone: false,
             is_unreachable: false,

@@ -2,6 +2,7 @@
 //! until two rounds of answers in a row agree.
 
 use quelea_core::time::Time;
+use quelea_record::Observer;
 
 use crate::controller::{Controller, RunPhase};
 
@@ -133,13 +134,19 @@ impl Controller {
 
     /// A rank has answered a probe. While membership changes, and after a loss has interrupted the drain,
     /// answers do not count: they are counted anew.
-    pub(crate) fn probed(&mut self, probe: u64, rank: usize, said: ProbeAnswer) {
+    pub(crate) fn probed(
+        &mut self,
+        probe: u64,
+        rank: usize,
+        said: ProbeAnswer,
+        observer: &mut dyn Observer,
+    ) {
         if self.phase != RunPhase::Draining || self.members.is_changing() {
             return;
         }
         let living = |rank: usize| !self.ranks[rank].is_lost;
         if self.probes.answer(self.now, probe, rank, said, living) {
-            self.end_drain();
+            self.end_drain(observer);
         }
     }
 }

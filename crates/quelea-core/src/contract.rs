@@ -47,6 +47,10 @@ pub trait Algorithm: Send {
     /// No more gradients will come: flush what is pending, absorb what arrives.
     fn on_drain(&mut self, _cx: &mut Context<'_>) {}
 
+    /// This worker leaves with notice, in an asynchronous run that has come to rest: hand what must not
+    /// be lost, and is nowhere else, to somebody who stays.
+    fn on_leave(&mut self, _cx: &mut Context<'_>) {}
+
     /// "I touch neither parameters nor gradient until you hand them over again": the next
     /// gradient may start. A level, not an edge; asked after every event. Servers say `false`.
     fn is_ready(&self) -> bool;

@@ -271,6 +271,11 @@ impl Node {
         self.event(now, |algorithm, cx| algorithm.on_drain(cx));
     }
 
+    /// This worker is drained, and leaves with notice: see [`Algorithm::on_leave`].
+    pub fn leave(&mut self, now: Time) {
+        self.event(now, |algorithm, cx| algorithm.on_leave(cx));
+    }
+
     /// Whether nothing of this rank's is pending any more.
     pub fn is_drained(&self) -> bool {
         self.algorithm.is_drained()

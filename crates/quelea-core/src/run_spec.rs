@@ -11,7 +11,7 @@ use crate::optim::{LearningRate, Optimizer, ScheduleClock};
 use crate::options::Options;
 use crate::properties::Properties;
 use crate::topology::Schedule;
-use crate::view::View;
+use crate::view::{View, ViewChange};
 
 /// Makes an optimizer for a vector of this length.
 pub type MakeOptimizer = Arc<dyn Fn(usize) -> Box<dyn Optimizer> + Send + Sync>;
@@ -108,5 +108,21 @@ impl RunSpec {
         let hosts: Vec<u32> = mixing.iter().map(|rank| view.hosts[rank.index()]).collect();
         let rebuilt = self.topology.as_ref().and_then(|make| make(&hosts));
         view.without(lost, from_step, rebuilt)
+    }
+
+    /// The view that follows `view` by this change.
+    pub fn view_after(&self, view: &View, change: &ViewChange) -> View {
+        self.view_without(view, &change.ranks(), change.from_step)
+    }
+
+    /// The first view and those that follow it by these changes, in order.
+    pub fn views(&self, changes: &[ViewChange]) -> Vec<Arc<View>> {
+        let mut views = vec![Arc::clone(&self.view)];
+        for change in changes {
+            let last = views.last().expect("the first view is there");
+            let next = Arc::new(self.view_after(last, change));
+            views.push(next);
+        }
+        views
     }
 }

@@ -1,6 +1,7 @@
 //! Drives the controller of a run: carries events of ranks to it and its commands to them, by the real
 //! clock.
 
+use std::collections::BTreeSet;
 use std::net::{Shutdown, TcpStream};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
@@ -90,6 +91,8 @@ struct ControllerDriver {
     links: Vec<ControlLink>,
     clock: RunClock,
     still: StoodStill,
+    /// Ranks that were told to leave and have not reported.
+    leaving: BTreeSet<u32>,
     /// A rank that does not read must not keep the end of the run from others.
     hurries: bool,
 }
@@ -115,6 +118,7 @@ pub(crate) fn run(
         links,
         clock: context.clock,
         still: StoodStill::new(),
+        leaving: BTreeSet::new(),
         hurries: false,
     };
     loop {
@@ -149,7 +153,15 @@ impl ControllerDriver {
             self.controller.excuse(now, Time(still.as_nanos() as u64));
         }
         match word {
-            Ok(Incoming::Event(event)) => self.controller.handle(now, event, observer),
+            Ok(Incoming::Event(event)) => {
+                let reporter =
+                    if let RankEvent::Report(report) = &event { Some(report.rank) } else { None };
+                self.controller.handle(now, event, observer);
+                if let Some(rank) = reporter.filter(|rank| self.leaving.remove(rank)) {
+                    // Its process ends when it sees that this was all.
+                    self.links[rank as usize] = ControlLink::Broken;
+                }
+            }
             Ok(Incoming::Alive { rank, at }) => self.controller.alive(self.clock.at(at), rank),
             Ok(Incoming::Gone { rank, reason }) => self.controller.gone(now, rank, reason),
             Ok(Incoming::Aborted(reason)) => return Err(NetError::Aborted(reason)),
@@ -173,7 +185,11 @@ impl ControllerDriver {
                 Recipient::All => 0..self.links.len() as u32,
             };
             for rank in ranks {
-                match self.links[rank as usize].tell(&order.command) {
+                let told = self.links[rank as usize].tell(&order.command);
+                if order.command == Command::Leave {
+                    self.leaving.insert(rank);
+                }
+                match told {
                     Delivery::Sent => {}
                     Delivery::Closed => self.controller.unreachable(rank),
                     Delivery::Failed(reason) => {
@@ -191,7 +207,7 @@ impl From<RunFailure> for NetError {
             RunFailure::Lost { rank, reason } => NetError::Lost { rank, reason },
             RunFailure::Stalled(text) => NetError::Stalled(text),
             RunFailure::Failed { rank, reason } => NetError::Failed { rank, reason },
-            RunFailure::Stopped { step } => NetError::Stopped { step },
+            RunFailure::Stopped { step, reason } => NetError::Stopped { step, reason },
         }
     }
 }

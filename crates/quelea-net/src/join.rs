@@ -79,6 +79,7 @@ pub fn join(
         start: Arc::new(start),
         controller: controller.clone(),
     };
+    options.leave.arm();
     let local = LocalRanks::start(&context, &gradients, rank_links, Heartbeats::ToCoordinator)?;
     let inbox = local.inbox(Rank(rank)).expect("it was just started").clone();
     // From here on a coordinator that takes nothing is as good as gone.

@@ -18,6 +18,7 @@
 //! | `rank`, `compute`, `local_ranks` | a rank on its thread, its gradients, all ranks of a process |
 //! | `heartbeat` | the thread that shows that a process is alive |
 //! | `transport` | how frames travel between ranks: the interface, TCP, ranks of one process |
+//! | `leave` | notice to leave, by a program or by SIGTERM |
 //! | `controller` | tickets, drain, termination, time limits: what one place must decide |
 //! | `rendezvous`, `protocol` | who joins as which rank, and what processes say to each other |
 
@@ -29,6 +30,7 @@ pub mod external_loop;
 mod heartbeat;
 mod join;
 pub mod launcher;
+mod leave;
 mod local_ranks;
 pub mod measure;
 mod open_files;
@@ -43,6 +45,7 @@ mod transport;
 pub use compute::{Gradients, MakeLoop, MakeSource};
 pub use error::NetError;
 pub use join::{BuildRun, join};
+pub use leave::LeaveNotice;
 pub use options::NetOptions;
 pub use quelea_control::{LossPolicy, SilenceLimits};
 pub use quelea_record::Observer;

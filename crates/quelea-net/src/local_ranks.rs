@@ -189,9 +189,11 @@ impl RankThread {
             compute::start(name, source, self.own.clone(), activity)
         };
         let mut compute = self.source.take().map(start).transpose()?;
+        let view = context.start.view(&context.setup);
         let config = RankMachineConfig {
             setup: &context.setup,
             start: &context.start,
+            view: &view,
             schedule: context.schedule,
             limits: context.options.control_limits(),
             timeline: context.timeline,
@@ -214,6 +216,7 @@ impl RankThread {
             machine,
             clock: context.clock,
             controller: context.controller.clone(),
+            leave: context.options.leave.clone(),
             compute,
             external: self.external.take(),
             timeline: context.timeline,

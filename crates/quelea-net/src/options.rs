@@ -2,6 +2,7 @@
 
 use quelea_control::{ComputeLimits, ControlLimits, LossPolicy, SilenceLimits};
 
+use crate::leave::LeaveNotice;
 use crate::transport::TransportKind;
 
 /// Time limits of every kind of waiting, and what ranks report.
@@ -32,6 +33,8 @@ pub struct NetOptions {
     pub report_models: bool,
     /// What happens when a rank is lost.
     pub on_loss: LossPolicy,
+    /// Notice to leave, for the workers of this process.
+    pub leave: LeaveNotice,
     /// What carries frames between processes. The same for all processes of a run.
     pub transport: TransportKind,
 }
@@ -69,6 +72,7 @@ impl Default for NetOptions {
             drain_seconds: 30.0,
             report_models: true,
             on_loss: LossPolicy::Stop,
+            leave: LeaveNotice::default(),
             transport: TransportKind::default(),
         }
     }

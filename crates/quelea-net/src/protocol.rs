@@ -8,6 +8,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use quelea_core::time::Time;
+use quelea_core::view::ViewChange;
 use quelea_record::{CheckpointSchedule, RankCheckpoint};
 use quelea_wire::control::{self, ControlError, HEAD_BYTES, Reader};
 
@@ -45,13 +46,13 @@ pub(crate) enum SetupMessage {
     Ping,
     /// It is this, on the coordinator's clock.
     Pong { now: Time },
-    /// Where the ranks listen.
+    /// Where the ranks listen; nothing for one that was lost before the run was resumed.
     Peers { addresses: Vec<String> },
     /// The worker is connected with all its peers.
     Meshed,
-    /// The worker resumes from this; sent before the start. `resized`: all but the common part of the
-    /// state is reset.
-    Resume { part: Box<RankCheckpoint>, resized: bool },
+    /// The worker resumes from this, in the view that follows from these changes; sent before the start.
+    /// `resized`: all but the common part of the state is reset.
+    Resume { part: Box<RankCheckpoint>, resized: bool, changes: Vec<ViewChange> },
     /// The run begins; its zero on the coordinator's clock, and when checkpoints are taken.
     Start { zero: Time, schedule: CheckpointSchedule },
     /// The first message on a connection between two ranks.

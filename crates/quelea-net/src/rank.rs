@@ -4,11 +4,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc;
 
-use quelea_control::{Command, GradientTime, LoopStatus, RankEvent, RankMachine, ViewChange};
+use quelea_control::{Command, GradientTime, LoopStatus, RankEvent, RankMachine};
 use quelea_core::contract::{Effect, Mode};
 use quelea_core::message::{Message, Rank};
 use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
+use quelea_core::view::ViewChange;
 use quelea_record::{Record, RecordKind};
 use quelea_wire::frame;
 
@@ -16,6 +17,7 @@ use crate::clock::RunClock;
 use crate::compute::{Compute, Gradient};
 use crate::controller::Incoming;
 use crate::external_loop::ExternalLoop;
+use crate::leave::LeaveNotice;
 use crate::running_time::StoodStill;
 use crate::transport::Link;
 
@@ -46,6 +48,7 @@ pub(crate) struct RankState {
     /// Links with something new to send.
     touched: Vec<Rc<dyn Link>>,
     controller: mpsc::Sender<Incoming>,
+    notice: Notice,
     compute: Option<Box<dyn Compute>>,
     external: Option<ExternalLoop>,
     /// Buckets of the gradient being computed that are handed over.
@@ -61,12 +64,19 @@ pub(crate) struct RankState {
     effects: Vec<Effect>,
 }
 
+/// Notice to leave, and whether the controller was told.
+struct Notice {
+    given: LeaveNotice,
+    is_told: bool,
+}
+
 /// What a rank is made of.
 pub(crate) struct RankConfig {
     pub(crate) setup: RunSpec,
     pub(crate) machine: RankMachine,
     pub(crate) clock: RunClock,
     pub(crate) controller: mpsc::Sender<Incoming>,
+    pub(crate) leave: LeaveNotice,
     /// Absent at a server.
     pub(crate) compute: Option<Box<dyn Compute>>,
     /// The loop that computes, where it is not ours.
@@ -87,6 +97,7 @@ impl RankState {
             links,
             touched: Vec::new(),
             controller,
+            notice: Notice { given: config.leave, is_told: false },
             compute,
             external,
             handed: 0,
@@ -182,6 +193,9 @@ impl RankState {
             self.change_view(&change);
             return false;
         }
+        if command == Command::Leave {
+            self.notice.given.note_left();
+        }
         let is_progress = matches!(command, Command::Progress { .. });
         let is_last = self.machine.command(self.clock.now(), command);
         if is_progress {
@@ -200,8 +214,7 @@ impl RankState {
         if change.number != view.number + 1 {
             return;
         }
-        let lost: Vec<Rank> = change.lost.iter().map(|rank| Rank(*rank)).collect();
-        let view = Arc::new(self.setup.view_without(view, &lost, change.from_step));
+        let view = Arc::new(self.setup.view_after(view, change));
         self.machine.change_view(self.clock.now(), view);
         self.settle();
     }
@@ -213,6 +226,9 @@ impl RankState {
         let stood_still = Time(self.still.take().as_nanos() as u64);
         let status = LoopStatus { optimizing, gathering, stood_still };
         self.machine.tick(self.clock.now(), status);
+        if self.notice.given.is_given() && !std::mem::replace(&mut self.notice.is_told, true) {
+            self.machine.leave();
+        }
         self.tell_all();
     }
 

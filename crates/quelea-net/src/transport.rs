@@ -180,7 +180,8 @@ pub(crate) trait Transport: fmt::Debug + Send {
     /// The port at which others reach it; 0 where a transport finds its peers without one.
     fn port(&self) -> u16;
 
-    /// Connects every rank of this process with every rank elsewhere. `addresses` are by rank.
+    /// Connects every rank of this process with every rank elsewhere. `addresses` are by rank; one that
+    /// has none does not take part.
     fn connect(
         &self,
         addresses: &[String],

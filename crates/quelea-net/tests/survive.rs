@@ -7,9 +7,8 @@ use std::process::{Child, Command, Stdio};
 use common::{Run, Watch, coordinator, worker};
 use quelea_core::algorithms::ALGORITHMS;
 use quelea_core::properties::Budget;
-use quelea_core::time::Time;
-use quelea_net::{Hosted, LossPolicy, NetError, NetOptions, Observer};
-use quelea_record::{Outcome, Record, RecordKind, Request, SalvagedModel};
+use quelea_net::{Hosted, LossPolicy, NetError, NetOptions};
+use quelea_record::{Outcome, RecordKind};
 
 const WORKERS: usize = 4;
 const STEPS: u64 = 300;
@@ -106,53 +105,6 @@ fn a_run_that_would_have_too_few_workers_ends_and_says_so() {
     let text = ended.expect_err("four are wanted").to_string();
     assert!(text.starts_with("lost rank 3: "), "{text}");
     assert!(text.ends_with("fewer workers are left than `membership.min_workers`"), "{text}");
-}
-
-/// Requests a stop as soon as a worker is lost.
-#[derive(Default)]
-struct Stopper {
-    has_lost: bool,
-    kill: Option<String>,
-    salvaged: usize,
-}
-
-impl Observer for Stopper {
-    fn record(&mut self, record: Record) {
-        self.has_lost |= matches!(record.event, RecordKind::Lost);
-    }
-
-    fn progress(&mut self, done: u64, _total: u64, _now: Time) {
-        if done >= 100
-            && let Some(pid) = self.kill.take()
-        {
-            let kill = Command::new("kill").args(["-KILL", &pid]).status();
-            assert!(kill.expect("kill is there").success());
-        }
-    }
-
-    fn request(&mut self) -> Request {
-        if self.has_lost { Request::Stop } else { Request::Continue }
-    }
-
-    fn salvaged(&mut self, _now: Time, models: Vec<SalvagedModel>) {
-        self.salvaged = models.len();
-    }
-}
-
-#[test]
-fn a_run_that_is_asked_to_stop_after_a_loss_stops_and_keeps_the_models() {
-    let run = Run::of("d-psgd", WORKERS).steps(u64::MAX >> 8);
-    let on_loss = LossPolicy::Continue { min_workers: 1 };
-    let coordinator = coordinator(NetOptions { on_loss, ..NetOptions::default() });
-    let mut victim = child(&coordinator.address().to_string());
-    let mut stopper = Stopper { kill: Some(victim.id().to_string()), ..Stopper::default() };
-    let hosted = Hosted { workers: vec![0, 1, 2] };
-    let (setup, gradients) = (run.setup(), run.gradients());
-    let ended = coordinator.run(run.job(), &setup, &gradients, &hosted, &mut stopper);
-    let text = ended.expect_err("it stops").to_string();
-    assert!(text.starts_with("stopped as asked"), "{text}");
-    assert_eq!(stopper.salvaged, 3);
-    let _ = victim.wait();
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! Checkpoints: when models are evaluated and states saved, and what a run resumes from.
 
+use std::sync::Arc;
+
 use quelea_core::message::Rank;
 use quelea_core::node::Node;
 use quelea_core::payload::Pool;
 use quelea_core::run_spec::RunSpec;
 use quelea_core::state::Saved;
 use quelea_core::time::Time;
+use quelea_core::view::{View, ViewChange};
 
 use crate::RankReport;
 
@@ -69,19 +72,45 @@ pub struct RankCheckpoint {
 /// The state from which a run resumes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ResumePoint {
-    /// Every rank's part; empty for a new run.
+    /// Every rank's part; empty for a new run. That of a rank which was lost before has its steps and
+    /// totals only.
     pub parts: Vec<RankCheckpoint>,
     /// The parts are of another number of ranks: the state that only the algorithm knows is reset.
     pub resized: bool,
     /// The run's clock.
     pub now: Time,
+    /// The changes of membership until then.
+    pub changes: Vec<ViewChange>,
 }
 
 impl ResumePoint {
+    /// The view in which the run resumes.
+    pub fn view(&self, setup: &RunSpec) -> Arc<View> {
+        setup.views(&self.changes).pop().expect("the first view is there")
+    }
+
+    /// The ranks that were lost before.
+    pub fn departed(&self) -> impl Iterator<Item = Rank> {
+        self.changes.iter().flat_map(ViewChange::ranks)
+    }
+
     /// The node of `rank`, with the state of its part.
     pub fn node(&self, setup: &RunSpec, rank: Rank, pool: Pool) -> Result<Node, String> {
-        let mut node = setup.node(rank, pool);
-        if let Some(part) = self.parts.get(rank.index()) {
+        self.node_in(&self.view(setup), setup, rank, pool)
+    }
+
+    /// As [`node`](ResumePoint::node), in the view that this point has. The node of a rank that was
+    /// lost is there to be looked at.
+    pub fn node_in(
+        &self,
+        view: &Arc<View>,
+        setup: &RunSpec,
+        rank: Rank,
+        pool: Pool,
+    ) -> Result<Node, String> {
+        let mut node = setup.node_in(view, rank, pool);
+        let part = self.parts.get(rank.index());
+        if let Some(part) = part.filter(|_| view.is_alive(rank)) {
             let loaded =
                 if self.resized { node.load_common(&part.state) } else { node.load(&part.state) };
             loaded.map_err(|problem| format!("the state of {rank} does not fit: {problem}"))?;

@@ -86,6 +86,8 @@ pub enum RecordKind {
     },
     /// A rank was lost (crashed, cut off, declared dead).
     Lost,
+    /// A rank left with notice.
+    Left,
     /// A rank entered this view.
     View {
         /// The view's number.
@@ -100,8 +102,10 @@ pub struct RankReport {
     pub rank: u32,
     /// Whether it is a server.
     pub is_server: bool,
-    /// Whether it was lost before the end.
+    /// Whether it took no part any more at the end.
     pub lost: bool,
+    /// Whether that was because it left with notice.
+    pub left: bool,
     /// Steps completed.
     pub steps: u64,
     /// Samples used.

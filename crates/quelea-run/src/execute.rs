@@ -130,8 +130,8 @@ fn records_of_run<'a>(
 /// A run did not come to its end: what can be resumed stays.
 fn broken_off(error: RunError, directory: &Directory, recorder: RunRecorder<'_>) -> RunError {
     let stopped = match &error {
-        RunError::Sim(SimError::Stopped { step }) => Some(*step),
-        RunError::Net(NetError::Stopped { step }) => Some(*step),
+        RunError::Sim(SimError::Stopped { step, reason })
+        | RunError::Net(NetError::Stopped { step, reason }) => Some((*step, reason.clone())),
         _ => None,
     };
     let path = directory.path().to_path_buf();
@@ -141,7 +141,10 @@ fn broken_off(error: RunError, directory: &Directory, recorder: RunRecorder<'_>)
             let path = path.join(crate::checkpoint::FOLDER);
             RunError::Write { path, source: io::Error::other(reason) }
         }
-        (Some(step), None) => RunError::Stopped { step, directory: path },
+        (Some((step, reason)), None) => {
+            let reason = Some(reason).filter(|_| !is_asked_to_stop());
+            RunError::Stopped { step, reason, directory: path }
+        }
         (None, _) => match remains.kept {
             Some(kept) => RunError::BrokenOff { error: Box::new(error), kept },
             None => error,

@@ -119,7 +119,24 @@ impl PreparedRun {
         let run = checkpoint.run.clone();
         self.resumed = Some(Resumed { run, step: manifest.step, best: manifest.best });
         self.config.notes.extend(checkpoint.notes.iter().cloned());
+        self.config.notes.extend(self.note_on_departed());
         Ok(self)
+    }
+
+    /// Says which workers the run continues without, if there are any.
+    fn note_on_departed(&self) -> Option<String> {
+        let names: Vec<String> = self.start.departed().map(|rank| rank.0.to_string()).collect();
+        let (these, were) = match names.len() {
+            0 => return None,
+            1 => ("worker", "was"),
+            _ => ("workers", "were"),
+        };
+        Some(format!(
+            "the run continues without {these} {}, which {were} lost before the checkpoint; \
+             `--set workers={}` replaces what was lost and resets the algorithm's own state",
+            names.join(", "),
+            self.config.workers
+        ))
     }
 
     /// Refuses a prepared run whose ranks do not all fit into this machine together.

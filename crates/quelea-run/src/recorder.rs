@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use quelea_core::message::Rank;
 use quelea_core::time::Time;
+use quelea_core::view::ViewChange;
 use quelea_record::{
     CheckpointSchedule, Models, Observer, RankCheckpoint, Record, RecordKind, Request,
     SalvagedModel,
@@ -41,6 +42,8 @@ pub struct RunRecorder<'a> {
     best_failure: Option<String>,
     /// Absent once all checkpoints of the run are written.
     saver: Option<Saver>,
+    /// Ranks that take part.
+    living: usize,
     /// Parts that have come, of cuts that are not whole.
     parts: BTreeMap<u64, usize>,
     saved_at: Instant,
@@ -90,6 +93,7 @@ impl<'a> RunRecorder<'a> {
             best,
             best_draft: None,
             best_failure: None,
+            living: prepared.setup.ranks() - prepared.start.departed().count(),
             parts: BTreeMap::new(),
             saved_at: Instant::now(),
             failure: None,
@@ -281,10 +285,16 @@ impl Observer for RunRecorder<'_> {
         }
     }
 
+    fn view_changed(&mut self, change: &ViewChange) {
+        self.living -= change.departed.len();
+        self.parts.clear();
+        self.saver.iter().for_each(|saver| saver.change_view(change));
+    }
+
     fn checkpoint(&mut self, now: Time, step: u64, rank: Rank, part: RankCheckpoint) {
         let parts = self.parts.entry(step).or_default();
         *parts += 1;
-        let is_whole = *parts == self.prepared.setup.ranks();
+        let is_whole = *parts == self.living;
         if is_whole {
             self.parts.remove(&step);
             self.saved_at = Instant::now();

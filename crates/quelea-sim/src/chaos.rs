@@ -1,7 +1,7 @@
 //! Chaos: random faults that follow from a seed.
 //!
 //! Incidents happen at random times; each consists of two faults at about the same time, of any kinds:
-//! crashes of workers, pauses of any rank, slow links, partitions of one pair, partitions of one worker that
+//! crashes of workers, workers that leave, pauses of any rank, slow links, partitions of one pair, partitions of one worker that
 //! last until it counts as lost, and late control messages. [`ChaosScenario`] puts them into random small runs
 //! of every algorithm and checks what must hold whatever goes wrong.
 
@@ -13,7 +13,8 @@ use quelea_core::random::Rng;
 use quelea_core::time::Time;
 
 use crate::faults::{
-    ControlDelay, Crash, Faults, PairPartition, Pause, PlainRule, RankPartition, Rule, Verdict,
+    ControlDelay, Crash, Faults, Leave, PairPartition, Pause, PlainRule, RankPartition, Rule,
+    Verdict,
 };
 
 /// Which faults are drawn, and how many.
@@ -25,13 +26,15 @@ pub struct ChaosOptions {
     pub mean_ms: f64,
     /// Workers crash, or are partitioned from all others until they count as lost.
     pub crashes: bool,
+    /// Workers leave with notice.
+    pub leaves: bool,
     /// Ranks stand still.
     pub pauses: bool,
     /// Links become slow, or do not deliver for a while.
     pub links: bool,
     /// Control messages arrive late.
     pub control: bool,
-    /// This many workers are never lost.
+    /// This many workers are never lost and never leave.
     pub survivors: u32,
 }
 
@@ -40,6 +43,7 @@ pub struct ChaosOptions {
 enum FaultKind {
     Crash,
     LostPartition,
+    Leave,
     Pause,
     SlowLink,
     PairPartition,
@@ -62,6 +66,7 @@ impl ChaosOptions {
         let kinds = [
             (FaultKind::Crash, self.crashes),
             (FaultKind::LostPartition, self.crashes),
+            (FaultKind::Leave, self.leaves),
             (FaultKind::Pause, self.pauses),
             (FaultKind::SlowLink, self.links),
             (FaultKind::PairPartition, self.links),
@@ -96,7 +101,7 @@ impl ChaosOptions {
 struct FaultDraw {
     rng: Rng,
     target: ChaosTarget,
-    /// Workers that are not lost so far.
+    /// Workers that are still there.
     living: Vec<u32>,
     faults: Faults,
 }
@@ -118,6 +123,11 @@ impl FaultDraw {
                 if let Some(rank) = self.victim(options) {
                     let until_ms = until_ms + 2.0 * self.target.detect_ms + 1.0;
                     self.faults.partitions.push(RankPartition { rank, from_ms, until_ms });
+                }
+            }
+            FaultKind::Leave => {
+                if let Some(rank) = self.victim(options) {
+                    self.faults.leaves.push(Leave { rank, at_ms: from_ms });
                 }
             }
             FaultKind::Pause => self.faults.pauses.push(Pause { rank, from_ms, until_ms }),
@@ -158,6 +168,7 @@ mod tests {
         incidents: 50,
         mean_ms: 3.0,
         crashes: true,
+        leaves: true,
         pauses: true,
         links: true,
         control: true,
@@ -178,13 +189,13 @@ mod tests {
             let faults = ALL.draw(seed, TARGET);
             faults.check().expect("good faults");
             faults.check_ranks(7).expect("of ranks that exist");
-            let lost = faults.crashes.len() + faults.partitions.len();
+            let lost = faults.crashes.len() + faults.partitions.len() + faults.leaves.len();
             assert_eq!(lost, 4, "all but two of six");
             let others = faults.pauses.len()
                 + faults.rules.len()
                 + faults.pair_partitions.len()
                 + faults.control_delays.len();
-            assert!((50..=100 - lost).contains(&others), "{others}");
+            assert!((40..=100 - lost).contains(&others), "{others}");
             assert!(faults.crashes.iter().all(|crash| crash.rank < 6), "servers are not lost");
             let is_noticed = |cut: &RankPartition| cut.until_ms - cut.from_ms > TARGET.detect_ms;
             assert!(faults.partitions.iter().all(is_noticed));
@@ -193,7 +204,8 @@ mod tests {
 
     #[test]
     fn only_the_kinds_that_are_wanted_are_drawn() {
-        let pauses = ChaosOptions { crashes: false, links: false, control: false, ..ALL };
+        let pauses =
+            ChaosOptions { crashes: false, leaves: false, links: false, control: false, ..ALL };
         let faults = pauses.draw(1, TARGET);
         assert_eq!(faults.pauses.len(), 100);
         let none = ChaosOptions { pauses: false, ..pauses };

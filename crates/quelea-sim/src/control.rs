@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use quelea_control::{Command, Directive, RankEvent, Recipient, RunFailure, ViewChange};
+use quelea_control::{Command, Directive, RankEvent, Recipient, RunFailure};
 use quelea_core::message::Rank;
 use quelea_core::random::Rng;
 use quelea_core::time::Time;
+use quelea_core::view::ViewChange;
 use quelea_record::{BUFFERS, Outcome};
 
 use crate::SimError;
@@ -143,13 +144,16 @@ impl Driver<'_> {
         }
         let state = &mut self.ranks[rank];
         let wants_model = matches!(command, Command::SendModel(_));
+        let leaves = command == Command::Leave;
         let is_last = state.machine.command(self.now, command);
         state.has_ended = is_last;
         if wants_model && state.machine.is_computing() {
             self.show_while_computing(rank);
         }
         self.carry_out(rank);
-        if !is_last {
+        if leaves {
+            self.retire(rank);
+        } else if !is_last {
             self.settle(rank);
         }
     }
@@ -179,7 +183,7 @@ impl Driver<'_> {
         let ended = self.controller.poll(self.now, self.observer);
         self.exchange_control();
         ended.map_err(|error| match error {
-            RunFailure::Stopped { step } => SimError::Stopped { step },
+            RunFailure::Stopped { step, reason } => SimError::Stopped { step, reason },
             RunFailure::Failed { reason, .. } => SimError::Resume(reason),
             other => SimError::Resume(other.to_string()),
         })
@@ -219,8 +223,7 @@ impl Driver<'_> {
         if change.number != view.number + 1 {
             return;
         }
-        let lost: Vec<Rank> = change.lost.iter().map(|rank| Rank(*rank)).collect();
-        let view = Arc::new(self.setup.view_without(view, &lost, change.from_step));
+        let view = Arc::new(self.setup.view_after(view, change));
         state.machine.change_view(self.now, view);
         self.carry_out(rank);
         self.settle(rank);

@@ -184,7 +184,7 @@ impl Driver<'_> {
 
     /// A rank that is lost sends nothing more: what had not left it whole never arrives.
     fn was_control_cut_short(&self, rank: usize, direction: Direction, left: Time) -> bool {
-        let is_sender = direction == Direction::ToController;
+        let is_sender = direction == Direction::ToController && !self.ranks[rank].has_left;
         is_sender && self.ranks[rank].lost.is_some_and(|lost| left > lost)
     }
 

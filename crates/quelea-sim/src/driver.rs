@@ -94,7 +94,9 @@ impl<'a> Driver<'a> {
         observer: &'a mut dyn Observer,
     ) -> Result<Driver<'a>, SimError> {
         let (properties, workers, pool) = (setup.properties(), setup.workers(), Pool::new());
-        let mut machine = machine_config(setup, start, observer);
+        let views = setup.views(&start.changes);
+        let view = views.last().expect("the first view is there");
+        let mut machine = machine_config(setup, start, view, observer);
         // As in a real run: an answer takes its time.
         machine.asks_ahead = cluster.control == ControlPath::Network;
         machine.counts_links = machine.asks_ahead;
@@ -131,10 +133,10 @@ impl<'a> Driver<'a> {
             ranks,
             gates: CollectiveStarts::new(cluster, cluster.start_barrier && is_global),
             links: BTreeMap::new(),
-            views: vec![Arc::clone(&setup.view)],
+            living_workers: view.workers.len(),
+            views,
             faults: Vec::new(),
             faults_to_come: 0,
-            living_workers: workers,
             messages: 0,
             in_flight: InFlightLoad::new(),
             effects: Vec::new(),
@@ -149,7 +151,8 @@ impl<'a> Driver<'a> {
     /// Runs until all workers have done their share and nothing is on its way any more.
     pub(crate) fn run(mut self) -> Result<Outcome, SimError> {
         self.schedule_faults();
-        for rank in 0..self.ranks.len() {
+        let living = self.ranks.iter().enumerate().filter(|(_, state)| state.is_alive());
+        for rank in living.map(|(rank, _)| rank).collect::<Vec<_>>() {
             self.ranks[rank].machine.start(self.now);
             self.carry_out(rank);
             self.settle(rank);
@@ -161,7 +164,7 @@ impl<'a> Driver<'a> {
             }
             self.schedule_probe();
             if self.is_quiet() && self.controller.is_draining() {
-                self.controller.quiet(self.now);
+                self.controller.quiet(self.now, self.observer);
                 self.exchange_control();
             } else {
                 self.step()?;
@@ -269,7 +272,12 @@ impl<'a> Driver<'a> {
                     .push(format!("{rank} is not drained at the end; it awaits {awaits}"));
             }
         }
-        for (rank, state) in self.ranks.iter().enumerate().filter(|(_, state)| !state.is_alive()) {
+        let has_left = |rank: usize| outcome.ranks[rank].left;
+        let lost: Vec<usize> = (0..self.ranks.len())
+            .filter(|rank| !self.ranks[*rank].is_alive() && !has_left(*rank))
+            .collect();
+        for rank in lost {
+            let state = &self.ranks[rank];
             // A worker lost while computing has not got its vectors back.
             if state.running.as_ref().is_some_and(|running| running.next == 0) {
                 drop(self.gradients.finish(rank));
@@ -288,11 +296,13 @@ impl<'a> Driver<'a> {
 fn machine_config<'a>(
     setup: &'a RunSpec,
     start: &'a ResumePoint,
+    view: &'a Arc<View>,
     observer: &dyn Observer,
 ) -> RankMachineConfig<'a> {
     RankMachineConfig {
         setup,
         start,
+        view,
         schedule: observer.checkpoint_schedule(),
         // Nobody is watched by the clock: the driver sees everything.
         limits: ControlLimits::NONE,
@@ -308,8 +318,11 @@ fn machine_config<'a>(
 fn rank_states(machine: RankMachineConfig<'_>, pool: &Pool) -> Result<Vec<RankState>, SimError> {
     let now = machine.start.now;
     let state = |rank| {
+        let is_alive = machine.view.is_alive(Rank::from(rank));
         let machine = RankMachine::new(machine, Rank::from(rank), pool.clone(), now);
-        Ok(RankState::new(machine.map_err(SimError::Resume)?, now))
+        let mut state = RankState::new(machine.map_err(SimError::Resume)?, now);
+        state.lost = (!is_alive).then_some(now);
+        Ok(state)
     };
     (0..machine.setup.ranks()).map(state).collect()
 }

@@ -21,6 +21,8 @@ pub struct Faults {
     pub rules: Vec<Rule>,
     /// Ranks that are lost for good.
     pub crashes: Vec<Crash>,
+    /// Workers that are given notice, and leave.
+    pub leaves: Vec<Leave>,
     /// Ranks that stand still for a while: they neither compute, nor read, nor send.
     pub pauses: Vec<Pause>,
     /// Ranks whose messages, sent and received, are dropped for a while.
@@ -36,6 +38,16 @@ pub struct Faults {
 /// A rank is lost for good.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Crash {
+    /// Which.
+    pub rank: u32,
+    /// When.
+    pub at_ms: f64,
+}
+
+/// A worker is given notice: it leaves at the next cut, or, if the run cannot do without it, the run is
+/// saved and ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Leave {
     /// Which.
     pub rank: u32,
     /// When.
@@ -239,6 +251,9 @@ impl Faults {
         for crash in &self.crashes {
             check_span("crashes.at_ms", crash.at_ms, f64::INFINITY)?;
         }
+        for leave in &self.leaves {
+            check_span("leaves.at_ms", leave.at_ms, f64::INFINITY)?;
+        }
         for pause in &self.pauses {
             check_span("pauses", pause.from_ms, pause.until_ms)?;
             check_span("pauses", pause.until_ms, f64::INFINITY)?;
@@ -268,12 +283,13 @@ impl Faults {
 
     pub(crate) fn check_ranks(&self, ranks: u32) -> Result<(), ClusterError> {
         let crashes = self.crashes.iter().map(|crash| ("crashes", crash.rank));
+        let leaves = self.leaves.iter().map(|leave| ("leaves", leave.rank));
         let pauses = self.pauses.iter().map(|pause| ("pauses", pause.rank));
         let partitions = self.partitions.iter().map(|partition| ("partitions", partition.rank));
         let delays = self.control_delays.iter().map(|delay| ("control_delays", delay.rank));
         let pairs = self.pair_partitions.iter().flat_map(|pair| [pair.rank, pair.peer]);
         let pairs = pairs.map(|rank| ("pair_partitions", rank));
-        let all = crashes.chain(pauses).chain(partitions).chain(delays).chain(pairs);
+        let all = crashes.chain(leaves).chain(pauses).chain(partitions).chain(delays).chain(pairs);
         let unknown = all.into_iter().find(|(_, rank)| *rank >= ranks);
         unknown.map_or(Ok(()), |(list, rank)| {
             let allowed = format!("there are {ranks} ranks, numbered from 0");

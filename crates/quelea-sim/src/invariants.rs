@@ -71,7 +71,8 @@ impl Driver<'_> {
         let agreed = self.controller.view();
         for (rank, state) in self.ranks.iter().enumerate().filter(|(_, state)| state.is_alive()) {
             let (who, node) = (Rank::from(rank), state.machine.node());
-            if !agreed.is_alive(who) {
+            let leaves = self.cluster.faults.leaves.iter().any(|leave| leave.rank == who.0);
+            if !agreed.is_alive(who) && !leaves {
                 return Some(format!("{who} lives and is excluded from view {}", agreed.number));
             }
             let (step, before) = (node.step(), seen.steps[rank]);

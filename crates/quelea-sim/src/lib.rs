@@ -50,8 +50,8 @@ use quelea_record::{Outcome, ResumePoint};
 pub use attacks::{ATTACKS, Attack, AttackEntry, AttackKind};
 pub use cluster::{Cluster, ClusterError, ControlPath, KNOBS};
 pub use faults::{
-    ControlDelay, Crash, Faults, Flight, PairPartition, Pause, PlainRule, RankPartition, Rule,
-    Verdict,
+    ControlDelay, Crash, Faults, Flight, Leave, PairPartition, Pause, PlainRule, RankPartition,
+    Rule, Verdict,
 };
 pub use knob::Knob;
 pub use quelea_record::{Models, Observer};
@@ -104,10 +104,12 @@ pub enum SimError {
     #[error("{0}")]
     Resume(String),
     /// The run was asked to stop, and its state is saved.
-    #[error("stopped after {step} steps of each worker, as asked")]
+    #[error("stopped after {step} steps of each worker, {reason}")]
     Stopped {
         /// Steps of each worker, on average.
         step: u64,
+        /// Why: "as asked", or who was given notice and could not leave.
+        reason: String,
     },
     /// Something that must always hold does not; only in runs that are checked.
     #[error("after {} s: {what}", at.seconds())]

@@ -1,4 +1,4 @@
-//! What happens to ranks: crashes, pauses, partitions that last long enough to be noticed.
+//! What happens to ranks: crashes, leaves, pauses, partitions that last long enough to be noticed.
 
 use quelea_core::message::Rank;
 use quelea_core::time::Time;
@@ -12,6 +12,7 @@ use crate::rank_state::Arrived;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RankFault {
     Crash(usize),
+    Leave(usize),
     Pause(usize, Time),
     /// A partition that lasts long enough to be noticed.
     Partitioned(usize),
@@ -25,6 +26,9 @@ impl Driver<'_> {
         let mut list: Vec<(f64, RankFault)> = Vec::new();
         for crash in &faults.crashes {
             list.push((crash.at_ms, RankFault::Crash(crash.rank as usize)));
+        }
+        for leave in &faults.leaves {
+            list.push((leave.at_ms, RankFault::Leave(leave.rank as usize)));
         }
         for pause in &faults.pauses {
             let until = Time::from_ms(pause.until_ms);
@@ -51,6 +55,13 @@ impl Driver<'_> {
         match self.faults[number as usize] {
             RankFault::Crash(rank) => self.lose(rank, Time::from_ms(self.cluster.detect_ms)),
             RankFault::Partitioned(rank) => self.lose(rank, Time::ZERO),
+            RankFault::Leave(rank) => {
+                if self.ranks[rank].is_alive() {
+                    self.ranks[rank].machine.leave();
+                    self.settle(rank);
+                }
+                Ok(())
+            }
             RankFault::Pause(rank, until) => {
                 self.ranks[rank].pause(self.now, until);
                 self.wake_at(rank, until);
@@ -72,15 +83,28 @@ impl Driver<'_> {
         if self.setup.cannot_lose(self.controller.view(), who) {
             return Err(SimError::LeaderLost { rank: who, at });
         }
-        state.lose(at);
-        self.living_workers -= 1;
+        self.silence(rank);
         if self.living_workers == 0 {
             return Err(SimError::AllWorkersLost { rank: who, at });
         }
-        for Arrived { from, bytes, holds_link, .. } in std::mem::take(&mut self.ranks[rank].inbox) {
-            self.leave_network(from, who, bytes, holds_link);
-        }
         self.queue.schedule(at + noticed, SimEvent::Detect(rank as u32));
         Ok(())
+    }
+
+    /// This rank neither sends nor receives anything any more.
+    fn silence(&mut self, rank: usize) {
+        self.ranks[rank].lose(self.now);
+        self.living_workers -= 1;
+        for Arrived { from, bytes, holds_link, .. } in std::mem::take(&mut self.ranks[rank].inbox) {
+            self.leave_network(from, Rank::from(rank), bytes, holds_link);
+        }
+    }
+
+    /// This worker has left, and has sent its report.
+    pub(crate) fn retire(&mut self, rank: usize) {
+        self.ranks[rank].has_left = true;
+        self.silence(rank);
+        let due = self.gates.due(self.living_workers);
+        self.open_later(due);
     }
 }

@@ -30,6 +30,8 @@ pub(crate) struct RankState {
     pub(crate) view_at: Time,
     /// It has received its last command.
     pub(crate) has_ended: bool,
+    /// It was not lost, but has left: what it had to say still arrives.
+    pub(crate) has_left: bool,
 }
 
 /// A delivered message that waits for the processor.
@@ -77,6 +79,7 @@ impl RankState {
             running: None,
             view_at: Time::ZERO,
             has_ended: false,
+            has_left: false,
         }
     }
 

@@ -1,7 +1,7 @@
 //! `quelea join`: takes part in a run as one worker.
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
-use quelea_run::drive;
+use quelea_run::drive::{self, LeaveNotice};
 
 use super::CommandSpec;
 use crate::interrupt;
@@ -16,7 +16,9 @@ Examples:
   quelea join coordinator.example:29470             as any worker that is still missing
   quelea join 10.0.0.1:4000 --rank 3                as worker 3
 
-The coordinator (`quelea serve`) sends the configuration and keeps the results.";
+The coordinator (`quelea serve`) sends the configuration and keeps the results. SIGTERM gives notice: the
+worker finishes its step and leaves, and the others continue; where the run cannot do without it, the run
+is saved and ends.";
 
 /// Take part in a run as one worker
 #[derive(Debug, Parser)]
@@ -54,9 +56,14 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     if !args.quiet {
         mention(&format!("joining the run at {}", args.address));
     }
-    drive::join(&args.address, args.rank, f64::from(args.wait), None)?;
+    let leave = LeaveNotice::on_sigterm();
+    drive::join(&args.address, args.rank, f64::from(args.wait), None, &leave)?;
     if !args.quiet {
-        mention("the run has ended; its results are with the coordinator");
+        mention(if leave.has_left() {
+            "left the run as asked, between two steps; the others continue"
+        } else {
+            "the run has ended; its results are with the coordinator"
+        });
     }
     Ok(())
 }

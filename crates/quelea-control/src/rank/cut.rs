@@ -23,6 +23,8 @@ pub(super) struct CutState {
     last: u64,
     /// The step of its last checkpoint. One may be requested where only the model was evaluated.
     saved: u64,
+    /// The step of the last model that it sent for a cut.
+    shown: u64,
     /// A cut that was agreed on.
     requested: Option<u64>,
     /// It starts no gradient from this step on.
@@ -59,6 +61,7 @@ impl CutState {
             schedule,
             last: step,
             saved: step,
+            shown: step,
             requested: None,
             hold: None,
             limit: if waits_for_disk { schedule.limit(step) } else { u64::MAX },
@@ -67,10 +70,13 @@ impl CutState {
         }
     }
 
-    /// After a loss there are no checkpoints: what the lost rank held is in none of them.
-    pub(super) fn stop_saving(&mut self) {
-        (self.schedule.save_every, self.limit) = (0, u64::MAX);
-        (self.requested, self.hold, self.pause) = (None, None, PauseState::None);
+    /// Membership has changed. Parts of the view before belong to no cut any more: a rank that waits
+    /// until its part is written saves again.
+    pub(super) fn enter_view(&mut self) {
+        if self.last == self.limit {
+            self.last -= 1;
+            self.saved = self.saved.min(self.last);
+        }
     }
 }
 
@@ -96,6 +102,7 @@ impl RankMachine {
             Command::Save(step) => self.save_at_rest(step),
             Command::Continue => {
                 (self.cutting.pause, self.cutting.hold) = (PauseState::None, None);
+                self.cutting.requested = None;
                 if self.life_cycle.resume() {
                     self.node.start(now);
                 }
@@ -111,12 +118,13 @@ impl RankMachine {
             return self.show_if_asked();
         }
         while let Some(step) = self.next_cut() {
-            let is_first = step > std::mem::replace(&mut self.cutting.last, step);
+            self.cutting.last = step;
             if self.cutting.requested == Some(step) || self.cutting.schedule.saves_at(step) {
                 self.cutting.saved = step;
                 self.save(step);
             }
-            if is_first && self.cutting.schedule.evaluates_at(step) {
+            if self.cutting.schedule.evaluates_at(step) && step > self.cutting.shown {
+                self.cutting.shown = step;
                 self.show(step);
             }
         }
@@ -165,8 +173,8 @@ impl RankMachine {
     fn save(&mut self, step: u64) -> RankCheckpoint {
         let report = RankReport { params: Vec::new(), model: Vec::new(), ..self.report.clone() };
         let part = RankCheckpoint::of(&mut self.node, step, report);
-        let saved = Box::new(part.clone());
-        self.events.push(RankEvent::Saved { rank: self.node.rank.0, step, part: saved });
+        let (rank, view) = (self.node.rank.0, self.node.view().number);
+        self.events.push(RankEvent::Saved { rank, step, view, part: Box::new(part.clone()) });
         part
     }
 
@@ -206,7 +214,8 @@ impl RankMachine {
         let mut parts = vec![RankCheckpoint::default(); self.node.rank.index()];
         parts.push(part);
         let start = ResumePoint { parts, ..ResumePoint::default() };
-        match start.node(&self.cutting.setup, self.node.rank, self.cutting.pool.clone()) {
+        let (view, pool) = (self.node.view(), self.cutting.pool.clone());
+        match start.node_in(view, &self.cutting.setup, self.node.rank, pool) {
             Ok(mut node) => {
                 // Its own part does not say how far the others are.
                 node.progress(self.node.gradients_done());

@@ -87,6 +87,14 @@ impl PushSum {
         self.weights[b] += weight;
     }
 
+    /// Takes all mass of bucket `b` out, for somebody else.
+    pub fn give_up(&mut self, cx: &mut Context<'_>, b: usize) -> (Payload, f64) {
+        let values = &mut self.numerator[cx.range(b)];
+        let all = cx.outbox.pool.copy(values);
+        values.fill(0.0);
+        (all, std::mem::take(&mut self.weights[b]))
+    }
+
     /// Shows z = x/w in the parameters.
     pub fn show(&self, cx: &mut Context<'_>, b: usize) {
         let range = cx.range(b);

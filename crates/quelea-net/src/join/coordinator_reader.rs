@@ -31,10 +31,10 @@ impl CoordinatorReader<'_> {
         let (mut start, rank) = (ResumePoint::default(), prober.links.rank.index());
         loop {
             match hear_up_to(self.stream, self.address, wait, protocol::state_bytes(len))? {
-                SetupMessage::Resume { part, resized } => {
+                SetupMessage::Resume { part, resized, changes } => {
                     start.parts = vec![RankCheckpoint::default(); rank];
                     start.parts.push(*part);
-                    start.resized = resized;
+                    (start.resized, start.changes) = (resized, changes);
                 }
                 SetupMessage::Start { zero, schedule } => return Ok(Some((start, zero, schedule))),
                 SetupMessage::Measure(probe) => {

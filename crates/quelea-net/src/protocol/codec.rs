@@ -1,11 +1,14 @@
 //! How packets are laid out: a number for each kind, then its fields in order.
 
-use quelea_control::{Account, AwaitedPeer, Command, REASON_CHARS, RankEvent, ViewChange, shown};
+use quelea_control::{Account, AwaitedPeer, Command, REASON_CHARS, RankEvent, shown};
 use quelea_core::time::Time;
 use quelea_record::CheckpointSchedule;
 use quelea_wire::control::{ControlError, Reader, Writer};
 
-use super::fields::{read_part, read_record, read_report, write_part, write_record, write_report};
+use super::fields::{
+    read_change, read_part, read_record, read_report, write_change, write_part, write_record,
+    write_report,
+};
 use super::{Packet, SetupMessage};
 use crate::measure::Probe;
 
@@ -46,8 +49,9 @@ impl Packet for SetupMessage {
                 w.number(*run).number(*from).number(*to).packet(11)
             }
             SetupMessage::Accepted => w.packet(12),
-            SetupMessage::Resume { part, resized } => {
-                write_part(w.number(*resized), part).packet(13)
+            SetupMessage::Resume { part, resized, changes } => {
+                let w = w.number(*resized).list(changes, write_change);
+                write_part(w, part).packet(13)
             }
             SetupMessage::Measure(probe) => probe.write(w).packet(14),
             SetupMessage::Found { values } => w.list(values, |w, value| w.real(*value)).packet(15),
@@ -86,7 +90,10 @@ impl Packet for SetupMessage {
             },
             11 => SetupMessage::Hello { run: r.number()?, from: r.small()?, to: r.small()? },
             12 => SetupMessage::Accepted,
-            13 => SetupMessage::Resume { resized: r.flag()?, part: Box::new(read_part(r)?) },
+            13 => {
+                let (resized, changes) = (r.flag()?, r.list(read_change)?);
+                SetupMessage::Resume { resized, changes, part: Box::new(read_part(r)?) }
+            }
             14 => SetupMessage::Measure(Probe::read(r)?),
             15 => SetupMessage::Found { values: r.list(Reader::real)? },
             16 => SetupMessage::Measured,
@@ -123,11 +130,10 @@ impl Packet for Command {
             Command::Explain => w.packet(115),
             Command::Progress { done } => w.number(*done).packet(119),
             Command::Freeze(number) => w.number(*number).packet(117),
-            Command::View(ViewChange { number, lost, from_step }) => {
-                let w = w.number(*number).number(*from_step);
-                w.list(lost, |w, rank| w.number(*rank)).packet(118)
-            }
+            Command::View(change) => write_change(w, change).packet(118),
             Command::Salvage => w.packet(116),
+            Command::HandOver => w.packet(120),
+            Command::Leave => w.packet(121),
         }
     }
 
@@ -149,12 +155,11 @@ impl Packet for Command {
             114 => Command::Durable(r.number()?),
             115 => Command::Explain,
             116 => Command::Salvage,
+            120 => Command::HandOver,
+            121 => Command::Leave,
             119 => Command::Progress { done: r.number()? },
             117 => Command::Freeze(r.small()?),
-            118 => {
-                let (number, from_step) = (r.small()?, r.number()?);
-                Command::View(ViewChange { number, from_step, lost: r.list(Reader::small)? })
-            }
+            118 => Command::View(read_change(r)?),
             _ => return Err(r.unknown()),
         })
     }
@@ -191,11 +196,12 @@ impl Packet for RankEvent {
             RankEvent::Model { rank, step, model } => {
                 w.number(*rank).number(*step).values(model).packet(211)
             }
-            RankEvent::Saved { rank, step, part } => {
-                write_part(w.number(*rank).number(*step), part).packet(212)
+            RankEvent::Saved { rank, step, view, part } => {
+                write_part(w.number(*rank).number(*step).number(*view), part).packet(212)
             }
             RankEvent::CutProposal { rank, step } => w.number(*rank).number(*step).packet(213),
             RankEvent::CutAgreed { rank } => w.number(*rank).packet(214),
+            RankEvent::Leaving { rank } => w.number(*rank).packet(219),
             RankEvent::Paused { rank } => w.number(*rank).packet(215),
             RankEvent::Frozen { rank, number, step } => {
                 w.number(*rank).number(*number).number(*step).packet(218)
@@ -242,10 +248,12 @@ impl Packet for RankEvent {
             212 => RankEvent::Saved {
                 rank: r.small()?,
                 step: r.number()?,
+                view: r.small()?,
                 part: Box::new(read_part(r)?),
             },
             213 => RankEvent::CutProposal { rank: r.small()?, step: r.number()? },
             214 => RankEvent::CutAgreed { rank: r.small()? },
+            219 => RankEvent::Leaving { rank: r.small()? },
             215 => RankEvent::Paused { rank: r.small()? },
             216 => RankEvent::Account {
                 rank: r.small()?,
@@ -266,7 +274,9 @@ impl Packet for RankEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quelea_core::message::Rank;
     use quelea_core::state::Saved;
+    use quelea_core::view::{DepartedRank, ViewChange};
     use quelea_record::RankCheckpoint;
     use quelea_record::{FOLDED, FactTotals, RankReport, Record, RecordKind, STALENESS};
     use quelea_wire::control::{self, HEAD_BYTES};
@@ -312,10 +322,19 @@ mod tests {
         comes_back(Command::SaveAt { step: 9, last: true });
         comes_back(Command::Explain);
         comes_back(Command::Salvage);
+        comes_back(Command::HandOver);
+        comes_back(Command::Leave);
+        comes_back(RankEvent::Leaving { rank: 2 });
         comes_back(Command::Grant { done: 11 });
         comes_back(Command::Progress { done: 12 });
         comes_back(Command::Freeze(3));
-        comes_back(Command::View(ViewChange { number: 3, lost: vec![1, 5], from_step: 9 }));
+        let departed = [(1, 7), (5, 8)].map(|(rank, steps)| DepartedRank {
+            rank: Rank(rank),
+            steps,
+            left: rank == 5,
+        });
+        let change = ViewChange { number: 3, departed: departed.into(), from_step: 9 };
+        comes_back(Command::View(change.clone()));
         comes_back(RankEvent::Frozen { rank: 1, number: 3, step: 7 });
         comes_back(RankEvent::Salvaged { rank: 1, step: 7, model: vec![0.5] });
         let awaiting = vec![AwaitedPeer { from: 2, what: "a chunk".into() }];
@@ -329,8 +348,8 @@ mod tests {
             state,
             report: RankReport { steps: 3, ..Default::default() },
         });
-        comes_back(RankEvent::Saved { rank: 1, step: 4, part: part.clone() });
-        comes_back(SetupMessage::Resume { part, resized: true });
+        comes_back(RankEvent::Saved { rank: 1, step: 4, view: 2, part: part.clone() });
+        comes_back(SetupMessage::Resume { part, resized: true, changes: vec![change] });
         let schedule = CheckpointSchedule { save_every: 5, evaluations: 6, steps: 7 };
         comes_back(SetupMessage::Start { zero: Time(8), schedule });
         comes_back(SetupMessage::Measure(Probe::Stream { to: vec![1], from: vec![2, 3] }));

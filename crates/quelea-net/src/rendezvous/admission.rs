@@ -1,6 +1,6 @@
 //! Admission of workers: each receives a rank and the job, and loads its data.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -51,6 +51,8 @@ pub(crate) struct Admission {
     pub(crate) clock: RunClock,
     pub(crate) workers: u32,
     pub(crate) options: NetOptions,
+    /// Ranks that were lost before the run was resumed: nobody takes them.
+    pub(crate) lost: BTreeSet<u32>,
     /// By whom each rank is taken; `None`: by the coordinator's own process.
     pub(crate) taken: Mutex<BTreeMap<u32, Option<SocketAddr>>>,
     pub(crate) warnings: Mutex<Sender<Incoming>>,
@@ -127,11 +129,15 @@ impl Admission {
             return Err((format!("this is not the run \"{key}\""), true));
         }
         let mut taken = self.taken();
-        let free = || (0..self.workers).find(|rank| !taken.contains_key(rank));
+        let is_free = |rank: &u32| !taken.contains_key(rank) && !self.lost.contains(rank);
+        let free = || (0..self.workers).find(is_free);
         let rank = match rank {
             Some(rank) if rank >= self.workers => {
                 let last = self.workers - 1;
                 return Err(plain(format!("there is no worker {rank}; workers are 0 to {last}")));
+            }
+            Some(rank) if self.lost.contains(&rank) => {
+                return Err(plain(format!("worker {rank} was lost; the run resumes without it")));
             }
             Some(rank) => rank,
             None => free().ok_or_else(|| {
@@ -197,7 +203,7 @@ impl Admission {
         let deadline = begun + Duration::from_secs_f64(self.options.connect_seconds);
         let is_hosted = |(rank, by): &(&u32, &Option<_>)| **rank < self.workers && by.is_none();
         let hosted = self.taken().iter().filter(is_hosted).count();
-        let expected = self.workers as usize - hosted;
+        let expected = self.workers as usize - hosted - self.lost.len();
         while joined.len() < expected {
             let left = deadline.saturating_duration_since(Instant::now());
             match arrivals.recv_timeout(left.min(POLL_INTERVAL)) {
@@ -225,13 +231,13 @@ impl Admission {
 
     fn missing(&self, there: &[u32]) -> String {
         let taken = self.taken();
-        let missing = (0..self.workers).filter(|rank| !there.contains(rank)).filter_map(|rank| {
-            match taken.get(&rank) {
+        let is_missing = |rank: &u32| !there.contains(rank) && !self.lost.contains(rank);
+        let missing =
+            (0..self.workers).filter(is_missing).filter_map(|rank| match taken.get(&rank) {
                 None => Some(format!("worker {rank} to join")),
                 Some(Some(peer)) => Some(format!("worker {rank} at {peer} to load its data")),
                 Some(None) => None,
-            }
-        });
+            });
         let missing = missing.collect::<Vec<_>>().join(", ");
         match &*self.last_refusal.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(refusal) => format!("{missing} (last it {refusal})"),

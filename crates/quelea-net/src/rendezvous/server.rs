@@ -22,6 +22,7 @@ use crate::measure::{Measured, StreamSurvey};
 use crate::open_files::OpenFiles;
 use crate::options::NetOptions;
 use crate::protocol::{self, PacketError, SMALL_BYTES, SetupMessage, Wait};
+use crate::rendezvous::addresses::AddressTable;
 use crate::rendezvous::admission::{Admission, JoinedWorker};
 use crate::rendezvous::listener::GuardedListener;
 use crate::rendezvous::worker_reader::attend_worker;
@@ -65,8 +66,9 @@ pub fn resume(
         start,
         controller,
     };
-    let rank_links =
-        (0..setup.ranks()).map(|rank| RankLinks { rank: rank.into(), endpoints: Vec::new() });
+    let lost: BTreeSet<Rank> = context.start.departed().collect();
+    let living = (0..setup.ranks()).map(Rank::from).filter(|rank| !lost.contains(rank));
+    let rank_links = living.map(|rank| RankLinks { rank, endpoints: Vec::new() });
     let local =
         LocalRanks::start(&context, gradients, rank_links.collect(), Heartbeats::WithinProcess)?;
     let control_links = control_links(setup.ranks(), &local, &BTreeMap::new())?;
@@ -91,10 +93,12 @@ fn control_links(
 ) -> Result<Vec<ControlLink>, NetError> {
     let port = |rank: usize| match local.inbox(rank.into()) {
         Some(inbox) => Ok(ControlLink::Local(inbox.clone())),
-        None => {
-            let stream = joined[&(rank as u32)].try_clone();
-            Ok(ControlLink::Remote(stream.map_err(|error| lost(rank as u32, error.into()))?))
-        }
+        None => match joined.get(&(rank as u32)).map(TcpStream::try_clone) {
+            Some(Ok(stream)) => Ok(ControlLink::Remote(stream)),
+            Some(Err(error)) => Err(lost(rank as u32, error.into())),
+            // It was lost before the run was resumed.
+            None => Ok(ControlLink::Broken),
+        },
     };
     (0..ranks).map(port).collect()
 }
@@ -177,21 +181,22 @@ impl Coordinator {
         observer: &mut dyn Observer,
     ) -> Result<Outcome, NetError> {
         check(setup)?;
-        let here = residents(setup, hosted)?;
-        let elsewhere = setup.ranks() - here.len();
+        let absent: BTreeSet<Rank> = self.start.departed().collect();
+        let here = residents(setup, hosted)?.difference(&absent).copied().collect::<BTreeSet<_>>();
+        let elsewhere = setup.ranks() - here.len() - absent.len();
         OpenFiles { here: here.len(), elsewhere, joined: elsewhere }.reserve()?;
         let (start, options) = (Arc::clone(&self.start), self.options.clone());
         let clock = RunClock::showing(start.now, Instant::now());
         let (controller, incoming) = channel();
         let plan = MeshPlan { run: run_number(), ranks: setup.ranks(), here };
-        let call = Call { plan, job, workers: setup.workers() as u32, clock };
+        let call = Call { plan, absent, job, workers: setup.workers() as u32, clock };
         let gathered = self.gather(call, controller.clone(), observer)?;
         let ConnectedWorkers { streams, rank_links, _transport, _listener } = gathered;
         for (rank, stream) in &streams {
             if let Some(part) = start.parts.get(*rank as usize) {
-                let part = Box::new(part.clone());
-                let _ =
-                    protocol::write(stream, &SetupMessage::Resume { part, resized: start.resized });
+                let (part, changes) = (Box::new(part.clone()), start.changes.clone());
+                let resume = SetupMessage::Resume { part, resized: start.resized, changes };
+                let _ = protocol::write(stream, &resume);
             }
         }
         let zero = clock.now() - start.now;
@@ -236,7 +241,8 @@ impl Coordinator {
         let (controller, _unheard) = channel();
         let options = self.options.clone();
         let plan = MeshPlan { run: run_number(), ranks: workers, here: BTreeSet::new() };
-        let call = Call { plan, job, workers: workers as u32, clock: RunClock::start() };
+        let (absent, clock) = (BTreeSet::new(), RunClock::start());
+        let call = Call { plan, absent, job, workers: workers as u32, clock };
         let gathered = self.gather(call, controller, observer)?;
         StreamSurvey { streams: &gathered.streams, options: &options }.measure(steps, observer)
     }
@@ -248,7 +254,7 @@ impl Coordinator {
         controller: Sender<Incoming>,
         observer: &mut dyn Observer,
     ) -> Result<ConnectedWorkers, NetError> {
-        let Call { plan, job, workers, clock } = call;
+        let Call { plan, absent, job, workers, clock } = call;
         let admission = Admission {
             run: plan.run,
             open: !self.address.ip().is_loopback(),
@@ -258,6 +264,7 @@ impl Coordinator {
             clock,
             workers,
             options: self.options.clone(),
+            lost: absent.iter().map(|rank| rank.0).collect(),
             taken: Mutex::new(plan.here.iter().map(|rank| (rank.0, None)).collect()),
             warnings: Mutex::new(controller.clone()),
             last_refusal: Mutex::default(),
@@ -278,7 +285,8 @@ impl Coordinator {
         // All processes together have one limit; the last to come still needs a moment.
         let left = self.options.connect_seconds - begun.elapsed().as_secs_f64();
         let wait = Wait::new(left.max(self.options.handshake_seconds), "it to be connected");
-        match exchange_addresses(&plan, &*transport, joined, &self.options, wait) {
+        let table = AddressTable { ranks: plan.ranks, absent: &absent, port: transport.port() };
+        match exchange_addresses(&table, &*transport, joined, &self.options, wait) {
             Ok((streams, rank_links)) => Ok(ConnectedWorkers {
                 streams,
                 rank_links,
@@ -298,6 +306,8 @@ impl Coordinator {
 /// What workers join for.
 struct Call {
     plan: MeshPlan,
+    /// Ranks that were lost before the run was resumed.
+    absent: BTreeSet<Rank>,
     job: Vec<u8>,
     workers: u32,
     clock: RunClock,
@@ -331,7 +341,7 @@ type Streams = BTreeMap<u32, TcpStream>;
 
 /// Sends every worker the addresses of all, and waits until all are connected.
 fn exchange_addresses(
-    plan: &MeshPlan,
+    table: &AddressTable<'_>,
     transport: &dyn Transport,
     joined: Vec<JoinedWorker>,
     options: &NetOptions,
@@ -343,11 +353,11 @@ fn exchange_addresses(
     let connect = || {
         for (rank, stream) in &streams {
             let own = stream.local_addr().map_err(|error| lost(*rank, error.into()))?;
-            let addresses = table(plan, own.ip(), transport.port(), &addresses);
+            let addresses = table.seen_from(own.ip(), &addresses);
             let peers = SetupMessage::Peers { addresses };
             protocol::write(stream, &peers).map_err(|error| lost(*rank, error))?;
         }
-        let from_here = table(plan, IpAddr::from([127, 0, 0, 1]), transport.port(), &addresses);
+        let from_here = table.seen_from(IpAddr::from([127, 0, 0, 1]), &addresses);
         let rank_links = transport.connect(&from_here, options, wait)?;
         for (rank, stream) in &streams {
             match protocol::read(stream, SMALL_BYTES, Some(wait)) {
@@ -373,20 +383,4 @@ fn exchange_addresses(
 
 fn lost(rank: u32, error: PacketError) -> NetError {
     NetError::Lost { rank, reason: format!("{error} while peers were connecting") }
-}
-
-/// Where the ranks are, for somebody who reaches the coordinator at `own`: a worker that is
-/// reached only from the coordinator's machine is there, under the coordinator's address.
-fn table(
-    plan: &MeshPlan,
-    own: IpAddr,
-    port: u16,
-    addresses: &BTreeMap<u32, SocketAddr>,
-) -> Vec<String> {
-    let address = |rank: usize| match addresses.get(&(rank as u32)) {
-        Some(address) if address.ip().is_loopback() => SocketAddr::new(own, address.port()),
-        Some(address) => *address,
-        None => SocketAddr::new(own, port),
-    };
-    (0..plan.ranks).map(|rank| address(rank).to_string()).collect()
 }

@@ -21,6 +21,7 @@ pub const KEYS: &[OptionSpec] = &[
         kind: OptionKind::Flag(true),
         help: "workers are lost: they crash, or nobody reaches them any more",
     },
+    OptionSpec { name: "leaves", kind: OptionKind::Flag(true), help: "workers leave with notice" },
     OptionSpec {
         name: "pauses",
         kind: OptionKind::Flag(true),
@@ -39,7 +40,7 @@ pub const KEYS: &[OptionSpec] = &[
     OptionSpec {
         name: "survivors",
         kind: OptionKind::Whole { default: 1, min: 1, max: 100_000 },
-        help: "this many workers are never lost",
+        help: "this many workers are never lost and never leave",
     },
 ];
 
@@ -49,6 +50,7 @@ pub fn add(options: &Options, seed: u64, target: ChaosTarget, faults: &mut Fault
         incidents: options.whole("incidents") as u32,
         mean_ms: options.real("mean_ms"),
         crashes: options.flag("crashes"),
+        leaves: options.flag("leaves"),
         pauses: options.flag("pauses"),
         links: options.flag("links"),
         control: options.flag("control"),
@@ -56,6 +58,7 @@ pub fn add(options: &Options, seed: u64, target: ChaosTarget, faults: &mut Fault
     };
     let drawn = chaos.draw(seed, target);
     faults.crashes.extend(drawn.crashes);
+    faults.leaves.extend(drawn.leaves);
     faults.pauses.extend(drawn.pauses);
     faults.partitions.extend(drawn.partitions);
     faults.pair_partitions.extend(drawn.pair_partitions);

@@ -1,19 +1,27 @@
-//! `[cluster.faults]`: crashes, pauses, partitions, late control messages, rules about messages, and
-//! attacks.
+//! `[cluster.faults]`: crashes, leaves, pauses, partitions, late control messages, rules about messages,
+//! and attacks.
 
 use quelea_core::options::{OptionKind, OptionSpec, Options};
 use quelea_core::time::Time;
 use quelea_sim::{
-    ATTACKS, Attack, ControlDelay, Crash, Faults, PairPartition, Pause, PlainRule, RankPartition,
-    Rule, Verdict,
+    ATTACKS, Attack, ControlDelay, Crash, Faults, Leave, PairPartition, Pause, PlainRule,
+    RankPartition, Rule, Verdict,
 };
 use toml::{Table, Value};
 
 use super::section::{Allowed, SectionValues};
 use crate::error::RequestError;
 
-const FAULTS: [&str; 7] =
-    ["crashes", "pauses", "partitions", "pair_partitions", "control_delays", "rules", "attacks"];
+const FAULTS: [&str; 8] = [
+    "crashes",
+    "leaves",
+    "pauses",
+    "partitions",
+    "pair_partitions",
+    "control_delays",
+    "rules",
+    "attacks",
+];
 
 /// At most about a month.
 const fn millis(name: &'static str, default: f64, help: &'static str) -> OptionSpec {
@@ -95,6 +103,9 @@ pub fn read(table: &Table) -> Result<Faults, RequestError> {
     let crash = |entry: FaultEntry<'_>| {
         Ok(Crash { rank: entry.rank()?, at_ms: entry.options.real("at_ms") })
     };
+    let leave = |entry: FaultEntry<'_>| {
+        Ok(Leave { rank: entry.rank()?, at_ms: entry.options.real("at_ms") })
+    };
     let pause = |entry: FaultEntry<'_>| {
         let (rank, (from_ms, until_ms)) = (entry.rank()?, entry.span()?);
         if until_ms == f64::MAX {
@@ -112,6 +123,7 @@ pub fn read(table: &Table) -> Result<Faults, RequestError> {
     };
     Ok(Faults {
         crashes: list(table, "crashes", CRASH)?.into_iter().map(crash).collect::<Result<_, _>>()?,
+        leaves: list(table, "leaves", CRASH)?.into_iter().map(leave).collect::<Result<_, _>>()?,
         pauses: list(table, "pauses", SPAN)?.into_iter().map(pause).collect::<Result<_, _>>()?,
         partitions: list(table, "partitions", SPAN)?
             .into_iter()
@@ -138,6 +150,7 @@ pub fn check_ranks(values: &SectionValues, ranks: usize) -> Result<(), RequestEr
     let faults = values.inside("faults");
     let lists = [
         ("crashes", CRASH),
+        ("leaves", CRASH),
         ("pauses", SPAN),
         ("partitions", SPAN),
         ("pair_partitions", PAIR),

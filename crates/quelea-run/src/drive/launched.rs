@@ -5,7 +5,7 @@ use std::path::Path;
 use quelea_net::launcher;
 use quelea_net::{Coordinator, NetOptions};
 
-use super::{Driven, OpenRendezvous, join};
+use super::{Driven, LeaveNotice, OpenRendezvous, join};
 use crate::error::{RequestError, RunError};
 use crate::prepared::PreparedRun;
 use crate::recorder::RunRecorder;
@@ -70,6 +70,8 @@ impl LaunchedWorker {
 
     /// Takes part as one of the others.
     pub fn follow(&self, prepared: Option<PreparedRun>) -> Result<(), RunError> {
-        join(&self.found.rendezvous.to_join(), Some(self.found.rank), WAIT_SECONDS, prepared)
+        // A launcher that ends a job gives all its processes notice; the first one saves the run.
+        let (place, rank) = (self.found.rendezvous.to_join(), self.found.rank);
+        join(&place, Some(rank), WAIT_SECONDS, prepared, &LeaveNotice::default())
     }
 }

@@ -3,10 +3,12 @@
 //! Every process holds one end of a pipe whose other end is here: when this process is gone,
 //! however it went, the pipe is closed and they end too ([`end_with_parent`]).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use quelea_core::message::Rank;
 use quelea_net::NetError;
 use quelea_net::measure::Measured;
 
@@ -54,7 +56,9 @@ fn gather(
     let place = OpenRendezvous::open("127.0.0.1:0", f64::from(WAIT_SECONDS))?;
     let address = place.address().to_string();
     let mut children = ChildProcesses::default();
-    for rank in 0..prepared.config.workers {
+    let lost: BTreeSet<Rank> = prepared.start.departed().collect();
+    let living = (0..prepared.config.workers).map(Rank::from).filter(|rank| !lost.contains(rank));
+    for Rank(rank) in living {
         let mut command = Command::new(executable);
         command.args(["join", &address, "--rank", &rank.to_string(), "--quiet"]);
         command.args(["--wait", &WAIT_SECONDS.to_string(), "--with-parent"]);
@@ -63,7 +67,7 @@ fn gather(
             let name = executable.display();
             RunError::Process(format!("cannot start worker {rank} as {name}: {error}"))
         })?;
-        children.children.push(child);
+        children.children.insert(rank, child);
     }
     Ok((place, children))
 }
@@ -79,13 +83,14 @@ pub fn end_with_parent() {
 /// The processes of the workers. None outlives this.
 #[derive(Default)]
 struct ChildProcesses {
-    children: Vec<Child>,
+    /// By rank.
+    children: BTreeMap<u32, Child>,
 }
 
 impl ChildProcesses {
     /// Whether all are there; none ends by itself before the run has.
     fn check(&mut self) -> Result<(), String> {
-        for (rank, child) in self.children.iter_mut().enumerate() {
+        for (rank, child) in &mut self.children {
             if let Ok(Some(status)) = child.try_wait() {
                 return Err(format!("worker {rank} {} before the run began", how(status)));
             }
@@ -96,7 +101,7 @@ impl ChildProcesses {
     /// Says how the process of a worker that was lost has ended.
     fn explain(&mut self, error: RunError) -> RunError {
         let RunError::Net(NetError::Lost { rank, .. }) = &error else { return error };
-        let Some(child) = self.children.get_mut(*rank as usize) else { return error };
+        let Some(child) = self.children.get_mut(rank) else { return error };
         match wait_until(child, Instant::now() + Duration::from_secs(1)) {
             Some(status) => RunError::Process(format!("worker {rank} {} ({error})", how(status))),
             None => error,
@@ -107,7 +112,7 @@ impl ChildProcesses {
     fn part(&mut self) -> Vec<String> {
         let until = Instant::now() + SHUTDOWN_GRACE;
         let children = std::mem::take(&mut self.children);
-        let ended = |(rank, mut child): (usize, Child)| match wait_until(&mut child, until) {
+        let ended = |(rank, mut child): (u32, Child)| match wait_until(&mut child, until) {
             Some(status) if status.success() => None,
             Some(status) => Some(format!("worker {rank} {} after the run", how(status))),
             None => {
@@ -115,13 +120,13 @@ impl ChildProcesses {
                 Some(format!("the process of worker {rank} had to be ended"))
             }
         };
-        children.into_iter().enumerate().filter_map(ended).collect()
+        children.into_iter().filter_map(ended).collect()
     }
 }
 
 impl Drop for ChildProcesses {
     fn drop(&mut self) {
-        self.children.iter_mut().for_each(end);
+        self.children.values_mut().for_each(end);
     }
 }
 

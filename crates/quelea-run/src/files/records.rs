@@ -200,6 +200,7 @@ pub fn write_line(out: &mut impl Write, record: &Record) -> io::Result<()> {
             write!(out, "\"{name}\",\"{key}\":{number}")
         }
         RecordKind::Lost => write!(out, "\"lost\""),
+        RecordKind::Left => write!(out, "\"left\""),
         RecordKind::View { number } => write!(out, "\"view\",\"number\":{number}"),
     }?;
     out.write_all(b"}\n")
@@ -263,6 +264,7 @@ mod tests {
             (RecordKind::Workers { loss: [1.0, 2.0], accuracy: None }, "workers"),
             (RecordKind::Checkpoint { failure: Some("disk \"full\"".into()) }, "checkpoint"),
             (RecordKind::Lost, "lost"),
+            (RecordKind::Left, "left"),
             (RecordKind::View { number: 2 }, "view"),
         ] {
             assert_eq!(line(event)["kind"], kind);

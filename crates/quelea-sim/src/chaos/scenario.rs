@@ -93,6 +93,7 @@ impl ChaosScenario {
             incidents: picker.pick(&[1.0, 2.0, 4.0]) as u32,
             mean_ms: picker.pick(&[2.0, 8.0]),
             crashes: true,
+            leaves: true,
             pauses: true,
             links: true,
             control: cluster.control == ControlPath::Network,
@@ -127,17 +128,15 @@ impl ChaosScenario {
         }
     }
 
-    /// Whether the run ends because that was requested. After a loss nothing is saved, and it ends
-    /// with another error.
+    /// Whether the run ends because that was requested.
     fn is_stop(&self, error: &SimError) -> bool {
         let is_wanted = self.request.is_some_and(|(_, request)| request == Request::Stop);
-        let is_stopped = matches!(error, SimError::Stopped { .. })
-            || matches!(error, SimError::Resume(text) if text.starts_with("stopped as asked"));
-        is_wanted && is_stopped
+        is_wanted && matches!(error, SimError::Stopped { .. })
     }
 
     fn check(&self, outcome: &Outcome, observer: &ChaosObserver) -> Result<(), String> {
-        if let Some(warning) = outcome.warnings.first() {
+        let mut warnings = outcome.warnings.iter();
+        if let Some(warning) = warnings.find(|warning| !warning.contains("left with notice")) {
             return Err(format!("it ends with a warning: {warning}"));
         }
         let living = || outcome.ranks.iter().filter(|rank| !rank.lost);
@@ -172,6 +171,7 @@ impl ChaosScenario {
         let faults = &self.cluster.faults;
         let ends = [
             faults.crashes.iter().map(|crash| crash.at_ms).collect::<Vec<_>>(),
+            faults.leaves.iter().map(|leave| leave.at_ms).collect(),
             faults.pauses.iter().map(|pause| pause.until_ms).collect(),
             faults.partitions.iter().map(|partition| partition.until_ms).collect(),
             faults.pair_partitions.iter().map(|pair| pair.until_ms).collect(),

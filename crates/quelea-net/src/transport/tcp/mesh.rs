@@ -113,13 +113,15 @@ impl Transport for Mesh {
         let begun = Instant::now();
         let mut links: BTreeMap<Rank, Vec<TcpConnection>> =
             self.plan.here.iter().map(|rank| (*rank, Vec::new())).collect();
-        for (peer, own) in self.plan.dialled() {
+        let takes_part = |pair: &(Rank, Rank)| !addresses[pair.0.index()].is_empty();
+        for (peer, own) in self.plan.dialled().into_iter().filter(takes_part) {
             let dialler = self.dialler(own, peer, &addresses[peer.index()], options);
             let stream = dialler.connect()?;
             let restorer = (options.reconnect_seconds > 0.0).then_some(Restorer::Dial(dialler));
             links.entry(own).or_default().push(TcpConnection { peer, stream, restorer });
         }
         let mut missing = self.plan.expected();
+        missing.retain(takes_part);
         while !missing.is_empty() {
             match self.arrivals.recv_timeout(wait.left()) {
                 Ok((peer, own, stream)) => {
