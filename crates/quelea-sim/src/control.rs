@@ -121,8 +121,29 @@ impl Driver<'_> {
             return self.announce_view();
         }
         if let Recipient::Rank(rank) = to {
+            if self.follows_view(rank as usize, &command) {
+                return self.ranks[rank as usize].held_commands.push_back(command);
+            }
             self.command(rank as usize, command);
         }
+    }
+
+    /// Whether a command waits until the rank has entered the view that was announced before it: those
+    /// about cuts do, because parts of different views do not fit together.
+    fn follows_view(&self, rank: usize, command: &Command) -> bool {
+        let state = &self.ranks[rank];
+        let is_current = state.machine.node().view().number as usize + 1 == self.views.len();
+        let begins_cut = matches!(command, Command::ProposeCut | Command::Pause);
+        let is_apart = matches!(
+            command,
+            Command::Grant { .. }
+                | Command::Deny
+                | Command::Progress { .. }
+                | Command::SendModel(_)
+                | Command::Freeze(_)
+                | Command::Abort(_)
+        );
+        !is_current && begins_cut || !state.held_commands.is_empty() && !is_apart
     }
 
     /// A rank hears a command.
@@ -214,6 +235,11 @@ impl Driver<'_> {
         state.machine.change_view(self.now, self.views[number as usize].clone());
         self.carry_out(rank);
         self.settle(rank);
+        if number as usize + 1 == self.views.len() {
+            for command in std::mem::take(&mut self.ranks[rank].held_commands) {
+                self.command(rank, command);
+            }
+        }
     }
 
     /// A survivor derives its next view from its own and what has changed, as in a real run.

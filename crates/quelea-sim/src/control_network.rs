@@ -24,6 +24,8 @@ pub(crate) enum ControlPacket {
     Command(Command),
 }
 
+/// How often it is looked whether a rank has handed over what it sends.
+const OUTBOX_INTERVAL: Time = Time(50_000);
 /// Numbers in a packet beside its vectors, roughly.
 const FIELD_BYTES: u64 = 48;
 
@@ -188,14 +190,26 @@ impl Driver<'_> {
         is_sender && self.ranks[rank].lost.is_some_and(|lost| left > lost)
     }
 
+    /// When a rank reads this packet, if not now: when it runs again after a pause. What it has
+    /// not handed to the network yet counts as sent in a real run, so that a probe is read after that.
+    fn reads_later(&mut self, rank: usize, number: u32) -> Option<Time> {
+        let state = &self.ranks[rank];
+        let ControlPacket::Command(command) = &self.control.transit(number).packet else {
+            return None;
+        };
+        let is_probe = matches!(command, Command::Probe(_));
+        if state.is_alive() && is_probe && !state.outbox.is_empty() {
+            return Some(self.now + OUTBOX_INTERVAL);
+        }
+        Some(state.paused_until()).filter(|until| *until > self.now)
+    }
+
     /// Hands over what has arrived on a connection, in order.
     fn deliver_control(&mut self, rank: usize, direction: Direction) {
         while let Some(number) = self.control.first_arrived(rank, direction) {
-            let paused_until = self.ranks[rank].paused_until();
-            if direction == Direction::ToRank && paused_until > self.now {
-                // It reads when it runs again.
+            if let Some(later) = self.reads_later(rank, number) {
                 self.control.transit(number).has_arrived = false;
-                return self.queue.schedule(paused_until, SimEvent::ControlDeliver(number));
+                return self.queue.schedule(later, SimEvent::ControlDeliver(number));
             }
             match self.control.take(number).packet {
                 ControlPacket::Event(event) => self.hear_event(event),
