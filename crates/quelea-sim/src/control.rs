@@ -16,6 +16,7 @@ use crate::control_network::ControlPacket;
 use crate::driver::Driver;
 use crate::network::microseconds;
 use crate::queue::SimEvent;
+use crate::rank_state::RankState;
 
 /// A view reaches the survivors within this many nanoseconds of each other.
 const VIEW_SPREAD_NS: u64 = 1_000_000;
@@ -45,7 +46,7 @@ impl Driver<'_> {
     }
 
     /// Whether control messages travel over the network.
-    fn sends_control(&self) -> bool {
+    pub(crate) fn sends_control(&self) -> bool {
         self.cluster.control == ControlPath::Network
     }
 
@@ -121,29 +122,8 @@ impl Driver<'_> {
             return self.announce_view();
         }
         if let Recipient::Rank(rank) = to {
-            if self.follows_view(rank as usize, &command) {
-                return self.ranks[rank as usize].held_commands.push_back(command);
-            }
             self.command(rank as usize, command);
         }
-    }
-
-    /// Whether a command waits until the rank has entered the view that was announced before it: those
-    /// about cuts do, because parts of different views do not fit together.
-    fn follows_view(&self, rank: usize, command: &Command) -> bool {
-        let state = &self.ranks[rank];
-        let is_current = state.machine.node().view().number as usize + 1 == self.views.len();
-        let begins_cut = matches!(command, Command::ProposeCut | Command::Pause);
-        let is_apart = matches!(
-            command,
-            Command::Grant { .. }
-                | Command::Deny
-                | Command::Progress { .. }
-                | Command::SendModel(_)
-                | Command::Freeze(_)
-                | Command::Abort(_)
-        );
-        !is_current && begins_cut || !state.held_commands.is_empty() && !is_apart
     }
 
     /// A rank hears a command.
@@ -223,6 +203,17 @@ impl Driver<'_> {
             self.queue.schedule(state.view_at, SimEvent::View(to.0));
         }
         self.views.push(view);
+        self.settle_views();
+    }
+
+    /// A view takes longer than the commands after it. As these come in order in a real run, no cut begins
+    /// before all have entered the view.
+    fn settle_views(&mut self) {
+        let has_entered = |state: &RankState| {
+            !state.is_alive() || state.machine.node().view().number as usize + 1 >= self.views.len()
+        };
+        let is_settled = self.ranks.iter().all(has_entered);
+        self.controller.hold_cuts(!is_settled);
     }
 
     /// A survivor learns of its next view.
@@ -235,11 +226,7 @@ impl Driver<'_> {
         state.machine.change_view(self.now, self.views[number as usize].clone());
         self.carry_out(rank);
         self.settle(rank);
-        if number as usize + 1 == self.views.len() {
-            for command in std::mem::take(&mut self.ranks[rank].held_commands) {
-                self.command(rank, command);
-            }
-        }
+        self.settle_views();
     }
 
     /// A survivor derives its next view from its own and what has changed, as in a real run.
@@ -262,5 +249,8 @@ impl Driver<'_> {
         self.exchange_control();
         let due = self.gates.due(self.living_workers);
         self.open_later(due);
+        if !self.sends_control() {
+            self.settle_views();
+        }
     }
 }

@@ -173,12 +173,15 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Whether nothing can happen any more but faults. Where messages were dropped for good, ranks are probed
-    /// for ever: there it is quiet when nothing was sent or received for long.
+    /// Whether nothing can happen any more but faults. Where ranks are probed, and messages were dropped for
+    /// good, they are probed for ever: there it is quiet when nothing was sent or received for long.
     fn is_quiet(&self) -> bool {
-        let is_probed = self.controller.next_probe().is_some();
-        let rests = is_probed && self.controller.rests_for(self.now) > LONGEST_REST;
-        self.queue.len() <= self.faults_to_come || rests && self.network.is_empty()
+        if self.sends_control() {
+            let is_probed = self.controller.next_probe().is_some();
+            let rests = is_probed && self.controller.rests_for(self.now) > LONGEST_REST;
+            return rests && self.network.is_empty();
+        }
+        self.queue.len() <= self.faults_to_come
     }
 
     fn step(&mut self) -> Result<(), SimError> {
@@ -281,6 +284,10 @@ impl<'a> Driver<'a> {
             // A worker lost while computing has not got its vectors back.
             if state.running.as_ref().is_some_and(|running| running.next == 0) {
                 drop(self.gradients.finish(rank));
+            }
+            // One that was lost with its report on the way has given its vectors away.
+            if state.has_ended {
+                continue;
             }
             let node = state.machine.node();
             let (params, model) = (node.params().to_vec(), node.model());

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use quelea_control::{Command, RankMachine};
+use quelea_control::RankMachine;
 use quelea_core::message::{Message, Rank};
 use quelea_core::time::Time;
 
@@ -28,8 +28,6 @@ pub(crate) struct RankState {
     pub(crate) running: Option<Running>,
     /// When the last view that was announced arrives.
     pub(crate) view_at: Time,
-    /// Commands that follow a view which has been announced and not entered.
-    pub(crate) held_commands: VecDeque<Command>,
     /// It has received its last command.
     pub(crate) has_ended: bool,
     /// It was not lost, but has left: what it had to say still arrives.
@@ -80,7 +78,6 @@ impl RankState {
             wake: None,
             running: None,
             view_at: Time::ZERO,
-            held_commands: VecDeque::new(),
             has_ended: false,
             has_left: false,
         }
