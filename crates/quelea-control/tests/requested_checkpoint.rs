@@ -61,6 +61,7 @@ fn machine(schedule: CheckpointSchedule) -> RankMachine {
     let config = RankMachineConfig {
         setup: &setup,
         start: &start,
+        view: &setup.view,
         schedule,
         limits: LIMITS,
         timeline: false,

@@ -12,6 +12,7 @@ use quelea_core::view::View;
 
 use crate::SimError;
 use crate::driver::Driver;
+use crate::rank_state::RankState;
 
 /// Sums in single precision may be off by this much for every unit of their largest term.
 const TOLERANCE: f64 = 1e-4;
@@ -108,9 +109,7 @@ impl Driver<'_> {
         let Some(seen) = &self.invariants else { return Ok(()) };
         let living = seen.ended.iter().filter(|(rank, _)| self.ranks[*rank].is_alive());
         let states: Vec<&Saved> = living.map(|(_, state)| state).collect();
-        // Sums are cleared at a step that is agreed on after a loss; the run may end before.
-        let (steps, view) = (self.setup.steps, self.controller.view());
-        if (steps..steps + STEPS_COMPARED).any(|step| view.changes_at(step)) {
+        if !self.has_settled_losses() {
             return Ok(());
         }
         let name = self.setup.entry.meta.name;
@@ -118,6 +117,21 @@ impl Driver<'_> {
         let wrong = sums.filter_map(|sums| sums.difference(&states)).next();
         let wrong = wrong.or_else(|| self.lost_mass(&states));
         wrong.map_or(Ok(()), |what| Err(SimError::Broken { at: self.now, what }))
+    }
+
+    /// Whether every loss was noticed, and the survivors have passed the step that was agreed on after
+    /// it, at which they clear their sums. A run may end before.
+    fn has_settled_losses(&self) -> bool {
+        let (steps, view) = (self.setup.steps, self.controller.view());
+        let is_settled = |(rank, state): (usize, &RankState)| {
+            if state.is_alive() {
+                state.machine.node().view().number == view.number
+            } else {
+                !view.is_alive(Rank::from(rank))
+            }
+        };
+        let is_ahead = (steps..steps + STEPS_COMPARED).any(|step| view.changes_at(step));
+        !is_ahead && self.ranks.iter().enumerate().all(is_settled)
     }
 
     /// Push-sum weights of the living workers sum to their number.

@@ -70,7 +70,7 @@ pub fn start(checkpoint: &Checkpoint, prepared: &PreparedRun) -> Result<ResumePo
     }
     let as_many = (manifest.workers, manifest.servers)
         == (prepared.config.workers, prepared.config.servers());
-    let same = as_many && !(checkpoint.refills && !manifest.changes.is_empty());
+    let same = as_many && (!checkpoint.refills || manifest.changes.is_empty());
     let now = Time::from_seconds(manifest.clock_seconds);
     if same {
         let changes = manifest.changes.iter().map(ViewChange::from).collect();
