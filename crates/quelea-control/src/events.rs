@@ -34,9 +34,8 @@ impl Controller {
                 }
             }
             RankEvent::Probed { rank, probe, drained, sent, received } => {
-                self.hear(rank);
                 let said = ProbeAnswer { is_drained: drained, sent, received };
-                self.probed(probe, rank as usize, said, observer);
+                self.probed(probe, rank, said, observer);
             }
             RankEvent::Model { rank, step, model } => {
                 self.hear(rank);
@@ -154,7 +153,7 @@ impl Controller {
         observer.record(record);
     }
 
-    fn hear(&mut self, rank: u32) {
+    pub(crate) fn hear(&mut self, rank: u32) {
         let progress = &mut self.ranks[rank as usize];
         (progress.heard, progress.moved) = (self.now, self.now);
     }

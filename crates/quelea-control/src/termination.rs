@@ -137,15 +137,16 @@ impl Controller {
     pub(crate) fn probed(
         &mut self,
         probe: u64,
-        rank: usize,
+        rank: u32,
         said: ProbeAnswer,
         observer: &mut dyn Observer,
     ) {
+        self.hear(rank);
         if self.phase != RunPhase::Draining || self.members.is_changing() {
             return;
         }
         let living = |rank: usize| !self.ranks[rank].is_lost;
-        if self.probes.answer(self.now, probe, rank, said, living) {
+        if self.probes.answer(self.now, probe, rank as usize, said, living) {
             self.end_drain(observer);
         }
     }

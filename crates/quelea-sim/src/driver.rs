@@ -97,9 +97,8 @@ impl<'a> Driver<'a> {
         let views = setup.views(&start.changes);
         let view = views.last().expect("the first view is there");
         let mut machine = machine_config(setup, start, view, observer);
-        // As in a real run: an answer takes its time.
-        machine.asks_ahead = cluster.control == ControlPath::Network;
-        machine.counts_links = machine.asks_ahead;
+        let travels = cluster.control == ControlPath::Network;
+        (machine.asks_ahead, machine.counts_links) = (travels, travels);
         let ranks = rank_states(machine, &pool)?;
         if !start.resized {
             restore_workers(problem, &start.parts, workers)?;

@@ -31,20 +31,17 @@ pub(crate) struct Invariants {
     ended: Vec<(usize, Saved)>,
 }
 
-/// Two vectors of the workers' states whose sums over all living ones are equal; the second may be
-/// absent, then the first sums to nothing.
+/// Two vectors of the workers' states, where they have both, whose sums over all living ones are equal;
+/// without a second the first sums to nothing.
 struct EqualSums {
-    algorithm: &'static str,
     left: &'static str,
     right: Option<&'static str>,
 }
 
 const EQUAL_SUMS: &[EqualSums] = &[
-    EqualSums { algorithm: "gradient-tracking", left: "tracker", right: Some("gradient") },
-    EqualSums { algorithm: "d-amsgrad", left: "tracked", right: Some("largest") },
-    EqualSums { algorithm: "exact-diffusion", left: "correction", right: None },
-    EqualSums { algorithm: "d2", left: "correction", right: None },
-    EqualSums { algorithm: "extra", left: "correction", right: None },
+    EqualSums { left: "tracker", right: Some("gradient") },
+    EqualSums { left: "tracked", right: Some("largest") },
+    EqualSums { left: "correction", right: None },
 ];
 
 impl Driver<'_> {
@@ -112,9 +109,7 @@ impl Driver<'_> {
         if !self.has_settled_losses() {
             return Ok(());
         }
-        let name = self.setup.entry.meta.name;
-        let sums = EQUAL_SUMS.iter().filter(|sums| sums.algorithm == name);
-        let wrong = sums.filter_map(|sums| sums.difference(&states)).next();
+        let wrong = EQUAL_SUMS.iter().find_map(|sums| sums.difference(&states));
         let wrong = wrong.or_else(|| self.lost_mass(&states));
         wrong.map_or(Ok(()), |what| Err(SimError::Broken { at: self.now, what }))
     }
@@ -136,13 +131,11 @@ impl Driver<'_> {
 
     /// Push-sum weights of the living workers sum to their number.
     fn lost_mass(&self, states: &[&Saved]) -> Option<String> {
-        if self.setup.entry.meta.name != "sgp" {
-            return None;
-        }
         (0..self.setup.layout.buckets.len()).find_map(|b| {
             let name = format!("weight.{b}");
-            let weights = states.iter().filter_map(|state| state.numbers.get(&name));
-            let total: f64 = weights.map(|bits| f64::from_bits(*bits)).sum();
+            let weights: Option<Vec<u64>> =
+                states.iter().map(|state| state.numbers.get(&name).copied()).collect();
+            let total: f64 = weights?.into_iter().map(f64::from_bits).sum();
             let is_off = (total - states.len() as f64).abs() > 1e-9;
             is_off.then(|| format!("push-sum weights are {total} in sum, of {}", states.len()))
         })
@@ -177,6 +170,13 @@ impl EqualSums {
             }
             sums
         };
+        let has_both = |state: &&Saved| {
+            let right = self.right.is_none_or(|name| state.vectors.contains_key(name));
+            right && state.vectors.contains_key(self.left)
+        };
+        if !states.iter().all(has_both) {
+            return None;
+        }
         let left = sum(self.left);
         let right = self.right.map_or_else(|| vec![(0.0, 0.0); left.len()], sum);
         let mut places = left.iter().zip(&right).enumerate();
