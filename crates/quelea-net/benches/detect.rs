@@ -103,7 +103,7 @@ impl Observer for Incident {
 fn seconds_to_act(signal: &'static str) -> f64 {
     let (milliseconds, steps) = (10, u64::MAX >> 8);
     let on_loss = LossPolicy::Continue { min_workers: 1 };
-    let options = NetOptions { on_loss, report_models: false, ..NetOptions::default() };
+    let options = NetOptions { on_loss, ..NetOptions::default() };
     let coordinator = Coordinator::bind("127.0.0.1:0", options).expect("a free port");
     let address = coordinator.address().to_string();
     let mut children: Vec<Child> = (1..WORKERS).map(|rank| child(&address, rank)).collect();
@@ -167,8 +167,7 @@ fn processor_seconds(pid: u32) -> f64 {
 /// The share of a core that a worker's process takes while it only waits for its gradient.
 fn heartbeat_share() -> f64 {
     let (milliseconds, steps) = ((COST_SECONDS * 1000.0) as u64, 1);
-    let options = NetOptions { report_models: false, ..NetOptions::default() };
-    let coordinator = Coordinator::bind("127.0.0.1:0", options).expect("a free port");
+    let coordinator = Coordinator::bind("127.0.0.1:0", NetOptions::default()).expect("a free port");
     let address = coordinator.address().to_string();
     let mut children: Vec<Child> = (1..WORKERS).map(|rank| child(&address, rank)).collect();
     let mut watch = CostWatch { pid: children[0].id(), first: None, share: None };
