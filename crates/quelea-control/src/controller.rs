@@ -52,7 +52,8 @@ pub struct ControllerConfig<'a> {
     /// What happens when a rank is lost.
     pub on_loss: LossPolicy,
     /// Whether ranks are watched by the clock: heartbeats, time limits, probes. Without it the driver
-    /// says when nothing is on its way any more ([`Controller::quiet`]).
+    /// says when nothing is on its way any more ([`Controller::quiet`]), or asks for probes
+    /// ([`Controller::use_probes`]).
     pub watches: bool,
     /// Whether ranks wait until checkpoints are on stable storage.
     pub waits_for_disk: bool,
@@ -64,6 +65,8 @@ pub struct Controller {
     pub(crate) setup: RunSpec,
     pub(crate) on_loss: LossPolicy,
     pub(crate) watches: bool,
+    /// Whether ranks are asked if anything is on its way.
+    pub(crate) uses_probes: bool,
     pub(crate) waits_for_disk: bool,
     pub(crate) members: Membership,
     /// Ranks that were lost.
@@ -89,6 +92,8 @@ pub struct Controller {
     /// Warnings beyond those that are kept.
     pub(crate) omitted_warnings: u64,
     ticked: Time,
+    /// When it was last looked who is silent.
+    pub(crate) watched: Time,
     /// What ranks say of whom they wait for, once somebody has waited too long.
     pub(crate) accounts: BTreeMap<u32, Account>,
     /// For how long this process stood still in all.
@@ -97,6 +102,8 @@ pub struct Controller {
     pub(crate) excused_until: Time,
     /// Everything that was said until the last tick has been heard: only then is silence silence.
     has_caught_up: bool,
+    /// Everything that was said until then has been heard.
+    pub(crate) heard_until: Time,
 }
 
 impl Controller {
@@ -106,12 +113,13 @@ impl Controller {
         let (workers, properties) = (setup.workers(), setup.properties());
         let (total, done) = (workers as u64 * setup.steps, start.steps(workers));
         let is_shared = properties.budget == Budget::TotalGradients;
-        let ranks = (0..setup.ranks()).map(|rank| RankProgress::new(rank >= workers, now));
+        let ranks = (0..setup.ranks()).map(|rank| RankProgress::new(rank >= workers, &limits, now));
         let mut controller = Controller {
             now,
             setup: setup.clone(),
             on_loss: config.on_loss,
             watches: config.watches,
+            uses_probes: config.watches,
             waits_for_disk: config.waits_for_disk,
             members: Membership::new(start.view(setup), start.changes.clone()),
             lost: 0,
@@ -133,10 +141,12 @@ impl Controller {
             warnings: Vec::new(),
             omitted_warnings: 0,
             ticked: now,
+            watched: now,
             accounts: BTreeMap::new(),
             stood_still: Time::ZERO,
             excused_until: now,
             has_caught_up: true,
+            heard_until: now,
         };
         controller.resume(start);
         controller
@@ -178,23 +188,28 @@ impl Controller {
             progress.heard = progress.heard + still;
             progress.moved = progress.moved + still;
             progress.computing = progress.computing.map(|since| since + still);
+            if let Some(detector) = &mut progress.detector {
+                detector.excuse(now, still);
+            }
         }
         // Ranks that waited for one of this process have complained; it answers them now.
         self.excused_until = now + Time(4 * self.limits.tick_period().0) + GRACE;
     }
 
-    /// Nothing is left to be heard at this moment.
-    pub fn caught_up(&mut self) {
+    /// Everything that was said until `now` has been heard.
+    pub fn caught_up(&mut self, now: Time) {
         self.has_caught_up = true;
+        self.heard_until = now;
     }
 
     /// When to call [`poll`](Controller::poll) at the latest.
     pub fn next_deadline(&self) -> Time {
         let tick = self.ticked + self.limits.tick_period();
+        let watch = self.watched + self.watch_period();
         let trouble = self.trouble.as_ref().map(|trouble| trouble.until);
         let observer = self.now + self.observer_interval();
-        let others = [self.probes.next, trouble, self.salvage_deadline()];
-        others.into_iter().flatten().fold(tick.min(observer), Time::min)
+        let others = [self.next_probe(), trouble, self.salvage_deadline()];
+        others.into_iter().flatten().fold(tick.min(watch).min(observer), Time::min)
     }
 
     /// Does what has become due at `now`. An outcome: the run has ended well. An error: it has not, and
@@ -216,13 +231,16 @@ impl Controller {
         if self.watches && self.ticked + self.limits.tick_period() <= self.now {
             self.tick();
         }
+        if self.watches && self.watched + self.watch_period() <= self.now {
+            self.watch();
+        }
         if self.phase == RunPhase::Salvaging {
             return self.end_salvage_if_done(observer).map(|()| None);
         }
         if let Some(trouble) = self.trouble.take_if(|trouble| trouble.until <= self.now) {
             return self.continue_or_abort(trouble.error, observer).map(|()| None);
         }
-        if self.probes.next.is_some_and(|next| next <= self.now) {
+        if self.next_probe().is_some_and(|next| next <= self.now) {
             self.probe();
         }
         self.tell_progress();
@@ -342,7 +360,7 @@ impl Controller {
     }
 
     fn probe(&mut self) {
-        if !self.watches || self.members.is_changing() {
+        if !self.uses_probes || self.members.is_changing() {
             return;
         }
         let number = self.probes.start();

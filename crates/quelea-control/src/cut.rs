@@ -36,6 +36,8 @@ pub(crate) struct CutAgreement {
     stop: bool,
     /// Why the run ends, where nobody has asked for it.
     reason: Option<String>,
+    /// No cut begins for the time being.
+    is_held: bool,
     /// What a cut was for that a change of membership has interrupted.
     retry: Option<Request>,
     /// Models by step, of those ranks that have sent theirs.
@@ -181,7 +183,7 @@ impl Controller {
         }
         if self.may_cut() {
             self.pause(step);
-        } else if self.members.is_changing() {
+        } else if self.is_unsettled() {
             self.cutting.retry.get_or_insert(Request::Checkpoint);
         }
     }
@@ -189,7 +191,17 @@ impl Controller {
     /// Whether a cut may begin now.
     fn may_cut(&self) -> bool {
         let is_running = self.phase == RunPhase::Running;
-        is_running && self.cutting.is_idle() && !self.members.is_changing()
+        is_running && self.cutting.is_idle() && !self.is_unsettled()
+    }
+
+    /// Whether some ranks may be in another view than others.
+    fn is_unsettled(&self) -> bool {
+        self.members.is_changing() || self.cutting.is_held
+    }
+
+    /// No cut begins while this holds: for drivers whose views take longer than other commands.
+    pub fn hold_cuts(&mut self, is_held: bool) {
+        self.cutting.is_held = is_held;
     }
 
     fn pause(&mut self, step: u64) {

@@ -119,7 +119,8 @@ impl Controller {
         let (place, now) = (rank.index(), self.now);
         let before = &self.ranks[place];
         let steps = before.steps_before + before.steps;
-        self.ranks[place] = RankProgress { steps_before: steps, ..RankProgress::new(false, now) };
+        self.ranks[place] =
+            RankProgress { steps_before: steps, ..RankProgress::new(false, &self.limits, now) };
         self.lost -= 1;
         self.budget.revive(place);
         let mut part = self.members.waiting.sponsored.clone().unwrap_or_default();

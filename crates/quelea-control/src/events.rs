@@ -34,12 +34,8 @@ impl Controller {
                 }
             }
             RankEvent::Probed { rank, probe, drained, sent, received } => {
-                self.hear(rank);
                 let said = ProbeAnswer { is_drained: drained, sent, received };
-                let living = |rank: usize| !self.ranks[rank].is_lost;
-                if self.probes.answer(now, probe, rank as usize, said, living) {
-                    self.end_drain(observer);
-                }
+                self.probed(probe, rank, said, observer);
             }
             RankEvent::Report(report) => {
                 self.hear(report.rank);
@@ -99,6 +95,12 @@ impl Controller {
                 progress.computing = computing.then(|| progress.computing.unwrap_or(now));
                 progress.gathering = gathering;
             }
+            RankEvent::Alive { rank, computing } => {
+                let (progress, now) = (&mut self.ranks[rank as usize], self.now);
+                if computing {
+                    progress.computing.get_or_insert(now);
+                }
+            }
             RankEvent::Stalled { rank, complaint } => {
                 self.hear(rank);
                 self.ranks[rank as usize].computing = None;
@@ -140,12 +142,13 @@ impl Controller {
     }
 
     fn record(&mut self, record: Record, observer: &mut dyn Observer) {
-        if matches!(record.event, RecordKind::Step { .. }) {
+        if let RecordKind::Step { compute, .. } = record.event {
             self.done += 1;
             self.hear(record.rank);
             let progress = &mut self.ranks[record.rank as usize];
             progress.computing = None;
             progress.steps += 1;
+            progress.compute_limit.note(Time::from_seconds(compute));
             // In virtual time, a thousand reports are enough for any bar.
             let every = if self.watches { 1 } else { (self.total / 1000).max(1) };
             if self.done.is_multiple_of(every) || self.done == self.total {
@@ -157,7 +160,7 @@ impl Controller {
         observer.record(record);
     }
 
-    fn hear(&mut self, rank: u32) {
+    pub(crate) fn hear(&mut self, rank: u32) {
         let progress = &mut self.ranks[rank as usize];
         (progress.heard, progress.moved) = (self.now, self.now);
     }

@@ -28,6 +28,9 @@ pub enum RankEvent {
         sent: u64,
         received: u64,
     },
+    /// Its process is alive, and whether its own thread has been computing for a while, so that it says
+    /// nothing else. Sent by a thread that does nothing else.
+    Alive { rank: u32, computing: bool },
     /// It has been waiting for too long.
     Stalled { rank: u32, complaint: String },
     /// It was given notice, and wants to leave the run.
@@ -149,6 +152,7 @@ impl RankEvent {
             | RankEvent::Finished { rank, .. }
             | RankEvent::Probed { rank, .. }
             | RankEvent::Heartbeat { rank, .. }
+            | RankEvent::Alive { rank, .. }
             | RankEvent::Stalled { rank, .. }
             | RankEvent::Leaving { rank }
             | RankEvent::Lost { rank, .. }

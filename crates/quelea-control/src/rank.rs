@@ -23,11 +23,13 @@ use quelea_core::payload::Pool;
 use quelea_core::problems::Computed;
 use quelea_core::properties::Properties;
 use quelea_core::run_spec::RunSpec;
+use quelea_core::state::Saved;
 use quelea_core::time::Time;
 use quelea_core::view::View;
 use quelea_record::{CheckpointSchedule, RankReport, Record, RecordKind, ResumePoint};
 
 use crate::budget::RankBudget;
+use crate::compute_limit::ComputeLimit;
 use crate::life_cycle::LifeCycle;
 use crate::limits::ControlLimits;
 use crate::messages::{Command, RankEvent};
@@ -103,6 +105,8 @@ pub struct RankMachine {
     moved: Time,
     /// For how long the process stood still since the gradient was asked for.
     stood_still: Time,
+    /// How long its next gradient may take.
+    compute_limit: ComputeLimit,
     cutting: CutState,
     salvage: SalvageState,
     report: RankReport,
@@ -141,6 +145,7 @@ impl RankMachine {
             frozen_until: None,
             moved: now,
             stood_still: Time::ZERO,
+            compute_limit: ComputeLimit::new(limits.compute),
             cutting: CutState::new(
                 setup.clone(),
                 pool,
@@ -178,6 +183,13 @@ impl RankMachine {
     /// What the rank did so far.
     pub fn report(&self) -> &RankReport {
         &self.report
+    }
+
+    /// A copy of the node's state as it is at this moment, to be inspected.
+    pub fn inspect_state(&mut self) -> Saved {
+        let mut saved = Saved::default();
+        self.node.state(&mut saved);
+        saved
     }
 
     /// Whether a gradient is being computed.
@@ -275,6 +287,7 @@ impl RankMachine {
         };
         let step = self.node.step();
         self.phase = StepPhase::Completing(PendingStep { step, since: now, spent, computed });
+        self.compute_limit.note(spent.compute);
         self.report.samples += u64::from(computed.samples);
         self.report.last_loss = computed.loss;
         if self.timeline {

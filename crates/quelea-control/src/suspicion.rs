@@ -3,8 +3,11 @@
 use quelea_core::time::Time;
 use quelea_record::RankReport;
 
+use crate::compute_limit::ComputeLimit;
 use crate::controller::{Controller, RunPhase};
+use crate::detector::AccrualDetector;
 use crate::directive::RunFailure;
+use crate::limits::ControlLimits;
 use crate::membership::LossPolicy;
 
 /// How long better evidence is waited for after a first sign of trouble.
@@ -39,11 +42,15 @@ pub(crate) struct RankProgress {
     /// When it last said anything else than that it is alive.
     pub(crate) moved: Time,
     pub(crate) stillness: Stillness,
+    /// Judges the silence of its process, once that has shown that it is alive.
+    pub(crate) detector: Option<AccrualDetector>,
+    /// How long its next gradient may take.
+    pub(crate) compute_limit: ComputeLimit,
     pub(crate) report: Option<RankReport>,
 }
 
 impl RankProgress {
-    pub(crate) fn new(is_server: bool, now: Time) -> RankProgress {
+    pub(crate) fn new(is_server: bool, limits: &ControlLimits, now: Time) -> RankProgress {
         RankProgress {
             finished: is_server,
             is_lost: false,
@@ -57,6 +64,8 @@ impl RankProgress {
             heard: now,
             moved: now,
             stillness: Stillness::default(),
+            detector: None,
+            compute_limit: ComputeLimit::new(limits.compute),
             report: None,
         }
     }
@@ -134,9 +143,11 @@ impl Controller {
         }
     }
 
-    /// Looks at the clock: who has been silent, what takes too long.
+    /// Looks at the clock: whose thread says nothing, what takes too long. One that computes on its own
+    /// thread says nothing meanwhile.
     pub(crate) fn judge(&mut self) {
-        let silent = self.ranks.iter().enumerate().filter(|(_, rank)| rank.report.is_none());
+        let silent = self.ranks.iter().enumerate();
+        let silent = silent.filter(|(_, rank)| rank.report.is_none() && rank.computing.is_none());
         let silent = silent.map(|(rank, progress)| (self.now.since(progress.heard), rank)).max();
         let limit = self.limits.peer_seconds;
         if let Some((silence, rank)) = silent.filter(|(time, _)| time.seconds() >= limit) {
@@ -175,10 +186,14 @@ impl Controller {
     fn late_rank(&self) -> Option<String> {
         let limits = &self.limits;
         let late = |progress: &RankProgress| {
+            let own = &progress.compute_limit;
             let (since, limit, what) = match progress.computing {
-                Some(since) => (since, limits.compute_seconds, "its gradient"),
+                Some(since) => (since, own.seconds(), format!("its gradient{}", own.reason())),
                 None if progress.finished => return None,
-                None => (progress.moved, 2.0 * limits.compute_seconds, "a step or its end"),
+                None => {
+                    let limit = 2.0 * limits.compute.ceiling_seconds;
+                    (progress.moved, limit, "a step or its end".to_string())
+                }
             };
             let time = self.now.since(since).seconds();
             (time >= limit + limits.peer_seconds).then_some((time, what))

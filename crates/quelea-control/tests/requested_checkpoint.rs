@@ -19,12 +19,8 @@ use quelea_core::view::View;
 use quelea_record::{CheckpointSchedule, Observer, Record, Request, ResumePoint};
 
 const STEPS: u64 = 4;
-const LIMITS: ControlLimits = ControlLimits {
-    peer_seconds: 30.0,
-    compute_seconds: 3600.0,
-    drain_seconds: 30.0,
-    report_models: true,
-};
+const LIMITS: ControlLimits =
+    ControlLimits { peer_seconds: 30.0, drain_seconds: 30.0, ..ControlLimits::NONE };
 
 /// Requests a checkpoint once.
 struct Requests(Option<Request>);
@@ -65,6 +61,7 @@ fn machine(schedule: CheckpointSchedule) -> RankMachine {
     let config = RankMachineConfig {
         setup: &setup,
         start: &start,
+        view: &setup.view,
         schedule,
         limits: LIMITS,
         timeline: false,
@@ -143,7 +140,7 @@ fn a_checkpoint_that_does_not_come_about_ends_the_run_with_a_sentence() {
             received: 0,
         };
         controller.handle(now, heartbeat, &mut observer);
-        controller.caught_up();
+        controller.caught_up(now);
         controller.poll(now, &mut observer).err().map(|failure| (second, failure.to_string()))
     });
     let (second, text) = failure.expect("it does not wait for ever");

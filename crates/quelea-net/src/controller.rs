@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::{Shutdown, TcpStream};
 use std::sync::mpsc::Receiver;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quelea_control::{Command, Controller, ControllerConfig, RankEvent, Recipient, RunFailure};
 use quelea_core::time::Time;
@@ -28,6 +28,8 @@ const ABORT_WRITE_LIMIT: Duration = Duration::from_millis(500);
 pub(crate) enum Incoming {
     /// A rank says something.
     Event(RankEvent),
+    /// Something has arrived from the process of a rank.
+    Alive { rank: u32, at: Instant },
     /// The process of a rank has gone, or, in a joined process, the coordinator's.
     Gone { rank: u32, reason: String },
     /// A worker that joins is connected with all others.
@@ -155,8 +157,9 @@ impl ControllerDriver {
     ) -> Result<Time, NetError> {
         self.joiners.iter_mut().for_each(Joiners::attend);
         let wait = self.controller.next_deadline().since(self.clock.now());
+        let asked = self.clock.now();
         let word = incoming.try_recv().or_else(|_| {
-            self.controller.caught_up();
+            self.controller.caught_up(asked);
             incoming.recv_timeout(Duration::from_nanos(wait.0))
         });
         let (now, still) = (self.clock.now(), self.still.take());
@@ -173,6 +176,7 @@ impl ControllerDriver {
                     self.links[rank as usize] = ControlLink::Broken;
                 }
             }
+            Ok(Incoming::Alive { rank, at }) => self.controller.alive(self.clock.at(at), rank),
             Ok(Incoming::Gone { rank, reason }) => {
                 if let Some(joiners) = &mut self.joiners
                     && joiners.waiting.contains_key(&rank)

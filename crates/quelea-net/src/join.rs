@@ -12,6 +12,7 @@ use crate::clock::RunClock;
 use crate::compute::Gradients;
 use crate::controller::Incoming;
 use crate::error::NetError;
+use crate::heartbeat::Heartbeats;
 use crate::launcher;
 use crate::local_ranks::{LocalRanks, ProcessContext};
 use crate::measure::Prober;
@@ -82,7 +83,7 @@ pub fn join(
         doors,
     };
     options.leave.arm();
-    let local = LocalRanks::start(&context, &gradients, rank_links)?;
+    let local = LocalRanks::start(&context, &gradients, rank_links, Heartbeats::ToCoordinator)?;
     let inbox = local.inbox(Rank(rank)).expect("it was just started").clone();
     // From here on a coordinator that takes nothing is as good as gone.
     let seconds = coordinator_patience(&stream, options.peer_seconds);

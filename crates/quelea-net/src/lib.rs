@@ -30,6 +30,7 @@
 //! | [`launcher`] | what `mpirun`, `srun`, `torchrun` and Kubernetes say in the environment |
 //! | [`external_loop`] | a rank whose gradients and optimizer belong to a training script |
 //! | `rank`, `compute`, `local_ranks` | a rank on its thread, its gradients, all ranks of a process |
+//! | `heartbeat` | the thread that shows that a process is alive |
 //! | `transport` | how frames travel between ranks: the interface, TCP, ranks of one process |
 //! | `leave` | notice to leave, by a program or by SIGTERM |
 //! | `controller` | tickets, drain, termination, time limits: what one place must decide |
@@ -40,6 +41,7 @@ mod compute;
 mod controller;
 mod error;
 pub mod external_loop;
+mod heartbeat;
 mod join;
 pub mod launcher;
 mod leave;
@@ -59,7 +61,7 @@ pub use error::NetError;
 pub use join::{BuildRun, join};
 pub use leave::LeaveNotice;
 pub use options::NetOptions;
-pub use quelea_control::LossPolicy;
+pub use quelea_control::{LossPolicy, SilenceLimits};
 pub use quelea_record::Observer;
 pub use rendezvous::{Coordinator, Hosted, resume, threads};
 pub use transport::TransportKind;

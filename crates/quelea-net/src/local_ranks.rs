@@ -18,10 +18,11 @@ use quelea_record::{CheckpointSchedule, ResumePoint};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::clock::RunClock;
-use crate::compute::{self, Gradients};
+use crate::compute::{self, Gradients, InlineActivity};
 use crate::controller::Incoming;
 use crate::error::NetError;
 use crate::external_loop::ExternalLoop;
+use crate::heartbeat::{HeartbeatThread, Heartbeats, WatchedRank};
 use crate::options::NetOptions;
 use crate::rank::{Inbox, RankConfig, RankState};
 use crate::transport::{
@@ -47,6 +48,7 @@ pub(crate) struct ProcessContext {
 pub(crate) struct LocalRanks {
     inboxes: Vec<(Rank, UnboundedSender<Inbox>)>,
     threads: Vec<JoinHandle<()>>,
+    _heartbeat: Option<HeartbeatThread>,
 }
 
 impl LocalRanks {
@@ -55,11 +57,13 @@ impl LocalRanks {
         context: &ProcessContext,
         gradients: &Gradients,
         rank_links: Vec<RankLinks>,
+        heartbeats: Heartbeats,
     ) -> Result<LocalRanks, NetError> {
         let channels: Vec<_> =
             rank_links.iter().map(|links| (links.rank, unbounded_channel())).collect();
         let inboxes = channels.iter().map(|(rank, (sender, _))| (*rank, sender.clone())).collect();
-        let mut local = LocalRanks { inboxes, threads: Vec::new() };
+        let mut local = LocalRanks { inboxes, threads: Vec::new(), _heartbeat: None };
+        let mut watched = Vec::new();
         context.doors.miss(context.start.departed());
         for (rank, inbox) in &local.inboxes {
             context.doors.open(*rank, inbox.clone());
@@ -77,7 +81,10 @@ impl LocalRanks {
                 Gradients::Sources(make) => (Some(make(links.rank.index())), None),
                 Gradients::External(make) => (None, Some(make(links.rank.index()))),
             };
+            let activity = Arc::<InlineActivity>::default();
+            watched.push(WatchedRank::new(links.rank.0, Arc::clone(&activity)));
             let thread = RankThread {
+                activity,
                 source,
                 external,
                 context: context.clone(),
@@ -88,6 +95,9 @@ impl LocalRanks {
             };
             local.threads.push(thread.begin()?);
         }
+        let period = Duration::from_nanos(context.options.control_limits().heartbeat_period().0);
+        let controller = context.controller.clone();
+        local._heartbeat = Some(HeartbeatThread::start(watched, heartbeats, period, controller)?);
         Ok(local)
     }
 
@@ -115,6 +125,8 @@ struct RankThread {
     source: Option<Box<dyn GradientSource>>,
     /// In place of a source.
     external: Option<ExternalLoop>,
+    /// Shows whether it computes on its own thread.
+    activity: Arc<InlineActivity>,
     pool: Pool,
     links: RankLinks,
     /// The other end of its inbox.
@@ -210,8 +222,10 @@ impl RankThread {
     /// The rank's node, new or resumed, with whoever computes its gradients.
     fn rank_config(&mut self) -> std::io::Result<RankConfig> {
         let (rank, context) = (self.links.rank, &self.context);
-        let start =
-            |source| compute::start(format!("gradient-{}", rank.0), source, self.own.clone());
+        let start = |source| {
+            let (name, activity) = (format!("gradient-{}", rank.0), Arc::clone(&self.activity));
+            compute::start(name, source, self.own.clone(), activity)
+        };
         let mut compute = self.source.take().map(start).transpose()?;
         let mut views = context.setup.views(&context.start.changes);
         let view = views.pop().expect("the first view is there");

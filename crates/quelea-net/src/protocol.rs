@@ -154,6 +154,20 @@ struct DeadlineRead<'a> {
     wait: Option<Wait>,
 }
 
+/// A stream that calls back whenever bytes have arrived.
+struct WatchedRead<'a> {
+    stream: &'a TcpStream,
+    arrived: &'a mut dyn FnMut(),
+}
+
+impl Read for WatchedRead<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.stream.read(buffer)?;
+        (self.arrived)();
+        Ok(read)
+    }
+}
+
 impl Read for DeadlineRead<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let Some(wait) = &self.wait else { return self.stream.read(buffer) };
@@ -188,7 +202,16 @@ pub(crate) fn read<P: Packet>(
     })
 }
 
-fn read_body<P: Packet>(mut stream: DeadlineRead<'_>, most: u64) -> Result<P, PacketError> {
+/// Reads one packet for as long as it takes, and calls `arrived` whenever a part of it has arrived.
+pub(crate) fn read_watched<P: Packet>(
+    stream: &TcpStream,
+    most: u64,
+    arrived: &mut dyn FnMut(),
+) -> Result<P, PacketError> {
+    read_body(WatchedRead { stream, arrived }, most)
+}
+
+fn read_body<P: Packet>(mut stream: impl Read, most: u64) -> Result<P, PacketError> {
     let mut head = [0; HEAD_BYTES];
     stream.read_exact(&mut head)?;
     let head = control::decode_head(&head, most)?;

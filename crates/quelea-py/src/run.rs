@@ -239,8 +239,13 @@ fn spawn(
 ) -> PyResult<JoinHandle<Result<(), String>>> {
     let (rank, address) = (group.launched().rank, group.assembly().address());
     // The scripts hold their models: nobody needs them reported.
-    let options =
-        NetOptions { connect_seconds: 60.0, report_models: false, ..NetOptions::default() };
+    // What a script does between two steps, such as an evaluation, seems to be a part of its gradient.
+    let options = NetOptions {
+        connect_seconds: 60.0,
+        report_models: false,
+        compute_factor: f64::INFINITY,
+        ..NetOptions::default()
+    };
     let coordinator = if rank == 0 { Some(bind(address, &options)?) } else { None };
     let port = coordinator.as_ref().map_or(0, |coordinator| coordinator.address().port());
     let answer = group.together(py, "wrap()", port.to_le_bytes().to_vec(), None, |mut all| {

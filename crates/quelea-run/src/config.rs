@@ -6,10 +6,11 @@
 //! | [`section`] | one table against the keys that it may have |
 //! | [`chosen`] | a table that names a row of one of the tables of quelea |
 //! | [`listed`] | those tables, as the configuration sees them |
-//! | [`cluster`] | `[cluster]` |
+//! | [`cluster`], [`faults`], [`chaos`] | `[cluster]`, `[cluster.faults]`, `[chaos]` |
 //! | `hint` | what somebody may have meant by a key that is unknown |
 //! | [`resolved`] | the configuration with all defaults resolved, as JSON |
 
+pub mod chaos;
 pub mod chosen;
 pub mod cluster;
 pub mod faults;
@@ -109,6 +110,16 @@ pub const MEMBERSHIP: &[OptionSpec] = &[
         kind: OptionKind::Whole { default: 1, min: 1, max: 100_000 },
         help: "below this many workers the run stops and saves what it can",
     },
+    OptionSpec {
+        name: "silence_floor_seconds",
+        kind: OptionKind::Real { default: 1.5, min: 0.1, max: 30.0 },
+        help: "a process that is silent for less is not suspected, however regular its heartbeats were",
+    },
+    OptionSpec {
+        name: "silence_ceiling_seconds",
+        kind: OptionKind::Real { default: 30.0, min: 0.1, max: 30.0 },
+        help: "a process that is silent for longer is lost, however irregular its heartbeats were",
+    },
 ];
 
 const TABLES: &[&str] = &[
@@ -121,6 +132,7 @@ const TABLES: &[&str] = &[
     "membership",
     "task",
     "cluster",
+    "chaos",
 ];
 
 /// A configuration in which every key has a value.
@@ -160,6 +172,8 @@ pub struct Config {
     pub task: Chosen<TaskEntry>,
     /// `[cluster]`.
     pub cluster: SectionValues,
+    /// `[chaos]`.
+    pub chaos: Options,
     /// What was left out of account, in sentences.
     pub notes: Vec<String>,
 }
@@ -251,6 +265,7 @@ impl Config {
             membership: plain("membership", MEMBERSHIP)?,
             task: Chosen::read(registry, &inside("task")?)?,
             cluster: cluster::read(&inside("cluster")?)?,
+            chaos: plain("chaos", chaos::KEYS)?,
             notes: Vec::new(),
         })
     }

@@ -14,13 +14,14 @@ use quelea_core::registry::Registry;
 use quelea_core::run_spec::{CodecChoice, RunSpec};
 use quelea_core::topology::Schedule;
 use quelea_core::view::View;
-use quelea_net::LossPolicy;
+use quelea_net::{LossPolicy, SilenceLimits};
 use quelea_record::ResumePoint;
 use quelea_sim::Cluster;
+use quelea_sim::chaos::ChaosTarget;
 
 use crate::checkpoint::read::Checkpoint;
 use crate::checkpoint::{BestModel, fit};
-use crate::config::{Config, Length, cluster, faults};
+use crate::config::{Config, Length, chaos, cluster, faults};
 use crate::error::RequestError;
 use crate::memory::{self, MemoryDemand};
 use crate::tasks;
@@ -100,6 +101,15 @@ impl PreparedRun {
         match membership.text("on_loss") {
             "stop" => LossPolicy::Stop,
             _ => LossPolicy::Continue { min_workers: membership.whole("min_workers") as usize },
+        }
+    }
+
+    /// How long a process may be silent in a real run.
+    pub fn silence_limits(&self) -> SilenceLimits {
+        let membership = &self.config.membership;
+        SilenceLimits {
+            floor_seconds: membership.real("silence_floor_seconds"),
+            ceiling_seconds: membership.real("silence_ceiling_seconds"),
         }
     }
 
@@ -195,8 +205,14 @@ impl CheckedConfig {
         check_clipping(&config, &properties, servers)?;
         check_optimizer(&config, &properties)?;
         check_within_host(&config, &properties)?;
-        let cluster = cluster::build(&config.cluster)?;
+        let mut cluster = cluster::build(&config.cluster)?;
         faults::check_ranks(&config.cluster, config.workers + servers)?;
+        let target = ChaosTarget {
+            workers: config.workers as u32,
+            servers: servers as u32,
+            detect_ms: cluster.detect_ms,
+        };
+        chaos::add(&config.chaos, config.seed, target, &mut cluster.faults);
         let hosts = cluster::placement(&config.cluster, config.workers, servers)?;
         let make = make_topology(&config, &properties)?;
         let schedule =

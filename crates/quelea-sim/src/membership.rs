@@ -161,6 +161,7 @@ impl Driver<'_> {
 
     /// This worker has left, and has sent its report.
     pub(crate) fn retire(&mut self, rank: usize) {
+        self.ranks[rank].has_left = true;
         self.silence(rank);
         let due = self.gates.due(self.living_workers);
         self.open_later(due);

@@ -26,6 +26,12 @@ pub(crate) enum SimEvent {
     View(u32),
     /// A worker that joins begins.
     Enter(u32),
+    /// The controller has something to do.
+    Attend,
+    /// The head of this control message has reached the receiving host.
+    ControlArrive(u32),
+    /// This control message has arrived whole.
+    ControlDeliver(u32),
 }
 
 /// The event queue.

@@ -10,7 +10,7 @@ use quelea_data::catalogue;
 use quelea_run::config::chosen::Listed;
 use quelea_run::config::resolved::written;
 use quelea_run::config::section::ExtraKey;
-use quelea_run::config::{self, cluster};
+use quelea_run::config::{self, chaos, cluster};
 use quelea_run::tasks::TaskEntry;
 use serde_json::{Value, json};
 
@@ -147,6 +147,7 @@ fn settings() -> Vec<ListRow> {
             cluster::KEYS,
             cluster::EXTRAS,
         ),
+        table("chaos", "random faults in `simulate`", chaos::KEYS, &[]),
     ]
 }
 

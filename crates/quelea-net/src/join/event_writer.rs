@@ -79,8 +79,8 @@ pub(super) fn serve(
             Incoming::Gone { reason, .. } => return writer.finish(reason).map_err(JoinEnd::Gone),
             Incoming::Aborted(reason) => return Err(JoinEnd::Aborted(reason)),
             Incoming::Event(event) => writer.pass_on(event),
-            // Only a coordinator has workers that join.
-            Incoming::Connected(_) | Incoming::NotConnected { .. } => {}
+            // Only a coordinator watches others and has workers that join.
+            Incoming::Alive { .. } | Incoming::Connected(_) | Incoming::NotConnected { .. } => {}
         }
     }
     Err(JoinEnd::Gone("its events are no longer read".into()))

@@ -188,6 +188,7 @@ impl Packet for RankEvent {
                 let w = w.number(*rank).number(*computing).number(*waiting).number(*gathering);
                 w.number(*sent).number(*received).packet(206)
             }
+            RankEvent::Alive { rank, computing } => w.number(*rank).number(*computing).packet(220),
             RankEvent::Stalled { rank, complaint } => w.number(*rank).text(complaint).packet(207),
             RankEvent::Lost { rank, peer, reason } => {
                 w.number(*rank).number(*peer).text(reason).packet(208)
@@ -240,6 +241,7 @@ impl Packet for RankEvent {
                 sent: r.number()?,
                 received: r.number()?,
             },
+            220 => RankEvent::Alive { rank: r.small()?, computing: r.flag()? },
             207 => RankEvent::Stalled { rank: r.small()?, complaint: reason(r)? },
             208 => RankEvent::Lost { rank: r.small()?, peer: r.small()?, reason: reason(r)? },
             209 => RankEvent::Failed { rank: r.small()?, reason: reason(r)? },

@@ -16,6 +16,7 @@ use crate::clock::RunClock;
 use crate::compute::Gradients;
 use crate::controller::{self, ControlLink, Incoming};
 use crate::error::NetError;
+use crate::heartbeat::Heartbeats;
 use crate::launcher::{Launched, PublishedAddress, Rendezvous};
 use crate::local_ranks::{LocalRanks, ProcessContext};
 use crate::measure::{Measured, StreamSurvey};
@@ -28,7 +29,7 @@ use crate::rendezvous::joiners::Joiners;
 use crate::rendezvous::listener::GuardedListener;
 use crate::rendezvous::worker_reader::attend_worker;
 use crate::transport::{Doors, MeshPlan, RankLinks, Transport};
-use quelea_control::{Command, LossPolicy, VectorLengths};
+use quelea_control::{Command, LossPolicy, SilenceLimits, VectorLengths};
 
 /// Which workers live in the coordinator's process. Servers always do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,7 +72,8 @@ pub fn resume(
     let lost: BTreeSet<Rank> = context.start.departed().collect();
     let living = (0..setup.ranks()).map(Rank::from).filter(|rank| !lost.contains(rank));
     let rank_links = living.map(|rank| RankLinks { rank, endpoints: Vec::new() });
-    let local = LocalRanks::start(&context, gradients, rank_links.collect())?;
+    let local =
+        LocalRanks::start(&context, gradients, rank_links.collect(), Heartbeats::WithinProcess)?;
     let control_links = control_links(setup.ranks(), &local, &BTreeMap::new())?;
     controller::run(&context, control_links, None, observer, &incoming)
 }
@@ -133,6 +135,12 @@ impl Coordinator {
     /// What happens when a rank is lost.
     pub fn on_loss(mut self, policy: LossPolicy) -> Coordinator {
         self.options.on_loss = policy;
+        self
+    }
+
+    /// How long a process may be silent.
+    pub fn silence(mut self, limits: SilenceLimits) -> Coordinator {
+        self.options.silence = limits;
         self
     }
 
@@ -209,7 +217,7 @@ impl Coordinator {
             controller: controller.clone(),
             doors,
         };
-        let local = LocalRanks::start(&context, gradients, rank_links)?;
+        let local = LocalRanks::start(&context, gradients, rank_links, Heartbeats::WithinProcess)?;
         let control_links = control_links(setup.ranks(), &local, &streams)?;
         let Door { admission, arrivals, addresses } = door;
         admission.begin();

@@ -28,6 +28,7 @@ const MAY_CHANGE: &[&str] = &[
     "checkpoint.",
     "membership.",
     "cluster.",
+    "chaos.",
     "optimizer.lr",
     "optimizer.clip_norm",
     "optimizer.weight_decay",

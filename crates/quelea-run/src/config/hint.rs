@@ -6,7 +6,7 @@ use quelea_core::{algorithms, codec, optim, topology};
 
 use super::chosen::Listed;
 use super::section::{Allowed, dotted};
-use super::{BUCKETS, CHECKPOINT, MEMBERSHIP, TOP, cluster};
+use super::{BUCKETS, CHECKPOINT, MEMBERSHIP, TOP, chaos, cluster};
 use crate::tasks::TaskEntry;
 
 /// What other programs call it, and what it is called here.
@@ -59,6 +59,7 @@ fn owners(registry: &Registry, name: &str) -> Vec<Owner> {
         ("checkpoint", CHECKPOINT),
         ("membership", MEMBERSHIP),
         ("cluster", cluster::KEYS),
+        ("chaos", chaos::KEYS),
     ];
     let plain = plain.into_iter().filter(|(_, keys)| keys.iter().any(|key| key.name == name));
     let mut owners: Vec<Owner> = plain.map(|(path, _)| Owner { path, row: "" }).collect();

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::chosen::{Chosen, Listed};
 use super::section::{SectionValues, Shaped};
-use super::{BUCKETS, CHECKPOINT, Config, Length, MEMBERSHIP, cluster};
+use super::{BUCKETS, CHECKPOINT, Config, Length, MEMBERSHIP, chaos, cluster};
 
 impl Config {
     /// All keys with their values.
@@ -40,6 +40,7 @@ impl Config {
         put("membership", Value::Object(plain(MEMBERSHIP, &self.membership)));
         put("task", Value::Object(row(&self.task)));
         put("cluster", Value::Object(cluster));
+        put("chaos", Value::Object(plain(chaos::KEYS, &self.chaos)));
         Value::Object(config)
     }
 }
