@@ -5,10 +5,13 @@ mod data;
 mod join;
 mod launch;
 mod list;
+mod page;
 mod plan;
+mod report;
 mod reproduce;
 mod serve;
 mod simulate;
+mod top;
 mod topology;
 mod train;
 
@@ -31,6 +34,9 @@ pub const COMMANDS: &[CommandSpec] = &[
     compare::COMMAND,
     reproduce::COMMAND,
     plan::COMMAND,
+    page::COMMAND,
+    top::COMMAND,
+    report::COMMAND,
     topology::COMMAND,
     list::COMMAND,
     data::COMMAND,

@@ -22,6 +22,7 @@ use crate::membership::{LossPolicy, Membership};
 use crate::messages::{Account, Command};
 use crate::progress::ToldProgress;
 use crate::salvage::Salvage;
+use crate::survey::Survey;
 use crate::suspicion::{Evidence, GRACE, RankProgress, Trouble};
 use crate::termination::Probes;
 
@@ -93,6 +94,9 @@ pub struct Controller {
     pub(crate) accounts: BTreeMap<u32, Account>,
     /// For how long this process stood still in all.
     stood_still: Time,
+    /// The survey that somebody who looks at the run has asked for.
+    pub(crate) survey: Survey,
+    is_surveyed: bool,
     /// Until then nobody is blamed for what happened while this process stood still.
     pub(crate) excused_until: Time,
     /// Everything that was said until the last tick has been heard: only then is silence silence.
@@ -135,6 +139,8 @@ impl Controller {
             ticked: now,
             accounts: BTreeMap::new(),
             stood_still: Time::ZERO,
+            survey: Survey::new(now),
+            is_surveyed: false,
             excused_until: now,
             has_caught_up: true,
         }
@@ -176,7 +182,8 @@ impl Controller {
         let trouble = self.trouble.as_ref().map(|trouble| trouble.until);
         let observer = self.now + self.observer_interval();
         let others = [self.probes.next, trouble, self.salvage_deadline()];
-        others.into_iter().flatten().fold(tick.min(observer), Time::min)
+        let survey = self.is_surveyed.then(|| self.survey_deadline());
+        others.into_iter().chain([survey]).flatten().fold(tick.min(observer), Time::min)
     }
 
     /// Does what has become due at `now`. An outcome: the run has ended well. An error: it has not, and
@@ -210,6 +217,13 @@ impl Controller {
         if self.must_stop_unsaved(observer) {
             let reason = "stopped as asked; after a loss there are no checkpoints".to_string();
             return self.abort(RunFailure::Stalled(reason)).map(|()| None);
+        }
+        if let Some(rank) = observer.rank_to_drop() {
+            self.drop_rank(rank, observer);
+        }
+        if self.watches && observer.is_surveyed() {
+            self.survey_if_due();
+            self.is_surveyed = true;
         }
         self.tell_progress();
         self.end_saving_if_whole()?;

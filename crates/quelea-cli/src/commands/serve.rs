@@ -6,6 +6,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_run::drive::OpenRendezvous;
 
 use super::CommandSpec;
+use crate::page::DriverKind;
 use crate::request::{Invocation, Output, RunArgs, check_address, check_wait};
 use crate::session;
 use crate::text::mention;
@@ -52,6 +53,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
         prepared,
         Invocation { command: "serve", run: &args.run },
         &args.output,
+        DriverKind::Joined,
         |prepared, recorder| {
             if is_told {
                 invite(&place, prepared.config.workers);

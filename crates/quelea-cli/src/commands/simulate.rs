@@ -4,6 +4,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_run::drive;
 
 use super::CommandSpec;
+use crate::page::DriverKind;
 use crate::request::{Invocation, Output, RunArgs};
 use crate::session;
 
@@ -43,6 +44,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
         prepared,
         Invocation { command: "simulate", run: &args.run },
         &args.output,
+        DriverKind::Virtual,
         drive::simulate,
     )
 }

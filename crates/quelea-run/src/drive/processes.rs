@@ -5,6 +5,7 @@
 
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use quelea_net::NetError;
@@ -63,9 +64,29 @@ fn gather(
             let name = executable.display();
             RunError::Process(format!("cannot start worker {rank} as {name}: {error}"))
         })?;
-        children.children.push(child);
+        children.children.push(Arc::new(Mutex::new(child)));
     }
+    *killable() = children.children.iter().map(Arc::downgrade).collect();
     Ok((place, children))
+}
+
+/// The processes of the run that is under way, by worker.
+static KILLABLE: Mutex<Vec<Weak<Mutex<Child>>>> = Mutex::new(Vec::new());
+
+fn killable() -> MutexGuard<'static, Vec<Weak<Mutex<Child>>>> {
+    KILLABLE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Kills the process of a worker, to see what the others do then; why not, if it cannot be.
+pub fn kill_worker(rank: u32) -> Result<(), String> {
+    let child = killable().get(rank as usize).and_then(Weak::upgrade);
+    let child = child.ok_or_else(|| format!("rank {rank} has no process of its own here"))?;
+    let killed = locked(&child).kill();
+    killed.map_err(|error| format!("cannot kill the process of rank {rank}: {error}"))
+}
+
+fn locked(child: &Mutex<Child>) -> MutexGuard<'_, Child> {
+    child.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Ends this process when standard input is closed, as it is when the parent is gone.
@@ -79,14 +100,14 @@ pub fn end_with_parent() {
 /// The processes of the workers. None outlives this.
 #[derive(Default)]
 struct ChildProcesses {
-    children: Vec<Child>,
+    children: Vec<Arc<Mutex<Child>>>,
 }
 
 impl ChildProcesses {
     /// Whether all are there; none ends by itself before the run has.
     fn check(&mut self) -> Result<(), String> {
-        for (rank, child) in self.children.iter_mut().enumerate() {
-            if let Ok(Some(status)) = child.try_wait() {
+        for (rank, child) in self.children.iter().enumerate() {
+            if let Ok(Some(status)) = locked(child).try_wait() {
                 return Err(format!("worker {rank} {} before the run began", how(status)));
             }
         }
@@ -96,7 +117,7 @@ impl ChildProcesses {
     /// Says how the process of a worker that was lost has ended.
     fn explain(&mut self, error: RunError) -> RunError {
         let RunError::Net(NetError::Lost { rank, .. }) = &error else { return error };
-        let Some(child) = self.children.get_mut(*rank as usize) else { return error };
+        let Some(child) = self.children.get(*rank as usize) else { return error };
         match wait_until(child, Instant::now() + Duration::from_secs(1)) {
             Some(status) => RunError::Process(format!("worker {rank} {} ({error})", how(status))),
             None => error,
@@ -107,11 +128,11 @@ impl ChildProcesses {
     fn part(&mut self) -> Vec<String> {
         let until = Instant::now() + SHUTDOWN_GRACE;
         let children = std::mem::take(&mut self.children);
-        let ended = |(rank, mut child): (usize, Child)| match wait_until(&mut child, until) {
+        let ended = |(rank, child): (usize, Arc<Mutex<Child>>)| match wait_until(&child, until) {
             Some(status) if status.success() => None,
             Some(status) => Some(format!("worker {rank} {} after the run", how(status))),
             None => {
-                end(&mut child);
+                end(&child);
                 Some(format!("the process of worker {rank} had to be ended"))
             }
         };
@@ -121,7 +142,7 @@ impl ChildProcesses {
 
 impl Drop for ChildProcesses {
     fn drop(&mut self) {
-        self.children.iter_mut().for_each(end);
+        self.children.iter().for_each(|child| end(child));
     }
 }
 
@@ -138,9 +159,10 @@ fn how(status: ExitStatus) -> String {
 }
 
 /// How it ended, if it ended in time.
-fn wait_until(child: &mut Child, until: Instant) -> Option<ExitStatus> {
+fn wait_until(child: &Mutex<Child>, until: Instant) -> Option<ExitStatus> {
     loop {
-        match child.try_wait() {
+        let ended = locked(child).try_wait();
+        match ended {
             Ok(Some(status)) => return Some(status),
             Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(2)),
             _ => return None,
@@ -148,8 +170,9 @@ fn wait_until(child: &mut Child, until: Instant) -> Option<ExitStatus> {
     }
 }
 
-fn end(child: &mut Child) {
+fn end(child: &Mutex<Child>) {
     // Both fail only where it has ended by itself.
+    let mut child = locked(child);
     let _ = child.kill();
     let _ = child.wait();
 }
