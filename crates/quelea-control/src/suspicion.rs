@@ -151,7 +151,7 @@ impl Controller {
         let seconds = |since: Time| self.now.since(since).seconds();
         let (entered, limit) = (seconds(self.entered), self.limits.drain_seconds);
         match self.phase {
-            RunPhase::Running => self.late_rank(),
+            RunPhase::Running => self.late_cut().or_else(|| self.late_rank()),
             RunPhase::Draining => {
                 let still = seconds(self.probes.changed);
                 let is_overdue = still >= limit || entered >= DRAIN_FACTOR * limit;

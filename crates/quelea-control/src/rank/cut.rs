@@ -19,8 +19,10 @@ pub(super) struct CutState {
     setup: RunSpec,
     pool: Pool,
     schedule: CheckpointSchedule,
-    /// The step of its last part in a cut.
+    /// The step of its last part in a cut: a checkpoint or a model that was evaluated.
     last: u64,
+    /// The step of its last checkpoint. One may be requested where only the model was evaluated.
+    saved: u64,
     /// A cut that was agreed on.
     requested: Option<u64>,
     /// It starts no gradient from this step on.
@@ -56,6 +58,7 @@ impl CutState {
             pool,
             schedule,
             last: step,
+            saved: step,
             requested: None,
             hold: None,
             limit: if waits_for_disk { schedule.limit(step) } else { u64::MAX },
@@ -108,11 +111,12 @@ impl RankMachine {
             return self.show_if_asked();
         }
         while let Some(step) = self.next_cut() {
-            self.cutting.last = step;
+            let is_first = step > std::mem::replace(&mut self.cutting.last, step);
             if self.cutting.requested == Some(step) || self.cutting.schedule.saves_at(step) {
+                self.cutting.saved = step;
                 self.save(step);
             }
-            if self.cutting.schedule.evaluates_at(step) {
+            if is_first && self.cutting.schedule.evaluates_at(step) {
                 self.show(step);
             }
         }
@@ -120,8 +124,8 @@ impl RankMachine {
 
     /// The cut at which this rank now stands, if there is one.
     fn next_cut(&self) -> Option<u64> {
-        let CutState { schedule, last, requested, .. } = &self.cutting;
-        let requested = requested.filter(|requested| requested > last);
+        let CutState { schedule, last, saved, requested, .. } = &self.cutting;
+        let requested = requested.filter(|requested| requested > saved);
         let next = [requested, schedule.next(*last)].into_iter().flatten().min()?;
         let step = if self.node.is_server { next } else { self.node.step() };
         let is_between = !matches!(self.phase, StepPhase::Completing(_));
