@@ -77,7 +77,11 @@ struct Optional {
 const OPTIONAL: &[Optional] = &[
     Optional { program: "mpirun", package: "openmpi-bin", tests: "runs under the real mpirun" },
     Optional { program: "chromium", package: "chromium", tests: "the page in a browser" },
-    Optional { program: "chromedriver", package: "chromium-driver", tests: "the page in a browser" },
+    Optional {
+        program: "chromedriver",
+        package: "chromium-driver",
+        tests: "the page in a browser",
+    },
     Optional { program: "promtool", package: "prometheus", tests: "metrics under promtool" },
 ];
 

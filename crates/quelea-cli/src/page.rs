@@ -7,9 +7,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use quelea_page::advice::{Adviser, PlanForecast};
 use quelea_page::description::RunDescription;
 use quelea_page::folder;
-use quelea_page::log::{Adviser, LogClock, PlanForecast, RunControls, RunLog};
+use quelea_page::log::{LogClock, RunControls, RunLog};
 use quelea_page::server::{PageServer, PageSource};
 use quelea_page::tensorboard::TensorboardWriter;
 use quelea_plan::Advice;
@@ -114,8 +115,7 @@ impl LivePage {
         address: &str,
         kind: DriverKind,
     ) -> anyhow::Result<LivePage> {
-        let clock =
-            if kind == DriverKind::Virtual { LogClock::Recorded } else { LogClock::Real };
+        let clock = if kind == DriverKind::Virtual { LogClock::Recorded } else { LogClock::Real };
         let description = RunDescription::of(prepared, &folder::name(directory));
         let mut log =
             RunLog::live(description, clock).with_controls(Box::new(SessionControls { kind }));

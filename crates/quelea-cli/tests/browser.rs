@@ -48,19 +48,28 @@ fn assert_summary_shown(browser: &Browser, summary: &Value) {
         ("consensus distance", &summary["consensus_distance"], 1.0),
     ];
     for (term, value, factor) in terms {
-        let script = format!("return document.querySelector('#figures [data-term=\"{term}\"] dd').textContent");
+        let script = format!(
+            "return document.querySelector('#figures [data-term=\"{term}\"] dd').textContent"
+        );
         let text = browser.script(&script);
         let text = text.as_str().expect("text");
         match value.as_f64() {
             Some(value) => assert_shown(text, value * factor, term),
             None => assert_eq!(text, "–", "{term}"),
         }
-        let whole = format!("return document.querySelector('#figures [data-term=\"{term}\"]').dataset.value");
+        let whole = format!(
+            "return document.querySelector('#figures [data-term=\"{term}\"]').dataset.value"
+        );
         assert_eq!(browser.script(&whole).as_str(), Some(value.to_string().as_str()), "{term}");
     }
     for (rank, worker) in summary["workers"].as_array().expect("workers").iter().enumerate() {
-        let script = format!("return document.querySelector('#ranks tr[data-rank=\"{rank}\"]').dataset.compute_seconds");
-        assert_eq!(browser.script(&script).as_str(), Some(worker["compute_seconds"].to_string().as_str()));
+        let script = format!(
+            "return document.querySelector('#ranks tr[data-rank=\"{rank}\"]').dataset.compute_seconds"
+        );
+        assert_eq!(
+            browser.script(&script).as_str(),
+            Some(worker["compute_seconds"].to_string().as_str())
+        );
     }
 }
 
@@ -69,7 +78,14 @@ fn a_finished_run_has_eight_panels_a_slider_that_moves_it_and_the_numbers_of_its
     let Some(browser) = Browser::start() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let hosts = ["--set", "workers=8", "--set", "cluster.hosts=2", "--set", "cluster.slow.3=3"];
-    let gossip = ["--set", "algorithm.name=d-psgd", "--set", "topology.name=exponential", "--set", "epochs=4"];
+    let gossip = [
+        "--set",
+        "algorithm.name=d-psgd",
+        "--set",
+        "topology.name=exponential",
+        "--set",
+        "epochs=4",
+    ];
     simulated(folder.path(), "gossip", &[&hosts[..], &gossip[..]].concat());
     let path = folder.path().join("gossip");
     let serving = Serving::start(quelea().arg("page").arg(&path).args(["--bind", "127.0.0.1:0"]));
@@ -77,8 +93,11 @@ fn a_finished_run_has_eight_panels_a_slider_that_moves_it_and_the_numbers_of_its
     browser.wait_for("return document.body.dataset.shown && document.querySelector('#chart-loss').dataset.points > 0");
     let summary = summary(&path);
     assert_summary_shown(&browser, &summary);
-    for panel in ["topology", "ranks", "learning", "waits", "asynchrony", "membership", "advice", "actions"] {
-        let tall = browser.script(&format!("return document.getElementById('panel-{panel}').offsetHeight"));
+    for panel in
+        ["topology", "ranks", "learning", "waits", "asynchrony", "membership", "advice", "actions"]
+    {
+        let tall = browser
+            .script(&format!("return document.getElementById('panel-{panel}').offsetHeight"));
         assert!(tall.as_f64() > Some(30.0), "{panel}: {tall}");
     }
     assert_eq!(browser.script("return document.querySelectorAll('#topology .node').length"), 8);
@@ -129,7 +148,9 @@ fn four_ranks_are_shown_within_two_seconds_and_a_killed_one_turns_red() {
     println!("four ranks after {:.2} s", opened.elapsed().as_secs_f64());
     keep_picture(&browser, "live-1280-light");
     browser.script("document.querySelector('#ranks tr[data-rank=\"2\"] button').click()");
-    browser.wait_for("return document.querySelector('[data-action=kill]').textContent === 'Kill rank 2'");
+    browser.wait_for(
+        "return document.querySelector('[data-action=kill]').textContent === 'Kill rank 2'",
+    );
     let killed = std::time::Instant::now();
     let header = [("x-quelea-action", "1")];
     let done = request(&serving.address, "POST", "/api/act?action=kill&rank=2", &header, "");
@@ -146,8 +167,10 @@ fn four_ranks_are_shown_within_two_seconds_and_a_killed_one_turns_red() {
     browser.wait_for("return document.getElementById('status').textContent === 'finished' || document.body.dataset.phase === 'ended'");
     assert!(serving.child.wait().expect("it ends").success());
     assert_summary_shown(&browser, &summary(&out));
-    let unreachable = |error: &String| error.contains("ERR_CONNECTION") || error.contains("Failed to load");
-    let errors: Vec<String> = browser.console_errors().into_iter().filter(|e| !unreachable(e)).collect();
+    let unreachable =
+        |error: &String| error.contains("ERR_CONNECTION") || error.contains("Failed to load");
+    let errors: Vec<String> =
+        browser.console_errors().into_iter().filter(|e| !unreachable(e)).collect();
     assert_eq!(errors, Vec::<String>::new());
 }
 
@@ -158,13 +181,16 @@ fn runs_of_a_folder_are_overlaid_and_filtered_by_their_configuration() {
     let quick = ["--set", "workers=4", "--set", "steps=40"];
     simulated(folder.path(), "a", &quick);
     simulated(folder.path(), "b", &[&quick[..], &["--set", "optimizer.lr=0.01"]].concat());
-    let serving = Serving::start(quelea().arg("page").arg(folder.path()).args(["--bind", "127.0.0.1:0"]));
+    let serving =
+        Serving::start(quelea().arg("page").arg(folder.path()).args(["--bind", "127.0.0.1:0"]));
     browser.open(&format!("http://{}/", serving.address));
     browser.wait_for("return document.querySelector('#chart-overlay').dataset.points > 0");
     assert_eq!(browser.script("return document.querySelectorAll('#runs tbody tr').length"), 2);
     keep_picture(&browser, "runs-1280-light");
     browser.script("const f = document.getElementById('filter'); f.value = 'optimizer.lr=0.01'; f.dispatchEvent(new Event('input'))");
-    let left = browser.script("return [...document.querySelectorAll('#runs tbody tr')].map((row) => row.dataset.name)");
+    let left = browser.script(
+        "return [...document.querySelectorAll('#runs tbody tr')].map((row) => row.dataset.name)",
+    );
     assert_eq!(left, serde_json::json!(["b"]));
     browser.script("document.querySelector('#runs tbody a').click()");
     browser.wait_for("return !document.getElementById('run-view').hidden && document.querySelector('#chart-loss').dataset.points > 0");

@@ -9,13 +9,27 @@ use seeing::{Serving, http, quelea, request, run, summary};
 use serde_json::Value;
 
 const SMALL: &[&str] = &[
-    "--set", "task.name=quadratic", "--set", "workers=4", "--set", "steps=60", "--set",
-    "algorithm.name=d-psgd", "--set", "topology.name=ring", "--set", "evaluations=5",
+    "--set",
+    "task.name=quadratic",
+    "--set",
+    "workers=4",
+    "--set",
+    "steps=60",
+    "--set",
+    "algorithm.name=d-psgd",
+    "--set",
+    "topology.name=ring",
+    "--set",
+    "evaluations=5",
 ];
 
 /// Simulates a small run into `folder/name`.
 fn simulated(folder: &Path, name: &str, more: &[&str]) {
-    let words: Vec<&str> = ["simulate", "-q", "--out", name].into_iter().chain(SMALL.iter().copied()).chain(more.iter().copied()).collect();
+    let words: Vec<&str> = ["simulate", "-q", "--out", name]
+        .into_iter()
+        .chain(SMALL.iter().copied())
+        .chain(more.iter().copied())
+        .collect();
     run(&words, folder);
 }
 
@@ -26,9 +40,15 @@ fn page(folder: &Path) -> Serving {
 /// Every number that the page shows of the end is that of the summary.
 fn assert_same(state: &Value, summary: &Value) {
     let progress = &state["progress"];
-    for key in
-        ["loss", "accuracy", "steps", "samples", "samples_per_second", "clock_seconds", "consensus_distance"]
-    {
+    for key in [
+        "loss",
+        "accuracy",
+        "steps",
+        "samples",
+        "samples_per_second",
+        "clock_seconds",
+        "consensus_distance",
+    ] {
         assert_eq!(progress[key], summary[key], "{key}");
     }
     for (rank, worker) in summary["workers"].as_array().expect("workers").iter().enumerate() {
@@ -121,7 +141,8 @@ fn a_live_run_is_shown_while_it_lasts_and_ends_with_its_summary() {
     command.args(["train", "--threads", "--page", "127.0.0.1:0", "--out"]).arg(&out);
     command.args(SMALL).args(["--set", "task.compute_ms=20", "--tensorboard"]);
     let mut serving = Serving::start(&mut command);
-    let state = serving.wait_for("the first steps", |state| state["progress"]["steps"].as_u64() > Some(20));
+    let state =
+        serving.wait_for("the first steps", |state| state["progress"]["steps"].as_u64() > Some(20));
     assert_eq!(state["phase"], "running");
     assert_eq!(state["ranks"].as_array().map(Vec::len), Some(4));
     assert!(state["actions"].as_array().is_some_and(|actions| actions.contains(&"stop".into())));
@@ -140,7 +161,11 @@ fn a_live_run_is_shown_while_it_lasts_and_ends_with_its_summary() {
 #[test]
 fn metrics_pass_promtool_where_it_is_installed_and_have_the_form_in_any_case() {
     let folder = tempfile::tempdir().expect("a folder");
-    simulated(folder.path(), "first", &["--set", "algorithm.name=asp", "--set", "cluster.servers=1"]);
+    simulated(
+        folder.path(),
+        "first",
+        &["--set", "algorithm.name=asp", "--set", "cluster.servers=1"],
+    );
     let serving = page(&folder.path().join("first"));
     let text = http(&serving.address, "/metrics", &[]).body;
     check_form(&text);

@@ -38,7 +38,8 @@ impl RankSurvey {
     /// Whether it can be of a run with this many ranks.
     pub(crate) fn check(&self, ranks: usize) -> Result<(), String> {
         let named = self.awaiting.iter().map(|awaited| awaited.rank);
-        let named = named.chain(self.links.iter().map(|link| link.peer)).max().unwrap_or(0) as usize;
+        let named =
+            named.chain(self.links.iter().map(|link| link.peer)).max().unwrap_or(0) as usize;
         let most = self.awaiting.len().max(self.links.len());
         if named < ranks && most <= ranks.max(1 << 10) && self.sample.len() <= SAMPLED_ELEMENTS {
             return Ok(());
@@ -107,10 +108,9 @@ impl Controller {
     /// A rank has answered.
     pub(crate) fn surveyed(&mut self, rank: u32, survey: RankSurvey, observer: &mut dyn Observer) {
         let RankSurvey { step, awaiting, links, sampled_at, sample } = survey;
-        let awaiting = awaiting.into_iter().map(|awaited| AwaitedRank {
-            what: shown(&awaited.what, REASON_CHARS),
-            ..awaited
-        });
+        let awaiting = awaiting
+            .into_iter()
+            .map(|awaited| AwaitedRank { what: shown(&awaited.what, REASON_CHARS), ..awaited });
         let event = RecordKind::Account { awaiting: awaiting.collect(), links };
         let t = self.now.seconds();
         observer.record(Record { t, rank, step, event });
@@ -124,9 +124,8 @@ impl Controller {
     /// Estimates how far each worker is from the mean, once all living ones have a new sample: of the
     /// same step where they take their steps together.
     fn estimate_deviations(&mut self, observer: &mut dyn Observer) {
-        let lost: Vec<u32> = (0..self.workers as u32)
-            .filter(|rank| self.ranks[*rank as usize].is_lost)
-            .collect();
+        let lost: Vec<u32> =
+            (0..self.workers as u32).filter(|rank| self.ranks[*rank as usize].is_lost).collect();
         lost.iter().for_each(|rank| {
             self.survey.samples.remove(rank);
         });
@@ -135,7 +134,9 @@ impl Controller {
         let Some((step, length)) = first else { return };
         let is_synchronous = self.setup.properties().synchronous;
         let fits = |sample: &ModelSample| {
-            sample.is_new && sample.values.len() == length && (!is_synchronous || sample.step == step)
+            sample.is_new
+                && sample.values.len() == length
+                && (!is_synchronous || sample.step == step)
         };
         if samples.len() + lost.len() < self.workers || !samples.values().all(fits) {
             return;
@@ -154,7 +155,8 @@ impl Controller {
     /// Continues without a rank as asked, if the run can; otherwise a warning says why not.
     pub(crate) fn drop_rank(&mut self, rank: u32, observer: &mut dyn Observer) {
         let place = rank as usize;
-        if place >= self.ranks.len() || self.ranks[place].is_lost || self.phase != RunPhase::Running {
+        if place >= self.ranks.len() || self.ranks[place].is_lost || self.phase != RunPhase::Running
+        {
             return;
         }
         let refusal = match self.on_loss {
@@ -191,8 +193,7 @@ fn deviations(samples: &[&[f32]], elements: usize) -> Vec<[f64; 2]> {
         if length >= elements || distance == 0.0 || length < 2 {
             return [distance, 0.0];
         }
-        let variance =
-            squares.iter().map(|s| (s - average).powi(2)).sum::<f64>() / (taken - 1.0);
+        let variance = squares.iter().map(|s| (s - average).powi(2)).sum::<f64>() / (taken - 1.0);
         // The error of a root is that of the square over twice the root.
         let error = all * (variance / taken).sqrt() / (2.0 * distance);
         [distance, error]

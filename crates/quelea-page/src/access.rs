@@ -24,7 +24,9 @@ pub enum AccessError {
         address: SocketAddr,
     },
     /// It can be guessed.
-    #[error("the token in QUELEA_PAGE_TOKEN has {length} characters; it needs at least {TOKEN_LENGTH_MIN}")]
+    #[error(
+        "the token in QUELEA_PAGE_TOKEN has {length} characters; it needs at least {TOKEN_LENGTH_MIN}"
+    )]
     ShortToken {
         /// Its length.
         length: usize,

@@ -204,7 +204,8 @@ mod tests {
     #[test]
     fn a_link_shows_the_rate_since_the_totals_before_and_when_it_was_last_used() {
         let mut rank = RankActivity::default();
-        let total = |sent, bytes_sent| LinkTotal { peer: 2, sent, bytes_sent, ..Default::default() };
+        let total =
+            |sent, bytes_sent| LinkTotal { peer: 2, sent, bytes_sent, ..Default::default() };
         rank.exchanged(1.0, total(1, 100));
         rank.exchanged(3.0, total(5, 500));
         rank.exchanged(4.0, total(5, 500));

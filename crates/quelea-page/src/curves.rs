@@ -135,7 +135,8 @@ impl RunCurves {
 
     /// As the API shows them.
     pub fn json(&self) -> Value {
-        let deviations = self.deviations.iter().map(|(rank, curve)| (rank.to_string(), curve.json()));
+        let deviations =
+            self.deviations.iter().map(|(rank, curve)| (rank.to_string(), curve.json()));
         json!({
             "columns": ["t", "step", "samples", "value"],
             "batch_loss": self.batch_loss.json(),

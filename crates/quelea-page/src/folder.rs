@@ -11,8 +11,9 @@ use quelea_run::files::directory::records_of;
 use quelea_run::files::read_records::read_line;
 use serde_json::{Value, json};
 
+use crate::advice::Adviser;
 use crate::description::RunDescription;
-use crate::log::{Adviser, LogPhase, RunLog};
+use crate::log::{LogPhase, RunLog};
 
 /// How often a run that is being written is looked at.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);

@@ -9,6 +9,7 @@
 //! | [`state`] | the whole run at one moment, from its records |
 //! | [`waits`] | who waits for whom, and the longest chain as a sentence |
 //! | [`curves`] | loss, accuracy and distance over a whole run, in a few hundred points |
+//! | [`advice`] | what was predicted, what is measured, what would be faster |
 //! | [`log`] | the records of one run, its state now and at any earlier moment |
 //! | [`folder`] | runs on the disk: opening, listing, following one that is being written |
 //! | [`server`] | the HTTP server: the page, its API, `/metrics` |
@@ -20,6 +21,7 @@
 
 pub mod access;
 pub mod activity;
+pub mod advice;
 pub mod client;
 pub mod curves;
 pub mod description;
@@ -33,3 +35,4 @@ pub mod tensorboard;
 pub mod waits;
 
 mod assets;
+mod record_stream;

@@ -8,6 +8,7 @@ use quelea_record::Record;
 use quelea_run::files::records::write_line;
 use serde_json::{Value, json};
 
+use crate::advice::{Adviser, PlanForecast, advice_json};
 use crate::curves::RunCurves;
 use crate::description::RunDescription;
 use crate::state::{MomentState, Surroundings};
@@ -49,22 +50,6 @@ pub trait RunControls: Send + Sync {
     /// Does one of them, about a rank where it needs one; what was done, or why not.
     fn act(&self, action: &str, rank: Option<u32>) -> Result<String, String>;
 }
-
-/// What the advisor says of a run, given how long a gradient takes.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PlanForecast {
-    /// Seconds of a step as the run is configured.
-    pub step_seconds: f64,
-    /// What the advisor would take.
-    pub best: String,
-    /// Seconds of a step of that.
-    pub best_step_seconds: f64,
-    /// Why, in a sentence.
-    pub verdict: String,
-}
-
-/// Asks the advisor: seconds of a gradient in, forecast out.
-pub type Adviser = Box<dyn Fn(f64) -> Option<PlanForecast> + Send + Sync>;
 
 /// The records of one run.
 pub struct RunLog {
@@ -113,12 +98,7 @@ impl RunLog {
         RunLog::with(description, LogClock::Recorded, stride, usize::MAX)
     }
 
-    fn with(
-        description: RunDescription,
-        clock: LogClock,
-        stride: u64,
-        limit: usize,
-    ) -> RunLog {
+    fn with(description: RunDescription, clock: LogClock, stride: u64, limit: usize) -> RunLog {
         let inner = LogInner {
             state: MomentState::new(&description, stride),
             curves: RunCurves::default(),
@@ -202,7 +182,8 @@ impl RunLog {
     pub fn curves_json(&self) -> Value {
         let inner = self.lock();
         let mut curves = inner.curves.json();
-        let bytes = inner.summary.as_ref().and_then(|summary| summary["total"]["bytes_sent"].as_f64());
+        let bytes =
+            inner.summary.as_ref().and_then(|summary| summary["total"]["bytes_sent"].as_f64());
         let samples = inner.state.samples as f64;
         // Records do not count bytes; where all is known at the end, each sample has its share.
         let share = bytes.filter(|_| samples > 0.0).map(|bytes| bytes / samples);
@@ -358,76 +339,6 @@ impl LogInner {
         Some(state)
     }
 }
-
-/// What was predicted, what is measured, and what would be faster.
-fn advice_json(
-    state: &MomentState,
-    about: &RunDescription,
-    forecast: Option<&PlanForecast>,
-) -> Value {
-    let steps = state.steps;
-    let workers = about.workers.max(1) as f64;
-    let measured = (steps > 0).then(|| state.t * workers / steps as f64);
-    let batch: f64 = state.ranks.iter().take(about.workers).map(|rank| f64::from(rank.batch)).sum();
-    let rate = |step_seconds: f64| (step_seconds > 0.0).then(|| batch / step_seconds);
-    let predicted = forecast.map(|forecast| forecast.step_seconds);
-    json!({
-        "measured_step_seconds": measured,
-        "predicted_step_seconds": predicted,
-        "measured_samples_per_second": measured.and_then(rate),
-        "predicted_samples_per_second": predicted.and_then(rate),
-        "sentence": advice_sentence(state, about, forecast, measured),
-        "verdict": forecast.map(|forecast| &forecast.verdict),
-    })
-}
-
-/// The one sentence that says what would be faster.
-fn advice_sentence(
-    state: &MomentState,
-    about: &RunDescription,
-    forecast: Option<&PlanForecast>,
-    measured: Option<f64>,
-) -> String {
-    let workers = state.ranks.iter().take(about.workers).enumerate();
-    let mut compute: Vec<(usize, f64)> = workers
-        .filter(|(_, rank)| rank.steps > 0 && rank.lost.is_none())
-        .map(|(number, rank)| (number, rank.total.compute / rank.steps as f64))
-        .collect();
-    compute.sort_by(|a, b| a.1.total_cmp(&b.1));
-    if let (Some(slowest), Some(median)) = (compute.last(), compute.get(compute.len() / 2))
-        && about.synchronous
-        && compute.len() > 2
-        && slowest.1 > SLOW * median.1
-    {
-        let factor = slowest.1 / median.1;
-        return format!(
-            "rank {} computes {factor:.1} times as long as the median, and all wait for it: without \
-             it, or with an asynchronous algorithm, steps would be about {factor:.1} times as fast",
-            slowest.0
-        );
-    }
-    let Some(forecast) = forecast else {
-        return match measured {
-            Some(_) => "plan has no prediction for this run".to_string(),
-            None => "nothing is measured yet".to_string(),
-        };
-    };
-    let PlanForecast { step_seconds, best, best_step_seconds, .. } = forecast;
-    if best_step_seconds * FASTER < *step_seconds {
-        let factor = step_seconds / best_step_seconds;
-        return format!(
-            "{best} would take {:.2} ms a step instead of {:.2} ms: {factor:.1} times as fast",
-            best_step_seconds * 1e3,
-            step_seconds * 1e3
-        );
-    }
-    "nothing that plan compares would be much faster".to_string()
-}
-
-/// A worker that takes this many times the median's time is named.
-const SLOW: f64 = 1.3;
-/// What is faster by less is not worth a change.
-const FASTER: f64 = 1.05;
 
 #[cfg(test)]
 mod tests {

@@ -187,8 +187,11 @@ fn rank_metrics(out: &mut String, about: &RunDescription, state: &MomentState, n
         },
     );
     for (rank, one) in state.ranks.iter().enumerate().take(about.workers) {
-        let parts =
-            [("compute", one.total.compute), ("exposed", one.total.exposed), ("waiting", one.total.waiting)];
+        let parts = [
+            ("compute", one.total.compute),
+            ("exposed", one.total.exposed),
+            ("waiting", one.total.waiting),
+        ];
         for (part, seconds) in parts {
             let _ = writeln!(
                 out,
@@ -202,7 +205,11 @@ fn rank_metrics(out: &mut String, about: &RunDescription, state: &MomentState, n
 fn step_histogram(out: &mut String, about: &RunDescription, state: &MomentState) {
     family(
         out,
-        &Family { name: "quelea_step_seconds", kind: "histogram", help: "Time of a worker's step." },
+        &Family {
+            name: "quelea_step_seconds",
+            kind: "histogram",
+            help: "Time of a worker's step.",
+        },
     );
     for (rank, one) in state.ranks.iter().enumerate().take(about.workers) {
         let mut sum = 0;
@@ -259,5 +266,8 @@ fn asynchrony_metrics(out: &mut String, state: &MomentState) {
         updates += late * count;
         let _ = writeln!(out, "{name}_bucket{{le=\"{late}\"}} {sum}");
     }
-    let _ = writeln!(out, "{name}_bucket{{le=\"+Inf\"}} {sum}\n{name}_sum {updates}\n{name}_count {sum}");
+    let _ = writeln!(
+        out,
+        "{name}_bucket{{le=\"+Inf\"}} {sum}\n{name}_sum {updates}\n{name}_count {sum}"
+    );
 }

@@ -98,8 +98,7 @@ fn plots(out: &mut String, curves: &RunCurves) {
         let x = Axis::linear("steps of each worker");
         Chart::Lines(LineChart { title: title.into(), x, y, series })
     };
-    let is_positive =
-        |curve: &BinnedCurve| curve.points().all(|(_, value)| value > 0.0);
+    let is_positive = |curve: &BinnedCurve| curve.points().all(|(_, value)| value > 0.0);
     let axis = |curve: &BinnedCurve, name: &str| {
         if is_positive(curve) { Axis::log(name) } else { Axis::linear(name) }
     };
@@ -144,8 +143,17 @@ fn breakdown(out: &mut String, state: &Value) {
         let _ = writeln!(out, "<figure>{}</figure>", chart.svg());
     }
     let columns = [
-        "rank", "role", "host", "state", "step", "samples", "compute_seconds", "exposed_seconds",
-        "waiting_seconds", "bytes_sent", "bytes_received",
+        "rank",
+        "role",
+        "host",
+        "state",
+        "step",
+        "samples",
+        "compute_seconds",
+        "exposed_seconds",
+        "waiting_seconds",
+        "bytes_sent",
+        "bytes_received",
     ];
     out.push_str("<table><tr>");
     columns.iter().for_each(|name| out.push_str(&format!("<th>{}</th>", name.replace('_', " "))));
@@ -227,7 +235,8 @@ mod tests {
         assert!(html.contains("a &lt;run&gt;") && html.contains("&lt;b&gt;"));
         assert!(html.contains("rank 1 was lost") && html.contains("0.250 s"));
         assert!(!html.contains("<script") && !html.contains("src="));
-        let links = html.matches("http").count() - html.matches("http://www.w3.org/2000/svg").count();
+        let links =
+            html.matches("http").count() - html.matches("http://www.w3.org/2000/svg").count();
         assert_eq!(links, 0);
     }
 }

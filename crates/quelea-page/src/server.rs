@@ -16,20 +16,15 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use axum::http::{HeaderMap, Response, StatusCode, Uri};
 use axum::middleware::{self, Next};
 use axum::routing::{get, post};
-use futures_util::stream;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use crate::access::{AccessDecision, AccessError, AccessPolicy};
 use crate::folder::{self, FolderError};
-use crate::log::{LogPhase, RunLog};
-use crate::{assets, metrics};
+use crate::log::RunLog;
+use crate::{assets, metrics, record_stream};
 
-/// How often a stream of records looks for new ones.
-const STREAM_INTERVAL: Duration = Duration::from_millis(100);
-/// Records that a stream sends at once.
-const STREAM_RECORDS: usize = 2000;
 /// A client that asked this recently is shown the end of a run before the server ends.
 const RECENT: Duration = Duration::from_secs(5);
 /// How long the server waits for it.
@@ -281,7 +276,8 @@ async fn run_description((State(shared), Query(query)): Asked) -> Response<Body>
 async fn state((State(shared), Query(query)): Asked) -> Response<Body> {
     let now = shared.begun.elapsed().as_millis() as u64;
     let asked = Arc::clone(&shared);
-    let answered = with_log(shared, query, |log, query| json_answer(&log.state_json(query.t))).await;
+    let answered =
+        with_log(shared, query, |log, query| json_answer(&log.state_json(query.t))).await;
     asked.asked.store(now.max(1), Ordering::Relaxed);
     answered
 }
@@ -303,58 +299,11 @@ async fn records((State(shared), Query(query)): Asked) -> Response<Body> {
         Ok(log) => log,
         Err(error) => return problem(StatusCode::NOT_FOUND, &error.to_string()),
     };
-    let start = StreamState { log, next: query.from.unwrap_or(0), is_over: false };
-    let events = stream::unfold(start, |mut at| async move {
-        let bytes = at.next_events().await?;
-        Some((Ok::<_, std::convert::Infallible>(bytes), at))
-    });
-    let mut response = Response::new(Body::from_stream(events));
+    let mut response = Response::new(record_stream::body(log, query.from.unwrap_or(0)));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
-}
-
-struct StreamState {
-    log: Arc<RunLog>,
-    next: u64,
-    is_over: bool,
-}
-
-impl StreamState {
-    /// Waits for the next records; nothing when the run has ended and all were sent.
-    async fn next_events(&mut self) -> Option<Vec<u8>> {
-        if self.is_over {
-            return None;
-        }
-        loop {
-            let has_ended = self.log.phase() != LogPhase::Open;
-            let (lines, next) = self.log.lines_from(self.next, STREAM_RECORDS);
-            if !lines.is_empty() {
-                let events = events(&lines, next);
-                self.next = next;
-                return Some(events);
-            }
-            if has_ended {
-                self.is_over = true;
-                return Some(b"event: end\ndata: {}\n\n".to_vec());
-            }
-            tokio::time::sleep(STREAM_INTERVAL).await;
-        }
-    }
-}
-
-/// One event per line; the last one bears the number from which a client that was cut off resumes.
-fn events(lines: &[u8], next: u64) -> Vec<u8> {
-    let mut events = Vec::with_capacity(lines.len() * 5 / 4);
-    for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-        events.extend_from_slice(b"data: ");
-        events.extend_from_slice(line);
-        events.extend_from_slice(b"\n\n");
-    }
-    events.truncate(events.len().saturating_sub(1));
-    events.extend_from_slice(format!("id: {next}\n\n").as_bytes());
-    events
 }
 
 async fn act(

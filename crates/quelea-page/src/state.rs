@@ -111,7 +111,14 @@ impl MomentState {
                 let seconds =
                     StepSeconds { compute: *compute, exposed: *exposed, waiting: *waiting };
                 let (loss, samples, stands_for) = (*loss, *samples, self.stride);
-                self.ranks[place].step(CompletedStep { t, step, stands_for, loss, samples, seconds });
+                self.ranks[place].step(CompletedStep {
+                    t,
+                    step,
+                    stands_for,
+                    loss,
+                    samples,
+                    seconds,
+                });
                 self.steps += stands_for;
                 self.samples += u64::from(samples) * stands_for;
                 let (loss, weight) = (f64::from(loss), 0.5 / self.ranks.len() as f64);
@@ -389,13 +396,8 @@ mod tests {
     use super::*;
 
     fn step(t: f64, rank: u32, step: u64) -> Record {
-        let event = RecordKind::Step {
-            loss: 1.0,
-            samples: 4,
-            compute: 0.5,
-            exposed: 0.25,
-            waiting: 0.25,
-        };
+        let event =
+            RecordKind::Step { loss: 1.0, samples: 4, compute: 0.5, exposed: 0.25, waiting: 0.25 };
         Record { t, rank, step, event }
     }
 

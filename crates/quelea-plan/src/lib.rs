@@ -135,7 +135,8 @@ impl Advice {
     pub fn forecast(scenario: Scenario) -> Option<Forecast> {
         let own = scenario.algorithm.as_ref()?.name;
         let advice = Advice::in_closed_form(scenario);
-        let own = advice.predictions.iter().find(|prediction| prediction.candidate.algorithm == own)?;
+        let own =
+            advice.predictions.iter().find(|prediction| prediction.candidate.algorithm == own)?;
         let best = advice.best()?;
         Some(Forecast {
             own_step_seconds: own.cost.step_seconds,

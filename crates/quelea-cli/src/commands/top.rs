@@ -131,7 +131,8 @@ fn goodput(progress: &Value) -> String {
 }
 
 fn rank_rows(state: &Value, listed: usize) -> Vec<Vec<String>> {
-    let head = ["rank", "state", "step", "steps/s", "compute █ exposed ▒ waiting ·", "loss", "sent"];
+    let head =
+        ["rank", "state", "step", "steps/s", "compute █ exposed ▒ waiting ·", "loss", "sent"];
     let mut rows = vec![head.map(str::to_string).to_vec()];
     let ranks = state["ranks"].as_array().map(Vec::as_slice).unwrap_or_default();
     for rank in ranks.iter().take(listed) {

@@ -19,7 +19,9 @@ impl Browser {
     /// installed.
     pub fn start() -> Option<Browser> {
         if !has("chromium") || !has("chromedriver") {
-            println!("skipped: chromium and chromedriver are not here (packages chromium, chromium-driver)");
+            println!(
+                "skipped: chromium and chromedriver are not here (packages chromium, chromium-driver)"
+            );
             return None;
         }
         let mut driver = Command::new("chromedriver")

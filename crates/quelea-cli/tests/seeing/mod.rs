@@ -103,10 +103,14 @@ pub fn request(
     stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
     let is_named = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host"));
     let host = if is_named { String::new() } else { format!("Host: {address}\r\n") };
-    let extra: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let extra: String =
+        headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let length = body.len();
-    write!(stream, "{method} {path} HTTP/1.0\r\n{host}{extra}Content-Length: {length}\r\n\r\n{body}")
-        .expect("sent");
+    write!(
+        stream,
+        "{method} {path} HTTP/1.0\r\n{host}{extra}Content-Length: {length}\r\n\r\n{body}"
+    )
+    .expect("sent");
     let mut answer = Vec::new();
     // Some servers keep the connection open: the length says where the answer ends.
     let mut chunk = [0; 65536];
@@ -126,7 +130,9 @@ pub fn request(
 }
 
 fn is_whole(answer: &[u8]) -> bool {
-    let Some(end) = answer.windows(4).position(|window| window == b"\r\n\r\n") else { return false };
+    let Some(end) = answer.windows(4).position(|window| window == b"\r\n\r\n") else {
+        return false;
+    };
     let head = String::from_utf8_lossy(&answer[..end]).to_lowercase();
     let length = head.lines().find_map(|line| line.strip_prefix("content-length:"));
     let length = length.and_then(|length| length.trim().parse::<usize>().ok());

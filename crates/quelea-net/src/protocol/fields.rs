@@ -102,9 +102,7 @@ pub(super) fn write_record(w: Writer, record: &Record) -> Writer {
         }
         RecordKind::Measured { kind, number } => w.number(4u8).text(kind.name).number(*number),
         RecordKind::Account { awaiting, links } => write_account(w.number(11u8), awaiting, links),
-        RecordKind::Deviation { distance, error } => {
-            w.number(12u8).real(*distance).real(*error)
-        }
+        RecordKind::Deviation { distance, error } => w.number(12u8).real(*distance).real(*error),
         RecordKind::Lost => w.number(7u8),
         RecordKind::View { number } => w.number(8u8).number(*number),
     }

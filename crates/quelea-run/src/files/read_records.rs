@@ -73,7 +73,10 @@ fn event(line: Line<'_>) -> Option<RecordKind> {
         },
         "workers" => RecordKind::Workers {
             loss: [real(line.loss_mean), real(line.loss_worst)],
-            accuracy: line.accuracy_mean.zip(line.accuracy_worst).map(|(mean, worst)| [mean, worst]),
+            accuracy: line
+                .accuracy_mean
+                .zip(line.accuracy_worst)
+                .map(|(mean, worst)| [mean, worst]),
         },
         "checkpoint" => RecordKind::Checkpoint { failure: line.failure },
         "lost" => RecordKind::Lost,

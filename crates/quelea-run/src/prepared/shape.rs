@@ -89,9 +89,8 @@ mod tests {
 
     #[test]
     fn a_ring_has_an_edge_from_and_to_both_neighbours_of_every_worker() {
-        let shape = shape(
-            "workers = 4\nsteps = 5\nalgorithm.name = \"d-psgd\"\ntopology.name = \"ring\"",
-        );
+        let shape =
+            shape("workers = 4\nsteps = 5\nalgorithm.name = \"d-psgd\"\ntopology.name = \"ring\"");
         let topology = shape.topology.expect("d-psgd has a topology");
         let mut edges = topology.rounds[0].clone();
         edges.sort_unstable();
