@@ -2,7 +2,7 @@
 //! also go to `records.jsonl`.
 
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{BufWriter, Read};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use quelea_page::tensorboard::TensorboardWriter;
 use quelea_plan::Advice;
 use quelea_plan::scenario::Scenario;
 use quelea_record::Record;
+use quelea_run::config::{Config, source};
 use quelea_run::drive;
 use quelea_run::error::RunError;
 use quelea_run::execute::{self, Finished};
@@ -128,13 +129,27 @@ impl LivePage {
     }
 }
 
-/// What `plan` says of this run once it is known how long a gradient takes. In the virtual cluster the
-/// configuration says that.
+/// What `plan` says of this run once it is known how long a gradient takes.
 fn adviser(prepared: &PreparedRun, kind: DriverKind) -> Option<Adviser> {
-    let scenario = Scenario::of(prepared).ok()?;
-    Some(Box::new(move |compute| {
+    Some(of_scenario(Scenario::of(prepared).ok()?, kind == DriverKind::Virtual))
+}
+
+/// The same for a run that has ended. Its model's size is all that its task is needed for.
+pub fn recorded_adviser(run: &Path) -> Option<Adviser> {
+    let mut summary = folder::summary(run).ok()??;
+    let is_virtual = summary["clock"] == "virtual";
+    let table = serde_json::from_value(summary["config"].take()).ok()?;
+    let any_task = source::setting("task.name=quadratic").ok()?;
+    let config = Config::read(table, &[any_task], None).ok()?;
+    let scenario = Scenario::new(config, Some(model_elements(run)?)).ok()?;
+    Some(of_scenario(scenario, is_virtual))
+}
+
+/// Asks for a scenario. In the virtual cluster the configuration says how long a gradient takes.
+fn of_scenario(scenario: Scenario, is_virtual: bool) -> Adviser {
+    Box::new(move |compute| {
         let mut scenario = scenario.clone();
-        if kind != DriverKind::Virtual {
+        if !is_virtual {
             scenario.compute = compute;
         }
         let forecast = Advice::forecast(scenario)?;
@@ -144,8 +159,22 @@ fn adviser(prepared: &PreparedRun, kind: DriverKind) -> Option<Adviser> {
             best_step_seconds: forecast.best_step_seconds,
             verdict: forecast.verdict,
         })
-    }))
+    })
 }
+
+/// Elements of the model that a run ended with, from the head of its file.
+fn model_elements(run: &Path) -> Option<f64> {
+    let mut file = File::open(run.join("final.safetensors")).ok()?;
+    let mut length = [0; 8];
+    file.read_exact(&mut length).ok()?;
+    let mut head = Vec::new();
+    file.take(u64::from_le_bytes(length).min(HEAD_MAX)).read_to_end(&mut head).ok()?;
+    let head: serde_json::Value = serde_json::from_slice(&head).ok()?;
+    head["model"]["shape"][0].as_f64()
+}
+
+/// The longest head of a file of tensors that is read.
+const HEAD_MAX: u64 = 64 << 20;
 
 /// What the buttons of the page do.
 struct SessionControls {

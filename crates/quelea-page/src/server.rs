@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use crate::access::{AccessDecision, AccessError, AccessPolicy};
+use crate::advice::Adviser;
 use crate::folder::{self, FolderError};
 use crate::log::RunLog;
 use crate::{assets, metrics, record_stream};
@@ -67,16 +68,21 @@ pub enum PageSource {
     Folder(RunFolder),
 }
 
+/// Finds an adviser for the run in a folder.
+pub type AdviserOf = Box<dyn Fn(&Path) -> Option<Adviser> + Send + Sync>;
+
 /// A folder of runs.
 pub struct RunFolder {
     path: PathBuf,
+    /// Who gives advice about the run in a folder, if anybody does.
+    adviser_of: AdviserOf,
     opened: Mutex<BTreeMap<String, Arc<RunLog>>>,
 }
 
 impl RunFolder {
     /// The runs in `path`.
-    pub fn new(path: PathBuf) -> RunFolder {
-        RunFolder { path, opened: Mutex::new(BTreeMap::new()) }
+    pub fn new(path: PathBuf, adviser_of: AdviserOf) -> RunFolder {
+        RunFolder { path, adviser_of, opened: Mutex::new(BTreeMap::new()) }
     }
 
     fn log(&self, name: &str) -> Result<Arc<RunLog>, FolderError> {
@@ -88,7 +94,7 @@ impl RunFolder {
         let mut listed = folder::runs_of(&self.path).into_iter();
         let path = listed.find(|path| folder::name(path) == name);
         let path = path.ok_or_else(|| FolderError::NoRun { path: PathBuf::from(name) })?;
-        let log = folder::open(&path, None)?;
+        let log = folder::open(&path, (self.adviser_of)(&path))?;
         opened.insert(name.to_string(), Arc::clone(&log));
         Ok(log)
     }
@@ -149,6 +155,8 @@ impl PageServer {
         while asked() <= ended && self.shared.begun.elapsed() < ended + FAREWELL {
             std::thread::sleep(Duration::from_millis(20));
         }
+        // The answer is on its way to the client.
+        std::thread::sleep(Duration::from_millis(100));
     }
 
     /// Serves until the process is ended.

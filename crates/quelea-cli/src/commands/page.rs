@@ -7,7 +7,7 @@ use quelea_page::folder;
 use quelea_page::server::{PageServer, PageSource, RunFolder};
 
 use super::CommandSpec;
-use crate::page::{address_line, token};
+use crate::page::{address_line, recorded_adviser, token};
 use crate::request::check_address;
 use crate::text::mention;
 
@@ -42,11 +42,11 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
     check_address("--bind", &args.bind)?;
     let source = if folder::holds_run(&args.folder) {
-        PageSource::Run(folder::open(&args.folder, None)?)
+        PageSource::Run(folder::open(&args.folder, recorded_adviser(&args.folder))?)
     } else if folder::runs_of(&args.folder).is_empty() {
         return Err(folder::FolderError::NoRun { path: args.folder }.into());
     } else {
-        PageSource::Folder(RunFolder::new(args.folder))
+        PageSource::Folder(RunFolder::new(args.folder, Box::new(recorded_adviser)))
     };
     let server = PageServer::start(&args.bind, token(), source)?;
     mention(&format!("{} (Ctrl-C ends it)", address_line(server.address())));

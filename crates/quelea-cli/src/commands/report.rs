@@ -7,6 +7,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_page::{folder, report};
 
 use super::CommandSpec;
+use crate::page::recorded_adviser;
 use crate::text::say;
 
 /// The row.
@@ -35,7 +36,7 @@ struct Args {
 
 fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
-    let log = folder::open(&args.folder, None)?;
+    let log = folder::open(&args.folder, recorded_adviser(&args.folder))?;
     let path = args.out.unwrap_or_else(|| args.folder.join("report.html"));
     std::fs::write(&path, report::html(&log))
         .with_context(|| format!("cannot write {}", path.display()))?;
