@@ -37,6 +37,13 @@ fn assert_shown(text: &str, value: f64, what: &str) {
     assert!((shown - value).abs() <= 0.5001 * unit, "{what}: {text} for {value}");
 }
 
+/// All digits that the page has of a number are those of the summary.
+fn assert_same_number(on_page: &Value, value: &Value, what: &str) {
+    let on_page: Value =
+        serde_json::from_str(on_page.as_str().expect("text")).expect("a number as JSON");
+    assert_eq!(on_page.as_f64(), value.as_f64(), "{what}");
+}
+
 /// What the page shows of a run that has ended is what its summary says.
 fn assert_summary_shown(browser: &Browser, summary: &Value) {
     let terms = [
@@ -60,16 +67,13 @@ fn assert_summary_shown(browser: &Browser, summary: &Value) {
         let whole = format!(
             "return document.querySelector('#figures [data-term=\"{term}\"]').dataset.value"
         );
-        assert_eq!(browser.script(&whole).as_str(), Some(value.to_string().as_str()), "{term}");
+        assert_same_number(&browser.script(&whole), value, term);
     }
     for (rank, worker) in summary["workers"].as_array().expect("workers").iter().enumerate() {
         let script = format!(
             "return document.querySelector('#ranks tr[data-rank=\"{rank}\"]').dataset.compute_seconds"
         );
-        assert_eq!(
-            browser.script(&script).as_str(),
-            Some(worker["compute_seconds"].to_string().as_str())
-        );
+        assert_same_number(&browser.script(&script), &worker["compute_seconds"], "compute");
     }
 }
 
@@ -163,6 +167,9 @@ fn four_ranks_are_shown_within_two_seconds_and_a_killed_one_turns_red() {
     let bad = browser.script("const p = document.createElement('p'); p.className = 'state-lost'; document.body.append(p); return getComputedStyle(p).color");
     assert_eq!(colour, bad);
     browser.wait_for("return document.querySelectorAll('#membership li').length >= 2");
+    browser.set_width(1280, 1500);
+    browser.script("document.querySelector('#ranks tr[data-rank=\"2\"] button').click()");
+    browser.wait_for("return document.getElementById('detail').hidden");
     keep_picture(&browser, "lost-1280-light");
     browser.wait_for("return document.getElementById('status').textContent === 'finished' || document.body.dataset.phase === 'ended'");
     assert!(serving.child.wait().expect("it ends").success());

@@ -78,6 +78,10 @@ pub struct LinkActivity {
     pub active: f64,
     /// Bytes per second, both ways, since the totals before.
     pub bytes_per_second: f64,
+    /// Whether the ranks themselves count its messages.
+    pub is_counted: bool,
+    /// Seconds between its last messages, where they were recorded one by one.
+    pub gap: f64,
     /// Seconds of its last message from end to end, where that was recorded.
     pub delay: Option<f64>,
 }
@@ -143,28 +147,32 @@ impl RankActivity {
     /// Takes what it has exchanged with a peer until `t`.
     pub fn exchanged(&mut self, t: f64, total: LinkTotal) {
         let link = self.links.entry(total.peer).or_default();
-        let before = link.total;
+        let before = if link.is_counted { link.total } else { LinkTotal::default() };
         let bytes = (total.bytes_sent + total.bytes_received)
             .saturating_sub(before.bytes_sent + before.bytes_received);
-        let passed = t - link.at;
+        let passed = if link.is_counted { t - link.at } else { t };
         link.bytes_per_second = if passed > 0.0 { bytes as f64 / passed } else { 0.0 };
         if (total.sent, total.received) != (before.sent, before.received) {
             link.active = t;
         }
-        (link.total, link.at) = (total, t);
+        (link.total, link.at, link.is_counted) = (total, t, true);
     }
 
     /// Takes a message to a peer that was recorded by itself.
     pub fn transferred(&mut self, t: f64, to: u32, bytes: u64, seconds: f64) {
         let link = self.links.entry(to).or_default();
+        let is_first = link.delay.is_none();
+        link.delay = Some(seconds);
+        if link.is_counted {
+            return;
+        }
         link.total.peer = to;
         link.total.sent += 1;
         link.total.bytes_sent += bytes;
-        let passed = (t - link.active).max(1e-9);
-        let rate = bytes as f64 / passed;
-        let weight = if link.delay.is_none() { 1.0 } else { NEWEST };
-        link.bytes_per_second += weight * (rate - link.bytes_per_second);
-        (link.at, link.active, link.delay) = (t, t, Some(seconds));
+        let weight = if is_first { 1.0 } else { NEWEST };
+        link.gap += weight * ((t - link.active).max(0.0) - link.gap);
+        link.bytes_per_second = if link.gap > 0.0 { bytes as f64 / link.gap } else { 0.0 };
+        (link.at, link.active) = (t, t);
     }
 
     /// Steps per second, from its last steps.

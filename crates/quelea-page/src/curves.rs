@@ -110,6 +110,13 @@ pub struct RunCurves {
 }
 
 impl RunCurves {
+    /// Of a run with this many workers, whose steps are averaged from the beginning.
+    pub fn new(workers: usize) -> RunCurves {
+        let of_all = BinnedCurve { bins: Vec::new(), width: workers.max(1) as u64 };
+        let step_seconds = of_all.clone();
+        RunCurves { batch_loss: of_all, step_seconds, ..RunCurves::default() }
+    }
+
     /// Takes a record, when this many samples were used.
     pub fn take(&mut self, record: &Record, samples: u64) {
         let at = CurvePosition { t: record.t, step: record.step as f64, samples: samples as f64 };

@@ -216,10 +216,11 @@ pub fn entry_json(path: &Path) -> Value {
     let summary = summary(path).ok().flatten().unwrap_or(Value::Null);
     let has_ended = !summary.is_null();
     let config = if has_ended { summary["config"].clone() } else { written_config(path) };
+    let about = RunDescription::of_config(config.clone(), &name(path));
     json!({
-        "name": name(path),
+        "name": about.name,
         "algorithm": config["algorithm"]["name"],
-        "topology": config["topology"]["name"],
+        "topology": about.topology.map(|topology| topology.name),
         "task": config["task"]["name"],
         "workers": config["workers"],
         "steps": summary["steps"],

@@ -36,3 +36,4 @@ pub mod waits;
 
 mod assets;
 mod record_stream;
+mod state_json;

@@ -101,7 +101,7 @@ impl RunLog {
     fn with(description: RunDescription, clock: LogClock, stride: u64, limit: usize) -> RunLog {
         let inner = LogInner {
             state: MomentState::new(&description, stride),
-            curves: RunCurves::default(),
+            curves: RunCurves::new(description.workers),
             records: VecDeque::new(),
             dropped: 0,
             limit,

@@ -59,18 +59,13 @@ impl Browser {
         Some(browser)
     }
 
-    fn ask(&self, method: &str, path: &str, body: &Value) -> Value {
-        let body = if method == "GET" { String::new() } else { body.to_string() };
+    fn post(&self, path: &str, body: &Value) -> Value {
         let headers = [("Content-Type", "application/json")];
-        let answer = request(&self.address, method, path, &headers, &body);
+        let answer = request(&self.address, "POST", path, &headers, &body.to_string());
         let answer: Value = serde_json::from_str(&answer.body).expect("JSON");
         let value = answer["value"].clone();
         assert!(value["error"].is_null(), "{path}: {value}");
         value
-    }
-
-    fn post(&self, path: &str, body: &Value) -> Value {
-        self.ask("POST", path, body)
     }
 
     fn in_session(&self, path: &str, body: &Value) -> Value {
@@ -93,9 +88,9 @@ impl Browser {
         wait(script, || Some(self.script(script)).filter(is_true))
     }
 
-    fn devtools(&self, command: &str, parameters: &Value) {
+    fn devtools(&self, command: &str, parameters: &Value) -> Value {
         let body = json!({ "cmd": command, "params": parameters });
-        self.in_session("/goog/cdp/execute", &body);
+        self.in_session("/goog/cdp/execute", &body)
     }
 
     /// Shows the page in a window of this width.
@@ -121,8 +116,8 @@ impl Browser {
 
     /// A picture of the page, as PNG.
     pub fn screenshot(&self) -> Vec<u8> {
-        let path = format!("/session/{}/screenshot", self.session);
-        decode_base64(self.ask("GET", &path, &Value::Null).as_str().expect("text"))
+        let taken = self.devtools("Page.captureScreenshot", &json!({}));
+        decode_base64(taken["data"].as_str().expect("text"))
     }
 }
 

@@ -106,11 +106,13 @@ pub fn request(
     let extra: String =
         headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let length = body.len();
-    write!(
-        stream,
-        "{method} {path} HTTP/1.0\r\n{host}{extra}Content-Length: {length}\r\n\r\n{body}"
-    )
-    .expect("sent");
+    // chromedriver knows HTTP/1.1 only; by 1.0 our server sends streams as they are.
+    let version = if body.is_empty() && method != "DELETE" { "1.0" } else { "1.1" };
+    let request = format!(
+        "{method} {path} HTTP/{version}\r\n{host}{extra}Connection: close\r\n\
+         Content-Length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).expect("sent");
     let mut answer = Vec::new();
     // Some servers keep the connection open: the length says where the answer ends.
     let mut chunk = [0; 65536];
