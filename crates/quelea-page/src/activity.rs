@@ -76,6 +76,8 @@ pub struct LinkActivity {
     pub at: f64,
     /// When messages last went either way.
     pub active: f64,
+    /// When messages last went to the peer.
+    pub sent: f64,
     /// Bytes per second, both ways, since the totals before.
     pub bytes_per_second: f64,
     /// Whether the ranks themselves count its messages.
@@ -154,6 +156,9 @@ impl RankActivity {
         link.bytes_per_second = if passed > 0.0 { bytes as f64 / passed } else { 0.0 };
         if (total.sent, total.received) != (before.sent, before.received) {
             link.active = t;
+        }
+        if total.sent != before.sent {
+            link.sent = t;
         }
         (link.total, link.at, link.is_counted) = (total, t, true);
     }

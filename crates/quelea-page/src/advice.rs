@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::activity::StepSeconds;
 use crate::description::RunDescription;
 use crate::state::MomentState;
 
@@ -75,6 +76,13 @@ fn advice_sentence(
         };
     };
     let PlanForecast { step_seconds, best, best_step_seconds, .. } = forecast;
+    if let Some(measured) = measured.filter(|measured| *measured > MISSED * step_seconds) {
+        return format!(
+            "steps take {:.1} times as long as plan predicts for the configured cluster: {}",
+            measured / step_seconds,
+            remedy(state)
+        );
+    }
     if best_step_seconds * FASTER < *step_seconds {
         let factor = step_seconds / best_step_seconds;
         return format!(
@@ -86,6 +94,31 @@ fn advice_sentence(
     "nothing that plan compares would be much faster".to_string()
 }
 
+/// What takes most of the workers' time, and what would shorten it.
+fn remedy(state: &MomentState) -> String {
+    let sum = |of: fn(&StepSeconds) -> f64| state.ranks.iter().map(|rank| of(&rank.total)).sum();
+    let parts: [(f64, &str); 3] = [
+        (
+            sum(|seconds| seconds.exposed),
+            "is communication that compute does not hide, so rarer or smaller exchanges (more local \
+             steps, fewer neighbours, a codec) would be faster",
+        ),
+        (
+            sum(|seconds| seconds.waiting),
+            "is waiting for slower peers, so an asynchronous algorithm would be faster",
+        ),
+        (
+            sum(|seconds| seconds.compute),
+            "is computing, so more workers would be faster, if they had processors of their own",
+        ),
+    ];
+    let all: f64 = parts.iter().map(|(seconds, _)| seconds).sum();
+    let most = parts.iter().max_by(|a, b| a.0.total_cmp(&b.0)).expect("three parts");
+    format!("{:.0} % of their time {}", 100.0 * most.0 / all.max(f64::MIN_POSITIVE), most.1)
+}
+
+/// Steps that take this many times as long as predicted are explained.
+const MISSED: f64 = 1.5;
 /// A worker that takes this many times the median's time is named.
 const SLOW: f64 = 1.3;
 /// What is faster by less is not worth a change.

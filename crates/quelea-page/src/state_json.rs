@@ -71,9 +71,26 @@ impl MomentState {
         let step = steps.get(steps.len() / 2).copied().unwrap_or(0);
         let is_alive =
             |rank: &u32| self.ranks.get(*rank as usize).is_none_or(|rank| rank.lost.is_none());
-        let edges = description.edges(step).iter();
-        let edges = edges.filter(|(from, to)| is_alive(from) && is_alive(to)).take(EDGES);
+        let planned = description.edges(step).iter().copied();
+        let edges: Vec<(u32, u32)> = match self.edges_since_loss() {
+            Some(used) => used,
+            None => planned.collect(),
+        };
+        let edges = edges.iter().filter(|(from, to)| is_alive(from) && is_alive(to)).take(EDGES);
         json!({ "step": step, "edges": edges.collect::<Vec<_>>() })
+    }
+
+    /// After a loss the topology is another one: the links that were used since, where ranks count them.
+    fn edges_since_loss(&self) -> Option<Vec<(u32, u32)>> {
+        let losses = self.ranks.iter().filter_map(|rank| rank.lost);
+        let last =
+            losses.fold(None, |last: Option<f64>, t| Some(last.map_or(t, |last| last.max(t))))?;
+        let ranks = self.ranks.iter().enumerate();
+        let used = ranks.flat_map(|(from, rank)| {
+            let links = rank.links.iter().filter(|(_, link)| link.is_counted && link.sent > last);
+            links.map(move |(to, _)| (from as u32, *to))
+        });
+        Some(used.collect()).filter(|used: &Vec<_>| !used.is_empty())
     }
 
     fn rank_json(&self, rank: usize, about: &RunDescription, around: &Surroundings) -> Value {

@@ -5,6 +5,9 @@ use std::fmt::Write as _;
 use std::time::Instant;
 
 use quelea_page::folder;
+use quelea_page::log::{LogClock, RunLog};
+use quelea_record::Record;
+use quelea_run::files::read_records::read_line;
 
 const RECORDS: u64 = 1_000_000;
 const WORKERS: u64 = 64;
@@ -42,4 +45,10 @@ fn a_run_of_a_million_records_opens_and_any_moment_of_it_can_be_shown() {
     }
     let each = begun.elapsed().as_secs_f64() / f64::from(moments);
     println!("one moment in {:.2} ms on average", each * 1e3);
+    let live = RunLog::live(log.description().clone(), LogClock::Real);
+    let records: Vec<Record> = text.lines().take(100_000).filter_map(read_line).collect();
+    let taking = Instant::now();
+    records.iter().for_each(|record| live.take(record));
+    let nanoseconds = taking.elapsed().as_nanos() / records.len() as u128;
+    println!("a live run pays {nanoseconds} ns for a record");
 }
