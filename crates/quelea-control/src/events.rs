@@ -70,10 +70,7 @@ impl Controller {
                 let rank = report.rank as usize;
                 self.ranks[rank].report = Some(*report);
             }
-            RankEvent::Surveyed { rank, survey } => {
-                self.ranks[rank as usize].heard = now;
-                self.surveyed(rank, *survey, observer);
-            }
+            RankEvent::Surveyed { rank, survey } => self.surveyed(rank, *survey, observer),
             RankEvent::Salvaged { rank, step, model } => self.take_salvaged(rank, step, model),
             other => self.hear_of_trouble(other),
         }

@@ -107,6 +107,8 @@ impl Controller {
 
     /// A rank has answered.
     pub(crate) fn surveyed(&mut self, rank: u32, survey: RankSurvey, observer: &mut dyn Observer) {
+        // It is alive; that it answers does not mean that it moves.
+        self.ranks[rank as usize].heard = self.now;
         let RankSurvey { step, awaiting, links, sampled_at, sample } = survey;
         let awaiting = awaiting
             .into_iter()

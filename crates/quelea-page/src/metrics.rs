@@ -11,7 +11,7 @@ use crate::state::MomentState;
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// One family of metrics.
-struct Family<'a> {
+struct MetricFamily<'a> {
     name: &'a str,
     kind: &'a str,
     help: &'a str,
@@ -30,14 +30,14 @@ pub fn text(log: &RunLog) -> String {
     })
 }
 
-fn family(out: &mut String, family: &Family<'_>) {
-    let Family { name, kind, help } = family;
+fn family(out: &mut String, family: &MetricFamily<'_>) {
+    let MetricFamily { name, kind, help } = family;
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
 fn single(out: &mut String, name: &str, kind: &str, help: &str, value: Option<f64>) {
     let Some(value) = value else { return };
-    family(out, &Family { name, kind, help });
+    family(out, &MetricFamily { name, kind, help });
     let _ = writeln!(out, "{name} {}", number(value));
 }
 
@@ -58,7 +58,8 @@ fn label(text: &str) -> String {
 }
 
 fn run_metrics(out: &mut String, about: &RunDescription, state: &MomentState, now: f64) {
-    let info = Family { name: "quelea_run_info", kind: "gauge", help: "What is run; always 1." };
+    let info =
+        MetricFamily { name: "quelea_run_info", kind: "gauge", help: "What is run; always 1." };
     family(out, &info);
     let _ = writeln!(
         out,
@@ -110,13 +111,13 @@ fn run_metrics(out: &mut String, about: &RunDescription, state: &MomentState, no
 
 /// A number of every rank.
 struct PerRank<'a> {
-    family: Family<'a>,
+    family: MetricFamily<'a>,
     value: fn(&crate::activity::RankActivity, f64) -> Option<f64>,
 }
 
 const PER_RANK: &[PerRank<'static>] = &[
     PerRank {
-        family: Family {
+        family: MetricFamily {
             name: "quelea_rank_steps_total",
             kind: "counter",
             help: "Steps completed by a worker.",
@@ -124,7 +125,7 @@ const PER_RANK: &[PerRank<'static>] = &[
         value: |rank, _| Some(rank.steps as f64),
     },
     PerRank {
-        family: Family {
+        family: MetricFamily {
             name: "quelea_rank_samples_total",
             kind: "counter",
             help: "Samples used by a worker.",
@@ -132,7 +133,7 @@ const PER_RANK: &[PerRank<'static>] = &[
         value: |rank, _| Some(rank.samples as f64),
     },
     PerRank {
-        family: Family {
+        family: MetricFamily {
             name: "quelea_rank_lost",
             kind: "gauge",
             help: "1 for a rank that was lost.",
@@ -140,7 +141,7 @@ const PER_RANK: &[PerRank<'static>] = &[
         value: |rank, _| Some(if rank.lost.is_some() { 1.0 } else { 0.0 }),
     },
     PerRank {
-        family: Family {
+        family: MetricFamily {
             name: "quelea_rank_batch_loss",
             kind: "gauge",
             help: "Loss of the last mini-batch of a worker.",
@@ -148,7 +149,7 @@ const PER_RANK: &[PerRank<'static>] = &[
         value: |rank, _| rank.loss.map(f64::from),
     },
     PerRank {
-        family: Family {
+        family: MetricFamily {
             name: "quelea_rank_silence_seconds",
             kind: "gauge",
             help: "Seconds since a rank last said something.",
@@ -156,7 +157,7 @@ const PER_RANK: &[PerRank<'static>] = &[
         value: |rank, now| rank.heard.map(|heard| (now - heard).max(0.0)),
     },
     PerRank {
-        family: Family {
+        family: MetricFamily {
             name: "quelea_rank_deviation_distance",
             kind: "gauge",
             help: "Estimated distance of a worker's model from the mean of all.",
@@ -180,7 +181,7 @@ fn rank_metrics(out: &mut String, about: &RunDescription, state: &MomentState, n
     }
     family(
         out,
-        &Family {
+        &MetricFamily {
             name: "quelea_rank_seconds_total",
             kind: "counter",
             help: "How a worker has spent its time: compute, exposed communication, waiting.",
@@ -205,7 +206,7 @@ fn rank_metrics(out: &mut String, about: &RunDescription, state: &MomentState, n
 fn step_histogram(out: &mut String, about: &RunDescription, state: &MomentState) {
     family(
         out,
-        &Family {
+        &MetricFamily {
             name: "quelea_step_seconds",
             kind: "histogram",
             help: "Time of a worker's step.",
@@ -239,14 +240,14 @@ fn link_metrics(out: &mut String, state: &MomentState) {
     }
     let bytes = "quelea_link_sent_bytes_total";
     let help = "Bytes that one rank has sent to another.";
-    family(out, &Family { name: bytes, kind: "counter", help });
+    family(out, &MetricFamily { name: bytes, kind: "counter", help });
     for (from, to, link) in links() {
         let sent = link.total.bytes_sent;
         let _ = writeln!(out, "{bytes}{{from=\"{from}\",to=\"{to}\"}} {sent}");
     }
     let messages = "quelea_link_sent_messages_total";
     let help = "Messages that one rank has sent to another.";
-    family(out, &Family { name: messages, kind: "counter", help });
+    family(out, &MetricFamily { name: messages, kind: "counter", help });
     for (from, to, link) in links() {
         let sent = link.total.sent;
         let _ = writeln!(out, "{messages}{{from=\"{from}\",to=\"{to}\"}} {sent}");
@@ -259,7 +260,7 @@ fn asynchrony_metrics(out: &mut String, state: &MomentState) {
     }
     let name = "quelea_staleness_updates";
     let help = "How many updates late gradients were applied.";
-    family(out, &Family { name, kind: "histogram", help });
+    family(out, &MetricFamily { name, kind: "histogram", help });
     let (mut sum, mut updates) = (0, 0);
     for (late, count) in &state.staleness {
         sum += count;

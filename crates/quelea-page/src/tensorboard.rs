@@ -48,7 +48,7 @@ fn seconds_now() -> f64 {
 impl<W: Write> TensorboardWriter<W> {
     /// Writes to `out` a run of this many steps that began at `begun` (seconds since 1970).
     pub fn new(mut out: W, begun: f64, steps: u64) -> io::Result<TensorboardWriter<W>> {
-        let mut version = Message::default();
+        let mut version = ProtoMessage::default();
         version.double(1, begun);
         version.bytes(3, b"brain.Event:2");
         write_frame(&mut out, &version.0)?;
@@ -90,14 +90,14 @@ impl<W: Write> TensorboardWriter<W> {
         if self.failure.is_some() {
             return;
         }
-        let mut summary = Message::default();
+        let mut summary = ProtoMessage::default();
         for (tag, value) in scalars {
-            let mut one = Message::default();
+            let mut one = ProtoMessage::default();
             one.bytes(1, tag.as_bytes());
             one.float(2, *value as f32);
             summary.bytes(1, &one.0);
         }
-        let mut event = Message::default();
+        let mut event = ProtoMessage::default();
         event.double(1, self.begun + record.t);
         event.number(2, record.step);
         event.bytes(5, &summary.0);
@@ -115,9 +115,9 @@ impl<W: Write> TensorboardWriter<W> {
 
 /// A protobuf message as it is written.
 #[derive(Default)]
-struct Message(Vec<u8>);
+struct ProtoMessage(Vec<u8>);
 
-impl Message {
+impl ProtoMessage {
     fn key(&mut self, field: u64, wire_type: u64) {
         self.varint(field << 3 | wire_type);
     }
