@@ -79,7 +79,7 @@ function show() {
   panels.membership(state);
   panels.advice(state);
   panels.actions(state, view.selected, perform);
-  panels.detail(state, view.selected, historyOf(view.selected));
+  panels.detail(state, view.selected, historyOf(view.selected), select);
   panels.learning(curves, state, element("axis").value, element("log-scale").checked);
   const slider = element("slider");
   element("time").hidden = !state.can_seek || state.end <= 0;

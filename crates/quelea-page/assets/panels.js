@@ -232,12 +232,26 @@ export function configuration(config) {
   pairs(element("config"), rows);
 }
 
-export function detail(state, selected, history) {
+// The links of a rank as buttons, so that edges can be selected without a mouse.
+function linkButtons(box, state, rank, select) {
+  const peers = [...new Set(state.links.filter((link) => link.from === rank || link.to === rank).map((link) => (link.from === rank ? link.to : link.from)))].sort((a, b) => a - b);
+  const key = `${rank}: ${peers.join(" ")}`;
+  if (box.dataset.key === key) return;
+  box.dataset.key = key;
+  box.replaceChildren(...peers.slice(0, 32).map((peer) => {
+    const button = make("button", { type: "button" }, `link with ${peer}`);
+    button.addEventListener("click", () => select({ edge: rank < peer ? [rank, peer] : [peer, rank] }));
+    return button;
+  }));
+}
+
+export function detail(state, selected, history, select) {
   const box = element("detail");
   box.hidden = !selected;
   if (!selected) return;
-  if (!box.firstChild) box.append(make("h3"), make("dl", { className: "pairs" }), make("canvas", { role: "img" }));
-  const [title, list, canvas] = box.children;
+  if (!box.firstChild) box.append(make("h3"), make("dl", { className: "pairs" }), make("div", { className: "choices" }), make("canvas", { role: "img" }));
+  const [title, list, links, canvas] = box.children;
+  links.hidden = Boolean(selected.edge);
   if (selected.edge) {
     const [from, to] = selected.edge;
     text(title, `Link between rank ${from} and rank ${to}`);
@@ -248,6 +262,7 @@ export function detail(state, selected, history) {
     ]));
   } else {
     const rank = state.ranks[selected.rank];
+    linkButtons(links, state, selected.rank, select);
     text(title, `${rank.role === "server" ? "Server" : "Worker"}, rank ${rank.rank}, on host ${rank.host}`);
     pairs(list, [
       ["state", rank.lost_at === null ? rank.state : `lost at ${seconds(rank.lost_at)}`], ["steps", digits(rank.step), rank.step], ["samples", digits(rank.samples), rank.samples],
