@@ -146,6 +146,11 @@ impl Controller {
         }
     }
 
+    /// Whether there is something to be delivered.
+    pub fn has_orders(&self) -> bool {
+        !self.orders.is_empty()
+    }
+
     /// What is to be delivered, in order.
     pub fn take_orders(&mut self) -> std::vec::Drain<'_, Directive> {
         self.orders.drain(..)

@@ -202,6 +202,11 @@ impl RankMachine {
         self.node.take_effects()
     }
 
+    /// Whether the rank has something to tell the controller.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// What the rank tells the controller, in order.
     pub fn take_events(&mut self) -> std::vec::Drain<'_, RankEvent> {
         self.events.drain(..)

@@ -18,6 +18,9 @@ const VIEW_SPREAD_NS: u64 = 1_000_000;
 impl Driver<'_> {
     /// Takes what a rank tells the controller.
     pub(crate) fn collect_events(&mut self, rank: usize) {
+        if !self.ranks[rank].machine.has_events() {
+            return;
+        }
         let first = self.events.len();
         self.events.extend(self.ranks[rank].machine.take_events());
         if self.ranks[rank].is_server() {
@@ -36,9 +39,10 @@ impl Driver<'_> {
     /// Carries events to the controller and its commands to ranks until there are none left. Commands
     /// lead to further events; those are handled here, not inside.
     pub(crate) fn exchange_control(&mut self) {
-        if std::mem::replace(&mut self.exchanges_control, true) {
+        if self.exchanges_control || (self.events.is_empty() && !self.controller.has_orders()) {
             return;
         }
+        self.exchanges_control = true;
         loop {
             while let Some(event) = self.events.pop_front() {
                 if matches!(event, RankEvent::Model { .. }) {
@@ -83,6 +87,11 @@ impl Driver<'_> {
     fn command(&mut self, rank: usize, command: Command) {
         let state = &mut self.ranks[rank];
         if !state.is_alive() {
+            return;
+        }
+        if matches!(command, Command::Progress { .. }) {
+            // It changes a number that the rank reads when it takes a step, nothing else.
+            state.machine.command(self.now, command);
             return;
         }
         let wants_model = matches!(command, Command::SendModel(_));
