@@ -95,6 +95,22 @@ const RULES: &[EdgeRule] = &[
         never: EDGE,
     },
     EdgeRule {
+        name: "quelea-page",
+        may_know: &[
+            "quelea-core",
+            "quelea-data",
+            "quelea-engine",
+            "quelea-record",
+            "quelea-wire",
+            "quelea-control",
+            "quelea-sim",
+            "quelea-net",
+            "quelea-run",
+            "quelea-plot",
+        ],
+        never: EDGE,
+    },
+    EdgeRule {
         name: "quelea-plan",
         may_know: &[
             "quelea-core",

@@ -7,10 +7,13 @@ mod join;
 mod launch;
 mod list;
 mod man;
+mod page;
 mod plan;
+mod report;
 mod reproduce;
 mod serve;
 mod simulate;
+mod top;
 mod topology;
 mod train;
 
@@ -34,6 +37,9 @@ pub const COMMANDS: &[CommandSpec] = &[
     compare::COMMAND,
     reproduce::COMMAND,
     plan::COMMAND,
+    page::COMMAND,
+    top::COMMAND,
+    report::COMMAND,
     topology::COMMAND,
     list::COMMAND,
     data::COMMAND,

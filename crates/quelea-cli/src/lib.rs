@@ -17,6 +17,7 @@
 
 mod commands;
 mod interrupt;
+mod page;
 mod pages;
 mod progress;
 mod report;

@@ -51,6 +51,14 @@ pub struct Output {
     /// Print nothing but errors
     #[arg(long, short)]
     pub quiet: bool,
+
+    /// Show the run on a page at this address while it lasts (docs/seeing-a-run.md)
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub page: Option<String>,
+
+    /// Also write an event file for TensorBoard, into tensorboard/ of the run's folder
+    #[arg(long)]
+    pub tensorboard: bool,
 }
 
 /// The command line of a run: the command that was typed, with its run.

@@ -22,6 +22,7 @@ use crate::membership::{LossPolicy, Membership};
 use crate::messages::{Account, Command};
 use crate::progress::ToldProgress;
 use crate::salvage::Salvage;
+use crate::survey::Survey;
 use crate::suspicion::{Evidence, GRACE, RankProgress, Trouble};
 use crate::termination::Probes;
 
@@ -98,6 +99,9 @@ pub struct Controller {
     pub(crate) accounts: BTreeMap<u32, Account>,
     /// For how long this process stood still in all.
     stood_still: Time,
+    /// The survey that somebody who looks at the run has asked for.
+    pub(crate) survey: Survey,
+    is_surveyed: bool,
     /// Until then nobody is blamed for what happened while this process stood still.
     pub(crate) excused_until: Time,
     /// Everything that was said until the last tick has been heard: only then is silence silence.
@@ -144,6 +148,8 @@ impl Controller {
             watched: now,
             accounts: BTreeMap::new(),
             stood_still: Time::ZERO,
+            survey: Survey::new(now),
+            is_surveyed: false,
             excused_until: now,
             has_caught_up: true,
             heard_until: now,
@@ -209,7 +215,9 @@ impl Controller {
         let trouble = self.trouble.as_ref().map(|trouble| trouble.until);
         let observer = self.now + self.observer_interval();
         let others = [self.next_probe(), trouble, self.salvage_deadline()];
-        others.into_iter().flatten().fold(tick.min(watch).min(observer), Time::min)
+        let survey = self.is_surveyed.then(|| self.survey_deadline());
+        let first = tick.min(watch).min(observer);
+        others.into_iter().chain([survey]).flatten().fold(first, Time::min)
     }
 
     /// Does what has become due at `now`. An outcome: the run has ended well. An error: it has not, and
@@ -242,6 +250,13 @@ impl Controller {
         }
         if self.next_probe().is_some_and(|next| next <= self.now) {
             self.probe();
+        }
+        if let Some(rank) = observer.rank_to_drop() {
+            self.drop_rank(rank, observer);
+        }
+        if self.watches && observer.is_surveyed() {
+            self.survey_if_due();
+            self.is_surveyed = true;
         }
         self.tell_progress();
         self.end_saving_if_whole(observer)?;

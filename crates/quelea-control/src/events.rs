@@ -80,6 +80,7 @@ impl Controller {
                 self.hear(rank);
                 self.wants_to_leave(rank);
             }
+            RankEvent::Surveyed { rank, survey } => self.surveyed(rank, *survey, observer),
             other => self.hear_of_trouble(other),
         }
     }

@@ -4,6 +4,8 @@ use quelea_core::time::Time;
 use quelea_core::view::ViewChange;
 use quelea_record::{RankCheckpoint, RankReport, Record, RecordKind};
 
+use crate::survey::RankSurvey;
+
 /// What a rank tells the controller.
 #[expect(missing_docs, reason = "the sentence above a variant names its fields")]
 #[derive(Clone, Debug, PartialEq)]
@@ -55,6 +57,8 @@ pub enum RankEvent {
     Paused { rank: u32 },
     /// Whom it waits for, and what it has exchanged.
     Account { rank: u32, account: Box<Account> },
+    /// What it says in a survey.
+    Surveyed { rank: u32, survey: Box<RankSurvey> },
     /// The model that it has, after this many steps, in a run that is broken off.
     Salvaged { rank: u32, step: u64, model: Vec<f32> },
 }
@@ -134,6 +138,9 @@ pub enum Command {
     Durable(u64),
     /// Say whom you wait for, and what you have exchanged with whom.
     Explain,
+    /// Somebody looks at the run: say what you wait for and exchange, and from now on keep a sample of
+    /// your parameters after steps that this divides.
+    Survey { sample_every: u64 },
     /// The run is broken off: send the model that you have as soon as it is there, and start no
     /// more gradients.
     Salvage,
@@ -163,6 +170,7 @@ impl RankEvent {
             | RankEvent::CutAgreed { rank }
             | RankEvent::Paused { rank }
             | RankEvent::Account { rank, .. }
+            | RankEvent::Surveyed { rank, .. }
             | RankEvent::Salvaged { rank, .. }
             | RankEvent::Failed { rank, .. } => Some(*rank),
         }
@@ -186,6 +194,7 @@ impl RankEvent {
         match self {
             RankEvent::Record(record) => check_record(record),
             RankEvent::Account { account, .. } => account.check(ranks),
+            RankEvent::Surveyed { survey, .. } => survey.check(ranks),
             RankEvent::Report(report) => {
                 let (params, model) = (report.params.len(), report.model.len());
                 if (params, model) == (reported, reported) {
@@ -249,6 +258,8 @@ fn check_record(record: &Record) -> Result<(), String> {
         // Only the coordinator evaluates and writes.
         RecordKind::Evaluation { .. }
         | RecordKind::Workers { .. }
+        | RecordKind::Account { .. }
+        | RecordKind::Deviation { .. }
         | RecordKind::Checkpoint { .. } => {
             Err("it sent a record that only the coordinator makes".to_string())
         }

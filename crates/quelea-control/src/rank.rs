@@ -11,6 +11,7 @@
 //! tells the controller is taken out with [`RankMachine::take_events`].
 
 mod cut;
+mod sampling;
 mod status;
 mod step;
 
@@ -35,6 +36,7 @@ use crate::limits::ControlLimits;
 use crate::messages::{Command, RankEvent};
 use crate::timing::{GradientTime, PendingStep};
 use cut::CutState;
+use sampling::Sampling;
 use status::SalvageState;
 
 /// Where the current step of a worker stands. A server is always ready.
@@ -116,6 +118,10 @@ pub struct RankMachine {
     /// The same by peer; empty where links are not counted.
     sent_to: Vec<u64>,
     received_from: Vec<u64>,
+    /// Bytes of the same.
+    bytes_to: Vec<u64>,
+    bytes_from: Vec<u64>,
+    sampling: Sampling,
     events: Vec<RankEvent>,
 }
 
@@ -159,6 +165,9 @@ impl RankMachine {
             received: 0,
             sent_to: vec![0; links],
             received_from: vec![0; links],
+            bytes_to: vec![0; links],
+            bytes_from: vec![0; links],
+            sampling: Sampling::new(setup.seed),
             events: Vec::new(),
             node,
         })
@@ -242,6 +251,7 @@ impl RankMachine {
         self.received += 1;
         if let Some(count) = self.received_from.get_mut(from.index()) {
             *count += 1;
+            self.bytes_from[from.index()] += bytes;
         }
         self.report.bytes_received += bytes;
         self.node.message(now, from, message);
@@ -252,6 +262,7 @@ impl RankMachine {
         self.sent += 1;
         if let Some(count) = self.sent_to.get_mut(to.index()) {
             *count += 1;
+            self.bytes_to[to.index()] += bytes;
         }
         self.report.messages_sent += 1;
         self.report.bytes_sent += bytes;
@@ -328,6 +339,11 @@ impl RankMachine {
         }
         // What the others do is no sign that this rank moves.
         if matches!(command, Command::Progress { .. }) {
+            return false;
+        }
+        // Nor that somebody looks.
+        if let Command::Survey { sample_every } = command {
+            self.answer_survey(sample_every);
             return false;
         }
         self.moved = now;

@@ -2,6 +2,7 @@
 
 mod codec;
 mod fields;
+mod surveys;
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

@@ -82,6 +82,19 @@ pub struct Advice {
     pub survey: Option<ClusterSurvey>,
 }
 
+/// What to expect of a run, and what would be better.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Forecast {
+    /// Seconds of a step with its algorithm, at its best.
+    pub own_step_seconds: f64,
+    /// What to take instead, or the same.
+    pub best: String,
+    /// Seconds of a step of that.
+    pub best_step_seconds: f64,
+    /// Why, in a sentence.
+    pub verdict: String,
+}
+
 /// So many of the fastest are also simulated, up to so many workers.
 const SIMULATED: usize = 6;
 const SIMULATED_WORKERS_MAX: usize = 64;
@@ -89,6 +102,15 @@ const SIMULATED_WORKERS_MAX: usize = 64;
 impl Advice {
     /// Predicts every candidate.
     pub fn new(scenario: Scenario) -> Result<Advice, RunError> {
+        let mut advice = Advice::in_closed_form(scenario);
+        if advice.scenario.workers <= SIMULATED_WORKERS_MAX {
+            advice.simulate()?;
+        }
+        Ok(advice)
+    }
+
+    /// Predicts every candidate in closed form, which takes no time.
+    fn in_closed_form(scenario: Scenario) -> Advice {
         let mut predictions: Vec<Prediction> = Vec::new();
         let mut unpredicted: Vec<(&'static str, String)> = Vec::new();
         let mut costs = CostModel::new(&scenario);
@@ -115,10 +137,24 @@ impl Advice {
         let mut advice = Advice { scenario, predictions, unpredicted, survey: None };
         advice.keep_best_buckets();
         advice.warn();
-        if advice.scenario.workers <= SIMULATED_WORKERS_MAX {
-            advice.simulate()?;
-        }
-        Ok(advice)
+        advice
+    }
+
+    /// What to expect of the run that a scenario is of, and what would be better, in closed form.
+    pub fn forecast(scenario: Scenario) -> Option<Forecast> {
+        let own = scenario.algorithm.as_ref()?.name;
+        let advice = Advice::in_closed_form(scenario);
+        let own = advice
+            .predictions
+            .iter()
+            .find(|prediction| prediction.candidate.algorithm.meta.name == own)?;
+        let best = advice.best()?;
+        Some(Forecast {
+            own_step_seconds: own.cost.step_seconds,
+            best: best.candidate.name(),
+            best_step_seconds: best.cost.step_seconds,
+            verdict: advice.verdict(),
+        })
     }
 
     /// Of a row that differs in nothing but the size of its buckets, the fastest stays.

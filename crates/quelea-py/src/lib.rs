@@ -9,6 +9,7 @@ mod group;
 mod model;
 mod optimizer_state;
 mod properties;
+mod recorder;
 mod run;
 mod settings;
 mod simulate;

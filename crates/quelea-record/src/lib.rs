@@ -94,6 +94,20 @@ pub enum RecordKind {
         /// Its number.
         number: u64,
     },
+    /// What a rank said of itself when it was asked: whom it waits for, what it has exchanged.
+    Account {
+        /// Whom it waits for.
+        awaiting: Vec<AwaitedRank>,
+        /// What it has exchanged with each peer so far.
+        links: Vec<LinkTotal>,
+    },
+    /// How far a rank's model is from the mean of all, estimated from a random subset of its elements.
+    Deviation {
+        /// The estimate.
+        distance: f64,
+        /// Its standard error.
+        error: f64,
+    },
     /// A rank was lost (crashed, cut off, declared dead).
     Lost,
     /// A rank left with notice.
@@ -105,6 +119,30 @@ pub enum RecordKind {
         /// The view's number.
         number: u32,
     },
+}
+
+/// A rank that another one waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AwaitedRank {
+    /// Which.
+    pub rank: u32,
+    /// What for, in words.
+    pub what: String,
+}
+
+/// What a rank has exchanged with one peer since its process began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkTotal {
+    /// The peer.
+    pub peer: u32,
+    /// Messages sent to it.
+    pub sent: u64,
+    /// Messages received from it.
+    pub received: u64,
+    /// Bytes sent to it, headers included.
+    pub bytes_sent: u64,
+    /// Bytes received from it, headers included.
+    pub bytes_received: u64,
 }
 
 /// What one rank did in the whole run.

@@ -63,6 +63,21 @@ pub trait Observer: Send {
     fn request(&mut self) -> Request {
         Request::Continue
     }
+
+    /// Called repeatedly: a rank that the run shall continue without, if it can.
+    fn rank_to_drop(&mut self) -> Option<u32> {
+        None
+    }
+
+    /// Whether ranks of a real run shall say now and then whom they wait for and what they have
+    /// exchanged ([`RecordKind::Account`]), and how far their models are apart
+    /// ([`RecordKind::Deviation`]).
+    ///
+    /// [`RecordKind::Account`]: crate::RecordKind::Account
+    /// [`RecordKind::Deviation`]: crate::RecordKind::Deviation
+    fn is_surveyed(&self) -> bool {
+        false
+    }
 }
 
 /// The model that a rank had when its run was broken off.

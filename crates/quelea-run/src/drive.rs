@@ -25,7 +25,7 @@ use crate::prepared::PreparedRun;
 use crate::recorder::RunRecorder;
 
 pub use launched::{LaunchedWorker, launched};
-pub use processes::{end_with_parent, measure_processes, processes};
+pub use processes::{end_with_parent, kill_worker, measure_processes, processes};
 pub use quelea_net::measure;
 pub use slowed::slowed;
 
@@ -168,6 +168,14 @@ impl Observer for JoinObserver<'_, '_> {
 
     fn request(&mut self) -> Request {
         self.recorder.request()
+    }
+
+    fn rank_to_drop(&mut self) -> Option<u32> {
+        self.recorder.rank_to_drop()
+    }
+
+    fn is_surveyed(&self) -> bool {
+        self.recorder.is_surveyed()
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod checks;
 mod kept_vectors;
+mod shape;
 mod topology_maker;
 
 use std::path::PathBuf;
@@ -30,6 +31,7 @@ use checks::{
     check_shards, check_topology, check_within_host,
 };
 use kept_vectors::{kept, most_neighbours};
+pub use shape::{RunShape, TopologyEdges};
 pub use topology_maker::TopologyMaker;
 use topology_maker::make_topology;
 

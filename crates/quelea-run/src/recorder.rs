@@ -15,7 +15,7 @@ use quelea_record::{
 use crate::checkpoint::write::{Keep, Saver, Written};
 use crate::checkpoint::{self, BestModel, Manifest};
 use crate::evaluate::{BackgroundEvaluator, Evaluated, Evaluator, Snapshot};
-use crate::execute::is_asked_to_stop;
+use crate::execute::{is_asked_to_stop, take_checkpoint_request, take_rank_to_drop};
 use crate::files::aborted::{ABORTED, Salvaged};
 use crate::files::delivery::is_full;
 use crate::files::directory::{Directory, Draft};
@@ -55,6 +55,8 @@ pub struct RunRecorder<'a> {
     has_saved: bool,
     /// What was kept of a run that was broken off, in words.
     kept: Option<String>,
+    /// Somebody looks at the run, and wants to know whom its ranks wait for.
+    is_surveyed: bool,
 }
 
 /// What is left when a run has ended well.
@@ -99,6 +101,7 @@ impl<'a> RunRecorder<'a> {
             failure: None,
             has_saved: goes_on,
             kept: None,
+            is_surveyed: false,
             durable_step: prepared.resumed.as_ref().map_or(0, |resumed| resumed.step),
         }
     }
@@ -106,6 +109,12 @@ impl<'a> RunRecorder<'a> {
     /// The clock of the run is virtual: models are evaluated where they are shown.
     pub fn on_virtual_clock(&mut self) {
         self.background = None;
+    }
+
+    /// Has ranks say now and then whom they wait for, what they exchange, and how far their models
+    /// are apart.
+    pub fn survey(&mut self) {
+        self.is_surveyed = true;
     }
 
     /// Records and keeps what was evaluated and written meanwhile.
@@ -334,6 +343,10 @@ impl Observer for RunRecorder<'_> {
         if is_asked_to_stop() {
             return Request::Stop;
         }
+        if take_checkpoint_request() {
+            self.saved_at = Instant::now();
+            return Request::Checkpoint;
+        }
         let seconds = self.prepared.config.checkpoint.real("every_seconds");
         let real = self.background.is_some();
         if real && seconds > 0.0 && self.saved_at.elapsed().as_secs_f64() >= seconds {
@@ -341,5 +354,13 @@ impl Observer for RunRecorder<'_> {
             return Request::Checkpoint;
         }
         Request::Continue
+    }
+
+    fn rank_to_drop(&mut self) -> Option<u32> {
+        take_rank_to_drop()
+    }
+
+    fn is_surveyed(&self) -> bool {
+        self.is_surveyed
     }
 }

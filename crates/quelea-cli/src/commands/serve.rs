@@ -7,6 +7,7 @@ use quelea_core::registry::Registry;
 use quelea_run::drive::OpenRendezvous;
 
 use super::CommandSpec;
+use crate::page::DriverKind;
 use crate::request::{Invocation, Output, RunArgs, check_address, check_wait};
 use crate::session;
 use crate::text::mention;
@@ -53,6 +54,7 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
         prepared,
         Invocation { command: "serve", run: &args.run },
         &args.output,
+        DriverKind::Joined,
         |prepared, recorder| {
             if is_told {
                 invite(&place, prepared.config.workers);

@@ -5,6 +5,7 @@ use quelea_core::registry::Registry;
 use quelea_run::drive;
 
 use super::CommandSpec;
+use crate::page::DriverKind;
 use crate::request::{Invocation, Output, RunArgs};
 use crate::session;
 
@@ -44,6 +45,7 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
         prepared,
         Invocation { command: "simulate", run: &args.run },
         &args.output,
+        DriverKind::Virtual,
         drive::simulate,
     )
 }

@@ -8,6 +8,7 @@ use quelea_run::prepared::PreparedRun;
 
 use super::CommandSpec;
 use crate::interrupt;
+use crate::page::DriverKind;
 use crate::request::{Invocation, Output, RunArgs};
 use crate::session;
 
@@ -19,6 +20,7 @@ Examples:
   quelea train                                      the embedded default
   quelea train run.toml --set optimizer.lr=0.1      what a file says, with another learning rate
   quelea train run.toml --processes                 one process per worker, over TCP
+  quelea train run.toml --page 127.0.0.1:8600       show it in a browser while it lasts
   quelea train run.toml --set algorithm.name=allreduce --out runs/allreduce
   quelea train run.toml --out runs/long --set checkpoint.every=500
   quelea train --resume runs/long                   resume from its last checkpoint
@@ -62,11 +64,12 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     prepared.check_memory()?;
     if args.processes {
         let executable = std::env::current_exe()?;
-        return session::run(prepared, asked, &args.output, |prepared, recorder| {
+        let kind = DriverKind::Processes;
+        return session::run(prepared, asked, &args.output, kind, |prepared, recorder| {
             drive::processes(prepared, &executable, recorder)
         });
     }
-    session::run(prepared, asked, &args.output, drive::threads)
+    session::run(prepared, asked, &args.output, DriverKind::Threads, drive::threads)
 }
 
 fn prepared(
@@ -95,6 +98,7 @@ fn run_launched(registry: &Registry, args: &Args, launched: &LaunchedWorker) -> 
             prepared?,
             Invocation { command: "train", run: &args.run },
             &args.output,
+            DriverKind::Joined,
             |prepared, recorder| launched.lead(prepared, recorder),
         );
     }

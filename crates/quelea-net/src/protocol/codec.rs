@@ -9,6 +9,7 @@ use super::fields::{
     read_change, read_part, read_record, read_report, write_change, write_part, write_record,
     write_report,
 };
+use super::surveys::{read_survey, write_survey};
 use super::{Packet, SetupMessage};
 use crate::measure::Probe;
 
@@ -136,6 +137,7 @@ impl Packet for Command {
             Command::Salvage => w.packet(116),
             Command::HandOver => w.packet(120),
             Command::Leave => w.packet(121),
+            Command::Survey { sample_every } => w.number(*sample_every).packet(131),
         }
     }
 
@@ -159,6 +161,7 @@ impl Packet for Command {
             116 => Command::Salvage,
             120 => Command::HandOver,
             121 => Command::Leave,
+            131 => Command::Survey { sample_every: r.number()? },
             119 => Command::Progress { done: r.number()? },
             117 => Command::Freeze(r.small()?),
             118 => Command::View(read_change(r)?),
@@ -217,6 +220,9 @@ impl Packet for RankEvent {
             RankEvent::Salvaged { rank, step, model } => {
                 w.number(*rank).number(*step).values(model).packet(217)
             }
+            RankEvent::Surveyed { rank, survey } => {
+                write_survey(w.number(*rank), survey).packet(231)
+            }
         }
     }
 
@@ -268,6 +274,10 @@ impl Packet for RankEvent {
             },
             218 => RankEvent::Frozen { rank: r.small()?, number: r.small()?, step: r.number()? },
             217 => RankEvent::Salvaged { rank: r.small()?, step: r.number()?, model: r.values()? },
+            231 => {
+                let (rank, survey) = (r.small()?, read_survey(r)?);
+                RankEvent::Surveyed { rank, survey: Box::new(survey) }
+            }
             _ => return Err(r.unknown()),
         })
     }
@@ -276,10 +286,12 @@ impl Packet for RankEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quelea_control::RankSurvey;
     use quelea_core::message::Rank;
     use quelea_core::state::Saved;
     use quelea_core::view::{DepartedRank, ViewChange};
     use quelea_record::RankCheckpoint;
+    use quelea_record::{AwaitedRank, LinkTotal};
     use quelea_record::{FOLDED, FactTotals, RankReport, Record, RecordKind, STALENESS};
     use quelea_wire::control::{self, HEAD_BYTES};
 
@@ -347,6 +359,26 @@ mod tests {
         let awaiting = vec![AwaitedPeer { from: 2, what: "a chunk".into() }];
         let account = Account { step: 3, awaiting, sent: vec![0, 4], received: vec![1, 0] };
         comes_back(RankEvent::Account { rank: 1, account: Box::new(account) });
+        let awaited = AwaitedRank { rank: 2, what: "a chunk".into() };
+        let link =
+            LinkTotal { peer: 3, sent: 4, received: 5, bytes_sent: 600, bytes_received: 700 };
+        comes_back(Command::Survey { sample_every: 8 });
+        comes_back(RankEvent::Surveyed {
+            rank: 1,
+            survey: Box::new(RankSurvey {
+                step: 9,
+                awaiting: vec![awaited.clone()],
+                links: vec![link],
+                sampled_at: 8,
+                sample: vec![0.5, -1.0],
+            }),
+        });
+        for event in [
+            RecordKind::Account { awaiting: vec![awaited], links: vec![link] },
+            RecordKind::Deviation { distance: 0.5, error: 0.25 },
+        ] {
+            comes_back(RankEvent::Record(Record { t: 1.5, rank: 2, step: 3, event }));
+        }
         let state = Saved {
             numbers: [("step".to_string(), u64::MAX)].into(),
             vectors: [("params".to_string(), vec![1.0, -2.0])].into(),

@@ -6,6 +6,8 @@ use quelea_core::view::{DepartedRank, ViewChange};
 use quelea_record::{FactKind, FactTotals, RankCheckpoint, RankReport, Record, RecordKind};
 use quelea_wire::control::{ControlError, Reader, Writer};
 
+use super::surveys::{read_account, write_account};
+
 pub(super) fn write_part(w: Writer, part: &RankCheckpoint) -> Writer {
     let Saved { numbers, vectors } = &part.state;
     let numbers: Vec<(&String, &u64)> = numbers.iter().collect();
@@ -120,6 +122,8 @@ pub(super) fn write_record(w: Writer, record: &Record) -> Writer {
             w.text(failure.as_deref().unwrap_or_default())
         }
         RecordKind::Measured { kind, number } => w.number(4u8).text(kind.name).number(*number),
+        RecordKind::Account { awaiting, links } => write_account(w.number(13u8), awaiting, links),
+        RecordKind::Deviation { distance, error } => w.number(14u8).real(*distance).real(*error),
         RecordKind::Lost => w.number(7u8),
         RecordKind::Left => w.number(11u8),
         RecordKind::Joined => w.number(12u8),
@@ -162,6 +166,11 @@ pub(super) fn read_record(r: &mut Reader<'_>) -> Result<Record, ControlError> {
             let (failed, reason) = (r.flag()?, r.text()?);
             RecordKind::Checkpoint { failure: failed.then_some(reason) }
         }
+        13 => {
+            let (awaiting, links) = read_account(r)?;
+            RecordKind::Account { awaiting, links }
+        }
+        14 => RecordKind::Deviation { distance: r.real()?, error: r.real()? },
         _ => return Err(r.unknown()),
     };
     Ok(Record { t, rank, step, event })

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use quelea_core::message::Rank;
@@ -67,9 +68,30 @@ fn gather(
             let name = executable.display();
             RunError::Process(format!("cannot start worker {rank} as {name}: {error}"))
         })?;
-        children.children.insert(rank, child);
+        children.children.insert(rank, Arc::new(Mutex::new(child)));
     }
+    let by_rank = children.children.iter().map(|(rank, child)| (*rank, Arc::downgrade(child)));
+    *killable() = by_rank.collect();
     Ok((place, children))
+}
+
+/// The processes of the run that is under way, by worker.
+static KILLABLE: Mutex<BTreeMap<u32, Weak<Mutex<Child>>>> = Mutex::new(BTreeMap::new());
+
+fn killable() -> MutexGuard<'static, BTreeMap<u32, Weak<Mutex<Child>>>> {
+    KILLABLE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Kills the process of a worker, to see what the others do then; why not, if it cannot be.
+pub fn kill_worker(rank: u32) -> Result<(), String> {
+    let child = killable().get(&rank).and_then(Weak::upgrade);
+    let child = child.ok_or_else(|| format!("rank {rank} has no process of its own here"))?;
+    let killed = locked(&child).kill();
+    killed.map_err(|error| format!("cannot kill the process of rank {rank}: {error}"))
+}
+
+fn locked(child: &Mutex<Child>) -> MutexGuard<'_, Child> {
+    child.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Ends this process when standard input is closed, as it is when the parent is gone.
@@ -84,14 +106,14 @@ pub fn end_with_parent() {
 #[derive(Default)]
 struct ChildProcesses {
     /// By rank.
-    children: BTreeMap<u32, Child>,
+    children: BTreeMap<u32, Arc<Mutex<Child>>>,
 }
 
 impl ChildProcesses {
     /// Whether all are there; none ends by itself before the run has.
     fn check(&mut self) -> Result<(), String> {
-        for (rank, child) in &mut self.children {
-            if let Ok(Some(status)) = child.try_wait() {
+        for (rank, child) in &self.children {
+            if let Ok(Some(status)) = locked(child).try_wait() {
                 return Err(format!("worker {rank} {} before the run began", how(status)));
             }
         }
@@ -101,7 +123,7 @@ impl ChildProcesses {
     /// Says how the process of a worker that was lost has ended.
     fn explain(&mut self, error: RunError) -> RunError {
         let RunError::Net(NetError::Lost { rank, .. }) = &error else { return error };
-        let Some(child) = self.children.get_mut(rank) else { return error };
+        let Some(child) = self.children.get(rank) else { return error };
         match wait_until(child, Instant::now() + Duration::from_secs(1)) {
             Some(status) => RunError::Process(format!("worker {rank} {} ({error})", how(status))),
             None => error,
@@ -112,11 +134,11 @@ impl ChildProcesses {
     fn part(&mut self) -> Vec<String> {
         let until = Instant::now() + SHUTDOWN_GRACE;
         let children = std::mem::take(&mut self.children);
-        let ended = |(rank, mut child): (u32, Child)| match wait_until(&mut child, until) {
+        let ended = |(rank, child): (u32, Arc<Mutex<Child>>)| match wait_until(&child, until) {
             Some(status) if status.success() => None,
             Some(status) => Some(format!("worker {rank} {} after the run", how(status))),
             None => {
-                end(&mut child);
+                end(&child);
                 Some(format!("the process of worker {rank} had to be ended"))
             }
         };
@@ -126,7 +148,7 @@ impl ChildProcesses {
 
 impl Drop for ChildProcesses {
     fn drop(&mut self) {
-        self.children.values_mut().for_each(end);
+        self.children.values().for_each(|child| end(child));
     }
 }
 
@@ -143,9 +165,10 @@ fn how(status: ExitStatus) -> String {
 }
 
 /// How it ended, if it ended in time.
-fn wait_until(child: &mut Child, until: Instant) -> Option<ExitStatus> {
+fn wait_until(child: &Mutex<Child>, until: Instant) -> Option<ExitStatus> {
     loop {
-        match child.try_wait() {
+        let ended = locked(child).try_wait();
+        match ended {
             Ok(Some(status)) => return Some(status),
             Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(2)),
             _ => return None,
@@ -153,8 +176,9 @@ fn wait_until(child: &mut Child, until: Instant) -> Option<ExitStatus> {
     }
 }
 
-fn end(child: &mut Child) {
+fn end(child: &Mutex<Child>) {
     // Both fail only where it has ended by itself.
+    let mut child = locked(child);
     let _ = child.kill();
     let _ = child.wait();
 }

@@ -25,7 +25,7 @@ impl Keeper {
         let start = |(step, (now, parts)): (&u64, &(Time, BTreeMap<Rank, RankCheckpoint>))| {
             assert_eq!(parts.len(), ranks, "every rank is in the checkpoint of step {step}");
             let parts = parts.values().cloned().collect();
-            (*step, ResumePoint { parts, resized: false, now: *now })
+            (*step, ResumePoint { parts, now: *now, ..ResumePoint::default() })
         };
         self.saved.iter().map(start).collect()
     }
