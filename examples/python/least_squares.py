@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--method", choices=METHODS, default="exact-diffusion")
     parser.add_argument("--topology", default="ring")
     parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--rate", type=float, default=0.01)
+    parser.add_argument("--rate", type=float, default=0.005)
     options = parser.parse_args()
     quelea.init()
     torch.manual_seed(quelea.rank())

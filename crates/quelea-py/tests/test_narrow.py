@@ -35,7 +35,7 @@ def exchanges(rank, dtype, algorithm, count):
     kept = quelea.state_dict()["params"].double()
     types = {str(p.dtype) for p in model.parameters()}
     quelea.shutdown()
-    return torch.stack([kept, flat(model).double()]), types
+    return [kept.tolist(), flat(model).double().tolist()], types
 
 
 def unit(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -44,7 +44,7 @@ def unit(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def returned(results):
-    return torch.stack([torch.as_tensor(values) for values, _ in results])
+    return torch.tensor([values for values, _ in results], dtype=torch.float64)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -78,29 +78,31 @@ def learn(rank, dtypes, algorithm):
     model.forward = forward
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     quelea.wrap(model, optimizer, algorithm)
-    losses = []
     for step in range(60):
         x, y = batch("mlp", rank, step % 4)
-        loss = cross_entropy(model(x), y)
-        loss.backward()
+        cross_entropy(model(x), y).backward()
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(loss.item())
     with quelea.evaluate_model(), torch.no_grad():
         mean = flat(model)
     types = [str(p.dtype) for p in model.parameters()]
     quelea.shutdown()
-    return losses[:4], losses[-4:], mean.float(), types
+    return mean.float().tolist(), types
 
 
-@pytest.mark.parametrize("algorithm", ["allreduce", "d-psgd", "ad-psgd", "sync-ps", "exact-diffusion"])
-def test_models_of_mixed_types_learn(algorithm):
-    types = [torch.bfloat16, torch.float32, torch.float16]
-    results = launch(2, learn, types, algorithm)
-    for first, last, mean, names in results:
-        assert sum(last) < 0.9 * sum(first)
+#: Asynchronous algorithms have one rank: with two, no run is like another.
+RANKS = {"allreduce": 2, "d-psgd": 2, "sync-ps": 2, "exact-diffusion": 2, "ad-psgd": 1, "aladdin": 1}
+
+
+@pytest.mark.parametrize("algorithm", RANKS)
+def test_models_of_mixed_types_learn_what_float32_learns(algorithm):
+    types, ranks = [torch.bfloat16, torch.float32, torch.float16], RANKS[algorithm]
+    wide = torch.tensor(launch(ranks, learn, [torch.float32] * 3, algorithm)[0][0])
+    way = (wide - flat(make("mlp"))).norm()
+    for mean, names in launch(ranks, learn, types, algorithm):
         assert names == [str(t) for t in types for _ in range(2)]
-        assert torch.equal(mean, results[0][2])
+        # Rounding of each step, relative to how far training went.
+        assert (torch.tensor(mean) - wide).norm() < 0.1 * way
 
 
 def test_all_reduce_in_half_precision_keeps_all_ranks_equal():

@@ -95,6 +95,8 @@ def windows(rank):
     quelea.win_put(x, "y", self_weight=2.0, dst_weights=[])
     quelea.barrier()
     quelea.win_get("y", [left])
+    # An update publishes its result.
+    quelea.barrier()
     found["got"] = quelea.win_update("y", 0.0, {left: 1.0})[0].item()
     quelea.win_free("y")
     quelea.shutdown()
