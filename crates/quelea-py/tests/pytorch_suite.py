@@ -12,13 +12,21 @@ import json
 import os
 import sys
 import tempfile
+import types
 import unittest
 
 
 def main(names: list[str]) -> None:
     backend = os.environ.get("BACKEND", "quelea")
     os.environ.update(BACKEND=backend, WORLD_SIZE="3", TEMP_DIR=tempfile.mkdtemp())
+    # PyTorch's tests import it for comparisons with long texts, of which there are none here.
+    sys.modules.setdefault("expecttest", types.SimpleNamespace(TestCase=unittest.TestCase))  # type: ignore[arg-type]
     import torch
+    from torch.testing._internal.common_distributed import DistTestCases
+
+    # Tests of these features are for backends that are known to have them.
+    for feature in ("ddp", "subgroup"):
+        DistTestCases.backend_feature[feature].add(backend)
     from torch.testing._internal.distributed import distributed_test
 
     torch.set_num_threads(1)

@@ -204,7 +204,12 @@ class QueleaBackend(Backend):
 
         return self._collective(start, inputs, [t for part in outputs for t in part], opts)
 
-    allgather_coalesced = allgather
+    def allgather_coalesced(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
+    ) -> TensorWork:
+        # Here the lists are by rank, and in each the tensors.
+        by_tensor = [[part[k] for part in outputs] for k in range(len(inputs))]
+        return self.allgather(by_tensor, inputs, opts)
 
     def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any) -> TensorWork:
         return self.all_gather_single_coalesced([output], [given], opts)
