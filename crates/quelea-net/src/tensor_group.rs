@@ -34,12 +34,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-pub use connect::{Listener, Peers, Token};
-use engine::{Command, Engine};
-pub use frame::Call;
+pub use connect::{GroupToken, Listener, Peers};
+use engine::{Engine, GroupCommand};
+pub use frame::TensorCall;
 pub use reduction::{ElementType, Reducer, Reduction};
-pub use submitted::{Outcome, Pending};
-pub use windows::{WindowRequest, Windows};
+pub use submitted::{CallOutcome, Pending};
+pub use windows::{WindowRequest, WindowTable};
 
 /// Memory of a tensor, lent to a group until the operation that uses it is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ impl TensorMemory {
 
 /// A tensor that goes to a rank or comes from it.
 #[derive(Clone, Copy, Debug)]
-pub struct Part {
+pub struct PeerTensor {
     /// The other rank.
     pub peer: usize,
     /// The tensor.
@@ -119,9 +119,9 @@ pub enum Operation {
     /// Tensors go to other ranks, which reduce what comes to them with their own.
     ReduceTo {
         /// Which call this is.
-        call: Call,
+        call: TensorCall,
         /// What goes to others.
-        sends: Vec<Part>,
+        sends: Vec<PeerTensor>,
         /// My own tensor and the result, if I reduce one.
         result: Option<OwnResult>,
         /// How.
@@ -137,11 +137,11 @@ pub enum Operation {
     /// Tensors go to other ranks and come from them, at most one per direction and pair.
     Exchange {
         /// Which call this is.
-        call: Call,
+        call: TensorCall,
         /// What goes to others.
-        sends: Vec<Part>,
+        sends: Vec<PeerTensor>,
         /// What comes.
-        receives: Vec<Part>,
+        receives: Vec<PeerTensor>,
         /// What stays here: copied from the first to the second.
         copies: Vec<(TensorMemory, TensorMemory)>,
     },
@@ -150,7 +150,7 @@ pub enum Operation {
     /// One tensor to one rank.
     Send {
         /// The tensor and its receiver.
-        part: Part,
+        part: PeerTensor,
         /// Receives with the same tag get it.
         tag: u32,
     },
@@ -188,9 +188,9 @@ pub struct OwnResult {
 pub struct TensorGroup {
     rank: usize,
     size: usize,
-    commands: Mutex<Sender<Command>>,
+    commands: Mutex<Sender<GroupCommand>>,
     wake: UnixStream,
-    windows: Arc<Windows>,
+    windows: Arc<WindowTable>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -209,7 +209,7 @@ impl TensorGroup {
         let (wake, woken) = UnixStream::pair().map_err(failed)?;
         wake.set_nonblocking(true).map_err(failed)?;
         let (commands, receiver) = mpsc::channel();
-        let windows = Arc::new(Windows::default());
+        let windows = Arc::new(WindowTable::default());
         let shared = Arc::clone(&windows);
         let engine = Engine::new(rank, names, streams, woken, receiver, shared).map_err(failed)?;
         let name = "quelea-tensors".to_owned();
@@ -229,7 +229,7 @@ impl TensorGroup {
     }
 
     /// The windows of this rank.
-    pub fn windows(&self) -> &Windows {
+    pub fn windows(&self) -> &WindowTable {
         &self.windows
     }
 
@@ -242,24 +242,24 @@ impl TensorGroup {
         lender: Box<dyn Send + Sync>,
     ) -> Arc<Pending> {
         let pending = Arc::new(Pending::new(lender));
-        self.tell(Command::Start { operation, limit, pending: Arc::clone(&pending) });
+        self.tell(GroupCommand::Start { operation, limit, pending: Arc::clone(&pending) });
         pending
     }
 
     /// Fails everything that is pending and everything to come, here and at all peers.
     pub fn abort(&self, reason: &str) {
-        self.tell(Command::Abort(reason.into()));
+        self.tell(GroupCommand::Abort(reason.into()));
     }
 
     /// Takes leave of the group after everything that is pending, within `limit`.
     pub fn leave(&self, limit: Duration) {
         let done = Arc::new(Pending::new(Box::new(())));
-        self.tell(Command::Leave(Arc::clone(&done)));
+        self.tell(GroupCommand::Leave(Arc::clone(&done)));
         // What could not be written by then is lost with the process.
         let _ = done.wait(Some(limit), &mut || true);
     }
 
-    fn tell(&self, command: Command) {
+    fn tell(&self, command: GroupCommand) {
         let sent = self.commands.lock().unwrap_or_else(PoisonError::into_inner).send(command);
         if let Err(mpsc::SendError(command)) = sent {
             command.refuse("the group has been left");
@@ -272,7 +272,7 @@ impl TensorGroup {
 
 impl Drop for TensorGroup {
     fn drop(&mut self) {
-        self.tell(Command::Forget);
+        self.tell(GroupCommand::Forget);
         // The thread ends by itself once its peers have left, or with the process.
         drop(self.thread.lock().unwrap_or_else(PoisonError::into_inner).take());
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use quelea_net::tensor_group::{
-    Call, ElementType, Listener, Operation, OwnResult, Part, Peers, Pending, Reducer, Reduction,
-    TensorGroup, TensorMemory, WindowRequest,
+    ElementType, Listener, Operation, OwnResult, PeerTensor, Peers, Pending, Reducer, Reduction,
+    TensorCall, TensorGroup, TensorMemory, WindowRequest,
 };
 
 use crate::{Error, uninterrupted};
@@ -199,7 +199,7 @@ impl PyTensorGroup {
         seconds: f64,
         lender: Py<PyAny>,
     ) -> PyResult<PyPending> {
-        let part = Part { peer: to, memory: tensor.lent() };
+        let part = PeerTensor { peer: to, memory: tensor.lent() };
         self.submit(Operation::Send { part, tag }, seconds, lender)
     }
 
@@ -324,8 +324,8 @@ pub(crate) fn tensor_types() -> (Vec<&'static str>, Vec<&'static str>) {
     )
 }
 
-fn parts(given: Vec<(usize, TensorAt)>) -> Vec<Part> {
-    given.into_iter().map(|(peer, tensor)| Part { peer, memory: tensor.lent() }).collect()
+fn parts(given: Vec<(usize, TensorAt)>) -> Vec<PeerTensor> {
+    given.into_iter().map(|(peer, tensor)| PeerTensor { peer, memory: tensor.lent() }).collect()
 }
 
 fn duration(seconds: f64) -> PyResult<Duration> {
@@ -333,8 +333,8 @@ fn duration(seconds: f64) -> PyResult<Duration> {
         .map_err(|_| PyValueError::new_err(format!("{seconds} is no time limit in seconds")))
 }
 
-fn named(call: &str) -> PyResult<Call> {
-    let found = Call::ALL.iter().find(|(_, name)| *name == call);
+fn named(call: &str) -> PyResult<TensorCall> {
+    let found = TensorCall::ALL.iter().find(|(_, name)| *name == call);
     found.map(|(call, _)| *call).ok_or_else(|| PyValueError::new_err(format!("no call `{call}`")))
 }
 

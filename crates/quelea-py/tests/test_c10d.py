@@ -215,6 +215,25 @@ def test_a_group_shrinks_to_the_ranks_that_remain():
     assert in_group(SIZE, shrunk) == [(4, 2), None, (4, 2)]
 
 
+def reconfigured(rank):
+    handles = [None] * SIZE
+    dist.all_gather_object(handles, dist._get_reconfigure_handle())
+    dist._reconfigure(7, handles).wait()
+    value = torch.tensor([float(rank)])
+    dist.all_reduce(value)
+    try:
+        dist._reconfigure(8, [dist._get_reconfigure_handle()])
+    except RuntimeError as error:
+        return value.item(), str(error)
+    return None
+
+
+def test_a_group_is_reconfigured_with_as_many_ranks_and_no_others():
+    for value, refused in in_group(SIZE, reconfigured):
+        assert value == 3
+        assert "call dist.shrink_group()" in refused
+
+
 def dying(rank):
     dist.barrier()
     if rank == 2:

@@ -18,7 +18,7 @@ const HELLO_LIMIT: Duration = Duration::from_secs(5);
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// What all ranks of a group know, and nobody else.
-pub type Token = [u8; TOKEN_BYTES];
+pub type GroupToken = [u8; TOKEN_BYTES];
 
 /// Where a process waits for its peers.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ pub struct Peers {
     /// Where everybody can be reached, by rank: each a list of `host:port`.
     pub addresses: Vec<Vec<String>>,
     /// What only this group knows.
-    pub token: Token,
+    pub token: GroupToken,
 }
 
 /// Connections to all others, by rank; none to myself.

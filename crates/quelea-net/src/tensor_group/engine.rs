@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-use super::frame::{Call, Ticket};
+use super::frame::{TensorCall, Ticket};
 use super::link::{Event, Link, Side};
 use super::schedules::Scratch;
-use super::submitted::{Outcome, Pending};
-use super::windows::Windows;
+use super::submitted::{CallOutcome, Pending};
+use super::windows::WindowTable;
 use super::{Operation, TensorMemory};
 use tagged::{Tagged, Unmatched};
 
@@ -29,7 +29,7 @@ const LOOPBACK_BYTES: usize = 256 << 10;
 
 /// What the thread is asked to do.
 #[derive(Debug)]
-pub(super) enum Command {
+pub(super) enum GroupCommand {
     /// Run an operation.
     Start { operation: Operation, limit: Duration, pending: Arc<Pending> },
     /// Fail, and say so to the peers.
@@ -40,14 +40,14 @@ pub(super) enum Command {
     Forget,
 }
 
-impl Command {
+impl GroupCommand {
     /// Ends what waits for it.
     pub(super) fn refuse(self, reason: &str) {
         match self {
-            Command::Start { pending, .. } | Command::Leave(pending) => {
+            GroupCommand::Start { pending, .. } | GroupCommand::Leave(pending) => {
                 pending.end(Err(reason.into()));
             }
-            Command::Abort(_) | Command::Forget => {}
+            GroupCommand::Abort(_) | GroupCommand::Forget => {}
         }
     }
 }
@@ -72,7 +72,7 @@ pub(super) struct Engine {
     names: Vec<u32>,
     links: Vec<Option<Link>>,
     woken: UnixStream,
-    commands: Receiver<Command>,
+    commands: Receiver<GroupCommand>,
     phase: Phase,
     jobs: VecDeque<Job>,
     tagged: Vec<Tagged>,
@@ -82,7 +82,7 @@ pub(super) struct Engine {
     tickets: Ticket,
     /// How many collectives have started: the key of the current one.
     collectives: u64,
-    windows: Arc<Windows>,
+    windows: Arc<WindowTable>,
     /// Requests to windows that are not answered.
     numbers: BTreeMap<(usize, u32), Ticket>,
     leaving: Option<Arc<Pending>>,
@@ -98,8 +98,8 @@ impl Engine {
         names: Vec<u32>,
         streams: Vec<Option<TcpStream>>,
         woken: UnixStream,
-        commands: Receiver<Command>,
-        windows: Arc<Windows>,
+        commands: Receiver<GroupCommand>,
+        windows: Arc<WindowTable>,
     ) -> io::Result<Engine> {
         woken.set_nonblocking(true)?;
         for stream in streams.iter().flatten() {
@@ -166,7 +166,7 @@ impl Engine {
     fn run_job(&mut self, job: &Job) -> Result<(), String> {
         self.collectives += 1;
         let ended = self.execute(&job.operation, Instant::now() + job.limit);
-        let outcome = ended.clone().map(|()| Outcome { source: None });
+        let outcome = ended.clone().map(|()| CallOutcome { source: None });
         if let Err(reason) = &ended {
             // Nothing may touch the tensors once the caller has them back.
             self.fail(reason);
@@ -188,7 +188,7 @@ impl Engine {
     /// Announces memory for what comes from `peer`.
     pub(super) fn receive(
         &mut self,
-        call: Call,
+        call: TensorCall,
         key: u64,
         peer: usize,
         memory: TensorMemory,
@@ -202,7 +202,7 @@ impl Engine {
     /// Sends to `peer`.
     pub(super) fn send(
         &mut self,
-        call: Call,
+        call: TensorCall,
         key: u64,
         peer: usize,
         memory: TensorMemory,
@@ -247,7 +247,7 @@ impl Engine {
         let each = self.links.iter().zip(&self.names);
         let waiting = each.filter_map(|(link, name)| {
             let call = link.as_ref().filter(|link| link.is_awaited())?.awaited_call();
-            Some((*name, call.map_or("its part", Call::name)))
+            Some((*name, call.map_or("its part", TensorCall::name)))
         });
         let waiting: Vec<String> =
             waiting.map(|(name, what)| format!("rank {name} ({what})")).collect();
@@ -260,6 +260,7 @@ impl Engine {
 
     /// Moves bytes once: waits until a connection or the owner has something to say.
     fn drive(&mut self, until: Option<Instant>) -> Result<(), String> {
+        let waiting = self.open.len();
         for peer in 0..self.links.len() {
             let mut events = Vec::new();
             if let Some(link) = self.links[peer].as_mut().filter(|link| link.wants_to_write()) {
@@ -268,7 +269,9 @@ impl Engine {
             self.react(peer, events)?;
         }
         let mut polled = self.poll_list();
-        let limit = self.next_due(until).saturating_duration_since(Instant::now());
+        // What was waited for may be what was just written.
+        let due = if self.open.len() < waiting { Instant::now() } else { self.next_due(until) };
+        let limit = due.saturating_duration_since(Instant::now());
         let milliseconds = limit.min(POLL_INTERVAL).as_micros().div_ceil(1000) as libc::c_int;
         // SAFETY: the list is as long as is said, and its descriptors are open.
         unsafe {
@@ -359,15 +362,15 @@ impl Engine {
         let mut first = Ok(());
         loop {
             let taken = match self.commands.try_recv() {
-                Ok(Command::Start { operation, limit, pending }) => {
+                Ok(GroupCommand::Start { operation, limit, pending }) => {
                     self.start(operation, limit, pending)
                 }
-                Ok(Command::Abort(reason)) => Err(reason),
-                Ok(Command::Leave(done)) => {
+                Ok(GroupCommand::Abort(reason)) => Err(reason),
+                Ok(GroupCommand::Leave(done)) => {
                     self.leaving = Some(done);
                     Ok(())
                 }
-                Ok(Command::Forget) => {
+                Ok(GroupCommand::Forget) => {
                     self.is_forgotten = true;
                     self.leaving.get_or_insert_with(|| Arc::new(Pending::new(Box::new(()))));
                     Ok(())

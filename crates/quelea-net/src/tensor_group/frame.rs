@@ -3,7 +3,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 0 | kind |
-//! | 1 | the call, as its number in [`Call::ALL`] |
+//! | 1 | the call, as its number in [`TensorCall::ALL`] |
 //! | 2..4 | zero |
 //! | 4..8 | the number of a request to a window, which its answer repeats; zero elsewhere |
 //! | 8..16 | key: the number of the collective, the tag of a send, or the window |
@@ -18,7 +18,7 @@ pub(super) const HEADER_BYTES: usize = 24;
 
 /// A call, as errors name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
+pub enum TensorCall {
     /// `all_reduce`.
     AllReduce,
     /// `broadcast`.
@@ -45,26 +45,26 @@ pub enum Call {
     Window,
 }
 
-impl Call {
+impl TensorCall {
     /// All calls, by number.
-    pub const ALL: [(Call, &str); 12] = [
-        (Call::AllReduce, "all_reduce"),
-        (Call::Broadcast, "broadcast"),
-        (Call::AllGather, "all_gather"),
-        (Call::ReduceScatter, "reduce_scatter"),
-        (Call::Reduce, "reduce"),
-        (Call::Gather, "gather"),
-        (Call::Scatter, "scatter"),
-        (Call::AllToAll, "all_to_all"),
-        (Call::Barrier, "barrier"),
-        (Call::Send, "send"),
-        (Call::NeighborAllReduce, "neighbor_allreduce"),
-        (Call::Window, "a call on a window"),
+    pub const ALL: [(TensorCall, &str); 12] = [
+        (TensorCall::AllReduce, "all_reduce"),
+        (TensorCall::Broadcast, "broadcast"),
+        (TensorCall::AllGather, "all_gather"),
+        (TensorCall::ReduceScatter, "reduce_scatter"),
+        (TensorCall::Reduce, "reduce"),
+        (TensorCall::Gather, "gather"),
+        (TensorCall::Scatter, "scatter"),
+        (TensorCall::AllToAll, "all_to_all"),
+        (TensorCall::Barrier, "barrier"),
+        (TensorCall::Send, "send"),
+        (TensorCall::NeighborAllReduce, "neighbor_allreduce"),
+        (TensorCall::Window, "a call on a window"),
     ];
 
     /// Its name.
     pub fn name(self) -> &'static str {
-        Call::ALL[self as usize].1
+        TensorCall::ALL[self as usize].1
     }
 }
 
@@ -105,15 +105,15 @@ const KINDS: [Kind; 9] = [
 
 /// The fixed part of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct TensorHeader {
     pub(super) kind: Kind,
-    pub(super) call: Call,
+    pub(super) call: TensorCall,
     pub(super) number: u32,
     pub(super) key: u64,
     pub(super) bytes: u64,
 }
 
-impl Header {
+impl TensorHeader {
     pub(super) fn encode(self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
         out[0] = self.kind as u8;
@@ -124,15 +124,15 @@ impl Header {
         out
     }
 
-    pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, String> {
+    pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<TensorHeader, String> {
         let number = |at: usize| {
             u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes of the header"))
         };
         let kind = KINDS.get(usize::from(bytes[0]));
-        let call = Call::ALL.get(usize::from(bytes[1]));
+        let call = TensorCall::ALL.get(usize::from(bytes[1]));
         let request = u32::from_le_bytes(bytes[4..8].try_into().expect("four bytes of the header"));
         match (kind, call, &bytes[2..4]) {
-            (Some(kind), Some((call, _)), [0, 0]) => Ok(Header {
+            (Some(kind), Some((call, _)), [0, 0]) => Ok(TensorHeader {
                 kind: *kind,
                 call: *call,
                 number: request,
@@ -185,17 +185,18 @@ mod tests {
 
     #[test]
     fn headers_return_from_their_bytes_and_others_are_refused() {
-        for (number, (call, _)) in Call::ALL.into_iter().enumerate() {
+        for (number, (call, _)) in TensorCall::ALL.into_iter().enumerate() {
             assert_eq!(call as usize, number);
             for kind in KINDS {
-                let header = Header { kind, call, number: 77, key: u64::MAX - 1, bytes: 1 << 40 };
-                assert_eq!(Header::decode(&header.encode()), Ok(header));
+                let header =
+                    TensorHeader { kind, call, number: 77, key: u64::MAX - 1, bytes: 1 << 40 };
+                assert_eq!(TensorHeader::decode(&header.encode()), Ok(header));
             }
         }
         let mut bytes = [0; HEADER_BYTES];
         for (at, value) in [(0, 9), (1, 12), (2, 1)] {
             bytes[at] = value;
-            assert!(Header::decode(&bytes).is_err());
+            assert!(TensorHeader::decode(&bytes).is_err());
             bytes[at] = 0;
         }
     }

@@ -7,7 +7,7 @@ use std::io::{ErrorKind, IoSlice, Write};
 use std::net::TcpStream;
 
 use super::TensorMemory;
-use super::frame::{Body, Call, Frame, HEADER_BYTES, Header, Kind, Ticket};
+use super::frame::{Body, Frame, HEADER_BYTES, Kind, TensorCall, TensorHeader, Ticket};
 use reading::{Input, NO_HEADER, reason_of};
 
 /// How many frames one system call writes.
@@ -25,7 +25,7 @@ pub(super) enum Event {
     /// Something about a window has come.
     Window {
         /// What.
-        header: Header,
+        header: TensorHeader,
         /// Its body.
         bytes: Vec<u8>,
     },
@@ -41,7 +41,7 @@ pub(super) enum Event {
 /// What one side of a connection does at a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Side {
-    pub(super) call: Call,
+    pub(super) call: TensorCall,
     pub(super) bytes: u64,
 }
 
@@ -58,7 +58,7 @@ enum State {
 /// Something to send or receive, until the other side is there.
 #[derive(Debug)]
 struct Posted {
-    call: Call,
+    call: TensorCall,
     memory: TensorMemory,
     ticket: Ticket,
 }
@@ -134,22 +134,32 @@ impl Link {
     }
 
     /// The call that something waits for at this peer.
-    pub(super) fn awaited_call(&self) -> Option<Call> {
+    pub(super) fn awaited_call(&self) -> Option<TensorCall> {
         let posted = self.receives.values().chain(self.sends.values());
         posted.flatten().next().map(|posted| posted.call)
     }
 
     /// Announces memory for the next body of this key.
-    pub(super) fn receive(&mut self, call: Call, key: u64, memory: TensorMemory, ticket: Ticket) {
+    pub(super) fn receive(
+        &mut self,
+        call: TensorCall,
+        key: u64,
+        memory: TensorMemory,
+        ticket: Ticket,
+    ) {
         self.receives.entry(key).or_default().push_back(Posted { call, memory, ticket });
         let bytes = memory.bytes() as u64;
-        self.push(Header { kind: Kind::Ready, call, number: 0, key, bytes }, Body::Nothing, None);
+        self.push(
+            TensorHeader { kind: Kind::Ready, call, number: 0, key, bytes },
+            Body::Nothing,
+            None,
+        );
     }
 
     /// Writes a tensor once the peer has announced memory for it.
     pub(super) fn send(
         &mut self,
-        call: Call,
+        call: TensorCall,
         key: u64,
         memory: TensorMemory,
         ticket: Ticket,
@@ -161,7 +171,8 @@ impl Link {
 
     /// Says that something with this key is to be sent.
     pub(super) fn offer(&mut self, key: u64) {
-        let header = Header { kind: Kind::Offer, call: Call::Send, number: 0, key, bytes: 0 };
+        let header =
+            TensorHeader { kind: Kind::Offer, call: TensorCall::Send, number: 0, key, bytes: 0 };
         self.push(header, Body::Nothing, None);
     }
 
@@ -193,7 +204,7 @@ impl Link {
 
     fn push_owned(&mut self, kind: Kind, key: u64, number: u32, body: Vec<u8>) {
         let bytes = body.len() as u64;
-        let header = Header { kind, call: Call::Window, number, key, bytes };
+        let header = TensorHeader { kind, call: TensorCall::Window, number, key, bytes };
         self.push(header, Body::Owned(body), None);
     }
 
@@ -235,7 +246,7 @@ impl Link {
         self.input = NO_HEADER;
     }
 
-    fn push(&mut self, header: Header, body: Body, ticket: Option<Ticket>) {
+    fn push(&mut self, header: TensorHeader, body: Body, ticket: Option<Ticket>) {
         self.outgoing.push_back(Frame { header: header.encode(), body, ticket });
     }
 
@@ -262,7 +273,7 @@ impl Link {
                 return;
             }
             let Side { call, bytes } = here;
-            let header = Header { kind: Kind::Data, call, number: 0, key, bytes };
+            let header = TensorHeader { kind: Kind::Data, call, number: 0, key, bytes };
             self.push(header, Body::Lent(posted.memory), Some(posted.ticket));
         }
     }

@@ -11,8 +11,8 @@ use quelea_core::collectives::halving_doubling::{Action, Task, pairs, plan};
 use quelea_core::layout::chunks;
 
 use super::engine::Engine;
-use super::frame::{Call, Ticket};
-use super::{ElementType, Operation, OwnResult, Part, Reducer, Reduction, TensorMemory};
+use super::frame::{TensorCall, Ticket};
+use super::{ElementType, Operation, OwnResult, PeerTensor, Reducer, Reduction, TensorMemory};
 
 /// The length of a segment: two of them are in the cache at once.
 const SEGMENT_BYTES: usize = 256 << 10;
@@ -37,15 +37,15 @@ impl Scratch {
 }
 
 /// One collective at one rank.
-struct Run<'a> {
+struct Collective<'a> {
     engine: &'a mut Engine,
-    call: Call,
+    call: TensorCall,
     until: Instant,
     /// Sends whose completion nobody has waited for.
     sends: Vec<Ticket>,
 }
 
-impl Run<'_> {
+impl Collective<'_> {
     fn receive(&mut self, peer: usize, memory: TensorMemory) -> Result<Ticket, String> {
         self.engine.receive(self.call, self.engine.key(), peer, memory)
     }
@@ -72,22 +72,22 @@ impl Run<'_> {
 impl Engine {
     /// Runs a collective to its end.
     pub(super) fn execute(&mut self, operation: &Operation, until: Instant) -> Result<(), String> {
-        let run = |engine, call| Run { engine, call, until, sends: Vec::new() };
+        let run = |engine, call| Collective { engine, call, until, sends: Vec::new() };
         match operation {
             Operation::AllReduce { memory, reducer } => {
-                all_reduce(run(self, Call::AllReduce), *memory, *reducer)
+                all_reduce(run(self, TensorCall::AllReduce), *memory, *reducer)
             }
             Operation::Barrier => {
                 let memory = self.token();
                 let reducer = Reducer::new(ElementType::U8, Reduction::Or)?;
-                let run = run(self, Call::Barrier);
+                let run = run(self, TensorCall::Barrier);
                 if run.engine.size() == 1 { Ok(()) } else { halving(run, memory, reducer) }
             }
             Operation::ReduceTo { call, sends, result, reducer } => {
                 reduce_to(run(self, *call), sends, *result, *reducer)
             }
             Operation::Broadcast { memory, root } => {
-                broadcast(run(self, Call::Broadcast), *memory, *root)
+                broadcast(run(self, TensorCall::Broadcast), *memory, *root)
             }
             Operation::Exchange { call, sends, receives, copies } => {
                 for (from, to) in copies {
@@ -131,7 +131,7 @@ fn segments(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-fn all_reduce(run: Run<'_>, memory: TensorMemory, reducer: Reducer) -> Result<(), String> {
+fn all_reduce(run: Collective<'_>, memory: TensorMemory, reducer: Reducer) -> Result<(), String> {
     let n = run.engine.size();
     if n == 1 {
         complete(reducer, memory, 1);
@@ -145,7 +145,7 @@ fn all_reduce(run: Run<'_>, memory: TensorMemory, reducer: Reducer) -> Result<()
 }
 
 /// `quelea_core::collectives::Ring` in segments.
-fn ring(mut run: Run<'_>, memory: TensorMemory, reducer: Reducer) -> Result<(), String> {
+fn ring(mut run: Collective<'_>, memory: TensorMemory, reducer: Reducer) -> Result<(), String> {
     let (n, me) = (run.engine.size(), run.engine.rank());
     let (next, before) = ((me + 1) % n, (me + n - 1) % n);
     let size = reducer.bytes();
@@ -197,7 +197,7 @@ fn ring(mut run: Run<'_>, memory: TensorMemory, reducer: Reducer) -> Result<(), 
 }
 
 /// `quelea_core::collectives::HalvingDoubling`, in place.
-fn halving(mut run: Run<'_>, memory: TensorMemory, reducer: Reducer) -> Result<(), String> {
+fn halving(mut run: Collective<'_>, memory: TensorMemory, reducer: Reducer) -> Result<(), String> {
     let (n, me) = (run.engine.size(), run.engine.rank());
     let size = reducer.bytes();
     let elements = memory.bytes() / size;
@@ -265,8 +265,8 @@ fn scratch_elements(task: &Task, whole: usize) -> usize {
 /// Sends parts to others, and reduces what comes from all others with the own part, in the order
 /// of ranks from the own one on.
 fn reduce_to(
-    mut run: Run<'_>,
-    sends: &[Part],
+    mut run: Collective<'_>,
+    sends: &[PeerTensor],
     result: Option<OwnResult>,
     reducer: Reducer,
 ) -> Result<(), String> {
@@ -304,7 +304,7 @@ fn reduce_to(
 }
 
 /// A binomial tree from `root`, in segments.
-fn broadcast(mut run: Run<'_>, memory: TensorMemory, root: usize) -> Result<(), String> {
+fn broadcast(mut run: Collective<'_>, memory: TensorMemory, root: usize) -> Result<(), String> {
     let (n, me) = (run.engine.size(), run.engine.rank());
     let place = (me + n - root) % n;
     let rank = |place: usize| (place + root) % n;
@@ -334,7 +334,11 @@ fn broadcast(mut run: Run<'_>, memory: TensorMemory, root: usize) -> Result<(), 
 }
 
 /// Everything at once, directly.
-fn exchange(mut run: Run<'_>, sends: &[Part], receives: &[Part]) -> Result<(), String> {
+fn exchange(
+    mut run: Collective<'_>,
+    sends: &[PeerTensor],
+    receives: &[PeerTensor],
+) -> Result<(), String> {
     let mut coming = Vec::new();
     for part in receives {
         coming.push(run.receive(part.peer, part.memory)?);

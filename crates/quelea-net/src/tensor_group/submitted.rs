@@ -8,7 +8,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What a complete operation has to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct CallOutcome {
     /// For a receive from any rank: the rank that it came from.
     pub source: Option<usize>,
 }
@@ -20,7 +20,7 @@ pub struct Pending {
 }
 
 struct State {
-    outcome: Option<Result<Outcome, String>>,
+    outcome: Option<Result<CallOutcome, String>>,
     /// Keeps the memory alive.
     lender: Option<Box<dyn Send + Sync>>,
 }
@@ -37,7 +37,7 @@ impl Pending {
         Pending { state: Mutex::new(state), ended: Condvar::new() }
     }
 
-    pub(super) fn end(&self, outcome: Result<Outcome, String>) {
+    pub(super) fn end(&self, outcome: Result<CallOutcome, String>) {
         let mut state = self.state();
         if state.outcome.is_none() {
             state.outcome = Some(outcome);
@@ -49,7 +49,7 @@ impl Pending {
     }
 
     /// How it has ended, if it has.
-    pub fn outcome(&self) -> Option<Result<Outcome, String>> {
+    pub fn outcome(&self) -> Option<Result<CallOutcome, String>> {
         self.state().outcome.clone()
     }
 
@@ -58,7 +58,7 @@ impl Pending {
         &self,
         limit: Option<Duration>,
         keep_waiting: &mut dyn FnMut() -> bool,
-    ) -> Option<Result<Outcome, String>> {
+    ) -> Option<Result<CallOutcome, String>> {
         let until = limit.map(|limit| Instant::now() + limit);
         let mut state = self.state();
         loop {

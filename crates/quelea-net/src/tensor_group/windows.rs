@@ -1,4 +1,4 @@
-//! Windows: tensors that other ranks write to, add to and read while their owner computes.
+//! WindowTable: tensors that other ranks write to, add to and read while their owner computes.
 //!
 //! A window has the owner's own tensor, which others may get, and one tensor per other rank,
 //! which that rank puts or accumulates into. The owner combines them when it likes. A request is
@@ -12,7 +12,7 @@ use super::reduction::{ElementType, Reducer, Reduction};
 
 /// All windows of one rank, by number.
 #[derive(Debug, Default)]
-pub struct Windows(Mutex<BTreeMap<u64, Window>>);
+pub struct WindowTable(Mutex<BTreeMap<u64, Window>>);
 
 /// One window of one rank.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub enum WindowRequest {
     Get,
 }
 
-impl Windows {
+impl WindowTable {
     /// Makes a window whose tensors all have this value at first.
     pub fn create(
         &self,

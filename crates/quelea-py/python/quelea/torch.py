@@ -10,8 +10,7 @@
     >>> optimizer.step()
     >>> quelea.shutdown()
 
-The loop and the optimizer stay as they are, and so does the scheduler; in asynchronous algorithms
-`GlobalScheduler` makes it follow all ranks.
+Loop, optimizer and scheduler stay; in asynchronous algorithms `GlobalScheduler` follows all ranks.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ __all__ = [
     "GlobalScheduler",
     "allgather",
     "allgather_nonblocking",
-    "allreduce",
+    "allreduce",  # names: default
     "allreduce_nonblocking",
     "barrier",
     "broadcast",

@@ -2,7 +2,7 @@
 
 use super::super::frame::Kind;
 use super::super::link::Link;
-use super::super::submitted::Outcome;
+use super::super::submitted::CallOutcome;
 use super::{Engine, Phase};
 
 impl Engine {
@@ -44,7 +44,7 @@ impl Engine {
         }
         if let Some(done) = self.leaving.take() {
             self.links.iter().flatten().for_each(Link::close_writing);
-            done.end(Ok(Outcome { source: None }));
+            done.end(Ok(CallOutcome { source: None }));
         }
     }
 }

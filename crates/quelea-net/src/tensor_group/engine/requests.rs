@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::super::frame::{Header, Kind};
+use super::super::frame::{Kind, TensorHeader};
 use super::super::submitted::Pending;
 use super::super::windows::WindowRequest;
 use super::Engine;
@@ -35,10 +35,10 @@ impl Engine {
     pub(super) fn use_window(
         &mut self,
         peer: usize,
-        header: Header,
+        header: TensorHeader,
         bytes: &[u8],
     ) -> Result<(), String> {
-        let Header { kind, number, key: window, .. } = header;
+        let TensorHeader { kind, number, key: window, .. } = header;
         let done = match kind {
             Kind::Put => self.windows.receive(window, peer, bytes, false).map(|()| Vec::new()),
             Kind::Accumulate => {

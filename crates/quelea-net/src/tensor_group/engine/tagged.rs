@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::frame::{Call, Ticket};
+use super::super::frame::{TensorCall, Ticket};
 use super::super::link::Link;
-use super::super::submitted::{Outcome, Pending};
+use super::super::submitted::{CallOutcome, Pending};
 use super::super::{Operation, TensorMemory};
 use super::{Engine, Job, Phase};
 
@@ -50,13 +50,14 @@ impl Engine {
                 let key = TAGGED | u64::from(tag);
                 let posted = self.link(part.peer).map(|link| link.offer(key));
                 let posted =
-                    posted.and_then(|()| self.send(Call::Send, key, part.peer, part.memory));
+                    posted.and_then(|()| self.send(TensorCall::Send, key, part.peer, part.memory));
                 self.keep_tagged(posted, pending, None, due)
             }
             Operation::Receive { from: Some(from), memory, tag } => {
                 let key = TAGGED | u64::from(tag);
                 let posted = self.link(from).map(|link| link.take_offer(key));
-                let posted = posted.and_then(|()| self.receive(Call::Send, key, from, memory));
+                let posted =
+                    posted.and_then(|()| self.receive(TensorCall::Send, key, from, memory));
                 self.keep_tagged(posted, pending, Some(from), due)
             }
             Operation::Receive { from: None, memory, tag } => {
@@ -105,7 +106,7 @@ impl Engine {
             };
             let Unmatched { memory, pending, due, .. } = self.unmatched.remove(at);
             let posted = self.link(peer).map(|link| link.take_offer(key));
-            let posted = posted.and_then(|()| self.receive(Call::Send, key, peer, memory));
+            let posted = posted.and_then(|()| self.receive(TensorCall::Send, key, peer, memory));
             self.keep_tagged(posted, pending, Some(peer), due)?;
         }
         Ok(())
@@ -120,7 +121,7 @@ impl Engine {
         self.tagged.retain(|tagged| {
             let is_open = open.contains(&tagged.ticket);
             if !is_open {
-                tagged.pending.end(Ok(Outcome { source: tagged.source }));
+                tagged.pending.end(Ok(CallOutcome { source: tagged.source }));
             }
             is_open
         });

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read};
 
 use super::super::TensorMemory;
-use super::super::frame::{HEADER_BYTES, Header, Kind, Ticket};
+use super::super::frame::{HEADER_BYTES, Kind, TensorHeader, Ticket};
 use super::{Event, Link, Posted, Side, State};
 
 /// The longest reason for a failure that is read.
@@ -17,7 +17,7 @@ const BYTES_PER_TURN: usize = 2 << 20;
 pub(super) enum Input {
     Header { bytes: [u8; HEADER_BYTES], filled: usize },
     Tensor { memory: TensorMemory, filled: usize, ticket: Ticket },
-    Owned { header: Header, bytes: Vec<u8>, filled: usize },
+    Owned { header: TensorHeader, bytes: Vec<u8>, filled: usize },
     Discarded { left: usize },
 }
 
@@ -69,7 +69,7 @@ impl Link {
     fn complete_input(&mut self, events: &mut Vec<Event>) -> Result<(), String> {
         if let Input::Header { bytes, filled: HEADER_BYTES } = self.input {
             self.input = NO_HEADER;
-            self.use_header(Header::decode(&bytes)?, events)?;
+            self.use_header(TensorHeader::decode(&bytes)?, events)?;
         }
         match &self.input {
             Input::Tensor { memory, filled, ticket } if *filled == memory.bytes() => {
@@ -88,8 +88,8 @@ impl Link {
         Ok(())
     }
 
-    fn use_header(&mut self, header: Header, events: &mut Vec<Event>) -> Result<(), String> {
-        let Header { kind, call, key, bytes, .. } = header;
+    fn use_header(&mut self, header: TensorHeader, events: &mut Vec<Event>) -> Result<(), String> {
+        let TensorHeader { kind, call, key, bytes, .. } = header;
         match kind {
             Kind::Ready => {
                 self.ready.entry(key).or_default().push_back(Side { call, bytes });
@@ -121,7 +121,7 @@ impl Link {
         Ok(())
     }
 
-    fn use_body(&mut self, header: Header, bytes: Vec<u8>, events: &mut Vec<Event>) {
+    fn use_body(&mut self, header: TensorHeader, bytes: Vec<u8>, events: &mut Vec<Event>) {
         if header.kind == Kind::Failed {
             events.push(Event::Failed(String::from_utf8_lossy(&bytes).into_owned()));
             return;
