@@ -26,6 +26,7 @@
 //! |---|---|
 //! | [`Coordinator`], [`join()`], [`threads`] | the three ways to be part of a run |
 //! | [`process_group`] | what processes do together outside a run |
+//! | [`tensor_group`] | collective calls on tensors, for `torch.distributed` |
 //! | [`measure`] | the links and the steps, timed by those who joined |
 //! | [`launcher`] | what `mpirun`, `srun`, `torchrun` and Kubernetes say in the environment |
 //! | [`external_loop`] | a rank whose gradients and optimizer belong to a training script |
@@ -54,6 +55,7 @@ mod protocol;
 mod rank;
 mod rendezvous;
 mod running_time;
+pub mod tensor_group;
 mod transport;
 
 pub use compute::{Gradients, MakeLoop, MakeSource};
