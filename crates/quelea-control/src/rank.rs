@@ -381,17 +381,6 @@ impl RankMachine {
         false
     }
 
-    /// Of messages by peer, those exchanged with living ones; `all` where they are not counted by peer.
-    fn among_living(&self, by_peer: &[u64], all: u64) -> u64 {
-        let view = self.node.view();
-        if by_peer.is_empty() || view.number == 0 {
-            return all;
-        }
-        let living =
-            by_peer.iter().enumerate().filter(|(peer, _)| view.is_alive(Rank::from(*peer)));
-        living.map(|(_, count)| count).sum()
-    }
-
     /// This rank was given notice: it wants to leave once the others can do without it.
     pub fn leave(&mut self) {
         self.events.push(RankEvent::Leaving { rank: self.node.rank.0 });
@@ -402,15 +391,6 @@ impl RankMachine {
         self.confirm_pause();
         self.cut_if_due();
         self.salvage_if_asked();
-    }
-
-    /// What the rank did in the whole run, with its parameters and model if the run wants them.
-    fn final_report(&mut self) -> RankReport {
-        let mut report = std::mem::take(&mut self.report);
-        if self.limits.report_models {
-            (report.params, report.model) = self.node.retire();
-        }
-        report
     }
 
     fn record(&mut self, at: Time, step: u64, event: RecordKind) {
