@@ -248,11 +248,16 @@ def test_the_error_names_the_rank_that_died():
 
 
 def late(rank):
+    store = dist.distributed_c10d._get_default_store()
     if rank == 0:
-        dist.all_reduce(torch.ones(10))
+        try:
+            dist.all_reduce(torch.ones(10))
+        finally:
+            store.set("gave up", "")
     else:
-        # Its peer gives up, and says so.
-        dist.recv(torch.ones(1), 0)
+        # Its peer has given up by then, and has said so.
+        store.wait(["gave up"], timedelta(seconds=60))
+        dist.all_reduce(torch.ones(10))
 
 
 def test_a_time_limit_names_the_rank_that_did_not_come():
