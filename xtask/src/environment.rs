@@ -115,9 +115,8 @@ pub(crate) struct TensorboardReader {
 /// What reads event files, without what only TensorBoard's own page needs.
 const TENSORBOARD: &[&str] = &["tensorboard", "protobuf", "absl-py", "packaging"];
 
-/// Provides TensorBoard's reader, if there is an environment for it.
-pub(crate) fn tensorboard() -> Result<TensorboardReader> {
-    let python = found().context("there is no Python environment yet")?;
+/// Provides TensorBoard's reader beside the environment of this interpreter.
+pub(crate) fn tensorboard(python: PathBuf) -> Result<TensorboardReader> {
     let path = provide_beside(&python, TENSORBOARD)?;
     Ok(TensorboardReader { python, path })
 }

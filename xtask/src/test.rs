@@ -1,8 +1,9 @@
 //! `cargo xtask test`: everything that must hold, cheapest first.
 
+use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, bail};
 
 use crate::{cargo, edges, environment, execute, exists, python, rules, tidy};
 
@@ -29,7 +30,12 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     } else {
         tests.args(["test", "--workspace", "--tests", "--bins", "--no-fail-fast"]);
     }
-    match environment::tensorboard() {
+    let python = if quick {
+        environment::found().ok_or_else(|| "there is no Python environment yet".to_string())
+    } else {
+        python_environment()
+    };
+    match python.clone().map_err(Error::msg).and_then(environment::tensorboard) {
         Ok(tensorboard) => {
             tests.env("QUELEA_TENSORBOARD_PYTHON", tensorboard.python);
             tests.env("QUELEA_TENSORBOARD_PATH", tensorboard.path);
@@ -41,7 +47,10 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     if quick {
         println!("left out by --quick: clippy, docs, the Python package's tests");
     } else {
-        skipped.extend(test_python()?);
+        match python {
+            Ok(python) => python::run_with_all(&python)?,
+            Err(why) => skipped.push(format!("the Python package's tests ({why})")),
+        }
     }
     skipped.iter().for_each(|skipped| println!("skipped: {skipped}"));
     if !skipped.is_empty() && std::env::var_os("CI").is_some() {
@@ -51,20 +60,16 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Runs the Python package's tests, or says why they are skipped.
-fn test_python() -> Result<Option<String>> {
-    let skipped = |why: String| Ok(Some(format!("the Python package's tests ({why})")));
+/// The interpreter of the Python environment, which is made if need be, or why there is none.
+fn python_environment() -> Result<PathBuf, String> {
     if environment::refusal().is_some() {
         // Debian has Python's venv in a package of its own.
         install("python3-venv");
     }
     if let Some(why) = environment::refusal() {
-        return skipped(why);
+        return Err(why);
     }
-    match environment::provide() {
-        Ok(python) => python::run_with_all(&python).map(|()| None),
-        Err(problem) => skipped(format!("no environment: {problem:#}")),
-    }
+    environment::provide().map_err(|problem| format!("no environment: {problem:#}"))
 }
 
 /// A program that some tests need and the project does not build.
