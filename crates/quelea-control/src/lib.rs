@@ -20,12 +20,7 @@
 //! use quelea_control::ControlLimits;
 //! use quelea_core::time::Time;
 //!
-//! let limits = ControlLimits {
-//!     peer_seconds: 4.0,
-//!     compute_seconds: 3600.0,
-//!     drain_seconds: 30.0,
-//!     report_models: true,
-//! };
+//! let limits = ControlLimits { peer_seconds: 4.0, ..ControlLimits::NONE };
 //! assert_eq!(limits.tick_period(), Time::from_seconds(0.5));
 //! ```
 //!
