@@ -48,7 +48,7 @@ pub fn address_line(address: SocketAddr) -> String {
     format!("the page is at http://{address}/")
 }
 
-/// Whoever looks at a run from outside.
+/// Observes a run from outside.
 #[derive(Default)]
 pub struct Onlookers {
     page: Option<LivePage>,

@@ -4,7 +4,7 @@ use quelea_core::time::Time;
 
 use crate::limits::ComputeLimits;
 
-/// Before so many gradients were completed, only the ceiling counts: the first ones may load data, fill
+/// Until this number of gradients is complete, only the ceiling counts: the first ones may load data, fill
 /// caches or choose kernels.
 const LEAST_GRADIENTS: u32 = 5;
 

@@ -17,9 +17,9 @@ use quelea_core::time::Time;
 
 use crate::limits::SilenceLimits;
 
-/// A silence may last so many times as long as the longest recent gap.
+/// The longest tolerated silence, as a multiple of the longest recent gap.
 const GAP_FACTOR: u64 = 3;
-/// Before so many gaps were seen, the ceiling holds.
+/// Until this number of gaps was seen, the ceiling applies.
 const LEAST_GAPS: u32 = 5;
 /// The longest gap is that of the last one to two times this many.
 const WINDOW: u32 = 256;

@@ -36,7 +36,7 @@ impl Default for SilenceLimits {
     }
 }
 
-/// How long one gradient may take: so many times as long as the longest of that rank before, within bounds.
+/// How long one gradient may take: a multiple of the longest one of that rank so far, within bounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ComputeLimits {
     /// How many times as long as the longest gradient before; infinite: only the ceiling counts, for

@@ -1,49 +1,17 @@
 //! A loss while a run comes to rest for a checkpoint.
 
-use std::sync::Arc;
+mod common;
 
+use common::{Requests, run_spec};
 use quelea_control::{Command, ControlLimits, Controller, ControllerConfig, LossPolicy, RankEvent};
-use quelea_core::algorithms;
-use quelea_core::layout::Layout;
-use quelea_core::optim;
-use quelea_core::options::{Options, Value};
 use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_core::view::View;
-use quelea_record::{CheckpointSchedule, Observer, Record, Request, ResumePoint};
-
-/// Requests a checkpoint once.
-struct Requests(Option<Request>);
-
-impl Observer for Requests {
-    fn record(&mut self, _record: Record) {}
-
-    fn request(&mut self) -> Request {
-        self.0.take().unwrap_or(Request::Continue)
-    }
-}
+use quelea_record::{CheckpointSchedule, Request, ResumePoint};
 
 /// An asynchronous run of two workers and a server.
 fn setup() -> RunSpec {
-    let entry = algorithms::find("asp").expect("in the table");
-    let sgd = optim::find("sgd").expect("in the table");
-    let options = sgd.params([("lr".to_string(), Value::Number(0.1))]).expect("good");
-    RunSpec {
-        entry,
-        options: Options::defaults(entry.meta.options),
-        codec: Default::default(),
-        layout: Arc::new(Layout::plain(3, 64)),
-        initial: [1.0, 2.0, 3.0].into(),
-        optimizer: Arc::new(move |len| (sgd.build)(&options, len)),
-        learning_rate: Arc::new(|_| 0.1),
-        schedule_clock: Default::default(),
-        clip: None,
-        samples: Arc::from([]),
-        steps: 1000,
-        seed: 1,
-        view: Arc::new(View::first(2, 1, [0, 1, 2].into(), None)),
-        topology: None,
-    }
+    run_spec("asp", View::first(2, 1, [0, 1, 2].into(), None), 1000)
 }
 
 #[test]

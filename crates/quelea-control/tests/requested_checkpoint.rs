@@ -1,59 +1,27 @@
 //! Checkpoints that are requested while ranks come to steps at which their models are evaluated.
 
-use std::sync::Arc;
+mod common;
 
+use common::{Requests, run_spec};
 use quelea_control::{
     Command, ControlLimits, Controller, ControllerConfig, GradientTime, LossPolicy, RankEvent,
     RankMachine, RankMachineConfig,
 };
-use quelea_core::algorithms;
-use quelea_core::layout::Layout;
 use quelea_core::message::Rank;
-use quelea_core::optim;
-use quelea_core::options::{Options, Value};
 use quelea_core::payload::Pool;
 use quelea_core::problems::Computed;
 use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_core::view::View;
-use quelea_record::{CheckpointSchedule, Observer, Record, Request, ResumePoint};
+use quelea_record::{CheckpointSchedule, Request, ResumePoint};
 
 const STEPS: u64 = 4;
 const LIMITS: ControlLimits =
     ControlLimits { peer_seconds: 30.0, drain_seconds: 30.0, ..ControlLimits::NONE };
 
-/// Requests a checkpoint once.
-struct Requests(Option<Request>);
-
-impl Observer for Requests {
-    fn record(&mut self, _record: Record) {}
-
-    fn request(&mut self) -> Request {
-        self.0.take().unwrap_or(Request::Continue)
-    }
-}
-
 /// All-reduce among one worker: its steps are complete as soon as their gradients are.
 fn alone() -> RunSpec {
-    let entry = algorithms::find("allreduce").expect("in the table");
-    let sgd = optim::find("sgd").expect("in the table");
-    let options = sgd.params([("lr".to_string(), Value::Number(0.1))]).expect("good");
-    RunSpec {
-        entry,
-        options: Options::defaults(entry.meta.options),
-        codec: Default::default(),
-        layout: Arc::new(Layout::plain(3, 64)),
-        initial: [1.0, 2.0, 3.0].into(),
-        optimizer: Arc::new(move |len| (sgd.build)(&options, len)),
-        learning_rate: Arc::new(|_| 0.1),
-        schedule_clock: Default::default(),
-        clip: None,
-        samples: Arc::from([]),
-        steps: STEPS,
-        seed: 1,
-        view: Arc::new(View::first(1, 0, [0].into(), None)),
-        topology: None,
-    }
+    run_spec("allreduce", View::first(1, 0, [0].into(), None), STEPS)
 }
 
 fn machine(schedule: CheckpointSchedule) -> RankMachine {

@@ -1,15 +1,12 @@
 //! Which ranks the controller takes for lost because they are silent, and which it does not.
 
-use std::sync::Arc;
+mod common;
 
+use common::run_spec;
 use quelea_control::{
     Command, ComputeLimits, ControlLimits, Controller, ControllerConfig, LossPolicy, RankEvent,
     RunFailure, SilenceLimits,
 };
-use quelea_core::algorithms;
-use quelea_core::layout::Layout;
-use quelea_core::optim;
-use quelea_core::options::{Options, Value};
 use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_core::view::View;
@@ -27,25 +24,7 @@ const CONTINUE: LossPolicy = LossPolicy::Continue { min_workers: 1 };
 
 /// All-reduce among three workers.
 fn setup() -> RunSpec {
-    let entry = algorithms::find("allreduce").expect("in the table");
-    let sgd = optim::find("sgd").expect("in the table");
-    let options = sgd.params([("lr".to_string(), Value::Number(0.1))]).expect("good");
-    RunSpec {
-        entry,
-        options: Options::defaults(entry.meta.options),
-        codec: Default::default(),
-        layout: Arc::new(Layout::plain(3, 64)),
-        initial: [1.0, 2.0, 3.0].into(),
-        optimizer: Arc::new(move |len| (sgd.build)(&options, len)),
-        learning_rate: Arc::new(|_| 0.1),
-        schedule_clock: Default::default(),
-        clip: None,
-        samples: Arc::from([]),
-        steps: 1000,
-        seed: 1,
-        view: Arc::new(View::first(WORKERS as usize, 0, [0, 1, 2].into(), None)),
-        topology: None,
-    }
+    run_spec("allreduce", View::first(WORKERS as usize, 0, [0, 1, 2].into(), None), 1000)
 }
 
 /// Remembers who was lost, and when.
@@ -83,7 +62,7 @@ impl Bench {
         Bench { controller, losses: Losses::default(), now: Time::ZERO }
     }
 
-    /// Passes so many seconds in steps of 100 ms. Every rank of `alive` shows every 200 ms that its process
+    /// Lets time pass in steps of 100 ms. Every rank of `alive` shows every 200 ms that its process
     /// is; every rank of `talking` says every second what it does.
     fn pass(&mut self, seconds: f64, alive: &[u32], talking: &[u32]) -> Result<(), RunFailure> {
         for tenth in 0..(seconds * 10.0).round() as u32 {

@@ -226,7 +226,7 @@ impl ControllerDriver {
         }
         let orders: Vec<_> = self.controller.take_orders().collect();
         for order in orders {
-            // A rank that alone is told to end takes part no more.
+            // A rank that is the only one to receive the end has left the run.
             let ends = matches!(order.command, Command::Abort(_) | Command::Leave);
             if let (Recipient::Rank(rank), Some(joiners), true) = (order.to, &self.joiners, ends) {
                 joiners.admission.vacate(rank);

@@ -138,7 +138,7 @@ impl RankState {
         self.replacements[peer.index()]
     }
 
-    /// Whether a link made after so many replacements of its peer is still the one in use.
+    /// Whether a link made after this number of replacements of its peer is still in use.
     pub(crate) fn is_current(&self, peer: Rank, replacements: u32) -> bool {
         self.replacements[peer.index()] <= replacements
     }

@@ -154,7 +154,7 @@ pub enum Operation {
         /// Receives with the same tag get it.
         tag: u32,
     },
-    /// One tensor from one rank, or from whoever sends first.
+    /// Receives one tensor from one rank, or from the first rank that sends.
     Receive {
         /// The rank.
         from: Option<usize>,

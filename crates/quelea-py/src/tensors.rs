@@ -203,7 +203,7 @@ impl PyTensorGroup {
         self.submit(Operation::Send { part, tag }, seconds, lender)
     }
 
-    /// One tensor from one rank, or from whoever sends first.
+    /// Receives one tensor from one rank, or from the first rank that sends.
     fn receive(
         &self,
         source: Option<usize>,
