@@ -251,6 +251,12 @@ impl TensorGroup {
         self.tell(GroupCommand::Abort(reason.into()));
     }
 
+    /// Fails everything that is pending and everything to come, here only: peers that are still
+    /// in a collective whose part of this rank they have complete it.
+    pub fn abandon(&self, reason: &str) {
+        self.tell(GroupCommand::Abandon(reason.into()));
+    }
+
     /// Takes leave of the group after everything that is pending, within `limit`.
     pub fn leave(&self, limit: Duration) {
         let done = Arc::new(Pending::new(Box::new(())));

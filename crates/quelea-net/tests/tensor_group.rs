@@ -254,6 +254,36 @@ fn a_rank_that_leaves_or_aborts_is_named_by_all_others() {
 }
 
 #[test]
+fn a_rank_that_abandons_the_group_does_not_break_a_collective_that_it_has_completed() {
+    let abandoned = std::sync::Barrier::new(2);
+    let outcomes = with_group(3, |rank| {
+        let mut values = [rank.0.rank() as u8; 3];
+        let [from_1, from_2, own] = &mut values;
+        let part =
+            |peer, byte: &mut u8| PeerTensor { peer, memory: lent(std::slice::from_mut(byte)) };
+        let (sends, receives) = match rank.0.rank() {
+            0 => (vec![], vec![part(1, from_1), part(2, from_2)]),
+            _ => (vec![part(0, own)], vec![]),
+        };
+        let gather =
+            Operation::Exchange { call: TensorCall::Gather, sends, receives, copies: vec![] };
+        if rank.0.rank() == 2 {
+            abandoned.wait();
+        }
+        let gathered = rank.run(gather);
+        if rank.0.rank() == 1 {
+            rank.0.abandon("rank 10 has other plans");
+            let refused = rank.run(Operation::Barrier).expect_err("abandoned");
+            assert_eq!(refused, "rank 10 has other plans");
+            abandoned.wait();
+        }
+        gathered.map(|_| values)
+    });
+    assert_eq!(outcomes[0], Ok([1, 2, 0]));
+    assert_eq!(outcomes[1..], [Ok([1; 3]), Ok([2; 3])]);
+}
+
+#[test]
 fn a_time_limit_names_the_rank_that_did_not_come() {
     let barrier = Arc::new(std::sync::Barrier::new(2));
     let reasons = with_group(2, |rank| {

@@ -274,6 +274,11 @@ impl PyTensorGroup {
         self.0.abort(reason);
     }
 
+    /// Fails everything that is pending and everything to come, here only.
+    fn abandon(&self, reason: &str) {
+        self.0.abandon(reason);
+    }
+
     /// Takes leave after everything that is pending; waits for so many seconds at most.
     fn leave(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
         let limit = duration(seconds)?;

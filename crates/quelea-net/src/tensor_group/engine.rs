@@ -34,6 +34,8 @@ pub(super) enum GroupCommand {
     Start { operation: Operation, limit: Duration, pending: Arc<Pending> },
     /// Fail, and say so to the peers.
     Abort(String),
+    /// Fail here, and leave the peers: those that wait for nothing from this rank go on.
+    Abandon(String),
     /// Take leave once all is done.
     Leave(Arc<Pending>),
     /// Nobody is there to give further commands.
@@ -47,7 +49,7 @@ impl GroupCommand {
             GroupCommand::Start { pending, .. } | GroupCommand::Leave(pending) => {
                 pending.end(Err(reason.into()));
             }
-            GroupCommand::Abort(_) | GroupCommand::Forget => {}
+            GroupCommand::Abort(_) | GroupCommand::Abandon(_) | GroupCommand::Forget => {}
         }
     }
 }
@@ -366,6 +368,10 @@ impl Engine {
                     self.start(operation, limit, pending)
                 }
                 Ok(GroupCommand::Abort(reason)) => Err(reason),
+                Ok(GroupCommand::Abandon(reason)) => {
+                    self.abandon(&reason);
+                    Err(reason)
+                }
                 Ok(GroupCommand::Leave(done)) => {
                     self.leaving = Some(done);
                     Ok(())

@@ -107,7 +107,7 @@ class QueleaBackend(TensorCollectives, Backend):
         remaining = [rank for rank in range(self._size) if rank not in ranks_to_exclude]
         timeout = opts._timeout if opts is not None else self._options._timeout
         if flags & dist.distributed_c10d.SHRINK_ABORT:
-            self._group.abort("the process group is shrinking")
+            self._group.abandon("the process group is shrinking")
         return self._descendant(remaining, "shrink", timeout)
 
     def get_reconfigure_handle(self) -> str:
@@ -130,7 +130,7 @@ class QueleaBackend(TensorCollectives, Backend):
         token = hashlib.sha256(f"{opts.uuid} {handles}".encode()).digest()[:16]
         limit = opts.timeout if opts.timeout is not None else self._options._timeout
         listener, self._listener = self._listener, None
-        self._group.abort("the process group is being reconfigured")
+        self._group.abandon("the process group is being reconfigured")
         self._group = TensorGroup(
             listener,
             rank,

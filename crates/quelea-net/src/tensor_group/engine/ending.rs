@@ -8,13 +8,23 @@ use super::{Engine, Phase};
 impl Engine {
     /// Ends everything with this reason, and tells the peers.
     pub(super) fn fail(&mut self, reason: &str) {
+        self.end_all(reason, Kind::Failed, reason);
+    }
+
+    /// Ends everything here with this reason, and takes leave of the peers.
+    pub(super) fn abandon(&mut self, reason: &str) {
+        self.end_all(reason, Kind::Leave, "");
+    }
+
+    /// Ends everything here; `kind` and `said` are what the peers hear.
+    fn end_all(&mut self, reason: &str, kind: Kind, said: &str) {
         if !matches!(self.phase, Phase::Running) {
             return;
         }
         self.phase = Phase::Failed(reason.into());
         for link in self.links.iter_mut().flatten() {
             link.forget_tensors();
-            link.say(Kind::Failed, reason);
+            link.say(kind, said);
             link.write(&mut Vec::new());
         }
         self.open.clear();
