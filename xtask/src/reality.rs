@@ -233,6 +233,7 @@ impl ShapedNetwork {
         let place = format!("{}:{PORT}", address(WORKER_HOSTS));
         let mut plan = self.inside(WORKER_HOSTS);
         plan.arg(quelea).args(["plan", "--measure", "--listen", &place, "--wait", "60", "--json"]);
+        plan.arg("--insecure");
         let workers = (WORKER_HOSTS * per_host).to_string();
         plan.args(["-n", &workers, "--parameters", &DIMENSIONS.to_string()]);
         plan.args(["--compute-ms", &COMPUTE_MS.to_string()]).stdout(Stdio::piped());
@@ -259,6 +260,7 @@ impl ShapedNetwork {
         let place = format!("{}:{PORT}", address(WORKER_HOSTS));
         let mut serve = self.inside(WORKER_HOSTS);
         serve.arg(quelea).args(["serve", "--bind", &place, "--wait", "60", "--json", "-q"]);
+        serve.arg("--insecure");
         serve.arg("--out").arg(folder.path.join("run")).stdout(Stdio::piped());
         arguments(&mut serve, settings);
         step_seconds(&self.with_workers(quelea, serve, per_host)?)
@@ -271,7 +273,7 @@ impl ShapedNetwork {
         let mut workers = Vec::new();
         for rank in 0..WORKER_HOSTS * per_host {
             let mut join = self.inside(rank / per_host);
-            join.arg(quelea).args(["join", &place, "--wait", "60", "-q", "--rank"]);
+            join.arg(quelea).args(["join", &place, "--wait", "60", "-q", "--insecure", "--rank"]);
             workers.push(Kept(join.arg(rank.to_string()).spawn()?));
         }
         let printed = command.finish()?;

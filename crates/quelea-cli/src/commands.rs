@@ -9,6 +9,7 @@ mod plan;
 mod reproduce;
 mod serve;
 mod simulate;
+mod token;
 mod topology;
 mod train;
 
@@ -36,6 +37,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     data::COMMAND,
     serve::COMMAND,
     join::COMMAND,
+    token::COMMAND,
     launch::COMMAND,
 ];
 

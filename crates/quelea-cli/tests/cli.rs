@@ -73,6 +73,7 @@ fn every_command_has_help_with_examples() {
         "data",
         "serve",
         "join",
+        "token",
         "launch",
     ];
     for command in commands {

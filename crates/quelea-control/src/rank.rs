@@ -11,6 +11,7 @@
 //! tells the controller is taken out with [`RankMachine::take_events`].
 
 mod cut;
+mod poisoned;
 mod status;
 mod step;
 
@@ -20,6 +21,7 @@ use quelea_core::contract::{Effect, Fact};
 use quelea_core::message::{Message, Rank};
 use quelea_core::node::Node;
 use quelea_core::payload::Pool;
+use quelea_core::poison::PoisonPolicy;
 use quelea_core::problems::Computed;
 use quelea_core::properties::Properties;
 use quelea_core::run_spec::RunSpec;
@@ -67,6 +69,8 @@ pub struct RankMachineConfig<'a> {
     pub waits_for_disk: bool,
     /// Whether messages are counted per peer, so that a link which does not deliver can be named.
     pub counts_links: bool,
+    /// What is done about messages with values that no honest rank sends.
+    pub poison: PoisonPolicy,
 }
 
 /// What only the driver knows of a worker's loop.
@@ -88,6 +92,7 @@ pub struct RankMachine {
     is_external: bool,
     asks_ahead: bool,
     timeline: bool,
+    poison: PoisonPolicy,
     phase: StepPhase,
     life_cycle: LifeCycle,
     budget: RankBudget,
@@ -122,7 +127,10 @@ impl RankMachine {
         now: Time,
     ) -> Result<RankMachine, String> {
         let RankMachineConfig { setup, start, schedule, limits, .. } = config;
-        let node = start.node(setup, rank, pool.clone())?;
+        let mut node = start.node(setup, rank, pool.clone())?;
+        if config.poison != PoisonPolicy::Ignore {
+            node.inspect_messages();
+        }
         let report = start.report(rank);
         let links = if config.counts_links { setup.ranks() } else { 0 };
         Ok(RankMachine {
@@ -131,6 +139,7 @@ impl RankMachine {
             is_external: config.is_external,
             asks_ahead: config.asks_ahead,
             timeline: config.timeline,
+            poison: config.poison,
             phase: StepPhase::Ready,
             life_cycle: LifeCycle::new(node.is_server),
             budget: RankBudget::default(),
@@ -212,6 +221,7 @@ impl RankMachine {
         }
         self.report.bytes_received += bytes;
         self.node.message(now, from, message);
+        self.judge_poisoned(now);
     }
 
     /// A message of `bytes` bytes leaves.
@@ -284,6 +294,7 @@ impl RankMachine {
         self.frozen_until.take_if(|until| *until <= number);
         self.cutting.stop_saving();
         self.node.change_view(now, view);
+        self.judge_poisoned(now);
         self.record(now, self.node.step(), RecordKind::View { number });
     }
 

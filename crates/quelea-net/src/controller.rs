@@ -1,7 +1,7 @@
 //! Drives the controller of a run: carries events of ranks to it and its commands to them, by the real
 //! clock.
 
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use crate::local_ranks::ProcessContext;
 use crate::protocol::{self, PacketError};
 use crate::rank::Inbox;
 use crate::running_time::StoodStill;
+use crate::trust::ControlStream;
 
 /// How long a rank of an aborted run may take to read a command.
 const ABORT_WRITE_LIMIT: Duration = Duration::from_millis(500);
@@ -37,7 +38,7 @@ pub(crate) enum ControlLink {
     /// It lives here.
     Local(UnboundedSender<Inbox>),
     /// It has joined.
-    Remote(TcpStream),
+    Remote(ControlStream),
     /// Writing to it failed; it receives nothing more.
     Broken,
 }

@@ -17,6 +17,7 @@
 //! | [`external_loop`] | a rank whose gradients and optimizer belong to a training script |
 //! | `rank`, `compute`, `local_ranks` | a rank on its thread, its gradients, all ranks of a process |
 //! | `transport` | how frames travel between ranks: the interface, TCP, ranks of one process |
+//! | `trust` | who may take part: secrets, tokens, certificates, encrypted connections |
 //! | `controller` | tickets, drain, termination, time limits: what one place must decide |
 //! | `rendezvous`, `protocol` | who joins as which rank, and what processes say to each other |
 
@@ -37,12 +38,14 @@ mod rank;
 mod rendezvous;
 mod running_time;
 mod transport;
+mod trust;
 
 pub use compute::{Gradients, MakeLoop, MakeSource};
 pub use error::NetError;
-pub use join::{BuildRun, join};
+pub use join::{BuildRun, JobError, join};
 pub use options::NetOptions;
 pub use quelea_control::LossPolicy;
 pub use quelea_record::Observer;
 pub use rendezvous::{Coordinator, Hosted, resume, threads};
 pub use transport::TransportKind;
+pub use trust::{JoinToken, PublishedToken, RunSecret, Security};

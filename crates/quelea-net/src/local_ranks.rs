@@ -185,6 +185,7 @@ impl RankThread {
             asks_ahead: true,
             counts_links: true,
             waits_for_disk: true,
+            poison: context.setup.poison,
         };
         let machine = RankMachine::new(config, rank, self.pool.clone(), context.clock.now());
         let mut machine = machine.map_err(std::io::Error::other)?;

@@ -3,6 +3,7 @@
 use quelea_control::{ControlLimits, LossPolicy};
 
 use crate::transport::TransportKind;
+use crate::trust::Security;
 
 /// Time limits of every kind of waiting, and what ranks report.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +29,10 @@ pub struct NetOptions {
     pub on_loss: LossPolicy,
     /// What carries frames between processes. The same for all processes of a run.
     pub transport: TransportKind,
+    /// Whether connections are encrypted, and who may take part.
+    pub security: Security,
+    /// For how long workers may join with a coordinator's token.
+    pub token_seconds: f64,
 }
 
 impl NetOptions {
@@ -54,6 +59,8 @@ impl Default for NetOptions {
             report_models: true,
             on_loss: LossPolicy::Stop,
             transport: TransportKind::default(),
+            security: Security::default(),
+            token_seconds: 86_400.0,
         }
     }
 }

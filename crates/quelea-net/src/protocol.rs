@@ -68,12 +68,23 @@ pub(crate) enum SetupMessage {
     Found { values: Vec<f64> },
     /// Everything is measured; there will be no run.
     Measured,
+    /// The worker asks for a certificate of its rank, for this public key.
+    Certify { key: Vec<u8> },
+    /// The certificate, and the one that signed it.
+    Certified { certificate: Vec<u8>, root: Vec<u8> },
+    /// The worker is still loading its data.
+    Alive,
 }
 
 /// Anything that is written as one packet.
 pub(crate) trait Packet: Sized {
     fn encode(&self) -> Vec<u8>;
     fn decode(reader: &mut Reader<'_>, kind: u16) -> Result<Self, ControlError>;
+
+    /// The longest body of a packet of this kind, where the longest of any is `most`.
+    fn longest(_kind: u16, most: u64) -> u64 {
+        most
+    }
 }
 
 /// Why a packet could not be had.
@@ -106,11 +117,35 @@ impl From<io::Error> for PacketError {
     }
 }
 
+/// A connection that carries packets, plain or encrypted.
+pub(crate) trait PacketStream {
+    /// What is below it, for its addresses and time limits.
+    fn socket(&self) -> &TcpStream;
+    /// Reads what is there; 0 at the end.
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<usize>;
+    /// Writes all of it.
+    fn transmit(&self, bytes: &[u8]) -> io::Result<()>;
+}
+
+impl PacketStream for TcpStream {
+    fn socket(&self) -> &TcpStream {
+        self
+    }
+
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&mut &*self).read(buffer)
+    }
+
+    fn transmit(&self, bytes: &[u8]) -> io::Result<()> {
+        (&mut &*self).write_all(bytes)
+    }
+}
+
 /// Writes one packet.
-pub(crate) fn write(mut stream: &TcpStream, packet: &impl Packet) -> Result<(), PacketError> {
-    stream.write_all(&packet.encode()).map_err(|error| match error.into() {
+pub(crate) fn write(stream: &impl PacketStream, packet: &impl Packet) -> Result<(), PacketError> {
+    stream.transmit(&packet.encode()).map_err(|error| match error.into() {
         PacketError::ReadTimeout => {
-            let limit = stream.write_timeout().ok().flatten().unwrap_or_default();
+            let limit = stream.socket().write_timeout().ok().flatten().unwrap_or_default();
             PacketError::WriteTimeout { seconds: limit.as_secs_f64() }
         }
         error => error,
@@ -147,36 +182,44 @@ impl Wait {
 const READ_SLICE: Duration = Duration::from_millis(250);
 
 /// A stream whose reading ends with the wait, however slowly bytes drip in.
-struct DeadlineRead<'a> {
-    stream: &'a TcpStream,
+struct DeadlineRead<'a, S> {
+    stream: &'a S,
     wait: Option<Wait>,
 }
 
-impl Read for DeadlineRead<'_> {
+impl<S: PacketStream> Read for DeadlineRead<'_, S> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let Some(wait) = &self.wait else { return self.stream.read(buffer) };
-        loop {
-            let left = wait.left();
-            if left.is_zero() {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            // The kernel's clock does not stop with this process; the wait's does.
-            self.stream.set_read_timeout(Some(left.min(READ_SLICE)))?;
-            match self.stream.read(buffer) {
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
-                    ) => {}
-                read => return read,
-            }
+        match &self.wait {
+            Some(wait) => read_within(self.stream, wait, buffer),
+            None => self.stream.receive(buffer),
+        }
+    }
+}
+
+/// Reads what is there, and waits for it until the time is over.
+pub(crate) fn read_within(
+    stream: &impl PacketStream,
+    wait: &Wait,
+    buffer: &mut [u8],
+) -> io::Result<usize> {
+    loop {
+        let left = wait.left();
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        // The kernel's clock does not stop with this process; the wait's does.
+        stream.socket().set_read_timeout(Some(left.min(READ_SLICE)))?;
+        match stream.receive(buffer) {
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+            read => return read,
         }
     }
 }
 
 /// Reads one packet with a body of at most `most` bytes; without a `wait`, for as long as it takes.
 pub(crate) fn read<P: Packet>(
-    stream: &TcpStream,
+    stream: &impl PacketStream,
     most: u64,
     wait: Option<Wait>,
 ) -> Result<P, PacketError> {
@@ -186,10 +229,17 @@ pub(crate) fn read<P: Packet>(
     })
 }
 
-fn read_body<P: Packet>(mut stream: DeadlineRead<'_>, most: u64) -> Result<P, PacketError> {
+fn read_body<P: Packet>(
+    mut stream: DeadlineRead<'_, impl PacketStream>,
+    most: u64,
+) -> Result<P, PacketError> {
     let mut head = [0; HEAD_BYTES];
     stream.read_exact(&mut head)?;
     let head = control::decode_head(&head, most)?;
+    let (length, most) = (head.length as u64, P::longest(head.kind, most));
+    if length > most {
+        return Err(ControlError::Length { length, most }.into());
+    }
     let mut body = Vec::new();
     // Memory follows what really arrives, whatever length was announced.
     stream.take(head.length as u64).read_to_end(&mut body)?;

@@ -1,6 +1,7 @@
 //! How the processes of a run find each other: the coordinator's listener, who is admitted as which
 //! rank, and the exchange of addresses before the run.
 
+mod addresses;
 pub(crate) mod admission;
 pub(crate) mod listener;
 mod server;

@@ -241,6 +241,7 @@ fn spawn(
     // The scripts hold their models: nobody needs them reported.
     let options =
         NetOptions { connect_seconds: 60.0, report_models: false, ..NetOptions::default() };
+    let options = NetOptions { security: group.security(), ..options };
     let coordinator = if rank == 0 { Some(bind(address, &options)?) } else { None };
     let port = coordinator.as_ref().map_or(0, |coordinator| coordinator.address().port());
     let answer = group.together(py, "wrap()", port.to_le_bytes().to_vec(), None, |mut all| {

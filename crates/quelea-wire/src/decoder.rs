@@ -40,6 +40,11 @@ impl Decoder {
                 return Ok(None);
             }
             let header = decode_header(&self.header, &self.limits)?;
+            let (bytes, held) = (header.payload_bytes(), self.pool.metered_bytes());
+            if held + bytes > self.limits.held_bytes {
+                let most = self.limits.held_bytes;
+                return Err(FrameError::Budget { bytes, held, most });
+            }
             let message = header.allocate(&self.pool);
             self.body = Some(Body { header, message, part: 0, filled: 0 });
         }
@@ -101,7 +106,7 @@ mod tests {
     use crate::frame::{Route, encode_header, slices};
 
     const ROUTE: Route = Route { from: Rank(0), to: Rank(1) };
-    const LIMITS: Limits = Limits { route: ROUTE, part_bytes: 256 };
+    const LIMITS: Limits = Limits { route: ROUTE, part_bytes: 256, held_bytes: 1 << 20 };
 
     fn drawn(rng: &mut Rng, pool: &Pool) -> Message {
         let mut message = Message::new(rng.below(256) as u8, rng.below(1 << 40), 3);
@@ -118,6 +123,25 @@ mod tests {
             };
         }
         message
+    }
+
+    #[test]
+    fn a_sender_whose_vectors_are_not_used_up_reaches_its_budget() {
+        let limits = Limits { held_bytes: 600, ..LIMITS };
+        let (pool, own) = (Pool::new().metered(), Pool::new());
+        let frame = bytes_of(&Message::new(1, 0, 0).with(own.copy(&[1.0; 64])));
+        let mut decoder = Decoder::new(limits, pool.clone());
+        let take = |decoder: &mut Decoder| decoder.take(&mut &frame[..]);
+        let mut kept = Vec::new();
+        for _ in 0..5 {
+            // What is dropped is used up.
+            take(&mut decoder).expect("within the budget");
+        }
+        for _ in 0..2 {
+            kept.push(take(&mut decoder).expect("within the budget").expect("whole").1);
+        }
+        let refused = take(&mut decoder).expect_err("256 + 256 + 256 > 600");
+        assert_eq!(refused, FrameError::Budget { bytes: 256, held: 512, most: 600 });
     }
 
     fn bytes_of(message: &Message) -> Vec<u8> {

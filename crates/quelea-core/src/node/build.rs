@@ -76,6 +76,8 @@ impl RunSpec {
             outside: false,
             computed: Computed::default(),
             held: Vec::new(),
+            inspects: false,
+            poisoned: Vec::new(),
             origin: Time::ZERO,
             effects: Vec::new(),
             queue: VecDeque::new(),

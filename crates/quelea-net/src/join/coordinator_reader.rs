@@ -1,7 +1,5 @@
 //! What a worker reads from the coordinator before the run.
 
-use std::net::TcpStream;
-
 use quelea_core::time::Time;
 use quelea_record::{CheckpointSchedule, RankCheckpoint, ResumePoint};
 use quelea_wire::control::{ControlError, Reader};
@@ -10,11 +8,12 @@ use crate::error::NetError;
 use crate::measure::Prober;
 use crate::options::NetOptions;
 use crate::protocol::{self, JOB_BYTES, SMALL_BYTES, SetupMessage, Wait};
+use crate::trust::ControlStream;
 use quelea_control::Command;
 
 /// Who hears the coordinator before the run.
 pub(super) struct CoordinatorReader<'a> {
-    pub(super) stream: &'a TcpStream,
+    pub(super) stream: &'a ControlStream,
     pub(super) address: &'a str,
     pub(super) options: &'a NetOptions,
 }
@@ -60,7 +59,7 @@ pub(super) fn unexpected(address: &str, word: &SetupMessage) -> NetError {
 
 /// One word of the coordinator before the run, which may also be that there will be none.
 pub(super) fn hear(
-    stream: &TcpStream,
+    stream: &ControlStream,
     address: &str,
     wait: Wait,
 ) -> Result<SetupMessage, NetError> {
@@ -68,7 +67,7 @@ pub(super) fn hear(
 }
 
 pub(super) fn hear_up_to(
-    stream: &TcpStream,
+    stream: &ControlStream,
     address: &str,
     wait: Wait,
     most: u64,

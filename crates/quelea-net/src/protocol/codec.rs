@@ -56,6 +56,11 @@ impl Packet for SetupMessage {
                 w.number(*run).number(*from).number(*to).number(*received).packet(17)
             }
             SetupMessage::Reconnected { received } => w.number(*received).packet(18),
+            SetupMessage::Certify { key } => w.bytes(key).packet(19),
+            SetupMessage::Certified { certificate, root } => {
+                w.bytes(certificate).bytes(root).packet(20)
+            }
+            SetupMessage::Alive => w.packet(21),
         }
     }
 
@@ -97,6 +102,12 @@ impl Packet for SetupMessage {
                 received: r.number()?,
             },
             18 => SetupMessage::Reconnected { received: r.number()? },
+            19 => SetupMessage::Certify { key: r.bytes()?.to_vec() },
+            20 => SetupMessage::Certified {
+                certificate: r.bytes()?.to_vec(),
+                root: r.bytes()?.to_vec(),
+            },
+            21 => SetupMessage::Alive,
             _ => return Err(r.unknown()),
         })
     }
@@ -160,7 +171,22 @@ impl Packet for Command {
     }
 }
 
+/// The longest record, and the longest event of a few numbers.
+const RECORD_BYTES: u64 = 4 << 10;
+/// The longest sentence: what is shown of it is shorter.
+const SENTENCE_BYTES: u64 = 16 << 10;
+
 impl Packet for RankEvent {
+    /// Vectors and accounts may be long; numbers and sentences are not.
+    fn longest(kind: u16, most: u64) -> u64 {
+        match kind {
+            204 | 211 | 212 | 217 => most,
+            216 => most.min(4 << 20),
+            207..=210 => SENTENCE_BYTES,
+            _ => RECORD_BYTES,
+        }
+    }
+
     fn encode(&self) -> Vec<u8> {
         let w = Writer::default();
         match self {
@@ -235,7 +261,7 @@ impl Packet for RankEvent {
             207 => RankEvent::Stalled { rank: r.small()?, complaint: reason(r)? },
             208 => RankEvent::Lost { rank: r.small()?, peer: r.small()?, reason: reason(r)? },
             209 => RankEvent::Failed { rank: r.small()?, reason: reason(r)? },
-            210 => RankEvent::Warning(r.text()?),
+            210 => RankEvent::Warning(reason(r)?),
             211 => RankEvent::Model { rank: r.small()?, step: r.number()?, model: r.values()? },
             212 => RankEvent::Saved {
                 rank: r.small()?,
@@ -249,7 +275,7 @@ impl Packet for RankEvent {
                 rank: r.small()?,
                 account: Box::new(Account {
                     step: r.number()?,
-                    awaiting: r.list(|r| Ok(AwaitedPeer { from: r.small()?, what: r.text()? }))?,
+                    awaiting: r.list(|r| Ok(AwaitedPeer { from: r.small()?, what: reason(r)? }))?,
                     sent: r.list(Reader::number)?,
                     received: r.list(Reader::number)?,
                 }),
@@ -334,5 +360,8 @@ mod tests {
         comes_back(SetupMessage::Measure(Probe::Stream { to: vec![1], from: vec![2, 3] }));
         comes_back(SetupMessage::Found { values: vec![0.5, -1.0] });
         comes_back(SetupMessage::Measured);
+        comes_back(SetupMessage::Certify { key: vec![4, 1] });
+        comes_back(SetupMessage::Certified { certificate: vec![1], root: vec![2, 3] });
+        comes_back(SetupMessage::Alive);
     }
 }

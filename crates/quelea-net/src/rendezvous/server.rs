@@ -1,7 +1,7 @@
 //! The coordinator: waits for workers, exchanges their addresses, and controls the run.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -20,11 +20,13 @@ use crate::local_ranks::{LocalRanks, ProcessContext};
 use crate::measure::{Measured, StreamSurvey};
 use crate::open_files::OpenFiles;
 use crate::options::NetOptions;
-use crate::protocol::{self, PacketError, SMALL_BYTES, SetupMessage, Wait};
-use crate::rendezvous::admission::{Admission, JoinedWorker};
+use crate::protocol::{self, SetupMessage, Wait};
+use crate::rendezvous::addresses::{Streams, exchange_addresses, lost};
+use crate::rendezvous::admission::Admission;
 use crate::rendezvous::listener::GuardedListener;
 use crate::rendezvous::worker_reader::attend_worker;
 use crate::transport::{MeshPlan, RankLinks, Transport};
+use crate::trust::{self, Access, ControlStream, JoinToken, LinkIdentity};
 use quelea_control::{Command, LossPolicy, VectorLengths};
 
 /// Which workers live in the coordinator's process. Servers always do.
@@ -85,14 +87,14 @@ pub(crate) fn check(setup: &RunSpec) -> Result<(), NetError> {
 fn control_links(
     ranks: usize,
     local: &LocalRanks,
-    joined: &BTreeMap<u32, TcpStream>,
+    joined: &BTreeMap<u32, ControlStream>,
 ) -> Result<Vec<ControlLink>, NetError> {
     let port = |rank: usize| match local.inbox(rank.into()) {
         Some(inbox) => Ok(ControlLink::Local(inbox.clone())),
-        None => {
-            let stream = joined[&(rank as u32)].try_clone();
-            Ok(ControlLink::Remote(stream.map_err(|error| lost(rank as u32, error.into()))?))
-        }
+        None => match joined.get(&(rank as u32)) {
+            Some(stream) => Ok(ControlLink::Remote(stream.clone())),
+            None => Err(NetError::Setup(format!("rank {rank} lives nowhere"))),
+        },
     };
     (0..ranks).map(port).collect()
 }
@@ -106,16 +108,27 @@ pub struct Coordinator {
     options: NetOptions,
     published: Option<PublishedAddress>,
     start: Arc<ResumePoint>,
+    /// The number that tells this run from others.
+    run: u64,
+    /// Who may take part; nothing where connections are plain.
+    access: Option<Access>,
 }
 
 impl Coordinator {
-    /// Listens on `addr`, for example `127.0.0.1:0`.
+    /// Listens on `addr`, for example `127.0.0.1:0`. Beyond this machine connections are encrypted, and
+    /// workers need the coordinator's [`token`](Coordinator::token), unless the options say otherwise.
     pub fn bind(addr: &str, options: NetOptions) -> Result<Coordinator, NetError> {
         let failed = |source| NetError::Listen { address: addr.to_string(), source };
         let listener = TcpListener::bind(addr).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let start = Arc::default();
-        Ok(Coordinator { listener, address, options, published: None, start })
+        let (start, run) = (Arc::default(), run_number());
+        let access = Access::new(run, address.ip(), &options.security, options.token_seconds)?;
+        Ok(Coordinator { listener, address, options, published: None, start, run, access })
+    }
+
+    /// What lets a worker join that reaches this machine as `host`; nothing where connections are plain.
+    pub fn token(&self, host: &str) -> Option<JoinToken> {
+        Some(self.access.as_ref()?.token(format!("{host}:{}", self.address.port())))
     }
 
     /// The run resumes from `start`; every worker receives its part.
@@ -137,7 +150,11 @@ impl Coordinator {
     /// For rank 0 of processes that a launcher has started: listens where the others will look.
     pub fn of_launch(launched: &Launched, options: NetOptions) -> Result<Coordinator, NetError> {
         match &launched.rendezvous {
+            Rendezvous::Address(address) if trust::is_own(trust::host_of(address)) => {
+                Coordinator::bind(address, options)
+            }
             Rendezvous::Address(address) => {
+                options.security.check_host(trust::host_of(address))?;
                 // The name is how others reach this machine; it need not be one of its own.
                 let port = address.rsplit_once(':').map_or("0", |(_, port)| port);
                 Coordinator::bind(&format!("0.0.0.0:{port}"), options)
@@ -175,7 +192,8 @@ impl Coordinator {
         let (start, options) = (Arc::clone(&self.start), self.options.clone());
         let clock = RunClock::showing(start.now, Instant::now());
         let (controller, incoming) = channel();
-        let plan = MeshPlan { run: run_number(), ranks: setup.ranks(), here };
+        let identity = self.own_identity(&here)?;
+        let plan = MeshPlan { run: self.run, ranks: setup.ranks(), here, identity };
         let call = Call { plan, job, workers: setup.workers() as u32, clock };
         let gathered = self.gather(call, controller.clone(), observer)?;
         let ConnectedWorkers { streams, rank_links, _transport, _listener } = gathered;
@@ -227,10 +245,18 @@ impl Coordinator {
         // Nobody hears warnings; a refusal is told where a worker is missing for it.
         let (controller, _unheard) = channel();
         let options = self.options.clone();
-        let plan = MeshPlan { run: run_number(), ranks: workers, here: BTreeSet::new() };
+        let (here, identity) = (BTreeSet::new(), None);
+        let plan = MeshPlan { run: self.run, ranks: workers, here, identity };
         let call = Call { plan, job, workers: workers as u32, clock: RunClock::start() };
         let gathered = self.gather(call, controller, observer)?;
         StreamSurvey { streams: &gathered.streams, options: &options }.measure(steps, observer)
+    }
+
+    /// What the ranks of this process show to others.
+    fn own_identity(&self, here: &BTreeSet<Rank>) -> Result<Option<LinkIdentity>, NetError> {
+        let ranks: Vec<u32> = here.iter().map(|rank| rank.0).collect();
+        let own = |access: &Access| access.authority.own_identity(&ranks);
+        self.access.as_ref().map(own).transpose()
     }
 
     /// Waits for the workers and connects everybody with everybody.
@@ -250,6 +276,8 @@ impl Coordinator {
             clock,
             workers,
             options: self.options.clone(),
+            access: self.access.clone(),
+            given: Mutex::default(),
             taken: Mutex::new(plan.here.iter().map(|rank| (rank.0, None)).collect()),
             warnings: Mutex::new(controller.clone()),
             last_refusal: Mutex::default(),
@@ -317,68 +345,4 @@ fn residents(setup: &RunSpec, hosted: &Hosted) -> Result<BTreeSet<Rank>, NetErro
 fn run_number() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())
-}
-
-type Streams = BTreeMap<u32, TcpStream>;
-
-/// Sends every worker the addresses of all, and waits until all are connected.
-fn exchange_addresses(
-    plan: &MeshPlan,
-    transport: &dyn Transport,
-    joined: Vec<JoinedWorker>,
-    options: &NetOptions,
-    wait: Wait,
-) -> Result<(Streams, Vec<RankLinks>), (Streams, NetError)> {
-    let addresses: BTreeMap<u32, SocketAddr> =
-        joined.iter().map(|worker| (worker.rank, worker.address)).collect();
-    let streams: Streams = joined.into_iter().map(|worker| (worker.rank, worker.stream)).collect();
-    let connect = || {
-        for (rank, stream) in &streams {
-            let own = stream.local_addr().map_err(|error| lost(*rank, error.into()))?;
-            let addresses = table(plan, own.ip(), transport.port(), &addresses);
-            let peers = SetupMessage::Peers { addresses };
-            protocol::write(stream, &peers).map_err(|error| lost(*rank, error))?;
-        }
-        let from_here = table(plan, IpAddr::from([127, 0, 0, 1]), transport.port(), &addresses);
-        let rank_links = transport.connect(&from_here, options, wait)?;
-        for (rank, stream) in &streams {
-            match protocol::read(stream, SMALL_BYTES, Some(wait)) {
-                Ok(SetupMessage::Meshed) => {}
-                Ok(SetupMessage::Unable { reason }) => {
-                    return Err(NetError::Failed { rank: *rank, reason });
-                }
-                Ok(other) => {
-                    let reason =
-                        format!("it sent {other:?} instead of a confirmation that it is connected");
-                    return Err(NetError::Failed { rank: *rank, reason });
-                }
-                Err(error) => return Err(lost(*rank, error)),
-            }
-        }
-        Ok(rank_links)
-    };
-    match connect() {
-        Ok(rank_links) => Ok((streams, rank_links)),
-        Err(error) => Err((streams, error)),
-    }
-}
-
-fn lost(rank: u32, error: PacketError) -> NetError {
-    NetError::Lost { rank, reason: format!("{error} while peers were connecting") }
-}
-
-/// Where the ranks are, for somebody who reaches the coordinator at `own`: a worker that is
-/// reached only from the coordinator's machine is there, under the coordinator's address.
-fn table(
-    plan: &MeshPlan,
-    own: IpAddr,
-    port: u16,
-    addresses: &BTreeMap<u32, SocketAddr>,
-) -> Vec<String> {
-    let address = |rank: usize| match addresses.get(&(rank as u32)) {
-        Some(address) if address.ip().is_loopback() => SocketAddr::new(own, address.port()),
-        Some(address) => *address,
-        None => SocketAddr::new(own, port),
-    };
-    (0..plan.ranks).map(|rank| address(rank).to_string()).collect()
 }

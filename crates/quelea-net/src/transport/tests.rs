@@ -13,9 +13,12 @@ use quelea_core::random::Rng;
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
-use super::stream::{ByteStream, Receiving, StreamLink};
+use super::stream::{ByteStream, Receiving, SendBudget, StreamLink};
 use super::tcp::tests::endpoint as tcp_endpoint;
 use super::*;
+
+/// A link that keeps nothing and refuses nothing.
+const UNLIMITED: SendBudget = SendBudget { kept_bytes: 0, unsent_bytes: u64::MAX };
 
 /// Elements of the model, and so of the longest vector.
 const LEN: usize = 1 << 20;
@@ -110,7 +113,7 @@ impl RankEndpoint for UnixEndpoint {
     fn attach(self: Box<Self>, context: &AttachContext<'_>) -> io::Result<Attached> {
         let (from, peer) = (context.rank, self.peer);
         let route = Route { from, to: peer };
-        let link = StreamLink::new(route, UnixBytes::new(self.stream), context.order, 0);
+        let link = StreamLink::new(route, UnixBytes::new(self.stream), context.order, UNLIMITED);
         let limits = limits(peer, from, context.len);
         let receiving = Receiving { limits, pool: context.pool.clone() };
         let links = vec![(peer, Rc::<StreamLink<UnixBytes>>::clone(&link) as Rc<dyn Link>)];

@@ -50,11 +50,15 @@ Model = TypeVar("Model", bound=torch.nn.Module)
 _group: Group | None = None
 
 
-def init(timeout: float = 60.0) -> None:
+def init(timeout: float = 60.0, *, insecure: bool = False) -> None:
     """Finds the other processes of this launch; a process without a launcher is a group of one.
 
     Supported launchers are ``python -m quelea.launch``, torchrun, mpirun, srun and Kubernetes
     indexed jobs. All processes must call it within `timeout` seconds.
+
+    Within one machine connections are plain. Beyond it they are encrypted, and all processes need
+    the same secret: a long random text in ``QUELEA_SECRET``, or in a file of mode 0600 that
+    ``QUELEA_SECRET_FILE`` names. `insecure` allows plain connections between machines.
 
     >>> import quelea.torch as quelea
     >>> quelea.init()
@@ -64,7 +68,7 @@ def init(timeout: float = 60.0) -> None:
     global _group
     if _group is not None:
         raise Error("init() was called before: call it once")
-    _group = Group(timeout)
+    _group = Group(timeout, insecure)
     _failure.watch(_fail, shutdown)
 
 
@@ -119,15 +123,16 @@ def local_rank() -> int:
     return _joined().local_rank
 
 
-def barrier() -> None:
-    """Waits until all processes have called it.
+def barrier(timeout: float = 1800.0) -> None:
+    """Waits until all processes have called it; raises after `timeout` seconds, with the rank that
+    is missing.
 
     >>> import quelea.torch as quelea
     >>> quelea.init()
     >>> quelea.barrier()
     """
     session = _session.current
-    _joined().barrier(session.active.run if session is not None else None)
+    _joined().barrier(session.active.run if session is not None else None, timeout)
 
 
 def wrap(

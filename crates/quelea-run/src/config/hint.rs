@@ -5,7 +5,7 @@ use quelea_core::{algorithms, codec, optim, topology};
 
 use super::chosen::Listed;
 use super::section::{Allowed, dotted};
-use super::{BUCKETS, CHECKPOINT, MEMBERSHIP, TOP, cluster};
+use super::{BUCKETS, CHECKPOINT, MEMBERSHIP, TOP, TRUST, cluster};
 use crate::tasks::TaskEntry;
 
 /// What other programs call it, and what it is called here.
@@ -57,6 +57,7 @@ fn owners(name: &str) -> Vec<Owner> {
         ("buckets", BUCKETS),
         ("checkpoint", CHECKPOINT),
         ("membership", MEMBERSHIP),
+        ("trust", TRUST),
         ("cluster", cluster::KEYS),
     ];
     let plain = plain.into_iter().filter(|(_, keys)| keys.iter().any(|key| key.name == name));

@@ -5,7 +5,7 @@ use std::path::Path;
 use quelea_net::launcher;
 use quelea_net::{Coordinator, NetOptions};
 
-use super::{Driven, OpenRendezvous, join};
+use super::{Driven, Joining, OpenRendezvous, Security, join};
 use crate::error::{RequestError, RunError};
 use crate::prepared::PreparedRun;
 use crate::recorder::RunRecorder;
@@ -17,6 +17,7 @@ const WAIT_SECONDS: f64 = 60.0;
 #[derive(Clone, Debug)]
 pub struct LaunchedWorker {
     found: launcher::Launched,
+    security: Security,
 }
 
 /// Whether this process is one of several that a launcher has started.
@@ -24,10 +25,18 @@ pub fn launched() -> Result<Option<LaunchedWorker>, RequestError> {
     let found = launcher::detect(|name| std::env::var(name).ok()).map_err(|error| {
         RequestError::Conflict(format!("{error} (--threads leaves launchers out of account)"))
     })?;
-    Ok(found.filter(|found| found.world > 1).map(|found| LaunchedWorker { found }))
+    let Some(found) = found.filter(|found| found.world > 1) else { return Ok(None) };
+    let security = Security::from_env(|name| std::env::var(name).ok());
+    let security = security.map_err(|error| RequestError::Conflict(error.to_string()))?;
+    Ok(Some(LaunchedWorker { found, security }))
 }
 
 impl LaunchedWorker {
+    /// Allows plain connections between machines.
+    pub fn insecure(self) -> LaunchedWorker {
+        LaunchedWorker { security: Security::Insecure, ..self }
+    }
+
     /// How many processes there are.
     pub fn world(&self) -> usize {
         self.found.world as usize
@@ -63,13 +72,21 @@ impl LaunchedWorker {
 
     /// Runs the run as the first process.
     pub fn lead(&self, prepared: &PreparedRun, recorder: &mut RunRecorder<'_>) -> Driven {
-        let options = NetOptions { connect_seconds: WAIT_SECONDS, ..NetOptions::default() };
+        let security = self.security.clone();
+        let options =
+            NetOptions { connect_seconds: WAIT_SECONDS, security, ..NetOptions::default() };
         let coordinator = Coordinator::of_launch(&self.found, options)?;
         OpenRendezvous { coordinator }.run(prepared, &[0], recorder, &mut |_, _| Ok(()))
     }
 
     /// Takes part as one of the others.
     pub fn follow(&self, prepared: Option<PreparedRun>) -> Result<(), RunError> {
-        join(&self.found.rendezvous.to_join(), Some(self.found.rank), WAIT_SECONDS, prepared)
+        let joining = Joining {
+            rank: Some(self.found.rank),
+            wait_seconds: WAIT_SECONDS,
+            security: self.security.clone(),
+            data: None,
+        };
+        join(&self.found.rendezvous.to_join(), &joining, prepared)
     }
 }

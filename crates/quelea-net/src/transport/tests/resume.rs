@@ -12,7 +12,7 @@ const KEPT: usize = 8 << 20;
 fn link(from: u32, stream: UnixStream, kept_bytes: usize) -> Rc<StreamLink<UnixBytes>> {
     let route = Route { from: Rank(from), to: Rank(1 - from) };
     let order = WriteOrder::new(true);
-    StreamLink::new(route, UnixBytes::new(stream), &order, kept_bytes)
+    StreamLink::new(route, UnixBytes::new(stream), &order, SendBudget { kept_bytes, ..UNLIMITED })
 }
 
 fn receiving(own: u32) -> Receiving {
