@@ -265,6 +265,8 @@ impl Node {
                 let values = self.coder.unpack(at, &message.parts[part], most, &self.pool);
                 let values = values.unwrap_or_else(|error| panic!("{error}"));
                 message.parts[part] = Part::Values(values);
+                // What was seen of it was encoded.
+                message.largest_bits = None;
             }
         }
         message

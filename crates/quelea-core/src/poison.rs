@@ -47,6 +47,9 @@ impl fmt::Display for Poisoned {
 
 /// The first such value of a message with plain vectors.
 pub fn inspect(from: Rank, message: &Message) -> Option<Poisoned> {
+    if message.largest_bits.is_some_and(|largest| largest <= LARGEST.to_bits()) {
+        return None;
+    }
     let found = message.parts.iter().find_map(|part| match part {
         Part::Values(values) => find(values),
         Part::Empty | Part::Encoded { .. } => None,

@@ -11,6 +11,7 @@ use std::time::Duration;
 use quelea_control::{Command, RankEvent, RankMachine, RankMachineConfig};
 use quelea_core::message::{Message, Rank};
 use quelea_core::payload::Pool;
+use quelea_core::poison::PoisonPolicy;
 use quelea_core::problems::GradientSource;
 use quelea_core::properties::OptimizerSite;
 use quelea_core::run_spec::RunSpec;
@@ -155,8 +156,14 @@ impl RankThread {
         let (rank, setup) = (self.links.rank, &self.context.setup);
         let changes_partners = setup.view.changes_partners(rank);
         let order = WriteOrder::new(setup.properties().synchronous && changes_partners);
-        let context =
-            AttachContext { rank, order: &order, pool: &self.pool, len: setup.layout.len() };
+        let inspects = setup.poison != PoisonPolicy::Ignore;
+        let context = AttachContext {
+            rank,
+            order: &order,
+            pool: &self.pool,
+            len: setup.layout.len(),
+            inspects,
+        };
         let mut links: PeerLinks = vec![None; setup.ranks()];
         let mut tasks = Vec::new();
         for endpoint in self.links.endpoints.drain(..) {

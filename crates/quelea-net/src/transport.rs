@@ -147,6 +147,8 @@ pub(crate) struct AttachContext<'a> {
     pub(crate) pool: &'a Pool,
     /// Elements of the model.
     pub(crate) len: usize,
+    /// Whether values are looked at while they arrive.
+    pub(crate) inspects: bool,
 }
 
 /// The links of one rank over one transport, with the tasks that move their frames.
@@ -255,9 +257,9 @@ impl FromStr for TransportKind {
 
 /// The limits of the link over which `from` sends to `to`, in a run over vectors of `len` elements. A
 /// codec may need half as much again as the plain vector, and a little more.
-pub(crate) fn limits(from: Rank, to: Rank, len: usize) -> Limits {
+pub(crate) fn limits(from: Rank, to: Rank, len: usize, inspects: bool) -> Limits {
     let held_bytes = budget_bytes(len, HELD_VECTORS);
-    Limits { route: Route { from, to }, part_bytes: len as u64 * 7 + 4096, held_bytes }
+    Limits { route: Route { from, to }, part_bytes: len as u64 * 7 + 4096, held_bytes, inspects }
 }
 
 /// Vectors of the model's length that one peer may have here, received and not used up. Peers that keep to

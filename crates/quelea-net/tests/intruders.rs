@@ -181,6 +181,50 @@ fn what_a_worker_says_reaches_nobody_with_control_characters() {
 }
 
 #[test]
+fn a_packet_that_is_long_for_its_kind_is_refused_before_it_is_read() {
+    // A sentence of a mebibyte; a record with a name of as much.
+    let long = "x".repeat(1 << 20);
+    let warning = Writer::default().text(&long).packet(210);
+    let measured = Writer::default().real(0.0).number(1u32).number(4u32).number(4u32);
+    let measured = measured.text(&long).number(1u32).packet(205);
+    for (word, most) in [(warning, 16 << 10), (measured, 4 << 10)] {
+        let length = word.len() - HEAD_BYTES;
+        let error = ended(NetOptions::default(), |intruder| {
+            // The coordinator stops reading after the head.
+            let _ = (&intruder.coordinator).write_all(&word);
+            stay(&intruder);
+        });
+        let expected =
+            format!("lost rank 1: a packet of {length} bytes where at most {most} are allowed");
+        assert_eq!(error.to_string(), expected);
+    }
+}
+
+#[test]
+fn frames_that_nobody_uses_up_reach_a_budget_that_names_their_sender() {
+    // Early frames of steps to come are kept until their step: 64 MiB of them at most.
+    let run = Run { dimensions: 1 << 20, bucket_bytes: 4 << 20, ..Run::of("d-psgd", 2) };
+    let options = NetOptions { peer_seconds: 20.0, ..NetOptions::default() };
+    let vector = Pool::new().copy(&vec![1.0; 1 << 20]);
+    let error = ended_of(&run, options, |mut intruder| {
+        for step in 1..64 {
+            let message = Message::new(0, step, 0).with(vector.clone());
+            let header = frame::encode_header(Route { from: Rank(1), to: Rank(0) }, 0, &message);
+            let [first, _] = frame::slices(&message);
+            // The receiver closes the connection in the middle.
+            if [&header[..], first].iter().any(|part| intruder.peer.write_all(part).is_err()) {
+                break;
+            }
+        }
+        stay(&intruder);
+    });
+    let text = error.to_string();
+    let expected = "rank 0 failed: rank 1 sent it a bad frame: 4194304 bytes after ";
+    assert!(text.starts_with(expected), "{text}");
+    assert!(text.ends_with("one sender may have 67108864 here"), "{text}");
+}
+
+#[test]
 fn a_message_that_cannot_be_taken_ends_the_run_at_once_and_names_its_sender() {
     let pool = Pool::new();
     let late = Message { view: 1, ..Message::default() };

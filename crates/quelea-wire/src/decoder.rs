@@ -1,7 +1,8 @@
 //! Frames from bytes that arrive in any pieces.
 
-use quelea_core::message::Message;
+use quelea_core::message::{Message, Part};
 use quelea_core::payload::Pool;
+use quelea_core::vector;
 
 use crate::frame::{FrameError, HEADER_BYTES, Header, Limits, bytes_mut, decode_header};
 
@@ -45,7 +46,8 @@ impl Decoder {
                 let most = self.limits.held_bytes;
                 return Err(FrameError::Budget { bytes, held, most });
             }
-            let message = header.allocate(&self.pool);
+            let mut message = header.allocate(&self.pool);
+            message.largest_bits = self.limits.inspects.then_some(0);
             self.body = Some(Body { header, message, part: 0, filled: 0 });
         }
         if self.body.as_mut().is_some_and(|body| !body.is_complete(bytes)) {
@@ -67,7 +69,7 @@ impl Decoder {
     /// Says that the first `count` bytes of [`spare`](Decoder::spare) were written.
     pub fn advance(&mut self, count: usize) {
         if let Some(body) = &mut self.body {
-            body.filled += count;
+            body.came(count);
         }
     }
 }
@@ -76,14 +78,29 @@ impl Body {
     fn is_complete(&mut self, bytes: &mut &[u8]) -> bool {
         loop {
             let target = bytes_mut(&mut self.message.parts[self.part]);
-            self.filled += fill(&mut target[self.filled..], bytes);
-            if self.filled < target.len() {
+            let (length, count) = (target.len(), fill(&mut target[self.filled..], bytes));
+            self.came(count);
+            if self.filled < length {
                 return false;
             }
             if self.part == 1 {
                 return true;
             }
             (self.part, self.filled) = (1, 0);
+        }
+    }
+}
+
+impl Body {
+    /// So many more bytes of the present part are there. Their values are looked at while they are in the
+    /// cache: a pass over a whole vector would read it from memory once more.
+    fn came(&mut self, count: usize) {
+        let before = self.filled;
+        self.filled += count;
+        let Some(largest) = &mut self.message.largest_bits else { return };
+        if let Part::Values(values) = &self.message.parts[self.part] {
+            // A value of which a part was there counts when it is complete.
+            *largest = (*largest).max(vector::largest_bits(&values[before / 4..self.filled / 4]));
         }
     }
 }
@@ -99,14 +116,15 @@ fn fill(target: &mut [u8], source: &mut &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use quelea_core::message::{Part, Rank};
+    use quelea_core::message::Rank;
     use quelea_core::random::Rng;
 
     use super::*;
     use crate::frame::{Route, encode_header, slices};
 
     const ROUTE: Route = Route { from: Rank(0), to: Rank(1) };
-    const LIMITS: Limits = Limits { route: ROUTE, part_bytes: 256, held_bytes: 1 << 20 };
+    const LIMITS: Limits =
+        Limits { route: ROUTE, part_bytes: 256, held_bytes: 1 << 20, inspects: true };
 
     fn drawn(rng: &mut Rng, pool: &Pool) -> Message {
         let mut message = Message::new(rng.below(256) as u8, rng.below(1 << 40), 3);
@@ -168,6 +186,15 @@ mod tests {
             let bytes =
                 |messages: &[Message]| -> Vec<u8> { messages.iter().flat_map(bytes_of).collect() };
             assert_eq!(bytes(&got), bytes(&sent));
+            for message in got {
+                let values = |part: &Part| match part {
+                    Part::Values(values) => values.to_vec(),
+                    _ => Vec::new(),
+                };
+                let all = message.parts.iter().flat_map(values);
+                let largest = all.map(|value| value.abs().to_bits()).max().unwrap_or(0);
+                assert_eq!(message.largest_bits, Some(largest));
+            }
         }
     }
 

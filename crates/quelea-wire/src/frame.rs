@@ -49,6 +49,8 @@ pub struct Limits {
     pub part_bytes: u64,
     /// What the vectors that have come over this connection and are still held may add up to, in bytes.
     pub held_bytes: u64,
+    /// Whether values are looked at while they arrive: see [`Message::largest_bits`].
+    pub inspects: bool,
 }
 
 /// What a header says.
@@ -266,6 +268,7 @@ impl Header {
             scalar: fields.scalar,
             origin: fields.origin,
             collective: fields.collective,
+            largest_bits: None,
             parts,
         }
     }
@@ -337,7 +340,8 @@ mod tests {
     use super::*;
 
     const ROUTE: Route = Route { from: Rank(3), to: Rank(5) };
-    const LIMITS: Limits = Limits { route: ROUTE, part_bytes: 64, held_bytes: 256 };
+    const LIMITS: Limits =
+        Limits { route: ROUTE, part_bytes: 64, held_bytes: 256, inspects: false };
 
     fn sample() -> Message {
         let pool = Pool::new();
@@ -352,6 +356,7 @@ mod tests {
             scalar: -0.25,
             origin: Time(19),
             collective: true,
+            largest_bits: None,
             parts: [
                 Part::Values(pool.copy(&[1.0, -2.5])),
                 Part::Encoded { data: pool.copy(&[3.0, 4.0]), bytes: 7 },

@@ -268,13 +268,19 @@ mod loops {
         /// Magnitudes have no sign bit, so that signed and unsigned comparison agree.
         pub fn largest_block(x: &[f32]) -> u32 {
             let (x, tail) = x.as_chunks::<ACCUMULATORS>();
-            let mut largest = [0i32; ACCUMULATORS];
-            for x in x.iter().chain([&padded(tail)]) {
-                for (largest, x) in largest.iter_mut().zip(x) {
-                    *largest = (*largest).max(x.abs().to_bits() as i32);
-                }
+            let mut largest = [0; ACCUMULATORS];
+            for x in x {
+                raise(&mut largest, x);
             }
+            raise(&mut largest, &padded(tail));
             largest.into_iter().max().unwrap_or(0) as u32
+        }
+    }
+
+    #[inline(always)]
+    fn raise(largest: &mut [i32; ACCUMULATORS], x: &Lanes) {
+        for (largest, x) in largest.iter_mut().zip(x) {
+            *largest = (*largest).max(x.abs().to_bits() as i32);
         }
     }
 

@@ -147,7 +147,7 @@ impl RankEndpoint for TcpEndpoint {
             let unsent_bytes = budget_bytes(context.len, UNSENT_VECTORS);
             let budget = SendBudget { kept_bytes, unsent_bytes };
             let link = StreamLink::new(route, LinkBytes::new(stream)?, context.order, budget);
-            let limits = limits(peer, context.rank, context.len);
+            let limits = limits(peer, context.rank, context.len, context.inspects);
             let receiving = Receiving { limits, pool: context.pool.metered() };
             attached.links.push((peer, Rc::<StreamLink<LinkBytes>>::clone(&link) as Rc<dyn Link>));
             let mut moving = MovingFrames { peer, link, receiving, restorer };

@@ -114,7 +114,7 @@ impl RankEndpoint for UnixEndpoint {
         let (from, peer) = (context.rank, self.peer);
         let route = Route { from, to: peer };
         let link = StreamLink::new(route, UnixBytes::new(self.stream), context.order, UNLIMITED);
-        let limits = limits(peer, from, context.len);
+        let limits = limits(peer, from, context.len, context.inspects);
         let receiving = Receiving { limits, pool: context.pool.clone() };
         let links = vec![(peer, Rc::<StreamLink<UnixBytes>>::clone(&link) as Rc<dyn Link>)];
         let task: LinkTask = Box::new(move |sink| {
@@ -179,7 +179,7 @@ impl OneLink {
     /// Attaches on the present thread.
     fn new(rank: Rank, endpoint: Box<dyn RankEndpoint>) -> OneLink {
         let (order, pool) = (WriteOrder::new(false), Pool::new());
-        let context = AttachContext { rank, order: &order, pool: &pool, len: LEN };
+        let context = AttachContext { rank, order: &order, pool: &pool, len: LEN, inspects: false };
         let Attached { mut links, tasks } = endpoint.attach(&context).expect("it can be attached");
         assert_eq!(links.len(), 1);
         let (_, link) = links.remove(0);

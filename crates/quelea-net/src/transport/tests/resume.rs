@@ -16,7 +16,7 @@ fn link(from: u32, stream: UnixStream, kept_bytes: usize) -> Rc<StreamLink<UnixB
 }
 
 fn receiving(own: u32) -> Receiving {
-    Receiving { limits: limits(Rank(1 - own), Rank(own), LEN), pool: Pool::new() }
+    Receiving { limits: limits(Rank(1 - own), Rank(own), LEN, true), pool: Pool::new() }
 }
 
 /// Passes bytes on until so many have come from one side, then closes both connections.
