@@ -80,14 +80,18 @@ pub fn join(
     OpenFiles { here: 1, elsewhere: setup.ranks() - 1, joined: 1 }.reserve()?;
     let (controller, incoming) = channel();
     let identity = certified(&stream, run, &address, options)?;
-    let plan = MeshPlan { run, ranks: setup.ranks(), here: [Rank(rank)].into(), identity };
+    let (here, known) = ([Rank(rank)].into(), identity.clone());
+    let plan = MeshPlan { run, ranks: setup.ranks(), here, identity };
     let own = stream.local_addr().map_err(|error| gone(error.into()))?.ip();
     let transport = open_transport(plan, open, own, options, controller.clone())?;
     let begin = Wait::new(options.connect_seconds, "the run to begin");
     let clock = synchronize(&stream, begin).map_err(gone)?;
     protocol::write(&stream, &SetupMessage::Listening { port: transport.port() }).map_err(gone)?;
     let addresses = match hear(&stream, &address, begin)? {
-        SetupMessage::Peers { addresses } if addresses.len() == setup.ranks() => addresses,
+        SetupMessage::Peers { addresses, seats } if addresses.len() == setup.ranks() => {
+            known.iter().for_each(|identity| identity.set_seats(seats.clone()));
+            addresses
+        }
         other => return Err(unexpected(&address, &other)),
     };
     let rank_links = transport.connect(&addresses, options, begin).inspect_err(|error| {
@@ -255,7 +259,8 @@ fn ask_once(
     let join = SetupMessage::Join { rank, key: key.into() };
     protocol::write(&stream, &join).map_err(wrong)?;
     let wait = Wait::new(options.connect_seconds, "an answer");
-    match protocol::read(&stream, JOB_BYTES + SMALL_BYTES, Some(wait)).map_err(wrong)? {
+    let answer = protocol::read(&stream, JOB_BYTES + SMALL_BYTES, Some(wait));
+    match answer.map_err(|error| entrance.explain(wrong(error)))? {
         SetupMessage::Welcome { run, rank, open, timeline, job } => {
             Ok(Ok((stream, Welcome { run, rank, open, timeline, job })))
         }

@@ -2,13 +2,15 @@
 //! against what a run needs before it begins.
 
 use crate::error::NetError;
+use crate::rendezvous::listener::VISITORS;
 
 /// What every rank has open for itself: the queue of its events, and what wakes it.
 const OF_RANK: u64 = 4;
-/// What a process has open besides: standard streams, listeners, files of the run, data.
-const BESIDES: u64 = 32;
-/// Of every joined worker: its connection, read, written and kept.
-const OF_JOINED: u64 = 3;
+/// What a process has open besides: standard streams, listeners, files of the run, data; and visitors, so
+/// that a flood of them takes nothing from those who belong to the run.
+const BESIDES: u64 = 32 + VISITORS as u64;
+/// Of every joined worker: its connection.
+const OF_JOINED: u64 = 1;
 
 /// Who lives in a process, and with whom it is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +70,7 @@ mod tests {
     #[test]
     fn a_run_that_needs_more_than_any_system_allows_is_refused_with_both_numbers() {
         let few = OpenFiles { here: 1, elsewhere: 3, joined: 0 };
-        assert_eq!(few.needed(), 4 + 3 + 32);
+        assert_eq!(few.needed(), 4 + 3 + 32 + 256);
         few.reserve().expect("every system allows so many");
         let many = OpenFiles { here: 1 << 20, elsewhere: 1 << 20, joined: 0 };
         let text = many.reserve().expect_err("no system allows so many").to_string();

@@ -45,8 +45,8 @@ pub(crate) enum SetupMessage {
     Ping,
     /// It is this, on the coordinator's clock.
     Pong { now: Time },
-    /// Where the ranks listen.
-    Peers { addresses: Vec<String> },
+    /// Where the ranks listen, and which time the seat of each was given.
+    Peers { addresses: Vec<String>, seats: Vec<u32> },
     /// The worker is connected with all its peers.
     Meshed,
     /// The worker resumes from this; sent before the start. `resized`: all but the common part of the

@@ -40,6 +40,19 @@ impl Entrance {
         &self.address
     }
 
+    /// A coordinator that closes a plain connection without an answer may want a token.
+    pub(super) fn explain(&self, error: NetError) -> NetError {
+        match error {
+            NetError::Handshake { address, problem }
+                if self.secret.is_none() && problem.contains("closed") =>
+            {
+                let hint = "a coordinator that prints a token accepts nothing else";
+                NetError::Handshake { address, problem: format!("{problem} ({hint})") }
+            }
+            error => error,
+        }
+    }
+
     /// The connection, encrypted if there is a secret. The inner error is one that may pass.
     pub(super) fn enter(
         &self,

@@ -13,7 +13,7 @@ use super::frames::{Frame, read_up_to, write};
 use super::{KeepWaiting, ProcessGroup, ProcessGroupError, refused, said};
 use crate::launcher::{self, Launched, PublishedAddress, Rendezvous};
 use crate::protocol::{PacketStream, Wait};
-use crate::rendezvous::listener::GuardedListener;
+use crate::rendezvous::listener::{GuardedListener, WhenBusy};
 use crate::trust::{self, Access, ControlStream, Security};
 
 /// The first bytes on every connection.
@@ -53,7 +53,7 @@ pub(super) fn gather(
     let (world, arrived) = (launched.world, Mutex::new(arrived));
     let taken = Mutex::new(BTreeSet::from([0]));
     // Every visitor is heard on a thread of its own: one that is silent or slow holds up nobody.
-    let listener = GuardedListener::open(listener, move |stream, _| {
+    let listener = GuardedListener::open(listener, WhenBusy::Close, move |stream, _| {
         // A visitor that is not one of us is none of our business.
         if let Some(found) = admit(stream, access.as_ref(), world, &taken) {
             let _ = arrived.lock().unwrap_or_else(PoisonError::into_inner).send(found);

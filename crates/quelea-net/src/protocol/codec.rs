@@ -32,8 +32,9 @@ impl Packet for SetupMessage {
             SetupMessage::Listening { port } => w.number(*port).packet(5),
             SetupMessage::Ping => w.packet(6),
             SetupMessage::Pong { now } => w.number(now.0).packet(7),
-            SetupMessage::Peers { addresses } => {
-                w.list(addresses, |w, address| w.text(address)).packet(8)
+            SetupMessage::Peers { addresses, seats } => {
+                let w = w.list(addresses, |w, address| w.text(address));
+                w.list(seats, |w, times| w.number(*times)).packet(8)
             }
             SetupMessage::Meshed => w.packet(9),
             SetupMessage::Start { zero, schedule } => w
@@ -79,7 +80,10 @@ impl Packet for SetupMessage {
             5 => SetupMessage::Listening { port: r.small()? },
             6 => SetupMessage::Ping,
             7 => SetupMessage::Pong { now: Time(r.number()?) },
-            8 => SetupMessage::Peers { addresses: r.list(Reader::text)? },
+            8 => SetupMessage::Peers {
+                addresses: r.list(Reader::text)?,
+                seats: r.list(Reader::small)?,
+            },
             9 => SetupMessage::Meshed,
             10 => SetupMessage::Start {
                 zero: Time(r.number()?),
@@ -331,7 +335,8 @@ mod tests {
             comes_back(RankEvent::Record(Record { t: 1.5, rank: 2, step: 3, event }));
         }
         comes_back(SetupMessage::Join { rank: None, key: "run".into() });
-        comes_back(SetupMessage::Peers { addresses: vec!["127.0.0.1:1".into()] });
+        let addresses = vec!["127.0.0.1:1".into()];
+        comes_back(SetupMessage::Peers { addresses, seats: vec![1, 2] });
         comes_back(Command::Probe(4));
         comes_back(Command::SaveAt { step: 9, last: true });
         comes_back(Command::Explain);

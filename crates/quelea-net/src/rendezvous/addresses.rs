@@ -18,6 +18,7 @@ pub(super) fn exchange_addresses(
     plan: &MeshPlan,
     transport: &dyn Transport,
     joined: Vec<JoinedWorker>,
+    seats: &[u32],
     options: &NetOptions,
     wait: Wait,
 ) -> Result<(Streams, Vec<RankLinks>), (Streams, NetError)> {
@@ -28,7 +29,7 @@ pub(super) fn exchange_addresses(
         for (rank, stream) in &streams {
             let own = stream.local_addr().map_err(|error| lost(*rank, error.into()))?;
             let addresses = table(plan, own.ip(), transport.port(), &addresses);
-            let peers = SetupMessage::Peers { addresses };
+            let peers = SetupMessage::Peers { addresses, seats: seats.to_vec() };
             protocol::write(stream, &peers).map_err(|error| lost(*rank, error))?;
         }
         let from_here = table(plan, IpAddr::from([127, 0, 0, 1]), transport.port(), &addresses);

@@ -214,6 +214,12 @@ impl Admission {
         Ok(SetupMessage::Certified { certificate, root })
     }
 
+    /// Which time the seat of each of so many ranks was given; the coordinator's own have one holder.
+    pub(crate) fn seats(&self, ranks: usize) -> Vec<u32> {
+        let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        (0..ranks as u32).map(|rank| given.get(&rank).copied().unwrap_or(1)).collect()
+    }
+
     /// Waits for all workers.
     pub(crate) fn gather(
         &self,

@@ -23,7 +23,7 @@ use crate::options::NetOptions;
 use crate::protocol::{self, SetupMessage, Wait};
 use crate::rendezvous::addresses::{Streams, exchange_addresses, lost};
 use crate::rendezvous::admission::Admission;
-use crate::rendezvous::listener::GuardedListener;
+use crate::rendezvous::listener::{GuardedListener, WhenBusy};
 use crate::rendezvous::worker_reader::attend_worker;
 use crate::transport::{MeshPlan, RankLinks, Transport};
 use crate::trust::{self, Access, ControlStream, JoinToken, LinkIdentity};
@@ -287,7 +287,8 @@ impl Coordinator {
         let (arrived, arrivals) = channel();
         let (admission, arrived) = (Arc::new(admission), Mutex::new(arrived));
         let hearing = Arc::clone(&admission);
-        let listener = GuardedListener::open(self.listener, move |stream, peer| {
+        let when_busy = WhenBusy::of(self.access.is_some());
+        let listener = GuardedListener::open(self.listener, when_busy, move |stream, peer| {
             hearing.hear(stream, peer, &arrived);
         })
         .map_err(|source| NetError::Listen { address: self.address.to_string(), source })?;
@@ -298,7 +299,9 @@ impl Coordinator {
         // All processes together have one limit; the last to come still needs a moment.
         let left = self.options.connect_seconds - begun.elapsed().as_secs_f64();
         let wait = Wait::new(left.max(self.options.handshake_seconds), "it to be connected");
-        match exchange_addresses(&plan, &*transport, joined, &self.options, wait) {
+        let seats = admission.seats(plan.ranks);
+        plan.identity.iter().for_each(|identity| identity.set_seats(seats.clone()));
+        match exchange_addresses(&plan, &*transport, joined, &seats, &self.options, wait) {
             Ok((streams, rank_links)) => Ok(ConnectedWorkers {
                 streams,
                 rank_links,

@@ -29,6 +29,11 @@ pub(super) fn attend_worker(
                 std::thread::sleep(budget.pause(Instant::now()));
             }
             let word = match word {
+                // A sentence says whose it is: nobody warns in another's name.
+                Ok(RankEvent::Warning(text)) => {
+                    let text = format!("{text} (says rank {rank})");
+                    Incoming::Event(RankEvent::Warning(text))
+                }
                 Ok(event) => Incoming::Event(event),
                 Err(reason) => Incoming::Gone { rank, reason },
             };

@@ -246,7 +246,9 @@ mod tests {
         let key = RankKey::new().expect("a key");
         let seat = RankSeat { rank, times: 1 };
         let credentials = authority.certify(seat, key.public()).expect("a certificate");
-        key.identity(run, &credentials).expect("a good one")
+        let identity = key.identity(run, &credentials).expect("a good one");
+        identity.set_seats(vec![1, 1, 1, 1]);
+        identity
     }
 
     /// Both ends of a connection on which `dialler` dials rank 0, who is `listener`.
@@ -292,6 +294,28 @@ mod tests {
         let (dialled, _) = connected(&zero, &one);
         let told = dialled.expect_err("it is rank 1");
         assert!(told.starts_with("it could not be authenticated as rank 0"), "{told}");
+    }
+
+    #[test]
+    fn whoever_had_the_seat_before_is_no_longer_that_rank() {
+        let authority = RunAuthority::new(7).expect("a key");
+        let holder = |times| {
+            let key = RankKey::new().expect("a key");
+            let credentials = authority.certify(RankSeat { rank: 1, times }, key.public());
+            let identity = key.identity(7, &credentials.expect("a certificate"));
+            let identity = identity.expect("a good one");
+            identity.set_seats(vec![1, 2]);
+            identity
+        };
+        let key = RankKey::new().expect("a key");
+        let credentials = authority.certify(RankSeat { rank: 0, times: 1 }, key.public());
+        let zero = key.identity(7, &credentials.expect("a certificate")).expect("a good one");
+        zero.set_seats(vec![1, 2]);
+        for (times, is_accepted) in [(1, false), (2, true)] {
+            let (_, accepted) = connected(&holder(times), &zero);
+            let checked = accepted.expect("of this run").check_rank(Some(&zero), Rank(1));
+            assert_eq!(checked.is_ok(), is_accepted, "{times}");
+        }
     }
 
     #[test]

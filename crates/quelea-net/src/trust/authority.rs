@@ -2,10 +2,10 @@
 //!
 //! The key lives in the coordinator's memory and ends with the run, and so do all its certificates, whatever
 //! their dates say. A certificate names the ranks of its process and which time their seats were given:
-//! `rank-3.run-00c0ffee.quelea` and `seat-1.rank-3.run-00c0ffee.quelea`.
+//! `seat-1.rank-3.run-00c0ffee.quelea`. Where a seat was given again, peers accept its last holder only.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rcgen::{
@@ -24,11 +24,15 @@ use rustls::{
 
 use super::secret::sha256;
 use crate::error::NetError;
+use crate::protocol::Wait;
 
 /// Clocks of two machines may differ by so much.
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(24 * 3600);
 /// How long certificates hold, for connections that are restored late in a long run.
 const LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// How often it is looked whether all seats are given.
+const SEATS_POLL: Duration = Duration::from_millis(2);
 
 /// Signs the certificates of one run.
 pub(crate) struct RunAuthority {
@@ -138,11 +142,8 @@ fn rank_name(run: u64, rank: u32) -> String {
 }
 
 fn seat_names(run: u64, seats: &[RankSeat]) -> Vec<String> {
-    let both = |seat: &RankSeat| {
-        let name = rank_name(run, seat.rank);
-        [format!("seat-{}.{name}", seat.times), name]
-    };
-    seats.iter().flat_map(both).collect()
+    let name = |seat: &RankSeat| format!("seat-{}.{}", seat.times, rank_name(run, seat.rank));
+    seats.iter().map(name).collect()
 }
 
 /// A key of which only the public half is known here: a point on P-256, uncompressed.
@@ -187,6 +188,8 @@ pub(crate) struct LinkIdentity {
     run: u64,
     dialling: Arc<ClientConfig>,
     listening: Arc<ServerConfig>,
+    /// Which time the seat of each rank was given, as soon as all have one.
+    seats: Arc<OnceLock<Vec<u32>>>,
 }
 
 impl fmt::Debug for LinkIdentity {
@@ -226,7 +229,30 @@ impl LinkIdentity {
             run,
             dialling: Arc::new(without_names(dialling)),
             listening: Arc::new(listening),
+            seats: Arc::default(),
         })
+    }
+
+    /// All seats are given: of each rank, this holder counts and none before it.
+    pub(crate) fn set_seats(&self, seats: Vec<u32>) {
+        // They are given once.
+        let _ = self.seats.set(seats);
+    }
+
+    /// Waits until all seats are given; peers may be a moment ahead of this process.
+    pub(crate) fn await_seats(&self, wait: &Wait) {
+        while self.seats.get().is_none() && !wait.left().is_zero() {
+            std::thread::sleep(SEATS_POLL);
+        }
+    }
+
+    /// What the certificate of `rank` must name; nothing where its seat is not known.
+    fn seat_name(&self, rank: u32) -> Result<ServerName<'static>, NetError> {
+        let seats = self.seats.get().map_or(&[][..], Vec::as_slice);
+        let Some(times) = seats.get(rank as usize) else {
+            return Err(NetError::Setup(format!("the seat of rank {rank} is not known")));
+        };
+        server_name(format!("seat-{times}.{}", rank_name(self.run, rank)))
     }
 
     /// To dial `rank`, which must show a certificate of its own.
@@ -234,7 +260,7 @@ impl LinkIdentity {
         &self,
         rank: u32,
     ) -> Result<rustls::client::UnbufferedClientConnection, NetError> {
-        let name = server_name(rank_name(self.run, rank))?;
+        let name = self.seat_name(rank)?;
         rustls::client::UnbufferedClientConnection::new(Arc::clone(&self.dialling), name)
             .map_err(tls_failed)
     }
@@ -247,7 +273,7 @@ impl LinkIdentity {
 
     /// Whether a certificate, which was checked to be of this run, is `rank`'s.
     pub(crate) fn names(&self, certificate: &CertificateDer<'_>, rank: u32) -> bool {
-        let Ok(name) = server_name(rank_name(self.run, rank)) else { return false };
+        let Ok(name) = self.seat_name(rank) else { return false };
         let parsed = webpki::EndEntityCert::try_from(certificate);
         parsed.is_ok_and(|parsed| parsed.verify_is_valid_for_subject_name(&name).is_ok())
     }

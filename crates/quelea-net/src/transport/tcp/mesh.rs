@@ -13,7 +13,7 @@ use crate::controller::Incoming;
 use crate::error::NetError;
 use crate::options::NetOptions;
 use crate::protocol::{self, SMALL_BYTES, SetupMessage, Wait};
-use crate::rendezvous::listener::GuardedListener;
+use crate::rendezvous::listener::{GuardedListener, WhenBusy};
 use crate::transport::tls::LinkSocket;
 use crate::transport::{MeshPlan, RankEndpoint, RankLinks, Transport};
 use quelea_control::{RankEvent, WARNING_CHARS, shown};
@@ -79,10 +79,10 @@ impl Mesh {
             warnings: Mutex::new(warnings),
         };
         let guard = Arc::new(guard);
-        let listener =
-            GuardedListener::open(listener, move |stream, peer| guard.hear(stream, peer)).map_err(
-                |source| NetError::Listen { address: "a port for peers".into(), source },
-            )?;
+        let when_busy = WhenBusy::of(plan.identity.is_some());
+        let hear = move |stream, peer| guard.hear(stream, peer);
+        let listener = GuardedListener::open(listener, when_busy, hear)
+            .map_err(|source| NetError::Listen { address: "a port for peers".into(), source })?;
         Ok(Mesh { plan, listener, arrivals, returns: Mutex::new(returns) })
     }
 
@@ -216,7 +216,9 @@ impl Guard {
             .and_then(|()| tune(&stream))
             .map_err(|error| error.to_string())?;
         let wait = Wait::new(self.patience_seconds, "a handshake");
-        LinkSocket::accept(stream, self.plan.identity.as_ref(), wait)
+        let accepted = LinkSocket::accept(stream, self.plan.identity.as_ref(), wait)?;
+        self.plan.identity.iter().for_each(|identity| identity.await_seats(&wait));
+        Ok(accepted)
     }
 
     fn judge(&self, stream: &LinkSocket) -> Result<Visit, String> {
