@@ -33,7 +33,7 @@ use crate::layout::Layout;
 use crate::message::{Message, Part, Rank};
 use crate::optim::{LearningRate, Optimizer};
 use crate::payload::Pool;
-use crate::poison::{self, Poisoned};
+use crate::poison::{self, Inspection, Poisoned};
 use crate::problems::Computed;
 use crate::properties::Properties;
 use crate::random::Rng;
@@ -103,10 +103,8 @@ pub struct Node {
     computed: Computed,
     /// Messages of a view to come, or from before the start.
     held: Vec<(Rank, Message)>,
-    /// Whether messages are looked at before the algorithm gets them.
-    inspects: bool,
-    /// Those that it did not get.
-    poisoned: Vec<Poisoned>,
+    /// What is looked at before the algorithm gets it.
+    inspection: Inspection,
     /// When the latest computation that my state depends on was finished.
     origin: Time,
     /// What the algorithm has asked for in the event that is being handled.
@@ -238,22 +236,22 @@ impl Node {
         }
         self.origin = self.origin.max(message.origin);
         let message = self.decoded(from, message);
-        if self.inspects
+        if self.inspection.is_on
             && let Some(poisoned) = poison::inspect(from, &message)
         {
-            return self.poisoned.push(poisoned);
+            return self.inspection.poisoned.push(poisoned);
         }
         self.event(now, |algorithm, cx| algorithm.on_message(cx, from, message));
     }
 
     /// From now on, messages with values that no honest rank sends do not reach the algorithm.
     pub fn inspect_messages(&mut self) {
-        self.inspects = true;
+        self.inspection.is_on = true;
     }
 
     /// Those that did not reach it since the last call.
     pub fn take_poisoned(&mut self) -> Vec<Poisoned> {
-        std::mem::take(&mut self.poisoned)
+        std::mem::take(&mut self.inspection.poisoned)
     }
 
     /// `message` with plain vectors. Panics if they are not what the run's codec writes, as an

@@ -38,6 +38,13 @@ pub struct Poisoned {
     pub value: f32,
 }
 
+/// Whether messages are looked at before an algorithm gets them, and those that it did not get.
+#[derive(Debug, Default)]
+pub(crate) struct Inspection {
+    pub(crate) is_on: bool,
+    pub(crate) poisoned: Vec<Poisoned>,
+}
+
 impl fmt::Display for Poisoned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Poisoned { from, step, bucket, element, value } = self;

@@ -87,13 +87,7 @@ pub fn join(
     let begin = Wait::new(options.connect_seconds, "the run to begin");
     let clock = synchronize(&stream, begin).map_err(gone)?;
     protocol::write(&stream, &SetupMessage::Listening { port: transport.port() }).map_err(gone)?;
-    let addresses = match hear(&stream, &address, begin)? {
-        SetupMessage::Peers { addresses, seats } if addresses.len() == setup.ranks() => {
-            known.iter().for_each(|identity| identity.set_seats(seats.clone()));
-            addresses
-        }
-        other => return Err(unexpected(&address, &other)),
-    };
+    let addresses = hear_peers(&stream, &address, begin, setup.ranks(), known.as_ref())?;
     let rank_links = transport.connect(&addresses, options, begin).inspect_err(|error| {
         let _ = protocol::write(&stream, &SetupMessage::Unable { reason: error.to_string() });
     })?;
@@ -150,6 +144,23 @@ fn build_checked(
         let _ = protocol::write(stream, &SetupMessage::Unable { reason: told });
         NetError::Job(reason)
     })
+}
+
+/// Where all ranks listen; from then on their certificates can be told apart.
+fn hear_peers(
+    stream: &ControlStream,
+    address: &str,
+    wait: Wait,
+    ranks: usize,
+    identity: Option<&LinkIdentity>,
+) -> Result<Vec<String>, NetError> {
+    match hear(stream, address, wait)? {
+        SetupMessage::Peers { addresses, seats } if addresses.len() == ranks => {
+            identity.into_iter().for_each(|identity| identity.set_seats(seats.clone()));
+            Ok(addresses)
+        }
+        other => Err(unexpected(address, &other)),
+    }
 }
 
 /// The certificate of this process, where connections are encrypted; its key stays here.

@@ -6,9 +6,11 @@ use crate::rendezvous::listener::VISITORS;
 
 /// What every rank has open for itself: the queue of its events, and what wakes it.
 const OF_RANK: u64 = 4;
-/// What a process has open besides: standard streams, listeners, files of the run, data; and visitors, so
-/// that a flood of them takes nothing from those who belong to the run.
-const BESIDES: u64 = 32 + VISITORS as u64;
+/// What a process has open besides: standard streams, listeners, files of the run, data.
+const BESIDES: u64 = 32;
+/// What a process that listens keeps for visitors: a flood of them takes nothing from those who belong to
+/// the run.
+const OF_VISITORS: u64 = VISITORS as u64;
 /// Of every joined worker: its connection.
 const OF_JOINED: u64 = 1;
 
@@ -27,7 +29,8 @@ impl OpenFiles {
     fn needed(&self) -> u64 {
         let [here, elsewhere, joined] =
             [self.here, self.elsewhere, self.joined].map(|count| count as u64);
-        here * (OF_RANK + elsewhere) + joined * OF_JOINED + BESIDES
+        let visitors = if elsewhere > 0 { OF_VISITORS } else { 0 };
+        here * (OF_RANK + elsewhere) + joined * OF_JOINED + visitors + BESIDES
     }
 
     /// Raises the limit, and refuses a run that needs more.

@@ -290,7 +290,10 @@ fn abandoned(act: impl Fn(&TcpStream)) -> NetError {
         }
         say(
             &stream,
-            &Writer::default().list(std::slice::from_ref(&address), |w, a| w.text(a)).packet(8),
+            &Writer::default()
+                .list(std::slice::from_ref(&address), |w, a| w.text(a))
+                .list::<u32>(&[], |w, _| w)
+                .packet(8),
         );
         assert_eq!(packet(&stream).0, 9);
         let start = [0u64; 4].iter().fold(Writer::default(), |w, field| w.number(*field));

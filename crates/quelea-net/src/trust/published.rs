@@ -119,7 +119,7 @@ mod tests {
         let mode = std::fs::metadata(&published.path).expect("it is there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let find = |address| PublishedToken::find_inside(&folder, address).expect("a folder");
-        assert_eq!(find(None), [token.clone()]);
+        assert_eq!(find(None), std::slice::from_ref(&token));
         let elsewhere = JoinToken { address: "node1:29470".into(), ..token };
         assert_eq!(find(Some("node1:29470")), [elsewhere]);
         assert_eq!(find(Some("node1:4000")), []);
