@@ -51,6 +51,11 @@ const BENCHES: &[Bench] = &[
         command: &["bench", "-q", "-p", "quelea-net", "--bench", "ring", "--", "--json"],
     },
     Bench {
+        name: "detect",
+        what: "a closed socket and a stopped process, until acted on; heartbeats; the ratio is to the goal",
+        command: &["bench", "-q", "-p", "quelea-net", "--bench", "detect", "--", "--json"],
+    },
+    Bench {
         name: "scale",
         what: "1,024 virtual workers × 200 steps, and how time grows",
         command: &["bench", "-q", "-p", "quelea-sim", "--bench", "scale", "--", "--json"],

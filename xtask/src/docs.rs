@@ -4,6 +4,7 @@ mod capabilities;
 mod facts;
 mod knobs;
 mod lists;
+mod readme;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -26,6 +27,11 @@ pub(crate) fn run() -> Result<()> {
         write(&file, &with_table(&fs::read_to_string(&file)?, mark, &table())?)?;
     }
     write(&page_file("papers.md"), &papers::page())?;
+    let kept = readme::Kept::parse(&fs::read_to_string(page_file("benchmarks.json"))?)?;
+    write(&page_file("images/straggler.svg"), &readme::straggler_svg(&kept)?)?;
+    let file = root().join("README.md");
+    let page = with_table(&fs::read_to_string(&file)?, readme::MARK, &readme::numbers(&kept)?)?;
+    write(&file, &page)?;
     lists::check()
 }
 
@@ -41,7 +47,7 @@ fn with_table(page: &str, mark: &str, table: &str) -> Result<String> {
 }
 
 fn write(file: &Path, page: &str) -> Result<()> {
-    let beside = file.with_extension("md.new");
+    let beside = file.with_extension("new");
     fs::write(&beside, page)?;
     fs::rename(&beside, file)?;
     println!("{} is up to date", file.display());

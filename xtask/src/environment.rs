@@ -104,6 +104,24 @@ pub(crate) fn provide_beside(python: &Path, packages: &[&str]) -> Result<PathBuf
     Ok(folder)
 }
 
+/// TensorBoard's reader of event files, beside an environment that has NumPy.
+pub(crate) struct TensorboardReader {
+    /// The interpreter.
+    pub(crate) python: PathBuf,
+    /// For its `PYTHONPATH`.
+    pub(crate) path: PathBuf,
+}
+
+/// What reads event files, without what only TensorBoard's own page needs.
+const TENSORBOARD: &[&str] = &["tensorboard", "protobuf", "absl-py", "packaging"];
+
+/// Provides TensorBoard's reader, if there is an environment for it.
+pub(crate) fn tensorboard() -> Result<TensorboardReader> {
+    let python = found().context("there is no Python environment yet")?;
+    let path = provide_beside(&python, TENSORBOARD)?;
+    Ok(TensorboardReader { python, path })
+}
+
 /// Installs; if this process is killed meanwhile, the installer holds the lock until it has ended.
 fn pip_install(
     python: &Path,

@@ -8,7 +8,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::network::ShapedNetwork;
-use crate::reality::{HOSTS, Link, WORKER_HOSTS, processes, settings, simulate};
+use crate::reality::{HOSTS, Link, WORKER_HOSTS, Workers, processes, settings, simulate};
 
 pub(crate) const NAME: &str = "groups";
 pub(crate) const WHAT: &str =
@@ -24,13 +24,17 @@ const TOPOLOGIES: [&str; 2] = ["aer", "complete"];
 /// all-reduce is.
 pub(crate) fn measure(quelea: &Path) -> Result<Vec<Value>> {
     let network = ShapedNetwork::new(HOSTS, RATE)?;
-    let link = network.links(quelea, PER_HOST)?;
+    let link = network.links(quelea, Workers { hosts: WORKER_HOSTS, per_host: PER_HOST })?;
     let mut rows = Vec::new();
     for topology in TOPOLOGIES {
         let mut measured = Vec::new();
         for exchange in ["all-reduce", "send"] {
             let settings = grouped(topology, exchange);
-            let seconds = network.run(quelea, &settings, PER_HOST)?;
+            let seconds = network.run(
+                quelea,
+                &settings,
+                Workers { hosts: WORKER_HOSTS, per_host: PER_HOST },
+            )?;
             let predicted = predict(quelea, settings, &link)?;
             measured.push(seconds);
             rows.push(json!({

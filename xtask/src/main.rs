@@ -1,6 +1,7 @@
 //! The project's own commands: `cargo xtask test`, `cargo xtask bench`, `cargo xtask docs`.
 
 mod bench;
+mod chaos;
 mod docs;
 mod edges;
 mod environment;
@@ -30,6 +31,7 @@ usage: cargo xtask COMMAND
   bench         whole-program ratios, us and the peer or the physical limit in one run
   bench NAME…   only these (see `bench --list`)
   bench --keep  also renew these numbers in docs/benchmarks.json
+  chaos         300 random runs with random faults in the virtual cluster; --seeds N --from S, --seed S
   python        the Python package's tests, with PyTorch; further words go to pytest
   docs          make the pages of the manual that come from the tables
   matrix        train with every algorithm, optimizer and codec; writes docs/convergence.md
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Some("test") => test::run(&words[1..]),
         Some("rules") => rules::run(&words[1..]),
         Some("bench") => bench::run(&words[1..]),
+        Some("chaos") => chaos::run(&words[1..]),
         Some("python") => python::run(&words[1..]),
         Some("docs") => docs::run(),
         Some("matrix") => docs::matrix(&words[1..]),

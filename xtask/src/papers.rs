@@ -34,7 +34,7 @@ const OTHERS: &[[&str; 4]] = &[
         "push-sum",
         "Kempe, Dobra and Gehrke 2003",
         "the protocol Push-Sum",
-        "crates/quelea-core/src/algorithms/push_sum.rs",
+        "crates/quelea-core/src/kit/push_sum.rs",
     ],
     [
         "gossip between hosts (`topology.within_host`)",

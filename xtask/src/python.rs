@@ -70,7 +70,23 @@ fn lay_out(profile: &str) -> Result<PathBuf> {
     }
     fs::copy(&module, folder.join("_core.abi3.so"))
         .with_context(|| format!("{} was not built", module.display()))?;
+    lay_out_entry_points(&path)?;
     Ok(path)
+}
+
+/// What an installed package says about itself, as far as PyTorch reads it.
+fn lay_out_entry_points(path: &Path) -> Result<()> {
+    let folder = path.join("quelea-0.1.0.dist-info");
+    fs::create_dir_all(&folder)?;
+    fs::write(folder.join("METADATA"), "Metadata-Version: 2.1\nName: quelea\nVersion: 0.1.0\n")?;
+    let project = fs::read_to_string(root().join("pyproject.toml"))?;
+    let group = "torch.distributed.backends";
+    let header = format!("[project.entry-points.\"{group}\"]\n");
+    let after = project.split_once(&header).map(|(_, after)| after);
+    let lines = after.and_then(|after| after.split("\n\n").next());
+    let lines = lines.context("pyproject.toml has no backend of torch.distributed")?;
+    let entries = format!("[{group}]\n{}\n", lines.replace('"', ""));
+    Ok(fs::write(folder.join("entry_points.txt"), entries)?)
 }
 
 fn module_file() -> Result<&'static str> {

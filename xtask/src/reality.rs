@@ -34,11 +34,14 @@ pub(crate) fn measure(quelea: &Path) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for rate in RATES {
         let network = ShapedNetwork::new(HOSTS, rate)?;
-        let link = network.links(quelea, 1)?;
+        let link = network.links(quelea, Workers::one_per_host())?;
         if rate == RATES[0] {
-            let row = overlap(&network, quelea, &link)?;
-            println!("  {row}");
-            rows.push(row);
+            for row in
+                [overlap(&network, quelea, &link)?, network_overlap(&network, quelea, &link)?]
+            {
+                println!("  {row}");
+                rows.push(row);
+            }
         }
         println!(
             "  {rate} Mbit/s: a stream reaches {:.1} MB/s, a server {:.1} MB/s; a step costs a worker {:.1} ms",
@@ -53,6 +56,23 @@ pub(crate) fn measure(quelea: &Path) -> Result<Vec<Value>> {
         }
     }
     Ok(rows)
+}
+
+/// Where the workers of a run are: on the first hosts. The last host coordinates.
+#[derive(Clone, Copy)]
+pub(crate) struct Workers {
+    pub(crate) hosts: usize,
+    pub(crate) per_host: usize,
+}
+
+impl Workers {
+    fn one_per_host() -> Workers {
+        Workers { hosts: WORKER_HOSTS, per_host: 1 }
+    }
+
+    fn count(self) -> usize {
+        self.hosts * self.per_host
+    }
 }
 
 /// What was measured before anything is predicted.
@@ -72,7 +92,7 @@ fn overlap(network: &ShapedNetwork, quelea: &Path, link: &Link) -> Result<Value>
     let times = |bucket_mb: &str| -> Result<Pair> {
         let mut settings = settings("allreduce");
         settings.push(format!("buckets.size_mb={bucket_mb}"));
-        let measured = network.run(quelea, &settings, 1)?;
+        let measured = network.run(quelea, &settings, Workers::one_per_host())?;
         let buckets = if bucket_mb == "0" { 1.0 } else { BUCKETS };
         settings.extend([
             format!("cluster.bandwidth_gbps={}", link.stream * 8e-9),
@@ -93,6 +113,58 @@ fn overlap(network: &ShapedNetwork, quelea: &Path, link: &Link) -> Result<Value>
     }))
 }
 
+/// The same for a network of the engine, whose backward pass says when a bucket is final: two workers,
+/// one for each core of this machine. What a gradient takes is measured with one worker alone.
+fn network_overlap(network: &ShapedNetwork, quelea: &Path, link: &Link) -> Result<Value> {
+    let workers = |workers: usize, bucket_mb: &str| {
+        let mut settings = network_settings();
+        settings.extend([format!("workers={workers}"), format!("buckets.size_mb={bucket_mb}")]);
+        settings
+    };
+    let compute_ms = processes(quelea, &workers(1, "0"))? * 1e3;
+    let times = |bucket_mb: &str| -> Result<Pair> {
+        let mut settings = workers(2, bucket_mb);
+        let measured = network.run(quelea, &settings, Workers { hosts: 2, per_host: 1 })?;
+        settings.extend([
+            format!("cluster.bandwidth_gbps={}", link.stream * 8e-9),
+            format!("cluster.compute_ms={compute_ms}"),
+            "cluster.latency_us=100".to_string(),
+        ]);
+        Ok(Pair { predicted: simulate(quelea, &settings)?, measured })
+    };
+    let (one, many) = (times("0")?, times("1")?);
+    let (predicted, measured) = (one.predicted / many.predicted, one.measured / many.measured);
+    Ok(json!({
+        "name": format!("allreduce of fashion-cnn, gain of overlapping, {} Mbit/s", network.rate),
+        "ratio": predicted / measured,
+        "goal": "0.85 to 1.15",
+        "predicted_gain": predicted,
+        "measured_gain": measured,
+        "compute_ms": compute_ms,
+        "one_bucket_ms": one.measured * 1e3,
+        "overlapped_ms": many.measured * 1e3,
+    }))
+}
+
+/// A run of the network; its data lie where `quelea data get` puts them, or in the folder that
+/// `QUELEA_FASHION` names.
+fn network_settings() -> Vec<String> {
+    let mut settings: Vec<String> = [
+        "algorithm.name=allreduce",
+        "steps=12",
+        "evaluations=0",
+        "task.name=fashion-cnn",
+        "batch=128",
+        "optimizer.lr=0.01",
+    ]
+    .map(String::from)
+    .into();
+    if let Ok(folder) = std::env::var("QUELEA_FASHION") {
+        settings.push(format!("task.data={folder}"));
+    }
+    settings
+}
+
 /// Seconds of a step.
 struct Pair {
     predicted: f64,
@@ -101,7 +173,7 @@ struct Pair {
 
 fn compare(network: &ShapedNetwork, quelea: &Path, algorithm: &str, link: &Link) -> Result<Value> {
     let mut predicting = settings(algorithm);
-    let measured = network.run(quelea, &predicting, 1)?;
+    let measured = network.run(quelea, &predicting, Workers::one_per_host())?;
     let has_servers = ["aladdin", "sync-ps"].contains(&algorithm);
     let bandwidth = if has_servers { link.incast } else { link.stream };
     // ALADDIN takes its displacement over at every step, whether it is sent or folded.
@@ -228,16 +300,16 @@ fn median_exposed(records: &Path) -> Result<f64> {
 }
 
 impl ShapedNetwork {
-    /// What `plan --measure` finds with so many workers on every host but the last, which asks them.
-    pub(crate) fn links(&self, quelea: &Path, per_host: usize) -> Result<Link> {
+    /// What `plan --measure` finds with these workers; the last host asks them.
+    pub(crate) fn links(&self, quelea: &Path, workers: Workers) -> Result<Link> {
         let place = format!("{}:{PORT}", address(WORKER_HOSTS));
         let mut plan = self.inside(WORKER_HOSTS);
         plan.arg(quelea).args(["plan", "--measure", "--listen", &place, "--wait", "60", "--json"]);
         plan.arg("--insecure");
-        let workers = (WORKER_HOSTS * per_host).to_string();
-        plan.args(["-n", &workers, "--parameters", &DIMENSIONS.to_string()]);
+        let count = workers.count().to_string();
+        plan.args(["-n", &count, "--parameters", &DIMENSIONS.to_string()]);
         plan.args(["--compute-ms", &COMPUTE_MS.to_string()]).stdout(Stdio::piped());
-        let plan: Value = serde_json::from_str(&self.with_workers(quelea, plan, per_host)?)?;
+        let plan: Value = serde_json::from_str(&self.with_workers(quelea, plan, workers)?)?;
         let mean = |list: &str, field: &str| -> Result<f64> {
             let items = plan["measured"][list].as_array().context("a list of what was measured")?;
             let values: Vec<f64> = items.iter().filter_map(|item| item[field].as_f64()).collect();
@@ -253,9 +325,9 @@ impl ShapedNetwork {
         })
     }
 
-    /// Seconds of a step of a configuration, with so many workers on every host but the last, which
+    /// Seconds of a step of a configuration, with these workers; the last host
     /// coordinates.
-    pub(crate) fn run(&self, quelea: &Path, settings: &[String], per_host: usize) -> Result<f64> {
+    pub(crate) fn run(&self, quelea: &Path, settings: &[String], workers: Workers) -> Result<f64> {
         let folder = ScratchFolder::new("measured")?;
         let place = format!("{}:{PORT}", address(WORKER_HOSTS));
         let mut serve = self.inside(WORKER_HOSTS);
@@ -263,21 +335,26 @@ impl ShapedNetwork {
         serve.arg("--insecure");
         serve.arg("--out").arg(folder.path.join("run")).stdout(Stdio::piped());
         arguments(&mut serve, settings);
-        step_seconds(&self.with_workers(quelea, serve, per_host)?)
+        step_seconds(&self.with_workers(quelea, serve, workers)?)
     }
 
-    /// Lets so many workers of every host but the last join a command there; what that prints.
-    fn with_workers(&self, quelea: &Path, mut command: Command, per_host: usize) -> Result<String> {
+    /// Lets workers join a command of the last host; what that prints.
+    fn with_workers(
+        &self,
+        quelea: &Path,
+        mut command: Command,
+        workers: Workers,
+    ) -> Result<String> {
         let place = format!("{}:{PORT}", address(WORKER_HOSTS));
         let command = Kept(command.spawn()?);
-        let mut workers = Vec::new();
-        for rank in 0..WORKER_HOSTS * per_host {
-            let mut join = self.inside(rank / per_host);
+        let mut joined = Vec::new();
+        for rank in 0..workers.count() {
+            let mut join = self.inside(rank / workers.per_host);
             join.arg(quelea).args(["join", &place, "--wait", "60", "-q", "--insecure", "--rank"]);
-            workers.push(Kept(join.arg(rank.to_string()).spawn()?));
+            joined.push(Kept(join.arg(rank.to_string()).spawn()?));
         }
         let printed = command.finish()?;
-        for worker in workers {
+        for worker in joined {
             worker.finish()?;
         }
         Ok(printed)

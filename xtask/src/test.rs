@@ -23,11 +23,20 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     }
     let missing = OPTIONAL.iter().filter(|tool| !tool.provide());
     let mut skipped: Vec<String> = missing.map(Optional::skipped).collect();
+    let mut tests = cargo();
     if exists("cargo-nextest") {
-        execute(cargo().args(["nextest", "run", "--workspace", "--no-fail-fast"]))?;
+        tests.args(["nextest", "run", "--workspace", "--no-fail-fast"]);
     } else {
-        execute(cargo().args(["test", "--workspace", "--tests", "--bins", "--no-fail-fast"]))?;
+        tests.args(["test", "--workspace", "--tests", "--bins", "--no-fail-fast"]);
     }
+    match environment::tensorboard() {
+        Ok(tensorboard) => {
+            tests.env("QUELEA_TENSORBOARD_PYTHON", tensorboard.python);
+            tests.env("QUELEA_TENSORBOARD_PATH", tensorboard.path);
+        }
+        Err(problem) => skipped.push(format!("TensorBoard's reader ({problem:#})")),
+    }
+    execute(&mut tests)?;
     execute(cargo().args(["test", "--workspace", "--doc", "--quiet"]))?;
     if quick {
         println!("left out by --quick: clippy, docs, the Python package's tests");
@@ -65,8 +74,16 @@ struct Optional {
     tests: &'static str,
 }
 
-const OPTIONAL: &[Optional] =
-    &[Optional { program: "mpirun", package: "openmpi-bin", tests: "runs under the real mpirun" }];
+const OPTIONAL: &[Optional] = &[
+    Optional { program: "mpirun", package: "openmpi-bin", tests: "runs under the real mpirun" },
+    Optional { program: "chromium", package: "chromium", tests: "the page in a browser" },
+    Optional {
+        program: "chromedriver",
+        package: "chromium-driver",
+        tests: "the page in a browser",
+    },
+    Optional { program: "promtool", package: "prometheus", tests: "metrics under promtool" },
+];
 
 impl Optional {
     /// Whether it is here, if need be after installing it (which needs root and apt).

@@ -1,19 +1,25 @@
 //! The table of commands. One file each.
 
 mod compare;
+mod completions;
 mod data;
 mod join;
 mod launch;
 mod list;
+mod man;
+mod page;
 mod plan;
+mod report;
 mod reproduce;
 mod serve;
 mod simulate;
 mod token;
+mod top;
 mod topology;
 mod train;
 
 use clap::ArgMatches;
+use quelea_core::registry::Registry;
 
 /// One row of the table.
 pub struct CommandSpec {
@@ -21,8 +27,8 @@ pub struct CommandSpec {
     pub name: &'static str,
     /// What it takes, with help and examples.
     pub parser: fn() -> clap::Command,
-    /// Does it.
-    pub run: fn(&ArgMatches) -> anyhow::Result<()>,
+    /// Runs it, with names looked up in the registry.
+    pub run: fn(&Registry, &ArgMatches) -> anyhow::Result<()>,
 }
 
 /// All commands, in the order in which a person meets them.
@@ -32,6 +38,9 @@ pub const COMMANDS: &[CommandSpec] = &[
     compare::COMMAND,
     reproduce::COMMAND,
     plan::COMMAND,
+    page::COMMAND,
+    top::COMMAND,
+    report::COMMAND,
     topology::COMMAND,
     list::COMMAND,
     data::COMMAND,
@@ -39,6 +48,8 @@ pub const COMMANDS: &[CommandSpec] = &[
     join::COMMAND,
     token::COMMAND,
     launch::COMMAND,
+    completions::COMMAND,
+    man::COMMAND,
 ];
 
 const ABOUT: &str = "Train one model on many machines that are not all fast, not all alike and \
@@ -68,8 +79,8 @@ pub fn parser() -> clap::Command {
 }
 
 /// Runs the command that was asked for.
-pub fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+pub fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let (name, matches) = matches.subcommand().expect("`train` stands where there was none");
     let row = COMMANDS.iter().find(|row| row.name == name);
-    (row.expect("the parser knows the commands of the table").run)(matches)
+    (row.expect("the parser knows the commands of the table").run)(registry, matches)
 }

@@ -1,8 +1,9 @@
 //! What a person sees when a run has ended.
 
-use quelea_core::algorithms::{self, ALGORITHMS, Codecs, Entry, Gathers, Service, Traffic, When};
+use quelea_core::algorithms::{ALGORITHMS, Codecs, Entry, Gathers, Service, Traffic, When};
 use quelea_core::options::Options;
 use quelea_core::properties::TopologyRequirement;
+use quelea_core::registry::Registry;
 use quelea_record::{FACTS, SummaryForm};
 use quelea_run::execute::Finished;
 use quelea_run::files::summary::{ClockKind, RankSummary, Summary, WorkerSummary};
@@ -15,7 +16,7 @@ use crate::text::{bold, bytes, columns, number, pale, say, seconds, whole};
 const LISTED: usize = 16;
 
 /// Prints the report. `asked` is the command line of the run.
-pub fn print(finished: &Finished, asked: Invocation<'_>) {
+pub fn print(registry: &Registry, finished: &Finished, asked: Invocation<'_>) {
     let summary = &finished.summary;
     say(&bold(&headline(summary)));
     say("");
@@ -30,7 +31,7 @@ pub fn print(finished: &Finished, asked: Invocation<'_>) {
     let others = others.into_iter().filter(|name| finished.directory.join(name).exists());
     say(&pale(&format!("  {}", others.collect::<Vec<_>>().join("  "))));
     say("\nTry next:");
-    for (line, what) in next(summary, asked) {
+    for (line, what) in next(registry, summary, asked) {
         say(&format!("  {line}"));
         say(&pale(&format!("      {what}")));
     }
@@ -114,8 +115,12 @@ fn times(summary: &Summary) -> Vec<Vec<String>> {
         ["sent", "received"].map(str::to_string),
     )];
     for (worker, rank) in summary.workers.iter().zip(&summary.ranks).take(shown(summary)) {
-        let lost = if rank.lost { " (lost)" } else { "" };
-        let name = format!("worker {}{lost}", worker.rank);
+        let gone = match (rank.left, rank.lost) {
+            (true, _) => " (left)",
+            (false, true) => " (lost)",
+            (false, false) => "",
+        };
+        let name = format!("worker {}{gone}", worker.rank);
         rows.push(table(&name, &whole(worker.steps), split(worker).map(seconds), traffic(rank)));
     }
     if shown(summary) < summary.workers.len() {
@@ -135,11 +140,15 @@ fn shown(summary: &Summary) -> usize {
 }
 
 /// Commands that work from here, and what they show.
-fn next(summary: &Summary, asked: Invocation<'_>) -> Vec<(String, &'static str)> {
+fn next(
+    registry: &Registry,
+    summary: &Summary,
+    asked: Invocation<'_>,
+) -> Vec<(String, &'static str)> {
     let me = std::env::args().next().unwrap_or_else(|| "quelea".to_string());
     let Invocation { command, run } = asked;
     let asked = run.as_typed(&[]);
-    let other = another(&summary.config);
+    let other = another(registry, &summary.config);
     let switched = match command {
         "simulate" => (format!("{me} train{asked}"), "the same run for real"),
         _ => (format!("{me} simulate{asked}"), "the same run in the virtual cluster"),
@@ -165,10 +174,11 @@ fn next(summary: &Summary, asked: Invocation<'_>) -> Vec<(String, &'static str)>
 }
 
 /// An algorithm that takes the same settings and exchanges in another way.
-fn another(config: &Value) -> &'static str {
+fn another(registry: &Registry, config: &Value) -> &'static str {
     let between_hosts = config["topology"]["within_host"] == "average";
     let has_codec = config["codec"]["name"].as_str().is_some_and(|name| name == LOW_RANK);
-    let own = config["algorithm"]["name"].as_str().and_then(|name| algorithms::find(name).ok());
+    let own = config["algorithm"]["name"].as_str();
+    let own = own.and_then(|name| registry.find::<Entry>(name).ok());
     let own = own.map(ExchangeKind::of);
     let fits = |other: &ExchangeKind| {
         if between_hosts && own == Some(ExchangeKind::MIXING) {
@@ -244,11 +254,14 @@ mod tests {
 
     /// What is proposed after a run with this algorithm, codec and place of averages.
     fn proposed(algorithm: &str, codec: &str, within_host: &str) -> &'static str {
-        another(&serde_json::json!({
-            "algorithm": { "name": algorithm },
-            "codec": { "name": codec },
-            "topology": { "within_host": within_host },
-        }))
+        another(
+            &Registry::builtin(),
+            &serde_json::json!({
+                "algorithm": { "name": algorithm },
+                "codec": { "name": codec },
+                "topology": { "within_host": within_host },
+            }),
+        )
     }
 
     #[test]

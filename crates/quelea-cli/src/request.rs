@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use quelea_core::registry::Registry;
 use quelea_run::checkpoint::read::{self, Checkpoint};
 use quelea_run::config::source::{self, ConfigSetting};
 use quelea_run::config::{self, Config};
@@ -50,6 +51,14 @@ pub struct Output {
     /// Print nothing but errors
     #[arg(long, short)]
     pub quiet: bool,
+
+    /// Show the run on a page at this address while it lasts (docs/seeing-a-run.md)
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub page: Option<String>,
+
+    /// Also write an event file for TensorBoard, into tensorboard/ of the run's folder
+    #[arg(long)]
+    pub tensorboard: bool,
 }
 
 /// The command line of a run: the command that was typed, with its run.
@@ -63,9 +72,16 @@ pub struct Invocation<'a> {
 
 impl RunArgs {
     /// What is asked for, ready to be driven, for as many workers as a launcher has started.
-    pub fn prepare(&self, launched: Option<usize>) -> Result<PreparedRun, RequestError> {
+    pub fn prepare(
+        &self,
+        registry: &Registry,
+        launched: Option<usize>,
+    ) -> Result<PreparedRun, RequestError> {
         let checkpoint = self.resume.as_deref().map(read::open).transpose()?;
-        let prepared = PreparedRun::new(self.config(launched, checkpoint.as_ref())?)?;
+        let is_workers = |setting: &ConfigSetting| setting.path == ["workers"];
+        let refills = launched.is_some() || self.settings()?.iter().any(is_workers);
+        let checkpoint = checkpoint.map(|checkpoint| checkpoint.refilled(refills));
+        let prepared = PreparedRun::new(self.config(registry, launched, checkpoint.as_ref())?)?;
         match checkpoint {
             Some(checkpoint) => prepared.resume_from(&checkpoint),
             None => Ok(prepared),
@@ -73,19 +89,20 @@ impl RunArgs {
     }
 
     /// The configuration of commands that start new runs.
-    pub fn fresh(&self) -> Result<Config, RequestError> {
+    pub fn fresh(&self, registry: &Registry) -> Result<Config, RequestError> {
         match &self.resume {
             Some(path) => {
                 let problem = "only `train` and `simulate` resume from a checkpoint";
                 Err(RequestError::field("--resume", path.display(), problem))
             }
-            None => self.config(None, None),
+            None => self.config(registry, None, None),
         }
     }
 
     /// The configuration that is asked for.
     fn config(
         &self,
+        registry: &Registry,
         launched: Option<usize>,
         checkpoint: Option<&Checkpoint>,
     ) -> Result<Config, RequestError> {
@@ -96,13 +113,13 @@ impl RunArgs {
             // The embedded default is what is meant where nothing is said.
             (None, None) => source::Table::new(),
         };
-        Config::read(table, &settings, launched)
+        Config::read_with(registry, table, &settings, launched)
     }
 
     /// The file's table with the settings in it, for writing it down; checked only as such.
-    pub fn merged(&self) -> Result<source::Table, RequestError> {
+    pub fn merged(&self, registry: &Registry) -> Result<source::Table, RequestError> {
         let mut table = self.file.as_deref().map(source::read).transpose()?.unwrap_or_default();
-        config::merge(&mut table, &self.settings()?)?;
+        config::merge(registry, &mut table, &self.settings()?)?;
         Ok(table)
     }
 

@@ -9,6 +9,7 @@ use quelea_run::files::directory::Directory;
 use quelea_run::prepared::PreparedRun;
 use quelea_run::recorder::RunRecorder;
 
+use crate::page::{DriverKind, Onlookers};
 use crate::progress::Progress;
 use crate::report;
 use crate::request::{Invocation, Output};
@@ -19,6 +20,7 @@ pub fn run(
     prepared: PreparedRun,
     asked: Invocation<'_>,
     output: &Output,
+    kind: DriverKind,
     drive: impl FnOnce(&PreparedRun, &mut RunRecorder<'_>) -> Driven,
 ) -> anyhow::Result<()> {
     let directory = claim(&prepared, output)?;
@@ -28,10 +30,21 @@ pub fn run(
     }
     let done = prepared.start.steps(prepared.config.workers);
     let mut progress = Progress::new(prepared.total_steps(), done, output.quiet);
-    let mut watch = |record: &Record| progress.take(record);
-    let finished =
-        execute(&prepared, &directory, &mut watch, |recorder| drive(&prepared, recorder));
+    let onlookers = Onlookers::start(&prepared, directory.path(), output, kind);
+    let mut onlookers = onlookers.inspect_err(|_| directory.abandon())?;
+    let wants_survey = onlookers.want_survey();
+    let mut watch = |record: &Record| {
+        progress.take(record);
+        onlookers.take(record);
+    };
+    let finished = execute(&prepared, &directory, &mut watch, |recorder| {
+        if wants_survey {
+            recorder.survey();
+        }
+        drive(&prepared, recorder)
+    });
     progress.finish();
+    let shown = onlookers.finish(&finished);
     let finished = finished.inspect_err(|error| {
         let is_kept = checkpoint::exist(directory.path());
         if is_kept && !matches!(error, RunError::Stopped { .. }) {
@@ -39,10 +52,11 @@ pub fn run(
             mention(&format!("resume it with --resume {path}"));
         }
     })?;
+    shown?;
     if output.json {
         crate::text::say(&serde_json::to_string_pretty(&finished.summary)?);
     } else if !output.quiet {
-        report::print(&finished, asked);
+        report::print(&prepared.config.registry, &finished, asked);
     }
     Ok(())
 }

@@ -123,6 +123,101 @@ fn a_run_whose_worker_is_killed_continues_without_it_and_says_so() {
     assert_eq!(lines.lines().filter(|line| line.contains("\"kind\":\"lost\"")).count(), 1);
 }
 
+/// How many lines of this kind a run has recorded so far.
+fn recorded(folder: &Path, kind: &str) -> usize {
+    let entries = fs::read_dir(folder.join("run")).into_iter().flatten().flatten();
+    let drafts = entries.filter(|e| e.file_name().to_string_lossy().contains("records"));
+    let texts = drafts.filter_map(|draft| fs::read_to_string(draft.path()).ok());
+    let kind = format!("\"kind\":\"{kind}\"");
+    texts.map(|text| text.lines().filter(|line| line.contains(&kind)).count()).sum()
+}
+
+#[test]
+fn a_run_that_has_lost_a_worker_is_saved_at_an_interrupt_and_resumes_with_the_others() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let settings = [
+        "task.name=quadratic",
+        "task.compute_ms=2",
+        "algorithm.name=d-psgd",
+        "workers=4",
+        "steps=3000",
+        "plots=false",
+        "checkpoint.every=100",
+        "evaluations=200",
+    ];
+    let mut run = quelea(folder.path(), &["train", "--processes", "--out", "run"], &settings)
+        .spawn()
+        .expect("started");
+    while recorded(folder.path(), "checkpoint") == 0 {
+        assert!(run.try_wait().expect("asked").is_none(), "it ended by itself");
+        std::thread::yield_now();
+    }
+    let workers = children(run.id());
+    let kill = Command::new("kill").args(["-KILL", &workers[3]]).status();
+    assert!(kill.expect("kill is there").success());
+    // What was recorded is with the system whenever a checkpoint is.
+    while recorded(folder.path(), "lost") == 0 {
+        assert!(run.try_wait().expect("asked").is_none(), "it ended by itself");
+        std::thread::yield_now();
+    }
+    let kill = Command::new("kill").args(["-INT", &run.id().to_string()]).status();
+    assert!(kill.expect("kill is there").success());
+    let output = run.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("resume it with --resume run"), "{said}");
+    let newest = |folder: &Path| {
+        let entries = fs::read_dir(folder.join("run/checkpoints")).expect("there are some");
+        let names = entries.flatten().filter_map(|e| e.file_name().into_string().ok());
+        let steps = names.filter_map(|name| name.strip_prefix("step-")?.parse::<u64>().ok());
+        steps.max().expect("one is whole")
+    };
+    let step = newest(folder.path());
+    let manifest = folder.path().join(format!("run/checkpoints/step-{step}/manifest.json"));
+    let manifest: serde_json::Value =
+        serde_json::from_slice(&fs::read(manifest).expect("written")).expect("JSON");
+    assert_eq!(manifest["changes"][0]["departed"][0]["rank"], 3, "{manifest}");
+    let end = format!("steps={}", step + 50);
+    let words = ["train", "--processes", "--resume", "run"];
+    let mut again = quelea(folder.path(), &words, &[&end]);
+    let again = again.stdout(Stdio::piped()).output().expect("started");
+    let said = String::from_utf8_lossy(&again.stdout).into_owned();
+    assert_eq!(again.status.code(), Some(0), "{again:?}");
+    assert!(said.contains("worker 3 (lost)"), "{said}");
+    assert!(said.contains("the run continues without worker 3, which was lost"), "{said}");
+}
+
+#[test]
+fn a_worker_that_receives_sigterm_leaves_and_the_others_continue() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let settings = [
+        "task.name=quadratic",
+        "task.compute_ms=2",
+        "algorithm.name=d-psgd",
+        "workers=4",
+        "steps=1500",
+        "plots=false",
+        "checkpoint.every=50",
+    ];
+    let mut run = quelea(folder.path(), &["train", "--processes", "--out", "run"], &settings);
+    let mut run = run.stdout(Stdio::piped()).spawn().expect("started");
+    while recorded(folder.path(), "checkpoint") == 0 {
+        assert!(run.try_wait().expect("asked").is_none(), "it ended by itself");
+        std::thread::yield_now();
+    }
+    let workers = children(run.id());
+    let kill = Command::new("kill").args(["-TERM", &workers[3]]).status();
+    assert!(kill.expect("kill is there").success());
+    let output = run.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(said.contains("worker 3 (left)"), "{said}");
+    assert!(said.contains("rank 3 left with notice; the others continued"), "{said}");
+    let lines = fs::read_to_string(folder.path().join("run/records.jsonl")).expect("written");
+    assert_eq!(lines.lines().filter(|line| line.contains("\"kind\":\"left\"")).count(), 1);
+    assert_eq!(lines.lines().filter(|line| line.contains("\"kind\":\"lost\"")).count(), 0);
+}
+
 #[test]
 fn the_limit_of_open_files_is_raised_or_said_to_be_too_low() {
     let folder = tempfile::tempdir().expect("a temporary folder");

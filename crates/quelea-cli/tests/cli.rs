@@ -75,6 +75,8 @@ fn every_command_has_help_with_examples() {
         "join",
         "token",
         "launch",
+        "completions",
+        "man",
     ];
     for command in commands {
         let output = run(&folder, &[command, "--help"]);

@@ -44,6 +44,11 @@ impl GradientBudget {
         }
     }
 
+    /// A worker has joined in the place of `worker`: it has been granted nothing.
+    pub(crate) fn revive(&mut self, worker: usize) {
+        self.granted[worker] = 0;
+    }
+
     /// `worker` asks for its gradient number `number`, from 1. One that is wanted soon is granted while
     /// there are plenty; near the end only one that is computed now, so that no worker holds the right
     /// to a gradient while others are idle. Nothing for a request that was answered before.

@@ -11,7 +11,7 @@ use quelea_core::properties::Budget;
 use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_core::view::View;
-use quelea_record::{CheckpointSchedule, Observer, Outcome, Request, ResumePoint};
+use quelea_record::{CheckpointSchedule, Observer, Outcome, ResumePoint};
 
 use crate::blame;
 use crate::budget::GradientBudget;
@@ -22,6 +22,7 @@ use crate::membership::{LossPolicy, Membership};
 use crate::messages::{Account, Command};
 use crate::progress::ToldProgress;
 use crate::salvage::Salvage;
+use crate::survey::Survey;
 use crate::suspicion::{Evidence, GRACE, RankProgress, Trouble};
 use crate::termination::Probes;
 
@@ -52,7 +53,8 @@ pub struct ControllerConfig<'a> {
     /// What happens when a rank is lost.
     pub on_loss: LossPolicy,
     /// Whether ranks are watched by the clock: heartbeats, time limits, probes. Without it the driver
-    /// says when nothing is on its way any more ([`Controller::quiet`]).
+    /// says when nothing is on its way any more ([`Controller::quiet`]), or asks for probes
+    /// ([`Controller::use_probes`]).
     pub watches: bool,
     /// Whether ranks wait until checkpoints are on stable storage.
     pub waits_for_disk: bool,
@@ -64,6 +66,8 @@ pub struct Controller {
     pub(crate) setup: RunSpec,
     pub(crate) on_loss: LossPolicy,
     pub(crate) watches: bool,
+    /// Whether ranks are asked if anything is on its way.
+    pub(crate) uses_probes: bool,
     pub(crate) waits_for_disk: bool,
     pub(crate) members: Membership,
     /// Ranks that were lost.
@@ -89,14 +93,21 @@ pub struct Controller {
     /// Warnings beyond those that are kept.
     pub(crate) omitted_warnings: u64,
     ticked: Time,
+    /// When it was last looked who is silent.
+    pub(crate) watched: Time,
     /// What ranks say of whom they wait for, once somebody has waited too long.
     pub(crate) accounts: BTreeMap<u32, Account>,
     /// For how long this process stood still in all.
     stood_still: Time,
+    /// The survey that somebody who looks at the run has asked for.
+    pub(crate) survey: Survey,
+    is_surveyed: bool,
     /// Until then nobody is blamed for what happened while this process stood still.
     pub(crate) excused_until: Time,
     /// Everything that was said until the last tick has been heard: only then is silence silence.
     has_caught_up: bool,
+    /// Everything that was said until then has been heard.
+    pub(crate) heard_until: Time,
 }
 
 impl Controller {
@@ -106,14 +117,15 @@ impl Controller {
         let (workers, properties) = (setup.workers(), setup.properties());
         let (total, done) = (workers as u64 * setup.steps, start.steps(workers));
         let is_shared = properties.budget == Budget::TotalGradients;
-        let ranks = (0..setup.ranks()).map(|rank| RankProgress::new(rank >= workers, now));
-        Controller {
+        let ranks = (0..setup.ranks()).map(|rank| RankProgress::new(rank >= workers, &limits, now));
+        let mut controller = Controller {
             now,
             setup: setup.clone(),
             on_loss: config.on_loss,
             watches: config.watches,
+            uses_probes: config.watches,
             waits_for_disk: config.waits_for_disk,
-            members: Membership::new(Arc::clone(&setup.view)),
+            members: Membership::new(start.view(setup), start.changes.clone()),
             lost: 0,
             limits,
             workers,
@@ -133,11 +145,33 @@ impl Controller {
             warnings: Vec::new(),
             omitted_warnings: 0,
             ticked: now,
+            watched: now,
             accounts: BTreeMap::new(),
             stood_still: Time::ZERO,
+            survey: Survey::new(now),
+            is_surveyed: false,
             excused_until: now,
             has_caught_up: true,
+            heard_until: now,
+        };
+        controller.resume(start);
+        controller
+    }
+
+    /// Takes over how far each rank was, and who was lost before.
+    fn resume(&mut self, start: &ResumePoint) {
+        for (progress, part) in self.ranks.iter_mut().zip(&start.parts) {
+            progress.steps_before = part.step();
         }
+        for rank in start.departed() {
+            let report = start.report(rank);
+            self.strike_out(rank.0, report);
+        }
+    }
+
+    /// Whether there is something to be delivered.
+    pub fn has_orders(&self) -> bool {
+        !self.orders.is_empty()
     }
 
     /// What is to be delivered, in order.
@@ -160,23 +194,30 @@ impl Controller {
             progress.heard = progress.heard + still;
             progress.moved = progress.moved + still;
             progress.computing = progress.computing.map(|since| since + still);
+            if let Some(detector) = &mut progress.detector {
+                detector.excuse(now, still);
+            }
         }
         // Ranks that waited for one of this process have complained; it answers them now.
         self.excused_until = now + Time(4 * self.limits.tick_period().0) + GRACE;
     }
 
-    /// Nothing is left to be heard at this moment.
-    pub fn caught_up(&mut self) {
+    /// Everything that was said until `now` has been heard.
+    pub fn caught_up(&mut self, now: Time) {
         self.has_caught_up = true;
+        self.heard_until = now;
     }
 
     /// When to call [`poll`](Controller::poll) at the latest.
     pub fn next_deadline(&self) -> Time {
         let tick = self.ticked + self.limits.tick_period();
+        let watch = self.watched + self.watch_period();
         let trouble = self.trouble.as_ref().map(|trouble| trouble.until);
         let observer = self.now + self.observer_interval();
-        let others = [self.probes.next, trouble, self.salvage_deadline()];
-        others.into_iter().flatten().fold(tick.min(observer), Time::min)
+        let others = [self.next_probe(), trouble, self.salvage_deadline()];
+        let survey = self.is_surveyed.then(|| self.survey_deadline());
+        let first = tick.min(watch).min(observer);
+        others.into_iter().chain([survey]).flatten().fold(first, Time::min)
     }
 
     /// Does what has become due at `now`. An outcome: the run has ended well. An error: it has not, and
@@ -198,21 +239,27 @@ impl Controller {
         if self.watches && self.ticked + self.limits.tick_period() <= self.now {
             self.tick();
         }
+        if self.watches && self.watched + self.watch_period() <= self.now {
+            self.watch();
+        }
         if self.phase == RunPhase::Salvaging {
             return self.end_salvage_if_done(observer).map(|()| None);
         }
         if let Some(trouble) = self.trouble.take_if(|trouble| trouble.until <= self.now) {
             return self.continue_or_abort(trouble.error, observer).map(|()| None);
         }
-        if self.probes.next.is_some_and(|next| next <= self.now) {
+        if self.next_probe().is_some_and(|next| next <= self.now) {
             self.probe();
         }
-        if self.must_stop_unsaved(observer) {
-            let reason = "stopped as asked; after a loss there are no checkpoints".to_string();
-            return self.abort(RunFailure::Stalled(reason)).map(|()| None);
+        if let Some(rank) = observer.rank_to_drop() {
+            self.drop_rank(rank, observer);
+        }
+        if self.watches && observer.is_surveyed() {
+            self.survey_if_due();
+            self.is_surveyed = true;
         }
         self.tell_progress();
-        self.end_saving_if_whole()?;
+        self.end_saving_if_whole(observer)?;
         self.attend_cuts(observer);
         let is_over = self.phase == RunPhase::Finishing
             && self.ranks.iter().all(|progress| progress.report.is_some());
@@ -241,17 +288,11 @@ impl Controller {
         Ok(())
     }
 
-    /// Whether a stop is requested in a run whose state cannot be saved any more.
-    fn must_stop_unsaved(&self, observer: &mut dyn Observer) -> bool {
-        let may_stop = self.phase == RunPhase::Running && !self.is_whole();
-        may_stop && observer.request() == Request::Stop
-    }
-
     /// The driver of a virtual cluster sees that nothing is on its way any more.
-    pub fn quiet(&mut self, now: Time) {
+    pub fn quiet(&mut self, now: Time, observer: &mut dyn Observer) {
         self.now = now;
         if self.phase == RunPhase::Draining && !self.members.is_changing() {
-            self.end_drain();
+            self.end_drain(observer);
         }
     }
 
@@ -299,6 +340,7 @@ impl Controller {
     pub fn gone(&mut self, now: Time, rank: u32, reason: String) {
         self.now = now;
         if self.ranks[rank as usize].is_lost {
+            self.members.waiting.remove(rank);
             return;
         }
         self.ranks[rank as usize].is_gone = true;
@@ -333,15 +375,15 @@ impl Controller {
     }
 
     fn probe(&mut self) {
-        if !self.watches || self.members.is_changing() {
+        if !self.uses_probes || self.members.is_changing() {
             return;
         }
         let number = self.probes.start();
         self.order(Recipient::All, Command::Probe(number));
     }
 
-    pub(crate) fn end_drain(&mut self) {
-        if !self.save_at_rest() {
+    pub(crate) fn end_drain(&mut self, observer: &mut dyn Observer) {
+        if !self.save_at_rest(observer) {
             self.enter(RunPhase::Finishing);
             self.order(Recipient::All, Command::Finish);
         }

@@ -12,6 +12,7 @@ use quelea_record::{CheckpointSchedule, Models, Observer, RankCheckpoint, Reques
 use crate::controller::{Controller, RunPhase};
 use crate::directive::{Recipient, RunFailure};
 use crate::messages::Command;
+use crate::suspicion::RankProgress;
 
 /// How often the observer is asked for its requests.
 const POLL_INTERVAL: Time = Time(50_000_000);
@@ -33,6 +34,12 @@ pub(crate) struct CutAgreement {
     saved: BTreeMap<u64, usize>,
     /// The run ends with the cut that is under way.
     stop: bool,
+    /// Why the run ends, where nobody has asked for it.
+    reason: Option<String>,
+    /// No cut begins for the time being.
+    is_held: bool,
+    /// What a cut was for that a change of membership has interrupted.
+    retry: Option<Request>,
     /// Models by step, of those ranks that have sent theirs.
     models: BTreeMap<u64, BTreeMap<u32, Vec<f32>>>,
 }
@@ -60,8 +67,13 @@ impl CutAgreement {
         CutAgreement { schedule, synchronous, steps, ..CutAgreement::default() }
     }
 
-    fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         matches!(self.stage, Stage::None)
+    }
+
+    /// The run ends with the next cut, for this reason.
+    pub(crate) fn give_reason(&mut self, reason: String) {
+        self.reason = Some(reason);
     }
 }
 
@@ -78,6 +90,33 @@ impl Controller {
         if is_awaited { Time(POLL_INTERVAL.0 / 64) } else { POLL_INTERVAL }
     }
 
+    /// A checkpoint that was agreed on and does not come about, although no rank computes: who is
+    /// waited for.
+    pub(crate) fn late_cut(&self) -> Option<String> {
+        let cutting = &self.cutting;
+        let (missing, what) = match &cutting.stage {
+            Stage::None | Stage::Resting { .. } | Stage::Writing { .. } => return None,
+            Stage::Proposing(answers) => {
+                let answered = |rank: &usize| answers.contains_key(&(*rank as u32));
+                let silent = (0..self.ranks.len()).find(|rank| !answered(rank));
+                (silent, "the step at which it can be saved".to_string())
+            }
+            Stage::Saving { step, .. } => (None, format!("the checkpoint of step {step}")),
+            Stage::Pausing { step, .. } => (None, format!("the pause after {step} steps")),
+        };
+        let is_written =
+            cutting.saved.keys().next_back().is_none_or(|last| *last <= cutting.durable);
+        let moved = self.ranks.iter().map(|rank| rank.moved).max()?;
+        let waited = self.now.since(moved).seconds();
+        let is_late = waited >= 2.0 * self.limits.peer_seconds
+            && is_written
+            && self.ranks.iter().all(|rank| rank.computing.is_none());
+        is_late.then(|| {
+            let who = missing.map_or("all ranks".to_string(), |rank| format!("rank {rank}"));
+            format!("waited {waited:.1} s for {who}: {what}")
+        })
+    }
+
     /// Asks the observer what it requests, and does what has become due.
     pub(crate) fn attend_cuts(&mut self, observer: &mut dyn Observer) {
         let durable = if self.waits_for_disk { observer.durable_step() } else { u64::MAX };
@@ -89,21 +128,34 @@ impl Controller {
             self.cutting.stage = Stage::None;
             self.enter(RunPhase::Running);
             self.order(Recipient::All, Command::Continue);
+            if self.members.waiting.are_due() {
+                self.let_in(observer);
+            }
             self.end_if_finished();
         }
-        if self.phase != RunPhase::Running || !self.cutting.is_idle() {
+        // Parts of different views do not fit together.
+        if !self.may_cut() {
             return;
         }
-        // After a loss there are no checkpoints: what the lost rank held is in none of them.
-        if !self.is_whole() {
-            return;
+        let mut request = self.cutting.retry.take().unwrap_or_else(|| observer.request());
+        self.members.notices.reset();
+        self.members.waiting.reset();
+        if request != Request::Stop {
+            self.cutting.reason = None;
+            request = match self.request_of_leavers() {
+                Request::Continue => match self.request_of_joiners() {
+                    Request::Continue => request,
+                    of_joiners => of_joiners,
+                },
+                of_leavers => of_leavers,
+            };
         }
-        let request = observer.request();
         if request == Request::Continue {
             return;
         }
         // A run that is about to end is not held up.
-        if self.ranks[..self.workers].iter().any(|progress| progress.finished) {
+        let has_ended = |progress: &RankProgress| progress.finished && !progress.is_lost;
+        if self.ranks[..self.workers].iter().any(has_ended) {
             return;
         }
         self.cutting.stop = request == Request::Stop;
@@ -126,10 +178,30 @@ impl Controller {
         if self.cutting.schedule.evaluates_at(step) {
             self.order(Recipient::All, Command::SendModel(step));
         }
-        let is_free = self.cutting.is_idle() && self.phase == RunPhase::Running && self.is_whole();
-        if is_free && self.cutting.schedule.saves_at(step) && step < self.cutting.steps {
-            self.pause(step);
+        if !self.cutting.schedule.saves_at(step) || step >= self.cutting.steps {
+            return;
         }
+        if self.may_cut() {
+            self.pause(step);
+        } else if self.is_unsettled() {
+            self.cutting.retry.get_or_insert(Request::Checkpoint);
+        }
+    }
+
+    /// Whether a cut may begin now.
+    fn may_cut(&self) -> bool {
+        let is_running = self.phase == RunPhase::Running;
+        is_running && self.cutting.is_idle() && !self.is_unsettled()
+    }
+
+    /// Whether some ranks may be in another view than others.
+    fn is_unsettled(&self) -> bool {
+        self.members.is_changing() || self.cutting.is_held
+    }
+
+    /// No cut begins while this holds: for drivers whose views take longer than other commands.
+    pub fn hold_cuts(&mut self, is_held: bool) {
+        self.cutting.is_held = is_held;
     }
 
     fn pause(&mut self, step: u64) {
@@ -140,8 +212,7 @@ impl Controller {
     pub(crate) fn cut_proposal(&mut self, rank: u32, step: u64) {
         let Stage::Proposing(answers) = &mut self.cutting.stage else { return };
         answers.insert(rank, step);
-        let missing = answers.len() < self.ranks.len();
-        if missing {
+        if answers.len() < self.ranks.len() - self.lost {
             return;
         }
         let step = answers.values().copied().max().unwrap_or(0);
@@ -174,8 +245,9 @@ impl Controller {
     }
 
     fn announce_cut(&mut self, step: u64, ranks: std::ops::Range<usize>) {
-        let last = self.cutting.stop;
-        for rank in ranks {
+        let changes = self.members.notices.are_due() || self.members.waiting.are_due();
+        let last = self.cutting.stop || changes;
+        for rank in ranks.filter(|rank| !self.ranks[*rank].is_lost).collect::<Vec<_>>() {
             self.order(Recipient::Rank(rank as u32), Command::SaveAt { step, last });
         }
     }
@@ -190,8 +262,11 @@ impl Controller {
     }
 
     /// Nothing is on its way any more. Whether that was for a cut.
-    pub(crate) fn save_at_rest(&mut self) -> bool {
+    pub(crate) fn save_at_rest(&mut self, observer: &mut dyn Observer) -> bool {
         let Stage::Resting { step } = self.cutting.stage else { return false };
+        if self.attend_leavers_at_rest(observer) {
+            return true;
+        }
         // Workers that count by themselves may have saved after as many steps on average.
         self.cutting.saved.remove(&step);
         self.cutting.stage = Stage::Saving { step, unconfirmed: 0 };
@@ -199,19 +274,28 @@ impl Controller {
         true
     }
 
-    /// A rank was lost: the cut that is under way is given up, and the rest continue.
-    pub(crate) fn abandon_cut(&mut self) {
-        if self.cutting.is_idle() {
+    /// A rank was lost. What is coming to rest for a cut does so without it. A cut in any other stage is
+    /// given up, the others continue, and it is tried again in the view to come: a rank that has saved
+    /// must have continued before it hears of a change, or its state would not follow.
+    pub(crate) fn interrupt_cut(&mut self) {
+        if matches!(self.cutting.stage, Stage::None | Stage::Resting { .. }) {
             return;
         }
-        let was_resting =
-            matches!(self.cutting.stage, Stage::Resting { .. } | Stage::Writing { .. });
+        let is_whole = matches!(self.cutting.stage, Stage::Writing { .. });
+        let request = if self.cutting.stop { Request::Stop } else { Request::Checkpoint };
+        self.cutting.retry = (!is_whole).then_some(request);
         self.cutting.stage = Stage::None;
         self.cutting.stop = false;
-        if was_resting || self.phase == RunPhase::Running {
+        // A synchronous run whose ranks have ended meanwhile is not started again.
+        if !self.cutting.synchronous || self.phase == RunPhase::Running {
             self.enter(RunPhase::Running);
             self.order(Recipient::All, Command::Continue);
         }
+    }
+
+    /// Membership has changed: the parts of cuts that are not whole belong to no cut any more.
+    pub(crate) fn forget_parts(&mut self) {
+        self.cutting.saved.clear();
     }
 
     /// A rank's part of a checkpoint has come.
@@ -222,9 +306,11 @@ impl Controller {
         part: RankCheckpoint,
         observer: &mut dyn Observer,
     ) {
-        if !self.is_whole() {
+        // The rank that was lost is missing in what is saved until the others have the new view.
+        if self.members.is_changing() {
             return;
         }
+        self.sponsor(rank, &part);
         observer.checkpoint(self.now, step, Rank(rank), part);
         let saved = &mut self.cutting.saved;
         *saved.entry(step).or_default() += 1;
@@ -234,14 +320,26 @@ impl Controller {
     }
 
     /// Continues, or ends the run, if all ranks know of the cut and have saved. An error: it ends.
-    pub(crate) fn end_saving_if_whole(&mut self) -> Result<(), RunFailure> {
+    pub(crate) fn end_saving_if_whole(
+        &mut self,
+        observer: &mut dyn Observer,
+    ) -> Result<(), RunFailure> {
         let Stage::Saving { step, unconfirmed: 0 } = self.cutting.stage else { return Ok(()) };
-        if self.cutting.saved.get(&step) != Some(&self.ranks.len()) {
+        if self.cutting.saved.get(&step) != Some(&self.living()) {
             return Ok(());
         }
         let rests = !self.cutting.synchronous;
         self.cutting.stage = if rests { Stage::Writing { step } } else { Stage::None };
-        if self.cutting.stop { Err(RunFailure::Stopped { step }) } else { Ok(()) }
+        if self.cutting.stop {
+            let reason = self.cutting.reason.take().unwrap_or_else(|| "as asked".to_string());
+            return Err(RunFailure::Stopped { step, reason });
+        }
+        if self.members.notices.are_due() {
+            self.let_go(observer);
+        } else if !rests && self.members.waiting.are_due() {
+            self.let_in(observer);
+        }
+        Ok(())
     }
 
     /// A rank has sent its model; once all have, they are evaluated.

@@ -43,9 +43,11 @@ pub enum RunFailure {
         reason: String,
     },
     /// The run was asked to stop, and every rank has saved its state.
-    #[error("stopped after {step} steps of each worker, as asked")]
+    #[error("stopped after {step} steps of each worker, {reason}")]
     Stopped {
         /// Steps of each worker, on average.
         step: u64,
+        /// Why: "as asked", or who wanted to leave and could not.
+        reason: String,
     },
 }

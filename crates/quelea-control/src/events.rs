@@ -20,7 +20,7 @@ impl Controller {
         self.now = now;
         // What a rank says that was taken for lost does not count any more.
         if event.speaker().is_some_and(|rank| self.ranks[rank as usize].is_lost) {
-            return;
+            return self.hear_departed(event);
         }
         match event {
             RankEvent::Record(record) => self.record(record, observer),
@@ -34,20 +34,31 @@ impl Controller {
                 }
             }
             RankEvent::Probed { rank, probe, drained, sent, received } => {
-                self.hear(rank);
                 let said = ProbeAnswer { is_drained: drained, sent, received };
-                let living = |rank: usize| !self.ranks[rank].is_lost;
-                if self.probes.answer(now, probe, rank as usize, said, living) {
-                    self.end_drain();
-                }
+                self.probed(probe, rank, said, observer);
             }
+            RankEvent::Report(report) => {
+                self.hear(report.rank);
+                let rank = report.rank as usize;
+                self.ranks[rank].report = Some(*report);
+            }
+            RankEvent::Salvaged { rank, step, model } => self.take_salvaged(rank, step, model),
+            other => self.hear_of_cut(other, observer),
+        }
+    }
+
+    /// What a rank says of cuts and of changes of membership.
+    fn hear_of_cut(&mut self, event: RankEvent, observer: &mut dyn Observer) {
+        match event {
             RankEvent::Model { rank, step, model } => {
                 self.hear(rank);
                 self.model(rank, step, model, observer);
             }
-            RankEvent::Saved { rank, step, part } => {
+            RankEvent::Saved { rank, step, view, part } => {
                 self.hear(rank);
-                self.saved(rank, step, *part, observer);
+                if view == self.members.view.number {
+                    self.saved(rank, step, *part, observer);
+                }
             }
             RankEvent::CutProposal { rank, step } => {
                 self.hear(rank);
@@ -63,14 +74,13 @@ impl Controller {
             }
             RankEvent::Frozen { rank, number, step } => {
                 self.hear(rank);
-                self.frozen(rank, number, step);
+                self.frozen(rank, number, step, observer);
             }
-            RankEvent::Report(report) => {
-                self.hear(report.rank);
-                let rank = report.rank as usize;
-                self.ranks[rank].report = Some(*report);
+            RankEvent::Leaving { rank } => {
+                self.hear(rank);
+                self.wants_to_leave(rank);
             }
-            RankEvent::Salvaged { rank, step, model } => self.take_salvaged(rank, step, model),
+            RankEvent::Surveyed { rank, survey } => self.surveyed(rank, *survey, observer),
             other => self.hear_of_trouble(other),
         }
     }
@@ -85,6 +95,12 @@ impl Controller {
                 progress.stillness.hear(waits, sent, received);
                 progress.computing = computing.then(|| progress.computing.unwrap_or(now));
                 progress.gathering = gathering;
+            }
+            RankEvent::Alive { rank, computing } => {
+                let (progress, now) = (&mut self.ranks[rank as usize], self.now);
+                if computing {
+                    progress.computing.get_or_insert(now);
+                }
             }
             RankEvent::Stalled { rank, complaint } => {
                 self.hear(rank);
@@ -127,12 +143,13 @@ impl Controller {
     }
 
     fn record(&mut self, record: Record, observer: &mut dyn Observer) {
-        if matches!(record.event, RecordKind::Step { .. }) {
+        if let RecordKind::Step { compute, .. } = record.event {
             self.done += 1;
             self.hear(record.rank);
             let progress = &mut self.ranks[record.rank as usize];
             progress.computing = None;
             progress.steps += 1;
+            progress.compute_limit.note(Time::from_seconds(compute));
             // In virtual time, a thousand reports are enough for any bar.
             let every = if self.watches { 1 } else { (self.total / 1000).max(1) };
             if self.done.is_multiple_of(every) || self.done == self.total {
@@ -144,7 +161,7 @@ impl Controller {
         observer.record(record);
     }
 
-    fn hear(&mut self, rank: u32) {
+    pub(crate) fn hear(&mut self, rank: u32) {
         let progress = &mut self.ranks[rank as usize];
         (progress.heard, progress.moved) = (self.now, self.now);
     }

@@ -14,6 +14,21 @@
 //!                     events
 //! ```
 //!
+//! Every wait has a limit, and every limit is looked at often enough:
+//!
+//! ```
+//! use quelea_control::ControlLimits;
+//! use quelea_core::time::Time;
+//!
+//! let limits = ControlLimits {
+//!     peer_seconds: 4.0,
+//!     compute_seconds: 3600.0,
+//!     drain_seconds: 30.0,
+//!     report_models: true,
+//! };
+//! assert_eq!(limits.tick_period(), Time::from_seconds(0.5));
+//! ```
+//!
 //! | module | what is in it |
 //! |---|---|
 //! | `messages` | [`Command`], [`RankEvent`], and the checks on what a rank says |
@@ -23,12 +38,16 @@
 //! | `controller` | the decisions for a whole run, and their deadlines |
 //! | `events` | what the controller does with what ranks say |
 //! | `directive`, `limits` | what it wants to be delivered; how long anybody may wait |
+//! | `detector` | how suspicious the silence of a process is |
+//! | `compute_limit` | how long the next gradient of a rank may take |
 //! | `budget` | the right to compute gradients, at the controller and at a rank |
 //! | `progress` | how far all workers are together, for learning rates of asynchronous runs |
 //! | `cut` | agreement on a consistent cut through the run |
 //! | `membership` | who takes part; how survivors of a loss agree on a new view |
+//! | `departure`, `entrance` | leaving with notice and joining, at a cut |
 //! | `termination` | when nothing is on its way any more |
-//! | `suspicion` | who is late, who is silent, why nobody moves |
+//! | `silence` | whose process is silent |
+//! | `suspicion` | who is late, whose thread says nothing, why nobody moves |
 //! | `blame` | which link does not deliver |
 //! | `salvage` | models of a run that is aborted |
 
@@ -36,9 +55,13 @@
 
 mod blame;
 mod budget;
+mod compute_limit;
 mod controller;
 mod cut;
+mod departure;
+mod detector;
 mod directive;
+mod entrance;
 mod events;
 mod life_cycle;
 mod limits;
@@ -47,6 +70,8 @@ mod messages;
 mod progress;
 mod rank;
 mod salvage;
+mod silence;
+mod survey;
 mod suspicion;
 mod termination;
 mod text;
@@ -54,9 +79,11 @@ mod timing;
 
 pub use controller::{Controller, ControllerConfig};
 pub use directive::{Directive, Recipient, RunFailure};
-pub use limits::ControlLimits;
+pub use entrance::Entrance;
+pub use limits::{ComputeLimits, ControlLimits, SilenceLimits};
 pub use membership::{LossPolicy, LossRefusal};
-pub use messages::{Account, AwaitedPeer, Command, RankEvent, VectorLengths, ViewChange};
+pub use messages::{Account, AwaitedPeer, Command, RankEvent, VectorLengths};
 pub use rank::{LoopStatus, RankMachine, RankMachineConfig};
+pub use survey::RankSurvey;
 pub use text::{REASON_CHARS, WARNING_CHARS, shown};
 pub use timing::GradientTime;

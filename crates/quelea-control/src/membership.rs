@@ -7,12 +7,15 @@ use std::sync::Arc;
 use quelea_core::message::Rank;
 use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
-use quelea_core::view::View;
+use quelea_core::view::{DepartedRank, View, ViewChange};
 use quelea_record::{Observer, RankReport, Record, RecordKind};
 
 use crate::controller::{Controller, RunPhase};
+use crate::departure::Notices;
 use crate::directive::Recipient;
-use crate::messages::{Command, ViewChange};
+use crate::entrance::Waiting;
+use crate::messages::Command;
+use crate::suspicion::RankProgress;
 
 /// The steps of survivors differ by at most one when they are stopped; one more may be under way. The
 /// rebuilt topology holds from beyond that.
@@ -75,19 +78,27 @@ pub(crate) struct Membership {
     /// The last view that was announced.
     pub(crate) view: Arc<View>,
     change: Option<PendingChange>,
+    /// All changes until it.
+    pub(crate) changes: Vec<ViewChange>,
+    /// Ranks that were given notice and have not left.
+    pub(crate) notices: Notices,
+    /// Workers that want to join.
+    pub(crate) waiting: Waiting,
 }
 
 /// Survivors are being asked how far they are.
 #[derive(Debug)]
 struct PendingChange {
-    lost: Vec<Rank>,
+    departed: Vec<Rank>,
+    joined: Vec<Rank>,
     awaited: BTreeSet<u32>,
     furthest: u64,
 }
 
 impl Membership {
-    pub(crate) fn new(view: Arc<View>) -> Membership {
-        Membership { view, change: None }
+    pub(crate) fn new(view: Arc<View>, changes: Vec<ViewChange>) -> Membership {
+        let (notices, waiting) = Default::default();
+        Membership { view, change: None, changes, notices, waiting }
     }
 
     pub(crate) fn is_changing(&self) -> bool {
@@ -108,75 +119,109 @@ impl Controller {
         self.ranks.len() - self.lost
     }
 
-    /// Whether no rank was lost.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.lost == 0
-    }
-
     /// The loss of `rank`, which happened `at`, is known: the others agree on a view without it.
     pub fn lose(&mut self, now: Time, rank: u32, at: Time, observer: &mut dyn Observer) {
         self.now = now;
-        let progress = &mut self.ranks[rank as usize];
-        if std::mem::replace(&mut progress.is_lost, true) {
+        let RankProgress { is_lost, steps_before, steps, .. } = self.ranks[rank as usize];
+        if is_lost {
             return;
         }
-        self.lost += 1;
-        (progress.finished, progress.computing) = (true, None);
-        let is_server = rank as usize >= self.workers;
-        let steps = progress.steps;
-        progress.report.get_or_insert_with(|| RankReport {
-            rank,
-            is_server,
-            lost: true,
-            steps,
-            ..RankReport::default()
-        });
-        self.budget.lose(rank as usize, steps);
-        let event = RecordKind::Lost;
-        observer.record(Record { t: at.seconds(), rank, step: steps, event });
+        self.strike_out(rank, RankReport { steps: steps_before + steps, ..RankReport::default() });
+        let (step, event) = (steps_before + steps, RecordKind::Lost);
+        observer.record(Record { t: at.seconds(), rank, step, event });
         // A process that was only silent learns that the others continue without it.
         let reason = "the others took this process for lost and continued without it";
         self.order(Recipient::Rank(rank), Command::Abort(reason.to_string()));
-        self.abandon_cut();
+        self.members.notices.forget(rank);
+        self.interrupt_cut();
         self.evaluate_complete(observer);
         self.start_change(Rank(rank));
-        self.finish_change_if_all_stand();
+        self.finish_change_if_all_stand(observer);
     }
 
-    fn start_change(&mut self, lost: Rank) {
+    /// From now on nothing is expected of `rank`, which did what the report says.
+    pub(crate) fn strike_out(&mut self, rank: u32, report: RankReport) {
+        self.lost += 1;
+        let is_server = rank as usize >= self.workers;
+        let progress = &mut self.ranks[rank as usize];
+        (progress.is_lost, progress.finished, progress.computing) = (true, true, None);
+        progress.report.get_or_insert(RankReport { rank, is_server, lost: true, ..report });
+        self.budget.lose(rank as usize, progress.steps);
+    }
+
+    /// From now on the others agree on a view without `departed`, whose rank is struck out.
+    pub(crate) fn start_change(&mut self, departed: Rank) {
         if let Some(change) = &mut self.members.change {
-            change.lost.push(lost);
-            change.awaited.remove(&lost.0);
+            change.departed.push(departed);
+            change.awaited.remove(&departed.0);
+            // Those who wanted to join wait for the next cut: theirs is not whole any more.
+            self.members.waiting.put_back(&std::mem::take(&mut change.joined));
             return;
         }
+        self.freeze(vec![departed], Vec::new());
+    }
+
+    /// From now on the others agree on a view with `joined`.
+    pub(crate) fn start_joining(&mut self, joined: Rank) {
+        match &mut self.members.change {
+            Some(change) => change.joined.push(joined),
+            None => self.freeze(Vec::new(), vec![joined]),
+        }
+    }
+
+    fn freeze(&mut self, departed: Vec<Rank>, joined: Vec<Rank>) {
         let alive = |rank: &u32| !self.ranks[*rank as usize].is_lost;
         let awaited = (0..self.ranks.len() as u32).filter(alive).collect();
-        self.members.change = Some(PendingChange { lost: vec![lost], awaited, furthest: 0 });
+        self.members.change = Some(PendingChange { departed, joined, awaited, furthest: 0 });
         self.order(Recipient::All, Command::Freeze(self.members.view.number + 1));
     }
 
     /// A rank starts no more gradients before view `number`, and is at `step`.
-    pub(crate) fn frozen(&mut self, rank: u32, number: u32, step: u64) {
+    pub(crate) fn frozen(
+        &mut self,
+        rank: u32,
+        number: u32,
+        step: u64,
+        observer: &mut dyn Observer,
+    ) {
         let expected = self.members.view.number + 1;
         let Some(change) = &mut self.members.change else { return };
         if number == expected && change.awaited.remove(&rank) {
             change.furthest = change.furthest.max(step);
-            self.finish_change_if_all_stand();
+            self.finish_change_if_all_stand(observer);
         }
     }
 
-    fn finish_change_if_all_stand(&mut self) {
+    pub(crate) fn finish_change_if_all_stand(&mut self, observer: &mut dyn Observer) {
         let Some(change) = self.members.change.take_if(|change| change.awaited.is_empty()) else {
             return;
         };
         let from_step = change.furthest + STEPS_AHEAD;
-        let view = self.setup.view_without(&self.members.view, &change.lost, from_step);
-        let lost = change.lost.iter().map(|rank| rank.0).collect();
-        let change = ViewChange { number: view.number, lost, from_step };
-        self.members.view = Arc::new(view);
+        let steps = |rank: &Rank| {
+            let progress = &self.ranks[rank.index()];
+            let left = progress.report.as_ref().is_some_and(|report| report.left);
+            DepartedRank { rank: *rank, steps: progress.steps_before + progress.steps, left }
+        };
+        let departed = change.departed.iter().map(steps).collect();
+        let number = self.members.view.number + 1;
+        let joined = change.joined;
+        let change = ViewChange { number, departed, joined, from_step };
+        self.members.view = Arc::new(self.setup.view_after(&self.members.view, &change));
+        self.members.changes.push(change.clone());
+        self.forget_parts();
+        observer.view_changed(&change);
+        for rank in &change.joined {
+            self.enter_run(*rank, observer);
+        }
         self.order(Recipient::All, Command::View(change));
         match self.phase {
-            RunPhase::Running => self.end_if_finished(),
+            RunPhase::Running => {
+                // Those who stand still because somebody has left.
+                if self.cutting.is_idle() {
+                    self.order(Recipient::All, Command::Continue);
+                }
+                self.end_if_finished();
+            }
             RunPhase::Draining => self.restart_drain(),
             RunPhase::Finishing | RunPhase::Salvaging => {}
         }

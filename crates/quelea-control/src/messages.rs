@@ -1,7 +1,10 @@
 //! What ranks and the controller tell each other, and which of it is believed.
 
 use quelea_core::time::Time;
+use quelea_core::view::ViewChange;
 use quelea_record::{RankCheckpoint, RankReport, Record, RecordKind};
+
+use crate::survey::RankSurvey;
 
 /// What a rank tells the controller.
 #[expect(missing_docs, reason = "the sentence above a variant names its fields")]
@@ -27,8 +30,13 @@ pub enum RankEvent {
         sent: u64,
         received: u64,
     },
+    /// Its process is alive, and whether its own thread has been computing for a while, so that it says
+    /// nothing else. Sent by a thread that does nothing else.
+    Alive { rank: u32, computing: bool },
     /// It has been waiting for too long.
     Stalled { rank: u32, complaint: String },
+    /// It was given notice, and wants to leave the run.
+    Leaving { rank: u32 },
     /// It has lost a peer.
     Lost { rank: u32, peer: u32, reason: String },
     /// It cannot continue.
@@ -39,8 +47,8 @@ pub enum RankEvent {
     Model { rank: u32, step: u64, model: Vec<f32> },
     /// It starts no more gradients before this view, and stands at this step.
     Frozen { rank: u32, number: u32, step: u64 },
-    /// Its part of the cut after this step.
-    Saved { rank: u32, step: u64, part: Box<RankCheckpoint> },
+    /// Its part of the cut after this step, saved in this view.
+    Saved { rank: u32, step: u64, view: u32, part: Box<RankCheckpoint> },
     /// The first step at which it can still take part in a cut; it stops there until one is agreed.
     CutProposal { rank: u32, step: u64 },
     /// It knows of the cut that was agreed on.
@@ -49,19 +57,10 @@ pub enum RankEvent {
     Paused { rank: u32 },
     /// Whom it waits for, and what it has exchanged.
     Account { rank: u32, account: Box<Account> },
+    /// What it says in a survey.
+    Surveyed { rank: u32, survey: Box<RankSurvey> },
     /// The model that it has, after this many steps, in a run that is broken off.
     Salvaged { rank: u32, step: u64, model: Vec<f32> },
-}
-
-/// What changes from one view to the next. Every rank derives the view itself from the one before.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ViewChange {
-    /// The number of the new view.
-    pub number: u32,
-    /// Ranks that were lost.
-    pub lost: Vec<u32>,
-    /// The step from which the rebuilt topology holds.
-    pub from_step: u64,
 }
 
 /// How long the vectors of a run are.
@@ -109,6 +108,10 @@ pub enum Command {
     Freeze(u32),
     /// The view that follows.
     View(ViewChange),
+    /// You leave: everything rests; hand over what only you have.
+    HandOver,
+    /// You have left: send the report and end. The others continue.
+    Leave,
     /// Flush what is pending.
     Drain,
     /// Say how many messages were sent and received.
@@ -135,6 +138,9 @@ pub enum Command {
     Durable(u64),
     /// Say whom you wait for, and what you have exchanged with whom.
     Explain,
+    /// Somebody looks at the run: say what you wait for and exchange, and from now on keep a sample of
+    /// your parameters after steps that this divides.
+    Survey { sample_every: u64 },
     /// The run is broken off: send the model that you have as soon as it is there, and start no
     /// more gradients.
     Salvage,
@@ -153,7 +159,9 @@ impl RankEvent {
             | RankEvent::Finished { rank, .. }
             | RankEvent::Probed { rank, .. }
             | RankEvent::Heartbeat { rank, .. }
+            | RankEvent::Alive { rank, .. }
             | RankEvent::Stalled { rank, .. }
+            | RankEvent::Leaving { rank }
             | RankEvent::Lost { rank, .. }
             | RankEvent::Frozen { rank, .. }
             | RankEvent::Model { rank, .. }
@@ -162,6 +170,7 @@ impl RankEvent {
             | RankEvent::CutAgreed { rank }
             | RankEvent::Paused { rank }
             | RankEvent::Account { rank, .. }
+            | RankEvent::Surveyed { rank, .. }
             | RankEvent::Salvaged { rank, .. }
             | RankEvent::Failed { rank, .. } => Some(*rank),
         }
@@ -185,6 +194,7 @@ impl RankEvent {
         match self {
             RankEvent::Record(record) => check_record(record),
             RankEvent::Account { account, .. } => account.check(ranks),
+            RankEvent::Surveyed { survey, .. } => survey.check(ranks),
             RankEvent::Report(report) => {
                 check_report(report)?;
                 let (params, model) = (report.params.len(), report.model.len());
@@ -264,6 +274,8 @@ fn check_record(record: &Record) -> Result<(), String> {
         // Only the coordinator evaluates and writes.
         RecordKind::Evaluation { .. }
         | RecordKind::Workers { .. }
+        | RecordKind::Account { .. }
+        | RecordKind::Deviation { .. }
         | RecordKind::Checkpoint { .. } => {
             Err("it sent a record that only the coordinator makes".to_string())
         }

@@ -12,6 +12,7 @@
 
 mod cut;
 mod poisoned;
+mod sampling;
 mod status;
 mod step;
 
@@ -25,16 +26,19 @@ use quelea_core::poison::PoisonPolicy;
 use quelea_core::problems::Computed;
 use quelea_core::properties::Properties;
 use quelea_core::run_spec::RunSpec;
+use quelea_core::state::Saved;
 use quelea_core::time::Time;
 use quelea_core::view::View;
 use quelea_record::{CheckpointSchedule, RankReport, Record, RecordKind, ResumePoint};
 
 use crate::budget::RankBudget;
+use crate::compute_limit::ComputeLimit;
 use crate::life_cycle::LifeCycle;
 use crate::limits::ControlLimits;
 use crate::messages::{Command, RankEvent};
 use crate::timing::{GradientTime, PendingStep};
 use cut::CutState;
+use sampling::Sampling;
 use status::SalvageState;
 
 /// Where the current step of a worker stands. A server is always ready.
@@ -55,6 +59,8 @@ pub struct RankMachineConfig<'a> {
     pub setup: &'a RunSpec,
     /// The state that it resumes from.
     pub start: &'a ResumePoint,
+    /// The view in which the run starts or resumes.
+    pub view: &'a Arc<View>,
     /// When checkpoints are taken and models evaluated.
     pub schedule: CheckpointSchedule,
     /// Time limits.
@@ -106,6 +112,8 @@ pub struct RankMachine {
     moved: Time,
     /// For how long the process stood still since the gradient was asked for.
     stood_still: Time,
+    /// How long its next gradient may take.
+    compute_limit: ComputeLimit,
     cutting: CutState,
     salvage: SalvageState,
     report: RankReport,
@@ -115,6 +123,10 @@ pub struct RankMachine {
     /// The same by peer; empty where links are not counted.
     sent_to: Vec<u64>,
     received_from: Vec<u64>,
+    /// Bytes of the same.
+    bytes_to: Vec<u64>,
+    bytes_from: Vec<u64>,
+    sampling: Sampling,
     events: Vec<RankEvent>,
 }
 
@@ -127,7 +139,7 @@ impl RankMachine {
         now: Time,
     ) -> Result<RankMachine, String> {
         let RankMachineConfig { setup, start, schedule, limits, .. } = config;
-        let mut node = start.node(setup, rank, pool.clone())?;
+        let mut node = start.node_in(config.view, setup, rank, pool.clone())?;
         if config.poison != PoisonPolicy::Ignore {
             node.inspect_messages();
         }
@@ -148,6 +160,7 @@ impl RankMachine {
             frozen_until: None,
             moved: now,
             stood_still: Time::ZERO,
+            compute_limit: ComputeLimit::new(limits.compute),
             cutting: CutState::new(
                 setup.clone(),
                 pool,
@@ -161,6 +174,9 @@ impl RankMachine {
             received: 0,
             sent_to: vec![0; links],
             received_from: vec![0; links],
+            bytes_to: vec![0; links],
+            bytes_from: vec![0; links],
+            sampling: Sampling::new(setup.seed),
             events: Vec::new(),
             node,
         })
@@ -187,6 +203,13 @@ impl RankMachine {
         &self.report
     }
 
+    /// A copy of the node's state as it is at this moment, to be inspected.
+    pub fn inspect_state(&mut self) -> Saved {
+        let mut saved = Saved::default();
+        self.node.state(&mut saved);
+        saved
+    }
+
     /// Whether a gradient is being computed.
     pub fn is_computing(&self) -> bool {
         matches!(self.phase, StepPhase::Computing { .. })
@@ -202,6 +225,11 @@ impl RankMachine {
         self.node.take_effects()
     }
 
+    /// Whether the rank has something to tell the controller.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// What the rank tells the controller, in order.
     pub fn take_events(&mut self) -> std::vec::Drain<'_, RankEvent> {
         self.events.drain(..)
@@ -212,12 +240,27 @@ impl RankMachine {
         self.node.start(now);
     }
 
+    /// This worker joins a run whose others were in the view `old` before.
+    pub fn enter(&mut self, now: Time, old: &View) {
+        self.node.enter(now, old);
+    }
+
+    /// A worker has connected that is to join as `peer`: nothing was exchanged with it before.
+    pub fn meet(&mut self, peer: Rank) {
+        for counts in [&mut self.sent_to, &mut self.received_from] {
+            if let Some(count) = counts.get_mut(peer.index()) {
+                *count = 0;
+            }
+        }
+    }
+
     /// A message of `bytes` bytes has arrived.
     pub fn message(&mut self, now: Time, from: Rank, message: Message, bytes: u64) {
         self.moved = now;
         self.received += 1;
         if let Some(count) = self.received_from.get_mut(from.index()) {
             *count += 1;
+            self.bytes_from[from.index()] += bytes;
         }
         self.report.bytes_received += bytes;
         self.node.message(now, from, message);
@@ -229,6 +272,7 @@ impl RankMachine {
         self.sent += 1;
         if let Some(count) = self.sent_to.get_mut(to.index()) {
             *count += 1;
+            self.bytes_to[to.index()] += bytes;
         }
         self.report.messages_sent += 1;
         self.report.bytes_sent += bytes;
@@ -264,6 +308,7 @@ impl RankMachine {
         };
         let step = self.node.step();
         self.phase = StepPhase::Completing(PendingStep { step, since: now, spent, computed });
+        self.compute_limit.note(spent.compute);
         self.report.samples += u64::from(computed.samples);
         self.report.last_loss = computed.loss;
         if self.timeline {
@@ -292,7 +337,7 @@ impl RankMachine {
         self.moved = now;
         let number = view.number;
         self.frozen_until.take_if(|until| *until <= number);
-        self.cutting.stop_saving();
+        self.cutting.enter_view();
         self.node.change_view(now, view);
         self.judge_poisoned(now);
         self.record(now, self.node.step(), RecordKind::View { number });
@@ -305,6 +350,11 @@ impl RankMachine {
         }
         // What the others do is no sign that this rank moves.
         if matches!(command, Command::Progress { .. }) {
+            return false;
+        }
+        // Nor that somebody looks.
+        if let Command::Survey { sample_every } = command {
+            self.answer_survey(sample_every);
             return false;
         }
         self.moved = now;
@@ -323,7 +373,8 @@ impl RankMachine {
                 sent: self.among_living(&self.sent_to, self.sent),
                 received: self.among_living(&self.received_from, self.received),
             }),
-            Command::Finish => {
+            Command::HandOver => self.node.leave(now),
+            Command::Finish | Command::Leave => {
                 let report = Box::new(self.final_report());
                 self.events.push(RankEvent::Report(report));
                 return true;
@@ -350,6 +401,11 @@ impl RankMachine {
         let living =
             by_peer.iter().enumerate().filter(|(peer, _)| view.is_alive(Rank::from(*peer)));
         living.map(|(_, count)| count).sum()
+    }
+
+    /// This rank was given notice: it wants to leave once the others can do without it.
+    pub fn leave(&mut self) {
+        self.events.push(RankEvent::Leaving { rank: self.node.rank.0 });
     }
 
     /// Does what can be done whether or not the processor is free: checkpoints and models that are due.

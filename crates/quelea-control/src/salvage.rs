@@ -36,7 +36,11 @@ impl Controller {
         let awaited: BTreeSet<u32> = ranks
             .filter(|rank| {
                 let progress = &self.ranks[*rank as usize];
-                let is_silent = progress.is_gone || self.now.since(progress.heard) >= half;
+                let is_silent = progress.is_gone
+                    || progress.computing.is_none() && self.now.since(progress.heard) >= half
+                    || progress
+                        .detector
+                        .is_some_and(|detector| detector.suspicion(self.now) >= 1.0);
                 progress.report.is_none() && !is_silent
             })
             .collect();
@@ -50,8 +54,9 @@ impl Controller {
         Ok(())
     }
 
+    /// Without a limit, far less than what the clock holds.
     fn salvage_patience(&self) -> Time {
-        Time::from_seconds(self.limits.peer_seconds.max(1.0))
+        Time::from_seconds(self.limits.peer_seconds.clamp(1.0, 1e6))
     }
 
     /// A rank has sent its model.

@@ -3,8 +3,11 @@
 use quelea_core::time::Time;
 use quelea_record::RankReport;
 
+use crate::compute_limit::ComputeLimit;
 use crate::controller::{Controller, RunPhase};
+use crate::detector::AccrualDetector;
 use crate::directive::RunFailure;
+use crate::limits::ControlLimits;
 use crate::membership::LossPolicy;
 
 /// How long better evidence is waited for after a first sign of trouble.
@@ -21,7 +24,8 @@ pub(crate) struct RankProgress {
     pub(crate) finished: bool,
     /// It was lost, and the others continue without it.
     pub(crate) is_lost: bool,
-    /// Steps that it has completed.
+    /// Steps that it had completed where the run was resumed, and those that it has completed since.
+    pub(crate) steps_before: u64,
     pub(crate) steps: u64,
     /// Its process is gone.
     pub(crate) is_gone: bool,
@@ -38,14 +42,19 @@ pub(crate) struct RankProgress {
     /// When it last said anything else than that it is alive.
     pub(crate) moved: Time,
     pub(crate) stillness: Stillness,
+    /// Judges the silence of its process, once that has shown that it is alive.
+    pub(crate) detector: Option<AccrualDetector>,
+    /// How long its next gradient may take.
+    pub(crate) compute_limit: ComputeLimit,
     pub(crate) report: Option<RankReport>,
 }
 
 impl RankProgress {
-    pub(crate) fn new(is_server: bool, now: Time) -> RankProgress {
+    pub(crate) fn new(is_server: bool, limits: &ControlLimits, now: Time) -> RankProgress {
         RankProgress {
             finished: is_server,
             is_lost: false,
+            steps_before: 0,
             steps: 0,
             is_gone: false,
             is_unreachable: false,
@@ -55,6 +64,8 @@ impl RankProgress {
             heard: now,
             moved: now,
             stillness: Stillness::default(),
+            detector: None,
+            compute_limit: ComputeLimit::new(limits.compute),
             report: None,
         }
     }
@@ -132,9 +143,11 @@ impl Controller {
         }
     }
 
-    /// Looks at the clock: who has been silent, what takes too long.
+    /// Looks at the clock: whose thread says nothing, what takes too long. One that computes on its own
+    /// thread says nothing meanwhile.
     pub(crate) fn judge(&mut self) {
-        let silent = self.ranks.iter().enumerate().filter(|(_, rank)| rank.report.is_none());
+        let silent = self.ranks.iter().enumerate();
+        let silent = silent.filter(|(_, rank)| rank.report.is_none() && rank.computing.is_none());
         let silent = silent.map(|(rank, progress)| (self.now.since(progress.heard), rank)).max();
         let limit = self.limits.peer_seconds;
         if let Some((silence, rank)) = silent.filter(|(time, _)| time.seconds() >= limit) {
@@ -151,7 +164,7 @@ impl Controller {
         let seconds = |since: Time| self.now.since(since).seconds();
         let (entered, limit) = (seconds(self.entered), self.limits.drain_seconds);
         match self.phase {
-            RunPhase::Running => self.late_rank(),
+            RunPhase::Running => self.late_cut().or_else(|| self.late_rank()),
             RunPhase::Draining => {
                 let still = seconds(self.probes.changed);
                 let is_overdue = still >= limit || entered >= DRAIN_FACTOR * limit;
@@ -173,10 +186,14 @@ impl Controller {
     fn late_rank(&self) -> Option<String> {
         let limits = &self.limits;
         let late = |progress: &RankProgress| {
+            let own = &progress.compute_limit;
             let (since, limit, what) = match progress.computing {
-                Some(since) => (since, limits.compute_seconds, "its gradient"),
+                Some(since) => (since, own.seconds(), format!("its gradient{}", own.reason())),
                 None if progress.finished => return None,
-                None => (progress.moved, 2.0 * limits.compute_seconds, "a step or its end"),
+                None => {
+                    let limit = 2.0 * limits.compute.ceiling_seconds;
+                    (progress.moved, limit, "a step or its end".to_string())
+                }
             };
             let time = self.now.since(since).seconds();
             (time >= limit + limits.peer_seconds).then_some((time, what))

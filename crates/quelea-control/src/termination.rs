@@ -2,6 +2,9 @@
 //! until two rounds of answers in a row agree.
 
 use quelea_core::time::Time;
+use quelea_record::Observer;
+
+use crate::controller::{Controller, RunPhase};
 
 /// The shortest and the longest time between two probes.
 const SHORTEST_PAUSE: Time = Time(200_000);
@@ -109,6 +112,43 @@ impl Probes {
         let MessageCount { sent, received } = self.previous.unwrap_or_default();
         let who = if who.is_empty() { "nobody".to_string() } else { who.join(", ") };
         format!("{sent} were sent, {received} received; still not drained: {who}")
+    }
+}
+
+impl Controller {
+    /// Lets ranks be asked whether anything is on its way, although they are not watched by the clock: the
+    /// driver calls [`poll`](Controller::poll) at [`next_probe`](Controller::next_probe).
+    pub fn use_probes(&mut self) {
+        self.uses_probes = true;
+    }
+
+    /// When ranks are asked again whether anything is on its way.
+    pub fn next_probe(&self) -> Option<Time> {
+        self.probes.next.filter(|_| self.is_draining() && !self.members.is_changing())
+    }
+
+    /// For how long no message was sent or received while all comes to rest.
+    pub fn rests_for(&self, now: Time) -> Time {
+        now.since(self.probes.changed)
+    }
+
+    /// A rank has answered a probe. While membership changes, and after a loss has interrupted the drain,
+    /// answers do not count: they are counted anew.
+    pub(crate) fn probed(
+        &mut self,
+        probe: u64,
+        rank: u32,
+        said: ProbeAnswer,
+        observer: &mut dyn Observer,
+    ) {
+        self.hear(rank);
+        if self.phase != RunPhase::Draining || self.members.is_changing() {
+            return;
+        }
+        let living = |rank: usize| !self.ranks[rank].is_lost;
+        if self.probes.answer(self.now, probe, rank as usize, said, living) {
+            self.end_drain(observer);
+        }
     }
 }
 

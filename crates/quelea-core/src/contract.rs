@@ -47,6 +47,10 @@ pub trait Algorithm: Send {
     /// No more gradients will come: flush what is pending, absorb what arrives.
     fn on_drain(&mut self, _cx: &mut Context<'_>) {}
 
+    /// This worker leaves with notice, in an asynchronous run that has come to rest: hand what must not
+    /// be lost, and is nowhere else, to somebody who stays.
+    fn on_leave(&mut self, _cx: &mut Context<'_>) {}
+
     /// "I touch neither parameters nor gradient until you hand them over again": the next
     /// gradient may start. A level, not an edge; asked after every event. Servers say `false`.
     fn is_ready(&self) -> bool;
@@ -68,6 +72,11 @@ pub trait Algorithm: Send {
     /// loaded before [`on_start`](Algorithm::on_start), which makes only what is missing.
     fn state(&mut self, visitor: &mut dyn Visitor);
 
+    /// What a worker that joins a run takes over from another.
+    fn join_rule(&self) -> JoinRule {
+        JoinRule::Common
+    }
+
     /// Whether a new worker can take the place of one that was lost, with its parameters and
     /// nothing else; the rest of the lost state is reset.
     fn can_be_replaced(&self) -> bool {
@@ -85,6 +94,17 @@ pub trait Algorithm: Send {
     fn keeps_older_views(&self) -> bool {
         false
     }
+}
+
+/// What a worker that joins a run takes over from another, its sponsor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JoinRule {
+    /// Parameters, optimizer and step; the rest begins as in a new run.
+    Common,
+    /// The whole state, which all workers have in common.
+    Whole,
+    /// No worker can join, for this reason.
+    No(&'static str),
 }
 
 /// Something that a rank is waiting for.

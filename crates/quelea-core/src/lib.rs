@@ -4,6 +4,18 @@
 //! vector kernels), touches a file or an environment variable. A driver (the virtual cluster,
 //! threads, TCP, a PyTorch loop) moves messages and time; see [`node::Node`].
 //!
+//! What a driver needs to know of an algorithm it asks its entry for:
+//!
+//! ```
+//! use quelea_core::algorithms;
+//! use quelea_core::options::Options;
+//!
+//! let entry = algorithms::find("d-psgd").expect("built in");
+//! let properties = (entry.properties)(&Options::defaults(entry.meta.options));
+//! assert!(properties.synchronous && !properties.servers);
+//! assert_eq!(algorithms::find("d-pgsd").unwrap_err(), Some("d-psgd"));
+//! ```
+//!
 //! | module | what is in it |
 //! |---|---|
 //! | [`contract`] | [`contract::Algorithm`], the events it gets, the effects it asks for |
@@ -18,6 +30,8 @@
 //! | [`codec`] | the table of codecs: vectors as fewer bytes, and error feedback |
 //! | [`random`], [`time`] | seeded named streams; nanoseconds since the run began |
 //! | [`meta`], [`options`] | what entries of every table have in common |
+//! | [`registry`] | every entry that a run may name: the tables, and what other crates add |
+//! | [`kit`] | building blocks that algorithms share |
 //! | [`algorithms`], [`collectives`], [`topology`], [`optim`], [`problems`] | the tables |
 
 #![warn(clippy::disallowed_methods, clippy::disallowed_types)]
@@ -26,6 +40,7 @@ pub mod algorithms;
 pub mod codec;
 pub mod collectives;
 pub mod contract;
+pub mod kit;
 pub mod layout;
 pub mod message;
 pub mod meta;
@@ -38,6 +53,7 @@ pub mod poison;
 pub mod problems;
 pub mod properties;
 pub mod random;
+pub mod registry;
 pub mod robust;
 pub mod run_spec;
 pub mod state;

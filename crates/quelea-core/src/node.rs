@@ -124,6 +124,15 @@ impl Node {
         self.release_held(now);
     }
 
+    /// The first event of a worker that joins a run whose others were in the view `old` before.
+    pub fn enter(&mut self, now: Time, old: &View) {
+        self.phase = Phase::Idle;
+        self.fix_rate();
+        self.event(now, |algorithm, cx| algorithm.on_start(cx));
+        self.event(now, |algorithm, cx| algorithm.on_view(cx, old));
+        self.release_held(now);
+    }
+
     /// Whether the next gradient may start.
     pub fn wants_gradient(&self) -> bool {
         self.phase == Phase::Idle
@@ -289,6 +298,11 @@ impl Node {
         assert_ne!(self.phase, Phase::Computing, "nobody computes when a run ends");
         self.phase = Phase::Draining { exchanging: self.phase == Phase::Exchanging };
         self.event(now, |algorithm, cx| algorithm.on_drain(cx));
+    }
+
+    /// This worker is drained, and leaves with notice: see [`Algorithm::on_leave`].
+    pub fn leave(&mut self, now: Time) {
+        self.event(now, |algorithm, cx| algorithm.on_leave(cx));
     }
 
     /// Whether nothing of this rank's is pending any more.

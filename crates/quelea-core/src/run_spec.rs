@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::algorithms::{Entry, hierarchy};
 use crate::codec;
+use crate::contract::JoinRule;
 use crate::layout::Layout;
 use crate::message::Rank;
 use crate::optim::{LearningRate, Optimizer, ScheduleClock};
@@ -12,7 +13,7 @@ use crate::options::Options;
 use crate::poison::PoisonPolicy;
 use crate::properties::Properties;
 use crate::topology::Schedule;
-use crate::view::View;
+use crate::view::{View, ViewChange};
 
 /// Makes an optimizer for a vector of this length.
 pub type MakeOptimizer = Arc<dyn Fn(usize) -> Box<dyn Optimizer> + Send + Sync>;
@@ -111,5 +112,39 @@ impl RunSpec {
         let hosts: Vec<u32> = mixing.iter().map(|rank| view.hosts[rank.index()]).collect();
         let rebuilt = self.topology.as_ref().and_then(|make| make(&hosts));
         view.without(lost, from_step, rebuilt)
+    }
+
+    /// The view that follows `view` by this change.
+    pub fn view_after(&self, view: &View, change: &ViewChange) -> View {
+        if change.joined.is_empty() {
+            return self.view_without(view, &change.ranks(), change.from_step);
+        }
+        let mut workers = [&view.workers, &change.joined[..]].concat();
+        workers.sort_unstable();
+        let hosts: Vec<u32> = workers.iter().map(|rank| view.hosts[rank.index()]).collect();
+        let rebuilt = self.topology.as_ref().and_then(|make| make(&hosts));
+        view.with(&change.joined, change.from_step, rebuilt)
+    }
+
+    /// Why no worker can join this run, if none can.
+    pub fn join_refusal(&self) -> Option<&'static str> {
+        if self.view.between().is_some() {
+            return Some("workers of a host average exactly (`topology.within_host`)");
+        }
+        match (self.entry.worker)(&self.options).join_rule() {
+            JoinRule::No(why) => Some(why),
+            JoinRule::Common | JoinRule::Whole => None,
+        }
+    }
+
+    /// The first view and those that follow it by these changes, in order.
+    pub fn views(&self, changes: &[ViewChange]) -> Vec<Arc<View>> {
+        let mut views = vec![Arc::clone(&self.view)];
+        for change in changes {
+            let last = views.last().expect("the first view is there");
+            let next = Arc::new(self.view_after(last, change));
+            views.push(next);
+        }
+        views
     }
 }

@@ -1,5 +1,16 @@
 //! Data sets, and batches of them ahead of the step that needs them.
 //!
+//! ```
+//! use quelea_data::order::SampleOrder;
+//!
+//! // The samples 10, 11, 12 and 13 of worker 0: every epoch has all of them, in an order of its own.
+//! let order = SampleOrder::new([10, 11, 12, 13].into(), 1, 0);
+//! let mut batch = Vec::new();
+//! order.read(4, 4, &mut batch);
+//! batch.sort();
+//! assert_eq!(batch, [10, 11, 12, 13]);
+//! ```
+//!
 //! | module | what is in it |
 //! |---|---|
 //! | [`images`] | labelled images: digits (embedded), IDX, CIFAR-10, folders of JPEG and PNG |

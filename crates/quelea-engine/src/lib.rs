@@ -1,6 +1,15 @@
 //! Networks: models whose parameters are one flat vector, their gradients, and the problems that
 //! train them.
 //!
+//! ```
+//! use quelea_engine::models::resnet20;
+//!
+//! let model = resnet20(10);
+//! let tensors = model.parameters.tensors();
+//! assert_eq!(tensors.iter().map(|tensor| tensor.len()).sum::<usize>(), model.parameters.len());
+//! assert!((265_000..275_000).contains(&model.parameters.len()));
+//! ```
+//!
 //! | module | what is in it |
 //! |---|---|
 //! | [`parameters`] | named tensors in one flat vector, and how they start |

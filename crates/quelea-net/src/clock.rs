@@ -30,6 +30,11 @@ impl RunClock {
         RunClock { zero: self.zero + Duration::from_nanos(zero.0) }
     }
 
+    /// The time at a moment on this process's clock.
+    pub(crate) fn at(&self, moment: Instant) -> Time {
+        Time(moment.saturating_duration_since(self.zero).as_nanos() as u64)
+    }
+
     /// The time.
     pub(crate) fn now(&self) -> Time {
         Time(self.zero.elapsed().as_nanos() as u64)

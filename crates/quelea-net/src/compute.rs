@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -58,14 +59,33 @@ pub(crate) trait Compute {
 /// Below so many operations (some tens of microseconds) another thread does not pay.
 const SMALL_OPERATIONS: u64 = 100_000;
 
+/// Whether a rank computes a gradient on its own thread, for others to see: counts the beginnings and the
+/// ends.
+#[derive(Debug, Default)]
+pub(crate) struct InlineActivity(AtomicU64);
+
+impl InlineActivity {
+    /// The number of the gradient that is being computed on the rank's own thread, if one is.
+    pub(crate) fn current(&self) -> Option<u64> {
+        let count = self.0.load(Ordering::Relaxed);
+        (count % 2 == 1).then_some(count)
+    }
+
+    /// A gradient begins, or ends.
+    pub(crate) fn toggle(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// Computes with `source`, on a thread called `name` unless that does not pay.
 pub(crate) fn start(
     name: String,
     mut source: Box<dyn GradientSource>,
     inbox: UnboundedSender<Inbox>,
+    activity: Arc<InlineActivity>,
 ) -> std::io::Result<Box<dyn Compute>> {
     if source.operations() < SMALL_OPERATIONS {
-        return Ok(Box::new(Inline { source, inbox }));
+        return Ok(Box::new(Inline { source, inbox, activity }));
     }
     let (loans, asked) = mpsc::channel::<Loan>();
     let work = move || {
@@ -96,12 +116,15 @@ impl Compute for Threaded {
 struct Inline {
     source: Box<dyn GradientSource>,
     inbox: UnboundedSender<Inbox>,
+    activity: Arc<InlineActivity>,
 }
 
 impl Compute for Inline {
     fn begin(&mut self, loan: Loan) {
         // The rank listens to its own inbox for as long as it lives.
+        self.activity.toggle();
         let _ = compute(&mut *self.source, loan, &self.inbox);
+        self.activity.toggle();
     }
 
     fn is_inline(&self) -> bool {

@@ -1,9 +1,10 @@
 //! Drives the controller of a run: carries events of ranks to it and its commands to them, by the real
 //! clock.
 
+use std::collections::BTreeSet;
 use std::net::Shutdown;
 use std::sync::mpsc::Receiver;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quelea_control::{Command, Controller, ControllerConfig, RankEvent, Recipient, RunFailure};
 use quelea_core::time::Time;
@@ -15,6 +16,8 @@ use crate::error::NetError;
 use crate::local_ranks::ProcessContext;
 use crate::protocol::{self, PacketError};
 use crate::rank::Inbox;
+use crate::rendezvous::admission::JoinedWorker;
+use crate::rendezvous::joiners::Joiners;
 use crate::running_time::StoodStill;
 use crate::trust::ControlStream;
 
@@ -26,8 +29,14 @@ const ABORT_WRITE_LIMIT: Duration = Duration::from_millis(500);
 pub(crate) enum Incoming {
     /// A rank says something.
     Event(RankEvent),
+    /// Something has arrived from the process of a rank.
+    Alive { rank: u32, at: Instant },
     /// The process of a rank has gone, or, in a joined process, the coordinator's.
     Gone { rank: u32, reason: String },
+    /// A worker that joins is connected with all others.
+    Connected(JoinedWorker),
+    /// It is not, for this reason.
+    NotConnected { rank: u32, reason: String },
     /// The coordinator has ended the run; only in a joined process.
     Aborted(String),
 }
@@ -89,6 +98,11 @@ struct ControllerDriver {
     links: Vec<ControlLink>,
     clock: RunClock,
     still: StoodStill,
+    /// Ranks that were told to leave and have not reported.
+    leaving: BTreeSet<u32>,
+    joiners: Option<Joiners>,
+    /// How long writing the state of a worker that joins may take.
+    entrance_limit: Duration,
     /// A rank that does not read must not keep the end of the run from others.
     hurries: bool,
 }
@@ -97,6 +111,7 @@ struct ControllerDriver {
 pub(crate) fn run(
     context: &ProcessContext,
     links: Vec<ControlLink>,
+    joiners: Option<Joiners>,
     observer: &mut dyn Observer,
     incoming: &Receiver<Incoming>,
 ) -> Result<Outcome, NetError> {
@@ -114,12 +129,16 @@ pub(crate) fn run(
         links,
         clock: context.clock,
         still: StoodStill::new(),
+        leaving: BTreeSet::new(),
+        joiners,
+        entrance_limit: Duration::from_secs_f64(context.options.peer_seconds / 4.0),
         hurries: false,
     };
     loop {
         let now = driver.hear(incoming, observer)?;
         let ended = driver.controller.poll(now, observer);
         driver.deliver();
+        driver.start_entrances();
         match ended {
             Ok(None) => {}
             Ok(Some(outcome)) => return Ok(outcome),
@@ -137,9 +156,11 @@ impl ControllerDriver {
         incoming: &Receiver<Incoming>,
         observer: &mut dyn Observer,
     ) -> Result<Time, NetError> {
+        self.joiners.iter_mut().for_each(|joiners| joiners.attend(&self.links));
         let wait = self.controller.next_deadline().since(self.clock.now());
+        let asked = self.clock.now();
         let word = incoming.try_recv().or_else(|_| {
-            self.controller.caught_up();
+            self.controller.caught_up(asked);
             incoming.recv_timeout(Duration::from_nanos(wait.0))
         });
         let (now, still) = (self.clock.now(), self.still.take());
@@ -147,12 +168,53 @@ impl ControllerDriver {
             self.controller.excuse(now, Time(still.as_nanos() as u64));
         }
         match word {
-            Ok(Incoming::Event(event)) => self.controller.handle(now, event, observer),
-            Ok(Incoming::Gone { rank, reason }) => self.controller.gone(now, rank, reason),
+            Ok(Incoming::Event(event)) => {
+                let reporter =
+                    if let RankEvent::Report(report) = &event { Some(report.rank) } else { None };
+                self.controller.handle(now, event, observer);
+                if let Some(rank) = reporter.filter(|rank| self.leaving.remove(rank)) {
+                    // Its process ends when it sees that this was all.
+                    self.links[rank as usize] = ControlLink::Broken;
+                }
+            }
+            Ok(Incoming::Alive { rank, at }) => self.controller.alive(self.clock.at(at), rank),
+            Ok(Incoming::Gone { rank, reason }) => {
+                if let Some(joiners) = &mut self.joiners
+                    && joiners.waiting.contains_key(&rank)
+                {
+                    joiners.give_up(rank, &reason);
+                }
+                self.controller.gone(now, rank, reason);
+            }
+            Ok(Incoming::Connected(worker)) => self.let_join(worker),
+            Ok(Incoming::NotConnected { rank, reason }) => {
+                self.joiners.iter_mut().for_each(|joiners| joiners.give_up(rank, &reason));
+            }
             Ok(Incoming::Aborted(reason)) => return Err(NetError::Aborted(reason)),
             Err(_) => {}
         }
         Ok(now)
+    }
+
+    /// A worker is connected with all others: it enters at the next cut, if it can.
+    fn let_join(&mut self, worker: JoinedWorker) {
+        let Some(joiners) = &mut self.joiners else { return };
+        match self.controller.join(worker.rank) {
+            Ok(()) => joiners.keep(worker),
+            Err(reason) => joiners.refuse(&worker, &reason),
+        }
+    }
+
+    /// Sends those who enter their state.
+    fn start_entrances(&mut self) {
+        for entrance in self.controller.take_entrances() {
+            let (rank, limit) = (entrance.rank, self.entrance_limit);
+            let Some(joiners) = &mut self.joiners else { continue };
+            match joiners.start(entrance, limit) {
+                Ok(link) => self.links[rank as usize] = link,
+                Err(reason) => self.controller.gone(self.clock.now(), rank, reason),
+            }
+        }
     }
 
     fn deliver(&mut self) {
@@ -165,12 +227,21 @@ impl ControllerDriver {
         }
         let orders: Vec<_> = self.controller.take_orders().collect();
         for order in orders {
+            // A rank that alone is told to end takes part no more.
+            let ends = matches!(order.command, Command::Abort(_) | Command::Leave);
+            if let (Recipient::Rank(rank), Some(joiners), true) = (order.to, &self.joiners, ends) {
+                joiners.admission.vacate(rank);
+            }
             let ranks = match order.to {
                 Recipient::Rank(rank) => rank..rank + 1,
                 Recipient::All => 0..self.links.len() as u32,
             };
             for rank in ranks {
-                match self.links[rank as usize].tell(&order.command) {
+                let told = self.links[rank as usize].tell(&order.command);
+                if order.command == Command::Leave {
+                    self.leaving.insert(rank);
+                }
+                match told {
                     Delivery::Sent => {}
                     Delivery::Closed => self.controller.unreachable(rank),
                     Delivery::Failed(reason) => {
@@ -188,7 +259,7 @@ impl From<RunFailure> for NetError {
             RunFailure::Lost { rank, reason } => NetError::Lost { rank, reason },
             RunFailure::Stalled(text) => NetError::Stalled(text),
             RunFailure::Failed { rank, reason } => NetError::Failed { rank, reason },
-            RunFailure::Stopped { step } => NetError::Stopped { step },
+            RunFailure::Stopped { step, reason } => NetError::Stopped { step, reason },
         }
     }
 }

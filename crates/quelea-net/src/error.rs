@@ -83,10 +83,12 @@ pub enum NetError {
         reason: String,
     },
     /// The run was asked to stop, and every rank has saved its state.
-    #[error("stopped after {step} steps of each worker, as asked")]
+    #[error("stopped after {step} steps of each worker, {reason}")]
     Stopped {
         /// Steps of each worker, on average.
         step: u64,
+        /// Why: "as asked", or who was given notice and could not leave.
+        reason: String,
     },
     /// The coordinator ended the run.
     #[error("the coordinator ended the run: {0}")]

@@ -14,6 +14,7 @@ use crate::clock::RunClock;
 use crate::compute::Gradients;
 use crate::controller::Incoming;
 use crate::error::NetError;
+use crate::heartbeat::Heartbeats;
 use crate::launcher;
 use crate::local_ranks::{LocalRanks, ProcessContext};
 use crate::measure::Prober;
@@ -24,7 +25,7 @@ use crate::protocol::{
 };
 use crate::rendezvous::check;
 use crate::transport::tcp::prepare;
-use crate::transport::{MeshPlan, Transport};
+use crate::transport::{Doors, MeshPlan, Transport};
 use crate::trust::{ControlStream, Credentials, LinkIdentity, RankKey};
 use coordinator_reader::{CoordinatorReader, hear, unexpected};
 use entrance::Entrance;
@@ -73,15 +74,22 @@ pub fn join(
         address: address.clone(),
         reason: error.to_string(),
     };
-    let Welcome { run, rank, open, timeline, job } = welcome;
+    let Welcome { run, rank, open, timeline, late, job } = welcome;
     prepare(stream.socket(), options.connect_seconds).map_err(|error| gone(error.into()))?;
     let (setup, gradients) = build_checked(build, &job, &stream)?;
     check_rank(rank, setup.workers(), &address)?;
     OpenFiles { here: 1, elsewhere: setup.ranks() - 1, joined: 1 }.reserve()?;
     let (controller, incoming) = channel();
     let identity = certified(&stream, run, &address, options)?;
-    let (here, known) = ([Rank(rank)].into(), identity.clone());
-    let plan = MeshPlan { run, ranks: setup.ranks(), here, identity };
+    let (doors, known) = (Doors::default(), identity.clone());
+    let plan = MeshPlan {
+        run,
+        ranks: setup.ranks(),
+        here: [Rank(rank)].into(),
+        identity,
+        is_late: late,
+        doors: doors.clone(),
+    };
     let own = stream.local_addr().map_err(|error| gone(error.into()))?.ip();
     let transport = open_transport(plan, open, own, options, controller.clone())?;
     let begin = Wait::new(options.connect_seconds, "the run to begin");
@@ -106,18 +114,24 @@ pub fn join(
         schedule,
         start: Arc::new(start),
         controller: controller.clone(),
+        doors,
     };
-    let local = LocalRanks::start(&context, &gradients, rank_links)?;
+    options.leave.arm();
+    let local = LocalRanks::start(&context, &gradients, rank_links, Heartbeats::ToCoordinator)?;
     let inbox = local.inbox(Rank(rank)).expect("it was just started").clone();
     // From here on a coordinator that takes nothing is as good as gone.
     let seconds = coordinator_patience(&stream, options.peer_seconds);
     prepare(stream.socket(), seconds).map_err(|error| gone(error.into()))?;
-    attend_coordinator(&stream, inbox, controller.clone(), seconds)
+    attend_coordinator(&stream, inbox, controller.clone(), known, seconds)
         .map_err(|error| gone(error.into()))?;
-    serve(&stream, &incoming, controller).map_err(|reason| match reason {
+    serve(&stream, &incoming, controller).map_err(|end| how_it_ended(end, address))
+}
+
+fn how_it_ended(end: JoinEnd, address: String) -> NetError {
+    match end {
         JoinEnd::Aborted(reason) => NetError::Aborted(reason),
         JoinEnd::Gone(reason) => NetError::LostCoordinator { address, reason },
-    })
+    }
 }
 
 /// Refuses a rank that the run does not have.
@@ -210,6 +224,7 @@ struct Welcome {
     rank: u32,
     open: bool,
     timeline: bool,
+    late: bool,
     job: Vec<u8>,
 }
 
@@ -272,8 +287,8 @@ fn ask_once(
     let wait = Wait::new(options.connect_seconds, "an answer");
     let answer = protocol::read(&stream, JOB_BYTES + SMALL_BYTES, Some(wait));
     match answer.map_err(|error| entrance.explain(wrong(error)))? {
-        SetupMessage::Welcome { run, rank, open, timeline, job } => {
-            Ok(Ok((stream, Welcome { run, rank, open, timeline, job })))
+        SetupMessage::Welcome { run, rank, open, timeline, late, job } => {
+            Ok(Ok((stream, Welcome { run, rank, open, timeline, late, job })))
         }
         SetupMessage::Refused { reason, elsewhere: true } => Ok(Err(reason)),
         SetupMessage::Refused { reason, .. } => {

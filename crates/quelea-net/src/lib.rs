@@ -8,15 +8,32 @@
 //! without a hop to another; gradients are computed on a second one, so that messages are handled
 //! meanwhile. Ranks of one process share message memory and send no bytes.
 //!
+//! What a launcher says in the environment:
+//!
+//! ```
+//! let environment = |name: &str| match name {
+//!     "RANK" => Some("1".to_string()),
+//!     "WORLD_SIZE" => Some("4".to_string()),
+//!     "MASTER_ADDR" => Some("10.0.0.1".to_string()),
+//!     "MASTER_PORT" => Some("29500".to_string()),
+//!     _ => None,
+//! };
+//! let launched = quelea_net::launcher::detect(environment).unwrap().expect("torchrun");
+//! assert_eq!((launched.rank, launched.world), (1, 4));
+//! ```
+//!
 //! | module | what is in it |
 //! |---|---|
 //! | [`Coordinator`], [`join()`], [`threads`] | the three ways to be part of a run |
 //! | [`process_group`] | what processes do together outside a run |
+//! | [`tensor_group`] | collective calls on tensors, for `torch.distributed` |
 //! | [`measure`] | the links and the steps, timed by those who joined |
 //! | [`launcher`] | what `mpirun`, `srun`, `torchrun` and Kubernetes say in the environment |
 //! | [`external_loop`] | a rank whose gradients and optimizer belong to a training script |
 //! | `rank`, `compute`, `local_ranks` | a rank on its thread, its gradients, all ranks of a process |
+//! | `heartbeat` | the thread that shows that a process is alive |
 //! | `transport` | how frames travel between ranks: the interface, TCP, ranks of one process |
+//! | `leave` | notice to leave, by a program or by SIGTERM |
 //! | `trust` | who may take part: secrets, tokens, certificates, encrypted connections |
 //! | `controller` | tickets, drain, termination, time limits: what one place must decide |
 //! | `rendezvous`, `protocol` | who joins as which rank, and what processes say to each other |
@@ -26,8 +43,10 @@ mod compute;
 mod controller;
 mod error;
 pub mod external_loop;
+mod heartbeat;
 mod join;
 pub mod launcher;
+mod leave;
 mod local_ranks;
 pub mod measure;
 mod open_files;
@@ -37,14 +56,16 @@ mod protocol;
 mod rank;
 mod rendezvous;
 mod running_time;
+pub mod tensor_group;
 mod transport;
 mod trust;
 
 pub use compute::{Gradients, MakeLoop, MakeSource};
 pub use error::NetError;
 pub use join::{BuildRun, JobError, join};
+pub use leave::LeaveNotice;
 pub use options::NetOptions;
-pub use quelea_control::LossPolicy;
+pub use quelea_control::{LossPolicy, SilenceLimits};
 pub use quelea_record::Observer;
 pub use rendezvous::{Coordinator, Hosted, resume, threads};
 pub use transport::TransportKind;

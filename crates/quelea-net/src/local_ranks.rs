@@ -19,14 +19,16 @@ use quelea_record::{CheckpointSchedule, ResumePoint};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::clock::RunClock;
-use crate::compute::{self, Gradients};
+use crate::compute::{self, Gradients, InlineActivity};
 use crate::controller::Incoming;
 use crate::error::NetError;
 use crate::external_loop::ExternalLoop;
+use crate::heartbeat::{HeartbeatThread, Heartbeats, WatchedRank};
 use crate::options::NetOptions;
 use crate::rank::{Inbox, RankConfig, RankState};
 use crate::transport::{
-    AttachContext, FrameSink, Link, LinkError, LinkTask, RankLinks, WriteOrder, in_process,
+    AttachContext, Doors, FrameSink, Link, LinkError, LinkTask, RankEndpoint, RankLinks,
+    WriteOrder, in_process,
 };
 
 /// What all ranks of this process have in common.
@@ -39,6 +41,7 @@ pub(crate) struct ProcessContext {
     pub(crate) schedule: CheckpointSchedule,
     pub(crate) start: Arc<ResumePoint>,
     pub(crate) controller: Sender<Incoming>,
+    pub(crate) doors: Doors,
 }
 
 /// The running ranks of this process. Dropping it ends them.
@@ -46,6 +49,7 @@ pub(crate) struct ProcessContext {
 pub(crate) struct LocalRanks {
     inboxes: Vec<(Rank, UnboundedSender<Inbox>)>,
     threads: Vec<JoinHandle<()>>,
+    _heartbeat: Option<HeartbeatThread>,
 }
 
 impl LocalRanks {
@@ -54,11 +58,17 @@ impl LocalRanks {
         context: &ProcessContext,
         gradients: &Gradients,
         rank_links: Vec<RankLinks>,
+        heartbeats: Heartbeats,
     ) -> Result<LocalRanks, NetError> {
         let channels: Vec<_> =
             rank_links.iter().map(|links| (links.rank, unbounded_channel())).collect();
         let inboxes = channels.iter().map(|(rank, (sender, _))| (*rank, sender.clone())).collect();
-        let mut local = LocalRanks { inboxes, threads: Vec::new() };
+        let mut local = LocalRanks { inboxes, threads: Vec::new(), _heartbeat: None };
+        let mut watched = Vec::new();
+        context.doors.miss(context.start.departed());
+        for (rank, inbox) in &local.inboxes {
+            context.doors.open(*rank, inbox.clone());
+        }
         let pool = Pool::new();
         let here: Vec<Rank> = rank_links.iter().map(|links| links.rank).collect();
         let within = in_process::connect(&here);
@@ -72,7 +82,10 @@ impl LocalRanks {
                 Gradients::Sources(make) => (Some(make(links.rank.index())), None),
                 Gradients::External(make) => (None, Some(make(links.rank.index()))),
             };
+            let activity = Arc::<InlineActivity>::default();
+            watched.push(WatchedRank::new(links.rank.0, Arc::clone(&activity)));
             let thread = RankThread {
+                activity,
                 source,
                 external,
                 context: context.clone(),
@@ -83,6 +96,9 @@ impl LocalRanks {
             };
             local.threads.push(thread.begin()?);
         }
+        let period = Duration::from_nanos(context.options.control_limits().heartbeat_period().0);
+        let controller = context.controller.clone();
+        local._heartbeat = Some(HeartbeatThread::start(watched, heartbeats, period, controller)?);
         Ok(local)
     }
 
@@ -110,6 +126,8 @@ struct RankThread {
     source: Option<Box<dyn GradientSource>>,
     /// In place of a source.
     external: Option<ExternalLoop>,
+    /// Shows whether it computes on its own thread.
+    activity: Arc<InlineActivity>,
     pool: Pool,
     links: RankLinks,
     /// The other end of its inbox.
@@ -139,35 +157,62 @@ impl RankThread {
     }
 
     async fn attend(mut self) -> std::io::Result<()> {
-        let (links, tasks) = self.attach_links()?;
+        let order = self.write_order();
+        let (links, tasks) = self.attach_links(&order)?;
         let rank_state = Rc::new(RefCell::new(RankState::new(self.rank_config()?, links)));
-        let sink: Rc<dyn FrameSink> = Rc::new(RankSink(Rc::clone(&rank_state)));
+        let sink: Rc<dyn FrameSink> =
+            Rc::new(RankSink { state: Rc::clone(&rank_state), replacements: 0 });
         for task in tasks {
             tokio::task::spawn_local(task(Rc::clone(&sink)));
         }
         rank_state.borrow_mut().start();
         let period = Duration::from_nanos(self.context.options.control_limits().tick_period().0);
-        self.listen(&rank_state, period).await;
+        self.listen(&rank_state, &order, period).await;
         Ok(())
     }
 
-    /// The links to all other ranks, by rank, and the tasks that move their frames.
-    fn attach_links(&mut self) -> std::io::Result<(PeerLinks, Vec<LinkTask>)> {
+    fn write_order(&self) -> Rc<WriteOrder> {
+        let setup = &self.context.setup;
+        let changes_partners = setup.view.changes_partners(self.links.rank);
+        WriteOrder::new(setup.properties().synchronous && changes_partners)
+    }
+
+    fn attach_context<'a>(&'a self, order: &'a Rc<WriteOrder>) -> AttachContext<'a> {
         let (rank, setup) = (self.links.rank, &self.context.setup);
-        let changes_partners = setup.view.changes_partners(rank);
-        let order = WriteOrder::new(setup.properties().synchronous && changes_partners);
-        let inspects = setup.poison != PoisonPolicy::Ignore;
-        let context = AttachContext {
-            rank,
-            order: &order,
-            pool: &self.pool,
-            len: setup.layout.len(),
-            inspects,
-        };
+        let (len, inspects) = (setup.layout.len(), setup.poison != PoisonPolicy::Ignore);
+        AttachContext { rank, order, pool: &self.pool, len, inspects }
+    }
+
+    /// A worker that joins has connected: its frames are read from now on.
+    fn meet(
+        &self,
+        rank_state: &Rc<RefCell<RankState>>,
+        order: &Rc<WriteOrder>,
+        endpoint: Box<dyn RankEndpoint>,
+    ) {
+        // A connection that broke at once is noticed by those who wait for the worker.
+        let Ok(attached) = endpoint.attach(&self.attach_context(order)) else { return };
+        let mut replacements = 0;
+        for (peer, link) in attached.links {
+            replacements = rank_state.borrow_mut().meet(peer, link);
+        }
+        let sink: Rc<dyn FrameSink> =
+            Rc::new(RankSink { state: Rc::clone(rank_state), replacements });
+        for task in attached.tasks {
+            tokio::task::spawn_local(task(Rc::clone(&sink)));
+        }
+    }
+
+    /// The links to all other ranks, by rank, and the tasks that move their frames.
+    fn attach_links(
+        &mut self,
+        order: &Rc<WriteOrder>,
+    ) -> std::io::Result<(PeerLinks, Vec<LinkTask>)> {
+        let setup = &self.context.setup;
         let mut links: PeerLinks = vec![None; setup.ranks()];
         let mut tasks = Vec::new();
-        for endpoint in self.links.endpoints.drain(..) {
-            let attached = endpoint.attach(&context)?;
+        for endpoint in std::mem::take(&mut self.links.endpoints) {
+            let attached = endpoint.attach(&self.attach_context(order))?;
             for (peer, link) in attached.links {
                 links[peer.index()] = Some(link);
             }
@@ -179,12 +224,18 @@ impl RankThread {
     /// The rank's node, new or resumed, with whoever computes its gradients.
     fn rank_config(&mut self) -> std::io::Result<RankConfig> {
         let (rank, context) = (self.links.rank, &self.context);
-        let start =
-            |source| compute::start(format!("gradient-{}", rank.0), source, self.own.clone());
+        let start = |source| {
+            let (name, activity) = (format!("gradient-{}", rank.0), Arc::clone(&self.activity));
+            compute::start(name, source, self.own.clone(), activity)
+        };
         let mut compute = self.source.take().map(start).transpose()?;
+        let mut views = context.setup.views(&context.start.changes);
+        let view = views.pop().expect("the first view is there");
+        let joins_after = views.pop().filter(|_| context.start.joins);
         let config = RankMachineConfig {
             setup: &context.setup,
             start: &context.start,
+            view: &view,
             schedule: context.schedule,
             limits: context.options.control_limits(),
             timeline: context.timeline,
@@ -208,6 +259,9 @@ impl RankThread {
             machine,
             clock: context.clock,
             controller: context.controller.clone(),
+            leave: context.options.leave.clone(),
+            doors: context.doors.clone(),
+            joins_after,
             compute,
             external: self.external.take(),
             timeline: context.timeline,
@@ -216,7 +270,12 @@ impl RankThread {
     }
 
     /// Takes what other threads have to say, until the last word.
-    async fn listen(&mut self, rank_state: &RefCell<RankState>, period: Duration) {
+    async fn listen(
+        &mut self,
+        rank_state: &Rc<RefCell<RankState>>,
+        order: &Rc<WriteOrder>,
+        period: Duration,
+    ) {
         let mut ticks = tokio::time::interval(period);
         loop {
             tokio::select! {
@@ -226,6 +285,7 @@ impl RankThread {
                     Some(Inbox::Optimized) => rank_state.borrow_mut().optimized(),
                     Some(Inbox::Finished) => rank_state.borrow_mut().loop_finished(),
                     Some(Inbox::Broken(reason)) => rank_state.borrow_mut().failed(reason),
+                    Some(Inbox::Peer(endpoint)) => self.meet(rank_state, order, endpoint),
                     Some(Inbox::Command(command)) => {
                         if rank_state.borrow_mut().command(command) {
                             return;
@@ -243,22 +303,29 @@ impl RankThread {
 type PeerLinks = Vec<Option<Rc<dyn Link>>>;
 
 /// Where transports deliver a rank's frames.
-struct RankSink(Rc<RefCell<RankState>>);
+struct RankSink {
+    state: Rc<RefCell<RankState>>,
+    /// How often the peer was replaced before this link was made.
+    replacements: u32,
+}
 
 impl FrameSink for RankSink {
     fn frame(&self, from: Rank, sent_micros: u32, message: Message) -> Result<(), String> {
-        self.0.borrow().check(&message)?;
+        self.state.borrow().check(&message)?;
         // What only the algorithm can see to be wrong ends in a panic, which would be lost in a task.
-        let take = || self.0.borrow_mut().message(from, sent_micros, message);
+        let take = || self.state.borrow_mut().message(from, sent_micros, message);
         catch_unwind(AssertUnwindSafe(take)).map_err(|panic| compute::text(&*panic).to_string())
     }
 
     fn restored(&self, peer: Rank, reason: &LinkError) {
-        self.0.borrow().restored(peer, &reason.to_string());
+        self.state.borrow().restored(peer, &reason.to_string());
     }
 
     fn ended(&self, peer: Rank, error: LinkError) {
-        let mut rank_state = self.0.borrow_mut();
+        let mut rank_state = self.state.borrow_mut();
+        if !rank_state.is_current(peer, self.replacements) {
+            return;
+        }
         match error {
             LinkError::Frame(error) => {
                 rank_state.failed(format!("{peer} sent it a bad frame: {error}"));

@@ -1,7 +1,8 @@
 //! How long anybody may wait for anything in a real run, and what is told at its end.
 
-use quelea_control::{ControlLimits, LossPolicy};
+use quelea_control::{ComputeLimits, ControlLimits, LossPolicy, SilenceLimits};
 
+use crate::leave::LeaveNotice;
 use crate::transport::TransportKind;
 use crate::trust::Security;
 
@@ -12,14 +13,20 @@ pub struct NetOptions {
     pub connect_seconds: f64,
     /// How long a peer that has connected may take to say who it is.
     pub handshake_seconds: f64,
-    /// How long nothing may move while nobody computes; and how long a process may be silent.
+    /// How long nothing may move while nobody computes; and how long a process may be silent at most.
     pub peer_seconds: f64,
+    /// How long a process may be silent, judged by what was heard of it: within these bounds, and at
+    /// most for `peer_seconds`.
+    pub silence: SilenceLimits,
     /// For how long a connection between two ranks that broke may be restored before the peer counts
     /// as lost; 0: it counts as lost at once. The last 16 MiB that were sent to each peer are then kept,
     /// to be sent again. The same for all processes of a run.
     pub reconnect_seconds: f64,
-    /// How long one gradient may take.
+    /// How long one gradient may take at most.
     pub compute_seconds: f64,
+    /// How many times as long as the longest gradient of the same rank before, but at least a minute;
+    /// infinite for loops that do other things than computing between two gradients.
+    pub compute_factor: f64,
     /// How long what is pending may take to arrive after the last gradient.
     pub drain_seconds: f64,
     /// Whether every rank's report has its parameters and its model. Scripts that keep their own
@@ -27,6 +34,8 @@ pub struct NetOptions {
     pub report_models: bool,
     /// What happens when a rank is lost.
     pub on_loss: LossPolicy,
+    /// Notice to leave, for the workers of this process.
+    pub leave: LeaveNotice,
     /// What carries frames between processes. The same for all processes of a run.
     pub transport: TransportKind,
     /// Whether connections are encrypted, and who may take part.
@@ -40,7 +49,15 @@ impl NetOptions {
     pub(crate) fn control_limits(&self) -> ControlLimits {
         ControlLimits {
             peer_seconds: self.peer_seconds,
-            compute_seconds: self.compute_seconds,
+            silence: SilenceLimits {
+                ceiling_seconds: self.silence.ceiling_seconds.min(self.peer_seconds),
+                ..self.silence
+            },
+            compute: ComputeLimits {
+                factor: self.compute_factor,
+                ceiling_seconds: self.compute_seconds,
+                ..ComputeLimits::default()
+            },
             drain_seconds: self.drain_seconds,
             report_models: self.report_models,
         }
@@ -53,11 +70,14 @@ impl Default for NetOptions {
             connect_seconds: 30.0,
             handshake_seconds: 5.0,
             peer_seconds: 30.0,
+            silence: SilenceLimits::default(),
             reconnect_seconds: 0.0,
-            compute_seconds: 3600.0,
+            compute_seconds: ComputeLimits::default().ceiling_seconds,
+            compute_factor: ComputeLimits::default().factor,
             drain_seconds: 30.0,
             report_models: true,
             on_loss: LossPolicy::Stop,
+            leave: LeaveNotice::default(),
             transport: TransportKind::default(),
             security: Security::default(),
             token_seconds: 86_400.0,

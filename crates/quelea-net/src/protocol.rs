@@ -2,17 +2,20 @@
 
 mod codec;
 mod fields;
+mod surveys;
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
 use quelea_core::time::Time;
+use quelea_core::view::ViewChange;
 use quelea_record::{CheckpointSchedule, RankCheckpoint};
 use quelea_wire::control::{self, ControlError, HEAD_BYTES, Reader};
 
 use crate::measure::Probe;
 use crate::running_time;
+use crate::trust::RankSeat;
 
 /// The longest packet before a run is agreed on, the job apart.
 pub(crate) const SMALL_BYTES: u64 = 64 << 10;
@@ -33,8 +36,9 @@ pub(crate) const JOB_BYTES: u64 = 64 << 20;
 pub(crate) enum SetupMessage {
     /// A worker wants to take part, as this rank or any.
     Join { rank: Option<u32>, key: String },
-    /// It may, as this rank. `open` tells whether other machines may take part.
-    Welcome { run: u64, rank: u32, open: bool, timeline: bool, job: Vec<u8> },
+    /// It may, as this rank. `open` tells whether other machines may take part, `late` whether the run has
+    /// begun, so that the worker connects to all others.
+    Welcome { run: u64, rank: u32, open: bool, timeline: bool, late: bool, job: Vec<u8> },
     /// It may not. `elsewhere`: this is another run than the one it looks for.
     Refused { reason: String, elsewhere: bool },
     /// The worker cannot run the job.
@@ -45,13 +49,14 @@ pub(crate) enum SetupMessage {
     Ping,
     /// It is this, on the coordinator's clock.
     Pong { now: Time },
-    /// Where the ranks listen, and which time the seat of each was given.
+    /// Where the ranks listen (nothing for one that takes no part), and which time the seat of each was
+    /// given.
     Peers { addresses: Vec<String>, seats: Vec<u32> },
     /// The worker is connected with all its peers.
     Meshed,
-    /// The worker resumes from this; sent before the start. `resized`: all but the common part of the
-    /// state is reset.
-    Resume { part: Box<RankCheckpoint>, resized: bool },
+    /// The worker resumes from this, in the view that follows from these changes; sent before the start.
+    /// `resized`: all but the common part of the state is reset; `joins`: the state is another's.
+    Resume { part: Box<RankCheckpoint>, resized: bool, joins: bool, changes: Vec<ViewChange> },
     /// The run begins; its zero on the coordinator's clock, and when checkpoints are taken.
     Start { zero: Time, schedule: CheckpointSchedule },
     /// The first message on a connection between two ranks.
@@ -74,6 +79,8 @@ pub(crate) enum SetupMessage {
     Certified { certificate: Vec<u8>, root: Vec<u8> },
     /// The worker is still loading its data.
     Alive,
+    /// During the run: a worker that joins was given this seat, and its earlier holders count no more.
+    Seat(RankSeat),
 }
 
 /// Anything that is written as one packet.
@@ -187,6 +194,20 @@ struct DeadlineRead<'a, S> {
     wait: Option<Wait>,
 }
 
+/// A stream that calls back whenever bytes have arrived.
+struct WatchedRead<'a, S> {
+    stream: &'a S,
+    arrived: &'a mut dyn FnMut(),
+}
+
+impl<S: PacketStream> Read for WatchedRead<'_, S> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.stream.receive(buffer)?;
+        (self.arrived)();
+        Ok(read)
+    }
+}
+
 impl<S: PacketStream> Read for DeadlineRead<'_, S> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match &self.wait {
@@ -229,10 +250,16 @@ pub(crate) fn read<P: Packet>(
     })
 }
 
-fn read_body<P: Packet>(
-    mut stream: DeadlineRead<'_, impl PacketStream>,
+/// Reads one packet for as long as it takes, and calls `arrived` whenever a part of it has arrived.
+pub(crate) fn read_watched<P: Packet>(
+    stream: &impl PacketStream,
     most: u64,
+    arrived: &mut dyn FnMut(),
 ) -> Result<P, PacketError> {
+    read_body(WatchedRead { stream, arrived }, most)
+}
+
+fn read_body<P: Packet>(mut stream: impl Read, most: u64) -> Result<P, PacketError> {
     let mut head = [0; HEAD_BYTES];
     stream.read_exact(&mut head)?;
     let head = control::decode_head(&head, most)?;

@@ -4,11 +4,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc;
 
-use quelea_control::{Command, GradientTime, LoopStatus, RankEvent, RankMachine, ViewChange};
+use quelea_control::{Command, GradientTime, LoopStatus, RankEvent, RankMachine};
 use quelea_core::contract::{Effect, Mode};
 use quelea_core::message::{Message, Rank};
 use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
+use quelea_core::view::{View, ViewChange};
 use quelea_record::{Record, RecordKind};
 use quelea_wire::frame;
 
@@ -16,8 +17,9 @@ use crate::clock::RunClock;
 use crate::compute::{Compute, Gradient};
 use crate::controller::Incoming;
 use crate::external_loop::ExternalLoop;
+use crate::leave::LeaveNotice;
 use crate::running_time::StoodStill;
-use crate::transport::Link;
+use crate::transport::{Doors, Link, RankEndpoint};
 
 /// What reaches a rank from other threads.
 #[derive(Debug)]
@@ -34,6 +36,8 @@ pub(crate) enum Inbox {
     Broken(String),
     /// A command of the controller.
     Command(Command),
+    /// A worker that joins has connected.
+    Peer(Box<dyn RankEndpoint>),
 }
 
 /// A rank.
@@ -43,9 +47,15 @@ pub(crate) struct RankState {
     clock: RunClock,
     /// By peer; none to itself.
     links: Vec<Option<Rc<dyn Link>>>,
+    /// How often each peer was replaced by one that joined.
+    replacements: Vec<u32>,
+    doors: Doors,
+    /// The view of the others before this rank joins.
+    joins_after: Option<Arc<View>>,
     /// Links with something new to send.
     touched: Vec<Rc<dyn Link>>,
     controller: mpsc::Sender<Incoming>,
+    notice: Notice,
     compute: Option<Box<dyn Compute>>,
     external: Option<ExternalLoop>,
     /// Buckets of the gradient being computed that are handed over.
@@ -61,12 +71,22 @@ pub(crate) struct RankState {
     effects: Vec<Effect>,
 }
 
+/// Notice to leave, and whether the controller was told.
+struct Notice {
+    given: LeaveNotice,
+    is_told: bool,
+}
+
 /// What a rank is made of.
 pub(crate) struct RankConfig {
     pub(crate) setup: RunSpec,
     pub(crate) machine: RankMachine,
     pub(crate) clock: RunClock,
     pub(crate) controller: mpsc::Sender<Incoming>,
+    pub(crate) leave: LeaveNotice,
+    pub(crate) doors: Doors,
+    /// The view of the others before this rank joins, if it does.
+    pub(crate) joins_after: Option<Arc<View>>,
     /// Absent at a server.
     pub(crate) compute: Option<Box<dyn Compute>>,
     /// The loop that computes, where it is not ours.
@@ -84,9 +104,13 @@ impl RankState {
             all_buckets: machine.node().layout().buckets.len(),
             machine,
             clock,
+            replacements: vec![0; links.len()],
+            doors: config.doors,
+            joins_after: config.joins_after,
             links,
             touched: Vec::new(),
             controller,
+            notice: Notice { given: config.leave, is_told: false },
             compute,
             external,
             handed: 0,
@@ -99,8 +123,24 @@ impl RankState {
     }
 
     pub(crate) fn start(&mut self) {
-        self.machine.start(self.clock.now());
+        match self.joins_after.take() {
+            Some(old) => self.machine.enter(self.clock.now(), &old),
+            None => self.machine.start(self.clock.now()),
+        }
         self.settle();
+    }
+
+    /// A worker that joins as `peer` has connected. How often that peer was replaced until now.
+    pub(crate) fn meet(&mut self, peer: Rank, link: Rc<dyn Link>) -> u32 {
+        self.machine.meet(peer);
+        self.links[peer.index()] = Some(link);
+        self.replacements[peer.index()] += 1;
+        self.replacements[peer.index()]
+    }
+
+    /// Whether a link made after so many replacements of its peer is still the one in use.
+    pub(crate) fn is_current(&self, peer: Rank, replacements: u32) -> bool {
+        self.replacements[peer.index()] <= replacements
     }
 
     /// Whether a message from another process can be one of this run: those of a view to come are held
@@ -182,6 +222,9 @@ impl RankState {
             self.change_view(&change);
             return false;
         }
+        if command == Command::Leave {
+            self.notice.given.note_left();
+        }
         let is_progress = matches!(command, Command::Progress { .. });
         let is_last = self.machine.command(self.clock.now(), command);
         if is_progress {
@@ -200,8 +243,9 @@ impl RankState {
         if change.number != view.number + 1 {
             return;
         }
-        let lost: Vec<Rank> = change.lost.iter().map(|rank| Rank(*rank)).collect();
-        let view = Arc::new(self.setup.view_without(view, &lost, change.from_step));
+        let view = Arc::new(self.setup.view_after(view, change));
+        self.doors.miss(change.ranks());
+        self.doors.welcome(&change.joined);
         self.machine.change_view(self.clock.now(), view);
         self.settle();
     }
@@ -213,6 +257,9 @@ impl RankState {
         let stood_still = Time(self.still.take().as_nanos() as u64);
         let status = LoopStatus { optimizing, gathering, stood_still };
         self.machine.tick(self.clock.now(), status);
+        if self.notice.given.is_given() && !std::mem::replace(&mut self.notice.is_told, true) {
+            self.machine.leave();
+        }
         self.tell_all();
     }
 

@@ -3,6 +3,7 @@
 
 mod addresses;
 pub(crate) mod admission;
+pub(crate) mod joiners;
 pub(crate) mod listener;
 mod server;
 mod worker_reader;

@@ -15,8 +15,10 @@
 //! | `tcp` | TCP: sockets, and connecting every rank with every other |
 //! | `tls` | the same sockets, encrypted and with both ends authenticated |
 //! | `in_process` | ranks of one process, which share message memory and send no bytes |
+//! | `doors` | how workers that join a run that has begun reach its ranks |
 //! | `order` | the order of frames over all links of a rank |
 
+mod doors;
 pub(crate) mod in_process;
 mod order;
 mod stream;
@@ -42,6 +44,7 @@ use crate::options::NetOptions;
 use crate::protocol::Wait;
 use crate::trust::LinkIdentity;
 
+pub(crate) use doors::Doors;
 pub(crate) use order::WriteOrder;
 
 /// The sending end of the way to one peer. One virtual call per frame; everything below it is compiled
@@ -188,6 +191,10 @@ pub(crate) struct MeshPlan {
     pub(crate) here: BTreeSet<Rank>,
     /// What this process shows to others, where connections are encrypted.
     pub(crate) identity: Option<LinkIdentity>,
+    /// The run has begun: this process connects to all others.
+    pub(crate) is_late: bool,
+    /// Where those are heard who join later.
+    pub(crate) doors: Doors,
 }
 
 /// The ways between this process and the others of a run. It stays open during the run.
@@ -195,7 +202,8 @@ pub(crate) trait Transport: fmt::Debug + Send {
     /// The port at which others reach it; 0 where a transport finds its peers without one.
     fn port(&self) -> u16;
 
-    /// Connects every rank of this process with every rank elsewhere. `addresses` are by rank.
+    /// Connects every rank of this process with every rank elsewhere. `addresses` are by rank; one that
+    /// has none does not take part.
     fn connect(
         &self,
         addresses: &[String],

@@ -21,7 +21,7 @@ use std::path::Path;
 
 #[cfg(test)]
 pub(crate) use authority::RunAuthority;
-pub(crate) use authority::{Credentials, LinkIdentity, RankKey, RankSeat};
+pub(crate) use authority::{Credentials, LinkIdentity, RankKey, RankSeat, SEATS_POLL};
 pub(crate) use control_stream::{Access, ControlStream};
 pub use published::PublishedToken;
 pub use secret::RunSecret;

@@ -71,8 +71,8 @@ impl Keeper {
         assert_eq!(parts.len(), ranks, "every rank is in the cut of step {step}");
         ResumePoint {
             parts: parts.values().cloned().collect(),
-            resized: false,
             now: Time(5_000_000_000),
+            ..ResumePoint::default()
         }
     }
 }
@@ -168,7 +168,7 @@ fn a_run_that_is_asked_to_stop_ends_with_a_whole_cut_wherever_it_is() {
             _ => sockets(&run, ResumePoint::default(), &mut keeper),
         };
         let step = match stopped {
-            Err(NetError::Stopped { step }) => step,
+            Err(NetError::Stopped { step, .. }) => step,
             // It was done before it could be asked.
             Ok(_) => continue,
             Err(error) => panic!("{name}: {error}"),

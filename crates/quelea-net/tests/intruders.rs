@@ -133,12 +133,12 @@ fn whoever_speaks_for_another_rank_or_reports_another_model_is_named() {
     let lost = Writer::default().number(1u32).number(7u32).text("no").packet(208);
     let reals = |w: Writer| w.real(0.0).real(0.0).real(0.0);
     let numbers = |w: Writer, count| (0..count).fold(w, |w, _| w.number(0u32));
-    let report = numbers(reals(numbers(Writer::default().number(1u32), 4)), 3);
+    let report = numbers(reals(numbers(Writer::default().number(1u32), 5)), 3);
     let report = numbers(report.list::<u32>(&[], |w, _| w), 1).values(&[1.0]).values(&[]);
     let shown = Writer::default().number(1u32).number(5u32).values(&[1.0, 2.0]).packet(211);
-    let saved = Writer::default().number(1u32).number(5u32).list::<u32>(&[], |w, _| w);
+    let saved = Writer::default().number(1u32).number(5u32).number(0u32).list::<u32>(&[], |w, _| w);
     let saved = saved.list(&["params"], |w, name| w.text(name).values(&[1.0]));
-    let saved = numbers(reals(numbers(saved.number(1u32), 4)), 3);
+    let saved = numbers(reals(numbers(saved.number(1u32), 5)), 3);
     let saved = numbers(saved.list::<u32>(&[], |w, _| w), 1).values(&[]).values(&[]).packet(212);
     let report = report.packet(204);
     let step = |t: f64, exposed: f64| {
@@ -284,7 +284,7 @@ fn abandoned(act: impl Fn(&TcpStream)) -> NetError {
         let (stream, _) = listener.accept().expect("it comes");
         assert_eq!(packet(&stream).0, 1);
         let welcome = Writer::default().number(1u32).number(0u32).number(false).number(true);
-        say(&stream, &welcome.bytes(&run.job()).packet(2));
+        say(&stream, &welcome.number(false).bytes(&run.job()).packet(2));
         while packet(&stream).0 == 6 {
             say(&stream, &Writer::default().number(0u32).packet(7));
         }

@@ -4,6 +4,13 @@
 //! comes out of the virtual cluster with the real algorithms; every parameter is stated by the
 //! paper, fitted on a named figure of it, or assumed, and the report says which.
 //!
+//! ```
+//! use quelea_papers::find;
+//!
+//! let experiment = find("aladdin-heterogeneity").unwrap();
+//! assert!(!experiment.trains, "its times come from the virtual cluster in seconds");
+//! ```
+//!
 //! | module | what is in it |
 //! |---|---|
 //! | [`adpsgd`] | the slow-down table, convergence |

@@ -1,10 +1,11 @@
 //! The ways to train that are compared: algorithm, topology, collective, codec, bucket size.
 
 use quelea_core::algorithms::{self, Codecs, Entry, Gathers, Service, Traffic};
-use quelea_core::codec::{self, CODECS, CodecShape};
+use quelea_core::codec::{self, CodecShape};
 use quelea_core::collectives::average::COLLECTIVE;
 use quelea_core::collectives::{self, COLLECTIVES};
 use quelea_core::options::{Options, Value as Given};
+use quelea_core::topology;
 use quelea_run::trial::Trial;
 
 use crate::cost;
@@ -14,7 +15,7 @@ use crate::scenario::Scenario;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     /// The algorithm.
-    pub algorithm: &'static str,
+    pub algorithm: &'static Entry,
     /// Its topology, for those that have one.
     pub topology: Option<&'static str>,
     /// Its collective, for those that have one.
@@ -28,8 +29,13 @@ pub struct Candidate {
 }
 
 impl Candidate {
+    /// The built-in algorithm of this name, in one bucket. Panics where there is none.
+    pub fn plain(name: &str) -> Candidate {
+        Candidate::of(algorithms::find(name).expect("the name of a built-in algorithm"))
+    }
+
     /// The algorithm as it is, in one bucket.
-    pub fn plain(algorithm: &'static str) -> Candidate {
+    pub fn of(algorithm: &'static Entry) -> Candidate {
         let (topology, collective, codec) = (None, None, None);
         let options = Vec::new();
         Candidate { algorithm, topology, collective, codec, bucket_mb: 0.0, options }
@@ -39,28 +45,26 @@ impl Candidate {
     pub fn name(&self) -> String {
         let details = [self.topology, self.collective, self.codec];
         let details = details.into_iter().flatten().map(|detail| format!(" / {detail}"));
-        format!("{}{}", self.algorithm, details.collect::<String>())
+        format!("{}{}", self.algorithm.meta.name, details.collect::<String>())
     }
 
     /// The options of the algorithm. One that can hide the exchange behind the gradient does.
     pub fn params(&self) -> Options {
-        let row = algorithms::find(self.algorithm).expect("candidates are rows of the table");
         let own = self.options.iter().cloned().chain(self.own());
-        own.fold(Options::defaults(row.meta.options), |params, (key, value)| {
+        own.fold(Options::defaults(self.algorithm.meta.options), |params, (key, value)| {
             params.with(key, value)
         })
     }
 
     fn own(&self) -> Option<(&'static str, Given)> {
-        let row = algorithms::find(self.algorithm).expect("candidates are rows of the table");
-        let overlaps = row.meta.options.iter().any(|key| key.name == OVERLAP);
+        let overlaps = self.algorithm.meta.options.iter().any(|key| key.name == OVERLAP);
         overlaps.then_some((OVERLAP, Given::Number(1.0)))
     }
 
     /// The settings of a run file.
     pub fn settings(&self) -> Vec<(String, String)> {
         let named = [
-            ("algorithm.name", Some(self.algorithm)),
+            ("algorithm.name", Some(self.algorithm.meta.name)),
             ("topology.name", self.topology),
             ("algorithm.collective", self.collective),
             ("codec.name", self.codec),
@@ -74,11 +78,11 @@ impl Candidate {
     /// With the options that the configuration gives this algorithm, but for those that candidates
     /// differ in.
     fn with_given(mut self, scenario: &Scenario) -> Candidate {
-        let row = algorithms::find(self.algorithm).expect("candidates are rows of the table");
-        let given = scenario.algorithm.as_ref().filter(|given| given.name == self.algorithm);
+        let given =
+            scenario.algorithm.as_ref().filter(|given| given.name == self.algorithm.meta.name);
         let given = given.into_iter().flat_map(|given| given.options.iter());
         let differs = |key: &str, value: &Given| {
-            let spec = row.meta.options.iter().find(|spec| spec.name == key);
+            let spec = self.algorithm.meta.options.iter().find(|spec| spec.name == key);
             ![COLLECTIVE.name, OVERLAP].contains(&key)
                 && spec.is_some_and(|spec| spec.kind.default() != *value)
         };
@@ -105,7 +109,8 @@ pub fn steps(candidate: &Candidate) -> u64 {
 
 /// The run that a prediction is about.
 pub fn trial(scenario: &Scenario, candidate: &Candidate) -> Trial {
-    let bare = Trial::new(candidate.algorithm, scenario.workers, scenario.parameters).cut(8);
+    let (registry, name) = (&scenario.registry, candidate.algorithm.meta.name);
+    let bare = Trial::new_with(registry, name, scenario.workers, scenario.parameters).cut(8);
     let cluster = scenario.settings().into_iter().map(|(key, value)| (key.to_string(), value));
     let settings = cluster.chain(candidate.settings());
     let trial = settings.fold(bare, |trial, (key, value)| trial.set(&key, value));
@@ -118,7 +123,7 @@ pub fn trial(scenario: &Scenario, candidate: &Candidate) -> Trial {
 /// Bucket sizes that are tried, in megabytes.
 const BUCKETS_MB: [f64; 3] = [0.0, 25.0, 5.0];
 
-/// Sparse topologies that are tried.
+/// Sparse topologies that are tried, besides those that other crates have registered.
 const TOPOLOGIES: [&str; 8] = [
     "ring",
     "one-peer-exponential",
@@ -137,9 +142,9 @@ const COMPLETE_WORKERS_MAX: usize = 512;
 /// Those of pairs between two halves.
 const BIPARTITE: [&str; 2] = ["ring", "bipartite-exponential"];
 
-/// The ways to use a row that make sense.
-pub(crate) fn candidates(scenario: &Scenario, row: &'static Entry) -> Vec<Candidate> {
-    let plain = Candidate::plain(row.meta.name).with_given(scenario);
+/// The ways to use an algorithm that are worth comparing.
+pub fn candidates(scenario: &Scenario, row: &'static Entry) -> Vec<Candidate> {
+    let plain = Candidate::of(row).with_given(scenario);
     let sizes = BUCKETS_MB.into_iter().filter(|size| size * 1e6 < scenario.bytes());
     let of_sizes = |candidate: Candidate| {
         let sizes = sizes.clone();
@@ -150,7 +155,12 @@ pub(crate) fn candidates(scenario: &Scenario, row: &'static Entry) -> Vec<Candid
             let with = |entry: &collectives::Entry| {
                 of_sizes(Candidate { collective: Some(entry.meta.name), ..plain.clone() })
             };
-            COLLECTIVES.iter().flat_map(with).collect()
+            let chooses = row.meta.options.iter().any(|key| key.name == COLLECTIVE.name);
+            if chooses {
+                COLLECTIVES.iter().flat_map(with).collect()
+            } else {
+                of_sizes(plain).collect()
+            }
         }
         Traffic::Gossip { gathers, .. } => {
             let suits = |name: &&str| match *name {
@@ -163,9 +173,11 @@ pub(crate) fn candidates(scenario: &Scenario, row: &'static Entry) -> Vec<Candid
                 let with = codecs(scenario, row).into_iter();
                 with.map(move |codec| Candidate { codec, ..candidate.clone() })
             };
+            let added = scenario.registry.added::<topology::Entry>().map(|entry| entry.meta.name);
             TOPOLOGIES
                 .into_iter()
                 .filter(suits)
+                .chain(added)
                 .map(on)
                 .flat_map(coded)
                 .flat_map(of_sizes)
@@ -186,6 +198,7 @@ fn codecs(scenario: &Scenario, row: &Entry) -> Vec<Option<&'static str>> {
         let refusal = takes.refusal(codec, &Options::defaults(codec.meta.options), len);
         takes == Codecs::Contraction && codec.shape == CodecShape::Own && refusal.is_none()
     };
-    let made_for: Vec<_> = CODECS.iter().filter(fits).map(|codec| Some(codec.meta.name)).collect();
+    let all = scenario.registry.entries::<codec::Entry>();
+    let made_for: Vec<_> = all.filter(fits).map(|codec| Some(codec.meta.name)).collect();
     if made_for.is_empty() { vec![None] } else { made_for }
 }

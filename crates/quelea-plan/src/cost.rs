@@ -22,7 +22,7 @@ mod servers;
 
 use std::collections::BTreeMap;
 
-use quelea_core::algorithms::{self, Gathers, Traffic, When};
+use quelea_core::algorithms::{Gathers, Traffic, When};
 use quelea_core::codec;
 use quelea_core::options::Options;
 use quelea_core::properties::TopologyRequirement;
@@ -54,8 +54,7 @@ pub fn predict(scenario: &Scenario, candidate: &Candidate) -> Result<Cost, Strin
 
 /// What the row of a candidate exchanges.
 pub fn traffic(candidate: &Candidate) -> Traffic {
-    let row = algorithms::find(candidate.algorithm).expect("candidates are rows of the table");
-    (row.traffic)(&candidate.params())
+    (candidate.algorithm.traffic)(&candidate.params())
 }
 
 /// Costs in one scenario.
@@ -91,8 +90,7 @@ impl CostModel<'_> {
     }
 
     fn mixing(&mut self, candidate: &Candidate) -> Result<&Mixing, String> {
-        let row = algorithms::find(candidate.algorithm).expect("candidates are rows of the table");
-        let need = (row.properties)(&candidate.params()).topology;
+        let need = (candidate.algorithm.properties)(&candidate.params()).topology;
         let name = candidate.topology.ok_or("it needs a topology")?;
         let mixing = self.mixings.entry((name, need == TopologyRequirement::Edges));
         let mixing =
@@ -104,7 +102,8 @@ impl CostModel<'_> {
 
 /// Bytes on the wire per byte of a vector.
 fn wire(s: &Scenario, candidate: &Candidate) -> f64 {
-    let Some(row) = candidate.codec.and_then(|name| codec::find(name).ok()) else { return s.wire };
+    let codec = candidate.codec.and_then(|name| s.registry.find::<codec::Entry>(name).ok());
+    let Some(row) = codec else { return s.wire };
     let len = (s.parameters as usize).max(1);
     row.bytes(&Options::defaults(row.meta.options), len) as f64 / (4.0 * len as f64)
 }

@@ -1,5 +1,15 @@
 //! Which algorithm for this model on this cluster: predicted time, traffic and warnings.
 //!
+//! ```
+//! use quelea_plan::{Advice, scenario::Scenario};
+//! use quelea_run::config::{Config, source::parse};
+//!
+//! let cluster = "workers = 8\n[cluster]\ncompute_ms = 100\nbandwidth_gbps = 10\n[task]\nname = \"quadratic\"";
+//! let config = Config::read(parse(cluster).unwrap(), &[], None).unwrap();
+//! let advice = Advice::new(Scenario::new(config, Some(25.6e6)).unwrap()).unwrap();
+//! assert!(advice.verdict().starts_with("Take "));
+//! ```
+//!
 //! | module | what is in it |
 //! |---|---|
 //! | [`scenario`] | model and cluster, from a configuration |
@@ -20,13 +30,12 @@ pub mod scenario;
 pub mod theory;
 pub mod unbucketed;
 
-use quelea_core::algorithms::{ALGORITHMS, Traffic};
+use quelea_core::algorithms::{Entry, Traffic};
 use quelea_plot::{Axis, BarChart, BarSeries, Chart};
 use quelea_run::error::RunError;
 use serde_json::{Value, json};
 
-use candidate::candidates;
-pub use candidate::{Candidate, steps, trial};
+pub use candidate::{Candidate, candidates, steps, trial};
 use cost::{Cost, CostModel};
 use measured::ClusterSurvey;
 use scenario::Scenario;
@@ -73,6 +82,19 @@ pub struct Advice {
     pub survey: Option<ClusterSurvey>,
 }
 
+/// What to expect of a run, and what would be better.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Forecast {
+    /// Seconds of a step with its algorithm, at its best.
+    pub own_step_seconds: f64,
+    /// What to take instead, or the same.
+    pub best: String,
+    /// Seconds of a step of that.
+    pub best_step_seconds: f64,
+    /// Why, in a sentence.
+    pub verdict: String,
+}
+
 /// So many of the fastest are also simulated, up to so many workers.
 const SIMULATED: usize = 6;
 const SIMULATED_WORKERS_MAX: usize = 64;
@@ -80,10 +102,19 @@ const SIMULATED_WORKERS_MAX: usize = 64;
 impl Advice {
     /// Predicts every candidate.
     pub fn new(scenario: Scenario) -> Result<Advice, RunError> {
+        let mut advice = Advice::in_closed_form(scenario);
+        if advice.scenario.workers <= SIMULATED_WORKERS_MAX {
+            advice.simulate()?;
+        }
+        Ok(advice)
+    }
+
+    /// Predicts every candidate in closed form, which takes no time.
+    fn in_closed_form(scenario: Scenario) -> Advice {
         let mut predictions: Vec<Prediction> = Vec::new();
         let mut unpredicted: Vec<(&'static str, String)> = Vec::new();
         let mut costs = CostModel::new(&scenario);
-        for row in ALGORITHMS {
+        for row in scenario.registry.entries::<Entry>() {
             let (before, mut refusals) = (predictions.len(), Vec::new());
             for candidate in candidates(&scenario, row) {
                 match costs.predict(&candidate) {
@@ -106,10 +137,24 @@ impl Advice {
         let mut advice = Advice { scenario, predictions, unpredicted, survey: None };
         advice.keep_best_buckets();
         advice.warn();
-        if advice.scenario.workers <= SIMULATED_WORKERS_MAX {
-            advice.simulate()?;
-        }
-        Ok(advice)
+        advice
+    }
+
+    /// What to expect of the run that a scenario is of, and what would be better, in closed form.
+    pub fn forecast(scenario: Scenario) -> Option<Forecast> {
+        let own = scenario.algorithm.as_ref()?.name;
+        let advice = Advice::in_closed_form(scenario);
+        let own = advice
+            .predictions
+            .iter()
+            .find(|prediction| prediction.candidate.algorithm.meta.name == own)?;
+        let best = advice.best()?;
+        Some(Forecast {
+            own_step_seconds: own.cost.step_seconds,
+            best: best.candidate.name(),
+            best_step_seconds: best.cost.step_seconds,
+            verdict: advice.verdict(),
+        })
     }
 
     /// Of a row that differs in nothing but the size of its buckets, the fastest stays.
@@ -197,7 +242,8 @@ impl Advice {
     pub fn best_of_each(&self) -> Vec<&Prediction> {
         let mut seen: Vec<(&str, bool)> = Vec::new();
         let is_new = |prediction: &&Prediction| {
-            let (name, warned) = (prediction.candidate.algorithm, prediction.warning.is_some());
+            let (name, warned) =
+                (prediction.candidate.algorithm.meta.name, prediction.warning.is_some());
             let is_new = !seen.contains(&(name, false)) && !seen.contains(&(name, warned));
             seen.push((name, warned));
             is_new
@@ -273,7 +319,7 @@ impl Advice {
         let predictions = self.predictions.iter().map(|prediction| {
             let Prediction { candidate, cost, simulated, warning } = prediction;
             json!({
-                "algorithm": candidate.algorithm,
+                "algorithm": candidate.algorithm.meta.name,
                 "topology": candidate.topology,
                 "collective": candidate.collective,
                 "codec": candidate.codec,
@@ -305,8 +351,8 @@ fn label(prediction: &Prediction, others: &[&Prediction]) -> String {
     let Candidate { algorithm, topology, collective, .. } = &prediction.candidate;
     let alike = others.iter().filter(|other| other.candidate.algorithm == *algorithm).count();
     match topology.or(*collective).filter(|_| alike > 1) {
-        Some(detail) => format!("{algorithm}, {detail}"),
-        None => (*algorithm).to_string(),
+        Some(detail) => format!("{}, {detail}", algorithm.meta.name),
+        None => algorithm.meta.name.to_string(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! A cluster that was measured, in the terms of `[cluster]`: what `plan --measure` finds becomes
 //! settings of a run file, so that every command can use it again.
 
-use quelea_core::algorithms::ALGORITHMS;
+use quelea_core::algorithms;
 use quelea_core::options::Options;
 use quelea_core::properties::TopologyRequirement;
 use quelea_run::config::Config;
@@ -20,11 +20,12 @@ const DIFFERS: f64 = 0.15;
 /// has no servers and asks for no topology, and without the faults of a simulation.
 pub fn survey(config: &Config) -> Result<PreparedRun, RequestError> {
     let mut job = config.resolved();
-    let fits = |entry: &&quelea_core::algorithms::Entry| {
+    let fits = |entry: &&algorithms::Entry| {
         let properties = (entry.properties)(&Options::defaults(entry.meta.options));
         !properties.servers && properties.topology == TopologyRequirement::Nothing
     };
-    let algorithm = ALGORITHMS.iter().find(fits).expect("such algorithms are in the table");
+    let mut all = config.registry.entries();
+    let algorithm = all.find(fits).expect("such algorithms are built in");
     job["algorithm"] = json!({ "name": algorithm.meta.name });
     for (table, keys) in
         [("", &["topology", "codec"][..]), ("cluster", &["faults", "server_hosts"])]
@@ -33,7 +34,7 @@ pub fn survey(config: &Config) -> Result<PreparedRun, RequestError> {
         let place = place.as_object_mut().expect("a configuration is made of tables");
         keys.iter().for_each(|key| drop(place.remove(*key)));
     }
-    PreparedRun::from_job(job.to_string().as_bytes())
+    PreparedRun::from_job(&config.registry, job.to_string().as_bytes())
 }
 
 /// What was measured, workers numbered host by host.

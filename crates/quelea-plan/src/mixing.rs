@@ -37,7 +37,8 @@ const EIGENVALUES_WORKERS_MAX: usize = 256;
 impl Mixing {
     /// The topology of this name; the error says why it does not fit the workers.
     pub fn new(s: &Scenario, name: &str, edges_only: bool) -> Result<Mixing, String> {
-        let entry = topology::find(name).map_err(|_| format!("`{name}` is not a topology"))?;
+        let entry: &topology::Entry =
+            s.registry.find(name).map_err(|_| format!("`{name}` is not a topology"))?;
         let hosts: Vec<u32> = (0..s.workers).map(|worker| s.host_of(worker) as u32).collect();
         let params = Options::defaults(entry.meta.options);
         let request =

@@ -1,6 +1,7 @@
 //! A model and a cluster, as a configuration states them.
 
 use quelea_core::options::Options;
+use quelea_core::registry::Registry;
 use quelea_run::config::Config;
 use quelea_run::error::RequestError;
 use quelea_run::prepared::PreparedRun;
@@ -10,6 +11,8 @@ use serde_json::{Value, json};
 /// What is asked about.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
+    /// The algorithms, topologies and codecs that are planned with.
+    pub registry: Registry,
     /// How many compute gradients.
     pub workers: usize,
     /// How many machines they are spread over.
@@ -89,29 +92,32 @@ impl Scenario {
             let problem = "must be a number of parameters from 1 to 10^13, as in 25.5e6";
             return Err(RequestError::field("--parameters", given, problem));
         }
-        let compute = config.cluster.options.real("compute_ms");
-        if compute == 0.0 {
+        // A prepared run checks everything else, and knows the model of the task.
+        let scenario = Scenario::of(&PreparedRun::new(config)?)?;
+        Ok(Scenario { parameters: parameters.unwrap_or(scenario.parameters), ..scenario })
+    }
+
+    /// Of a run that is ready to be driven.
+    pub fn of(prepared: &PreparedRun) -> Result<Scenario, RequestError> {
+        let (config, cluster) = (&prepared.config, &prepared.cluster);
+        if cluster.compute_ms == 0.0 {
             let problem = "must be above 0: a step of no time has no speed-up";
-            return Err(RequestError::field("cluster.compute_ms", compute, problem));
+            return Err(RequestError::field("cluster.compute_ms", cluster.compute_ms, problem));
         }
-        let servers = config.cluster.options.whole("servers").max(1) as usize;
         let algorithm = GivenAlgorithm {
             name: config.algorithm.entry.meta.name,
             options: config.algorithm.options().clone(),
         };
-        let steps_given = config.clone();
-        // A plan checks everything else, and knows the model of the task.
-        let plan = PreparedRun::new(config)?;
-        let cluster = &plan.cluster;
-        let mut hosts: Vec<u32> = plan.setup.view.hosts[..steps_given.workers].to_vec();
+        let mut hosts: Vec<u32> = prepared.setup.view.hosts[..config.workers].to_vec();
         hosts.dedup();
         Ok(Scenario {
-            workers: steps_given.workers,
+            registry: config.registry.clone(),
+            workers: config.workers,
             hosts: hosts.len(),
-            servers,
-            parameters: parameters.unwrap_or(plan.setup.layout.len() as f64),
+            servers: config.cluster.options.whole("servers").max(1) as usize,
+            parameters: prepared.setup.layout.len() as f64,
             wire: 1.0,
-            steps: plan.setup.steps,
+            steps: prepared.setup.steps,
             compute: cluster.compute_ms * 1e-3,
             variation: cluster.compute_cv,
             backward: cluster.backward_share,

@@ -4,9 +4,11 @@
 use std::f64::consts::TAU;
 
 use quelea_core::algorithms::{Service, Traffic};
+use quelea_core::topology;
 
 use crate::Candidate;
 use crate::cost::{self, Cost};
+use crate::mixing::Mixing;
 use crate::scenario::Scenario;
 
 /// What the orders of the theory are multiplied with: measured on logistic regression
@@ -67,7 +69,7 @@ fn transient(scenario: &Scenario, candidate: &Candidate, cost: &Cost) -> Option<
             (1.0 / period as f64, format!("it averages once per {period} steps"))
         }
         Traffic::Gossip { every, average, .. } => {
-            let gap = gap(candidate.topology?, scenario.workers)? / (rarely * every as f64);
+            let gap = gap_in(scenario, candidate.topology?)? / (rarely * every as f64);
             // C_β = Σ_{k<H} β^k takes the place of 1/(1−β), ibidem.
             let rounds = average.map_or(1.0, |period| 1.0 - (1.0 - gap).powf(period as f64));
             (gap / rounds, sparse(gap))
@@ -75,7 +77,7 @@ fn transient(scenario: &Scenario, candidate: &Candidate, cost: &Cost) -> Option<
         Traffic::Pairs { averages, starters } => {
             // Not at every gradient where only half of the workers start, or the network is slow.
             let often = (averages as f64 * starters.share()).min(1.0);
-            let gap = often * gap(candidate.topology?, scenario.workers)? / rarely;
+            let gap = often * gap_in(scenario, candidate.topology?)? / rarely;
             (gap, sparse(gap))
         }
     };
@@ -85,6 +87,22 @@ fn transient(scenario: &Scenario, candidate: &Candidate, cost: &Cost) -> Option<
 fn sparse(gap: f64) -> String {
     format!("its sparse mixing (1 − ρ = {gap:.1e})")
 }
+
+/// `1 − ρ` per round: in closed form, or computed for a topology that another crate has registered.
+fn gap_in(scenario: &Scenario, name: &str) -> Option<f64> {
+    gap(name, scenario.workers).or_else(|| {
+        let mut added = scenario.registry.added::<topology::Entry>();
+        let is_small = scenario.workers <= GAP_WORKERS_MAX;
+        let entry = added.find(|entry| entry.meta.name == name).filter(|_| is_small)?;
+        let mixing = Mixing::new(scenario, entry.meta.name, false).ok()?;
+        Some(topology::report(&mixing.schedule).spectral_gap).filter(|gap| *gap < EXACT_GAP)
+    })
+}
+
+/// Beyond this many workers the gap of a registered topology is not computed.
+const GAP_WORKERS_MAX: usize = 256;
+/// Mixing that is as good as an exact mean needs no warning.
+const EXACT_GAP: f64 = 1.0 - 1e-9;
 
 /// `1 − ρ` per round in closed form, at any size; nothing where a period gives the exact mean.
 pub fn gap(topology: &str, n: usize) -> Option<f64> {
@@ -112,7 +130,6 @@ fn side(n: usize) -> f64 {
 mod tests {
     use super::*;
     use quelea_core::options::Options;
-    use quelea_core::topology;
 
     #[test]
     fn closed_forms_are_near_the_measured_gaps() {

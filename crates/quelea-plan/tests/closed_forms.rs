@@ -2,11 +2,13 @@
 
 use quelea_core::algorithms::{ALGORITHMS, Service, Traffic};
 use quelea_core::options::Value;
+use quelea_core::registry::Registry;
 use quelea_plan::{self as advisor, Advice, Candidate, cost, scenario::Scenario, theory, trial};
 use quelea_run::config::{Config, source};
 
 fn scenario(workers: usize, hosts: usize) -> Scenario {
     Scenario {
+        registry: Registry::builtin(),
         workers,
         hosts,
         servers: 1,
@@ -129,11 +131,7 @@ fn every_row_is_predicted_and_near_the_virtual_cluster() {
             assert_eq!(advice.unpredicted, vec![]);
             for row in ALGORITHMS {
                 let mut of_row = advice.predictions.iter();
-                assert!(
-                    of_row.any(|p| p.candidate.algorithm == row.meta.name),
-                    "{}",
-                    row.meta.name
-                );
+                assert!(of_row.any(|p| p.candidate.algorithm == row), "{}", row.meta.name);
             }
             let all = advice.predictions.iter();
             let checked = if workers < 16 { all.collect() } else { advice.best_of_each() };
@@ -244,7 +242,7 @@ fn a_run_file_gives_its_algorithm_its_options() {
     );
     let config = Config::read(table.expect("TOML"), &[], None).expect("good");
     let advice = Advice::new(Scenario::new(config, Some(1e6)).expect("it fits")).expect("advice");
-    let found = advice.predictions.iter().find(|p| p.candidate.algorithm == "aladdin");
+    let found = advice.predictions.iter().find(|p| p.candidate.algorithm.meta.name == "aladdin");
     let traffic = cost::traffic(&found.expect("it is predicted").candidate);
     assert_eq!(traffic, Traffic::Servers(Service::Folded { period: 32, alpha: 0.125 }));
 }

@@ -62,6 +62,12 @@ impl PyGroup {
         self.launched.local_rank.unwrap_or(0)
     }
 
+    /// Where rank 0's machine is reached from here; at rank 0, the address that it listens on.
+    #[getter]
+    fn hub_address(&self) -> String {
+        self.assembly().address().to_string()
+    }
+
     /// Waits until all ranks have called it, for `seconds` at most; raises if `run` ends before.
     #[pyo3(signature = (run=None, seconds=CALL_SECONDS))]
     fn barrier(&self, py: Python<'_>, run: Option<&PyRun>, seconds: f64) -> PyResult<()> {
@@ -78,6 +84,19 @@ impl PyGroup {
     /// The bytes that rank 0 passed.
     fn broadcast(&self, py: Python<'_>, what: &str, mine: Vec<u8>) -> PyResult<Vec<u8>> {
         self.together(py, what, mine, None, |mut all| Ok(all.swap_remove(0)))
+    }
+
+    /// The bytes that every rank passed, by rank.
+    fn gather(&self, py: Python<'_>, what: &str, mine: Vec<u8>) -> PyResult<Vec<Vec<u8>>> {
+        let joined = self.together(py, what, mine, None, |all| {
+            let framed = all.iter().flat_map(|bytes| {
+                let length = (bytes.len() as u64).to_le_bytes();
+                length.into_iter().chain(bytes.iter().copied())
+            });
+            Ok(framed.collect())
+        })?;
+        split(&joined)
+            .ok_or_else(|| Error::new_err(format!("rank 0's answer to {what} is cut off")))
     }
 
     /// Replaces the vector by rank 0's.
@@ -192,6 +211,17 @@ fn copy_back(answer: &[u8], values: &mut [f32]) -> PyResult<()> {
     }
     bytemuck::cast_slice_mut(values).copy_from_slice(answer);
     Ok(())
+}
+
+/// What `gather` has joined.
+fn split(mut joined: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut parts = Vec::new();
+    while let Some((length, rest)) = joined.split_first_chunk() {
+        let (part, rest) = rest.split_at_checked(u64::from_le_bytes(*length) as usize)?;
+        parts.push(part.to_vec());
+        joined = rest;
+    }
+    joined.is_empty().then_some(parts)
 }
 
 fn bytes(values: &[f32]) -> Vec<u8> {

@@ -9,9 +9,12 @@ mod group;
 mod model;
 mod optimizer_state;
 mod properties;
+mod recorder;
 mod run;
 mod settings;
 mod simulate;
+mod tensors;
+mod topology;
 mod vectors;
 
 use std::time::Duration;
@@ -61,6 +64,12 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<run::PyRun>()?;
     module.add_class::<vectors::RankVectors>()?;
     module.add_class::<vectors::VectorAt>()?;
+    module.add_class::<tensors::TensorAt>()?;
+    module.add_class::<tensors::PyListener>()?;
+    module.add_class::<tensors::PyTensorGroup>()?;
+    module.add_class::<tensors::PyPending>()?;
+    module.add_class::<topology::PyTopology>()?;
+    module.add_function(wrap_pyfunction!(tensors::tensor_types, module)?)?;
     module.add_function(wrap_pyfunction!(properties::properties, module)?)?;
     module.add_function(wrap_pyfunction!(simulate::simulate, module)?)?;
     module.add_function(wrap_pyfunction!(allocations::large_allocations, module)?)?;

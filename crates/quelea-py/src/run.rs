@@ -14,13 +14,14 @@ use quelea_core::properties::OptimizerSite;
 use quelea_core::run_spec::RunSpec;
 use quelea_net::external_loop::{ExternalLoop, LoopHandle, LoopTurn, RankEnded};
 use quelea_net::{Coordinator, Gradients, Hosted, NetOptions};
-use quelea_record::Silent;
+use quelea_record::{Observer, Silent};
 use quelea_run::prepared::run_spec;
 
 use crate::group::PyGroup;
 use crate::model;
 use crate::optimizer_state::{StateLayout, StateVectors};
 use crate::properties::PyProperties;
+use crate::recorder::ScriptRecorder;
 use crate::settings::{config, value_error};
 use crate::vectors::{RankVectors, VectorAt};
 use crate::{Error, POLL_INTERVAL, uninterrupted};
@@ -59,6 +60,7 @@ impl PyRun {
         has_velocity: bool,
     ) -> PyResult<PyRun> {
         let config = config(settings)?;
+        let resolved = config.resolved();
         if initial.length == 0 {
             return Err(Error::new_err("all parameters of the model are empty: nothing to train"));
         }
@@ -78,7 +80,7 @@ impl PyRun {
             let layout = StateLayout { vectors: state_vectors, has_velocity };
             setup.optimizer = state.maker(layout, initial.length);
         }
-        let thread = spawn(py, group, setup.clone(), outer)?;
+        let thread = spawn(py, group, setup.clone(), outer, &resolved)?;
         let (thread, outcome) = (Mutex::new(Some(thread)), OnceLock::new());
         Ok(PyRun { handle, thread, outcome, rate, setup, state })
     }
@@ -236,12 +238,18 @@ fn spawn(
     group: &PyGroup,
     setup: RunSpec,
     script: ExternalLoop,
+    config: &serde_json::Value,
 ) -> PyResult<JoinHandle<Result<(), String>>> {
     let (rank, address) = (group.launched().rank, group.assembly().address());
     // The scripts hold their models: nobody needs them reported.
-    let options =
-        NetOptions { connect_seconds: 60.0, report_models: false, ..NetOptions::default() };
-    let options = NetOptions { security: group.security(), ..options };
+    // What a script does between two steps, such as an evaluation, seems to be a part of its gradient.
+    let options = NetOptions {
+        connect_seconds: 60.0,
+        report_models: false,
+        compute_factor: f64::INFINITY,
+        security: group.security(),
+        ..NetOptions::default()
+    };
     let coordinator = if rank == 0 { Some(bind(address, &options)?) } else { None };
     let port = coordinator.as_ref().map_or(0, |coordinator| coordinator.address().port());
     let answer = group.together(py, "wrap()", port.to_le_bytes().to_vec(), None, |mut all| {
@@ -254,10 +262,16 @@ fn spawn(
         let script = script.clone();
         Gradients::External(Box::new(move |_| script.clone()))
     };
+    let recorder = if rank == 0 { ScriptRecorder::from_environment(config) } else { None };
     let run = move || match coordinator {
         Some(coordinator) => {
             let hosted = Hosted { workers: vec![0] };
-            let ended = coordinator.run(Vec::new(), &setup, &gradients(), &hosted, &mut Silent);
+            let (mut recorder, mut silent) = (recorder, Silent);
+            let observer: &mut dyn Observer = match &mut recorder {
+                Some(recorder) => recorder,
+                None => &mut silent,
+            };
+            let ended = coordinator.run(Vec::new(), &setup, &gradients(), &hosted, observer);
             ended.map(|_| ()).map_err(|error| error.to_string())
         }
         None => {

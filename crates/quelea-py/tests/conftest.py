@@ -1,5 +1,6 @@
 """Every test process has one thread: there are several of them."""
 
+import faulthandler
 import os
 import sys
 import traceback
@@ -7,9 +8,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)
+
+# A test that hangs ends the test command with a traceback of every thread.
+TEST_SECONDS = 600
+
+
+@pytest.fixture(autouse=True)
+def time_limit(request):
+    uncaptured = request.config.stash[fault_handler_stderr_fd_key]
+    faulthandler.dump_traceback_later(TEST_SECONDS, exit=True, file=uncaptured)
+    yield
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,11 +1,14 @@
 //! Checkpoints: when models are evaluated and states saved, and what a run resumes from.
 
+use std::sync::Arc;
+
 use quelea_core::message::Rank;
 use quelea_core::node::Node;
 use quelea_core::payload::Pool;
 use quelea_core::run_spec::RunSpec;
 use quelea_core::state::Saved;
 use quelea_core::time::Time;
+use quelea_core::view::{View, ViewChange};
 
 use crate::RankReport;
 
@@ -69,21 +72,54 @@ pub struct RankCheckpoint {
 /// The state from which a run resumes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ResumePoint {
-    /// Every rank's part; empty for a new run.
+    /// Every rank's part; empty for a new run. That of a rank which was lost before has its steps and
+    /// totals only.
     pub parts: Vec<RankCheckpoint>,
     /// The parts are of another number of ranks: the state that only the algorithm knows is reset.
     pub resized: bool,
     /// The run's clock.
     pub now: Time,
+    /// The changes of membership until then.
+    pub changes: Vec<ViewChange>,
+    /// The rank joins a run with the last change; its part is another's.
+    pub joins: bool,
 }
 
 impl ResumePoint {
+    /// The view in which the run resumes.
+    pub fn view(&self, setup: &RunSpec) -> Arc<View> {
+        setup.views(&self.changes).pop().expect("the first view is there")
+    }
+
+    /// The ranks that were lost before.
+    pub fn departed(&self) -> impl Iterator<Item = Rank> {
+        ViewChange::absent(&self.changes).into_iter().map(|departed| departed.rank)
+    }
+
     /// The node of `rank`, with the state of its part.
     pub fn node(&self, setup: &RunSpec, rank: Rank, pool: Pool) -> Result<Node, String> {
-        let mut node = setup.node(rank, pool);
-        if let Some(part) = self.parts.get(rank.index()) {
-            let loaded =
-                if self.resized { node.load_common(&part.state) } else { node.load(&part.state) };
+        self.node_in(&self.view(setup), setup, rank, pool)
+    }
+
+    /// As [`node`](ResumePoint::node), in the view that this point has. The node of a rank that was
+    /// lost is there to be looked at.
+    pub fn node_in(
+        &self,
+        view: &Arc<View>,
+        setup: &RunSpec,
+        rank: Rank,
+        pool: Pool,
+    ) -> Result<Node, String> {
+        let mut node = setup.node_in(view, rank, pool);
+        let part = self.parts.get(rank.index());
+        if let Some(part) = part.filter(|_| view.is_alive(rank)) {
+            let loaded = if self.joins {
+                node.load_of_sponsor(&part.state)
+            } else if self.resized {
+                node.load_common(&part.state)
+            } else {
+                node.load(&part.state)
+            };
             loaded.map_err(|problem| format!("the state of {rank} does not fit: {problem}"))?;
             node.progress(self.steps(setup.workers()));
         }
@@ -97,6 +133,11 @@ impl ResumePoint {
 
     /// Steps that the first `workers` ranks had taken together, as far as their parts are here.
     pub fn steps(&self, workers: usize) -> u64 {
+        let workers_have_joined = self.changes.iter().any(|change| !change.joined.is_empty());
+        if workers_have_joined {
+            // One that joined continues at the step of another.
+            return self.parts.iter().take(workers).map(|part| part.report.steps).sum();
+        }
         self.parts.iter().take(workers).map(RankCheckpoint::step).sum()
     }
 }

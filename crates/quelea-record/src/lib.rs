@@ -1,10 +1,19 @@
 //! What is measured in a run: records as they happen, totals at the end, and the [`Observer`] that
 //! a driver hands models to evaluate and states to save. Nothing here writes files.
+//!
+//! ```
+//! use quelea_record::CheckpointSchedule;
+//!
+//! let schedule = CheckpointSchedule { save_every: 5, evaluations: 2, steps: 20 };
+//! assert!(schedule.saves_at(15) && schedule.evaluates_at(10));
+//! assert_eq!(schedule.next(10), Some(15));
+//! ```
 
 #![warn(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod checkpoints;
 mod facts;
+mod models;
 mod observer;
 
 pub use checkpoints::{BUFFERS, CheckpointSchedule, RankCheckpoint, ResumePoint};
@@ -12,6 +21,7 @@ pub use facts::{
     FACTS, FOLDED, FactKind, FactSummary, FactTotals, HALF_EXCHANGE, POISONED, STALENESS,
     SummaryForm,
 };
+pub use models::ModelSlices;
 pub use observer::{Models, Observer, Request, SalvagedModel, Silent};
 
 /// One measured fact.
@@ -85,13 +95,55 @@ pub enum RecordKind {
         /// Its number.
         number: u64,
     },
+    /// What a rank said of itself when it was asked: whom it waits for, what it has exchanged.
+    Account {
+        /// Whom it waits for.
+        awaiting: Vec<AwaitedRank>,
+        /// What it has exchanged with each peer so far.
+        links: Vec<LinkTotal>,
+    },
+    /// How far a rank's model is from the mean of all, estimated from a random subset of its elements.
+    Deviation {
+        /// The estimate.
+        distance: f64,
+        /// Its standard error.
+        error: f64,
+    },
     /// A rank was lost (crashed, cut off, declared dead).
     Lost,
+    /// A rank left with notice.
+    Left,
+    /// A worker joined.
+    Joined,
     /// A rank entered this view.
     View {
         /// The view's number.
         number: u32,
     },
+}
+
+/// A rank that another one waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AwaitedRank {
+    /// Which.
+    pub rank: u32,
+    /// What for, in words.
+    pub what: String,
+}
+
+/// What a rank has exchanged with one peer since its process began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkTotal {
+    /// The peer.
+    pub peer: u32,
+    /// Messages sent to it.
+    pub sent: u64,
+    /// Messages received from it.
+    pub received: u64,
+    /// Bytes sent to it, headers included.
+    pub bytes_sent: u64,
+    /// Bytes received from it, headers included.
+    pub bytes_received: u64,
 }
 
 /// What one rank did in the whole run.
@@ -101,8 +153,10 @@ pub struct RankReport {
     pub rank: u32,
     /// Whether it is a server.
     pub is_server: bool,
-    /// Whether it was lost before the end.
+    /// Whether it took no part any more at the end.
     pub lost: bool,
+    /// Whether that was because it left with notice.
+    pub left: bool,
     /// Steps completed.
     pub steps: u64,
     /// Samples used.

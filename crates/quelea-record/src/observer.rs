@@ -2,6 +2,7 @@
 
 use quelea_core::message::Rank;
 use quelea_core::time::Time;
+use quelea_core::view::ViewChange;
 
 use crate::{CheckpointSchedule, RankCheckpoint, Record};
 
@@ -37,8 +38,13 @@ pub trait Observer: Send {
     /// synchronous algorithms, on average for others.
     fn evaluate(&mut self, _now: Time, _step: u64, _models: Models) {}
 
+    /// Membership has changed. Checkpoints that are not complete will never be: what follows are parts
+    /// of the ranks that are left, in this view.
+    fn view_changed(&mut self, _change: &ViewChange) {}
+
     /// One rank's part of the checkpoint after `step` steps. The parts of one checkpoint come in
-    /// any order; it is complete when every rank's part is there.
+    /// any order; it is complete when every living rank's part is there. That of an earlier attempt
+    /// at the same step gives way.
     fn checkpoint(&mut self, _now: Time, _step: u64, _rank: Rank, _part: RankCheckpoint) {}
 
     /// The run is broken off; these are the models that its ranks still had, in order of rank. Ranks
@@ -56,6 +62,21 @@ pub trait Observer: Send {
     /// [`checkpoint_schedule`](Observer::checkpoint_schedule).
     fn request(&mut self) -> Request {
         Request::Continue
+    }
+
+    /// Called repeatedly: a rank that the run shall continue without, if it can.
+    fn rank_to_drop(&mut self) -> Option<u32> {
+        None
+    }
+
+    /// Whether ranks of a real run shall say now and then whom they wait for and what they have
+    /// exchanged ([`RecordKind::Account`]), and how far their models are apart
+    /// ([`RecordKind::Deviation`]).
+    ///
+    /// [`RecordKind::Account`]: crate::RecordKind::Account
+    /// [`RecordKind::Deviation`]: crate::RecordKind::Deviation
+    fn is_surveyed(&self) -> bool {
+        false
     }
 }
 

@@ -10,21 +10,25 @@
 //!
 //! | module | what is in it |
 //! |---|---|
+//! | [`membership`] | who takes part no more, in the manifest |
 //! | [`part`] | one rank as a file |
 //! | [`mod@write`] | takes the parts of a cut as they come, on a thread of its own |
 //! | [`read`] | finds the newest checkpoint that is whole |
 //! | [`fit`] | from a checkpoint to the start of a run, also one of another size |
 
 pub mod fit;
+pub mod membership;
 pub mod part;
 pub mod read;
 pub mod write;
 
 use std::path::Path;
 
+use quelea_core::view::ViewChange;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use self::membership::{SavedChange, SavedDeparture};
 use crate::prepared::PreparedRun;
 
 /// The folder of checkpoints in a run's folder.
@@ -45,10 +49,13 @@ pub struct Manifest {
     pub step: u64,
     /// The run's clock.
     pub clock_seconds: f64,
-    /// Ranks that compute gradients.
+    /// Ranks that compute gradients, or did before they were lost.
     pub workers: usize,
     /// Ranks that hold shards.
     pub servers: usize,
+    /// The changes of membership until then: ranks that were lost have no file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<SavedChange>,
     /// Parameters of the model.
     pub dimensions: usize,
     /// The epochs that were asked for, if they were.
@@ -69,11 +76,23 @@ impl Manifest {
             clock_seconds: 0.0,
             workers: prepared.config.workers,
             servers: prepared.config.servers(),
+            changes: prepared.start.changes.iter().map(SavedChange::from).collect(),
             dimensions: prepared.setup.layout.len(),
             epochs: prepared.epochs,
             config: prepared.config.resolved(),
             best,
         }
+    }
+
+    /// The ranks that were lost, with the steps that they had completed.
+    pub fn departed(&self) -> impl Iterator<Item = SavedDeparture> {
+        let changes: Vec<ViewChange> = self.changes.iter().map(ViewChange::from).collect();
+        ViewChange::absent(&changes).into_iter().map(SavedDeparture::from)
+    }
+
+    /// How many ranks take part.
+    pub fn living(&self) -> usize {
+        (self.workers + self.servers).saturating_sub(self.departed().count())
     }
 }
 

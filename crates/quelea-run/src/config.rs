@@ -6,10 +6,11 @@
 //! | [`section`] | one table against the keys that it may have |
 //! | [`chosen`] | a table that names a row of one of the tables of quelea |
 //! | [`listed`] | those tables, as the configuration sees them |
-//! | [`cluster`] | `[cluster]` |
+//! | [`cluster`], [`faults`], [`chaos`] | `[cluster]`, `[cluster.faults]`, `[chaos]` |
 //! | `hint` | what somebody may have meant by a key that is unknown |
 //! | [`resolved`] | the configuration with all defaults resolved, as JSON |
 
+pub mod chaos;
 pub mod chosen;
 pub mod cluster;
 pub mod faults;
@@ -21,6 +22,7 @@ pub mod source;
 
 use quelea_core::options::{OptionKind, OptionSpec, Options};
 use quelea_core::properties::{Properties, TopologyRequirement};
+use quelea_core::registry::Registry;
 use quelea_core::{algorithms, codec, optim, topology};
 use toml::{Table, Value};
 
@@ -108,6 +110,16 @@ pub const MEMBERSHIP: &[OptionSpec] = &[
         kind: OptionKind::Whole { default: 1, min: 1, max: 100_000 },
         help: "below this many workers the run stops and saves what it can",
     },
+    OptionSpec {
+        name: "silence_floor_seconds",
+        kind: OptionKind::Real { default: 1.5, min: 0.1, max: 30.0 },
+        help: "a process that is silent for less is not suspected, however regular its heartbeats were",
+    },
+    OptionSpec {
+        name: "silence_ceiling_seconds",
+        kind: OptionKind::Real { default: 30.0, min: 0.1, max: 30.0 },
+        help: "a process that is silent for longer is lost, however irregular its heartbeats were",
+    },
 ];
 
 /// The keys of `[trust]`.
@@ -129,11 +141,14 @@ const TABLES: &[&str] = &[
     "trust",
     "task",
     "cluster",
+    "chaos",
 ];
 
 /// A configuration in which every key has a value.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// Where names were looked up.
+    pub registry: Registry,
     /// `seed`.
     pub seed: u64,
     /// `workers`.
@@ -168,6 +183,8 @@ pub struct Config {
     pub task: Chosen<TaskEntry>,
     /// `[cluster]`.
     pub cluster: SectionValues,
+    /// `[chaos]`.
+    pub chaos: Options,
     /// What was left out of account, in sentences.
     pub notes: Vec<String>,
 }
@@ -182,18 +199,28 @@ pub enum Length {
 }
 
 impl Config {
-    /// The configuration of a file's table with settings on top. `launched` is the number of
-    /// workers that a launcher has started, where there is one.
+    /// The configuration of a file's table with settings on top, of built-in entries. `launched` is
+    /// the number of workers that a launcher has started, where there is one.
     pub fn read(
+        table: Table,
+        settings: &[ConfigSetting],
+        launched: Option<usize>,
+    ) -> Result<Config, RequestError> {
+        Config::read_with(&Registry::builtin(), table, settings, launched)
+    }
+
+    /// As [`read`](Config::read), of the entries of a registry.
+    pub fn read_with(
+        registry: &Registry,
         mut table: Table,
         settings: &[ConfigSetting],
         launched: Option<usize>,
     ) -> Result<Config, RequestError> {
-        let mut notes = merge(&mut table, settings)?;
+        let mut notes = merge(registry, &mut table, settings)?;
         if let (Some(workers), false) = (launched, table.contains_key("workers")) {
             table.insert("workers".to_string(), Value::Integer(workers as i64));
         }
-        let mut config = Config::check(&table)?;
+        let mut config = Config::check(registry, &table)?;
         let topology_set = settings.iter().any(|setting| setting.path[0] == "topology");
         if topology_set && config.properties().topology == TopologyRequirement::Nothing {
             let name = config.algorithm.entry.meta.name;
@@ -221,44 +248,50 @@ impl Config {
         }
     }
 
-    fn check(table: &Table) -> Result<Config, RequestError> {
-        let top =
-            Allowed { path: "", keys: TOP, extras: &[], others: TABLES }.check(table)?.options;
+    fn check(registry: &Registry, table: &Table) -> Result<Config, RequestError> {
+        let top = Allowed { path: "", keys: TOP, extras: &[], others: TABLES };
+        let top = top.check_in(registry, table)?.options;
         let inside = |name| inside(table, "", name);
         let plain = |path, keys: &'static [OptionSpec]| {
             let allowed = Allowed { path, keys, extras: &[], others: &[] };
-            allowed.check(&inside(path)?).map(|values| values.options)
+            allowed.check_in(registry, &inside(path)?).map(|values| values.options)
         };
         let optimizer = inside("optimizer")?;
         let schedule = self::inside(&optimizer, "optimizer", "schedule")?;
         Ok(Config {
+            registry: registry.clone(),
             seed: top.whole("seed"),
             workers: top.whole("workers") as usize,
             length: length(table, &top)?,
             evaluations: top.whole("evaluations"),
             evaluate_workers: top.flag("evaluate_workers"),
             plots: top.flag("plots"),
-            algorithm: Chosen::read(&inside("algorithm")?)?,
-            topology: Chosen::read(&inside("topology")?)?,
-            optimizer: Chosen::read(&optimizer)?,
-            schedule: Chosen::read(&schedule)?,
-            codec: Chosen::read(&inside("codec")?)?,
+            algorithm: Chosen::read(registry, &inside("algorithm")?)?,
+            topology: Chosen::read(registry, &inside("topology")?)?,
+            optimizer: Chosen::read(registry, &optimizer)?,
+            schedule: Chosen::read(registry, &schedule)?,
+            codec: Chosen::read(registry, &inside("codec")?)?,
             buckets: plain("buckets", BUCKETS)?,
             checkpoint: plain("checkpoint", CHECKPOINT)?,
             membership: plain("membership", MEMBERSHIP)?,
             trust: plain("trust", TRUST)?,
-            task: Chosen::read(&inside("task")?)?,
+            task: Chosen::read(registry, &inside("task")?)?,
             cluster: cluster::read(&inside("cluster")?)?,
+            chaos: plain("chaos", chaos::KEYS)?,
             notes: Vec::new(),
         })
     }
 }
 
 /// Puts settings into the table of a file; what that leaves out of account, in sentences.
-pub fn merge(table: &mut Table, settings: &[ConfigSetting]) -> Result<Vec<String>, RequestError> {
+pub fn merge(
+    registry: &Registry,
+    table: &mut Table,
+    settings: &[ConfigSetting],
+) -> Result<Vec<String>, RequestError> {
     let mut notes = Vec::new();
     for setting in settings {
-        notes.extend(renamed(table, setting));
+        notes.extend(renamed(registry, table, setting));
         match setting.path.as_slice() {
             // A length that is set is meant instead of the file's.
             [key] if key == "steps" => drop(table.remove("epochs")),
@@ -298,7 +331,7 @@ fn inside(table: &Table, path: &str, name: &str) -> Result<Table, RequestError> 
 
 /// If `setting` names another row than the table does, takes out the keys that only the old row
 /// has: they were not meant for the new one.
-fn renamed(table: &mut Table, setting: &ConfigSetting) -> Vec<String> {
+fn renamed(registry: &Registry, table: &mut Table, setting: &ConfigSetting) -> Vec<String> {
     let (Some((last, path)), Value::String(new)) = (setting.path.split_last(), &setting.value)
     else {
         return Vec::new();
@@ -312,12 +345,12 @@ fn renamed(table: &mut Table, setting: &ConfigSetting) -> Vec<String> {
     };
     let path = path.join(".");
     let lost = match path.as_str() {
-        "algorithm" => rename::<algorithms::Entry>(place, new),
-        "topology" => rename::<topology::Entry>(place, new),
-        "optimizer" => rename::<optim::Entry>(place, new),
-        "optimizer.schedule" => rename::<optim::ScheduleEntry>(place, new),
-        "codec" => rename::<codec::Entry>(place, new),
-        "task" => rename::<TaskEntry>(place, new),
+        "algorithm" => rename::<algorithms::Entry>(registry, place, new),
+        "topology" => rename::<topology::Entry>(registry, place, new),
+        "optimizer" => rename::<optim::Entry>(registry, place, new),
+        "optimizer.schedule" => rename::<optim::ScheduleEntry>(registry, place, new),
+        "codec" => rename::<codec::Entry>(registry, place, new),
+        "task" => rename::<TaskEntry>(registry, place, new),
         _ => Vec::new(),
     };
     let note =

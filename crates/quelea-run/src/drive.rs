@@ -11,8 +11,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use quelea_core::message::Rank;
+use quelea_core::registry::Registry;
 use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
+use quelea_core::view::ViewChange;
+pub use quelea_net::LeaveNotice;
 use quelea_net::{Coordinator, Gradients, Hosted, JobError, NetOptions};
 use quelea_record::{
     CheckpointSchedule, Models, Observer, Outcome, RankCheckpoint, Record, Request, SalvagedModel,
@@ -24,7 +27,7 @@ use crate::prepared::PreparedRun;
 use crate::recorder::RunRecorder;
 
 pub use launched::{LaunchedWorker, launched};
-pub use processes::{end_with_parent, measure_processes, processes};
+pub use processes::{end_with_parent, kill_worker, measure_processes, processes};
 pub use quelea_net::{JoinToken, PublishedToken, Security, measure};
 pub use slowed::slowed;
 
@@ -87,7 +90,8 @@ impl OpenRendezvous {
         let gradients = slowed(prepared);
         let mut host = JoinObserver { recorder, gathering };
         let coordinator = self.coordinator.resume_from(Arc::clone(&prepared.start));
-        let coordinator = coordinator.on_loss(prepared.loss_policy());
+        let coordinator =
+            coordinator.on_loss(prepared.loss_policy()).silence(prepared.silence_limits());
         let outcome =
             coordinator.run(prepared.job(), &prepared.setup, &gradients, &hosted, &mut host)?;
         Ok((ClockKind::Real, outcome))
@@ -159,6 +163,10 @@ impl Observer for JoinObserver<'_, '_> {
         self.recorder.evaluate(now, step, models);
     }
 
+    fn view_changed(&mut self, change: &ViewChange) {
+        self.recorder.view_changed(change);
+    }
+
     fn checkpoint(&mut self, now: Time, step: u64, rank: Rank, part: RankCheckpoint) {
         self.recorder.checkpoint(now, step, rank, part);
     }
@@ -174,6 +182,14 @@ impl Observer for JoinObserver<'_, '_> {
     fn request(&mut self) -> Request {
         self.recorder.request()
     }
+
+    fn rank_to_drop(&mut self) -> Option<u32> {
+        self.recorder.rank_to_drop()
+    }
+
+    fn is_surveyed(&self) -> bool {
+        self.recorder.is_surveyed()
+    }
 }
 
 /// How a worker takes part.
@@ -188,18 +204,30 @@ pub struct Joining {
     /// Below which folders the coordinator may have files read; `None`: anywhere, for processes of the
     /// same operator.
     pub data: Option<Vec<PathBuf>>,
+    /// The worker leaves when this is given.
+    pub leave: LeaveNotice,
 }
 
-/// Takes part in the run that is coordinated at `place`: a token, or an address. A prepared run that was
-/// made already is used if it is the coordinator's too.
-pub fn join(place: &str, joining: &Joining, mut made: Option<PreparedRun>) -> Result<(), RunError> {
-    let Joining { rank, wait_seconds, ref security, .. } = *joining;
-    let security = security.clone();
-    let options = NetOptions { connect_seconds: wait_seconds, security, ..NetOptions::default() };
+/// Takes part in the run that is coordinated at `place`: a token, or an address. The coordinator's names
+/// are looked up in `registry`. A prepared run that was made already is used if it is the coordinator's
+/// too.
+pub fn join(
+    registry: &Registry,
+    place: &str,
+    joining: &Joining,
+    mut made: Option<PreparedRun>,
+) -> Result<(), RunError> {
+    let Joining { rank, wait_seconds, ref security, ref leave, .. } = *joining;
+    let options = NetOptions {
+        connect_seconds: wait_seconds,
+        security: security.clone(),
+        leave: leave.clone(),
+        ..NetOptions::default()
+    };
     let mut build = |job: &[u8]| -> Result<(RunSpec, Gradients), JobError> {
         let prepare = || {
             joining.data.iter().try_for_each(|folders| data_folders::check(job, folders))?;
-            PreparedRun::from_job(job)
+            PreparedRun::from_job(registry, job)
         };
         let prepared = match made.take() {
             Some(prepared) if prepared.job() == job => prepared,

@@ -73,10 +73,16 @@ pub enum RunError {
     #[error(transparent)]
     Net(#[from] quelea_net::NetError),
     /// The run was interrupted, and its state is saved.
-    #[error("interrupted after {step} steps of each worker; resume it with --resume {}", directory.display())]
+    #[error(
+        "interrupted after {step} steps of each worker{}; resume it with --resume {}",
+        because(reason),
+        directory.display()
+    )]
     Stopped {
         /// Steps of each worker.
         step: u64,
+        /// Why, where nobody asked for it.
+        reason: Option<String>,
         /// The run's folder.
         directory: PathBuf,
     },
@@ -121,4 +127,9 @@ impl RunError {
                 | RunError::Net(NetError::Refused { .. })
         )
     }
+}
+
+/// ", because …", where there is a reason.
+fn because(reason: &Option<String>) -> String {
+    reason.iter().map(|reason| format!(", {reason}")).collect()
 }

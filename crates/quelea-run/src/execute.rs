@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use quelea_core::problems::Evaluation;
 use quelea_core::time::Time;
@@ -41,6 +41,40 @@ static ASKED: AtomicBool = AtomicBool::new(false);
 /// asked before.
 pub fn ask_to_stop() -> bool {
     DRIVING.load(Ordering::SeqCst) && !ASKED.swap(true, Ordering::SeqCst)
+}
+
+/// Whether a checkpoint was asked for, and the rank to continue without, if any.
+static CHECKPOINT_ASKED: AtomicBool = AtomicBool::new(false);
+static RANK_TO_DROP: AtomicU32 = AtomicU32::new(NOBODY);
+const NOBODY: u32 = u32::MAX;
+
+/// Asks the run of this process to save its state soon and continue; `false` if there is none.
+pub fn ask_for_checkpoint() -> bool {
+    let is_driving = DRIVING.load(Ordering::SeqCst);
+    CHECKPOINT_ASKED.store(is_driving, Ordering::SeqCst);
+    is_driving
+}
+
+/// Asks the run of this process to continue without a rank; `false` if there is no run.
+pub fn ask_to_drop(rank: u32) -> bool {
+    let is_driving = DRIVING.load(Ordering::SeqCst);
+    if is_driving {
+        RANK_TO_DROP.store(rank, Ordering::SeqCst);
+    }
+    is_driving
+}
+
+/// Whether a checkpoint was asked for since the last call.
+pub(crate) fn take_checkpoint_request() -> bool {
+    CHECKPOINT_ASKED.swap(false, Ordering::Relaxed)
+}
+
+/// The rank to continue without, if one was named since the last call.
+pub(crate) fn take_rank_to_drop() -> Option<u32> {
+    if RANK_TO_DROP.load(Ordering::Relaxed) == NOBODY {
+        return None;
+    }
+    Some(RANK_TO_DROP.swap(NOBODY, Ordering::Relaxed)).filter(|rank| *rank != NOBODY)
 }
 
 /// Whether the run of this process was asked to stop.
@@ -130,8 +164,8 @@ fn records_of_run<'a>(
 /// A run did not come to its end: what can be resumed stays.
 fn broken_off(error: RunError, directory: &Directory, recorder: RunRecorder<'_>) -> RunError {
     let stopped = match &error {
-        RunError::Sim(SimError::Stopped { step }) => Some(*step),
-        RunError::Net(NetError::Stopped { step }) => Some(*step),
+        RunError::Sim(SimError::Stopped { step, reason })
+        | RunError::Net(NetError::Stopped { step, reason }) => Some((*step, reason.clone())),
         _ => None,
     };
     let path = directory.path().to_path_buf();
@@ -141,7 +175,10 @@ fn broken_off(error: RunError, directory: &Directory, recorder: RunRecorder<'_>)
             let path = path.join(crate::checkpoint::FOLDER);
             RunError::Write { path, source: io::Error::other(reason) }
         }
-        (Some(step), None) => RunError::Stopped { step, directory: path },
+        (Some((step, reason)), None) => {
+            let reason = Some(reason).filter(|_| !is_asked_to_stop());
+            RunError::Stopped { step, reason, directory: path }
+        }
         (None, _) => match remains.kept {
             Some(kept) => RunError::BrokenOff { error: Box::new(error), kept },
             None => error,

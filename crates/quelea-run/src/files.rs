@@ -5,6 +5,7 @@ pub mod aborted;
 pub mod delivery;
 pub mod directory;
 pub mod plots;
+pub mod read_records;
 pub mod records;
 pub mod summary;
 pub mod tensors;

@@ -1,5 +1,17 @@
 //! From a configuration to a run and its files.
 //!
+//! ```
+//! use quelea_run::config::{Config, source::parse};
+//! use quelea_run::prepared::PreparedRun;
+//!
+//! let file = "workers = 4\nsteps = 50\n[algorithm]\nname = \"allreduce\"\n[task]\nname = \"quadratic\"";
+//! let config = Config::read(parse(file).unwrap(), &[], None).unwrap();
+//! let run = PreparedRun::new(config).unwrap();
+//! let observer = &mut quelea_record::Silent;
+//! let outcome = quelea_sim::simulate(&run.setup, &*run.problem, &run.cluster, observer).unwrap();
+//! assert!(outcome.ranks.iter().all(|rank| rank.steps == 50));
+//! ```
+//!
 //! | module | what is in it |
 //! |---|---|
 //! | [`config`] | a run file, checked, every default filled in |

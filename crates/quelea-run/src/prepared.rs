@@ -2,6 +2,7 @@
 
 mod checks;
 mod kept_vectors;
+mod shape;
 mod topology_maker;
 
 use std::path::PathBuf;
@@ -11,16 +12,18 @@ use quelea_core::layout::Layout;
 use quelea_core::poison::PoisonPolicy;
 use quelea_core::problems::{ModelSpec, Problem};
 use quelea_core::properties::Properties;
+use quelea_core::registry::Registry;
 use quelea_core::run_spec::{CodecChoice, RunSpec};
 use quelea_core::topology::Schedule;
 use quelea_core::view::View;
-use quelea_net::LossPolicy;
+use quelea_net::{LossPolicy, SilenceLimits};
 use quelea_record::ResumePoint;
 use quelea_sim::Cluster;
+use quelea_sim::chaos::ChaosTarget;
 
 use crate::checkpoint::read::Checkpoint;
 use crate::checkpoint::{BestModel, fit};
-use crate::config::{Config, Length, cluster, faults};
+use crate::config::{Config, Length, chaos, cluster, faults};
 use crate::error::RequestError;
 use crate::memory::{self, MemoryDemand};
 use crate::tasks;
@@ -29,6 +32,7 @@ use checks::{
     check_shards, check_topology, check_within_host,
 };
 use kept_vectors::{kept, most_neighbours};
+pub use shape::{RunShape, TopologyEdges};
 pub use topology_maker::TopologyMaker;
 use topology_maker::make_topology;
 
@@ -103,6 +107,15 @@ impl PreparedRun {
         }
     }
 
+    /// How long a process may be silent in a real run.
+    pub fn silence_limits(&self) -> SilenceLimits {
+        let membership = &self.config.membership;
+        SilenceLimits {
+            floor_seconds: membership.real("silence_floor_seconds"),
+            ceiling_seconds: membership.real("silence_ceiling_seconds"),
+        }
+    }
+
     /// The same run, resumed from a checkpoint.
     pub fn resume_from(mut self, checkpoint: &Checkpoint) -> Result<PreparedRun, RequestError> {
         self.start = Arc::new(fit::start(checkpoint, &self)?);
@@ -110,7 +123,24 @@ impl PreparedRun {
         let run = checkpoint.run.clone();
         self.resumed = Some(Resumed { run, step: manifest.step, best: manifest.best });
         self.config.notes.extend(checkpoint.notes.iter().cloned());
+        self.config.notes.extend(self.note_on_departed());
         Ok(self)
+    }
+
+    /// Says which workers the run continues without, if there are any.
+    fn note_on_departed(&self) -> Option<String> {
+        let names: Vec<String> = self.start.departed().map(|rank| rank.0.to_string()).collect();
+        let (these, were) = match names.len() {
+            0 => return None,
+            1 => ("worker", "was"),
+            _ => ("workers", "were"),
+        };
+        Some(format!(
+            "the run continues without {these} {}, which {were} lost before the checkpoint; \
+             `--set workers={}` replaces what was lost and resets the algorithm's own state",
+            names.join(", "),
+            self.config.workers
+        ))
     }
 
     /// Refuses a prepared run whose ranks do not all fit into this machine together.
@@ -138,11 +168,11 @@ impl PreparedRun {
         self.config.resolved().to_string().into_bytes()
     }
 
-    /// The run that another process prepared.
-    pub fn from_job(job: &[u8]) -> Result<PreparedRun, RequestError> {
+    /// The run that another process prepared, which must have the same entries registered.
+    pub fn from_job(registry: &Registry, job: &[u8]) -> Result<PreparedRun, RequestError> {
         let table: toml::Table = serde_json::from_slice(job)
             .map_err(|error| RequestError::Conflict(format!("the job is not readable: {error}")))?;
-        PreparedRun::new(Config::read(table, &[], None)?)
+        PreparedRun::new(Config::read_with(registry, table, &[], None)?)
     }
 }
 
@@ -179,8 +209,14 @@ impl CheckedConfig {
         check_optimizer(&config, &properties)?;
         check_within_host(&config, &properties)?;
         check_poison(&config, &properties)?;
-        let cluster = cluster::build(&config.cluster)?;
+        let mut cluster = cluster::build(&config.cluster)?;
         faults::check_ranks(&config.cluster, config.workers + servers)?;
+        let target = ChaosTarget {
+            workers: config.workers as u32,
+            servers: servers as u32,
+            detect_ms: cluster.detect_ms,
+        };
+        chaos::add(&config.chaos, config.seed, target, &mut cluster.faults);
         let hosts = cluster::placement(&config.cluster, config.workers, servers)?;
         let make = make_topology(&config, &properties)?;
         let schedule =

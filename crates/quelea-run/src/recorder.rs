@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use quelea_core::message::Rank;
 use quelea_core::time::Time;
+use quelea_core::view::ViewChange;
 use quelea_record::{
     CheckpointSchedule, Models, Observer, RankCheckpoint, Record, RecordKind, Request,
     SalvagedModel,
@@ -14,7 +15,7 @@ use quelea_record::{
 use crate::checkpoint::write::{Keep, Saver, Written};
 use crate::checkpoint::{self, BestModel, Manifest};
 use crate::evaluate::{BackgroundEvaluator, Evaluated, Evaluator, Snapshot};
-use crate::execute::is_asked_to_stop;
+use crate::execute::{is_asked_to_stop, take_checkpoint_request, take_rank_to_drop};
 use crate::files::aborted::{ABORTED, Salvaged};
 use crate::files::delivery::is_full;
 use crate::files::directory::{Directory, Draft};
@@ -41,6 +42,8 @@ pub struct RunRecorder<'a> {
     best_failure: Option<String>,
     /// Absent once all checkpoints of the run are written.
     saver: Option<Saver>,
+    /// Ranks that take part.
+    living: usize,
     /// Parts that have come, of cuts that are not whole.
     parts: BTreeMap<u64, usize>,
     saved_at: Instant,
@@ -52,6 +55,8 @@ pub struct RunRecorder<'a> {
     has_saved: bool,
     /// What was kept of a run that was broken off, in words.
     kept: Option<String>,
+    /// Somebody looks at the run, and wants to know whom its ranks wait for.
+    is_surveyed: bool,
 }
 
 /// What is left when a run has ended well.
@@ -90,11 +95,13 @@ impl<'a> RunRecorder<'a> {
             best,
             best_draft: None,
             best_failure: None,
+            living: prepared.setup.ranks() - prepared.start.departed().count(),
             parts: BTreeMap::new(),
             saved_at: Instant::now(),
             failure: None,
             has_saved: goes_on,
             kept: None,
+            is_surveyed: false,
             durable_step: prepared.resumed.as_ref().map_or(0, |resumed| resumed.step),
         }
     }
@@ -102,6 +109,12 @@ impl<'a> RunRecorder<'a> {
     /// The clock of the run is virtual: models are evaluated where they are shown.
     pub fn on_virtual_clock(&mut self) {
         self.background = None;
+    }
+
+    /// Has ranks say now and then whom they wait for, what they exchange, and how far their models
+    /// are apart.
+    pub fn survey(&mut self) {
+        self.is_surveyed = true;
     }
 
     /// Records and keeps what was evaluated and written meanwhile.
@@ -281,10 +294,16 @@ impl Observer for RunRecorder<'_> {
         }
     }
 
+    fn view_changed(&mut self, change: &ViewChange) {
+        self.living = self.living + change.joined.len() - change.departed.len();
+        self.parts.clear();
+        self.saver.iter().for_each(|saver| saver.change_view(change));
+    }
+
     fn checkpoint(&mut self, now: Time, step: u64, rank: Rank, part: RankCheckpoint) {
         let parts = self.parts.entry(step).or_default();
         *parts += 1;
-        let is_whole = *parts == self.prepared.setup.ranks();
+        let is_whole = *parts == self.living;
         if is_whole {
             self.parts.remove(&step);
             self.saved_at = Instant::now();
@@ -324,6 +343,10 @@ impl Observer for RunRecorder<'_> {
         if is_asked_to_stop() {
             return Request::Stop;
         }
+        if take_checkpoint_request() {
+            self.saved_at = Instant::now();
+            return Request::Checkpoint;
+        }
         let seconds = self.prepared.config.checkpoint.real("every_seconds");
         let real = self.background.is_some();
         if real && seconds > 0.0 && self.saved_at.elapsed().as_secs_f64() >= seconds {
@@ -331,5 +354,13 @@ impl Observer for RunRecorder<'_> {
             return Request::Checkpoint;
         }
         Request::Continue
+    }
+
+    fn rank_to_drop(&mut self) -> Option<u32> {
+        take_rank_to_drop()
+    }
+
+    fn is_surveyed(&self) -> bool {
+        self.is_surveyed
     }
 }

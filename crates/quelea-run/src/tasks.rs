@@ -13,18 +13,20 @@ use std::sync::Arc;
 
 use quelea_core::meta::Meta;
 use quelea_core::problems::Problem;
+use quelea_core::registry::Registered;
 
 use crate::config::chosen::Listed;
 use crate::config::section::{ExtraKey, SectionValues};
 use crate::error::RequestError;
 
-/// One row of the table.
+/// One entry of the table.
 pub struct TaskEntry {
     /// Name, summary, paper and options.
     pub meta: Meta,
     /// Its other keys.
     pub extras: &'static [ExtraKey],
-    build: fn(&TaskRequest) -> Result<Built, RequestError>,
+    /// Makes the problem, loading its data.
+    pub build: fn(&TaskRequest) -> Result<Built, RequestError>,
 }
 
 /// What a task is built for.
@@ -46,7 +48,7 @@ pub struct Built {
     pub steps_per_epoch: Option<u64>,
 }
 
-/// All tasks, by name.
+/// All built-in tasks. A [registry](quelea_core::registry::Registry) may have more.
 pub const TASKS: &[TaskEntry] = &[
     #[cfg(feature = "engine")]
     images::DIGITS_MLP,
@@ -83,16 +85,21 @@ impl std::fmt::Debug for TaskEntry {
     }
 }
 
-impl Listed for TaskEntry {
-    const PATH: &'static str = "task";
-    const DEFAULT: &'static str = if cfg!(feature = "engine") { "digits-mlp" } else { "logistic" };
+impl Registered for TaskEntry {
+    const KIND: &'static str = "task";
 
-    fn rows() -> &'static [Self] {
+    fn builtin() -> &'static [Self] {
         TASKS
     }
     fn meta(&self) -> &Meta {
         &self.meta
     }
+}
+
+impl Listed for TaskEntry {
+    const PATH: &'static str = "task";
+    const DEFAULT: &'static str = if cfg!(feature = "engine") { "digits-mlp" } else { "logistic" };
+
     fn extras(&self) -> &'static [ExtraKey] {
         self.extras
     }

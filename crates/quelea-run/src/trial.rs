@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use quelea_core::problems::Problem;
+use quelea_core::registry::Registry;
 use quelea_record::{FOLDED, FactKind, FactTotals, Outcome, Record, RecordKind, STALENESS};
 
 use crate::config::Config;
@@ -18,6 +19,7 @@ use crate::prepared::PreparedRun;
 /// A run to be timed. Settings are those of a run file, so that every trial can be typed.
 #[derive(Clone)]
 pub struct Trial {
+    registry: Registry,
     workers: usize,
     elements: usize,
     scale: f64,
@@ -30,11 +32,22 @@ pub struct Trial {
 const ELEMENTS_MIN: usize = 4096;
 
 impl Trial {
-    /// `workers` of this algorithm, on a model of so many parameters in one bucket.
+    /// `workers` of this built-in algorithm, on a model of this many parameters in one bucket.
     pub fn new(algorithm: &str, workers: usize, parameters: f64) -> Trial {
+        Trial::new_with(&Registry::builtin(), algorithm, workers, parameters)
+    }
+
+    /// As [`new`](Trial::new), with an algorithm and settings of the entries of a registry.
+    pub fn new_with(
+        registry: &Registry,
+        algorithm: &str,
+        workers: usize,
+        parameters: f64,
+    ) -> Trial {
         let elements = ELEMENTS_MIN.max(16 * workers).next_multiple_of(workers);
         let scale = parameters / elements as f64;
-        let trial = Trial { workers, elements, scale, settings: Vec::new(), problem: None };
+        let (registry, settings) = (registry.clone(), Vec::new());
+        let trial = Trial { registry, workers, elements, scale, settings, problem: None };
         trial
             .set("algorithm.name", algorithm)
             .set("task.name", "quadratic")
@@ -90,7 +103,7 @@ impl Trial {
     /// What is to be run.
     pub fn plan(&self, steps: u64) -> Result<PreparedRun, RequestError> {
         let length = [format!("workers={}", self.workers), format!("steps={steps}")];
-        let config = config(&[&self.settings[..], &length].concat())?;
+        let config = config_with(&self.registry, &[&self.settings[..], &length].concat())?;
         Ok(match &self.problem {
             Some(problem) => PreparedRun::of_problem(config, Arc::clone(problem))?,
             None => PreparedRun::new(config)?,
@@ -103,11 +116,15 @@ impl Trial {
     }
 }
 
-/// The configuration that settings make on top of the defaults.
+/// The configuration that settings make on top of the defaults, of built-in entries.
 pub fn config(settings: &[String]) -> Result<Config, RequestError> {
+    config_with(&Registry::builtin(), settings)
+}
+
+fn config_with(registry: &Registry, settings: &[String]) -> Result<Config, RequestError> {
     let settings =
         settings.iter().map(|given| source::setting(given)).collect::<Result<Vec<_>, _>>();
-    Config::read(Table::new(), &settings?, None)
+    Config::read_with(registry, Table::new(), &settings?, None)
 }
 
 /// What a trial came to.

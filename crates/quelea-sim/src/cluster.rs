@@ -3,18 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
-use quelea_core::options::{OptionSpec, Options};
+use quelea_core::options::{OptionSpec, Options, Value};
 use quelea_core::run_spec::RunSpec;
 
 use crate::attacks;
 use crate::faults::Faults;
-use crate::knob::{Knob, card, flag, knobs, micros, millis, rate, real, whole};
+use crate::knob::{Field, Knob, card, choice, flag, knobs, micros, millis, rate, real, whole};
 
 knobs! {
     /// A virtual cluster: every knob, units in the names. `docs/virtual-cluster.md` defines the model.
     ///
     /// `gbps` is 10⁹ bits per second, `gbs` is 10⁹ bytes per second. [`KNOBS`] has the defaults and
-    /// limits of all numbers and flags.
+    /// limits of all numbers, flags and choices.
     #[derive(Clone, Debug)]
     pub struct Cluster;
 
@@ -90,6 +90,11 @@ knobs! {
     /// From the loss of a rank until the others are notified.
     detect_ms: f64 = millis(1000.0), "ms",
         "from the loss of a rank until the others are notified";
+    /// How commands of the controller and events of ranks travel: `free`, at once and at no cost; `network`,
+    /// over connections between the ranks' cards and that of a host for the controller, with latency and
+    /// bandwidth, in order for each rank.
+    control: ControlPath = choice(CONTROL_PATHS), "",
+        "how control messages travel: free, or over the network";
     /// Real threads that compute expensive gradients; 0 means one per core. Results do not depend on
     /// it.
     threads: usize = whole(), "–",
@@ -102,6 +107,36 @@ knobs! {
         slow: BTreeMap<u32, f64>,
         /// What goes wrong.
         faults: Faults,
+}
+
+/// How commands of the controller and events of ranks travel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ControlPath {
+    /// At once and at no cost.
+    #[default]
+    Free,
+    /// Over the simulated links.
+    Network,
+}
+
+const CONTROL_PATHS: &[&str] = &["free", "network"];
+
+impl Field for ControlPath {
+    fn value(self) -> Value {
+        let word = match self {
+            ControlPath::Free => CONTROL_PATHS[0],
+            ControlPath::Network => CONTROL_PATHS[1],
+        };
+        Value::Text(word.to_string())
+    }
+
+    fn read(value: &Value) -> ControlPath {
+        if *value == ControlPath::Network.value() {
+            ControlPath::Network
+        } else {
+            ControlPath::Free
+        }
+    }
 }
 
 /// Why a cluster cannot be simulated.
@@ -171,6 +206,10 @@ impl Cluster {
             ));
         }
         self.faults.check_ranks(setup.ranks() as u32)?;
+        if let (Some(join), Some(why)) = (self.faults.joins.first(), setup.join_refusal()) {
+            let allowed = format!("nobody can join this run: {why}");
+            return Err(ClusterError::new("faults.joins.rank", join.rank, allowed));
+        }
         attacks::check(&self.faults.attacks, setup)?;
         let slowest = self.slow.values().copied().fold(1.0, f64::max);
         let longest_ms = self.compute_ms * slowest * setup.steps as f64;
@@ -201,8 +240,6 @@ fn check_numbered(
 
 #[cfg(test)]
 mod tests {
-    use quelea_core::options::Value;
-
     use super::*;
 
     fn refusal(change: impl FnOnce(&mut Cluster)) -> String {
@@ -239,8 +276,11 @@ mod tests {
         let text = format!("{cluster:#?}");
         let fields = text.lines().filter_map(|line| {
             let (name, value) = line.strip_prefix("    ")?.strip_suffix(',')?.split_once(": ")?;
-            let is_plain = value.parse::<f64>().is_ok() || value.parse::<bool>().is_ok();
-            (is_plain && !name.starts_with(' ')).then(|| (name.to_string(), value.to_string()))
+            let value = value.to_lowercase();
+            let is_plain = value.parse::<f64>().is_ok()
+                || value.parse::<bool>().is_ok()
+                || CONTROL_PATHS.contains(&value.as_str());
+            (is_plain && !name.starts_with(' ')).then(|| (name.to_string(), value))
         });
         fields.collect()
     }
@@ -252,6 +292,7 @@ mod tests {
         for knob in KNOBS {
             // `Debug` writes 10.0 where `Display` writes 10.
             let default = knob.spec.kind.default().to_string();
+            let default = default.trim_matches('"');
             let written = &fields[knob.spec.name];
             assert_eq!(written.strip_suffix(".0").unwrap_or(written), default, "{knob:?}");
             let read = (knob.get)(&Cluster::default());
@@ -264,6 +305,7 @@ mod tests {
         for knob in KNOBS {
             let value = match knob.spec.kind.default() {
                 Value::Flag(default) => Value::Flag(!default),
+                Value::Text(_) => Value::Text(CONTROL_PATHS[1].to_string()),
                 Value::Number(1.0) => Value::Number(0.5),
                 _ => Value::Number(1.0),
             };

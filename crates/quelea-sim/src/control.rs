@@ -1,16 +1,22 @@
 //! The control plane in the virtual cluster: events of ranks go to the controller and its commands to
-//! ranks, in order and at no cost.
+//! ranks, in order; at no cost, unless `cluster.control` = "network".
+
+use std::sync::Arc;
 
 use quelea_control::{Command, Directive, RankEvent, Recipient, RunFailure};
 use quelea_core::message::Rank;
 use quelea_core::random::Rng;
 use quelea_core::time::Time;
+use quelea_core::view::ViewChange;
 use quelea_record::{BUFFERS, Outcome};
 
 use crate::SimError;
+use crate::cluster::ControlPath;
+use crate::control_network::ControlPacket;
 use crate::driver::Driver;
 use crate::network::microseconds;
 use crate::queue::SimEvent;
+use crate::rank_state::RankState;
 
 /// A view reaches the survivors within this many nanoseconds of each other.
 const VIEW_SPREAD_NS: u64 = 1_000_000;
@@ -18,12 +24,13 @@ const VIEW_SPREAD_NS: u64 = 1_000_000;
 impl Driver<'_> {
     /// Takes what a rank tells the controller.
     pub(crate) fn collect_events(&mut self, rank: usize) {
-        let first = self.events.len();
-        self.events.extend(self.ranks[rank].machine.take_events());
-        if self.ranks[rank].is_server() {
+        if !self.ranks[rank].machine.has_events() {
             return;
         }
-        for event in self.events.range_mut(first..) {
+        let first = self.events.len();
+        self.events.extend(self.ranks[rank].machine.take_events());
+        let is_worker = !self.ranks[rank].is_server();
+        for event in self.events.range_mut(first..).filter(|_| is_worker) {
             if let RankEvent::Saved { part, .. } = event {
                 let buffers = self.problem.worker_state(rank);
                 if !buffers.is_empty() {
@@ -31,21 +38,60 @@ impl Driver<'_> {
                 }
             }
         }
+        if self.sends_control() {
+            for event in self.events.split_off(first) {
+                self.send_control(rank, ControlPacket::Event(event));
+            }
+        }
+    }
+
+    /// Whether control messages travel over the network.
+    pub(crate) fn sends_control(&self) -> bool {
+        self.cluster.control == ControlPath::Network
+    }
+
+    /// The controller hears an event.
+    pub(crate) fn hear_event(&mut self, event: RankEvent) {
+        if matches!(event, RankEvent::Model { .. }) {
+            // An evaluation sees what gradients leave behind besides themselves.
+            self.gradients.complete();
+        }
+        self.controller.handle(self.now, event, self.observer);
+        if self.sends_control() {
+            self.send_orders();
+        }
+    }
+
+    /// Sends the controller's commands over the network.
+    fn send_orders(&mut self) {
+        let orders: Vec<Directive> = self.controller.take_orders().collect();
+        for Directive { to, command } in orders {
+            if matches!(command, Command::View(_)) {
+                self.views.push(Arc::clone(self.controller.view()));
+            }
+            let ranks = match to {
+                Recipient::Rank(rank) => rank as usize..rank as usize + 1,
+                Recipient::All => 0..self.ranks.len(),
+            };
+            for rank in ranks {
+                self.send_control(rank, ControlPacket::Command(command.clone()));
+            }
+        }
     }
 
     /// Carries events to the controller and its commands to ranks until there are none left. Commands
     /// lead to further events; those are handled here, not inside.
     pub(crate) fn exchange_control(&mut self) {
-        if std::mem::replace(&mut self.exchanges_control, true) {
+        if self.sends_control() {
+            return self.send_orders();
+        }
+        if self.exchanges_control || (self.events.is_empty() && !self.controller.has_orders()) {
             return;
         }
+        self.exchanges_control = true;
         loop {
             while let Some(event) = self.events.pop_front() {
-                if matches!(event, RankEvent::Model { .. }) {
-                    // An evaluation sees what gradients leave behind besides themselves.
-                    self.gradients.complete();
-                }
-                self.controller.handle(self.now, event, self.observer);
+                self.hear_event(event);
             }
             self.take_orders();
             let Some(order) = self.orders.pop_front() else { break };
@@ -80,18 +126,35 @@ impl Driver<'_> {
         }
     }
 
-    fn command(&mut self, rank: usize, command: Command) {
+    /// A rank hears a command.
+    pub(crate) fn command(&mut self, rank: usize, command: Command) {
         let state = &mut self.ranks[rank];
-        if !state.is_alive() {
+        if !state.is_alive() || state.has_ended {
             return;
         }
+        if let Command::View(change) = command {
+            return self.derive_view(rank, &change);
+        }
+        if matches!(command, Command::Progress { .. }) {
+            // It changes a number that the rank reads when it takes a step, nothing else.
+            state.machine.command(self.now, command);
+            return;
+        }
+        if command == Command::Finish {
+            self.note_end(rank);
+        }
+        let state = &mut self.ranks[rank];
         let wants_model = matches!(command, Command::SendModel(_));
+        let leaves = command == Command::Leave;
         let is_last = state.machine.command(self.now, command);
+        state.has_ended = is_last;
         if wants_model && state.machine.is_computing() {
             self.show_while_computing(rank);
         }
         self.carry_out(rank);
-        if !is_last {
+        if leaves {
+            self.retire(rank);
+        } else if !is_last {
             self.settle(rank);
         }
     }
@@ -107,12 +170,21 @@ impl Driver<'_> {
         }
     }
 
+    /// Attends to the controller again when ranks are to be probed.
+    pub(crate) fn schedule_probe(&mut self) {
+        let Some(next) = self.controller.next_probe() else { return };
+        if self.attends_at.is_none_or(|at| next < at) {
+            self.attends_at = Some(next);
+            self.queue.schedule(next, SimEvent::Attend);
+        }
+    }
+
     /// Lets the controller do what has become due. An outcome: the run has ended.
     pub(crate) fn attend_controller(&mut self) -> Result<Option<Outcome>, SimError> {
         let ended = self.controller.poll(self.now, self.observer);
         self.exchange_control();
         ended.map_err(|error| match error {
-            RunFailure::Stopped { step } => SimError::Stopped { step },
+            RunFailure::Stopped { step, reason } => SimError::Stopped { step, reason },
             RunFailure::Failed { reason, .. } => SimError::Resume(reason),
             other => SimError::Resume(other.to_string()),
         })
@@ -125,12 +197,28 @@ impl Driver<'_> {
         for &to in view.workers.iter().chain(&view.servers) {
             let spread = Time(rng.below(VIEW_SPREAD_NS));
             let state = &mut self.ranks[to.index()];
+            // Those who join begin in it.
+            if !state.is_alive() {
+                continue;
+            }
             let at = self.now + microseconds(self.cluster.latency_us) + spread;
             // Views come in order, whatever the jitter.
             state.view_at = state.view_at.max(at);
             self.queue.schedule(state.view_at, SimEvent::View(to.0));
         }
         self.views.push(view);
+        self.settle_views();
+        self.start_entrances();
+    }
+
+    /// A view takes longer than the commands after it. As these come in order in a real run, no cut begins
+    /// before all have entered the view.
+    fn settle_views(&mut self) {
+        let has_entered = |state: &RankState| {
+            !state.is_alive() || state.machine.node().view().number as usize + 1 >= self.views.len()
+        };
+        let is_settled = self.ranks.iter().all(has_entered);
+        self.controller.hold_cuts(!is_settled);
     }
 
     /// A survivor learns of its next view.
@@ -143,6 +231,20 @@ impl Driver<'_> {
         state.machine.change_view(self.now, self.views[number as usize].clone());
         self.carry_out(rank);
         self.settle(rank);
+        self.settle_views();
+    }
+
+    /// A survivor derives its next view from its own and what has changed, as in a real run.
+    fn derive_view(&mut self, rank: usize, change: &ViewChange) {
+        let state = &mut self.ranks[rank];
+        let view = state.machine.node().view();
+        if change.number != view.number + 1 {
+            return;
+        }
+        let view = Arc::new(self.setup.view_after(view, change));
+        state.machine.change_view(self.now, view);
+        self.carry_out(rank);
+        self.settle(rank);
     }
 
     /// The loss of a rank is noticed.
@@ -152,5 +254,8 @@ impl Driver<'_> {
         self.exchange_control();
         let due = self.gates.due(self.living_workers);
         self.open_later(due);
+        if !self.sends_control() {
+            self.settle_views();
+        }
     }
 }

@@ -21,17 +21,22 @@ use quelea_record::{
 };
 
 use crate::attacks::{self, Attacks};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, ControlPath};
 use crate::collective_start::CollectiveStarts;
 use crate::compute::ComputeModel;
+use crate::control_network::ControlNetwork;
 use crate::gradient_pool::GradientPool;
 use crate::in_flight::InFlightLoad;
+use crate::invariants::Invariants;
 use crate::membership::RankFault;
 use crate::network::{VirtualNetwork, bits_per_second};
 use crate::queue::{EventQueue, SimEvent};
 use crate::rank_state::RankState;
 use crate::traffic::Handoff;
 use crate::{SimError, Stuck, awaited};
+
+/// After so long without a message of an algorithm, none will come.
+const LONGEST_REST: Time = Time(100_000_000_000);
 
 /// A run in progress.
 pub(crate) struct Driver<'a> {
@@ -45,6 +50,10 @@ pub(crate) struct Driver<'a> {
     pub(crate) orders: VecDeque<Directive>,
     /// Control messages are being delivered.
     pub(crate) exchanges_control: bool,
+    /// When the controller is attended to besides.
+    pub(crate) attends_at: Option<Time>,
+    /// Control messages on their way, where they travel over the network.
+    pub(crate) control: ControlNetwork,
     pub(crate) timeline: bool,
     pub(crate) handoff_send: Handoff,
     pub(crate) handoff_receive: Handoff,
@@ -73,6 +82,8 @@ pub(crate) struct Driver<'a> {
     pub(crate) in_flight: InFlightLoad,
     /// Memory for the effects of one event.
     pub(crate) effects: Vec<Effect>,
+    /// What has been checked so far, in runs that are checked.
+    pub(crate) invariants: Option<Invariants>,
 }
 
 impl<'a> Driver<'a> {
@@ -84,7 +95,11 @@ impl<'a> Driver<'a> {
         observer: &'a mut dyn Observer,
     ) -> Result<Driver<'a>, SimError> {
         let (properties, workers, pool) = (setup.properties(), setup.workers(), Pool::new());
-        let machine = machine_config(setup, start, observer);
+        let views = setup.views(&start.changes);
+        let view = views.last().expect("the first view is there");
+        let mut machine = machine_config(setup, start, view, observer);
+        let travels = cluster.control == ControlPath::Network;
+        (machine.asks_ahead, machine.counts_links) = (travels, travels);
         let ranks = rank_states(machine, &pool)?;
         if !start.resized {
             restore_workers(problem, &start.parts, workers)?;
@@ -92,10 +107,12 @@ impl<'a> Driver<'a> {
         let is_global =
             properties.synchronous && properties.topology == TopologyRequirement::Nothing;
         Ok(Driver {
-            controller: controller(machine),
+            controller: controller(machine, cluster.control),
             events: VecDeque::new(),
             orders: VecDeque::new(),
             exchanges_control: false,
+            attends_at: None,
+            control: ControlNetwork::new(setup.ranks()),
             timeline: machine.timeline,
             handoff_send: Handoff::of_sending(cluster),
             handoff_receive: Handoff::of_receiving(cluster),
@@ -116,13 +133,14 @@ impl<'a> Driver<'a> {
             ranks,
             gates: CollectiveStarts::new(cluster, cluster.start_barrier && is_global),
             links: BTreeMap::new(),
-            views: vec![Arc::clone(&setup.view)],
+            living_workers: view.workers.len(),
+            views,
             faults: Vec::new(),
             faults_to_come: 0,
-            living_workers: workers,
             messages: 0,
             in_flight: InFlightLoad::new(),
             effects: Vec::new(),
+            invariants: None,
             setup,
             problem,
             cluster,
@@ -133,23 +151,37 @@ impl<'a> Driver<'a> {
     /// Runs until all workers have done their share and nothing is on its way any more.
     pub(crate) fn run(mut self) -> Result<Outcome, SimError> {
         self.schedule_faults();
-        for rank in 0..self.ranks.len() {
+        let living = self.ranks.iter().enumerate().filter(|(_, state)| state.is_alive());
+        for rank in living.map(|(rank, _)| rank).collect::<Vec<_>>() {
             self.ranks[rank].machine.start(self.now);
             self.carry_out(rank);
             self.settle(rank);
         }
         loop {
             if let Some(outcome) = self.attend_controller()? {
+                self.check_end()?;
                 return Ok(self.outcome(outcome));
             }
-            let is_quiet = self.queue.len() <= self.faults_to_come;
-            if is_quiet && self.controller.is_draining() {
-                self.controller.quiet(self.now);
+            self.schedule_probe();
+            if self.is_quiet() && self.controller.is_draining() {
+                self.controller.quiet(self.now, self.observer);
                 self.exchange_control();
             } else {
                 self.step()?;
             }
+            self.check_invariants()?;
         }
+    }
+
+    /// Whether nothing can happen any more but faults. Where ranks are probed, and messages were dropped for
+    /// good, they are probed for ever: there it is quiet when nothing was sent or received for long.
+    fn is_quiet(&self) -> bool {
+        if self.sends_control() {
+            let is_probed = self.controller.next_probe().is_some();
+            let rests = is_probed && self.controller.rests_for(self.now) > LONGEST_REST;
+            return rests && self.network.is_empty();
+        }
+        self.queue.len() <= self.faults_to_come
     }
 
     fn step(&mut self) -> Result<(), SimError> {
@@ -167,6 +199,11 @@ impl<'a> Driver<'a> {
             SimEvent::Fault(number) => return self.fault(number),
             SimEvent::Detect(rank) => self.detect(rank as usize),
             SimEvent::View(rank) => self.enter_view(rank as usize),
+            SimEvent::Enter(rank) => self.enter(rank as usize),
+            // It is attended to after every event.
+            SimEvent::Attend => self.attends_at = None,
+            SimEvent::ControlArrive(number) => self.control_arrive(number),
+            SimEvent::ControlDeliver(number) => self.control_deliver(number),
         }
         Ok(())
     }
@@ -239,10 +276,19 @@ impl<'a> Driver<'a> {
                     .push(format!("{rank} is not drained at the end; it awaits {awaits}"));
             }
         }
-        for (rank, state) in self.ranks.iter().enumerate().filter(|(_, state)| !state.is_alive()) {
+        let has_left = |rank: usize| outcome.ranks[rank].left;
+        let lost: Vec<usize> = (0..self.ranks.len())
+            .filter(|rank| !self.ranks[*rank].is_alive() && !has_left(*rank))
+            .collect();
+        for rank in lost {
+            let state = &self.ranks[rank];
             // A worker lost while computing has not got its vectors back.
             if state.running.as_ref().is_some_and(|running| running.next == 0) {
                 drop(self.gradients.finish(rank));
+            }
+            // One that was lost with its report on the way has given its vectors away.
+            if state.has_ended {
+                continue;
             }
             let node = state.machine.node();
             let (params, model) = (node.params().to_vec(), node.model());
@@ -255,16 +301,19 @@ impl<'a> Driver<'a> {
 }
 
 /// What all ranks of a run have in common.
-fn machine_config<'a>(
+pub(crate) fn machine_config<'a>(
     setup: &'a RunSpec,
     start: &'a ResumePoint,
+    view: &'a Arc<View>,
     observer: &dyn Observer,
 ) -> RankMachineConfig<'a> {
     RankMachineConfig {
         setup,
         start,
+        view,
         schedule: observer.checkpoint_schedule(),
-        limits: NO_LIMITS,
+        // Nobody is watched by the clock: the driver sees everything.
+        limits: ControlLimits::NONE,
         timeline: observer.wants_timeline(),
         is_external: false,
         asks_ahead: false,
@@ -279,14 +328,17 @@ fn machine_config<'a>(
 fn rank_states(machine: RankMachineConfig<'_>, pool: &Pool) -> Result<Vec<RankState>, SimError> {
     let now = machine.start.now;
     let state = |rank| {
+        let is_alive = machine.view.is_alive(Rank::from(rank));
         let machine = RankMachine::new(machine, Rank::from(rank), pool.clone(), now);
-        Ok(RankState::new(machine.map_err(SimError::Resume)?, now))
+        let mut state = RankState::new(machine.map_err(SimError::Resume)?, now);
+        state.lost = (!is_alive).then_some(now);
+        Ok(state)
     };
     (0..machine.setup.ranks()).map(state).collect()
 }
 
 /// The controller of the same run.
-fn controller(machine: RankMachineConfig<'_>) -> Controller {
+fn controller(machine: RankMachineConfig<'_>, control: ControlPath) -> Controller {
     let RankMachineConfig { setup, start, schedule, limits, .. } = machine;
     let config = ControllerConfig {
         setup,
@@ -297,7 +349,11 @@ fn controller(machine: RankMachineConfig<'_>) -> Controller {
         watches: false,
         waits_for_disk: false,
     };
-    Controller::new(config, start.now)
+    let mut controller = Controller::new(config, start.now);
+    if control == ControlPath::Network {
+        controller.use_probes();
+    }
+    controller
 }
 
 /// Gives the problem back what it keeps of each worker.
@@ -315,11 +371,3 @@ fn restore_workers(
     }
     Ok(())
 }
-
-/// Nobody is watched by the clock: the driver sees everything.
-const NO_LIMITS: ControlLimits = ControlLimits {
-    peer_seconds: f64::INFINITY,
-    compute_seconds: f64::INFINITY,
-    drain_seconds: f64::INFINITY,
-    report_models: true,
-};

@@ -21,10 +21,18 @@ pub struct Faults {
     pub rules: Vec<Rule>,
     /// Ranks that are lost for good.
     pub crashes: Vec<Crash>,
+    /// Workers that are given notice, and leave.
+    pub leaves: Vec<Leave>,
+    /// Workers that join in the place of one that was lost or has left.
+    pub joins: Vec<Join>,
     /// Ranks that stand still for a while: they neither compute, nor read, nor send.
     pub pauses: Vec<Pause>,
     /// Ranks whose messages, sent and received, are dropped for a while.
     pub partitions: Vec<RankPartition>,
+    /// Pairs of ranks that do not reach each other for a while; what they send arrives afterwards.
+    pub pair_partitions: Vec<PairPartition>,
+    /// Control messages of ranks that arrive later, where they travel over the network.
+    pub control_delays: Vec<ControlDelay>,
     /// Workers that send something else than their algorithm says.
     pub attacks: Vec<Attack>,
 }
@@ -35,6 +43,25 @@ pub struct Crash {
     /// Which.
     pub rank: u32,
     /// When.
+    pub at_ms: f64,
+}
+
+/// A worker is given notice: it leaves at the next cut, or, if the run cannot do without it, the run is
+/// saved and ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Leave {
+    /// Which.
+    pub rank: u32,
+    /// When.
+    pub at_ms: f64,
+}
+
+/// A worker joins in the place of one that was lost or has left.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Join {
+    /// In whose place.
+    pub rank: u32,
+    /// When it is there, with its data.
     pub at_ms: f64,
 }
 
@@ -59,6 +86,33 @@ pub struct RankPartition {
     pub from_ms: f64,
     /// Until when.
     pub until_ms: f64,
+}
+
+/// Two ranks do not reach each other for a while, and everybody else reaches both. What they send each
+/// other meanwhile arrives when it is over, as over a connection that is restored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PairPartition {
+    /// One of them.
+    pub rank: u32,
+    /// The other.
+    pub peer: u32,
+    /// Since when.
+    pub from_ms: f64,
+    /// Until when.
+    pub until_ms: f64,
+}
+
+/// Control messages between a rank and the controller arrive later for a while, in order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ControlDelay {
+    /// Which rank.
+    pub rank: u32,
+    /// Since when.
+    pub from_ms: f64,
+    /// Until when.
+    pub until_ms: f64,
+    /// How much later.
+    pub delay_ms: f64,
 }
 
 /// A message as a rule sees it.
@@ -172,18 +226,47 @@ impl Faults {
         if self.partitions.iter().any(|partition| partition.separates(flight)) {
             return Verdict::Drop;
         }
+        let mut held = self.pair_partitions.iter().filter_map(|pair| pair.holds_up(flight));
+        if let Some(delay) = held.next() {
+            return Verdict::Delay(delay);
+        }
         let mut verdicts = self.rules.iter().map(|rule| rule.verdict(seed, flight));
         verdicts.find(|verdict| *verdict != Verdict::Pass).unwrap_or(Verdict::Pass)
     }
 
+    /// How much later a control message arrives that is sent now, by `rank` or to it. Across a partition
+    /// it is sent again until that ends; never, if the partition lasts until the rank counts as lost.
+    pub(crate) fn control_delay(&self, rank: u32, now: Time, detect_ms: f64) -> Option<Time> {
+        let spans = |of: u32, from_ms: f64, until_ms: f64| {
+            of == rank && (Time::from_ms(from_ms)..Time::from_ms(until_ms)).contains(&now)
+        };
+        let late = self.control_delays.iter();
+        let late = late.filter(|delay| spans(delay.rank, delay.from_ms, delay.until_ms));
+        let late = late.map(|delay| Time::from_ms(delay.delay_ms));
+        let cut = self.partitions.iter();
+        let cut = cut.filter(|cut| spans(cut.rank, cut.from_ms, cut.until_ms));
+        let is_final = |cut: &RankPartition| cut.until_ms - cut.from_ms > detect_ms;
+        if cut.clone().any(is_final) {
+            return None;
+        }
+        let cut = cut.map(|cut| Time::from_ms(cut.until_ms).since(now));
+        Some(late.chain(cut).max().unwrap_or(Time::ZERO))
+    }
+
     /// Whether any message can be touched at all.
     pub(crate) fn touches_messages(&self) -> bool {
-        !self.rules.is_empty() || !self.partitions.is_empty()
+        !self.rules.is_empty() || !self.partitions.is_empty() || !self.pair_partitions.is_empty()
     }
 
     pub(crate) fn check(&self) -> Result<(), ClusterError> {
         for crash in &self.crashes {
             check_span("crashes.at_ms", crash.at_ms, f64::INFINITY)?;
+        }
+        for leave in &self.leaves {
+            check_span("leaves.at_ms", leave.at_ms, f64::INFINITY)?;
+        }
+        for join in &self.joins {
+            check_span("joins.at_ms", join.at_ms, f64::INFINITY)?;
         }
         for pause in &self.pauses {
             check_span("pauses", pause.from_ms, pause.until_ms)?;
@@ -191,6 +274,14 @@ impl Faults {
         }
         for partition in &self.partitions {
             check_span("partitions", partition.from_ms, partition.until_ms)?;
+        }
+        for pair in &self.pair_partitions {
+            check_span("pair_partitions", pair.from_ms, pair.until_ms)?;
+            check_span("pair_partitions", pair.until_ms, f64::INFINITY)?;
+        }
+        for delay in &self.control_delays {
+            check_span("control_delays", delay.from_ms, delay.until_ms)?;
+            check_span("control_delays.delay_ms", delay.delay_ms, f64::INFINITY)?;
         }
         for rule in &self.rules {
             if let Rule::Plain(rule) = rule {
@@ -206,9 +297,15 @@ impl Faults {
 
     pub(crate) fn check_ranks(&self, ranks: u32) -> Result<(), ClusterError> {
         let crashes = self.crashes.iter().map(|crash| ("crashes", crash.rank));
+        let leaves = self.leaves.iter().map(|leave| ("leaves", leave.rank));
+        let joins = self.joins.iter().map(|join| ("joins", join.rank));
         let pauses = self.pauses.iter().map(|pause| ("pauses", pause.rank));
         let partitions = self.partitions.iter().map(|partition| ("partitions", partition.rank));
-        let unknown = crashes.chain(pauses).chain(partitions).find(|(_, rank)| *rank >= ranks);
+        let delays = self.control_delays.iter().map(|delay| ("control_delays", delay.rank));
+        let pairs = self.pair_partitions.iter().flat_map(|pair| [pair.rank, pair.peer]);
+        let pairs = pairs.map(|rank| ("pair_partitions", rank));
+        let all = crashes.chain(leaves).chain(joins).chain(pauses).chain(partitions);
+        let unknown = all.chain(delays).chain(pairs).find(|(_, rank)| *rank >= ranks);
         unknown.map_or(Ok(()), |(list, rank)| {
             let allowed = format!("there are {ranks} ranks, numbered from 0");
             Err(ClusterError::new(format!("faults.{list}.rank"), rank, allowed))
@@ -221,6 +318,17 @@ impl RankPartition {
         let touched = self.rank == flight.from.0 || self.rank == flight.to.0;
         let span = Time::from_ms(self.from_ms)..Time::from_ms(self.until_ms);
         touched && span.contains(&flight.time)
+    }
+}
+
+impl PairPartition {
+    /// For how long this message is held up, if it is.
+    fn holds_up(&self, flight: &Flight) -> Option<Time> {
+        let ends = [self.rank, self.peer];
+        let is_between = ends.contains(&flight.from.0) && ends.contains(&flight.to.0);
+        let until = Time::from_ms(self.until_ms);
+        let span = Time::from_ms(self.from_ms)..until;
+        (is_between && span.contains(&flight.time)).then(|| until.since(flight.time))
     }
 }
 
@@ -265,6 +373,32 @@ mod tests {
         assert_eq!(faults.verdict(1, &flight(0, 2, 1.5)), Verdict::Drop);
         assert_eq!(faults.verdict(1, &flight(0, 2, 2.0)), Verdict::Pass);
         assert_eq!(faults.verdict(1, &flight(0, 1, 1.5)), Verdict::Pass);
+    }
+
+    #[test]
+    fn what_a_separated_pair_sends_arrives_when_the_partition_ends() {
+        let pair = PairPartition { rank: 2, peer: 0, from_ms: 1.0, until_ms: 4.0 };
+        let faults = Faults { pair_partitions: vec![pair], ..Faults::default() };
+        assert_eq!(faults.verdict(1, &flight(2, 0, 1.5)), Verdict::Delay(Time::from_ms(2.5)));
+        assert_eq!(faults.verdict(1, &flight(0, 2, 3.0)), Verdict::Delay(Time::from_ms(1.0)));
+        assert_eq!(faults.verdict(1, &flight(0, 1, 3.0)), Verdict::Pass);
+        assert_eq!(faults.verdict(1, &flight(0, 2, 4.0)), Verdict::Pass);
+    }
+
+    #[test]
+    fn control_messages_wait_for_the_end_of_a_partition_that_the_rank_survives() {
+        let partitions = vec![
+            RankPartition { rank: 1, from_ms: 1.0, until_ms: 3.0 },
+            RankPartition { rank: 2, from_ms: 1.0, until_ms: 30.0 },
+        ];
+        let late = ControlDelay { rank: 1, from_ms: 2.0, until_ms: 9.0, delay_ms: 5.0 };
+        let faults = Faults { partitions, control_delays: vec![late], ..Faults::default() };
+        let delay = |rank, ms| faults.control_delay(rank, Time::from_ms(ms), 10.0);
+        assert_eq!(delay(1, 1.5), Some(Time::from_ms(1.5)));
+        assert_eq!(delay(1, 2.5), Some(Time::from_ms(5.0)));
+        assert_eq!(delay(1, 9.0), Some(Time::ZERO));
+        assert_eq!(delay(2, 9.0), None, "it counts as lost before the partition ends");
+        assert_eq!(delay(0, 2.5), Some(Time::ZERO));
     }
 
     #[test]

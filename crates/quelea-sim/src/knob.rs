@@ -84,6 +84,11 @@ pub(crate) const fn whole() -> Range {
     Range { kind: OptionKind::Whole { default: 0, min: 0, max: 1_000_000 }, least: 0.0 }
 }
 
+/// One of these words; the first by default.
+pub(crate) const fn choice(words: &'static [&'static str]) -> Range {
+    Range { kind: OptionKind::Choice(words), least: 0.0 }
+}
+
 /// Yes or no; no by default.
 pub(crate) const fn flag() -> Range {
     Range { kind: OptionKind::Flag(false), least: 0.0 }
@@ -167,7 +172,7 @@ macro_rules! knobs {
             }
         }
 
-        /// All knobs of the virtual cluster that are numbers or flags.
+        /// All knobs of the virtual cluster that are numbers, flags or choices.
         pub const KNOBS: &[Knob] = &[$(Knob {
             spec: OptionSpec { name: stringify!($name), kind: $range.kind, help: $help },
             least: $range.least,

@@ -5,6 +5,15 @@
 //! model. The result is a function of setup, cluster and seed. No algorithm is known by name
 //! here, and no real clock is read.
 //!
+//! ```
+//! use quelea_sim::Cluster;
+//!
+//! let slow = Cluster { compute_ms: 20.0, slow: [(3, 10.0)].into(), ..Cluster::default() };
+//! assert!(slow.check().is_ok());
+//! let error = Cluster { bandwidth_gbps: -1.0, ..slow }.check().unwrap_err();
+//! assert_eq!(error.field, "bandwidth_gbps");
+//! ```
+//!
 //! | module | what is in it |
 //! |---|---|
 //! | `cluster`, `knob`, `faults` | the knobs, with their limits |
@@ -14,20 +23,24 @@
 //! | `queue` | the order of events |
 //! | `driver` | the loop |
 //! | `rank_state` | one rank with its processor, inbox and outbox |
-//! | `control` | events to the controller of `quelea-control`, commands to its ranks |
+//! | `control`, `control_network` | events to the controller of `quelea-control`, commands to its ranks: at no cost, or over the links |
 //! | `traffic`, `collective_start`, `steps`, `membership` | what the driver does with messages, collectives, gradients, faults of ranks |
 //! | `in_flight` | how much is on its way |
+//! | [`chaos`], `invariants` | seeded random faults, and what must hold whatever goes wrong |
 
 mod attacks;
+pub mod chaos;
 mod cluster;
 mod collective_start;
 mod compute;
 mod control;
+mod control_network;
 mod driver;
 mod faults;
 mod gradient_batching;
 mod gradient_pool;
 mod in_flight;
+mod invariants;
 mod knob;
 mod membership;
 mod network;
@@ -44,8 +57,11 @@ use quelea_core::time::Time;
 use quelea_record::{Outcome, ResumePoint};
 
 pub use attacks::{ATTACKS, Attack, AttackEntry, AttackKind};
-pub use cluster::{Cluster, ClusterError, KNOBS};
-pub use faults::{Crash, Faults, Flight, Pause, PlainRule, RankPartition, Rule, Verdict};
+pub use cluster::{Cluster, ClusterError, ControlPath, KNOBS};
+pub use faults::{
+    ControlDelay, Crash, Faults, Flight, Join, Leave, PairPartition, Pause, PlainRule,
+    RankPartition, Rule, Verdict,
+};
 pub use knob::Knob;
 pub use quelea_record::{Models, Observer};
 
@@ -71,6 +87,22 @@ pub fn resume(
     driver::Driver::new(setup, problem, cluster, start, observer)?.run()
 }
 
+/// As [`simulate`], checking after every event what must hold whatever goes wrong. A run that takes more
+/// than `event_limit` events ends with an error.
+pub fn simulate_checked(
+    setup: &RunSpec,
+    problem: &dyn Problem,
+    cluster: &Cluster,
+    event_limit: u64,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, SimError> {
+    cluster.check_for(setup)?;
+    let start = ResumePoint::default();
+    let mut driver = driver::Driver::new(setup, problem, cluster, &start, observer)?;
+    driver.check_with(event_limit);
+    driver.run()
+}
+
 /// Why a run could not be simulated to its end.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SimError {
@@ -81,10 +113,20 @@ pub enum SimError {
     #[error("{0}")]
     Resume(String),
     /// The run was asked to stop, and its state is saved.
-    #[error("stopped after {step} steps of each worker, as asked")]
+    #[error("stopped after {step} steps of each worker, {reason}")]
     Stopped {
         /// Steps of each worker, on average.
         step: u64,
+        /// Why: "as asked", or who was given notice and could not leave.
+        reason: String,
+    },
+    /// Something that must always hold does not; only in runs that are checked.
+    #[error("after {} s: {what}", at.seconds())]
+    Broken {
+        /// When.
+        at: Time,
+        /// What.
+        what: String,
     },
     /// Nothing can happen any more, and some workers have not done their steps.
     #[error("deadlock after {} s: {}", at.seconds(), list(stuck))]

@@ -1,17 +1,25 @@
-//! What happens to ranks: crashes, pauses, partitions that last long enough to be noticed.
+//! What happens to ranks: crashes, leaves, pauses, partitions that last long enough to be noticed.
 
+use quelea_control::{Entrance, RankMachine};
 use quelea_core::message::Rank;
+use quelea_core::payload::Pool;
 use quelea_core::time::Time;
 
 use crate::SimError;
-use crate::driver::Driver;
+use crate::driver::{Driver, machine_config};
+use crate::network::microseconds;
 use crate::queue::SimEvent;
-use crate::rank_state::Arrived;
+use crate::rank_state::{Arrived, RankState};
+
+/// How soon a worker asks again that could not join yet.
+const RETRY: Time = Time(1_000_000);
 
 /// A fault of a rank, at its time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RankFault {
     Crash(usize),
+    Leave(usize),
+    Join(usize),
     Pause(usize, Time),
     /// A partition that lasts long enough to be noticed.
     Partitioned(usize),
@@ -25,6 +33,12 @@ impl Driver<'_> {
         let mut list: Vec<(f64, RankFault)> = Vec::new();
         for crash in &faults.crashes {
             list.push((crash.at_ms, RankFault::Crash(crash.rank as usize)));
+        }
+        for leave in &faults.leaves {
+            list.push((leave.at_ms, RankFault::Leave(leave.rank as usize)));
+        }
+        for join in &faults.joins {
+            list.push((join.at_ms, RankFault::Join(join.rank as usize)));
         }
         for pause in &faults.pauses {
             let until = Time::from_ms(pause.until_ms);
@@ -51,6 +65,17 @@ impl Driver<'_> {
         match self.faults[number as usize] {
             RankFault::Crash(rank) => self.lose(rank, Time::from_ms(self.cluster.detect_ms)),
             RankFault::Partitioned(rank) => self.lose(rank, Time::ZERO),
+            RankFault::Leave(rank) => {
+                if self.ranks[rank].is_alive() {
+                    self.ranks[rank].machine.leave();
+                    self.settle(rank);
+                }
+                Ok(())
+            }
+            RankFault::Join(rank) => {
+                self.join(rank, number);
+                Ok(())
+            }
             RankFault::Pause(rank, until) => {
                 self.ranks[rank].pause(self.now, until);
                 self.wake_at(rank, until);
@@ -72,15 +97,73 @@ impl Driver<'_> {
         if self.setup.cannot_lose(self.controller.view(), who) {
             return Err(SimError::LeaderLost { rank: who, at });
         }
-        state.lose(at);
-        self.living_workers -= 1;
+        self.silence(rank);
         if self.living_workers == 0 {
             return Err(SimError::AllWorkersLost { rank: who, at });
         }
-        for Arrived { from, bytes, holds_link, .. } in std::mem::take(&mut self.ranks[rank].inbox) {
-            self.leave_network(from, who, bytes, holds_link);
-        }
         self.queue.schedule(at + noticed, SimEvent::Detect(rank as u32));
         Ok(())
+    }
+
+    /// This rank neither sends nor receives anything any more.
+    fn silence(&mut self, rank: usize) {
+        self.ranks[rank].lose(self.now);
+        self.living_workers -= 1;
+        for Arrived { from, bytes, holds_link, .. } in std::mem::take(&mut self.ranks[rank].inbox) {
+            self.leave_network(from, Rank::from(rank), bytes, holds_link);
+        }
+    }
+
+    /// A worker is there that could take the place of `rank`, if that is missing. One whose loss was not
+    /// noticed yet is asked for again.
+    fn join(&mut self, rank: usize, fault: u32) {
+        if self.ranks[rank].is_alive() || self.controller.join(rank as u32).is_ok() {
+            return;
+        }
+        if self.controller.view().worker_index(Rank::from(rank)).is_some() {
+            self.faults_to_come += 1;
+            self.queue.schedule(self.now + RETRY, SimEvent::Fault(fault));
+        }
+    }
+
+    /// Workers that enter with the view that was just announced. They hear the others at once, and begin
+    /// when the state of their sponsor has arrived.
+    pub(crate) fn start_entrances(&mut self) {
+        for Entrance { rank, start } in self.controller.take_entrances() {
+            let place = rank as usize;
+            if self.ranks[place].running.as_ref().is_some_and(|running| running.next == 0) {
+                // A worker lost while computing has not got its vectors back.
+                drop(self.gradients.finish(place));
+            }
+            let view = self.views.last().expect("the first view is there");
+            let config = machine_config(self.setup, &start, view, self.observer);
+            let machine = RankMachine::new(config, Rank(rank), Pool::new(), self.now);
+            let machine = machine.expect("the state of a peer fits");
+            self.ranks[place] = RankState::new(machine, self.now);
+            self.living_workers += 1;
+            let state = self.setup.layout.len() as f64 * 32.0;
+            let seconds = state / (self.cluster.bandwidth_gbps * 1e9);
+            let at = self.now + microseconds(self.cluster.latency_us) + Time::from_seconds(seconds);
+            self.queue.schedule(at, SimEvent::Enter(rank));
+        }
+    }
+
+    /// The state of its sponsor has reached a worker that joins.
+    pub(crate) fn enter(&mut self, rank: usize) {
+        if !self.ranks[rank].is_alive() {
+            return;
+        }
+        let number = self.ranks[rank].machine.node().view().number as usize;
+        self.ranks[rank].machine.enter(self.now, &self.views[number - 1]);
+        self.carry_out(rank);
+        self.settle(rank);
+    }
+
+    /// This worker has left, and has sent its report.
+    pub(crate) fn retire(&mut self, rank: usize) {
+        self.ranks[rank].has_left = true;
+        self.silence(rank);
+        let due = self.gates.due(self.living_workers);
+        self.open_later(due);
     }
 }

@@ -1,7 +1,7 @@
 //! Cards, links, and what is on its way over them.
 //!
 //! A *port* is a full-duplex queue: the network card of a host, or the internal link of a rank.
-//! Ports of hosts come first, then those of ranks.
+//! Ports of hosts come first, then those of ranks, then the card of the controller's host.
 
 use std::collections::BTreeSet;
 
@@ -45,6 +45,10 @@ pub(crate) struct VirtualNetwork {
     ports: Vec<Port>,
     /// The card of every rank.
     cards: Vec<u32>,
+    /// The first internal link.
+    internal: u32,
+    /// The card of the controller's host.
+    controller: u32,
     latency: Time,
     internal_latency: Time,
     transits: Vec<Option<Transit>>,
@@ -74,8 +78,15 @@ impl VirtualNetwork {
         };
         let internal = Port::new(cluster.internal_gbps, cluster.internal_gbps);
         let place = |host: &u32| numbers.binary_search(host).expect("collected above") as u32;
+        let plain = Port::new(
+            cluster.bandwidth_gbps * cluster.collective_efficiency,
+            cluster.bandwidth_gbps * cluster.point_to_point_efficiency,
+        );
+        let links = hosts.iter().map(|_| internal);
         VirtualNetwork {
-            ports: numbers.iter().map(card).chain(hosts.iter().map(|_| internal)).collect(),
+            internal: numbers.len() as u32,
+            controller: (numbers.len() + hosts.len()) as u32,
+            ports: numbers.iter().map(card).chain(links).chain([plain]).collect(),
             cards: hosts.iter().map(place).collect(),
             latency: microseconds(cluster.latency_us),
             internal_latency: microseconds(cluster.internal_latency_us),
@@ -117,6 +128,37 @@ impl VirtualNetwork {
         taken.max(transit.left + transit.flight)
     }
 
+    /// The card of a rank.
+    pub(crate) fn card(&self, rank: usize) -> u32 {
+        self.cards[rank]
+    }
+
+    /// The card of the controller's host.
+    pub(crate) fn controller_card(&self) -> u32 {
+        self.controller
+    }
+
+    /// From the first byte leaving one host to its arrival at another.
+    pub(crate) fn latency(&self) -> Time {
+        self.latency
+    }
+
+    /// Bytes that are no message of an algorithm queue at a sender's port: when the first leaves, and
+    /// the last.
+    pub(crate) fn leave(&mut self, now: Time, port: u32, bytes: u64) -> (Time, Time) {
+        let port = &mut self.ports[port as usize];
+        let start = now.max(port.egress_free);
+        port.egress_free = start + port.transfer(bytes, false);
+        (start, port.egress_free)
+    }
+
+    /// The head of such bytes has reached the receiver's port: when that has taken them all.
+    pub(crate) fn enter(&mut self, now: Time, port: u32, bytes: u64) -> Time {
+        let port = &mut self.ports[port as usize];
+        port.ingress_free = now.max(port.ingress_free) + port.transfer(bytes, false);
+        port.ingress_free
+    }
+
     /// A message on its way.
     pub(crate) fn transit(&self, number: u32) -> &Transit {
         self.transits[number as usize].as_ref().expect("it is on its way")
@@ -139,13 +181,17 @@ impl VirtualNetwork {
         self.transits[number as usize].take().expect("it is on its way")
     }
 
+    /// Whether no message of an algorithm is on its way.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.vacant.len() == self.transits.len()
+    }
+
     fn route(&self, from: Rank, to: Rank) -> (u32, u32, Time) {
         let (a, b) = (self.cards[from.index()], self.cards[to.index()]);
         if a != b {
             return (a, b, self.latency);
         }
-        let cards = (self.ports.len() - self.cards.len()) as u32;
-        (cards + from.0, cards + to.0, self.internal_latency)
+        (self.internal + from.0, self.internal + to.0, self.internal_latency)
     }
 
     fn store(&mut self, transit: Transit) -> u32 {

@@ -24,6 +24,14 @@ pub(crate) enum SimEvent {
     Detect(u32),
     /// This rank learns of its next view.
     View(u32),
+    /// A worker that joins begins.
+    Enter(u32),
+    /// The controller has something to do.
+    Attend,
+    /// The head of this control message has reached the receiving host.
+    ControlArrive(u32),
+    /// This control message has arrived whole.
+    ControlDeliver(u32),
 }
 
 /// The event queue.

@@ -28,6 +28,10 @@ pub(crate) struct RankState {
     pub(crate) running: Option<Running>,
     /// When the last view that was announced arrives.
     pub(crate) view_at: Time,
+    /// It has received its last command.
+    pub(crate) has_ended: bool,
+    /// It was not lost, but has left: what it had to say still arrives.
+    pub(crate) has_left: bool,
 }
 
 /// A delivered message that waits for the processor.
@@ -74,6 +78,8 @@ impl RankState {
             wake: None,
             running: None,
             view_at: Time::ZERO,
+            has_ended: false,
+            has_left: false,
         }
     }
 
@@ -112,6 +118,11 @@ impl RankState {
             running.behind = running.behind + longer;
             running.waiting = running.waiting + longer;
         }
+    }
+
+    /// Until when it stands still.
+    pub(crate) fn paused_until(&self) -> Time {
+        self.paused_until
     }
 
     /// Loses the rank at `now`: what it had not completed or sent is gone, and a gradient that is being

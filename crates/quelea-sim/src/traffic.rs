@@ -290,7 +290,7 @@ impl Driver<'_> {
 }
 
 /// What so many bytes of a vector count as.
-fn scaled(bytes: usize, scale: f64) -> u64 {
+pub(crate) fn scaled(bytes: usize, scale: f64) -> u64 {
     if scale == 1.0 { bytes as u64 } else { (bytes as f64 * scale).round() as u64 }
 }
 

@@ -10,7 +10,7 @@ use crate::forms::AlgorithmForm;
 /// A run with one server, in one bucket, on a network so fast that nothing ever waits; every worker
 /// has a host of its own, and exact averages are rings.
 #[derive(Clone, Copy, Debug)]
-pub struct Run {
+pub struct CountedRun {
     /// Workers.
     pub workers: u64,
     /// Steps of each.
@@ -49,10 +49,10 @@ impl RunGraph {
 
 const HEADER: u64 = HEADER_BYTES as u64;
 
-impl Run {
+impl CountedRun {
     /// Bytes of all messages of the run.
     pub fn bytes(self, form: &AlgorithmForm, plan: &PreparedRun) -> u64 {
-        let Run { workers: n, steps, elements, graph } = self;
+        let CountedRun { workers: n, steps, elements, graph } = self;
         let codec = plan.setup.codec.entry;
         let encoded = |len: u64| codec.bytes(&plan.setup.codec.options, len as usize) as u64;
         // An encoded vector is preceded by its length.

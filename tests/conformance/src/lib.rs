@@ -1,10 +1,33 @@
+//! The suite that every algorithm passes, for the built-in ones and for those of other crates.
+//!
 //! A scenario is the text of a run file. It is written once and run by every driver: the virtual
 //! cluster, threads, and TCP between ranks that join a coordinator on loopback.
+//!
+//! A crate that has an algorithm of its own puts one line into a test file, and gets one test per
+//! [property](suite::Suite):
+//!
+//! ```
+//! # use quelea_core::algorithms::{ALGORITHMS, Entry};
+//! # static MY_ALGORITHM: &Entry = &ALGORITHMS[0];
+//! conformance::suite!(MY_ALGORITHM);
+//! # fn main() {}
+//! ```
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | [`suite`](mod@suite) | the properties of one algorithm |
+//! | [`forms`] | the forms of an algorithm that its options make |
+//! | [`scenario`] | quadratics that differ between workers |
+//! | [`bytes`] | the bytes of a run, from what an algorithm says it exchanges |
+//! | [`matrix`] | convergence of all algorithms with all optimizers and codecs |
 
 pub mod bytes;
 pub mod forms;
 pub mod matrix;
+pub mod scenario;
+pub mod suite;
 
+use quelea_core::registry::Registry;
 use quelea_net::{Coordinator, Hosted, NetOptions};
 use quelea_record::{Outcome, Silent};
 use quelea_run::config::Config;
@@ -22,15 +45,23 @@ target = [[1], [-2], [0.5], [3]]
 
 /// A run file as a plan. Panics with the refusal's words.
 pub fn plan(text: &str) -> PreparedRun {
-    let table = source::parse(text).unwrap_or_else(|problem| panic!("{problem}\n{text}"));
-    let config = Config::read(table, &[], None).unwrap_or_else(|error| panic!("{error}\n{text}"));
-    PreparedRun::new(config).unwrap_or_else(|error| panic!("{error}\n{text}"))
+    plan_in(&Registry::builtin(), text)
+}
+
+/// As [`plan`], of the entries of a registry.
+pub fn plan_in(registry: &Registry, text: &str) -> PreparedRun {
+    attempt_in(registry, text).unwrap_or_else(|problem| panic!("{problem}\n{text}"))
 }
 
 /// A run file as a plan, or why it is refused.
 pub fn attempt(text: &str) -> Result<PreparedRun, String> {
+    attempt_in(&Registry::builtin(), text)
+}
+
+fn attempt_in(registry: &Registry, text: &str) -> Result<PreparedRun, String> {
     let table = source::parse(text).map_err(|problem| problem.to_string())?;
-    let config = Config::read(table, &[], None).map_err(|error| error.to_string())?;
+    let config =
+        Config::read_with(registry, table, &[], None).map_err(|error| error.to_string())?;
     PreparedRun::new(config).map_err(|error| error.to_string())
 }
 

@@ -26,6 +26,7 @@ fn range(knob: &Knob) -> String {
     let (min, max) = match knob.spec.kind {
         OptionKind::Real { min, max, .. } => (min, max),
         OptionKind::Whole { min, max, .. } => (min as f64, max as f64),
+        OptionKind::Choice(words) => return words.join(", "),
         _ => return "true, false".to_string(),
     };
     let zero = if knob.least > min { "0, " } else { "" };

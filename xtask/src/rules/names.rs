@@ -12,6 +12,7 @@ const WHERE: &[&str] = &[
     "crates/quelea-sim/src/",
     "crates/quelea-net/src/",
     "crates/quelea-run/src/",
+    "crates/quelea-page/src/",
     "crates/quelea-plan/src/",
     "crates/quelea-cli/src/",
     "crates/quelea-py/src/",

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
+use quelea_core::registry::Registry;
 use quelea_papers::compare::{Comparison, Entrant, Target};
 use quelea_run::error::RequestError;
 use quelea_run::files::directory::Directory;
@@ -55,7 +56,7 @@ struct Args {
 /// Evaluations of a run, unless the file or a setting says otherwise.
 const EVALUATIONS: &str = "evaluations=100";
 
-fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
     let target = target(&args)?;
     let mut configs = Vec::new();
@@ -63,7 +64,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
         let mut run = args.run.clone();
         run.settings.insert(0, EVALUATIONS.to_string());
         run.settings.push(format!("algorithm.name={name}"));
-        configs.push(run.fresh()?);
+        configs.push(run.fresh(registry)?);
     }
     let names: Vec<&str> = configs.iter().map(|config| config.algorithm.entry.meta.name).collect();
     if let Some(twice) = names.iter().enumerate().find(|(k, name)| names[..*k].contains(name)) {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use quelea_core::registry::Registry;
 use quelea_data::catalogue::{self, DATA_SETS, DataSet};
 use quelea_data::check::{CheckReport, Checked, FileState, check, check_pictures};
 use quelea_data::fetch::{Fetch, Told, fetch};
@@ -70,7 +71,7 @@ enum DataAction {
     },
 }
 
-fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+fn run(_registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     match Args::from_arg_matches(matches)?.action {
         None => list(),
         Some(DataAction::Get { name, to, from, quiet }) => get(&name, to, from, quiet)?,

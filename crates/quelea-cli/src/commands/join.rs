@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
-use quelea_run::drive::{self, JoinToken, Joining};
+use quelea_core::registry::Registry;
+use quelea_run::drive::{self, JoinToken, Joining, LeaveNotice};
 use quelea_run::error::RequestError;
 
 use super::CommandSpec;
@@ -22,7 +23,10 @@ Examples:
   QUELEA_TOKEN=TOKEN quelea join                    the same, and `ps` does not show the token
   quelea join 127.0.0.1:29470                       a coordinator on this machine
 
-The coordinator (`quelea serve`) prints the token, sends the configuration and keeps the results.";
+The coordinator (`quelea serve`) prints the token, sends the configuration and keeps the results. A run
+that has begun takes a worker in the place of one that was lost or has left, with the same token. SIGTERM
+gives notice: the worker finishes its step and leaves, and the others continue; where the run cannot do
+without it, the run is saved and ends.";
 
 /// Take part in a run as one worker
 #[derive(Debug, Parser)]
@@ -57,7 +61,7 @@ struct Args {
     quiet: bool,
 }
 
-fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
     if args.with_parent {
         drive::end_with_parent();
@@ -79,16 +83,22 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     if !args.quiet {
         mention(&format!("joining the run at {shown}"));
     }
+    let leave = LeaveNotice::on_sigterm();
     let joining = Joining {
         rank: args.rank,
         wait_seconds: f64::from(args.wait),
         security: security(args.insecure),
         // A parent is the same operator.
         data: (!args.with_parent).then_some(args.data),
+        leave: leave.clone(),
     };
-    drive::join(&place, &joining, None)?;
+    drive::join(registry, &place, &joining, None)?;
     if !args.quiet {
-        mention("the run has ended; its results are with the coordinator");
+        mention(if leave.has_left() {
+            "left the run as asked, between two steps; the others continue"
+        } else {
+            "the run has ended; its results are with the coordinator"
+        });
     }
     Ok(())
 }

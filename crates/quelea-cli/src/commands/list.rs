@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, ValueEnum};
 use quelea_core::options::{OptionKind, OptionSpec, Options};
+use quelea_core::registry::Registry;
 use quelea_core::{algorithms, codec, collectives, optim, topology};
 use quelea_data::catalogue;
 use quelea_run::config::chosen::Listed;
 use quelea_run::config::resolved::written;
 use quelea_run::config::section::ExtraKey;
-use quelea_run::config::{self, cluster};
+use quelea_run::config::{self, chaos, cluster};
 use quelea_run::tasks::TaskEntry;
 use serde_json::{Value, json};
 
@@ -64,9 +65,9 @@ struct ListRow {
     extras: Vec<(&'static str, &'static str, &'static str)>,
 }
 
-fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
-    let rows = rows(args.table);
+    let rows = rows(registry, args.table);
     if args.json {
         let rows: Vec<Value> = rows.iter().map(row_json).collect();
         say(&serde_json::to_string_pretty(&rows)?);
@@ -76,9 +77,9 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn rows(table: ListTable) -> Vec<ListRow> {
+fn rows(registry: &Registry, table: ListTable) -> Vec<ListRow> {
     match table {
-        ListTable::Algorithms => listed(|row: &algorithms::Entry| {
+        ListTable::Algorithms => listed(registry, |row: &algorithms::Entry| {
             let properties = vec![
                 ("sends", row.sends),
                 ("codecs", (row.codecs)(&Options::defaults(row.meta.options)).words()),
@@ -87,13 +88,17 @@ fn rows(table: ListTable) -> Vec<ListRow> {
             ];
             (Some(row.meta.paper), properties)
         }),
-        ListTable::Topologies => listed(|row: &topology::Entry| (Some(row.meta.paper), Vec::new())),
-        ListTable::Optimizers => listed(|row: &optim::Entry| (Some(row.meta.paper), Vec::new())),
-        ListTable::Codecs => listed(|row: &codec::Entry| {
+        ListTable::Topologies => {
+            listed(registry, |row: &topology::Entry| (Some(row.meta.paper), Vec::new()))
+        }
+        ListTable::Optimizers => {
+            listed(registry, |row: &optim::Entry| (Some(row.meta.paper), Vec::new()))
+        }
+        ListTable::Codecs => listed(registry, |row: &codec::Entry| {
             (Some(row.meta.paper), vec![("bytes of d elements", row.wire)])
         }),
-        ListTable::Schedules => listed(|_: &optim::ScheduleEntry| (None, Vec::new())),
-        ListTable::Tasks => listed(|_: &TaskEntry| (None, Vec::new())),
+        ListTable::Schedules => listed(registry, |_: &optim::ScheduleEntry| (None, Vec::new())),
+        ListTable::Tasks => listed(registry, |_: &TaskEntry| (None, Vec::new())),
         ListTable::Collectives => collectives::COLLECTIVES
             .iter()
             .map(|row| ListRow {
@@ -143,6 +148,7 @@ fn settings() -> Vec<ListRow> {
             cluster::KEYS,
             cluster::EXTRAS,
         ),
+        table("chaos", "random faults in `simulate`", chaos::KEYS, &[]),
     ]
 }
 
@@ -152,7 +158,10 @@ fn extra(extra: &ExtraKey) -> (&'static str, &'static str, &'static str) {
 
 type ListedProperties = (Option<&'static str>, Vec<(&'static str, &'static str)>);
 
-fn listed<T: Listed>(properties: impl Fn(&'static T) -> ListedProperties) -> Vec<ListRow> {
+fn listed<T: Listed>(
+    registry: &Registry,
+    properties: impl Fn(&'static T) -> ListedProperties,
+) -> Vec<ListRow> {
     let row = |entry: &'static T| {
         let (paper, properties) = properties(entry);
         ListRow {
@@ -164,7 +173,7 @@ fn listed<T: Listed>(properties: impl Fn(&'static T) -> ListedProperties) -> Vec
             extras: entry.extras().iter().map(extra).collect(),
         }
     };
-    T::rows().iter().map(row).collect()
+    registry.entries().map(row).collect()
 }
 
 fn print(rows: &[ListRow]) {

@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
+use quelea_core::registry::Registry;
 use quelea_plan::Advice;
 use quelea_plan::measured::{ClusterSurvey, survey};
 use quelea_plan::scenario::{MODELS, Scenario};
+use quelea_run::config::source::Table;
 use quelea_run::drive::{self, OpenRendezvous};
 use quelea_run::error::RequestError;
 
@@ -114,7 +116,7 @@ struct Args {
     json: bool,
 }
 
-fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
     let parameters = parameters(&args)?;
     let mut run = args.run.clone();
@@ -130,8 +132,9 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     for (key, value) in short {
         run.settings.extend(value.as_ref().map(|value| format!("{key}={value}")));
     }
-    let survey = args.measure.then(|| measure(&args, &mut run, parameters)).transpose()?;
-    let advice = Advice::new(Scenario::new(sized(run, parameters).fresh()?, parameters)?)?;
+    let survey =
+        args.measure.then(|| measure(registry, &args, &mut run, parameters)).transpose()?;
+    let advice = Advice::new(Scenario::new(sized(run, parameters).fresh(registry)?, parameters)?)?;
     let advice = Advice { survey, ..advice };
     if let Some(folder) = &args.out {
         write(folder, &advice)?;
@@ -154,6 +157,7 @@ fn sized(mut run: RunArgs, parameters: Option<f64>) -> RunArgs {
 
 /// Measures, puts what was found into the settings of the run, and saves it where asked.
 fn measure(
+    registry: &Registry,
     args: &Args,
     run: &mut RunArgs,
     parameters: Option<f64>,
@@ -164,7 +168,7 @@ fn measure(
                        parameters; give --compute-ms too, or --task instead";
         return Err(RequestError::Conflict(problem.into()).into());
     }
-    let plan = survey(&sized(run.clone(), parameters).fresh()?)?;
+    let plan = survey(&sized(run.clone(), parameters).fresh(registry)?)?;
     let steps = args.compute_ms.is_none();
     let measured = match &args.listen {
         None => {
@@ -192,7 +196,7 @@ fn measure(
     let settings = survey.settings();
     run.settings.extend(settings.into_iter().map(|(key, value)| format!("{key}={value}")));
     if let Some(path) = &args.save {
-        save(path, &survey, run)?;
+        save(path, &survey, &run.merged(registry)?)?;
     }
     Ok(survey)
 }
@@ -221,8 +225,8 @@ fn check_ours(path: &Path) -> Result<(), RequestError> {
     }
 }
 
-fn save(path: &Path, survey: &ClusterSurvey, run: &RunArgs) -> anyhow::Result<()> {
-    let mut table = run.merged()?;
+fn save(path: &Path, survey: &ClusterSurvey, table: &Table) -> anyhow::Result<()> {
+    let mut table = table.clone();
     if let Some(cluster) = table.get_mut("cluster").and_then(|value| value.as_table_mut()) {
         // What is measured to be nothing need not be said in a file of its own.
         cluster.retain(|_, value| value.as_table().is_none_or(|inside| !inside.is_empty()));

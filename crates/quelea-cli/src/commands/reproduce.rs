@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
+use quelea_core::registry::Registry;
 use quelea_papers::error::ExperimentError;
 use quelea_papers::render::{self, Grid};
 use quelea_papers::report::PaperReport;
@@ -68,7 +69,7 @@ struct Args {
     json: bool,
 }
 
-fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+fn run(_registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
     let Some(name) = &args.name else {
         list();

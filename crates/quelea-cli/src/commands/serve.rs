@@ -3,9 +3,11 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
+use quelea_core::registry::Registry;
 use quelea_run::drive::{OpenRendezvous, PublishedToken, Security};
 
 use super::CommandSpec;
+use crate::page::DriverKind;
 use crate::request::{Invocation, Output, RunArgs, check_address, check_wait};
 use crate::session;
 use crate::text::mention;
@@ -53,11 +55,11 @@ struct Args {
     output: Output,
 }
 
-fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
     check_address("--bind", &args.bind)?;
     check_wait(args.wait)?;
-    let prepared = args.run.prepare(None)?;
+    let prepared = args.run.prepare(registry, None)?;
     let place = OpenRendezvous::open(&args.bind, f64::from(args.wait), security(args.insecure))?;
     let host = args.host.as_deref();
     let _published = publish(&place, host);
@@ -66,6 +68,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
         prepared,
         Invocation { command: "serve", run: &args.run },
         &args.output,
+        DriverKind::Joined,
         |prepared, recorder| {
             if is_told {
                 invite(&place, host, prepared.config.workers);

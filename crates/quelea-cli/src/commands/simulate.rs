@@ -1,9 +1,11 @@
 //! `quelea simulate`: a run in the virtual cluster.
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
+use quelea_core::registry::Registry;
 use quelea_run::drive;
 
 use super::CommandSpec;
+use crate::page::DriverKind;
 use crate::request::{Invocation, Output, RunArgs};
 use crate::session;
 
@@ -31,18 +33,19 @@ struct Args {
     output: Output,
 }
 
-fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
     // Under a launcher one process simulates for all.
     if matches!(drive::launched(), Ok(Some(launched)) if !launched.is_first()) {
         return Ok(());
     }
-    let prepared = args.run.prepare(None)?;
+    let prepared = args.run.prepare(registry, None)?;
     prepared.check_memory()?;
     session::run(
         prepared,
         Invocation { command: "simulate", run: &args.run },
         &args.output,
+        DriverKind::Virtual,
         drive::simulate,
     )
 }

@@ -1,6 +1,7 @@
 //! `quelea token`: prints what lets a worker join a run that is coordinated on this machine.
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
+use quelea_core::registry::Registry;
 use quelea_run::drive::PublishedToken;
 use quelea_run::error::RequestError;
 
@@ -26,7 +27,7 @@ struct Args {
     address: Option<String>,
 }
 
-fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+fn run(_registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
     if let Some(address) = &args.address {
         crate::request::check_address("HOST:PORT", address)?;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
+use quelea_core::registry::Registry;
 use quelea_core::topology::{self, Report, report};
 use quelea_plot::topology_svg;
 use quelea_run::config::chosen::Chosen;
@@ -65,13 +66,13 @@ struct Args {
     json: bool,
 }
 
-fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
     if let Some(path) = args.svg.as_ref().filter(|path| !args.force && path.exists()) {
         let problem = "is there already and stays as it is; choose another, or use --force";
         return Err(RequestError::file(path, problem).into());
     }
-    let schedule = TopologyMaker::new(row(&args)?, args.seed)?.build(&hosts(&args)?)?;
+    let schedule = TopologyMaker::new(row(registry, &args)?, args.seed)?.build(&hosts(&args)?)?;
     let report = report(&schedule);
     if let Some(path) = &args.svg {
         std::fs::write(path, topology_svg(&schedule, &report))
@@ -88,7 +89,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn row(args: &Args) -> Result<Chosen<topology::Entry>, RequestError> {
+fn row(registry: &Registry, args: &Args) -> Result<Chosen<topology::Entry>, RequestError> {
     let mut table = source::Table::new();
     table.insert("name".to_string(), args.name.as_str().into());
     for given in &args.settings {
@@ -98,7 +99,7 @@ fn row(args: &Args) -> Result<Chosen<topology::Entry>, RequestError> {
         }
         source::apply(&mut table, &setting)?;
     }
-    Chosen::read(&table)
+    Chosen::read(registry, &table)
 }
 
 fn hosts(args: &Args) -> Result<Vec<u32>, RequestError> {

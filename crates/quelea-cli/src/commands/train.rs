@@ -1,12 +1,14 @@
 //! `quelea train`: a run for real, in threads, in processes, or under a launcher.
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
+use quelea_core::registry::Registry;
 use quelea_run::drive::{self, LaunchedWorker};
 use quelea_run::error::RunError;
 use quelea_run::prepared::PreparedRun;
 
 use super::CommandSpec;
 use crate::interrupt;
+use crate::page::DriverKind;
 use crate::request::{Invocation, Output, RunArgs};
 use crate::session;
 
@@ -18,6 +20,7 @@ Examples:
   quelea train                                      the embedded default
   quelea train run.toml --set optimizer.lr=0.1      what a file says, with another learning rate
   quelea train run.toml --processes                 one process per worker, over TCP
+  quelea train run.toml --page 127.0.0.1:8600       show it in a browser while it lasts
   quelea train run.toml --set algorithm.name=allreduce --out runs/allreduce
   quelea train run.toml --out runs/long --set checkpoint.every=500
   quelea train --resume runs/long                   resume from its last checkpoint
@@ -50,7 +53,7 @@ struct Args {
     output: Output,
 }
 
-fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
     let asked = Invocation { command: "train", run: &args.run };
     if args.processes || args.threads {
@@ -60,45 +63,51 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
         }
     } else if let Some(launched) = drive::launched()? {
         let launched = if args.insecure { launched.insecure() } else { launched };
-        return run_launched(&args, &launched);
+        return run_launched(registry, &args, &launched);
     }
-    let prepared = prepared(&args, None)?;
+    let prepared = prepared(registry, &args, None)?;
     prepared.check_memory()?;
     if args.processes {
         let executable = std::env::current_exe()?;
-        return session::run(prepared, asked, &args.output, |prepared, recorder| {
+        let kind = DriverKind::Processes;
+        return session::run(prepared, asked, &args.output, kind, |prepared, recorder| {
             drive::processes(prepared, &executable, recorder)
         });
     }
-    session::run(prepared, asked, &args.output, drive::threads)
+    session::run(prepared, asked, &args.output, DriverKind::Threads, drive::threads)
 }
 
-fn prepared(args: &Args, launched: Option<&LaunchedWorker>) -> Result<PreparedRun, RunError> {
-    let prepared = args.run.prepare(launched.map(LaunchedWorker::world))?;
+fn prepared(
+    registry: &Registry,
+    args: &Args,
+    launched: Option<&LaunchedWorker>,
+) -> Result<PreparedRun, RunError> {
+    let prepared = args.run.prepare(registry, launched.map(LaunchedWorker::world))?;
     if let Some(launched) = launched {
         launched.check(&prepared)?;
     }
     Ok(prepared)
 }
 
-fn run_launched(args: &Args, launched: &LaunchedWorker) -> anyhow::Result<()> {
+fn run_launched(registry: &Registry, args: &Args, launched: &LaunchedWorker) -> anyhow::Result<()> {
     if !launched.is_first() {
         interrupt::follow();
         // The checkpoint is where the first process is; it sends to each what is its own.
         if args.run.resume.is_some() {
-            return Ok(launched.follow(None)?);
+            return Ok(launched.follow(registry, None)?);
         }
     }
-    let prepared = prepared(args, Some(launched));
+    let prepared = prepared(registry, args, Some(launched));
     if launched.is_first() {
         return session::run(
             prepared?,
             Invocation { command: "train", run: &args.run },
             &args.output,
+            DriverKind::Joined,
             |prepared, recorder| launched.lead(prepared, recorder),
         );
     }
     // Everybody says what is wrong: a launcher ends the others as soon as one has ended, so that
     // the first process may never come to say it.
-    Ok(launched.follow(Some(prepared?))?)
+    Ok(launched.follow(registry, Some(prepared?))?)
 }

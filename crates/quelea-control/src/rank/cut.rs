@@ -19,8 +19,12 @@ pub(super) struct CutState {
     setup: RunSpec,
     pool: Pool,
     schedule: CheckpointSchedule,
-    /// The step of its last part in a cut.
+    /// The step of its last part in a cut: a checkpoint or a model that was evaluated.
     last: u64,
+    /// The step of its last checkpoint. One may be requested where only the model was evaluated.
+    saved: u64,
+    /// The step of the last model that it sent for a cut.
+    shown: u64,
     /// A cut that was agreed on.
     requested: Option<u64>,
     /// It starts no gradient from this step on.
@@ -56,6 +60,8 @@ impl CutState {
             pool,
             schedule,
             last: step,
+            saved: step,
+            shown: step,
             requested: None,
             hold: None,
             limit: if waits_for_disk { schedule.limit(step) } else { u64::MAX },
@@ -64,10 +70,14 @@ impl CutState {
         }
     }
 
-    /// After a loss there are no checkpoints: what the lost rank held is in none of them.
-    pub(super) fn stop_saving(&mut self) {
-        (self.schedule.save_every, self.limit) = (0, u64::MAX);
-        (self.requested, self.hold, self.pause) = (None, None, PauseState::None);
+    /// Membership has changed. Parts of the view before belong to no cut any more: a rank that waits
+    /// until its part is written saves again.
+    pub(super) fn enter_view(&mut self) {
+        self.requested.take_if(|requested| *requested <= self.last);
+        if self.last == self.limit {
+            self.last -= 1;
+            self.saved = self.saved.min(self.last);
+        }
     }
 }
 
@@ -93,6 +103,7 @@ impl RankMachine {
             Command::Save(step) => self.save_at_rest(step),
             Command::Continue => {
                 (self.cutting.pause, self.cutting.hold) = (PauseState::None, None);
+                self.cutting.requested = None;
                 if self.life_cycle.resume() {
                     self.node.start(now);
                 }
@@ -110,9 +121,11 @@ impl RankMachine {
         while let Some(step) = self.next_cut() {
             self.cutting.last = step;
             if self.cutting.requested == Some(step) || self.cutting.schedule.saves_at(step) {
+                self.cutting.saved = step;
                 self.save(step);
             }
-            if self.cutting.schedule.evaluates_at(step) {
+            if self.cutting.schedule.evaluates_at(step) && step > self.cutting.shown {
+                self.cutting.shown = step;
                 self.show(step);
             }
         }
@@ -120,8 +133,10 @@ impl RankMachine {
 
     /// The cut at which this rank now stands, if there is one.
     fn next_cut(&self) -> Option<u64> {
-        let CutState { schedule, last, requested, .. } = &self.cutting;
-        let requested = requested.filter(|requested| requested > last);
+        let CutState { schedule, last, saved, requested, .. } = &self.cutting;
+        // Where only the model was evaluated, the state may still be requested.
+        let requested = requested
+            .filter(|requested| requested > last || (requested == last && saved < requested));
         let next = [requested, schedule.next(*last)].into_iter().flatten().min()?;
         let step = if self.node.is_server { next } else { self.node.step() };
         let is_between = !matches!(self.phase, StepPhase::Completing(_));
@@ -161,8 +176,8 @@ impl RankMachine {
     fn save(&mut self, step: u64) -> RankCheckpoint {
         let report = RankReport { params: Vec::new(), model: Vec::new(), ..self.report.clone() };
         let part = RankCheckpoint::of(&mut self.node, step, report);
-        let saved = Box::new(part.clone());
-        self.events.push(RankEvent::Saved { rank: self.node.rank.0, step, part: saved });
+        let (rank, view) = (self.node.rank.0, self.node.view().number);
+        self.events.push(RankEvent::Saved { rank, step, view, part: Box::new(part.clone()) });
         part
     }
 
@@ -202,7 +217,8 @@ impl RankMachine {
         let mut parts = vec![RankCheckpoint::default(); self.node.rank.index()];
         parts.push(part);
         let start = ResumePoint { parts, ..ResumePoint::default() };
-        match start.node(&self.cutting.setup, self.node.rank, self.cutting.pool.clone()) {
+        let (view, pool) = (self.node.view(), self.cutting.pool.clone());
+        match start.node_in(view, &self.cutting.setup, self.node.rank, pool) {
             Ok(mut node) => {
                 // Its own part does not say how far the others are.
                 node.progress(self.node.gradients_done());

@@ -43,11 +43,9 @@ impl RankMachine {
         }
         if let Some(since) = self.computing_since() {
             let seconds = now.since(since).seconds() - self.stood_still.seconds();
-            if seconds > self.limits.compute_seconds {
-                self.failed(format!(
-                    "its gradient of step {} takes {seconds:.1} s",
-                    self.node.step()
-                ));
+            if seconds > self.compute_limit.seconds() {
+                let (step, reason) = (self.node.step(), self.compute_limit.reason());
+                self.failed(format!("its gradient of step {step} takes {seconds:.1} s{reason}"));
             }
             return;
         }

@@ -74,6 +74,7 @@ impl RankMachine {
         let Computed { loss, samples } = pending.computed;
         let event = RecordKind::Step { loss, samples, compute, exposed, waiting };
         self.record(now, pending.step, event);
+        self.sample_if_due();
     }
 
     fn lend(&mut self, now: Time) -> Loan {

@@ -296,6 +296,9 @@ impl Algorithm for AdPsgd {
 
     fn on_view(&mut self, cx: &mut Context<'_>, _old: &View) {
         self.find_partners(cx);
+        // One that joins in the place of a lost worker numbers its requests from 1.
+        self.answered.retain(|(from, _), _| cx.outbox.view.is_alive(*from));
+        self.invitations.forget(|rank| cx.outbox.view.is_alive(rank));
         self.invitations.keep(self.active, &self.partners);
         if self.open.as_ref().is_some_and(|exchange| !cx.outbox.view.is_alive(exchange.peer)) {
             self.open = None;

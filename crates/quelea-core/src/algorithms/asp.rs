@@ -16,10 +16,10 @@
 
 use std::collections::BTreeMap;
 
-use super::sync_ps::{self, local};
 use super::{Codecs, Entry, Service, Traffic};
 use crate::codec::ErrorFeedback;
 use crate::contract::{Algorithm, Awaited, Context, Fact, Mode};
+use crate::kit::servers::{feedback_state, local_bucket};
 use crate::message::{Message, Rank};
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
@@ -29,6 +29,7 @@ use crate::properties::{
 };
 use crate::state::Visitor;
 use crate::vector;
+use crate::view::View;
 
 /// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
@@ -154,7 +155,7 @@ impl Algorithm for Worker {
 
     fn state(&mut self, visitor: &mut dyn Visitor) {
         visitor.numbers("versions", &mut self.versions);
-        sync_ps::state(&mut self.lanes, visitor);
+        feedback_state(&mut self.lanes, visitor);
     }
 
     fn keeps_older_views(&self) -> bool {
@@ -279,8 +280,13 @@ impl Algorithm for Server {
         }
     }
 
+    /// One that joins in the place of a lost worker begins at another step.
+    fn on_view(&mut self, cx: &mut Context<'_>, _old: &View) {
+        self.next.retain(|(worker, _), _| cx.outbox.view.is_alive(*worker));
+    }
+
     fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
-        let Some(b) = local(cx, message.bucket) else { return };
+        let Some(b) = local_bucket(cx, message.bucket) else { return };
         let next = self.next.entry((from, b)).or_insert(0);
         if message.step < *next {
             return; // Delivered twice: every push is applied exactly once.

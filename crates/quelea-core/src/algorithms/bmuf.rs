@@ -11,9 +11,11 @@
 //! μ = 1 − 1/n by default, so that a round moves the model about as far as n workers together.
 //! The rounds themselves, and what a lost worker means, are in `periodic.rs`.
 
-use super::periodic::{self, BASE, BUFFERS, Outer, OuterRound, Periodic, outer_step, period_key};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
+use crate::kit::periodic::{
+    self, BASE, BUFFERS, Outer, OuterRound, Periodic, outer_step, period_key,
+};
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 

@@ -12,10 +12,10 @@
 //! The gradient is taken at the unmixed x_i, as in D-PSGD's consensus form. Weights of the topology are not
 //! used, only its edges. A worker with no more than 2f neighbours keeps its own values.
 
-use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use super::robust_gossip::{BYZANTINE, PROPERTIES};
 use super::{Codecs, Entry, Gathers, When};
 use crate::contract::{Context, Mode};
+use crate::kit::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use crate::message::Message;
 use crate::meta::Meta;
 use crate::robust::screened_mean;

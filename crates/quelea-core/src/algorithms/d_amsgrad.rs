@@ -14,9 +14,9 @@
 //! decentralized Adam divides each by its own and may stop at a point that is no optimum. The
 //! optimizer must be `sgd`, best without momentum; its weight decay is decoupled, as in AdamW.
 
-use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use super::{Codecs, Entry, Gathers, When};
 use crate::contract::{Context, Mode};
+use crate::kit::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use crate::message::Message;
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};

@@ -8,9 +8,9 @@
 //! The optimizer, and so its momentum, works on g̃: the gradient together with the pull of the
 //! neighbours; clipping by the norm concerns g alone. Without momentum x_i⁺ = y, which is D-PSGD in adapt-then-combine form.
 
-use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use super::{Codecs, Entry, Gathers, When};
 use crate::contract::{Context, Mode};
+use crate::kit::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use crate::message::Message;
 use crate::meta::Meta;
 use crate::properties::Properties;

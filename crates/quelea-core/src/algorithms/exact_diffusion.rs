@@ -12,9 +12,9 @@
 //! the difference of gradients drifts away after a change. And δ, unlike x_i − ψ_i, rounds to
 //! zero in sum: in `f32` the papers' form is 1.5e-3 off the optimum after 6 000 steps, and going.
 
-use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use super::{Codecs, Entry, Gathers, When};
 use crate::contract::{Context, Mode};
+use crate::kit::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use crate::message::Message;
 use crate::meta::Meta;
 use crate::properties::{Properties, TopologyRequirement};

@@ -12,9 +12,9 @@
 //! exchange overlaps the computation, one vector is kept instead of three, and since Σ p_i = 0 the
 //! mean takes the step −η·ḡ whatever the learning rate was before.
 
-use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use super::{Codecs, Entry, Gathers, When};
 use crate::contract::{Context, Mode};
+use crate::kit::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use crate::message::Message;
 use crate::meta::Meta;
 use crate::properties::{Properties, TopologyRequirement};

@@ -12,10 +12,10 @@
 //! F is averaged with the model, so that all compute the same H. The rounds themselves, and what
 //! a lost worker means, are in `periodic.rs` and `exchange.rs`.
 
-use super::periodic::{self, BUFFERS, Period, Periodic, PlainAveraging};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
 use crate::contract::Context;
+use crate::kit::periodic::{self, BUFFERS, Period, Periodic, PlainAveraging};
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::properties::{Properties, TopologyRequirement};

@@ -7,9 +7,9 @@
 //! ```
 //! The rounds themselves, and what a lost worker means, are in `periodic.rs` and `exchange.rs`.
 
-use super::periodic::{self, BUFFERS, Every, Periodic, PlainAveraging, period_key};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
+use crate::kit::periodic::{self, BUFFERS, Every, Periodic, PlainAveraging, period_key};
 use crate::meta::Meta;
 use crate::properties::TopologyRequirement;
 

@@ -15,10 +15,10 @@
 //! ```
 //! Σ y_i = Σ g_i at every step. Two vectors that belong together travel in one message.
 
-use super::exchange::{self, Exchange};
-use super::push_sum::{self, PushSum};
 use super::{Codecs, Entry, Gathers, When};
 use crate::contract::{Algorithm, Awaited, Context, Mode};
+use crate::kit::exchange::{self, Exchange};
+use crate::kit::push_sum::{self, PushSum};
 use crate::message::{Message, Rank};
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};

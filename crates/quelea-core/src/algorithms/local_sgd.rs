@@ -8,10 +8,10 @@
 //! The rounds themselves, and what a lost worker means, are in `periodic.rs`. With plain SGD and
 //! H = 1 this is AllReduce SGD.
 
-use super::periodic::{self, BUFFERS, Period, Periodic, PlainAveraging, period_key};
 use super::{Codecs, Entry};
 use crate::collectives::average::COLLECTIVE;
 use crate::contract::Context;
+use crate::kit::periodic::{self, BUFFERS, Period, Periodic, PlainAveraging, period_key};
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::properties::TopologyRequirement;

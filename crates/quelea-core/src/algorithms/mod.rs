@@ -16,7 +16,6 @@ mod diloco;
 mod eamsgd;
 mod easgd;
 mod exact_diffusion;
-mod exchange;
 mod extra;
 
 mod gossip_aga;
@@ -24,8 +23,6 @@ mod gossip_pga;
 mod gradient_tracking;
 pub(crate) mod hierarchy;
 mod local_sgd;
-mod periodic;
-mod push_sum;
 mod qg_dmsgd;
 mod robust_gossip;
 mod sgp;
@@ -77,7 +74,14 @@ impl std::fmt::Debug for Entry {
     }
 }
 
-/// All algorithms, by name.
+impl PartialEq for Entry {
+    /// Names are unique in a registry.
+    fn eq(&self, other: &Entry) -> bool {
+        self.meta.name == other.meta.name
+    }
+}
+
+/// All built-in algorithms, by name. A [`Registry`](crate::registry::Registry) may have more.
 pub const ALGORITHMS: &[Entry] = &[
     ad_psgd::ENTRY,
     aladdin::ENTRY,
@@ -109,7 +113,7 @@ pub const ALGORITHMS: &[Entry] = &[
     sync_ps::ENTRY,
 ];
 
-/// The entry of this name, or the nearest name if there is one.
+/// The built-in entry of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {
     names::find(ALGORITHMS, |entry| entry.meta.name, name)
 }

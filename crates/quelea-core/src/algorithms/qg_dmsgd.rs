@@ -10,9 +10,9 @@
 //! neighbours included; its `momentum` β (and Nesterov) multiplies it as usual, m = β·m̂ + g.
 //! Without momentum nothing is left but D-PSGD in adapt-then-combine form.
 
-use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use super::{Codecs, Entry, Gathers, When};
 use crate::contract::{Context, Mode};
+use crate::kit::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use crate::message::Message;
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};

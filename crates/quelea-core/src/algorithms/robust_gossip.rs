@@ -17,10 +17,10 @@
 
 use std::collections::BTreeMap;
 
-use super::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use super::{Codecs, Entry, Gathers, When};
 use crate::codec::CodecShape;
 use crate::contract::{Context, Mode};
+use crate::kit::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use crate::message::{Message, Rank};
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec};

@@ -26,10 +26,10 @@ use std::ops::Range;
 
 use free::Free;
 
-use super::exchange::{self, Exchange};
-use super::push_sum::PushSum;
 use super::{Codecs, Entry, Gathers, Traffic, When};
 use crate::contract::{Algorithm, Awaited, Context, Mode};
+use crate::kit::exchange::{self, Exchange};
+use crate::kit::push_sum::PushSum;
 use crate::message::{Message, Rank};
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};

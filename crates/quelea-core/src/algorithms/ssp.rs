@@ -14,9 +14,9 @@
 
 use std::collections::BTreeMap;
 
-use super::sync_ps::local;
 use super::{Codecs, Entry, Service, Traffic, asp, sync_ps};
 use crate::contract::{Algorithm, Awaited, Context, Fact, Mode};
+use crate::kit::servers::local_bucket;
 use crate::message::{Message, Rank};
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec, Options};
@@ -145,7 +145,7 @@ impl Algorithm for Server {
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
-        let Some(b) = local(cx, message.bucket) else { return };
+        let Some(b) = local_bucket(cx, message.bucket) else { return };
         let piece = &mut self.pieces[b];
         let clock = piece.clocks.get(&from).copied().unwrap_or(u64::MAX);
         if message.step < clock {

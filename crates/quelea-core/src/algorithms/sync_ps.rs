@@ -21,6 +21,7 @@ use super::{Codecs, Entry, Service, Traffic};
 use crate::codec::{CodecShape, Coder, ErrorFeedback};
 use crate::collectives::fold::Fold;
 use crate::contract::{Algorithm, Awaited, Context, Effect, Mode};
+use crate::kit::servers::{self, local_bucket};
 use crate::message::{Message, Rank};
 use crate::meta::Meta;
 use crate::options::{OptionKind, OptionSpec};
@@ -194,21 +195,11 @@ impl Algorithm for Worker {
     }
 
     fn state(&mut self, visitor: &mut dyn Visitor) {
-        state(&mut self.lanes, visitor);
+        servers::feedback_state(&mut self.lanes, visitor);
     }
 
     fn keeps_older_views(&self) -> bool {
         true
-    }
-}
-
-/// Lists what the codec has left out, lane by lane.
-pub(super) fn state(lanes: &mut Vec<ErrorFeedback>, visitor: &mut dyn Visitor) {
-    let mut count = lanes.len() as u64;
-    visitor.number("lanes", &mut count);
-    lanes.resize_with(count as usize, ErrorFeedback::default);
-    for (index, lane) in lanes.iter_mut().enumerate() {
-        lane.state(&format!("lane.{index}.error"), visitor);
     }
 }
 
@@ -299,7 +290,7 @@ impl Algorithm for Server {
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
-        let Some(b) = local(cx, message.bucket) else { return };
+        let Some(b) = local_bucket(cx, message.bucket) else { return };
         if message.step < self.steps[b] {
             return;
         }
@@ -347,7 +338,7 @@ impl Algorithm for Server {
 
     fn state(&mut self, visitor: &mut dyn Visitor) {
         visitor.numbers("steps", &mut self.steps);
-        state(&mut self.lanes, visitor);
+        servers::feedback_state(&mut self.lanes, visitor);
         if self.aggregation.has_center() {
             visitor.vector("center", &mut self.center);
         }
@@ -360,9 +351,4 @@ impl Algorithm for Server {
     fn keeps_older_views(&self) -> bool {
         true
     }
-}
-
-/// The server's own number for a bucket that a message names.
-pub(super) fn local(cx: &Context<'_>, id: u32) -> Option<usize> {
-    cx.layout.buckets.binary_search_by_key(&(id as usize), |bucket| bucket.id).ok()
 }

@@ -105,7 +105,7 @@ pub struct Entry {
     pub build: fn(&Options, u64) -> Box<dyn Codec>,
 }
 
-/// All codecs, by name.
+/// All built-in codecs, by name.
 pub const CODECS: &[Entry] = &[
     bf16::ENTRY,
     f16::ENTRY,
@@ -117,7 +117,7 @@ pub const CODECS: &[Entry] = &[
     top_k::ENTRY,
 ];
 
-/// The entry of this name, or the nearest name if there is one.
+/// The built-in entry of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {
     names::find(CODECS, |entry| entry.meta.name, name)
 }

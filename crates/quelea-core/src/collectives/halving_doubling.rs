@@ -39,21 +39,35 @@ pub struct HalvingDoubling {
 
 /// One message to be received, and what it means.
 #[derive(Clone, Debug)]
-struct Task {
-    stage: u32,
-    from: usize,
-    action: Action,
+pub struct Task {
+    /// The number of the message.
+    pub stage: u32,
+    /// The place that it comes from.
+    pub from: usize,
+    /// What is done with it.
+    pub action: Action,
 }
 
+/// What a rank does with a message.
 #[derive(Clone, Debug)]
-enum Action {
+pub enum Action {
     /// Add a whole vector to mine.
     Fold,
     /// Send the rest of the range; add what comes to `keep`.
-    Halve { keep: Range<usize>, give: Range<usize> },
+    Halve {
+        /// What I sum from now on.
+        keep: Range<usize>,
+        /// What the other one sums.
+        give: Range<usize>,
+    },
     /// Send what I have; join what comes (it covers the rest of `whole`).
-    Double { whole: Range<usize> },
-    /// Take the result as it is.
+    Double {
+        /// What I have afterwards.
+        whole: Range<usize>,
+        /// What I had before.
+        keep: Range<usize>,
+    },
+    /// Send my vector; take the result as it is.
     Take,
 }
 
@@ -130,7 +144,7 @@ impl HalvingDoubling {
                 self.part = Some(sum);
                 self.range = keep;
             }
-            Action::Double { whole } => {
+            Action::Double { whole, .. } => {
                 let mine = self.share(outbox.pool, data, &self.range.clone());
                 let mut joined = outbox.pool.take(whole.len());
                 let out = joined.try_mut().expect("just taken, so held by nobody else");
@@ -172,6 +186,12 @@ impl HalvingDoubling {
     }
 }
 
+/// How many pairs of places there are first: the even place of a pair sends its vector to the odd
+/// one, and gets the result from it at the end.
+pub fn pairs(n: usize) -> usize {
+    shape(n).0
+}
+
 /// How many places pair up first, and the number of the last stage.
 fn shape(n: usize) -> (usize, u32) {
     let m = n.ilog2();
@@ -179,7 +199,7 @@ fn shape(n: usize) -> (usize, u32) {
 }
 
 /// What the rank at `place` of `n` receives, in order.
-fn plan(n: usize, place: usize, len: usize) -> Vec<Task> {
+pub fn plan(n: usize, place: usize, len: usize) -> Vec<Task> {
     let (pairs, last) = shape(n);
     let m = n.ilog2();
     let paired = place < 2 * pairs;
@@ -203,7 +223,7 @@ fn plan(n: usize, place: usize, len: usize) -> Vec<Task> {
         doubling.push(Task {
             stage: 2 * m - level,
             from,
-            action: Action::Double { whole: range.clone() },
+            action: Action::Double { whole: range.clone(), keep: keep.clone() },
         });
         tasks.push(Task {
             stage: level + 1,

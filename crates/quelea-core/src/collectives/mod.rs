@@ -22,7 +22,7 @@ pub mod all_gather;
 pub mod average;
 pub mod broadcast;
 pub(crate) mod fold;
-mod halving_doubling;
+pub mod halving_doubling;
 mod hierarchical;
 mod low_rank;
 pub mod recovery;

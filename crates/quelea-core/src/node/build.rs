@@ -23,8 +23,13 @@ use crate::time::Time;
 use crate::view::View;
 
 impl RunSpec {
-    /// The node of `rank`, with message memory from `pool`.
+    /// The node of `rank` in the first view, with message memory from `pool`.
     pub fn node(&self, rank: Rank, pool: Pool) -> Node {
+        self.node_in(&self.view, rank, pool)
+    }
+
+    /// The node of `rank` in `view`, before the start.
+    pub fn node_in(&self, view: &Arc<View>, rank: Rank, pool: Pool) -> Node {
         let properties = self.properties();
         let is_server = rank.index() >= self.workers();
         let shards = self.shards();
@@ -64,12 +69,12 @@ impl RunSpec {
             learning_rate: Arc::clone(&self.learning_rate),
             progress: GlobalProgress::new(self, properties.budget),
             clip: self.clip,
-            share: share(&self.samples, &self.view, rank),
+            share: share(&self.samples, view, rank),
             reweigh: 1.0,
             samples: Arc::clone(&self.samples),
             coder: Coder::new(self.codec.entry, &self.codec.options, self.seed),
             rng: Rng::new(self.seed, "algorithm", u64::from(rank.0)),
-            view: Arc::clone(&self.view),
+            view: Arc::clone(view),
             pool,
             step: 0,
             steps,

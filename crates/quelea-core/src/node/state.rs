@@ -1,6 +1,7 @@
 //! Saving and loading a node.
 
 use super::{Node, Phase};
+use crate::contract::JoinRule;
 use crate::state::{Load, Saved, Visitor};
 
 /// The vector of a saved state that one would deploy, where it is not `params`.
@@ -44,6 +45,20 @@ impl Node {
         let mut load = Load::new(saved);
         self.state(&mut load);
         load.finish()
+    }
+
+    /// Takes over the state of another worker, its random stream apart, before this one joins.
+    pub fn load_of_sponsor(&mut self, saved: &Saved) -> Result<(), String> {
+        match self.algorithm.join_rule() {
+            JoinRule::Whole => {
+                let own = self.rng.clone();
+                self.load(saved)?;
+                self.rng = own;
+                Ok(())
+            }
+            JoinRule::Common => self.load_common(saved),
+            JoinRule::No(why) => Err(why.to_string()),
+        }
     }
 
     /// As [`load`](Node::load), but for what only the algorithm knows: it is reset from the

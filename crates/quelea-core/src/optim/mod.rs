@@ -84,11 +84,11 @@ pub const COMMON_KEYS: &[OptionSpec] = &[
     },
 ];
 
-/// All optimizers, by name.
+/// All built-in optimizers, by name.
 pub const OPTIMIZERS: &[Entry] =
     &[accum_adam::ACCUM_ADAM, accum_adam::ACCUM_ADAMW, adam::ADAM, adam::ADAMW, sgd::ENTRY];
 
-/// The entry of this name, or the nearest name if there is one.
+/// The built-in entry of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {
     names::find(OPTIMIZERS, |entry| entry.meta.name, name)
 }

@@ -18,9 +18,10 @@ pub type Factor = Box<dyn Fn(u64) -> f64 + Send + Sync>;
 pub struct ScheduleEntry {
     /// Name, summary, paper and options.
     pub meta: Meta,
-    check: fn(&Options) -> Result<(), OptionError>,
+    /// Refuses options that are good one by one but not together.
+    pub check: fn(&Options) -> Result<(), OptionError>,
     /// After the warm-up, for a run of this many steps.
-    factor: fn(&Options, u64) -> Factor,
+    pub factor: fn(&Options, u64) -> Factor,
 }
 
 /// What every schedule takes.
@@ -50,7 +51,7 @@ pub enum ScheduleClock {
     Own,
 }
 
-/// All schedules, by name.
+/// All built-in schedules, by name.
 pub const SCHEDULES: &[ScheduleEntry] = &[
     ScheduleEntry {
         meta: Meta {
@@ -124,7 +125,7 @@ pub const SCHEDULES: &[ScheduleEntry] = &[
     },
 ];
 
-/// The entry of this name, or the nearest name if there is one.
+/// The built-in entry of this name, or the nearest name if there is one.
 pub fn find_schedule(name: &str) -> Result<&'static ScheduleEntry, Option<&'static str>> {
     names::find(SCHEDULES, |entry| entry.meta.name, name)
 }

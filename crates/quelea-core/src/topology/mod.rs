@@ -44,7 +44,7 @@ pub struct Entry {
     /// What holds from three workers on (`aer`: from two hosts on); `None` where a file decides.
     pub properties: Option<TopologyProperties>,
     /// Makes the rounds; [`Entry::build`] also checks them.
-    make: fn(&TopologyRequest) -> Result<Schedule, TopologyError>,
+    pub make: fn(&TopologyRequest) -> Result<Schedule, TopologyError>,
 }
 
 /// What is true of a topology whatever its size.
@@ -153,12 +153,12 @@ impl std::fmt::Debug for Entry {
     }
 }
 
-/// The entry of this name, or the nearest name if there is one.
+/// The built-in entry of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {
     names::find(TOPOLOGIES, |entry| entry.meta.name, name)
 }
 
-/// All topologies, by name.
+/// All built-in topologies, by name.
 pub const TOPOLOGIES: &[Entry] = &[
     Entry {
         meta: Meta {

@@ -8,7 +8,7 @@ use crate::error::NetError;
 use crate::measure::Prober;
 use crate::options::NetOptions;
 use crate::protocol::{self, JOB_BYTES, SMALL_BYTES, SetupMessage, Wait};
-use crate::trust::ControlStream;
+use crate::trust::{ControlStream, RankSeat};
 use quelea_control::Command;
 
 /// Who hears the coordinator before the run.
@@ -30,10 +30,10 @@ impl CoordinatorReader<'_> {
         let (mut start, rank) = (ResumePoint::default(), prober.links.rank.index());
         loop {
             match hear_up_to(self.stream, self.address, wait, protocol::state_bytes(len))? {
-                SetupMessage::Resume { part, resized } => {
+                SetupMessage::Resume { part, resized, joins, changes } => {
                     start.parts = vec![RankCheckpoint::default(); rank];
                     start.parts.push(*part);
-                    start.resized = resized;
+                    (start.resized, start.joins, start.changes) = (resized, joins, changes);
                 }
                 SetupMessage::Start { zero, schedule } => return Ok(Some((start, zero, schedule))),
                 SetupMessage::Measure(probe) => {
@@ -77,6 +77,32 @@ pub(super) fn hear_up_to(
         Ok(CoordinatorMessage::Aborted(reason)) => Err(NetError::Aborted(reason)),
         Err(error) => {
             Err(NetError::LostCoordinator { address: address.into(), reason: error.to_string() })
+        }
+    }
+}
+
+/// What a worker reads from the coordinator during the run.
+pub(super) enum RunMessage {
+    Command(Command),
+    /// A seat was given again.
+    Seat(RankSeat),
+}
+
+impl protocol::Packet for RunMessage {
+    fn encode(&self) -> Vec<u8> {
+        match self {
+            RunMessage::Command(command) => command.encode(),
+            RunMessage::Seat(seat) => SetupMessage::Seat(*seat).encode(),
+        }
+    }
+
+    fn decode(reader: &mut Reader<'_>, kind: u16) -> Result<RunMessage, ControlError> {
+        match SetupMessage::decode(&mut reader.clone(), kind) {
+            Ok(SetupMessage::Seat(seat)) => {
+                SetupMessage::decode(reader, kind)?;
+                Ok(RunMessage::Seat(seat))
+            }
+            _ => Command::decode(reader, kind).map(RunMessage::Command),
         }
     }
 }

@@ -9,11 +9,12 @@ use std::thread::JoinHandle;
 
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::coordinator_reader::RunMessage;
 use crate::controller::Incoming;
 use crate::protocol::{self, PacketError, SMALL_BYTES, Wait};
 use crate::rank::Inbox;
 use crate::transport::tcp::is_near;
-use crate::trust::ControlStream;
+use crate::trust::{ControlStream, LinkIdentity};
 use quelea_control::{Command, RankEvent};
 
 /// Events that may wait for the coordinator before records are left out.
@@ -41,16 +42,21 @@ pub(super) fn attend_coordinator(
     stream: &ControlStream,
     inbox: UnboundedSender<Inbox>,
     controller: Sender<Incoming>,
+    identity: Option<LinkIdentity>,
     seconds: f64,
 ) -> io::Result<()> {
     let stream = stream.clone();
     std::thread::spawn(move || {
         loop {
             let wait = Wait::new(seconds, "a heartbeat");
-            let last = match protocol::read::<Command>(&stream, SMALL_BYTES, Some(wait)) {
-                Ok(Command::Heartbeat) => continue,
-                Ok(Command::Abort(reason)) => Incoming::Aborted(reason),
-                Ok(command) => {
+            let last = match protocol::read(&stream, SMALL_BYTES, Some(wait)) {
+                Ok(RunMessage::Command(Command::Heartbeat)) => continue,
+                Ok(RunMessage::Command(Command::Abort(reason))) => Incoming::Aborted(reason),
+                Ok(RunMessage::Seat(seat)) => {
+                    identity.iter().for_each(|identity| identity.give_seat(seat));
+                    continue;
+                }
+                Ok(RunMessage::Command(command)) => {
                     let _ = inbox.send(Inbox::Command(command));
                     continue;
                 }
@@ -80,6 +86,8 @@ pub(super) fn serve(
             Incoming::Gone { reason, .. } => return writer.finish(reason).map_err(JoinEnd::Gone),
             Incoming::Aborted(reason) => return Err(JoinEnd::Aborted(reason)),
             Incoming::Event(event) => writer.pass_on(event),
+            // Only a coordinator watches others and has workers that join.
+            Incoming::Alive { .. } | Incoming::Connected(_) | Incoming::NotConnected { .. } => {}
         }
     }
     Err(JoinEnd::Gone("its events are no longer read".into()))

@@ -1,13 +1,18 @@
 //! How packets are laid out: a number for each kind, then its fields in order.
 
-use quelea_control::{Account, AwaitedPeer, Command, REASON_CHARS, RankEvent, ViewChange, shown};
+use quelea_control::{Account, AwaitedPeer, Command, REASON_CHARS, RankEvent, shown};
 use quelea_core::time::Time;
 use quelea_record::CheckpointSchedule;
 use quelea_wire::control::{ControlError, Reader, Writer};
 
-use super::fields::{read_part, read_record, read_report, write_part, write_record, write_report};
+use super::fields::{
+    read_change, read_part, read_record, read_report, write_change, write_part, write_record,
+    write_report,
+};
+use super::surveys::{read_survey, write_survey};
 use super::{Packet, SetupMessage};
 use crate::measure::Probe;
+use crate::trust::RankSeat;
 
 /// A sentence of another process, fit to be shown.
 fn reason(r: &mut Reader<'_>) -> Result<String, ControlError> {
@@ -22,8 +27,9 @@ impl Packet for SetupMessage {
                 let rank = rank.map_or(u64::MAX, u64::from);
                 w.number(rank).text(key).packet(1)
             }
-            SetupMessage::Welcome { run, rank, open, timeline, job } => {
-                w.number(*run).number(*rank).number(*open).number(*timeline).bytes(job).packet(2)
+            SetupMessage::Welcome { run, rank, open, timeline, late, job } => {
+                let w = w.number(*run).number(*rank).number(*open).number(*timeline);
+                w.number(*late).bytes(job).packet(2)
             }
             SetupMessage::Refused { reason, elsewhere } => {
                 w.text(reason).number(*elsewhere).packet(3)
@@ -47,8 +53,9 @@ impl Packet for SetupMessage {
                 w.number(*run).number(*from).number(*to).packet(11)
             }
             SetupMessage::Accepted => w.packet(12),
-            SetupMessage::Resume { part, resized } => {
-                write_part(w.number(*resized), part).packet(13)
+            SetupMessage::Resume { part, resized, joins, changes } => {
+                let w = w.number(*resized).number(*joins).list(changes, write_change);
+                write_part(w, part).packet(13)
             }
             SetupMessage::Measure(probe) => probe.write(w).packet(14),
             SetupMessage::Found { values } => w.list(values, |w, value| w.real(*value)).packet(15),
@@ -62,6 +69,7 @@ impl Packet for SetupMessage {
                 w.bytes(certificate).bytes(root).packet(20)
             }
             SetupMessage::Alive => w.packet(21),
+            SetupMessage::Seat(seat) => w.number(seat.rank).number(seat.times).packet(22),
         }
     }
 
@@ -73,6 +81,7 @@ impl Packet for SetupMessage {
                 rank: r.small()?,
                 open: r.flag()?,
                 timeline: r.flag()?,
+                late: r.flag()?,
                 job: r.bytes()?.to_vec(),
             },
             3 => SetupMessage::Refused { reason: reason(r)?, elsewhere: r.flag()? },
@@ -95,7 +104,10 @@ impl Packet for SetupMessage {
             },
             11 => SetupMessage::Hello { run: r.number()?, from: r.small()?, to: r.small()? },
             12 => SetupMessage::Accepted,
-            13 => SetupMessage::Resume { resized: r.flag()?, part: Box::new(read_part(r)?) },
+            13 => {
+                let (resized, joins, changes) = (r.flag()?, r.flag()?, r.list(read_change)?);
+                SetupMessage::Resume { resized, joins, changes, part: Box::new(read_part(r)?) }
+            }
             14 => SetupMessage::Measure(Probe::read(r)?),
             15 => SetupMessage::Found { values: r.list(Reader::real)? },
             16 => SetupMessage::Measured,
@@ -112,6 +124,7 @@ impl Packet for SetupMessage {
                 root: r.bytes()?.to_vec(),
             },
             21 => SetupMessage::Alive,
+            22 => SetupMessage::Seat(RankSeat { rank: r.small()?, times: r.small()? }),
             _ => return Err(r.unknown()),
         })
     }
@@ -138,11 +151,11 @@ impl Packet for Command {
             Command::Explain => w.packet(115),
             Command::Progress { done } => w.number(*done).packet(119),
             Command::Freeze(number) => w.number(*number).packet(117),
-            Command::View(ViewChange { number, lost, from_step }) => {
-                let w = w.number(*number).number(*from_step);
-                w.list(lost, |w, rank| w.number(*rank)).packet(118)
-            }
+            Command::View(change) => write_change(w, change).packet(118),
             Command::Salvage => w.packet(116),
+            Command::HandOver => w.packet(120),
+            Command::Leave => w.packet(121),
+            Command::Survey { sample_every } => w.number(*sample_every).packet(131),
         }
     }
 
@@ -164,12 +177,12 @@ impl Packet for Command {
             114 => Command::Durable(r.number()?),
             115 => Command::Explain,
             116 => Command::Salvage,
+            120 => Command::HandOver,
+            121 => Command::Leave,
+            131 => Command::Survey { sample_every: r.number()? },
             119 => Command::Progress { done: r.number()? },
             117 => Command::Freeze(r.small()?),
-            118 => {
-                let (number, from_step) = (r.small()?, r.number()?);
-                Command::View(ViewChange { number, from_step, lost: r.list(Reader::small)? })
-            }
+            118 => Command::View(read_change(r)?),
             _ => return Err(r.unknown()),
         })
     }
@@ -185,7 +198,7 @@ impl Packet for RankEvent {
     fn longest(kind: u16, most: u64) -> u64 {
         match kind {
             204 | 211 | 212 | 217 => most,
-            216 => most.min(4 << 20),
+            216 | 231 => most.min(4 << 20),
             207..=210 => SENTENCE_BYTES,
             _ => RECORD_BYTES,
         }
@@ -211,6 +224,7 @@ impl Packet for RankEvent {
                 let w = w.number(*rank).number(*computing).number(*waiting).number(*gathering);
                 w.number(*sent).number(*received).packet(206)
             }
+            RankEvent::Alive { rank, computing } => w.number(*rank).number(*computing).packet(220),
             RankEvent::Stalled { rank, complaint } => w.number(*rank).text(complaint).packet(207),
             RankEvent::Lost { rank, peer, reason } => {
                 w.number(*rank).number(*peer).text(reason).packet(208)
@@ -220,11 +234,12 @@ impl Packet for RankEvent {
             RankEvent::Model { rank, step, model } => {
                 w.number(*rank).number(*step).values(model).packet(211)
             }
-            RankEvent::Saved { rank, step, part } => {
-                write_part(w.number(*rank).number(*step), part).packet(212)
+            RankEvent::Saved { rank, step, view, part } => {
+                write_part(w.number(*rank).number(*step).number(*view), part).packet(212)
             }
             RankEvent::CutProposal { rank, step } => w.number(*rank).number(*step).packet(213),
             RankEvent::CutAgreed { rank } => w.number(*rank).packet(214),
+            RankEvent::Leaving { rank } => w.number(*rank).packet(219),
             RankEvent::Paused { rank } => w.number(*rank).packet(215),
             RankEvent::Frozen { rank, number, step } => {
                 w.number(*rank).number(*number).number(*step).packet(218)
@@ -237,6 +252,9 @@ impl Packet for RankEvent {
             }
             RankEvent::Salvaged { rank, step, model } => {
                 w.number(*rank).number(*step).values(model).packet(217)
+            }
+            RankEvent::Surveyed { rank, survey } => {
+                write_survey(w.number(*rank), survey).packet(231)
             }
         }
     }
@@ -262,6 +280,7 @@ impl Packet for RankEvent {
                 sent: r.number()?,
                 received: r.number()?,
             },
+            220 => RankEvent::Alive { rank: r.small()?, computing: r.flag()? },
             207 => RankEvent::Stalled { rank: r.small()?, complaint: reason(r)? },
             208 => RankEvent::Lost { rank: r.small()?, peer: r.small()?, reason: reason(r)? },
             209 => RankEvent::Failed { rank: r.small()?, reason: reason(r)? },
@@ -270,10 +289,12 @@ impl Packet for RankEvent {
             212 => RankEvent::Saved {
                 rank: r.small()?,
                 step: r.number()?,
+                view: r.small()?,
                 part: Box::new(read_part(r)?),
             },
             213 => RankEvent::CutProposal { rank: r.small()?, step: r.number()? },
             214 => RankEvent::CutAgreed { rank: r.small()? },
+            219 => RankEvent::Leaving { rank: r.small()? },
             215 => RankEvent::Paused { rank: r.small()? },
             216 => RankEvent::Account {
                 rank: r.small()?,
@@ -286,6 +307,10 @@ impl Packet for RankEvent {
             },
             218 => RankEvent::Frozen { rank: r.small()?, number: r.small()?, step: r.number()? },
             217 => RankEvent::Salvaged { rank: r.small()?, step: r.number()?, model: r.values()? },
+            231 => {
+                let (rank, survey) = (r.small()?, read_survey(r)?);
+                RankEvent::Surveyed { rank, survey: Box::new(survey) }
+            }
             _ => return Err(r.unknown()),
         })
     }
@@ -294,8 +319,12 @@ impl Packet for RankEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quelea_control::RankSurvey;
+    use quelea_core::message::Rank;
     use quelea_core::state::Saved;
+    use quelea_core::view::{DepartedRank, ViewChange};
     use quelea_record::RankCheckpoint;
+    use quelea_record::{AwaitedRank, LinkTotal};
     use quelea_record::{FOLDED, FactTotals, RankReport, Record, RecordKind, STALENESS};
     use quelea_wire::control::{self, HEAD_BYTES};
 
@@ -337,19 +366,54 @@ mod tests {
         comes_back(SetupMessage::Join { rank: None, key: "run".into() });
         let addresses = vec!["127.0.0.1:1".into()];
         comes_back(SetupMessage::Peers { addresses, seats: vec![1, 2] });
+        comes_back(SetupMessage::Seat(RankSeat { rank: 3, times: 2 }));
         comes_back(Command::Probe(4));
         comes_back(Command::SaveAt { step: 9, last: true });
         comes_back(Command::Explain);
         comes_back(Command::Salvage);
+        comes_back(Command::HandOver);
+        comes_back(Command::Leave);
+        comes_back(RankEvent::Leaving { rank: 2 });
         comes_back(Command::Grant { done: 11 });
         comes_back(Command::Progress { done: 12 });
         comes_back(Command::Freeze(3));
-        comes_back(Command::View(ViewChange { number: 3, lost: vec![1, 5], from_step: 9 }));
+        let departed = [(1, 7), (5, 8)].map(|(rank, steps)| DepartedRank {
+            rank: Rank(rank),
+            steps,
+            left: rank == 5,
+        });
+        let change = ViewChange {
+            number: 3,
+            departed: departed.into(),
+            joined: vec![Rank(2)],
+            from_step: 9,
+        };
+        comes_back(Command::View(change.clone()));
         comes_back(RankEvent::Frozen { rank: 1, number: 3, step: 7 });
         comes_back(RankEvent::Salvaged { rank: 1, step: 7, model: vec![0.5] });
         let awaiting = vec![AwaitedPeer { from: 2, what: "a chunk".into() }];
         let account = Account { step: 3, awaiting, sent: vec![0, 4], received: vec![1, 0] };
         comes_back(RankEvent::Account { rank: 1, account: Box::new(account) });
+        let awaited = AwaitedRank { rank: 2, what: "a chunk".into() };
+        let link =
+            LinkTotal { peer: 3, sent: 4, received: 5, bytes_sent: 600, bytes_received: 700 };
+        comes_back(Command::Survey { sample_every: 8 });
+        comes_back(RankEvent::Surveyed {
+            rank: 1,
+            survey: Box::new(RankSurvey {
+                step: 9,
+                awaiting: vec![awaited.clone()],
+                links: vec![link],
+                sampled_at: 8,
+                sample: vec![0.5, -1.0],
+            }),
+        });
+        for event in [
+            RecordKind::Account { awaiting: vec![awaited], links: vec![link] },
+            RecordKind::Deviation { distance: 0.5, error: 0.25 },
+        ] {
+            comes_back(RankEvent::Record(Record { t: 1.5, rank: 2, step: 3, event }));
+        }
         let state = Saved {
             numbers: [("step".to_string(), u64::MAX)].into(),
             vectors: [("params".to_string(), vec![1.0, -2.0])].into(),
@@ -358,8 +422,13 @@ mod tests {
             state,
             report: RankReport { steps: 3, ..Default::default() },
         });
-        comes_back(RankEvent::Saved { rank: 1, step: 4, part: part.clone() });
-        comes_back(SetupMessage::Resume { part, resized: true });
+        comes_back(RankEvent::Saved { rank: 1, step: 4, view: 2, part: part.clone() });
+        comes_back(SetupMessage::Resume {
+            part,
+            resized: true,
+            joins: false,
+            changes: vec![change],
+        });
         let schedule = CheckpointSchedule { save_every: 5, evaluations: 6, steps: 7 };
         comes_back(SetupMessage::Start { zero: Time(8), schedule });
         comes_back(SetupMessage::Measure(Probe::Stream { to: vec![1], from: vec![2, 3] }));

@@ -1,8 +1,12 @@
 //! Reports, records and states as fields of packets.
 
+use quelea_core::message::Rank;
 use quelea_core::state::Saved;
+use quelea_core::view::{DepartedRank, ViewChange};
 use quelea_record::{FactKind, FactTotals, RankCheckpoint, RankReport, Record, RecordKind};
 use quelea_wire::control::{ControlError, Reader, Writer};
+
+use super::surveys::{read_account, write_account};
 
 pub(super) fn write_part(w: Writer, part: &RankCheckpoint) -> Writer {
     let Saved { numbers, vectors } = &part.state;
@@ -19,11 +23,29 @@ pub(super) fn read_part(r: &mut Reader<'_>) -> Result<RankCheckpoint, ControlErr
     Ok(RankCheckpoint { state: Saved { numbers, vectors }, report: read_report(r)? })
 }
 
+pub(super) fn write_change(w: Writer, change: &ViewChange) -> Writer {
+    let w = w.number(change.number).number(change.from_step);
+    w.list(&change.departed, |w, departed| {
+        w.number(departed.rank.0).number(departed.steps).number(departed.left)
+    })
+    .list(&change.joined, |w, rank| w.number(rank.0))
+}
+
+pub(super) fn read_change(r: &mut Reader<'_>) -> Result<ViewChange, ControlError> {
+    let (number, from_step) = (r.small()?, r.number()?);
+    let departed = r.list(|r| {
+        Ok(DepartedRank { rank: Rank(r.small()?), steps: r.number()?, left: r.flag()? })
+    })?;
+    let joined = r.list(|r| Ok(Rank(r.small()?)))?;
+    Ok(ViewChange { number, departed, joined, from_step })
+}
+
 pub(super) fn write_report(w: Writer, report: &RankReport) -> Writer {
     let facts: Vec<(&str, u64, u64)> = report.facts.iter().collect();
     w.number(report.rank)
         .number(report.is_server)
         .number(report.lost)
+        .number(report.left)
         .number(report.steps)
         .number(report.samples)
         .real(report.compute_seconds)
@@ -43,6 +65,7 @@ pub(super) fn read_report(r: &mut Reader<'_>) -> Result<RankReport, ControlError
         rank: r.small()?,
         is_server: r.flag()?,
         lost: r.flag()?,
+        left: r.flag()?,
         steps: r.number()?,
         samples: r.number()?,
         compute_seconds: r.real()?,
@@ -99,7 +122,11 @@ pub(super) fn write_record(w: Writer, record: &Record) -> Writer {
             w.text(failure.as_deref().unwrap_or_default())
         }
         RecordKind::Measured { kind, number } => w.number(4u8).text(kind.name).number(*number),
+        RecordKind::Account { awaiting, links } => write_account(w.number(13u8), awaiting, links),
+        RecordKind::Deviation { distance, error } => w.number(14u8).real(*distance).real(*error),
         RecordKind::Lost => w.number(7u8),
+        RecordKind::Left => w.number(11u8),
+        RecordKind::Joined => w.number(12u8),
         RecordKind::View { number } => w.number(8u8).number(*number),
     }
 }
@@ -126,6 +153,8 @@ pub(super) fn read_record(r: &mut Reader<'_>) -> Result<Record, ControlError> {
         },
         4 => RecordKind::Measured { kind: read_fact_kind(r)?, number: r.number()? },
         7 => RecordKind::Lost,
+        11 => RecordKind::Left,
+        12 => RecordKind::Joined,
         8 => RecordKind::View { number: r.small()? },
         9 => {
             let known = r.flag()?;
@@ -137,6 +166,11 @@ pub(super) fn read_record(r: &mut Reader<'_>) -> Result<Record, ControlError> {
             let (failed, reason) = (r.flag()?, r.text()?);
             RecordKind::Checkpoint { failure: failed.then_some(reason) }
         }
+        13 => {
+            let (awaiting, links) = read_account(r)?;
+            RecordKind::Account { awaiting, links }
+        }
+        14 => RecordKind::Deviation { distance: r.real()?, error: r.real()? },
         _ => return Err(r.unknown()),
     };
     Ok(Record { t, rank, step, event })

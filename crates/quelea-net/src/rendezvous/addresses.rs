@@ -1,24 +1,57 @@
-//! Sends every worker the addresses of all, and waits until everybody is connected with everybody.
+//! The addresses of all ranks, as each worker is to reach them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use super::admission::JoinedWorker;
+use quelea_core::message::Rank;
+
 use crate::error::NetError;
 use crate::options::NetOptions;
 use crate::protocol::{self, PacketError, SMALL_BYTES, SetupMessage, Wait};
-use crate::transport::{MeshPlan, RankLinks, Transport};
+use crate::rendezvous::admission::JoinedWorker;
+use crate::transport::{RankLinks, Transport};
 use crate::trust::ControlStream;
 
-/// The control connections, by rank.
+/// The connections of the workers that have joined, by rank.
 pub(super) type Streams = BTreeMap<u32, ControlStream>;
+
+/// Where the ranks are.
+pub(super) struct AddressTable<'a> {
+    pub(super) ranks: usize,
+    /// Ranks that take no part; they have no address.
+    pub(super) absent: &'a BTreeSet<Rank>,
+    /// Where the coordinator's own ranks listen.
+    pub(super) port: u16,
+    /// Which time the seat of each rank was given.
+    pub(super) seats: &'a [u32],
+}
+
+impl AddressTable<'_> {
+    /// What somebody needs to connect who reaches the coordinator at `own`.
+    pub(super) fn peers(&self, own: IpAddr, known: &BTreeMap<u32, SocketAddr>) -> SetupMessage {
+        SetupMessage::Peers { addresses: self.seen_from(own, known), seats: self.seats.to_vec() }
+    }
+
+    /// The addresses for somebody who reaches the coordinator at `own`: a worker that is reached only
+    /// from the coordinator's machine is there, under the coordinator's address.
+    fn seen_from(&self, own: IpAddr, addresses: &BTreeMap<u32, SocketAddr>) -> Vec<String> {
+        let address = |rank: usize| match addresses.get(&(rank as u32)) {
+            _ if self.absent.contains(&Rank::from(rank)) => String::new(),
+            Some(address) if address.ip().is_loopback() => {
+                SocketAddr::new(own, address.port()).to_string()
+            }
+            Some(address) => address.to_string(),
+            None => SocketAddr::new(own, self.port).to_string(),
+        };
+        (0..self.ranks).map(address).collect()
+    }
+}
 
 /// Sends every worker the addresses of all, and waits until all are connected.
 pub(super) fn exchange_addresses(
-    plan: &MeshPlan,
+    table: &AddressTable<'_>,
     transport: &dyn Transport,
     joined: Vec<JoinedWorker>,
-    seats: &[u32],
     options: &NetOptions,
     wait: Wait,
 ) -> Result<(Streams, Vec<RankLinks>), (Streams, NetError)> {
@@ -28,11 +61,10 @@ pub(super) fn exchange_addresses(
     let connect = || {
         for (rank, stream) in &streams {
             let own = stream.local_addr().map_err(|error| lost(*rank, error.into()))?;
-            let addresses = table(plan, own.ip(), transport.port(), &addresses);
-            let peers = SetupMessage::Peers { addresses, seats: seats.to_vec() };
+            let peers = table.peers(own.ip(), &addresses);
             protocol::write(stream, &peers).map_err(|error| lost(*rank, error))?;
         }
-        let from_here = table(plan, IpAddr::from([127, 0, 0, 1]), transport.port(), &addresses);
+        let from_here = table.seen_from(IpAddr::from([127, 0, 0, 1]), &addresses);
         let rank_links = transport.connect(&from_here, options, wait)?;
         for (rank, stream) in &streams {
             match protocol::read(stream, SMALL_BYTES, Some(wait)) {
@@ -56,22 +88,7 @@ pub(super) fn exchange_addresses(
     }
 }
 
+/// A worker is gone while all connect with each other.
 pub(super) fn lost(rank: u32, error: PacketError) -> NetError {
     NetError::Lost { rank, reason: format!("{error} while peers were connecting") }
-}
-
-/// Where the ranks are, for somebody who reaches the coordinator at `own`: a worker that is
-/// reached only from the coordinator's machine is there, under the coordinator's address.
-fn table(
-    plan: &MeshPlan,
-    own: IpAddr,
-    port: u16,
-    addresses: &BTreeMap<u32, SocketAddr>,
-) -> Vec<String> {
-    let address = |rank: usize| match addresses.get(&(rank as u32)) {
-        Some(address) if address.ip().is_loopback() => SocketAddr::new(own, address.port()),
-        Some(address) => *address,
-        None => SocketAddr::new(own, port),
-    };
-    (0..plan.ranks).map(|rank| address(rank).to_string()).collect()
 }

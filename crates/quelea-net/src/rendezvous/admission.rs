@@ -1,12 +1,14 @@
 //! Admission of workers: each receives a rank and the job, and loads its data.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use quelea_core::message::Rank;
 use quelea_record::Observer;
 
 use crate::clock::RunClock;
@@ -60,6 +62,12 @@ pub(crate) struct Admission {
     pub(crate) access: Option<Access>,
     /// How often each seat was given.
     pub(crate) given: Mutex<BTreeMap<u32, u32>>,
+    /// Ranks that were lost: nobody takes them before the run has begun.
+    pub(crate) lost: Mutex<BTreeSet<u32>>,
+    /// The run has begun.
+    pub(crate) has_begun: AtomicBool,
+    /// Why nobody can join once it has, if nobody can.
+    pub(crate) join_refusal: Option<&'static str>,
     /// By whom each rank is taken; `None`: by the coordinator's own process.
     pub(crate) taken: Mutex<BTreeMap<u32, Option<SocketAddr>>>,
     pub(crate) warnings: Mutex<Sender<Incoming>>,
@@ -72,6 +80,31 @@ pub(crate) type Arrival = Result<JoinedWorker, (u32, String)>;
 impl Admission {
     fn taken(&self) -> MutexGuard<'_, BTreeMap<u32, Option<SocketAddr>>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lost(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The run has begun: from now on workers may join in the place of those who are lost.
+    pub(crate) fn begin(&self) {
+        self.has_begun.store(true, Ordering::Release);
+    }
+
+    /// Nobody takes part as this rank.
+    pub(crate) fn vacate(&self, rank: u32) {
+        self.taken().remove(&rank);
+        self.lost().insert(rank);
+    }
+
+    /// The ranks as which nobody takes part.
+    pub(crate) fn vacant(&self) -> BTreeSet<Rank> {
+        self.lost().iter().map(|rank| Rank(*rank)).collect()
+    }
+
+    /// Somebody takes part as this rank again.
+    pub(crate) fn fill_rank(&self, rank: u32) {
+        self.lost().remove(&rank);
     }
 
     fn warn(&self, text: String) {
@@ -148,12 +181,21 @@ impl Admission {
         if key != self.key && !key.is_empty() {
             return Err((format!("this is not the run \"{key}\""), true));
         }
+        let has_begun = self.has_begun.load(Ordering::Acquire);
+        if let Some(why) = self.join_refusal.filter(|_| has_begun) {
+            return Err(plain(format!("the run has begun, and nobody can join it: {why}")));
+        }
+        let lost = self.lost().clone();
         let mut taken = self.taken();
-        let free = || (0..self.workers).find(|rank| !taken.contains_key(rank));
+        let is_free = |rank: &u32| !taken.contains_key(rank) && (has_begun == lost.contains(rank));
+        let free = || (0..self.workers).find(is_free);
         let rank = match rank {
             Some(rank) if rank >= self.workers => {
                 let last = self.workers - 1;
                 return Err(plain(format!("there is no worker {rank}; workers are 0 to {last}")));
+            }
+            Some(rank) if lost.contains(&rank) && !has_begun => {
+                return Err(plain(format!("worker {rank} was lost; the run resumes without it")));
             }
             Some(rank) => rank,
             None => free().ok_or_else(|| {
@@ -174,7 +216,8 @@ impl Admission {
     /// cannot run the job. An error is that it left, or does not speak as it should.
     fn prepare(&self, stream: &ControlStream, rank: u32) -> Result<Result<u16, String>, String> {
         let Admission { run, open, timeline, .. } = *self;
-        let welcome = SetupMessage::Welcome { run, rank, open, timeline, job: self.job.clone() };
+        let (late, job) = (self.has_begun.load(Ordering::Acquire), self.job.clone());
+        let welcome = SetupMessage::Welcome { run, rank, open, timeline, late, job };
         let text = |error: PacketError| error.to_string();
         prepare(stream.socket(), self.options.connect_seconds).map_err(|e| e.to_string())?;
         protocol::write(stream, &welcome).map_err(text)?;
@@ -247,7 +290,7 @@ impl Admission {
         let deadline = begun + Duration::from_secs_f64(self.options.connect_seconds);
         let is_hosted = |(rank, by): &(&u32, &Option<_>)| **rank < self.workers && by.is_none();
         let hosted = self.taken().iter().filter(is_hosted).count();
-        let expected = self.workers as usize - hosted;
+        let expected = self.workers as usize - hosted - self.lost().len();
         while joined.len() < expected {
             let left = deadline.saturating_duration_since(Instant::now());
             match arrivals.recv_timeout(left.min(POLL_INTERVAL)) {
@@ -275,13 +318,14 @@ impl Admission {
 
     fn missing(&self, there: &[u32]) -> String {
         let taken = self.taken();
-        let missing = (0..self.workers).filter(|rank| !there.contains(rank)).filter_map(|rank| {
-            match taken.get(&rank) {
+        let lost = self.lost().clone();
+        let is_missing = |rank: &u32| !there.contains(rank) && !lost.contains(rank);
+        let missing =
+            (0..self.workers).filter(is_missing).filter_map(|rank| match taken.get(&rank) {
                 None => Some(format!("worker {rank} to join")),
                 Some(Some(peer)) => Some(format!("worker {rank} at {peer} to load its data")),
                 Some(None) => None,
-            }
-        });
+            });
         let missing = missing.collect::<Vec<_>>().join(", ");
         match &*self.last_refusal.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(refusal) => format!("{missing} (last it {refusal})"),

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -15,19 +16,21 @@ use crate::clock::RunClock;
 use crate::compute::Gradients;
 use crate::controller::{self, ControlLink, Incoming};
 use crate::error::NetError;
+use crate::heartbeat::Heartbeats;
 use crate::launcher::{Launched, PublishedAddress, Rendezvous};
 use crate::local_ranks::{LocalRanks, ProcessContext};
 use crate::measure::{Measured, StreamSurvey};
 use crate::open_files::OpenFiles;
 use crate::options::NetOptions;
 use crate::protocol::{self, SetupMessage, Wait};
-use crate::rendezvous::addresses::{Streams, exchange_addresses, lost};
-use crate::rendezvous::admission::Admission;
+use crate::rendezvous::addresses::{AddressTable, Streams, exchange_addresses, lost};
+use crate::rendezvous::admission::{Admission, Arrival};
+use crate::rendezvous::joiners::Joiners;
 use crate::rendezvous::listener::{GuardedListener, WhenBusy};
 use crate::rendezvous::worker_reader::attend_worker;
-use crate::transport::{MeshPlan, RankLinks, Transport};
+use crate::transport::{Doors, MeshPlan, RankLinks, Transport};
 use crate::trust::{self, Access, ControlStream, JoinToken, LinkIdentity};
-use quelea_control::{Command, LossPolicy, VectorLengths};
+use quelea_control::{Command, LossPolicy, SilenceLimits, VectorLengths};
 
 /// Which workers live in the coordinator's process. Servers always do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,12 +68,15 @@ pub fn resume(
         schedule: observer.checkpoint_schedule(),
         start,
         controller,
+        doors: Doors::default(),
     };
-    let rank_links =
-        (0..setup.ranks()).map(|rank| RankLinks { rank: rank.into(), endpoints: Vec::new() });
-    let local = LocalRanks::start(&context, gradients, rank_links.collect())?;
-    let control_links = control_links(setup.ranks(), &local, &BTreeMap::new())?;
-    controller::run(&context, control_links, observer, &incoming)
+    let lost: BTreeSet<Rank> = context.start.departed().collect();
+    let living = (0..setup.ranks()).map(Rank::from).filter(|rank| !lost.contains(rank));
+    let rank_links = living.map(|rank| RankLinks { rank, endpoints: Vec::new() });
+    let local =
+        LocalRanks::start(&context, gradients, rank_links.collect(), Heartbeats::WithinProcess)?;
+    let control_links = control_links(setup.ranks(), &local, &BTreeMap::new());
+    controller::run(&context, control_links, None, observer, &incoming)
 }
 
 pub(crate) fn check(setup: &RunSpec) -> Result<(), NetError> {
@@ -88,12 +94,13 @@ fn control_links(
     ranks: usize,
     local: &LocalRanks,
     joined: &BTreeMap<u32, ControlStream>,
-) -> Result<Vec<ControlLink>, NetError> {
+) -> Vec<ControlLink> {
     let port = |rank: usize| match local.inbox(rank.into()) {
-        Some(inbox) => Ok(ControlLink::Local(inbox.clone())),
+        Some(inbox) => ControlLink::Local(inbox.clone()),
         None => match joined.get(&(rank as u32)) {
-            Some(stream) => Ok(ControlLink::Remote(stream.clone())),
-            None => Err(NetError::Setup(format!("rank {rank} lives nowhere"))),
+            Some(stream) => ControlLink::Remote(stream.clone()),
+            // It was lost before the run was resumed.
+            None => ControlLink::Broken,
         },
     };
     (0..ranks).map(port).collect()
@@ -142,6 +149,12 @@ impl Coordinator {
         self
     }
 
+    /// How long a process may be silent.
+    pub fn silence(mut self, limits: SilenceLimits) -> Coordinator {
+        self.options.silence = limits;
+        self
+    }
+
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -186,35 +199,27 @@ impl Coordinator {
         observer: &mut dyn Observer,
     ) -> Result<Outcome, NetError> {
         check(setup)?;
-        let here = residents(setup, hosted)?;
-        let elsewhere = setup.ranks() - here.len();
+        let absent: BTreeSet<Rank> = self.start.departed().collect();
+        let here = residents(setup, hosted)?.difference(&absent).copied().collect::<BTreeSet<_>>();
+        let elsewhere = setup.ranks() - here.len() - absent.len();
         OpenFiles { here: here.len(), elsewhere, joined: elsewhere }.reserve()?;
         let (start, options) = (Arc::clone(&self.start), self.options.clone());
         let clock = RunClock::showing(start.now, Instant::now());
         let (controller, incoming) = channel();
         let identity = self.own_identity(&here)?;
-        let plan = MeshPlan { run: self.run, ranks: setup.ranks(), here, identity };
-        let call = Call { plan, job, workers: setup.workers() as u32, clock };
+        let doors = Doors::default();
+        let plan = self.plan(setup.ranks(), here, identity.clone(), doors.clone());
+        let (workers, join_refusal) = (setup.workers() as u32, setup.join_refusal());
+        let call = Call { plan, absent, job, workers, join_refusal, clock };
         let gathered = self.gather(call, controller.clone(), observer)?;
-        let ConnectedWorkers { streams, rank_links, _transport, _listener } = gathered;
-        for (rank, stream) in &streams {
-            if let Some(part) = start.parts.get(*rank as usize) {
-                let part = Box::new(part.clone());
-                let _ =
-                    protocol::write(stream, &SetupMessage::Resume { part, resized: start.resized });
-            }
-        }
-        let zero = clock.now() - start.now;
-        let schedule = observer.checkpoint_schedule();
+        let ConnectedWorkers { streams, rank_links, door, transport, _listener } = gathered;
+        send_states(&streams, &start);
+        let (zero, schedule) = (clock.now() - start.now, observer.checkpoint_schedule());
         let len = setup.layout.len();
         let report = if options.report_models { len } else { 0 };
         let lengths = VectorLengths { model: len, report };
         for (rank, stream) in &streams {
-            // A worker that is gone is noticed by whoever reads what it says.
-            let _ = protocol::write(stream, &SetupMessage::Start { zero, schedule });
-            // While one rank takes nothing, the others hear nothing; that must be short for them.
-            let patience = Duration::from_secs_f64(options.peer_seconds / 4.0);
-            let _ = stream.set_write_timeout(Some(patience));
+            begin_worker(stream, &SetupMessage::Start { zero, schedule }, &options);
             attend_worker(*rank, stream, setup.ranks(), lengths, controller.clone())
                 .map_err(|error| lost(*rank, error.into()))?;
         }
@@ -225,11 +230,27 @@ impl Coordinator {
             timeline: observer.wants_timeline(),
             schedule,
             start,
-            controller,
+            controller: controller.clone(),
+            doors,
         };
-        let local = LocalRanks::start(&context, gradients, rank_links)?;
-        let control_links = control_links(setup.ranks(), &local, &streams)?;
-        controller::run(&context, control_links, observer, &incoming)
+        let local = LocalRanks::start(&context, gradients, rank_links, Heartbeats::WithinProcess)?;
+        let control_links = control_links(setup.ranks(), &local, &streams);
+        let Door { admission, arrivals, addresses } = door;
+        admission.begin();
+        let joiners = Joiners {
+            admission,
+            identity,
+            arrivals,
+            controller,
+            addresses,
+            port: transport.port(),
+            ranks: setup.ranks(),
+            lengths,
+            zero,
+            schedule,
+            waiting: BTreeMap::new(),
+        };
+        controller::run(&context, control_links, Some(joiners), observer, &incoming)
     }
 
     /// Waits for so many workers, hands each the `job`, and has them time the links between them
@@ -245,11 +266,23 @@ impl Coordinator {
         // Nobody hears warnings; a refusal is told where a worker is missing for it.
         let (controller, _unheard) = channel();
         let options = self.options.clone();
-        let (here, identity) = (BTreeSet::new(), None);
-        let plan = MeshPlan { run: self.run, ranks: workers, here, identity };
-        let call = Call { plan, job, workers: workers as u32, clock: RunClock::start() };
+        let plan = self.plan(workers, BTreeSet::new(), None, Doors::default());
+        let (absent, clock) = (BTreeSet::new(), RunClock::start());
+        let join_refusal = Some("it only measures");
+        let call = Call { plan, absent, job, workers: workers as u32, join_refusal, clock };
         let gathered = self.gather(call, controller, observer)?;
         StreamSurvey { streams: &gathered.streams, options: &options }.measure(steps, observer)
+    }
+
+    /// Who lives where.
+    fn plan(
+        &self,
+        ranks: usize,
+        here: BTreeSet<Rank>,
+        identity: Option<LinkIdentity>,
+        doors: Doors,
+    ) -> MeshPlan {
+        MeshPlan { run: self.run, ranks, here, identity, is_late: false, doors }
     }
 
     /// What the ranks of this process show to others.
@@ -266,7 +299,7 @@ impl Coordinator {
         controller: Sender<Incoming>,
         observer: &mut dyn Observer,
     ) -> Result<ConnectedWorkers, NetError> {
-        let Call { plan, job, workers, clock } = call;
+        let Call { plan, absent, job, workers, join_refusal, clock } = call;
         let admission = Admission {
             run: plan.run,
             open: !self.address.ip().is_loopback(),
@@ -278,6 +311,9 @@ impl Coordinator {
             options: self.options.clone(),
             access: self.access.clone(),
             given: Mutex::default(),
+            lost: Mutex::new(absent.iter().map(|rank| rank.0).collect()),
+            has_begun: AtomicBool::new(false),
+            join_refusal,
             taken: Mutex::new(plan.here.iter().map(|rank| (rank.0, None)).collect()),
             warnings: Mutex::new(controller.clone()),
             last_refusal: Mutex::default(),
@@ -295,19 +331,20 @@ impl Coordinator {
 
         let begun = Instant::now();
         let joined = admission.gather(&arrivals, listener.address(), observer)?;
+        let addresses = joined.iter().map(|worker| (worker.rank, worker.address)).collect();
+        let door = Door { admission, arrivals, addresses };
         drop(self.published);
         // All processes together have one limit; the last to come still needs a moment.
         let left = self.options.connect_seconds - begun.elapsed().as_secs_f64();
         let wait = Wait::new(left.max(self.options.handshake_seconds), "it to be connected");
-        let seats = admission.seats(plan.ranks);
+        let seats = door.admission.seats(plan.ranks);
         plan.identity.iter().for_each(|identity| identity.set_seats(seats.clone()));
-        match exchange_addresses(&plan, &*transport, joined, &seats, &self.options, wait) {
-            Ok((streams, rank_links)) => Ok(ConnectedWorkers {
-                streams,
-                rank_links,
-                _transport: transport,
-                _listener: listener,
-            }),
+        let (ranks, port) = (plan.ranks, transport.port());
+        let table = AddressTable { ranks, absent: &absent, port, seats: &seats };
+        match exchange_addresses(&table, &*transport, joined, &self.options, wait) {
+            Ok((streams, rank_links)) => {
+                Ok(ConnectedWorkers { streams, rank_links, door, transport, _listener: listener })
+            }
             Err((streams, error)) => {
                 for stream in streams.values() {
                     let _ = protocol::write(stream, &Command::Abort(error.to_string()));
@@ -321,16 +358,28 @@ impl Coordinator {
 /// What workers join for.
 struct Call {
     plan: MeshPlan,
+    /// Ranks that were lost before the run was resumed.
+    absent: BTreeSet<Rank>,
     job: Vec<u8>,
     workers: u32,
+    join_refusal: Option<&'static str>,
     clock: RunClock,
 }
 
-/// All workers, connected with each other. The listeners stay open, to refuse latecomers.
+/// How workers join later.
+struct Door {
+    admission: Arc<Admission>,
+    arrivals: Receiver<Arrival>,
+    /// Where the workers listen.
+    addresses: BTreeMap<u32, SocketAddr>,
+}
+
+/// All workers, connected with each other. The listeners stay open, to admit workers that join later.
 struct ConnectedWorkers {
     streams: Streams,
     rank_links: Vec<RankLinks>,
-    _transport: Box<dyn Transport>,
+    door: Door,
+    transport: Box<dyn Transport>,
     _listener: GuardedListener,
 }
 
@@ -348,4 +397,25 @@ fn residents(setup: &RunSpec, hosted: &Hosted) -> Result<BTreeSet<Rank>, NetErro
 fn run_number() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())
+}
+
+/// Sends every worker the state that it resumes from, if there is one. A worker that is gone is noticed by
+/// whoever reads what it says.
+fn send_states(streams: &Streams, start: &ResumePoint) {
+    for (rank, stream) in streams {
+        if let Some(part) = start.parts.get(*rank as usize) {
+            let (part, changes) = (Box::new(part.clone()), start.changes.clone());
+            let (resized, joins) = (start.resized, false);
+            let _ =
+                protocol::write(stream, &SetupMessage::Resume { part, resized, joins, changes });
+        }
+    }
+}
+
+/// Tells a worker that the run begins. While one rank takes nothing, the others hear nothing; from now on
+/// that must be short for them.
+fn begin_worker(stream: &ControlStream, start: &SetupMessage, options: &NetOptions) {
+    let _ = protocol::write(stream, start);
+    let patience = Duration::from_secs_f64(options.peer_seconds / 4.0);
+    let _ = stream.set_write_timeout(Some(patience));
 }

@@ -8,6 +8,27 @@ use crate::protocol;
 use crate::trust::ControlStream;
 use quelea_control::{RankEvent, VectorLengths};
 
+/// The controller hears at most this often that something has arrived.
+const ALIVE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Tells the controller that something has arrived, so that a process whose packet takes long does not
+/// seem to be silent.
+struct SignsOfLife {
+    rank: u32,
+    controller: Sender<Incoming>,
+    last: Option<Instant>,
+}
+
+impl SignsOfLife {
+    fn note(&mut self) {
+        let at = Instant::now();
+        if self.last.is_none_or(|last| at.saturating_duration_since(last) >= ALIVE_INTERVAL) {
+            self.last = Some(at);
+            let _ = self.controller.send(Incoming::Alive { rank: self.rank, at });
+        }
+    }
+}
+
 /// Reads the events of a joined worker on a thread of its own, until it is gone.
 pub(super) fn attend_worker(
     rank: u32,
@@ -21,9 +42,10 @@ pub(super) fn attend_worker(
     let _ = stream.set_read_timeout(None);
     std::thread::spawn(move || {
         let mut budget = RecordBudget::new(Instant::now());
+        let mut signs = SignsOfLife { rank, controller: controller.clone(), last: None };
         loop {
-            let word =
-                protocol::read::<RankEvent>(&stream, most, None).map_err(|error| error.to_string());
+            let word = protocol::read_watched::<RankEvent>(&stream, most, &mut || signs.note())
+                .map_err(|error| error.to_string());
             let word = word.and_then(|event| event.check(rank, ranks, lengths).map(|()| event));
             if let Ok(RankEvent::Record(_)) = word {
                 std::thread::sleep(budget.pause(Instant::now()));
@@ -34,6 +56,8 @@ pub(super) fn attend_worker(
                     let text = format!("{text} (says rank {rank})");
                     Incoming::Event(RankEvent::Warning(text))
                 }
+                // Its arrival was noted; it says nothing else.
+                Ok(RankEvent::Alive { computing: false, .. }) => continue,
                 Ok(event) => Incoming::Event(event),
                 Err(reason) => Incoming::Gone { rank, reason },
             };

@@ -13,7 +13,7 @@ use super::stream::ByteStream;
 use super::tcp::TcpBytes;
 use crate::error::NetError;
 use crate::protocol::{PacketStream, Wait};
-use crate::trust::{LinkIdentity, TlsSession, seal_slices};
+use crate::trust::{LinkIdentity, SEATS_POLL, TlsSession, seal_slices};
 
 /// A connection between two ranks before it carries frames.
 #[derive(Debug)]
@@ -74,6 +74,15 @@ impl LinkSocket {
             return Ok(());
         }
         Err(format!("its certificate is not {rank}'s"))
+    }
+}
+
+impl LinkSocket {
+    /// Waits until it is known that the peer has the seat of `rank`.
+    pub(crate) fn await_rank(&self, identity: &LinkIdentity, rank: Rank, wait: &Wait) {
+        while self.check_rank(Some(identity), rank).is_err() && !wait.left().is_zero() {
+            std::thread::sleep(SEATS_POLL);
+        }
     }
 }
 

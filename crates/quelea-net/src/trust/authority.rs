@@ -5,7 +5,7 @@
 //! `seat-1.rank-3.run-00c0ffee.quelea`. Where a seat was given again, peers accept its last holder only.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rcgen::{
@@ -31,8 +31,8 @@ const CLOCK_DIFFERENCE: Duration = Duration::from_secs(24 * 3600);
 /// How long certificates hold, for connections that are restored late in a long run.
 const LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// How often it is looked whether all seats are given.
-const SEATS_POLL: Duration = Duration::from_millis(2);
+/// How often it is looked whether a seat is given.
+pub(crate) const SEATS_POLL: Duration = Duration::from_millis(2);
 
 /// Signs the certificates of one run.
 pub(crate) struct RunAuthority {
@@ -188,8 +188,8 @@ pub(crate) struct LinkIdentity {
     run: u64,
     dialling: Arc<ClientConfig>,
     listening: Arc<ServerConfig>,
-    /// Which time the seat of each rank was given, as soon as all have one.
-    seats: Arc<OnceLock<Vec<u32>>>,
+    /// Which time the seat of each rank was given; nothing before all have one. Clones share it.
+    seats: Arc<Mutex<Vec<u32>>>,
 }
 
 impl fmt::Debug for LinkIdentity {
@@ -233,23 +233,34 @@ impl LinkIdentity {
         })
     }
 
+    fn seats(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// All seats are given: of each rank, this holder counts and none before it.
     pub(crate) fn set_seats(&self, seats: Vec<u32>) {
-        // They are given once.
-        let _ = self.seats.set(seats);
+        *self.seats() = seats;
+    }
+
+    /// A seat was given again, to a worker that joins the running run: from now on that holder counts and
+    /// none before it.
+    pub(crate) fn give_seat(&self, seat: RankSeat) {
+        if let Some(times) = self.seats().get_mut(seat.rank as usize) {
+            *times = seat.times.max(*times);
+        }
     }
 
     /// Waits until all seats are given; peers may be a moment ahead of this process.
     pub(crate) fn await_seats(&self, wait: &Wait) {
-        while self.seats.get().is_none() && !wait.left().is_zero() {
+        while self.seats().is_empty() && !wait.left().is_zero() {
             std::thread::sleep(SEATS_POLL);
         }
     }
 
     /// What the certificate of `rank` must name; nothing where its seat is not known.
     fn seat_name(&self, rank: u32) -> Result<ServerName<'static>, NetError> {
-        let seats = self.seats.get().map_or(&[][..], Vec::as_slice);
-        let Some(times) = seats.get(rank as usize) else {
+        let times = self.seats().get(rank as usize).copied();
+        let Some(times) = times else {
             return Err(NetError::Setup(format!("the seat of rank {rank} is not known")));
         };
         server_name(format!("seat-{times}.{}", rank_name(self.run, rank)))

@@ -36,9 +36,11 @@ class ActiveRun:
     def close(self) -> None:
         """Ends the run together with all other ranks. The model keeps its last parameters."""
         try:
+            self.binding.narrow.absorb()
             if not self.properties.snapshot:
                 self.flat.send("params")
             self.run.finish()
             self.flat.fetch(grads=False)
+            self.binding.narrow.refresh()
         finally:
             self.flat.close()

@@ -108,4 +108,7 @@ class BackwardPass:
         loss, self.loss = self.loss, math.nan
         active.cycle.end_backward(loss)
         active.flat.fetch(grads=active.properties.reads_gradient)
+        active.binding.narrow.refresh()
+        if active.properties.reads_gradient:
+            active.binding.narrow.refresh_gradients()
         active.prepare_step()

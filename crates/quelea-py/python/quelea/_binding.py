@@ -7,6 +7,7 @@ import torch
 from quelea import _optimizers
 from quelea._core import Error, RankVectors
 from quelea._flat import Flat, tensor_at, view_like
+from quelea._narrow import NarrowParams
 from quelea._params import TrainedParams
 
 
@@ -23,8 +24,9 @@ class Binding:
         bucket = 0
         for p, start in zip(trained.params, trained.starts, strict=True):
             self.param_views.append(view_like(flat.params, start, p.data))
-            p.data = self.param_views[-1]
             self.grad_views.append(view_like(flat.grads, start, p.data))
+            if p.dtype == torch.float32:
+                p.data = self.param_views[-1]
             p.grad = None
             # An empty parameter may come after the end of the last bucket.
             while bucket + 1 < len(buckets) and start >= buckets[bucket][1]:
@@ -32,13 +34,16 @@ class Binding:
             self.bucket_of.append(bucket)
         #: How many parameters each bucket has.
         self.bucket_sizes = [self.bucket_of.count(b) for b in range(len(buckets))]
+        self.narrow = NarrowParams(trained, self.param_views, self.grad_views)
+        self.narrow.refresh()
 
     def rebind_params(self) -> None:
         """Copies parameters that the script has given other memory (`p.data = …`, or an LSTM that
         flattens its weights) back into the flat vector, and makes them views again."""
         trained = self.trained
+        self.narrow.absorb()
         for name, p, view in zip(trained.names, trained.params, self.param_views, strict=True):
-            if p.data_ptr() == view.data_ptr():
+            if p.data_ptr() == view.data_ptr() or self.narrow.has(p):
                 continue
             if (p.shape, p.dtype, p.device) != (view.shape, view.dtype, view.device):
                 raise Error(
@@ -64,7 +69,8 @@ class Binding:
                     "exchanged: use sparse=False in the embedding"
                 )
             view.copy_(grad.detach())
-        p.grad = view
+        if not self.narrow.has(p):
+            p.grad = view
 
     def bind_state(
         self, optimizer: torch.optim.Optimizer, names: list[str], vectors: RankVectors

@@ -32,10 +32,10 @@ def check_wrappable(optimizer: torch.optim.Optimizer, trained: TrainedParams) ->
                 f"the optimizer does not have the parameter `{name}`: create the optimizer from "
                 "model.parameters() of this model, or freeze it with requires_grad_(False)"
             )
-        if p.dtype != torch.float32:
+        if p.dtype not in (torch.float32, torch.bfloat16, torch.float16):
             raise Error(
-                f"the parameter `{name}` is {p.dtype}: parameters must be torch.float32; use "
-                "torch.autocast for lower precision"
+                f"the parameter `{name}` is {p.dtype}: parameters must be torch.float32, "
+                "torch.bfloat16 or torch.float16; convert it before wrap()"
             )
         if p.device != device:
             raise Error(

@@ -38,9 +38,10 @@ class TrainedParams:
                 shapes.append((f"{name}_padding", [pad]))
         return shapes
 
-    def packed(self) -> torch.Tensor:
-        """A copy of the parameters as one vector without padding, on the CPU."""
-        return torch.cat(self._parts())
+    def packed(self, views: list[torch.Tensor]) -> torch.Tensor:
+        """A copy of the parameters, as these views have them, as one vector without padding, on
+        the CPU."""
+        return torch.cat([_in_memory_order(view).cpu() for view in views])
 
     def flattened(self) -> torch.Tensor:
         """A copy of the parameters as a flat vector of the rank, on the CPU."""
@@ -52,7 +53,7 @@ class TrainedParams:
         return self._padded(packed.split([p.numel() for p in self.params]))
 
     def _parts(self) -> list[torch.Tensor]:
-        return [_in_memory_order(p).cpu() for p in self.params]
+        return [_in_memory_order(p).float().cpu() for p in self.params]
 
     def _padded(self, parts: Iterable[torch.Tensor]) -> torch.Tensor:
         free = (torch.zeros(pad) for pad in self.pads)

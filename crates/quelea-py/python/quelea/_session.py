@@ -13,6 +13,7 @@ from quelea._active_run import ActiveRun
 from quelea._backward import BackwardPass
 from quelea._core import Group, Run
 from quelea._flat import layout_of, vector_of
+from quelea._narrow import codec_of
 from quelea._params import TrainedParams
 from quelea._settings import WrapSettings
 from quelea._step import OptimizerStep
@@ -54,25 +55,41 @@ class Session:
         device = self.trained.device.type
         lines = [f"the settings {self.settings.config}", f"a model on the device type {device}"]
         for name, p in self.trained.named:
-            lines.append(f"the parameter `{name}` of shape {tuple(p.shape)}, {layout_of(p)}")
+            lines.append(
+                f"the parameter `{name}` of shape {tuple(p.shape)}, {layout_of(p)}, {p.dtype}"
+            )
         self.group.agree("wrap()", lines)
 
     def _open(self, initial: torch.Tensor) -> None:
         """Starts a run from these parameters."""
-        settings = self.settings
-        run = Run(
-            self.group,
-            settings.config,
-            self.trained.shapes(),
-            initial=vector_of(initial),
-            state_vectors=len(settings.state),
-            has_velocity=settings.has_velocity,
-        )
+        run = self._run(initial)
         run.set_learning_rate(_optimizers.learning_rate(self.optimizer))
-        self.active = ActiveRun(run, settings.algorithm, self.trained)
+        self.active = ActiveRun(run, self.settings.algorithm, self.trained)
         self._bind_state()
         self.backward.attach(self.active)
         self.step.attach(self.active)
+
+    def _run(self, initial: torch.Tensor) -> Run:
+        settings = self.settings
+
+        def start(config: dict[str, Any]) -> Run:
+            return Run(
+                self.group,
+                config,
+                self.trained.shapes(),
+                initial=vector_of(initial),
+                state_vectors=len(settings.state),
+                has_velocity=settings.has_velocity,
+            )
+
+        codec = codec_of(self.trained.params)
+        if codec is not None and "codec" not in settings.config:
+            try:
+                return start({**settings.config, "codec": {"name": codec}})
+            except ValueError:
+                # Not every algorithm takes every codec; all ranks find the same.
+                pass
+        return start(settings.config)
 
     def _bind_state(self) -> None:
         active = self.active
@@ -98,6 +115,12 @@ class Session:
         self._steps_resumed = global_step - self._steps_of_earlier_runs
         self._open(initial)
 
+    def packed(self) -> torch.Tensor:
+        """A copy of this rank's parameters in `float32`, as one vector on the CPU."""
+        binding = self.active.binding
+        binding.rebind_params()
+        return self.trained.packed(binding.param_views)
+
     def finish(self) -> None:
         """Ends the run together with all other ranks."""
         try:
@@ -109,7 +132,9 @@ class Session:
 
     def average(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Puts the mean over all ranks into the model; returns tensors with their old values."""
-        saved = []
+        narrow = self.active.binding.narrow
+        narrow.absorb()
+        saved = [(t, t.clone()) for t in narrow.tensors()]
         for tensors in ([self.active.flat.params], self.untrained.floats()):
             if not tensors:
                 continue
@@ -117,6 +142,7 @@ class Session:
             flat = gather(tensors)
             self.group.mean("evaluate_model()", vector_of(flat), self.active.run)
             scatter(flat, tensors)
+        narrow.refresh()
         return saved
 
     def check_between_steps(self, what: str) -> None:
@@ -186,5 +212,6 @@ def _before_forward(module: torch.nn.Module, _args: Any) -> None:
         _checks.check_backward_ended(active.cycle)
         active.cycle.start_forward()
         session.step.close_skipped()
+        active.binding.narrow.absorb()
         if active.step_delta is not None:
             active.step_delta.begin()

@@ -79,15 +79,17 @@ def _state(
     if not (properties.replaces_velocity or properties.synchronizes_state):
         return []
     on_cpu = all(p.device.type == "cpu" for p in model.parameters())
-    names = _optimizers.state_names(optimizer) if on_cpu else []
+    is_wide = all(p.dtype == torch.float32 for p in model.parameters() if p.requires_grad)
+    names = _optimizers.state_names(optimizer) if on_cpu and is_wide else []
     if properties.replaces_velocity and names != [_optimizers.VELOCITY]:
         raise Error(
             f"{algorithm} replaces the momentum inside the optimizer: it needs torch.optim.SGD "
-            "with momentum and without dampening, on the CPU"
+            "with momentum and without dampening, and float32 parameters, on the CPU"
         )
     if not names:
         raise Error(
             f"{algorithm} with these options averages or resets the optimizer's state, which is "
-            'supported for SGD with momentum, Adam and AdamW on the CPU; use buffers="keep"'
+            "supported for SGD with momentum, Adam and AdamW with float32 parameters on the CPU; use "
+            'buffers="keep"'
         )
     return names

@@ -37,6 +37,8 @@ class OptimizerStep:
     def after(self) -> None:
         """The optimizer has run."""
         active, turn = self.active, self.active.cycle.turn
+        if turn.runs_optimizer:
+            active.binding.narrow.absorb()
         if turn.sends_displacement:
             assert active.step_delta is not None
             restore = turn is Turn.DISPLACE and not active.properties.snapshot
@@ -49,6 +51,7 @@ class OptimizerStep:
     def close_skipped(self) -> None:
         """Closes a step that the script has skipped, as GradScaler does: nothing moves."""
         active, flat = self.active, self.active.flat
+        active.binding.narrow.absorb()
         if active.cycle.turn.sends_displacement:
             assert active.step_delta is not None
             active.step_delta.discard()
@@ -65,5 +68,6 @@ class OptimizerStep:
             return
         active.cycle.end_step()
         active.flat.fetch(grads=False)
+        active.binding.narrow.refresh()
         self.backward.reset()
         _failure.continues()

@@ -10,8 +10,7 @@
     >>> optimizer.step()
     >>> quelea.shutdown()
 
-The loop and the optimizer stay as they are, and so does the scheduler; in asynchronous algorithms
-`GlobalScheduler` makes it follow all ranks.
+Loop, optimizer and scheduler stay; in asynchronous algorithms `GlobalScheduler` follows all ranks.
 """
 
 from __future__ import annotations
@@ -22,25 +21,75 @@ from typing import Any, TypeVar
 
 import torch
 
-from quelea import _failure, _session
+from quelea import _failure, _session, _tensor_mesh
 from quelea._core import Error, Group
 from quelea._schedulers import GlobalScheduler
 from quelea._settings import settings_of
+from quelea._tensor_calls import (
+    allgather,
+    allgather_nonblocking,
+    allreduce,
+    allreduce_nonblocking,
+    broadcast,
+    broadcast_nonblocking,
+    in_neighbor_ranks,
+    neighbor_allreduce,
+    neighbor_allreduce_nonblocking,
+    out_neighbor_ranks,
+    poll,
+    set_topology,
+    synchronize,
+)
+from quelea._windows import (
+    win_accumulate,
+    win_accumulate_nonblocking,
+    win_create,
+    win_free,
+    win_get,
+    win_get_nonblocking,
+    win_put,
+    win_put_nonblocking,
+    win_update,
+    win_update_then_collect,
+)
 
 __all__ = [
     "Error",
     "GlobalScheduler",
+    "allgather",
+    "allgather_nonblocking",
+    "allreduce",  # names: default
+    "allreduce_nonblocking",
     "barrier",
+    "broadcast",
+    "broadcast_nonblocking",
     "evaluate_model",
     "global_step",
+    "in_neighbor_ranks",
     "init",
     "load_state_dict",
     "local_rank",
+    "neighbor_allreduce",
+    "neighbor_allreduce_nonblocking",
     "no_sync",
+    "out_neighbor_ranks",
+    "poll",
     "rank",
     "report_loss",
+    "set_topology",
     "shutdown",
     "state_dict",
+    "synchronize",
+    "win_accumulate",
+    "win_accumulate_nonblocking",
+    "win_create",
+    "win_free",
+    "win_get",
+    "win_get_nonblocking",
+    "win_put",
+    "win_put_nonblocking",
+    "win_update",
+    "win_update_then_collect",
     "world_size",
     "wrap",
 ]
@@ -303,7 +352,7 @@ def state_dict() -> dict[str, Any]:
         "rank": rank(),
         "world_size": world_size(),
         "global_step": session.global_step,
-        "params": session.trained.packed(),
+        "params": session.packed(),
     }
 
 
@@ -353,3 +402,4 @@ def shutdown() -> None:
     if session is not None:
         session.finish()
         session.model.__dict__.pop("no_sync", None)
+    _tensor_mesh.leave()

@@ -7,6 +7,7 @@ use quelea_core::node::MODEL;
 use quelea_core::properties::{Budget, DeployedFrom, OptimizerSite, TopologyRequirement};
 use quelea_core::state::Saved;
 use quelea_core::time::Time;
+use quelea_core::view::ViewChange;
 use quelea_record::{RankCheckpoint, RankReport, ResumePoint};
 use serde_json::Value;
 
@@ -27,6 +28,7 @@ const MAY_CHANGE: &[&str] = &[
     "checkpoint.",
     "membership.",
     "cluster.",
+    "chaos.",
     "optimizer.lr",
     "optimizer.clip_norm",
     "optimizer.weight_decay",
@@ -66,10 +68,18 @@ pub fn start(checkpoint: &Checkpoint, prepared: &PreparedRun) -> Result<ResumePo
         );
         return Err(RequestError::field("steps", prepared.setup.steps, problem));
     }
-    let same = (manifest.workers, manifest.servers)
+    let as_many = (manifest.workers, manifest.servers)
         == (prepared.config.workers, prepared.config.servers());
-    let parts = if same { checkpoint.parts.clone() } else { resized(checkpoint, prepared)? };
-    Ok(ResumePoint { parts, resized: !same, now: Time::from_seconds(manifest.clock_seconds) })
+    let keeps_members = manifest.changes.is_empty() || !checkpoint.refills;
+    let same = as_many && keeps_members;
+    let now = Time::from_seconds(manifest.clock_seconds);
+    if same {
+        let changes = manifest.changes.iter().map(ViewChange::from).collect();
+        let parts = checkpoint.parts.clone();
+        return Ok(ResumePoint { parts, now, changes, ..ResumePoint::default() });
+    }
+    let parts = resized(checkpoint, prepared)?;
+    Ok(ResumePoint { parts, resized: true, now, ..ResumePoint::default() })
 }
 
 /// Refuses a key that is another and may not be.
@@ -117,7 +127,9 @@ fn resized(
 ) -> Result<Vec<RankCheckpoint>, RequestError> {
     let damaged = |what: &str| RequestError::Conflict(format!("the checkpoint lacks {what}"));
     let (properties, old) = (prepared.setup.properties(), &checkpoint.manifest);
-    let (workers, servers) = checkpoint.parts.split_at(old.workers);
+    let (all_workers, servers) = checkpoint.parts.split_at(old.workers);
+    let living = all_workers.iter().filter(|part| !part.report.lost);
+    let workers = &living.cloned().collect::<Vec<_>>()[..];
     let len = prepared.setup.layout.len();
     let model = match properties.deploy {
         DeployedFrom::Workers => mean(workers, model_of),
@@ -140,7 +152,7 @@ fn resized(
         let whole = whole.filter(|whole| whole.len() == len);
         optimizer.insert(name.clone(), whole.ok_or_else(|| damaged("the optimizer's state"))?);
     }
-    let done: u64 = workers.iter().map(RankCheckpoint::step).sum();
+    let done: u64 = all_workers.iter().map(RankCheckpoint::step).sum();
     let step = match properties.budget {
         Budget::Rounds => old.step,
         Budget::TotalGradients => done / prepared.config.workers as u64,

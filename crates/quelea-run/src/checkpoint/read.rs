@@ -8,7 +8,7 @@ use quelea_core::node::MODEL;
 use quelea_record::{BUFFERS, RankCheckpoint};
 use sha2::{Digest, Sha256};
 
-use super::{FOLDER, FORMAT, MANIFEST, Manifest, SUMS, hex, name, part, step_of};
+use super::{FOLDER, FORMAT, MANIFEST, Manifest, SUMS, hex, membership, name, part, step_of};
 use crate::config::source::ConfigSetting;
 use crate::error::RequestError;
 
@@ -22,13 +22,21 @@ pub struct Checkpoint {
     pub run: PathBuf,
     /// What run it is of.
     pub manifest: Manifest,
-    /// Every rank.
+    /// Every rank; those that were lost have their steps only.
     pub parts: Vec<RankCheckpoint>,
+    /// The number of workers was asked for: those that were lost are replaced.
+    pub refills: bool,
     /// Newer ones that could not be used, in sentences.
     pub notes: Vec<String>,
 }
 
 impl Checkpoint {
+    /// As many workers as the configuration says, whoever was lost before.
+    pub fn refilled(mut self, refills: bool) -> Checkpoint {
+        self.refills = refills;
+        self
+    }
+
     /// The configuration of the run, to be read again with `settings` on top. What followed from
     /// the number of ranks is left out where that is another now.
     pub fn config(
@@ -73,7 +81,7 @@ pub fn open(path: &Path) -> Result<Checkpoint, RequestError> {
         let (manifest, parts) = load(path).map_err(|why| {
             RequestError::file(path, format!("is damaged or half-written: {why}"))
         })?;
-        return Ok(Checkpoint { run, manifest, parts, notes: Vec::new() });
+        return Ok(Checkpoint { run, manifest, parts, refills: false, notes: Vec::new() });
     }
     let (run, folder) = match path.join(FOLDER) {
         inside if inside.is_dir() => (path.to_path_buf(), inside),
@@ -92,7 +100,7 @@ pub fn open(path: &Path) -> Result<Checkpoint, RequestError> {
             Ok((manifest, parts)) => {
                 let note = |why: String| format!("{why}; resuming from {} instead", name(*step));
                 let notes = damaged.into_iter().map(note).collect();
-                return Ok(Checkpoint { run, manifest, parts, notes });
+                return Ok(Checkpoint { run, manifest, parts, refills: false, notes });
             }
             Err(why) => {
                 damaged.push(format!("{FOLDER}/{} is damaged or half-written: {why}", name(*step)));
@@ -139,7 +147,11 @@ fn load(folder: &Path) -> Result<(Manifest, Vec<RankCheckpoint>), String> {
     }
     let listed = sums.iter().filter(|(name, _)| name.starts_with("rank-")).count();
     check_manifest(&manifest, listed).map_err(|why| format!("{MANIFEST}: {why}"))?;
+    let lost = |rank: usize| manifest.departed().find(|departed| departed.rank as usize == rank);
     let part = |rank: usize| {
+        if let Some(departed) = lost(rank) {
+            return Ok(departed.part());
+        }
         let name = format!("rank-{rank}.safetensors");
         let bytes = checked(&name)?;
         let part = part::from_bytes(&bytes).and_then(|part| {
@@ -160,7 +172,9 @@ const SECONDS_MAX: f64 = 1e12;
 /// Whether what a manifest says can be: sums only tell that it is what was written.
 fn check_manifest(manifest: &Manifest, files: usize) -> Result<(), String> {
     let Manifest { workers, servers, step, clock_seconds, .. } = manifest;
-    if *workers == 0 || workers.checked_add(*servers) != Some(files) {
+    membership::check(manifest)?;
+    let lost = manifest.departed().count();
+    if *workers == 0 || workers.checked_add(*servers) != files.checked_add(lost) {
         return Err(format!(
             "`workers` = {workers} and `servers` = {servers}, but there are files of {files} ranks"
         ));
@@ -214,6 +228,7 @@ fn text(path: &Path) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::membership::{SavedChange, SavedDeparture};
     use super::*;
     use quelea_record::RankReport;
 
@@ -227,6 +242,7 @@ mod tests {
             clock_seconds: 1.5,
             workers: 1,
             servers: 0,
+            changes: Vec::new(),
             dimensions: 4,
             epochs: None,
             config: serde_json::Value::Null,
@@ -259,6 +275,17 @@ mod tests {
         refused(|manifest, _| manifest.workers = usize::MAX, "`workers` = ");
         refused(|manifest, _| manifest.servers = usize::MAX, "`servers` = ");
         refused(|manifest, _| manifest.workers = 0, "`workers` = 0");
+        let departed = vec![SavedDeparture { rank: 0, steps: 1, left: false }];
+        let change = SavedChange { number: 1, from_step: 4, departed, joined: Vec::new() };
+        let with = |change: SavedChange| {
+            written(|manifest, _| manifest.changes = vec![change]).expect_err("no such membership")
+        };
+        assert_eq!(with(change.clone()), "manifest.json: `changes` leaves no worker");
+        let unknown = vec![SavedDeparture { rank: 7, steps: 1, left: false }];
+        let why = with(SavedChange { departed: unknown, ..change.clone() });
+        assert!(why.contains("`changes` names rank 7 of 1"), "{why}");
+        let why = with(SavedChange { number: 2, ..change });
+        assert!(why.contains("`changes` has view 2 at place 1"), "{why}");
         refused(|manifest, _| manifest.step = u64::MAX, "`step` = ");
         refused(|manifest, _| manifest.clock_seconds = -1.0, "`clock_seconds` = -1");
         refused(|manifest, _| manifest.dimensions = 3, "`params` has 4 elements");

@@ -9,9 +9,11 @@ use std::thread::JoinHandle;
 
 use quelea_core::message::Rank;
 use quelea_core::time::Time;
+use quelea_core::view::ViewChange;
 use quelea_record::RankCheckpoint;
 use sha2::{Digest, Sha256};
 
+use super::membership::SavedChange;
 use super::{BestModel, FOLDER, MANIFEST, Manifest, SUMS, hex, name, part, step_of};
 
 /// Writes checkpoints while a run continues.
@@ -44,6 +46,7 @@ pub struct Written {
 }
 
 enum SaveMessage {
+    View(SavedChange),
     Part { step: u64, now: Time, rank: Rank, part: Box<RankCheckpoint> },
     Best(BestModel),
 }
@@ -65,6 +68,7 @@ impl Saver {
             for word in words {
                 match word {
                     SaveMessage::Best(best) => writer.manifest.best = Some(best),
+                    SaveMessage::View(change) => writer.change_view(change),
                     SaveMessage::Part { step, now, rank, part } => {
                         let done = writer.take(step, now, rank, &part);
                         done.into_iter().for_each(|written| drop(told.send(written)));
@@ -80,6 +84,11 @@ impl Saver {
     pub fn take(&self, step: u64, now: Time, rank: Rank, part: RankCheckpoint) {
         // The thread ends only after this does.
         let _ = self.parts.send(SaveMessage::Part { step, now, rank, part: Box::new(part) });
+    }
+
+    /// Membership has changed: checkpoints that are not whole never will be.
+    pub fn change_view(&self, change: &ViewChange) {
+        let _ = self.parts.send(SaveMessage::View(SavedChange::from(change)));
     }
 
     /// From now on this is the best model.
@@ -127,13 +136,21 @@ struct OpenCheckpoint {
 }
 
 impl CheckpointWriter {
+    /// From now on a cut is whole when the ranks that are left have saved, in this view.
+    fn change_view(&mut self, change: SavedChange) {
+        for step in self.cuts.keys().copied().collect::<Vec<_>>() {
+            self.forget(step);
+        }
+        self.manifest.changes.push(change);
+    }
+
     /// Writes a part; says what became of the cut, once that is clear.
     fn take(&mut self, step: u64, now: Time, rank: Rank, part: &RankCheckpoint) -> Option<Written> {
         if self.given_up.contains(&step) {
             return None;
         }
         let beside = self.folder.join(format!(".{}.{}.partial", name(step), std::process::id()));
-        let ranks = self.manifest.workers + self.manifest.servers;
+        let ranks = self.manifest.living();
         let fresh =
             || OpenCheckpoint { beside, now, sums: BTreeMap::new(), parts: BTreeSet::new() };
         let cut = self.cuts.entry(step).or_insert_with(fresh);

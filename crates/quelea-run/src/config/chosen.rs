@@ -1,15 +1,14 @@
 //! A table of the configuration that names an entry: an algorithm, a topology, a codec, a task.
 
-use quelea_core::meta::Meta;
-use quelea_core::names::nearest;
 use quelea_core::options::{OptionError, OptionSpec, Options, Value as Given};
+use quelea_core::registry::{Registered, Registry};
 use toml::{Table, Value};
 
 use super::section::{Allowed, ExtraKey, SectionValues, dotted};
 use crate::error::RequestError;
 
-/// A row of one of the tables: what the configuration needs to know of it.
-pub trait Listed: Sized + 'static {
+/// A registered entry: what the configuration needs to know of it.
+pub trait Listed: Registered {
     /// The dotted name of the configuration's table.
     const PATH: &'static str;
     /// The entry that is meant where none is named.
@@ -17,10 +16,6 @@ pub trait Listed: Sized + 'static {
     /// Tables that stand inside this one.
     const INSIDE: &'static [&'static str] = &[];
 
-    /// All entries.
-    fn rows() -> &'static [Self];
-    /// Name, summary and options.
-    fn meta(&self) -> &Meta;
     /// Its plain keys.
     fn keys(&self) -> Vec<OptionSpec> {
         self.meta().options.to_vec()
@@ -38,11 +33,6 @@ pub trait Listed: Sized + 'static {
     fn has(&self, name: &str) -> bool {
         let plain = self.keys().iter().any(|key| key.name == name);
         plain || self.extras().iter().any(|extra| extra.name == name)
-    }
-
-    /// The row of this name.
-    fn find(name: &str) -> Option<&'static Self> {
-        Self::rows().iter().find(|row| row.meta().name == name)
     }
 }
 
@@ -62,14 +52,15 @@ impl<T> Clone for Chosen<T> {
 }
 
 impl<T: Listed> Chosen<T> {
-    /// Reads the row that a table of the configuration names.
-    pub fn read(table: &Table) -> Result<Chosen<T>, RequestError> {
-        let entry = named::<T>(table.get("name"))?;
+    /// Reads the entry that a table of the configuration names.
+    pub fn read(registry: &Registry, table: &Table) -> Result<Chosen<T>, RequestError> {
+        let entry = named::<T>(registry, table.get("name"))?;
         let others: Vec<&str> = ["name"].into_iter().chain(T::INSIDE.iter().copied()).collect();
         let keys = entry.keys();
         let allowed =
             Allowed { path: T::PATH, keys: &keys, extras: entry.extras(), others: &others };
-        Ok(Chosen { entry, values: allowed.check_by(table, |given| entry.check(given))? })
+        let values = allowed.check_by(registry, table, |given| entry.check(given))?;
+        Ok(Chosen { entry, values })
     }
 
     /// The plain keys.
@@ -78,36 +69,32 @@ impl<T: Listed> Chosen<T> {
     }
 }
 
-fn named<T: Listed>(name: Option<&Value>) -> Result<&'static T, RequestError> {
+fn named<T: Listed>(registry: &Registry, name: Option<&Value>) -> Result<&'static T, RequestError> {
+    let all =
+        || registry.entries::<T>().map(|entry| entry.meta().name).collect::<Vec<_>>().join(", ");
     let name = match name {
         None => T::DEFAULT,
         Some(Value::String(name)) => name,
         Some(other) => {
-            let problem = format!("must be a name, one of {}", all::<T>());
+            let problem = format!("must be a name, one of {}", all());
             return Err(RequestError::field(dotted(T::PATH, "name"), other, problem));
         }
     };
-    T::find(name).ok_or_else(|| {
-        let hint = nearest(name, T::rows().iter().map(|entry| entry.meta().name))
-            .map(|near| format!("did you mean \"{near}\"? "))
-            .unwrap_or_default();
-        let problem = format!("unknown name; {hint}known are {}", all::<T>());
+    registry.find(name).map_err(|near| {
+        let hint = near.map(|near| format!("did you mean \"{near}\"? ")).unwrap_or_default();
+        let problem = format!("unknown name; {hint}known are {}", all());
         RequestError::field(dotted(T::PATH, "name"), Value::from(name), problem)
     })
 }
 
-fn all<T: Listed>() -> String {
-    T::rows().iter().map(|entry| entry.meta().name).collect::<Vec<_>>().join(", ")
-}
-
 /// Prepares a table for another row than the one it was written for: keys that the new row does
 /// not have, but the old one has, are taken out and returned.
-pub fn rename<T: Listed>(table: &mut Table, new: &str) -> Vec<String> {
+pub fn rename<T: Listed>(registry: &Registry, table: &mut Table, new: &str) -> Vec<String> {
     let old = match table.get("name") {
         Some(Value::String(old)) => old.as_str(),
         _ => T::DEFAULT,
     };
-    let (Some(old), Some(new)) = (T::find(old), T::find(new)) else {
+    let (Ok(old), Ok(new)) = (registry.find::<T>(old), registry.find::<T>(new)) else {
         return Vec::new();
     };
     let lost: Vec<String> =

@@ -49,7 +49,7 @@ pub const EXTRAS: &[ExtraKey] = &[
     ExtraKey {
         name: "faults",
         shape: ExtraShape::Inside,
-        help: "lists of crashes, pauses, partitions, rules and attacks; for `simulate`",
+        help: "lists of crashes, leaves, joins, pauses, partitions, rules and attacks; for `simulate`",
     },
 ];
 

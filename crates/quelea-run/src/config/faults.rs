@@ -1,14 +1,28 @@
-//! `[cluster.faults]`: crashes, pauses, partitions, rules about messages, and attacks.
+//! `[cluster.faults]`: crashes, leaves, pauses, partitions, late control messages, rules about messages,
+//! and attacks.
 
 use quelea_core::options::{OptionKind, OptionSpec, Options};
 use quelea_core::time::Time;
-use quelea_sim::{ATTACKS, Attack, Crash, Faults, Pause, PlainRule, RankPartition, Rule, Verdict};
+use quelea_sim::{
+    ATTACKS, Attack, ControlDelay, Crash, Faults, Join, Leave, PairPartition, Pause, PlainRule,
+    RankPartition, Rule, Verdict,
+};
 use toml::{Table, Value};
 
 use super::section::{Allowed, SectionValues};
 use crate::error::RequestError;
 
-const FAULTS: [&str; 5] = ["crashes", "pauses", "partitions", "rules", "attacks"];
+const FAULTS: [&str; 9] = [
+    "crashes",
+    "leaves",
+    "joins",
+    "pauses",
+    "partitions",
+    "pair_partitions",
+    "control_delays",
+    "rules",
+    "attacks",
+];
 
 /// At most about a month.
 const fn millis(name: &'static str, default: f64, help: &'static str) -> OptionSpec {
@@ -29,6 +43,18 @@ const SPAN: &[OptionSpec] = &[
     whole("rank", 0, 0, "which"),
     millis("from_ms", 0.0, "since when"),
     millis("until_ms", f64::MAX, "until when"),
+];
+const PAIR: &[OptionSpec] = &[
+    whole("rank", 0, 0, "one of the two"),
+    whole("peer", 0, 0, "the other"),
+    millis("from_ms", 0.0, "since when"),
+    millis("until_ms", f64::MAX, "until when"),
+];
+const CONTROL_DELAY: &[OptionSpec] = &[
+    whole("rank", 0, 0, "whose control messages"),
+    millis("from_ms", 0.0, "since when"),
+    millis("until_ms", f64::MAX, "until when"),
+    millis("delay_ms", 0.0, "how much later they arrive"),
 ];
 const RULE: &[OptionSpec] = &[
     whole("from", 0, 0, "only messages from this rank"),
@@ -78,6 +104,12 @@ pub fn read(table: &Table) -> Result<Faults, RequestError> {
     let crash = |entry: FaultEntry<'_>| {
         Ok(Crash { rank: entry.rank()?, at_ms: entry.options.real("at_ms") })
     };
+    let leave = |entry: FaultEntry<'_>| {
+        Ok(Leave { rank: entry.rank()?, at_ms: entry.options.real("at_ms") })
+    };
+    let join = |entry: FaultEntry<'_>| {
+        Ok(Join { rank: entry.rank()?, at_ms: entry.options.real("at_ms") })
+    };
     let pause = |entry: FaultEntry<'_>| {
         let (rank, (from_ms, until_ms)) = (entry.rank()?, entry.span()?);
         if until_ms == f64::MAX {
@@ -89,12 +121,26 @@ pub fn read(table: &Table) -> Result<Faults, RequestError> {
         let (rank, (from_ms, until_ms)) = (entry.rank()?, entry.span()?);
         Ok(RankPartition { rank, from_ms, until_ms })
     };
+    let control_delay = |entry: FaultEntry<'_>| {
+        let (rank, (from_ms, until_ms)) = (entry.rank()?, entry.span()?);
+        Ok(ControlDelay { rank, from_ms, until_ms, delay_ms: entry.options.real("delay_ms") })
+    };
     Ok(Faults {
         crashes: list(table, "crashes", CRASH)?.into_iter().map(crash).collect::<Result<_, _>>()?,
+        leaves: list(table, "leaves", CRASH)?.into_iter().map(leave).collect::<Result<_, _>>()?,
+        joins: list(table, "joins", CRASH)?.into_iter().map(join).collect::<Result<_, _>>()?,
         pauses: list(table, "pauses", SPAN)?.into_iter().map(pause).collect::<Result<_, _>>()?,
         partitions: list(table, "partitions", SPAN)?
             .into_iter()
             .map(partition)
+            .collect::<Result<_, _>>()?,
+        pair_partitions: list(table, "pair_partitions", PAIR)?
+            .into_iter()
+            .map(pair)
+            .collect::<Result<_, _>>()?,
+        control_delays: list(table, "control_delays", CONTROL_DELAY)?
+            .into_iter()
+            .map(control_delay)
             .collect::<Result<_, _>>()?,
         rules: list(table, "rules", RULE)?.into_iter().map(rule).collect::<Result<_, _>>()?,
         attacks: list(table, "attacks", ATTACK)?
@@ -109,8 +155,12 @@ pub fn check_ranks(values: &SectionValues, ranks: usize) -> Result<(), RequestEr
     let faults = values.inside("faults");
     let lists = [
         ("crashes", CRASH),
+        ("leaves", CRASH),
+        ("joins", CRASH),
         ("pauses", SPAN),
         ("partitions", SPAN),
+        ("pair_partitions", PAIR),
+        ("control_delays", CONTROL_DELAY),
         ("rules", RULE),
         ("attacks", ATTACK),
     ];
@@ -118,7 +168,7 @@ pub fn check_ranks(values: &SectionValues, ranks: usize) -> Result<(), RequestEr
         for entry in list(&faults, name, keys)? {
             let whole = |key: &&str| entry.written.get(*key).and_then(Value::as_integer);
             let beyond = |key: &&str| whole(key).is_some_and(|rank| rank >= ranks as i64);
-            if let Some(key) = ["rank", "from", "to"].iter().find(|key| beyond(key)) {
+            if let Some(key) = ["rank", "peer", "from", "to"].iter().find(|key| beyond(key)) {
                 let problem = format!("there are {ranks} ranks, numbered from 0");
                 return Err(entry.refusal(key, problem));
             }
@@ -162,6 +212,17 @@ impl FaultEntry<'_> {
             Err(self.refusal("until_ms", format!("must be after `from_ms` = {from_ms}")))
         }
     }
+}
+
+fn pair(entry: FaultEntry<'_>) -> Result<PairPartition, RequestError> {
+    let (rank, (from_ms, until_ms)) = (entry.rank()?, entry.span()?);
+    if !entry.written.contains_key("peer") {
+        return Err(entry.lacks("peer", "which rank does it not reach?"));
+    }
+    if until_ms == f64::MAX {
+        return Err(entry.lacks("until_ms", "what they send arrives when it is over"));
+    }
+    Ok(PairPartition { rank, peer: entry.options.whole("peer") as u32, from_ms, until_ms })
 }
 
 fn attack(entry: FaultEntry<'_>) -> Result<Attack, RequestError> {

@@ -1,11 +1,12 @@
 //! What somebody may have meant by a key that is unknown in its table.
 
 use quelea_core::names::nearest;
+use quelea_core::registry::Registry;
 use quelea_core::{algorithms, codec, optim, topology};
 
 use super::chosen::Listed;
 use super::section::{Allowed, dotted};
-use super::{BUCKETS, CHECKPOINT, MEMBERSHIP, TOP, TRUST, cluster};
+use super::{BUCKETS, CHECKPOINT, MEMBERSHIP, TOP, TRUST, chaos, cluster};
 use crate::tasks::TaskEntry;
 
 /// What other programs call it, and what it is called here.
@@ -20,7 +21,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
 
 /// A near name of this table; else another row that has the key; else another table that has
 /// it; else all that is allowed.
-pub(super) fn hint(allowed: &Allowed, name: &str) -> String {
+pub(super) fn hint(registry: &Registry, allowed: &Allowed, name: &str) -> String {
     let name = ELSEWHERE.iter().find(|(other, _)| *other == name).map_or(name, |(_, ours)| ours);
     let names = allowed.names();
     let longer = |valid: &&&str| name.len() >= 3 && valid.starts_with(name);
@@ -28,7 +29,7 @@ pub(super) fn hint(allowed: &Allowed, name: &str) -> String {
     if let Some(near) = near {
         return format!("did you mean `{}`?", allowed.path_of(near));
     }
-    let owners = owners(name);
+    let owners = owners(registry, name);
     let here: Vec<&str> = owners.iter().filter(|o| o.path == allowed.path).map(|o| o.row).collect();
     if !here.is_empty() {
         return format!(
@@ -51,7 +52,7 @@ struct Owner {
     row: &'static str,
 }
 
-fn owners(name: &str) -> Vec<Owner> {
+fn owners(registry: &Registry, name: &str) -> Vec<Owner> {
     let plain = [
         ("", TOP),
         ("buckets", BUCKETS),
@@ -59,19 +60,20 @@ fn owners(name: &str) -> Vec<Owner> {
         ("membership", MEMBERSHIP),
         ("trust", TRUST),
         ("cluster", cluster::KEYS),
+        ("chaos", chaos::KEYS),
     ];
     let plain = plain.into_iter().filter(|(_, keys)| keys.iter().any(|key| key.name == name));
     let mut owners: Vec<Owner> = plain.map(|(path, _)| Owner { path, row: "" }).collect();
-    owners.extend(rows_with::<algorithms::Entry>(name));
-    owners.extend(rows_with::<topology::Entry>(name));
-    owners.extend(rows_with::<optim::Entry>(name));
-    owners.extend(rows_with::<optim::ScheduleEntry>(name));
-    owners.extend(rows_with::<codec::Entry>(name));
-    owners.extend(rows_with::<TaskEntry>(name));
+    owners.extend(rows_with::<algorithms::Entry>(registry, name));
+    owners.extend(rows_with::<topology::Entry>(registry, name));
+    owners.extend(rows_with::<optim::Entry>(registry, name));
+    owners.extend(rows_with::<optim::ScheduleEntry>(registry, name));
+    owners.extend(rows_with::<codec::Entry>(registry, name));
+    owners.extend(rows_with::<TaskEntry>(registry, name));
     owners
 }
 
-fn rows_with<T: Listed>(name: &str) -> impl Iterator<Item = Owner> {
-    let having = T::rows().iter().filter(|row| row.has(name));
+fn rows_with<T: Listed>(registry: &Registry, name: &str) -> impl Iterator<Item = Owner> {
+    let having = registry.entries::<T>().filter(|row| row.has(name));
     having.map(|row| Owner { path: T::PATH, row: row.meta().name })
 }

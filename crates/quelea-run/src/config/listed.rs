@@ -1,6 +1,5 @@
-//! The tables of quelea, as the configuration sees them.
+//! The entries of the core's registry, as the configuration sees them.
 
-use quelea_core::meta::Meta;
 use quelea_core::options::{OptionError, OptionKind, OptionSpec, Options, Value};
 use quelea_core::{algorithms, codec, optim, topology};
 
@@ -10,12 +9,6 @@ impl Listed for algorithms::Entry {
     const PATH: &'static str = "algorithm";
     const DEFAULT: &'static str = "aladdin"; // names: default
 
-    fn rows() -> &'static [Self] {
-        algorithms::ALGORITHMS
-    }
-    fn meta(&self) -> &Meta {
-        &self.meta
-    }
     fn check(&self, given: Vec<(String, Value)>) -> Result<Options, OptionError> {
         let options = Options::check(self.meta.options, given)?;
         // No key by itself: the table as a whole.
@@ -40,12 +33,6 @@ impl Listed for topology::Entry {
     const PATH: &'static str = "topology";
     const DEFAULT: &'static str = "ring";
 
-    fn rows() -> &'static [Self] {
-        topology::TOPOLOGIES
-    }
-    fn meta(&self) -> &Meta {
-        &self.meta
-    }
     fn keys(&self) -> Vec<OptionSpec> {
         self.meta.options.iter().copied().chain([WITHIN_HOST, topology::GROUPS]).collect()
     }
@@ -56,12 +43,6 @@ impl Listed for optim::Entry {
     const DEFAULT: &'static str = "sgd";
     const INSIDE: &'static [&'static str] = &["schedule"];
 
-    fn rows() -> &'static [Self] {
-        optim::OPTIMIZERS
-    }
-    fn meta(&self) -> &Meta {
-        &self.meta
-    }
     fn keys(&self) -> Vec<OptionSpec> {
         self.all_keys()
     }
@@ -74,12 +55,6 @@ impl Listed for optim::ScheduleEntry {
     const PATH: &'static str = "optimizer.schedule";
     const DEFAULT: &'static str = "constant";
 
-    fn rows() -> &'static [Self] {
-        optim::SCHEDULES
-    }
-    fn meta(&self) -> &Meta {
-        &self.meta
-    }
     fn keys(&self) -> Vec<OptionSpec> {
         self.all_keys()
     }
@@ -91,11 +66,4 @@ impl Listed for optim::ScheduleEntry {
 impl Listed for codec::Entry {
     const PATH: &'static str = "codec";
     const DEFAULT: &'static str = "f32";
-
-    fn rows() -> &'static [Self] {
-        codec::CODECS
-    }
-    fn meta(&self) -> &Meta {
-        &self.meta
-    }
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::chosen::{Chosen, Listed};
 use super::section::{SectionValues, Shaped};
-use super::{BUCKETS, CHECKPOINT, Config, Length, MEMBERSHIP, TRUST, cluster};
+use super::{BUCKETS, CHECKPOINT, Config, Length, MEMBERSHIP, TRUST, chaos, cluster};
 
 impl Config {
     /// All keys with their values.
@@ -41,6 +41,7 @@ impl Config {
         put("trust", Value::Object(plain(TRUST, &self.trust)));
         put("task", Value::Object(row(&self.task)));
         put("cluster", Value::Object(cluster));
+        put("chaos", Value::Object(plain(chaos::KEYS, &self.chaos)));
         Value::Object(config)
     }
 }

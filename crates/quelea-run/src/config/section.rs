@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use quelea_core::options::{OptionError, OptionSpec, Options, Value as Given};
+use quelea_core::registry::Registry;
 use toml::{Table, Value};
 
 use super::hint::hint;
@@ -97,12 +98,22 @@ impl Allowed<'_> {
 
     /// Checks a table against what it may hold and fills in the defaults.
     pub fn check(&self, table: &Table) -> Result<SectionValues, RequestError> {
-        self.check_by(table, |given| Options::check(self.keys, given))
+        self.check_in(&Registry::builtin(), table)
     }
 
-    /// As [`check`](Allowed::check), with another check of the plain keys.
+    /// As [`check`](Allowed::check); an unknown key is looked for in a registry, to say whose it is.
+    pub fn check_in(
+        &self,
+        registry: &Registry,
+        table: &Table,
+    ) -> Result<SectionValues, RequestError> {
+        self.check_by(registry, table, |given| Options::check(self.keys, given))
+    }
+
+    /// As [`check_in`](Allowed::check_in), with another check of the plain keys.
     pub fn check_by(
         &self,
+        registry: &Registry,
         table: &Table,
         check: impl FnOnce(Vec<(String, Given)>) -> Result<Options, OptionError>,
     ) -> Result<SectionValues, RequestError> {
@@ -118,7 +129,7 @@ impl Allowed<'_> {
             } else if self.keys.iter().any(|key| key.name == name) {
                 plain.push((name.clone(), given(value)));
             } else {
-                return Err(self.unknown(name, value));
+                return Err(self.unknown(registry, name, value));
             }
         }
         let options = check(plain).map_err(|error| match error.key.as_str() {
@@ -131,8 +142,8 @@ impl Allowed<'_> {
         Ok(SectionValues { options, extras })
     }
 
-    fn unknown(&self, name: &str, value: &Value) -> RequestError {
-        let problem = format!("unknown key; {}", hint(self, name));
+    fn unknown(&self, registry: &Registry, name: &str, value: &Value) -> RequestError {
+        let problem = format!("unknown key; {}", hint(registry, self, name));
         RequestError::field(self.path_of(name), value, problem)
     }
 

@@ -308,7 +308,7 @@ fn what_was_understood_is_a_configuration_that_is_understood_the_same() {
     let text = "epochs = 1.5\nworkers = 3\n[task]\nname = \"logistic\"\npartition = \"dirichlet\"\n[cluster]\nhosts = 2
         slow = { \"1\" = 2.0 }\nfaults.crashes = [{ rank = 2, at_ms = 1e9 }]";
     let prepared = prepared(text, &[]).expect("good");
-    let again = PreparedRun::from_job(&prepared.job()).expect("good");
+    let again = PreparedRun::from_job(&Registry::builtin(), &prepared.job()).expect("good");
     assert_eq!(again.config.resolved(), prepared.config.resolved());
     assert_eq!(prepared.setup.steps, (1.5 * f64::from(455u32.div_ceil(3 * 32))).ceil() as u64);
     assert_eq!(prepared.setup.view.hosts.to_vec(), [0, 0, 1, 2]);
@@ -319,7 +319,7 @@ fn a_quadratic_given_by_rows_is_understood_by_another_process_too() {
     let text = "workers = 2
         task = { name = \"quadratic\", curvature = [[1, 2], [3, 4]], target = [[0, 1], [1, 0]] }";
     let prepared = prepared(text, &[]).expect("good");
-    let again = PreparedRun::from_job(&prepared.job()).expect("good");
+    let again = PreparedRun::from_job(&Registry::builtin(), &prepared.job()).expect("good");
     assert_eq!((prepared.problem.dimensions(), again.problem.dimensions()), (2, 2));
 }
 

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use quelea_core::registry::Registry;
 use quelea_net::launcher;
 use quelea_net::{Coordinator, NetOptions};
 
-use super::{Driven, Joining, OpenRendezvous, Security, join};
+use super::{Driven, Joining, LeaveNotice, OpenRendezvous, Security, join};
 use crate::error::{RequestError, RunError};
 use crate::prepared::PreparedRun;
 use crate::recorder::RunRecorder;
@@ -80,13 +81,19 @@ impl LaunchedWorker {
     }
 
     /// Takes part as one of the others.
-    pub fn follow(&self, prepared: Option<PreparedRun>) -> Result<(), RunError> {
+    pub fn follow(
+        &self,
+        registry: &Registry,
+        prepared: Option<PreparedRun>,
+    ) -> Result<(), RunError> {
         let joining = Joining {
             rank: Some(self.found.rank),
             wait_seconds: WAIT_SECONDS,
             security: self.security.clone(),
             data: None,
+            // A launcher that ends a job gives all its processes notice; the first one saves the run.
+            leave: LeaveNotice::default(),
         };
-        join(&self.found.rendezvous.to_join(), &joining, prepared)
+        join(registry, &self.found.rendezvous.to_join(), &joining, prepared)
     }
 }

@@ -3,10 +3,13 @@
 //! Every process holds one end of a pipe whose other end is here: when this process is gone,
 //! however it went, the pipe is closed and they end too ([`end_with_parent`]).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use quelea_core::message::Rank;
 use quelea_net::NetError;
 use quelea_net::measure::Measured;
 
@@ -54,7 +57,9 @@ fn gather(
     let place = OpenRendezvous::open("127.0.0.1:0", f64::from(WAIT_SECONDS), Security::Automatic)?;
     let address = place.address().to_string();
     let mut children = ChildProcesses::default();
-    for rank in 0..prepared.config.workers {
+    let lost: BTreeSet<Rank> = prepared.start.departed().collect();
+    let living = (0..prepared.config.workers).map(Rank::from).filter(|rank| !lost.contains(rank));
+    for Rank(rank) in living {
         let mut command = Command::new(executable);
         command.args(["join", &address, "--rank", &rank.to_string(), "--quiet"]);
         command.args(["--wait", &WAIT_SECONDS.to_string(), "--with-parent"]);
@@ -63,9 +68,30 @@ fn gather(
             let name = executable.display();
             RunError::Process(format!("cannot start worker {rank} as {name}: {error}"))
         })?;
-        children.children.push(child);
+        children.children.insert(rank, Arc::new(Mutex::new(child)));
     }
+    let by_rank = children.children.iter().map(|(rank, child)| (*rank, Arc::downgrade(child)));
+    *killable() = by_rank.collect();
     Ok((place, children))
+}
+
+/// The processes of the run that is under way, by worker.
+static KILLABLE: Mutex<BTreeMap<u32, Weak<Mutex<Child>>>> = Mutex::new(BTreeMap::new());
+
+fn killable() -> MutexGuard<'static, BTreeMap<u32, Weak<Mutex<Child>>>> {
+    KILLABLE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Kills the process of a worker, to see what the others do then; why not, if it cannot be.
+pub fn kill_worker(rank: u32) -> Result<(), String> {
+    let child = killable().get(&rank).and_then(Weak::upgrade);
+    let child = child.ok_or_else(|| format!("rank {rank} has no process of its own here"))?;
+    let killed = locked(&child).kill();
+    killed.map_err(|error| format!("cannot kill the process of rank {rank}: {error}"))
+}
+
+fn locked(child: &Mutex<Child>) -> MutexGuard<'_, Child> {
+    child.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Ends this process when standard input is closed, as it is when the parent is gone.
@@ -79,14 +105,15 @@ pub fn end_with_parent() {
 /// The processes of the workers. None outlives this.
 #[derive(Default)]
 struct ChildProcesses {
-    children: Vec<Child>,
+    /// By rank.
+    children: BTreeMap<u32, Arc<Mutex<Child>>>,
 }
 
 impl ChildProcesses {
     /// Whether all are there; none ends by itself before the run has.
     fn check(&mut self) -> Result<(), String> {
-        for (rank, child) in self.children.iter_mut().enumerate() {
-            if let Ok(Some(status)) = child.try_wait() {
+        for (rank, child) in &self.children {
+            if let Ok(Some(status)) = locked(child).try_wait() {
                 return Err(format!("worker {rank} {} before the run began", how(status)));
             }
         }
@@ -96,7 +123,7 @@ impl ChildProcesses {
     /// Says how the process of a worker that was lost has ended.
     fn explain(&mut self, error: RunError) -> RunError {
         let RunError::Net(NetError::Lost { rank, .. }) = &error else { return error };
-        let Some(child) = self.children.get_mut(*rank as usize) else { return error };
+        let Some(child) = self.children.get(rank) else { return error };
         match wait_until(child, Instant::now() + Duration::from_secs(1)) {
             Some(status) => RunError::Process(format!("worker {rank} {} ({error})", how(status))),
             None => error,
@@ -107,21 +134,21 @@ impl ChildProcesses {
     fn part(&mut self) -> Vec<String> {
         let until = Instant::now() + SHUTDOWN_GRACE;
         let children = std::mem::take(&mut self.children);
-        let ended = |(rank, mut child): (usize, Child)| match wait_until(&mut child, until) {
+        let ended = |(rank, child): (u32, Arc<Mutex<Child>>)| match wait_until(&child, until) {
             Some(status) if status.success() => None,
             Some(status) => Some(format!("worker {rank} {} after the run", how(status))),
             None => {
-                end(&mut child);
+                end(&child);
                 Some(format!("the process of worker {rank} had to be ended"))
             }
         };
-        children.into_iter().enumerate().filter_map(ended).collect()
+        children.into_iter().filter_map(ended).collect()
     }
 }
 
 impl Drop for ChildProcesses {
     fn drop(&mut self) {
-        self.children.iter_mut().for_each(end);
+        self.children.values().for_each(|child| end(child));
     }
 }
 
@@ -138,9 +165,10 @@ fn how(status: ExitStatus) -> String {
 }
 
 /// How it ended, if it ended in time.
-fn wait_until(child: &mut Child, until: Instant) -> Option<ExitStatus> {
+fn wait_until(child: &Mutex<Child>, until: Instant) -> Option<ExitStatus> {
     loop {
-        match child.try_wait() {
+        let ended = locked(child).try_wait();
+        match ended {
             Ok(Some(status)) => return Some(status),
             Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(2)),
             _ => return None,
@@ -148,8 +176,9 @@ fn wait_until(child: &mut Child, until: Instant) -> Option<ExitStatus> {
     }
 }
 
-fn end(child: &mut Child) {
+fn end(child: &Mutex<Child>) {
     // Both fail only where it has ended by itself.
+    let mut child = locked(child);
     let _ = child.kill();
     let _ = child.wait();
 }

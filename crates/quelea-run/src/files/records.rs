@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, Write};
 
-use quelea_record::{FactKind, Record, RecordKind, ResumePoint};
+use quelea_record::{AwaitedRank, FactKind, LinkTotal, Record, RecordKind, ResumePoint};
 use serde_json::Value;
 
 use super::directory::Draft;
@@ -20,6 +20,8 @@ pub struct RecordWriter<'a> {
     draft: io::Result<Draft>,
     stride: u64,
     has_steps: bool,
+    /// How many accounts were written; a run that lasts for days has enough of them.
+    accounts: u64,
     timeline: Timeline,
     curves: Curves,
     watch: &'a mut (dyn FnMut(&Record) + Send),
@@ -48,7 +50,15 @@ impl<'a> RecordWriter<'a> {
     ) -> RecordWriter<'a> {
         let stride = steps.saturating_mul(workers as u64).div_ceil(LINES).max(1);
         let (timeline, curves) = (Timeline::default(), Curves::new(steps));
-        RecordWriter { draft: Ok(draft), stride, has_steps: false, timeline, curves, watch }
+        RecordWriter {
+            draft: Ok(draft),
+            stride,
+            has_steps: false,
+            accounts: 0,
+            timeline,
+            curves,
+            watch,
+        }
     }
 
     /// Takes over the records of the run that is resumed, until its checkpoint.
@@ -107,6 +117,7 @@ impl<'a> RecordWriter<'a> {
             RecordKind::Step { .. } | RecordKind::Measured { .. } => {
                 record.step.is_multiple_of(self.stride)
             }
+            RecordKind::Account { .. } => self.accounts < LINES,
             _ => true,
         }
     }
@@ -116,6 +127,7 @@ impl RecordWriter<'_> {
     /// Takes one record.
     pub fn record(&mut self, record: Record) {
         if self.is_written(&record) {
+            self.accounts += u64::from(matches!(record.event, RecordKind::Account { .. }));
             self.write(|draft| write_line(draft, &record));
         }
         self.has_steps |= matches!(record.event, RecordKind::Step { .. });
@@ -199,10 +211,37 @@ pub fn write_line(out: &mut impl Write, record: &Record) -> io::Result<()> {
         RecordKind::Measured { kind: FactKind { name, number: Some(key), .. }, number } => {
             write!(out, "\"{name}\",\"{key}\":{number}")
         }
+        RecordKind::Account { awaiting, links } => write_account(out, awaiting, links),
+        RecordKind::Deviation { distance, error } => {
+            let (distance, error) = (Real(*distance), Real(*error));
+            write!(out, "\"deviation\",\"distance\":{distance},\"error\":{error}")
+        }
         RecordKind::Lost => write!(out, "\"lost\""),
+        RecordKind::Left => write!(out, "\"left\""),
+        RecordKind::Joined => write!(out, "\"joined\""),
         RecordKind::View { number } => write!(out, "\"view\",\"number\":{number}"),
     }?;
     out.write_all(b"}\n")
+}
+
+fn write_account(
+    out: &mut impl Write,
+    awaiting: &[AwaitedRank],
+    links: &[LinkTotal],
+) -> io::Result<()> {
+    write!(out, "\"account\",\"awaiting\":[")?;
+    for (place, awaited) in awaiting.iter().enumerate() {
+        let comma = if place > 0 { "," } else { "" };
+        let what = serde_json::to_string(&awaited.what).map_err(io::Error::other)?;
+        write!(out, "{comma}{{\"rank\":{},\"what\":{what}}}", awaited.rank)?;
+    }
+    write!(out, "],\"links\":[")?;
+    for (place, link) in links.iter().enumerate() {
+        let comma = if place > 0 { "," } else { "" };
+        let LinkTotal { peer, sent, received, bytes_sent, bytes_received } = link;
+        write!(out, "{comma}[{peer},{sent},{received},{bytes_sent},{bytes_received}]")?;
+    }
+    write!(out, "]")
 }
 
 /// A number as JSON has it: what is not finite is `null`.
@@ -263,6 +302,8 @@ mod tests {
             (RecordKind::Workers { loss: [1.0, 2.0], accuracy: None }, "workers"),
             (RecordKind::Checkpoint { failure: Some("disk \"full\"".into()) }, "checkpoint"),
             (RecordKind::Lost, "lost"),
+            (RecordKind::Left, "left"),
+            (RecordKind::Joined, "joined"),
             (RecordKind::View { number: 2 }, "view"),
         ] {
             assert_eq!(line(event)["kind"], kind);

@@ -128,8 +128,11 @@ pub struct RankSummary {
     pub rank: u32,
     /// `worker` or `server`.
     pub role: String,
-    /// Whether it was lost before the end.
+    /// Whether it took no part any more at the end.
     pub lost: bool,
+    /// Whether that was because it left with notice.
+    #[serde(default)]
+    pub left: bool,
     /// Bytes sent, headers included.
     pub bytes_sent: u64,
     /// Bytes received, headers included.
@@ -259,6 +262,7 @@ fn rank(rank: &RankReport) -> RankSummary {
         rank: rank.rank,
         role: if rank.is_server { "server" } else { "worker" }.to_string(),
         lost: rank.lost,
+        left: rank.left,
         bytes_sent: rank.bytes_sent,
         bytes_received: rank.bytes_received,
         messages_sent: rank.messages_sent,

@@ -1,7 +1,7 @@
 //! What can only be checked across sections of a configuration: an algorithm with its servers,
 //! optimizer, topology and codec.
 
-use quelea_core::algorithms::{self, ALGORITHMS};
+use quelea_core::algorithms;
 use quelea_core::codec::CodecShape;
 use quelea_core::layout::Layout;
 use quelea_core::options::{Options, Value};
@@ -90,7 +90,8 @@ pub(super) fn check_within_host(
         (entry.properties)(&Options::defaults(entry.meta.options)).topology
             != TopologyRequirement::Nothing
     };
-    let all: Vec<&str> = ALGORITHMS.iter().filter(gossips).map(|entry| entry.meta.name).collect();
+    let all = config.registry.entries::<algorithms::Entry>();
+    let all: Vec<&str> = all.filter(gossips).map(|entry| entry.meta.name).collect();
     let problem = format!(
         "`{}` does not gossip, so that there is nothing to do between hosts; use one of {}",
         config.algorithm.entry.meta.name,

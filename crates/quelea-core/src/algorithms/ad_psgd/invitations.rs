@@ -114,6 +114,11 @@ impl Invitations {
         self.invited = self.invited.filter(|peer| !active && partners.contains(peer));
     }
 
+    /// Forgets those who take part no more: one that joins in their place numbers from 1.
+    pub(super) fn forget(&mut self, is_alive: impl Fn(Rank) -> bool) {
+        self.seen.retain(|(from, _), _| is_alive(*from));
+    }
+
     /// Lists the state.
     pub(super) fn state(&mut self, visitor: &mut dyn Visitor) {
         let mut invited = self.invited.map_or(u64::MAX, |peer| u64::from(peer.0));

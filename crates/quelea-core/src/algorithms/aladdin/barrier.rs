@@ -16,10 +16,10 @@ use std::ops::Range;
 
 use super::normaliser::Normaliser;
 use super::{MODEL, MixOrder, PUSH};
-use crate::algorithms::sync_ps::local;
 use crate::codec::ErrorFeedback;
 use crate::collectives::fold::Fold;
 use crate::contract::{Algorithm, Awaited, Context, Fact, Piece};
+use crate::kit::servers::local_bucket;
 use crate::message::{Message, Rank};
 use crate::options::Options;
 use crate::payload::Payload;
@@ -255,7 +255,7 @@ impl Algorithm for BarrierServer {
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
-        let Some(b) = local(cx, message.bucket) else { return };
+        let Some(b) = local_bucket(cx, message.bucket) else { return };
         let (round, piece) = (message.step, &mut self.pieces[b]);
         if round >= piece.round {
             let fold = piece.rounds.entry(round).or_default();

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::normaliser::Normaliser;
 use super::{ACKNOWLEDGE, ANCHOR, MODEL};
-use crate::algorithms::sync_ps::local;
 use crate::contract::{Algorithm, Awaited, Context, Fact};
+use crate::kit::servers::local_bucket;
 use crate::message::{Message, Rank};
 use crate::options::Options;
 use crate::state::Visitor;
@@ -164,7 +164,7 @@ impl Algorithm for Server {
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
-        let Some(b) = local(cx, message.bucket) else { return };
+        let Some(b) = local_bucket(cx, message.bucket) else { return };
         self.on_push(cx, b, from, message);
     }
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::{CENTRE, FETCH, is_synchronous};
-use crate::algorithms::sync_ps::local;
 use crate::collectives::fold::Fold;
 use crate::contract::{Algorithm, Context};
+use crate::kit::servers::local_bucket;
 use crate::message::{Message, Rank};
 use crate::options::Options;
 use crate::state::Visitor;
@@ -84,7 +84,7 @@ impl Algorithm for ElasticServer {
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
-        let Some(b) = local(cx, message.bucket) else { return };
+        let Some(b) = local_bucket(cx, message.bucket) else { return };
         let (piece, seq) = (&mut self.pieces[b], message.seq);
         if message.kind == FETCH {
             piece.asked.insert(from, seq);
@@ -110,6 +110,8 @@ impl Algorithm for ElasticServer {
     fn on_view(&mut self, cx: &mut Context<'_>, _old: &View) {
         for b in 0..self.pieces.len() {
             self.pieces[b].asked.retain(|rank, _| cx.outbox.view.is_alive(*rank));
+            // One that joins in the place of a lost worker numbers its requests from 1.
+            self.pieces[b].seqs.retain(|rank, _| cx.outbox.view.is_alive(*rank));
             self.complete_rounds(cx, b);
         }
     }

@@ -11,6 +11,7 @@
 //! upon drain:                pay everyone
 //! without folding:           send every share at once, without number or acknowledgement, as published
 //! upon a lost peer:          take back what it was owed and what it has not acknowledged
+//! upon leaving:              give all of (x_i, w_i) to one that stays
 //! ```
 //! What is owed is the sum of all shares since the last acknowledgement, so a message that is
 //! lost, late or doubled changes no sum: it is only late. (The sum since the beginning, which
@@ -19,8 +20,8 @@
 
 use std::collections::BTreeMap;
 
-use super::super::push_sum::PushSum;
 use crate::contract::{Algorithm, Awaited, Context, Mode, Outbox};
+use crate::kit::push_sum::PushSum;
 use crate::message::{Message, Rank};
 use crate::payload::{Payload, Pool};
 use crate::state::Visitor;
@@ -205,6 +206,18 @@ impl Algorithm for Free {
         self.draining = true;
         self.repeat(cx);
         self.pay(cx, |_| true);
+    }
+
+    /// All mass goes to the next worker, as a payment that needs no acknowledgement: the run rests.
+    fn on_leave(&mut self, cx: &mut Context<'_>) {
+        let (me, workers) = (cx.outbox.rank, &cx.outbox.view.workers);
+        let next = workers.iter().find(|rank| **rank > me).or(workers.first());
+        let Some(heir) = next.copied().filter(|rank| *rank != me) else { return };
+        for b in 0..cx.layout.buckets.len() {
+            let (values, weight) = self.mass.give_up(cx, b);
+            let message = Message { scalar: weight, ..Message::new(PAYMENT, cx.step, b) };
+            cx.outbox.send(heir, message.with(values));
+        }
     }
 
     fn is_ready(&self) -> bool {

@@ -24,12 +24,12 @@ use super::{TcpConnection, TcpEndpoint, prepare, tune};
 impl MeshPlan {
     /// Pairs (peer, own) of which the peer dials.
     fn expected(&self) -> BTreeSet<(Rank, Rank)> {
-        self.pairs(|peer, own| peer > own)
+        self.pairs(|peer, own| peer > own && !self.is_late)
     }
 
     /// Pairs (peer, own) of which the peer is dialled.
     fn dialled(&self) -> BTreeSet<(Rank, Rank)> {
-        self.pairs(|peer, own| peer < own)
+        self.pairs(|peer, own| peer < own || self.is_late)
     }
 
     fn pairs(&self, which: impl Fn(Rank, Rank) -> bool) -> BTreeSet<(Rank, Rank)> {
@@ -115,13 +115,15 @@ impl Transport for Mesh {
         let begun = Instant::now();
         let mut links: BTreeMap<Rank, Vec<TcpConnection>> =
             self.plan.here.iter().map(|rank| (*rank, Vec::new())).collect();
-        for (peer, own) in self.plan.dialled() {
+        let takes_part = |pair: &(Rank, Rank)| !addresses[pair.0.index()].is_empty();
+        for (peer, own) in self.plan.dialled().into_iter().filter(takes_part) {
             let dialler = self.dialler(own, peer, &addresses[peer.index()], options);
             let stream = dialler.connect()?;
             let restorer = (options.reconnect_seconds > 0.0).then_some(Restorer::Dial(dialler));
             links.entry(own).or_default().push(TcpConnection { peer, stream, restorer });
         }
         let mut missing = self.plan.expected();
+        missing.retain(takes_part);
         while !missing.is_empty() {
             match self.arrivals.recv_timeout(wait.left()) {
                 Ok((peer, own, stream)) => {
@@ -164,6 +166,7 @@ struct Guard {
 /// What somebody who may connect wants; pairs are (peer, own).
 enum Visit {
     First { pair: (Rank, Rank) },
+    Joins { pair: (Rank, Rank) },
     Again { pair: (Rank, Rank), received: u64 },
 }
 
@@ -176,6 +179,7 @@ impl Guard {
         };
         match self.judge(&stream) {
             Ok(Visit::First { pair }) => self.admit(pair, stream),
+            Ok(Visit::Joins { pair }) => self.let_in(pair, stream),
             Ok(Visit::Again { pair, received }) => {
                 let reconnection = Reconnection { stream, peer_received: received };
                 // The link answers; if it has ended, nobody does, and the connection is closed.
@@ -192,6 +196,14 @@ impl Guard {
         }
         let arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = arrived.send((pair.0, pair.1, stream));
+    }
+
+    /// Hands the connection of a worker that joins to the rank that it is for.
+    fn let_in(&self, (peer, own): (Rank, Rank), stream: LinkSocket) {
+        if protocol::write(&stream, &SetupMessage::Accepted).is_ok() {
+            let connections = vec![TcpConnection { peer, stream, restorer: None }];
+            self.plan.doors.pass(own, Box::new(TcpEndpoint { connections }));
+        }
     }
 
     fn refuse(&self, stream: &LinkSocket, peer: SocketAddr, reason: String) {
@@ -225,6 +237,14 @@ impl Guard {
         let wait = Wait::new(self.patience_seconds, "a hello");
         let hello = protocol::read(stream, SMALL_BYTES, Some(wait));
         match hello.map_err(|error| error.to_string())? {
+            SetupMessage::Hello { run, from, to }
+                if run == self.plan.run && self.plan.doors.admit(Rank(from), Rank(to)) =>
+            {
+                // The coordinator tells this process whose seat it is now; that may come a moment later.
+                self.plan.identity.iter().for_each(|own| stream.await_rank(own, Rank(from), &wait));
+                stream.check_rank(self.plan.identity.as_ref(), Rank(from))?;
+                Ok(Visit::Joins { pair: (Rank(from), Rank(to)) })
+            }
             SetupMessage::Hello { run, from, to } => {
                 let pair = self.check_pair(run, Rank(from), Rank(to))?;
                 stream.check_rank(self.plan.identity.as_ref(), pair.0)?;

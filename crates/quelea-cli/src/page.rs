@@ -1,0 +1,214 @@
+//! The page of a run that is under way, and the event file for TensorBoard: both see the records that
+//! also go to `records.jsonl`.
+
+use std::fs::File;
+use std::io::{BufWriter, Read};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use quelea_page::advice::{Adviser, PlanForecast};
+use quelea_page::description::RunDescription;
+use quelea_page::folder;
+use quelea_page::log::{LogClock, RunControls, RunLog};
+use quelea_page::server::{PageServer, PageSource};
+use quelea_page::tensorboard::TensorboardWriter;
+use quelea_plan::Advice;
+use quelea_plan::scenario::Scenario;
+use quelea_record::Record;
+use quelea_run::config::{Config, source};
+use quelea_run::drive;
+use quelea_run::error::RunError;
+use quelea_run::execute::{self, Finished};
+use quelea_run::prepared::PreparedRun;
+
+use crate::request::Output;
+use crate::text::mention;
+
+/// How a run is driven, as far as its page shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DriverKind {
+    /// In the virtual cluster.
+    Virtual,
+    /// Ranks that can neither be dropped nor killed: threads of this process.
+    Threads,
+    /// Processes of this machine.
+    Processes,
+    /// Processes that have joined.
+    Joined,
+}
+
+/// The token that protects a page.
+pub fn token() -> Option<String> {
+    std::env::var("QUELEA_PAGE_TOKEN").ok()
+}
+
+/// "the page is at http://127.0.0.1:8600/"
+pub fn address_line(address: SocketAddr) -> String {
+    format!("the page is at http://{address}/")
+}
+
+/// Whoever looks at a run from outside.
+#[derive(Default)]
+pub struct Onlookers {
+    page: Option<LivePage>,
+    tensorboard: Option<TensorboardWriter<BufWriter<File>>>,
+}
+
+struct LivePage {
+    log: Arc<RunLog>,
+    server: PageServer,
+}
+
+impl Onlookers {
+    /// Those that were asked for.
+    pub fn start(
+        prepared: &PreparedRun,
+        directory: &Path,
+        output: &Output,
+        kind: DriverKind,
+    ) -> anyhow::Result<Onlookers> {
+        let page = output.page.as_deref().map(|address| {
+            let page = LivePage::start(prepared, directory, address, kind)?;
+            if !output.quiet {
+                mention(&address_line(page.server.address()));
+            }
+            anyhow::Ok(page)
+        });
+        let tensorboard =
+            output.tensorboard.then(|| TensorboardWriter::create(directory, prepared.setup.steps));
+        Ok(Onlookers { page: page.transpose()?, tensorboard: tensorboard.transpose()? })
+    }
+
+    /// Whether ranks shall be surveyed for them.
+    pub fn want_survey(&self) -> bool {
+        self.page.is_some()
+    }
+
+    /// Takes a record.
+    pub fn take(&mut self, record: &Record) {
+        if let Some(page) = &self.page {
+            page.log.take(record);
+        }
+        if let Some(tensorboard) = &mut self.tensorboard {
+            tensorboard.take(record);
+        }
+    }
+
+    /// The run has ended. Who looks at its page sees that.
+    pub fn finish(self, finished: &Result<Finished, RunError>) -> anyhow::Result<()> {
+        if let Some(LivePage { log, server }) = self.page {
+            match finished {
+                Ok(finished) => log.finish(serde_json::to_value(&finished.summary)?),
+                Err(error) => log.fail(error.to_string()),
+            }
+            server.farewell();
+        }
+        self.tensorboard.map(TensorboardWriter::finish).transpose()?;
+        Ok(())
+    }
+}
+
+impl LivePage {
+    fn start(
+        prepared: &PreparedRun,
+        directory: &Path,
+        address: &str,
+        kind: DriverKind,
+    ) -> anyhow::Result<LivePage> {
+        let clock = if kind == DriverKind::Virtual { LogClock::Recorded } else { LogClock::Real };
+        let description = RunDescription::of(prepared, &folder::name(directory));
+        let mut log =
+            RunLog::live(description, clock).with_controls(Box::new(SessionControls { kind }));
+        if let Some(adviser) = adviser(prepared, kind) {
+            log = log.with_adviser(adviser);
+        }
+        let log = Arc::new(log);
+        let server = PageServer::start(address, token(), PageSource::Run(Arc::clone(&log)))?;
+        Ok(LivePage { log, server })
+    }
+}
+
+/// What `plan` says of this run once it is known how long a gradient takes.
+fn adviser(prepared: &PreparedRun, kind: DriverKind) -> Option<Adviser> {
+    Some(of_scenario(Scenario::of(prepared).ok()?, kind == DriverKind::Virtual))
+}
+
+/// The same for a run that has ended. Its model's size is all that its task is needed for.
+pub fn recorded_adviser(run: &Path) -> Option<Adviser> {
+    let mut summary = folder::summary(run).ok()??;
+    let is_virtual = summary["clock"] == "virtual";
+    let table = serde_json::from_value(summary["config"].take()).ok()?;
+    let any_task = source::setting("task.name=quadratic").ok()?;
+    let config = Config::read(table, &[any_task], None).ok()?;
+    let scenario = Scenario::new(config, Some(model_elements(run)?)).ok()?;
+    Some(of_scenario(scenario, is_virtual))
+}
+
+/// Asks for a scenario. In the virtual cluster the configuration says how long a gradient takes.
+fn of_scenario(scenario: Scenario, is_virtual: bool) -> Adviser {
+    Box::new(move |compute| {
+        let mut scenario = scenario.clone();
+        if !is_virtual {
+            scenario.compute = compute;
+        }
+        let forecast = Advice::forecast(scenario)?;
+        Some(PlanForecast {
+            step_seconds: forecast.own_step_seconds,
+            best: forecast.best,
+            best_step_seconds: forecast.best_step_seconds,
+            verdict: forecast.verdict,
+        })
+    })
+}
+
+/// Elements of the model that a run ended with, from the head of its file.
+fn model_elements(run: &Path) -> Option<f64> {
+    let mut file = File::open(run.join("final.safetensors")).ok()?;
+    let mut length = [0; 8];
+    file.read_exact(&mut length).ok()?;
+    let mut head = Vec::new();
+    file.take(u64::from_le_bytes(length).min(HEAD_MAX)).read_to_end(&mut head).ok()?;
+    let head: serde_json::Value = serde_json::from_slice(&head).ok()?;
+    head["model"]["shape"][0].as_f64()
+}
+
+/// The longest head of a file of tensors that is read.
+const HEAD_MAX: u64 = 64 << 20;
+
+/// What the buttons of the page do.
+struct SessionControls {
+    kind: DriverKind,
+}
+
+impl RunControls for SessionControls {
+    fn actions(&self) -> Vec<&'static str> {
+        match self.kind {
+            DriverKind::Virtual | DriverKind::Threads => vec!["checkpoint", "stop"],
+            DriverKind::Joined => vec!["checkpoint", "stop", "drop"],
+            DriverKind::Processes => vec!["checkpoint", "stop", "drop", "kill"],
+        }
+    }
+
+    fn act(&self, action: &str, rank: Option<u32>) -> Result<String, String> {
+        let needed = || rank.ok_or_else(|| "select a rank first".to_string());
+        let no_run = || "the run does not take orders now".to_string();
+        let done = |was_done: bool, text: String| was_done.then_some(text).ok_or_else(no_run);
+        match action {
+            "checkpoint" => {
+                done(execute::ask_for_checkpoint(), "a checkpoint is being written".to_string())
+            }
+            "stop" => done(execute::ask_to_stop(), "the run saves its state and ends".to_string()),
+            "drop" => {
+                let rank = needed()?;
+                done(execute::ask_to_drop(rank), format!("the run continues without rank {rank}"))
+            }
+            "kill" => {
+                let rank = needed()?;
+                drive::kill_worker(rank)?;
+                Ok(format!("the process of rank {rank} was killed"))
+            }
+            other => Err(format!("there is no action `{other}`")),
+        }
+    }
+}

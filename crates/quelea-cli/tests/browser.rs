@@ -1,0 +1,270 @@
+//! The page in a real browser: headless Chromium, without a network. Skipped, with a sentence, where it
+//! is not installed.
+
+mod seeing;
+
+use std::path::Path;
+
+use seeing::browser::Browser;
+use seeing::{Serving, quelea, request, run, summary};
+use serde_json::Value;
+
+/// Set to a folder, the tests leave their pictures of the page there.
+const PICTURES: &str = "QUELEA_PAGE_PICTURES";
+
+fn keep_picture(browser: &Browser, name: &str) {
+    if let Some(folder) = std::env::var_os(PICTURES) {
+        let path = Path::new(&folder).join(format!("{name}.png"));
+        std::fs::write(path, browser.screenshot()).expect("the folder is there");
+    }
+}
+
+fn simulated(folder: &Path, name: &str, more: &[&str]) {
+    let words = ["simulate", "-q", "--out", name, "--set", "evaluations=10"];
+    let words: Vec<&str> = words.iter().chain(more).copied().collect();
+    run(&words, folder);
+}
+
+/// The digits that stand on the page are those of `value`, rounded to as many as there are.
+fn assert_shown(text: &str, value: f64, what: &str) {
+    let number: String =
+        text.chars().filter(|c| c.is_ascii_digit() || ".-+eE".contains(*c)).collect();
+    let shown: f64 = number.parse().unwrap_or_else(|_| panic!("{what}: {text}"));
+    let digits = number.split(['e', 'E']).next().expect("digits");
+    let decimals = digits.split_once('.').map_or(0, |(_, decimals)| decimals.len()) as i32;
+    let exponent: i32 = number.split_once(['e', 'E']).map_or(0, |(_, e)| e.parse().expect("e"));
+    let unit = 10.0_f64.powi(exponent - decimals);
+    assert!((shown - value).abs() <= 0.5001 * unit, "{what}: {text} for {value}");
+}
+
+/// All digits that the page has of a number are those of the summary.
+fn assert_same_number(on_page: &Value, value: &Value, what: &str) {
+    let on_page: Value =
+        serde_json::from_str(on_page.as_str().expect("text")).expect("a number as JSON");
+    assert_eq!(on_page.as_f64(), value.as_f64(), "{what}");
+}
+
+/// What the page shows of a run that has ended is what its summary says.
+fn assert_summary_shown(browser: &Browser, summary: &Value) {
+    let terms = [
+        ("loss", &summary["loss"], 1.0),
+        ("accuracy", &summary["accuracy"], 100.0),
+        ("samples per second", &summary["samples_per_second"], 1.0),
+        ("samples", &summary["samples"], 1.0),
+        ("clock", &summary["clock_seconds"], 1.0),
+        ("consensus distance", &summary["consensus_distance"], 1.0),
+    ];
+    for (term, value, factor) in terms {
+        let script = format!(
+            "return document.querySelector('#figures [data-term=\"{term}\"] dd').textContent"
+        );
+        let text = browser.script(&script);
+        let text = text.as_str().expect("text");
+        match value.as_f64() {
+            Some(value) => assert_shown(text, value * factor, term),
+            None => assert_eq!(text, "–", "{term}"),
+        }
+        let whole = format!(
+            "return document.querySelector('#figures [data-term=\"{term}\"]').dataset.value"
+        );
+        assert_same_number(&browser.script(&whole), value, term);
+    }
+    for (rank, worker) in summary["workers"].as_array().expect("workers").iter().enumerate() {
+        let script = format!(
+            "return document.querySelector('#ranks tr[data-rank=\"{rank}\"]').dataset.compute_seconds"
+        );
+        assert_same_number(&browser.script(&script), &worker["compute_seconds"], "compute");
+    }
+}
+
+#[test]
+fn a_finished_run_has_eight_panels_a_slider_that_moves_it_and_the_numbers_of_its_summary() {
+    let Some(browser) = Browser::start() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let hosts = ["--set", "workers=8", "--set", "cluster.hosts=2", "--set", "cluster.slow.3=3"];
+    let gossip = [
+        "--set",
+        "algorithm.name=d-psgd",
+        "--set",
+        "topology.name=exponential",
+        "--set",
+        "epochs=4",
+    ];
+    simulated(folder.path(), "gossip", &[&hosts[..], &gossip[..]].concat());
+    let path = folder.path().join("gossip");
+    let serving = Serving::start(quelea().arg("page").arg(&path).args(["--bind", "127.0.0.1:0"]));
+    browser.open(&format!("http://{}/", serving.address));
+    browser.wait_for("return document.body.dataset.shown && document.querySelector('#chart-loss').dataset.points > 0");
+    let summary = summary(&path);
+    assert_summary_shown(&browser, &summary);
+    for panel in
+        ["topology", "ranks", "learning", "waits", "asynchrony", "membership", "advice", "actions"]
+    {
+        let tall = browser
+            .script(&format!("return document.getElementById('panel-{panel}').offsetHeight"));
+        assert!(tall.as_f64() > Some(30.0), "{panel}: {tall}");
+    }
+    assert_eq!(browser.script("return document.querySelectorAll('#topology .node').length"), 8);
+    // The slider: half of the time is about half of the steps.
+    browser.script("const s = document.getElementById('slider'); s.value = 500; s.dispatchEvent(new Event('input'))");
+    let text = browser.wait_for(
+        "const d = document.querySelector('#figures [data-term=steps]').dataset.value;
+         return document.getElementById('status').textContent.includes('shown at') ? d : null",
+    );
+    let steps: f64 = text.as_str().and_then(|text| text.parse().ok()).expect("a number");
+    let share = steps / summary["steps"].as_f64().expect("steps");
+    assert!((0.4..0.6).contains(&share), "{share}");
+    // A rank is selected by keyboard.
+    browser.script(
+        "const n = document.querySelector('#topology .node[data-rank=\"3\"]'); n.focus();
+         n.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }))",
+    );
+    browser.wait_for("return document.querySelector('#detail h3').textContent.includes('rank 3')");
+    browser.script("document.getElementById('to-now').click()");
+    browser.wait_for("return document.getElementById('status').textContent === 'finished'");
+    for (width, height) in [(1280, 1000), (400, 900)] {
+        browser.set_width(width, height);
+        for scheme in ["light", "dark"] {
+            browser.set_scheme(scheme);
+            let wide = browser.wait_for("return document.documentElement.scrollWidth");
+            assert!(wide.as_u64() <= Some(u64::from(width)), "{wide} at {width}");
+            keep_picture(&browser, &format!("finished-{width}-{scheme}"));
+        }
+    }
+    assert_eq!(browser.console_errors(), Vec::<String>::new());
+}
+
+#[test]
+fn four_ranks_are_shown_within_two_seconds_and_a_killed_one_turns_red() {
+    let Some(browser) = Browser::start() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("live");
+    let mut command = quelea();
+    command.args(["train", "--processes", "--page", "127.0.0.1:0", "--out"]).arg(&out);
+    command.args(["--set", "task.name=quadratic", "--set", "workers=4", "--set", "steps=400"]);
+    command.args(["--set", "algorithm.name=d-psgd", "--set", "topology.name=ring"]);
+    command.args(["--set", "task.compute_ms=20", "--set", "membership.min_workers=2"]);
+    let mut serving = Serving::start(&mut command);
+    serving.wait_for("the first steps", |state| state["progress"]["steps"].as_u64() > Some(8));
+    let opened = std::time::Instant::now();
+    browser.open(&format!("http://{}/", serving.address));
+    browser.wait_for("return document.querySelectorAll('#ranks tr[data-state=running], #ranks tr[data-state=waiting]').length === 4");
+    println!("four ranks after {:.2} s", opened.elapsed().as_secs_f64());
+    keep_picture(&browser, "live-1280-light");
+    browser.script("document.querySelector('#ranks tr[data-rank=\"2\"] button').click()");
+    browser.wait_for(
+        "return document.querySelector('[data-action=kill]').textContent === 'Kill rank 2'",
+    );
+    let killed = std::time::Instant::now();
+    let header = [("x-quelea-action", "1")];
+    let done = request(&serving.address, "POST", "/api/act?action=kill&rank=2", &header, "");
+    assert_eq!(done.status, 200, "{}", done.body);
+    let colour = browser.wait_for(
+        "const row = document.querySelector('#ranks tr[data-rank=\"2\"]');
+         return row.dataset.state === 'lost' && getComputedStyle(row.cells[1]).color",
+    );
+    println!("rank 2 is {colour} after {:.2} s", killed.elapsed().as_secs_f64());
+    let bad = browser.script("const p = document.createElement('p'); p.className = 'state-lost'; document.body.append(p); return getComputedStyle(p).color");
+    assert_eq!(colour, bad);
+    browser.wait_for("return document.querySelectorAll('#membership li').length >= 2");
+    browser.set_width(1280, 1500);
+    browser.script("document.querySelector('#ranks tr[data-rank=\"2\"] button').click()");
+    browser.wait_for("return document.getElementById('detail').hidden");
+    keep_picture(&browser, "lost-1280-light");
+    browser.wait_for("return document.getElementById('status').textContent === 'finished' || document.body.dataset.phase === 'ended'");
+    assert!(serving.child.wait().expect("it ends").success());
+    assert_summary_shown(&browser, &summary(&out));
+    let unreachable =
+        |error: &String| error.contains("ERR_CONNECTION") || error.contains("Failed to load");
+    let errors: Vec<String> =
+        browser.console_errors().into_iter().filter(|e| !unreachable(e)).collect();
+    assert_eq!(errors, Vec::<String>::new());
+}
+
+#[test]
+fn runs_of_a_folder_are_overlaid_and_filtered_by_their_configuration() {
+    let Some(browser) = Browser::start() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let quick = ["--set", "workers=4", "--set", "steps=40"];
+    simulated(folder.path(), "a", &quick);
+    simulated(folder.path(), "b", &[&quick[..], &["--set", "optimizer.lr=0.01"]].concat());
+    let serving =
+        Serving::start(quelea().arg("page").arg(folder.path()).args(["--bind", "127.0.0.1:0"]));
+    browser.open(&format!("http://{}/", serving.address));
+    browser.wait_for("return document.querySelector('#chart-overlay').dataset.points > 0");
+    assert_eq!(browser.script("return document.querySelectorAll('#runs tbody tr').length"), 2);
+    keep_picture(&browser, "runs-1280-light");
+    browser.script("const f = document.getElementById('filter'); f.value = 'optimizer.lr=0.01'; f.dispatchEvent(new Event('input'))");
+    let left = browser.script(
+        "return [...document.querySelectorAll('#runs tbody tr')].map((row) => row.dataset.name)",
+    );
+    assert_eq!(left, serde_json::json!(["b"]));
+    browser.script("document.querySelector('#runs tbody a').click()");
+    browser.wait_for("return !document.getElementById('run-view').hidden && document.querySelector('#chart-loss').dataset.points > 0");
+    assert_summary_shown(&browser, &summary(&folder.path().join("b")));
+    assert_eq!(browser.console_errors(), Vec::<String>::new());
+}
+
+/// 256 ranks that record 10 times a second each: prints frames per second and what the server takes.
+#[test]
+#[ignore = "a measurement of ten seconds"]
+fn a_crowd_of_256_ranks_keeps_the_page_moving() {
+    use quelea_page::description::RunDescription;
+    use quelea_page::log::{LogClock, RunLog};
+    use quelea_page::server::{PageServer, PageSource};
+    use quelea_record::{Record, RecordKind};
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    let Some(browser) = Browser::start() else { return };
+    let about = RunDescription {
+        name: "crowd".into(),
+        workers: 256,
+        hosts: (0..256).map(|rank| rank / 8).collect(),
+        steps: 1000,
+        ..RunDescription::default()
+    };
+    let log = Arc::new(RunLog::live(about, LogClock::Real));
+    let server =
+        PageServer::start("127.0.0.1:0", None, PageSource::Run(Arc::clone(&log))).expect("a port");
+    let begun = Instant::now();
+    let feed = std::thread::spawn(move || {
+        while begun.elapsed() < Duration::from_secs(20) {
+            let t = begun.elapsed().as_secs_f64();
+            for rank in 0..256 {
+                let event = RecordKind::Step {
+                    loss: (1.0 / (1.0 + t)) as f32,
+                    samples: 32,
+                    compute: 0.08,
+                    exposed: 0.01,
+                    waiting: 0.01,
+                };
+                log.take(&Record { t, rank, step: (t * 10.0) as u64, event });
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
+    browser.open(&format!("http://{}/", server.address()));
+    browser.wait_for("return document.querySelectorAll('#ranks tbody tr').length === 256");
+    browser.script("window.frames_seen = 0; const tick = () => { window.frames_seen += 1; requestAnimationFrame(tick); }; tick();");
+    let (cpu, at) = (server_seconds(), Instant::now());
+    std::thread::sleep(Duration::from_secs(10));
+    let passed = at.elapsed().as_secs_f64();
+    let frames = browser.script("return window.frames_seen").as_f64().expect("a number");
+    let share = 100.0 * (server_seconds() - cpu) / passed;
+    println!("{:.1} frames per second; the server takes {share:.1} % of a core", frames / passed);
+    keep_picture(&browser, "crowd-1280-light");
+    feed.join().expect("it ends");
+}
+
+/// Seconds of processor that threads of page servers have taken.
+fn server_seconds() -> f64 {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("Linux").flatten();
+    let ours = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+    let ours = ours.filter(|stat| stat.contains("(quelea-page)") || stat.contains("(tokio-"));
+    let ticks = ours.map(|stat| {
+        let fields: Vec<&str> = stat.rsplit(") ").next().expect("fields").split(' ').collect();
+        fields[11].parse::<f64>().expect("ticks") + fields[12].parse::<f64>().expect("ticks")
+    });
+    ticks.sum::<f64>() / 100.0
+}

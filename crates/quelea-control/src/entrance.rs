@@ -1,0 +1,137 @@
+//! Joining: a worker that is connected with all others takes the place of one that was lost, at a cut.
+//!
+//! The others stop at an agreed step, or come to rest. The state that the sponsor saved there is the
+//! joiner's too; both enter the next view.
+
+use std::collections::BTreeSet;
+
+use quelea_core::message::Rank;
+use quelea_record::{
+    Observer, RankCheckpoint, RankReport, Record, RecordKind, Request, ResumePoint,
+};
+
+use crate::controller::{Controller, RunPhase};
+use crate::suspicion::RankProgress;
+
+/// A worker that enters the run now, with the state that it begins with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entrance {
+    /// Its rank.
+    pub rank: u32,
+    /// Its state, and the changes of membership until now, its own included.
+    pub start: ResumePoint,
+}
+
+/// Who waits to join.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    ranks: BTreeSet<u32>,
+    /// Those who enter with the cut that is under way.
+    entering: Vec<u32>,
+    /// The state that they begin with, once it is saved.
+    sponsored: Option<RankCheckpoint>,
+    /// Those who have entered, for the driver.
+    entrances: Vec<Entrance>,
+}
+
+impl Waiting {
+    /// A cut begins, or is given up.
+    pub(crate) fn reset(&mut self) {
+        self.entering.clear();
+        self.sponsored = None;
+    }
+
+    /// Whether somebody enters with the cut that is under way.
+    pub(crate) fn are_due(&self) -> bool {
+        !self.entering.is_empty()
+    }
+
+    /// These were about to enter, and wait again.
+    pub(crate) fn put_back(&mut self, ranks: &[Rank]) {
+        self.ranks.extend(ranks.iter().map(|rank| rank.0));
+    }
+
+    /// Whether this rank waits to enter.
+    pub(crate) fn remove(&mut self, rank: u32) -> bool {
+        self.entering.retain(|entering| *entering != rank);
+        self.ranks.remove(&rank)
+    }
+}
+
+impl Controller {
+    /// A worker is there, connected with all others, that could take the place of `rank`.
+    pub fn join(&mut self, rank: u32) -> Result<(), String> {
+        let progress = self.ranks.get(rank as usize).filter(|_| (rank as usize) < self.workers);
+        if !progress.is_some_and(|progress| progress.is_lost) {
+            return Err(format!("worker {rank} is not missing"));
+        }
+        if let Some(why) = self.setup.join_refusal() {
+            return Err(format!("nobody can join this run: {why}"));
+        }
+        if self.phase != RunPhase::Running {
+            return Err("the run is about to end".to_string());
+        }
+        self.members.waiting.ranks.insert(rank);
+        Ok(())
+    }
+
+    /// Who has entered since the last call; the driver starts them.
+    pub fn take_entrances(&mut self) -> Vec<Entrance> {
+        std::mem::take(&mut self.members.waiting.entrances)
+    }
+
+    /// What those who wait to join request: a cut at which they enter.
+    pub(crate) fn request_of_joiners(&mut self) -> Request {
+        let waiting = &mut self.members.waiting;
+        waiting.entering = waiting.ranks.iter().copied().collect();
+        if waiting.entering.is_empty() { Request::Continue } else { Request::Checkpoint }
+    }
+
+    /// Keeps the state of the lowest worker for those who enter. Where workers count by themselves, a
+    /// joiner begins with the step of the slowest.
+    pub(crate) fn sponsor(&mut self, rank: u32, part: &RankCheckpoint) {
+        if !self.members.waiting.are_due() || rank as usize >= self.workers {
+            return;
+        }
+        let is_first = self.members.view.workers.first() == Some(&Rank(rank));
+        let step = part.step();
+        let kept = &mut self.members.waiting.sponsored;
+        let slowest = kept.as_ref().map_or(step, |kept| kept.step().min(step));
+        if is_first {
+            *kept = Some(part.clone());
+        }
+        let kept = kept.get_or_insert_with(RankCheckpoint::default);
+        kept.state.numbers.insert("step".to_string(), slowest);
+    }
+
+    /// All others have saved and those who enter have a sponsor: a view with them is agreed on.
+    pub(crate) fn let_in(&mut self, observer: &mut dyn Observer) {
+        let entering = std::mem::take(&mut self.members.waiting.entering);
+        for rank in entering {
+            self.members.waiting.ranks.remove(&rank);
+            self.start_joining(Rank(rank));
+        }
+        self.finish_change_if_all_stand(observer);
+    }
+
+    /// A worker is in the new view.
+    pub(crate) fn enter_run(&mut self, rank: Rank, observer: &mut dyn Observer) {
+        let (place, now) = (rank.index(), self.now);
+        let before = &self.ranks[place];
+        let steps = before.steps_before + before.steps;
+        self.ranks[place] =
+            RankProgress { steps_before: steps, ..RankProgress::new(false, &self.limits, now) };
+        self.lost -= 1;
+        self.budget.revive(place);
+        let mut part = self.members.waiting.sponsored.clone().unwrap_or_default();
+        let (step, event) = (part.step(), RecordKind::Joined);
+        part.report = RankReport { rank: rank.0, steps, ..RankReport::default() };
+        let mut parts = vec![RankCheckpoint::default(); place];
+        parts.push(part);
+        let changes = self.members.changes.clone();
+        let start = ResumePoint { parts, now, changes, joins: true, ..ResumePoint::default() };
+        self.members.waiting.entrances.push(Entrance { rank: rank.0, start });
+        self.warnings.push(format!("a worker joined as rank {rank} at step {step}", rank = rank.0));
+        observer.record(Record { t: now.seconds(), rank: rank.0, step, event });
+    }
+}

@@ -1,0 +1,143 @@
+//! Workers that join a run that has begun: connected while the others train, started when they enter.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::Duration;
+
+use quelea_control::{Command, Entrance, RankEvent, VectorLengths};
+use quelea_core::time::Time;
+use quelea_record::CheckpointSchedule;
+
+use crate::controller::{ControlLink, Incoming};
+use crate::protocol::{self, SMALL_BYTES, SetupMessage, Wait};
+use crate::rendezvous::addresses::AddressTable;
+use crate::rendezvous::admission::{Admission, Arrival, JoinedWorker};
+use crate::rendezvous::worker_reader::attend_worker;
+use crate::trust::{LinkIdentity, RankSeat};
+
+/// What the coordinator needs to let workers join.
+pub(crate) struct Joiners {
+    pub(crate) admission: Arc<Admission>,
+    /// What the coordinator's own ranks check certificates with, where links are encrypted.
+    pub(crate) identity: Option<LinkIdentity>,
+    pub(crate) arrivals: Receiver<Arrival>,
+    pub(crate) controller: Sender<Incoming>,
+    /// Where the workers that take part listen.
+    pub(crate) addresses: BTreeMap<u32, SocketAddr>,
+    /// Where the coordinator's own ranks do.
+    pub(crate) port: u16,
+    pub(crate) ranks: usize,
+    pub(crate) lengths: VectorLengths,
+    pub(crate) zero: Time,
+    pub(crate) schedule: CheckpointSchedule,
+    /// Those who are connected with all others and wait to enter.
+    pub(crate) waiting: BTreeMap<u32, JoinedWorker>,
+}
+
+impl Joiners {
+    /// Lets those who have arrived since the last call connect with the others, on threads of their own.
+    /// Before that, `links` bring the others word of their seats, so that no earlier holder is let in.
+    pub(crate) fn attend(&mut self, links: &[ControlLink]) {
+        while let Ok(arrival) = self.arrivals.try_recv() {
+            match arrival {
+                Ok(worker) => {
+                    self.give_seat(worker.rank, links);
+                    self.connect(worker);
+                }
+                Err((rank, reason)) => self.give_up(rank, &reason),
+            }
+        }
+    }
+
+    /// Tells everybody whose seat this rank's is now.
+    fn give_seat(&self, rank: u32, links: &[ControlLink]) {
+        let Some(identity) = &self.identity else { return };
+        let times = self.admission.seats(self.ranks)[rank as usize];
+        let seat = RankSeat { rank, times };
+        identity.give_seat(seat);
+        for link in links {
+            if let ControlLink::Remote(stream) = link {
+                // A worker that is gone is noticed by whoever reads what it says.
+                let _ = protocol::write(stream, &SetupMessage::Seat(seat));
+            }
+        }
+        for waiting in self.waiting.values() {
+            let _ = protocol::write(&waiting.stream, &SetupMessage::Seat(seat));
+        }
+    }
+
+    fn connect(&mut self, worker: JoinedWorker) {
+        let absent = self.admission.vacant();
+        let (ranks, port, seats) = (self.ranks, self.port, self.admission.seats(self.ranks));
+        let table = AddressTable { ranks, absent: &absent, port, seats: &seats };
+        let Ok(own) = worker.stream.local_addr() else { return };
+        let peers = table.peers(own.ip(), &self.addresses);
+        let seconds = self.admission.options.connect_seconds;
+        let controller = self.controller.clone();
+        std::thread::spawn(move || {
+            let rank = worker.rank;
+            let wait = Wait::new(seconds, "it to be connected");
+            let meshed = protocol::write(&worker.stream, &peers)
+                .and_then(|()| protocol::read(&worker.stream, SMALL_BYTES, Some(wait)));
+            let word = match meshed {
+                Ok(SetupMessage::Meshed) => Incoming::Connected(worker),
+                Ok(other) => Incoming::NotConnected { rank, reason: format!("it sent {other:?}") },
+                Err(error) => Incoming::NotConnected { rank, reason: error.to_string() },
+            };
+            let _ = controller.send(word);
+        });
+    }
+
+    /// The worker is connected with all others; it waits to enter.
+    pub(crate) fn keep(&mut self, worker: JoinedWorker) {
+        let heard = attend_worker(
+            worker.rank,
+            &worker.stream,
+            self.ranks,
+            self.lengths,
+            self.controller.clone(),
+        );
+        match heard {
+            Ok(()) => drop(self.waiting.insert(worker.rank, worker)),
+            Err(error) => self.give_up(worker.rank, &error.to_string()),
+        }
+    }
+
+    /// Tells a worker that it cannot join.
+    pub(crate) fn refuse(&mut self, worker: &JoinedWorker, reason: &str) {
+        let _ = protocol::write(&worker.stream, &Command::Abort(reason.to_string()));
+        self.give_up(worker.rank, reason);
+    }
+
+    /// A worker that was to join is gone.
+    pub(crate) fn give_up(&mut self, rank: u32, reason: &str) {
+        self.waiting.remove(&rank);
+        self.admission.vacate(rank);
+        let text = format!("a worker could not join as rank {rank}: {reason}");
+        let _ = self.controller.send(Incoming::Event(RankEvent::Warning(text)));
+    }
+
+    /// A worker enters: it receives its state and begins. The way to it, or why there is none.
+    pub(crate) fn start(
+        &mut self,
+        entrance: Entrance,
+        write_limit: Duration,
+    ) -> Result<ControlLink, String> {
+        let Entrance { rank, start } = entrance;
+        let gone = || "it was gone before it could enter".to_string();
+        let JoinedWorker { stream, address, .. } = self.waiting.remove(&rank).ok_or_else(gone)?;
+        let part = Box::new(start.parts.into_iter().next_back().unwrap_or_default());
+        let resume =
+            SetupMessage::Resume { part, resized: false, joins: true, changes: start.changes };
+        let begin = SetupMessage::Start { zero: self.zero, schedule: self.schedule };
+        let _ = stream.set_write_timeout(Some(write_limit));
+        protocol::write(&stream, &resume)
+            .and_then(|()| protocol::write(&stream, &begin))
+            .map_err(|error| error.to_string())?;
+        self.addresses.insert(rank, address);
+        self.admission.fill_rank(rank);
+        Ok(ControlLink::Remote(stream))
+    }
+}

@@ -1,0 +1,154 @@
+//! How the processes of a group find each other: everybody listens, tells the others where by
+//! other means (PyTorch's store), and connects to all lower ranks.
+//!
+//! A connection starts with a token that all ranks of the group have from the store, so that no
+//! other process, and no other group, is taken for a peer.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
+use std::time::{Duration, Instant};
+
+/// The first bytes of every connection.
+const MAGIC: [u8; 8] = *b"quelea\x01t";
+/// Magic, token, who and to whom.
+const HELLO_BYTES: usize = 8 + TOKEN_BYTES + 4 + 4;
+const TOKEN_BYTES: usize = 16;
+/// How long the first words of a connection may take.
+const HELLO_LIMIT: Duration = Duration::from_secs(5);
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
+
+/// What all ranks of a group know, and nobody else.
+pub type GroupToken = [u8; TOKEN_BYTES];
+
+/// Where a process waits for its peers.
+#[derive(Debug)]
+pub struct Listener {
+    listener: TcpListener,
+    port: u16,
+}
+
+impl Listener {
+    /// Listens on all addresses of this machine, or on `host` alone.
+    pub fn bind(host: Option<IpAddr>) -> io::Result<Listener> {
+        let any = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
+        let listener = TcpListener::bind((host.unwrap_or(any), 0))?;
+        listener.set_nonblocking(true)?;
+        let port = listener.local_addr()?.port();
+        Ok(Listener { listener, port })
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The address of this machine on the way to `host`, if the name has an address.
+    pub fn address_towards(host: &str) -> Option<IpAddr> {
+        let target = (host, 9).to_socket_addrs().ok()?.find(SocketAddr::is_ipv4)?;
+        let socket = UdpSocket::bind(("0.0.0.0", 0)).ok()?;
+        // Nothing is sent: the kernel only chooses the way.
+        socket.connect(target).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    }
+}
+
+/// Everybody's addresses, from one rank's side.
+#[derive(Clone, Debug)]
+pub struct Peers {
+    /// My rank.
+    pub rank: usize,
+    /// Where everybody can be reached, by rank: each a list of `host:port`.
+    pub addresses: Vec<Vec<String>>,
+    /// What only this group knows.
+    pub token: GroupToken,
+}
+
+/// Connections to all others, by rank; none to myself.
+pub(super) fn mesh(
+    listener: Listener,
+    peers: &Peers,
+    until: Instant,
+    names: &[u32],
+) -> Result<Vec<Option<TcpStream>>, String> {
+    let mut streams: Vec<Option<TcpStream>> = peers.addresses.iter().map(|_| None).collect();
+    // Whoever listens has a queue for those who come before it accepts: no rank waits here for
+    // one that waits for it.
+    for (rank, stream) in streams.iter_mut().enumerate().take(peers.rank) {
+        *stream = Some(connect(peers, rank, until).map_err(|problem| {
+            format!(
+                "no connection to rank {} at {}: {problem}",
+                names[rank],
+                peers.addresses[rank].join(", ")
+            )
+        })?);
+    }
+    while streams.iter().skip(peers.rank + 1).any(Option::is_none) {
+        match listener.listener.accept() {
+            Ok((stream, _)) => {
+                if let Some((rank, stream)) = admit(stream, peers) {
+                    streams[rank] = Some(stream);
+                }
+            }
+            Err(_) if Instant::now() > until => {
+                let missing = (peers.rank + 1..streams.len()).find(|rank| streams[*rank].is_none());
+                let missing = names[missing.expect("one is missing")];
+                return Err(format!("rank {missing} has not connected within the time limit"));
+            }
+            Err(_) => std::thread::sleep(RETRY_INTERVAL),
+        }
+    }
+    Ok(streams)
+}
+
+fn hello(peers: &Peers, from: usize, to: usize) -> [u8; HELLO_BYTES] {
+    let mut bytes = [0; HELLO_BYTES];
+    bytes[..8].copy_from_slice(&MAGIC);
+    bytes[8..8 + TOKEN_BYTES].copy_from_slice(&peers.token);
+    bytes[8 + TOKEN_BYTES..][..4].copy_from_slice(&(from as u32).to_le_bytes());
+    bytes[8 + TOKEN_BYTES + 4..].copy_from_slice(&(to as u32).to_le_bytes());
+    bytes
+}
+
+fn connect(peers: &Peers, rank: usize, until: Instant) -> Result<TcpStream, String> {
+    let mut problem = String::from("it has published no address");
+    loop {
+        for address in &peers.addresses[rank] {
+            match greet(address, peers, rank, until) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => problem = error.to_string(),
+            }
+        }
+        if Instant::now() > until {
+            return Err(problem);
+        }
+        std::thread::sleep(RETRY_INTERVAL);
+    }
+}
+
+fn greet(address: &str, peers: &Peers, rank: usize, until: Instant) -> io::Result<TcpStream> {
+    let no_address = || io::Error::other("the name has no address");
+    let target = address.to_socket_addrs()?.next().ok_or_else(no_address)?;
+    let mut stream = TcpStream::connect_timeout(&target, HELLO_LIMIT)?;
+    // It answers when it has found all lower ranks itself.
+    let left = until.saturating_duration_since(Instant::now()).max(RETRY_INTERVAL);
+    stream.set_read_timeout(Some(left))?;
+    stream.write_all(&hello(peers, peers.rank, rank))?;
+    let mut answer = [0; HELLO_BYTES];
+    stream.read_exact(&mut answer)?;
+    if answer != hello(peers, rank, peers.rank) {
+        return Err(io::Error::other("another process listens there"));
+    }
+    Ok(stream)
+}
+
+/// Answers a visitor that knows the token; others are none of our business.
+fn admit(mut stream: TcpStream, peers: &Peers) -> Option<(usize, TcpStream)> {
+    stream.set_nonblocking(false).ok()?;
+    stream.set_read_timeout(Some(HELLO_LIMIT)).ok()?;
+    let mut bytes = [0; HELLO_BYTES];
+    stream.read_exact(&mut bytes).ok()?;
+    let from = (peers.rank + 1..peers.addresses.len())
+        .find(|rank| bytes == hello(peers, *rank, peers.rank))?;
+    stream.write_all(&hello(peers, peers.rank, from)).ok()?;
+    Some((from, stream))
+}

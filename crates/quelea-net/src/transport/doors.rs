@@ -1,0 +1,58 @@
+//! How workers that join a run that has begun reach the ranks of this process.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use quelea_core::message::Rank;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::RankEndpoint;
+use crate::rank::Inbox;
+
+/// The ranks of this process that hear who joins, and the ranks in whose place somebody may. Clones are
+/// the same doors.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Doors {
+    state: Arc<Mutex<DoorState>>,
+}
+
+#[derive(Debug, Default)]
+struct DoorState {
+    inboxes: BTreeMap<Rank, UnboundedSender<Inbox>>,
+    absent: BTreeSet<Rank>,
+}
+
+impl Doors {
+    fn state(&self) -> MutexGuard<'_, DoorState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on `own` hears who joins.
+    pub(crate) fn open(&self, own: Rank, inbox: UnboundedSender<Inbox>) {
+        self.state().inboxes.insert(own, inbox);
+    }
+
+    /// Nobody takes part as these ranks.
+    pub(crate) fn miss(&self, ranks: impl IntoIterator<Item = Rank>) {
+        self.state().absent.extend(ranks);
+    }
+
+    /// Somebody takes part as these ranks again.
+    pub(crate) fn welcome(&self, ranks: &[Rank]) {
+        self.state().absent.retain(|rank| !ranks.contains(rank));
+    }
+
+    /// Whether somebody may join as `peer`, and `own` is here to hear of it.
+    pub(crate) fn admit(&self, peer: Rank, own: Rank) -> bool {
+        let state = self.state();
+        state.absent.contains(&peer) && state.inboxes.contains_key(&own)
+    }
+
+    /// Somebody who joins has connected to `own`.
+    pub(crate) fn pass(&self, own: Rank, endpoint: Box<dyn RankEndpoint>) {
+        if let Some(inbox) = self.state().inboxes.get(&own) {
+            // A rank that has ended needs nobody.
+            let _ = inbox.send(Inbox::Peer(endpoint));
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! A worker's process is killed, and another joins the running run in its place.
+
+mod common;
+
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{Run, Watch, coordinator};
+use quelea_core::algorithms::ALGORITHMS;
+use quelea_core::node::Loan;
+use quelea_core::problems::{Computed, GradientSource, Problem};
+use quelea_net::{Gradients, Hosted, LossPolicy, NetError, NetOptions, join};
+use quelea_record::{Outcome, RecordKind};
+
+const WORKERS: usize = 4;
+const STEPS: u64 = 300;
+const GRADIENT: Duration = Duration::from_millis(2);
+const CONTINUE: LossPolicy = LossPolicy::Continue { min_workers: 1 };
+
+/// A gradient that takes its time.
+struct Slow(Box<dyn GradientSource>);
+
+impl GradientSource for Slow {
+    fn gradient(&mut self, loan: &mut Loan, ready: &mut dyn FnMut(usize)) -> Computed {
+        let begun = Instant::now();
+        let computed = self.0.gradient(loan, ready);
+        std::thread::sleep(GRADIENT.saturating_sub(begun.elapsed()));
+        computed
+    }
+
+    fn operations(&self) -> u64 {
+        1 << 40
+    }
+}
+
+fn gradients(run: &Run) -> Gradients {
+    let problem = run.problem();
+    Gradients::Sources(Box::new(move |rank| Box::new(Slow(problem.source(rank)))))
+}
+
+fn worker(address: &str, rank: Option<u32>) -> Result<(), NetError> {
+    join(address, rank, &NetOptions::default(), &mut |job| {
+        let run = Run::parse(job);
+        Ok((run.setup(), gradients(&run)))
+    })
+}
+
+/// Not a test by itself: what [`child`] runs in a process of its own.
+#[test]
+fn child_process() {
+    let Ok(address) = std::env::var("QUELEA_TEST_COORDINATOR") else { return };
+    // Its coordinator says why it ends.
+    let _ = worker(&address, Some(WORKERS as u32 - 1));
+    std::process::exit(0);
+}
+
+fn child(address: &str) -> Child {
+    Command::new(std::env::current_exe().expect("this test"))
+        .args(["--exact", "child_process", "--nocapture"])
+        .env("QUELEA_TEST_COORDINATOR", address)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts")
+}
+
+/// Kills a process when an eighth of the steps is done.
+fn killer(pid: u32, killed: &'static AtomicBool) -> Watch {
+    Watch::calling(move |done| {
+        if done >= WORKERS as u64 * STEPS / 8 && !killed.swap(true, Ordering::SeqCst) {
+            let kill = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+            assert!(kill.expect("kill is there").success());
+        }
+    })
+}
+
+/// A run whose last worker is killed, and in whose place another joins.
+fn with_a_replacement(algorithm: &str) -> (Result<Outcome, NetError>, Watch) {
+    let run = Run::of(algorithm, WORKERS).steps(STEPS);
+    let coordinator = coordinator(NetOptions { on_loss: CONTINUE, ..NetOptions::default() });
+    let address = coordinator.address().to_string();
+    let mut victim = child(&address);
+    let killed: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+    let mut watch = killer(victim.id(), killed);
+    let hosted = Hosted { workers: vec![0, 1] };
+    let ended = std::thread::scope(|scope| {
+        let address = &address;
+        scope.spawn(move || worker(address, Some(2)).expect("it takes part to the end"));
+        scope.spawn(move || {
+            while !killed.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            // Nobody is missing until every other rank has noticed the loss.
+            while let Err(NetError::Refused { .. }) = worker(address, None) {}
+        });
+        coordinator.run(run.job(), &run.setup(), &gradients(&run), &hosted, &mut watch)
+    });
+    let _ = victim.wait();
+    (ended, watch)
+}
+
+#[test]
+fn every_algorithm_takes_a_worker_in_the_place_of_one_that_was_killed() {
+    for entry in ALGORITHMS {
+        let name = entry.meta.name;
+        let (ended, watch) = with_a_replacement(name);
+        let outcome = ended.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(outcome.ranks.iter().all(|rank| !rank.lost), "{name}: {:?}", outcome.warnings);
+        let kind = |kind: fn(&RecordKind) -> bool| {
+            watch.records.iter().filter(move |record| kind(&record.event))
+        };
+        assert_eq!(kind(|event| matches!(event, RecordKind::Lost)).count(), 1, "{name}");
+        let joined = kind(|event| matches!(event, RecordKind::Joined)).next();
+        let joined = joined.unwrap_or_else(|| panic!("{name}: nobody joined"));
+        let steps = kind(|event| matches!(event, RecordKind::Step { .. }))
+            .filter(|record| record.rank == 3 && record.t > joined.t);
+        assert!(steps.count() > 10, "{name}: it takes steps");
+        if name == "allreduce" {
+            let bits = common::bits(&outcome);
+            assert!(bits.iter().all(|rank| *rank == bits[0]), "replicas are equal");
+        }
+    }
+}

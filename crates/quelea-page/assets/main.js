@@ -1,0 +1,200 @@
+// The page: which run is shown, at which moment, and when it is asked for anew.
+
+import * as api from "./api.js";
+import { digits, seconds, text } from "./format.js";
+import * as panels from "./panels.js";
+import * as runsList from "./runs.js";
+import * as topology from "./topology.js";
+
+const LIVE_MS = 500;
+const CURVES_MS = 2000;
+const HISTORY = 240;
+const PLAY_STEPS = 300;
+
+const element = (id) => document.getElementById(id);
+const view = { run: null, about: null, state: null, curves: {}, at: null, selected: null, several: false, history: new Map(), isPlaying: false };
+let timers = [];
+
+const fail = (error) => {
+  element("status").className = "failed";
+  const isOver = view.state && view.state.has_ended;
+  text(element("status"), isOver ? "the run has ended, and its process too" : `no answer: ${error.message}`);
+  if (isOver) stopTimers();
+};
+
+function stopTimers() {
+  timers.forEach(clearInterval);
+  timers = [];
+}
+
+function remember(state) {
+  if (state.is_past) return;
+  const keep = (key, values) => {
+    const all = view.history.get(key) || [];
+    all.push(values);
+    if (all.length > HISTORY) all.shift();
+    view.history.set(key, all);
+  };
+  for (const rank of state.ranks) keep(`rank ${rank.rank}`, [state.now, rank.steps_per_second]);
+  for (const link of state.links) keep(`${link.from}-${link.to}`, [state.now, link.bytes_per_second]);
+}
+
+function historyOf(selected) {
+  if (!selected) return [];
+  if (!selected.edge) return [{ name: "steps per second", index: 0, points: view.history.get(`rank ${selected.rank}`) || [] }];
+  const [a, b] = selected.edge;
+  return [[a, b], [b, a]].map(([from, to], index) => ({ name: `${from} → ${to}, bytes per second`, index, points: view.history.get(`${from}-${to}`) || [] }));
+}
+
+const select = (what) => {
+  const isSame = JSON.stringify(view.selected) === JSON.stringify(what);
+  view.selected = isSame ? null : what;
+  show();
+};
+
+function status(state) {
+  const box = element("status");
+  box.className = state.phase === "failed" ? "failed" : "";
+  const words = {
+    waiting: "waiting for the first step",
+    running: state.clock === "real" ? "live" : "running",
+    ended: "finished",
+    failed: `failed: ${state.failure}`,
+  }[state.phase];
+  text(box, state.is_past ? `${words}; shown at ${seconds(state.now)}` : words);
+}
+
+function show() {
+  const { state, about, curves } = view;
+  if (!state || !about) return;
+  document.body.dataset.phase = state.phase;
+  status(state);
+  panels.figures(state);
+  panels.ranks(state, view.selected, select);
+  topology.draw(element("topology"), about, state, view.selected, select);
+  const name = about.topology ? `${about.topology.name}, round of step ${digits(state.round.step)}` : about.servers > 0 ? "workers and servers" : "every worker with every other";
+  text(element("topology-note"), name);
+  panels.waits(state);
+  panels.asynchrony(state);
+  panels.membership(state);
+  panels.advice(state);
+  panels.actions(state, view.selected, perform);
+  panels.detail(state, view.selected, historyOf(view.selected), select);
+  panels.learning(curves, state, element("axis").value, element("log-scale").checked);
+  const slider = element("slider");
+  element("time").hidden = !state.can_seek || state.end <= 0;
+  if (view.at === null) slider.value = slider.max;
+  text(element("slider-time"), seconds(view.at === null ? state.now : view.at));
+  document.body.dataset.shown = String(Number(document.body.dataset.shown || 0) + 1);
+}
+
+let isScheduled = false;
+function schedule() {
+  if (isScheduled) return;
+  isScheduled = true;
+  requestAnimationFrame(() => {
+    isScheduled = false;
+    show();
+  });
+}
+
+function ask() {
+  const run = view.run;
+  api.latest("/api/state", { run, t: view.at }, (state) => {
+    if (run !== view.run) return;
+    view.state = state;
+    remember(state);
+    schedule();
+    if (state.has_ended && timers.length > 0) {
+      stopTimers();
+      askCurves();
+    }
+  }, fail);
+}
+
+function askCurves() {
+  const run = view.run;
+  api.latest("/api/curves", { run }, (curves) => {
+    if (run !== view.run) return;
+    view.curves = curves;
+    schedule();
+  }, fail);
+}
+
+async function perform(action) {
+  const rank = view.selected ? view.selected.rank : undefined;
+  const question = panels.question(action, rank);
+  if (question && !window.confirm(question)) return;
+  text(element("action-result"), await api.act(view.run, action, rank).catch((error) => error.message));
+}
+
+function seek(share) {
+  const isEnd = share >= 1;
+  view.at = isEnd ? null : share * view.state.end;
+  ask();
+}
+
+function play() {
+  const button = element("play");
+  view.isPlaying = !view.isPlaying;
+  button.setAttribute("aria-pressed", String(view.isPlaying));
+  text(button, view.isPlaying ? "Pause" : "Play");
+  const slider = element("slider");
+  if (view.isPlaying && slider.value === slider.max) slider.value = 0;
+  const step = () => {
+    if (!view.isPlaying) return;
+    slider.value = Number(slider.value) + Number(slider.max) / PLAY_STEPS;
+    seek(slider.value / slider.max);
+    if (slider.value === slider.max) play(); else setTimeout(step, 100);
+  };
+  step();
+}
+
+async function openRun(name) {
+  stopTimers();
+  Object.assign(view, { run: view.several ? name : null, state: null, curves: {}, at: null, selected: null, history: new Map() });
+  element("runs-view").hidden = true;
+  element("run-view").hidden = false;
+  element("to-runs").hidden = !view.several;
+  view.about = await api.description(view.run);
+  text(element("title"), `${view.about.name}: ${view.about.algorithm} on ${view.about.task}, ${view.about.workers} workers`);
+  document.title = `quelea ${view.about.name}`;
+  panels.configuration(view.about.config);
+  timers = [setInterval(ask, LIVE_MS), setInterval(askCurves, CURVES_MS)];
+  ask();
+  askCurves();
+}
+
+async function openList() {
+  stopTimers();
+  const answer = await api.runs();
+  element("run-view").hidden = true;
+  element("time").hidden = true;
+  element("to-runs").hidden = true;
+  element("runs-view").hidden = false;
+  text(element("title"), `${answer.folder}: ${answer.runs.length} runs`);
+  text(element("status"), "select runs to overlay them, or open one");
+  await runsList.show(answer);
+  document.body.dataset.shown = "1";
+}
+
+async function route() {
+  const name = new URLSearchParams(location.hash.slice(1)).get("run");
+  if (view.several && !name) await openList(); else await openRun(name);
+}
+
+async function begin() {
+  panels.legends();
+  runsList.start();
+  element("slider").addEventListener("input", () => seek(element("slider").value / element("slider").max));
+  element("to-now").addEventListener("click", () => seek(1));
+  element("play").addEventListener("click", play);
+  for (const id of ["axis", "log-scale"]) element(id).addEventListener("change", show);
+  window.addEventListener("hashchange", () => route().catch(fail));
+  window.addEventListener("resize", schedule);
+  const answer = await api.runs();
+  view.several = answer.several;
+  await route();
+}
+
+begin().catch(fail);

@@ -1,0 +1,39 @@
+//! A run as people see it: live, finished or simulated, on one page, in a terminal, for Prometheus,
+//! TensorBoard and as one HTML file. Everything here is made of the records that also go to
+//! `records.jsonl`.
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | [`description`] | what is known of a run before it begins |
+//! | [`activity`] | what one rank does, from its records |
+//! | [`state`] | the whole run at one moment, from its records |
+//! | [`waits`] | who waits for whom, and the longest chain as a sentence |
+//! | [`curves`] | loss, accuracy and distance over a whole run, in a few hundred points |
+//! | [`advice`] | what was predicted, what is measured, what would be faster |
+//! | [`log`] | the records of one run, its state now and at any earlier moment |
+//! | [`folder`] | runs on the disk: opening, listing, following one that is being written |
+//! | [`server`] | the HTTP server: the page, its API, `/metrics` |
+//! | [`access`] | who may see it: loopback, or a token |
+//! | [`metrics`] | the state in Prometheus's text format |
+//! | [`tensorboard`] | event files for TensorBoard |
+//! | [`report`] | a run as one HTML file |
+//! | [`client`] | a client of the API, for terminals |
+
+pub mod access;
+pub mod activity;
+pub mod advice;
+pub mod client;
+pub mod curves;
+pub mod description;
+pub mod folder;
+pub mod log;
+pub mod metrics;
+pub mod report;
+pub mod server;
+pub mod state;
+pub mod tensorboard;
+pub mod waits;
+
+mod assets;
+mod record_stream;
+mod state_json;
