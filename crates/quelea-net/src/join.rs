@@ -81,7 +81,7 @@ pub fn join(
     OpenFiles { here: 1, elsewhere: setup.ranks() - 1, joined: 1 }.reserve()?;
     let (controller, incoming) = channel();
     let identity = certified(&stream, run, &address, options)?;
-    let (doors, known) = (Doors::default(), identity.clone());
+    let (doors, known) = (Doors::of(identity.clone()), identity.clone());
     let plan = MeshPlan {
         run,
         ranks: setup.ranks(),

@@ -62,6 +62,12 @@ impl PyGroup {
         self.launched.local_rank.unwrap_or(0)
     }
 
+    /// Whether plain connections between machines were asked for.
+    #[getter]
+    fn insecure(&self) -> bool {
+        self.security == Security::Insecure
+    }
+
     /// Where rank 0's machine is reached from here; at rank 0, the address that it listens on.
     #[getter]
     fn hub_address(&self) -> String {

@@ -257,10 +257,13 @@ impl Admission {
         Ok(SetupMessage::Certified { certificate, root })
     }
 
-    /// Which time the seat of each of so many ranks was given; the coordinator's own have one holder.
+    /// Which time the seat of each of so many ranks was given; the coordinator's own have one holder, and
+    /// ranks that were lost before the run was resumed have none.
     pub(crate) fn seats(&self, ranks: usize) -> Vec<u32> {
+        let lost = self.lost().clone();
         let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-        (0..ranks as u32).map(|rank| given.get(&rank).copied().unwrap_or(1)).collect()
+        let times = |rank| given.get(&rank).copied().unwrap_or(u32::from(!lost.contains(&rank)));
+        (0..ranks as u32).map(times).collect()
     }
 
     /// Waits for all workers.

@@ -207,7 +207,7 @@ impl Coordinator {
         let clock = RunClock::showing(start.now, Instant::now());
         let (controller, incoming) = channel();
         let identity = self.own_identity(&here)?;
-        let doors = Doors::default();
+        let doors = Doors::of(identity.clone());
         let plan = self.plan(setup.ranks(), here, identity.clone(), doors.clone());
         let (workers, join_refusal) = (setup.workers() as u32, setup.join_refusal());
         let call = Call { plan, absent, job, workers, join_refusal, clock };

@@ -1,5 +1,6 @@
 //! Every transport under the same tests.
 
+mod late;
 mod resume;
 mod write_order;
 

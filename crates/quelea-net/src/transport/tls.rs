@@ -78,10 +78,24 @@ impl LinkSocket {
 }
 
 impl LinkSocket {
-    /// Waits until it is known that the peer has the seat of `rank`.
-    pub(crate) fn await_rank(&self, identity: &LinkIdentity, rank: Rank, wait: &Wait) {
-        while self.check_rank(Some(identity), rank).is_err() && !wait.left().is_zero() {
-            std::thread::sleep(SEATS_POLL);
+    /// Refuses a peer that wants to join the running run as `rank`, unless the seat of that rank was given
+    /// to it after the last holder had left. Word of that may come a moment later than the peer.
+    pub(crate) fn check_joiner(
+        &self,
+        identity: Option<&LinkIdentity>,
+        rank: Rank,
+        wait: &Wait,
+    ) -> Result<(), String> {
+        let Some(known) = identity else { return Ok(()) };
+        loop {
+            match self.check_rank(identity, rank) {
+                Ok(()) if known.is_given_anew(rank.0) => return Ok(()),
+                Ok(()) if wait.left().is_zero() => {
+                    return Err(format!("its certificate is that of the {rank} that has left"));
+                }
+                Err(reason) if wait.left().is_zero() => return Err(reason),
+                _ => std::thread::sleep(SEATS_POLL),
+            }
         }
     }
 }

@@ -188,8 +188,17 @@ pub(crate) struct LinkIdentity {
     run: u64,
     dialling: Arc<ClientConfig>,
     listening: Arc<ServerConfig>,
-    /// Which time the seat of each rank was given; nothing before all have one. Clones share it.
-    seats: Arc<Mutex<Vec<u32>>>,
+    /// Clones share them.
+    seats: Arc<Mutex<Seats>>,
+}
+
+/// Which time the seat of each rank was given, by rank; nothing before all have one.
+#[derive(Debug, Default)]
+struct Seats {
+    given: Vec<u32>,
+    /// Of those who take part, or took part last. A seat that was given later is that of a worker that
+    /// joins.
+    entered: Vec<u32>,
 }
 
 impl fmt::Debug for LinkIdentity {
@@ -233,33 +242,48 @@ impl LinkIdentity {
         })
     }
 
-    fn seats(&self) -> MutexGuard<'_, Vec<u32>> {
+    fn seats(&self) -> MutexGuard<'_, Seats> {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All seats are given: of each rank, this holder counts and none before it.
     pub(crate) fn set_seats(&self, seats: Vec<u32>) {
-        *self.seats() = seats;
+        *self.seats() = Seats { entered: seats.clone(), given: seats };
     }
 
     /// A seat was given again, to a worker that joins the running run: from now on that holder counts and
     /// none before it.
     pub(crate) fn give_seat(&self, seat: RankSeat) {
-        if let Some(times) = self.seats().get_mut(seat.rank as usize) {
+        if let Some(times) = self.seats().given.get_mut(seat.rank as usize) {
             *times = seat.times.max(*times);
         }
     }
 
+    /// The last holder of this rank's seat takes part now.
+    pub(crate) fn enter(&self, rank: u32) {
+        let mut seats = self.seats();
+        let given = seats.given.get(rank as usize).copied();
+        if let (Some(given), Some(entered)) = (given, seats.entered.get_mut(rank as usize)) {
+            *entered = given;
+        }
+    }
+
+    /// Whether the seat of this rank was given to somebody who does not take part yet.
+    pub(crate) fn is_given_anew(&self, rank: u32) -> bool {
+        let (seats, rank) = (self.seats(), rank as usize);
+        seats.given.get(rank) > seats.entered.get(rank)
+    }
+
     /// Waits until all seats are given; peers may be a moment ahead of this process.
     pub(crate) fn await_seats(&self, wait: &Wait) {
-        while self.seats().is_empty() && !wait.left().is_zero() {
+        while self.seats().given.is_empty() && !wait.left().is_zero() {
             std::thread::sleep(SEATS_POLL);
         }
     }
 
     /// What the certificate of `rank` must name; nothing where its seat is not known.
     fn seat_name(&self, rank: u32) -> Result<ServerName<'static>, NetError> {
-        let times = self.seats().get(rank as usize).copied();
+        let times = self.seats().given.get(rank as usize).copied();
         let Some(times) = times else {
             return Err(NetError::Setup(format!("the seat of rank {rank} is not known")));
         };

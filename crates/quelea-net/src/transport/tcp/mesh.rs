@@ -240,9 +240,7 @@ impl Guard {
             SetupMessage::Hello { run, from, to }
                 if run == self.plan.run && self.plan.doors.admit(Rank(from), Rank(to)) =>
             {
-                // The coordinator tells this process whose seat it is now; that may come a moment later.
-                self.plan.identity.iter().for_each(|own| stream.await_rank(own, Rank(from), &wait));
-                stream.check_rank(self.plan.identity.as_ref(), Rank(from))?;
+                stream.check_joiner(self.plan.identity.as_ref(), Rank(from), &wait)?;
                 Ok(Visit::Joins { pair: (Rank(from), Rank(to)) })
             }
             SetupMessage::Hello { run, from, to } => {
