@@ -271,8 +271,11 @@ fn check_record(record: &Record) -> Result<(), String> {
         RecordKind::Compute { seconds } | RecordKind::Transfer { seconds, .. } => {
             check("seconds", *seconds)
         }
-        // Only the coordinator evaluates and writes.
+        // Only the coordinator evaluates and writes, and says who takes part.
         RecordKind::Evaluation { .. }
+        | RecordKind::Lost
+        | RecordKind::Left
+        | RecordKind::Joined
         | RecordKind::Workers { .. }
         | RecordKind::Account { .. }
         | RecordKind::Deviation { .. }

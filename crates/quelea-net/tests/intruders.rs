@@ -148,10 +148,12 @@ fn whoever_speaks_for_another_rank_or_reports_another_model_is_named() {
     let evaluation = Writer::default().real(0.0).number(1u32).number(4u32).number(3u32);
     let evaluation = evaluation.real(0.1).number(false).real(0.0).real(0.0).packet(205);
     let negative =
-        Writer::default().number(1u32).number(0u32).number(0u32).number(1u32).number(1u32);
-    let negative = numbers(negative.real(-1.0).real(0.0).real(0.0), 3);
+        Writer::default().number(1u32).number(0u32).number(0u32).number(0u32).number(1u32);
+    let negative = numbers(negative.number(1u32).real(-1.0).real(0.0).real(0.0), 3);
     let negative = numbers(negative.list::<u32>(&[], |w, _| w), 1).values(&[1.0; 37]);
     let negative = negative.values(&[1.0; 37]).packet(204);
+    // That it has left.
+    let left = Writer::default().real(0.0).number(1u32).number(4u32).number(11u32).packet(205);
     // How long a transfer between two others took.
     let transfer = Writer::default().real(0.0).number(1u32).number(4u32).number(2u32);
     let transfer = transfer.number(0u32).number(80u32).real(0.1).packet(205);
@@ -162,6 +164,7 @@ fn whoever_speaks_for_another_rank_or_reports_another_model_is_named() {
         (step(0.0, f64::NAN), "lost rank 1: its record of step 4 has `exposed` = NaN"),
         (step(f64::INFINITY, 0.0), "lost rank 1: its record of step 4 has `t` = inf"),
         (evaluation, "lost rank 1: it sent a record that only the coordinator makes"),
+        (left, "lost rank 1: it sent a record that only the coordinator makes"),
         (shown, "lost rank 1: it showed a model of 2, not 37"),
         (saved, "lost rank 1: it saved 1 parameters and vectors of 1, not 37"),
         (report, "lost rank 1: it reported 1 parameters and a model of 0, not 37"),
