@@ -15,11 +15,12 @@ mod poisoned;
 mod sampling;
 mod status;
 mod step;
+mod traffic;
 
 use std::sync::Arc;
 
 use quelea_core::contract::{Effect, Fact};
-use quelea_core::message::{Message, Rank};
+use quelea_core::message::Rank;
 use quelea_core::node::Node;
 use quelea_core::payload::Pool;
 use quelea_core::poison::PoisonPolicy;
@@ -245,39 +246,6 @@ impl RankMachine {
         self.node.enter(now, old);
     }
 
-    /// A worker has connected that is to join as `peer`: nothing was exchanged with it before.
-    pub fn meet(&mut self, peer: Rank) {
-        for counts in [&mut self.sent_to, &mut self.received_from] {
-            if let Some(count) = counts.get_mut(peer.index()) {
-                *count = 0;
-            }
-        }
-    }
-
-    /// A message of `bytes` bytes has arrived.
-    pub fn message(&mut self, now: Time, from: Rank, message: Message, bytes: u64) {
-        self.moved = now;
-        self.received += 1;
-        if let Some(count) = self.received_from.get_mut(from.index()) {
-            *count += 1;
-            self.bytes_from[from.index()] += bytes;
-        }
-        self.report.bytes_received += bytes;
-        self.node.message(now, from, message);
-        self.judge_poisoned(now);
-    }
-
-    /// A message of `bytes` bytes leaves.
-    pub fn note_sent(&mut self, to: Rank, bytes: u64) {
-        self.sent += 1;
-        if let Some(count) = self.sent_to.get_mut(to.index()) {
-            *count += 1;
-            self.bytes_to[to.index()] += bytes;
-        }
-        self.report.messages_sent += 1;
-        self.report.bytes_sent += bytes;
-    }
-
     /// The algorithm has measured something.
     pub fn note_fact(&mut self, now: Time, fact: Fact) {
         let event = self.report.take(fact);
@@ -390,17 +358,6 @@ impl RankMachine {
             _ => {}
         }
         false
-    }
-
-    /// Of messages by peer, those exchanged with living ones; `all` where they are not counted by peer.
-    fn among_living(&self, by_peer: &[u64], all: u64) -> u64 {
-        let view = self.node.view();
-        if by_peer.is_empty() || view.number == 0 {
-            return all;
-        }
-        let living =
-            by_peer.iter().enumerate().filter(|(peer, _)| view.is_alive(Rank::from(*peer)));
-        living.map(|(_, count)| count).sum()
     }
 
     /// This rank was given notice: it wants to leave once the others can do without it.

@@ -82,14 +82,8 @@ pub fn join(
     let (controller, incoming) = channel();
     let identity = certified(&stream, run, &address, options)?;
     let (doors, known) = (Doors::of(identity.clone()), identity.clone());
-    let plan = MeshPlan {
-        run,
-        ranks: setup.ranks(),
-        here: [Rank(rank)].into(),
-        identity,
-        is_late: late,
-        doors: doors.clone(),
-    };
+    let (here, ranks) = ([Rank(rank)].into(), setup.ranks());
+    let plan = MeshPlan { run, ranks, here, identity, is_late: late, doors: doors.clone() };
     let own = stream.local_addr().map_err(|error| gone(error.into()))?.ip();
     let transport = open_transport(plan, open, own, options, controller.clone())?;
     let begin = Wait::new(options.connect_seconds, "the run to begin");
@@ -170,7 +164,7 @@ fn hear_peers(
 ) -> Result<Vec<String>, NetError> {
     match hear(stream, address, wait)? {
         SetupMessage::Peers { addresses, seats } if addresses.len() == ranks => {
-            identity.into_iter().for_each(|identity| identity.set_seats(seats.clone()));
+            identity.into_iter().for_each(|identity| identity.seats().set(seats.clone()));
             Ok(addresses)
         }
         other => Err(unexpected(address, &other)),

@@ -12,6 +12,7 @@
 mod authority;
 mod control_stream;
 mod published;
+mod seats;
 mod secret;
 mod session;
 mod token;
@@ -21,9 +22,10 @@ use std::path::Path;
 
 #[cfg(test)]
 pub(crate) use authority::RunAuthority;
-pub(crate) use authority::{Credentials, LinkIdentity, RankKey, RankSeat, SEATS_POLL};
+pub(crate) use authority::{Credentials, LinkIdentity, RankKey};
 pub(crate) use control_stream::{Access, ControlStream};
 pub use published::PublishedToken;
+pub(crate) use seats::{RankSeat, SEATS_POLL};
 pub use secret::RunSecret;
 pub(crate) use session::{TlsSession, seal_slices};
 pub use token::JoinToken;

@@ -53,7 +53,7 @@ pub(super) fn attend_coordinator(
                 Ok(RunMessage::Command(Command::Heartbeat)) => continue,
                 Ok(RunMessage::Command(Command::Abort(reason))) => Incoming::Aborted(reason),
                 Ok(RunMessage::Seat(seat)) => {
-                    identity.iter().for_each(|identity| identity.give_seat(seat));
+                    identity.iter().for_each(|identity| identity.seats().give(seat));
                     continue;
                 }
                 Ok(RunMessage::Command(command)) => {

@@ -56,7 +56,7 @@ impl Joiners {
         let Some(identity) = &self.identity else { return };
         let times = self.admission.seats(self.ranks)[rank as usize];
         let seat = RankSeat { rank, times };
-        identity.give_seat(seat);
+        identity.seats().give(seat);
         for link in links {
             if let ControlLink::Remote(stream) = link {
                 // A worker that is gone is noticed by whoever reads what it says.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use quelea_core::message::Rank;
 use quelea_core::run_spec::RunSpec;
@@ -27,10 +27,11 @@ use crate::rendezvous::addresses::{AddressTable, Streams, exchange_addresses, lo
 use crate::rendezvous::admission::{Admission, Arrival};
 use crate::rendezvous::joiners::Joiners;
 use crate::rendezvous::listener::{GuardedListener, WhenBusy};
+use crate::rendezvous::starting::{begin_worker, send_states, vector_lengths};
 use crate::rendezvous::worker_reader::attend_worker;
 use crate::transport::{Doors, MeshPlan, RankLinks, Transport};
 use crate::trust::{self, Access, ControlStream, JoinToken, LinkIdentity};
-use quelea_control::{Command, LossPolicy, SilenceLimits, VectorLengths};
+use quelea_control::{Command, LossPolicy, SilenceLimits};
 
 /// Which workers live in the coordinator's process. Servers always do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -215,9 +216,7 @@ impl Coordinator {
         let ConnectedWorkers { streams, rank_links, door, transport, _listener } = gathered;
         send_states(&streams, &start);
         let (zero, schedule) = (clock.now() - start.now, observer.checkpoint_schedule());
-        let len = setup.layout.len();
-        let report = if options.report_models { len } else { 0 };
-        let lengths = VectorLengths { model: len, report };
+        let lengths = vector_lengths(setup, &options);
         for (rank, stream) in &streams {
             begin_worker(stream, &SetupMessage::Start { zero, schedule }, &options);
             attend_worker(*rank, stream, setup.ranks(), lengths, controller.clone())
@@ -338,7 +337,7 @@ impl Coordinator {
         let left = self.options.connect_seconds - begun.elapsed().as_secs_f64();
         let wait = Wait::new(left.max(self.options.handshake_seconds), "it to be connected");
         let seats = door.admission.seats(plan.ranks);
-        plan.identity.iter().for_each(|identity| identity.set_seats(seats.clone()));
+        plan.identity.iter().for_each(|identity| identity.seats().set(seats.clone()));
         let (ranks, port) = (plan.ranks, transport.port());
         let table = AddressTable { ranks, absent: &absent, port, seats: &seats };
         match exchange_addresses(&table, &*transport, joined, &self.options, wait) {
@@ -397,25 +396,4 @@ fn residents(setup: &RunSpec, hosted: &Hosted) -> Result<BTreeSet<Rank>, NetErro
 fn run_number() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())
-}
-
-/// Sends every worker the state that it resumes from, if there is one. A worker that is gone is noticed by
-/// whoever reads what it says.
-fn send_states(streams: &Streams, start: &ResumePoint) {
-    for (rank, stream) in streams {
-        if let Some(part) = start.parts.get(*rank as usize) {
-            let (part, changes) = (Box::new(part.clone()), start.changes.clone());
-            let (resized, joins) = (start.resized, false);
-            let _ =
-                protocol::write(stream, &SetupMessage::Resume { part, resized, joins, changes });
-        }
-    }
-}
-
-/// Tells a worker that the run begins. While one rank takes nothing, the others hear nothing; from now on
-/// that must be short for them.
-fn begin_worker(stream: &ControlStream, start: &SetupMessage, options: &NetOptions) {
-    let _ = protocol::write(stream, start);
-    let patience = Duration::from_secs_f64(options.peer_seconds / 4.0);
-    let _ = stream.set_write_timeout(Some(patience));
 }

@@ -49,7 +49,7 @@ impl Doors {
     pub(crate) fn welcome(&self, ranks: &[Rank]) {
         self.state().absent.retain(|rank| !ranks.contains(rank));
         if let Some(identity) = &self.identity {
-            ranks.iter().for_each(|rank| identity.enter(rank.0));
+            ranks.iter().for_each(|rank| identity.seats().enter(rank.0));
         }
     }
 

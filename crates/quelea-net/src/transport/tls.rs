@@ -89,7 +89,7 @@ impl LinkSocket {
         let Some(known) = identity else { return Ok(()) };
         loop {
             match self.check_rank(identity, rank) {
-                Ok(()) if known.is_given_anew(rank.0) => return Ok(()),
+                Ok(()) if known.seats().is_given_anew(rank.0) => return Ok(()),
                 Ok(()) if wait.left().is_zero() => {
                     return Err(format!("its certificate is that of the {rank} that has left"));
                 }
@@ -270,7 +270,7 @@ mod tests {
         let seat = RankSeat { rank, times: 1 };
         let credentials = authority.certify(seat, key.public()).expect("a certificate");
         let identity = key.identity(run, &credentials).expect("a good one");
-        identity.set_seats(vec![1, 1, 1, 1]);
+        identity.seats().set(vec![1, 1, 1, 1]);
         identity
     }
 
@@ -327,13 +327,13 @@ mod tests {
             let credentials = authority.certify(RankSeat { rank: 1, times }, key.public());
             let identity = key.identity(7, &credentials.expect("a certificate"));
             let identity = identity.expect("a good one");
-            identity.set_seats(vec![1, 2]);
+            identity.seats().set(vec![1, 2]);
             identity
         };
         let key = RankKey::new().expect("a key");
         let credentials = authority.certify(RankSeat { rank: 0, times: 1 }, key.public());
         let zero = key.identity(7, &credentials.expect("a certificate")).expect("a good one");
-        zero.set_seats(vec![1, 2]);
+        zero.seats().set(vec![1, 2]);
         for (times, is_accepted) in [(1, false), (2, true)] {
             let (_, accepted) = connected(&holder(times), &zero);
             let checked = accepted.expect("of this run").check_rank(Some(&zero), Rank(1));

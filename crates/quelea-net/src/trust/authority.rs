@@ -5,7 +5,7 @@
 //! `seat-1.rank-3.run-00c0ffee.quelea`. Where a seat was given again, peers accept its last holder only.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rcgen::{
@@ -22,17 +22,14 @@ use rustls::{
     SignatureScheme,
 };
 
+use super::seats::{RankSeat, SharedSeats};
 use super::secret::sha256;
 use crate::error::NetError;
-use crate::protocol::Wait;
 
 /// Clocks of two machines may differ by so much.
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(24 * 3600);
 /// How long certificates hold, for connections that are restored late in a long run.
 const LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
-
-/// How often it is looked whether a seat is given.
-pub(crate) const SEATS_POLL: Duration = Duration::from_millis(2);
 
 /// Signs the certificates of one run.
 pub(crate) struct RunAuthority {
@@ -56,13 +53,6 @@ impl fmt::Debug for RunAuthority {
 pub(crate) struct Credentials {
     pub(crate) certificate: Vec<u8>,
     pub(crate) root: Vec<u8>,
-}
-
-/// The seat of a rank, and which time it was given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RankSeat {
-    pub(crate) rank: u32,
-    pub(crate) times: u32,
 }
 
 impl RunAuthority {
@@ -188,17 +178,7 @@ pub(crate) struct LinkIdentity {
     run: u64,
     dialling: Arc<ClientConfig>,
     listening: Arc<ServerConfig>,
-    /// Clones share them.
-    seats: Arc<Mutex<Seats>>,
-}
-
-/// Which time the seat of each rank was given, by rank; nothing before all have one.
-#[derive(Debug, Default)]
-struct Seats {
-    given: Vec<u32>,
-    /// Of those who take part, or took part last. A seat that was given later is that of a worker that
-    /// joins.
-    entered: Vec<u32>,
+    seats: SharedSeats,
 }
 
 impl fmt::Debug for LinkIdentity {
@@ -238,52 +218,18 @@ impl LinkIdentity {
             run,
             dialling: Arc::new(without_names(dialling)),
             listening: Arc::new(listening),
-            seats: Arc::default(),
+            seats: SharedSeats::default(),
         })
     }
 
-    fn seats(&self) -> MutexGuard<'_, Seats> {
-        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// All seats are given: of each rank, this holder counts and none before it.
-    pub(crate) fn set_seats(&self, seats: Vec<u32>) {
-        *self.seats() = Seats { entered: seats.clone(), given: seats };
-    }
-
-    /// A seat was given again, to a worker that joins the running run: from now on that holder counts and
-    /// none before it.
-    pub(crate) fn give_seat(&self, seat: RankSeat) {
-        if let Some(times) = self.seats().given.get_mut(seat.rank as usize) {
-            *times = seat.times.max(*times);
-        }
-    }
-
-    /// The last holder of this rank's seat takes part now.
-    pub(crate) fn enter(&self, rank: u32) {
-        let mut seats = self.seats();
-        let given = seats.given.get(rank as usize).copied();
-        if let (Some(given), Some(entered)) = (given, seats.entered.get_mut(rank as usize)) {
-            *entered = given;
-        }
-    }
-
-    /// Whether the seat of this rank was given to somebody who does not take part yet.
-    pub(crate) fn is_given_anew(&self, rank: u32) -> bool {
-        let (seats, rank) = (self.seats(), rank as usize);
-        seats.given.get(rank) > seats.entered.get(rank)
-    }
-
-    /// Waits until all seats are given; peers may be a moment ahead of this process.
-    pub(crate) fn await_seats(&self, wait: &Wait) {
-        while self.seats().given.is_empty() && !wait.left().is_zero() {
-            std::thread::sleep(SEATS_POLL);
-        }
+    /// Which seats are given, as far as this process knows.
+    pub(crate) fn seats(&self) -> &SharedSeats {
+        &self.seats
     }
 
     /// What the certificate of `rank` must name; nothing where its seat is not known.
     fn seat_name(&self, rank: u32) -> Result<ServerName<'static>, NetError> {
-        let times = self.seats().given.get(rank as usize).copied();
+        let times = self.seats.times(rank);
         let Some(times) = times else {
             return Err(NetError::Setup(format!("the seat of rank {rank} is not known")));
         };

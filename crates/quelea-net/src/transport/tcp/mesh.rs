@@ -229,7 +229,7 @@ impl Guard {
             .map_err(|error| error.to_string())?;
         let wait = Wait::new(self.patience_seconds, "a handshake");
         let accepted = LinkSocket::accept(stream, self.plan.identity.as_ref(), wait)?;
-        self.plan.identity.iter().for_each(|identity| identity.await_seats(&wait));
+        self.plan.identity.iter().for_each(|identity| identity.seats().await_all(&wait));
         Ok(accepted)
     }
 

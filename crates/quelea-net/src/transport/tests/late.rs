@@ -18,7 +18,7 @@ fn identity(authority: &RunAuthority, seat: RankSeat, seats: [u32; 2]) -> LinkId
     let key = RankKey::new().expect("a key");
     let credentials = authority.certify(seat, key.public()).expect("a certificate");
     let identity = key.identity(RUN, &credentials).expect("a good one");
-    identity.set_seats(seats.into());
+    identity.seats().set(seats.into());
     identity
 }
 
@@ -61,7 +61,7 @@ fn a_worker_joins_with_a_seat_that_was_given_after_the_last_holder_had_left() {
     assert!(told.ends_with("its certificate is that of the rank 1 that has left"), "{told}");
     let told = joins(2).expect_err("it was not given");
     assert!(told.ends_with("its certificate is not rank 1's"), "{told}");
-    own.give_seat(RankSeat { rank: 1, times: 2 });
+    own.seats().give(RankSeat { rank: 1, times: 2 });
     let told = joins(1).expect_err("it has left");
     assert!(told.ends_with("its certificate is not rank 1's"), "{told}");
     assert_eq!(joins(2), Ok(()));
