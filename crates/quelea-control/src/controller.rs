@@ -266,28 +266,6 @@ impl Controller {
         Ok(is_over.then(|| self.outcome()))
     }
 
-    /// The run continues without a rank that was lost, if it can; else it is aborted.
-    fn continue_or_abort(
-        &mut self,
-        error: RunFailure,
-        observer: &mut dyn Observer,
-    ) -> Result<(), RunFailure> {
-        let RunFailure::Lost { rank, reason } = error else { return self.abort(error) };
-        if self.ranks[rank as usize].is_lost {
-            return Ok(());
-        }
-        let LossPolicy::Continue { min_workers } = self.on_loss else {
-            return self.abort(RunFailure::Lost { rank, reason });
-        };
-        if let Some(refusal) = self.loss_refusal(rank, min_workers) {
-            let reason = format!("{reason}; {}", refusal.consequence());
-            return self.abort(RunFailure::Lost { rank, reason });
-        }
-        self.warnings.push(format!("lost rank {rank}: {reason}; the others continued"));
-        self.lose(self.now, rank, self.now, observer);
-        Ok(())
-    }
-
     /// The driver of a virtual cluster sees that nothing is on its way any more.
     pub fn quiet(&mut self, now: Time, observer: &mut dyn Observer) {
         self.now = now;

@@ -12,7 +12,7 @@ use quelea_record::{Observer, RankReport, Record, RecordKind};
 
 use crate::controller::{Controller, RunPhase};
 use crate::departure::Notices;
-use crate::directive::Recipient;
+use crate::directive::{Recipient, RunFailure};
 use crate::entrance::Waiting;
 use crate::messages::Command;
 use crate::suspicion::RankProgress;
@@ -107,6 +107,28 @@ impl Membership {
 }
 
 impl Controller {
+    /// The run continues without a rank that was lost, if it can; else it is aborted.
+    pub(crate) fn continue_or_abort(
+        &mut self,
+        error: RunFailure,
+        observer: &mut dyn Observer,
+    ) -> Result<(), RunFailure> {
+        let RunFailure::Lost { rank, reason } = error else { return self.abort(error) };
+        if self.ranks[rank as usize].is_lost {
+            return Ok(());
+        }
+        let LossPolicy::Continue { min_workers } = self.on_loss else {
+            return self.abort(RunFailure::Lost { rank, reason });
+        };
+        if let Some(refusal) = self.loss_refusal(rank, min_workers) {
+            let reason = format!("{reason}; {}", refusal.consequence());
+            return self.abort(RunFailure::Lost { rank, reason });
+        }
+        self.warnings.push(format!("lost rank {rank}: {reason}; the others continued"));
+        self.lose(self.now, rank, self.now, observer);
+        Ok(())
+    }
+
     /// Why the run cannot continue without `rank`, if it cannot.
     pub(crate) fn loss_refusal(&self, rank: u32, min_workers: usize) -> Option<LossRefusal> {
         let refusal = LossRefusal::of(&self.setup, &self.members.view, Rank(rank));

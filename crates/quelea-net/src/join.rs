@@ -28,7 +28,7 @@ use crate::transport::tcp::prepare;
 use crate::transport::{Doors, MeshPlan, Transport};
 use crate::trust::{ControlStream, Credentials, LinkIdentity, RankKey};
 use coordinator_reader::{CoordinatorReader, hear, unexpected};
-use entrance::Entrance;
+use entrance::JoinTarget;
 use event_writer::{JoinEnd, attend_coordinator, coordinator_patience, serve};
 use quelea_core::message::Rank;
 use quelea_core::run_spec::RunSpec;
@@ -66,7 +66,7 @@ pub fn join(
     options: &NetOptions,
     build: &mut BuildRun<'_>,
 ) -> Result<(), NetError> {
-    let entrance = Entrance::new(addr, options)?;
+    let entrance = JoinTarget::new(addr, options)?;
     let (stream, welcome) = ask(&entrance, rank, options)?;
     let known = |_| entrance.address().to_string();
     let address = stream.peer_addr().map_or_else(known, |peer| peer.to_string());
@@ -224,7 +224,7 @@ struct Welcome {
 
 /// Finds the coordinator and asks to take part; tries again until it is there.
 fn ask(
-    entrance: &Entrance,
+    entrance: &JoinTarget,
     rank: Option<u32>,
     options: &NetOptions,
 ) -> Result<(ControlStream, Welcome), NetError> {
@@ -251,7 +251,7 @@ fn ask(
 
 /// The inner error is one that may pass: nobody listens yet, or somebody else does.
 fn ask_once(
-    entrance: &Entrance,
+    entrance: &JoinTarget,
     address: &str,
     rank: Option<u32>,
     key: &str,

@@ -10,20 +10,20 @@ use crate::trust::{self, ControlStream, JoinToken, RunSecret, Security};
 
 /// An address, with what opens it.
 #[derive(Debug)]
-pub(super) struct Entrance {
+pub(super) struct JoinTarget {
     address: String,
     secret: Option<RunSecret>,
     fingerprint: Option<[u8; 32]>,
 }
 
-impl Entrance {
+impl JoinTarget {
     /// From a token, `HOST:PORT` or `file:PATH`. Plain connections to other machines must be asked for.
-    pub(super) fn new(addr: &str, options: &NetOptions) -> Result<Entrance, NetError> {
+    pub(super) fn new(addr: &str, options: &NetOptions) -> Result<JoinTarget, NetError> {
         if JoinToken::is_token(addr) {
             let token: JoinToken = addr.parse()?;
             token.check_expiry(SystemTime::now())?;
             let (secret, fingerprint) = (Some(token.secret), Some(token.fingerprint));
-            return Ok(Entrance { address: token.address, secret, fingerprint });
+            return Ok(JoinTarget { address: token.address, secret, fingerprint });
         }
         if !addr.starts_with("file:") {
             options.security.check_host(trust::host_of(addr))?;
@@ -32,7 +32,7 @@ impl Entrance {
             Security::Secret(secret) => Some(secret.clone()),
             Security::Automatic | Security::Insecure => None,
         };
-        Ok(Entrance { address: addr.to_string(), secret, fingerprint: None })
+        Ok(JoinTarget { address: addr.to_string(), secret, fingerprint: None })
     }
 
     /// Where it is.

@@ -88,11 +88,11 @@ struct Secure {
     /// Memory of whoever reads.
     reading: Mutex<Vec<u8>>,
     /// Encrypted bytes that were not written yet.
-    writing: Mutex<Pending>,
+    writing: Mutex<Unwritten>,
 }
 
 #[derive(Default)]
-struct Pending {
+struct Unwritten {
     bytes: Vec<u8>,
     written: usize,
 }
@@ -329,7 +329,7 @@ impl Secure {
     }
 }
 
-impl Pending {
+impl Unwritten {
     fn flush(&mut self, mut socket: &TcpStream) -> io::Result<()> {
         while self.written < self.bytes.len() {
             match socket.write(&self.bytes[self.written..]) {

@@ -102,12 +102,8 @@ _group: Group | None = None
 def init(timeout: float = 60.0, *, insecure: bool = False) -> None:
     """Finds the other processes of this launch; a process without a launcher is a group of one.
 
-    Supported launchers are ``python -m quelea.launch``, torchrun, mpirun, srun and Kubernetes
-    indexed jobs. All processes must call it within `timeout` seconds.
-
-    Within one machine connections are plain. Beyond it they are encrypted, and all processes need
-    the same secret: a long random text in ``QUELEA_SECRET``, or in a file of mode 0600 that
-    ``QUELEA_SECRET_FILE`` names. `insecure` allows plain connections between machines.
+    Launchers: ``python -m quelea.launch``, torchrun, mpirun, srun, Kubernetes. All must call it within
+    `timeout` seconds. Several machines need ``QUELEA_SECRET``, or `insecure` for plain connections.
 
     >>> import quelea.torch as quelea
     >>> quelea.init()
@@ -173,8 +169,7 @@ def local_rank() -> int:
 
 
 def barrier(timeout: float = 1800.0) -> None:
-    """Waits until all processes have called it; raises after `timeout` seconds, with the rank that
-    is missing.
+    """Waits until all processes have called it; after `timeout` seconds an error names who is missing.
 
     >>> import quelea.torch as quelea
     >>> quelea.init()
