@@ -372,15 +372,6 @@ impl RankMachine {
         self.salvage_if_asked();
     }
 
-    /// What the rank did in the whole run, with its parameters and model if the run wants them.
-    fn final_report(&mut self) -> RankReport {
-        let mut report = std::mem::take(&mut self.report);
-        if self.limits.report_models {
-            (report.params, report.model) = self.node.retire();
-        }
-        report
-    }
-
     fn record(&mut self, at: Time, step: u64, event: RecordKind) {
         let rank = self.node.rank.0;
         self.events.push(RankEvent::Record(Record { t: at.seconds(), rank, step, event }));

@@ -129,10 +129,6 @@ fn a_slow_worker_leaves_the_rate_of_the_others_within_one_percent_where_nobody_w
     }
 }
 
-/// With two backup workers of four, `sync-ps` ends in a deadlock at a checkpoint; `cuts.rs` of the
-/// virtual cluster checks one backup worker.
-const CANNOT_BE_SAVED_IN_ALL_FORMS: &str = "sync-ps";
-
 /// The properties that other tests check for the built-in algorithms in other ways.
 #[test]
 fn every_algorithm_passes_the_rest_of_the_suite() {
@@ -141,9 +137,7 @@ fn every_algorithm_passes_the_rest_of_the_suite() {
         suite.is_described();
         suite.gives_the_same_run_every_time();
         suite.survives_delays_and_lost_workers();
-        if entry.meta.name != CANNOT_BE_SAVED_IN_ALL_FORMS {
-            suite.resumes_from_every_checkpoint();
-        }
+        suite.resumes_from_every_checkpoint();
     }
 }
 

@@ -3,6 +3,7 @@
 
 use quelea_core::message::Rank;
 use quelea_core::time::Time;
+use quelea_record::RankReport;
 
 use super::{LoopStatus, RankMachine};
 use crate::life_cycle::LifeCycle;
@@ -20,6 +21,26 @@ pub(super) enum SalvageState {
 }
 
 impl RankMachine {
+    /// Of messages by peer, those exchanged with living ones; `all` where they are not counted by peer.
+    pub(super) fn among_living(&self, by_peer: &[u64], all: u64) -> u64 {
+        let view = self.node.view();
+        if by_peer.is_empty() || view.number == 0 {
+            return all;
+        }
+        let living =
+            by_peer.iter().enumerate().filter(|(peer, _)| view.is_alive(Rank::from(*peer)));
+        living.map(|(_, count)| count).sum()
+    }
+
+    /// What the rank did in the whole run, with its parameters and model if the run wants them.
+    pub(super) fn final_report(&mut self) -> RankReport {
+        let mut report = std::mem::take(&mut self.report);
+        if self.limits.report_models {
+            (report.params, report.model) = self.node.retire();
+        }
+        report
+    }
+
     /// Called at every tick: says that the rank is alive, and complains when it has waited too long.
     pub fn tick(&mut self, now: Time, status: LoopStatus) {
         // Time in which this process stood still is nobody's silence.

@@ -38,15 +38,4 @@ impl RankMachine {
         self.report.messages_sent += 1;
         self.report.bytes_sent += bytes;
     }
-
-    /// Of messages by peer, those exchanged with living ones; `all` where they are not counted by peer.
-    pub(super) fn among_living(&self, by_peer: &[u64], all: u64) -> u64 {
-        let view = self.node.view();
-        if by_peer.is_empty() || view.number == 0 {
-            return all;
-        }
-        let living =
-            by_peer.iter().enumerate().filter(|(peer, _)| view.is_alive(Rank::from(*peer)));
-        living.map(|(_, count)| count).sum()
-    }
 }

@@ -7,6 +7,7 @@
 //!                                      send x̃ to all workers
 //!     with b backup workers:           from the first n − b instead of all; later ones are dropped
 //! worker, upon models of later steps:  it was too late: x ← the newest; enter there
+//!     when the run comes to rest:      the same, without a gradient that would be too late
 //! upon a lost worker:                  divide by the number of gradients received
 //! with a robust rule A:                g ← A(g_1, …, g_n) over all buckets of the server at once
 //! with a codec C (DoubleSqueeze, Tang et al. 2019):
@@ -115,6 +116,8 @@ struct Worker {
     handing: bool,
     /// The step is not over.
     waiting: bool,
+    /// The run comes to rest: models that have arrived are not kept for the next step.
+    resting: bool,
     /// Servers send what changes, not the model.
     coded: bool,
     /// What the codec has left out, per piece.
@@ -125,9 +128,8 @@ impl Worker {
     /// Takes the newest model that is there whole.
     fn adopt(&mut self, cx: &mut Context<'_>) {
         let whole = self.models.iter().rev().find(|(_, pieces)| pieces.len() == self.servers.len());
-        let (Some((&step, pieces)), true, false) = (whole, self.waiting, self.handing) else {
-            return;
-        };
+        let takes_models = (self.waiting || self.resting) && !self.handing;
+        let Some((&step, pieces)) = whole.filter(|_| takes_models) else { return };
         for (piece, values) in cx.pieces.iter().flatten().zip(pieces.values()) {
             let params = &mut cx.params[piece.range.clone()];
             if self.coded {
@@ -137,8 +139,8 @@ impl Worker {
             }
         }
         self.models = self.models.split_off(&(step + 1));
-        self.waiting = false;
-        if step > cx.step {
+        let is_own_step = std::mem::take(&mut self.waiting) && step == cx.step;
+        if !is_own_step {
             cx.outbox.out.push(Effect::JumpToStep(step + 1));
         }
     }
@@ -153,6 +155,7 @@ impl Algorithm for Worker {
         self.servers = cx.pieces.iter().flatten().map(|piece| piece.server).collect();
         self.lanes.resize_with(self.servers.len(), ErrorFeedback::default);
         self.coded = cx.outbox.coder.shape() != CodecShape::Plain;
+        self.resting = false;
     }
 
     fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
@@ -183,6 +186,13 @@ impl Algorithm for Worker {
             models.insert(piece.index, message.into_values());
             self.adopt(cx);
         }
+    }
+
+    /// The servers sent their models once, and a state that is saved holds none of them: a worker
+    /// that was late takes the newest now, or it would wait for one that nobody sends again.
+    fn on_drain(&mut self, cx: &mut Context<'_>) {
+        self.resting = true;
+        self.adopt(cx);
     }
 
     fn is_ready(&self) -> bool {

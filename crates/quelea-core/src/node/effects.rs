@@ -91,8 +91,11 @@ impl Node {
             },
             Effect::JumpToStep(step) => {
                 self.step = step;
-                if self.phase == Phase::Exchanging {
-                    self.phase = Phase::Idle;
+                // The step that was pending is not counted on top of the one that it jumps to.
+                match self.phase {
+                    Phase::Exchanging => self.phase = Phase::Idle,
+                    Phase::Draining { .. } => self.phase = Phase::Draining { exchanging: false },
+                    Phase::New | Phase::Idle | Phase::Computing => {}
                 }
                 self.optimized.fill(step);
                 self.asked.clear();

@@ -419,15 +419,31 @@ impl Lab {
     pub fn run_to_end(&mut self, rng: &mut Rng) {
         self.run(rng);
         self.check_finished();
+        self.drain();
+        self.run(rng);
+        for (rank, node) in self.nodes.iter().enumerate().filter(|(rank, _)| self.alive[*rank]) {
+            assert!(node.is_drained(), "rank {rank} is not drained: {:?}", node.awaiting());
+        }
+    }
+
+    /// Comes to rest, as for a checkpoint: gradients that were started are finished, no others begin,
+    /// and everything that is on its way arrives, in any order.
+    pub fn rest(&mut self, rng: &mut Rng) {
+        for rank in 0..self.nodes.len() {
+            if self.computing[rank].is_some() {
+                self.finish(rank);
+            }
+        }
+        self.drain();
+        self.run(rng);
+    }
+
+    fn drain(&mut self) {
         for rank in 0..self.nodes.len() {
             if self.alive[rank] {
                 self.nodes[rank].drain(Time::ZERO);
                 self.collect(rank);
             }
-        }
-        self.run(rng);
-        for (rank, node) in self.nodes.iter().enumerate().filter(|(rank, _)| self.alive[*rank]) {
-            assert!(node.is_drained(), "rank {rank} is not drained: {:?}", node.awaiting());
         }
     }
 
