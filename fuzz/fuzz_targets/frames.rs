@@ -10,7 +10,7 @@ use quelea_wire::frame::{Limits, Route};
 fuzz_target!(|input: (u16, Vec<u8>)| {
     let (cut, bytes) = input;
     let route = Route { from: Rank(0), to: Rank(1) };
-    let limits = Limits { route, part_bytes: 1 << 12 };
+    let limits = Limits { route, part_bytes: 1 << 12, held_bytes: 1 << 20, inspects: true };
     let mut decoder = Decoder::new(limits, Pool::new());
     let (first, second) = bytes.split_at(usize::from(cut).min(bytes.len()));
     for mut piece in [first, second] {

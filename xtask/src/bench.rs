@@ -62,6 +62,8 @@ const BENCHES: &[Bench] = &[
     },
 ];
 
+/// Measures the stream encrypted and with its messages inspected, instead of against a bare socket.
+const TLS: &str = "--tls";
 const HANDOFF: &str = "handoff";
 const HANDOFF_WHAT: &str =
     "what ALADDIN takes a worker per step beside computing; the ratio is to computing";
@@ -100,9 +102,11 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     if flags.iter().any(|flag| *flag == "--torch") {
         environment::provide()?;
     }
-    if let Some(flag) = flags.iter().find(|flag| !["--keep", "--torch"].contains(&flag.as_str())) {
-        bail!("unknown option `{flag}`; there are --keep, --torch and --list");
+    let known_flags = ["--keep", "--torch", TLS];
+    if let Some(flag) = flags.iter().find(|flag| !known_flags.contains(&flag.as_str())) {
+        bail!("unknown option `{flag}`; there are --keep, --torch, {TLS} and --list");
     }
+    let tls = flags.iter().any(|flag| *flag == TLS);
     for name in &names {
         let known = [REALITY, HANDOFF, groups::NAME].contains(&name.as_str())
             || !peer_parts(&[name]).is_empty();
@@ -114,7 +118,8 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     for bench in BENCHES {
         if names.is_empty() || names.iter().any(|name| *name == bench.name) {
             println!("{}: {} …", bench.name, bench.what);
-            rows.extend(measure(bench)?);
+            let is_encrypted = tls && bench.name == "stream";
+            rows.extend(measure(bench, if is_encrypted { &[TLS] } else { &[] })?);
         }
     }
     if names.is_empty() || names.iter().any(|name| *name == HANDOFF) {
@@ -179,9 +184,9 @@ fn measure_peers(names: &[&String]) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-fn measure(bench: &Bench) -> Result<Vec<Value>> {
+fn measure(bench: &Bench, more: &[&str]) -> Result<Vec<Value>> {
     let mut command = cargo();
-    command.args(bench.command);
+    command.args(bench.command).args(more);
     if let Some(python) = environment::found() {
         command.env("QUELEA_TORCH_PYTHON", python);
     }

@@ -305,6 +305,7 @@ impl ShapedNetwork {
         let place = format!("{}:{PORT}", address(WORKER_HOSTS));
         let mut plan = self.inside(WORKER_HOSTS);
         plan.arg(quelea).args(["plan", "--measure", "--listen", &place, "--wait", "60", "--json"]);
+        plan.arg("--insecure");
         let count = workers.count().to_string();
         plan.args(["-n", &count, "--parameters", &DIMENSIONS.to_string()]);
         plan.args(["--compute-ms", &COMPUTE_MS.to_string()]).stdout(Stdio::piped());
@@ -331,6 +332,7 @@ impl ShapedNetwork {
         let place = format!("{}:{PORT}", address(WORKER_HOSTS));
         let mut serve = self.inside(WORKER_HOSTS);
         serve.arg(quelea).args(["serve", "--bind", &place, "--wait", "60", "--json", "-q"]);
+        serve.arg("--insecure");
         serve.arg("--out").arg(folder.path.join("run")).stdout(Stdio::piped());
         arguments(&mut serve, settings);
         step_seconds(&self.with_workers(quelea, serve, workers)?)
@@ -348,7 +350,7 @@ impl ShapedNetwork {
         let mut joined = Vec::new();
         for rank in 0..workers.count() {
             let mut join = self.inside(rank / workers.per_host);
-            join.arg(quelea).args(["join", &place, "--wait", "60", "-q", "--rank"]);
+            join.arg(quelea).args(["join", &place, "--wait", "60", "-q", "--insecure", "--rank"]);
             joined.push(Kept(join.arg(rank.to_string()).spawn()?));
         }
         let printed = command.finish()?;

@@ -13,6 +13,7 @@ mod report;
 mod reproduce;
 mod serve;
 mod simulate;
+mod token;
 mod top;
 mod topology;
 mod train;
@@ -45,6 +46,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     data::COMMAND,
     serve::COMMAND,
     join::COMMAND,
+    token::COMMAND,
     launch::COMMAND,
     completions::COMMAND,
     man::COMMAND,

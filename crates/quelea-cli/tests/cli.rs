@@ -73,6 +73,7 @@ fn every_command_has_help_with_examples() {
         "data",
         "serve",
         "join",
+        "token",
         "launch",
         "completions",
         "man",
@@ -212,7 +213,7 @@ fn json_is_the_summary_and_nothing_else() {
         printed.as_object().expect("a table").keys().map(String::as_str).collect();
     let expected = "version clock config loss accuracy clock_seconds steps samples \
         worker_models best resumed_from_step epochs samples_per_second speedup consensus_distance total workers ranks staleness \
-        gradients_per_message half_exchanges in_flight records_stride warnings";
+        gradients_per_message half_exchanges poisoned in_flight records_stride warnings";
     let mut expected: Vec<&str> = expected.split_whitespace().collect();
     let mut sorted = keys.clone();
     expected.sort_unstable();

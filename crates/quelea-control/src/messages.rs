@@ -151,8 +151,8 @@ impl RankEvent {
     pub fn speaker(&self) -> Option<u32> {
         match self {
             // The receiver of a transfer knows how long it took; the record is the sender's.
-            RankEvent::Record(Record { event: RecordKind::Transfer { .. }, .. })
-            | RankEvent::Warning(_) => None,
+            RankEvent::Record(Record { event: RecordKind::Transfer { to, .. }, .. }) => Some(*to),
+            RankEvent::Warning(_) => None,
             RankEvent::Record(record) => Some(record.rank),
             RankEvent::Report(report) => Some(report.rank),
             RankEvent::Ticket { rank, .. }
@@ -196,6 +196,7 @@ impl RankEvent {
             RankEvent::Account { account, .. } => account.check(ranks),
             RankEvent::Surveyed { survey, .. } => survey.check(ranks),
             RankEvent::Report(report) => {
+                check_report(report)?;
                 let (params, model) = (report.params.len(), report.model.len());
                 if (params, model) == (reported, reported) {
                     return Ok(());
@@ -210,6 +211,7 @@ impl RankEvent {
                 Err(format!("it showed a model of {}, not {len}", model.len()))
             }
             RankEvent::Saved { part, .. } => {
+                check_report(&part.report)?;
                 let params = part.state.vectors.get("params").map_or(0, Vec::len);
                 let longest = part.state.vectors.values().map(Vec::len).max().unwrap_or(0);
                 if params == len && longest <= len {
@@ -234,6 +236,20 @@ impl Account {
     }
 }
 
+/// Whether the times of a report can be added up.
+fn check_report(report: &RankReport) -> Result<(), String> {
+    let RankReport { compute_seconds, exposed_seconds, waiting_seconds, .. } = *report;
+    let times = [
+        ("compute_seconds", compute_seconds),
+        ("exposed_seconds", exposed_seconds),
+        ("waiting_seconds", waiting_seconds),
+    ];
+    match times.iter().find(|(_, seconds)| !(0.0..1e12).contains(seconds)) {
+        Some((name, seconds)) => Err(format!("its report has `{name}` = {seconds}")),
+        None => Ok(()),
+    }
+}
+
 /// Whether the numbers of a record can be times and amounts; whatever adds them up relies on it. A
 /// loss may be anything: a run that diverges has no other.
 fn check_record(record: &Record) -> Result<(), String> {
@@ -255,8 +271,11 @@ fn check_record(record: &Record) -> Result<(), String> {
         RecordKind::Compute { seconds } | RecordKind::Transfer { seconds, .. } => {
             check("seconds", *seconds)
         }
-        // Only the coordinator evaluates and writes.
+        // Only the coordinator evaluates and writes, and says who takes part.
         RecordKind::Evaluation { .. }
+        | RecordKind::Lost
+        | RecordKind::Left
+        | RecordKind::Joined
         | RecordKind::Workers { .. }
         | RecordKind::Account { .. }
         | RecordKind::Deviation { .. }

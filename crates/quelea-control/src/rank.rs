@@ -11,16 +11,19 @@
 //! tells the controller is taken out with [`RankMachine::take_events`].
 
 mod cut;
+mod poisoned;
 mod sampling;
 mod status;
 mod step;
+mod traffic;
 
 use std::sync::Arc;
 
 use quelea_core::contract::{Effect, Fact};
-use quelea_core::message::{Message, Rank};
+use quelea_core::message::Rank;
 use quelea_core::node::Node;
 use quelea_core::payload::Pool;
+use quelea_core::poison::PoisonPolicy;
 use quelea_core::problems::Computed;
 use quelea_core::properties::Properties;
 use quelea_core::run_spec::RunSpec;
@@ -73,6 +76,8 @@ pub struct RankMachineConfig<'a> {
     pub waits_for_disk: bool,
     /// Whether messages are counted per peer, so that a link which does not deliver can be named.
     pub counts_links: bool,
+    /// What is done about messages with values that no honest rank sends.
+    pub poison: PoisonPolicy,
 }
 
 /// What only the driver knows of a worker's loop.
@@ -94,6 +99,7 @@ pub struct RankMachine {
     is_external: bool,
     asks_ahead: bool,
     timeline: bool,
+    poison: PoisonPolicy,
     phase: StepPhase,
     life_cycle: LifeCycle,
     budget: RankBudget,
@@ -134,7 +140,10 @@ impl RankMachine {
         now: Time,
     ) -> Result<RankMachine, String> {
         let RankMachineConfig { setup, start, schedule, limits, .. } = config;
-        let node = start.node_in(config.view, setup, rank, pool.clone())?;
+        let mut node = start.node_in(config.view, setup, rank, pool.clone())?;
+        if config.poison != PoisonPolicy::Ignore {
+            node.inspect_messages();
+        }
         let report = start.report(rank);
         let links = if config.counts_links { setup.ranks() } else { 0 };
         Ok(RankMachine {
@@ -143,6 +152,7 @@ impl RankMachine {
             is_external: config.is_external,
             asks_ahead: config.asks_ahead,
             timeline: config.timeline,
+            poison: config.poison,
             phase: StepPhase::Ready,
             life_cycle: LifeCycle::new(node.is_server),
             budget: RankBudget::default(),
@@ -236,38 +246,6 @@ impl RankMachine {
         self.node.enter(now, old);
     }
 
-    /// A worker has connected that is to join as `peer`: nothing was exchanged with it before.
-    pub fn meet(&mut self, peer: Rank) {
-        for counts in [&mut self.sent_to, &mut self.received_from] {
-            if let Some(count) = counts.get_mut(peer.index()) {
-                *count = 0;
-            }
-        }
-    }
-
-    /// A message of `bytes` bytes has arrived.
-    pub fn message(&mut self, now: Time, from: Rank, message: Message, bytes: u64) {
-        self.moved = now;
-        self.received += 1;
-        if let Some(count) = self.received_from.get_mut(from.index()) {
-            *count += 1;
-            self.bytes_from[from.index()] += bytes;
-        }
-        self.report.bytes_received += bytes;
-        self.node.message(now, from, message);
-    }
-
-    /// A message of `bytes` bytes leaves.
-    pub fn note_sent(&mut self, to: Rank, bytes: u64) {
-        self.sent += 1;
-        if let Some(count) = self.sent_to.get_mut(to.index()) {
-            *count += 1;
-            self.bytes_to[to.index()] += bytes;
-        }
-        self.report.messages_sent += 1;
-        self.report.bytes_sent += bytes;
-    }
-
     /// The algorithm has measured something.
     pub fn note_fact(&mut self, now: Time, fact: Fact) {
         let event = self.report.take(fact);
@@ -329,6 +307,7 @@ impl RankMachine {
         self.frozen_until.take_if(|until| *until <= number);
         self.cutting.enter_view();
         self.node.change_view(now, view);
+        self.judge_poisoned(now);
         self.record(now, self.node.step(), RecordKind::View { number });
     }
 

@@ -31,6 +31,7 @@ fn machine(schedule: CheckpointSchedule) -> RankMachine {
         start: &start,
         view: &setup.view,
         schedule,
+        poison: Default::default(),
         limits: LIMITS,
         timeline: false,
         is_external: false,

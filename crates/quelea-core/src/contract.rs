@@ -307,4 +307,6 @@ pub enum Fact {
     Folded(u32),
     /// An exchange was broken off half-way by a lost peer; the mean shifted once.
     HalfExchange,
+    /// A message of this rank had values that no honest rank sends.
+    Poisoned(u32),
 }

@@ -49,6 +49,7 @@ pub mod node;
 pub mod optim;
 pub mod options;
 pub mod payload;
+pub mod poison;
 pub mod problems;
 pub mod properties;
 pub mod random;

@@ -50,6 +50,9 @@ pub struct Message {
     pub origin: Time,
     /// Whether it belongs to a collective; the virtual cluster may charge those differently.
     pub collective: bool,
+    /// Bits of the largest magnitude among its plain values, where whoever received it has looked; it does
+    /// not travel.
+    pub largest_bits: Option<u32>,
     /// Up to two vectors.
     pub parts: [Part; 2],
 }

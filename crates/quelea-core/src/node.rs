@@ -33,6 +33,7 @@ use crate::layout::Layout;
 use crate::message::{Message, Part, Rank};
 use crate::optim::{LearningRate, Optimizer};
 use crate::payload::Pool;
+use crate::poison::{self, Inspection, Poisoned};
 use crate::problems::Computed;
 use crate::properties::Properties;
 use crate::random::Rng;
@@ -102,6 +103,8 @@ pub struct Node {
     computed: Computed,
     /// Messages of a view to come, or from before the start.
     held: Vec<(Rank, Message)>,
+    /// What is looked at before the algorithm gets it.
+    inspection: Inspection,
     /// When the latest computation that my state depends on was finished.
     origin: Time,
     /// What the algorithm has asked for in the event that is being handled.
@@ -242,7 +245,22 @@ impl Node {
         }
         self.origin = self.origin.max(message.origin);
         let message = self.decoded(from, message);
+        if self.inspection.is_on
+            && let Some(poisoned) = poison::inspect(from, &message)
+        {
+            return self.inspection.poisoned.push(poisoned);
+        }
         self.event(now, |algorithm, cx| algorithm.on_message(cx, from, message));
+    }
+
+    /// From now on, messages with values that no honest rank sends do not reach the algorithm.
+    pub fn inspect_messages(&mut self) {
+        self.inspection.is_on = true;
+    }
+
+    /// Those that did not reach it since the last call.
+    pub fn take_poisoned(&mut self) -> Vec<Poisoned> {
+        std::mem::take(&mut self.inspection.poisoned)
     }
 
     /// `message` with plain vectors. Panics if they are not what the run's codec writes, as an
@@ -254,6 +272,8 @@ impl Node {
                 let values = self.coder.unpack(at, &message.parts[part], most, &self.pool);
                 let values = values.unwrap_or_else(|error| panic!("{error}"));
                 message.parts[part] = Part::Values(values);
+                // What was seen of it was encoded.
+                message.largest_bits = None;
             }
         }
         message

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::{Deref, Range};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::vector;
@@ -15,6 +16,8 @@ use crate::vector;
 #[derive(Clone, Default)]
 pub struct Pool {
     shelves: Arc<Mutex<Shelves>>,
+    /// Bytes of what was taken through this handle and its clones and is still held, if they are counted.
+    meter: Option<Arc<AtomicU64>>,
 }
 
 #[derive(Default)]
@@ -31,6 +34,18 @@ impl Pool {
     /// An empty pool.
     pub fn new() -> Pool {
         Pool::default()
+    }
+
+    /// The same pool, through a handle of its own that counts what is taken through it: a budget for
+    /// whoever fills those payloads.
+    pub fn metered(&self) -> Pool {
+        Pool { shelves: Arc::clone(&self.shelves), meter: Some(Arc::default()) }
+    }
+
+    /// Bytes of payloads that were taken through this handle and that somebody still holds; 0 where
+    /// they are not counted.
+    pub fn metered_bytes(&self) -> u64 {
+        self.meter.as_ref().map_or(0, |meter| meter.load(Ordering::Relaxed))
     }
 
     /// A payload of `len` elements with unspecified contents, held by nobody else.
@@ -55,6 +70,9 @@ impl Pool {
             }
         };
         drop(shelves);
+        if let Some(meter) = &self.meter {
+            meter.fetch_add(values.len() as u64 * 4, Ordering::Relaxed);
+        }
         let buffer = Buffer { values, pool: Some(self.clone()) };
         Payload { buffer: Arc::new(buffer), range: 0..len }
     }
@@ -97,6 +115,9 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.take() {
             let values = std::mem::take(&mut self.values);
+            if let Some(meter) = &pool.meter {
+                meter.fetch_sub(values.len() as u64 * 4, Ordering::Relaxed);
+            }
             let mut shelves = pool.shelves();
             shelves.out -= 1;
             shelves.free.entry(values.len()).or_default().push(values);
@@ -175,6 +196,22 @@ mod tests {
         assert_eq!(pool.outstanding(), 0);
         drop(pool.take(3));
         assert_eq!(pool.allocated(), 1);
+    }
+
+    #[test]
+    fn a_meter_counts_what_is_held_and_shares_the_memory() {
+        let pool = Pool::new();
+        let (first, second) = (pool.metered(), pool.metered());
+        let kept = first.take(10);
+        let shared = kept.slice(0..2);
+        drop(second.take(5));
+        assert_eq!((first.metered_bytes(), second.metered_bytes()), (40, 0));
+        drop(kept);
+        assert_eq!(first.metered_bytes(), 40, "a part of it is still held");
+        drop(shared);
+        assert_eq!((first.metered_bytes(), pool.metered_bytes()), (0, 0));
+        drop(second.take(10));
+        assert_eq!(pool.allocated(), 2, "the first buffer was used again");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::layout::Layout;
 use crate::message::Rank;
 use crate::optim::{LearningRate, Optimizer, ScheduleClock};
 use crate::options::Options;
+use crate::poison::PoisonPolicy;
 use crate::properties::Properties;
 use crate::topology::Schedule;
 use crate::view::{View, ViewChange};
@@ -52,6 +53,8 @@ pub struct RunSpec {
     pub view: Arc<View>,
     /// Rebuilds the topology when membership changes.
     pub topology: Option<MakeTopology>,
+    /// What a real rank does about messages with values that no honest rank sends.
+    pub poison: PoisonPolicy,
 }
 
 /// A codec with its options.

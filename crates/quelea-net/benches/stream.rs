@@ -4,6 +4,9 @@
 //! The stack gives its loopback sockets a small send buffer, which alone makes a stream faster.
 //! So there are two bare sockets: as the kernel makes them, and with the same buffer as ours. The
 //! second is the one that tells what the stack itself costs.
+//!
+//! With `--tls`: the same stream encrypted, and with every message looked at for values that no honest rank
+//! sends, each beside the plain one.
 
 mod common;
 
@@ -16,9 +19,11 @@ use common::{ELEMENTS, is_test, median, nothing, setup, wants_json};
 use quelea_core::contract::{Algorithm, Context};
 use quelea_core::message::{Message, Rank};
 use quelea_core::options::Options;
+use quelea_core::poison::PoisonPolicy;
+use quelea_core::run_spec::RunSpec;
 use quelea_core::state::Visitor;
 use quelea_core::time::Time;
-use quelea_net::{Coordinator, Hosted, NetOptions, join};
+use quelea_net::{Coordinator, Hosted, NetOptions, RunSecret, Security, join};
 use quelea_record::Silent;
 
 /// What the stack asks for on loopback (`transport/tcp.rs`).
@@ -83,13 +88,27 @@ impl Algorithm for Stream {
 }
 
 fn stack() -> f64 {
+    stack_with(Security::Automatic, PoisonPolicy::Ignore)
+}
+
+fn encrypted() -> f64 {
+    let secret = RunSecret::random().expect("random numbers");
+    stack_with(Security::Secret(secret), PoisonPolicy::Ignore)
+}
+
+fn inspected() -> f64 {
+    stack_with(Security::Automatic, PoisonPolicy::Stop)
+}
+
+fn stack_with(security: Security, poison: PoisonPolicy) -> f64 {
     let worker = |_: &Options| Box::<Stream>::default() as Box<dyn Algorithm>;
-    let setup = setup(worker, 2, STEPS);
-    let coordinator = Coordinator::bind("127.0.0.1:0", NetOptions::default()).expect("a free port");
+    let setup = RunSpec { poison, ..setup(worker, 2, STEPS) };
+    let options = NetOptions { security, ..NetOptions::default() };
+    let coordinator = Coordinator::bind("127.0.0.1:0", options.clone()).expect("a free port");
     let address = coordinator.address().to_string();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            join(&address, Some(1), &NetOptions::default(), &mut |_| Ok((setup.clone(), nothing())))
+            join(&address, Some(1), &options, &mut |_| Ok((setup.clone(), nothing())))
                 .expect("it takes part")
         });
         let hosted = Hosted { workers: vec![0] };
@@ -135,19 +154,54 @@ fn bare(send_buffer: Option<usize>) -> f64 {
     })
 }
 
-fn main() {
-    let runs = if is_test() { 1 } else { 15 };
-    let kinds: [fn() -> f64; 3] = [stack, || bare(Some(LOOPBACK_BYTES)), || bare(None)];
+/// Median GB/s of each kind, measured in turns so that nobody always goes first.
+fn rates(kinds: [fn() -> f64; 3]) -> [f64; 3] {
     let mut rates: [Vec<f64>; 3] = Default::default();
-    for run in 0..runs {
-        // Nobody always goes first.
+    for run in 0..runs() {
         for turn in 0..kinds.len() {
             let kind = (run + turn) % kinds.len();
             let bytes = f64::from(COUNT) * ELEMENTS as f64 * 4.0;
             rates[kind].push(bytes / kinds[kind]() / 1e9);
         }
     }
-    let [ours, same, default] = rates.each_mut().map(|rates| median(rates));
+    rates.each_mut().map(|rates| median(rates))
+}
+
+fn runs() -> usize {
+    if is_test() { 1 } else { 15 }
+}
+
+/// What one encrypted stream should reach, in GB/s.
+const TLS_GOAL: f64 = 1.5;
+
+fn measure_tls() {
+    let [plain, encrypted, inspected] = rates([stack, encrypted, inspected]);
+    let (ratio, looked_at) = (encrypted / plain, inspected / plain);
+    if wants_json() {
+        println!(
+            "{{\"name\": \"25 MiB payloads, TLS 1.3, {TLS_GOAL} GB/s = 1\", \"goal\": 1.0, \
+             \"ratio\": {:.3}, \"GB/s\": {encrypted:.3}, \"plain\": {plain:.3}, \
+             \"TLS / plain\": {ratio:.3}}}",
+            encrypted / TLS_GOAL
+        );
+        println!(
+            "{{\"name\": \"25 MiB payloads, looked at for NaN, without = 1\", \"goal\": 0.9, \
+             \"ratio\": {looked_at:.3}, \"GB/s\": {inspected:.3}, \"plain\": {plain:.3}}}"
+        );
+    } else {
+        println!("25 MiB payloads over one loopback stream, medians of {} runs in turns", runs());
+        println!("  plain                            {plain:6.2} GB/s");
+        println!("  TLS 1.3, AES-128-GCM             {encrypted:6.2} GB/s   ratio {ratio:.2}");
+        println!("  plain, looked at for NaN         {inspected:6.2} GB/s   ratio {looked_at:.2}");
+    }
+}
+
+fn main() {
+    if std::env::args().any(|argument| argument == "--tls") {
+        return measure_tls();
+    }
+    let runs = runs();
+    let [ours, same, default] = rates([stack, || bare(Some(LOOPBACK_BYTES)), || bare(None)]);
     let (ratio, over_default) = (ours / same, ours / default);
     if wants_json() {
         println!(

@@ -2,7 +2,7 @@
 //! clock.
 
 use std::collections::BTreeSet;
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ use crate::rank::Inbox;
 use crate::rendezvous::admission::JoinedWorker;
 use crate::rendezvous::joiners::Joiners;
 use crate::running_time::StoodStill;
+use crate::trust::ControlStream;
 
 /// How long a rank of an aborted run may take to read a command.
 const ABORT_WRITE_LIMIT: Duration = Duration::from_millis(500);
@@ -46,7 +47,7 @@ pub(crate) enum ControlLink {
     /// It lives here.
     Local(UnboundedSender<Inbox>),
     /// It has joined.
-    Remote(TcpStream),
+    Remote(ControlStream),
     /// Writing to it failed; it receives nothing more.
     Broken,
 }
@@ -155,7 +156,7 @@ impl ControllerDriver {
         incoming: &Receiver<Incoming>,
         observer: &mut dyn Observer,
     ) -> Result<Time, NetError> {
-        self.joiners.iter_mut().for_each(Joiners::attend);
+        self.joiners.iter_mut().for_each(|joiners| joiners.attend(&self.links));
         let wait = self.controller.next_deadline().since(self.clock.now());
         let asked = self.clock.now();
         let word = incoming.try_recv().or_else(|_| {

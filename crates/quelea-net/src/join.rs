@@ -1,7 +1,9 @@
 //! A worker's process: joins a run, builds it from the coordinator's job, takes part.
 
 mod coordinator_reader;
+mod entrance;
 mod event_writer;
+mod loading;
 
 use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
@@ -18,50 +20,76 @@ use crate::local_ranks::{LocalRanks, ProcessContext};
 use crate::measure::Prober;
 use crate::open_files::OpenFiles;
 use crate::options::NetOptions;
-use crate::protocol::{self, JOB_BYTES, PacketError, SMALL_BYTES, SetupMessage, Wait};
+use crate::protocol::{
+    self, JOB_BYTES, PacketError, PacketStream, SMALL_BYTES, SetupMessage, Wait,
+};
 use crate::rendezvous::check;
 use crate::transport::tcp::prepare;
 use crate::transport::{Doors, MeshPlan, Transport};
+use crate::trust::{ControlStream, Credentials, LinkIdentity, RankKey};
 use coordinator_reader::{CoordinatorReader, hear, unexpected};
+use entrance::JoinTarget;
 use event_writer::{JoinEnd, attend_coordinator, coordinator_patience, serve};
 use quelea_core::message::Rank;
 use quelea_core::run_spec::RunSpec;
 
 /// Makes a run from the bytes of a job, or says why it cannot be run here.
-pub type BuildRun<'a> = dyn FnMut(&[u8]) -> Result<(RunSpec, Gradients), String> + 'a;
+pub type BuildRun<'a> = dyn FnMut(&[u8]) -> Result<(RunSpec, Gradients), JobError> + 'a;
 
-/// Takes part in the run that is coordinated at `addr` (or at the address in a file, `file:PATH`),
-/// as `rank` or as any. `build` makes the run from the coordinator's job.
+/// Why a job cannot be run here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobError {
+    /// For whoever runs this process.
+    pub reason: String,
+    /// For the coordinator: nothing that was read from files.
+    pub told: String,
+}
+
+impl From<String> for JobError {
+    fn from(reason: String) -> JobError {
+        JobError { told: reason.clone(), reason }
+    }
+}
+
+impl From<&str> for JobError {
+    fn from(reason: &str) -> JobError {
+        JobError::from(reason.to_string())
+    }
+}
+
+/// Takes part in the run that is coordinated at `addr` (or at the address in a file, `file:PATH`, or at
+/// that of a [token](crate::JoinToken)), as `rank` or as any. `build` makes the run from the coordinator's
+/// job.
 pub fn join(
     addr: &str,
     rank: Option<u32>,
     options: &NetOptions,
     build: &mut BuildRun<'_>,
 ) -> Result<(), NetError> {
-    let (stream, welcome) = ask(addr, rank, options)?;
-    let address = stream.peer_addr().map_or_else(|_| addr.to_string(), |peer| peer.to_string());
+    let entrance = JoinTarget::new(addr, options)?;
+    let (stream, welcome) = ask(&entrance, rank, options)?;
+    let known = |_| entrance.address().to_string();
+    let address = stream.peer_addr().map_or_else(known, |peer| peer.to_string());
     let gone = |error: PacketError| NetError::LostCoordinator {
         address: address.clone(),
         reason: error.to_string(),
     };
     let Welcome { run, rank, open, timeline, late, job } = welcome;
-    prepare(&stream, options.connect_seconds).map_err(|error| gone(error.into()))?;
+    prepare(stream.socket(), options.connect_seconds).map_err(|error| gone(error.into()))?;
     let (setup, gradients) = build_checked(build, &job, &stream)?;
     check_rank(rank, setup.workers(), &address)?;
     OpenFiles { here: 1, elsewhere: setup.ranks() - 1, joined: 1 }.reserve()?;
     let (controller, incoming) = channel();
-    let doors = Doors::default();
-    let here = [Rank(rank)].into();
-    let plan = MeshPlan { run, ranks: setup.ranks(), here, is_late: late, doors: doors.clone() };
+    let identity = certified(&stream, run, &address, options)?;
+    let (doors, known) = (Doors::of(identity.clone()), identity.clone());
+    let (here, ranks) = ([Rank(rank)].into(), setup.ranks());
+    let plan = MeshPlan { run, ranks, here, identity, is_late: late, doors: doors.clone() };
     let own = stream.local_addr().map_err(|error| gone(error.into()))?.ip();
     let transport = open_transport(plan, open, own, options, controller.clone())?;
     let begin = Wait::new(options.connect_seconds, "the run to begin");
     let clock = synchronize(&stream, begin).map_err(gone)?;
     protocol::write(&stream, &SetupMessage::Listening { port: transport.port() }).map_err(gone)?;
-    let addresses = match hear(&stream, &address, begin)? {
-        SetupMessage::Peers { addresses } if addresses.len() == setup.ranks() => addresses,
-        other => return Err(unexpected(&address, &other)),
-    };
+    let addresses = hear_peers(&stream, &address, begin, setup.ranks(), known.as_ref())?;
     let rank_links = transport.connect(&addresses, options, begin).inspect_err(|error| {
         let _ = protocol::write(&stream, &SetupMessage::Unable { reason: error.to_string() });
     })?;
@@ -87,8 +115,8 @@ pub fn join(
     let inbox = local.inbox(Rank(rank)).expect("it was just started").clone();
     // From here on a coordinator that takes nothing is as good as gone.
     let seconds = coordinator_patience(&stream, options.peer_seconds);
-    prepare(&stream, seconds).map_err(|error| gone(error.into()))?;
-    attend_coordinator(&stream, inbox, controller.clone(), seconds)
+    prepare(stream.socket(), seconds).map_err(|error| gone(error.into()))?;
+    attend_coordinator(&stream, inbox, controller.clone(), known, seconds)
         .map_err(|error| gone(error.into()))?;
     serve(&stream, &incoming, controller).map_err(|end| how_it_ended(end, address))
 }
@@ -113,16 +141,59 @@ fn check_rank(rank: u32, workers: usize, address: &str) -> Result<(), NetError> 
 fn build_checked(
     build: &mut BuildRun<'_>,
     job: &[u8],
-    stream: &TcpStream,
+    stream: &ControlStream,
 ) -> Result<(RunSpec, Gradients), NetError> {
-    let built = build(job).and_then(|(setup, gradients)| match check(&setup) {
-        Ok(()) => Ok((setup, gradients)),
-        Err(error) => Err(error.to_string()),
-    });
-    built.map_err(|reason| {
-        let _ = protocol::write(stream, &SetupMessage::Unable { reason: reason.clone() });
+    let built =
+        loading::alive(stream, || build(job)).and_then(|(setup, gradients)| match check(&setup) {
+            Ok(()) => Ok((setup, gradients)),
+            Err(error) => Err(error.to_string().into()),
+        });
+    built.map_err(|JobError { reason, told }| {
+        let _ = protocol::write(stream, &SetupMessage::Unable { reason: told });
         NetError::Job(reason)
     })
+}
+
+/// Where all ranks listen; from then on their certificates can be told apart.
+fn hear_peers(
+    stream: &ControlStream,
+    address: &str,
+    wait: Wait,
+    ranks: usize,
+    identity: Option<&LinkIdentity>,
+) -> Result<Vec<String>, NetError> {
+    match hear(stream, address, wait)? {
+        SetupMessage::Peers { addresses, seats } if addresses.len() == ranks => {
+            identity.into_iter().for_each(|identity| identity.seats().set(seats.clone()));
+            Ok(addresses)
+        }
+        other => Err(unexpected(address, &other)),
+    }
+}
+
+/// The certificate of this process, where connections are encrypted; its key stays here.
+fn certified(
+    stream: &ControlStream,
+    run: u64,
+    address: &str,
+    options: &NetOptions,
+) -> Result<Option<LinkIdentity>, NetError> {
+    if !stream.is_secure() {
+        return Ok(None);
+    }
+    let key = RankKey::new()?;
+    let wait = Wait::new(options.connect_seconds, "a certificate");
+    let gone = |error: PacketError| NetError::LostCoordinator {
+        address: address.into(),
+        reason: error.to_string(),
+    };
+    protocol::write(stream, &SetupMessage::Certify { key: key.public().to_vec() }).map_err(gone)?;
+    match hear(stream, address, wait)? {
+        SetupMessage::Certified { certificate, root } => {
+            key.identity(run, &Credentials { certificate, root }).map(Some)
+        }
+        other => Err(unexpected(address, &other)),
+    }
 }
 
 /// Listens for peers: on all addresses where other machines take part, else on `own` only.
@@ -153,16 +224,16 @@ struct Welcome {
 
 /// Finds the coordinator and asks to take part; tries again until it is there.
 fn ask(
-    addr: &str,
+    entrance: &JoinTarget,
     rank: Option<u32>,
     options: &NetOptions,
-) -> Result<(TcpStream, Welcome), NetError> {
+) -> Result<(ControlStream, Welcome), NetError> {
     let begun = Instant::now();
     let limit = Duration::from_secs_f64(options.connect_seconds);
     let mut pause = Duration::from_millis(2);
     loop {
-        let problem = match launcher::resolve(addr) {
-            Ok((address, key)) => match ask_once(&address, rank, &key, options)? {
+        let problem = match launcher::resolve(entrance.address()) {
+            Ok((address, key)) => match ask_once(entrance, &address, rank, &key, options)? {
                 Ok(welcomed) => return Ok(welcomed),
                 Err(problem) => problem,
             },
@@ -170,7 +241,8 @@ fn ask(
         };
         if begun.elapsed() + pause >= limit {
             let seconds = begun.elapsed().as_secs_f64();
-            return Err(NetError::Connect { address: addr.to_string(), seconds, problem });
+            let address = entrance.address().to_string();
+            return Err(NetError::Connect { address, seconds, problem });
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(200));
@@ -179,11 +251,12 @@ fn ask(
 
 /// The inner error is one that may pass: nobody listens yet, or somebody else does.
 fn ask_once(
+    entrance: &JoinTarget,
     address: &str,
     rank: Option<u32>,
     key: &str,
     options: &NetOptions,
-) -> Result<Result<(TcpStream, Welcome), String>, NetError> {
+) -> Result<Result<(ControlStream, Welcome), String>, NetError> {
     let limit = Duration::from_secs_f64(options.connect_seconds);
     let stream = match address.to_socket_addrs().map(|mut found| found.next()) {
         Ok(Some(target)) => TcpStream::connect_timeout(&target, limit),
@@ -199,10 +272,15 @@ fn ask_once(
         problem: error.to_string(),
     };
     prepare(&stream, options.connect_seconds).map_err(|error| wrong(error.into()))?;
+    let stream = match entrance.enter(stream, address, options)? {
+        Ok(stream) => stream,
+        Err(problem) => return Ok(Err(problem)),
+    };
     let join = SetupMessage::Join { rank, key: key.into() };
     protocol::write(&stream, &join).map_err(wrong)?;
     let wait = Wait::new(options.connect_seconds, "an answer");
-    match protocol::read(&stream, JOB_BYTES + SMALL_BYTES, Some(wait)).map_err(wrong)? {
+    let answer = protocol::read(&stream, JOB_BYTES + SMALL_BYTES, Some(wait));
+    match answer.map_err(|error| entrance.explain(wrong(error)))? {
         SetupMessage::Welcome { run, rank, open, timeline, late, job } => {
             Ok(Ok((stream, Welcome { run, rank, open, timeline, late, job })))
         }
@@ -215,7 +293,7 @@ fn ask_once(
 }
 
 /// The coordinator's clock, from the quickest of a few questions.
-fn synchronize(stream: &TcpStream, wait: Wait) -> Result<RunClock, PacketError> {
+fn synchronize(stream: &ControlStream, wait: Wait) -> Result<RunClock, PacketError> {
     let mut best: Option<(Duration, RunClock)> = None;
     for _ in 0..8 {
         let asked = Instant::now();

@@ -161,6 +161,9 @@ impl Environment<'_> {
                     return Err(self.refusal(launcher, "MASTER_PORT", problem));
                 }
             };
+            // Where all processes are on one machine, nobody else needs to reach them.
+            let is_local = self.get(variables.local_size) == self.get(variables.world);
+            let host = if is_local { "127.0.0.1" } else { &host };
             return Ok(Rendezvous::Address(format!("{host}:{port}")));
         }
         let found = match launcher {
@@ -278,6 +281,14 @@ mod tests {
         ])
         .expect("torchrun");
         assert_eq!((found.launcher, address(&found)), ("torchrun", "10.0.0.1:29501".into()));
+        let on_one_machine = launched(&[
+            ("RANK", "0"),
+            ("WORLD_SIZE", "2"),
+            ("LOCAL_WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "node1"),
+            ("MASTER_PORT", "29500"),
+        ]);
+        assert_eq!(address(&on_one_machine.expect("torchrun")), "127.0.0.1:29501");
     }
 
     #[test]

@@ -34,6 +34,7 @@
 //! | `heartbeat` | the thread that shows that a process is alive |
 //! | `transport` | how frames travel between ranks: the interface, TCP, ranks of one process |
 //! | `leave` | notice to leave, by a program or by SIGTERM |
+//! | `trust` | who may take part: secrets, tokens, certificates, encrypted connections |
 //! | `controller` | tickets, drain, termination, time limits: what one place must decide |
 //! | `rendezvous`, `protocol` | who joins as which rank, and what processes say to each other |
 
@@ -57,13 +58,15 @@ mod rendezvous;
 mod running_time;
 pub mod tensor_group;
 mod transport;
+mod trust;
 
 pub use compute::{Gradients, MakeLoop, MakeSource};
 pub use error::NetError;
-pub use join::{BuildRun, join};
+pub use join::{BuildRun, JobError, join};
 pub use leave::LeaveNotice;
 pub use options::NetOptions;
 pub use quelea_control::{LossPolicy, SilenceLimits};
 pub use quelea_record::Observer;
 pub use rendezvous::{Coordinator, Hosted, resume, threads};
 pub use transport::TransportKind;
+pub use trust::{JoinToken, PublishedToken, RunSecret, Security};

@@ -11,6 +11,7 @@ use std::time::Duration;
 use quelea_control::{Command, RankEvent, RankMachine, RankMachineConfig};
 use quelea_core::message::{Message, Rank};
 use quelea_core::payload::Pool;
+use quelea_core::poison::PoisonPolicy;
 use quelea_core::problems::GradientSource;
 use quelea_core::properties::OptimizerSite;
 use quelea_core::run_spec::RunSpec;
@@ -177,8 +178,9 @@ impl RankThread {
     }
 
     fn attach_context<'a>(&'a self, order: &'a Rc<WriteOrder>) -> AttachContext<'a> {
-        let (rank, len) = (self.links.rank, self.context.setup.layout.len());
-        AttachContext { rank, order, pool: &self.pool, len }
+        let (rank, setup) = (self.links.rank, &self.context.setup);
+        let (len, inspects) = (setup.layout.len(), setup.poison != PoisonPolicy::Ignore);
+        AttachContext { rank, order, pool: &self.pool, len, inspects }
     }
 
     /// A worker that joins has connected: its frames are read from now on.
@@ -241,6 +243,7 @@ impl RankThread {
             asks_ahead: true,
             counts_links: true,
             waits_for_disk: true,
+            poison: context.setup.poison,
         };
         let machine = RankMachine::new(config, rank, self.pool.clone(), context.clock.now());
         let mut machine = machine.map_err(std::io::Error::other)?;

@@ -15,7 +15,7 @@
 mod probe;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, TcpStream};
+use std::net::IpAddr;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,7 @@ use quelea_record::Observer;
 use crate::error::NetError;
 use crate::options::NetOptions;
 use crate::protocol::{self, PacketError, SMALL_BYTES, SetupMessage, Wait};
+use crate::trust::ControlStream;
 use quelea_control::{Command, REASON_CHARS, shown};
 
 pub(crate) use probe::{Probe, Prober};
@@ -84,7 +85,7 @@ pub struct HostPair {
 
 /// Workers that have come to measure, by rank.
 pub(crate) struct StreamSurvey<'a> {
-    pub(crate) streams: &'a BTreeMap<u32, TcpStream>,
+    pub(crate) streams: &'a BTreeMap<u32, ControlStream>,
     pub(crate) options: &'a NetOptions,
 }
 
@@ -234,10 +235,7 @@ impl StreamSurvey<'_> {
             let stream = &self.streams[rank];
             let wait = Wait::new(seconds, "what it was to measure");
             let asked = protocol::write(stream, &SetupMessage::Measure(probe.clone()));
-            let stream = stream.try_clone().map_err(|error| {
-                let reason = format!("its connection cannot be read: {error}");
-                NetError::Lost { rank: *rank, reason }
-            })?;
+            let stream = stream.clone();
             let (rank, expected, sender) = (*rank, probe.values(), sender.clone());
             std::thread::spawn(move || {
                 let answer = asked.and_then(|()| protocol::read(&stream, SMALL_BYTES, Some(wait)));

@@ -2,13 +2,17 @@
 //! against what a run needs before it begins.
 
 use crate::error::NetError;
+use crate::rendezvous::listener::VISITORS;
 
 /// What every rank has open for itself: the queue of its events, and what wakes it.
 const OF_RANK: u64 = 4;
 /// What a process has open besides: standard streams, listeners, files of the run, data.
 const BESIDES: u64 = 32;
-/// Of every joined worker: its connection, read, written and kept.
-const OF_JOINED: u64 = 3;
+/// What a process that listens keeps for visitors: a flood of them takes nothing from those who belong to
+/// the run.
+const OF_VISITORS: u64 = VISITORS as u64;
+/// Of every joined worker: its connection.
+const OF_JOINED: u64 = 1;
 
 /// Who lives in a process, and with whom it is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +29,8 @@ impl OpenFiles {
     fn needed(&self) -> u64 {
         let [here, elsewhere, joined] =
             [self.here, self.elsewhere, self.joined].map(|count| count as u64);
-        here * (OF_RANK + elsewhere) + joined * OF_JOINED + BESIDES
+        let visitors = if elsewhere > 0 { OF_VISITORS } else { 0 };
+        here * (OF_RANK + elsewhere) + joined * OF_JOINED + visitors + BESIDES
     }
 
     /// Raises the limit, and refuses a run that needs more.
@@ -68,7 +73,7 @@ mod tests {
     #[test]
     fn a_run_that_needs_more_than_any_system_allows_is_refused_with_both_numbers() {
         let few = OpenFiles { here: 1, elsewhere: 3, joined: 0 };
-        assert_eq!(few.needed(), 4 + 3 + 32);
+        assert_eq!(few.needed(), 4 + 3 + 32 + 256);
         few.reserve().expect("every system allows so many");
         let many = OpenFiles { here: 1 << 20, elsewhere: 1 << 20, joined: 0 };
         let text = many.reserve().expect_err("no system allows so many").to_string();

@@ -4,6 +4,7 @@ use quelea_control::{ComputeLimits, ControlLimits, LossPolicy, SilenceLimits};
 
 use crate::leave::LeaveNotice;
 use crate::transport::TransportKind;
+use crate::trust::Security;
 
 /// Time limits of every kind of waiting, and what ranks report.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,6 +38,10 @@ pub struct NetOptions {
     pub leave: LeaveNotice,
     /// What carries frames between processes. The same for all processes of a run.
     pub transport: TransportKind,
+    /// Whether connections are encrypted, and who may take part.
+    pub security: Security,
+    /// For how long workers may join with a coordinator's token.
+    pub token_seconds: f64,
 }
 
 impl NetOptions {
@@ -74,6 +79,8 @@ impl Default for NetOptions {
             on_loss: LossPolicy::Stop,
             leave: LeaveNotice::default(),
             transport: TransportKind::default(),
+            security: Security::default(),
+            token_seconds: 86_400.0,
         }
     }
 }

@@ -15,6 +15,7 @@ use quelea_wire::control::{self, ControlError, HEAD_BYTES, Reader};
 
 use crate::measure::Probe;
 use crate::running_time;
+use crate::trust::RankSeat;
 
 /// The longest packet before a run is agreed on, the job apart.
 pub(crate) const SMALL_BYTES: u64 = 64 << 10;
@@ -48,8 +49,9 @@ pub(crate) enum SetupMessage {
     Ping,
     /// It is this, on the coordinator's clock.
     Pong { now: Time },
-    /// Where the ranks listen; nothing for one that was lost before the run was resumed.
-    Peers { addresses: Vec<String> },
+    /// Where the ranks listen (nothing for one that takes no part), and which time the seat of each was
+    /// given.
+    Peers { addresses: Vec<String>, seats: Vec<u32> },
     /// The worker is connected with all its peers.
     Meshed,
     /// The worker resumes from this, in the view that follows from these changes; sent before the start.
@@ -71,12 +73,25 @@ pub(crate) enum SetupMessage {
     Found { values: Vec<f64> },
     /// Everything is measured; there will be no run.
     Measured,
+    /// The worker asks for a certificate of its rank, for this public key.
+    Certify { key: Vec<u8> },
+    /// The certificate, and the one that signed it.
+    Certified { certificate: Vec<u8>, root: Vec<u8> },
+    /// The worker is still loading its data.
+    Alive,
+    /// During the run: a worker that joins was given this seat, and its earlier holders count no more.
+    Seat(RankSeat),
 }
 
 /// Anything that is written as one packet.
 pub(crate) trait Packet: Sized {
     fn encode(&self) -> Vec<u8>;
     fn decode(reader: &mut Reader<'_>, kind: u16) -> Result<Self, ControlError>;
+
+    /// The longest body of a packet of this kind, where the longest of any is `most`.
+    fn longest(_kind: u16, most: u64) -> u64 {
+        most
+    }
 }
 
 /// Why a packet could not be had.
@@ -109,11 +124,35 @@ impl From<io::Error> for PacketError {
     }
 }
 
+/// A connection that carries packets, plain or encrypted.
+pub(crate) trait PacketStream {
+    /// What is below it, for its addresses and time limits.
+    fn socket(&self) -> &TcpStream;
+    /// Reads what is there; 0 at the end.
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<usize>;
+    /// Writes all of it.
+    fn transmit(&self, bytes: &[u8]) -> io::Result<()>;
+}
+
+impl PacketStream for TcpStream {
+    fn socket(&self) -> &TcpStream {
+        self
+    }
+
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&mut &*self).read(buffer)
+    }
+
+    fn transmit(&self, bytes: &[u8]) -> io::Result<()> {
+        (&mut &*self).write_all(bytes)
+    }
+}
+
 /// Writes one packet.
-pub(crate) fn write(mut stream: &TcpStream, packet: &impl Packet) -> Result<(), PacketError> {
-    stream.write_all(&packet.encode()).map_err(|error| match error.into() {
+pub(crate) fn write(stream: &impl PacketStream, packet: &impl Packet) -> Result<(), PacketError> {
+    stream.transmit(&packet.encode()).map_err(|error| match error.into() {
         PacketError::ReadTimeout => {
-            let limit = stream.write_timeout().ok().flatten().unwrap_or_default();
+            let limit = stream.socket().write_timeout().ok().flatten().unwrap_or_default();
             PacketError::WriteTimeout { seconds: limit.as_secs_f64() }
         }
         error => error,
@@ -150,50 +189,58 @@ impl Wait {
 const READ_SLICE: Duration = Duration::from_millis(250);
 
 /// A stream whose reading ends with the wait, however slowly bytes drip in.
-struct DeadlineRead<'a> {
-    stream: &'a TcpStream,
+struct DeadlineRead<'a, S> {
+    stream: &'a S,
     wait: Option<Wait>,
 }
 
 /// A stream that calls back whenever bytes have arrived.
-struct WatchedRead<'a> {
-    stream: &'a TcpStream,
+struct WatchedRead<'a, S> {
+    stream: &'a S,
     arrived: &'a mut dyn FnMut(),
 }
 
-impl Read for WatchedRead<'_> {
+impl<S: PacketStream> Read for WatchedRead<'_, S> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.stream.read(buffer)?;
+        let read = self.stream.receive(buffer)?;
         (self.arrived)();
         Ok(read)
     }
 }
 
-impl Read for DeadlineRead<'_> {
+impl<S: PacketStream> Read for DeadlineRead<'_, S> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let Some(wait) = &self.wait else { return self.stream.read(buffer) };
-        loop {
-            let left = wait.left();
-            if left.is_zero() {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            // The kernel's clock does not stop with this process; the wait's does.
-            self.stream.set_read_timeout(Some(left.min(READ_SLICE)))?;
-            match self.stream.read(buffer) {
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
-                    ) => {}
-                read => return read,
-            }
+        match &self.wait {
+            Some(wait) => read_within(self.stream, wait, buffer),
+            None => self.stream.receive(buffer),
+        }
+    }
+}
+
+/// Reads what is there, and waits for it until the time is over.
+pub(crate) fn read_within(
+    stream: &impl PacketStream,
+    wait: &Wait,
+    buffer: &mut [u8],
+) -> io::Result<usize> {
+    loop {
+        let left = wait.left();
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        // The kernel's clock does not stop with this process; the wait's does.
+        stream.socket().set_read_timeout(Some(left.min(READ_SLICE)))?;
+        match stream.receive(buffer) {
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+            read => return read,
         }
     }
 }
 
 /// Reads one packet with a body of at most `most` bytes; without a `wait`, for as long as it takes.
 pub(crate) fn read<P: Packet>(
-    stream: &TcpStream,
+    stream: &impl PacketStream,
     most: u64,
     wait: Option<Wait>,
 ) -> Result<P, PacketError> {
@@ -205,7 +252,7 @@ pub(crate) fn read<P: Packet>(
 
 /// Reads one packet for as long as it takes, and calls `arrived` whenever a part of it has arrived.
 pub(crate) fn read_watched<P: Packet>(
-    stream: &TcpStream,
+    stream: &impl PacketStream,
     most: u64,
     arrived: &mut dyn FnMut(),
 ) -> Result<P, PacketError> {
@@ -216,6 +263,10 @@ fn read_body<P: Packet>(mut stream: impl Read, most: u64) -> Result<P, PacketErr
     let mut head = [0; HEAD_BYTES];
     stream.read_exact(&mut head)?;
     let head = control::decode_head(&head, most)?;
+    let (length, most) = (head.length as u64, P::longest(head.kind, most));
+    if length > most {
+        return Err(ControlError::Length { length, most }.into());
+    }
     let mut body = Vec::new();
     // Memory follows what really arrives, whatever length was announced.
     stream.take(head.length as u64).read_to_end(&mut body)?;

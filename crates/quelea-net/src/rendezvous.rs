@@ -6,6 +6,7 @@ pub(crate) mod admission;
 pub(crate) mod joiners;
 pub(crate) mod listener;
 mod server;
+mod starting;
 mod worker_reader;
 
 pub(crate) use server::check;

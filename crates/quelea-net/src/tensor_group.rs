@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-pub use connect::{GroupToken, Listener, Peers};
+pub use connect::{GroupToken, Listener, Peers, Reach};
 use engine::{Engine, GroupCommand};
 pub use frame::TensorCall;
 pub use reduction::{ElementType, Reducer, Reduction};

@@ -13,6 +13,7 @@
 //! |---|---|
 //! | `stream` | frames over any non-blocking stream of bytes, without copying vectors |
 //! | `tcp` | TCP: sockets, and connecting every rank with every other |
+//! | `tls` | the same sockets, encrypted and with both ends authenticated |
 //! | `in_process` | ranks of one process, which share message memory and send no bytes |
 //! | `doors` | how workers that join a run that has begun reach its ranks |
 //! | `order` | the order of frames over all links of a rank |
@@ -22,6 +23,7 @@ pub(crate) mod in_process;
 mod order;
 mod stream;
 pub(crate) mod tcp;
+pub(crate) mod tls;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -40,6 +42,7 @@ use crate::controller::Incoming;
 use crate::error::NetError;
 use crate::options::NetOptions;
 use crate::protocol::Wait;
+use crate::trust::LinkIdentity;
 
 pub(crate) use doors::Doors;
 pub(crate) use order::WriteOrder;
@@ -101,6 +104,14 @@ pub(crate) enum LinkError {
         /// Why there is no new connection, or none that continues this one.
         problem: String,
     },
+    /// More waits for the peer than it may leave unread.
+    #[error("it does not read what is sent to it: {waiting} bytes wait, {most} may")]
+    Unread {
+        /// Bytes that wait.
+        waiting: u64,
+        /// Bytes that may.
+        most: u64,
+    },
     /// What arrived is not a frame of this link.
     #[error("it sent a bad frame: {0}")]
     Frame(#[from] FrameError),
@@ -112,7 +123,7 @@ pub(crate) enum LinkError {
 impl LinkError {
     /// Whether the connection is gone, so that a new one may help; otherwise the peer is at fault.
     pub(crate) fn is_disconnection(&self) -> bool {
-        !matches!(self, LinkError::Frame(_) | LinkError::Refused(_))
+        !matches!(self, LinkError::Frame(_) | LinkError::Refused(_) | LinkError::Unread { .. })
     }
 }
 
@@ -139,6 +150,8 @@ pub(crate) struct AttachContext<'a> {
     pub(crate) pool: &'a Pool,
     /// Elements of the model.
     pub(crate) len: usize,
+    /// Whether values are looked at while they arrive.
+    pub(crate) inspects: bool,
 }
 
 /// The links of one rank over one transport, with the tasks that move their frames.
@@ -176,6 +189,8 @@ pub(crate) struct MeshPlan {
     pub(crate) ranks: usize,
     /// Those of this process.
     pub(crate) here: BTreeSet<Rank>,
+    /// What this process shows to others, where connections are encrypted.
+    pub(crate) identity: Option<LinkIdentity>,
     /// The run has begun: this process connects to all others.
     pub(crate) is_late: bool,
     /// Where those are heard who join later.
@@ -250,8 +265,23 @@ impl FromStr for TransportKind {
 
 /// The limits of the link over which `from` sends to `to`, in a run over vectors of `len` elements. A
 /// codec may need half as much again as the plain vector, and a little more.
-pub(crate) fn limits(from: Rank, to: Rank, len: usize) -> Limits {
-    Limits { route: Route { from, to }, part_bytes: len as u64 * 7 + 4096 }
+pub(crate) fn limits(from: Rank, to: Rank, len: usize, inspects: bool) -> Limits {
+    let held_bytes = budget_bytes(len, HELD_VECTORS);
+    Limits { route: Route { from, to }, part_bytes: len as u64 * 7 + 4096, held_bytes, inspects }
+}
+
+/// Vectors of the model's length that one peer may have here, received and not used up. Peers that keep to
+/// their algorithm are a step or two ahead.
+const HELD_VECTORS: u64 = 16;
+/// Vectors of the model's length that may wait for one peer. Each is also held by the algorithm or by other
+/// links, so that this bounds the time a peer may stay behind rather than memory.
+pub(crate) const UNSENT_VECTORS: u64 = 64;
+/// What is allowed however small the model is.
+const LEAST_BUDGET: u64 = 64 << 20;
+
+/// The budget of one peer, in bytes, in a run over vectors of `len` elements.
+pub(crate) fn budget_bytes(len: usize, vectors: u64) -> u64 {
+    LEAST_BUDGET.max(vectors * len as u64 * 4)
 }
 
 #[cfg(test)]

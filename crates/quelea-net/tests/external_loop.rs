@@ -11,9 +11,10 @@ use quelea_core::node::loan::SharedVector;
 use quelea_core::options::Options;
 use quelea_core::problems::{GradientSource, Problem, gradient_at};
 use quelea_core::properties::OptimizerSite;
+use quelea_net::Security;
 use quelea_net::external_loop::{ExternalLoop, LoopHandle, LoopTurn};
 use quelea_net::launcher::{Launched, Rendezvous};
-use quelea_net::process_group::{ProcessGroup, ProcessGroupError};
+use quelea_net::process_group::{GroupCall, ProcessGroup, ProcessGroupError};
 use quelea_net::{Gradients, NetOptions};
 use quelea_record::Outcome;
 
@@ -141,6 +142,10 @@ fn assemblies(name: &str, world: u32) -> Vec<Launched> {
     (0..world).map(launched).collect()
 }
 
+fn call(what: &str) -> GroupCall<'_> {
+    GroupCall { what, limit: Duration::from_secs(60) }
+}
+
 fn at_all<T: Send>(name: &str, world: u32, work: impl Fn(u32, ProcessGroup) -> T + Sync) -> Vec<T> {
     let (launches, work) = (assemblies(name, world), &work);
     std::thread::scope(|scope| {
@@ -148,7 +153,8 @@ fn at_all<T: Send>(name: &str, world: u32, work: impl Fn(u32, ProcessGroup) -> T
             let launched = launched.clone();
             scope.spawn(move || {
                 let process_group =
-                    ProcessGroup::open(&launched, 20.0, &mut || true).expect("all come");
+                    ProcessGroup::open(&launched, &Security::Automatic, 20.0, &mut || true)
+                        .expect("all come");
                 work(launched.rank, process_group)
             })
         };
@@ -161,7 +167,7 @@ fn at_all<T: Send>(name: &str, world: u32, work: impl Fn(u32, ProcessGroup) -> T
 fn everybody_gets_what_the_hub_makes_of_all() {
     let answers = at_all("all", 4, |rank, mut process_group| {
         let join = |all: Vec<Vec<u8>>| Ok(all.concat());
-        process_group.together("a test", vec![rank as u8; 2], join, &mut || true)
+        process_group.together(call("a test"), vec![rank as u8; 2], join, &mut || true)
     });
     assert_eq!(answers, vec![Ok(vec![0, 0, 1, 1, 2, 2, 3, 3]); 4]);
 }
@@ -169,12 +175,12 @@ fn everybody_gets_what_the_hub_makes_of_all() {
 #[test]
 fn a_refusal_a_wrong_call_and_a_lost_process_are_heard_by_all() {
     let refused = at_all("refused", 3, |_, mut process_group| {
-        process_group.together("a test", vec![], |_| Err("no".into()), &mut || true)
+        process_group.together(call("a test"), vec![], |_| Err("no".into()), &mut || true)
     });
     assert_eq!(refused, vec![Err(ProcessGroupError::Refused("no".into())); 3]);
     let wrong = at_all("wrong", 2, |rank, mut process_group| {
         let what = if rank == 0 { "this" } else { "that" };
-        process_group.together(what, vec![], |_| Ok(vec![]), &mut || true)
+        process_group.together(call(what), vec![], |_| Ok(vec![]), &mut || true)
     });
     for answer in wrong {
         let text = answer.expect_err("refused").to_string();
@@ -184,7 +190,7 @@ fn a_refusal_a_wrong_call_and_a_lost_process_are_heard_by_all() {
         if rank == 1 {
             return None;
         }
-        Some(process_group.together("a test", vec![], |_| Ok(vec![]), &mut || true))
+        Some(process_group.together(call("a test"), vec![], |_| Ok(vec![]), &mut || true))
     });
     for answer in lost.into_iter().flatten() {
         let text = answer.expect_err("somebody is gone").to_string();
@@ -195,6 +201,7 @@ fn a_refusal_a_wrong_call_and_a_lost_process_are_heard_by_all() {
 #[test]
 fn a_process_that_does_not_come_is_named() {
     let launched = assemblies("alone", 3).swap_remove(0);
-    let error = ProcessGroup::open(&launched, 0.1, &mut || true).expect_err("nobody comes");
+    let error = ProcessGroup::open(&launched, &Security::Automatic, 0.1, &mut || true)
+        .expect_err("nobody comes");
     assert!(error.to_string().contains("rank 1, rank 2 did not come"), "{error}");
 }

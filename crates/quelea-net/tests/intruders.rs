@@ -147,11 +147,24 @@ fn whoever_speaks_for_another_rank_or_reports_another_model_is_named() {
     };
     let evaluation = Writer::default().real(0.0).number(1u32).number(4u32).number(3u32);
     let evaluation = evaluation.real(0.1).number(false).real(0.0).real(0.0).packet(205);
+    let negative =
+        Writer::default().number(1u32).number(0u32).number(0u32).number(0u32).number(1u32);
+    let negative = numbers(negative.number(1u32).real(-1.0).real(0.0).real(0.0), 3);
+    let negative = numbers(negative.list::<u32>(&[], |w, _| w), 1).values(&[1.0; 37]);
+    let negative = negative.values(&[1.0; 37]).packet(204);
+    // That it has left.
+    let left = Writer::default().real(0.0).number(1u32).number(4u32).number(11u32).packet(205);
+    // How long a transfer between two others took.
+    let transfer = Writer::default().real(0.0).number(1u32).number(4u32).number(2u32);
+    let transfer = transfer.number(0u32).number(80u32).real(0.1).packet(205);
     let words = [
+        (negative, "lost rank 1: its report has `compute_seconds` = -1"),
+        (transfer, "lost rank 1: it sent an event of rank 0"),
         (step(0.0, -1.0), "lost rank 1: its record of step 4 has `exposed` = -1"),
         (step(0.0, f64::NAN), "lost rank 1: its record of step 4 has `exposed` = NaN"),
         (step(f64::INFINITY, 0.0), "lost rank 1: its record of step 4 has `t` = inf"),
         (evaluation, "lost rank 1: it sent a record that only the coordinator makes"),
+        (left, "lost rank 1: it sent a record that only the coordinator makes"),
         (shown, "lost rank 1: it showed a model of 2, not 37"),
         (saved, "lost rank 1: it saved 1 parameters and vectors of 1, not 37"),
         (report, "lost rank 1: it reported 1 parameters and a model of 0, not 37"),
@@ -178,6 +191,50 @@ fn what_a_worker_says_reaches_nobody_with_control_characters() {
     let text = error.to_string();
     assert!(text.starts_with("rank 1 failed: ") && text.ends_with("31mred"), "{text}");
     assert!(!text.chars().any(char::is_control), "{text:?}");
+}
+
+#[test]
+fn a_packet_that_is_long_for_its_kind_is_refused_before_it_is_read() {
+    // A sentence of a mebibyte; a record with a name of as much.
+    let long = "x".repeat(1 << 20);
+    let warning = Writer::default().text(&long).packet(210);
+    let measured = Writer::default().real(0.0).number(1u32).number(4u32).number(4u32);
+    let measured = measured.text(&long).number(1u32).packet(205);
+    for (word, most) in [(warning, 16 << 10), (measured, 4 << 10)] {
+        let length = word.len() - HEAD_BYTES;
+        let error = ended(NetOptions::default(), |intruder| {
+            // The coordinator stops reading after the head.
+            let _ = (&intruder.coordinator).write_all(&word);
+            stay(&intruder);
+        });
+        let expected =
+            format!("lost rank 1: a packet of {length} bytes where at most {most} are allowed");
+        assert_eq!(error.to_string(), expected);
+    }
+}
+
+#[test]
+fn frames_that_nobody_uses_up_reach_a_budget_that_names_their_sender() {
+    // Early frames of steps to come are kept until their step: 64 MiB of them at most.
+    let run = Run { dimensions: 1 << 20, bucket_bytes: 4 << 20, ..Run::of("d-psgd", 2) };
+    let options = NetOptions { peer_seconds: 20.0, ..NetOptions::default() };
+    let vector = Pool::new().copy(&vec![1.0; 1 << 20]);
+    let error = ended_of(&run, options, |mut intruder| {
+        for step in 1..64 {
+            let message = Message::new(0, step, 0).with(vector.clone());
+            let header = frame::encode_header(Route { from: Rank(1), to: Rank(0) }, 0, &message);
+            let [first, _] = frame::slices(&message);
+            // The receiver closes the connection in the middle.
+            if [&header[..], first].iter().any(|part| intruder.peer.write_all(part).is_err()) {
+                break;
+            }
+        }
+        stay(&intruder);
+    });
+    let text = error.to_string();
+    let expected = "rank 0 failed: rank 1 sent it a bad frame: 4194304 bytes after ";
+    assert!(text.starts_with(expected), "{text}");
+    assert!(text.ends_with("one sender may have 67108864 here"), "{text}");
 }
 
 #[test]
@@ -236,7 +293,10 @@ fn abandoned(act: impl Fn(&TcpStream)) -> NetError {
         }
         say(
             &stream,
-            &Writer::default().list(std::slice::from_ref(&address), |w, a| w.text(a)).packet(8),
+            &Writer::default()
+                .list(std::slice::from_ref(&address), |w, a| w.text(a))
+                .list::<u32>(&[], |w, _| w)
+                .packet(8),
         );
         assert_eq!(packet(&stream).0, 9);
         let start = [0u64; 4].iter().fold(Writer::default(), |w, field| w.number(*field));

@@ -10,7 +10,9 @@ use common::{Run, Watch, coordinator};
 use quelea_core::algorithms::ALGORITHMS;
 use quelea_core::node::Loan;
 use quelea_core::problems::{Computed, GradientSource, Problem};
-use quelea_net::{Gradients, Hosted, LossPolicy, NetError, NetOptions, join};
+use quelea_net::{
+    Gradients, Hosted, JoinToken, LossPolicy, NetError, NetOptions, RunSecret, Security, join,
+};
 use quelea_record::{Outcome, RecordKind};
 
 const WORKERS: usize = 4;
@@ -76,10 +78,13 @@ fn killer(pid: u32, killed: &'static AtomicBool) -> Watch {
 }
 
 /// A run whose last worker is killed, and in whose place another joins.
-fn with_a_replacement(algorithm: &str) -> (Result<Outcome, NetError>, Watch) {
+fn with_a_replacement(algorithm: &str, security: Security) -> (Result<Outcome, NetError>, Watch) {
     let run = Run::of(algorithm, WORKERS).steps(STEPS);
-    let coordinator = coordinator(NetOptions { on_loss: CONTINUE, ..NetOptions::default() });
-    let address = coordinator.address().to_string();
+    let options = NetOptions { on_loss: CONTINUE, security, ..NetOptions::default() };
+    let coordinator = coordinator(options);
+    let token = coordinator.token("127.0.0.1");
+    let plain = || coordinator.address().to_string();
+    let address = token.as_ref().map_or_else(plain, JoinToken::reveal);
     let mut victim = child(&address);
     let killed: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
     let mut watch = killer(victim.id(), killed);
@@ -103,22 +108,33 @@ fn with_a_replacement(algorithm: &str) -> (Result<Outcome, NetError>, Watch) {
 #[test]
 fn every_algorithm_takes_a_worker_in_the_place_of_one_that_was_killed() {
     for entry in ALGORITHMS {
-        let name = entry.meta.name;
-        let (ended, watch) = with_a_replacement(name);
-        let outcome = ended.unwrap_or_else(|error| panic!("{name}: {error}"));
-        assert!(outcome.ranks.iter().all(|rank| !rank.lost), "{name}: {:?}", outcome.warnings);
-        let kind = |kind: fn(&RecordKind) -> bool| {
-            watch.records.iter().filter(move |record| kind(&record.event))
-        };
-        assert_eq!(kind(|event| matches!(event, RecordKind::Lost)).count(), 1, "{name}");
-        let joined = kind(|event| matches!(event, RecordKind::Joined)).next();
-        let joined = joined.unwrap_or_else(|| panic!("{name}: nobody joined"));
-        let steps = kind(|event| matches!(event, RecordKind::Step { .. }))
-            .filter(|record| record.rank == 3 && record.t > joined.t);
-        assert!(steps.count() > 10, "{name}: it takes steps");
-        if name == "allreduce" {
-            let bits = common::bits(&outcome);
-            assert!(bits.iter().all(|rank| *rank == bits[0]), "replicas are equal");
-        }
+        takes_a_replacement(entry.meta.name, Security::Automatic);
+    }
+}
+
+#[test]
+fn a_worker_joins_an_encrypted_run_in_the_place_of_one_that_was_killed() {
+    for name in ["allreduce", "d-psgd", "sync-ps", "ad-psgd"] {
+        let secret = RunSecret::random().expect("random bytes");
+        takes_a_replacement(name, Security::Secret(secret));
+    }
+}
+
+fn takes_a_replacement(name: &str, security: Security) {
+    let (ended, watch) = with_a_replacement(name, security);
+    let outcome = ended.unwrap_or_else(|error| panic!("{name}: {error}"));
+    assert!(outcome.ranks.iter().all(|rank| !rank.lost), "{name}: {:?}", outcome.warnings);
+    let kind = |kind: fn(&RecordKind) -> bool| {
+        watch.records.iter().filter(move |record| kind(&record.event))
+    };
+    assert_eq!(kind(|event| matches!(event, RecordKind::Lost)).count(), 1, "{name}");
+    let joined = kind(|event| matches!(event, RecordKind::Joined)).next();
+    let joined = joined.unwrap_or_else(|| panic!("{name}: nobody joined"));
+    let steps = kind(|event| matches!(event, RecordKind::Step { .. }))
+        .filter(|record| record.rank == 3 && record.t > joined.t);
+    assert!(steps.count() > 10, "{name}: it takes steps");
+    if name == "allreduce" {
+        let bits = common::bits(&outcome);
+        assert!(bits.iter().all(|rank| *rank == bits[0]), "replicas are equal");
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quelea_net::tensor_group::{
-    CallOutcome, ElementType, Listener, Operation, OwnResult, PeerTensor, Peers, Reducer,
+    CallOutcome, ElementType, Listener, Operation, OwnResult, PeerTensor, Peers, Reach, Reducer,
     Reduction, TensorCall, TensorGroup, TensorMemory,
 };
 
@@ -12,9 +12,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// Runs `work` at every rank of a group, and returns what it returns, by rank.
 fn with_group<T: Send>(size: usize, work: impl Fn(&Rank) -> T + Sync) -> Vec<T> {
-    let listeners: Vec<Listener> = (0..size)
-        .map(|_| Listener::bind(Some([127, 0, 0, 1].into())).expect("a free port"))
-        .collect();
+    let listeners: Vec<Listener> =
+        (0..size).map(|_| Listener::bind(Reach::Loopback).expect("a free port")).collect();
     let addresses: Vec<Vec<String>> =
         listeners.iter().map(|listener| vec![format!("127.0.0.1:{}", listener.port())]).collect();
     let connect = |(rank, listener)| {
@@ -310,4 +309,32 @@ fn an_operation_that_ends_with_a_write_ends_at_once() {
         }
     });
     assert!(begun.elapsed() < Duration::from_secs(9));
+}
+
+/// What rank 0 at these addresses is told about a rank 1 at those.
+fn refusal(own: &[&str], other: &[&str]) -> String {
+    let listener = Listener::bind(Reach::Loopback).expect("a free port");
+    let addresses = [own, other].map(|list| list.iter().map(|&one| one.into()).collect()).to_vec();
+    let peers = Peers { rank: 0, addresses, token: [7; 16] };
+    let limit = Duration::from_millis(1);
+    let connected = TensorGroup::connect(listener, &peers, vec![0, 1], limit);
+    connected.map(|_| ()).expect_err("rank 1 does not come")
+}
+
+#[test]
+fn plain_connections_do_not_leave_this_machine_unless_that_is_asked_for() {
+    for (own, other) in [
+        (&["127.0.0.1:1"][..], &["10.0.0.2:1"][..]),
+        (&["127.0.0.1:1", "10.0.0.1:1"], &["127.0.0.1:2", "10.0.0.2:2"]),
+        (&["127.0.0.1:1"], &["127.0.0.1:2", "10.0.0.2:2"]),
+    ] {
+        let told = refusal(own, other);
+        assert!(
+            told.starts_with(&format!("rank 1 at {} is not on this", other.join(", "))),
+            "{told}"
+        );
+        assert!(told.contains("QUELEA_INSECURE=1"), "{told}");
+    }
+    let here = refusal(&["127.0.0.1:1", "10.0.0.1:1"], &["127.0.0.1:2", "10.0.0.1:2"]);
+    assert_eq!(here, "rank 1 has not connected within the time limit");
 }

@@ -1,11 +1,13 @@
 //! The processes of one launch, and their collective calls outside a run.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use quelea_net::Security;
 use quelea_net::launcher::{self, Launched, Rendezvous};
-use quelea_net::process_group::{ProcessGroup, ProcessGroupError};
+use quelea_net::process_group::{GroupCall, ProcessGroup, ProcessGroupError};
 
 use crate::run::PyRun;
 use crate::vectors::VectorAt;
@@ -16,28 +18,33 @@ use crate::{Error, uninterrupted};
 pub(crate) struct PyGroup {
     assembly: Mutex<ProcessGroup>,
     launched: Launched,
+    security: Security,
 }
+
+/// How long the ranks may take to come to a call that has no limit of its own, in seconds.
+const CALL_SECONDS: f64 = 1800.0;
 
 #[pymethods]
 impl PyGroup {
     /// Finds the other processes through the launcher's environment; all must be there within
-    /// `seconds`.
+    /// `seconds`. Beyond this machine, connections are encrypted with the secret in `QUELEA_SECRET` or in
+    /// the file that `QUELEA_SECRET_FILE` names, unless they are to be `insecure`.
     #[new]
-    fn new(py: Python<'_>, seconds: f64) -> PyResult<PyGroup> {
-        if !(seconds > 0.0 && seconds < 1e9) {
-            return Err(PyValueError::new_err(format!(
-                "timeout = {seconds}: must be a number of seconds above 0"
-            )));
-        }
+    #[pyo3(signature = (seconds, insecure=false))]
+    fn new(py: Python<'_>, seconds: f64, insecure: bool) -> PyResult<PyGroup> {
+        limit(seconds)?;
+        let security = Security::from_env(|name| std::env::var(name).ok())
+            .map_err(|error| Error::new_err(error.to_string()))?;
+        let security = if insecure { Security::Insecure } else { security };
         let found = launcher::detect(|name| std::env::var(name).ok());
         let launched = found.map_err(|error| Error::new_err(error.to_string()))?;
         let launched = launched.unwrap_or_else(single_process);
         let assembly = py.detach(|| {
             interruptibly(&mut || false, |patience| {
-                ProcessGroup::open(&launched, seconds, patience)
+                ProcessGroup::open(&launched, &security, seconds, patience)
             })
         })?;
-        Ok(PyGroup { assembly: Mutex::new(assembly), launched })
+        Ok(PyGroup { assembly: Mutex::new(assembly), launched, security })
     }
 
     #[getter]
@@ -55,16 +62,23 @@ impl PyGroup {
         self.launched.local_rank.unwrap_or(0)
     }
 
+    /// Whether plain connections between machines were asked for.
+    #[getter]
+    fn insecure(&self) -> bool {
+        self.security == Security::Insecure
+    }
+
     /// Where rank 0's machine is reached from here; at rank 0, the address that it listens on.
     #[getter]
     fn hub_address(&self) -> String {
         self.assembly().address().to_string()
     }
 
-    /// Waits until all ranks have called it; raises if `run` ends before.
-    #[pyo3(signature = (run=None))]
-    fn barrier(&self, py: Python<'_>, run: Option<&PyRun>) -> PyResult<()> {
-        self.together(py, "barrier()", Vec::new(), run, |_| Ok(Vec::new())).map(|_| ())
+    /// Waits until all ranks have called it, for `seconds` at most; raises if `run` ends before.
+    #[pyo3(signature = (run=None, seconds=CALL_SECONDS))]
+    fn barrier(&self, py: Python<'_>, run: Option<&PyRun>, seconds: f64) -> PyResult<()> {
+        let call = GroupCall { what: "barrier()", limit: limit(seconds)? };
+        self.within(py, call, Vec::new(), run, |_| Ok(Vec::new())).map(|_| ())
     }
 
     /// Raises if the lines are not the same at all ranks, and names the first that differs.
@@ -118,6 +132,11 @@ impl PyGroup {
         self.assembly.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether connections of this group's runs are encrypted, and with which secret.
+    pub(crate) fn security(&self) -> Security {
+        self.security.clone()
+    }
+
     /// What `fold` makes of the bytes of all ranks; an error if `run` ends before they are here.
     pub(crate) fn together(
         &self,
@@ -127,12 +146,25 @@ impl PyGroup {
         run: Option<&PyRun>,
         fold: impl FnOnce(Vec<Vec<u8>>) -> Result<Vec<u8>, String> + Send,
     ) -> PyResult<Vec<u8>> {
+        let call = GroupCall { what, limit: Duration::from_secs_f64(CALL_SECONDS) };
+        self.within(py, call, mine, run, fold)
+    }
+
+    /// As [`together`](PyGroup::together), within the time limit of `call`.
+    fn within(
+        &self,
+        py: Python<'_>,
+        call: GroupCall<'_>,
+        mine: Vec<u8>,
+        run: Option<&PyRun>,
+        fold: impl FnOnce(Vec<Vec<u8>>) -> Result<Vec<u8>, String> + Send,
+    ) -> PyResult<Vec<u8>> {
         let gather = |is_there| run.into_iter().for_each(|run| run.gather(is_there));
         gather(true);
         let found = py.detach(|| {
             let mut over = || run.is_some_and(PyRun::is_over);
             interruptibly(&mut over, |patience| {
-                self.assembly().together(what, mine, fold, patience)
+                self.assembly().together(call, mine, fold, patience)
             })
         });
         gather(false);
@@ -141,6 +173,15 @@ impl PyGroup {
             _ => found,
         }
     }
+}
+
+/// A time limit that was given in Python.
+fn limit(seconds: f64) -> PyResult<Duration> {
+    if seconds > 0.0 && seconds < 1e9 {
+        return Ok(Duration::from_secs_f64(seconds));
+    }
+    let text = format!("timeout = {seconds}: must be a number of seconds above 0");
+    Err(PyValueError::new_err(text))
 }
 
 /// A process without a launcher is a group of one.

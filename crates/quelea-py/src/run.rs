@@ -247,6 +247,7 @@ fn spawn(
         connect_seconds: 60.0,
         report_models: false,
         compute_factor: f64::INFINITY,
+        security: group.security(),
         ..NetOptions::default()
     };
     let coordinator = if rank == 0 { Some(bind(address, &options)?) } else { None };

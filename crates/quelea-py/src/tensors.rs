@@ -8,8 +8,8 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use quelea_net::tensor_group::{
-    ElementType, Listener, Operation, OwnResult, PeerTensor, Peers, Pending, Reducer, Reduction,
-    TensorCall, TensorGroup, TensorMemory, WindowRequest,
+    ElementType, Listener, Operation, OwnResult, PeerTensor, Peers, Pending, Reach, Reducer,
+    Reduction, TensorCall, TensorGroup, TensorMemory, WindowRequest,
 };
 
 use crate::{Error, uninterrupted};
@@ -70,10 +70,11 @@ pub(crate) struct PyListener(Mutex<Option<Listener>>);
 
 #[pymethods]
 impl PyListener {
-    /// Listens on all addresses of this machine.
+    /// Listens on loopback; with `insecure`, on all addresses of this machine.
     #[new]
-    fn new() -> PyResult<PyListener> {
-        let bound = Listener::bind(None);
+    #[pyo3(signature = (insecure=false))]
+    fn new(insecure: bool) -> PyResult<PyListener> {
+        let bound = Listener::bind(if insecure { Reach::Network } else { Reach::Loopback });
         let bound = bound.map_err(|error| Error::new_err(format!("cannot listen: {error}")))?;
         Ok(PyListener(Mutex::new(Some(bound))))
     }
@@ -83,6 +84,13 @@ impl PyListener {
     fn port(&self) -> u16 {
         let listener = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         listener.as_ref().map_or(0, Listener::port)
+    }
+
+    /// Whether it is reached from this machine only.
+    #[getter]
+    fn is_local(&self) -> bool {
+        let listener = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        listener.as_ref().is_none_or(|listener| listener.reach() == Reach::Loopback)
     }
 
     /// The address of this machine on the way to `host`.

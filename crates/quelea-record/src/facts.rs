@@ -83,8 +83,21 @@ pub static HALF_EXCHANGE: FactKind = FactKind {
     },
 };
 
+/// Messages with values that no honest rank sends.
+pub static POISONED: FactKind = FactKind {
+    name: "poisoned",
+    number: Some("sender"),
+    is_frequent: false,
+    meaning: "a message of this rank had NaN, infinities or absurd magnitudes in it, and was not used",
+    summary: FactSummary {
+        key: "poisoned",
+        form: SummaryForm::Histogram,
+        meaning: "how many messages of which rank had NaN, infinities or absurd magnitudes in them",
+    },
+};
+
 /// All kinds.
-pub static FACTS: [&FactKind; 3] = [&STALENESS, &FOLDED, &HALF_EXCHANGE];
+pub static FACTS: [&FactKind; 4] = [&STALENESS, &FOLDED, &HALF_EXCHANGE, &POISONED];
 
 impl FactKind {
     /// The kind of this name.
@@ -99,6 +112,7 @@ fn described(fact: Fact) -> (&'static FactKind, u64) {
         Fact::Staleness(updates) => (&STALENESS, updates),
         Fact::Folded(gradients) => (&FOLDED, u64::from(gradients)),
         Fact::HalfExchange => (&HALF_EXCHANGE, 1),
+        Fact::Poisoned(sender) => (&POISONED, u64::from(sender)),
     }
 }
 
@@ -181,7 +195,7 @@ mod tests {
 
     #[test]
     fn every_kind_is_in_the_table_under_a_name_of_its_own() {
-        for fact in [Fact::Staleness(0), Fact::Folded(0), Fact::HalfExchange] {
+        for fact in [Fact::Staleness(0), Fact::Folded(0), Fact::HalfExchange, Fact::Poisoned(0)] {
             let (kind, _) = described(fact);
             assert_eq!(FactKind::find(kind.name), Some(kind));
         }

@@ -18,7 +18,8 @@ mod observer;
 
 pub use checkpoints::{BUFFERS, CheckpointSchedule, RankCheckpoint, ResumePoint};
 pub use facts::{
-    FACTS, FOLDED, FactKind, FactSummary, FactTotals, HALF_EXCHANGE, STALENESS, SummaryForm,
+    FACTS, FOLDED, FactKind, FactSummary, FactTotals, HALF_EXCHANGE, POISONED, STALENESS,
+    SummaryForm,
 };
 pub use models::ModelSlices;
 pub use observer::{Models, Observer, Request, SalvagedModel, Silent};

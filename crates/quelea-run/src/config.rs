@@ -122,6 +122,14 @@ pub const MEMBERSHIP: &[OptionSpec] = &[
     },
 ];
 
+/// The keys of `[trust]`.
+pub const TRUST: &[OptionSpec] = &[OptionSpec {
+    name: "poison",
+    kind: OptionKind::Choice(&["stop", "drop", "refuse", "ignore"]),
+    help: "when a rank of a real run sends NaN, infinities or magnitudes above 1e18: the run stops, \
+           the sender counts as lost, its message is not used (where nobody waits for it), or nothing",
+}];
+
 const TABLES: &[&str] = &[
     "algorithm",
     "topology",
@@ -130,6 +138,7 @@ const TABLES: &[&str] = &[
     "buckets",
     "checkpoint",
     "membership",
+    "trust",
     "task",
     "cluster",
     "chaos",
@@ -168,6 +177,8 @@ pub struct Config {
     pub checkpoint: Options,
     /// `[membership]`.
     pub membership: Options,
+    /// `[trust]`.
+    pub trust: Options,
     /// `[task]`.
     pub task: Chosen<TaskEntry>,
     /// `[cluster]`.
@@ -263,6 +274,7 @@ impl Config {
             buckets: plain("buckets", BUCKETS)?,
             checkpoint: plain("checkpoint", CHECKPOINT)?,
             membership: plain("membership", MEMBERSHIP)?,
+            trust: plain("trust", TRUST)?,
             task: Chosen::read(registry, &inside("task")?)?,
             cluster: cluster::read(&inside("cluster")?)?,
             chaos: plain("chaos", chaos::KEYS)?,

@@ -2,10 +2,12 @@
 //!
 //! Each is what [`execute`](crate::execute::execute) lets drive.
 
+mod data_folders;
 mod launched;
 mod processes;
 mod slowed;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use quelea_core::message::Rank;
@@ -14,7 +16,7 @@ use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_core::view::ViewChange;
 pub use quelea_net::LeaveNotice;
-use quelea_net::{Coordinator, Gradients, Hosted, NetOptions};
+use quelea_net::{Coordinator, Gradients, Hosted, JobError, NetOptions};
 use quelea_record::{
     CheckpointSchedule, Models, Observer, Outcome, RankCheckpoint, Record, Request, SalvagedModel,
 };
@@ -26,7 +28,7 @@ use crate::recorder::RunRecorder;
 
 pub use launched::{LaunchedWorker, launched};
 pub use processes::{end_with_parent, kill_worker, measure_processes, processes};
-pub use quelea_net::measure;
+pub use quelea_net::{JoinToken, PublishedToken, Security, measure};
 pub use slowed::slowed;
 
 /// What a run's times are measured by, and what the run came to.
@@ -54,10 +56,21 @@ pub struct OpenRendezvous {
 }
 
 impl OpenRendezvous {
-    /// Listens on `address`; joiners may take `wait_seconds` to come.
-    pub fn open(address: &str, wait_seconds: f64) -> Result<OpenRendezvous, RunError> {
-        let options = NetOptions { connect_seconds: wait_seconds, ..NetOptions::default() };
+    /// Listens on `address`; joiners may take `wait_seconds` to come. Beyond this machine they need its
+    /// [`token`](OpenRendezvous::token), unless `security` says otherwise.
+    pub fn open(
+        address: &str,
+        wait_seconds: f64,
+        security: Security,
+    ) -> Result<OpenRendezvous, RunError> {
+        let options =
+            NetOptions { connect_seconds: wait_seconds, security, ..NetOptions::default() };
         Ok(OpenRendezvous { coordinator: Coordinator::bind(address, options)? })
+    }
+
+    /// What lets a worker join that reaches this machine as `host`; nothing where connections are plain.
+    pub fn token(&self, host: &str) -> Option<JoinToken> {
+        self.coordinator.token(host)
     }
 
     /// Where it listens.
@@ -179,26 +192,49 @@ impl Observer for JoinObserver<'_, '_> {
     }
 }
 
-/// Takes part in the run that is coordinated at `address`, as `rank` or as any. The coordinator's names
-/// are looked up in `registry`. A prepared run that was made already is used if it is the
-/// coordinator's too. The worker leaves when `leave` is given.
+/// How a worker takes part.
+#[derive(Clone, Debug, Default)]
+pub struct Joining {
+    /// As which worker; without it, as any that is missing.
+    pub rank: Option<u32>,
+    /// How long to wait for the coordinator and the other workers.
+    pub wait_seconds: f64,
+    /// Whether connections are encrypted, where no token says so.
+    pub security: Security,
+    /// Below which folders the coordinator may have files read; `None`: anywhere, for processes of the
+    /// same operator.
+    pub data: Option<Vec<PathBuf>>,
+    /// The worker leaves when this is given.
+    pub leave: LeaveNotice,
+}
+
+/// Takes part in the run that is coordinated at `place`: a token, or an address. The coordinator's names
+/// are looked up in `registry`. A prepared run that was made already is used if it is the coordinator's
+/// too.
 pub fn join(
     registry: &Registry,
-    address: &str,
-    rank: Option<u32>,
-    wait_seconds: f64,
+    place: &str,
+    joining: &Joining,
     mut made: Option<PreparedRun>,
-    leave: &LeaveNotice,
 ) -> Result<(), RunError> {
-    let leave = leave.clone();
-    let options = NetOptions { connect_seconds: wait_seconds, leave, ..NetOptions::default() };
-    let mut build = |job: &[u8]| -> Result<(RunSpec, Gradients), String> {
+    let Joining { rank, wait_seconds, ref security, ref leave, .. } = *joining;
+    let options = NetOptions {
+        connect_seconds: wait_seconds,
+        security: security.clone(),
+        leave: leave.clone(),
+        ..NetOptions::default()
+    };
+    let mut build = |job: &[u8]| -> Result<(RunSpec, Gradients), JobError> {
+        let prepare = || {
+            joining.data.iter().try_for_each(|folders| data_folders::check(job, folders))?;
+            PreparedRun::from_job(registry, job)
+        };
         let prepared = match made.take() {
             Some(prepared) if prepared.job() == job => prepared,
-            _ => PreparedRun::from_job(registry, job).map_err(|error| error.to_string())?,
+            _ => prepare().map_err(|error| data_folders::job_error(&error))?,
         };
         let gradients = slowed(&prepared);
         Ok((prepared.setup, gradients))
     };
-    Ok(quelea_net::join(address, rank, &options, &mut build)?)
+    Ok(quelea_net::join(place, rank, &options, &mut build)?)
 }

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use quelea_core::layout::Layout;
+use quelea_core::poison::PoisonPolicy;
 use quelea_core::problems::{ModelSpec, Problem};
 use quelea_core::properties::Properties;
 use quelea_core::registry::Registry;
@@ -207,6 +208,7 @@ impl CheckedConfig {
         check_clipping(&config, &properties, servers)?;
         check_optimizer(&config, &properties)?;
         check_within_host(&config, &properties)?;
+        check_poison(&config, &properties)?;
         let mut cluster = cluster::build(&config.cluster)?;
         faults::check_ranks(&config.cluster, config.workers + servers)?;
         let target = ChaosTarget {
@@ -281,7 +283,24 @@ fn setup(config: &Config, model: ModelSpec, view: View, make: Option<TopologyMak
         seed: config.seed,
         view: Arc::new(view),
         topology: make.map(TopologyMaker::into_function),
+        poison: match config.trust.text("poison") {
+            "refuse" => PoisonPolicy::Refuse,
+            "drop" => PoisonPolicy::Drop,
+            "ignore" => PoisonPolicy::Ignore,
+            _ => PoisonPolicy::Stop,
+        },
     }
+}
+
+/// A message that is left out is awaited for ever by those who wait for every one.
+fn check_poison(config: &Config, properties: &Properties) -> Result<(), RequestError> {
+    if config.trust.text("poison") != "refuse" || !properties.synchronous {
+        return Ok(());
+    }
+    let name = config.algorithm.entry.meta.name;
+    let problem =
+        format!("`{name}` waits for every message; must be \"stop\", \"drop\" or \"ignore\"");
+    Err(RequestError::field("trust.poison", "\"refuse\"", problem))
 }
 
 /// Turns epochs into steps; returns the epochs.

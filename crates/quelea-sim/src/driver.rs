@@ -10,6 +10,7 @@ use quelea_control::{
 use quelea_core::contract::Effect;
 use quelea_core::message::Rank;
 use quelea_core::payload::Pool;
+use quelea_core::poison::PoisonPolicy;
 use quelea_core::problems::{Computed, Problem};
 use quelea_core::properties::TopologyRequirement;
 use quelea_core::run_spec::RunSpec;
@@ -318,6 +319,8 @@ pub(crate) fn machine_config<'a>(
         asks_ahead: false,
         waits_for_disk: false,
         counts_links: false,
+        // Faults with content belong to the scenario.
+        poison: PoisonPolicy::Ignore,
     }
 }
 

@@ -1,7 +1,8 @@
 //! Frames from bytes that arrive in any pieces.
 
-use quelea_core::message::Message;
+use quelea_core::message::{Message, Part};
 use quelea_core::payload::Pool;
+use quelea_core::vector;
 
 use crate::frame::{FrameError, HEADER_BYTES, Header, Limits, bytes_mut, decode_header};
 
@@ -40,7 +41,13 @@ impl Decoder {
                 return Ok(None);
             }
             let header = decode_header(&self.header, &self.limits)?;
-            let message = header.allocate(&self.pool);
+            let (bytes, held) = (header.payload_bytes(), self.pool.metered_bytes());
+            if held + bytes > self.limits.held_bytes {
+                let most = self.limits.held_bytes;
+                return Err(FrameError::Budget { bytes, held, most });
+            }
+            let mut message = header.allocate(&self.pool);
+            message.largest_bits = self.limits.inspects.then_some(0);
             self.body = Some(Body { header, message, part: 0, filled: 0 });
         }
         if self.body.as_mut().is_some_and(|body| !body.is_complete(bytes)) {
@@ -62,7 +69,7 @@ impl Decoder {
     /// Says that the first `count` bytes of [`spare`](Decoder::spare) were written.
     pub fn advance(&mut self, count: usize) {
         if let Some(body) = &mut self.body {
-            body.filled += count;
+            body.came(count);
         }
     }
 }
@@ -71,14 +78,29 @@ impl Body {
     fn is_complete(&mut self, bytes: &mut &[u8]) -> bool {
         loop {
             let target = bytes_mut(&mut self.message.parts[self.part]);
-            self.filled += fill(&mut target[self.filled..], bytes);
-            if self.filled < target.len() {
+            let (length, count) = (target.len(), fill(&mut target[self.filled..], bytes));
+            self.came(count);
+            if self.filled < length {
                 return false;
             }
             if self.part == 1 {
                 return true;
             }
             (self.part, self.filled) = (1, 0);
+        }
+    }
+}
+
+impl Body {
+    /// So many more bytes of the present part are there. Their values are looked at while they are in the
+    /// cache: a pass over a whole vector would read it from memory once more.
+    fn came(&mut self, count: usize) {
+        let before = self.filled;
+        self.filled += count;
+        let Some(largest) = &mut self.message.largest_bits else { return };
+        if let Part::Values(values) = &self.message.parts[self.part] {
+            // A value of which a part was there counts when it is complete.
+            *largest = (*largest).max(vector::largest_bits(&values[before / 4..self.filled / 4]));
         }
     }
 }
@@ -94,14 +116,15 @@ fn fill(target: &mut [u8], source: &mut &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use quelea_core::message::{Part, Rank};
+    use quelea_core::message::Rank;
     use quelea_core::random::Rng;
 
     use super::*;
     use crate::frame::{Route, encode_header, slices};
 
     const ROUTE: Route = Route { from: Rank(0), to: Rank(1) };
-    const LIMITS: Limits = Limits { route: ROUTE, part_bytes: 256 };
+    const LIMITS: Limits =
+        Limits { route: ROUTE, part_bytes: 256, held_bytes: 1 << 20, inspects: true };
 
     fn drawn(rng: &mut Rng, pool: &Pool) -> Message {
         let mut message = Message::new(rng.below(256) as u8, rng.below(1 << 40), 3);
@@ -118,6 +141,25 @@ mod tests {
             };
         }
         message
+    }
+
+    #[test]
+    fn a_sender_whose_vectors_are_not_used_up_reaches_its_budget() {
+        let limits = Limits { held_bytes: 600, ..LIMITS };
+        let (pool, own) = (Pool::new().metered(), Pool::new());
+        let frame = bytes_of(&Message::new(1, 0, 0).with(own.copy(&[1.0; 64])));
+        let mut decoder = Decoder::new(limits, pool.clone());
+        let take = |decoder: &mut Decoder| decoder.take(&mut &frame[..]);
+        let mut kept = Vec::new();
+        for _ in 0..5 {
+            // What is dropped is used up.
+            take(&mut decoder).expect("within the budget");
+        }
+        for _ in 0..2 {
+            kept.push(take(&mut decoder).expect("within the budget").expect("whole").1);
+        }
+        let refused = take(&mut decoder).expect_err("256 + 256 + 256 > 600");
+        assert_eq!(refused, FrameError::Budget { bytes: 256, held: 512, most: 600 });
     }
 
     fn bytes_of(message: &Message) -> Vec<u8> {
@@ -144,6 +186,15 @@ mod tests {
             let bytes =
                 |messages: &[Message]| -> Vec<u8> { messages.iter().flat_map(bytes_of).collect() };
             assert_eq!(bytes(&got), bytes(&sent));
+            for message in got {
+                let values = |part: &Part| match part {
+                    Part::Values(values) => values.to_vec(),
+                    _ => Vec::new(),
+                };
+                let all = message.parts.iter().flat_map(values);
+                let largest = all.map(|value| value.abs().to_bits()).max().unwrap_or(0);
+                assert_eq!(message.largest_bits, Some(largest));
+            }
         }
     }
 

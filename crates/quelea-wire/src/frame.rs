@@ -47,6 +47,10 @@ pub struct Limits {
     pub route: Route,
     /// The largest vector that a message of this run can carry, in bytes.
     pub part_bytes: u64,
+    /// What the vectors that have come over this connection and are still held may add up to, in bytes.
+    pub held_bytes: u64,
+    /// Whether values are looked at while they arrive: see [`Message::largest_bits`].
+    pub inspects: bool,
 }
 
 /// What a header says.
@@ -128,6 +132,16 @@ pub enum FrameError {
         part: usize,
         /// Its length.
         length: u32,
+    },
+    /// More than the receiver keeps for one sender.
+    #[error("{bytes} bytes after {held} that are not used up; one sender may have {most} here")]
+    Budget {
+        /// How many it says.
+        bytes: u64,
+        /// How many of its earlier ones are held.
+        held: u64,
+        /// How many there may be.
+        most: u64,
     },
     /// Longer than anything in this run.
     #[error("part {part} has {bytes} bytes; the longest of this run has {most}")]
@@ -254,6 +268,7 @@ impl Header {
             scalar: fields.scalar,
             origin: fields.origin,
             collective: fields.collective,
+            largest_bits: None,
             parts,
         }
     }
@@ -325,7 +340,8 @@ mod tests {
     use super::*;
 
     const ROUTE: Route = Route { from: Rank(3), to: Rank(5) };
-    const LIMITS: Limits = Limits { route: ROUTE, part_bytes: 64 };
+    const LIMITS: Limits =
+        Limits { route: ROUTE, part_bytes: 64, held_bytes: 256, inspects: false };
 
     fn sample() -> Message {
         let pool = Pool::new();
@@ -340,6 +356,7 @@ mod tests {
             scalar: -0.25,
             origin: Time(19),
             collective: true,
+            largest_bits: None,
             parts: [
                 Part::Values(pool.copy(&[1.0, -2.5])),
                 Part::Encoded { data: pool.copy(&[3.0, 4.0]), bytes: 7 },

@@ -1,8 +1,8 @@
 //! One run on several machines: the same program everywhere.
 //!
 //! ```sh
-//! cargo run --example two_machines -- serve 0.0.0.0:29470          # on the first machine
-//! cargo run --example two_machines -- join first-machine:29470     # on each of the others, per worker
+//! cargo run --example two_machines -- serve 0.0.0.0:29470 first-machine   # prints a token
+//! cargo run --example two_machines -- join TOKEN          # on every machine that trains, per worker
 //! ```
 //! Without arguments everything happens here: two workers join over TCP on loopback.
 
@@ -26,10 +26,16 @@ fn report(outcome: &RunOutcome) {
 fn main() -> Result<(), Error> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["serve", address] => report(&run().serve(address)?),
-        ["join", address] => run().join(address)?,
+        ["serve", address, host] => {
+            let served = run().bind(address)?;
+            if let Some(token) = served.token(host) {
+                println!("{}", token.reveal());
+            }
+            report(&served.run()?);
+        }
+        ["join", place] => run().join(place)?,
         [] => report(&both()?),
-        _ => eprintln!("usage: two_machines [serve ADDRESS:PORT | join HOST:PORT]"),
+        _ => eprintln!("usage: two_machines [serve ADDRESS:PORT HOST | join TOKEN]"),
     }
     Ok(())
 }

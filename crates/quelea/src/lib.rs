@@ -95,7 +95,7 @@ pub use quelea_core::{
     problems, properties, random, registry, robust, run_spec, state, time, topology, vector, view,
 };
 #[cfg(feature = "net")]
-pub use quelea_net as net;
+pub use quelea_net::{self as net, JoinToken, RunSecret, Security};
 pub use quelea_record::{Outcome, RankReport, Record, RecordKind};
 #[cfg(feature = "sim")]
 pub use quelea_sim::{self as sim, Cluster};

@@ -31,6 +31,8 @@ pub struct Run {
     pub(crate) optimizer: Choice<optim::Entry>,
     pub(crate) learning_rate: Option<f64>,
     pub(crate) schedule: Choice<optim::ScheduleEntry>,
+    #[cfg(feature = "net")]
+    pub(crate) security: quelea_net::Security,
 }
 
 impl Run {
@@ -63,6 +65,8 @@ impl Run {
             optimizer: "sgd".into(),
             learning_rate: None,
             schedule: "constant".into(),
+            #[cfg(feature = "net")]
+            security: quelea_net::Security::default(),
         }
     }
 

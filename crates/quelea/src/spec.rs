@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use quelea_core::layout::Layout;
 use quelea_core::options::{OptionError, OptionSpec, Options, Value};
+use quelea_core::poison::PoisonPolicy;
 use quelea_core::problems::{ModelSpec, Problem};
 use quelea_core::properties::{OptimizerSite, Properties, TopologyRequirement};
 use quelea_core::registry::Registered;
@@ -99,6 +100,7 @@ impl Run {
             samples: model.samples.into(),
             steps: self.steps,
             seed: self.seed,
+            poison: PoisonPolicy::Stop,
             view: Arc::new(View::first(self.workers, servers, hosts.into(), schedule)),
             topology: make.map(TopologyBuilder::into_function),
         };

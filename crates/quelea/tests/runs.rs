@@ -93,6 +93,26 @@ fn all_drivers_give_the_same_bits() {
 }
 
 #[test]
+fn workers_join_with_a_token_where_connections_are_encrypted() {
+    let run = run("allreduce");
+    let served = run.bind("0.0.0.0:0").expect("a free port");
+    let token = served.token("127.0.0.1").expect("it is reachable from elsewhere").reveal();
+    let over_tls = std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| run.join(&token).expect("a worker ends well"));
+        }
+        served.run().expect("it ends well")
+    });
+    assert_eq!(over_tls.model(), run.threads().expect("it ends well").model());
+}
+
+#[test]
+fn serving_where_nobody_could_know_the_token_is_refused_at_once() {
+    let error = run("allreduce").serve("0.0.0.0:0").expect_err("nobody has the token").to_string();
+    assert!(error.starts_with("workers need a token to join at 0.0.0.0:0"), "{error}");
+}
+
+#[test]
 fn a_worker_with_another_run_is_told_what_differs() {
     let served = run("allreduce").bind("127.0.0.1:0").expect("loopback is there");
     let address = served.address().to_string();

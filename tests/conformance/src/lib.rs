@@ -105,8 +105,9 @@ fn tcp(plan: &PreparedRun) -> Outcome {
         for rank in 0..plan.setup.workers() as u32 {
             let address = &address;
             scope.spawn(move || {
-                let mut build =
-                    |_: &[u8]| -> Result<_, String> { Ok((plan.setup.clone(), slowed(plan))) };
+                let mut build = |_: &[u8]| -> Result<_, quelea_net::JobError> {
+                    Ok((plan.setup.clone(), slowed(plan)))
+                };
                 quelea_net::join(address, Some(rank), &NetOptions::default(), &mut build)
                     .unwrap_or_else(|error| panic!("rank {rank}: {error}"));
             });

@@ -1,10 +1,14 @@
 //! `quelea join`: takes part in a run as one worker.
 
+use std::path::PathBuf;
+
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_core::registry::Registry;
-use quelea_run::drive::{self, LeaveNotice};
+use quelea_run::drive::{self, JoinToken, Joining, LeaveNotice};
+use quelea_run::error::RequestError;
 
 use super::CommandSpec;
+use super::serve::security;
 use crate::interrupt;
 use crate::request::{check_address, check_wait};
 use crate::text::mention;
@@ -14,21 +18,31 @@ pub const COMMAND: CommandSpec = CommandSpec { name: "join", parser: Args::comma
 
 const EXAMPLES: &str = "\
 Examples:
-  quelea join coordinator.example:29470             as any worker that is still missing
-  quelea join 10.0.0.1:4000 --rank 3                as worker 3
+  quelea join TOKEN                                 as any worker that is still missing
+  quelea join TOKEN --rank 3                        as worker 3
+  QUELEA_TOKEN=TOKEN quelea join                    the same, and `ps` does not show the token
+  quelea join 127.0.0.1:29470                       a coordinator on this machine
 
-The coordinator (`quelea serve`) sends the configuration and keeps the results. A run that has begun takes
-a worker in the place of one that was lost or has left. SIGTERM gives notice: the
-worker finishes its step and leaves, and the others continue; where the run cannot do without it, the run
-is saved and ends.";
+The coordinator (`quelea serve`) prints the token, sends the configuration and keeps the results. A run
+that has begun takes a worker in the place of one that was lost or has left, with the same token. SIGTERM
+gives notice: the worker finishes its step and leaves, and the others continue; where the run cannot do
+without it, the run is saved and ends.";
 
 /// Take part in a run as one worker
 #[derive(Debug, Parser)]
 #[command(after_help = EXAMPLES)]
 struct Args {
-    /// Where the coordinator listens
-    #[arg(value_name = "HOST:PORT")]
-    address: String,
+    /// The coordinator's token, or where it listens; without it, the token in QUELEA_TOKEN
+    #[arg(value_name = "TOKEN")]
+    place: Option<String>,
+
+    /// Read data only below this folder, whatever the coordinator says; may be given several times
+    #[arg(long, value_name = "DIR")]
+    data: Vec<PathBuf>,
+
+    /// Join a coordinator on another machine without encryption and without knowing who it is
+    #[arg(long)]
+    insecure: bool,
 
     /// Which worker to be; without it, any that is missing
     #[arg(long)]
@@ -53,13 +67,32 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
         drive::end_with_parent();
         interrupt::follow();
     }
-    check_address("HOST:PORT", &args.address)?;
+    let given = args.place.or_else(|| std::env::var("QUELEA_TOKEN").ok());
+    let place = given.ok_or_else(|| {
+        RequestError::Conflict("give the coordinator's token, or set QUELEA_TOKEN".into())
+    })?;
+    let shown = if JoinToken::is_token(&place) {
+        let token: JoinToken =
+            place.parse().map_err(|error| RequestError::Conflict(format!("{error}")))?;
+        token.address
+    } else {
+        check_address("HOST:PORT", &place)?;
+        place.clone()
+    };
     check_wait(args.wait)?;
     if !args.quiet {
-        mention(&format!("joining the run at {}", args.address));
+        mention(&format!("joining the run at {shown}"));
     }
     let leave = LeaveNotice::on_sigterm();
-    drive::join(registry, &args.address, args.rank, f64::from(args.wait), None, &leave)?;
+    let joining = Joining {
+        rank: args.rank,
+        wait_seconds: f64::from(args.wait),
+        security: security(args.insecure),
+        // A parent is the same operator.
+        data: (!args.with_parent).then_some(args.data),
+        leave: leave.clone(),
+    };
+    drive::join(registry, &place, &joining, None)?;
     if !args.quiet {
         mention(if leave.has_left() {
             "left the run as asked, between two steps; the others continue"

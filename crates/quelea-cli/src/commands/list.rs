@@ -141,6 +141,7 @@ fn settings() -> Vec<ListRow> {
         table("buckets", "how the model is cut for sending", config::BUCKETS, &[]),
         table("checkpoint", "when the state of the run is saved", config::CHECKPOINT, &[]),
         table("membership", "what happens when a worker is lost", config::MEMBERSHIP, &[]),
+        table("trust", "what happens when a rank misbehaves", config::TRUST, &[]),
         table(
             "cluster",
             "the virtual cluster; `train` uses hosts, servers, server_hosts and slow",

@@ -91,6 +91,10 @@ struct Args {
     #[arg(long, value_name = "ADDRESS:PORT", requires = "measure")]
     listen: Option<String>,
 
+    /// No encryption and no token: whoever can connect may join
+    #[arg(long, requires = "listen")]
+    insecure: bool,
+
     /// How long to wait for them, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600, requires = "listen")]
     wait: u32,
@@ -178,8 +182,9 @@ fn measure(
         Some(address) => {
             check_address("--listen", address)?;
             check_wait(args.wait)?;
-            let place = OpenRendezvous::open(address, f64::from(args.wait))?;
-            serve::invite(&place, plan.config.workers);
+            let security = serve::security(args.insecure);
+            let place = OpenRendezvous::open(address, f64::from(args.wait), security)?;
+            serve::invite(&place, None, plan.config.workers);
             let mut begun = |count: u64| {
                 let seconds = (count as f64 * SECONDS_EACH).ceil();
                 mention(&format!("measuring; that takes about {seconds} s"));

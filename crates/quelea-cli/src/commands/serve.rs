@@ -1,10 +1,10 @@
 //! `quelea serve`: coordinates a run whose workers join from other machines.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_core::registry::Registry;
-use quelea_run::drive::OpenRendezvous;
+use quelea_run::drive::{OpenRendezvous, PublishedToken, Security};
 
 use super::CommandSpec;
 use crate::page::DriverKind;
@@ -17,9 +17,13 @@ pub const COMMAND: CommandSpec = CommandSpec { name: "serve", parser: Args::comm
 
 const EXAMPLES: &str = "\
 Examples:
-  quelea serve run.toml                          then, on each of the machines:
-  quelea join coordinator.example:29470          (as often as the run has workers)
+  quelea serve run.toml --bind 0.0.0.0:29470     prints a token; then, on each of the machines:
+  quelea join TOKEN                              (as often as the run has workers)
   quelea serve run.toml --bind 10.0.0.1:4000 --set workers=2 --out runs/two
+  quelea serve run.toml                          for workers on this machine only
+
+Beyond this machine all connections are encrypted, and only those who have the token can join; keep
+it secret. `quelea token` prints it again. --insecure leaves all that out.
 
 This process hosts the servers of the run, if it has any, and no worker. A data file that the run
 names must be at the same path on every machine.";
@@ -31,9 +35,17 @@ struct Args {
     #[command(flatten)]
     run: RunArgs,
 
-    /// Where to listen
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:29470")]
+    /// Where to listen; 0.0.0.0:PORT for all addresses of this machine
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:29470")]
     bind: String,
+
+    /// How workers reach this machine, for the token; without it, its own address
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+
+    /// No encryption and no token: whoever can connect may join
+    #[arg(long)]
+    insecure: bool,
 
     /// How long to wait for the workers to join, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
@@ -48,7 +60,9 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     check_address("--bind", &args.bind)?;
     check_wait(args.wait)?;
     let prepared = args.run.prepare(registry, None)?;
-    let place = OpenRendezvous::open(&args.bind, f64::from(args.wait))?;
+    let place = OpenRendezvous::open(&args.bind, f64::from(args.wait), security(args.insecure))?;
+    let host = args.host.as_deref();
+    let _published = publish(&place, host);
     let is_told = !args.output.quiet;
     session::run(
         prepared,
@@ -57,7 +71,7 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
         DriverKind::Joined,
         |prepared, recorder| {
             if is_told {
-                invite(&place, prepared.config.workers);
+                invite(&place, host, prepared.config.workers);
             }
             let mut tell = teller(is_told);
             place.run(prepared, &[], recorder, &mut tell)
@@ -65,11 +79,36 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     )
 }
 
+/// Plain connections between machines must be asked for.
+pub fn security(insecure: bool) -> Security {
+    if insecure { Security::Insecure } else { Security::Automatic }
+}
+
 /// Says how workers join.
-pub fn invite(place: &OpenRendezvous, workers: usize) {
-    let address = reachable(place.address());
-    let how = format!("on each machine run: quelea join {address}");
+pub fn invite(place: &OpenRendezvous, host: Option<&str>, workers: usize) {
+    let how = match place.token(&host_name(place, host)) {
+        Some(token) => format!("on each machine run: quelea join {}", token.reveal()),
+        None => format!("on each machine run: quelea join {}", reachable(place.address())),
+    };
     mention(&format!("waiting for {workers} workers; {how}"));
+}
+
+/// Leaves the token where `quelea token` finds it, as long as this is held.
+fn publish(place: &OpenRendezvous, host: Option<&str>) -> Option<PublishedToken> {
+    let token = place.token(&host_name(place, host))?;
+    let published = PublishedToken::new(&token);
+    published
+        .inspect_err(|error| mention(&format!("`quelea token` will not know it: {error}")))
+        .ok()
+}
+
+/// How others reach this machine.
+fn host_name(place: &OpenRendezvous, host: Option<&str>) -> String {
+    match (host, reachable(place.address()).ip()) {
+        (Some(host), _) => host.to_string(),
+        (None, IpAddr::V6(ip)) => format!("[{ip}]"),
+        (None, ip) => ip.to_string(),
+    }
 }
 
 /// Says how many have joined, whenever somebody has.

@@ -45,6 +45,10 @@ struct Args {
     #[arg(long)]
     threads: bool,
 
+    /// Under a launcher with several machines: no encryption, and no secret in QUELEA_SECRET
+    #[arg(long)]
+    insecure: bool,
+
     #[command(flatten)]
     output: Output,
 }
@@ -58,6 +62,7 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
             return Err(launched.refuse_sharing(out).into());
         }
     } else if let Some(launched) = drive::launched()? {
+        let launched = if args.insecure { launched.insecure() } else { launched };
         return run_launched(registry, &args, &launched);
     }
     let prepared = prepared(registry, &args, None)?;

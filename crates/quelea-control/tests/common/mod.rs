@@ -29,6 +29,7 @@ pub fn run_spec(algorithm: &str, view: View, steps: u64) -> RunSpec {
         samples: Arc::from([]),
         steps,
         seed: 1,
+        poison: Default::default(),
         view: Arc::new(view),
         topology: None,
     }

@@ -14,6 +14,7 @@ use crate::contract::Piece;
 use crate::layout::{Bucket, Layout, intersect};
 use crate::message::Rank;
 use crate::payload::Pool;
+use crate::poison::Inspection;
 use crate::problems::Computed;
 use crate::properties::{Budget, OptimizerSite};
 use crate::random::Rng;
@@ -81,6 +82,7 @@ impl RunSpec {
             outside: false,
             computed: Computed::default(),
             held: Vec::new(),
+            inspection: Inspection::default(),
             origin: Time::ZERO,
             effects: Vec::new(),
             queue: VecDeque::new(),

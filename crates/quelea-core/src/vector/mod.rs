@@ -89,6 +89,12 @@ pub fn norm(x: &[f32]) -> f64 {
     sum_of_squares(x).sqrt()
 }
 
+/// The bits of the largest magnitude. Infinities are above all numbers, and NaN above infinities.
+pub fn largest_bits(x: &[f32]) -> u32 {
+    let level = Level::best();
+    x.chunks(BLOCK).map(|block| loops::largest_block(level, block)).max().unwrap_or(0)
+}
+
 /// Scales `x` down to Euclidean norm `limit` if it is longer.
 pub fn clip(limit: f64, x: &mut [f32]) {
     let norm = norm(x);
@@ -255,6 +261,26 @@ mod loops {
             let tail = padded(tail);
             add_products(&mut sums, &tail, &tail);
             halve(&sums)
+        }
+    }
+
+    kernel! {
+        /// Magnitudes have no sign bit, so that signed and unsigned comparison agree.
+        pub fn largest_block(x: &[f32]) -> u32 {
+            let (x, tail) = x.as_chunks::<ACCUMULATORS>();
+            let mut largest = [0; ACCUMULATORS];
+            for x in x {
+                raise(&mut largest, x);
+            }
+            raise(&mut largest, &padded(tail));
+            largest.into_iter().max().unwrap_or(0) as u32
+        }
+    }
+
+    #[inline(always)]
+    fn raise(largest: &mut [i32; ACCUMULATORS], x: &Lanes) {
+        for (largest, x) in largest.iter_mut().zip(x) {
+            *largest = (*largest).max(x.abs().to_bits() as i32);
         }
     }
 

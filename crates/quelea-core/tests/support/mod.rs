@@ -162,6 +162,7 @@ impl Case {
             seed: self.seed,
             view: Arc::new(view),
             topology: Some(make),
+            poison: Default::default(),
         };
         (setup, problem)
     }

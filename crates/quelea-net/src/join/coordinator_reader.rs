@@ -1,7 +1,5 @@
 //! What a worker reads from the coordinator before the run.
 
-use std::net::TcpStream;
-
 use quelea_core::time::Time;
 use quelea_record::{CheckpointSchedule, RankCheckpoint, ResumePoint};
 use quelea_wire::control::{ControlError, Reader};
@@ -10,11 +8,12 @@ use crate::error::NetError;
 use crate::measure::Prober;
 use crate::options::NetOptions;
 use crate::protocol::{self, JOB_BYTES, SMALL_BYTES, SetupMessage, Wait};
+use crate::trust::{ControlStream, RankSeat};
 use quelea_control::Command;
 
 /// Who hears the coordinator before the run.
 pub(super) struct CoordinatorReader<'a> {
-    pub(super) stream: &'a TcpStream,
+    pub(super) stream: &'a ControlStream,
     pub(super) address: &'a str,
     pub(super) options: &'a NetOptions,
 }
@@ -60,7 +59,7 @@ pub(super) fn unexpected(address: &str, word: &SetupMessage) -> NetError {
 
 /// One word of the coordinator before the run, which may also be that there will be none.
 pub(super) fn hear(
-    stream: &TcpStream,
+    stream: &ControlStream,
     address: &str,
     wait: Wait,
 ) -> Result<SetupMessage, NetError> {
@@ -68,7 +67,7 @@ pub(super) fn hear(
 }
 
 pub(super) fn hear_up_to(
-    stream: &TcpStream,
+    stream: &ControlStream,
     address: &str,
     wait: Wait,
     most: u64,
@@ -78,6 +77,32 @@ pub(super) fn hear_up_to(
         Ok(CoordinatorMessage::Aborted(reason)) => Err(NetError::Aborted(reason)),
         Err(error) => {
             Err(NetError::LostCoordinator { address: address.into(), reason: error.to_string() })
+        }
+    }
+}
+
+/// What a worker reads from the coordinator during the run.
+pub(super) enum RunMessage {
+    Command(Command),
+    /// A seat was given again.
+    Seat(RankSeat),
+}
+
+impl protocol::Packet for RunMessage {
+    fn encode(&self) -> Vec<u8> {
+        match self {
+            RunMessage::Command(command) => command.encode(),
+            RunMessage::Seat(seat) => SetupMessage::Seat(*seat).encode(),
+        }
+    }
+
+    fn decode(reader: &mut Reader<'_>, kind: u16) -> Result<RunMessage, ControlError> {
+        match SetupMessage::decode(&mut reader.clone(), kind) {
+            Ok(SetupMessage::Seat(seat)) => {
+                SetupMessage::decode(reader, kind)?;
+                Ok(RunMessage::Seat(seat))
+            }
+            _ => Command::decode(reader, kind).map(RunMessage::Command),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a joined worker and the coordinator exchange during the run: commands come, events go.
 
 use std::io;
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -9,10 +9,12 @@ use std::thread::JoinHandle;
 
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::coordinator_reader::RunMessage;
 use crate::controller::Incoming;
 use crate::protocol::{self, PacketError, SMALL_BYTES, Wait};
 use crate::rank::Inbox;
 use crate::transport::tcp::is_near;
+use crate::trust::{ControlStream, LinkIdentity};
 use quelea_control::{Command, RankEvent};
 
 /// Events that may wait for the coordinator before records are left out.
@@ -29,7 +31,7 @@ pub(super) enum JoinEnd {
 
 /// How long the coordinator may be silent. A process of this machine whose connection is open is alive:
 /// it may have been stopped, and will continue.
-pub(super) fn coordinator_patience(stream: &TcpStream, peer_seconds: f64) -> f64 {
+pub(super) fn coordinator_patience(stream: &ControlStream, peer_seconds: f64) -> f64 {
     let is_near = is_near(stream.peer_addr(), stream.local_addr()).unwrap_or(false);
     if is_near { NEAR_FACTOR * peer_seconds } else { peer_seconds }
 }
@@ -37,19 +39,24 @@ pub(super) fn coordinator_patience(stream: &TcpStream, peer_seconds: f64) -> f64
 /// Hears the coordinator, which says every now and then that it is alive, on a thread of its own
 /// and tells the rank.
 pub(super) fn attend_coordinator(
-    stream: &TcpStream,
+    stream: &ControlStream,
     inbox: UnboundedSender<Inbox>,
     controller: Sender<Incoming>,
+    identity: Option<LinkIdentity>,
     seconds: f64,
 ) -> io::Result<()> {
-    let stream = stream.try_clone()?;
+    let stream = stream.clone();
     std::thread::spawn(move || {
         loop {
             let wait = Wait::new(seconds, "a heartbeat");
-            let last = match protocol::read::<Command>(&stream, SMALL_BYTES, Some(wait)) {
-                Ok(Command::Heartbeat) => continue,
-                Ok(Command::Abort(reason)) => Incoming::Aborted(reason),
-                Ok(command) => {
+            let last = match protocol::read(&stream, SMALL_BYTES, Some(wait)) {
+                Ok(RunMessage::Command(Command::Heartbeat)) => continue,
+                Ok(RunMessage::Command(Command::Abort(reason))) => Incoming::Aborted(reason),
+                Ok(RunMessage::Seat(seat)) => {
+                    identity.iter().for_each(|identity| identity.seats().give(seat));
+                    continue;
+                }
+                Ok(RunMessage::Command(command)) => {
                     let _ = inbox.send(Inbox::Command(command));
                     continue;
                 }
@@ -67,7 +74,7 @@ pub(super) fn attend_coordinator(
 /// Passes on what the rank says, until the coordinator has everybody's report. Writing may wait
 /// for the coordinator; this does not, so that it hears when there is none any more.
 pub(super) fn serve(
-    stream: &TcpStream,
+    stream: &ControlStream,
     incoming: &Receiver<Incoming>,
     controller: Sender<Incoming>,
 ) -> Result<(), JoinEnd> {
@@ -96,8 +103,8 @@ pub(super) struct EventWriter {
 }
 
 impl EventWriter {
-    fn new(stream: &TcpStream, controller: Sender<Incoming>) -> io::Result<EventWriter> {
-        let stream = stream.try_clone()?;
+    fn new(stream: &ControlStream, controller: Sender<Incoming>) -> io::Result<EventWriter> {
+        let stream = stream.clone();
         let (events, queue) = channel();
         let waiting = Arc::new(AtomicUsize::new(0));
         let written = Arc::clone(&waiting);

@@ -12,6 +12,7 @@ use super::fields::{
 use super::surveys::{read_survey, write_survey};
 use super::{Packet, SetupMessage};
 use crate::measure::Probe;
+use crate::trust::RankSeat;
 
 /// A sentence of another process, fit to be shown.
 fn reason(r: &mut Reader<'_>) -> Result<String, ControlError> {
@@ -37,8 +38,9 @@ impl Packet for SetupMessage {
             SetupMessage::Listening { port } => w.number(*port).packet(5),
             SetupMessage::Ping => w.packet(6),
             SetupMessage::Pong { now } => w.number(now.0).packet(7),
-            SetupMessage::Peers { addresses } => {
-                w.list(addresses, |w, address| w.text(address)).packet(8)
+            SetupMessage::Peers { addresses, seats } => {
+                let w = w.list(addresses, |w, address| w.text(address));
+                w.list(seats, |w, times| w.number(*times)).packet(8)
             }
             SetupMessage::Meshed => w.packet(9),
             SetupMessage::Start { zero, schedule } => w
@@ -62,6 +64,12 @@ impl Packet for SetupMessage {
                 w.number(*run).number(*from).number(*to).number(*received).packet(17)
             }
             SetupMessage::Reconnected { received } => w.number(*received).packet(18),
+            SetupMessage::Certify { key } => w.bytes(key).packet(19),
+            SetupMessage::Certified { certificate, root } => {
+                w.bytes(certificate).bytes(root).packet(20)
+            }
+            SetupMessage::Alive => w.packet(21),
+            SetupMessage::Seat(seat) => w.number(seat.rank).number(seat.times).packet(22),
         }
     }
 
@@ -81,7 +89,10 @@ impl Packet for SetupMessage {
             5 => SetupMessage::Listening { port: r.small()? },
             6 => SetupMessage::Ping,
             7 => SetupMessage::Pong { now: Time(r.number()?) },
-            8 => SetupMessage::Peers { addresses: r.list(Reader::text)? },
+            8 => SetupMessage::Peers {
+                addresses: r.list(Reader::text)?,
+                seats: r.list(Reader::small)?,
+            },
             9 => SetupMessage::Meshed,
             10 => SetupMessage::Start {
                 zero: Time(r.number()?),
@@ -107,6 +118,13 @@ impl Packet for SetupMessage {
                 received: r.number()?,
             },
             18 => SetupMessage::Reconnected { received: r.number()? },
+            19 => SetupMessage::Certify { key: r.bytes()?.to_vec() },
+            20 => SetupMessage::Certified {
+                certificate: r.bytes()?.to_vec(),
+                root: r.bytes()?.to_vec(),
+            },
+            21 => SetupMessage::Alive,
+            22 => SetupMessage::Seat(RankSeat { rank: r.small()?, times: r.small()? }),
             _ => return Err(r.unknown()),
         })
     }
@@ -170,7 +188,22 @@ impl Packet for Command {
     }
 }
 
+/// The longest record, and the longest event of a few numbers.
+const RECORD_BYTES: u64 = 4 << 10;
+/// The longest sentence: what is shown of it is shorter.
+const SENTENCE_BYTES: u64 = 16 << 10;
+
 impl Packet for RankEvent {
+    /// Vectors and accounts may be long; numbers and sentences are not.
+    fn longest(kind: u16, most: u64) -> u64 {
+        match kind {
+            204 | 211 | 212 | 217 => most,
+            216 | 231 => most.min(4 << 20),
+            207..=210 => SENTENCE_BYTES,
+            _ => RECORD_BYTES,
+        }
+    }
+
     fn encode(&self) -> Vec<u8> {
         let w = Writer::default();
         match self {
@@ -251,7 +284,7 @@ impl Packet for RankEvent {
             207 => RankEvent::Stalled { rank: r.small()?, complaint: reason(r)? },
             208 => RankEvent::Lost { rank: r.small()?, peer: r.small()?, reason: reason(r)? },
             209 => RankEvent::Failed { rank: r.small()?, reason: reason(r)? },
-            210 => RankEvent::Warning(r.text()?),
+            210 => RankEvent::Warning(reason(r)?),
             211 => RankEvent::Model { rank: r.small()?, step: r.number()?, model: r.values()? },
             212 => RankEvent::Saved {
                 rank: r.small()?,
@@ -267,7 +300,7 @@ impl Packet for RankEvent {
                 rank: r.small()?,
                 account: Box::new(Account {
                     step: r.number()?,
-                    awaiting: r.list(|r| Ok(AwaitedPeer { from: r.small()?, what: r.text()? }))?,
+                    awaiting: r.list(|r| Ok(AwaitedPeer { from: r.small()?, what: reason(r)? }))?,
                     sent: r.list(Reader::number)?,
                     received: r.list(Reader::number)?,
                 }),
@@ -331,7 +364,9 @@ mod tests {
             comes_back(RankEvent::Record(Record { t: 1.5, rank: 2, step: 3, event }));
         }
         comes_back(SetupMessage::Join { rank: None, key: "run".into() });
-        comes_back(SetupMessage::Peers { addresses: vec!["127.0.0.1:1".into()] });
+        let addresses = vec!["127.0.0.1:1".into()];
+        comes_back(SetupMessage::Peers { addresses, seats: vec![1, 2] });
+        comes_back(SetupMessage::Seat(RankSeat { rank: 3, times: 2 }));
         comes_back(Command::Probe(4));
         comes_back(Command::SaveAt { step: 9, last: true });
         comes_back(Command::Explain);
@@ -399,5 +434,8 @@ mod tests {
         comes_back(SetupMessage::Measure(Probe::Stream { to: vec![1], from: vec![2, 3] }));
         comes_back(SetupMessage::Found { values: vec![0.5, -1.0] });
         comes_back(SetupMessage::Measured);
+        comes_back(SetupMessage::Certify { key: vec![4, 1] });
+        comes_back(SetupMessage::Certified { certificate: vec![1], root: vec![2, 3] });
+        comes_back(SetupMessage::Alive);
     }
 }

@@ -1,7 +1,7 @@
 //! The addresses of all ranks, as each worker is to reach them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr};
 
 use quelea_core::message::Rank;
 
@@ -10,9 +10,10 @@ use crate::options::NetOptions;
 use crate::protocol::{self, PacketError, SMALL_BYTES, SetupMessage, Wait};
 use crate::rendezvous::admission::JoinedWorker;
 use crate::transport::{RankLinks, Transport};
+use crate::trust::ControlStream;
 
 /// The connections of the workers that have joined, by rank.
-pub(super) type Streams = BTreeMap<u32, TcpStream>;
+pub(super) type Streams = BTreeMap<u32, ControlStream>;
 
 /// Where the ranks are.
 pub(super) struct AddressTable<'a> {
@@ -21,16 +22,19 @@ pub(super) struct AddressTable<'a> {
     pub(super) absent: &'a BTreeSet<Rank>,
     /// Where the coordinator's own ranks listen.
     pub(super) port: u16,
+    /// Which time the seat of each rank was given.
+    pub(super) seats: &'a [u32],
 }
 
 impl AddressTable<'_> {
+    /// What somebody needs to connect who reaches the coordinator at `own`.
+    pub(super) fn peers(&self, own: IpAddr, known: &BTreeMap<u32, SocketAddr>) -> SetupMessage {
+        SetupMessage::Peers { addresses: self.seen_from(own, known), seats: self.seats.to_vec() }
+    }
+
     /// The addresses for somebody who reaches the coordinator at `own`: a worker that is reached only
     /// from the coordinator's machine is there, under the coordinator's address.
-    pub(super) fn seen_from(
-        &self,
-        own: IpAddr,
-        addresses: &BTreeMap<u32, SocketAddr>,
-    ) -> Vec<String> {
+    fn seen_from(&self, own: IpAddr, addresses: &BTreeMap<u32, SocketAddr>) -> Vec<String> {
         let address = |rank: usize| match addresses.get(&(rank as u32)) {
             _ if self.absent.contains(&Rank::from(rank)) => String::new(),
             Some(address) if address.ip().is_loopback() => {
@@ -57,8 +61,7 @@ pub(super) fn exchange_addresses(
     let connect = || {
         for (rank, stream) in &streams {
             let own = stream.local_addr().map_err(|error| lost(*rank, error.into()))?;
-            let addresses = table.seen_from(own.ip(), &addresses);
-            let peers = SetupMessage::Peers { addresses };
+            let peers = table.peers(own.ip(), &addresses);
             protocol::write(stream, &peers).map_err(|error| lost(*rank, error))?;
         }
         let from_here = table.seen_from(IpAddr::from([127, 0, 0, 1]), &addresses);

@@ -15,27 +15,32 @@ use crate::clock::RunClock;
 use crate::controller::Incoming;
 use crate::error::NetError;
 use crate::options::NetOptions;
-use crate::protocol::{self, PacketError, SMALL_BYTES, SetupMessage, Wait};
+use crate::protocol::{self, PacketError, PacketStream, SMALL_BYTES, SetupMessage, Wait};
 use crate::transport::tcp::prepare;
+use crate::trust::{Access, ControlStream, Credentials, RankSeat};
 use quelea_control::{Command, REASON_CHARS, RankEvent, WARNING_CHARS, shown};
 
 /// How often the observer is asked whether to keep waiting.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
+/// How long a worker that has been given a seat may say nothing.
+const SILENCE_SECONDS: f64 = 15.0;
+
 /// A worker that has joined, loaded its data, and listens.
 #[derive(Debug)]
 pub(crate) struct JoinedWorker {
     pub(crate) rank: u32,
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: ControlStream,
     pub(crate) address: SocketAddr,
 }
 
 impl JoinedWorker {
     /// Whether it is still connected.
     fn stays(&self) -> bool {
-        let _ = self.stream.set_nonblocking(true);
-        let seen = self.stream.peek(&mut [0]);
-        let _ = self.stream.set_nonblocking(false);
+        let socket = self.stream.socket();
+        let _ = socket.set_nonblocking(true);
+        let seen = socket.peek(&mut [0]);
+        let _ = socket.set_nonblocking(false);
         match seen {
             Ok(count) => count > 0,
             Err(error) => error.kind() == ErrorKind::WouldBlock,
@@ -53,6 +58,10 @@ pub(crate) struct Admission {
     pub(crate) clock: RunClock,
     pub(crate) workers: u32,
     pub(crate) options: NetOptions,
+    /// What a worker must know before it is heard; nothing where connections are plain.
+    pub(crate) access: Option<Access>,
+    /// How often each seat was given.
+    pub(crate) given: Mutex<BTreeMap<u32, u32>>,
     /// Ranks that were lost: nobody takes them before the run has begun.
     pub(crate) lost: Mutex<BTreeSet<u32>>,
     /// The run has begun.
@@ -115,6 +124,13 @@ impl Admission {
             let arrived = arrived.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = arrived.send(arrival);
         };
+        let stream = match self.authenticate(stream) {
+            Ok(stream) => stream,
+            // A stranger gets no answer.
+            Err(reason) => {
+                return self.warn(format!("refused {peer}: {}", shown(&reason, WARNING_CHARS)));
+            }
+        };
         let rank = match self.admit(&stream, peer) {
             Ok(rank) => rank,
             Err((reason, elsewhere)) => {
@@ -144,10 +160,16 @@ impl Admission {
         }
     }
 
+    /// The connection of somebody who knows the run's secret, if it has one.
+    fn authenticate(&self, stream: TcpStream) -> Result<ControlStream, String> {
+        prepare(&stream, self.options.handshake_seconds).map_err(|error| error.to_string())?;
+        let wait = Wait::new(self.options.handshake_seconds, "a proof that it may join");
+        ControlStream::admit(stream, self.access.as_ref(), wait)
+    }
+
     /// The rank of a worker that may take part.
-    fn admit(&self, stream: &TcpStream, peer: SocketAddr) -> Result<u32, (String, bool)> {
+    fn admit(&self, stream: &ControlStream, peer: SocketAddr) -> Result<u32, (String, bool)> {
         let plain = |reason: String| (reason, false);
-        prepare(stream, self.options.handshake_seconds).map_err(|e| plain(e.to_string()))?;
         let wait = Wait::new(self.options.handshake_seconds, "a request to join");
         let word = protocol::read(stream, SMALL_BYTES, Some(wait));
         let word = word.map_err(|e| plain(e.to_string()))?;
@@ -192,16 +214,24 @@ impl Admission {
 
     /// Hands over the job; gives the port at which the worker listens once it is ready, or why it
     /// cannot run the job. An error is that it left, or does not speak as it should.
-    fn prepare(&self, stream: &TcpStream, rank: u32) -> Result<Result<u16, String>, String> {
+    fn prepare(&self, stream: &ControlStream, rank: u32) -> Result<Result<u16, String>, String> {
         let Admission { run, open, timeline, .. } = *self;
         let (late, job) = (self.has_begun.load(Ordering::Acquire), self.job.clone());
         let welcome = SetupMessage::Welcome { run, rank, open, timeline, late, job };
         let text = |error: PacketError| error.to_string();
-        prepare(stream, self.options.connect_seconds).map_err(|error| error.to_string())?;
+        prepare(stream.socket(), self.options.connect_seconds).map_err(|e| e.to_string())?;
         protocol::write(stream, &welcome).map_err(text)?;
-        let wait = Wait::new(self.options.connect_seconds, "its data to be loaded");
+        let loading = Wait::new(self.options.connect_seconds, "its data to be loaded");
         loop {
+            // A worker that loads says every second that it does; one that is silent loses its seat.
+            let silence = Wait::new(SILENCE_SECONDS, "a sign that it loads its data");
+            let wait = if loading.left() < silence.left() { loading } else { silence };
             match protocol::read(stream, SMALL_BYTES, Some(wait)).map_err(text)? {
+                SetupMessage::Alive => {}
+                SetupMessage::Certify { key } => {
+                    let certified = self.certify(rank, &key)?;
+                    protocol::write(stream, &certified).map_err(text)?;
+                }
                 SetupMessage::Ping => {
                     let pong = SetupMessage::Pong { now: self.clock.now() };
                     protocol::write(stream, &pong).map_err(text)?;
@@ -211,6 +241,29 @@ impl Admission {
                 other => return Err(format!("it sent {other:?} instead of where it listens")),
             }
         }
+    }
+
+    /// The certificate of a worker that has been given the seat of `rank`.
+    fn certify(&self, rank: u32, key: &[u8]) -> Result<SetupMessage, String> {
+        let access = self.access.as_ref().ok_or("connections of this run are plain")?;
+        let times = {
+            let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+            let times = given.entry(rank).or_default();
+            *times += 1;
+            *times
+        };
+        let credentials = access.authority.certify(RankSeat { rank, times }, key);
+        let Credentials { certificate, root } = credentials.map_err(|error| error.to_string())?;
+        Ok(SetupMessage::Certified { certificate, root })
+    }
+
+    /// Which time the seat of each of so many ranks was given; the coordinator's own have one holder, and
+    /// ranks that were lost before the run was resumed have none.
+    pub(crate) fn seats(&self, ranks: usize) -> Vec<u32> {
+        let lost = self.lost().clone();
+        let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let times = |rank| given.get(&rank).copied().unwrap_or(u32::from(!lost.contains(&rank)));
+        (0..ranks as u32).map(times).collect()
     }
 
     /// Waits for all workers.

@@ -15,10 +15,13 @@ use crate::protocol::{self, SMALL_BYTES, SetupMessage, Wait};
 use crate::rendezvous::addresses::AddressTable;
 use crate::rendezvous::admission::{Admission, Arrival, JoinedWorker};
 use crate::rendezvous::worker_reader::attend_worker;
+use crate::trust::{LinkIdentity, RankSeat};
 
 /// What the coordinator needs to let workers join.
 pub(crate) struct Joiners {
     pub(crate) admission: Arc<Admission>,
+    /// What the coordinator's own ranks check certificates with, where links are encrypted.
+    pub(crate) identity: Option<LinkIdentity>,
     pub(crate) arrivals: Receiver<Arrival>,
     pub(crate) controller: Sender<Incoming>,
     /// Where the workers that take part listen.
@@ -35,20 +38,42 @@ pub(crate) struct Joiners {
 
 impl Joiners {
     /// Lets those who have arrived since the last call connect with the others, on threads of their own.
-    pub(crate) fn attend(&mut self) {
+    /// Before that, `links` bring the others word of their seats, so that no earlier holder is let in.
+    pub(crate) fn attend(&mut self, links: &[ControlLink]) {
         while let Ok(arrival) = self.arrivals.try_recv() {
             match arrival {
-                Ok(worker) => self.connect(worker),
+                Ok(worker) => {
+                    self.give_seat(worker.rank, links);
+                    self.connect(worker);
+                }
                 Err((rank, reason)) => self.give_up(rank, &reason),
             }
         }
     }
 
+    /// Tells everybody whose seat this rank's is now.
+    fn give_seat(&self, rank: u32, links: &[ControlLink]) {
+        let Some(identity) = &self.identity else { return };
+        let times = self.admission.seats(self.ranks)[rank as usize];
+        let seat = RankSeat { rank, times };
+        identity.seats().give(seat);
+        for link in links {
+            if let ControlLink::Remote(stream) = link {
+                // A worker that is gone is noticed by whoever reads what it says.
+                let _ = protocol::write(stream, &SetupMessage::Seat(seat));
+            }
+        }
+        for waiting in self.waiting.values() {
+            let _ = protocol::write(&waiting.stream, &SetupMessage::Seat(seat));
+        }
+    }
+
     fn connect(&mut self, worker: JoinedWorker) {
         let absent = self.admission.vacant();
-        let table = AddressTable { ranks: self.ranks, absent: &absent, port: self.port };
+        let (ranks, port, seats) = (self.ranks, self.port, self.admission.seats(self.ranks));
+        let table = AddressTable { ranks, absent: &absent, port, seats: &seats };
         let Ok(own) = worker.stream.local_addr() else { return };
-        let peers = SetupMessage::Peers { addresses: table.seen_from(own.ip(), &self.addresses) };
+        let peers = table.peers(own.ip(), &self.addresses);
         let seconds = self.admission.options.connect_seconds;
         let controller = self.controller.clone();
         std::thread::spawn(move || {

@@ -9,7 +9,23 @@ use std::time::Duration;
 use crate::protocol::{self, SetupMessage};
 
 /// Visitors that are being heard at one time.
-const VISITORS: usize = 1024;
+pub(crate) const VISITORS: usize = 256;
+
+/// What a visitor gets when too many are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WhenBusy {
+    /// A refusal that asks it to come again.
+    Refuse,
+    /// Nothing: it speaks TLS, or gets no answer before it has shown who it is.
+    Close,
+}
+
+impl WhenBusy {
+    /// Where connections are encrypted, or not.
+    pub(crate) fn of(is_encrypted: bool) -> WhenBusy {
+        if is_encrypted { WhenBusy::Close } else { WhenBusy::Refuse }
+    }
+}
 
 /// Accepts visitors and hears each on a thread of its own, so that one who says nothing holds
 /// up nobody. Dropping it closes the socket.
@@ -23,6 +39,7 @@ pub(crate) struct GuardedListener {
 impl GuardedListener {
     pub(crate) fn open(
         listener: TcpListener,
+        when_busy: WhenBusy,
         hear: impl Fn(TcpStream, SocketAddr) + Send + Sync + 'static,
     ) -> std::io::Result<GuardedListener> {
         let address = listener.local_addr()?;
@@ -42,12 +59,12 @@ impl GuardedListener {
                 let Ok(peer) = stream.peer_addr() else { continue };
                 if heard.fetch_add(1, Ordering::AcqRel) >= VISITORS {
                     heard.fetch_sub(1, Ordering::AcqRel);
-                    let reason = "too many visitors at one time".to_string();
-                    // A new connection has room for so little.
-                    let _ = protocol::write(
-                        &stream,
-                        &SetupMessage::Refused { reason, elsewhere: true },
-                    );
+                    if when_busy == WhenBusy::Refuse {
+                        let reason = "too many visitors at one time".to_string();
+                        // A new connection has room for so little.
+                        let refused = SetupMessage::Refused { reason, elsewhere: true };
+                        let _ = protocol::write(&stream, &refused);
+                    }
                     continue;
                 }
                 let (hear, counted) = (Arc::clone(&hear), Arc::clone(&heard));

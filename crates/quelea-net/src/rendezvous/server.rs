@@ -1,12 +1,12 @@
 //! The coordinator: waits for workers, exchanges their addresses, and controls the run.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use quelea_core::message::Rank;
 use quelea_core::run_spec::RunSpec;
@@ -26,10 +26,12 @@ use crate::protocol::{self, SetupMessage, Wait};
 use crate::rendezvous::addresses::{AddressTable, Streams, exchange_addresses, lost};
 use crate::rendezvous::admission::{Admission, Arrival};
 use crate::rendezvous::joiners::Joiners;
-use crate::rendezvous::listener::GuardedListener;
+use crate::rendezvous::listener::{GuardedListener, WhenBusy};
+use crate::rendezvous::starting::{begin_worker, send_states, vector_lengths};
 use crate::rendezvous::worker_reader::attend_worker;
 use crate::transport::{Doors, MeshPlan, RankLinks, Transport};
-use quelea_control::{Command, LossPolicy, SilenceLimits, VectorLengths};
+use crate::trust::{self, Access, ControlStream, JoinToken, LinkIdentity};
+use quelea_control::{Command, LossPolicy, SilenceLimits};
 
 /// Which workers live in the coordinator's process. Servers always do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -74,7 +76,7 @@ pub fn resume(
     let rank_links = living.map(|rank| RankLinks { rank, endpoints: Vec::new() });
     let local =
         LocalRanks::start(&context, gradients, rank_links.collect(), Heartbeats::WithinProcess)?;
-    let control_links = control_links(setup.ranks(), &local, &BTreeMap::new())?;
+    let control_links = control_links(setup.ranks(), &local, &BTreeMap::new());
     controller::run(&context, control_links, None, observer, &incoming)
 }
 
@@ -92,15 +94,14 @@ pub(crate) fn check(setup: &RunSpec) -> Result<(), NetError> {
 fn control_links(
     ranks: usize,
     local: &LocalRanks,
-    joined: &BTreeMap<u32, TcpStream>,
-) -> Result<Vec<ControlLink>, NetError> {
+    joined: &BTreeMap<u32, ControlStream>,
+) -> Vec<ControlLink> {
     let port = |rank: usize| match local.inbox(rank.into()) {
-        Some(inbox) => Ok(ControlLink::Local(inbox.clone())),
-        None => match joined.get(&(rank as u32)).map(TcpStream::try_clone) {
-            Some(Ok(stream)) => Ok(ControlLink::Remote(stream)),
-            Some(Err(error)) => Err(lost(rank as u32, error.into())),
+        Some(inbox) => ControlLink::Local(inbox.clone()),
+        None => match joined.get(&(rank as u32)) {
+            Some(stream) => ControlLink::Remote(stream.clone()),
             // It was lost before the run was resumed.
-            None => Ok(ControlLink::Broken),
+            None => ControlLink::Broken,
         },
     };
     (0..ranks).map(port).collect()
@@ -115,16 +116,27 @@ pub struct Coordinator {
     options: NetOptions,
     published: Option<PublishedAddress>,
     start: Arc<ResumePoint>,
+    /// The number that tells this run from others.
+    run: u64,
+    /// Who may take part; nothing where connections are plain.
+    access: Option<Access>,
 }
 
 impl Coordinator {
-    /// Listens on `addr`, for example `127.0.0.1:0`.
+    /// Listens on `addr`, for example `127.0.0.1:0`. Beyond this machine connections are encrypted, and
+    /// workers need the coordinator's [`token`](Coordinator::token), unless the options say otherwise.
     pub fn bind(addr: &str, options: NetOptions) -> Result<Coordinator, NetError> {
         let failed = |source| NetError::Listen { address: addr.to_string(), source };
         let listener = TcpListener::bind(addr).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let start = Arc::default();
-        Ok(Coordinator { listener, address, options, published: None, start })
+        let (start, run) = (Arc::default(), run_number());
+        let access = Access::new(run, address.ip(), &options.security, options.token_seconds)?;
+        Ok(Coordinator { listener, address, options, published: None, start, run, access })
+    }
+
+    /// What lets a worker join that reaches this machine as `host`; nothing where connections are plain.
+    pub fn token(&self, host: &str) -> Option<JoinToken> {
+        Some(self.access.as_ref()?.token(format!("{host}:{}", self.address.port())))
     }
 
     /// The run resumes from `start`; every worker receives its part.
@@ -152,7 +164,11 @@ impl Coordinator {
     /// For rank 0 of processes that a launcher has started: listens where the others will look.
     pub fn of_launch(launched: &Launched, options: NetOptions) -> Result<Coordinator, NetError> {
         match &launched.rendezvous {
+            Rendezvous::Address(address) if trust::is_own(trust::host_of(address)) => {
+                Coordinator::bind(address, options)
+            }
             Rendezvous::Address(address) => {
+                options.security.check_host(trust::host_of(address))?;
                 // The name is how others reach this machine; it need not be one of its own.
                 let port = address.rsplit_once(':').map_or("0", |(_, port)| port);
                 Coordinator::bind(&format!("0.0.0.0:{port}"), options)
@@ -191,17 +207,16 @@ impl Coordinator {
         let (start, options) = (Arc::clone(&self.start), self.options.clone());
         let clock = RunClock::showing(start.now, Instant::now());
         let (controller, incoming) = channel();
-        let doors = Doors::default();
-        let plan = coordinator_plan(setup.ranks(), here, doors.clone());
+        let identity = self.own_identity(&here)?;
+        let doors = Doors::of(identity.clone());
+        let plan = self.plan(setup.ranks(), here, identity.clone(), doors.clone());
         let (workers, join_refusal) = (setup.workers() as u32, setup.join_refusal());
         let call = Call { plan, absent, job, workers, join_refusal, clock };
         let gathered = self.gather(call, controller.clone(), observer)?;
         let ConnectedWorkers { streams, rank_links, door, transport, _listener } = gathered;
         send_states(&streams, &start);
         let (zero, schedule) = (clock.now() - start.now, observer.checkpoint_schedule());
-        let len = setup.layout.len();
-        let report = if options.report_models { len } else { 0 };
-        let lengths = VectorLengths { model: len, report };
+        let lengths = vector_lengths(setup, &options);
         for (rank, stream) in &streams {
             begin_worker(stream, &SetupMessage::Start { zero, schedule }, &options);
             attend_worker(*rank, stream, setup.ranks(), lengths, controller.clone())
@@ -218,11 +233,12 @@ impl Coordinator {
             doors,
         };
         let local = LocalRanks::start(&context, gradients, rank_links, Heartbeats::WithinProcess)?;
-        let control_links = control_links(setup.ranks(), &local, &streams)?;
+        let control_links = control_links(setup.ranks(), &local, &streams);
         let Door { admission, arrivals, addresses } = door;
         admission.begin();
         let joiners = Joiners {
             admission,
+            identity,
             arrivals,
             controller,
             addresses,
@@ -249,12 +265,30 @@ impl Coordinator {
         // Nobody hears warnings; a refusal is told where a worker is missing for it.
         let (controller, _unheard) = channel();
         let options = self.options.clone();
-        let plan = coordinator_plan(workers, BTreeSet::new(), Doors::default());
+        let plan = self.plan(workers, BTreeSet::new(), None, Doors::default());
         let (absent, clock) = (BTreeSet::new(), RunClock::start());
         let join_refusal = Some("it only measures");
         let call = Call { plan, absent, job, workers: workers as u32, join_refusal, clock };
         let gathered = self.gather(call, controller, observer)?;
         StreamSurvey { streams: &gathered.streams, options: &options }.measure(steps, observer)
+    }
+
+    /// Who lives where.
+    fn plan(
+        &self,
+        ranks: usize,
+        here: BTreeSet<Rank>,
+        identity: Option<LinkIdentity>,
+        doors: Doors,
+    ) -> MeshPlan {
+        MeshPlan { run: self.run, ranks, here, identity, is_late: false, doors }
+    }
+
+    /// What the ranks of this process show to others.
+    fn own_identity(&self, here: &BTreeSet<Rank>) -> Result<Option<LinkIdentity>, NetError> {
+        let ranks: Vec<u32> = here.iter().map(|rank| rank.0).collect();
+        let own = |access: &Access| access.authority.own_identity(&ranks);
+        self.access.as_ref().map(own).transpose()
     }
 
     /// Waits for the workers and connects everybody with everybody.
@@ -274,6 +308,8 @@ impl Coordinator {
             clock,
             workers,
             options: self.options.clone(),
+            access: self.access.clone(),
+            given: Mutex::default(),
             lost: Mutex::new(absent.iter().map(|rank| rank.0).collect()),
             has_begun: AtomicBool::new(false),
             join_refusal,
@@ -286,7 +322,8 @@ impl Coordinator {
         let (arrived, arrivals) = channel();
         let (admission, arrived) = (Arc::new(admission), Mutex::new(arrived));
         let hearing = Arc::clone(&admission);
-        let listener = GuardedListener::open(self.listener, move |stream, peer| {
+        let when_busy = WhenBusy::of(self.access.is_some());
+        let listener = GuardedListener::open(self.listener, when_busy, move |stream, peer| {
             hearing.hear(stream, peer, &arrived);
         })
         .map_err(|source| NetError::Listen { address: self.address.to_string(), source })?;
@@ -299,7 +336,10 @@ impl Coordinator {
         // All processes together have one limit; the last to come still needs a moment.
         let left = self.options.connect_seconds - begun.elapsed().as_secs_f64();
         let wait = Wait::new(left.max(self.options.handshake_seconds), "it to be connected");
-        let table = AddressTable { ranks: plan.ranks, absent: &absent, port: transport.port() };
+        let seats = door.admission.seats(plan.ranks);
+        plan.identity.iter().for_each(|identity| identity.seats().set(seats.clone()));
+        let (ranks, port) = (plan.ranks, transport.port());
+        let table = AddressTable { ranks, absent: &absent, port, seats: &seats };
         match exchange_addresses(&table, &*transport, joined, &self.options, wait) {
             Ok((streams, rank_links)) => {
                 Ok(ConnectedWorkers { streams, rank_links, door, transport, _listener: listener })
@@ -356,30 +396,4 @@ fn residents(setup: &RunSpec, hosted: &Hosted) -> Result<BTreeSet<Rank>, NetErro
 fn run_number() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())
-}
-
-/// Who lives where, for a coordinator.
-fn coordinator_plan(ranks: usize, here: BTreeSet<Rank>, doors: Doors) -> MeshPlan {
-    MeshPlan { run: run_number(), ranks, here, is_late: false, doors }
-}
-
-/// Sends every worker the state that it resumes from, if there is one. A worker that is gone is noticed by
-/// whoever reads what it says.
-fn send_states(streams: &Streams, start: &ResumePoint) {
-    for (rank, stream) in streams {
-        if let Some(part) = start.parts.get(*rank as usize) {
-            let (part, changes) = (Box::new(part.clone()), start.changes.clone());
-            let (resized, joins) = (start.resized, false);
-            let _ =
-                protocol::write(stream, &SetupMessage::Resume { part, resized, joins, changes });
-        }
-    }
-}
-
-/// Tells a worker that the run begins. While one rank takes nothing, the others hear nothing; from now on
-/// that must be short for them.
-fn begin_worker(stream: &TcpStream, start: &SetupMessage, options: &NetOptions) {
-    let _ = protocol::write(stream, start);
-    let patience = Duration::from_secs_f64(options.peer_seconds / 4.0);
-    let _ = stream.set_write_timeout(Some(patience));
 }

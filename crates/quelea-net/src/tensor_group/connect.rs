@@ -2,11 +2,16 @@
 //! other means (PyTorch's store), and connects to all lower ranks.
 //!
 //! A connection starts with a token that all ranks of the group have from the store, so that no
-//! other process, and no other group, is taken for a peer.
+//! other process, and no other group, is taken for a peer. That is no protection from whoever reads
+//! the network: connections are plain, and leave this machine only where [`Reach::Network`] was asked
+//! for.
 
+use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
+
+use crate::trust::{host_of, is_own};
 
 /// The first bytes of every connection.
 const MAGIC: [u8; 8] = *b"quelea\x01t";
@@ -20,21 +25,39 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 /// What all ranks of a group know, and nobody else.
 pub type GroupToken = [u8; TOKEN_BYTES];
 
+/// How far the connections of a group may go. They are neither encrypted nor authenticated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Not beyond this machine.
+    Loopback,
+    /// To other machines, whose network everybody may read and change who can reach it.
+    Network,
+}
+
 /// Where a process waits for its peers.
 #[derive(Debug)]
 pub struct Listener {
     listener: TcpListener,
     port: u16,
+    reach: Reach,
 }
 
 impl Listener {
-    /// Listens on all addresses of this machine, or on `host` alone.
-    pub fn bind(host: Option<IpAddr>) -> io::Result<Listener> {
-        let any = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
-        let listener = TcpListener::bind((host.unwrap_or(any), 0))?;
+    /// Listens on loopback, or on all addresses of this machine.
+    pub fn bind(reach: Reach) -> io::Result<Listener> {
+        let ip = match reach {
+            Reach::Loopback => Ipv4Addr::LOCALHOST,
+            Reach::Network => Ipv4Addr::UNSPECIFIED,
+        };
+        let listener = TcpListener::bind((ip, 0))?;
         listener.set_nonblocking(true)?;
         let port = listener.local_addr()?.port();
-        Ok(Listener { listener, port })
+        Ok(Listener { listener, port, reach })
+    }
+
+    /// How far its group may go.
+    pub fn reach(&self) -> Reach {
+        self.reach
     }
 
     /// Its port.
@@ -63,6 +86,29 @@ pub struct Peers {
     pub token: GroupToken,
 }
 
+/// Refuses a group with ranks on other machines: those that are not at a loopback address, or whose other
+/// addresses are not mine.
+fn check_all_here(peers: &Peers, names: &[u32]) -> Result<(), String> {
+    let elsewhere = |rank: usize| -> BTreeSet<&str> {
+        let hosts = peers.addresses[rank].iter().map(|address| host_of(address));
+        hosts.filter(|host| !is_own(host)).collect()
+    };
+    let mine = elsewhere(peers.rank);
+    for (rank, addresses) in peers.addresses.iter().enumerate() {
+        let is_here = addresses.iter().any(|address| is_own(host_of(address)));
+        if !is_here || elsewhere(rank) != mine {
+            return Err(format!(
+                "rank {} at {} is not on this machine, and connections of this group are neither \
+                 encrypted nor authenticated: set QUELEA_INSECURE=1 at all ranks where everybody who \
+                 can reach the network may read and change them",
+                names[rank],
+                addresses.join(", ")
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Connections to all others, by rank; none to myself.
 pub(super) fn mesh(
     listener: Listener,
@@ -70,11 +116,14 @@ pub(super) fn mesh(
     until: Instant,
     names: &[u32],
 ) -> Result<Vec<Option<TcpStream>>, String> {
+    if listener.reach == Reach::Loopback {
+        check_all_here(peers, names)?;
+    }
     let mut streams: Vec<Option<TcpStream>> = peers.addresses.iter().map(|_| None).collect();
     // Whoever listens has a queue for those who come before it accepts: no rank waits here for
     // one that waits for it.
     for (rank, stream) in streams.iter_mut().enumerate().take(peers.rank) {
-        *stream = Some(connect(peers, rank, until).map_err(|problem| {
+        *stream = Some(connect(peers, rank, listener.reach, until).map_err(|problem| {
             format!(
                 "no connection to rank {} at {}: {problem}",
                 names[rank],
@@ -109,10 +158,12 @@ fn hello(peers: &Peers, from: usize, to: usize) -> [u8; HELLO_BYTES] {
     bytes
 }
 
-fn connect(peers: &Peers, rank: usize, until: Instant) -> Result<TcpStream, String> {
+fn connect(peers: &Peers, rank: usize, reach: Reach, until: Instant) -> Result<TcpStream, String> {
+    let may_dial = |address: &&String| reach == Reach::Network || is_own(host_of(address));
+    let dialled: Vec<&String> = peers.addresses[rank].iter().filter(may_dial).collect();
     let mut problem = String::from("it has published no address");
     loop {
-        for address in &peers.addresses[rank] {
+        for address in &dialled {
             match greet(address, peers, rank, until) {
                 Ok(stream) => return Ok(stream),
                 Err(error) => problem = error.to_string(),

@@ -8,12 +8,15 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::RankEndpoint;
 use crate::rank::Inbox;
+use crate::trust::LinkIdentity;
 
 /// The ranks of this process that hear who joins, and the ranks in whose place somebody may. Clones are
 /// the same doors.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Doors {
     state: Arc<Mutex<DoorState>>,
+    /// Where it is known whose seat is whose, if links are encrypted.
+    identity: Option<LinkIdentity>,
 }
 
 #[derive(Debug, Default)]
@@ -23,6 +26,11 @@ struct DoorState {
 }
 
 impl Doors {
+    /// Doors of a process with this identity.
+    pub(crate) fn of(identity: Option<LinkIdentity>) -> Doors {
+        Doors { state: Arc::default(), identity }
+    }
+
     fn state(&self) -> MutexGuard<'_, DoorState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -40,6 +48,9 @@ impl Doors {
     /// Somebody takes part as these ranks again.
     pub(crate) fn welcome(&self, ranks: &[Rank]) {
         self.state().absent.retain(|rank| !ranks.contains(rank));
+        if let Some(identity) = &self.identity {
+            ranks.iter().for_each(|rank| identity.seats().enter(rank.0));
+        }
     }
 
     /// Whether somebody may join as `peer`, and `own` is here to hear of it.

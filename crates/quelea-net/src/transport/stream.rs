@@ -31,6 +31,12 @@ pub(crate) trait ByteStream: fmt::Debug + 'static {
     /// Writes as much of `slices` as there is room for, or `WouldBlock`.
     fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
 
+    /// Writes what the stream keeps of earlier writes, or `WouldBlock`; streams that keep nothing have
+    /// nothing to do.
+    fn try_flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Waits until there may be room.
     fn writable(&self) -> impl Future<Output = io::Result<()>>;
 
@@ -57,6 +63,20 @@ pub(crate) struct StreamLink<S> {
     room_wanted: Notify,
     /// Frames that have arrived.
     received: Cell<u64>,
+    /// Bytes that may wait to be written.
+    unsent_limit: u64,
+    /// Wakes the task when more than that wait.
+    overfull: Notify,
+}
+
+/// How much a link keeps for its peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendBudget {
+    /// Of the frames that were written, those within the last so many bytes are kept, to be sent again
+    /// over another stream.
+    pub(crate) kept_bytes: usize,
+    /// So many bytes may wait to be written; a peer that leaves more unread is lost.
+    pub(crate) unsent_bytes: u64,
 }
 
 /// What is needed to read frames.
@@ -67,21 +87,22 @@ pub(crate) struct Receiving {
 }
 
 impl<S: ByteStream> StreamLink<S> {
-    /// Sends along `route`. Of the frames that were written, those within the last `kept_bytes` are
-    /// kept, to be sent again over another stream.
+    /// Sends along `route`.
     pub(crate) fn new(
         route: Route,
         stream: S,
         order: &Rc<WriteOrder>,
-        kept_bytes: usize,
+        budget: SendBudget,
     ) -> Rc<StreamLink<S>> {
         let link = Rc::new(StreamLink {
             route,
             stream: RefCell::new(Rc::new(stream)),
             order: Rc::clone(order),
-            queue: RefCell::new(FrameQueue::new(kept_bytes)),
+            queue: RefCell::new(FrameQueue::new(budget.kept_bytes)),
             room_wanted: Notify::new(),
             received: Cell::new(0),
+            unsent_limit: budget.unsent_bytes,
+            overfull: Notify::new(),
         });
         let ordered: Rc<dyn OrderedLink> = Rc::<StreamLink<S>>::clone(&link);
         order.join(&ordered);
@@ -94,7 +115,15 @@ impl<S: ByteStream> StreamLink<S> {
             biased;
             error = self.read_frames(receiving, sink) => error,
             error = self.write_rest() => error,
+            error = self.overflow() => error,
         }
+    }
+
+    /// Ends when the peer leaves more unread than it may.
+    async fn overflow(&self) -> LinkError {
+        self.overfull.notified().await;
+        let waiting = self.queue.borrow().waiting_bytes();
+        LinkError::Unread { waiting, most: self.unsent_limit }
     }
 
     /// Frames that have arrived since the link was opened, over all its streams.
@@ -163,6 +192,9 @@ impl<S: ByteStream> Link for StreamLink<S> {
         let step = queue.last_step().max(message.step);
         self.order.add(step);
         queue.push(PendingFrame { step, header, message });
+        if queue.waiting_bytes() > self.unsent_limit {
+            self.overfull.notify_one();
+        }
     }
 
     /// Writes what may be written, here and then elsewhere.

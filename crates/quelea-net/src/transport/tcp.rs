@@ -13,8 +13,13 @@ use std::time::Duration;
 use quelea_core::message::Rank;
 use quelea_wire::frame::Route;
 
-use super::stream::{ByteStream, Receiving, StreamLink};
-use super::{AttachContext, Attached, FrameSink, Link, LinkError, RankEndpoint, limits};
+use super::stream::{ByteStream, Receiving, SendBudget, StreamLink};
+use super::tls::{LinkBytes, LinkSocket};
+use super::{
+    AttachContext, Attached, FrameSink, Link, LinkError, RankEndpoint, UNSENT_VECTORS,
+    budget_bytes, limits,
+};
+use crate::protocol::PacketStream;
 pub(crate) use mesh::Mesh;
 use restore::{KEPT_BYTES, Restorer};
 
@@ -122,7 +127,7 @@ impl ByteStream for TcpBytes {
 #[derive(Debug)]
 struct TcpConnection {
     peer: Rank,
-    stream: TcpStream,
+    stream: LinkSocket,
     /// If it is restored when it breaks.
     restorer: Option<Restorer>,
 }
@@ -139,10 +144,12 @@ impl RankEndpoint for TcpEndpoint {
         for TcpConnection { peer, stream, restorer } in self.connections {
             let route = Route { from: context.rank, to: peer };
             let kept_bytes = if restorer.is_some() { KEPT_BYTES } else { 0 };
-            let link = StreamLink::new(route, TcpBytes::new(stream)?, context.order, kept_bytes);
-            let limits = limits(peer, context.rank, context.len);
-            let receiving = Receiving { limits, pool: context.pool.clone() };
-            attached.links.push((peer, Rc::<StreamLink<TcpBytes>>::clone(&link) as Rc<dyn Link>));
+            let unsent_bytes = budget_bytes(context.len, UNSENT_VECTORS);
+            let budget = SendBudget { kept_bytes, unsent_bytes };
+            let link = StreamLink::new(route, LinkBytes::new(stream)?, context.order, budget);
+            let limits = limits(peer, context.rank, context.len, context.inspects);
+            let receiving = Receiving { limits, pool: context.pool.metered() };
+            attached.links.push((peer, Rc::<StreamLink<LinkBytes>>::clone(&link) as Rc<dyn Link>));
             let mut moving = MovingFrames { peer, link, receiving, restorer };
             attached.tasks.push(Box::new(move |sink| {
                 Box::pin(async move {
@@ -156,14 +163,14 @@ impl RankEndpoint for TcpEndpoint {
 
     fn socket(&self, peer: Rank) -> Option<&TcpStream> {
         let connection = self.connections.iter().find(|connection| connection.peer == peer);
-        connection.map(|connection| &connection.stream)
+        connection.map(|connection| connection.stream.socket())
     }
 }
 
 /// What moves the frames of one connection.
 struct MovingFrames {
     peer: Rank,
-    link: Rc<StreamLink<TcpBytes>>,
+    link: Rc<StreamLink<LinkBytes>>,
     receiving: Receiving,
     restorer: Option<Restorer>,
 }
@@ -199,6 +206,7 @@ pub(super) mod tests {
 
     /// One connection that is not restored.
     pub(crate) fn endpoint(peer: Rank, stream: TcpStream) -> Box<dyn RankEndpoint> {
+        let stream = LinkSocket::Plain(stream);
         Box::new(TcpEndpoint { connections: vec![TcpConnection { peer, stream, restorer: None }] })
     }
 }

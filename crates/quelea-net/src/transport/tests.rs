@@ -1,5 +1,6 @@
 //! Every transport under the same tests.
 
+mod late;
 mod resume;
 mod write_order;
 
@@ -13,9 +14,12 @@ use quelea_core::random::Rng;
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
-use super::stream::{ByteStream, Receiving, StreamLink};
+use super::stream::{ByteStream, Receiving, SendBudget, StreamLink};
 use super::tcp::tests::endpoint as tcp_endpoint;
 use super::*;
+
+/// A link that keeps nothing and refuses nothing.
+const UNLIMITED: SendBudget = SendBudget { kept_bytes: 0, unsent_bytes: u64::MAX };
 
 /// Elements of the model, and so of the longest vector.
 const LEN: usize = 1 << 20;
@@ -110,8 +114,8 @@ impl RankEndpoint for UnixEndpoint {
     fn attach(self: Box<Self>, context: &AttachContext<'_>) -> io::Result<Attached> {
         let (from, peer) = (context.rank, self.peer);
         let route = Route { from, to: peer };
-        let link = StreamLink::new(route, UnixBytes::new(self.stream), context.order, 0);
-        let limits = limits(peer, from, context.len);
+        let link = StreamLink::new(route, UnixBytes::new(self.stream), context.order, UNLIMITED);
+        let limits = limits(peer, from, context.len, context.inspects);
         let receiving = Receiving { limits, pool: context.pool.clone() };
         let links = vec![(peer, Rc::<StreamLink<UnixBytes>>::clone(&link) as Rc<dyn Link>)];
         let task: LinkTask = Box::new(move |sink| {
@@ -176,7 +180,7 @@ impl OneLink {
     /// Attaches on the present thread.
     fn new(rank: Rank, endpoint: Box<dyn RankEndpoint>) -> OneLink {
         let (order, pool) = (WriteOrder::new(false), Pool::new());
-        let context = AttachContext { rank, order: &order, pool: &pool, len: LEN };
+        let context = AttachContext { rank, order: &order, pool: &pool, len: LEN, inspects: false };
         let Attached { mut links, tasks } = endpoint.attach(&context).expect("it can be attached");
         assert_eq!(links.len(), 1);
         let (_, link) = links.remove(0);

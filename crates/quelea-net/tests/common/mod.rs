@@ -1,6 +1,7 @@
 //! Small runs on quadratics, for the tests of this crate.
 #![allow(dead_code, reason = "each user takes its own part")]
 
+pub mod capture;
 pub mod detour;
 
 use std::sync::Arc;
@@ -91,6 +92,7 @@ impl Run {
             seed: 1,
             view: Arc::new(view),
             topology: None,
+            poison: Default::default(),
         }
     }
 

@@ -112,7 +112,7 @@ class QueleaBackend(TensorCollectives, Backend):
 
     def get_reconfigure_handle(self) -> str:
         if self._listener is None:
-            self._listener = TensorListener()
+            self._listener = _mesh.listener()
         return json.dumps(_mesh.addresses(self._listener, self._store))
 
     def reconfigure(self, opts: Any) -> TensorWork:

@@ -12,6 +12,14 @@ from quelea._core import Error, TensorGroup, TensorListener
 #: The address of this machine that others connect to, where the one that is found is wrong.
 HOST_VARIABLE = "QUELEA_HOST"
 
+#: With 1, connections of a group may go to other machines, where they are plain.
+INSECURE_VARIABLE = "QUELEA_INSECURE"
+
+
+def listener(insecure: bool = False) -> TensorListener:
+    """Where this process waits for others: on loopback, unless plain connections are asked for."""
+    return TensorListener(insecure or os.environ.get(INSECURE_VARIABLE) == "1")
+
 
 def _hosts(store: Any, towards: str | None) -> list[str]:
     """Where this machine can be reached: from the machine of a store, or of the name `towards`."""
@@ -30,15 +38,19 @@ def addresses(
     listener: TensorListener, store: Any = None, towards: str | None = None
 ) -> list[str]:
     """Where a listener of this process can be reached."""
-    return [f"{host}:{listener.port}" for host in _hosts(store, towards)]
+    hosts = _hosts(store, towards)
+    if listener.is_local and "127.0.0.1" not in hosts:
+        # The other address tells ranks of another machine from those of this one.
+        hosts = ["127.0.0.1", *hosts]
+    return [f"{host}:{listener.port}" for host in hosts]
 
 
 def connect(store: Any, rank: int, names: list[int], seconds: float) -> TensorGroup:
     """Connects all ranks of a group that share this store. `names` are their global ranks."""
-    listener = TensorListener()
+    own = listener()
     if rank == 0:
         store.set("quelea/token", os.urandom(16).hex())
-    store.set(f"quelea/{rank}", json.dumps(addresses(listener, store)))
+    store.set(f"quelea/{rank}", json.dumps(addresses(own, store)))
     found: list[list[str]] = []
     for other, name in enumerate(names):
         try:
@@ -49,4 +61,4 @@ def connect(store: Any, rank: int, names: list[int], seconds: float) -> TensorGr
                 f"group must create it ({error})"
             ) from error
     token = bytes.fromhex(store.get("quelea/token").decode())
-    return TensorGroup(listener, rank, found, token, names, seconds)
+    return TensorGroup(own, rank, found, token, names, seconds)

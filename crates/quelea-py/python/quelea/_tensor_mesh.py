@@ -11,7 +11,7 @@ import torch
 
 from quelea import _mesh
 from quelea._buffers import Buffers
-from quelea._core import Error, Group, PendingCall, TensorGroup, TensorListener, Topology
+from quelea._core import Error, Group, PendingCall, TensorGroup, Topology
 
 #: How long a call on a tensor waits for the other ranks.
 CALL_SECONDS = 600.0
@@ -22,7 +22,7 @@ class TensorMesh:
 
     def __init__(self, group: Group):
         self.rank, self.size = group.rank, group.world_size
-        listener = TensorListener()
+        listener = _mesh.listener(group.insecure)
         hub = group.hub_address
         at = _mesh.addresses(listener, towards=hub)
         mine = {"at": at, "port": listener.port, "token": os.urandom(16).hex()}

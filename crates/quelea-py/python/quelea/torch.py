@@ -99,11 +99,11 @@ Model = TypeVar("Model", bound=torch.nn.Module)
 _group: Group | None = None
 
 
-def init(timeout: float = 60.0) -> None:
+def init(timeout: float = 60.0, *, insecure: bool = False) -> None:
     """Finds the other processes of this launch; a process without a launcher is a group of one.
 
-    Supported launchers are ``python -m quelea.launch``, torchrun, mpirun, srun and Kubernetes
-    indexed jobs. All processes must call it within `timeout` seconds.
+    Launchers: ``python -m quelea.launch``, torchrun, mpirun, srun, Kubernetes. All must call it within
+    `timeout` seconds. Several machines need ``QUELEA_SECRET``, or `insecure` for plain connections.
 
     >>> import quelea.torch as quelea
     >>> quelea.init()
@@ -113,7 +113,7 @@ def init(timeout: float = 60.0) -> None:
     global _group
     if _group is not None:
         raise Error("init() was called before: call it once")
-    _group = Group(timeout)
+    _group = Group(timeout, insecure)
     _failure.watch(_fail, shutdown)
 
 
@@ -168,15 +168,15 @@ def local_rank() -> int:
     return _joined().local_rank
 
 
-def barrier() -> None:
-    """Waits until all processes have called it.
+def barrier(timeout: float = 1800.0) -> None:
+    """Waits until all processes have called it; after `timeout` seconds an error names who is missing.
 
     >>> import quelea.torch as quelea
     >>> quelea.init()
     >>> quelea.barrier()
     """
     session = _session.current
-    _joined().barrier(session.active.run if session is not None else None)
+    _joined().barrier(session.active.run if session is not None else None, timeout)
 
 
 def wrap(

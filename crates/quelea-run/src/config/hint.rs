@@ -6,7 +6,7 @@ use quelea_core::{algorithms, codec, optim, topology};
 
 use super::chosen::Listed;
 use super::section::{Allowed, dotted};
-use super::{BUCKETS, CHECKPOINT, MEMBERSHIP, TOP, chaos, cluster};
+use super::{BUCKETS, CHECKPOINT, MEMBERSHIP, TOP, TRUST, chaos, cluster};
 use crate::tasks::TaskEntry;
 
 /// What other programs call it, and what it is called here.
@@ -58,6 +58,7 @@ fn owners(registry: &Registry, name: &str) -> Vec<Owner> {
         ("buckets", BUCKETS),
         ("checkpoint", CHECKPOINT),
         ("membership", MEMBERSHIP),
+        ("trust", TRUST),
         ("cluster", cluster::KEYS),
         ("chaos", chaos::KEYS),
     ];

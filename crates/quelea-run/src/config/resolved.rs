@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::chosen::{Chosen, Listed};
 use super::section::{SectionValues, Shaped};
-use super::{BUCKETS, CHECKPOINT, Config, Length, MEMBERSHIP, chaos, cluster};
+use super::{BUCKETS, CHECKPOINT, Config, Length, MEMBERSHIP, TRUST, chaos, cluster};
 
 impl Config {
     /// All keys with their values.
@@ -38,6 +38,7 @@ impl Config {
         put("buckets", Value::Object(plain(BUCKETS, &self.buckets)));
         put("checkpoint", Value::Object(plain(CHECKPOINT, &self.checkpoint)));
         put("membership", Value::Object(plain(MEMBERSHIP, &self.membership)));
+        put("trust", Value::Object(plain(TRUST, &self.trust)));
         put("task", Value::Object(row(&self.task)));
         put("cluster", Value::Object(cluster));
         put("chaos", Value::Object(plain(chaos::KEYS, &self.chaos)));

@@ -6,7 +6,7 @@ use quelea_core::registry::Registry;
 use quelea_net::launcher;
 use quelea_net::{Coordinator, NetOptions};
 
-use super::{Driven, LeaveNotice, OpenRendezvous, join};
+use super::{Driven, Joining, LeaveNotice, OpenRendezvous, Security, join};
 use crate::error::{RequestError, RunError};
 use crate::prepared::PreparedRun;
 use crate::recorder::RunRecorder;
@@ -18,6 +18,7 @@ const WAIT_SECONDS: f64 = 60.0;
 #[derive(Clone, Debug)]
 pub struct LaunchedWorker {
     found: launcher::Launched,
+    security: Security,
 }
 
 /// Whether this process is one of several that a launcher has started.
@@ -25,10 +26,18 @@ pub fn launched() -> Result<Option<LaunchedWorker>, RequestError> {
     let found = launcher::detect(|name| std::env::var(name).ok()).map_err(|error| {
         RequestError::Conflict(format!("{error} (--threads leaves launchers out of account)"))
     })?;
-    Ok(found.filter(|found| found.world > 1).map(|found| LaunchedWorker { found }))
+    let Some(found) = found.filter(|found| found.world > 1) else { return Ok(None) };
+    let security = Security::from_env(|name| std::env::var(name).ok());
+    let security = security.map_err(|error| RequestError::Conflict(error.to_string()))?;
+    Ok(Some(LaunchedWorker { found, security }))
 }
 
 impl LaunchedWorker {
+    /// Allows plain connections between machines.
+    pub fn insecure(self) -> LaunchedWorker {
+        LaunchedWorker { security: Security::Insecure, ..self }
+    }
+
     /// How many processes there are.
     pub fn world(&self) -> usize {
         self.found.world as usize
@@ -64,7 +73,9 @@ impl LaunchedWorker {
 
     /// Runs the run as the first process.
     pub fn lead(&self, prepared: &PreparedRun, recorder: &mut RunRecorder<'_>) -> Driven {
-        let options = NetOptions { connect_seconds: WAIT_SECONDS, ..NetOptions::default() };
+        let security = self.security.clone();
+        let options =
+            NetOptions { connect_seconds: WAIT_SECONDS, security, ..NetOptions::default() };
         let coordinator = Coordinator::of_launch(&self.found, options)?;
         OpenRendezvous { coordinator }.run(prepared, &[0], recorder, &mut |_, _| Ok(()))
     }
@@ -75,8 +86,14 @@ impl LaunchedWorker {
         registry: &Registry,
         prepared: Option<PreparedRun>,
     ) -> Result<(), RunError> {
-        // A launcher that ends a job gives all its processes notice; the first one saves the run.
-        let (place, rank) = (self.found.rendezvous.to_join(), self.found.rank);
-        join(registry, &place, Some(rank), WAIT_SECONDS, prepared, &LeaveNotice::default())
+        let joining = Joining {
+            rank: Some(self.found.rank),
+            wait_seconds: WAIT_SECONDS,
+            security: self.security.clone(),
+            data: None,
+            // A launcher that ends a job gives all its processes notice; the first one saves the run.
+            leave: LeaveNotice::default(),
+        };
+        join(registry, &self.found.rendezvous.to_join(), &joining, prepared)
     }
 }

@@ -13,7 +13,7 @@ use quelea_core::message::Rank;
 use quelea_net::NetError;
 use quelea_net::measure::Measured;
 
-use super::{Driven, OpenRendezvous};
+use super::{Driven, OpenRendezvous, Security};
 use crate::error::RunError;
 use crate::prepared::PreparedRun;
 use crate::recorder::RunRecorder;
@@ -54,7 +54,7 @@ fn gather(
     prepared: &PreparedRun,
     executable: &Path,
 ) -> Result<(OpenRendezvous, ChildProcesses), RunError> {
-    let place = OpenRendezvous::open("127.0.0.1:0", f64::from(WAIT_SECONDS))?;
+    let place = OpenRendezvous::open("127.0.0.1:0", f64::from(WAIT_SECONDS), Security::Automatic)?;
     let address = place.address().to_string();
     let mut children = ChildProcesses::default();
     let lost: BTreeSet<Rank> = prepared.start.departed().collect();

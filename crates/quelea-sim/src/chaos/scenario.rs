@@ -209,6 +209,7 @@ fn run_spec(entry: &'static Entry, workers: usize, servers: usize) -> RunSpec {
         samples: Arc::from([]),
         steps: 0,
         seed: 0,
+        poison: Default::default(),
         view: Arc::new(View::first(workers, servers, hosts, Some(Arc::new(ring(workers))))),
         topology: Some(Arc::new(|hosts| Some(Arc::new(ring(hosts.len()))))),
     }

@@ -66,6 +66,7 @@ impl Case {
             seed: 1,
             view: Arc::new(View::first(workers, servers, hosts, topology)),
             topology: Some(Arc::new(|hosts| Some(Arc::new(ring(hosts.len()))))),
+            poison: Default::default(),
         };
         let cluster = Cluster { threads: 1, ..Cluster::default() };
         Case { setup, problem, cluster }

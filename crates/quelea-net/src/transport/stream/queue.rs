@@ -17,6 +17,8 @@ const JOINED: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct FrameQueue {
     frames: VecDeque<PendingFrame>,
+    /// Bytes of all of them.
+    bytes: u64,
     /// Bytes of the first frame that are written.
     written: usize,
     /// The stream takes no more; the link's task writes from now on.
@@ -50,7 +52,13 @@ impl FrameQueue {
     }
 
     pub(super) fn push(&mut self, frame: PendingFrame) {
+        self.bytes += frame.bytes() as u64;
         self.frames.push_back(frame);
+    }
+
+    /// Bytes of the frames that wait.
+    pub(super) fn waiting_bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Of the last frame that waits; 0 if there is none.
@@ -77,7 +85,11 @@ impl FrameQueue {
             let mut slices = [IoSlice::new(&[]); 3 * JOINED];
             let count = self.slices(&mut slices, order.last());
             if count == 0 {
-                return Ok(true);
+                return match stream.try_flush() {
+                    Ok(()) => Ok(true),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+                    Err(error) => Err(error),
+                };
             }
             match stream.try_write_vectored(&slices[..count]) {
                 Ok(written) => self.advance(written, order),
@@ -117,6 +129,7 @@ impl FrameQueue {
             order.done(first.step);
             self.sent += 1;
             let first = self.frames.pop_front().expect("it is the front");
+            self.bytes -= length as u64;
             if self.kept_limit > 0 {
                 self.keep(first);
             }
@@ -149,6 +162,7 @@ impl FrameQueue {
             let frame = self.kept.pop_back().expect("as many are kept");
             self.kept_bytes -= frame.bytes();
             order.add(frame.step);
+            self.bytes += frame.bytes() as u64;
             self.frames.push_front(frame);
         }
         (self.sent, self.written) = (received, 0);

@@ -13,7 +13,8 @@ use crate::controller::Incoming;
 use crate::error::NetError;
 use crate::options::NetOptions;
 use crate::protocol::{self, SMALL_BYTES, SetupMessage, Wait};
-use crate::rendezvous::listener::GuardedListener;
+use crate::rendezvous::listener::{GuardedListener, WhenBusy};
+use crate::transport::tls::LinkSocket;
 use crate::transport::{MeshPlan, RankEndpoint, RankLinks, Transport};
 use quelea_control::{RankEvent, WARNING_CHARS, shown};
 
@@ -45,7 +46,7 @@ impl MeshPlan {
 pub(crate) struct Mesh {
     plan: MeshPlan,
     listener: GuardedListener,
-    arrivals: Receiver<(Rank, Rank, TcpStream)>,
+    arrivals: Receiver<(Rank, Rank, LinkSocket)>,
     /// Connections that take the place of broken ones, by (peer, own), until the links take them.
     returns: Mutex<BTreeMap<(Rank, Rank), UnboundedReceiver<Reconnection>>>,
 }
@@ -78,17 +79,18 @@ impl Mesh {
             warnings: Mutex::new(warnings),
         };
         let guard = Arc::new(guard);
-        let listener =
-            GuardedListener::open(listener, move |stream, peer| guard.hear(stream, peer)).map_err(
-                |source| NetError::Listen { address: "a port for peers".into(), source },
-            )?;
+        let when_busy = WhenBusy::of(plan.identity.is_some());
+        let hear = move |stream, peer| guard.hear(stream, peer);
+        let listener = GuardedListener::open(listener, when_busy, hear)
+            .map_err(|source| NetError::Listen { address: "a port for peers".into(), source })?;
         Ok(Mesh { plan, listener, arrivals, returns: Mutex::new(returns) })
     }
 
     /// The side of `own` where it dials `peer`.
     fn dialler(&self, own: Rank, peer: Rank, address: &str, options: &NetOptions) -> Dialler {
         let (address, options) = (address.to_string(), options.clone());
-        Dialler { run: self.plan.run, from: own, to: peer, address, options }
+        let identity = self.plan.identity.clone();
+        Dialler { run: self.plan.run, from: own, to: peer, address, identity, options }
     }
 
     /// What restores the connection that `peer` has dialled to `own`.
@@ -155,7 +157,7 @@ struct Guard {
     plan: MeshPlan,
     missing: Mutex<BTreeSet<(Rank, Rank)>>,
     patience_seconds: f64,
-    arrived: Mutex<Sender<(Rank, Rank, TcpStream)>>,
+    arrived: Mutex<Sender<(Rank, Rank, LinkSocket)>>,
     /// To the links that may be restored, by (peer, own).
     returning: BTreeMap<(Rank, Rank), UnboundedSender<Reconnection>>,
     warnings: Mutex<Sender<Incoming>>,
@@ -170,6 +172,11 @@ enum Visit {
 
 impl Guard {
     fn hear(&self, stream: TcpStream, peer: SocketAddr) {
+        let stream = match self.authenticate(stream) {
+            Ok(stream) => stream,
+            // A stranger gets no answer.
+            Err(reason) => return self.warn(peer, &reason),
+        };
         match self.judge(&stream) {
             Ok(Visit::First { pair }) => self.admit(pair, stream),
             Ok(Visit::Joins { pair }) => self.let_in(pair, stream),
@@ -182,7 +189,7 @@ impl Guard {
         }
     }
 
-    fn admit(&self, pair: (Rank, Rank), stream: TcpStream) {
+    fn admit(&self, pair: (Rank, Rank), stream: LinkSocket) {
         if protocol::write(&stream, &SetupMessage::Accepted).is_err() {
             self.missing().insert(pair);
             return;
@@ -192,17 +199,21 @@ impl Guard {
     }
 
     /// Hands the connection of a worker that joins to the rank that it is for.
-    fn let_in(&self, (peer, own): (Rank, Rank), stream: TcpStream) {
+    fn let_in(&self, (peer, own): (Rank, Rank), stream: LinkSocket) {
         if protocol::write(&stream, &SetupMessage::Accepted).is_ok() {
             let connections = vec![TcpConnection { peer, stream, restorer: None }];
             self.plan.doors.pass(own, Box::new(TcpEndpoint { connections }));
         }
     }
 
-    fn refuse(&self, stream: &TcpStream, peer: SocketAddr, reason: String) {
-        let text = format!("refused a connection from {peer}: {}", shown(&reason, WARNING_CHARS));
+    fn refuse(&self, stream: &LinkSocket, peer: SocketAddr, reason: String) {
+        self.warn(peer, &reason);
         // Whoever does not hear it any more needs no answer.
         let _ = protocol::write(stream, &SetupMessage::Refused { reason, elsewhere: false });
+    }
+
+    fn warn(&self, peer: SocketAddr, reason: &str) {
+        let text = format!("refused a connection from {peer}: {}", shown(reason, WARNING_CHARS));
         let warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = warnings.send(Incoming::Event(RankEvent::Warning(text)));
     }
@@ -211,20 +222,30 @@ impl Guard {
         self.missing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn judge(&self, stream: &TcpStream) -> Result<Visit, String> {
-        prepare(stream, self.patience_seconds)
-            .and_then(|()| tune(stream))
+    /// The connection, of somebody who belongs to this run where connections are encrypted.
+    fn authenticate(&self, stream: TcpStream) -> Result<LinkSocket, String> {
+        prepare(&stream, self.patience_seconds)
+            .and_then(|()| tune(&stream))
             .map_err(|error| error.to_string())?;
+        let wait = Wait::new(self.patience_seconds, "a handshake");
+        let accepted = LinkSocket::accept(stream, self.plan.identity.as_ref(), wait)?;
+        self.plan.identity.iter().for_each(|identity| identity.seats().await_all(&wait));
+        Ok(accepted)
+    }
+
+    fn judge(&self, stream: &LinkSocket) -> Result<Visit, String> {
         let wait = Wait::new(self.patience_seconds, "a hello");
         let hello = protocol::read(stream, SMALL_BYTES, Some(wait));
         match hello.map_err(|error| error.to_string())? {
             SetupMessage::Hello { run, from, to }
                 if run == self.plan.run && self.plan.doors.admit(Rank(from), Rank(to)) =>
             {
+                stream.check_joiner(self.plan.identity.as_ref(), Rank(from), &wait)?;
                 Ok(Visit::Joins { pair: (Rank(from), Rank(to)) })
             }
             SetupMessage::Hello { run, from, to } => {
                 let pair = self.check_pair(run, Rank(from), Rank(to))?;
+                stream.check_rank(self.plan.identity.as_ref(), pair.0)?;
                 if !self.missing().remove(&pair) {
                     return Err(format!("{} is already connected to {}", pair.0, pair.1));
                 }
@@ -232,6 +253,7 @@ impl Guard {
             }
             SetupMessage::Reconnect { run, from, to, received } => {
                 let pair = self.check_pair(run, Rank(from), Rank(to))?;
+                stream.check_rank(self.plan.identity.as_ref(), pair.0)?;
                 let link = self.returning.get(&pair);
                 let link = link.ok_or("connections of this run are not restored")?;
                 if link.is_closed() {
@@ -246,10 +268,7 @@ impl Guard {
     /// The pair (peer, own), if it is one of which the peer dials.
     fn check_pair(&self, run: u64, from: Rank, to: Rank) -> Result<(Rank, Rank), String> {
         if run != self.plan.run {
-            return Err(format!(
-                "it belongs to run {run:016x}, this is run {:016x}",
-                self.plan.run
-            ));
+            return Err("it is not of this run".into());
         }
         if !self.plan.here.contains(&to) {
             return Err(format!("{to} does not live here"));

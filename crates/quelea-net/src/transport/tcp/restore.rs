@@ -17,11 +17,13 @@ use quelea_core::message::Rank;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 
-use super::{TcpBytes, prepare, tune};
+use super::{prepare, tune};
 use crate::error::NetError;
 use crate::options::NetOptions;
 use crate::protocol::{self, PacketError, SMALL_BYTES, SetupMessage, Wait};
 use crate::transport::stream::StreamLink;
+use crate::transport::tls::{LinkBytes, LinkSocket};
+use crate::trust::LinkIdentity;
 
 /// The pause after the first attempt, and the least time for one; pauses double.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -36,7 +38,7 @@ pub(super) const KEPT_BYTES: usize = 16 << 20;
 /// A new connection, to a peer that has received this many frames over the old ones.
 #[derive(Debug)]
 pub(super) struct Reconnection {
-    pub(super) stream: TcpStream,
+    pub(super) stream: LinkSocket,
     pub(super) peer_received: u64,
 }
 
@@ -47,6 +49,7 @@ pub(super) struct Dialler {
     pub(super) from: Rank,
     pub(super) to: Rank,
     pub(super) address: String,
+    pub(super) identity: Option<LinkIdentity>,
     pub(super) options: NetOptions,
 }
 
@@ -59,7 +62,7 @@ struct DialError {
 
 impl Dialler {
     /// Connects for the first time.
-    pub(super) fn connect(&self) -> Result<TcpStream, NetError> {
+    pub(super) fn connect(&self) -> Result<LinkSocket, NetError> {
         let patience = Duration::from_secs_f64(self.options.connect_seconds);
         let stream = self.open(patience).map_err(|failed| failed.error)?;
         let hello = SetupMessage::Hello { run: self.run, from: self.from.0, to: self.to.0 };
@@ -105,7 +108,7 @@ impl Dialler {
         }
     }
 
-    fn open(&self, patience: Duration) -> Result<TcpStream, DialError> {
+    fn open(&self, patience: Duration) -> Result<LinkSocket, DialError> {
         let target: SocketAddr =
             self.address.parse().map_err(|_| self.wrong("not an address".into()))?;
         let stream = TcpStream::connect_timeout(&target, patience).map_err(|error| DialError {
@@ -116,10 +119,12 @@ impl Dialler {
         prepare(&stream, self.options.handshake_seconds)
             .and_then(|()| tune(&stream))
             .map_err(|error| self.wrong(error.to_string()))?;
-        Ok(stream)
+        let wait = Wait::new(self.options.handshake_seconds, "a handshake");
+        LinkSocket::dial(stream, self.identity.as_ref(), self.to, wait)
+            .map_err(|problem| self.wrong(problem))
     }
 
-    fn ask(&self, stream: &TcpStream, question: &SetupMessage) -> Result<SetupMessage, DialError> {
+    fn ask(&self, stream: &LinkSocket, question: &SetupMessage) -> Result<SetupMessage, DialError> {
         let wrong = |error: PacketError| self.wrong(error.to_string());
         protocol::write(stream, question).map_err(wrong)?;
         let wait = Wait::new(self.options.handshake_seconds, "an answer to a hello");
@@ -172,7 +177,7 @@ impl Restorer {
     /// that cannot be.
     pub(super) async fn restore(
         &mut self,
-        link: &StreamLink<TcpBytes>,
+        link: &StreamLink<LinkBytes>,
         arrived: Option<Reconnection>,
     ) -> Result<(), String> {
         let received = link.received();
@@ -195,7 +200,7 @@ impl Restorer {
             }
         };
         let Reconnection { stream, peer_received } = reconnection;
-        let stream = TcpBytes::new(stream).map_err(|error| error.to_string())?;
+        let stream = LinkBytes::new(stream).map_err(|error| error.to_string())?;
         link.resume(stream, peer_received)
     }
 }

@@ -12,11 +12,11 @@ const KEPT: usize = 8 << 20;
 fn link(from: u32, stream: UnixStream, kept_bytes: usize) -> Rc<StreamLink<UnixBytes>> {
     let route = Route { from: Rank(from), to: Rank(1 - from) };
     let order = WriteOrder::new(true);
-    StreamLink::new(route, UnixBytes::new(stream), &order, kept_bytes)
+    StreamLink::new(route, UnixBytes::new(stream), &order, SendBudget { kept_bytes, ..UNLIMITED })
 }
 
 fn receiving(own: u32) -> Receiving {
-    Receiving { limits: limits(Rank(1 - own), Rank(own), LEN), pool: Pool::new() }
+    Receiving { limits: limits(Rank(1 - own), Rank(own), LEN, true), pool: Pool::new() }
 }
 
 /// Passes bytes on until so many have come from one side, then closes both connections.

@@ -23,7 +23,7 @@ impl Pair for TcpBytes {
         let (near, far) = tcp_pair();
         far.set_read_timeout(Some(PATIENCE)).expect("a socket can");
         let near = TcpBytes::new(near).expect("in a runtime");
-        (StreamLink::new(ROUTE, near, order, 0), far)
+        (StreamLink::new(ROUTE, near, order, UNLIMITED), far)
     }
 
     fn set_nonblocking(far: &TcpStream, nonblocking: bool) {
@@ -37,7 +37,7 @@ impl Pair for UnixBytes {
     fn link(order: &Rc<WriteOrder>) -> (Rc<StreamLink<UnixBytes>>, UnixStream) {
         let (near, far) = UnixStream::pair().expect("a pair");
         far.set_read_timeout(Some(PATIENCE)).expect("a socket can");
-        (StreamLink::new(ROUTE, UnixBytes::new(near), order, 0), far)
+        (StreamLink::new(ROUTE, UnixBytes::new(near), order, UNLIMITED), far)
     }
 
     fn set_nonblocking(far: &UnixStream, nonblocking: bool) {

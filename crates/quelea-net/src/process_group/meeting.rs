@@ -1,0 +1,227 @@
+//! How the processes of a group find each other: rank 0 listens, the others come.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use quelea_control::{REASON_CHARS, shown};
+
+use super::frames::{Frame, read_up_to, write};
+use super::{KeepWaiting, ProcessGroup, ProcessGroupError, refused, said};
+use crate::launcher::{self, Launched, PublishedAddress, Rendezvous};
+use crate::protocol::{PacketStream, Wait};
+use crate::rendezvous::listener::{GuardedListener, WhenBusy};
+use crate::trust::{self, Access, ControlStream, Security};
+
+/// The first bytes on every connection.
+const MAGIC: [u8; 8] = *b"quelea\x00\x02";
+/// How long an opened connection may take to show that it belongs here, however slowly bytes drip in.
+const HELLO_SECONDS: f64 = 5.0;
+/// How often somebody who waits looks up.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// The longest answer to a hello.
+const INIT_BYTES: u64 = 64 << 10;
+
+/// The hub waits for the others.
+pub(super) fn gather(
+    launched: &Launched,
+    security: &Security,
+    wait: Wait,
+    keep_waiting: KeepWaiting<'_>,
+) -> Result<ProcessGroup, ProcessGroupError> {
+    let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    if launched.world == 1 {
+        return Ok(ProcessGroup { rank: 0, peers: Vec::new(), address: local });
+    }
+    let text = |error: &dyn std::fmt::Display| refused(error.to_string());
+    let (ip, port) = listening_place(&launched.rendezvous);
+    let listener = TcpListener::bind((ip, port))
+        .map_err(|error| refused(format!("cannot listen on {ip}:{port}: {error}")))?;
+    let own = listener.local_addr().map_err(|error| text(&error))?;
+    let access = Access::new(0, ip, security, f64::MAX).map_err(|error| text(&error))?;
+    let published = match &launched.rendezvous {
+        Rendezvous::LocalFile(path) => Some(
+            PublishedAddress::new(path, own)
+                .map_err(|error| refused(format!("{}: {error}", path.display())))?,
+        ),
+        Rendezvous::Address(_) => None,
+    };
+    let (arrived, arrivals) = channel();
+    let (world, arrived) = (launched.world, Mutex::new(arrived));
+    let taken = Mutex::new(BTreeSet::from([0]));
+    // Every visitor is heard on a thread of its own: one that is silent or slow holds up nobody.
+    let listener = GuardedListener::open(listener, WhenBusy::Close, move |stream, _| {
+        // A visitor that is not one of us is none of our business.
+        if let Some(found) = admit(stream, access.as_ref(), world, &taken) {
+            let _ = arrived.lock().unwrap_or_else(PoisonError::into_inner).send(found);
+        }
+    })
+    .map_err(|error| text(&error))?;
+    let mut peers: Vec<(u32, ControlStream)> = Vec::new();
+    while peers.len() + 1 < launched.world as usize {
+        match arrivals.recv_timeout(wait.left().min(POLL_INTERVAL)) {
+            Ok(found) => peers.push(found),
+            Err(RecvTimeoutError::Disconnected) => return Err(refused("nobody listens any more")),
+            Err(RecvTimeoutError::Timeout) if wait.left().is_zero() => {
+                return Err(missing(own, launched, &peers));
+            }
+            Err(RecvTimeoutError::Timeout) if !keep_waiting() => {
+                return Err(ProcessGroupError::Interrupted);
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
+    drop((published, listener));
+    peers.sort_by_key(|(rank, _)| *rank);
+    Ok(ProcessGroup { rank: 0, peers, address: ip })
+}
+
+/// Loopback unless others must reach this machine.
+fn listening_place(rendezvous: &Rendezvous) -> (IpAddr, u16) {
+    let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    match rendezvous {
+        Rendezvous::LocalFile(_) => (local, 0),
+        Rendezvous::Address(address) => {
+            let (host, port) = address.rsplit_once(':').unwrap_or((address, "0"));
+            let all = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+            (if trust::is_own(host) { local } else { all }, port.parse().unwrap_or(0))
+        }
+    }
+}
+
+fn missing(
+    own: SocketAddr,
+    launched: &Launched,
+    peers: &[(u32, ControlStream)],
+) -> ProcessGroupError {
+    let there = |rank: &u32| peers.iter().any(|(here, _)| here == rank);
+    let missing: Vec<String> =
+        (1..launched.world).filter(|rank| !there(rank)).map(|rank| rank.to_string()).collect();
+    refused(format!(
+        "waited at {own} for {} processes, but rank {} did not come to init()",
+        launched.world,
+        missing.join(", rank ")
+    ))
+}
+
+/// Hears who a visitor is.
+fn admit(
+    socket: TcpStream,
+    access: Option<&Access>,
+    expected: u32,
+    taken: &Mutex<BTreeSet<u32>>,
+) -> Option<(u32, ControlStream)> {
+    let wait = Wait::new(HELLO_SECONDS, "a hello");
+    let limit = Some(Duration::from_secs_f64(HELLO_SECONDS));
+    socket.set_write_timeout(limit).ok()?;
+    let stream = ControlStream::admit(socket, access, wait).ok()?;
+    let mut hello = [0; 16];
+    stream.receive_all(&mut hello, &wait).ok()?;
+    let number = |at: usize| u32::from_le_bytes(hello[at..at + 4].try_into().expect("four"));
+    let (rank, world) = (number(8), number(12));
+    let is_free = || taken.lock().unwrap_or_else(PoisonError::into_inner).insert(rank);
+    let reason = if hello[..8] != MAGIC {
+        return None;
+    } else if world != expected {
+        format!("it was started as one of {world}, rank 0 as one of {expected}")
+    } else if rank >= world || !is_free() {
+        format!("rank {rank} is taken")
+    } else {
+        String::new()
+    };
+    let (good, ever) = (reason.is_empty(), &mut || !wait.left().is_zero());
+    let greeted =
+        write(&stream, good, "init", reason.as_bytes(), ever).and_then(|()| tune(&stream));
+    if good && greeted.is_err() {
+        taken.lock().unwrap_or_else(PoisonError::into_inner).remove(&rank);
+    }
+    (good && greeted.is_ok()).then_some((rank, stream))
+}
+
+/// One of the others looks for the hub until it is there.
+pub(super) fn find(
+    launched: &Launched,
+    security: &Security,
+    wait: Wait,
+    keep_waiting: KeepWaiting<'_>,
+) -> Result<ProcessGroup, ProcessGroupError> {
+    let (rank, place) = (launched.rank, launched.rendezvous.to_join());
+    loop {
+        let problem = match launcher::resolve(&place) {
+            Ok((address, _)) => match greet(&address, launched, security, wait) {
+                Ok((stream, word)) if word.good => {
+                    let address = stream.peer_addr().map_err(|error| refused(error.to_string()))?;
+                    let peers = vec![(0, stream)];
+                    return Ok(ProcessGroup { rank, peers, address: address.ip() });
+                }
+                Ok((_, word)) => {
+                    let reason = String::from_utf8_lossy(&word.body);
+                    return Err(refused(shown(&reason, REASON_CHARS)));
+                }
+                Err(GreetError::Refused(reason)) => return Err(refused(reason)),
+                Err(GreetError::Passing(problem)) => problem,
+            },
+            Err(problem) => problem,
+        };
+        if wait.left().is_zero() {
+            return Err(refused(format!("rank {rank} did not find rank 0 at {place}: {problem}")));
+        }
+        if !keep_waiting() {
+            return Err(ProcessGroupError::Interrupted);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Why the hub could not be greeted.
+enum GreetError {
+    /// Another attempt would end in the same way.
+    Refused(String),
+    /// Nobody listens yet, or somebody else does.
+    Passing(String),
+}
+
+impl From<io::Error> for GreetError {
+    fn from(error: io::Error) -> GreetError {
+        GreetError::Passing(said(&error))
+    }
+}
+
+fn greet(
+    address: &str,
+    launched: &Launched,
+    security: &Security,
+    wait: Wait,
+) -> Result<(ControlStream, Frame), GreetError> {
+    let target: SocketAddr = address
+        .to_socket_addrs()?
+        .next()
+        .ok_or_else(|| io::Error::other("the name has no address"))?;
+    let limit = wait.left().min(Duration::from_secs_f64(HELLO_SECONDS)).max(POLL_INTERVAL);
+    let wait = Wait::new(limit.as_secs_f64(), "rank 0's answer");
+    let socket = TcpStream::connect_timeout(&target, limit)?;
+    socket.set_write_timeout(Some(limit))?;
+    let stream = match security {
+        Security::Secret(secret) => {
+            ControlStream::enter(socket, secret, None, wait).map_err(|error| {
+                let text = format!("rank 0 at {address}: {error}");
+                if error.may_pass() { GreetError::Passing(text) } else { GreetError::Refused(text) }
+            })?
+        }
+        Security::Automatic | Security::Insecure => ControlStream::plain(socket),
+    };
+    let hello = [&MAGIC[..], &launched.rank.to_le_bytes(), &launched.world.to_le_bytes()].concat();
+    stream.transmit(&hello)?;
+    tune(&stream)?;
+    let word = read_up_to(&stream, INIT_BYTES, &mut || !wait.left().is_zero())?;
+    Ok((stream, word))
+}
+
+fn tune(stream: &ControlStream) -> io::Result<()> {
+    stream.socket().set_nodelay(true)?;
+    stream.set_read_timeout(Some(POLL_INTERVAL))?;
+    stream.set_write_timeout(Some(POLL_INTERVAL))
+}
