@@ -14,7 +14,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use serde_json::Value;
 
-use crate::{cargo, environment, groups, network, output, peers, reality};
+use crate::{accuracy, cargo, environment, groups, network, output, peers, reality};
 
 /// One program that measures.
 struct Bench {
@@ -88,6 +88,7 @@ fn list() {
     println!("{HANDOFF:8} {HANDOFF_WHAT}");
     println!("{REALITY:8} {REALITY_WHAT}");
     println!("{:8} {}", groups::NAME, groups::WHAT);
+    println!("{:8} {}", accuracy::NAME, accuracy::WHAT);
     println!("{:8} {}; parts: peers-{}", peers::NAME, peers::WHAT, peers::PARTS.join(", peers-"));
 }
 
@@ -108,7 +109,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     }
     let tls = flags.iter().any(|flag| *flag == TLS);
     for name in &names {
-        let known = [REALITY, HANDOFF, groups::NAME].contains(&name.as_str())
+        let known = [REALITY, HANDOFF, groups::NAME, accuracy::NAME].contains(&name.as_str())
             || !peer_parts(&[name]).is_empty();
         if !known && !BENCHES.iter().any(|bench| bench.name == *name) {
             bail!("no benchmark `{name}`; `cargo xtask bench --list` shows all");
@@ -135,6 +136,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
             }
         }
     }
+    rows.extend(measure_accuracy(&names)?);
     rows.extend(measure_peers(&names)?);
     table(&rows);
     if keep {
@@ -162,6 +164,17 @@ fn peer_parts(names: &[&String]) -> Vec<&'static str> {
     let all = names.is_empty() || names.iter().any(|name| *name == peers::NAME);
     let named = |part: &&str| names.iter().any(|name| **name == format!("{}-{part}", peers::NAME));
     peers::PARTS.into_iter().filter(|part| all || named(part)).collect()
+}
+
+/// Takes a quarter of an hour and data: only if it is named.
+fn measure_accuracy(names: &[&String]) -> Result<Vec<Value>> {
+    if !names.iter().any(|name| *name == accuracy::NAME) {
+        return Ok(Vec::new());
+    }
+    println!("{}: {} …", accuracy::NAME, accuracy::WHAT);
+    let mut rows = accuracy::measure()?;
+    rows.iter_mut().for_each(|row| row["bench"] = Value::from(accuracy::NAME));
+    Ok(rows)
 }
 
 fn measure_peers(names: &[&String]) -> Result<Vec<Value>> {

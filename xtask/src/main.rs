@@ -1,5 +1,6 @@
 //! The project's own commands: `cargo xtask test`, `cargo xtask bench`, `cargo xtask docs`.
 
+mod accuracy;
 mod bench;
 mod chaos;
 mod docs;

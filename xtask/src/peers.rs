@@ -29,11 +29,11 @@ const HOSTS: usize = 4;
 const PORT: u16 = 29_470;
 const COMPUTE_MS: f64 = 300.0;
 /// How long the processes of one scene may take in all.
-const LIMIT: Duration = Duration::from_secs(420);
+pub(crate) const LIMIT: Duration = Duration::from_secs(420);
 
 /// Measures the parts that are asked for; a row for each ratio.
 pub(crate) fn measure(parts: &[&str]) -> Result<Vec<Value>> {
-    let tools = Tools::provide()?;
+    let tools = Tools::provide("peers.py")?;
     let mut rows = Vec::new();
     for part in PARTS.iter().filter(|part| parts.contains(part)) {
         let of_part = match *part {
@@ -55,7 +55,7 @@ pub(crate) fn measure(parts: &[&str]) -> Result<Vec<Value>> {
 }
 
 /// What every process needs.
-struct Tools {
+pub(crate) struct Tools {
     python: PathBuf,
     /// For `PYTHONPATH`.
     path: std::ffi::OsString,
@@ -63,7 +63,8 @@ struct Tools {
 }
 
 impl Tools {
-    fn provide() -> Result<Tools> {
+    /// With a script of the binding's benches.
+    pub(crate) fn provide(script: &str) -> Result<Tools> {
         let python = environment::provide()?;
         let peer = environment::provide_beside(&python, &PACKAGES)?;
         let own = match std::env::var_os("QUELEA_PY") {
@@ -71,7 +72,7 @@ impl Tools {
             None => python::release()?,
         };
         let path = std::env::join_paths([own, peer])?;
-        let script = python::root().join("crates/quelea-py/benches/peers.py");
+        let script = python::root().join("crates/quelea-py/benches").join(script);
         Ok(Tools { python, path, script })
     }
 
@@ -191,7 +192,7 @@ fn slow(tools: &Tools) -> Result<Vec<Value>> {
 }
 
 /// Where the ranks are.
-enum Place {
+pub(crate) enum Place {
     /// So many processes on this machine.
     Here(usize),
     /// One on each host, with links of so many megabits per second.
@@ -202,7 +203,12 @@ fn run(tools: &Tools, place: Place, rounds: u32, turns: &[PeerTurn]) -> Result<J
     let turns: Vec<Value> = turns.iter().map(PeerTurn::to_json).collect();
     let limit = LIMIT.as_secs();
     let plan = json!({ "kind": "peers", "limit_seconds": limit, "rounds": rounds, "turns": turns });
-    let (world, network) = match place {
+    Ok(JsonLines(run_plan(tools, &place, &plan)?))
+}
+
+/// Runs the script with this plan at every rank; the lines that the ranks printed.
+pub(crate) fn run_plan(tools: &Tools, place: &Place, plan: &Value) -> Result<Vec<Value>> {
+    let (world, network) = match *place {
         Place::Here(processes) => (processes, None),
         Place::Hosts(rate) => (HOSTS, Some(ShapedNetwork::new(HOSTS, rate)?)),
     };
@@ -220,15 +226,17 @@ fn run(tools: &Tools, place: Place, rounds: u32, turns: &[PeerTurn]) -> Result<J
                 (inside, "eth0", (0, 1))
             }
         };
-        let mut process = tools.process(prefix, &plan);
+        let mut process = tools.process(prefix, plan);
         process.env("RANK", rank.to_string()).env("WORLD_SIZE", world.to_string());
         process.env("LOCAL_RANK", local.0.to_string());
         process.env("LOCAL_WORLD_SIZE", local.1.to_string());
         process.env("MASTER_ADDR", &master).env("MASTER_PORT", port.to_string());
         process.env("GLOO_SOCKET_IFNAME", device).env("OMP_NUM_THREADS", "1");
+        // As plain as what it is compared with.
+        process.env("QUELEA_INSECURE", "1");
         processes.push(process);
     }
-    Ok(JsonLines(finish(processes)?))
+    finish(processes)
 }
 
 /// A port that is free, and the next one too: quelea meets there.
@@ -314,7 +322,7 @@ fn row(name: &str, goal: Option<f64>, ours: &[f64], theirs: &[f64]) -> Value {
     row
 }
 
-fn median(values: &[f64]) -> Option<f64> {
+pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;
