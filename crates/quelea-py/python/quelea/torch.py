@@ -190,6 +190,7 @@ def wrap(
     servers: int = 1,
     bucket_mb: float = 25.0,
     seed: int = 1,
+    poison: str | None = None,
     **parameters: Any,
 ) -> Model:
     """Trains `model` together with all other processes; returns the same model.
@@ -200,6 +201,11 @@ def wrap(
     ``name`` and further keys. Where servers run the optimizer, they use `server_optimizer`, or the
     equivalent of `optimizer` (SGD, Adam and AdamW); the learning rate is that of rank 0's
     `optimizer` in either case.
+
+    `poison` says what happens when a rank sends NaN, infinities or absurd magnitudes: ``"stop"``,
+    ``"drop"``, ``"refuse"`` or ``"ignore"``. The default is ``"ignore"`` where ranks send gradients
+    that an optimizer of their own receives, because a ``GradScaler`` finds infinities there and skips
+    the step, and ``"stop"`` everywhere else.
 
     All ranks start from rank 0's parameters and buffers.
 
@@ -226,6 +232,7 @@ def wrap(
         "codec": _named(codec),
         "buckets": {"size_mb": bucket_mb},
         "cluster": {"servers": servers},
+        "trust": {"poison": poison} if poison is not None else None,
     }
     settings = settings_of(config, model, optimizer, server_optimizer)
     _session.current = _session.Session(group, model, optimizer, settings)
