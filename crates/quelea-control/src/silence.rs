@@ -43,6 +43,7 @@ impl Controller {
             let reason = format!(
                 "it has been silent for {silence:.1} s (its heartbeats came at most {gap:.1} s apart)"
             );
+            self.accusations.explain(rank);
             self.suspect(Evidence::Seen, RunFailure::Lost { rank, reason });
         }
     }

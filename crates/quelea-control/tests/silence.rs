@@ -57,6 +57,8 @@ impl Bench {
             on_loss,
             watches: true,
             waits_for_disk: true,
+            own_ranks: &[],
+            is_external: false,
         };
         let controller = Controller::new(config, Time::ZERO);
         Bench { controller, losses: Losses::default(), now: Time::ZERO }
