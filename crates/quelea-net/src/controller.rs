@@ -175,14 +175,10 @@ impl ControllerDriver {
             self.controller.excuse(now, Time(still.as_nanos() as u64));
         }
         match word {
-            Ok(Incoming::Event(event) | Incoming::Said { event, .. }) => {
-                let reporter =
-                    if let RankEvent::Report(report) = &event { Some(report.rank) } else { None };
-                self.controller.handle(now, event, observer);
-                if let Some(rank) = reporter.filter(|rank| self.leaving.remove(rank)) {
-                    // Its process ends when it sees that this was all.
-                    self.links[rank as usize] = ControlLink::Broken;
-                }
+            Ok(Incoming::Event(event)) => self.handle(now, event, observer),
+            Ok(Incoming::Said { event, held }) => {
+                self.handle(now, event, observer);
+                drop(held);
             }
             Ok(Incoming::Alive { rank, at }) => self.controller.alive(self.clock.at(at), rank),
             Ok(Incoming::Gone { rank, reason }) => {
@@ -201,6 +197,17 @@ impl ControllerDriver {
             Err(_) => {}
         }
         Ok(now)
+    }
+
+    /// A rank says something.
+    fn handle(&mut self, now: Time, event: RankEvent, observer: &mut dyn Observer) {
+        let reporter =
+            if let RankEvent::Report(report) = &event { Some(report.rank) } else { None };
+        self.controller.handle(now, event, observer);
+        if let Some(rank) = reporter.filter(|rank| self.leaving.remove(rank)) {
+            // Its process ends when it sees that this was all.
+            self.links[rank as usize] = ControlLink::Broken;
+        }
     }
 
     /// A worker is connected with all others: it enters at the next cut, if it can.
