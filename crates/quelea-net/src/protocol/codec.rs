@@ -15,7 +15,7 @@ use crate::measure::Probe;
 use crate::trust::RankSeat;
 
 /// A sentence of another process, fit to be shown.
-fn reason(r: &mut Reader<'_>) -> Result<String, ControlError> {
+pub(super) fn reason(r: &mut Reader<'_>) -> Result<String, ControlError> {
     Ok(shown(&r.text()?, REASON_CHARS))
 }
 
@@ -90,7 +90,7 @@ impl Packet for SetupMessage {
             6 => SetupMessage::Ping,
             7 => SetupMessage::Pong { now: Time(r.number()?) },
             8 => SetupMessage::Peers {
-                addresses: r.list(Reader::text)?,
+                addresses: r.list(reason)?,
                 seats: r.list(Reader::small)?,
             },
             9 => SetupMessage::Meshed,
