@@ -132,7 +132,8 @@ impl Controller {
             self.disputes.open = Some(dispute);
         } else if now >= open.since + DISPUTE_TIME {
             self.disputes.open = None;
-            let reason = format!("it says that it is at step {step}, and nobody is beyond {furthest}");
+            let reason =
+                format!("it says that it is at step {step}, and nobody is beyond {furthest}");
             self.suspect(Evidence::Inferred, RunFailure::Lost { rank, reason });
         }
         false

@@ -323,7 +323,8 @@ impl Controller {
         if self.members.is_changing() {
             return;
         }
-        let is_agreed = matches!(self.cutting.stage, Stage::Saving { step: agreed, .. } if agreed == step);
+        let is_agreed =
+            matches!(self.cutting.stage, Stage::Saving { step: agreed, .. } if agreed == step);
         let is_due = is_agreed || self.cutting.synchronous && self.cutting.schedule.saves_at(step);
         let saved = &mut self.cutting.saved;
         // What nobody waits for, and what was saved before, is not written.

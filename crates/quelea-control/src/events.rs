@@ -194,7 +194,8 @@ impl Controller {
     fn take_report(&mut self, report: RankReport) {
         let rank = report.rank as usize;
         let is_server = rank >= self.workers;
-        self.ranks[rank].report = Some(RankReport { is_server, lost: false, left: false, ..report });
+        self.ranks[rank].report =
+            Some(RankReport { is_server, lost: false, left: false, ..report });
     }
 
     pub(crate) fn hear(&mut self, rank: u32) {

@@ -197,7 +197,8 @@ impl RankEvent {
         }
         match self {
             RankEvent::Record(record) => check_record(record),
-            RankEvent::Probed { sent, received, .. } | RankEvent::Heartbeat { sent, received, .. } => {
+            RankEvent::Probed { sent, received, .. }
+            | RankEvent::Heartbeat { sent, received, .. } => {
                 check_amount("sent", *sent)?;
                 check_amount("received", *received)
             }

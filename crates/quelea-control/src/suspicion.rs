@@ -177,8 +177,7 @@ impl Controller {
                 let is_overdue = still >= limit || entered >= DRAIN_FACTOR * limit;
                 is_overdue.then(|| {
                     let undrained = self.probes.undrained();
-                    let text =
-                        format!("waited {entered:.1} s for the last messages: {undrained}");
+                    let text = format!("waited {entered:.1} s for the last messages: {undrained}");
                     RunFailure::Stalled(text)
                 })
             }
@@ -212,7 +211,9 @@ impl Controller {
             ranks.find_map(|(rank, progress)| Some((rank, late(progress)?)))?;
         // One that does not compute may itself wait for others.
         if self.ranks[rank].computing.is_none() {
-            return Some(RunFailure::Stalled(format!("waited {time:.1} s for rank {rank}: {what}")));
+            return Some(RunFailure::Stalled(format!(
+                "waited {time:.1} s for rank {rank}: {what}"
+            )));
         }
         Some(self.late(rank as u32, time, &what))
     }

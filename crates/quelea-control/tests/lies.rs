@@ -192,7 +192,11 @@ fn ranks_of_the_controllers_process_are_not_lost_by_what_others_say() {
     let mut bench = Bench::new(CONTINUE, &[0]);
     [2, 3].into_iter().for_each(|accuser| bench.accuse(accuser, 0));
     bench.pass(10.0, &ALL).expect("the others continue");
-    assert!(!bench.notes.lost.contains(&0) && bench.notes.lost.contains(&2), "{:?}", bench.notes.lost);
+    assert!(
+        !bench.notes.lost.contains(&0) && bench.notes.lost.contains(&2),
+        "{:?}",
+        bench.notes.lost
+    );
 }
 
 #[test]

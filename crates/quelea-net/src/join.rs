@@ -3,9 +3,9 @@
 mod coordinator_reader;
 mod entrance;
 mod event_writer;
+mod loading;
 #[cfg(test)]
 mod lying_peer;
-mod loading;
 
 use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;

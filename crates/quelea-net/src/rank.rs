@@ -103,9 +103,10 @@ impl RankState {
     pub(crate) fn new(config: RankConfig, links: Vec<Option<Rc<dyn Link>>>) -> RankState {
         let RankConfig { setup, machine, clock, controller, compute, external, .. } = config;
         RankState {
-            early: setup.properties().synchronous.then(|| {
-                EarlyFrames::new(setup.ranks(), config.bucket_numbers as usize)
-            }),
+            early: setup
+                .properties()
+                .synchronous
+                .then(|| EarlyFrames::new(setup.ranks(), config.bucket_numbers as usize)),
             setup,
             all_buckets: machine.node().layout().buckets.len(),
             machine,

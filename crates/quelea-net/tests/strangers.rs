@@ -25,7 +25,8 @@ fn resident() -> usize {
 /// What an honest worker says first, recorded in between. The worker is told nothing.
 fn recorded(place: &str, coordinator: SocketAddr, options: &NetOptions) -> Vec<u8> {
     let between = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let place = place.replace(&coordinator.to_string(), &between.local_addr().expect("it listens").to_string());
+    let place = place
+        .replace(&coordinator.to_string(), &between.local_addr().expect("it listens").to_string());
     std::thread::scope(|scope| {
         scope.spawn(move || worker_with(&place, Some(1), options));
         let (mut worker, _) = between.accept().expect("it comes");
@@ -89,7 +90,11 @@ fn a_thousand_strangers_take_no_rank_and_no_memory_and_learn_nothing() {
         let conducted = scope.spawn(|| {
             coordinator.run(run.job(), &run.setup(), &run.gradients(), &hosted, &mut Watch::new())
         });
-        let replay = recorded(&address.to_string(), address, &NetOptions { connect_seconds: 2.0, ..options.clone() });
+        let replay = recorded(
+            &address.to_string(),
+            address,
+            &NetOptions { connect_seconds: 2.0, ..options.clone() },
+        );
         assert!(replay.len() > 100 && replay[0] == 0x16, "{} bytes", replay.len());
         let (mut staying, before) = (Vec::new(), resident());
         let mut most = before;
@@ -132,8 +137,11 @@ fn strangers_at_the_door_of_a_tensor_group_hold_up_nobody() {
     let begun = std::time::Instant::now();
     std::thread::scope(|scope| {
         let connect = &connect;
-        let threads: Vec<_> =
-            listeners.into_iter().enumerate().map(|one| scope.spawn(move || connect(one))).collect();
+        let threads: Vec<_> = listeners
+            .into_iter()
+            .enumerate()
+            .map(|one| scope.spawn(move || connect(one)))
+            .collect();
         for thread in threads {
             thread.join().expect("no panic").expect("the group comes together");
         }

@@ -51,7 +51,8 @@ pub fn get(address: &str, path: &str, token: Option<&str>) -> Result<Value, Clie
     let status = head.lines().next().unwrap_or_default();
     match status.split(' ').nth(1) {
         Some("200") => {
-            let answer = serde_json::from_str(body).map_err(|error| unexpected(&error.to_string()))?;
+            let answer =
+                serde_json::from_str(body).map_err(|error| unexpected(&error.to_string()))?;
             Ok(plain(answer))
         }
         Some("401") => Err(ClientError::Unauthorized { address: address.to_string() }),
@@ -100,6 +101,9 @@ mod tests {
     fn nothing_that_a_terminal_would_obey_is_left_in_an_answer() {
         let said = json!({ "na\u{1b}me": ["\u{1b}[2J\u{9b}31mred", 7, { "text": "a\nb" }] });
         let told = plain(said);
-        assert_eq!(told, json!({ "na\u{fffd}me": ["\u{fffd}[2J\u{fffd}31mred", 7, { "text": "a\u{fffd}b" }] }));
+        assert_eq!(
+            told,
+            json!({ "na\u{fffd}me": ["\u{fffd}[2J\u{fffd}31mred", 7, { "text": "a\u{fffd}b" }] })
+        );
     }
 }

@@ -38,7 +38,8 @@ pub type Driven = Result<(ClockKind, Outcome), RunError>;
 pub fn simulate(prepared: &PreparedRun, recorder: &mut RunRecorder<'_>) -> Driven {
     recorder.on_virtual_clock();
     let (setup, problem) = (prepared.setup.simulated(), &*prepared.problem);
-    let outcome = quelea_sim::resume(&setup, problem, &prepared.cluster, &prepared.start, recorder)?;
+    let outcome =
+        quelea_sim::resume(&setup, problem, &prepared.cluster, &prepared.start, recorder)?;
     Ok((ClockKind::Virtual, outcome))
 }
 

@@ -136,8 +136,7 @@ fn refuse_leaves_the_messages_out_and_everybody_continues() {
         match ended {
             Ok(outcome) => {
                 assert!(is_finite(&outcome), "{shown}");
-                let named =
-                    |text: &String| text.contains(&format!("rank {POISONER} sent {shown}"));
+                let named = |text: &String| text.contains(&format!("rank {POISONER} sent {shown}"));
                 assert!(outcome.warnings.iter().any(named), "{:?}", outcome.warnings);
             }
             // Its sender waits for an answer that it does not get; a real run has time limits for that.

@@ -254,7 +254,8 @@ impl Trial {
         let coordinator = Coordinator::bind("127.0.0.1:0", here).expect("a free port");
         let address = coordinator.address().to_string();
         let gate = Arc::<Gate>::default();
-        let (setup, problem) = (RunSpec { poison: self.poison, ..self.run.setup() }, self.run.problem());
+        let (setup, problem) =
+            (RunSpec { poison: self.poison, ..self.run.setup() }, self.run.problem());
         let problem: Arc<dyn Problem> = Arc::new(problem);
         let gradients = || {
             let (problem, gate) = (Arc::clone(&problem), self.is_gated.then(|| Arc::clone(&gate)));
@@ -274,9 +275,13 @@ impl Trial {
                 scope.spawn(move || {
                     let relay: &dyn Relay = if rank == LIAR { lies } else { &Direct };
                     let mut gradients = Some(gradients);
-                    join_through(address, Some(rank), options, &mut |_| {
-                        build(setup, gradients.take().expect("asked once"))
-                    }, relay)
+                    join_through(
+                        address,
+                        Some(rank),
+                        options,
+                        &mut |_| build(setup, gradients.take().expect("asked once")),
+                        relay,
+                    )
                 });
             }
             let hosted = Hosted { workers: vec![0] };
@@ -362,7 +367,10 @@ fn impossible_steps_records_reports_and_cuts_cost_the_liar_its_place() {
         (event(|| step_record(3, 6)), "it sent an event of rank 3"),
         (event(report), "it sent its report before the end"),
         (event(heartbeat), "it claims `sent` = 18446744073709551615"),
-        (event(|| RankEvent::CutProposal { rank: LIAR, step: 32 }), "a proposal for a cut of step 32"),
+        (
+            event(|| RankEvent::CutProposal { rank: LIAR, step: 32 }),
+            "a proposal for a cut of step 32",
+        ),
         (event(|| RankEvent::Frozen { rank: LIAR, number: 1, step: u64::MAX }), "its step of step"),
         (
             event(|| RankEvent::Failed { rank: LIAR, reason: "no \u{1b}[31mmemory".into() }),
@@ -392,8 +400,15 @@ fn lies_that_change_nothing_are_left_without_an_answer() {
     };
     let frozen = || RankEvent::Frozen { rank: LIAR, number: 9, step: 7 };
     let lies = Lies::said_once(move || {
-        let once =
-            [model(), stalled(), salvaged(), ticket(), probed(), frozen(), RankEvent::Paused { rank: LIAR }];
+        let once = [
+            model(),
+            stalled(),
+            salvaged(),
+            ticket(),
+            probed(),
+            frozen(),
+            RankEvent::Paused { rank: LIAR },
+        ];
         let warnings = (0..1000).map(|n| RankEvent::Warning(format!("\u{1b}[2J{n}")));
         once.into_iter().chain(warnings).collect()
     });
@@ -453,14 +468,20 @@ fn messages_of_other_views_buckets_lengths_and_steps_cost_the_liar_its_place() {
         (from_step(|message| vec![Message { view: 9, ..message }]), "it is of view 9"),
         (from_step(|message| vec![Message { bucket: 9999, ..message }]), "there is no bucket 9999"),
         (
-            from_step(move |message| vec![Message { parts: Default::default(), ..message }.with(short.clone())]),
+            from_step(move |message| {
+                vec![Message { parts: Default::default(), ..message }.with(short.clone())]
+            }),
             "it sent a message that could not be taken",
         ),
-        (from_step(|message| vec![message.clone(), message]), "it sent a message that could not be taken"),
+        (
+            from_step(|message| vec![Message { parts: Default::default(), ..message }]),
+            "it sent a message that could not be taken",
+        ),
         (
             // Frames without vectors, which cost their sender next to nothing.
             from_step(|message| {
-                let flood = (0..40_000).map(|n| Message::new(message.kind, message.step + 2 + n, 0));
+                let flood =
+                    (0..40_000).map(|n| Message::new(message.kind, message.step + 2 + n, 0));
                 std::iter::once(message.clone()).chain(flood).collect()
             }),
             "one sender may have",

@@ -89,10 +89,7 @@ impl Packet for SetupMessage {
             5 => SetupMessage::Listening { port: r.small()? },
             6 => SetupMessage::Ping,
             7 => SetupMessage::Pong { now: Time(r.number()?) },
-            8 => SetupMessage::Peers {
-                addresses: r.list(reason)?,
-                seats: r.list(Reader::small)?,
-            },
+            8 => SetupMessage::Peers { addresses: r.list(reason)?, seats: r.list(Reader::small)? },
             9 => SetupMessage::Meshed,
             10 => SetupMessage::Start {
                 zero: Time(r.number()?),
