@@ -129,6 +129,15 @@ impl Controller {
         open.filter(|at| *at > self.now).min()
     }
 
+    /// When something is decided that ranks have said of others, for drivers that watch nobody by the clock.
+    pub fn next_decision(&self) -> Option<Time> {
+        if self.phase == RunPhase::Salvaging {
+            return None;
+        }
+        let trouble = self.trouble.as_ref().map(|trouble| trouble.until);
+        [trouble, self.next_verdict(), self.dispute_deadline()].into_iter().flatten().min()
+    }
+
     /// Decides on accusations for which enough is known.
     pub(crate) fn decide_accusations(&mut self) {
         let trouble = self.trouble.as_ref();

@@ -25,7 +25,7 @@ use crate::messages::{Account, Command};
 use crate::progress::ToldProgress;
 use crate::salvage::Salvage;
 use crate::survey::Survey;
-use crate::suspicion::{Evidence, GRACE, RankProgress, Trouble};
+use crate::suspicion::{GRACE, RankProgress, Trouble};
 use crate::termination::Probes;
 
 /// Where the run stands.
@@ -235,12 +235,6 @@ impl Controller {
         others.into_iter().chain([survey]).flatten().fold(first, Time::min)
     }
 
-    /// When something is decided that ranks have said of others, for drivers that watch nobody by the clock.
-    pub fn next_decision(&self) -> Option<Time> {
-        let trouble = self.trouble.as_ref().map(|trouble| trouble.until);
-        [trouble, self.next_verdict(), self.dispute_deadline()].into_iter().flatten().min()
-    }
-
     /// Does what has become due at `now`. An outcome: the run has ended well. An error: it has not, and
     /// all ranks are told.
     pub fn poll(
@@ -335,25 +329,6 @@ impl Controller {
 
     pub(crate) fn ask_for_accounts(&mut self) {
         self.order(Recipient::All, Command::Explain);
-    }
-
-    /// The process of a rank is gone.
-    pub fn gone(&mut self, now: Time, rank: u32, reason: String) {
-        self.now = now;
-        if self.ranks[rank as usize].is_lost {
-            self.members.waiting.remove(rank);
-            return;
-        }
-        self.ranks[rank as usize].is_gone = true;
-        self.accusations.explain(rank);
-        if self.ranks[rank as usize].report.is_none() {
-            self.suspect(Evidence::Seen, RunFailure::Lost { rank, reason });
-        }
-    }
-
-    /// Nothing can be said to a rank any more; why is seen where it is read.
-    pub fn unreachable(&mut self, rank: u32) {
-        self.ranks[rank as usize].is_unreachable = true;
     }
 
     pub(crate) fn end_if_finished(&mut self) {

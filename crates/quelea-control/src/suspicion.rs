@@ -159,8 +159,8 @@ impl Controller {
         }
         if let Some(failure) = self.overdue() {
             self.suspect(Evidence::Inferred, failure);
-        } else if let Some(complaint) = self.standstill() {
-            self.suspect(Evidence::Inferred, RunFailure::Stalled(complaint));
+        } else if let Some(failure) = self.standstill() {
+            self.suspect(Evidence::Inferred, failure);
         }
     }
 
@@ -228,7 +228,7 @@ impl Controller {
 
     /// Why nobody will ever move again, if that is certain: some have ended or wait where all come
     /// together, all others wait for somebody, no message is on its way.
-    fn standstill(&self) -> Option<String> {
+    fn standstill(&self) -> Option<RunFailure> {
         let workers = &self.ranks[..self.workers];
         let finished = workers.iter().filter(|progress| progress.finished).count();
         let gathering = workers.iter().filter(|progress| progress.gathering).count();
@@ -254,12 +254,17 @@ impl Controller {
                 workers.iter().position(|progress| !progress.finished && !progress.gathering);
             let others = others.map(|rank| format!(", but rank {rank} waits in a step"));
             let others = others.unwrap_or_default() + &before;
-            return Some(format!(
-                "rank {rank} is in a call that all ranks must make together{others}"
-            ));
+            let text =
+                format!("rank {rank} is in a call that all ranks must make together{others}");
+            return Some(RunFailure::Stalled(text));
         }
         let waiting = workers.iter().position(|progress| !progress.finished)?;
-        Some(format!("rank {waiting} waits for others' next step{before}"))
+        if self.on_loss != LossPolicy::Stop && !self.is_external {
+            // The others have what they need.
+            let reason = format!("it waits for others' next step{before}");
+            return Some(RunFailure::Lost { rank: waiting as u32, reason });
+        }
+        Some(RunFailure::Stalled(format!("rank {waiting} waits for others' next step{before}")))
     }
 
     /// Who has ended while others wait: with scripts whose loops differ, that is the reason.

@@ -164,7 +164,7 @@ fn senders(watch: &Watch) -> std::collections::BTreeSet<u64> {
 fn every_policy_does_what_it_says_with_every_kind_of_poison_over_sockets() {
     for (value, shown) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (-3e30, "-3e30")] {
         let named = format!("rank {POISONER} sent {shown} as element ");
-        let (ended, watch) = over_sockets("d-psgd", PoisonPolicy::Stop, value);
+        let (ended, watch) = over_sockets("sync-ps", PoisonPolicy::Stop, value);
         let told = ended.expect_err("it ends").to_string();
         assert!(told.contains(&named), "{told}");
         assert_eq!(senders(&watch), [POISONER as u64].into());

@@ -25,7 +25,7 @@ impl Host {
         // Names of interfaces have at most 15 letters.
         let host = Host { name: format!("qw{}", std::process::id()) };
         let cable = format!("{}v", host.name);
-        let name = host.name.as_str();
+        let name = &host.name.clone();
         let commands: [&[&str]; 7] = [
             &["netns", "add", name],
             &["link", "add", &cable, "type", "veth", "peer", "name", "eth0", "netns", name],
@@ -35,7 +35,8 @@ impl Host {
             &["-n", name, "link", "set", "eth0", "up"],
             &["-n", name, "link", "set", "lo", "up"],
         ];
-        commands.into_iter().all(ip).then_some(host)
+        let is_up = commands.into_iter().all(ip);
+        is_up.then_some(host)
     }
 
     /// Joins from there. What opens the run is in its environment.
