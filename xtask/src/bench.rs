@@ -56,13 +56,19 @@ const BENCHES: &[Bench] = &[
         command: &["bench", "-q", "-p", "quelea-net", "--bench", "detect", "--", "--json"],
     },
     Bench {
+        name: "stranger",
+        what: "a step of a run at whose port 1,000 strangers knock, against one without",
+        command: &["bench", "-q", "-p", "quelea-net", "--bench", "stranger", "--", "--json"],
+    },
+    Bench {
         name: "scale",
         what: "1,024 virtual workers × 200 steps, and how time grows",
         command: &["bench", "-q", "-p", "quelea-sim", "--bench", "scale", "--", "--json"],
     },
 ];
 
-/// Measures the stream encrypted and with its messages inspected, instead of against a bare socket.
+/// Measures the stream encrypted and with its messages inspected, instead of against a bare socket; and runs
+/// quelea's side of the comparison with peers over TLS.
 const TLS: &str = "--tls";
 const HANDOFF: &str = "handoff";
 const HANDOFF_WHAT: &str =
@@ -137,7 +143,8 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         }
     }
     rows.extend(measure_accuracy(&names)?);
-    rows.extend(measure_peers(&names)?);
+    let wire = if tls { peers::Wire::Tls } else { peers::Wire::Plain };
+    rows.extend(measure_peers(&names, wire)?);
     table(&rows);
     if keep {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask has a parent");
@@ -177,7 +184,7 @@ fn measure_accuracy(names: &[&String]) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-fn measure_peers(names: &[&String]) -> Result<Vec<Value>> {
+fn measure_peers(names: &[&String], wire: peers::Wire) -> Result<Vec<Value>> {
     let parts = peer_parts(names);
     if parts.is_empty() {
         return Ok(Vec::new());
@@ -192,7 +199,7 @@ fn measure_peers(names: &[&String]) -> Result<Vec<Value>> {
         println!("  left out: {why}");
         return Ok(Vec::new());
     }
-    let mut rows = peers::measure(&parts)?;
+    let mut rows = peers::measure(&parts, wire)?;
     rows.iter_mut().for_each(|row| row["bench"] = Value::from(peers::NAME));
     Ok(rows)
 }

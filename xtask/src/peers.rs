@@ -31,9 +31,31 @@ const COMPUTE_MS: f64 = 300.0;
 /// How long the processes of one scene may take in all.
 pub(crate) const LIMIT: Duration = Duration::from_secs(420);
 
+/// How the connections of quelea's processes are made; gloo's are always plain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wire {
+    Plain,
+    Tls,
+}
+
+impl Wire {
+    /// What a process is told of it. The secret of a benchmark need not be one.
+    fn variable(self) -> (&'static str, &'static str) {
+        match self {
+            Wire::Plain => ("QUELEA_INSECURE", "1"),
+            Wire::Tls => ("QUELEA_SECRET", "a-secret-of-a-benchmark-that-everybody-may-know"),
+        }
+    }
+
+    /// What the name of a row says of it.
+    fn suffix(self) -> &'static str {
+        if self == Wire::Tls { ", TLS" } else { "" }
+    }
+}
+
 /// Measures the parts that are asked for; a row for each ratio.
-pub(crate) fn measure(parts: &[&str]) -> Result<Vec<Value>> {
-    let tools = Tools::provide("peers.py")?;
+pub(crate) fn measure(parts: &[&str], wire: Wire) -> Result<Vec<Value>> {
+    let tools = Tools { wire, ..Tools::provide("peers.py")? };
     let mut rows = Vec::new();
     for part in PARTS.iter().filter(|part| parts.contains(part)) {
         let of_part = match *part {
@@ -60,6 +82,7 @@ pub(crate) struct Tools {
     /// For `PYTHONPATH`.
     path: std::ffi::OsString,
     script: PathBuf,
+    wire: Wire,
 }
 
 impl Tools {
@@ -73,7 +96,7 @@ impl Tools {
         };
         let path = std::env::join_paths([own, peer])?;
         let script = python::root().join("crates/quelea-py/benches").join(script);
-        Ok(Tools { python, path, script })
+        Ok(Tools { python, path, script, wire: Wire::Plain })
     }
 
     /// A process: `prefix` may put it on another host.
@@ -81,6 +104,8 @@ impl Tools {
         prefix.arg("-u").arg(&self.script).arg(plan.to_string());
         prefix.env("PYTHONPATH", &self.path).env("PYTHONDONTWRITEBYTECODE", "1");
         prefix.env("CUDA_VISIBLE_DEVICES", "");
+        let (name, value) = self.wire.variable();
+        prefix.env_remove("QUELEA_SECRET").env_remove("QUELEA_INSECURE").env(name, value);
         prefix
     }
 }
@@ -124,7 +149,8 @@ fn loopback(tools: &Tools) -> Result<Vec<Value>> {
         let lines = run(tools, Place::Here(processes), 5, &turns)?;
         for (compute_ms, what) in [(0.0, "no compute"), (COMPUTE_MS, "300 ms compute")] {
             let series = |name: &str| lines.of(name, 1, |line| line["compute_ms"] == compute_ms);
-            let place = format!("loopback, {processes} processes, {what}");
+            let wire = tools.wire.suffix();
+            let place = format!("loopback, {processes} processes, {what}{wire}");
             rows.extend(against_peers(&place, Some(1.0), series));
         }
     }
@@ -151,7 +177,7 @@ fn shaped(tools: &Tools, rate: u32) -> Result<Vec<Value>> {
     }
     let lines = run(tools, Place::Hosts(rate), rounds, &turns)?;
     let series = |name: &str| lines.of(name, 1, |_| true);
-    let place = format!("{rate} Mbit/s");
+    let place = format!("{rate} Mbit/s{}", tools.wire.suffix());
     let mut rows = against_peers(&place, Some(1.0), series);
     if fast {
         for (name, goal) in [("gossip", Some(1.05)), ("aladdin", Some(1.05)), ("ad-psgd", None)] {
@@ -178,7 +204,7 @@ fn slow(tools: &Tools) -> Result<Vec<Value>> {
     let lines = run(tools, Place::Hosts(1000), 3, &turns)?;
     let mut rows = Vec::new();
     for slow in [2, 10] {
-        let place = format!("one host {slow} times slower");
+        let place = format!("one host {slow} times slower{}", tools.wire.suffix());
         let others = |line: &Value| line["rank"].as_u64() != Some(HOSTS as u64 - 1);
         for name in FREE {
             let what = format!("{name} to undisturbed, {place}");
@@ -232,8 +258,6 @@ pub(crate) fn run_plan(tools: &Tools, place: &Place, plan: &Value) -> Result<Vec
         process.env("LOCAL_WORLD_SIZE", local.1.to_string());
         process.env("MASTER_ADDR", &master).env("MASTER_PORT", port.to_string());
         process.env("GLOO_SOCKET_IFNAME", device).env("OMP_NUM_THREADS", "1");
-        // As plain as what it is compared with.
-        process.env("QUELEA_INSECURE", "1");
         processes.push(process);
     }
     finish(processes)

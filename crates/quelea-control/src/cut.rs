@@ -3,11 +3,13 @@
 //! A synchronous run is cut at a step: by its schedule, or, on request, at the latest step that any rank
 //! proposes. Any other run comes to rest, is saved, and continues.
 
-use std::collections::BTreeMap;
+mod evaluation;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use quelea_core::message::Rank;
 use quelea_core::time::Time;
-use quelea_record::{CheckpointSchedule, Models, Observer, RankCheckpoint, Request};
+use quelea_record::{CheckpointSchedule, Observer, RankCheckpoint, Request};
 
 use crate::controller::{Controller, RunPhase};
 use crate::directive::{Recipient, RunFailure};
@@ -29,9 +31,9 @@ pub(crate) struct CutAgreement {
     stage: Stage,
     /// Checkpoints until this step are written, as all ranks know.
     durable: u64,
-    /// How many ranks have saved at the last steps at which some did. One whose schedule has a cut
+    /// Which ranks have saved at the last steps at which some did. One whose schedule has a cut
     /// there may save before it learns that this step was agreed on.
-    saved: BTreeMap<u64, usize>,
+    saved: BTreeMap<u64, BTreeSet<u32>>,
     /// The run ends with the cut that is under way.
     stop: bool,
     /// Why the run ends, where nobody has asked for it.
@@ -54,8 +56,8 @@ enum Stage {
     /// Every rank saves there. Servers learn of it first, because a server that does not know must not
     /// be passed; this many of them have not confirmed.
     Saving { step: u64, unconfirmed: usize },
-    /// Nobody starts a gradient any more; this many ranks still compute.
-    Pausing { step: u64, left: usize },
+    /// Nobody starts a gradient any more; these ranks may still compute one.
+    Pausing { step: u64, awaited: BTreeSet<u32> },
     /// What is pending comes to rest.
     Resting { step: u64 },
     /// All ranks have saved; they continue when it is written.
@@ -133,6 +135,7 @@ impl Controller {
             }
             self.end_if_finished();
         }
+        self.agree_on_cut();
         // Parts of different views do not fit together.
         if !self.may_cut() {
             return;
@@ -205,17 +208,29 @@ impl Controller {
     }
 
     fn pause(&mut self, step: u64) {
-        self.cutting.stage = Stage::Pausing { step, left: self.living() };
+        let ranks = 0..self.ranks.len() as u32;
+        let awaited = ranks.filter(|rank| !self.ranks[*rank as usize].is_lost).collect();
+        self.cutting.stage = Stage::Pausing { step, awaited };
         self.order(Recipient::All, Command::Pause);
     }
 
     pub(crate) fn cut_proposal(&mut self, rank: u32, step: u64) {
         let Stage::Proposing(answers) = &mut self.cutting.stage else { return };
         answers.insert(rank, step);
+        self.agree_on_cut();
+    }
+
+    /// Agrees on the latest step that was proposed, once all have proposed one.
+    fn agree_on_cut(&mut self) {
+        let Stage::Proposing(answers) = &self.cutting.stage else { return };
         if answers.len() < self.ranks.len() - self.lost {
             return;
         }
-        let step = answers.values().copied().max().unwrap_or(0);
+        let latest = answers.iter().map(|(rank, step)| (*step, *rank)).max();
+        let Some((step, rank)) = latest else { return };
+        if !self.is_plausible(rank, step) {
+            return;
+        }
         if step >= self.cutting.steps {
             self.cutting.stage = Stage::None;
             self.cutting.stop = false;
@@ -252,10 +267,10 @@ impl Controller {
         }
     }
 
-    pub(crate) fn paused(&mut self) {
-        let Stage::Pausing { step, left } = &mut self.cutting.stage else { return };
-        *left = left.saturating_sub(1);
-        if *left == 0 {
+    pub(crate) fn paused(&mut self, rank: u32) {
+        let Stage::Pausing { step, awaited } = &mut self.cutting.stage else { return };
+        awaited.remove(&rank);
+        if awaited.is_empty() {
             self.cutting.stage = Stage::Resting { step: *step };
             self.drain();
         }
@@ -310,13 +325,19 @@ impl Controller {
         if self.members.is_changing() {
             return;
         }
-        self.sponsor(rank, &part);
-        observer.checkpoint(self.now, step, Rank(rank), part);
+        let is_agreed =
+            matches!(self.cutting.stage, Stage::Saving { step: agreed, .. } if agreed == step);
+        let is_due = is_agreed || self.cutting.synchronous && self.cutting.schedule.saves_at(step);
         let saved = &mut self.cutting.saved;
-        *saved.entry(step).or_default() += 1;
+        // What nobody waits for, and what was saved before, is not written.
+        if !is_due || !saved.entry(step).or_default().insert(rank) {
+            return;
+        }
         if saved.len() > CUTS_AT_ONCE {
             saved.pop_first();
         }
+        self.sponsor(rank, &part);
+        observer.checkpoint(self.now, step, Rank(rank), part);
     }
 
     /// Continues, or ends the run, if all ranks know of the cut and have saved. An error: it ends.
@@ -325,7 +346,7 @@ impl Controller {
         observer: &mut dyn Observer,
     ) -> Result<(), RunFailure> {
         let Stage::Saving { step, unconfirmed: 0 } = self.cutting.stage else { return Ok(()) };
-        if self.cutting.saved.get(&step) != Some(&self.living()) {
+        if self.cutting.saved.get(&step).map_or(0, BTreeSet::len) != self.living() {
             return Ok(());
         }
         let rests = !self.cutting.synchronous;
@@ -340,38 +361,5 @@ impl Controller {
             self.let_in(observer);
         }
         Ok(())
-    }
-
-    /// A rank has sent its model; once all have, they are evaluated.
-    pub(crate) fn model(
-        &mut self,
-        rank: u32,
-        step: u64,
-        model: Vec<f32>,
-        observer: &mut dyn Observer,
-    ) {
-        self.cutting.models.entry(step).or_default().insert(rank, model);
-        self.evaluate_complete(observer);
-        if self.cutting.models.len() > CUTS_AT_ONCE {
-            self.cutting.models.pop_first();
-        }
-    }
-
-    /// Evaluates the models of steps for which every living rank has sent its own.
-    pub(crate) fn evaluate_complete(&mut self, observer: &mut dyn Observer) {
-        let ranks = &self.ranks;
-        let living = ranks.len() - self.lost;
-        let has_all = |models: &BTreeMap<u32, Vec<f32>>| {
-            models.len() >= living
-                && models.keys().filter(|rank| !ranks[**rank as usize].is_lost).count() == living
-        };
-        let complete = self.cutting.models.iter().find(|(_, models)| has_all(models));
-        let Some(step) = complete.map(|(step, _)| *step) else { return };
-        let all = self.cutting.models.remove(&step).unwrap_or_default();
-        let (workers, servers) = all
-            .into_iter()
-            .map(|(rank, model)| (Rank(rank), model))
-            .partition(|(rank, _)| rank.index() < self.workers);
-        observer.evaluate(self.now, step, Models { workers, servers });
     }
 }

@@ -131,7 +131,8 @@ impl Controller {
         let RankEvent::Report(report) = event else { return };
         let kept = &mut self.ranks[report.rank as usize].report;
         if kept.as_ref().is_some_and(|kept| kept.left) {
-            *kept = Some(RankReport { lost: true, left: true, ..*report });
+            let is_server = report.rank as usize >= self.workers;
+            *kept = Some(RankReport { is_server, lost: true, left: true, ..*report });
         }
     }
 }

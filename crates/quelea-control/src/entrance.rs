@@ -125,6 +125,7 @@ impl Controller {
         self.budget.revive(place);
         let mut part = self.members.waiting.sponsored.clone().unwrap_or_default();
         let (step, event) = (part.step(), RecordKind::Joined);
+        self.ranks[place].position = step;
         part.report = RankReport { rank: rank.0, steps, ..RankReport::default() };
         let mut parts = vec![RankCheckpoint::default(); place];
         parts.push(part);

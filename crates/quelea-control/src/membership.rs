@@ -1,7 +1,7 @@
 //! Who takes part: when a rank is lost, the survivors stop starting gradients, say how far they are,
 //! and continue in a new view from a step that none of them has reached.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use quelea_core::message::Rank;
@@ -10,6 +10,7 @@ use quelea_core::time::Time;
 use quelea_core::view::{DepartedRank, View, ViewChange};
 use quelea_record::{Observer, RankReport, Record, RecordKind};
 
+use crate::blame;
 use crate::controller::{Controller, RunPhase};
 use crate::departure::Notices;
 use crate::directive::{Recipient, RunFailure};
@@ -92,7 +93,8 @@ struct PendingChange {
     departed: Vec<Rank>,
     joined: Vec<Rank>,
     awaited: BTreeSet<u32>,
-    furthest: u64,
+    /// Where those stand who have answered.
+    stands: BTreeMap<u32, u64>,
 }
 
 impl Membership {
@@ -113,20 +115,43 @@ impl Controller {
         error: RunFailure,
         observer: &mut dyn Observer,
     ) -> Result<(), RunFailure> {
-        let RunFailure::Lost { rank, reason } = error else { return self.abort(error) };
+        let (rank, reason, has_failed) = match self.blamed(error) {
+            RunFailure::Lost { rank, reason } => (rank, reason, false),
+            RunFailure::Failed { rank, reason } => (rank, reason, true),
+            other => return self.abort(other),
+        };
+        let failure = |reason| {
+            if has_failed {
+                RunFailure::Failed { rank, reason }
+            } else {
+                RunFailure::Lost { rank, reason }
+            }
+        };
         if self.ranks[rank as usize].is_lost {
             return Ok(());
         }
         let LossPolicy::Continue { min_workers } = self.on_loss else {
-            return self.abort(RunFailure::Lost { rank, reason });
+            return self.abort(failure(reason));
         };
         if let Some(refusal) = self.loss_refusal(rank, min_workers) {
             let reason = format!("{reason}; {}", refusal.consequence());
-            return self.abort(RunFailure::Lost { rank, reason });
+            return self.abort(failure(reason));
         }
-        self.warnings.push(format!("lost rank {rank}: {reason}; the others continued"));
+        self.warnings.push(format!("{}; the others continued", failure(reason)));
+        self.accounts.clear();
         self.lose(self.now, rank, self.now, observer);
         Ok(())
+    }
+
+    /// What does not come to rest, with the rank that is to blame for it, where the others could continue.
+    fn blamed(&self, error: RunFailure) -> RunFailure {
+        let is_drained = self.phase == RunPhase::Draining && self.on_loss != LossPolicy::Stop;
+        match (error, blame::culprit(&self.accounts, &self.own_ranks)) {
+            (RunFailure::Stalled(reason), Some(rank)) if is_drained => {
+                RunFailure::Lost { rank, reason: blame::sentence(&reason, &self.accounts) }
+            }
+            (error, _) => error,
+        }
     }
 
     /// Why the run cannot continue without `rank`, if it cannot.
@@ -194,7 +219,8 @@ impl Controller {
     fn freeze(&mut self, departed: Vec<Rank>, joined: Vec<Rank>) {
         let alive = |rank: &u32| !self.ranks[*rank as usize].is_lost;
         let awaited = (0..self.ranks.len() as u32).filter(alive).collect();
-        self.members.change = Some(PendingChange { departed, joined, awaited, furthest: 0 });
+        let stands = BTreeMap::new();
+        self.members.change = Some(PendingChange { departed, joined, awaited, stands });
         self.order(Recipient::All, Command::Freeze(self.members.view.number + 1));
     }
 
@@ -209,16 +235,26 @@ impl Controller {
         let expected = self.members.view.number + 1;
         let Some(change) = &mut self.members.change else { return };
         if number == expected && change.awaited.remove(&rank) {
-            change.furthest = change.furthest.max(step);
+            change.stands.insert(rank, step);
             self.finish_change_if_all_stand(observer);
         }
     }
 
     pub(crate) fn finish_change_if_all_stand(&mut self, observer: &mut dyn Observer) {
-        let Some(change) = self.members.change.take_if(|change| change.awaited.is_empty()) else {
+        let Some(change) = &self.members.change else { return };
+        if !change.awaited.is_empty() {
             return;
-        };
-        let from_step = change.furthest + STEPS_AHEAD;
+        }
+        // Where one stands that has been lost since counts as well, unless it lied.
+        let lied = |rank: u32, step: u64| self.ranks[rank as usize].is_lost && self.is_beyond(step);
+        let stands = change.stands.iter().map(|(rank, step)| (*step, *rank));
+        let latest = stands.filter(|(step, rank)| !lied(*rank, *step)).max();
+        let (furthest, rank) = latest.unwrap_or_default();
+        if !self.is_plausible(rank, furthest) {
+            return;
+        }
+        let Some(change) = self.members.change.take() else { return };
+        let from_step = furthest + STEPS_AHEAD;
         let steps = |rank: &Rank| {
             let progress = &self.ranks[rank.index()];
             let left = progress.report.as_ref().is_some_and(|report| report.left);

@@ -88,6 +88,8 @@ fn a_checkpoint_that_does_not_come_about_ends_the_run_with_a_sentence() {
         on_loss: LossPolicy::Stop,
         watches: true,
         waits_for_disk: true,
+        own_ranks: &[],
+        is_external: false,
     };
     let mut controller = Controller::new(config, Time::ZERO);
     let mut observer = Requests(Some(Request::Checkpoint));

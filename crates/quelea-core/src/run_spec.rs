@@ -84,6 +84,15 @@ impl RunSpec {
         }
     }
 
+    /// The same run for a virtual cluster, as run files and the library mean it: there a run that diverges, or
+    /// that a scenario attacks, is to be seen to its end, so that [`PoisonPolicy::Stop`], the default, stops
+    /// nothing.
+    pub fn simulated(&self) -> RunSpec {
+        let is_stopped = self.poison == PoisonPolicy::Stop;
+        let poison = if is_stopped { PoisonPolicy::Ignore } else { self.poison };
+        RunSpec { poison, ..self.clone() }
+    }
+
     /// Ranks in all: workers, then servers.
     pub fn ranks(&self) -> usize {
         self.view.hosts.len()

@@ -4,10 +4,12 @@ mod coordinator_reader;
 mod entrance;
 mod event_writer;
 mod loading;
+#[cfg(test)]
+mod lying_peer;
 
 use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use crate::clock::RunClock;
@@ -25,7 +27,7 @@ use crate::protocol::{
 };
 use crate::rendezvous::check;
 use crate::transport::tcp::prepare;
-use crate::transport::{Doors, MeshPlan, Transport};
+use crate::transport::{Doors, MeshPlan, RankLinks, Transport};
 use crate::trust::{ControlStream, Credentials, LinkIdentity, RankKey};
 use coordinator_reader::{CoordinatorReader, hear, unexpected};
 use entrance::JoinTarget;
@@ -65,6 +67,33 @@ pub fn join(
     rank: Option<u32>,
     options: &NetOptions,
     build: &mut BuildRun<'_>,
+) -> Result<(), NetError> {
+    join_through(addr, rank, options, build, &Direct)
+}
+
+/// What is between a rank and the others: nothing, except in tests of ranks that lie.
+trait Relay {
+    /// The ways to other ranks.
+    fn links(&self, links: Vec<RankLinks>) -> Vec<RankLinks> {
+        links
+    }
+
+    /// What the rank says to the coordinator.
+    fn events(&self, incoming: Receiver<Incoming>) -> Receiver<Incoming> {
+        incoming
+    }
+}
+
+struct Direct;
+
+impl Relay for Direct {}
+
+fn join_through(
+    addr: &str,
+    rank: Option<u32>,
+    options: &NetOptions,
+    build: &mut BuildRun<'_>,
+    relay: &dyn Relay,
 ) -> Result<(), NetError> {
     let entrance = JoinTarget::new(addr, options)?;
     let (stream, welcome) = ask(&entrance, rank, options)?;
@@ -109,8 +138,10 @@ pub fn join(
         start: Arc::new(start),
         controller: controller.clone(),
         doors,
+        is_external: gradients.are_external(),
     };
     options.leave.arm();
+    let rank_links = relay.links(rank_links);
     let local = LocalRanks::start(&context, &gradients, rank_links, Heartbeats::ToCoordinator)?;
     let inbox = local.inbox(Rank(rank)).expect("it was just started").clone();
     // From here on a coordinator that takes nothing is as good as gone.
@@ -118,7 +149,7 @@ pub fn join(
     prepare(stream.socket(), seconds).map_err(|error| gone(error.into()))?;
     attend_coordinator(&stream, inbox, controller.clone(), known, seconds)
         .map_err(|error| gone(error.into()))?;
-    serve(&stream, &incoming, controller).map_err(|end| how_it_ended(end, address))
+    serve(&stream, &relay.events(incoming), controller).map_err(|end| how_it_ended(end, address))
 }
 
 fn how_it_ended(end: JoinEnd, address: String) -> NetError {

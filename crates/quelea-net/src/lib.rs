@@ -31,6 +31,7 @@
 //! | [`launcher`] | what `mpirun`, `srun`, `torchrun` and Kubernetes say in the environment |
 //! | [`external_loop`] | a rank whose gradients and optimizer belong to a training script |
 //! | `rank`, `compute`, `local_ranks` | a rank on its thread, its gradients, all ranks of a process |
+//! | `early_frames` | how many frames of steps to come a peer may have here |
 //! | `heartbeat` | the thread that shows that a process is alive |
 //! | `transport` | how frames travel between ranks: the interface, TCP, ranks of one process |
 //! | `leave` | notice to leave, by a program or by SIGTERM |
@@ -38,9 +39,13 @@
 //! | `controller` | tickets, drain, termination, time limits: what one place must decide |
 //! | `rendezvous`, `protocol` | who joins as which rank, and what processes say to each other |
 
+#[cfg(test)]
+extern crate self as quelea_net;
+
 mod clock;
 mod compute;
 mod controller;
+mod early_frames;
 mod error;
 pub mod external_loop;
 mod heartbeat;

@@ -42,6 +42,8 @@ pub(crate) struct ProcessContext {
     pub(crate) start: Arc<ResumePoint>,
     pub(crate) controller: Sender<Incoming>,
     pub(crate) doors: Doors,
+    /// Whether loops outside decide how many gradients there are.
+    pub(crate) is_external: bool,
 }
 
 /// The running ranks of this process. Dropping it ends them.
@@ -311,7 +313,7 @@ struct RankSink {
 
 impl FrameSink for RankSink {
     fn frame(&self, from: Rank, sent_micros: u32, message: Message) -> Result<(), String> {
-        self.state.borrow().check(&message)?;
+        self.state.borrow_mut().check(from, &message)?;
         // What only the algorithm can see to be wrong ends in a panic, which would be lost in a task.
         let take = || self.state.borrow_mut().message(from, sent_micros, message);
         catch_unwind(AssertUnwindSafe(take)).map_err(|panic| compute::text(&*panic).to_string())
@@ -326,15 +328,7 @@ impl FrameSink for RankSink {
         if !rank_state.is_current(peer, self.replacements) {
             return;
         }
-        match error {
-            LinkError::Frame(error) => {
-                rank_state.failed(format!("{peer} sent it a bad frame: {error}"));
-            }
-            LinkError::Refused(why) => {
-                rank_state.failed(format!("{peer} sent it a message that it cannot take: {why}"));
-            }
-            error => rank_state.lost(peer, error.to_string()),
-        }
+        rank_state.lost(peer, error.to_string());
     }
 }
 

@@ -11,3 +11,4 @@ mod worker_reader;
 
 pub(crate) use server::check;
 pub use server::{Coordinator, Hosted, resume, threads};
+pub(crate) use worker_reader::HeldBytes;

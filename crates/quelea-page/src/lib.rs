@@ -37,3 +37,4 @@ pub mod waits;
 mod assets;
 mod record_stream;
 mod state_json;
+mod visitors;

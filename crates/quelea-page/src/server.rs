@@ -24,6 +24,7 @@ use crate::access::{AccessDecision, AccessError, AccessPolicy};
 use crate::advice::Adviser;
 use crate::folder::{self, FolderError};
 use crate::log::RunLog;
+use crate::visitors::Visitors;
 use crate::{assets, metrics, record_stream};
 
 /// A client that asked this recently is shown the end of a run before the server ends.
@@ -183,7 +184,7 @@ fn run(listener: std::net::TcpListener, router: Router, stopped: oneshot::Receiv
     runtime.block_on(async {
         let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
         tokio::select! {
-            _ = axum::serve(listener, router) => {}
+            _ = axum::serve(Visitors::new(listener), router) => {}
             _ = stopped => {}
         }
     });

@@ -126,8 +126,8 @@ pub const MEMBERSHIP: &[OptionSpec] = &[
 pub const TRUST: &[OptionSpec] = &[OptionSpec {
     name: "poison",
     kind: OptionKind::Choice(&["stop", "drop", "refuse", "ignore"]),
-    help: "when a rank of a real run sends NaN, infinities or magnitudes above 1e18: the run stops, \
-           the sender counts as lost, its message is not used (where nobody waits for it), or nothing",
+    help: "when a rank sends NaN, infinities or magnitudes above 1e18: the run stops (in `simulate` it does \
+           not), the sender counts as lost, its message is not used (where nobody waits for it), or nothing",
 }];
 
 const TABLES: &[&str] = &[

@@ -37,8 +37,9 @@ pub type Driven = Result<(ClockKind, Outcome), RunError>;
 /// Runs the run in the virtual cluster.
 pub fn simulate(prepared: &PreparedRun, recorder: &mut RunRecorder<'_>) -> Driven {
     recorder.on_virtual_clock();
-    let (setup, problem) = (&prepared.setup, &*prepared.problem);
-    let outcome = quelea_sim::resume(setup, problem, &prepared.cluster, &prepared.start, recorder)?;
+    let (setup, problem) = (prepared.setup.simulated(), &*prepared.problem);
+    let outcome =
+        quelea_sim::resume(&setup, problem, &prepared.cluster, &prepared.start, recorder)?;
     Ok((ClockKind::Virtual, outcome))
 }
 

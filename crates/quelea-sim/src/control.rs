@@ -140,6 +140,9 @@ impl Driver<'_> {
             state.machine.command(self.now, command);
             return;
         }
+        if matches!(command, Command::Abort(_)) {
+            return self.expel(rank);
+        }
         if command == Command::Finish {
             self.note_end(rank);
         }
@@ -170,9 +173,11 @@ impl Driver<'_> {
         }
     }
 
-    /// Attends to the controller again when ranks are to be probed.
-    pub(crate) fn schedule_probe(&mut self) {
-        let Some(next) = self.controller.next_probe() else { return };
+    /// Attends to the controller again when ranks are to be probed, or something is to be decided.
+    pub(crate) fn schedule_attention(&mut self) {
+        let times = [self.controller.next_probe(), self.controller.next_decision()];
+        let Some(next) = times.into_iter().flatten().min() else { return };
+        let next = next.max(self.now);
         if self.attends_at.is_none_or(|at| next < at) {
             self.attends_at = Some(next);
             self.queue.schedule(next, SimEvent::Attend);
@@ -185,8 +190,7 @@ impl Driver<'_> {
         self.exchange_control();
         ended.map_err(|error| match error {
             RunFailure::Stopped { step, reason } => SimError::Stopped { step, reason },
-            RunFailure::Failed { reason, .. } => SimError::Resume(reason),
-            other => SimError::Resume(other.to_string()),
+            other => SimError::Failed(other.to_string()),
         })
     }
 

@@ -10,7 +10,6 @@ use quelea_control::{
 use quelea_core::contract::Effect;
 use quelea_core::message::Rank;
 use quelea_core::payload::Pool;
-use quelea_core::poison::PoisonPolicy;
 use quelea_core::problems::{Computed, Problem};
 use quelea_core::properties::TopologyRequirement;
 use quelea_core::run_spec::RunSpec;
@@ -162,7 +161,7 @@ impl<'a> Driver<'a> {
                 self.check_end()?;
                 return Ok(self.outcome(outcome));
             }
-            self.schedule_probe();
+            self.schedule_attention();
             if self.is_quiet() && self.controller.is_draining() {
                 self.controller.quiet(self.now, self.observer);
                 self.exchange_control();
@@ -319,8 +318,7 @@ pub(crate) fn machine_config<'a>(
         asks_ahead: false,
         waits_for_disk: false,
         counts_links: false,
-        // Faults with content belong to the scenario.
-        poison: PoisonPolicy::Ignore,
+        poison: setup.poison,
     }
 }
 
@@ -348,6 +346,9 @@ fn controller(machine: RankMachineConfig<'_>, control: ControlPath) -> Controlle
         on_loss: LossPolicy::Continue { min_workers: 1 },
         watches: false,
         waits_for_disk: false,
+        // The controller has a host of its own.
+        own_ranks: &[],
+        is_external: false,
     };
     let mut controller = Controller::new(config, start.now);
     if control == ControlPath::Network {

@@ -159,6 +159,14 @@ impl Driver<'_> {
         self.settle(rank);
     }
 
+    /// The others continue without this worker although it could: it ends.
+    pub(crate) fn expel(&mut self, rank: usize) {
+        self.ranks[rank].has_ended = true;
+        self.silence(rank);
+        let due = self.gates.due(self.living_workers);
+        self.open_later(due);
+    }
+
     /// This worker has left, and has sent its report.
     pub(crate) fn retire(&mut self, rank: usize) {
         self.ranks[rank].has_left = true;

@@ -303,7 +303,8 @@ impl Run {
     pub fn simulate(&self, cluster: &quelea_sim::Cluster) -> Result<crate::RunOutcome, Error> {
         let checked = self.checked()?;
         let mut keeper = checked.keeper(self.evaluations);
-        let outcome = quelea_sim::simulate(&checked.spec, &*checked.problem, cluster, &mut keeper)?;
+        let spec = checked.spec.simulated();
+        let outcome = quelea_sim::simulate(&spec, &*checked.problem, cluster, &mut keeper)?;
         Ok(keeper.finish(outcome))
     }
 }

@@ -208,6 +208,7 @@ impl Exchange {
             let len = cx.layout.range(b).len();
             self.groups.on_message(&mut cx.outbox, len, from, message);
         } else {
+            message.expect_length(cx.layout.range(b).len());
             let received = self.received.entry((step, b)).or_default();
             if let Err(place) = received.binary_search_by_key(&from, |(rank, _)| *rank) {
                 received.insert(place, (from, message));

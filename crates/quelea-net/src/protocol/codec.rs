@@ -15,7 +15,7 @@ use crate::measure::Probe;
 use crate::trust::RankSeat;
 
 /// A sentence of another process, fit to be shown.
-fn reason(r: &mut Reader<'_>) -> Result<String, ControlError> {
+pub(super) fn reason(r: &mut Reader<'_>) -> Result<String, ControlError> {
     Ok(shown(&r.text()?, REASON_CHARS))
 }
 
@@ -89,10 +89,7 @@ impl Packet for SetupMessage {
             5 => SetupMessage::Listening { port: r.small()? },
             6 => SetupMessage::Ping,
             7 => SetupMessage::Pong { now: Time(r.number()?) },
-            8 => SetupMessage::Peers {
-                addresses: r.list(Reader::text)?,
-                seats: r.list(Reader::small)?,
-            },
+            8 => SetupMessage::Peers { addresses: r.list(reason)?, seats: r.list(Reader::small)? },
             9 => SetupMessage::Meshed,
             10 => SetupMessage::Start {
                 zero: Time(r.number()?),
@@ -199,7 +196,7 @@ impl Packet for RankEvent {
         match kind {
             204 | 211 | 212 | 217 => most,
             216 | 231 => most.min(4 << 20),
-            207..=210 => SENTENCE_BYTES,
+            207..=210 | 221 => SENTENCE_BYTES,
             _ => RECORD_BYTES,
         }
     }
@@ -228,6 +225,9 @@ impl Packet for RankEvent {
             RankEvent::Stalled { rank, complaint } => w.number(*rank).text(complaint).packet(207),
             RankEvent::Lost { rank, peer, reason } => {
                 w.number(*rank).number(*peer).text(reason).packet(208)
+            }
+            RankEvent::Poisoned { rank, peer, reason } => {
+                w.number(*rank).number(*peer).text(reason).packet(221)
             }
             RankEvent::Failed { rank, reason } => w.number(*rank).text(reason).packet(209),
             RankEvent::Warning(text) => w.text(text).packet(210),
@@ -283,6 +283,7 @@ impl Packet for RankEvent {
             220 => RankEvent::Alive { rank: r.small()?, computing: r.flag()? },
             207 => RankEvent::Stalled { rank: r.small()?, complaint: reason(r)? },
             208 => RankEvent::Lost { rank: r.small()?, peer: r.small()?, reason: reason(r)? },
+            221 => RankEvent::Poisoned { rank: r.small()?, peer: r.small()?, reason: reason(r)? },
             209 => RankEvent::Failed { rank: r.small()?, reason: reason(r)? },
             210 => RankEvent::Warning(reason(r)?),
             211 => RankEvent::Model { rank: r.small()?, step: r.number()?, model: r.values()? },

@@ -6,6 +6,7 @@ use quelea_core::view::{DepartedRank, ViewChange};
 use quelea_record::{FactKind, FactTotals, RankCheckpoint, RankReport, Record, RecordKind};
 use quelea_wire::control::{ControlError, Reader, Writer};
 
+use super::codec::reason;
 use super::surveys::{read_account, write_account};
 
 pub(super) fn write_part(w: Writer, part: &RankCheckpoint) -> Writer {
@@ -163,7 +164,7 @@ pub(super) fn read_record(r: &mut Reader<'_>) -> Result<Record, ControlError> {
             RecordKind::Workers { loss, accuracy: known.then_some(accuracy) }
         }
         10 => {
-            let (failed, reason) = (r.flag()?, r.text()?);
+            let (failed, reason) = (r.flag()?, reason(r)?);
             RecordKind::Checkpoint { failure: failed.then_some(reason) }
         }
         13 => {

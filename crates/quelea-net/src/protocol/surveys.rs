@@ -4,6 +4,8 @@ use quelea_control::RankSurvey;
 use quelea_record::{AwaitedRank, LinkTotal};
 use quelea_wire::control::{ControlError, Reader, Writer};
 
+use super::codec::reason;
+
 pub(super) fn write_survey(w: Writer, survey: &RankSurvey) -> Writer {
     let w = w.number(survey.step);
     let w = write_account(w, &survey.awaiting, &survey.links);
@@ -27,7 +29,7 @@ pub(super) fn write_account(w: Writer, awaiting: &[AwaitedRank], links: &[LinkTo
 pub(super) fn read_account(
     r: &mut Reader<'_>,
 ) -> Result<(Vec<AwaitedRank>, Vec<LinkTotal>), ControlError> {
-    let awaiting = r.list(|r| Ok(AwaitedRank { rank: r.small()?, what: r.text()? }))?;
+    let awaiting = r.list(|r| Ok(AwaitedRank { rank: r.small()?, what: reason(r)? }))?;
     let links = r.list(|r| {
         Ok(LinkTotal {
             peer: r.small()?,

@@ -70,6 +70,7 @@ pub fn resume(
         start,
         controller,
         doors: Doors::default(),
+        is_external: gradients.are_external(),
     };
     let lost: BTreeSet<Rank> = context.start.departed().collect();
     let living = (0..setup.ranks()).map(Rank::from).filter(|rank| !lost.contains(rank));
@@ -231,6 +232,7 @@ impl Coordinator {
             start,
             controller: controller.clone(),
             doors,
+            is_external: gradients.are_external(),
         };
         let local = LocalRanks::start(&context, gradients, rank_links, Heartbeats::WithinProcess)?;
         let control_links = control_links(setup.ranks(), &local, &streams);

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read};
 
+use quelea_control::{REASON_CHARS, shown};
+
 use super::super::TensorMemory;
 use super::super::frame::{HEADER_BYTES, Kind, TensorHeader, Ticket};
 use super::{Event, Link, Posted, Side, State};
@@ -123,7 +125,8 @@ impl Link {
 
     fn use_body(&mut self, header: TensorHeader, bytes: Vec<u8>, events: &mut Vec<Event>) {
         if header.kind == Kind::Failed {
-            events.push(Event::Failed(String::from_utf8_lossy(&bytes).into_owned()));
+            let reason = shown(&String::from_utf8_lossy(&bytes), REASON_CHARS);
+            events.push(Event::Failed(reason));
             return;
         }
         if header.kind == Kind::Answer {
