@@ -68,11 +68,27 @@ impl Controller {
         if let Some(why) = self.setup.join_refusal() {
             return Err(format!("nobody can join this run: {why}"));
         }
-        if self.phase != RunPhase::Running {
+        if self.is_ending() {
             return Err("the run is about to end".to_string());
         }
         self.members.waiting.ranks.insert(rank);
         Ok(())
+    }
+
+    /// Whether a worker that could not join as `rank` may try again: its predecessor's loss is not known
+    /// yet.
+    pub fn may_join_later(&self, rank: u32) -> bool {
+        let progress = self.ranks.get(rank as usize);
+        !self.is_ending() && progress.is_some_and(|progress| !progress.is_lost)
+    }
+
+    /// Whether no gradient will be started any more. A run that rests for a checkpoint continues.
+    fn is_ending(&self) -> bool {
+        match self.phase {
+            RunPhase::Running => false,
+            RunPhase::Draining => self.cutting.is_idle(),
+            RunPhase::Finishing | RunPhase::Salvaging => true,
+        }
     }
 
     /// Who has entered since the last call; the driver starts them.

@@ -1,7 +1,7 @@
 //! Chaos: random faults that follow from a seed.
 //!
 //! Incidents happen at random times; each consists of two faults at about the same time, of any kinds:
-//! crashes of workers, workers that leave, pauses of any rank, slow links, partitions of one pair, partitions of one worker that
+//! crashes of workers, workers that leave, workers that join in their place, pauses of any rank, slow links, partitions of one pair, partitions of one worker that
 //! last until it counts as lost, and late control messages. [`ChaosScenario`] puts them into random small runs
 //! of every algorithm and checks what must hold whatever goes wrong.
 
@@ -13,7 +13,7 @@ use quelea_core::random::Rng;
 use quelea_core::time::Time;
 
 use crate::faults::{
-    ControlDelay, Crash, Faults, Leave, PairPartition, Pause, PlainRule, RankPartition, Rule,
+    ControlDelay, Crash, Faults, Join, Leave, PairPartition, Pause, PlainRule, RankPartition, Rule,
     Verdict,
 };
 
@@ -28,6 +28,8 @@ pub struct ChaosOptions {
     pub crashes: bool,
     /// Workers leave with notice.
     pub leaves: bool,
+    /// Workers join in the place of those who were lost or have left; they may be lost again.
+    pub joins: bool,
     /// Ranks stand still.
     pub pauses: bool,
     /// Links become slow, or do not deliver for a while.
@@ -44,6 +46,7 @@ enum FaultKind {
     Crash,
     LostPartition,
     Leave,
+    Join,
     Pause,
     SlowLink,
     PairPartition,
@@ -67,6 +70,7 @@ impl ChaosOptions {
             (FaultKind::Crash, self.crashes),
             (FaultKind::LostPartition, self.crashes),
             (FaultKind::Leave, self.leaves),
+            (FaultKind::Join, self.joins),
             (FaultKind::Pause, self.pauses),
             (FaultKind::SlowLink, self.links),
             (FaultKind::PairPartition, self.links),
@@ -82,6 +86,8 @@ impl ChaosOptions {
             rng: Rng::new(seed, "chaos", 0),
             target,
             living: (0..target.workers).collect(),
+            missing: Vec::new(),
+            replaced: Vec::new(),
             faults: Faults::default(),
         };
         let mut at_ms = 0.0;
@@ -101,8 +107,12 @@ impl ChaosOptions {
 struct FaultDraw {
     rng: Rng,
     target: ChaosTarget,
-    /// Workers that are still there.
+    /// Workers that are there since the start.
     living: Vec<u32>,
+    /// Those that were lost or have left.
+    missing: Vec<u32>,
+    /// Those in whose place another joins, sooner or later: they may be lost again at any moment.
+    replaced: Vec<u32>,
     faults: Faults,
 }
 
@@ -130,6 +140,14 @@ impl FaultDraw {
                     self.faults.leaves.push(Leave { rank, at_ms: from_ms });
                 }
             }
+            FaultKind::Join => {
+                if !self.missing.is_empty() {
+                    let place = self.rng.below(self.missing.len() as u64) as usize;
+                    let rank = self.missing.swap_remove(place);
+                    self.replaced.push(rank);
+                    self.faults.joins.push(Join { rank, at_ms: from_ms });
+                }
+            }
             FaultKind::Pause => self.faults.pauses.push(Pause { rank, from_ms, until_ms }),
             FaultKind::SlowLink => {
                 let delay = Time::from_ms(options.mean_ms * self.rng.uniform());
@@ -152,11 +170,20 @@ impl FaultDraw {
 
     /// A worker that may be lost, if there is one left.
     fn victim(&mut self, options: &ChaosOptions) -> Option<u32> {
-        if self.living.len() <= options.survivors.max(1) as usize {
+        let spare = self.living.len().saturating_sub(options.survivors.max(1) as usize);
+        let living = if spare > 0 { self.living.len() } else { 0 };
+        let choices = living + self.replaced.len();
+        if choices == 0 {
             return None;
         }
-        let place = self.rng.below(self.living.len() as u64) as usize;
-        Some(self.living.swap_remove(place))
+        let place = self.rng.below(choices as u64) as usize;
+        let rank = if place < living {
+            self.living.swap_remove(place)
+        } else {
+            self.replaced.swap_remove(place - living)
+        };
+        self.missing.push(rank);
+        Some(rank)
     }
 }
 
@@ -169,6 +196,7 @@ mod tests {
         mean_ms: 3.0,
         crashes: true,
         leaves: true,
+        joins: false,
         pauses: true,
         links: true,
         control: true,
@@ -199,6 +227,28 @@ mod tests {
             assert!(faults.crashes.iter().all(|crash| crash.rank < 6), "servers are not lost");
             let is_noticed = |cut: &RankPartition| cut.until_ms - cut.from_ms > TARGET.detect_ms;
             assert!(faults.partitions.iter().all(is_noticed));
+        }
+    }
+
+    #[test]
+    fn only_those_who_are_missing_are_replaced_and_the_survivors_are_never_lost() {
+        let with_joins = ChaosOptions { joins: true, ..ALL };
+        for seed in 0..50 {
+            let faults = with_joins.draw(seed, TARGET);
+            faults.check().expect("good faults");
+            let losses = faults.crashes.iter().map(|crash| (crash.rank, crash.at_ms));
+            let losses = losses.chain(faults.leaves.iter().map(|leave| (leave.rank, leave.at_ms)));
+            let losses: Vec<_> = losses
+                .chain(faults.partitions.iter().map(|partition| (partition.rank, partition.from_ms)))
+                .collect();
+            assert!(!faults.joins.is_empty(), "seed {seed}");
+            for rank in 0..TARGET.workers {
+                let joins = faults.joins.iter().filter(|join| join.rank == rank).count();
+                let lost = losses.iter().filter(|(whose, _)| *whose == rank).count();
+                assert!(joins <= lost && lost <= joins + 1, "{rank}: {joins} joins, {lost} losses");
+            }
+            let never = (0..TARGET.workers).filter(|rank| losses.iter().all(|(lost, _)| lost != rank));
+            assert!(never.count() >= 2, "two survive everything");
         }
     }
 

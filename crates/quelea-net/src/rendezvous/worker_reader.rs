@@ -1,5 +1,7 @@
 //! What a joined worker says during the run, read and checked where it arrives.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
@@ -36,8 +38,10 @@ pub(super) fn attend_worker(
     ranks: usize,
     lengths: VectorLengths,
     controller: Sender<Incoming>,
-) -> std::io::Result<()> {
+) -> std::io::Result<WorkerReader> {
     let stream = stream.clone();
+    let reader = WorkerReader::default();
+    let heeded = reader.clone();
     let most = protocol::state_bytes(lengths.model);
     let _ = stream.set_read_timeout(None);
     std::thread::spawn(move || {
@@ -62,12 +66,32 @@ pub(super) fn attend_worker(
                 Err(reason) => Incoming::Gone { rank, reason },
             };
             let last = matches!(word, Incoming::Gone { .. });
+            if heeded.is_dismissed() {
+                return;
+            }
             if controller.send(word).is_err() || last {
                 return;
             }
         }
     });
-    Ok(())
+    Ok(reader)
+}
+
+/// Who reads what a worker says. Clones are the same reader.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WorkerReader {
+    is_dismissed: Arc<AtomicBool>,
+}
+
+impl WorkerReader {
+    /// Nothing that the worker says counts any more: another takes its place.
+    pub(crate) fn dismiss(&self) {
+        self.is_dismissed.store(true, Ordering::Release);
+    }
+
+    fn is_dismissed(&self) -> bool {
+        self.is_dismissed.load(Ordering::Acquire)
+    }
 }
 
 /// Records per second of one worker that are taken without delay, and how many may come at once.

@@ -94,6 +94,7 @@ impl ChaosScenario {
             mean_ms: picker.pick(&[2.0, 8.0]),
             crashes: true,
             leaves: true,
+            joins: picker.pick(&[0.0, 1.0, 1.0]) > 0.0,
             pauses: true,
             links: true,
             control: cluster.control == ControlPath::Network,
@@ -139,7 +140,8 @@ impl ChaosScenario {
             // A run may end before a partition is noticed.
             let is_cut =
                 warning.contains("is not drained") && !self.cluster.faults.partitions.is_empty();
-            !is_cut && !warning.contains("left with notice")
+            let is_expected = ["left with notice", "a worker joined as rank"];
+            !is_cut && !is_expected.iter().any(|text| warning.contains(text))
         });
         if let Some(warning) = warnings.next() {
             return Err(format!("it ends with a warning: {warning}"));
@@ -170,6 +172,7 @@ impl ChaosScenario {
         let ends = [
             faults.crashes.iter().map(|crash| crash.at_ms).collect::<Vec<_>>(),
             faults.leaves.iter().map(|leave| leave.at_ms).collect(),
+            faults.joins.iter().map(|join| join.at_ms).collect(),
             faults.pauses.iter().map(|pause| pause.until_ms).collect(),
             faults.partitions.iter().map(|partition| partition.until_ms).collect(),
             faults.pair_partitions.iter().map(|pair| pair.until_ms).collect(),
