@@ -11,6 +11,7 @@ use quelea_record::{
 };
 
 use crate::controller::{Controller, RunPhase};
+use crate::membership::Membership;
 use crate::suspicion::RankProgress;
 
 /// A worker that enters the run now, with the state that it begins with.
@@ -71,6 +72,10 @@ impl Controller {
         if self.is_ending() {
             return Err("the run is about to end".to_string());
         }
+        let is_new = rank as usize >= self.setup.workers();
+        if let Some(why) = self.growth_refusal(rank).filter(|_| is_new) {
+            return Err(format!("the run cannot have more workers: {why}"));
+        }
         self.members.waiting.ranks.insert(rank);
         Ok(())
     }
@@ -80,6 +85,13 @@ impl Controller {
     pub fn may_join_later(&self, rank: u32) -> bool {
         let progress = self.ranks.get(rank as usize);
         !self.is_ending() && progress.is_some_and(|progress| !progress.is_lost)
+    }
+
+    /// Why nobody can join in a new place as `rank`, if nobody can. Those who wait to join will be there too.
+    fn growth_refusal(&self, rank: u32) -> Option<String> {
+        let Membership { view, waiting, .. } = &self.members;
+        let joining: Vec<Rank> = waiting.ranks.iter().copied().chain([rank]).map(Rank).collect();
+        self.setup.growth_refusal(view, &joining)
     }
 
     /// Whether no gradient will be started any more. A run that rests for a checkpoint continues.

@@ -49,7 +49,7 @@ pub enum LossRefusal {
 impl LossRefusal {
     /// Why the run of `setup`, in `view`, cannot continue without `rank`, if it cannot.
     pub fn of(setup: &RunSpec, view: &View, rank: Rank) -> Option<LossRefusal> {
-        if rank.index() >= setup.workers() {
+        if rank.index() >= setup.seats() {
             return Some(LossRefusal::Server);
         }
         if view.workers == [rank] {
@@ -134,6 +134,11 @@ impl Controller {
         let refusal = LossRefusal::of(&self.setup, &self.members.view, Rank(rank));
         let workers = self.ranks[..self.workers].iter().filter(|progress| !progress.is_lost);
         refusal.or((workers.count() <= min_workers).then_some(LossRefusal::TooFew))
+    }
+
+    /// Steps of each worker on average, of as many as there were at the start.
+    pub(crate) fn mean_step(&self) -> u64 {
+        self.done / self.setup.workers() as u64
     }
 
     /// Ranks that were not lost.

@@ -58,6 +58,8 @@ enum FaultKind {
 pub struct ChaosTarget {
     /// Workers; they come first.
     pub workers: u32,
+    /// Places after theirs for workers that join.
+    pub spare: u32,
     /// Servers, which may be paused and cut off, and are never lost.
     pub servers: u32,
     /// The cluster's time from a loss until it is noticed.
@@ -86,7 +88,7 @@ impl ChaosOptions {
             rng: Rng::new(seed, "chaos", 0),
             target,
             living: (0..target.workers).collect(),
-            missing: Vec::new(),
+            missing: (target.workers..target.workers + target.spare).collect(),
             replaced: Vec::new(),
             faults: Faults::default(),
         };
@@ -109,7 +111,7 @@ struct FaultDraw {
     target: ChaosTarget,
     /// Workers that are there since the start.
     living: Vec<u32>,
-    /// Those that were lost or have left.
+    /// Those that were lost or have left, or have never been there.
     missing: Vec<u32>,
     /// Those in whose place another joins, sooner or later: they may be lost again at any moment.
     replaced: Vec<u32>,
@@ -118,7 +120,7 @@ struct FaultDraw {
 
 impl FaultDraw {
     fn add(&mut self, kind: FaultKind, from_ms: f64, options: &ChaosOptions) {
-        let ranks = self.target.workers + self.target.servers;
+        let ranks = self.target.workers + self.target.spare + self.target.servers;
         let rank = self.rng.below(u64::from(ranks)) as u32;
         let others = u64::from(ranks).saturating_sub(1).max(1);
         let peer = (rank + 1 + self.rng.below(others) as u32) % ranks;
@@ -202,7 +204,7 @@ mod tests {
         control: true,
         survivors: 2,
     };
-    const TARGET: ChaosTarget = ChaosTarget { workers: 6, servers: 1, detect_ms: 5.0 };
+    const TARGET: ChaosTarget = ChaosTarget { workers: 6, spare: 0, servers: 1, detect_ms: 5.0 };
 
     #[test]
     fn the_same_seed_gives_the_same_faults_and_another_seed_others() {

@@ -1,6 +1,6 @@
 //! What happens to ranks: crashes, leaves, pauses, partitions that last long enough to be noticed.
 
-use quelea_control::{Entrance, RankMachine};
+use quelea_control::{Entrance, RankEvent, RankMachine};
 use quelea_core::message::Rank;
 use quelea_core::payload::Pool;
 use quelea_core::time::Time;
@@ -117,13 +117,16 @@ impl Driver<'_> {
     /// A worker is there that could take the place of `rank`, if that is missing. Where that cannot be said
     /// yet, it asks again.
     fn join(&mut self, rank: usize, fault: u32) {
-        if self.ranks[rank].is_alive() || self.controller.join(rank as u32).is_ok() {
+        if self.ranks[rank].is_alive() {
             return;
         }
+        let Err(reason) = self.controller.join(rank as u32) else { return };
         if self.controller.may_join_later(rank as u32) {
             self.faults_to_come += 1;
-            self.queue.schedule(self.now + RETRY, SimEvent::Fault(fault));
+            return self.queue.schedule(self.now + RETRY, SimEvent::Fault(fault));
         }
+        let text = format!("a worker could not join as rank {rank}: {reason}");
+        self.controller.handle(self.now, RankEvent::Warning(text), self.observer);
     }
 
     /// Workers that enter with the view that was just announced. They hear the others at once, and begin

@@ -227,7 +227,9 @@ impl Admission {
             }
             Some(rank) => rank,
             None => free().ok_or_else(|| {
-                never(format!("all {} workers have joined already", self.workers))
+                let all = self.workers;
+                let hint = if has_begun { "; `membership.max_workers` makes room for more" } else { "" };
+                never(format!("all {all} workers have joined already{hint}"))
             })?,
         };
         match taken.get(&rank) {

@@ -73,7 +73,7 @@ pub fn resume(
         controller,
         doors: Doors::default(),
     };
-    let lost: BTreeSet<Rank> = context.start.departed().collect();
+    let lost = context.start.absent(setup);
     let living = (0..setup.ranks()).map(Rank::from).filter(|rank| !lost.contains(rank));
     let rank_links = living.map(|rank| RankLinks { rank, endpoints: Vec::new() });
     let local =
@@ -186,7 +186,7 @@ impl Coordinator {
         observer: &mut dyn Observer,
     ) -> Result<Outcome, NetError> {
         check(setup)?;
-        let absent: BTreeSet<Rank> = self.start.departed().collect();
+        let absent = self.start.absent(setup);
         let here = residents(setup, hosted)?.difference(&absent).copied().collect::<BTreeSet<_>>();
         let elsewhere = setup.ranks() - here.len() - absent.len();
         OpenFiles { here: here.len(), elsewhere, joined: elsewhere }.reserve()?;
@@ -196,7 +196,7 @@ impl Coordinator {
         let identity = self.own_identity(&here)?;
         let doors = Doors::of(identity.clone());
         let plan = self.plan(setup.ranks(), here, identity.clone(), doors.clone());
-        let (workers, join_refusal) = (setup.workers() as u32, setup.join_refusal());
+        let (workers, join_refusal) = (setup.seats() as u32, setup.join_refusal());
         let call = Call { plan, absent, job, workers, join_refusal, clock };
         let gathered = self.gather(call, controller.clone(), observer)?;
         let ConnectedWorkers { streams, rank_links, door, transport, _published, _listener } =

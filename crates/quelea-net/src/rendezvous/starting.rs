@@ -63,7 +63,7 @@ pub(super) fn control_links(
 
 /// The ranks of the coordinator's process.
 pub(super) fn residents(setup: &RunSpec, hosted: &Hosted) -> Result<BTreeSet<Rank>, NetError> {
-    let workers = setup.workers();
+    let workers = setup.seats();
     if let Some(rank) = hosted.workers.iter().find(|rank| **rank as usize >= workers) {
         return Err(NetError::Setup(format!("rank {rank} is not one of the {workers} workers")));
     }

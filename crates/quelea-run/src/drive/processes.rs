@@ -109,8 +109,8 @@ fn gather(
     let starter =
         Starter { executable: options.executable.to_path_buf(), address: place.address() };
     let supervisor = Supervisor::new(starter, options);
-    let lost: BTreeSet<Rank> = prepared.start.departed().collect();
-    let living = (0..prepared.config.workers).map(Rank::from).filter(|rank| !lost.contains(rank));
+    let lost = prepared.start.absent(&prepared.setup);
+    let living = (0..prepared.setup.seats()).map(Rank::from).filter(|rank| !lost.contains(rank));
     for Rank(rank) in living {
         supervisor.start(rank).map_err(RunError::Process)?;
     }
