@@ -95,7 +95,7 @@ impl Controller {
     }
 
     /// Whether no gradient will be started any more. A run that rests for a checkpoint continues.
-    fn is_ending(&self) -> bool {
+    pub(crate) fn is_ending(&self) -> bool {
         match self.phase {
             RunPhase::Running => false,
             RunPhase::Draining => self.cutting.is_idle(),

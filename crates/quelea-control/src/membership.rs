@@ -231,7 +231,8 @@ impl Controller {
         };
         let departed = change.departed.iter().map(steps).collect();
         let number = self.members.view.number + 1;
-        let joined = change.joined;
+        // Who enters while everything comes to its end would have to be told what the others were told.
+        let joined = if self.is_ending() { Vec::new() } else { change.joined };
         let change = ViewChange { number, departed, joined, from_step };
         self.members.view = Arc::new(self.setup.view_after(&self.members.view, &change));
         self.members.changes.push(change.clone());
