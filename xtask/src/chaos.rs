@@ -23,7 +23,8 @@ struct SeedRange {
 }
 
 pub(crate) fn run(words: &[String]) -> Result<()> {
-    if let Some(("--real", rest)) = words.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+    if let Some(("--real", rest)) = words.split_first().map(|(first, rest)| (first.as_str(), rest))
+    {
         return real::run(rest);
     }
     let seeds = seeds(words)?;

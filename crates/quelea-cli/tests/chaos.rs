@@ -28,33 +28,28 @@ const TASK: [&str; 6] = [
     "workers=4",
 ];
 
-/// Ten kills, 0.3 s apart on average.
-fn survives_ten_kills(algorithm: &str, steps: u64) {
+/// Five kills, 0.3 s apart on average.
+fn survives_kills(algorithm: &str, steps: u64) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (name, steps) = (format!("algorithm.name={algorithm}"), format!("steps={steps}"));
     let settings = [&TASK[..], &[&name, &steps]].concat();
-    let words = ["chaos", "--kills", "10", "--mean-seconds", "0.3", "--out", "run", "--json"];
+    let words = ["chaos", "--kills", "5", "--mean-seconds", "0.3", "--out", "run", "--json"];
     let ended = quelea(folder.path(), &words, &settings);
     let said = text(&ended.stderr);
     assert!(ended.status.success(), "{algorithm}: {said}");
     let ledger: Value = serde_json::from_slice(&ended.stdout).expect("the ledger");
-    assert_eq!(ledger["kills"], 10, "{algorithm}");
+    assert_eq!(ledger["kills"], 5, "{algorithm}");
     let incidents = ledger["incidents"].as_array().expect("a list");
     let of_members = incidents.iter().filter(|incident| incident["took_part"] == true);
     let noticed = of_members.clone().filter(|incident| !incident["noticed_seconds"].is_null());
     assert!(noticed.count() + 1 >= of_members.count(), "{algorithm}: {ledger:#}");
     let joined = incidents.iter().filter(|incident| !incident["joined_seconds"].is_null());
-    assert!(joined.count() >= 5, "{algorithm}: {ledger:#}");
+    assert!(joined.count() >= 2, "{algorithm}: {ledger:#}");
 }
 
 #[test]
-fn all_reduce_survives_ten_kills() {
-    survives_ten_kills("allreduce", 2500);
-}
-
-#[test]
-fn asynchronous_gossip_survives_ten_kills() {
-    survives_ten_kills("ad-psgd", 2500);
+fn the_command_kills_and_its_ledger_says_what_became_of_every_kill() {
+    survives_kills("d-psgd", 2500);
 }
 
 /// The coordinator's child processes.
@@ -106,7 +101,10 @@ fn restarts_that_could_restart_nothing_are_refused_before_the_run() {
     let stops = [&TASK[..], &["membership.on_loss=stop"]].concat();
     let ended = quelea(folder.path(), &words, &stops);
     assert_eq!(ended.status.code(), Some(2), "{ended:?}");
-    assert!(text(&ended.stderr).contains("`membership.on_loss` = \"stop\" ends the run"), "{ended:?}");
+    assert!(
+        text(&ended.stderr).contains("`membership.on_loss` = \"stop\" ends the run"),
+        "{ended:?}"
+    );
     let within = ["algorithm.name=d-psgd", "topology.within_host=average", "cluster.hosts=2"];
     let ended = quelea(folder.path(), &words, &[&TASK[..], &within].concat());
     assert_eq!(ended.status.code(), Some(2), "{ended:?}");

@@ -164,7 +164,10 @@ fn a_worker_joins_beside_all_others() {
                 let full = worker(address, None);
                 // The run may have ended meanwhile.
                 if let Err(NetError::Refused { reason, .. }) = full {
-                    assert!(reason.ends_with("`membership.max_workers` makes room for more"), "{reason}");
+                    assert!(
+                        reason.ends_with("`membership.max_workers` makes room for more"),
+                        "{reason}"
+                    );
                 }
             });
             coordinator.run(run.job(), &run.setup(), &gradients(&run), &hosted, &mut watch)

@@ -28,8 +28,8 @@ use crate::recorder::RunRecorder;
 
 pub use launched::{LaunchedWorker, launched};
 pub use processes::{
-    ProcessOptions, ProcessSignal, Tell, end_with_parent, kill_worker, measure_processes, processes,
-    signal_worker, workers_with_processes,
+    ProcessOptions, ProcessSignal, Tell, end_with_parent, kill_worker, measure_processes,
+    processes, signal_worker, workers_with_processes,
 };
 pub use quelea_net::{JoinToken, PublishedToken, Security, measure};
 pub use slowed::slowed;

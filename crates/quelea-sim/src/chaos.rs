@@ -241,7 +241,9 @@ mod tests {
             let losses = faults.crashes.iter().map(|crash| (crash.rank, crash.at_ms));
             let losses = losses.chain(faults.leaves.iter().map(|leave| (leave.rank, leave.at_ms)));
             let losses: Vec<_> = losses
-                .chain(faults.partitions.iter().map(|partition| (partition.rank, partition.from_ms)))
+                .chain(
+                    faults.partitions.iter().map(|partition| (partition.rank, partition.from_ms)),
+                )
                 .collect();
             assert!(!faults.joins.is_empty(), "seed {seed}");
             for rank in 0..TARGET.workers {
@@ -249,7 +251,8 @@ mod tests {
                 let lost = losses.iter().filter(|(whose, _)| *whose == rank).count();
                 assert!(joins <= lost && lost <= joins + 1, "{rank}: {joins} joins, {lost} losses");
             }
-            let never = (0..TARGET.workers).filter(|rank| losses.iter().all(|(lost, _)| lost != rank));
+            let never =
+                (0..TARGET.workers).filter(|rank| losses.iter().all(|(lost, _)| lost != rank));
             assert!(never.count() >= 2, "two survive everything");
         }
     }

@@ -169,8 +169,7 @@ impl Driver<'_> {
         let Some(delay) = faults.control_delay(rank as u32, self.now, detect_ms) else { return };
         let flight = self.network.latency() + delay;
         let (connection, has_arrived) = (self.control.connections[rank], false);
-        let transit =
-            ControlTransit { rank, connection, packet, bytes, left, flight, has_arrived };
+        let transit = ControlTransit { rank, connection, packet, bytes, left, flight, has_arrived };
         let number = self.control.store(transit);
         self.queue.schedule(start + flight, SimEvent::ControlArrive(number));
     }

@@ -159,7 +159,8 @@ impl Driver<'_> {
     /// The state of its sponsor has reached a worker that joins.
     pub(crate) fn enter(&mut self, rank: usize) {
         // One that was lost before it began may have a successor that has not begun either.
-        if !self.ranks[rank].is_alive() || std::mem::replace(&mut self.ranks[rank].has_begun, true) {
+        if !self.ranks[rank].is_alive() || std::mem::replace(&mut self.ranks[rank].has_begun, true)
+        {
             return;
         }
         let number = self.ranks[rank].machine.node().view().number as usize;

@@ -95,7 +95,8 @@ fn every_algorithm_takes_more_workers_than_at_the_start() {
                     assert!(old.iter().all(|s| *s == SHAPE.steps as usize), "{name}: {steps:?}");
                 }
             }
-            let finite = |rank: &quelea_record::RankReport| rank.params.iter().all(|x| x.is_finite());
+            let finite =
+                |rank: &quelea_record::RankReport| rank.params.iter().all(|x| x.is_finite());
             assert!(outcome.ranks.iter().all(finite), "{name}");
         }
     }

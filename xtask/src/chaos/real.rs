@@ -9,16 +9,8 @@ use serde_json::Value;
 use crate::{cargo, execute, output};
 
 /// One algorithm of every family.
-const ALGORITHMS: [&str; 8] = [
-    "allreduce",
-    "d-psgd",
-    "ad-psgd",
-    "sgp",
-    "aladdin",
-    "asp",
-    "local-sgd",
-    "gradient-tracking",
-];
+const ALGORITHMS: [&str; 8] =
+    ["allreduce", "d-psgd", "ad-psgd", "sgp", "aladdin", "asp", "local-sgd", "gradient-tracking"];
 
 /// Every worker has the same minimum: whose gradients are missing for a while does not matter.
 const SETTINGS: [&str; 6] = [
@@ -84,7 +76,8 @@ fn attempt(asked: &RealChaos, algorithm: &str) -> Result<String> {
         let mut all: Vec<f64> = incidents.iter().filter_map(|one| one[key].as_f64()).collect();
         all.sort_by(f64::total_cmp);
         let (median, slowest) = (all.get(all.len() / 2), all.last());
-        let shown = |value: Option<&f64>| value.map_or("–".to_string(), |s| format!("{:.0} ms", s * 1e3));
+        let shown =
+            |value: Option<&f64>| value.map_or("–".to_string(), |s| format!("{:.0} ms", s * 1e3));
         format!("{} / {}", shown(median), shown(slowest))
     };
     Ok(format!(
@@ -132,7 +125,8 @@ mod tests {
     fn what_is_killed_how_often_is_what_was_asked_for() {
         let words = |line: &str| line.split(' ').map(String::from).collect::<Vec<_>>();
         assert_eq!(read(&[]).expect("the default").algorithms.len(), 8);
-        let asked = read(&words("--kills 3 --mean-seconds 0.5 --algorithms asp,sgp")).expect("good");
+        let asked =
+            read(&words("--kills 3 --mean-seconds 0.5 --algorithms asp,sgp")).expect("good");
         assert_eq!((asked.kills, asked.mean_seconds, asked.seed), (3, 0.5, 1));
         assert_eq!(asked.algorithms, ["asp", "sgp"]);
         assert!(read(&words("--kills x")).is_err() && read(&words("--kills")).is_err());

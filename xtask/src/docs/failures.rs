@@ -23,7 +23,9 @@ fn table() -> String {
         let options = Options::defaults(entry.meta.options);
         let (steps, more) = match (entry.properties)(&options).budget {
             Budget::Rounds => ("are not taken", "every round has one gradient more"),
-            Budget::TotalGradients => ("the others take", "the same gradients are divided among more"),
+            Budget::TotalGradients => {
+                ("the others take", "the same gradients are divided among more")
+            }
         };
         let begins = begins_with(entry, &options);
         let _ = writeln!(table, "| `{name}` | {} | {steps} | {begins} | {more} |", entry.lost_peer);

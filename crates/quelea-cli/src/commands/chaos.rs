@@ -287,7 +287,8 @@ impl Verdict {
         let times = |name: &str, of: fn(&Incident) -> Option<f64>| {
             let mut all: Vec<f64> = self.incidents.iter().filter_map(of).collect();
             all.sort_by(f64::total_cmp);
-            let shown = |value: Option<&f64>| value.map_or("–".to_string(), |value| seconds(*value));
+            let shown =
+                |value: Option<&f64>| value.map_or("–".to_string(), |value| seconds(*value));
             let median = shown(all.get(all.len() / 2));
             vec![name.to_string(), all.len().to_string(), median, shown(all.last())]
         };

@@ -228,14 +228,16 @@ impl Admission {
             Some(rank) => rank,
             None => free().ok_or_else(|| {
                 let all = self.workers;
-                let hint = if has_begun { "; `membership.max_workers` makes room for more" } else { "" };
+                let hint =
+                    if has_begun { "; `membership.max_workers` makes room for more" } else { "" };
                 never(format!("all {all} workers have joined already{hint}"))
             })?,
         };
         match taken.get(&rank) {
-            Some(Some(by)) => {
-                Err(RefusedClaim { reason: format!("rank {rank} is taken by {by}"), is_taken: true })
-            }
+            Some(Some(by)) => Err(RefusedClaim {
+                reason: format!("rank {rank} is taken by {by}"),
+                is_taken: true,
+            }),
             Some(None) => Err(never(format!("rank {rank} is taken by the coordinator itself"))),
             None => {
                 taken.insert(rank, Some(peer));

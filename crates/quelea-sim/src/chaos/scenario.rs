@@ -142,7 +142,8 @@ impl ChaosScenario {
             // A run may end before a partition is noticed.
             let is_cut =
                 warning.contains("is not drained") && !self.cluster.faults.partitions.is_empty();
-            let is_expected = ["left with notice", "a worker joined as rank", "the run is about to end"];
+            let is_expected =
+                ["left with notice", "a worker joined as rank", "the run is about to end"];
             !is_cut && !is_expected.iter().any(|text| warning.contains(text))
         });
         if let Some(warning) = warnings.next() {

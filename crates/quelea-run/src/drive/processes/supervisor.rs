@@ -148,6 +148,10 @@ impl Supervisor {
         for (rank, seat) in seats {
             let SeatState::Held(process) = seat.state else { continue };
             if absent.contains(&rank) {
+                // It was lost, or waits for a seat that it will not get.
+                if let Some(status) = process.ended().filter(|status| !status.success()) {
+                    said.push(format!("worker {rank} {}", process.how(status)));
+                }
                 process.end();
                 continue;
             }
@@ -192,7 +196,9 @@ impl Crew {
         if status.success() || left == 0 {
             self.seat(rank).state = SeatState::Empty;
             if restarts > 0 && !status.success() {
-                self.say(format!("{how}; it is not started again: all {restarts} restarts are used"));
+                self.say(format!(
+                    "{how}; it is not started again: all {restarts} restarts are used"
+                ));
             }
             self.unreplaced.get_or_insert(how);
             return;

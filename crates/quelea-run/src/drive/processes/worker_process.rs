@@ -202,7 +202,10 @@ fn running() -> MutexGuard<'static, BTreeMap<u32, Weak<WorkerProcess>>> {
 pub fn workers_with_processes() -> Vec<u32> {
     let all: Vec<_> = running().iter().map(|(rank, process)| (*rank, process.upgrade())).collect();
     let runs = |process: &Arc<WorkerProcess>| process.ended().is_none();
-    all.into_iter().filter(|(_, process)| process.as_ref().is_some_and(runs)).map(|(rank, _)| rank).collect()
+    all.into_iter()
+        .filter(|(_, process)| process.as_ref().is_some_and(runs))
+        .map(|(rank, _)| rank)
+        .collect()
 }
 
 /// Kills the process of a worker, to see what the others do then; why not, if it cannot be.
