@@ -156,21 +156,23 @@ fn a_worker_joins_beside_all_others() {
         let ended = std::thread::scope(|scope| {
             let address = &address;
             scope.spawn(move || worker(address, Some(3)).expect("it takes part to the end"));
-            scope.spawn(move || {
-                while !begun.load(Ordering::SeqCst) {
-                    std::thread::yield_now();
-                }
-                worker(address, None).expect("there is room for one more");
-                let full = worker(address, None);
-                // The run may have ended meanwhile.
-                if let Err(NetError::Refused { reason, .. }) = full {
-                    assert!(
-                        reason.ends_with("`membership.max_workers` makes room for more"),
-                        "{reason}"
-                    );
-                }
+            // There is room for one of the two.
+            let asking = [(); 2].map(|()| {
+                scope.spawn(move || {
+                    while !begun.load(Ordering::SeqCst) {
+                        std::thread::yield_now();
+                    }
+                    worker(address, None)
+                })
             });
-            coordinator.run(run.job(), &run.setup(), &gradients(&run), &hosted, &mut watch)
+            let ended =
+                coordinator.run(run.job(), &run.setup(), &gradients(&run), &hosted, &mut watch);
+            let answers = asking.map(|asking| asking.join().expect("no panic"));
+            let refusals: Vec<_> = answers.into_iter().filter_map(Result::err).collect();
+            assert_eq!(refusals.len(), 1, "{name}: {refusals:?}");
+            let reason = refusals[0].to_string();
+            assert!(reason.ends_with("`membership.max_workers` makes room for more"), "{reason}");
+            ended
         });
         let outcome = ended.unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(outcome.ranks.iter().all(|rank| !rank.lost), "{name}: {:?}", outcome.warnings);
