@@ -310,7 +310,7 @@ impl Controller {
         if self.members.is_changing() {
             return;
         }
-        self.sponsor(rank, &part);
+        self.sponsor(rank, step, &part);
         observer.checkpoint(self.now, step, Rank(rank), part);
         let saved = &mut self.cutting.saved;
         *saved.entry(step).or_default() += 1;

@@ -23,6 +23,30 @@ pub struct Entrance {
     pub start: ResumePoint,
 }
 
+/// What workers have saved at one cut.
+#[derive(Debug)]
+struct SponsoredState {
+    /// After how many steps.
+    cut: u64,
+    /// Of the lowest worker.
+    part: RankCheckpoint,
+    /// The step of the slowest one.
+    slowest: u64,
+}
+
+impl SponsoredState {
+    fn at(cut: u64) -> SponsoredState {
+        SponsoredState { cut, part: RankCheckpoint::default(), slowest: u64::MAX }
+    }
+
+    /// What a joiner begins with.
+    fn start(&self) -> RankCheckpoint {
+        let mut part = self.part.clone();
+        part.state.numbers.insert("step".to_string(), self.slowest);
+        part
+    }
+}
+
 /// Who waits to join.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
@@ -30,7 +54,7 @@ pub(crate) struct Waiting {
     /// Those who enter with the cut that is under way.
     entering: Vec<u32>,
     /// The state that they begin with, once it is saved.
-    sponsored: Option<RankCheckpoint>,
+    sponsored: Option<SponsoredState>,
     /// Those who have entered, for the driver.
     entrances: Vec<Entrance>,
 }
@@ -115,21 +139,26 @@ impl Controller {
         if waiting.entering.is_empty() { Request::Continue } else { Request::Checkpoint }
     }
 
-    /// Keeps the state of the lowest worker for those who enter. Where workers count by themselves, a
-    /// joiner begins with the step of the slowest.
-    pub(crate) fn sponsor(&mut self, rank: u32, part: &RankCheckpoint) {
+    /// Keeps the state that the lowest worker has saved at the cut after `cut` steps, for those who enter.
+    /// Where workers count by themselves, a joiner begins with the step of the slowest. Parts of an earlier
+    /// cut, which some ranks' schedule has on the way to this one, do not count.
+    pub(crate) fn sponsor(&mut self, rank: u32, cut: u64, part: &RankCheckpoint) {
         if !self.members.waiting.are_due() || rank as usize >= self.workers {
             return;
         }
         let is_first = self.members.view.workers.first() == Some(&Rank(rank));
-        let step = part.step();
-        let kept = &mut self.members.waiting.sponsored;
-        let slowest = kept.as_ref().map_or(step, |kept| kept.step().min(step));
-        if is_first {
-            *kept = Some(part.clone());
+        let sponsored = &mut self.members.waiting.sponsored;
+        let kept = sponsored.get_or_insert_with(|| SponsoredState::at(cut));
+        if kept.cut < cut {
+            *kept = SponsoredState::at(cut);
         }
-        let kept = kept.get_or_insert_with(RankCheckpoint::default);
-        kept.state.numbers.insert("step".to_string(), slowest);
+        if kept.cut > cut {
+            return;
+        }
+        kept.slowest = kept.slowest.min(part.step());
+        if is_first {
+            kept.part = part.clone();
+        }
     }
 
     /// All others have saved and those who enter have a sponsor: a view with them is agreed on.
@@ -151,7 +180,8 @@ impl Controller {
             RankProgress { steps_before: steps, ..RankProgress::new(false, &self.limits, now) };
         self.lost -= 1;
         self.budget.revive(place);
-        let mut part = self.members.waiting.sponsored.clone().unwrap_or_default();
+        let sponsored = self.members.waiting.sponsored.as_ref();
+        let mut part = sponsored.map(SponsoredState::start).unwrap_or_default();
         let (step, event) = (part.step(), RecordKind::Joined);
         part.report = RankReport { rank: rank.0, steps, ..RankReport::default() };
         let mut parts = vec![RankCheckpoint::default(); place];

@@ -88,7 +88,9 @@ impl ChaosOptions {
             rng: Rng::new(seed, "chaos", 0),
             target,
             living: (0..target.workers).collect(),
-            missing: (target.workers..target.workers + target.spare).collect(),
+            missing: (target.workers..target.workers + target.spare)
+                .map(MissingWorker::new)
+                .collect(),
             replaced: Vec::new(),
             faults: Faults::default(),
         };
@@ -105,6 +107,19 @@ impl ChaosOptions {
     }
 }
 
+/// A worker as which nobody takes part.
+struct MissingWorker {
+    rank: u32,
+    /// Its place is not reached before that.
+    cut_off_until_ms: f64,
+}
+
+impl MissingWorker {
+    fn new(rank: u32) -> MissingWorker {
+        MissingWorker { rank, cut_off_until_ms: 0.0 }
+    }
+}
+
 /// Faults that are being drawn.
 struct FaultDraw {
     rng: Rng,
@@ -112,7 +127,7 @@ struct FaultDraw {
     /// Workers that are there since the start.
     living: Vec<u32>,
     /// Those that were lost or have left, or have never been there.
-    missing: Vec<u32>,
+    missing: Vec<MissingWorker>,
     /// Those in whose place another joins, sooner or later: they may be lost again at any moment.
     replaced: Vec<u32>,
     faults: Faults,
@@ -132,9 +147,20 @@ impl FaultDraw {
                 }
             }
             FaultKind::LostPartition => {
+                let replaced = self.replaced.clone();
                 if let Some(rank) = self.victim(options) {
+                    // A partition that begins before somebody has joined in the place would last
+                    // until after that, and nobody would notice.
+                    if replaced.contains(&rank) {
+                        return self.faults.crashes.push(Crash { rank, at_ms: from_ms });
+                    }
                     let until_ms = until_ms + 2.0 * self.target.detect_ms + 1.0;
                     self.faults.partitions.push(RankPartition { rank, from_ms, until_ms });
+                    // Whoever comes in its place before that would not be reached either.
+                    let of_rank = |missing: &&mut MissingWorker| missing.rank == rank;
+                    if let Some(missing) = self.missing.iter_mut().find(of_rank) {
+                        missing.cut_off_until_ms = until_ms;
+                    }
                 }
             }
             FaultKind::Leave => {
@@ -145,9 +171,10 @@ impl FaultDraw {
             FaultKind::Join => {
                 if !self.missing.is_empty() {
                     let place = self.rng.below(self.missing.len() as u64) as usize;
-                    let rank = self.missing.swap_remove(place);
+                    let MissingWorker { rank, cut_off_until_ms } = self.missing.swap_remove(place);
                     self.replaced.push(rank);
-                    self.faults.joins.push(Join { rank, at_ms: from_ms });
+                    let at_ms = from_ms.max(cut_off_until_ms);
+                    self.faults.joins.push(Join { rank, at_ms });
                 }
             }
             FaultKind::Pause => self.faults.pauses.push(Pause { rank, from_ms, until_ms }),
@@ -184,7 +211,7 @@ impl FaultDraw {
         } else {
             self.replaced.swap_remove(place - living)
         };
-        self.missing.push(rank);
+        self.missing.push(MissingWorker::new(rank));
         Some(rank)
     }
 }

@@ -143,7 +143,7 @@ impl ChaosScenario {
             let is_cut =
                 warning.contains("is not drained") && !self.cluster.faults.partitions.is_empty();
             let is_expected =
-                ["left with notice", "a worker joined as rank", "the run is about to end"];
+                ["left with notice", "a worker joined as rank", "could not join as rank"];
             !is_cut && !is_expected.iter().any(|text| warning.contains(text))
         });
         if let Some(warning) = warnings.next() {
