@@ -2,6 +2,7 @@
 
 mod capabilities;
 mod facts;
+mod failures;
 mod knobs;
 mod lists;
 mod readme;
@@ -22,7 +23,7 @@ pub(crate) fn run() -> Result<()> {
     write(&algorithms_file(), &algorithms())?;
     let python = page_file("python.md");
     write(&python, &capabilities::renewed(&fs::read_to_string(&python)?)?)?;
-    for (name, mark, table) in [facts::TABLE, knobs::TABLE] {
+    for (name, mark, table) in [facts::TABLE, failures::TABLE, knobs::TABLE] {
         let file = page_file(name);
         write(&file, &with_table(&fs::read_to_string(&file)?, mark, &table())?)?;
     }
@@ -200,7 +201,7 @@ mod tests {
 
     #[test]
     fn the_tables_inside_pages_are_those_of_the_code() {
-        for (name, mark, table) in [facts::TABLE, knobs::TABLE] {
+        for (name, mark, table) in [facts::TABLE, failures::TABLE, knobs::TABLE] {
             let page = fs::read_to_string(page_file(name)).expect("the page is there");
             let renewed = with_table(&page, mark, &table()).expect("the page has its marks");
             assert!(page == renewed, "docs/{name} is out of date: run `cargo xtask docs`");

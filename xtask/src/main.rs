@@ -33,6 +33,8 @@ usage: cargo xtask COMMAND
   bench NAME…   only these (see `bench --list`)
   bench --keep  also renew these numbers in docs/benchmarks.json
   chaos         300 random runs with random faults in the virtual cluster; --seeds N --from S, --seed S
+  chaos --real  kill processes of real runs, eight algorithms; --kills K --mean-seconds S --seed N
+                --algorithms A,B
   python        the Python package's tests, with PyTorch; further words go to pytest
   docs          make the pages of the manual that come from the tables
   matrix        train with every algorithm, optimizer and codec; writes docs/convergence.md

@@ -83,6 +83,7 @@ pub struct Controller {
     /// Ranks that were lost.
     pub(crate) lost: usize,
     pub(crate) limits: ControlLimits,
+    /// Ranks of workers; nobody may take part as some of them.
     pub(crate) workers: usize,
     pub(crate) total: u64,
     orders: Vec<Directive>,
@@ -124,8 +125,8 @@ impl Controller {
     /// The controller of a run that begins at `now`.
     pub fn new(config: ControllerConfig<'_>, now: Time) -> Controller {
         let ControllerConfig { setup, start, schedule, limits, .. } = config;
-        let (workers, properties) = (setup.workers(), setup.properties());
-        let (total, done) = (workers as u64 * setup.steps, start.steps(workers));
+        let (workers, properties) = (setup.seats(), setup.properties());
+        let (total, done) = (setup.workers() as u64 * setup.steps, start.steps(workers));
         let is_shared = properties.budget == Budget::TotalGradients;
         let ranks = (0..setup.ranks()).map(|rank| RankProgress::new(rank >= workers, &limits, now));
         let mut controller = Controller {
@@ -177,7 +178,7 @@ impl Controller {
         for (progress, part) in self.ranks.iter_mut().zip(&start.parts) {
             (progress.steps_before, progress.position) = (part.step(), part.step());
         }
-        for rank in start.departed() {
+        for rank in start.absent(&self.setup) {
             let report = start.report(rank);
             self.strike_out(rank.0, report);
         }

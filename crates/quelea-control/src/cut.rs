@@ -166,14 +166,14 @@ impl Controller {
             self.cutting.stage = Stage::Proposing(BTreeMap::new());
             self.order(Recipient::All, Command::ProposeCut);
         } else {
-            self.pause(self.done / self.workers as u64);
+            self.pause(self.mean_step());
         }
     }
 
     /// A step was completed: asks for what an asynchronous run evaluates and saves at this many steps
     /// on average.
     pub(crate) fn cut_on_average(&mut self) {
-        let workers = self.workers as u64;
+        let workers = self.setup.workers() as u64;
         if self.cutting.synchronous || !self.done.is_multiple_of(workers) {
             return;
         }
@@ -336,7 +336,7 @@ impl Controller {
         if saved.len() > CUTS_AT_ONCE {
             saved.pop_first();
         }
-        self.sponsor(rank, &part);
+        self.sponsor(rank, step, &part);
         observer.checkpoint(self.now, step, Rank(rank), part);
     }
 

@@ -50,7 +50,7 @@ pub enum LossRefusal {
 impl LossRefusal {
     /// Why the run of `setup`, in `view`, cannot continue without `rank`, if it cannot.
     pub fn of(setup: &RunSpec, view: &View, rank: Rank) -> Option<LossRefusal> {
-        if rank.index() >= setup.workers() {
+        if rank.index() >= setup.seats() {
             return Some(LossRefusal::Server);
         }
         if view.workers == [rank] {
@@ -161,6 +161,11 @@ impl Controller {
         refusal.or((workers.count() <= min_workers).then_some(LossRefusal::TooFew))
     }
 
+    /// Steps of each worker on average, of as many as there were at the start.
+    pub(crate) fn mean_step(&self) -> u64 {
+        self.done / self.setup.workers() as u64
+    }
+
     /// Ranks that were not lost.
     pub(crate) fn living(&self) -> usize {
         self.ranks.len() - self.lost
@@ -262,7 +267,8 @@ impl Controller {
         };
         let departed = change.departed.iter().map(steps).collect();
         let number = self.members.view.number + 1;
-        let joined = change.joined;
+        // Who enters while everything comes to its end would have to be told what the others were told.
+        let joined = if self.is_ending() { Vec::new() } else { change.joined };
         let change = ViewChange { number, departed, joined, from_step };
         self.members.view = Arc::new(self.setup.view_after(&self.members.view, &change));
         self.members.changes.push(change.clone());

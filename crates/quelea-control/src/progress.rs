@@ -31,7 +31,7 @@ impl ToldProgress {
 impl Controller {
     /// Tells all ranks, if the workers have taken another step on average and it is time.
     pub(crate) fn tell_progress(&mut self) {
-        let step = self.done / self.workers as u64;
+        let step = self.mean_step();
         let is_counted = self.budget.is_shared() && self.phase == RunPhase::Running;
         let is_early = self.watches && self.now < self.told.next;
         if !is_counted || step == self.told.step || is_early {

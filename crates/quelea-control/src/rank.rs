@@ -347,7 +347,8 @@ impl RankMachine {
                 self.events.push(RankEvent::Report(report));
                 return true;
             }
-            Command::Freeze(number) => {
+            // A worker that has just joined in that view may hear of it late.
+            Command::Freeze(number) if number > self.node.view().number => {
                 self.frozen_until = Some(number);
                 let (rank, step) = (self.node.rank.0, self.node.step());
                 self.events.push(RankEvent::Frozen { rank, number, step });

@@ -91,7 +91,7 @@ impl Controller {
         if self.now < self.survey.next || self.phase != RunPhase::Running {
             return;
         }
-        let steps = (self.done - self.survey.done) / self.workers.max(1) as u64;
+        let steps = (self.done - self.survey.done) / self.setup.workers().max(1) as u64;
         self.survey.next = self.now + SURVEY_INTERVAL;
         self.survey.done = self.done;
         // About two samples between two surveys, so that ranks which are a step apart have one of

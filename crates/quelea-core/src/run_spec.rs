@@ -103,6 +103,11 @@ impl RunSpec {
         self.view.workers.len()
     }
 
+    /// Ranks of workers in all: those at the start, and those as which others may join later.
+    pub fn seats(&self) -> usize {
+        self.ranks() - self.view.servers.len()
+    }
+
     /// The shard of each server, in order of rank.
     pub fn shards(&self) -> Vec<Range<usize>> {
         self.layout.shards(self.view.servers.len())
@@ -144,6 +149,19 @@ impl RunSpec {
             JoinRule::No(why) => Some(why),
             JoinRule::Common | JoinRule::Whole => None,
         }
+    }
+
+    /// Why no workers can join as these ranks beside those of `view`, if they cannot: the topology must be
+    /// built over all of them. In the place of a worker that was there before, a worker takes over that one's
+    /// place in the topology.
+    pub fn growth_refusal(&self, view: &View, joining: &[Rank]) -> Option<String> {
+        let make = self.topology.as_ref()?;
+        let mut workers = [&view.workers, joining].concat();
+        workers.sort_unstable();
+        workers.dedup();
+        let hosts: Vec<u32> = workers.iter().map(|rank| view.hosts[rank.index()]).collect();
+        let count = workers.len();
+        make(&hosts).is_none().then(|| format!("its topology cannot be built over {count} workers"))
     }
 
     /// The first view and those that follow it by these changes, in order.

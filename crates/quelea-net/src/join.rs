@@ -106,7 +106,7 @@ fn join_through(
     let Welcome { run, rank, open, timeline, late, job } = welcome;
     prepare(stream.socket(), options.connect_seconds).map_err(|error| gone(error.into()))?;
     let (setup, gradients) = build_checked(build, &job, &stream)?;
-    check_rank(rank, setup.workers(), &address)?;
+    check_rank(rank, setup.seats(), &address)?;
     OpenFiles { here: 1, elsewhere: setup.ranks() - 1, joined: 1 }.reserve()?;
     let (controller, incoming) = channel();
     let identity = certified(&stream, run, &address, options)?;

@@ -70,7 +70,7 @@ pub use error::NetError;
 pub use join::{BuildRun, JobError, join};
 pub use leave::LeaveNotice;
 pub use options::NetOptions;
-pub use quelea_control::{LossPolicy, SilenceLimits};
+pub use quelea_control::{LossPolicy, SilenceLimits, WARNING_CHARS, shown};
 pub use quelea_record::Observer;
 pub use rendezvous::{Coordinator, Hosted, resume, threads};
 pub use transport::TransportKind;

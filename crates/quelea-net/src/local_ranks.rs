@@ -67,7 +67,7 @@ impl LocalRanks {
         let inboxes = channels.iter().map(|(rank, (sender, _))| (*rank, sender.clone())).collect();
         let mut local = LocalRanks { inboxes, threads: Vec::new(), _heartbeat: None };
         let mut watched = Vec::new();
-        context.doors.miss(context.start.departed());
+        context.doors.miss(context.start.absent(&context.setup).into_iter());
         for (rank, inbox) in &local.inboxes {
             context.doors.open(*rank, inbox.clone());
         }
@@ -78,7 +78,7 @@ impl LocalRanks {
             rank_links.into_iter().zip(within).zip(channels)
         {
             links.endpoints.push(endpoint);
-            let is_worker = links.rank.index() < context.setup.workers();
+            let is_worker = links.rank.index() < context.setup.seats();
             let (source, external) = match gradients {
                 _ if !is_worker => (None, None),
                 Gradients::Sources(make) => (Some(make(links.rank.index())), None),

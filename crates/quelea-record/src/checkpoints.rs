@@ -1,5 +1,6 @@
 //! Checkpoints: when models are evaluated and states saved, and what a run resumes from.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use quelea_core::message::Rank;
@@ -96,6 +97,13 @@ impl ResumePoint {
         ViewChange::absent(&self.changes).into_iter().map(|departed| departed.rank)
     }
 
+    /// The ranks as which nobody takes part when the run starts or resumes: those that were lost or have
+    /// left, and those that are kept for workers that join later.
+    pub fn absent(&self, setup: &RunSpec) -> BTreeSet<Rank> {
+        let view = self.view(setup);
+        (0..setup.ranks()).map(Rank::from).filter(|rank| !view.is_alive(*rank)).collect()
+    }
+
     /// The node of `rank`, with the state of its part.
     pub fn node(&self, setup: &RunSpec, rank: Rank, pool: Pool) -> Result<Node, String> {
         self.node_in(&self.view(setup), setup, rank, pool)
@@ -121,7 +129,7 @@ impl ResumePoint {
                 node.load(&part.state)
             };
             loaded.map_err(|problem| format!("the state of {rank} does not fit: {problem}"))?;
-            node.progress(self.steps(setup.workers()));
+            node.progress(self.steps(setup.seats()));
         }
         Ok(node)
     }

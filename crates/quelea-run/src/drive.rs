@@ -27,7 +27,10 @@ use crate::prepared::PreparedRun;
 use crate::recorder::RunRecorder;
 
 pub use launched::{LaunchedWorker, launched};
-pub use processes::{end_with_parent, kill_worker, measure_processes, processes};
+pub use processes::{
+    ProcessOptions, ProcessSignal, Tell, end_with_parent, kill_worker, measure_processes,
+    processes, signal_worker, workers_with_processes,
+};
 pub use quelea_net::{JoinToken, PublishedToken, Security, measure};
 pub use slowed::slowed;
 

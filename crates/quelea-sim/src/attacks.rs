@@ -143,7 +143,7 @@ impl Attack {
 
 /// Refuses attacks that the run cannot have.
 pub(crate) fn check(attacks: &[Attack], setup: &RunSpec) -> Result<(), ClusterError> {
-    let workers = setup.workers();
+    let workers = setup.seats();
     let refuse = |field: &str, value: String, allowed: String| {
         Err(ClusterError::new(format!("faults.attacks.{field}"), value, allowed))
     };
@@ -248,7 +248,7 @@ impl Driver<'_> {
     pub(crate) fn hand_over(&mut self, from: usize, to: Rank, message: Message, holds_link: bool) {
         let attack = self.attacks.by_rank.get(&(from as u32)).copied();
         match attack {
-            None if self.attacks.collude && from < self.setup.workers() => {
+            None if self.attacks.collude && from < self.setup.seats() => {
                 let key = self.round_key(to, &message);
                 self.attacks.remember(key, from, &message);
                 self.put_on_wire(from, to, message, holds_link);
@@ -277,7 +277,7 @@ impl Driver<'_> {
     }
 
     fn round_key(&self, to: Rank, message: &Message) -> RoundKey {
-        let server = (to.index() >= self.setup.workers()).then_some(to.0);
+        let server = (to.index() >= self.setup.seats()).then_some(to.0);
         let Message { step, kind, bucket, stage, .. } = *message;
         RoundKey { step, kind, bucket, stage, server }
     }
@@ -294,7 +294,7 @@ impl Driver<'_> {
             let honest = !self.attacks.by_rank.contains_key(&(*rank as u32));
             honest && !has_sent && state.is_alive() && self.sends_in(key, *rank)
         };
-        if (0..self.setup.workers()).all(|rank| !is_waited_for(&rank)) {
+        if (0..self.setup.seats()).all(|rank| !is_waited_for(&rank)) {
             self.release(key);
         }
     }

@@ -1,7 +1,7 @@
 //! Chaos: random faults that follow from a seed.
 //!
 //! Incidents happen at random times; each consists of two faults at about the same time, of any kinds:
-//! crashes of workers, workers that leave, pauses of any rank, slow links, partitions of one pair, partitions of one worker that
+//! crashes of workers, workers that leave, workers that join in their place, pauses of any rank, slow links, partitions of one pair, partitions of one worker that
 //! last until it counts as lost, and late control messages. [`ChaosScenario`] puts them into random small runs
 //! of every algorithm and checks what must hold whatever goes wrong.
 
@@ -13,7 +13,7 @@ use quelea_core::random::Rng;
 use quelea_core::time::Time;
 
 use crate::faults::{
-    ControlDelay, Crash, Faults, Leave, PairPartition, Pause, PlainRule, RankPartition, Rule,
+    ControlDelay, Crash, Faults, Join, Leave, PairPartition, Pause, PlainRule, RankPartition, Rule,
     Verdict,
 };
 
@@ -28,6 +28,8 @@ pub struct ChaosOptions {
     pub crashes: bool,
     /// Workers leave with notice.
     pub leaves: bool,
+    /// Workers join in the place of those who were lost or have left; they may be lost again.
+    pub joins: bool,
     /// Ranks stand still.
     pub pauses: bool,
     /// Links become slow, or do not deliver for a while.
@@ -44,6 +46,7 @@ enum FaultKind {
     Crash,
     LostPartition,
     Leave,
+    Join,
     Pause,
     SlowLink,
     PairPartition,
@@ -55,6 +58,8 @@ enum FaultKind {
 pub struct ChaosTarget {
     /// Workers; they come first.
     pub workers: u32,
+    /// Places after theirs for workers that join.
+    pub spare: u32,
     /// Servers, which may be paused and cut off, and are never lost.
     pub servers: u32,
     /// The cluster's time from a loss until it is noticed.
@@ -67,6 +72,7 @@ impl ChaosOptions {
             (FaultKind::Crash, self.crashes),
             (FaultKind::LostPartition, self.crashes),
             (FaultKind::Leave, self.leaves),
+            (FaultKind::Join, self.joins),
             (FaultKind::Pause, self.pauses),
             (FaultKind::SlowLink, self.links),
             (FaultKind::PairPartition, self.links),
@@ -82,6 +88,10 @@ impl ChaosOptions {
             rng: Rng::new(seed, "chaos", 0),
             target,
             living: (0..target.workers).collect(),
+            missing: (target.workers..target.workers + target.spare)
+                .map(MissingWorker::new)
+                .collect(),
+            replaced: Vec::new(),
             faults: Faults::default(),
         };
         let mut at_ms = 0.0;
@@ -97,18 +107,35 @@ impl ChaosOptions {
     }
 }
 
+/// A worker as which nobody takes part.
+struct MissingWorker {
+    rank: u32,
+    /// Its place is not reached before that.
+    cut_off_until_ms: f64,
+}
+
+impl MissingWorker {
+    fn new(rank: u32) -> MissingWorker {
+        MissingWorker { rank, cut_off_until_ms: 0.0 }
+    }
+}
+
 /// Faults that are being drawn.
 struct FaultDraw {
     rng: Rng,
     target: ChaosTarget,
-    /// Workers that are still there.
+    /// Workers that are there since the start.
     living: Vec<u32>,
+    /// Those that were lost or have left, or have never been there.
+    missing: Vec<MissingWorker>,
+    /// Those in whose place another joins, sooner or later: they may be lost again at any moment.
+    replaced: Vec<u32>,
     faults: Faults,
 }
 
 impl FaultDraw {
     fn add(&mut self, kind: FaultKind, from_ms: f64, options: &ChaosOptions) {
-        let ranks = self.target.workers + self.target.servers;
+        let ranks = self.target.workers + self.target.spare + self.target.servers;
         let rank = self.rng.below(u64::from(ranks)) as u32;
         let others = u64::from(ranks).saturating_sub(1).max(1);
         let peer = (rank + 1 + self.rng.below(others) as u32) % ranks;
@@ -120,14 +147,34 @@ impl FaultDraw {
                 }
             }
             FaultKind::LostPartition => {
+                let replaced = self.replaced.clone();
                 if let Some(rank) = self.victim(options) {
+                    // A partition that begins before somebody has joined in the place would last
+                    // until after that, and nobody would notice.
+                    if replaced.contains(&rank) {
+                        return self.faults.crashes.push(Crash { rank, at_ms: from_ms });
+                    }
                     let until_ms = until_ms + 2.0 * self.target.detect_ms + 1.0;
                     self.faults.partitions.push(RankPartition { rank, from_ms, until_ms });
+                    // Whoever comes in its place before that would not be reached either.
+                    let of_rank = |missing: &&mut MissingWorker| missing.rank == rank;
+                    if let Some(missing) = self.missing.iter_mut().find(of_rank) {
+                        missing.cut_off_until_ms = until_ms;
+                    }
                 }
             }
             FaultKind::Leave => {
                 if let Some(rank) = self.victim(options) {
                     self.faults.leaves.push(Leave { rank, at_ms: from_ms });
+                }
+            }
+            FaultKind::Join => {
+                if !self.missing.is_empty() {
+                    let place = self.rng.below(self.missing.len() as u64) as usize;
+                    let MissingWorker { rank, cut_off_until_ms } = self.missing.swap_remove(place);
+                    self.replaced.push(rank);
+                    let at_ms = from_ms.max(cut_off_until_ms);
+                    self.faults.joins.push(Join { rank, at_ms });
                 }
             }
             FaultKind::Pause => self.faults.pauses.push(Pause { rank, from_ms, until_ms }),
@@ -152,11 +199,20 @@ impl FaultDraw {
 
     /// A worker that may be lost, if there is one left.
     fn victim(&mut self, options: &ChaosOptions) -> Option<u32> {
-        if self.living.len() <= options.survivors.max(1) as usize {
+        let spare = self.living.len().saturating_sub(options.survivors.max(1) as usize);
+        let living = if spare > 0 { self.living.len() } else { 0 };
+        let choices = living + self.replaced.len();
+        if choices == 0 {
             return None;
         }
-        let place = self.rng.below(self.living.len() as u64) as usize;
-        Some(self.living.swap_remove(place))
+        let place = self.rng.below(choices as u64) as usize;
+        let rank = if place < living {
+            self.living.swap_remove(place)
+        } else {
+            self.replaced.swap_remove(place - living)
+        };
+        self.missing.push(MissingWorker::new(rank));
+        Some(rank)
     }
 }
 
@@ -169,12 +225,13 @@ mod tests {
         mean_ms: 3.0,
         crashes: true,
         leaves: true,
+        joins: false,
         pauses: true,
         links: true,
         control: true,
         survivors: 2,
     };
-    const TARGET: ChaosTarget = ChaosTarget { workers: 6, servers: 1, detect_ms: 5.0 };
+    const TARGET: ChaosTarget = ChaosTarget { workers: 6, spare: 0, servers: 1, detect_ms: 5.0 };
 
     #[test]
     fn the_same_seed_gives_the_same_faults_and_another_seed_others() {
@@ -199,6 +256,31 @@ mod tests {
             assert!(faults.crashes.iter().all(|crash| crash.rank < 6), "servers are not lost");
             let is_noticed = |cut: &RankPartition| cut.until_ms - cut.from_ms > TARGET.detect_ms;
             assert!(faults.partitions.iter().all(is_noticed));
+        }
+    }
+
+    #[test]
+    fn only_those_who_are_missing_are_replaced_and_the_survivors_are_never_lost() {
+        let with_joins = ChaosOptions { joins: true, ..ALL };
+        for seed in 0..50 {
+            let faults = with_joins.draw(seed, TARGET);
+            faults.check().expect("good faults");
+            let losses = faults.crashes.iter().map(|crash| (crash.rank, crash.at_ms));
+            let losses = losses.chain(faults.leaves.iter().map(|leave| (leave.rank, leave.at_ms)));
+            let losses: Vec<_> = losses
+                .chain(
+                    faults.partitions.iter().map(|partition| (partition.rank, partition.from_ms)),
+                )
+                .collect();
+            assert!(!faults.joins.is_empty(), "seed {seed}");
+            for rank in 0..TARGET.workers {
+                let joins = faults.joins.iter().filter(|join| join.rank == rank).count();
+                let lost = losses.iter().filter(|(whose, _)| *whose == rank).count();
+                assert!(joins <= lost && lost <= joins + 1, "{rank}: {joins} joins, {lost} losses");
+            }
+            let never =
+                (0..TARGET.workers).filter(|rank| losses.iter().all(|(lost, _)| lost != rank));
+            assert!(never.count() >= 2, "two survive everything");
         }
     }
 

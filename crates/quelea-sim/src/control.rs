@@ -77,6 +77,7 @@ impl Driver<'_> {
                 self.send_control(rank, ControlPacket::Command(command.clone()));
             }
         }
+        self.start_entrances();
     }
 
     /// Carries events to the controller and its commands to ranks until there are none left. Commands
@@ -232,7 +233,9 @@ impl Driver<'_> {
             return;
         }
         let number = state.machine.node().view().number + 1;
-        state.machine.change_view(self.now, self.views[number as usize].clone());
+        // It may have been announced to a worker in whose place this one has joined, and begun with it.
+        let Some(view) = self.views.get(number as usize) else { return };
+        state.machine.change_view(self.now, Arc::clone(view));
         self.carry_out(rank);
         self.settle(rank);
         self.settle_views();

@@ -69,6 +69,8 @@ enum Direction {
 #[derive(Clone, Debug)]
 struct ControlTransit {
     rank: usize,
+    /// The how-many-th connection of the rank this is on.
+    connection: u32,
     packet: ControlPacket,
     bytes: u64,
     /// When its last byte leaves the sender.
@@ -86,6 +88,8 @@ pub(crate) struct ControlNetwork {
     /// Numbers of the packets on each connection, by rank, in the order in which they were sent.
     to_controller: Vec<VecDeque<u32>>,
     to_rank: Vec<VecDeque<u32>>,
+    /// How many connections each rank has had: a worker that joins has a new one.
+    connections: Vec<u32>,
 }
 
 impl ControlNetwork {
@@ -96,7 +100,20 @@ impl ControlNetwork {
             vacant: Vec::new(),
             to_controller: streams.clone(),
             to_rank: streams,
+            connections: vec![0; ranks],
         }
+    }
+
+    /// A rank has a new connection: what is still on the old one reaches nobody.
+    pub(crate) fn reconnect(&mut self, rank: usize) {
+        self.connections[rank] += 1;
+        self.to_controller[rank].clear();
+        self.to_rank[rank].clear();
+    }
+
+    fn is_on_old_connection(&mut self, number: u32) -> bool {
+        let ControlTransit { rank, connection, .. } = *self.transit(number);
+        connection != self.connections[rank]
     }
 
     fn stream(&mut self, rank: usize, direction: Direction) -> &mut VecDeque<u32> {
@@ -151,13 +168,17 @@ impl Driver<'_> {
         let (faults, detect_ms) = (&self.cluster.faults, self.cluster.detect_ms);
         let Some(delay) = faults.control_delay(rank as u32, self.now, detect_ms) else { return };
         let flight = self.network.latency() + delay;
-        let transit = ControlTransit { rank, packet, bytes, left, flight, has_arrived: false };
+        let (connection, has_arrived) = (self.control.connections[rank], false);
+        let transit = ControlTransit { rank, connection, packet, bytes, left, flight, has_arrived };
         let number = self.control.store(transit);
         self.queue.schedule(start + flight, SimEvent::ControlArrive(number));
     }
 
     /// The head of a control message has reached the receiver's card.
     pub(crate) fn control_arrive(&mut self, number: u32) {
+        if self.control.is_on_old_connection(number) {
+            return drop(self.control.take(number));
+        }
         let &mut ControlTransit { rank, bytes, left, flight, ref packet, .. } =
             self.control.transit(number);
         let direction = packet.direction();
@@ -175,6 +196,9 @@ impl Driver<'_> {
 
     /// A control message has arrived whole, or the rank that reads it runs again.
     pub(crate) fn control_deliver(&mut self, number: u32) {
+        if self.control.is_on_old_connection(number) {
+            return drop(self.control.take(number));
+        }
         let transit = self.control.transit(number);
         transit.has_arrived = true;
         let (rank, left, direction) = (transit.rank, transit.left, transit.packet.direction());

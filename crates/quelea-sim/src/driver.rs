@@ -93,7 +93,7 @@ impl<'a> Driver<'a> {
         start: &ResumePoint,
         observer: &'a mut dyn Observer,
     ) -> Result<Driver<'a>, SimError> {
-        let (properties, workers, pool) = (setup.properties(), setup.workers(), Pool::new());
+        let (properties, workers, pool) = (setup.properties(), setup.seats(), Pool::new());
         let views = setup.views(&start.changes);
         let view = views.last().expect("the first view is there");
         let mut machine = machine_config(setup, start, view, observer);
@@ -254,7 +254,7 @@ impl<'a> Driver<'a> {
         let stuck =
             stuck.map(|node| Stuck { rank: node.rank, step: node.step(), awaits: node.awaiting() });
         // A server that awaits nothing is not stuck.
-        let workers = self.setup.workers();
+        let workers = self.setup.seats();
         let is_stuck = |s: &Stuck| {
             let is_worker = s.rank.index() < workers;
             let is_finished = is_worker && self.ranks[s.rank.index()].machine.is_finished();

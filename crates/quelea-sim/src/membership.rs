@@ -1,6 +1,6 @@
 //! What happens to ranks: crashes, leaves, pauses, partitions that last long enough to be noticed.
 
-use quelea_control::{Entrance, RankMachine};
+use quelea_control::{Entrance, RankEvent, RankMachine};
 use quelea_core::message::Rank;
 use quelea_core::payload::Pool;
 use quelea_core::time::Time;
@@ -114,16 +114,19 @@ impl Driver<'_> {
         }
     }
 
-    /// A worker is there that could take the place of `rank`, if that is missing. One whose loss was not
-    /// noticed yet is asked for again.
+    /// A worker is there that could take the place of `rank`, if that is missing. Where that cannot be said
+    /// yet, it asks again.
     fn join(&mut self, rank: usize, fault: u32) {
-        if self.ranks[rank].is_alive() || self.controller.join(rank as u32).is_ok() {
+        if self.ranks[rank].is_alive() {
             return;
         }
-        if self.controller.view().worker_index(Rank::from(rank)).is_some() {
+        let Err(reason) = self.controller.join(rank as u32) else { return };
+        if self.controller.may_join_later(rank as u32) {
             self.faults_to_come += 1;
-            self.queue.schedule(self.now + RETRY, SimEvent::Fault(fault));
+            return self.queue.schedule(self.now + RETRY, SimEvent::Fault(fault));
         }
+        let text = format!("a worker could not join as rank {rank}: {reason}");
+        self.controller.handle(self.now, RankEvent::Warning(text), self.observer);
     }
 
     /// Workers that enter with the view that was just announced. They hear the others at once, and begin
@@ -136,11 +139,16 @@ impl Driver<'_> {
                 drop(self.gradients.finish(place));
             }
             let view = self.views.last().expect("the first view is there");
-            let config = machine_config(self.setup, &start, view, self.observer);
+            let mut config = machine_config(self.setup, &start, view, self.observer);
+            let travels = self.sends_control();
+            (config.asks_ahead, config.counts_links) = (travels, travels);
             let machine = RankMachine::new(config, Rank(rank), Pool::new(), self.now);
             let machine = machine.expect("the state of a peer fits");
             self.ranks[place] = RankState::new(machine, self.now);
             self.living_workers += 1;
+            self.control.reconnect(place);
+            self.ranks.iter_mut().for_each(|state| state.machine.meet(Rank(rank)));
+            self.note_entrance(place);
             let state = self.setup.layout.len() as f64 * 32.0;
             let seconds = state / (self.cluster.bandwidth_gbps * 1e9);
             let at = self.now + microseconds(self.cluster.latency_us) + Time::from_seconds(seconds);
@@ -150,7 +158,9 @@ impl Driver<'_> {
 
     /// The state of its sponsor has reached a worker that joins.
     pub(crate) fn enter(&mut self, rank: usize) {
-        if !self.ranks[rank].is_alive() {
+        // One that was lost before it began may have a successor that has not begun either.
+        if !self.ranks[rank].is_alive() || std::mem::replace(&mut self.ranks[rank].has_begun, true)
+        {
             return;
         }
         let number = self.ranks[rank].machine.node().view().number as usize;

@@ -237,7 +237,14 @@ impl Driver<'_> {
 
     /// A rank that is lost sends nothing more: what had not left it whole never arrives.
     fn was_cut_short(&self, transit: &Transit) -> bool {
-        self.ranks[transit.from.index()].lost.is_some_and(|lost| transit.left > lost)
+        let is_cut = self.ranks[transit.from.index()].lost.is_some_and(|lost| transit.left > lost);
+        is_cut || self.is_of_predecessor(transit)
+    }
+
+    /// Whether it was sent by or to a worker in whose place another has joined meanwhile.
+    fn is_of_predecessor(&self, transit: &Transit) -> bool {
+        let since = |rank: Rank| self.ranks[rank.index()].since;
+        transit.handed < since(transit.from) || transit.handed < since(transit.to)
     }
 
     fn discard(&mut self, number: u32) {

@@ -137,7 +137,7 @@ impl Problem for Quadratic {
 
     fn source(&self, rank: usize) -> Box<dyn GradientSource> {
         Box::new(Source {
-            worker: self.workers[rank].clone(),
+            worker: self.workers[rank % self.workers.len()].clone(),
             dimensions: self.dimensions,
             noise_std: self.noise_std,
             noise: (self.seed, format!("quadratic.noise.{rank}")),

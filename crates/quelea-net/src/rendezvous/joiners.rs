@@ -14,7 +14,7 @@ use crate::controller::{ControlLink, Incoming};
 use crate::protocol::{self, SMALL_BYTES, SetupMessage, Wait};
 use crate::rendezvous::addresses::AddressTable;
 use crate::rendezvous::admission::{Admission, Arrival, JoinedWorker};
-use crate::rendezvous::worker_reader::attend_worker;
+use crate::rendezvous::worker_reader::{WorkerReader, attend_worker};
 use crate::trust::{LinkIdentity, RankSeat};
 
 /// What the coordinator needs to let workers join.
@@ -34,6 +34,18 @@ pub(crate) struct Joiners {
     pub(crate) schedule: CheckpointSchedule,
     /// Those who are connected with all others and wait to enter.
     pub(crate) waiting: BTreeMap<u32, JoinedWorker>,
+    /// Who reads what each worker says.
+    pub(crate) readers: BTreeMap<u32, WorkerReader>,
+}
+
+impl Drop for Joiners {
+    fn drop(&mut self) {
+        let reason = "the run has ended before it could enter".to_string();
+        for worker in self.waiting.values() {
+            // One that is gone needs no reason.
+            let _ = protocol::write(&worker.stream, &Command::Abort(reason.clone()));
+        }
+    }
 }
 
 impl Joiners {
@@ -92,6 +104,10 @@ impl Joiners {
 
     /// The worker is connected with all others; it waits to enter.
     pub(crate) fn keep(&mut self, worker: JoinedWorker) {
+        // Its predecessor may be a process that only stood still, and ends when it learns that it is lost.
+        if let Some(predecessor) = self.readers.remove(&worker.rank) {
+            predecessor.dismiss();
+        }
         let heard = attend_worker(
             worker.rank,
             &worker.stream,
@@ -100,7 +116,10 @@ impl Joiners {
             self.controller.clone(),
         );
         match heard {
-            Ok(()) => drop(self.waiting.insert(worker.rank, worker)),
+            Ok(reader) => {
+                self.readers.insert(worker.rank, reader);
+                self.waiting.insert(worker.rank, worker);
+            }
             Err(error) => self.give_up(worker.rank, &error.to_string()),
         }
     }

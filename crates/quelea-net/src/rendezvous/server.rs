@@ -14,7 +14,7 @@ use quelea_record::{Observer, Outcome, ResumePoint};
 
 use crate::clock::RunClock;
 use crate::compute::Gradients;
-use crate::controller::{self, ControlLink, Incoming};
+use crate::controller::{self, Incoming};
 use crate::error::NetError;
 use crate::heartbeat::Heartbeats;
 use crate::launcher::{Launched, PublishedAddress, Rendezvous};
@@ -27,10 +27,12 @@ use crate::rendezvous::addresses::{AddressTable, Streams, exchange_addresses, lo
 use crate::rendezvous::admission::{Admission, Arrival};
 use crate::rendezvous::joiners::Joiners;
 use crate::rendezvous::listener::{GuardedListener, WhenBusy};
-use crate::rendezvous::starting::{begin_worker, send_states, vector_lengths};
+use crate::rendezvous::starting::{
+    begin_worker, control_links, residents, send_states, vector_lengths,
+};
 use crate::rendezvous::worker_reader::attend_worker;
 use crate::transport::{Doors, MeshPlan, RankLinks, Transport};
-use crate::trust::{self, Access, ControlStream, JoinToken, LinkIdentity};
+use crate::trust::{self, Access, JoinToken, LinkIdentity};
 use quelea_control::{Command, LossPolicy, SilenceLimits};
 
 /// Which workers live in the coordinator's process. Servers always do.
@@ -72,7 +74,7 @@ pub fn resume(
         doors: Doors::default(),
         is_external: gradients.are_external(),
     };
-    let lost: BTreeSet<Rank> = context.start.departed().collect();
+    let lost = context.start.absent(setup);
     let living = (0..setup.ranks()).map(Rank::from).filter(|rank| !lost.contains(rank));
     let rank_links = living.map(|rank| RankLinks { rank, endpoints: Vec::new() });
     let local =
@@ -90,22 +92,6 @@ pub(crate) fn check(setup: &RunSpec) -> Result<(), NetError> {
         return Err(NetError::Setup("a bucket has 2^32 elements or more; cut it".into()));
     }
     Ok(())
-}
-
-fn control_links(
-    ranks: usize,
-    local: &LocalRanks,
-    joined: &BTreeMap<u32, ControlStream>,
-) -> Vec<ControlLink> {
-    let port = |rank: usize| match local.inbox(rank.into()) {
-        Some(inbox) => ControlLink::Local(inbox.clone()),
-        None => match joined.get(&(rank as u32)) {
-            Some(stream) => ControlLink::Remote(stream.clone()),
-            // It was lost before the run was resumed.
-            None => ControlLink::Broken,
-        },
-    };
-    (0..ranks).map(port).collect()
 }
 
 /// The process at which workers join. It local the servers, decides when the run ends, and has
@@ -183,7 +169,7 @@ impl Coordinator {
     }
 
     /// Leaves the address in a file where workers on this machine look for it (`file:PATH`), until
-    /// all have come.
+    /// the run has ended.
     pub fn publish(&mut self, path: &Path) -> Result<(), NetError> {
         let failed = |source| NetError::Listen { address: path.display().to_string(), source };
         self.published = Some(PublishedAddress::new(path, self.address).map_err(failed)?);
@@ -201,7 +187,7 @@ impl Coordinator {
         observer: &mut dyn Observer,
     ) -> Result<Outcome, NetError> {
         check(setup)?;
-        let absent: BTreeSet<Rank> = self.start.departed().collect();
+        let absent = self.start.absent(setup);
         let here = residents(setup, hosted)?.difference(&absent).copied().collect::<BTreeSet<_>>();
         let elsewhere = setup.ranks() - here.len() - absent.len();
         OpenFiles { here: here.len(), elsewhere, joined: elsewhere }.reserve()?;
@@ -211,17 +197,19 @@ impl Coordinator {
         let identity = self.own_identity(&here)?;
         let doors = Doors::of(identity.clone());
         let plan = self.plan(setup.ranks(), here, identity.clone(), doors.clone());
-        let (workers, join_refusal) = (setup.workers() as u32, setup.join_refusal());
+        let (workers, join_refusal) = (setup.seats() as u32, setup.join_refusal());
         let call = Call { plan, absent, job, workers, join_refusal, clock };
         let gathered = self.gather(call, controller.clone(), observer)?;
-        let ConnectedWorkers { streams, rank_links, door, transport, _listener } = gathered;
+        let ConnectedWorkers { streams, rank_links, door, transport, _published, _listener } =
+            gathered;
         send_states(&streams, &start);
         let (zero, schedule) = (clock.now() - start.now, observer.checkpoint_schedule());
         let lengths = vector_lengths(setup, &options);
+        let mut readers = BTreeMap::new();
         for (rank, stream) in &streams {
             begin_worker(stream, &SetupMessage::Start { zero, schedule }, &options);
-            attend_worker(*rank, stream, setup.ranks(), lengths, controller.clone())
-                .map_err(|error| lost(*rank, error.into()))?;
+            let reader = attend_worker(*rank, stream, setup.ranks(), lengths, controller.clone());
+            readers.insert(*rank, reader.map_err(|error| lost(*rank, error.into()))?);
         }
         let context = ProcessContext {
             setup: setup.clone(),
@@ -250,6 +238,7 @@ impl Coordinator {
             zero,
             schedule,
             waiting: BTreeMap::new(),
+            readers,
         };
         controller::run(&context, control_links, Some(joiners), observer, &incoming)
     }
@@ -334,7 +323,6 @@ impl Coordinator {
         let joined = admission.gather(&arrivals, listener.address(), observer)?;
         let addresses = joined.iter().map(|worker| (worker.rank, worker.address)).collect();
         let door = Door { admission, arrivals, addresses };
-        drop(self.published);
         // All processes together have one limit; the last to come still needs a moment.
         let left = self.options.connect_seconds - begun.elapsed().as_secs_f64();
         let wait = Wait::new(left.max(self.options.handshake_seconds), "it to be connected");
@@ -344,7 +332,16 @@ impl Coordinator {
         let table = AddressTable { ranks, absent: &absent, port, seats: &seats };
         match exchange_addresses(&table, &*transport, joined, &self.options, wait) {
             Ok((streams, rank_links)) => {
-                Ok(ConnectedWorkers { streams, rank_links, door, transport, _listener: listener })
+                // Workers that take the places of lost ones look there too.
+                let published = self.published;
+                Ok(ConnectedWorkers {
+                    streams,
+                    rank_links,
+                    door,
+                    transport,
+                    _published: published,
+                    _listener: listener,
+                })
             }
             Err((streams, error)) => {
                 for stream in streams.values() {
@@ -381,17 +378,8 @@ struct ConnectedWorkers {
     rank_links: Vec<RankLinks>,
     door: Door,
     transport: Box<dyn Transport>,
+    _published: Option<PublishedAddress>,
     _listener: GuardedListener,
-}
-
-/// The ranks of the coordinator's process.
-fn residents(setup: &RunSpec, hosted: &Hosted) -> Result<BTreeSet<Rank>, NetError> {
-    let workers = setup.workers();
-    if let Some(rank) = hosted.workers.iter().find(|rank| **rank as usize >= workers) {
-        return Err(NetError::Setup(format!("rank {rank} is not one of the {workers} workers")));
-    }
-    let servers = (workers..setup.ranks()).map(Rank::from);
-    Ok(hosted.workers.iter().map(|rank| Rank(*rank)).chain(servers).collect())
 }
 
 /// A number that two runs will hardly share, without asking for secrets.

@@ -1,12 +1,18 @@
-//! What workers are told when the run begins.
+//! What workers are told when the run begins, who of them lives here, and how they receive commands.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use quelea_control::VectorLengths;
+use quelea_core::message::Rank;
 use quelea_core::run_spec::RunSpec;
 use quelea_record::ResumePoint;
 
 use super::addresses::Streams;
+use super::server::Hosted;
+use crate::controller::ControlLink;
+use crate::error::NetError;
+use crate::local_ranks::LocalRanks;
 use crate::options::NetOptions;
 use crate::protocol::{self, SetupMessage};
 use crate::trust::ControlStream;
@@ -36,4 +42,31 @@ pub(super) fn begin_worker(stream: &ControlStream, start: &SetupMessage, options
     let _ = protocol::write(stream, start);
     let patience = Duration::from_secs_f64(options.peer_seconds / 4.0);
     let _ = stream.set_write_timeout(Some(patience));
+}
+
+/// How every rank receives commands.
+pub(super) fn control_links(
+    ranks: usize,
+    local: &LocalRanks,
+    joined: &BTreeMap<u32, ControlStream>,
+) -> Vec<ControlLink> {
+    let port = |rank: usize| match local.inbox(rank.into()) {
+        Some(inbox) => ControlLink::Local(inbox.clone()),
+        None => match joined.get(&(rank as u32)) {
+            Some(stream) => ControlLink::Remote(stream.clone()),
+            // It was lost before the run was resumed.
+            None => ControlLink::Broken,
+        },
+    };
+    (0..ranks).map(port).collect()
+}
+
+/// The ranks of the coordinator's process.
+pub(super) fn residents(setup: &RunSpec, hosted: &Hosted) -> Result<BTreeSet<Rank>, NetError> {
+    let workers = setup.seats();
+    if let Some(rank) = hosted.workers.iter().find(|rank| **rank as usize >= workers) {
+        return Err(NetError::Setup(format!("rank {rank} is not one of the {workers} workers")));
+    }
+    let servers = (workers..setup.ranks()).map(Rank::from);
+    Ok(hosted.workers.iter().map(|rank| Rank(*rank)).chain(servers).collect())
 }

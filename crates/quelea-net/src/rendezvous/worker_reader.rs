@@ -1,7 +1,7 @@
 //! What a joined worker says during the run, read and checked where it arrives.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
@@ -38,8 +38,10 @@ pub(super) fn attend_worker(
     ranks: usize,
     lengths: VectorLengths,
     controller: Sender<Incoming>,
-) -> std::io::Result<()> {
+) -> std::io::Result<WorkerReader> {
     let stream = stream.clone();
+    let reader = WorkerReader::default();
+    let heeded = reader.clone();
     let most = protocol::state_bytes(lengths.model);
     let _ = stream.set_read_timeout(None);
     std::thread::spawn(move || {
@@ -63,12 +65,32 @@ pub(super) fn attend_worker(
             };
             let word = word.unwrap_or_else(|reason| Incoming::Gone { rank, reason });
             let last = matches!(word, Incoming::Gone { .. });
+            if heeded.is_dismissed() {
+                return;
+            }
             if controller.send(word).is_err() || last {
                 return;
             }
         }
     });
-    Ok(())
+    Ok(reader)
+}
+
+/// Who reads what a worker says. Clones are the same reader.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WorkerReader {
+    is_dismissed: Arc<AtomicBool>,
+}
+
+impl WorkerReader {
+    /// Nothing that the worker says counts any more: another takes its place.
+    pub(crate) fn dismiss(&self) {
+        self.is_dismissed.store(true, Ordering::Release);
+    }
+
+    fn is_dismissed(&self) -> bool {
+        self.is_dismissed.load(Ordering::Acquire)
+    }
 }
 
 /// What a worker has said and the controller has not heard yet, in bytes.

@@ -160,7 +160,7 @@ fn load(folder: &Path) -> Result<(Manifest, Vec<RankCheckpoint>), String> {
         });
         part.map_err(|why| format!("{name}: {why}"))
     };
-    let parts = (0..manifest.workers + manifest.servers).map(part).collect::<Result<_, _>>()?;
+    let parts = (0..manifest.seats() + manifest.servers).map(part).collect::<Result<_, _>>()?;
     Ok((manifest, parts))
 }
 
@@ -174,7 +174,7 @@ fn check_manifest(manifest: &Manifest, files: usize) -> Result<(), String> {
     let Manifest { workers, servers, step, clock_seconds, .. } = manifest;
     membership::check(manifest)?;
     let lost = manifest.departed().count();
-    if *workers == 0 || workers.checked_add(*servers) != files.checked_add(lost) {
+    if *workers == 0 || manifest.seats().checked_add(*servers) != files.checked_add(lost) {
         return Err(format!(
             "`workers` = {workers} and `servers` = {servers}, but there are files of {files} ranks"
         ));
@@ -241,6 +241,7 @@ mod tests {
             step: 3,
             clock_seconds: 1.5,
             workers: 1,
+            seats: 0,
             servers: 0,
             changes: Vec::new(),
             dimensions: 4,

@@ -40,15 +40,18 @@ impl RunShape {
     /// Of a configuration, which need not be prepared.
     pub fn of(config: Config) -> Result<RunShape, RequestError> {
         let checked = CheckedConfig::new(config)?;
-        let workers = checked.config.workers;
-        let servers = checked.hosts.len() - workers;
+        let (workers, seats) = (checked.config.workers, checked.config.seats());
+        let servers = checked.hosts.len() - seats;
         let view = match checked.schedule {
             Some(schedule) if averages_within_hosts(&checked.config.topology) => {
                 View::of_hosts(workers, checked.hosts.into(), schedule)
             }
-            schedule => View::first(workers, servers, checked.hosts.into(), schedule),
+            schedule => {
+                let (spare, hosts) = (seats - workers, checked.hosts.into());
+                View::with_spare_seats(workers, spare, servers, hosts, schedule)
+            }
         };
-        Ok(RunShape::of_view(&view, workers, checked.properties.synchronous))
+        Ok(RunShape::of_view(&view, seats, checked.properties.synchronous))
     }
 
     fn of_view(view: &View, workers: usize, synchronous: bool) -> RunShape {
@@ -62,7 +65,7 @@ impl PreparedRun {
     /// Who takes part, and who mixes with whom at its beginning.
     pub fn shape(&self) -> RunShape {
         let setup = &self.setup;
-        RunShape::of_view(&setup.view, setup.workers(), setup.properties().synchronous)
+        RunShape::of_view(&setup.view, setup.seats(), setup.properties().synchronous)
     }
 }
 
