@@ -138,6 +138,10 @@ impl Controller {
             return;
         }
         let mut request = self.cutting.retry.take().unwrap_or_else(|| observer.request());
+        if request == Request::Continue && !self.members.is_wanted_to_change() {
+            self.cutting.reason = None;
+            return;
+        }
         self.members.notices.reset();
         self.members.waiting.reset();
         if request != Request::Stop {

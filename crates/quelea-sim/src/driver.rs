@@ -41,6 +41,8 @@ const LONGEST_REST: Time = Time(100_000_000_000);
 /// A run in progress.
 pub(crate) struct Driver<'a> {
     pub(crate) setup: &'a RunSpec,
+    /// The same, as all ranks hold it.
+    pub(crate) shared_setup: Arc<RunSpec>,
     pub(crate) problem: &'a dyn Problem,
     pub(crate) cluster: &'a Cluster,
     pub(crate) observer: &'a mut dyn Observer,
@@ -78,6 +80,8 @@ pub(crate) struct Driver<'a> {
     pub(crate) faults_to_come: usize,
 
     pub(crate) living_workers: usize,
+    /// Whether some rank was lost or has left, ever.
+    pub(crate) has_lost: bool,
     pub(crate) messages: u64,
     pub(crate) in_flight: InFlightLoad,
     /// Memory for the effects of one event.
@@ -97,7 +101,8 @@ impl<'a> Driver<'a> {
         let (properties, workers, pool) = (setup.properties(), setup.workers(), Pool::new());
         let views = setup.views(&start.changes);
         let view = views.last().expect("the first view is there");
-        let mut machine = machine_config(setup, start, view, observer);
+        let shared_setup = Arc::new(setup.clone());
+        let mut machine = machine_config(&shared_setup, start, view, observer);
         let travels = cluster.control == ControlPath::Network;
         (machine.asks_ahead, machine.counts_links) = (travels, travels);
         let ranks = rank_states(machine, &pool)?;
@@ -130,6 +135,7 @@ impl<'a> Driver<'a> {
             ),
             attacks: Attacks::new(cluster),
             computed: vec![Computed::default(); workers],
+            has_lost: ranks.iter().any(|state| !state.is_alive()),
             ranks,
             gates: CollectiveStarts::new(cluster, cluster.start_barrier && is_global),
             links: BTreeMap::new(),
@@ -142,6 +148,7 @@ impl<'a> Driver<'a> {
             effects: Vec::new(),
             invariants: None,
             setup,
+            shared_setup,
             problem,
             cluster,
             observer,
@@ -302,7 +309,7 @@ impl<'a> Driver<'a> {
 
 /// What all ranks of a run have in common.
 pub(crate) fn machine_config<'a>(
-    setup: &'a RunSpec,
+    setup: &'a Arc<RunSpec>,
     start: &'a ResumePoint,
     view: &'a Arc<View>,
     observer: &dyn Observer,

@@ -44,6 +44,7 @@ mod invariants;
 mod knob;
 mod membership;
 mod network;
+mod prefetch;
 mod queue;
 mod rank_state;
 mod steps;

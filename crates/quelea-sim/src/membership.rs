@@ -108,6 +108,7 @@ impl Driver<'_> {
     /// This rank neither sends nor receives anything any more.
     fn silence(&mut self, rank: usize) {
         self.ranks[rank].lose(self.now);
+        self.has_lost = true;
         self.living_workers -= 1;
         for Arrived { from, bytes, holds_link, .. } in std::mem::take(&mut self.ranks[rank].inbox) {
             self.leave_network(from, Rank::from(rank), bytes, holds_link);
@@ -136,7 +137,7 @@ impl Driver<'_> {
                 drop(self.gradients.finish(place));
             }
             let view = self.views.last().expect("the first view is there");
-            let config = machine_config(self.setup, &start, view, self.observer);
+            let config = machine_config(&self.shared_setup, &start, view, self.observer);
             let machine = RankMachine::new(config, Rank(rank), Pool::new(), self.now);
             let machine = machine.expect("the state of a peer fits");
             self.ranks[place] = RankState::new(machine, self.now);
