@@ -83,6 +83,11 @@ impl Controller {
         self.cutting.schedule.save_every > 0 || !self.cutting.is_idle()
     }
 
+    /// Whether no cut is under way or to be tried again.
+    pub(crate) fn has_no_cut(&self) -> bool {
+        self.cutting.is_idle() && self.cutting.retry.is_none()
+    }
+
     /// How soon to ask the observer again: ranks wait while a checkpoint is written.
     pub(crate) fn observer_interval(&self) -> Time {
         let last = self.cutting.saved.keys().next_back().copied().unwrap_or(0);

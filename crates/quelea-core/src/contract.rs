@@ -146,12 +146,16 @@ impl Outbox<'_> {
 
     /// Sends one message to several peers, who share it.
     pub fn send_to_all(&mut self, peers: &[Rank], mut message: Message) {
-        // Stamped before it is cloned, it need not be copied later.
-        message.stamp(self.view.number, self.origin);
-        self.out.reserve(peers.len());
-        for to in peers {
+        let Some((last, others)) = peers.split_last() else { return };
+        if !others.is_empty() {
+            // Stamped before it is shared, it need not be copied later.
+            message.stamp(self.view.number, self.origin);
+            message = message.share();
+        }
+        for to in others {
             self.send(*to, message.clone());
         }
+        self.send(*last, message);
     }
 
     /// `message` with its vectors encoded; receivers see what is decoded from them.

@@ -31,12 +31,27 @@ impl std::fmt::Display for Rank {
 
 /// One message. Its meaning is the algorithm's; drivers and wire only carry it.
 ///
-/// It is passed on many times between the algorithm that sends it and the one that reads it, so it is one
-/// pointer to its [fields](MessageFields). Clones share them, as those to several neighbours do: who changes
-/// a field of a clone gets a copy of its own.
+/// It is passed on many times between the algorithm that sends it and the one that reads it, so it is a
+/// pointer to its [fields](MessageFields). Where it goes to several receivers, they [share](Message::share)
+/// them; who changes a field gets a copy of its own.
 #[derive(Clone, Debug, Default)]
 pub struct Message {
-    fields: Arc<MessageFields>,
+    fields: Holding,
+}
+
+/// How a message holds its fields.
+#[derive(Clone, Debug)]
+enum Holding {
+    /// Alone: they are changed without asking who else reads them.
+    Own(Box<MessageFields>),
+    /// With others.
+    Shared(Arc<MessageFields>),
+}
+
+impl Default for Holding {
+    fn default() -> Holding {
+        Holding::Own(Box::default())
+    }
 }
 
 /// What a message consists of.
@@ -99,9 +114,20 @@ impl Message {
 
     /// Its vectors.
     pub fn into_parts(self) -> [Part; 2] {
-        match Arc::try_unwrap(self.fields) {
-            Ok(fields) => fields.parts,
-            Err(shared) => shared.parts.clone(),
+        match self.fields {
+            Holding::Own(fields) => fields.parts,
+            Holding::Shared(fields) => match Arc::try_unwrap(fields) {
+                Ok(fields) => fields.parts,
+                Err(shared) => shared.parts.clone(),
+            },
+        }
+    }
+
+    /// The same message; clones of it share their fields.
+    pub fn share(self) -> Message {
+        match self.fields {
+            Holding::Own(fields) => Message { fields: Holding::Shared(Arc::new(*fields)) },
+            Holding::Shared(_) => self,
         }
     }
 
@@ -109,7 +135,8 @@ impl Message {
     pub fn stamp(&mut self, view: u32, origin: Time) {
         // What is stamped already may be shared.
         if (self.view, self.origin) != (view, origin) {
-            (self.view, self.origin) = (view, origin);
+            let fields = &mut **self;
+            (fields.view, fields.origin) = (view, origin);
         }
     }
 
@@ -121,20 +148,26 @@ impl Message {
 
 impl From<MessageFields> for Message {
     fn from(fields: MessageFields) -> Message {
-        Message { fields: Arc::new(fields) }
+        Message { fields: Holding::Own(Box::new(fields)) }
     }
 }
 
 impl Deref for Message {
     type Target = MessageFields;
     fn deref(&self) -> &MessageFields {
-        &self.fields
+        match &self.fields {
+            Holding::Own(fields) => fields,
+            Holding::Shared(fields) => fields,
+        }
     }
 }
 
 impl DerefMut for Message {
     fn deref_mut(&mut self) -> &mut MessageFields {
-        Arc::make_mut(&mut self.fields)
+        match &mut self.fields {
+            Holding::Own(fields) => fields,
+            Holding::Shared(fields) => Arc::make_mut(fields),
+        }
     }
 }
 
@@ -173,7 +206,7 @@ mod tests {
     #[test]
     fn a_change_of_one_clone_is_not_seen_by_another() {
         let values = Payload::from(vec![1.0, 2.0]);
-        let message = Message::new(3, 4, 5).with(values);
+        let message = Message::new(3, 4, 5).with(values).share();
         let mut changed = message.clone();
         changed.stamp(7, Time(9));
         changed.parts[0] = Part::Empty;
@@ -184,7 +217,8 @@ mod tests {
 
     #[test]
     fn the_vectors_of_a_shared_message_come_out_of_each_clone() {
-        let message = Message::new(1, 0, 0).with(Payload::from(vec![1.0])).and(Payload::from(vec![2.0]));
+        let message = Message::new(1, 0, 0).with(Payload::from(vec![1.0]));
+        let message = message.and(Payload::from(vec![2.0])).share();
         let first = message.clone().into_values();
         let [_, second] = message.into_parts();
         assert_eq!(&*first, &[1.0]);

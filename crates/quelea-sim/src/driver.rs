@@ -52,6 +52,10 @@ pub(crate) struct Driver<'a> {
     pub(crate) orders: VecDeque<Directive>,
     /// Control messages are being delivered.
     pub(crate) exchanges_control: bool,
+    /// The controller was told something since it was last attended to.
+    pub(crate) is_controller_told: bool,
+    /// Events so far, as a count that wraps around.
+    pub(crate) handled: u32,
     /// When the controller is attended to besides.
     pub(crate) attends_at: Option<Time>,
     /// Control messages on their way, where they travel over the network.
@@ -116,6 +120,8 @@ impl<'a> Driver<'a> {
             events: VecDeque::new(),
             orders: VecDeque::new(),
             exchanges_control: false,
+            is_controller_told: true,
+            handled: 0,
             attends_at: None,
             control: ControlNetwork::new(setup.ranks()),
             timeline: machine.timeline,
@@ -171,6 +177,7 @@ impl<'a> Driver<'a> {
             }
             self.schedule_probe();
             if self.is_quiet() && self.controller.is_draining() {
+                self.is_controller_told = true;
                 self.controller.quiet(self.now, self.observer);
                 self.exchange_control();
             } else {
@@ -197,6 +204,7 @@ impl<'a> Driver<'a> {
         }
         let Some((at, event)) = self.queue.pop() else { return Err(self.deadlock()) };
         self.now = at;
+        self.prefetch();
         match event {
             SimEvent::Bucket(rank) => self.bucket_ready(rank as usize),
             SimEvent::Wake(rank) => self.wake(rank as usize),

@@ -20,7 +20,7 @@
 //! | `attacks` | what Byzantine workers send |
 //! | `network` | cards, internal links, what is on its way |
 //! | `compute`, `gradient_pool`, `gradient_batching` | how long a gradient takes; computing it for real, several together |
-//! | `queue` | the order of events |
+//! | `queue`, `prefetch` | the order of events; memory that the next ones need |
 //! | `driver` | the loop |
 //! | `rank_state` | one rank with its processor, inbox and outbox |
 //! | `control`, `control_network` | events to the controller of `quelea-control`, commands to its ranks: at no cost, or over the links |

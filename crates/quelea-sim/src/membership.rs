@@ -118,6 +118,7 @@ impl Driver<'_> {
     /// A worker is there that could take the place of `rank`, if that is missing. One whose loss was not
     /// noticed yet is asked for again.
     fn join(&mut self, rank: usize, fault: u32) {
+        self.is_controller_told = true;
         if self.ranks[rank].is_alive() || self.controller.join(rank as u32).is_ok() {
             return;
         }
