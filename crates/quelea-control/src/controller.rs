@@ -277,18 +277,6 @@ impl Controller {
         }
     }
 
-    /// Whether nothing becomes due by itself: the run runs, nobody is suspected, leaves or joins, and no cut
-    /// is under way.
-    pub fn is_at_rest(&self) -> bool {
-        self.phase == RunPhase::Running
-            && !self.watches
-            && self.trouble.is_none()
-            && self.orders.is_empty()
-            && self.has_no_cut()
-            && !self.members.is_changing()
-            && !self.members.is_wanted_to_change()
-    }
-
     /// Whether what is pending is coming to rest.
     pub fn is_draining(&self) -> bool {
         self.phase == RunPhase::Draining

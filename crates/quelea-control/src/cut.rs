@@ -83,9 +83,12 @@ impl Controller {
         self.cutting.schedule.save_every > 0 || !self.cutting.is_idle()
     }
 
-    /// Whether no cut is under way or to be tried again.
-    pub(crate) fn has_no_cut(&self) -> bool {
-        self.cutting.is_idle() && self.cutting.retry.is_none()
+    /// Whether nothing becomes due by itself: the run runs, nobody is suspected, leaves or joins, and no cut
+    /// is under way or to be tried again.
+    pub fn is_at_rest(&self) -> bool {
+        let is_undisturbed = self.may_cut() && !self.watches && self.trouble.is_none();
+        let has_cut = self.cutting.retry.is_some() || self.members.is_wanted_to_change();
+        is_undisturbed && !has_cut && !self.has_orders()
     }
 
     /// How soon to ask the observer again: ranks wait while a checkpoint is written.

@@ -365,19 +365,6 @@ impl Node {
         if self.properties.snapshot || self.is_server { self.params.len() } else { self.visible() }
     }
 
-    /// Where memory lies that its next event is likely to read. For drivers of many nodes, to ask for it in time.
-    pub fn hot_memory(&self) -> [*const u8; 6] {
-        let algorithm = std::ptr::from_ref(&*self.algorithm).cast::<u8>();
-        [
-            algorithm,
-            algorithm.wrapping_byte_add(64),
-            algorithm.wrapping_byte_add(128),
-            self.params.address().cast_const().cast(),
-            self.grad.address().cast_const().cast(),
-            Arc::as_ptr(&self.boundary).cast(),
-        ]
-    }
-
     /// What one would deploy from this rank.
     pub fn model(&self) -> Vec<f32> {
         let params = self.params();

@@ -191,10 +191,12 @@ impl Driver<'_> {
     pub(crate) fn attend_controller(&mut self) -> Result<Option<Outcome>, SimError> {
         self.handled = self.handled.wrapping_add(1);
         let is_asked = self.handled.is_multiple_of(OBSERVER_INTERVAL) || self.invariants.is_some();
-        if !is_asked && !self.is_controller_told && self.controller.is_at_rest() {
+        let is_at_rest = self.controller.is_at_rest();
+        if !is_asked && !self.is_controller_told && is_at_rest {
             return Ok(None);
         }
-        self.is_controller_told = false;
+        // What it does now may let something else become due.
+        self.is_controller_told = !is_at_rest;
         let ended = self.controller.poll(self.now, self.observer);
         self.exchange_control();
         ended.map_err(|error| match error {

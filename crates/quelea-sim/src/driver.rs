@@ -110,6 +110,7 @@ impl<'a> Driver<'a> {
         let travels = cluster.control == ControlPath::Network;
         (machine.asks_ahead, machine.counts_links) = (travels, travels);
         let ranks = rank_states(machine, &pool)?;
+        let sources = attacks::sources(problem, cluster, workers)?;
         if !start.resized {
             restore_workers(problem, &start.parts, workers)?;
         }
@@ -127,18 +128,12 @@ impl<'a> Driver<'a> {
             timeline: machine.timeline,
             handoff_send: Handoff::of_sending(cluster),
             handoff_receive: Handoff::of_receiving(cluster),
-            reduce_bps: (cluster.reduce_gbs > 0.0)
-                .then(|| bits_per_second(cluster.reduce_gbs * 8.0)),
+            reduce_bps: reduce_bps(cluster),
             now: start.now,
             queue: EventQueue::default(),
             network: VirtualNetwork::new(cluster, &setup.view.hosts),
             compute: ComputeModel::new(cluster, setup.seed, workers),
-            gradients: GradientPool::new(
-                problem,
-                attacks::sources(problem, cluster, workers)?,
-                workers,
-                cluster.threads,
-            ),
+            gradients: GradientPool::new(problem, sources, workers, cluster.threads),
             attacks: Attacks::new(cluster),
             computed: vec![Computed::default(); workers],
             has_lost: ranks.iter().any(|state| !state.is_alive()),
@@ -204,7 +199,6 @@ impl<'a> Driver<'a> {
         }
         let Some((at, event)) = self.queue.pop() else { return Err(self.deadlock()) };
         self.now = at;
-        self.prefetch();
         match event {
             SimEvent::Bucket(rank) => self.bucket_ready(rank as usize),
             SimEvent::Wake(rank) => self.wake(rank as usize),
@@ -337,6 +331,11 @@ pub(crate) fn machine_config<'a>(
         // Faults with content belong to the scenario.
         poison: PoisonPolicy::Ignore,
     }
+}
+
+/// Bits per second that arithmetic goes over; nothing if it costs nothing.
+fn reduce_bps(cluster: &Cluster) -> Option<u64> {
+    (cluster.reduce_gbs > 0.0).then(|| bits_per_second(cluster.reduce_gbs * 8.0))
 }
 
 /// Every rank of a run, as it starts.

@@ -20,7 +20,7 @@
 //! | `attacks` | what Byzantine workers send |
 //! | `network` | cards, internal links, what is on its way |
 //! | `compute`, `gradient_pool`, `gradient_batching` | how long a gradient takes; computing it for real, several together |
-//! | `queue`, `prefetch` | the order of events; memory that the next ones need |
+//! | `queue` | the order of events |
 //! | `driver` | the loop |
 //! | `rank_state` | one rank with its processor, inbox and outbox |
 //! | `control`, `control_network` | events to the controller of `quelea-control`, commands to its ranks: at no cost, or over the links |
@@ -44,7 +44,6 @@ mod invariants;
 mod knob;
 mod membership;
 mod network;
-mod prefetch;
 mod queue;
 mod rank_state;
 mod steps;

@@ -100,11 +100,6 @@ impl EventQueue {
         Some((self.time, event))
     }
 
-    /// The event that comes `places` after the next one, if it is of the same time.
-    pub(crate) fn ahead(&self, places: usize) -> Option<SimEvent> {
-        self.current.get(places).copied()
-    }
-
     /// How many events are to come.
     pub(crate) fn len(&self) -> usize {
         self.len

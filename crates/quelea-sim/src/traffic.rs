@@ -238,7 +238,8 @@ impl Driver<'_> {
     /// A rank that is lost sends nothing more: what had not left it whole never arrives.
     fn was_cut_short(&self, transit: &Transit) -> bool {
         // Asked twice for every message, so that the sender's state stays out of the way.
-        self.has_lost && self.ranks[transit.from.index()].lost.is_some_and(|lost| transit.left > lost)
+        self.has_lost
+            && self.ranks[transit.from.index()].lost.is_some_and(|lost| transit.left > lost)
     }
 
     fn discard(&mut self, number: u32) {
