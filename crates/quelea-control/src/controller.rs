@@ -92,6 +92,8 @@ pub struct Controller {
     pub(crate) entered: Time,
     pub(crate) budget: GradientBudget,
     pub(crate) ranks: Vec<RankProgress>,
+    /// A rank that had not finished when it was last looked who has: where to look first.
+    unfinished: usize,
     pub(crate) probes: Probes,
     /// Steps that all workers together have completed.
     pub(crate) done: u64,
@@ -150,6 +152,7 @@ impl Controller {
             entered: now,
             budget: GradientBudget::new(is_shared, total.saturating_sub(done), workers),
             ranks: ranks.collect(),
+            unfinished: 0,
             probes: Probes::new(setup.ranks(), now),
             done,
             told: ToldProgress::new(now),
@@ -333,8 +336,11 @@ impl Controller {
     }
 
     pub(crate) fn end_if_finished(&mut self) {
-        if self.ranks.iter().all(|progress| progress.finished) {
-            self.drain();
+        let (ranks, from) = (self.ranks.len(), self.unfinished);
+        let mut others = (0..ranks).map(|place| (from + place) % ranks);
+        match others.find(|rank| !self.ranks[*rank].finished) {
+            Some(rank) => self.unfinished = rank,
+            None => self.drain(),
         }
     }
 

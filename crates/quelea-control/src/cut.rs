@@ -85,6 +85,14 @@ impl Controller {
         self.cutting.schedule.save_every > 0 || !self.cutting.is_idle()
     }
 
+    /// Whether nothing becomes due by itself: the run runs, nobody is suspected, leaves or joins, and no cut
+    /// is under way or to be tried again.
+    pub fn is_at_rest(&self) -> bool {
+        let is_undisturbed = self.may_cut() && !self.watches && self.trouble.is_none();
+        let has_cut = self.cutting.retry.is_some() || self.members.is_wanted_to_change();
+        is_undisturbed && !has_cut && !self.has_orders()
+    }
+
     /// How soon to ask the observer again: ranks wait while a checkpoint is written.
     pub(crate) fn observer_interval(&self) -> Time {
         let last = self.cutting.saved.keys().next_back().copied().unwrap_or(0);
@@ -141,6 +149,10 @@ impl Controller {
             return;
         }
         let mut request = self.cutting.retry.take().unwrap_or_else(|| observer.request());
+        if request == Request::Continue && !self.members.is_wanted_to_change() {
+            self.cutting.reason = None;
+            return;
+        }
         self.members.notices.reset();
         self.members.waiting.reset();
         if request != Request::Stop {

@@ -43,6 +43,11 @@ impl Notices {
         self.have_handed_over = false;
     }
 
+    /// Whether nobody was given notice or is about to leave.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ranks.is_empty() && self.departing.is_empty() && !self.have_handed_over
+    }
+
     /// Whether somebody leaves with the cut that is under way.
     pub(crate) fn are_due(&self) -> bool {
         !self.departing.is_empty()

@@ -66,6 +66,11 @@ impl Waiting {
         self.sponsored = None;
     }
 
+    /// Whether nobody wants to join or is about to.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ranks.is_empty() && self.entering.is_empty() && self.sponsored.is_none()
+    }
+
     /// Whether somebody enters with the cut that is under way.
     pub(crate) fn are_due(&self) -> bool {
         !self.entering.is_empty()

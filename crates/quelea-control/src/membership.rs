@@ -106,6 +106,11 @@ impl Membership {
     pub(crate) fn is_changing(&self) -> bool {
         self.change.is_some()
     }
+
+    /// Whether somebody wants to leave or to join.
+    pub(crate) fn is_wanted_to_change(&self) -> bool {
+        !self.notices.is_empty() || !self.waiting.is_empty()
+    }
 }
 
 impl Controller {

@@ -57,7 +57,7 @@ enum StepPhase {
 #[derive(Clone, Copy)]
 pub struct RankMachineConfig<'a> {
     /// The run.
-    pub setup: &'a RunSpec,
+    pub setup: &'a Arc<RunSpec>,
     /// The state that it resumes from.
     pub start: &'a ResumePoint,
     /// The view in which the run starts or resumes.
@@ -163,7 +163,7 @@ impl RankMachine {
             stood_still: Time::ZERO,
             compute_limit: ComputeLimit::new(limits.compute),
             cutting: CutState::new(
-                setup.clone(),
+                Arc::clone(setup),
                 pool,
                 schedule,
                 node.step(),

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::{Requests, run_spec};
 use quelea_control::{
     Command, ControlLimits, Controller, ControllerConfig, GradientTime, LossPolicy, RankEvent,
@@ -25,7 +27,7 @@ fn alone() -> RunSpec {
 }
 
 fn machine(schedule: CheckpointSchedule) -> RankMachine {
-    let (setup, start) = (alone(), ResumePoint::default());
+    let (setup, start) = (Arc::new(alone()), ResumePoint::default());
     let config = RankMachineConfig {
         setup: &setup,
         start: &start,

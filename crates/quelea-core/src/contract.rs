@@ -121,6 +121,8 @@ pub struct Awaited {
 pub struct Outbox<'a> {
     /// The time of the event.
     pub now: Time,
+    /// When the latest computation that my state depends on was finished.
+    pub origin: Time,
     /// Who I am.
     pub rank: Rank,
     /// Who is alive, and who mixes with whom.
@@ -140,6 +142,20 @@ impl Outbox<'_> {
     pub fn send(&mut self, to: Rank, message: Message) {
         debug_assert_ne!(to, self.rank, "nobody sends to themselves");
         self.out.push(Effect::Send { to, message });
+    }
+
+    /// Sends one message to several peers, who share it.
+    pub fn send_to_all(&mut self, peers: &[Rank], mut message: Message) {
+        let Some((last, others)) = peers.split_last() else { return };
+        if !others.is_empty() {
+            // Stamped before it is shared, it need not be copied later.
+            message.stamp(self.view.number, self.origin);
+            message = message.share();
+        }
+        for to in others {
+            self.send(*to, message.clone());
+        }
+        self.send(*last, message);
     }
 
     /// `message` with its vectors encoded; receivers see what is decoded from them.

@@ -234,8 +234,9 @@ impl RankThread {
         let mut views = context.setup.views(&context.start.changes);
         let view = views.pop().expect("the first view is there");
         let joins_after = views.pop().filter(|_| context.start.joins);
+        let setup = Arc::new(context.setup.clone());
         let config = RankMachineConfig {
-            setup: &context.setup,
+            setup: &setup,
             start: &context.start,
             view: &view,
             schedule: context.schedule,

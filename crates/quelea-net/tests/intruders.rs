@@ -240,7 +240,8 @@ fn frames_that_nobody_uses_up_reach_a_budget_that_names_their_sender() {
 #[test]
 fn a_message_that_cannot_be_taken_ends_the_run_at_once_and_names_its_sender() {
     let pool = Pool::new();
-    let late = Message { view: 1, ..Message::default() };
+    let mut late = Message::default();
+    late.view = 1;
     let short = Message::new(0, 0, 0).with(pool.copy(&[1.0]));
     let messages = [
         (Message::new(0, 0, 9999), "there is no bucket 9999"),

@@ -9,7 +9,7 @@ mod vectors;
 
 use std::collections::BTreeMap;
 
-use quelea_core::message::{Message, Part, Rank};
+use quelea_core::message::{Message, MessageFields, Part, Rank};
 use quelea_core::payload::Payload;
 use quelea_core::problems::{GradientSource, Problem};
 use quelea_core::run_spec::RunSpec;
@@ -278,7 +278,7 @@ impl Driver<'_> {
 
     fn round_key(&self, to: Rank, message: &Message) -> RoundKey {
         let server = (to.index() >= self.setup.seats()).then_some(to.0);
-        let Message { step, kind, bucket, stage, .. } = *message;
+        let MessageFields { step, kind, bucket, stage, .. } = **message;
         RoundKey { step, kind, bucket, stage, server }
     }
 
@@ -351,7 +351,7 @@ impl Driver<'_> {
     /// What an attacker sends that knows only its own vectors.
     fn corrupted_alone(&self, attack: Attack, mut message: Message) -> Message {
         let strength = attack.strength();
-        let Message { step, bucket, stage, .. } = message;
+        let MessageFields { step, bucket, stage, .. } = *message;
         for (place, part) in message.parts.iter_mut().enumerate() {
             let Part::Values(values) = part else { continue };
             let replaced: Vec<f32> = match attack.kind {

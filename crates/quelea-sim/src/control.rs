@@ -20,6 +20,8 @@ use crate::rank_state::RankState;
 
 /// A view reaches the survivors within this many nanoseconds of each other.
 const VIEW_SPREAD_NS: u64 = 1_000_000;
+/// After so many events the observer is asked for its requests, if nothing else happens.
+const OBSERVER_INTERVAL: u32 = 64;
 
 impl Driver<'_> {
     /// Takes what a rank tells the controller.
@@ -56,6 +58,7 @@ impl Driver<'_> {
             // An evaluation sees what gradients leave behind besides themselves.
             self.gradients.complete();
         }
+        self.is_controller_told = true;
         self.controller.handle(self.now, event, self.observer);
         if self.sends_control() {
             self.send_orders();
@@ -104,9 +107,11 @@ impl Driver<'_> {
     /// What follows from a command to one rank is delivered before the next rank hears of it: after a
     /// checkpoint ranks continue one after the other, as they do where a run starts.
     fn take_orders(&mut self) {
+        if !self.controller.has_orders() {
+            return;
+        }
         let all = 0..self.ranks.len() as u32;
-        let orders: Vec<Directive> = self.controller.take_orders().collect();
-        for order in orders.into_iter().rev() {
+        for order in self.controller.take_orders().rev() {
             if order.to == Recipient::All && !matches!(order.command, Command::View(_)) {
                 for rank in all.clone().rev() {
                     let (to, command) = (Recipient::Rank(rank), order.command.clone());
@@ -186,7 +191,18 @@ impl Driver<'_> {
     }
 
     /// Lets the controller do what has become due. An outcome: the run has ended.
+    ///
+    /// As long as it rests and hears nothing, all it can do is ask the observer, whose requests come from
+    /// outside: now and then is enough.
     pub(crate) fn attend_controller(&mut self) -> Result<Option<Outcome>, SimError> {
+        self.handled = self.handled.wrapping_add(1);
+        let is_asked = self.handled.is_multiple_of(OBSERVER_INTERVAL) || self.invariants.is_some();
+        let is_at_rest = self.controller.is_at_rest();
+        if !is_asked && !self.is_controller_told && is_at_rest {
+            return Ok(None);
+        }
+        // What it does now may let something else become due.
+        self.is_controller_told = !is_at_rest;
         let ended = self.controller.poll(self.now, self.observer);
         self.exchange_control();
         ended.map_err(|error| match error {
@@ -223,6 +239,7 @@ impl Driver<'_> {
             !state.is_alive() || state.machine.node().view().number as usize + 1 >= self.views.len()
         };
         let is_settled = self.ranks.iter().all(has_entered);
+        self.is_controller_told = true;
         self.controller.hold_cuts(!is_settled);
     }
 
@@ -257,6 +274,7 @@ impl Driver<'_> {
     /// The loss of a rank is noticed.
     pub(crate) fn detect(&mut self, rank: usize) {
         let at = self.ranks[rank].lost.unwrap_or(self.now);
+        self.is_controller_told = true;
         self.controller.lose(self.now, Rank::from(rank).0, at, self.observer);
         self.exchange_control();
         let due = self.gates.due(self.living_workers);

@@ -40,6 +40,8 @@ const LONGEST_REST: Time = Time(100_000_000_000);
 /// A run in progress.
 pub(crate) struct Driver<'a> {
     pub(crate) setup: &'a RunSpec,
+    /// The same, as all ranks hold it.
+    pub(crate) shared_setup: Arc<RunSpec>,
     pub(crate) problem: &'a dyn Problem,
     pub(crate) cluster: &'a Cluster,
     pub(crate) observer: &'a mut dyn Observer,
@@ -49,6 +51,10 @@ pub(crate) struct Driver<'a> {
     pub(crate) orders: VecDeque<Directive>,
     /// Control messages are being delivered.
     pub(crate) exchanges_control: bool,
+    /// The controller was told something since it was last attended to.
+    pub(crate) is_controller_told: bool,
+    /// Events so far, as a count that wraps around.
+    pub(crate) handled: u32,
     /// When the controller is attended to besides.
     pub(crate) attends_at: Option<Time>,
     /// Control messages on their way, where they travel over the network.
@@ -77,6 +83,8 @@ pub(crate) struct Driver<'a> {
     pub(crate) faults_to_come: usize,
 
     pub(crate) living_workers: usize,
+    /// Whether some rank was lost or has left, ever.
+    pub(crate) has_lost: bool,
     pub(crate) messages: u64,
     pub(crate) in_flight: InFlightLoad,
     /// Memory for the effects of one event.
@@ -96,10 +104,12 @@ impl<'a> Driver<'a> {
         let (properties, workers, pool) = (setup.properties(), setup.seats(), Pool::new());
         let views = setup.views(&start.changes);
         let view = views.last().expect("the first view is there");
-        let mut machine = machine_config(setup, start, view, observer);
+        let shared_setup = Arc::new(setup.clone());
+        let mut machine = machine_config(&shared_setup, start, view, observer);
         let travels = cluster.control == ControlPath::Network;
         (machine.asks_ahead, machine.counts_links) = (travels, travels);
         let ranks = rank_states(machine, &pool)?;
+        let sources = attacks::sources(problem, cluster, workers)?;
         if !start.resized {
             restore_workers(problem, &start.parts, workers)?;
         }
@@ -110,25 +120,22 @@ impl<'a> Driver<'a> {
             events: VecDeque::new(),
             orders: VecDeque::new(),
             exchanges_control: false,
+            is_controller_told: true,
+            handled: 0,
             attends_at: None,
             control: ControlNetwork::new(setup.ranks()),
             timeline: machine.timeline,
             handoff_send: Handoff::of_sending(cluster),
             handoff_receive: Handoff::of_receiving(cluster),
-            reduce_bps: (cluster.reduce_gbs > 0.0)
-                .then(|| bits_per_second(cluster.reduce_gbs * 8.0)),
+            reduce_bps: reduce_bps(cluster),
             now: start.now,
             queue: EventQueue::default(),
             network: VirtualNetwork::new(cluster, &setup.view.hosts),
             compute: ComputeModel::new(cluster, setup.seed, workers),
-            gradients: GradientPool::new(
-                problem,
-                attacks::sources(problem, cluster, workers)?,
-                workers,
-                cluster.threads,
-            ),
+            gradients: GradientPool::new(problem, sources, workers, cluster.threads),
             attacks: Attacks::new(cluster),
             computed: vec![Computed::default(); workers],
+            has_lost: ranks.iter().any(|state| !state.is_alive()),
             ranks,
             gates: CollectiveStarts::new(cluster, cluster.start_barrier && is_global),
             links: BTreeMap::new(),
@@ -141,6 +148,7 @@ impl<'a> Driver<'a> {
             effects: Vec::new(),
             invariants: None,
             setup,
+            shared_setup,
             problem,
             cluster,
             observer,
@@ -163,6 +171,7 @@ impl<'a> Driver<'a> {
             }
             self.schedule_attention();
             if self.is_quiet() && self.controller.is_draining() {
+                self.is_controller_told = true;
                 self.controller.quiet(self.now, self.observer);
                 self.exchange_control();
             } else {
@@ -301,7 +310,7 @@ impl<'a> Driver<'a> {
 
 /// What all ranks of a run have in common.
 pub(crate) fn machine_config<'a>(
-    setup: &'a RunSpec,
+    setup: &'a Arc<RunSpec>,
     start: &'a ResumePoint,
     view: &'a Arc<View>,
     observer: &dyn Observer,
@@ -320,6 +329,11 @@ pub(crate) fn machine_config<'a>(
         counts_links: false,
         poison: setup.poison,
     }
+}
+
+/// Bits per second that arithmetic goes over; nothing if it costs nothing.
+fn reduce_bps(cluster: &Cluster) -> Option<u64> {
+    (cluster.reduce_gbs > 0.0).then(|| bits_per_second(cluster.reduce_gbs * 8.0))
 }
 
 /// Every rank of a run, as it starts.

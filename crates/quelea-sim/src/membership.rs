@@ -108,6 +108,7 @@ impl Driver<'_> {
     /// This rank neither sends nor receives anything any more.
     fn silence(&mut self, rank: usize) {
         self.ranks[rank].lose(self.now);
+        self.has_lost = true;
         self.living_workers -= 1;
         for Arrived { from, bytes, holds_link, .. } in std::mem::take(&mut self.ranks[rank].inbox) {
             self.leave_network(from, Rank::from(rank), bytes, holds_link);
@@ -117,6 +118,7 @@ impl Driver<'_> {
     /// A worker is there that could take the place of `rank`, if that is missing. Where that cannot be said
     /// yet, it asks again.
     fn join(&mut self, rank: usize, fault: u32) {
+        self.is_controller_told = true;
         if self.ranks[rank].is_alive() {
             return;
         }
@@ -139,7 +141,7 @@ impl Driver<'_> {
                 drop(self.gradients.finish(place));
             }
             let view = self.views.last().expect("the first view is there");
-            let mut config = machine_config(self.setup, &start, view, self.observer);
+            let mut config = machine_config(&self.shared_setup, &start, view, self.observer);
             let travels = self.sends_control();
             (config.asks_ahead, config.counts_links) = (travels, travels);
             let machine = RankMachine::new(config, Rank(rank), Pool::new(), self.now);

@@ -237,8 +237,13 @@ impl Driver<'_> {
 
     /// A rank that is lost sends nothing more: what had not left it whole never arrives.
     fn was_cut_short(&self, transit: &Transit) -> bool {
-        let is_cut = self.ranks[transit.from.index()].lost.is_some_and(|lost| transit.left > lost);
-        is_cut || self.is_of_predecessor(transit)
+        // Asked twice for every message, so that the sender's state stays out of the way.
+        self.has_lost && (self.was_cut_off(transit) || self.is_of_predecessor(transit))
+    }
+
+    /// Whether its sender was lost before it had left.
+    fn was_cut_off(&self, transit: &Transit) -> bool {
+        self.ranks[transit.from.index()].lost.is_some_and(|lost| transit.left > lost)
     }
 
     /// Whether it was sent by or to a worker in whose place another has joined meanwhile.

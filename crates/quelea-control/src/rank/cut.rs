@@ -5,6 +5,8 @@
 //! and stops there until the latest proposal is agreed. Other algorithms come to rest, are saved, and
 //! continue from there.
 
+use std::sync::Arc;
+
 use quelea_core::payload::Pool;
 use quelea_core::properties::Budget;
 use quelea_core::run_spec::RunSpec;
@@ -16,9 +18,11 @@ use crate::messages::{Command, RankEvent};
 
 /// What a rank knows of cuts.
 pub(super) struct CutState {
-    setup: RunSpec,
+    setup: Arc<RunSpec>,
     pool: Pool,
     schedule: CheckpointSchedule,
+    /// The next step of the schedule after `last`.
+    scheduled: Option<u64>,
     /// The step of its last part in a cut: a checkpoint or a model that was evaluated.
     last: u64,
     /// The step of its last checkpoint. One may be requested where only the model was evaluated.
@@ -49,7 +53,7 @@ enum PauseState {
 
 impl CutState {
     pub(super) fn new(
-        setup: RunSpec,
+        setup: Arc<RunSpec>,
         pool: Pool,
         schedule: CheckpointSchedule,
         step: u64,
@@ -59,6 +63,7 @@ impl CutState {
             setup,
             pool,
             schedule,
+            scheduled: schedule.next(step),
             last: step,
             saved: step,
             shown: step,
@@ -70,12 +75,17 @@ impl CutState {
         }
     }
 
+    /// Its last part in a cut is that of `step`.
+    fn pass(&mut self, step: u64) {
+        (self.last, self.scheduled) = (step, self.schedule.next(step));
+    }
+
     /// Membership has changed. Parts of the view before belong to no cut any more: a rank that waits
     /// until its part is written saves again.
     pub(super) fn enter_view(&mut self) {
         self.requested.take_if(|requested| *requested <= self.last);
         if self.last == self.limit {
-            self.last -= 1;
+            self.pass(self.last - 1);
             self.saved = self.saved.min(self.last);
         }
     }
@@ -119,7 +129,7 @@ impl RankMachine {
             return self.show_if_asked();
         }
         while let Some(step) = self.next_cut() {
-            self.cutting.last = step;
+            self.cutting.pass(step);
             if self.cutting.requested == Some(step) || self.cutting.schedule.saves_at(step) {
                 self.cutting.saved = step;
                 self.save(step);
@@ -133,11 +143,11 @@ impl RankMachine {
 
     /// The cut at which this rank now stands, if there is one.
     fn next_cut(&self) -> Option<u64> {
-        let CutState { schedule, last, saved, requested, .. } = &self.cutting;
+        let CutState { scheduled, last, saved, requested, .. } = &self.cutting;
         // Where only the model was evaluated, the state may still be requested.
         let requested = requested
             .filter(|requested| requested > last || (requested == last && saved < requested));
-        let next = [requested, schedule.next(*last)].into_iter().flatten().min()?;
+        let next = [requested, *scheduled].into_iter().flatten().min()?;
         let step = if self.node.is_server { next } else { self.node.step() };
         let is_between = !matches!(self.phase, StepPhase::Completing(_));
         (step >= next && is_between && self.node.is_at_cut(step)).then_some(step)
