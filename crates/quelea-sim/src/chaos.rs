@@ -216,7 +216,10 @@ impl FaultDraw {
         } else {
             self.replaced.swap_remove(place - living)
         };
-        self.missing.push(MissingWorker::new(rank));
+        // A partition of its place that was drawn before may last longer.
+        let partitions = self.faults.partitions.iter().filter(|partition| partition.rank == rank);
+        let cut_off_until_ms = partitions.map(|partition| partition.until_ms).fold(0.0, f64::max);
+        self.missing.push(MissingWorker { rank, cut_off_until_ms });
         Some(rank)
     }
 }
