@@ -36,6 +36,8 @@ pub(crate) struct CutAgreement {
     saved: BTreeMap<u64, BTreeSet<u32>>,
     /// The run ends with the cut that is under way.
     stop: bool,
+    /// Ranks stay where they are after the cut that is under way, until they are told to continue.
+    holds: bool,
     /// Why the run ends, where nobody has asked for it.
     reason: Option<String>,
     /// No cut begins for the time being.
@@ -274,6 +276,7 @@ impl Controller {
     fn announce_cut(&mut self, step: u64, ranks: std::ops::Range<usize>) {
         let changes = self.members.notices.are_due() || self.members.waiting.are_due();
         let last = self.cutting.stop || changes;
+        self.cutting.holds = last;
         for rank in ranks.filter(|rank| !self.ranks[*rank].is_lost).collect::<Vec<_>>() {
             self.order(Recipient::Rank(rank as u32), Command::SaveAt { step, last });
         }
@@ -371,6 +374,9 @@ impl Controller {
             self.let_go(observer);
         } else if !rests && self.members.waiting.are_due() {
             self.let_in(observer);
+        } else if !rests && self.cutting.holds {
+            // Whoever wanted to join is gone.
+            self.order(Recipient::All, Command::Continue);
         }
         Ok(())
     }

@@ -144,8 +144,9 @@ pub(crate) fn run(
     loop {
         let now = driver.hear(incoming, observer)?;
         let ended = driver.controller.poll(now, observer);
-        driver.deliver();
+        // What is said to all from now on is said to those who have just entered, too.
         driver.start_entrances();
+        driver.deliver();
         match ended {
             Ok(None) => {}
             Ok(Some(outcome)) => return Ok(outcome),

@@ -67,7 +67,7 @@ impl LocalRanks {
         let inboxes = channels.iter().map(|(rank, (sender, _))| (*rank, sender.clone())).collect();
         let mut local = LocalRanks { inboxes, threads: Vec::new(), _heartbeat: None };
         let mut watched = Vec::new();
-        context.doors.miss(context.start.absent(&context.setup).into_iter());
+        context.doors.miss(context.start.absent(&context.setup));
         for (rank, inbox) in &local.inboxes {
             context.doors.open(*rank, inbox.clone());
         }

@@ -146,37 +146,13 @@ impl FaultDraw {
                     self.faults.crashes.push(Crash { rank, at_ms: from_ms });
                 }
             }
-            FaultKind::LostPartition => {
-                let replaced = self.replaced.clone();
-                if let Some(rank) = self.victim(options) {
-                    // A partition that begins before somebody has joined in the place would last
-                    // until after that, and nobody would notice.
-                    if replaced.contains(&rank) {
-                        return self.faults.crashes.push(Crash { rank, at_ms: from_ms });
-                    }
-                    let until_ms = until_ms + 2.0 * self.target.detect_ms + 1.0;
-                    self.faults.partitions.push(RankPartition { rank, from_ms, until_ms });
-                    // Whoever comes in its place before that would not be reached either.
-                    let of_rank = |missing: &&mut MissingWorker| missing.rank == rank;
-                    if let Some(missing) = self.missing.iter_mut().find(of_rank) {
-                        missing.cut_off_until_ms = until_ms;
-                    }
-                }
-            }
+            FaultKind::LostPartition => self.partition(from_ms, until_ms, options),
             FaultKind::Leave => {
                 if let Some(rank) = self.victim(options) {
                     self.faults.leaves.push(Leave { rank, at_ms: from_ms });
                 }
             }
-            FaultKind::Join => {
-                if !self.missing.is_empty() {
-                    let place = self.rng.below(self.missing.len() as u64) as usize;
-                    let MissingWorker { rank, cut_off_until_ms } = self.missing.swap_remove(place);
-                    self.replaced.push(rank);
-                    let at_ms = from_ms.max(cut_off_until_ms);
-                    self.faults.joins.push(Join { rank, at_ms });
-                }
-            }
+            FaultKind::Join => self.join(from_ms),
             FaultKind::Pause => self.faults.pauses.push(Pause { rank, from_ms, until_ms }),
             FaultKind::SlowLink => {
                 let delay = Time::from_ms(options.mean_ms * self.rng.uniform());
@@ -197,6 +173,35 @@ impl FaultDraw {
         }
     }
 
+    /// A worker is not reached until it counts as lost, and for some time after that.
+    fn partition(&mut self, from_ms: f64, until_ms: f64, options: &ChaosOptions) {
+        let replaced = self.replaced.clone();
+        let Some(rank) = self.victim(options) else { return };
+        // One that begins before somebody has joined in the place would last until after that, and
+        // nobody would notice.
+        if replaced.contains(&rank) {
+            return self.faults.crashes.push(Crash { rank, at_ms: from_ms });
+        }
+        let until_ms = until_ms + 2.0 * self.target.detect_ms + 1.0;
+        self.faults.partitions.push(RankPartition { rank, from_ms, until_ms });
+        // Whoever comes in its place before that would not be reached either.
+        let of_rank = |missing: &&mut MissingWorker| missing.rank == rank;
+        if let Some(missing) = self.missing.iter_mut().find(of_rank) {
+            missing.cut_off_until_ms = until_ms;
+        }
+    }
+
+    /// A worker joins where one is missing.
+    fn join(&mut self, from_ms: f64) {
+        if self.missing.is_empty() {
+            return;
+        }
+        let place = self.rng.below(self.missing.len() as u64) as usize;
+        let MissingWorker { rank, cut_off_until_ms } = self.missing.swap_remove(place);
+        self.replaced.push(rank);
+        self.faults.joins.push(Join { rank, at_ms: from_ms.max(cut_off_until_ms) });
+    }
+
     /// A worker that may be lost, if there is one left.
     fn victim(&mut self, options: &ChaosOptions) -> Option<u32> {
         let spare = self.living.len().saturating_sub(options.survivors.max(1) as usize);
@@ -211,7 +216,10 @@ impl FaultDraw {
         } else {
             self.replaced.swap_remove(place - living)
         };
-        self.missing.push(MissingWorker::new(rank));
+        // A partition of its place that was drawn before may last longer.
+        let partitions = self.faults.partitions.iter().filter(|partition| partition.rank == rank);
+        let cut_off_until_ms = partitions.map(|partition| partition.until_ms).fold(0.0, f64::max);
+        self.missing.push(MissingWorker { rank, cut_off_until_ms });
         Some(rank)
     }
 }

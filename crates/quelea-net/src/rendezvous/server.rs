@@ -23,14 +23,13 @@ use crate::measure::{Measured, StreamSurvey};
 use crate::open_files::OpenFiles;
 use crate::options::NetOptions;
 use crate::protocol::{self, SetupMessage, Wait};
-use crate::rendezvous::addresses::{AddressTable, Streams, exchange_addresses, lost};
+use crate::rendezvous::addresses::{AddressTable, Streams, exchange_addresses};
 use crate::rendezvous::admission::{Admission, Arrival};
 use crate::rendezvous::joiners::Joiners;
 use crate::rendezvous::listener::{GuardedListener, WhenBusy};
 use crate::rendezvous::starting::{
-    begin_worker, control_links, residents, send_states, vector_lengths,
+    attend_workers, begin_worker, control_links, residents, send_states, vector_lengths,
 };
-use crate::rendezvous::worker_reader::attend_worker;
 use crate::transport::{Doors, MeshPlan, RankLinks, Transport};
 use crate::trust::{self, Access, JoinToken, LinkIdentity};
 use quelea_control::{Command, LossPolicy, SilenceLimits};
@@ -205,12 +204,9 @@ impl Coordinator {
         send_states(&streams, &start);
         let (zero, schedule) = (clock.now() - start.now, observer.checkpoint_schedule());
         let lengths = vector_lengths(setup, &options);
-        let mut readers = BTreeMap::new();
-        for (rank, stream) in &streams {
-            begin_worker(stream, &SetupMessage::Start { zero, schedule }, &options);
-            let reader = attend_worker(*rank, stream, setup.ranks(), lengths, controller.clone());
-            readers.insert(*rank, reader.map_err(|error| lost(*rank, error.into()))?);
-        }
+        let begins = SetupMessage::Start { zero, schedule };
+        streams.values().for_each(|stream| begin_worker(stream, &begins, &options));
+        let readers = attend_workers(&streams, setup.ranks(), lengths, &controller)?;
         let context = ProcessContext {
             setup: setup.clone(),
             options,
@@ -282,6 +278,33 @@ impl Coordinator {
         self.access.as_ref().map(own).transpose()
     }
 
+    /// Who admits workers to what they are called for.
+    fn admission(
+        &self,
+        call: &Call,
+        controller: &Sender<Incoming>,
+        observer: &dyn Observer,
+    ) -> Admission {
+        Admission {
+            run: call.plan.run,
+            open: !self.address.ip().is_loopback(),
+            timeline: observer.wants_timeline(),
+            job: call.job.clone(),
+            key: self.published.as_ref().map(PublishedAddress::key).unwrap_or_default(),
+            clock: call.clock,
+            workers: call.workers,
+            options: self.options.clone(),
+            access: self.access.clone(),
+            given: Mutex::default(),
+            lost: Mutex::new(call.absent.iter().map(|rank| rank.0).collect()),
+            has_begun: AtomicBool::new(false),
+            join_refusal: call.join_refusal,
+            taken: Mutex::new(call.plan.here.iter().map(|rank| (rank.0, None)).collect()),
+            warnings: Mutex::new(controller.clone()),
+            last_refusal: Mutex::default(),
+        }
+    }
+
     /// Waits for the workers and connects everybody with everybody.
     fn gather(
         self,
@@ -289,25 +312,8 @@ impl Coordinator {
         controller: Sender<Incoming>,
         observer: &mut dyn Observer,
     ) -> Result<ConnectedWorkers, NetError> {
-        let Call { plan, absent, job, workers, join_refusal, clock } = call;
-        let admission = Admission {
-            run: plan.run,
-            open: !self.address.ip().is_loopback(),
-            timeline: observer.wants_timeline(),
-            job,
-            key: self.published.as_ref().map(PublishedAddress::key).unwrap_or_default(),
-            clock,
-            workers,
-            options: self.options.clone(),
-            access: self.access.clone(),
-            given: Mutex::default(),
-            lost: Mutex::new(absent.iter().map(|rank| rank.0).collect()),
-            has_begun: AtomicBool::new(false),
-            join_refusal,
-            taken: Mutex::new(plan.here.iter().map(|rank| (rank.0, None)).collect()),
-            warnings: Mutex::new(controller.clone()),
-            last_refusal: Mutex::default(),
-        };
+        let admission = self.admission(&call, &controller, observer);
+        let Call { plan, absent, .. } = call;
         let ip = self.address.ip();
         let transport = self.options.transport.open(plan.clone(), ip, &self.options, controller)?;
         let (arrived, arrivals) = channel();

@@ -1,6 +1,7 @@
 //! What workers are told when the run begins, who of them lives here, and how they receive commands.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use quelea_control::VectorLengths;
@@ -8,9 +9,10 @@ use quelea_core::message::Rank;
 use quelea_core::run_spec::RunSpec;
 use quelea_record::ResumePoint;
 
-use super::addresses::Streams;
+use super::addresses::{Streams, lost};
 use super::server::Hosted;
-use crate::controller::ControlLink;
+use super::worker_reader::{WorkerReader, attend_worker};
+use crate::controller::{ControlLink, Incoming};
 use crate::error::NetError;
 use crate::local_ranks::LocalRanks;
 use crate::options::NetOptions;
@@ -42,6 +44,20 @@ pub(super) fn begin_worker(stream: &ControlStream, start: &SetupMessage, options
     let _ = protocol::write(stream, start);
     let patience = Duration::from_secs_f64(options.peer_seconds / 4.0);
     let _ = stream.set_write_timeout(Some(patience));
+}
+
+/// Reads what every worker says from now on.
+pub(super) fn attend_workers(
+    streams: &Streams,
+    ranks: usize,
+    lengths: VectorLengths,
+    controller: &Sender<Incoming>,
+) -> Result<BTreeMap<u32, WorkerReader>, NetError> {
+    let attend = |(rank, stream): (&u32, &ControlStream)| {
+        let reader = attend_worker(*rank, stream, ranks, lengths, controller.clone());
+        Ok((*rank, reader.map_err(|error| lost(*rank, error.into()))?))
+    };
+    streams.iter().map(attend).collect()
 }
 
 /// How every rank receives commands.
