@@ -21,6 +21,11 @@ use crate::rank_state::RankState;
 /// A view reaches the survivors within this many nanoseconds of each other.
 const VIEW_SPREAD_NS: u64 = 1_000_000;
 
+/// Whether the run ends with this: then nobody has to be told, and who is told alone was lost.
+fn ends_all(order: &Directive) -> bool {
+    order.to == Recipient::All && matches!(order.command, Command::Abort(_))
+}
+
 impl Driver<'_> {
     /// Takes what a rank tells the controller.
     pub(crate) fn collect_events(&mut self, rank: usize) {
@@ -65,7 +70,7 @@ impl Driver<'_> {
     /// Sends the controller's commands over the network.
     fn send_orders(&mut self) {
         let orders: Vec<Directive> = self.controller.take_orders().collect();
-        for Directive { to, command } in orders {
+        for Directive { to, command } in orders.into_iter().filter(|order| !ends_all(order)) {
             if matches!(command, Command::View(_)) {
                 self.views.push(Arc::clone(self.controller.view()));
             }
@@ -105,7 +110,7 @@ impl Driver<'_> {
     fn take_orders(&mut self) {
         let all = 0..self.ranks.len() as u32;
         let orders: Vec<Directive> = self.controller.take_orders().collect();
-        for order in orders.into_iter().rev() {
+        for order in orders.into_iter().filter(|order| !ends_all(order)).rev() {
             if order.to == Recipient::All && !matches!(order.command, Command::View(_)) {
                 for rank in all.clone().rev() {
                     let (to, command) = (Recipient::Rank(rank), order.command.clone());
