@@ -23,6 +23,11 @@ const VIEW_SPREAD_NS: u64 = 1_000_000;
 /// After so many events the observer is asked for its requests, if nothing else happens.
 const OBSERVER_INTERVAL: u32 = 64;
 
+/// Whether the run ends with this: then nobody has to be told, and who is told alone was lost.
+fn ends_all(order: &Directive) -> bool {
+    order.to == Recipient::All && matches!(order.command, Command::Abort(_))
+}
+
 impl Driver<'_> {
     /// Takes what a rank tells the controller.
     pub(crate) fn collect_events(&mut self, rank: usize) {
@@ -68,7 +73,7 @@ impl Driver<'_> {
     /// Sends the controller's commands over the network.
     fn send_orders(&mut self) {
         let orders: Vec<Directive> = self.controller.take_orders().collect();
-        for Directive { to, command } in orders {
+        for Directive { to, command } in orders.into_iter().filter(|order| !ends_all(order)) {
             if matches!(command, Command::View(_)) {
                 self.views.push(Arc::clone(self.controller.view()));
             }
@@ -111,7 +116,7 @@ impl Driver<'_> {
             return;
         }
         let all = 0..self.ranks.len() as u32;
-        for order in self.controller.take_orders().rev() {
+        for order in self.controller.take_orders().filter(|order| !ends_all(order)).rev() {
             if order.to == Recipient::All && !matches!(order.command, Command::View(_)) {
                 for rank in all.clone().rev() {
                     let (to, command) = (Recipient::Rank(rank), order.command.clone());

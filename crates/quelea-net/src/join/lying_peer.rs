@@ -484,7 +484,7 @@ fn messages_of_other_views_buckets_lengths_and_steps_cost_the_liar_its_place() {
                     (0..40_000).map(|n| Message::new(message.kind, message.step + 2 + n, 0));
                 std::iter::once(message.clone()).chain(flood).collect()
             }),
-            "one sender may have",
+            "it sent a message that could not be taken",
         ),
     ];
     for (lie, reason) in lies {
