@@ -151,6 +151,15 @@ fn a_live_run_is_shown_while_it_lasts_and_ends_with_its_summary() {
         links == 8 && !state["progress"]["sampled_consensus"].is_null()
     });
     assert!(state["links"][0]["bytes"].as_u64() > Some(0), "{}", state["links"]);
+    assert!(state["links"][0]["round_trip"].is_null(), "ranks of one process have no connection");
+    let advice = &state["advice"];
+    assert!(advice["predicted_samples_per_second"].as_f64() > Some(0.0), "{advice}");
+    let screen = run(&["top", &serving.address, "--once"], folder.path());
+    assert!(screen.contains("memory") && screen.contains(" MB"), "{screen}");
+    let metrics = http(&serving.address, "/metrics", &[]).body;
+    for name in ["quelea_rank_resident_bytes{rank=\"3\"} ", "quelea_predicted_samples_per_second "] {
+        assert!(metrics.contains(name), "{metrics}");
+    }
     let ended = serving.wait_for("the end", |state| state["has_ended"] == true);
     assert!(serving.child.wait().expect("it ends").success());
     assert_same(&ended, &summary(&out));

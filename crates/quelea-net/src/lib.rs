@@ -32,6 +32,7 @@
 //! | [`external_loop`] | a rank whose gradients and optimizer belong to a training script |
 //! | `rank`, `compute`, `local_ranks` | a rank on its thread, its gradients, all ranks of a process |
 //! | `heartbeat` | the thread that shows that a process is alive |
+//! | `self_survey` | memory and round trips, for those who look at a run |
 //! | `transport` | how frames travel between ranks: the interface, TCP, ranks of one process |
 //! | `leave` | notice to leave, by a program or by SIGTERM |
 //! | `trust` | who may take part: secrets, tokens, certificates, encrypted connections |
@@ -56,6 +57,7 @@ mod protocol;
 mod rank;
 mod rendezvous;
 mod running_time;
+mod self_survey;
 pub mod tensor_group;
 mod transport;
 mod trust;
