@@ -225,7 +225,8 @@ fn runs_of_a_folder_are_overlaid_and_filtered_by_their_configuration() {
         ));
         assert!(label[0].as_u64() > Some(0), "{axis}: {label}");
         let named = label[1].as_str().expect("text");
-        let unit = [("t", "seconds"), ("step", "steps"), ("samples", "samples"), ("bytes", "bytes")];
+        let unit =
+            [("t", "seconds"), ("step", "steps"), ("samples", "samples"), ("bytes", "bytes")];
         let unit = unit.iter().find(|(name, _)| *name == axis).expect("one of them").1;
         assert!(named.contains(unit) && named.contains("a: ") && named.contains("b: "), "{named}");
     }
@@ -242,7 +243,8 @@ fn runs_of_a_folder_are_overlaid_and_filtered_by_their_configuration() {
 
 /// A page of this machine that shows another one inside itself, as a notebook does. Its address.
 fn notebook(inside: &str) -> String {
-    let body = format!("<!doctype html><title>notebook</title><iframe src=\"http://{inside}/\"></iframe>");
+    let body =
+        format!("<!doctype html><title>notebook</title><iframe src=\"http://{inside}/\"></iframe>");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound").to_string();
     std::thread::spawn(move || {
@@ -255,7 +257,8 @@ fn notebook(inside: &str) -> String {
                 asked.read_line(&mut line).expect("text");
             }
             let length = body.len();
-            let head = format!("HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {length}");
+            let head =
+                format!("HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {length}");
             let answer = format!("{head}\r\nConnection: close\r\n\r\n{body}");
             stream.write_all(answer.as_bytes()).expect("sent");
         }

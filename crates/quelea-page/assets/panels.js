@@ -239,7 +239,8 @@ export function configuration(config) {
 
 // The links of a rank as buttons, so that edges can be selected without a mouse.
 function linkButtons(box, state, rank, select) {
-  const peers = [...new Set(state.links.filter((link) => link.from === rank || link.to === rank).map((link) => (link.from === rank ? link.to : link.from)))].sort((a, b) => a - b);
+  const pairs = [...state.links.map((link) => [link.from, link.to]), ...state.round.edges].filter((pair) => pair.includes(rank));
+  const peers = [...new Set(pairs.map(([from, to]) => (from === rank ? to : from)))].sort((a, b) => a - b);
   const key = `${rank}: ${peers.join(" ")}`;
   if (box.dataset.key === key) return;
   box.dataset.key = key;

@@ -90,15 +90,15 @@ def test_a_launched_script_is_shown_while_it_trains_and_its_end(tmp_path, words)
         assert len(state["ranks"]) == 3
         about = ask(url, "api/run")
         assert (about["algorithm"], about["topology"]["name"]) == ("d-psgd", "ring")
-        state = wait_for(url, lambda state: all(rank["resident_bytes"] for rank in state["ranks"]))
+        # A ring of three is one group, in which each sends to the next.
+        state = wait_for(url, lambda state: {link["from"] for link in state["links"]} == {0, 1, 2})
+        trips = [link["round_trip"] for link in state["links"]]
+        assert all(0 < trip < 60 for trip in trips), trips
         for rank in state["ranks"]:
             assert rank["resident_bytes"] > 50e6, "PyTorch alone is larger"
             assert rank["gpu_bytes"] is None
             assert rank["batch"] == 16, "what the model was called with"
             assert 0 < rank["loss"] < 10
-        # Every rank has a connection with both others in a ring of three.
-        trips = [link["round_trip"] for link in state["links"]]
-        assert len(trips) == 6 and all(0 < trip < 60 for trip in trips)
         progress = state["progress"]
         assert progress["samples"] == 16 * progress["steps"]
         assert progress["samples_per_second"] > 0 and 0 < progress["goodput"] <= 1

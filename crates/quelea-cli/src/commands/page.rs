@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_core::registry::Registry;
-use quelea_page::{folder, forecaster};
 use quelea_page::server::{PageServer, PageSource, RunFolder};
+use quelea_page::{folder, forecaster};
 
 use super::CommandSpec;
 use crate::page::{address_line, token};

@@ -134,8 +134,7 @@ fn goodput(progress: &Value) -> String {
 }
 
 fn rank_rows(state: &Value, listed: usize) -> Vec<Vec<String>> {
-    let head =
-        ["rank", "state", "step", "steps/s", TIMES, "loss", "sent", "memory", "GPU"];
+    let head = ["rank", "state", "step", "steps/s", TIMES, "loss", "sent", "memory", "GPU"];
     let mut rows = vec![head.map(str::to_string).to_vec()];
     let ranks = state["ranks"].as_array().map(Vec::as_slice).unwrap_or_default();
     for rank in ranks.iter().take(listed) {

@@ -84,7 +84,8 @@ impl Browser {
 
     /// Presses a key, as a person would.
     pub fn press(&self, key: &str) {
-        let events = json!([{ "type": "keyDown", "value": key }, { "type": "keyUp", "value": key }]);
+        let events =
+            json!([{ "type": "keyDown", "value": key }, { "type": "keyUp", "value": key }]);
         let keyboard = json!({ "type": "key", "id": "keyboard", "actions": events });
         self.in_session("/actions", &json!({ "actions": [keyboard] }));
     }

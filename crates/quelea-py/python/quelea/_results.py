@@ -124,7 +124,7 @@ def open_run(path: str | Path) -> RecordedRun:
     >>> dataset = [(torch.ones(1), torch.ones(1))] * 8
     >>> def loss(model, batch):
     ...     return (model(batch[0]) - batch[1]).square().mean()
-    >>> config = {"workers": 2, "steps": 3, "cluster": {"compute_ms": 10.0}}
+    >>> config = {"workers": 2, "steps": 3, "algorithm": {"name": "allreduce"}}
     >>> make = lambda: torch.nn.Linear(1, 1)
     >>> _ = quelea.simulate(make, loss, dataset, config, out=folder + "/first")
     >>> run = quelea.open_run(folder + "/first")

@@ -152,7 +152,10 @@ mod tests {
             RecordKind::View { number: 2 },
         ];
         let facts = FACTS.into_iter();
-        events.extend(facts.map(|kind| RecordKind::Measured { kind, number: if kind.number.is_some() { 5 } else { 1 } }));
+        events.extend(facts.map(|kind| RecordKind::Measured {
+            kind,
+            number: if kind.number.is_some() { 5 } else { 1 },
+        }));
         for event in events {
             let record = Record { t: 0.1 + 0.2, rank: 3, step: 7, event };
             let mut bytes = Vec::new();

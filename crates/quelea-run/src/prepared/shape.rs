@@ -83,7 +83,8 @@ impl TopologyRebuild {
     fn make_over(&self, living: &[u32]) -> Option<TopologyEdges> {
         let host = |rank: &u32| self.hosts.get(*rank as usize).copied();
         let mut seen = BTreeSet::new();
-        let mixing = living.iter().copied().filter(|rank| !self.is_of_hosts || seen.insert(host(rank)));
+        let mixing =
+            living.iter().copied().filter(|rank| !self.is_of_hosts || seen.insert(host(rank)));
         let mixing: Vec<u32> = mixing.collect();
         let hosts: Vec<u32> = mixing.iter().map(host).collect::<Option<_>>()?;
         let members: Vec<Rank> = mixing.into_iter().map(Rank).collect();
@@ -125,11 +126,7 @@ impl PreparedRun {
     /// Who takes part, and who mixes with whom at its beginning.
     pub fn shape(&self) -> RunShape {
         let setup = &self.setup;
-        RunShape::of_view(
-            &setup.view,
-            setup.topology.as_ref(),
-            setup.properties().synchronous,
-        )
+        RunShape::of_view(&setup.view, setup.topology.as_ref(), setup.properties().synchronous)
     }
 }
 
