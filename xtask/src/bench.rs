@@ -61,6 +61,11 @@ const BENCHES: &[Bench] = &[
         command: &["bench", "-q", "-p", "quelea-net", "--bench", "stranger", "--", "--json"],
     },
     Bench {
+        name: "page",
+        what: "step times with and without the page, its frames with 256 ranks, a million records",
+        command: &["bench", "-q", "-p", "quelea-cli", "--bench", "page", "--", "--json"],
+    },
+    Bench {
         name: "scale",
         what: "1,024 virtual workers × 200 steps, and how time grows",
         command: &["bench", "-q", "-p", "quelea-sim", "--bench", "scale", "--", "--json"],

@@ -99,13 +99,13 @@ const RULES: &[EdgeRule] = &[
         may_know: &[
             "quelea-core",
             "quelea-data",
-            "quelea-engine",
             "quelea-record",
             "quelea-wire",
             "quelea-control",
             "quelea-sim",
             "quelea-net",
             "quelea-run",
+            "quelea-plan",
             "quelea-plot",
         ],
         never: EDGE,
@@ -154,9 +154,11 @@ const RULES: &[EdgeRule] = &[
             "quelea-net",
             "quelea-engine",
             "quelea-plot",
+            "quelea-plan",
+            "quelea-page",
             "quelea-run",
         ],
-        never: &["clap", "anyhow", "indicatif", "axum"],
+        never: &["clap", "anyhow", "indicatif"],
     },
 ];
 

@@ -121,6 +121,14 @@ pub(crate) fn tensorboard(python: PathBuf) -> Result<TensorboardReader> {
     Ok(TensorboardReader { python, path })
 }
 
+/// What loads records into tables, beside an environment that has NumPy.
+const PANDAS: &[&str] = &["pandas", "python-dateutil", "six"];
+
+/// Provides pandas beside the environment of this interpreter: what goes into the path.
+pub(crate) fn pandas(python: &Path) -> Result<PathBuf> {
+    provide_beside(python, PANDAS)
+}
+
 /// Installs; if this process is killed meanwhile, the installer holds the lock until it has ended.
 fn pip_install(
     python: &Path,

@@ -11,14 +11,15 @@ use crate::{cargo, environment, execute, output};
 /// Builds the module, lays the package beside the build, runs pytest with `words`.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let python = environment::provide()?;
-    execute(cargo().args(["build", "-p", "quelea-py"]))?;
+    // Scripts are also launched by the command line.
+    execute(cargo().args(["build", "-p", "quelea-py", "-p", "quelea-cli"]))?;
     test(&python, words)
 }
 
 /// As part of the whole test command, which has built all tests before. With them, the module is
 /// built of the same parts; by itself it would be built of its own, with fewer features.
 pub(crate) fn run_with_all(python: &Path) -> Result<()> {
-    execute(cargo().args(["build", "--workspace", "--lib", "--tests", "-q"]))?;
+    execute(cargo().args(["build", "--workspace", "--lib", "--bins", "--tests", "-q"]))?;
     test(python, &[])
 }
 
@@ -28,6 +29,13 @@ fn test(python: &Path, words: &[String]) -> Result<()> {
     pytest.args(["-m", "pytest", "-q", "-p", "no:cacheprovider"]).args(words);
     pytest.current_dir(root().join("crates/quelea-py"));
     pytest.env("PYTHONPATH", package).env("PYTHONDONTWRITEBYTECODE", "1");
+    pytest.env("QUELEA_PROGRAM", target_folder()?.join("debug/quelea"));
+    match environment::pandas(python) {
+        Ok(path) => {
+            pytest.env("QUELEA_PANDAS_PATH", path);
+        }
+        Err(problem) => println!("skipped: records in pandas ({problem:#})"),
+    }
     // Several processes share the cores.
     pytest.env("OMP_NUM_THREADS", "1");
     execute(&mut pytest)

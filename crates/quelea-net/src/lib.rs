@@ -33,6 +33,7 @@
 //! | `rank`, `compute`, `local_ranks` | a rank on its thread, its gradients, all ranks of a process |
 //! | `early_frames` | how many frames of steps to come a peer may have here |
 //! | `heartbeat` | the thread that shows that a process is alive |
+//! | `self_survey` | memory and round trips, for those who look at a run |
 //! | `transport` | how frames travel between ranks: the interface, TCP, ranks of one process |
 //! | `leave` | notice to leave, by a program or by SIGTERM |
 //! | `trust` | who may take part: secrets, tokens, certificates, encrypted connections |
@@ -61,6 +62,7 @@ mod protocol;
 mod rank;
 mod rendezvous;
 mod running_time;
+mod self_survey;
 pub mod tensor_group;
 mod transport;
 mod trust;

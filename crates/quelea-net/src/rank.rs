@@ -20,6 +20,7 @@ use crate::early_frames::EarlyFrames;
 use crate::external_loop::ExternalLoop;
 use crate::leave::LeaveNotice;
 use crate::running_time::StoodStill;
+use crate::self_survey;
 use crate::transport::{Doors, Link, RankEndpoint};
 
 /// What reaches a rank from other threads.
@@ -300,7 +301,10 @@ impl RankState {
     }
 
     fn tell_all(&mut self) {
-        for event in self.machine.take_events() {
+        for mut event in self.machine.take_events() {
+            if let RankEvent::Surveyed { survey, .. } = &mut event {
+                self_survey::complete(survey, &self.links, self.external.as_ref());
+            }
             let _ = self.controller.send(Incoming::Event(event));
         }
     }

@@ -12,6 +12,8 @@
 //! | [`advice`] | what was predicted, what is measured, what would be faster |
 //! | [`log`] | the records of one run, its state now and at any earlier moment |
 //! | [`folder`] | runs on the disk: opening, listing, following one that is being written |
+//! | [`forecaster`] | asks `plan` about a run, live or recorded |
+//! | [`listener`] | where a page is reached, and which other pages may show it |
 //! | [`server`] | the HTTP server: the page, its API, `/metrics` |
 //! | [`access`] | who may see it: loopback, or a token |
 //! | [`metrics`] | the state in Prometheus's text format |
@@ -26,6 +28,8 @@ pub mod client;
 pub mod curves;
 pub mod description;
 pub mod folder;
+pub mod forecaster;
+pub mod listener;
 pub mod log;
 pub mod metrics;
 pub mod report;

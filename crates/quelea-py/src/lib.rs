@@ -8,6 +8,7 @@ mod allocations;
 mod group;
 mod model;
 mod optimizer_state;
+mod page;
 mod properties;
 mod recorder;
 mod run;
@@ -60,6 +61,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Error", module.py().get_type::<Error>())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<group::PyGroup>()?;
+    module.add_class::<page::PyPage>()?;
     module.add_class::<properties::PyProperties>()?;
     module.add_class::<run::PyRun>()?;
     module.add_class::<vectors::RankVectors>()?;

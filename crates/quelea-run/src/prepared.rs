@@ -32,7 +32,7 @@ use checks::{
     check_shards, check_topology, check_within_host,
 };
 use kept_vectors::{kept, most_neighbours};
-pub use shape::{RunShape, TopologyEdges};
+pub use shape::{RunShape, TopologyEdges, TopologyRebuild};
 pub use topology_maker::TopologyMaker;
 use topology_maker::make_topology;
 

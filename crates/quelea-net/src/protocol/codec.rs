@@ -325,7 +325,7 @@ mod tests {
     use quelea_core::state::Saved;
     use quelea_core::view::{DepartedRank, ViewChange};
     use quelea_record::RankCheckpoint;
-    use quelea_record::{AwaitedRank, LinkTotal};
+    use quelea_record::{AwaitedRank, LinkTotal, ProcessMemory};
     use quelea_record::{FOLDED, FactTotals, RankReport, Record, RecordKind, STALENESS};
     use quelea_wire::control::{self, HEAD_BYTES};
 
@@ -396,8 +396,16 @@ mod tests {
         let account = Account { step: 3, awaiting, sent: vec![0, 4], received: vec![1, 0] };
         comes_back(RankEvent::Account { rank: 1, account: Box::new(account) });
         let awaited = AwaitedRank { rank: 2, what: "a chunk".into() };
-        let link =
-            LinkTotal { peer: 3, sent: 4, received: 5, bytes_sent: 600, bytes_received: 700 };
+        let link = LinkTotal {
+            peer: 3,
+            sent: 4,
+            received: 5,
+            bytes_sent: 600,
+            bytes_received: 700,
+            round_trip_micros: 80,
+            resent: 9,
+        };
+        let memory = ProcessMemory { resident_bytes: 1 << 33, gpu_bytes: 1 << 34 };
         comes_back(Command::Survey { sample_every: 8 });
         comes_back(RankEvent::Surveyed {
             rank: 1,
@@ -405,12 +413,13 @@ mod tests {
                 step: 9,
                 awaiting: vec![awaited.clone()],
                 links: vec![link],
+                memory,
                 sampled_at: 8,
                 sample: vec![0.5, -1.0],
             }),
         });
         for event in [
-            RecordKind::Account { awaiting: vec![awaited], links: vec![link] },
+            RecordKind::Account { awaiting: vec![awaited], links: vec![link], memory },
             RecordKind::Deviation { distance: 0.5, error: 0.25 },
         ] {
             comes_back(RankEvent::Record(Record { t: 1.5, rank: 2, step: 3, event }));

@@ -7,7 +7,7 @@ use quelea_record::{FactKind, FactTotals, RankCheckpoint, RankReport, Record, Re
 use quelea_wire::control::{ControlError, Reader, Writer};
 
 use super::codec::reason;
-use super::surveys::{read_account, write_account};
+use super::surveys::{AccountFields, write_account};
 
 pub(super) fn write_part(w: Writer, part: &RankCheckpoint) -> Writer {
     let Saved { numbers, vectors } = &part.state;
@@ -123,7 +123,9 @@ pub(super) fn write_record(w: Writer, record: &Record) -> Writer {
             w.text(failure.as_deref().unwrap_or_default())
         }
         RecordKind::Measured { kind, number } => w.number(4u8).text(kind.name).number(*number),
-        RecordKind::Account { awaiting, links } => write_account(w.number(13u8), awaiting, links),
+        RecordKind::Account { awaiting, links, memory } => {
+            write_account(w.number(13u8), awaiting, links, *memory)
+        }
         RecordKind::Deviation { distance, error } => w.number(14u8).real(*distance).real(*error),
         RecordKind::Lost => w.number(7u8),
         RecordKind::Left => w.number(11u8),
@@ -167,10 +169,7 @@ pub(super) fn read_record(r: &mut Reader<'_>) -> Result<Record, ControlError> {
             let (failed, reason) = (r.flag()?, reason(r)?);
             RecordKind::Checkpoint { failure: failed.then_some(reason) }
         }
-        13 => {
-            let (awaiting, links) = read_account(r)?;
-            RecordKind::Account { awaiting, links }
-        }
+        13 => AccountFields::read(r)?.into_record(),
         14 => RecordKind::Deviation { distance: r.real()?, error: r.real()? },
         _ => return Err(r.unknown()),
     };

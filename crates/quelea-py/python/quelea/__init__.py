@@ -14,8 +14,9 @@ srun or a Kubernetes indexed job.
 from typing import Any
 
 from quelea._core import Error, __version__, algorithms
+from quelea._results import open_run
 
-__all__ = ["Error", "__version__", "algorithms", "simulate"]
+__all__ = ["Error", "__version__", "algorithms", "open_run", "simulate"]
 
 
 def __getattr__(name: str) -> Any:

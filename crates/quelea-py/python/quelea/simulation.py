@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import tempfile
 import warnings
 from collections import deque
@@ -17,7 +16,9 @@ from quelea import _core
 from quelea._batches import to_device
 from quelea._flat import flatten
 from quelea._order import SampleOrder
+from quelea._pages import RunPage
 from quelea._replicas import LANES, Passes, PendingGradient, ReplicaGraphs, WorkerBatch
+from quelea._results import Summary
 
 #: Gradients that are computed together on a GPU, unless the caller chooses.
 TOGETHER = 8
@@ -45,7 +46,8 @@ def simulate(
     watch: Watch | None = None,
     out: str | Path | None = None,
     resume: str | Path | None = None,
-) -> dict[str, Any]:
+    page: str | RunPage | None = None,
+) -> Summary:
     """Trains in the virtual cluster, and returns the run's summary.
 
     `config` has the keys of a run file (``{"workers": 16, "steps": 500, "algorithm": {"name":
@@ -68,6 +70,11 @@ def simulate(
     checkpoints, it continues from the newest one, there unless `out` is another folder; all other
     arguments must be as they were, but `config` may have more steps.
 
+    With `page`, an address such as ``"127.0.0.1:8600"`` or a page of before, the run is shown in a
+    browser while it lasts. The summary is a dictionary that a notebook shows as a table with plots; with `out`,
+    ``summary.show()`` shows the page of the run, and ``pandas.DataFrame(summary.records())`` has its
+    records.
+
     >>> import torch, quelea
     >>> points = torch.linspace(-1, 1, 64)
     >>> dataset = [(x.view(1), 3 * x.view(1)) for x in points]
@@ -87,8 +94,9 @@ def simulate(
     workers.choose_batches(together, graph)
     workers.measure = evaluate or workers.mean_loss
     with tempfile.TemporaryDirectory() as folder:
-        place = out if out is not None or continues else Path(folder) / "run"
-        return workers.train(config, place, resume)
+        keep = out is not None or continues
+        place = out if keep else Path(folder) / "run"
+        return Summary(workers.train(config, place, resume, page), keep)
 
 
 def _continues(out: str | Path | None, resume: str | Path | None) -> bool:
@@ -145,19 +153,28 @@ class _VirtualWorkers:
             self.replicas = ReplicaGraphs(self.passes, self.kept, most)
 
     def train(
-        self, config: dict[str, Any], out: str | Path | None, resume: str | Path | None
-    ) -> dict[str, Any]:
-        """Runs the virtual cluster with these workers, and returns the run's summary."""
-        folder = _core.simulate(
-            config,
-            [(name, list(p.shape)) for name, p in self.passes.named],
-            self.flat.tolist(),
-            self,
-            out=None if out is None else str(out),
-            resume=None if resume is None else str(resume),
-        )
-        summary: dict[str, Any] = json.loads((Path(folder) / "summary.json").read_text())
-        return summary
+        self,
+        config: dict[str, Any],
+        out: str | Path | None,
+        resume: str | Path | None,
+        page: str | RunPage | None,
+    ) -> Path:
+        """Runs the virtual cluster with these workers, and returns where the files of the run are."""
+        shown = RunPage(page) if isinstance(page, str) else page
+        try:
+            folder = _core.simulate(
+                config,
+                [(name, list(p.shape)) for name, p in self.passes.named],
+                self.flat.tolist(),
+                self,
+                out=None if out is None else str(out),
+                resume=None if resume is None else str(resume),
+                page=None if shown is None else shown.served,
+            )
+        finally:
+            if shown is not None and shown is not page:
+                shown.close()
+        return Path(folder)
 
     def gradient(self, rank: int, step: int, params: int, grad: int) -> tuple[float, int]:
         """Computes one gradient, from and into memory that Rust owns."""

@@ -17,12 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
-from quelea import _failure, _session, _tensor_mesh
+from quelea import _failure, _pages, _session, _tensor_mesh
 from quelea._core import Error, Group
+from quelea._progress import global_step, page, report_loss
 from quelea._schedulers import GlobalScheduler
 from quelea._settings import settings_of
 from quelea._tensor_calls import (
@@ -73,6 +75,7 @@ __all__ = [
     "neighbor_allreduce_nonblocking",
     "no_sync",
     "out_neighbor_ranks",
+    "page",
     "poll",
     "rank",
     "report_loss",
@@ -99,11 +102,21 @@ Model = TypeVar("Model", bound=torch.nn.Module)
 _group: Group | None = None
 
 
-def init(timeout: float = 60.0, *, insecure: bool = False) -> None:
+def init(
+    timeout: float = 60.0,
+    *,
+    insecure: bool = False,
+    page: str | None = None,
+    records: str | Path | None = None,
+) -> None:
     """Finds the other processes of this launch; a process without a launcher is a group of one.
 
     Launchers: ``python -m quelea.launch``, torchrun, mpirun, srun, Kubernetes. All must call it within
     `timeout` seconds. Several machines need ``QUELEA_SECRET``, or `insecure` for plain connections.
+
+    With `page`, an address such as ``"127.0.0.1:8600"`` (or ``QUELEA_PAGE``), rank 0 shows the runs
+    of this process in a browser. With `records` (or ``QUELEA_RECORDS``) it writes what is measured to
+    that folder, for `quelea.open_run` and ``quelea page``; a second run there replaces the first.
 
     >>> import quelea.torch as quelea
     >>> quelea.init()
@@ -114,6 +127,7 @@ def init(timeout: float = 60.0, *, insecure: bool = False) -> None:
     if _group is not None:
         raise Error("init() was called before: call it once")
     _group = Group(timeout, insecure)
+    _pages.begin(_group.rank, page, records)
     _failure.watch(_fail, shutdown)
 
 
@@ -268,44 +282,6 @@ def no_sync() -> Iterator[None]:
         yield
     finally:
         backward.paused = before
-
-
-def global_step() -> int:
-    """The step at which the ranks are on average, as far as this one knows; it never falls.
-
-    In asynchronous algorithms that is the number of gradients of all ranks, divided by the number
-    of ranks; elsewhere it is this rank's own step.
-
-    >>> import torch, quelea.torch as quelea
-    >>> quelea.init()
-    >>> model = torch.nn.Linear(2, 1)
-    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> model = quelea.wrap(model, optimizer, "ad-psgd")
-    >>> quelea.global_step()
-    0
-    >>> model(torch.ones(4, 2)).sum().backward()
-    >>> optimizer.step()
-    >>> quelea.global_step()
-    1
-    """
-    return _wrapped("global_step()").global_step
-
-
-def report_loss(loss: float | torch.Tensor) -> None:
-    """Reports the loss of this step, for algorithms that use it.
-
-    >>> import torch, quelea.torch as quelea
-    >>> quelea.init()
-    >>> model = torch.nn.Linear(2, 1)
-    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> model = quelea.wrap(model, optimizer, "gossip-aga")
-    >>> loss = model(torch.ones(1, 2)).square().sum()
-    >>> quelea.report_loss(loss)
-    >>> loss.backward()
-    >>> optimizer.step()
-    """
-    value = loss.detach() if isinstance(loss, torch.Tensor) else loss
-    _wrapped("report_loss()").backward.loss = float(value)
 
 
 @contextmanager

@@ -2,7 +2,9 @@
 
 use std::io::{self, BufRead, Write};
 
-use quelea_record::{AwaitedRank, FactKind, LinkTotal, Record, RecordKind, ResumePoint};
+use quelea_record::{
+    AwaitedRank, FactKind, LinkTotal, ProcessMemory, Record, RecordKind, ResumePoint,
+};
 use serde_json::Value;
 
 use super::directory::Draft;
@@ -211,7 +213,9 @@ pub fn write_line(out: &mut impl Write, record: &Record) -> io::Result<()> {
         RecordKind::Measured { kind: FactKind { name, number: Some(key), .. }, number } => {
             write!(out, "\"{name}\",\"{key}\":{number}")
         }
-        RecordKind::Account { awaiting, links } => write_account(out, awaiting, links),
+        RecordKind::Account { awaiting, links, memory } => {
+            write_account(out, awaiting, links, *memory)
+        }
         RecordKind::Deviation { distance, error } => {
             let (distance, error) = (Real(*distance), Real(*error));
             write!(out, "\"deviation\",\"distance\":{distance},\"error\":{error}")
@@ -228,6 +232,7 @@ fn write_account(
     out: &mut impl Write,
     awaiting: &[AwaitedRank],
     links: &[LinkTotal],
+    memory: ProcessMemory,
 ) -> io::Result<()> {
     write!(out, "\"account\",\"awaiting\":[")?;
     for (place, awaited) in awaiting.iter().enumerate() {
@@ -238,10 +243,13 @@ fn write_account(
     write!(out, "],\"links\":[")?;
     for (place, link) in links.iter().enumerate() {
         let comma = if place > 0 { "," } else { "" };
-        let LinkTotal { peer, sent, received, bytes_sent, bytes_received } = link;
-        write!(out, "{comma}[{peer},{sent},{received},{bytes_sent},{bytes_received}]")?;
+        let LinkTotal { peer, sent, received, bytes_sent, bytes_received, .. } = link;
+        let LinkTotal { round_trip_micros, resent, .. } = link;
+        write!(out, "{comma}[{peer},{sent},{received},{bytes_sent},{bytes_received},")?;
+        write!(out, "{round_trip_micros},{resent}]")?;
     }
-    write!(out, "]")
+    let ProcessMemory { resident_bytes, gpu_bytes } = memory;
+    write!(out, "],\"resident_bytes\":{resident_bytes},\"gpu_bytes\":{gpu_bytes}")
 }
 
 /// A number as JSON has it: what is not finite is `null`.
