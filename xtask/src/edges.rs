@@ -155,8 +155,13 @@ const RULES: &[EdgeRule] = &[
             "quelea-engine",
             "quelea-plot",
             "quelea-run",
+            // The package has the command too.
+            "quelea-page",
+            "quelea-papers",
+            "quelea-plan",
+            "quelea-cli",
         ],
-        never: &["clap", "anyhow", "indicatif", "axum"],
+        never: &[],
     },
 ];
 

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Error, Result, bail};
 
-use crate::{cargo, edges, environment, execute, exists, python, rules, tidy};
+use crate::{cargo, edges, environment, execute, exists, python, rules, tidy, wheel};
 
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let quick = match words {
@@ -45,10 +45,13 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     execute(&mut tests)?;
     execute(cargo().args(["test", "--workspace", "--doc", "--quiet"]))?;
     if quick {
-        println!("left out by --quick: clippy, docs, the Python package's tests");
+        println!("left out by --quick: clippy, docs, the Python package's tests, its wheel");
     } else {
         match python {
-            Ok(python) => python::run_with_all(&python)?,
+            Ok(python) => {
+                python::run_with_all(&python)?;
+                wheel::test(&python)?;
+            }
             Err(why) => skipped.push(format!("the Python package's tests ({why})")),
         }
     }

@@ -16,6 +16,7 @@ use quelea_run::prepared::PreparedRun;
 use quelea_run::recorder::RunRecorder;
 
 use crate::Error;
+use crate::algorithm::simulated;
 use crate::model::{self, Callbacks, PythonModel, Raised};
 use crate::settings::{config, value_error};
 
@@ -44,7 +45,7 @@ pub(crate) fn simulate(
     py.detach(|| {
         let drive = |recorder: &mut RunRecorder<'_>| drive::simulate(&prepared, recorder);
         let run = AssertUnwindSafe(|| execute(&prepared, &directory, &mut |_| {}, drive));
-        match catch_unwind(run) {
+        match simulated(raised.clone(), || catch_unwind(run)) {
             Ok(Ok(finished)) => Ok(finished.directory.display().to_string()),
             Ok(Err(error)) => Err(Error::new_err(error.to_string())),
             Err(panic) => match raised.take() {

@@ -5,6 +5,7 @@
 mod data_folders;
 mod launched;
 mod processes;
+mod program;
 mod slowed;
 
 use std::path::PathBuf;
@@ -28,6 +29,7 @@ use crate::recorder::RunRecorder;
 
 pub use launched::{LaunchedWorker, launched};
 pub use processes::{end_with_parent, kill_worker, measure_processes, processes};
+pub use program::{executable, interpreter, started_by};
 pub use quelea_net::{JoinToken, PublishedToken, Security, measure};
 pub use slowed::slowed;
 

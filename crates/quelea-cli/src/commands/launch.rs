@@ -12,6 +12,7 @@ use quelea_core::registry::Registry;
 use quelea_page::folder;
 use quelea_page::log::RunLog;
 use quelea_page::server::{PageServer, PageSource};
+use quelea_run::drive;
 
 use super::CommandSpec;
 use crate::page::{address_line, token};
@@ -27,7 +28,7 @@ Examples:
   quelea launch -n 4 train.py --epochs 10           what follows the script is its own
   quelea launch -n 4 --page 127.0.0.1:8600 train.py show the run in a browser
 
-Needs the Python package (`pip install .` in quelea's repository). Rank 0 hosts the servers of the
+Needs the Python package, which has this command too. Rank 0 hosts the servers of the
 centralized algorithms. A process that fails ends the others; the last line names it.";
 
 /// Start a PyTorch script several times on this machine
@@ -42,9 +43,9 @@ struct Args {
     #[arg(long, value_name = "ADDRESS:PORT")]
     page: Option<String>,
 
-    /// The interpreter
-    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
-    python: OsString,
+    /// The interpreter; without it, the one that runs this command, or python3
+    #[arg(long, value_name = "PROGRAM")]
+    python: Option<OsString>,
 
     /// The script and its own arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -54,9 +55,11 @@ struct Args {
 
 fn run(_registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
-    let mut python = Process::new(&args.python);
+    let own = || drive::interpreter().map_or("python3".into(), |own| own.as_os_str().to_owned());
+    let interpreter = args.python.unwrap_or_else(own);
+    let mut python = Process::new(&interpreter);
     python.args(["-m", "quelea.launch", "-n", &args.processes.to_string()]).args(&args.script);
-    let unstarted = || format!("cannot start {}", args.python.to_string_lossy());
+    let unstarted = || format!("cannot start {}", interpreter.to_string_lossy());
     let status = match &args.page {
         None => python.status().with_context(unstarted)?,
         Some(address) => {

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import torch
 
 from quelea import _failure, _session, _tensor_mesh
+from quelea._algorithm import Algorithm, resolved
 from quelea._core import Error, Group
 from quelea._schedulers import GlobalScheduler
 from quelea._settings import settings_of
@@ -182,7 +183,7 @@ def barrier(timeout: float = 1800.0) -> None:
 def wrap(
     model: Model,
     optimizer: torch.optim.Optimizer,
-    algorithm: str = "allreduce",  # names: default
+    algorithm: str | Algorithm | type[Algorithm] = "allreduce",  # names: default
     *,
     topology: str | dict[str, Any] | None = None,
     codec: str | dict[str, Any] | None = None,
@@ -195,7 +196,8 @@ def wrap(
     """Trains `model` together with all other processes; returns the same model.
 
     `algorithm` is a name from ``quelea.algorithms()``, and `parameters` are its options, as in
-    ``wrap(model, optimizer, "aladdin", alpha=0.5, period=4)``. `topology` selects who mixes with
+    ``wrap(model, optimizer, "aladdin", alpha=0.5, period=4)``; or a class of your own, or an object of
+    it: ``wrap(model, optimizer, Mine(period=4))``. `topology` selects who mixes with
     whom in gossip algorithms, `codec` how vectors are encoded; each is a name or a dictionary with
     ``name`` and further keys. Where servers run the optimizer, they use `server_optimizer`, or the
     equivalent of `optimizer` (SGD, Adam and AdamW); the learning rate is that of rank 0's
@@ -221,7 +223,7 @@ def wrap(
     config = {
         "seed": seed,
         "workers": group.world_size,
-        "algorithm": {"name": algorithm, **parameters},
+        "algorithm": resolved({"name": algorithm, **parameters}),
         "topology": _named(topology),
         "codec": _named(codec),
         "buckets": {"size_mb": bucket_mb},

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use quelea_core::message::Rank;
 use quelea_net::NetError;
 use quelea_net::measure::Measured;
 
+use super::program::restarted;
 use super::{Driven, OpenRendezvous, Security};
 use crate::error::RunError;
 use crate::prepared::PreparedRun;
@@ -60,7 +61,7 @@ fn gather(
     let lost: BTreeSet<Rank> = prepared.start.departed().collect();
     let living = (0..prepared.config.workers).map(Rank::from).filter(|rank| !lost.contains(rank));
     for Rank(rank) in living {
-        let mut command = Command::new(executable);
+        let mut command = restarted(executable);
         command.args(["join", &address, "--rank", &rank.to_string(), "--quiet"]);
         command.args(["--wait", &WAIT_SECONDS.to_string(), "--with-parent"]);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
