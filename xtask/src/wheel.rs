@@ -66,7 +66,8 @@ fn build(python: &Path, more: &[&str], portable: bool) -> Result<PathBuf> {
 
 /// The oldest and the newest Python of this machine that the package supports.
 fn interpreters() -> Result<Vec<PathBuf>> {
-    let mut found: Vec<PathBuf> = (environment::oldest_minor()..30).filter_map(interpreter).collect();
+    let mut found: Vec<PathBuf> =
+        (environment::oldest_minor()..30).filter_map(interpreter).collect();
     if found.is_empty() {
         bail!("no Python that the package supports is here");
     }
@@ -146,9 +147,13 @@ impl InstalledWheel {
     /// The command and the module, where there is no PyTorch.
     fn trains_without_pytorch(&self) -> Result<()> {
         let listed = self.run("quelea", &["list", "algorithms"])?;
-        let imported = self.run("python", &["-c", "import quelea; print(len(quelea.algorithms()))"])?;
+        let imported =
+            self.run("python", &["-c", "import quelea; print(len(quelea.algorithms()))"])?;
         let count: usize = imported.trim().parse()?;
-        anyhow::ensure!(count > 20 && listed.lines().count() > count, "quelea list printed {listed}");
+        anyhow::ensure!(
+            count > 20 && listed.lines().count() > count,
+            "quelea list printed {listed}"
+        );
         let run = ["--set", "workers=2", "--set", "steps=20", "--json", "--out", "run"];
         for driver in [&["simulate"][..], &["train"], &["train", "--processes"]] {
             let said = self.run("quelea", &[driver, &run].concat())?;

@@ -45,19 +45,34 @@ fn classes() -> MutexGuard<'static, Vec<Arc<PyClass>>> {
 /// Registers a class; `declared` is what the package has read from it. A class of the same name that
 /// was registered before is replaced.
 #[pyfunction]
-pub(crate) fn register_algorithm(algorithm: Bound<'_, PyType>, declared: Declaration) -> PyResult<()> {
+pub(crate) fn register_algorithm(
+    algorithm: Bound<'_, PyType>,
+    declared: Declaration,
+) -> PyResult<()> {
     let mut all = classes();
-    if all.iter().rev().find(|other| other.declared.name == declared.name).is_some_and(|other| {
-        other.class.bind(algorithm.py()).is(&algorithm)
-    }) {
+    if all
+        .iter()
+        .rev()
+        .find(|other| other.declared.name == declared.name)
+        .is_some_and(|other| other.class.bind(algorithm.py()).is(&algorithm))
+    {
         return Ok(());
     }
-    let entry = declared.entry(all.len())?;
+    let entry = declared.entry(&key_of(&all, &declared))?;
     // The name is checked against the built-in entries only: a later class replaces an earlier one.
     let checked = Registry::builtin().try_with(entry);
     checked.map_err(|error| Error::new_err(error.to_string()))?;
     all.push(Arc::new(PyClass { class: algorithm.unbind(), declared, entry }));
     Ok(())
+}
+
+/// What the option of a class says: the same in every process that registers the same classes, and after a
+/// class was defined again.
+fn key_of(all: &[Arc<PyClass>], declared: &Declaration) -> String {
+    let (class, name) = (&declared.class_name, &declared.name);
+    let is_taken =
+        |other: &Arc<PyClass>| other.declared.class_name == *class && other.declared.name != *name;
+    if all.iter().any(is_taken) { format!("{class} ({name})") } else { class.clone() }
 }
 
 /// The built-in entries and the classes that are registered now.
@@ -78,7 +93,7 @@ fn class_of(options: &Options) -> Arc<PyClass> {
         _ => false,
     };
     let all = classes();
-    Arc::clone(all.iter().find(named).expect("entries are made of classes in the table"))
+    Arc::clone(all.iter().rev().find(named).expect("entries are made of classes in the table"))
 }
 
 /// An entry's function: what drivers need to know.

@@ -29,7 +29,8 @@ pub(crate) fn event_times(
     steps: u64,
 ) -> PyResult<(u64, f64)> {
     let config = config(settings)?;
-    let model = ModelSpec { tensors: Vec::new(), initial: vec![1.0; elements], samples: Vec::new() };
+    let model =
+        ModelSpec { tensors: Vec::new(), initial: vec![1.0; elements], samples: Vec::new() };
     let spec = run_spec(config, model).map_err(value_error)?;
     let raised = Raised::default();
     let play = || {
@@ -37,7 +38,8 @@ pub(crate) fn event_times(
         let nodes = (0..spec.workers()).map(|rank| spec.node(Rank::from(rank), pool.clone()));
         let mut nodes: Vec<Node> = nodes.collect();
         nodes.iter_mut().for_each(Node::optimize_outside);
-        let mut played = Played { nodes, in_flight: VecDeque::new(), events: 0, took: Duration::ZERO };
+        let mut played =
+            Played { nodes, in_flight: VecDeque::new(), events: 0, took: Duration::ZERO };
         played.play(steps).map(|()| (played.events, played.took.as_secs_f64()))
     };
     let played = py.detach(|| {

@@ -85,7 +85,11 @@ impl PyRun {
         }
         let (handle, raised) = (Arc::new(handle), Raised::default());
         let told = Arc::downgrade(&handle);
-        let end = move |reason| told.upgrade().into_iter().for_each(|handle| handle.fail(reason));
+        let end = move |reason| {
+            if let Some(handle) = told.upgrade() {
+                handle.fail(reason);
+            }
+        };
         Outlet { raised: raised.clone(), end: Some(Arc::new(end)) }.install();
         let thread = spawn(py, group, setup.clone(), outer, &resolved)?;
         let (thread, outcome) = (Mutex::new(Some(thread)), OnceLock::new());

@@ -38,8 +38,19 @@ def loss(model, data):
     return cross_entropy(model(data[0]), data[1])
 
 
-def simulated(algorithm, workers=4, steps=12, topology="ring", cluster=None, losses=None, **more):
-    """The losses of all gradients in order, and the summary."""
+class Interrupted(Exception):
+    """The run was ended from outside."""
+
+
+def simulated(algorithm, workers=4, steps=12, topology="ring", cluster=None, end_at=None, **more):
+    """The losses of all gradients in order, and the summary; ends with an exception at a step."""
+    losses = []
+
+    def watch(rank, step, value):
+        if step == end_at:
+            raise Interrupted
+        losses.append((rank, step, value))
+
     config = {
         "workers": workers,
         "steps": steps,
@@ -50,8 +61,6 @@ def simulated(algorithm, workers=4, steps=12, topology="ring", cluster=None, los
         **({"topology": {"name": topology}} if topology else {}),
         **more.pop("config", {}),
     }
-    losses = [] if losses is None else losses
-    watch = lambda rank, step, value: losses.append((rank, step, value))  # noqa: E731
     summary = quelea.simulate(lambda: make("mlp"), loss, DATA, config, batch=8, watch=watch, **more)
     return losses, summary
 
@@ -101,7 +110,7 @@ def test_gossip_of_tensors_is_adapt_then_combine_at_the_rate_one():
 
 
 def test_a_worker_that_is_lost_is_not_waited_for_and_an_algorithm_without_on_view_says_so():
-    crash = {"crash": {"2": 0.03}}
+    crash = {"faults": {"crashes": [{"rank": 2, "at_ms": 30.0}]}}
     ours, own = simulated(DPsgd, cluster=crash)
     theirs, built_in = simulated({"name": "d-psgd"}, cluster=crash)
     assert ours == theirs and own["loss"] == built_in["loss"]
@@ -448,13 +457,15 @@ class Momentum(Alone):
 
 
 def test_a_run_resumes_from_the_state_that_the_class_names(tmp_path):
-    whole, _ = simulated(Momentum, workers=2, steps=8, topology=None)
-    every = {"config": {"checkpoint": {"every": 4}}}
-    first, _ = simulated(Momentum, workers=2, steps=4, topology=None, out=tmp_path / "run", **every)
-    second, _ = simulated(
-        Momentum, workers=2, steps=8, topology=None, resume=tmp_path / "run", **every
-    )
-    assert sorted(first + second) == sorted(whole)
+    settings = {"workers": 2, "topology": None, "config": {"checkpoint": {"every": 4}}}
+    whole, _ = simulated(Momentum, out=tmp_path / "whole", **settings)
+    with pytest.raises(Interrupted):
+        simulated(Momentum, out=tmp_path / "parts", end_at=6, **settings)
+    rest, summary = simulated(Momentum, resume=tmp_path / "parts", **settings)
+    assert summary["resumed_from_step"] == 4
+    assert rest == whole[-len(rest) :] and len(rest) == 2 * 8
+    final = [(tmp_path / run / "final.safetensors").read_bytes() for run in ("whole", "parts")]
+    assert final[0] == final[1]
 
 
 def test_a_state_of_another_type_says_what_to_do(tmp_path):

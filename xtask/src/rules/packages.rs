@@ -11,7 +11,8 @@ const FIELDS: [&str; 7] =
 
 /// What is missing, by package.
 pub(super) fn check() -> Result<Vec<String>> {
-    let said = output(cargo().args(["metadata", "--no-deps", "--offline", "--format-version", "1"]))?;
+    let said =
+        output(cargo().args(["metadata", "--no-deps", "--offline", "--format-version", "1"]))?;
     let said: Value = serde_json::from_str(&said)?;
     let packages = said["packages"].as_array().cloned().unwrap_or_default();
     Ok(packages.iter().filter(|package| is_published(package)).flat_map(problems).collect())
@@ -38,12 +39,12 @@ fn problems(package: &Value) -> Vec<String> {
     }
     let dependencies = package["dependencies"].as_array().into_iter().flatten();
     // Only what tests need may be known by its path alone: it is left out of the package.
-    let unversioned = dependencies.filter(|on| {
-        !on["path"].is_null() && on["req"] == "*" && on["kind"] != "dev"
-    });
-    found.extend(unversioned.map(|on| {
-        format!("{name}: its dependency {} has a path and no version", on["name"])
-    }));
+    let unversioned =
+        dependencies.filter(|on| !on["path"].is_null() && on["req"] == "*" && on["kind"] != "dev");
+    found.extend(
+        unversioned
+            .map(|on| format!("{name}: its dependency {} has a path and no version", on["name"])),
+    );
     found
 }
 

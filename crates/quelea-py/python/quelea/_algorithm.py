@@ -207,9 +207,7 @@ def register(algorithm: type[Algorithm]) -> type[Algorithm]:
     declared = Declaration(
         name=name_of(algorithm),
         class_name=f"{algorithm.__module__}.{algorithm.__qualname__}",
-        summary=(inspect.getdoc(algorithm) or "").split("\n")[0].rstrip(".")
-        if algorithm.__doc__
-        else "an algorithm in Python",
+        summary=_summary_of(algorithm),
         paper=algorithm.paper,
         file=_file_of(algorithm),
         options=list(algorithm.options.items()),
@@ -260,6 +258,11 @@ def _defined(algorithm: type[Algorithm]) -> list[str]:
     own = [name for name in _EVENTS if getattr(algorithm, name) is not getattr(Algorithm, name)]
     # The default of this one raises.
     return [*own, "on_view"]
+
+
+def _summary_of(algorithm: type[Algorithm]) -> str:
+    lines = inspect.cleandoc(algorithm.__doc__ or "an algorithm in Python").splitlines()
+    return lines[0] if lines else ""
 
 
 def _file_of(algorithm: type[Algorithm]) -> str:

@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from quelea._pytorch import torch  # isort: skip
 from quelea import _core
 from quelea._algorithm import resolved
 from quelea._batches import to_device

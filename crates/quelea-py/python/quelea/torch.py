@@ -19,8 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import torch
-
+from quelea._pytorch import torch  # isort: skip
 from quelea import _failure, _session, _tensor_mesh
 from quelea._algorithm import Algorithm, resolved
 from quelea._core import Error, Group
@@ -195,15 +194,11 @@ def wrap(
 ) -> Model:
     """Trains `model` together with all other processes; returns the same model.
 
-    `algorithm` is a name from ``quelea.algorithms()``, and `parameters` are its options, as in
-    ``wrap(model, optimizer, "aladdin", alpha=0.5, period=4)``; or a class of your own, or an object of
-    it: ``wrap(model, optimizer, Mine(period=4))``. `topology` selects who mixes with
-    whom in gossip algorithms, `codec` how vectors are encoded; each is a name or a dictionary with
-    ``name`` and further keys. Where servers run the optimizer, they use `server_optimizer`, or the
-    equivalent of `optimizer` (SGD, Adam and AdamW); the learning rate is that of rank 0's
-    `optimizer` in either case.
-
-    All ranks start from rank 0's parameters and buffers.
+    `algorithm` is a name from ``quelea.algorithms()``, and `parameters` are its options, as in ``wrap(model,
+    optimizer, "aladdin", alpha=0.5)``; or a class of your own, or an object of it. `topology` selects who mixes
+    with whom in gossip algorithms, `codec` how vectors are encoded; each is a name or a dictionary with
+    ``name`` and further keys. Where servers run the optimizer, they use `server_optimizer`, or the equivalent
+    of `optimizer` (SGD, Adam and AdamW), with rank 0's learning rate. All start from rank 0's parameters.
 
     >>> import torch, quelea.torch as quelea
     >>> quelea.init()

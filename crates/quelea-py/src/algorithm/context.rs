@@ -39,11 +39,6 @@ impl PyContext {
         PyContext { at, lent: Mutex::default(), tensors }
     }
 
-    /// The kind of tensors that the algorithm uses.
-    pub(crate) fn tensors(&self) -> &'static str {
-        self.tensors
-    }
-
     /// An event begins: from now on this object leads to `cx`, until [`close`](PyContext::close).
     pub(crate) fn open(&self, cx: &mut Context<'_>) {
         self.at.store(ptr::from_mut(cx).cast(), Ordering::Relaxed);
@@ -54,7 +49,9 @@ impl PyContext {
     pub(crate) fn close(&self, py: Python<'_>) -> Option<&'static str> {
         self.at.store(ptr::null_mut(), Ordering::Relaxed);
         let lent = std::mem::take(&mut *self.lent());
-        let is_kept = |lent: &&LentBuffer| lent.buffer.get_refcnt(py) > 1;
+        // SAFETY: an object that is held here, and Python's lock is held.
+        let is_kept =
+            |lent: &&LentBuffer| unsafe { pyo3::ffi::Py_REFCNT(lent.buffer.as_ptr()) } > 1;
         lent.iter().find(is_kept)?;
         // A cycle of objects that nobody can reach may hold it.
         let _ = py.import("gc").and_then(|gc| gc.call_method0("collect"));
@@ -78,7 +75,7 @@ impl PyContext {
         Ok(use_it(unsafe { &mut *at }))
     }
 
-    fn view(&self, py: Python<'_>, which: Which, b: Option<usize>) -> PyResult<Py<PyAny>> {
+    fn lend(&self, py: Python<'_>, which: Which, b: Option<usize>) -> PyResult<Py<PyAny>> {
         let (place, memory) = self.with(|cx| {
             let (values, memory) = match which {
                 Which::Params => (&mut *cx.params, cx.memory.params),
@@ -145,7 +142,7 @@ impl PyContext {
 
     /// A view of bucket `b` of a vector, or of all that is here.
     fn _bucket(&self, py: Python<'_>, which: &str, b: Option<usize>) -> PyResult<Py<PyAny>> {
-        self.view(py, if which == "params" { Which::Params } else { Which::Grad }, b)
+        self.lend(py, if which == "params" { Which::Params } else { Which::Grad }, b)
     }
 
     /// How many buckets the model has.
@@ -265,7 +262,8 @@ impl PyContext {
         let message = self.with(|cx| {
             // SAFETY: tensors that the caller holds, and Python's lock is held.
             let copied = |place: Place| cx.outbox.pool.copy(unsafe { place.as_mut_slice() });
-            let parts = places.map(|place| place.map_or(Part::Empty, |at| Part::Values(copied(at))));
+            let parts =
+                places.map(|place| place.map_or(Part::Empty, |at| Part::Values(copied(at))));
             let step = step.unwrap_or(cx.step);
             Message { kind, step, bucket, stage, seq, count, scalar, parts, ..Message::default() }
         })?;

@@ -44,15 +44,11 @@ impl Declaration {
         self.defined.iter().any(|name| name == method)
     }
 
-    /// The entry; `number` tells apart classes of one name.
-    pub(super) fn entry(&self, number: usize) -> PyResult<&'static Entry> {
-        let key = match number {
-            0 => self.class_name.clone(),
-            number => format!("{}#{number}", self.class_name),
-        };
+    /// The entry; `key` names the class in its option.
+    pub(super) fn entry(&self, key: &str) -> PyResult<&'static Entry> {
         let class = OptionSpec {
             name: CLASS_OPTION,
-            kind: OptionKind::Choice(vec![leaked(&key)].leak()),
+            kind: OptionKind::Choice(vec![leaked(key)].leak()),
             help: "the class in Python that implements it",
         };
         let options: Vec<_> = [class].into_iter().chain(self.options.iter().copied()).collect();

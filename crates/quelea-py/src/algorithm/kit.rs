@@ -265,11 +265,7 @@ impl PyAverage {
     }
 }
 
-fn check_length(
-    cx: &quelea_core::contract::Context<'_>,
-    b: usize,
-    values: Place,
-) -> PyResult<()> {
+fn check_length(cx: &quelea_core::contract::Context<'_>, b: usize, values: Place) -> PyResult<()> {
     let count = cx.layout.buckets.len();
     let length = if b < count { cx.layout.range(b).len() } else { 0 };
     if b < count && length == values.length {

@@ -8,7 +8,9 @@ use quelea_core::payload::Payload;
 
 /// Keeps the memory of a rank's vector for views that Python code holds.
 #[pyclass(frozen, name = "LentVector", module = "quelea._core")]
-pub(crate) struct LentVector(#[expect(dead_code, reason = "held, not read")] pub(crate) SharedVector);
+pub(crate) struct LentVector(
+    #[expect(dead_code, reason = "held, not read")] pub(crate) SharedVector,
+);
 
 /// The vector of a message that Python code has looked at: nobody else holds it, so that it may be
 /// changed.

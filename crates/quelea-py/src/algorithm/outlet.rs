@@ -40,6 +40,11 @@ impl Outlet {
         *WRAPPED.lock().unwrap_or_else(PoisonError::into_inner) = Some(self);
     }
 
+    /// From now on they print what they raise, and end by a panic.
+    pub(crate) fn remove() {
+        *WRAPPED.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// That of a worker that is made now, on this thread.
     pub(super) fn current() -> Option<Outlet> {
         let wrapped = || WRAPPED.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use quelea_core::contract::{Algorithm, Awaited, Context, JoinRule};
 use quelea_core::message::{Message, Rank};
 use quelea_core::options::Options;
@@ -73,13 +74,18 @@ impl PyWorker {
             return;
         };
         let declared = &self.class.declared;
+        // State changes in events only, so that without one nothing is to be asked.
+        if !declared.defines(method) && method != "on_start" {
+            return;
+        }
         let handled = Python::attach(|py| {
             let (object, context) = (object.bind(py), context.bind(py));
             if declared.defines(method) {
                 let mut all = vec![context.clone().into_any()];
                 all.extend(arguments(py)?);
+                let all = PyTuple::new(py, all)?;
                 context.get().open(cx);
-                let called = object.call_method1(method, pyo3::types::PyTuple::new(py, all)?);
+                let called = object.call_method1(method, all);
                 let kept = context.get().close(py);
                 called?;
                 if let Some(which) = kept {
@@ -116,7 +122,8 @@ impl PyWorker {
         self.failed.store(true, Ordering::Relaxed);
         let class = &self.class.declared.class_name;
         let reason = Python::attach(|py| {
-            let kind = error.get_type(py).name().map_or_else(|_| "?".into(), |name| name.to_string());
+            let kind =
+                error.get_type(py).name().map_or_else(|_| "?".into(), |name| name.to_string());
             let value = error.value(py);
             // Python 3.10 has no notes; the traceback names the method there too.
             let _ = value.call_method1("add_note", (format!("raised in {class}.{method}"),));
