@@ -17,6 +17,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     tidy::check()?;
     rules::run(&[])?;
     edges::check()?;
+    execute(&mut packages())?;
     if !quick {
         execute(cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
         let docs = ["doc", "--workspace", "--no-deps", "--document-private-items"];
@@ -61,6 +62,17 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     }
     println!("\nall good{}", if skipped.is_empty() { "" } else { ", but for what was skipped" });
     Ok(())
+}
+
+/// Packs every crate that can be published, without building it again.
+fn packages() -> Command {
+    let mut package = cargo();
+    package.args(["package", "--workspace", "--no-verify", "--allow-dirty", "--offline", "--quiet"]);
+    // What is not published may depend on what is not.
+    for unpublished in ["xtask", "conformance", "quelea-py"] {
+        package.args(["--exclude", unpublished]);
+    }
+    package
 }
 
 /// The interpreter of the Python environment, which is made if need be, or why there is none.

@@ -14,6 +14,7 @@ import torch
 from group import launch
 
 import quelea
+import quelea._algorithm
 import quelea._schedulers
 import quelea._tensor_calls
 import quelea._windows
@@ -23,6 +24,7 @@ from quelea import _core, _session
 from quelea._turn import Turn
 
 MODULES = (
+    quelea._algorithm,
     quelea.torch,
     quelea.simulation,
     quelea._schedulers,
