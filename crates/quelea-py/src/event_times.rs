@@ -59,6 +59,15 @@ struct Played {
     took: Duration,
 }
 
+/// What happens to a node.
+enum NodeEvent {
+    Start,
+    Bucket(usize),
+    Gradient,
+    Optimized(usize),
+    Message(Rank, Message),
+}
+
 struct Sent {
     from: Rank,
     to: Rank,
@@ -68,7 +77,7 @@ struct Sent {
 impl Played {
     fn play(&mut self, steps: u64) -> PyResult<()> {
         for rank in 0..self.nodes.len() {
-            self.event(rank, |node| node.start(Time::ZERO));
+            self.event(rank, NodeEvent::Start);
         }
         while self.nodes.iter().any(|node| node.step() < steps) {
             let begun = self.events;
@@ -78,7 +87,7 @@ impl Played {
                 }
             }
             while let Some(Sent { from, to, message }) = self.in_flight.pop_front() {
-                self.event(to.index(), |node| node.message(Time::ZERO, from, message));
+                self.event(to.index(), NodeEvent::Message(from, message));
             }
             if self.events == begun {
                 return Err(Error::new_err("no worker is ready, and no message is on its way"));
@@ -90,15 +99,22 @@ impl Played {
     fn gradient(&mut self, rank: usize) {
         drop(self.nodes[rank].lend());
         for b in 0..self.nodes[rank].layout().buckets.len() {
-            self.event(rank, |node| node.bucket(Time::ZERO, b));
+            self.event(rank, NodeEvent::Bucket(b));
         }
-        self.event(rank, |node| node.gradient(Time::ZERO, Computed::default()));
+        self.event(rank, NodeEvent::Gradient);
     }
 
     /// Times one event, and carries out what it asks for: the optimizer takes no step.
-    fn event(&mut self, rank: usize, event: impl FnOnce(&mut Node)) {
+    fn event(&mut self, rank: usize, event: NodeEvent) {
+        let (node, now) = (&mut self.nodes[rank], Time::ZERO);
         let began = Instant::now();
-        event(&mut self.nodes[rank]);
+        match event {
+            NodeEvent::Start => node.start(now),
+            NodeEvent::Bucket(b) => node.bucket(now, b),
+            NodeEvent::Gradient => node.gradient(now, Computed::default()),
+            NodeEvent::Optimized(b) => node.optimized(now, b),
+            NodeEvent::Message(from, message) => node.message(now, from, message),
+        }
         self.took += began.elapsed();
         self.events += 1;
         let effects: Vec<Effect> = self.nodes[rank].take_effects().collect();
@@ -108,7 +124,7 @@ impl Played {
                     self.in_flight.push_back(Sent { from: Rank::from(rank), to, message });
                 }
                 Effect::Optimize { bucket, .. } => {
-                    self.event(rank, |node| node.optimized(Time::ZERO, bucket));
+                    self.event(rank, NodeEvent::Optimized(bucket));
                 }
                 Effect::Work { .. } | Effect::JumpToStep(_) | Effect::Measure(_) => {}
             }

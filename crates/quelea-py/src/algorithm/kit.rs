@@ -1,5 +1,6 @@
 //! The building blocks of `quelea_core::kit` for algorithms in Python: vectors stay in Rust.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyValueError;
@@ -175,7 +176,11 @@ fn checked_part(part: usize) -> PyResult<()> {
 
 /// The exact mean of the model's buckets over all workers, by a collective.
 #[pyclass(frozen, name = "Average", module = "quelea._core")]
-pub(crate) struct PyAverage(Mutex<Average>);
+pub(crate) struct PyAverage {
+    average: Mutex<Average>,
+    /// Buckets of an average that is over, whose means are not written yet.
+    unwritten: AtomicUsize,
+}
 
 #[pymethods]
 impl PyAverage {
@@ -186,7 +191,8 @@ impl PyAverage {
         let given = [("collective".to_string(), collective.into())];
         let options = Options::check(&[COLLECTIVE], given);
         let options = options.map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(PyAverage(Mutex::new(Average::new(&options))))
+        let average = Mutex::new(Average::new(&options));
+        Ok(PyAverage { average, unwritten: AtomicUsize::new(0) })
     }
 
     /// From now on among the living workers; what was under way is forgotten.
@@ -239,14 +245,23 @@ impl PyAverage {
     /// The average is over: writes the mean over the vector of bucket `b`.
     fn finish(&self, cx: &PyContext, b: usize, values: &Bound<'_, PyAny>) -> PyResult<()> {
         let values = Place::of_tensor(values)?;
-        if !self.is_done() {
-            return Err(Error::new_err("Average.finish() before is_done(): wait for all buckets"));
-        }
         cx.with(|cx| {
             check_length(cx, b, values)?;
+            let mut average = self.average();
+            if average.is_done() {
+                self.unwritten.store(cx.layout.buckets.len(), Ordering::Relaxed);
+            }
+            let unwritten = self.unwritten.load(Ordering::Relaxed);
+            if unwritten == 0 || !average.has_started(cx.step, b) {
+                return Err(Error::new_err(format!(
+                    "Average.finish() of bucket {b} before is_done(), or a second time: call it once for \
+                     each bucket when is_done() has returned True"
+                )));
+            }
             // SAFETY: as above.
             let values = unsafe { values.as_mut_slice() };
-            self.average().finish(&mut cx.outbox, b, values);
+            average.finish(&mut cx.outbox, b, values);
+            self.unwritten.store(unwritten - 1, Ordering::Relaxed);
             Ok(())
         })?
     }
@@ -261,7 +276,7 @@ impl PyAverage {
 
 impl PyAverage {
     fn average(&self) -> MutexGuard<'_, Average> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.average.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
