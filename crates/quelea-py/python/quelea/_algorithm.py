@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 from dataclasses import dataclass
@@ -204,6 +205,8 @@ def register(algorithm: type[Algorithm]) -> type[Algorithm]:
             raise Error(f"{algorithm.__name__} must define {method}({arguments})")
     if algorithm.tensors not in KINDS:
         raise Error(f'tensors = {algorithm.tensors!r}: must be "torch" or "numpy"')
+    # It may take seconds, in which an event would seem to be stuck.
+    importlib.import_module("quelea._pytorch" if algorithm.tensors == "torch" else "numpy")
     declared = Declaration(
         name=name_of(algorithm),
         class_name=f"{algorithm.__module__}.{algorithm.__qualname__}",
