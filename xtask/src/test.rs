@@ -67,7 +67,14 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
 /// Packs every crate that can be published, without building it again.
 fn packages() -> Command {
     let mut package = cargo();
-    package.args(["package", "--workspace", "--no-verify", "--allow-dirty", "--offline", "--quiet"]);
+    package.args([
+        "package",
+        "--workspace",
+        "--no-verify",
+        "--allow-dirty",
+        "--offline",
+        "--quiet",
+    ]);
     // What is not published may depend on what is not.
     for unpublished in ["xtask", "conformance", "quelea-py"] {
         package.args(["--exclude", unpublished]);
