@@ -14,7 +14,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use serde_json::Value;
 
-use crate::{accuracy, cargo, environment, groups, network, output, peers, reality};
+use crate::{accuracy, cargo, environment, groups, network, output, peers, python, reality};
 
 /// One program that measures.
 struct Bench {
@@ -81,6 +81,9 @@ const HANDOFF_WHAT: &str =
 const REALITY: &str = "reality";
 const REALITY_WHAT: &str = "predicted against measured time per step, 4 hosts on shaped links";
 
+const EVENTS: &str = "events";
+const EVENTS_WHAT: &str = "events of algorithms in Python, against the same ones in Rust";
+
 type Measure = fn(&Path) -> Result<Vec<Value>>;
 /// Benches that run the whole program between shaped hosts: name, what they measure, and how.
 const SHAPED: [(&str, &str, Measure); 2] =
@@ -100,6 +103,7 @@ fn list() {
     println!("{REALITY:8} {REALITY_WHAT}");
     println!("{:8} {}", groups::NAME, groups::WHAT);
     println!("{:8} {}", accuracy::NAME, accuracy::WHAT);
+    println!("{EVENTS:8} {EVENTS_WHAT}");
     println!("{:8} {}; parts: peers-{}", peers::NAME, peers::WHAT, peers::PARTS.join(", peers-"));
 }
 
@@ -120,7 +124,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     }
     let tls = flags.iter().any(|flag| *flag == TLS);
     for name in &names {
-        let known = [REALITY, HANDOFF, groups::NAME, accuracy::NAME].contains(&name.as_str())
+        let known = [REALITY, HANDOFF, EVENTS, groups::NAME, accuracy::NAME].contains(&name.as_str())
             || !peer_parts(&[name]).is_empty();
         if !known && !BENCHES.iter().any(|bench| bench.name == *name) {
             bail!("no benchmark `{name}`; `cargo xtask bench --list` shows all");
@@ -147,6 +151,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
             }
         }
     }
+    rows.extend(measure_events(&names)?);
     rows.extend(measure_accuracy(&names)?);
     let wire = if tls { peers::Wire::Tls } else { peers::Wire::Plain };
     rows.extend(measure_peers(&names, wire)?);
@@ -176,6 +181,20 @@ fn peer_parts(names: &[&String]) -> Vec<&'static str> {
     let all = names.is_empty() || names.iter().any(|name| *name == peers::NAME);
     let named = |part: &&str| names.iter().any(|name| **name == format!("{}-{part}", peers::NAME));
     peers::PARTS.into_iter().filter(|part| all || named(part)).collect()
+}
+
+fn measure_events(names: &[&String]) -> Result<Vec<Value>> {
+    if !names.is_empty() && !names.iter().any(|name| *name == EVENTS) {
+        return Ok(Vec::new());
+    }
+    println!("{EVENTS}: {EVENTS_WHAT} …");
+    if names.is_empty() && environment::found().is_none() {
+        println!("  left out: needs --torch");
+        return Ok(Vec::new());
+    }
+    let mut rows = python::event_times()?;
+    rows.iter_mut().for_each(|row| row["bench"] = Value::from(EVENTS));
+    Ok(rows)
 }
 
 /// Takes a quarter of an hour and data: only if it is named.

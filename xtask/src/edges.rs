@@ -154,11 +154,14 @@ const RULES: &[EdgeRule] = &[
             "quelea-net",
             "quelea-engine",
             "quelea-plot",
-            "quelea-plan",
-            "quelea-page",
             "quelea-run",
+            // The package has the command too.
+            "quelea-page",
+            "quelea-papers",
+            "quelea-plan",
+            "quelea-cli",
         ],
-        never: &["clap", "anyhow", "indicatif"],
+        never: &[],
     },
 ];
 

@@ -38,6 +38,25 @@ pub(crate) fn refusal() -> Option<String> {
     venv.is_err().then(|| "Python's venv is not here; install the package python3-venv".into())
 }
 
+/// The minor version of the oldest Python that the package supports.
+pub(crate) fn oldest_minor() -> u32 {
+    minor(OLDEST)
+}
+
+/// Makes an empty environment of this interpreter in a folder, unless it is there and complete.
+pub(crate) fn make(interpreter: &Path, folder: &Path) -> Result<()> {
+    let _lock = lock()?;
+    let note = folder.join(NOTE);
+    if note.exists() && folder.join("bin/python").exists() {
+        return Ok(());
+    }
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    execute(Command::new(interpreter).args(["-m", "venv"]).arg(folder))?;
+    Ok(fs::write(note, "")?)
+}
+
 /// `3.11` → 11; the next Python 3 is never a Python 2.
 fn minor(version: &str) -> u32 {
     let minor = version.trim().strip_prefix("3.").and_then(|minor| minor.parse().ok());

@@ -15,6 +15,7 @@ mod reality;
 mod rules;
 mod test;
 mod tidy;
+mod wheel;
 
 use std::process::{Command, ExitCode};
 
@@ -28,7 +29,8 @@ usage: cargo xtask COMMAND
   test          everything that must hold: format, tidy, rules, dependency edges, clippy, docs,
                 tests, the Python package's too
   test --quick  without clippy, docs and Python, for working
-  rules [NAME…] only the rules over the text of the sources: types, names, lengths, tuples, old-name
+  rules [NAME…] only the rules over the text of the sources: types, names, lengths, tuples,
+                old-name, packages
   bench         whole-program ratios, us and the peer or the physical limit in one run
   bench NAME…   only these (see `bench --list`)
   bench --keep  also renew these numbers in docs/benchmarks.json
@@ -36,6 +38,8 @@ usage: cargo xtask COMMAND
   chaos --real  kill processes of real runs, eight algorithms; --kills K --mean-seconds S --seed N
                 --algorithms A,B
   python        the Python package's tests, with PyTorch; further words go to pytest
+  wheel         the Python package as a file that pip installs, in target/wheels; --portable links it
+                for older versions of the C library
   docs          make the pages of the manual that come from the tables
   matrix        train with every algorithm, optimizer and codec; writes docs/convergence.md
   matrix NAME…  measure these algorithms only, and keep the other lines
@@ -49,6 +53,7 @@ fn main() -> ExitCode {
         Some("bench") => bench::run(&words[1..]),
         Some("chaos") => chaos::run(&words[1..]),
         Some("python") => python::run(&words[1..]),
+        Some("wheel") => wheel::run(&words[1..]),
         Some("docs") => docs::run(),
         Some("matrix") => docs::matrix(&words[1..]),
         None | Some("help" | "--help" | "-h") => {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 use crate::{cargo, environment, execute, output};
 
@@ -47,12 +48,21 @@ pub(crate) fn release() -> Result<PathBuf> {
     lay_out("release")
 }
 
+/// How long events of algorithms in Python take, against those in Rust: rows of the benchmark.
+pub(crate) fn event_times() -> Result<Vec<Value>> {
+    let python = environment::provide()?;
+    let mut script = Command::new(python);
+    script.arg(root().join("crates/quelea-py/benches/events.py"));
+    let printed = output(script.env("PYTHONPATH", release()?).env("OMP_NUM_THREADS", "1"))?;
+    printed.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
+}
+
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask has a parent")
 }
 
 /// Where cargo builds.
-fn target_folder() -> Result<PathBuf> {
+pub(crate) fn target_folder() -> Result<PathBuf> {
     let said = output(cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
     let after =
         said.split("\"target_directory\":\"").nth(1).and_then(|rest| rest.split('"').next());

@@ -1,5 +1,6 @@
 //! Ctrl-C, and being asked to stop: the run is saved, and nothing half-written stays.
 
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use quelea_run::execute::ask_to_stop;
@@ -30,5 +31,6 @@ pub fn install() {
         mention("\nquelea: ended at once; what was not saved is lost");
         std::process::exit(i32::from(INTERRUPTED));
     };
-    ctrlc::set_handler(stop).expect("handlers are installed once, at the start");
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| ctrlc::set_handler(stop).expect("nobody else sets handlers"));
 }

@@ -4,7 +4,10 @@
 //! training script. Nothing here knows PyTorch: vectors are addresses, and the package makes
 //! tensors of them. Every call that waits releases Python's lock meanwhile.
 
+mod algorithm;
 mod allocations;
+mod command;
+mod event_times;
 mod group;
 mod model;
 mod optimizer_state;
@@ -43,7 +46,7 @@ fn uninterrupted(raised: &mut Option<PyErr>) -> bool {
     }
 }
 
-/// The algorithms, with one line and the keyword arguments of each.
+/// The algorithms, registered ones included, with one line and the keyword arguments of each.
 #[pyfunction]
 fn algorithms() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
     let described = |entry: &quelea_core::algorithms::Entry| {
@@ -53,7 +56,7 @@ fn algorithms() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
             entry.meta.options.iter().map(|key| key.name).collect(),
         )
     };
-    quelea_core::algorithms::ALGORITHMS.iter().map(described).collect()
+    algorithm::registry().entries().map(described).collect()
 }
 
 #[pymodule]
@@ -71,9 +74,12 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tensors::PyTensorGroup>()?;
     module.add_class::<tensors::PyPending>()?;
     module.add_class::<topology::PyTopology>()?;
+    algorithm::add_to(module)?;
     module.add_function(wrap_pyfunction!(tensors::tensor_types, module)?)?;
     module.add_function(wrap_pyfunction!(properties::properties, module)?)?;
     module.add_function(wrap_pyfunction!(simulate::simulate, module)?)?;
+    module.add_function(wrap_pyfunction!(command::command_line, module)?)?;
+    module.add_function(wrap_pyfunction!(event_times::event_times, module)?)?;
     module.add_function(wrap_pyfunction!(allocations::large_allocations, module)?)?;
     module.add_function(wrap_pyfunction!(algorithms, module)?)
 }

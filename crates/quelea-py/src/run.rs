@@ -19,8 +19,9 @@ use quelea_page::log::{LogClock, RunLog};
 use quelea_run::prepared::run_spec;
 use serde_json::Value;
 
+use crate::algorithm::Outlet;
 use crate::group::PyGroup;
-use crate::model;
+use crate::model::{self, Raised};
 use crate::optimizer_state::{StateLayout, StateVectors};
 use crate::page::{PyPage, ShownRun, folder_name, script_config};
 use crate::properties::PyProperties;
@@ -37,7 +38,9 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 /// A rank of a run. Its methods are called in the order that `quelea_net::external_loop` describes.
 #[pyclass(frozen, name = "Run", module = "quelea._core")]
 pub(crate) struct PyRun {
-    handle: LoopHandle,
+    handle: Arc<LoopHandle>,
+    /// Holds what an event of an algorithm in Python has raised.
+    raised: Raised,
     /// Returns what went wrong, if anything did.
     thread: Mutex<Option<JoinHandle<Result<(), String>>>>,
     /// What the thread has returned.
@@ -92,6 +95,14 @@ impl PyRun {
             let layout = StateLayout { vectors: state_vectors, has_velocity };
             setup.optimizer = state.maker(layout, initial.length);
         }
+        let (handle, raised) = (Arc::new(handle), Raised::default());
+        let told = Arc::downgrade(&handle);
+        let end = move |reason| {
+            if let Some(handle) = told.upgrade() {
+                handle.fail(reason);
+            }
+        };
+        Outlet { raised: raised.clone(), end: Some(Arc::new(end)) }.install();
         let recorder = match group.launched().rank {
             0 => recorder(&script_config(&resolved), initial.length, page, records)?,
             _ => ScriptRecorder::default(),
@@ -99,7 +110,7 @@ impl PyRun {
         let shown = recorder.log.clone();
         let thread = spawn(py, group, setup.clone(), outer, recorder)?;
         let (thread, outcome) = (Mutex::new(Some(thread)), OnceLock::new());
-        Ok(PyRun { handle, thread, outcome, rate, setup, state, shown })
+        Ok(PyRun { handle, raised, thread, outcome, rate, setup, state, shown })
     }
 
     /// Start and end of every bucket, in order.
@@ -185,7 +196,7 @@ impl PyRun {
         self.checked(py, self.handle.finish())?;
         match self.end(py)? {
             Ok(()) => Ok(()),
-            Err(reason) => Err(Error::new_err(reason)),
+            Err(reason) => Err(self.raised.take().unwrap_or_else(|| Error::new_err(reason))),
         }
     }
 
@@ -236,7 +247,7 @@ impl PyRun {
     pub(crate) fn failure(&self, py: Python<'_>) -> PyErr {
         match self.end(py) {
             Ok(Ok(())) => Error::new_err("the run has ended"),
-            Ok(Err(reason)) => Error::new_err(reason),
+            Ok(Err(reason)) => self.raised.take().unwrap_or_else(|| Error::new_err(reason)),
             Err(interrupted) => interrupted,
         }
     }

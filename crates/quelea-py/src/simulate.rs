@@ -18,6 +18,7 @@ use quelea_run::prepared::PreparedRun;
 use quelea_run::recorder::RunRecorder;
 
 use crate::Error;
+use crate::algorithm::simulated;
 use crate::model::{self, Callbacks, PythonModel, Raised};
 use crate::page::{PyPage, ShownRun, folder_name};
 use crate::settings::{config, value_error};
@@ -63,7 +64,7 @@ pub(crate) fn simulate(
             }
         };
         let run = AssertUnwindSafe(|| execute(&prepared, &directory, &mut watch, drive));
-        match catch_unwind(run) {
+        match simulated(raised.clone(), || catch_unwind(run)) {
             Ok(Ok(finished)) => {
                 if let (Some(log), Ok(summary)) = (&log, serde_json::to_value(&finished.summary)) {
                     log.finish(summary);

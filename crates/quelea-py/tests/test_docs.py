@@ -14,6 +14,7 @@ import torch
 from group import launch
 
 import quelea
+import quelea._algorithm
 import quelea._progress
 import quelea._results
 import quelea._schedulers
@@ -25,6 +26,7 @@ from quelea import _core, _session
 from quelea._turn import Turn
 
 MODULES = (
+    quelea._algorithm,
     quelea.torch,
     quelea.simulation,
     quelea._progress,

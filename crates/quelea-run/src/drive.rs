@@ -5,6 +5,7 @@
 mod data_folders;
 mod launched;
 mod processes;
+mod program;
 mod slowed;
 
 use std::path::PathBuf;
@@ -31,6 +32,7 @@ pub use processes::{
     ProcessOptions, ProcessSignal, Tell, end_with_parent, kill_worker, measure_processes,
     processes, signal_worker, workers_with_processes,
 };
+pub use program::{executable, interpreter, started_by};
 pub use quelea_net::{JoinToken, PublishedToken, Security, measure};
 pub use slowed::slowed;
 

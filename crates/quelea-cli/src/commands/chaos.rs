@@ -144,7 +144,7 @@ fn disturbed(
     directory: &Directory,
     quiet: bool,
 ) -> anyhow::Result<Finished> {
-    let executable = std::env::current_exe()?;
+    let executable = drive::executable()?;
     let options = ProcessOptions {
         executable: &executable,
         // A process may also fail to join a run that is busy with another loss.

@@ -7,6 +7,7 @@ use std::process::Command as Process;
 use anyhow::Context;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_core::registry::Registry;
+use quelea_run::drive;
 
 use super::CommandSpec;
 use crate::request::check_address;
@@ -21,7 +22,7 @@ Examples:
   quelea launch -n 4 --page 127.0.0.1:8600 train.py show the run in a browser, from rank 0
   quelea launch -n 4 --records runs/first train.py  keep what is measured: quelea page runs/first
 
-Needs the Python package (`pip install .` in quelea's repository). Rank 0 hosts the servers of the
+Needs the Python package, which has this command too. Rank 0 hosts the servers of the
 centralized algorithms. A process that fails ends the others; the last line names it.";
 
 /// Start a PyTorch script several times on this machine
@@ -40,9 +41,9 @@ struct Args {
     #[arg(long, value_name = "FOLDER")]
     records: Option<PathBuf>,
 
-    /// The interpreter
-    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
-    python: OsString,
+    /// The interpreter; without it, the one that runs this command, or python3
+    #[arg(long, value_name = "PROGRAM")]
+    python: Option<OsString>,
 
     /// The script and its own arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -52,7 +53,9 @@ struct Args {
 
 fn run(_registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
-    let mut python = Process::new(&args.python);
+    let own = || drive::interpreter().map_or("python3".into(), |own| own.as_os_str().to_owned());
+    let interpreter = args.python.unwrap_or_else(own);
+    let mut python = Process::new(&interpreter);
     python.args(["-m", "quelea.launch", "-n", &args.processes.to_string()]);
     if let Some(address) = &args.page {
         check_address("--page", address)?;
@@ -62,8 +65,7 @@ fn run(_registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
         python.arg("--records").arg(folder);
     }
     let status = python.args(&args.script).status();
-    let status =
-        status.with_context(|| format!("cannot start {}", args.python.to_string_lossy()))?;
+    let status = status.with_context(|| format!("cannot start {}", interpreter.to_string_lossy()))?;
     match status.code() {
         Some(0) => Ok(()),
         code => std::process::exit(code.unwrap_or(1)),

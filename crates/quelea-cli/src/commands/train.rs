@@ -76,7 +76,7 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let prepared = prepared(registry, &args, None)?;
     prepared.check_memory()?;
     if args.processes {
-        let executable = std::env::current_exe()?;
+        let executable = drive::executable()?;
         let kind = DriverKind::Processes;
         return session::run(prepared, asked, &args.output, kind, |prepared, recorder| {
             let options = ProcessOptions {

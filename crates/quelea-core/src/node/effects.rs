@@ -1,7 +1,7 @@
 //! Runs an event, and carries out what the algorithm asks for in it.
 
 use super::{Node, Phase};
-use crate::contract::{Algorithm, Context, Effect, Mode, Outbox};
+use crate::contract::{Algorithm, Context, Effect, Mode, Outbox, VectorMemory};
 use crate::optim::At;
 use crate::time::Time;
 use crate::vector;
@@ -68,6 +68,7 @@ impl Node {
             clip: self.clip.filter(|_| self.properties.clips_itself),
             params,
             grad,
+            memory: VectorMemory { params: &self.params, grad: &self.grad },
             layout: &self.layout,
             pieces: &self.pieces,
             optimizer: &mut *self.optimizer,

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from quelea._pytorch import torch  # isort: skip
 from quelea import _core
+from quelea._algorithm import resolved
 from quelea._batches import to_device
 from quelea._flat import flatten
 from quelea._order import SampleOrder
@@ -51,8 +51,9 @@ def simulate(
     """Trains in the virtual cluster, and returns the run's summary.
 
     `config` has the keys of a run file (``{"workers": 16, "steps": 500, "algorithm": {"name":
-    "d-psgd"}, "optimizer": {"name": "sgd", "lr": 0.1}, "cluster": {…}}``), without a task. The
-    optimizer is quelea's own. Worker i has the samples i, i + n, i + 2n, …, in an order that
+    "d-psgd"}, "optimizer": {"name": "sgd", "lr": 0.1}, "cluster": {…}}``), without a task. A class of
+    your own, or an object of it, may take the place of the algorithm's name
+    (``"algorithm": Mine(period=4)``). The optimizer is quelea's own. Worker i has the samples i, i + n, i + 2n, …, in an order that
     depends on the seed alone; with `reshuffle` all samples are distributed over the workers anew in
     every epoch, as PyTorch's DistributedSampler does. `loss(model, batch)` returns the mean loss of
     a batch, whose tensors are on the device; PyTorch's random numbers are seeded for each batch,
@@ -88,6 +89,8 @@ def simulate(
     >>> summary["loss"] < 0.01, 1.0 <= summary["clock_seconds"] < 1.2
     (True, True)
     """
+    if "algorithm" in config:
+        config = {**config, "algorithm": resolved(config["algorithm"])}
     continues = _continues(out, resume)
     order = SampleOrder(len(dataset), config, batch, reshuffle)
     workers = _VirtualWorkers(Passes(make_model().to(device), loss), dataset, order, collate, watch)

@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-
+from quelea._pytorch import torch  # isort: skip
 from quelea import _failure, _pages, _session, _tensor_mesh
+from quelea._algorithm import Algorithm, resolved
 from quelea._core import Error, Group
 from quelea._progress import global_step, page, report_loss
 from quelea._schedulers import GlobalScheduler
@@ -196,7 +196,7 @@ def barrier(timeout: float = 1800.0) -> None:
 def wrap(
     model: Model,
     optimizer: torch.optim.Optimizer,
-    algorithm: str = "allreduce",  # names: default
+    algorithm: str | Algorithm | type[Algorithm] = "allreduce",  # names: default
     *,
     topology: str | dict[str, Any] | None = None,
     codec: str | dict[str, Any] | None = None,
@@ -209,19 +209,15 @@ def wrap(
 ) -> Model:
     """Trains `model` together with all other processes; returns the same model.
 
-    `algorithm` is a name from ``quelea.algorithms()``, and `parameters` are its options, as in
-    ``wrap(model, optimizer, "aladdin", alpha=0.5, period=4)``. `topology` selects who mixes with
-    whom in gossip algorithms, `codec` how vectors are encoded; each is a name or a dictionary with
-    ``name`` and further keys. Where servers run the optimizer, they use `server_optimizer`, or the
-    equivalent of `optimizer` (SGD, Adam and AdamW); the learning rate is that of rank 0's
-    `optimizer` in either case.
+    `algorithm` is a name from ``quelea.algorithms()``, and `parameters` are its options, as in ``wrap(model,
+    optimizer, "aladdin", alpha=0.5)``; or a class of your own, or an object of it. `topology` selects who mixes
+    with whom in gossip algorithms, `codec` how vectors are encoded; each is a name or a dictionary with
+    ``name`` and further keys. Where servers run the optimizer, they use `server_optimizer`, or the equivalent
+    of `optimizer` (SGD, Adam and AdamW), with rank 0's learning rate. All start from rank 0's parameters.
 
-    `poison` says what happens when a rank sends NaN, infinities or absurd magnitudes: ``"stop"``,
-    ``"drop"``, ``"refuse"`` or ``"ignore"``. The default is ``"ignore"`` where ranks send gradients
-    that an optimizer of their own receives, because a ``GradScaler`` finds infinities there and skips
-    the step, and ``"stop"`` everywhere else.
-
-    All ranks start from rank 0's parameters and buffers.
+    `poison` says what happens when a rank sends NaN, infinities or absurd magnitudes: ``"stop"``, ``"drop"``,
+    ``"refuse"`` or ``"ignore"``. Where ranks send each other gradients the default is ``"ignore"``, because a
+    ``GradScaler`` finds infinities there and skips the step; elsewhere it is ``"stop"``.
 
     >>> import torch, quelea.torch as quelea
     >>> quelea.init()
@@ -241,7 +237,7 @@ def wrap(
     config = {
         "seed": seed,
         "workers": group.world_size,
-        "algorithm": {"name": algorithm, **parameters},
+        "algorithm": resolved({"name": algorithm, **parameters}),
         "topology": _named(topology),
         "codec": _named(codec),
         "buckets": {"size_mb": bucket_mb},

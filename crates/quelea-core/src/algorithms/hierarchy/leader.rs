@@ -125,6 +125,7 @@ impl Leader {
             clip: cx.clip,
             params: &mut *cx.params,
             grad: &mut *cx.grad,
+            memory: cx.memory,
             layout: cx.layout,
             pieces: cx.pieces,
             optimizer: &mut *cx.optimizer,

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use quelea_net::{WARNING_CHARS, shown};
 
+use super::super::program::restarted;
 use super::WAIT_SECONDS;
 
 /// As much as is kept of what a process said.
@@ -30,7 +31,7 @@ pub(super) struct Starter {
 impl Starter {
     /// Starts the process of worker `rank`, or says why it cannot.
     pub(super) fn start(&self, rank: u32) -> Result<Arc<WorkerProcess>, String> {
-        let mut command = Command::new(&self.executable);
+        let mut command = restarted(&self.executable);
         command.args(["join", &self.address.to_string(), "--rank", &rank.to_string(), "--quiet"]);
         command.args(["--wait", &WAIT_SECONDS.to_string(), "--with-parent"]);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
