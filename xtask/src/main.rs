@@ -1,11 +1,16 @@
 //! The project's own commands: `cargo xtask test`, `cargo xtask bench`, `cargo xtask docs`.
 
 mod bench;
+mod book;
 mod chaos;
+mod compile;
 mod docs;
 mod edges;
 mod environment;
 mod groups;
+mod guests;
+mod links;
+mod markdown;
 mod network;
 mod papers;
 mod peers;
@@ -14,6 +19,7 @@ mod reality;
 mod rules;
 mod test;
 mod tidy;
+mod tutorials;
 
 use std::process::{Command, ExitCode};
 
@@ -34,6 +40,9 @@ usage: cargo xtask COMMAND
   chaos         300 random runs with random faults in the virtual cluster; --seeds N --from S, --seed S
   python        the Python package's tests, with PyTorch; further words go to pytest
   docs          make the pages of the manual that come from the tables
+  book          make a book of the pages, with mdBook (installed once, outside the repository)
+  guests        build, test and measure the crates for Burn and candle; --keep as for bench
+  tutorials     run what the tutorials and the README print; further words choose pages
   matrix        train with every algorithm, optimizer and codec; writes docs/convergence.md
   matrix NAME…  measure these algorithms only, and keep the other lines
 ";
@@ -47,6 +56,9 @@ fn main() -> ExitCode {
         Some("chaos") => chaos::run(&words[1..]),
         Some("python") => python::run(&words[1..]),
         Some("docs") => docs::run(),
+        Some("book") => book::run(&words[1..]),
+        Some("guests") => guests::run(&words[1..]),
+        Some("tutorials") => tutorials::run(&words[1..]),
         Some("matrix") => docs::matrix(&words[1..]),
         None | Some("help" | "--help" | "-h") => {
             print!("{HELP}");

@@ -44,7 +44,7 @@ pub(crate) fn root() -> &'static Path {
 }
 
 /// Where cargo builds.
-fn target_folder() -> Result<PathBuf> {
+pub(crate) fn target_folder() -> Result<PathBuf> {
     let said = output(cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
     let after =
         said.split("\"target_directory\":\"").nth(1).and_then(|rest| rest.split('"').next());
@@ -52,7 +52,7 @@ fn target_folder() -> Result<PathBuf> {
 }
 
 /// Puts the package's files and the built module into one folder; returns what goes into the path.
-fn lay_out(profile: &str) -> Result<PathBuf> {
+pub(crate) fn lay_out(profile: &str) -> Result<PathBuf> {
     let target = target_folder()?;
     let module = target.join(profile).join(module_file()?);
     let path = target.join("python").join(profile);
