@@ -58,7 +58,9 @@ fn provide() -> Result<PathBuf> {
     let program = folder.join("bin/mdbook");
     if !program.exists() {
         let version = format!("mdbook@{MDBOOK}");
-        let install = ["install", "--locked", "--no-default-features", "--features", "search"];
+        // Without optimization: compiling it takes longer than what it does.
+        let install = ["install", "--locked", "--debug", "--no-default-features"];
+        let install = install.into_iter().chain(["--features", "search"]);
         execute(cargo().args(install).arg(version).arg("--root").arg(&folder))?;
     }
     Ok(program)

@@ -24,7 +24,7 @@ use crate::{cargo, environment, execute, markdown, python};
 use exceptions::EXCEPTIONS;
 use follow::{Follower, Step};
 
-/// What is followed. The README uses files of the first.
+/// What is followed.
 const PAGES: &[&str] = &[
     "docs/tutorials/pytorch.md",
     "README.md",
@@ -33,15 +33,26 @@ const PAGES: &[&str] = &[
     "docs/tutorials/research.md",
 ];
 
-/// `cargo xtask tutorials [PAGE…]`: builds what is needed, and follows all pages or these.
+/// The program and the Python module are there.
+const BUILT: &str = "--built";
+
+/// `cargo xtask tutorials [--built] [PAGE…]`: builds what is needed unless it is there, and follows all
+/// pages or these.
 pub(crate) fn run(words: &[String]) -> Result<()> {
-    let is_known = |word: &&String| PAGES.iter().any(|page| page.contains(word.as_str()));
-    if let Some(unknown) = words.iter().find(|word| !is_known(word)) {
+    let (flags, names): (Vec<String>, Vec<String>) =
+        words.iter().cloned().partition(|word| word.starts_with("--"));
+    if let Some(flag) = flags.iter().find(|flag| *flag != BUILT) {
+        bail!("unknown option `{flag}`; there is {BUILT}");
+    }
+    let is_known = |name: &&String| PAGES.iter().any(|page| page.contains(name.as_str()));
+    if let Some(unknown) = names.iter().find(|name| !is_known(name)) {
         bail!("no page `{unknown}`; there are {}", PAGES.join(", "));
     }
     let python = environment::provide()?;
-    execute(cargo().args(["build", "-q", "-p", "quelea-cli", "-p", "quelea-py"]))?;
-    follow(Some(&python), words)
+    if flags.is_empty() {
+        execute(cargo().args(["build", "-q", "-p", "quelea-cli", "-p", "quelea-py"]))?;
+    }
+    follow(Some(&python), &names)
 }
 
 /// Follows the pages, or those that contain one of `names`; those that need Python only where it is.
@@ -55,7 +66,7 @@ pub(crate) fn follow(python: Option<&Path>, names: &[String]) -> Result<()> {
     for page in PAGES.iter().filter(is_chosen) {
         let text = fs::read_to_string(root().join(page))?;
         let steps = steps(page, &text);
-        let place = scratch(&target)?;
+        let place = scratch()?;
         let follower =
             Follower { place: &place, target: &target, python, package: package.as_deref() };
         let begin = std::time::Instant::now();
@@ -68,7 +79,7 @@ pub(crate) fn follow(python: Option<&Path>, names: &[String]) -> Result<()> {
 
 /// What a reader does with a page, in order.
 fn steps(page: &str, text: &str) -> Vec<Step> {
-    let mut steps: Vec<Step> = exceptions::files_before(page).into_iter().collect();
+    let mut steps: Vec<Step> = Vec::new();
     for block in markdown::blocks(text) {
         let is_after_run = matches!(steps.last(), Some(Step::Run { .. }));
         if block.language == "sh" {
@@ -85,8 +96,7 @@ fn steps(page: &str, text: &str) -> Vec<Step> {
 /// The commands of a block, with what is run instead of those that cannot be.
 fn script(page: &str, text: &str) -> String {
     let lines = text.lines().map(|line| {
-        let command = line.split("  #").next().unwrap_or(line).trim_end();
-        let exception = EXCEPTIONS.iter().find(|exception| exception.is_for(page, command));
+        let exception = EXCEPTIONS.iter().find(|exception| exception.is_for(page, line));
         exception.map_or(line, |exception| exception.instead)
     });
     lines.collect::<Vec<_>>().join("\n")
@@ -100,10 +110,12 @@ fn file_name(text: &str) -> Option<&str> {
     (name.chars().all(is_name) && name.contains('.')).then_some(name)
 }
 
-/// An empty folder with what looks like a clone of the repository, always at the same place: what cargo
-/// builds there can be used again.
-fn scratch(target: &Path) -> Result<PathBuf> {
-    let folder = target.join("tutorials/work");
+/// An empty folder with what looks like a clone of the repository. It is outside the repository, whose
+/// workspace a new project would become a part of, and always at the same place: what cargo builds there
+/// can be used again.
+fn scratch() -> Result<PathBuf> {
+    let repository = root().display().to_string().replace(['/', '.'], "-");
+    let folder = std::env::temp_dir().join(format!("quelea-tutorials{repository}"));
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
     }

@@ -1,10 +1,5 @@
 //! Commands that a page prints and that are not run as they are printed.
 
-use std::fs;
-
-use super::follow::Step;
-use super::{file_name, markdown, root};
-
 /// A command, and what is run in its place.
 pub(super) struct Exception {
     /// Where it is printed.
@@ -31,11 +26,7 @@ const fn of_readme(command: &'static str, instead: &'static str, why: &'static s
 
 pub(super) const EXCEPTIONS: &[Exception] = &[
     of_readme("pip install .", "", "the module was built before; a wheel is tested by itself"),
-    of_readme(
-        "python -m quelea.launch -n 4 train.py",
-        "python -m quelea.launch -n 2 train.py allreduce",
-        "`train.py` is the tutorial's, which takes the algorithm",
-    ),
+    of_readme("python -m quelea.launch -n 4 train.py", "", "run in docs/tutorials/pytorch.md"),
     of_readme(
         "cargo run --release",
         "quelea --set steps=10 --out runs/first",
@@ -90,17 +81,3 @@ pub(super) const EXCEPTIONS: &[Exception] = &[
         "so that the next line can resume it too",
     ),
 ];
-
-/// Files that a page uses and another one prints.
-pub(super) fn files_before(page: &str) -> Vec<Step> {
-    if page != "README.md" {
-        return Vec::new();
-    }
-    let tutorial = fs::read_to_string(root().join("docs/tutorials/pytorch.md"));
-    let blocks = markdown::blocks(&tutorial.unwrap_or_default());
-    let files = blocks.into_iter().filter_map(|block| {
-        let name = file_name(&block.text)?.to_string();
-        Some(Step::Write { name, text: block.text })
-    });
-    files.collect()
-}

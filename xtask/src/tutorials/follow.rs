@@ -73,6 +73,7 @@ impl Follower<'_> {
 
     fn run(&self, script: &str, folder: &Path) -> Result<Done> {
         let state = self.target.join("tutorials");
+        fs::create_dir_all(&state)?;
         let (said, ended_in) = (state.join("said"), state.join("folder"));
         let out = File::create(&said)?;
         let mut shell = Command::new("bash");
