@@ -80,8 +80,12 @@ pub(crate) fn follow(python: Option<&Path>, names: &[String]) -> Result<()> {
 /// What a reader does with a page, in order.
 fn steps(page: &str, text: &str) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
+    let mut end_of_run = None;
     for block in markdown::blocks(text) {
-        let is_after_run = matches!(steps.last(), Some(Step::Run { .. }));
+        // With at most an empty line between them.
+        let is_after_run = end_of_run.is_some_and(|end| block.line <= end + 2);
+        let end = block.line + block.text.lines().count() + 1;
+        end_of_run = (block.language == "sh").then_some(end);
         if block.language == "sh" {
             steps.push(Step::Run { line: block.line, script: script(page, &block.text) });
         } else if block.language == "text" && is_after_run {
@@ -164,13 +168,14 @@ mod tests {
     #[test]
     fn a_page_is_read_as_files_commands_and_what_they_print() {
         let page = "```toml\n# run.toml\na = 1\n```\n```toml\n# Not a file\n```\n```sh\nls  # look\n```\n\n\
-                    ```text\nrun.toml\n```\n\n```text\nno output\n```\n";
+                    ```text\nrun.toml\n```\n\nText.\n\n```sh\npwd\n```\n\nMore.\n\n```text\nno output\n```\n";
         assert_eq!(
             steps("a.md", page),
             [
                 Step::Write { name: "run.toml".into(), text: "# run.toml\na = 1\n".into() },
                 Step::Run { line: 8, script: "ls  # look".into() },
                 Step::Expect { line: 12, shown: "run.toml\n".into() },
+                Step::Run { line: 18, script: "pwd".into() },
             ]
         );
     }

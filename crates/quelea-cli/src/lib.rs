@@ -13,6 +13,17 @@
 //! }
 //! ```
 //!
+//! With words of one's own, it does not depend on how the program was started:
+//!
+//! ```
+//! use std::process::ExitCode;
+//!
+//! use quelea_core::registry::Registry;
+//!
+//! let words = ["quelea", "topology", "ring", "--workers", "8"];
+//! assert_eq!(quelea_cli::main_with(&Registry::builtin(), words), ExitCode::SUCCESS);
+//! ```
+//!
 //! Exit status: 0 done, 1 the run failed, 2 the request was wrong, 130 interrupted.
 
 mod commands;
@@ -25,6 +36,7 @@ mod request;
 mod session;
 mod text;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use quelea_core::registry::Registry;
@@ -34,8 +46,17 @@ use quelea_core::registry::Registry;
 /// `train --processes` starts workers as copies of the running program, so that it must be what
 /// `main` returns.
 pub fn main(registry: &Registry) -> ExitCode {
+    main_with(registry, std::env::args_os())
+}
+
+/// Runs the command with these words, of which the first is the name of the program.
+pub fn main_with(
+    registry: &Registry,
+    words: impl IntoIterator<Item = impl Into<OsString>>,
+) -> ExitCode {
     interrupt::install();
-    let ended = match commands::parser().try_get_matches_from(request::words(std::env::args_os())) {
+    let words = request::words(words.into_iter().map(Into::into));
+    let ended = match commands::parser().try_get_matches_from(words) {
         Ok(matches) => commands::run(registry, &matches),
         // Help and version come this way too, with status 0.
         Err(message) if !message.use_stderr() => {

@@ -19,7 +19,12 @@ struct Network {
 impl Network {
     fn new(device: &Device) -> Network {
         let layer = |from, to| LinearConfig::new(from, to).init(device);
-        Network { first: layer(2, 64), second: layer(64, 64), third: layer(64, 2), relu: Relu::new() }
+        Network {
+            first: layer(2, 64),
+            second: layer(64, 64),
+            third: layer(64, 2),
+            relu: Relu::new(),
+        }
     }
 
     fn forward(&self, points: Tensor<2>) -> Tensor<2> {
@@ -45,17 +50,18 @@ fn main() -> Result<(), Error> {
     let device = Device::ndarray().autodiff();
     device.seed(1);
     let (data, held_out) = (device.clone(), device.clone().without_autodiff());
-    let problem = BurnProblem::new(Network::new(&device), move |model: &Network, batch: BatchId| {
-        let first = (batch.step * 4 + batch.worker as u64) * 32;
-        let (points, labels) = spirals(first % 8192, 32, &data);
-        CrossEntropyLossConfig::new().init(&data).forward(model.forward(points), labels)
-    })?
-    .evaluate_with(move |model| {
-        let (points, labels) = spirals(1_000_000, 1000, &held_out);
-        let right = model.forward(points).argmax(1).squeeze_dim::<1>(1).equal(labels);
-        let share = right.int().sum().into_scalar::<f64>() / 1000.0;
-        Evaluation::of_loss(1.0 - share).with(ACCURACY, Some(share))
-    });
+    let problem =
+        BurnProblem::new(Network::new(&device), move |model: &Network, batch: BatchId| {
+            let first = (batch.step * 4 + batch.worker as u64) * 32;
+            let (points, labels) = spirals(first % 8192, 32, &data);
+            CrossEntropyLossConfig::new().init(&data).forward(model.forward(points), labels)
+        })?
+        .evaluate_with(move |model| {
+            let (points, labels) = spirals(1_000_000, 1000, &held_out);
+            let right = model.forward(points).argmax(1).squeeze_dim::<1>(1).equal(labels);
+            let share = right.int().sum().into_scalar::<f64>() / 1000.0;
+            Evaluation::of_loss(1.0 - share).with(ACCURACY, Some(share))
+        });
     for algorithm in ["allreduce", "d-psgd", "aladdin"] {
         let run = Run::of(problem.clone()).workers(4).steps(800).learning_rate(0.2);
         let outcome = run.algorithm(algorithm).threads()?;

@@ -99,8 +99,7 @@ fn one_worker_takes_the_steps_of_burns_own_sgd() {
     let outcome = run(1, 50).simulate(&Cluster::default()).expect("it ends well");
     let trained = problem(1).module(outcome.model());
     let expected = alone(50, BATCH);
-    for (ours, theirs) in
-        [(&trained.hidden, &expected.hidden), (&trained.output, &expected.output)]
+    for (ours, theirs) in [(&trained.hidden, &expected.hidden), (&trained.output, &expected.output)]
     {
         let difference = ours.weight.val() - theirs.weight.val().without_autodiff();
         let largest: f32 = difference.abs().max().into_scalar();

@@ -93,8 +93,7 @@ fn one_worker_takes_the_steps_of_candles_own_sgd() -> Result<()> {
     let outcome = run(problem.clone(), 1, 50).simulate(&Cluster::default()).expect("it ends well");
     let trained = problem.model(outcome.model())?;
     let (expected, _) = alone(&problem.initial(), 50, BATCH)?;
-    for (ours, theirs) in
-        [(&trained.hidden, &expected.hidden), (&trained.output, &expected.output)]
+    for (ours, theirs) in [(&trained.hidden, &expected.hidden), (&trained.output, &expected.output)]
     {
         let difference = (ours.weight() - theirs.weight())?.abs()?.flatten_all()?.max(0)?;
         assert!(difference.to_scalar::<f32>()? < 1e-5, "{difference}");

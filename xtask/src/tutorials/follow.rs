@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 /// How long the commands of one block may take, on a machine that is busy.
-const LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_secs(600);
 /// How often it is looked whether they have ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
