@@ -29,11 +29,11 @@ impl Mlp {
         Mlp { layers: widths.windows(2).map(layer).collect(), relu: Relu::new() }.materialize()
     }
 
-    fn loss(&self, batch: &(Tensor<2>, Tensor<1, Int>)) -> Tensor<1> {
+    fn loss(&self, images: &Tensor<2>, labels: &Tensor<1, Int>) -> Tensor<1> {
         let (last, hidden) = self.layers.split_last().expect("there are layers");
         let forward = |x, layer: &Linear| self.relu.forward(layer.forward(x));
-        let logits = last.forward(hidden.iter().fold(batch.0.clone(), forward));
-        CrossEntropyLossConfig::new().init(&logits.device()).forward(logits, batch.1.clone())
+        let logits = last.forward(hidden.iter().fold(images.clone(), forward));
+        CrossEntropyLossConfig::new().init(&logits.device()).forward(logits, labels.clone())
     }
 }
 
@@ -41,16 +41,16 @@ fn main() -> Result<(), Error> {
     let device = Device::ndarray().autodiff();
     let images = Tensor::random([BATCH, 784], Distribution::Default, &device);
     let labels = Tensor::<1, Int>::arange(0..BATCH as i64, &device).remainder_scalar(10);
-    let batch = (images, labels);
-    let (model, of_worker) = (Mlp::new(&device), batch.clone());
-    let problem = BurnProblem::new(model.clone(), move |model: &Mlp, _| model.loss(&of_worker))?;
+    let (model, (of_worker, answers)) = (Mlp::new(&device), (images.clone(), labels.clone()));
+    let loss = move |model: &Mlp, _| model.loss(&of_worker, &answers);
+    let problem = BurnProblem::new(model.clone(), loss)?;
     let run = Run::of(problem).workers(1).learning_rate(0.01);
 
     let alone = || {
         let (mut model, mut optimizer) = (model.clone(), SgdConfig::new().init());
         let begin = Instant::now();
         for _ in 0..STEPS {
-            let loss = model.loss(&batch);
+            let loss = model.loss(&images, &labels);
             let gradients = GradientsParams::from_grads(loss.backward(), &model);
             model = optimizer.step(0.01, model, gradients);
             let _: f32 = loss.into_scalar();

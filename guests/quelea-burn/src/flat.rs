@@ -18,7 +18,7 @@ pub(crate) struct Flattened {
 
 impl Flattened {
     pub(crate) fn of<M: Module>(module: &M) -> Flattened {
-        let mut reader = Reader::default();
+        let mut reader = ParameterReader::default();
         module.visit(&mut reader);
         reader.found.reverse();
         let values = reader.found.iter().flat_map(|(_, values)| values).copied().collect();
@@ -29,13 +29,13 @@ impl Flattened {
 
 /// Reads parameters, in the order of the module.
 #[derive(Default)]
-struct Reader {
+struct ParameterReader {
     path: Vec<String>,
     found: Vec<(layout::Tensor, Vec<f32>)>,
     unsupported: Vec<String>,
 }
 
-impl ModuleVisitor for Reader {
+impl ModuleVisitor for ParameterReader {
     fn enter_module(&mut self, name: &str, _container_type: &str) {
         self.path.push(name.to_string());
     }
@@ -60,18 +60,18 @@ impl ModuleVisitor for Reader {
 
 /// The module with these values of its trained parameters.
 pub(crate) fn load<M: Module>(module: M, values: &[f32]) -> M {
-    let mut writer = Writer { rest: values };
+    let mut writer = ParameterWriter { rest: values };
     let module = module.map(&mut writer);
     assert!(writer.rest.is_empty(), "the module has fewer parameters than the vector");
     module
 }
 
 /// Writes parameters, in the order of the module: from the end of the vector.
-struct Writer<'a> {
+struct ParameterWriter<'a> {
     rest: &'a [f32],
 }
 
-impl ModuleMapper for Writer<'_> {
+impl ModuleMapper for ParameterWriter<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         if !param.is_require_grad() {
             return param;
