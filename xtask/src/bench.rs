@@ -14,7 +14,9 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use serde_json::Value;
 
-use crate::{accuracy, cargo, environment, groups, network, output, peers, python, reality};
+use crate::{
+    accuracy, cargo, compile, environment, groups, network, output, peers, python, reality,
+};
 
 /// One program that measures.
 struct Bench {
@@ -89,17 +91,29 @@ type Measure = fn(&Path) -> Result<Vec<Value>>;
 const SHAPED: [(&str, &str, Measure); 2] =
     [(REALITY, REALITY_WHAT, reality::measure), (groups::NAME, groups::WHAT, groups::measure)];
 
+type MeasureHere = fn() -> Result<Vec<Value>>;
+/// Benches of this module and others that need only this machine.
+const LOCAL: [(&str, &str, MeasureHere); 2] = [
+    (HANDOFF, HANDOFF_WHAT, || reality::handoffs(&reality::program()?)),
+    (compile::NAME, compile::WHAT, compile::measure),
+];
+
 /// Rows of a bench that runs the whole program.
 fn whole(name: &str, measure: Measure) -> Result<Vec<Value>> {
-    let mut rows = measure(&reality::program()?)?;
-    rows.iter_mut().for_each(|row| row["bench"] = Value::from(name));
-    Ok(rows)
+    Ok(named(name, measure(&reality::program()?)?))
+}
+
+/// Rows with the name of their bench.
+fn named(bench: &str, mut rows: Vec<Value>) -> Vec<Value> {
+    rows.iter_mut().for_each(|row| row["bench"] = Value::from(bench));
+    rows
 }
 
 /// Prints all benches.
 fn list() {
     BENCHES.iter().for_each(|bench| println!("{:8} {}", bench.name, bench.what));
     println!("{HANDOFF:8} {HANDOFF_WHAT}");
+    println!("{:8} {}", compile::NAME, compile::WHAT);
     println!("{REALITY:8} {REALITY_WHAT}");
     println!("{:8} {}", groups::NAME, groups::WHAT);
     println!("{:8} {}", accuracy::NAME, accuracy::WHAT);
@@ -124,7 +138,8 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     }
     let tls = flags.iter().any(|flag| *flag == TLS);
     for name in &names {
-        let known = [REALITY, HANDOFF, EVENTS, groups::NAME, accuracy::NAME].contains(&name.as_str())
+        let known = [REALITY, HANDOFF, EVENTS, groups::NAME, accuracy::NAME, compile::NAME]
+            .contains(&name.as_str())
             || !peer_parts(&[name]).is_empty();
         if !known && !BENCHES.iter().any(|bench| bench.name == *name) {
             bail!("no benchmark `{name}`; `cargo xtask bench --list` shows all");
@@ -138,9 +153,11 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
             rows.extend(measure(bench, if is_encrypted { &[TLS] } else { &[] })?);
         }
     }
-    if names.is_empty() || names.iter().any(|name| *name == HANDOFF) {
-        println!("{HANDOFF}: {HANDOFF_WHAT} …");
-        rows.extend(whole(HANDOFF, reality::handoffs)?);
+    for (name, what, measure) in LOCAL {
+        if names.is_empty() || names.iter().any(|asked| *asked == name) {
+            println!("{name}: {what} …");
+            rows.extend(named(name, measure()?));
+        }
     }
     for (name, what, measure) in SHAPED {
         if names.is_empty() || names.iter().any(|asked| *asked == name) {
@@ -157,14 +174,20 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     rows.extend(measure_peers(&names, wire)?);
     table(&rows);
     if keep {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask has a parent");
-        let file = root.join("docs/benchmarks.json");
-        let beside = file.with_extension("json.new");
-        let kept = serde_json::from_str(&fs::read_to_string(&file)?)?;
-        fs::write(&beside, serde_json::to_string_pretty(&renewed(kept, rows))? + "\n")?;
-        fs::rename(&beside, &file)?;
-        println!("\nkept in docs/benchmarks.json");
+        self::keep(rows)?;
     }
+    Ok(())
+}
+
+/// Renews these rows in `docs/benchmarks.json`.
+pub(crate) fn keep(rows: Vec<Value>) -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask has a parent");
+    let file = root.join("docs/benchmarks.json");
+    let beside = file.with_extension("json.new");
+    let kept = serde_json::from_str(&fs::read_to_string(&file)?)?;
+    fs::write(&beside, serde_json::to_string_pretty(&renewed(kept, rows))? + "\n")?;
+    fs::rename(&beside, &file)?;
+    println!("\nkept in docs/benchmarks.json");
     Ok(())
 }
 
@@ -248,7 +271,8 @@ fn measure(bench: &Bench, more: &[&str]) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-fn table(rows: &[Value]) {
+/// Prints rows as a table.
+pub(crate) fn table(rows: &[Value]) {
     let name = |row: &Value| row["name"].as_str().unwrap_or_default().to_string();
     let width = rows.iter().map(|row| name(row).chars().count()).max().unwrap_or(0).max(34);
     println!("\n{:8} {:width$} {:>9} {:>9}  details", "bench", "what", "ratio", "goal");

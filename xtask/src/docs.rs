@@ -6,6 +6,7 @@ mod failures;
 mod knobs;
 mod lists;
 mod readme;
+mod typed;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -28,6 +29,7 @@ pub(crate) fn run() -> Result<()> {
         write(&file, &with_table(&fs::read_to_string(&file)?, mark, &table())?)?;
     }
     write(&page_file("papers.md"), &papers::page())?;
+    write(&typed::file(), &typed::renewed()?)?;
     let kept = readme::Kept::parse(&fs::read_to_string(page_file("benchmarks.json"))?)?;
     write(&page_file("images/straggler.svg"), &readme::straggler_svg(&kept)?)?;
     let file = root().join("README.md");

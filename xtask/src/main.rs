@@ -2,11 +2,16 @@
 
 mod accuracy;
 mod bench;
+mod book;
 mod chaos;
+mod compile;
 mod docs;
 mod edges;
 mod environment;
 mod groups;
+mod guests;
+mod links;
+mod markdown;
 mod network;
 mod papers;
 mod peers;
@@ -15,6 +20,7 @@ mod reality;
 mod rules;
 mod test;
 mod tidy;
+mod tutorials;
 mod wheel;
 
 use std::process::{Command, ExitCode};
@@ -41,6 +47,9 @@ usage: cargo xtask COMMAND
   wheel         the Python package as a file that pip installs, in target/wheels; --portable links it
                 for older versions of the C library
   docs          make the pages of the manual that come from the tables
+  book          make a book of the pages, with mdBook (installed once, outside the repository)
+  guests        build, test and measure the crates for Burn and candle; --keep as for bench
+  tutorials     run what the tutorials and the README print; further words choose pages
   matrix        train with every algorithm, optimizer and codec; writes docs/convergence.md
   matrix NAME…  measure these algorithms only, and keep the other lines
 ";
@@ -55,6 +64,9 @@ fn main() -> ExitCode {
         Some("python") => python::run(&words[1..]),
         Some("wheel") => wheel::run(&words[1..]),
         Some("docs") => docs::run(),
+        Some("book") => book::run(&words[1..]),
+        Some("guests") => guests::run(&words[1..]),
+        Some("tutorials") => tutorials::run(&words[1..]),
         Some("matrix") => docs::matrix(&words[1..]),
         None | Some("help" | "--help" | "-h") => {
             print!("{HELP}");

@@ -70,7 +70,7 @@ pub(crate) fn target_folder() -> Result<PathBuf> {
 }
 
 /// Puts the package's files and the built module into one folder; returns what goes into the path.
-fn lay_out(profile: &str) -> Result<PathBuf> {
+pub(crate) fn lay_out(profile: &str) -> Result<PathBuf> {
     let target = target_folder()?;
     let module = target.join(profile).join(module_file()?);
     let path = target.join("python").join(profile);

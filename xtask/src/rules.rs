@@ -99,12 +99,12 @@ fn report(name: &str, found: &[String], wrong: &mut Vec<String>) {
 }
 
 /// The repository.
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask has a parent").to_path_buf()
 }
 
 /// All files that belong to the repository: not what is built or ignored.
-fn tracked(root: &Path) -> Result<Vec<String>> {
+pub(crate) fn tracked(root: &Path) -> Result<Vec<String>> {
     let list = ["ls-files", "--cached", "--others", "--exclude-standard"];
     let files = output(Command::new("git").current_dir(root).args(list))?;
     let exists = |path: &&str| root.join(path).is_file();

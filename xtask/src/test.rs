@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Error, Result, bail};
 
-use crate::{cargo, edges, environment, execute, exists, python, rules, tidy, wheel};
+use crate::{cargo, edges, environment, execute, exists, python, rules, tidy, tutorials, wheel};
 
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let quick = match words {
@@ -46,15 +46,18 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     execute(&mut tests)?;
     execute(cargo().args(["test", "--workspace", "--doc", "--quiet"]))?;
     if quick {
-        println!("left out by --quick: clippy, docs, the Python package's tests, its wheel");
+        println!(
+            "left out by --quick: clippy, docs, the Python package's tests, its wheel, the tutorials"
+        );
     } else {
-        match python {
+        match &python {
             Ok(python) => {
-                python::run_with_all(&python)?;
-                wheel::test(&python)?;
+                python::run_with_all(python)?;
+                wheel::test(python)?;
             }
             Err(why) => skipped.push(format!("the Python package's tests ({why})")),
         }
+        tutorials::follow(python.as_deref().ok(), &[])?;
     }
     skipped.iter().for_each(|skipped| println!("skipped: {skipped}"));
     if !skipped.is_empty() && std::env::var_os("CI").is_some() {

@@ -13,6 +13,8 @@
 //! }
 //! ```
 //!
+//! [`call`] runs it with given words.
+//!
 //! Exit status: 0 done, 1 the run failed, 2 the request was wrong, 130 interrupted.
 
 mod commands;

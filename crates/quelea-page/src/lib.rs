@@ -2,6 +2,21 @@
 //! TensorBoard and as one HTML file. Everything here is made of the records that also go to
 //! `records.jsonl`.
 //!
+//! ```
+//! use quelea_page::description::RunDescription;
+//! use quelea_page::log::RunLog;
+//! use quelea_page::metrics;
+//! use quelea_record::{Record, RecordKind};
+//! use serde_json::json;
+//!
+//! let config = json!({ "workers": 2, "steps": 10, "algorithm": { "name": "allreduce" } });
+//! let log = RunLog::recorded(RunDescription::of_config(config, "first"), 1);
+//! let event = RecordKind::Evaluation { loss: 0.25, accuracy: Some(0.9), consensus: 0.0 };
+//! log.take(&Record { t: 1.5, rank: 0, step: 10, event });
+//! assert_eq!(log.state_json(None)["progress"]["loss"], 0.25);
+//! assert!(metrics::text(&log).contains("0.25"));
+//! ```
+//!
 //! | module | what is in it |
 //! |---|---|
 //! | [`description`] | what is known of a run before it begins |
