@@ -5,13 +5,16 @@ mod chaos;
 mod docs;
 mod edges;
 mod environment;
+mod fuzz;
 mod groups;
+mod licences;
 mod network;
 mod papers;
 mod peers;
 mod python;
 mod reality;
 mod rules;
+mod sanitize;
 mod test;
 mod tidy;
 
@@ -27,11 +30,14 @@ usage: cargo xtask COMMAND
   test          everything that must hold: format, tidy, rules, dependency edges, clippy, docs,
                 tests, the Python package's too
   test --quick  without clippy, docs and Python, for working
-  rules [NAME…] only the rules over the text of the sources: types, names, lengths, tuples, old-name
+  rules [NAME…] only the rules over the text of the sources: types, names, lengths, tuples,
+                old-name, licences
   bench         whole-program ratios, us and the peer or the physical limit in one run
   bench NAME…   only these (see `bench --list`)
   bench --keep  also renew these numbers in docs/benchmarks.json
   chaos         300 random runs with random faults in the virtual cluster; --seeds N --from S, --seed S
+  fuzz          10^7 inputs to everything that reads bytes of others; --target, --inputs, --seed, --list
+  sanitize      the tests of unsafe code under AddressSanitizer, ThreadSanitizer or valgrind; NAME…
   python        the Python package's tests, with PyTorch; further words go to pytest
   docs          make the pages of the manual that come from the tables
   matrix        train with every algorithm, optimizer and codec; writes docs/convergence.md
@@ -45,6 +51,8 @@ fn main() -> ExitCode {
         Some("rules") => rules::run(&words[1..]),
         Some("bench") => bench::run(&words[1..]),
         Some("chaos") => chaos::run(&words[1..]),
+        Some("fuzz") => fuzz::run(&words[1..]),
+        Some("sanitize") => sanitize::run(&words[1..]),
         Some("python") => python::run(&words[1..]),
         Some("docs") => docs::run(),
         Some("matrix") => docs::matrix(&words[1..]),

@@ -7,6 +7,7 @@
 //! | [`lengths`] | files and functions stay short |
 //! | [`tuples`] | no parameter is a tuple of unrelated things |
 //! | [`old_name`] | the project's old name stands only where history is told |
+//! | [`crate::licences`] | every dependency is under a licence that `deny.toml` allows |
 //! | [`rust`], [`python`] | sources as tokens |
 
 mod lengths;
@@ -23,7 +24,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::output;
+use crate::{licences, output};
 
 /// One source file.
 pub(crate) struct SourceFile {
@@ -62,7 +63,7 @@ const RULES: &[(&str, Check)] = &[
 
 /// `cargo xtask rules [NAME…]`.
 pub(crate) fn run(words: &[String]) -> Result<()> {
-    let known: Vec<&str> = RULES.iter().map(|(name, _)| *name).chain(["old-name"]).collect();
+    let known: Vec<&str> = RULES.iter().map(|(name, _)| *name).chain(["old-name", "licences"]).collect();
     if let Some(unknown) = words.iter().find(|word| !known.contains(&word.as_str())) {
         bail!("`{unknown}` is not a rule; there are {}", known.join(", "));
     }
@@ -70,21 +71,21 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     let root = root();
     let files = sources(&root)?;
     let mut wrong = Vec::new();
-    for (name, check) in RULES.iter().filter(|(name, _)| is_chosen(name)) {
-        let found = check(&files);
+    let mut report = |name: &str, found: Vec<String>| {
         println!(
             "{name}: {}",
             if found.is_empty() { "good".into() } else { found.len().to_string() }
         );
         wrong.extend(found.iter().map(|problem| format!("{name}: {problem}")));
+    };
+    for (name, check) in RULES.iter().filter(|(name, _)| is_chosen(name)) {
+        report(name, check(&files));
     }
     if is_chosen("old-name") {
-        let found = old_name::check(&root, &tracked(&root)?)?;
-        println!(
-            "old-name: {}",
-            if found.is_empty() { "good".into() } else { found.len().to_string() }
-        );
-        wrong.extend(found.iter().map(|problem| format!("old-name: {problem}")));
+        report("old-name", old_name::check(&root, &tracked(&root)?)?);
+    }
+    if is_chosen("licences") {
+        report("licences", licences::check()?);
     }
     if !wrong.is_empty() {
         bail!("{} problems:\n  {}", wrong.len(), wrong.join("\n  "));

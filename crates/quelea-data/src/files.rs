@@ -55,6 +55,13 @@ impl Content {
         Ok(Content { path: path.to_path_buf(), reader })
     }
 
+    /// All of a file that is not packed, at most `limit` bytes.
+    pub(crate) fn plain(path: &Path, limit: u64) -> Result<Vec<u8>, DataError> {
+        let file = File::open(path).map_err(DataError::reading(path))?;
+        let mut plain = Content { path: path.to_path_buf(), reader: Box::new(file) };
+        plain.rest(usize::try_from(limit).unwrap_or(usize::MAX))
+    }
+
     /// Fills `out`, or says that the file ends too early.
     pub fn fill(&mut self, out: &mut [u8]) -> Result<(), DataError> {
         self.reader.read_exact(out).map_err(DataError::reading(&self.path))

@@ -259,7 +259,8 @@ pub(crate) fn read_watched<P: Packet>(
     read_body(WatchedRead { stream, arrived }, most)
 }
 
-fn read_body<P: Packet>(mut stream: impl Read, most: u64) -> Result<P, PacketError> {
+/// Reads one packet with a body of at most `most` bytes.
+pub(crate) fn read_body<P: Packet>(mut stream: impl Read, most: u64) -> Result<P, PacketError> {
     let mut head = [0; HEAD_BYTES];
     stream.read_exact(&mut head)?;
     let head = control::decode_head(&head, most)?;

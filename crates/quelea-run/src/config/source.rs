@@ -6,6 +6,12 @@ pub use toml::Table;
 use toml::Value;
 
 use crate::error::RequestError;
+use crate::files::limited::read_limited;
+
+/// The longest run file, and the longest summary.
+const FILE_BYTES: u64 = 64 << 20;
+/// The longest file of a topology.
+pub const TOPOLOGY_BYTES: u64 = 256 << 20;
 
 /// One `--set`, taken apart.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +26,7 @@ pub struct ConfigSetting {
 pub fn read(path: &Path) -> Result<Table, RequestError> {
     let is_summary = path.extension().is_some_and(|extension| extension == "json");
     let parse = if is_summary { parse_summary } else { parse };
-    read_text(path)
+    read_text(path, FILE_BYTES)
         .and_then(|text| parse(&text))
         .map_err(|problem| RequestError::file(path, problem))
 }
@@ -34,9 +40,9 @@ fn parse_summary(text: &str) -> Result<Table, String> {
     serde_json::from_value(config).map_err(|error| format!("`config` is not a table: {error}"))
 }
 
-/// Reads a text file; the error says why it cannot be read.
-pub fn read_text(path: &Path) -> Result<String, String> {
-    let bytes = std::fs::read(path).map_err(|error| why(&error))?;
+/// Reads a text file of at most `most` bytes; the error says why it cannot be read.
+pub fn read_text(path: &Path, most: u64) -> Result<String, String> {
+    let bytes = read_limited(path, most).map_err(|error| why(&error))?;
     String::from_utf8(bytes).map_err(|_| "is not a text file".to_string())
 }
 
