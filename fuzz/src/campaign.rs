@@ -85,13 +85,17 @@ pub fn run(
     for (path, bytes) in corpus::inputs(target.name) {
         report.inputs += 1;
         if let Err(problem) = attempt(target, &bytes, &scratch, &mut report.peak_bytes) {
-            let command = format!("cargo xtask fuzz --target {} --file {}", target.name, path.display());
+            let command =
+                format!("cargo xtask fuzz --target {} --file {}", target.name, path.display());
             report.failure = Some(InputFailure { target: target.name, problem, command });
             break;
         }
     }
     let numbers = range.first..range.first.saturating_add(range.count);
-    for number in numbers.take_while(|_| report.failure.is_none()) {
+    for number in numbers {
+        if report.failure.is_some() {
+            break;
+        }
         watched.number.store(number, Ordering::Relaxed);
         if let Some(file) = &progress {
             note(file, number)?;
@@ -171,17 +175,22 @@ impl Watched {
             let mut last = (u64::MAX, Instant::now(), process_cpu());
             loop {
                 std::thread::sleep(WATCH_INTERVAL);
-                let Some(number) = seen.upgrade().map(|number| number.load(Ordering::Relaxed)) else {
+                let Some(number) = seen.upgrade().map(|number| number.load(Ordering::Relaxed))
+                else {
                     return;
                 };
                 let (before, since, cpu) = last;
                 if number != before {
                     last = (number, Instant::now(), process_cpu());
-                } else if process_cpu().saturating_sub(cpu) > INPUT_CPU || since.elapsed() > INPUT_WALL {
+                } else if process_cpu().saturating_sub(cpu) > INPUT_CPU
+                    || since.elapsed() > INPUT_WALL
+                {
                     let bytes = InputMaker::new(target, seed).input(number);
                     let _ = corpus::save(target.name, seed, number, &bytes);
                     let (name, command) = (target.name, command(target, seed, number));
-                    println!("{name}: an input takes more than {INPUT_CPU:?}\n  repeat it with: {command}");
+                    println!(
+                        "{name}: an input takes more than {INPUT_CPU:?}\n  repeat it with: {command}"
+                    );
                     std::process::exit(HANG_STATUS);
                 }
             }

@@ -16,6 +16,7 @@ usage: cargo xtask fuzz [--target NAME] [--inputs N] [--seed S]     N inputs ove
        cargo xtask fuzz --target NAME [--seed S] --input I          one input again
        cargo xtask fuzz --target NAME --file PATH                   the input in a file
        cargo xtask fuzz --list                                      the table of targets
+       cargo xtask fuzz --seeds                                     new seeds of handshakes and certificates
 ";
 
 /// Inputs without `--inputs`.
@@ -30,6 +31,7 @@ struct FuzzRequest {
     input: Option<u64>,
     file: Option<PathBuf>,
     is_list: bool,
+    makes_seeds: bool,
     /// This process runs the inputs itself and writes here how far it is.
     progress: Option<PathBuf>,
 }
@@ -54,6 +56,10 @@ fn request(words: &[String]) -> Result<FuzzRequest> {
             request.is_list = true;
             continue;
         }
+        if word == "--seeds" {
+            request.makes_seeds = true;
+            continue;
+        }
         let Some(value) = words.next() else { bail!("`{word}` needs a value\n\n{HELP}") };
         let number = || value.replace('_', "").parse().with_context(|| format!("`{word} {value}`"));
         match word.as_str() {
@@ -75,6 +81,10 @@ fn run(request: &FuzzRequest) -> Result<bool> {
         list();
         return Ok(true);
     }
+    if request.makes_seeds {
+        quelea_fuzz::targets::net::save_seeds()?;
+        return Ok(true);
+    }
     let named = request.target.as_deref().map(named).transpose()?;
     let (inputs, seed) = (request.inputs.unwrap_or(INPUTS), request.seed);
     match (named, &request.file, request.input, &request.progress) {
@@ -82,7 +92,9 @@ fn run(request: &FuzzRequest) -> Result<bool> {
             let bytes = std::fs::read(path).with_context(|| format!("{}", path.display()))?;
             again(target, &bytes)
         }
-        (Some(target), None, Some(number), _) => again(target, &InputMaker::new(target, seed).input(number)),
+        (Some(target), None, Some(number), _) => {
+            again(target, &InputMaker::new(target, seed).input(number))
+        }
         (None, Some(_), ..) | (None, None, Some(_), _) => bail!("which target? --target NAME"),
         (Some(target), None, None, Some(progress)) => own(target, seed, inputs, progress),
         (Some(target), None, None, None) => child(target, seed, inputs),
@@ -184,7 +196,9 @@ mod tests {
             ..FuzzRequest::default()
         };
         assert_eq!(read("--target frame --inputs 10_000 --seed 5").expect("good"), wanted);
-        assert!(read("--inputs").is_err() && read("--inputs x").is_err() && read("--all 1").is_err());
+        assert!(
+            read("--inputs").is_err() && read("--inputs x").is_err() && read("--all 1").is_err()
+        );
         assert!(run(&read("--target none").expect("words")).is_err());
     }
 }

@@ -64,9 +64,20 @@ fn range(rng: &mut Rng, len: usize) -> std::ops::Range<usize> {
 /// Numbers at which lengths, counts and signs go wrong.
 fn awkward(rng: &mut Rng, len: usize) -> u64 {
     let len = len as u64;
-    let base = [0, 1, 2, 7, 8, 127, 128, 255, 256, len, len / 2, 1 << 15, 1 << 16, 1 << 20, 1 << 24];
-    let large =
-        [1 << 31, 1 << 32, 1 << 33, 1 << 40, 1 << 47, 1 << 60, 1 << 62, 1 << 63, u64::MAX, u64::MAX / 8];
+    let base =
+        [0, 1, 2, 7, 8, 127, 128, 255, 256, len, len / 2, 1 << 15, 1 << 16, 1 << 20, 1 << 24];
+    let large = [
+        1 << 31,
+        1 << 32,
+        1 << 33,
+        1 << 40,
+        1 << 47,
+        1 << 60,
+        1 << 62,
+        1 << 63,
+        u64::MAX,
+        u64::MAX / 8,
+    ];
     let number = if rng.below(2) == 0 { pick(rng, &base) } else { pick(rng, &large) };
     let number = number.copied().expect("the lists are not empty");
     number.wrapping_add(rng.below(3)).wrapping_sub(1)
@@ -85,7 +96,8 @@ fn change_bytes(bytes: &mut Vec<u8>, rng: &mut Rng, seeds: &[Vec<u8>]) {
         }
         1 if !bytes.is_empty() => {
             let at = rng.below(bytes.len() as u64) as usize;
-            bytes[at] = [0, 1, 0x7f, 0x80, 0xff, b'\n', b' ', rng.next_u64() as u8][rng.below(8) as usize];
+            bytes[at] =
+                [0, 1, 0x7f, 0x80, 0xff, b'\n', b' ', rng.next_u64() as u8][rng.below(8) as usize];
         }
         2..=5 => overwrite_number(bytes, rng),
         6 => bytes.truncate(place(rng, bytes.len())),
@@ -142,9 +154,46 @@ fn overwrite_number(bytes: &mut [u8], rng: &mut Rng) {
 
 /// Words that readers of text stumble over.
 const WORDS: [&str; 40] = [
-    "-1", "0", "1", "9223372036854775807", "-9223372036854775808", "18446744073709551616", "1e308", "1e-400",
-    "nan", "inf", "-inf", "0x10", "1_000", "true", "null", "\"\"", "\"", "'", "[", "]", "{", "}", "[]", "{}", "=",
-    ":", ",", ".", "..", "/", "../../etc/passwd", "\\u0000", "\u{1b}[2J", "\u{feff}", "é", "\r\n", "\n\n", "\t", "#", "\\",
+    "-1",
+    "0",
+    "1",
+    "9223372036854775807",
+    "-9223372036854775808",
+    "18446744073709551616",
+    "1e308",
+    "1e-400",
+    "nan",
+    "inf",
+    "-inf",
+    "0x10",
+    "1_000",
+    "true",
+    "null",
+    "\"\"",
+    "\"",
+    "'",
+    "[",
+    "]",
+    "{",
+    "}",
+    "[]",
+    "{}",
+    "=",
+    ":",
+    ",",
+    ".",
+    "..",
+    "/",
+    "../../etc/passwd",
+    "\\u0000",
+    "\u{1b}[2J",
+    "\u{feff}",
+    "é",
+    "\r\n",
+    "\n\n",
+    "\t",
+    "#",
+    "\\",
 ];
 
 /// One change of an input of words.
@@ -158,7 +207,8 @@ fn change_text(bytes: &mut Vec<u8>, rng: &mut Rng) {
         }
         3 => {
             let words = runs(bytes, |byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
-            let (Some(to), Some(from)) = (pick(rng, &words).cloned(), pick(rng, &words).cloned()) else {
+            let (Some(to), Some(from)) = (pick(rng, &words).cloned(), pick(rng, &words).cloned())
+            else {
                 return;
             };
             let copy = bytes[from].to_vec();

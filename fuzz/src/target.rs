@@ -95,9 +95,9 @@ impl Scratch {
 
     /// Writes the files of a set of which the input replaces one: its first byte says which.
     pub fn write_set(&self, files: &[(&str, Vec<u8>)], input: &[u8]) {
-        let (which, replaced) = input.split_first().map_or((0, input), |(first, rest)| {
-            (usize::from(*first) % files.len().max(1), rest)
-        });
+        let (which, replaced) = input
+            .split_first()
+            .map_or((0, input), |(first, rest)| (usize::from(*first) % files.len().max(1), rest));
         for (place, (name, good)) in files.iter().enumerate() {
             self.write(name, if place == which { replaced } else { good });
         }

@@ -63,7 +63,8 @@ const RULES: &[(&str, Check)] = &[
 
 /// `cargo xtask rules [NAME…]`.
 pub(crate) fn run(words: &[String]) -> Result<()> {
-    let known: Vec<&str> = RULES.iter().map(|(name, _)| *name).chain(["old-name", "licences"]).collect();
+    let known: Vec<&str> =
+        RULES.iter().map(|(name, _)| *name).chain(["old-name", "licences"]).collect();
     if let Some(unknown) = words.iter().find(|word| !known.contains(&word.as_str())) {
         bail!("`{unknown}` is not a rule; there are {}", known.join(", "));
     }

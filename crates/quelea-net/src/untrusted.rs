@@ -16,7 +16,9 @@ use crate::launcher;
 use crate::process_group;
 use crate::protocol::{self, Packet, SetupMessage, Wait};
 use crate::tensor_group;
-use crate::trust::{Access, ControlStream, Credentials, LinkIdentity, RankKey, RankSeat, RunSecret, Security};
+use crate::trust::{
+    Access, ControlStream, Credentials, LinkIdentity, RankKey, RankSeat, RunSecret, Security,
+};
 
 /// The longest packet that is read here.
 const PACKET_BYTES: u64 = 64 << 10;
@@ -70,14 +72,8 @@ pub fn example_tensor_frames() -> Vec<Vec<u8>> {
 
 /// What a visitor says to a coordinator: the TLS handshake and the proof.
 pub fn visitor_handshake(bytes: &[u8]) -> bool {
-    static ACCESS: OnceLock<Access> = OnceLock::new();
-    let access = ACCESS.get_or_init(|| {
-        let security = Security::Secret(known_secret());
-        let access = Access::new(1, [127, 0, 0, 1].into(), &security, 1.0);
-        access.expect("a key can be made").expect("a secret was given")
-    });
     let wait = Wait::new(WAIT_SECONDS, "a handshake");
-    with_stream(bytes, |stream| ControlStream::admit(stream, Some(access), wait).is_ok())
+    with_stream(bytes, |stream| ControlStream::admit(stream, Some(access()), wait).is_ok())
 }
 
 /// What somebody who listens says to a worker that joins.
@@ -98,6 +94,28 @@ pub fn example_hello() -> Vec<u8> {
     let far = TcpStream::from(OwnedFd::from(far));
     let _ = ControlStream::enter(far, &known_secret(), None, Wait::new(WAIT_SECONDS, "nothing"));
     reader.join().expect("reading does not panic")
+}
+
+/// What a coordinator answers to a worker's first bytes.
+pub fn example_answer(hello: &[u8]) -> Vec<u8> {
+    let (mut near, far) = UnixStream::pair().expect("two sockets");
+    near.write_all(hello).expect("the socket holds a hello");
+    let _ = near.shutdown(Shutdown::Write);
+    let far = TcpStream::from(OwnedFd::from(far));
+    let _ = ControlStream::admit(far, Some(access()), Wait::new(WAIT_SECONDS, "a handshake"));
+    let mut answer = Vec::new();
+    let _ = near.read_to_end(&mut answer);
+    answer
+}
+
+/// To a run of this process.
+fn access() -> &'static Access {
+    static ACCESS: OnceLock<Access> = OnceLock::new();
+    ACCESS.get_or_init(|| {
+        let security = Security::Secret(known_secret());
+        let access = Access::new(1, [127, 0, 0, 1].into(), &security, 1.0);
+        access.expect("a key can be made").expect("a secret was given")
+    })
 }
 
 fn known_secret() -> RunSecret {
@@ -131,22 +149,13 @@ pub fn example_certificates() -> Vec<u8> {
 }
 
 fn example_credentials(key: &RankKey) -> Credentials {
-    let security = Security::Secret(known_secret());
-    let access = Access::new(1, [127, 0, 0, 1].into(), &security, 1.0);
-    let access = access.expect("a key can be made").expect("a secret was given");
     let seat = RankSeat { rank: 2, times: 1 };
-    access.authority.certify(seat, key.public()).expect("a key of its own")
+    access().authority.certify(seat, key.public()).expect("a key of its own")
 }
 
 /// The public key for which a worker asks for a certificate.
 pub fn certified_key(bytes: &[u8]) -> bool {
-    static ACCESS: OnceLock<Access> = OnceLock::new();
-    let access = ACCESS.get_or_init(|| {
-        let security = Security::Secret(known_secret());
-        let access = Access::new(1, [127, 0, 0, 1].into(), &security, 1.0);
-        access.expect("a key can be made").expect("a secret was given")
-    });
-    access.authority.certify(RankSeat { rank: 2, times: 1 }, bytes).is_ok()
+    access().authority.certify(RankSeat { rank: 2, times: 1 }, bytes).is_ok()
 }
 
 /// The environment of a launcher, `NAME=VALUE` a line.

@@ -124,5 +124,10 @@ fn read_topology(bytes: &[u8], _: &Scratch) {
     let entry = topology::find("custom").expect("there is one");
     let hosts = [0, 1, 2, 3];
     let options = Options::defaults(entry.meta.options);
-    let _ = (entry.build)(&TopologyRequest { hosts: &hosts, seed: 1, options: &options, text: Some(text) });
+    let _ = entry.build(&TopologyRequest {
+        hosts: &hosts,
+        seed: 1,
+        options: &options,
+        text: Some(text),
+    });
 }

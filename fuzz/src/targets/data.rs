@@ -57,7 +57,9 @@ pub const TARGETS: &[FuzzTarget] = &[
         name: "plain-text",
         function: "quelea_data::text::plain",
         format: InputFormat::Text,
-        seeds: || vec![b"To be, or not to be, that is the question.".to_vec(), packed(&[b'a'; 500])],
+        seeds: || {
+            vec![b"To be, or not to be, that is the question.".to_vec(), packed(&[b'a'; 500])]
+        },
         memory_bytes: 70 << 20,
         ..files(|bytes, scratch| {
             let _ = plain(&scratch.write("input.txt", bytes));
@@ -151,8 +153,11 @@ fn cifar_file() -> Vec<u8> {
 fn pictures() -> Vec<Vec<u8>> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/quelea-data/tests/images");
     let names = ["alpha.png", "grey.png", "palette.png", "rgb.png"];
-    let names = names.into_iter().chain(["baseline.jpg", "cmyk.jpg", "grey.jpg", "progressive.jpg"]);
-    names.map(|name| std::fs::read(format!("{folder}/{name}")).expect("a picture of the tests")).collect()
+    let names =
+        names.into_iter().chain(["baseline.jpg", "cmyk.jpg", "grey.jpg", "progressive.jpg"]);
+    names
+        .map(|name| std::fs::read(format!("{folder}/{name}")).expect("a picture of the tests"))
+        .collect()
 }
 
 /// Puts the checksums of a PNG's chunks right.
@@ -182,7 +187,8 @@ fn read_sentences(bytes: &[u8], scratch: &Scratch) {
 }
 
 fn vocabularies() -> Vec<Vec<u8>> {
-    let lines = |lines: &str| format!("quelea byte pairs 1\norigin 300 x\n{lines}sha256 0").into_bytes();
+    let lines =
+        |lines: &str| format!("quelea byte pairs 1\norigin 300 x\n{lines}sha256 0").into_bytes();
     // Every token twice the one before it.
     let doubling: String = (258..290).map(|token| format!("{token} {token}\n")).collect();
     let mut seeds = vec![lines("119 104\n259 35\n"), lines(""), lines(&doubling)];
@@ -234,6 +240,7 @@ fn read_archive(bytes: &[u8], scratch: &Scratch) {
     let archive = scratch.write("archive.tar.gz", &packed(bytes));
     let _ = untrusted::archive(&archive, &folder, &[WANTED]);
     // Whatever names an archive has, nothing else is written.
-    let names = std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let names =
+        std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
     assert!(names.into_iter().all(|name| name == WANTED.name), "a file that was not asked for");
 }

@@ -7,6 +7,7 @@ use quelea_net::{JoinToken, untrusted};
 use quelea_wire::control::encode;
 
 use super::wire::repair_packet;
+use crate::corpus;
 use crate::target::{FuzzTarget, InputFormat, Scratch, as_it_is};
 
 /// The targets of `quelea-net`.
@@ -17,9 +18,14 @@ pub const TARGETS: &[FuzzTarget] = &[
     packets("command-packet", "protocol::read_body::<Command>", command_seeds, |bytes, _| {
         untrusted::command_packet(bytes);
     }),
-    packets("event-packet", "protocol::read_body::<RankEvent>, RankEvent::check", event_seeds, |bytes, _| {
-        untrusted::event_packet(bytes);
-    }),
+    packets(
+        "event-packet",
+        "protocol::read_body::<RankEvent>, RankEvent::check",
+        event_seeds,
+        |bytes, _| {
+            untrusted::event_packet(bytes);
+        },
+    ),
     FuzzTarget {
         name: "group-frame",
         function: "quelea_net::process_group::frames::read_up_to",
@@ -97,6 +103,21 @@ pub const TARGETS: &[FuzzTarget] = &[
     },
 ];
 
+/// Writes seeds that have random numbers in them into the corpus: handshakes and certificates.
+pub fn save_seeds() -> anyhow::Result<()> {
+    let hello = untrusted::example_hello();
+    let answer = untrusted::example_answer(&hello);
+    let certificates = untrusted::example_certificates();
+    for (target, bytes) in
+        [("handshake", hello), ("handshake-answer", answer), ("certificate", certificates)]
+    {
+        let folder = corpus::folder().join(target);
+        std::fs::create_dir_all(&folder)?;
+        std::fs::write(folder.join("good"), bytes)?;
+    }
+    Ok(())
+}
+
 /// What most targets of bytes have in common.
 const fn binary(read: fn(&[u8], &Scratch)) -> FuzzTarget {
     FuzzTarget {
@@ -170,7 +191,9 @@ fn group_frames() -> Vec<Vec<u8>> {
 fn tokens() -> Vec<Vec<u8>> {
     let token = "quelea:10.0.0.1:29470:AQDSSWsAAAAAAAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh__\
                  _v38-_r5-Pf29fTz8vHw7-7t7Ovq6ejn5uXk4-Lh4AAAAAA";
-    ["quelea:[fd00::1]:1:AQ", "quelea:h:65535:", token].map(|text| text.as_bytes().to_vec()).to_vec()
+    ["quelea:[fd00::1]:1:AQ", "quelea:h:65535:", token]
+        .map(|text| text.as_bytes().to_vec())
+        .to_vec()
 }
 
 fn read_token(bytes: &[u8], _: &Scratch) {

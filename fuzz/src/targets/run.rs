@@ -110,11 +110,16 @@ const fn text(read: fn(&[u8], &Scratch)) -> FuzzTarget {
 fn run_files() -> Vec<Vec<u8>> {
     let name = |entry: &quelea_core::algorithms::Entry| {
         let name = entry.meta.name;
-        format!("workers = 4\nsteps = 50\n[algorithm]\nname = \"{name}\"\n[task]\nname = \"quadratic\"\n")
+        format!(
+            "workers = 4\nsteps = 50\n[algorithm]\nname = \"{name}\"\n[task]\nname = \"quadratic\"\n"
+        )
     };
     let mut files: Vec<String> = ALGORITHMS.iter().map(name).collect();
     files.push(WHOLE.to_string());
-    files.push("epochs = 2.5\n[task]\nname = \"logistic\"\nbatch = 8\npartition = \"dirichlet\"\n".to_string());
+    files.push(
+        "epochs = 2.5\n[task]\nname = \"logistic\"\nbatch = 8\npartition = \"dirichlet\"\n"
+            .to_string(),
+    );
     files.into_iter().map(String::into_bytes).collect()
 }
 
@@ -177,7 +182,11 @@ fn is_small(config: &Config) -> bool {
     let is_quadratic = config.task.entry.meta.name == "quadratic";
     let length = matches!(config.length, Length::Steps(steps) if steps < 1 << 40);
     let servers = config.cluster.options.whole("servers");
-    is_quadratic && length && config.workers <= 16 && servers <= 16 && options.whole("dimensions") <= 1000
+    is_quadratic
+        && length
+        && config.workers <= 16
+        && servers <= 16
+        && options.whole("dimensions") <= 1000
 }
 
 fn read_run_file(bytes: &[u8], _: &Scratch) {
@@ -189,7 +198,8 @@ fn read_run_file(bytes: &[u8], _: &Scratch) {
 }
 
 fn settings() -> Vec<Vec<u8>> {
-    let texts = ["optimizer.lr=0.1", "cluster.slow.\"3\"=10", "task.start=[1, 2]", "algorithm.name=d-psgd"];
+    let texts =
+        ["optimizer.lr=0.1", "cluster.slow.\"3\"=10", "task.start=[1, 2]", "algorithm.name=d-psgd"];
     texts.map(|text| text.as_bytes().to_vec()).to_vec()
 }
 
@@ -267,7 +277,8 @@ fn checkpoint_seeds() -> Vec<Vec<u8>> {
     let GoodCheckpoint { manifest, part } = good();
     let mut lost: serde_json::Value = serde_json::from_slice(manifest).expect("JSON");
     let departed = serde_json::json!([{ "rank": 1, "steps": 2, "left": false }]);
-    lost["changes"] = serde_json::json!([{ "number": 1, "from_step": 3, "departed": departed, "joined": [] }]);
+    lost["changes"] =
+        serde_json::json!([{ "number": 1, "from_step": 3, "departed": departed, "joined": [] }]);
     let lost = lost.to_string().into_bytes();
     let with = |place: u8, bytes: &[u8]| [&[place], bytes].concat();
     vec![with(0, manifest), with(0, &lost), with(1, part), with(2, part)]
@@ -283,7 +294,8 @@ fn read_checkpoint(bytes: &[u8], scratch: &Scratch) {
     let files = [(FILES[0], manifest.clone()), (FILES[1], part.clone()), (FILES[2], part.clone())];
     let placed: Vec<(String, Vec<u8>)> =
         files.map(|(name, bytes)| (format!("checkpoints/step-3/{name}"), bytes)).to_vec();
-    let named: Vec<(&str, Vec<u8>)> = placed.iter().map(|(name, bytes)| (&**name, bytes.clone())).collect();
+    let named: Vec<(&str, Vec<u8>)> =
+        placed.iter().map(|(name, bytes)| (&**name, bytes.clone())).collect();
     scratch.write_set(&named, bytes);
     write_sums(&folder);
     if let Ok(checkpoint) = read::open(scratch.path()) {
@@ -300,5 +312,6 @@ fn write_sums(folder: &Path) {
         format!("{sum}  {name}\n")
     };
     let sums: String = FILES.iter().map(|name| line(name)).collect();
-    fs::write(folder.join("SHA256SUMS"), sums).expect("a file can be written in a temporary folder");
+    fs::write(folder.join("SHA256SUMS"), sums)
+        .expect("a file can be written in a temporary folder");
 }

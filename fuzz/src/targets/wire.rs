@@ -98,7 +98,8 @@ fn read_frames(bytes: &[u8], _: &Scratch) {
 
 fn packets() -> Vec<Vec<u8>> {
     let body = Writer::default().number(7u32).real(-0.5).text("ring").values(&[1.0, 2.0]);
-    let lists = body.clone().list(&[3u64, 4], |w, item| w.number(*item)).list(&["a"], |w, t| w.text(t));
+    let lists =
+        body.clone().list(&[3u64, 4], |w, item| w.number(*item)).list(&["a"], |w, t| w.text(t));
     vec![body.packet(9), lists.packet(9), Writer::default().packet(1)]
 }
 

@@ -28,7 +28,7 @@ use crate::rendezvous::admission::{Admission, Arrival};
 use crate::rendezvous::joiners::Joiners;
 use crate::rendezvous::listener::{GuardedListener, WhenBusy};
 use crate::rendezvous::starting::{begin_worker, send_states, vector_lengths};
-use crate::rendezvous::worker_reader::attend_worker;
+use crate::rendezvous::worker_reader::{EventLimits, attend_worker};
 use crate::transport::{Doors, MeshPlan, RankLinks, Transport};
 use crate::trust::{self, Access, ControlStream, JoinToken, LinkIdentity};
 use quelea_control::{Command, LossPolicy, SilenceLimits};
@@ -217,9 +217,10 @@ impl Coordinator {
         send_states(&streams, &start);
         let (zero, schedule) = (clock.now() - start.now, observer.checkpoint_schedule());
         let lengths = vector_lengths(setup, &options);
+        let limits = EventLimits { ranks: setup.ranks(), lengths, gate: Arc::default() };
         for (rank, stream) in &streams {
             begin_worker(stream, &SetupMessage::Start { zero, schedule }, &options);
-            attend_worker(*rank, stream, setup.ranks(), lengths, controller.clone())
+            attend_worker(*rank, stream, limits.clone(), controller.clone())
                 .map_err(|error| lost(*rank, error.into()))?;
         }
         let context = ProcessContext {
@@ -243,8 +244,7 @@ impl Coordinator {
             controller,
             addresses,
             port: transport.port(),
-            ranks: setup.ranks(),
-            lengths,
+            limits,
             zero,
             schedule,
             waiting: BTreeMap::new(),

@@ -8,8 +8,8 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 use super::TensorMemory;
-use super::windows::WindowTable;
 use super::frame::{Body, Frame, HEADER_BYTES, Kind, TensorCall, TensorHeader, Ticket};
+use super::windows::WindowTable;
 use reading::{Input, NO_HEADER, reason_of};
 
 /// How many frames one system call writes.

@@ -241,7 +241,8 @@ fn check_part(part: &RankCheckpoint, dimensions: usize) -> Result<(), String> {
 }
 
 fn text(path: &Path) -> Result<String, String> {
-    let bytes = read_limited(path, TEXT_BYTES).map_err(|error| format!("cannot be read: {error}"))?;
+    let bytes =
+        read_limited(path, TEXT_BYTES).map_err(|error| format!("cannot be read: {error}"))?;
     String::from_utf8(bytes).map_err(|_| "is not text".to_string())
 }
 

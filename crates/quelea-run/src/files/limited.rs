@@ -105,10 +105,17 @@ mod tests {
         let told = read_limited(&path, 4).expect_err("too long").to_string();
         assert_eq!(told, "is longer than 4 bytes, the most that is read");
         // Ten gigabytes that take no room on the disk would take it in memory.
-        File::options().write(true).open(&path).and_then(|file| file.set_len(10 << 30)).expect("sparse");
+        File::options()
+            .write(true)
+            .open(&path)
+            .and_then(|file| file.set_len(10 << 30))
+            .expect("sparse");
         assert!(read_limited(&path, 1 << 20).is_err());
         #[cfg(target_os = "linux")]
-        assert!(read_limited(Path::new("/dev/zero"), 1 << 20).is_err(), "it has no length and no end");
+        assert!(
+            read_limited(Path::new("/dev/zero"), 1 << 20).is_err(),
+            "it has no length and no end"
+        );
     }
 
     #[test]
