@@ -113,6 +113,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_picture_that_promises_more_than_its_bytes_can_hold_costs_no_memory() {
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/images"));
+        let read = |name: &str| std::fs::read(folder.join(name)).expect("a file");
+        let mut jpeg = read("baseline.jpg");
+        let frame = jpeg.windows(2).position(|pair| pair == [0xff, 0xc0]).expect("a frame");
+        // Height and width stand behind the length and the precision.
+        jpeg[frame + 5..frame + 9].copy_from_slice(&[0x20, 0, 0x20, 0]);
+        let told = decode_jpeg(&jpeg).expect_err("8192×8192 in 2 kB");
+        assert!(told.contains("far too short for its size"), "{told}");
+        let mut png = read("rgb.png");
+        png[16..24].copy_from_slice(&[0, 0, 0x20, 0, 0, 0, 0x20, 0]);
+        let mut sum = flate2::Crc::new();
+        sum.update(&png[12..29]);
+        png[29..33].copy_from_slice(&sum.sum().to_be_bytes());
+        let told = decode_png(&png).expect_err("8192×8192 in 1 kB");
+        assert!(told.contains("far too short for its size"), "{told}");
+    }
+
+    #[test]
     fn a_jpeg_has_the_same_pixels_with_and_without_vector_instructions() {
         let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/images"));
         for name in ["baseline.jpg", "progressive.jpg", "grey.jpg", "cmyk.jpg"] {

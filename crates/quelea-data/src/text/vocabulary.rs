@@ -411,6 +411,10 @@ mod tests {
         let signed = |text: String| format!("{text}sha256 {}\n", sha256::of(text.as_bytes()));
         let future = signed(format!("{HEADER}\norigin x\n3 259\n"));
         assert!(refusal(&future).contains("line 3: `3 259` is no pair"), "{}", refusal(&future));
+        // Every token twice as long as the one before it: 2^60 bytes in 60 lines.
+        let doubling: String = (258..318).map(|token| format!("{token} {token}\n")).collect();
+        let doubling = refusal(&signed(format!("{HEADER}\norigin x\n{doubling}")));
+        assert!(doubling.contains("or of more than 67108864 bytes together"), "{doubling}");
         // A damaged cache is made anew, one of other texts too.
         assert_eq!(Vocabulary::cached(&path, &[&lines], 300), vocabulary);
         assert_eq!(std::fs::read_to_string(&path).expect("text"), text);

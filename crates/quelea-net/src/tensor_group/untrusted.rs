@@ -73,3 +73,67 @@ pub(crate) fn example_frames() -> Vec<Vec<u8>> {
     let all = frames.concat();
     frames.into_iter().chain([all]).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+
+    /// What a link makes of these bytes.
+    fn events(bytes: &[u8]) -> (Vec<Event>, Option<String>) {
+        let windows = Arc::new(WindowTable::default());
+        let put = BTreeMap::from([(1, vec![0; TENSOR_BYTES])]);
+        windows.create(WINDOW, ElementType::F32, vec![0; TENSOR_BYTES], put).expect("a window");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let mut near =
+            TcpStream::connect(listener.local_addr().expect("its own")).expect("it listens");
+        let (far, _) = listener.accept().expect("somebody connects");
+        near.write_all(bytes).expect("the socket takes them");
+        near.shutdown(std::net::Shutdown::Write).expect("open until now");
+        let (mut link, mut events) = (Link::new(far, windows), Vec::new());
+        while !link.is_lost() {
+            link.read(&mut events);
+        }
+        (events, link.ended().map(String::from))
+    }
+
+    fn header(kind: Kind, key: u64, bytes: u64) -> Vec<u8> {
+        TensorHeader { kind, call: TensorCall::Window, number: 3, key, bytes }.encode().to_vec()
+    }
+
+    #[test]
+    fn a_request_that_does_not_fit_the_window_is_refused_before_there_is_memory_for_it() {
+        for kind in [Kind::Put, Kind::Accumulate, Kind::Answer] {
+            let (seen, _) = events(&header(kind, WINDOW, u64::MAX));
+            let [Event::WindowRefused(told)] = &seen[..] else { panic!("{seen:?}") };
+            assert!(told.contains("the window has 64 bytes"), "{told}");
+            let (seen, _) = events(&header(kind, 99, 1 << 40));
+            let [Event::WindowRefused(told)] = &seen[..] else { panic!("{seen:?}") };
+            assert!(told.contains("the window was freed"), "{told}");
+        }
+        let (_, ended) = events(&header(Kind::Get, WINDOW, 1 << 40));
+        assert!(ended.is_some_and(|why| why.contains("it sent a request of 1099511627776 bytes")));
+    }
+
+    #[test]
+    fn a_peer_that_announces_calls_without_end_is_given_up() {
+        let many: Vec<u8> = (0..70_000).flat_map(|key| header(Kind::Ready, key, 8)).collect();
+        // More than a socket holds: written by a thread of its own.
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("its own");
+        let writer = std::thread::spawn(move || {
+            let mut near = TcpStream::connect(address).expect("it listens");
+            // It is closed by the other side before all is written.
+            let _ = near.write_all(&many);
+        });
+        let (far, _) = listener.accept().expect("somebody connects");
+        let (mut link, mut events) = (Link::new(far, Arc::default()), Vec::new());
+        while !link.is_lost() {
+            link.read(&mut events);
+        }
+        assert_eq!(link.ended(), Some("it is more than 65536 calls ahead"));
+        drop(link);
+        writer.join().expect("it does not panic");
+    }
+}

@@ -326,5 +326,9 @@ mod tests {
             |_, part| part.report = RankReport { exposed_seconds: -1.0, ..RankReport::default() },
             "`report.exposed_seconds` = -1",
         );
+        refused(
+            |_, part| part.report = RankReport { steps: u64::MAX, ..RankReport::default() },
+            "`report.steps` = 18446744073709551615",
+        );
     }
 }
