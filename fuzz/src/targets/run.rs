@@ -31,7 +31,7 @@ pub const TARGETS: &[FuzzTarget] = &[
         function: "quelea_run::config::source::{setting, apply}",
         seeds: settings,
         memory_bytes: 8 << 20,
-        share: 8,
+        share: 1,
         ..text(read_setting)
     },
     FuzzTarget {
