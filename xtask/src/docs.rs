@@ -18,7 +18,7 @@ use quelea_core::codec::CODECS;
 use quelea_core::options::{OptionKind, Options};
 use quelea_core::properties::{Budget, DeployedFrom, TopologyRequirement};
 
-use crate::{cargo, execute, papers};
+use crate::{cargo, execute, licences, papers};
 
 pub(crate) fn run() -> Result<()> {
     write(&algorithms_file(), &algorithms())?;
@@ -30,6 +30,7 @@ pub(crate) fn run() -> Result<()> {
     }
     write(&page_file("papers.md"), &papers::page())?;
     write(&typed::file(), &typed::renewed()?)?;
+    write(&page_file("licences.md"), &licences::page()?)?;
     let kept = readme::Kept::parse(&fs::read_to_string(page_file("benchmarks.json"))?)?;
     write(&page_file("images/straggler.svg"), &readme::straggler_svg(&kept)?)?;
     let file = root().join("README.md");

@@ -8,8 +8,10 @@ mod compile;
 mod docs;
 mod edges;
 mod environment;
+mod fuzz;
 mod groups;
 mod guests;
+mod licences;
 mod links;
 mod markdown;
 mod network;
@@ -18,6 +20,7 @@ mod peers;
 mod python;
 mod reality;
 mod rules;
+mod sanitize;
 mod test;
 mod tidy;
 mod tutorials;
@@ -36,13 +39,15 @@ usage: cargo xtask COMMAND
                 tests, the Python package's too
   test --quick  without clippy, docs and Python, for working
   rules [NAME…] only the rules over the text of the sources: types, names, lengths, tuples,
-                old-name, packages
+                old-name, packages, licences
   bench         whole-program ratios, us and the peer or the physical limit in one run
   bench NAME…   only these (see `bench --list`)
   bench --keep  also renew these numbers in docs/benchmarks.json
   chaos         300 random runs with random faults in the virtual cluster; --seeds N --from S, --seed S
   chaos --real  kill processes of real runs, eight algorithms; --kills K --mean-seconds S --seed N
                 --algorithms A,B
+  fuzz          10^7 inputs to everything that reads bytes of others; --target, --inputs, --seed, --list
+  sanitize      the tests of unsafe code under AddressSanitizer, ThreadSanitizer or valgrind; NAME…
   python        the Python package's tests, with PyTorch; further words go to pytest
   wheel         the Python package as a file that pip installs, in target/wheels; --portable links it
                 for older versions of the C library
@@ -61,6 +66,8 @@ fn main() -> ExitCode {
         Some("rules") => rules::run(&words[1..]),
         Some("bench") => bench::run(&words[1..]),
         Some("chaos") => chaos::run(&words[1..]),
+        Some("fuzz") => fuzz::run(&words[1..]),
+        Some("sanitize") => sanitize::run(&words[1..]),
         Some("python") => python::run(&words[1..]),
         Some("wheel") => wheel::run(&words[1..]),
         Some("docs") => docs::run(),

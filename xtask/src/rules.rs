@@ -8,6 +8,7 @@
 //! | [`tuples`] | no parameter is a tuple of unrelated things |
 //! | [`old_name`] | the project's old name stands only where history is told |
 //! | [`packages`] | crates have what a registry asks for |
+//! | [`crate::licences`] | every dependency is under a licence that `deny.toml` allows |
 //! | [`rust`], [`python`] | sources as tokens |
 
 mod lengths;
@@ -25,7 +26,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::output;
+use crate::{licences, output};
 
 /// One source file.
 pub(crate) struct SourceFile {
@@ -65,7 +66,7 @@ const RULES: &[(&str, Check)] = &[
 /// `cargo xtask rules [NAME…]`.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let known: Vec<&str> =
-        RULES.iter().map(|(name, _)| *name).chain(["old-name", "packages"]).collect();
+        RULES.iter().map(|(name, _)| *name).chain(["old-name", "packages", "licences"]).collect();
     if let Some(unknown) = words.iter().find(|word| !known.contains(&word.as_str())) {
         bail!("`{unknown}` is not a rule; there are {}", known.join(", "));
     }
@@ -82,6 +83,9 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     }
     if is_chosen("packages") {
         others.push(("packages", packages::check()?));
+    }
+    if is_chosen("licences") {
+        others.push(("licences", licences::check()?));
     }
     for (name, found) in others {
         report(name, &found, &mut wrong);

@@ -3,7 +3,7 @@
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use quelea_run::execute::ask_to_stop;
+use quelea_run::execute::{EndingRun, ask_to_leave, ask_to_stop};
 
 use crate::request::INTERRUPTED;
 use crate::text::mention;
@@ -18,7 +18,8 @@ pub fn follow() {
 }
 
 /// From now on, Ctrl-C and a request to stop let a run save its state and end. A second one, or
-/// one without a run, takes away what was begun and ends the process at once.
+/// one without a run, takes away what was begun and ends the process at once; not before the model
+/// of a run that has come to its end is written.
 pub fn install() {
     let stop = || {
         if FOLLOWS.load(Ordering::Relaxed) {
@@ -27,8 +28,15 @@ pub fn install() {
         if ask_to_stop() {
             return mention("\nquelea: interrupted; saving the run (again to end at once)");
         }
+        let told = match ask_to_leave() {
+            EndingRun::WritesModel | EndingRun::LeavesAfterModel => {
+                return mention("\nquelea: the run has ended; its model is being written first");
+            }
+            EndingRun::HasModel(model) => format!("its model is in {}", model.display()),
+            EndingRun::None => "what was not saved is lost".to_string(),
+        };
         quelea_run::files::directory::abandon_drafts();
-        mention("\nquelea: ended at once; what was not saved is lost");
+        mention(&format!("\nquelea: ended at once; {told}"));
         std::process::exit(i32::from(INTERRUPTED));
     };
     static INSTALLED: Once = Once::new();

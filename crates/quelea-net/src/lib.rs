@@ -37,6 +37,7 @@
 //! | `transport` | how frames travel between ranks: the interface, TCP, ranks of one process |
 //! | `leave` | notice to leave, by a program or by SIGTERM |
 //! | `trust` | who may take part: secrets, tokens, certificates, encrypted connections |
+//! | `untrusted` | what reads the bytes of others, for fuzzing |
 //! | `controller` | tickets, drain, termination, time limits: what one place must decide |
 //! | `rendezvous`, `protocol` | who joins as which rank, and what processes say to each other |
 
@@ -66,6 +67,8 @@ mod self_survey;
 pub mod tensor_group;
 mod transport;
 mod trust;
+#[doc(hidden)]
+pub mod untrusted;
 
 pub use compute::{Gradients, MakeLoop, MakeSource};
 pub use error::NetError;

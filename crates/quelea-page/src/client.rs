@@ -42,7 +42,12 @@ pub enum ClientError {
 pub fn get(address: &str, path: &str, token: Option<&str>) -> Result<Value, ClientError> {
     let failed = |source| ClientError::Io { address: address.to_string(), source };
     let answer = exchange(address, path, token).map_err(failed)?;
-    let text = String::from_utf8_lossy(&answer);
+    parse(address, &answer)
+}
+
+/// What a server has answered.
+pub(crate) fn parse(address: &str, answer: &[u8]) -> Result<Value, ClientError> {
+    let text = String::from_utf8_lossy(answer);
     let unexpected = |status: &str| ClientError::Unexpected {
         address: address.to_string(),
         status: status.to_string(),

@@ -37,6 +37,9 @@ pub struct RunDescription {
     pub config: Value,
 }
 
+/// More workers than a configuration may ask for.
+const WORKERS_MAX: u64 = 100_000;
+
 impl RunDescription {
     /// Of a run that is about to begin.
     pub fn of(prepared: &PreparedRun, name: &str) -> RunDescription {
@@ -58,7 +61,9 @@ impl RunDescription {
 
     fn from_parts(name: &str, config: Value, shape: Option<&RunShape>) -> RunDescription {
         let text = |table: &str| config[table]["name"].as_str().unwrap_or_default().to_string();
-        let workers = config["workers"].as_u64().unwrap_or(0) as usize;
+        // A file that names more than a run can have names none.
+        let workers = config["workers"].as_u64().filter(|workers| *workers <= WORKERS_MAX);
+        let workers = workers.unwrap_or(0) as usize;
         let gbps = config["cluster"]["bandwidth_gbps"].as_f64();
         RunDescription {
             name: name.to_string(),

@@ -51,6 +51,8 @@ pub mod report;
 pub mod server;
 pub mod state;
 pub mod tensorboard;
+#[doc(hidden)]
+pub mod untrusted;
 pub mod waits;
 
 mod assets;

@@ -184,6 +184,13 @@ fn run(listener: std::net::TcpListener, router: Router, stopped: oneshot::Receiv
     runtime.shutdown_background();
 }
 
+/// The page of one run on loopback, for [`crate::untrusted`].
+pub(crate) fn local_router(log: Arc<RunLog>, token: Option<String>) -> Result<Router, AccessError> {
+    let policy = AccessPolicy::new(SocketAddr::from(([127, 0, 0, 1], 8600)), token)?;
+    let source = PageSource::Run(log);
+    Ok(router(Arc::new(Shared { source, policy, begun: Instant::now(), asked: AtomicU64::new(0) })))
+}
+
 fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/api/runs", get(runs))

@@ -16,7 +16,7 @@ mod facts;
 mod models;
 mod observer;
 
-pub use checkpoints::{BUFFERS, CheckpointSchedule, RankCheckpoint, ResumePoint};
+pub use checkpoints::{BUFFERS, CheckpointSchedule, PartTurn, RankCheckpoint, ResumePoint};
 pub use facts::{
     FACTS, FOLDED, FactKind, FactSummary, FactTotals, HALF_EXCHANGE, POISONED, STALENESS,
     SummaryForm,

@@ -132,7 +132,8 @@ impl RankMachine {
             self.cutting.pass(step);
             if self.cutting.requested == Some(step) || self.cutting.schedule.saves_at(step) {
                 self.cutting.saved = step;
-                self.save(step);
+                let part = self.part(step);
+                self.send_part(step, part);
             }
             if self.cutting.schedule.evaluates_at(step) && step > self.cutting.shown {
                 self.cutting.shown = step;
@@ -183,12 +184,15 @@ impl RankMachine {
         self.events.push(RankEvent::Model { rank, step, model });
     }
 
-    fn save(&mut self, step: u64) -> RankCheckpoint {
+    /// A copy of the state: the only one that is made.
+    fn part(&mut self, step: u64) -> RankCheckpoint {
         let report = RankReport { params: Vec::new(), model: Vec::new(), ..self.report.clone() };
-        let part = RankCheckpoint::of(&mut self.node, step, report);
+        RankCheckpoint::of(&mut self.node, step, report)
+    }
+
+    fn send_part(&mut self, step: u64, part: RankCheckpoint) {
         let (rank, view) = (self.node.rank.0, self.node.view().number);
-        self.events.push(RankEvent::Saved { rank, step, view, part: Box::new(part.clone()) });
-        part
+        self.events.push(RankEvent::Saved { rank, step, view, part: Box::new(part) });
     }
 
     /// Says that the rank computes no gradient, and will not start one, if that was asked.
@@ -217,7 +221,7 @@ impl RankMachine {
 
     /// Everything has come to rest: saves it, and stands ready to continue from what was saved.
     fn save_at_rest(&mut self, step: u64) {
-        let part = self.save(step);
+        let part = self.part(step);
         // A gradient whose step could not be completed is computed again.
         let was_pending = matches!(self.phase, StepPhase::Completing(_));
         self.phase = StepPhase::Ready;
@@ -226,9 +230,12 @@ impl RankMachine {
         }
         let mut parts = vec![RankCheckpoint::default(); self.node.rank.index()];
         parts.push(part);
-        let start = ResumePoint { parts, ..ResumePoint::default() };
+        let mut start = ResumePoint { parts, ..ResumePoint::default() };
         let (view, pool) = (self.node.view(), self.cutting.pool.clone());
-        match start.node_in(view, &self.cutting.setup, self.node.rank, pool) {
+        let resumed = start.node_in(view, &self.cutting.setup, self.node.rank, pool);
+        let part = start.parts.pop().expect("it was just put there");
+        self.send_part(step, part);
+        match resumed {
             Ok(mut node) => {
                 // Its own part does not say how far the others are.
                 node.progress(self.node.gradients_done());

@@ -1,13 +1,15 @@
 //! How packets are laid out: a number for each kind, then its fields in order.
 
+use std::borrow::Cow;
+
 use quelea_control::{Account, AwaitedPeer, Command, REASON_CHARS, RankEvent, shown};
 use quelea_core::time::Time;
 use quelea_record::CheckpointSchedule;
-use quelea_wire::control::{ControlError, Reader, Writer};
+use quelea_wire::control::{self, ControlError, Reader, Writer};
 
 use super::fields::{
-    read_change, read_part, read_record, read_report, write_change, write_part, write_record,
-    write_report,
+    read_change, read_part, read_record, read_report, saved_pieces, write_change, write_part,
+    write_record, write_report,
 };
 use super::surveys::{read_survey, write_survey};
 use super::{Packet, SetupMessage};
@@ -185,6 +187,8 @@ impl Packet for Command {
     }
 }
 
+/// The kind of a part of a checkpoint.
+pub(crate) const SAVED: u16 = 212;
 /// The longest record, and the longest event of a few numbers.
 const RECORD_BYTES: u64 = 4 << 10;
 /// The longest sentence: what is shown of it is shorter.
@@ -194,11 +198,18 @@ impl Packet for RankEvent {
     /// Vectors and accounts may be long; numbers and sentences are not.
     fn longest(kind: u16, most: u64) -> u64 {
         match kind {
-            204 | 211 | 212 | 217 => most,
+            204 | 211 | SAVED | 217 => most,
             216 | 231 => most.min(4 << 20),
             207..=210 | 221 => SENTENCE_BYTES,
             _ => RECORD_BYTES,
         }
+    }
+
+    /// The state of a rank is as long as its model, or longer.
+    fn pieces(&self) -> Option<(u16, Vec<Cow<'_, [u8]>>)> {
+        let RankEvent::Saved { rank, step, view, part } = self else { return None };
+        let w = Writer::default().number(*rank).number(*step).number(*view);
+        Some((SAVED, saved_pieces(w, part)))
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -235,7 +246,8 @@ impl Packet for RankEvent {
                 w.number(*rank).number(*step).values(model).packet(211)
             }
             RankEvent::Saved { rank, step, view, part } => {
-                write_part(w.number(*rank).number(*step).number(*view), part).packet(212)
+                let pieces = saved_pieces(w.number(*rank).number(*step).number(*view), part);
+                control::encode(SAVED, &pieces.concat())
             }
             RankEvent::CutProposal { rank, step } => w.number(*rank).number(*step).packet(213),
             RankEvent::CutAgreed { rank } => w.number(*rank).packet(214),
@@ -287,7 +299,7 @@ impl Packet for RankEvent {
             209 => RankEvent::Failed { rank: r.small()?, reason: reason(r)? },
             210 => RankEvent::Warning(reason(r)?),
             211 => RankEvent::Model { rank: r.small()?, step: r.number()?, model: r.values()? },
-            212 => RankEvent::Saved {
+            SAVED => RankEvent::Saved {
                 rank: r.small()?,
                 step: r.number()?,
                 view: r.small()?,
@@ -327,7 +339,7 @@ mod tests {
     use quelea_record::RankCheckpoint;
     use quelea_record::{AwaitedRank, LinkTotal, ProcessMemory};
     use quelea_record::{FOLDED, FactTotals, RankReport, Record, RecordKind, STALENESS};
-    use quelea_wire::control::{self, HEAD_BYTES};
+    use quelea_wire::control::HEAD_BYTES;
 
     fn comes_back<P: Packet + PartialEq + std::fmt::Debug>(packet: P) {
         let bytes = packet.encode();
@@ -336,6 +348,21 @@ mod tests {
         let mut reader = Reader::new(head.kind, &bytes[HEAD_BYTES..]);
         assert_eq!(P::decode(&mut reader, head.kind).expect("its own bytes"), packet);
         reader.end().expect("nothing follows");
+    }
+
+    #[test]
+    fn a_packet_in_pieces_has_the_same_bytes_as_a_whole_one() {
+        let vectors = [("a".to_string(), vec![1.0, -2.0]), ("b".to_string(), vec![])];
+        let state = Saved { numbers: [("step".to_string(), 3)].into(), vectors: vectors.into() };
+        let part = Box::new(RankCheckpoint { state, ..RankCheckpoint::default() });
+        let event = RankEvent::Saved { rank: 1, step: 4, view: 2, part };
+        let (kind, pieces) = event.pieces().expect("it has pieces");
+        let head = control::encode_head(kind, &pieces);
+        assert_eq!([&head[..], &pieces.concat()].concat(), event.encode());
+        // The vectors are borrowed, not copied.
+        let borrowed = pieces.iter().filter(|piece| matches!(piece, Cow::Borrowed(_)));
+        assert_eq!(borrowed.map(|piece| piece.len()).sum::<usize>(), 8);
+        comes_back(event);
     }
 
     #[test]
@@ -431,6 +458,7 @@ mod tests {
         let part = Box::new(RankCheckpoint {
             state,
             report: RankReport { steps: 3, ..Default::default() },
+            ..RankCheckpoint::default()
         });
         comes_back(RankEvent::Saved { rank: 1, step: 4, view: 2, part: part.clone() });
         comes_back(SetupMessage::Resume {

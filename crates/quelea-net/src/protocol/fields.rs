@@ -1,5 +1,7 @@
 //! Reports, records and states as fields of packets.
 
+use std::borrow::Cow;
+
 use quelea_core::message::Rank;
 use quelea_core::state::Saved;
 use quelea_core::view::{DepartedRank, ViewChange};
@@ -18,10 +20,26 @@ pub(super) fn write_part(w: Writer, part: &RankCheckpoint) -> Writer {
     write_report(w, &part.report)
 }
 
+/// As [`write_part`] after `w`, without a copy of the vectors.
+pub(super) fn saved_pieces(w: Writer, part: &RankCheckpoint) -> Vec<Cow<'_, [u8]>> {
+    let Saved { numbers, vectors } = &part.state;
+    let numbers: Vec<(&String, &u64)> = numbers.iter().collect();
+    let w = w.list(&numbers, |w, (name, value)| w.text(name).number(**value));
+    let mut pieces = vec![Cow::Owned(w.number(vectors.len() as u64).body())];
+    for (name, values) in vectors {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        let w = Writer::default().text(name).number(bytes.len() as u64);
+        pieces.extend([Cow::Owned(w.body()), Cow::Borrowed(bytes)]);
+    }
+    pieces.push(Cow::Owned(write_report(Writer::default(), &part.report).body()));
+    pieces
+}
+
 pub(super) fn read_part(r: &mut Reader<'_>) -> Result<RankCheckpoint, ControlError> {
     let numbers = r.list(|r| Ok((r.text()?, r.number()?)))?.into_iter().collect();
     let vectors = r.list(|r| Ok((r.text()?, r.values()?)))?.into_iter().collect();
-    Ok(RankCheckpoint { state: Saved { numbers, vectors }, report: read_report(r)? })
+    let (state, report) = (Saved { numbers, vectors }, read_report(r)?);
+    Ok(RankCheckpoint { state, report, ..RankCheckpoint::default() })
 }
 
 pub(super) fn write_change(w: Writer, change: &ViewChange) -> Writer {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
-use quelea_control::{Command, Entrance, RankEvent, VectorLengths};
+use quelea_control::{Command, Entrance, RankEvent};
 use quelea_core::time::Time;
 use quelea_record::CheckpointSchedule;
 
@@ -14,7 +14,7 @@ use crate::controller::{ControlLink, Incoming};
 use crate::protocol::{self, SMALL_BYTES, SetupMessage, Wait};
 use crate::rendezvous::addresses::AddressTable;
 use crate::rendezvous::admission::{Admission, Arrival, JoinedWorker};
-use crate::rendezvous::worker_reader::{WorkerReader, attend_worker};
+use crate::rendezvous::worker_reader::{EventLimits, WorkerReader, attend_worker};
 use crate::trust::{LinkIdentity, RankSeat};
 
 /// What the coordinator needs to let workers join.
@@ -28,8 +28,7 @@ pub(crate) struct Joiners {
     pub(crate) addresses: BTreeMap<u32, SocketAddr>,
     /// Where the coordinator's own ranks do.
     pub(crate) port: u16,
-    pub(crate) ranks: usize,
-    pub(crate) lengths: VectorLengths,
+    pub(crate) limits: EventLimits,
     pub(crate) zero: Time,
     pub(crate) schedule: CheckpointSchedule,
     /// Those who are connected with all others and wait to enter.
@@ -66,7 +65,7 @@ impl Joiners {
     /// Tells everybody whose seat this rank's is now.
     fn give_seat(&self, rank: u32, links: &[ControlLink]) {
         let Some(identity) = &self.identity else { return };
-        let times = self.admission.seats(self.ranks)[rank as usize];
+        let times = self.admission.seats(self.limits.ranks)[rank as usize];
         let seat = RankSeat { rank, times };
         identity.seats().give(seat);
         for link in links {
@@ -82,7 +81,8 @@ impl Joiners {
 
     fn connect(&mut self, worker: JoinedWorker) {
         let absent = self.admission.vacant();
-        let (ranks, port, seats) = (self.ranks, self.port, self.admission.seats(self.ranks));
+        let (ranks, port) = (self.limits.ranks, self.port);
+        let seats = self.admission.seats(ranks);
         let table = AddressTable { ranks, absent: &absent, port, seats: &seats };
         let Ok(own) = worker.stream.local_addr() else { return };
         let peers = table.peers(own.ip(), &self.addresses);
@@ -111,8 +111,7 @@ impl Joiners {
         let heard = attend_worker(
             worker.rank,
             &worker.stream,
-            self.ranks,
-            self.lengths,
+            self.limits.clone(),
             self.controller.clone(),
         );
         match heard {

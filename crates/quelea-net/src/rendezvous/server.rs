@@ -30,6 +30,7 @@ use crate::rendezvous::listener::{GuardedListener, WhenBusy};
 use crate::rendezvous::starting::{
     attend_workers, begin_worker, control_links, residents, send_states, vector_lengths,
 };
+use crate::rendezvous::worker_reader::EventLimits;
 use crate::transport::{Doors, MeshPlan, RankLinks, Transport};
 use crate::trust::{self, Access, JoinToken, LinkIdentity};
 use quelea_control::{Command, LossPolicy, SilenceLimits};
@@ -206,7 +207,8 @@ impl Coordinator {
         let lengths = vector_lengths(setup, &options);
         let begins = SetupMessage::Start { zero, schedule };
         streams.values().for_each(|stream| begin_worker(stream, &begins, &options));
-        let readers = attend_workers(&streams, setup.ranks(), lengths, &controller)?;
+        let limits = EventLimits { ranks: setup.ranks(), lengths, gate: Arc::default() };
+        let readers = attend_workers(&streams, &limits, &controller)?;
         let context = ProcessContext {
             setup: setup.clone(),
             options,
@@ -229,8 +231,7 @@ impl Coordinator {
             controller,
             addresses,
             port: transport.port(),
-            ranks: setup.ranks(),
-            lengths,
+            limits,
             zero,
             schedule,
             waiting: BTreeMap::new(),

@@ -11,7 +11,7 @@ use quelea_record::ResumePoint;
 
 use super::addresses::{Streams, lost};
 use super::server::Hosted;
-use super::worker_reader::{WorkerReader, attend_worker};
+use super::worker_reader::{EventLimits, WorkerReader, attend_worker};
 use crate::controller::{ControlLink, Incoming};
 use crate::error::NetError;
 use crate::local_ranks::LocalRanks;
@@ -49,12 +49,11 @@ pub(super) fn begin_worker(stream: &ControlStream, start: &SetupMessage, options
 /// Reads what every worker says from now on.
 pub(super) fn attend_workers(
     streams: &Streams,
-    ranks: usize,
-    lengths: VectorLengths,
+    limits: &EventLimits,
     controller: &Sender<Incoming>,
 ) -> Result<BTreeMap<u32, WorkerReader>, NetError> {
     let attend = |(rank, stream): (&u32, &ControlStream)| {
-        let reader = attend_worker(*rank, stream, ranks, lengths, controller.clone());
+        let reader = attend_worker(*rank, stream, limits.clone(), controller.clone());
         Ok((*rank, reader.map_err(|error| lost(*rank, error.into()))?))
     };
     streams.iter().map(attend).collect()

@@ -5,13 +5,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
+use super::part_gate::{GateTurn, PartGate};
 use crate::controller::Incoming;
-use crate::protocol;
+use crate::protocol::{self, PacketWatch, SAVED, SMALL_BYTES};
 use crate::trust::ControlStream;
 use quelea_control::{RankEvent, VectorLengths};
+use quelea_record::PartTurn;
 
 /// The controller hears at most this often that something has arrived.
 const ALIVE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How long a part of a checkpoint waits for the one before it to be written. Then it is read nevertheless: its
+/// sender waits meanwhile, and must not take this process for lost.
+const PART_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Tells the controller that something has arrived, so that a process whose packet takes long does not
 /// seem to be silent.
@@ -19,6 +25,32 @@ struct SignsOfLife {
     rank: u32,
     controller: Sender<Incoming>,
     last: Option<Instant>,
+    gate: Arc<PartGate>,
+    /// Of the part that is being read.
+    turn: Option<GateTurn>,
+}
+
+/// What the coordinator expects of the events of its workers.
+#[derive(Clone, Debug)]
+pub(crate) struct EventLimits {
+    pub(crate) ranks: usize,
+    pub(crate) lengths: VectorLengths,
+    /// Where the parts of checkpoints wait.
+    pub(crate) gate: Arc<PartGate>,
+}
+
+impl PacketWatch for SignsOfLife {
+    fn arrived(&mut self) {
+        self.note();
+    }
+
+    /// A process whose part waits for its turn is not silent: it is this one that does not read.
+    fn announced(&mut self, kind: u16, bytes: u64) {
+        if kind == SAVED && bytes > SMALL_BYTES {
+            let gate = Arc::clone(&self.gate);
+            self.turn = Some(gate.enter(PART_PATIENCE, &mut || self.note()));
+        }
+    }
 }
 
 impl SignsOfLife {
@@ -35,10 +67,10 @@ impl SignsOfLife {
 pub(super) fn attend_worker(
     rank: u32,
     stream: &ControlStream,
-    ranks: usize,
-    lengths: VectorLengths,
+    limits: EventLimits,
     controller: Sender<Incoming>,
 ) -> std::io::Result<WorkerReader> {
+    let EventLimits { ranks, lengths, gate } = limits;
     let stream = stream.clone();
     let reader = WorkerReader::default();
     let heeded = reader.clone();
@@ -47,10 +79,15 @@ pub(super) fn attend_worker(
     std::thread::spawn(move || {
         let mut budget = RecordBudget::new(Instant::now());
         let unheard = Unheard::new(most);
-        let mut signs = SignsOfLife { rank, controller: controller.clone(), last: None };
+        let controlled = controller.clone();
+        let mut signs = SignsOfLife { rank, controller: controlled, last: None, gate, turn: None };
         loop {
-            let word = protocol::read_watched::<RankEvent>(&stream, most, &mut || signs.note())
+            let mut word = protocol::read_watched::<RankEvent>(&stream, most, &mut signs)
                 .map_err(|error| error.to_string());
+            let turn = signs.turn.take();
+            if let (Ok(RankEvent::Saved { part, .. }), Some(turn)) = (&mut word, turn) {
+                part.turn = PartTurn::new(turn);
+            }
             let word = word.and_then(|event| event.check(rank, ranks, lengths).map(|()| event));
             std::thread::sleep(budget.pause(Instant::now()));
             let word = match word {

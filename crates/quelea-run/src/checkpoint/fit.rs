@@ -201,7 +201,7 @@ impl Common {
             let held = if optimizes { whole[range.clone()].to_vec() } else { Vec::new() };
             state.vectors.insert(name.clone(), held);
         }
-        RankCheckpoint { state, report: RankReport::default() }
+        RankCheckpoint { state, ..RankCheckpoint::default() }
     }
 }
 

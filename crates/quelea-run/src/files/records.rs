@@ -8,6 +8,7 @@ use quelea_record::{
 use serde_json::Value;
 
 use super::directory::Draft;
+use super::limited::{LINE_BYTES, LimitedLines};
 use super::plots::Curves;
 use super::trace::Timeline;
 
@@ -65,17 +66,22 @@ impl<'a> RecordWriter<'a> {
 
     /// Takes over the records of the run that is resumed, until its checkpoint.
     pub fn resume(&mut self, lines: impl BufRead, start: &ResumePoint) -> io::Result<()> {
-        for line in lines.lines() {
-            let line = line?;
-            // The last line of a run that was killed may be half there.
-            let Ok(record) = serde_json::from_str::<Value>(&line) else { continue };
-            if is_before(&record, start) {
-                self.write(|draft| writeln!(draft, "{line}"));
-                self.has_steps |= record["kind"] == "step";
-                self.curves.take_line(&record);
-            }
+        let mut lines = LimitedLines::new(lines, LINE_BYTES);
+        while let Some(line) = lines.next_line()? {
+            self.resume_line(line, start);
         }
+        self.resume_line(lines.unfinished(), start);
         Ok(())
+    }
+
+    fn resume_line(&mut self, line: &[u8], start: &ResumePoint) {
+        // The last line of a run that was killed may be half there.
+        let Ok(record) = serde_json::from_slice::<Value>(line) else { return };
+        if is_before(&record, start) {
+            self.write(|draft| draft.write_all(line).and_then(|()| writeln!(draft)));
+            self.has_steps |= record["kind"] == "step";
+            self.curves.take_line(&record);
+        }
     }
 
     /// Makes sure that what was recorded is with the system, whatever becomes of this process.
