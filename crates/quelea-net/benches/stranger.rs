@@ -74,15 +74,16 @@ fn step_seconds(steps: u64, disturbed: bool) -> (f64, usize) {
     };
     let (mut watch, is_over) = (Watch::new(), AtomicBool::new(false));
     let visits = std::thread::scope(|scope| {
-        let (is_over, place) = (&is_over, address.to_string());
-        scope.spawn(|| {
-            join(&place, Some(1), &options, &mut |_| Ok((setup.clone(), gradients())))
+        let (is_over, options, setup, gradients) = (&is_over, &options, &setup, &gradients);
+        scope.spawn(move || {
+            let place = address.to_string();
+            join(&place, Some(1), options, &mut |_| Ok((setup.clone(), gradients())))
                 .expect("it takes part")
         });
         let visiting = scope.spawn(move || if disturbed { strangers(address, is_over) } else { 0 });
         let hosted = Hosted { workers: vec![0] };
         coordinator
-            .run(run.job(), &setup, &gradients(), &hosted, &mut watch)
+            .run(run.job(), setup, &gradients(), &hosted, &mut watch)
             .expect("it is not disturbed");
         is_over.store(true, Ordering::Relaxed);
         visiting.join().expect("no panic")
