@@ -22,7 +22,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::access::{AccessDecision, AccessPolicy};
+use crate::access::{AccessDecision, AccessError, AccessPolicy};
 use crate::advice::Adviser;
 use crate::folder::{self, FolderError};
 use crate::listener::{PageFraming, PageListener, ServeError};
@@ -92,6 +92,13 @@ struct Shared {
     asked: AtomicU64,
 }
 
+impl Shared {
+    fn new(source: PageSource, policy: AccessPolicy, framing: PageFraming) -> Arc<Shared> {
+        let (begun, asked) = (Instant::now(), AtomicU64::new(0));
+        Arc::new(Shared { source: RwLock::new(source), policy, framing, begun, asked })
+    }
+}
+
 /// A running server; it ends when this is dropped.
 pub struct PageServer {
     address: SocketAddr,
@@ -115,9 +122,7 @@ impl PageServer {
         let PageListener { listener, address, policy, framing } = listener;
         let failed = |source| ServeError::Bind { address: address.to_string(), source };
         listener.set_nonblocking(true).map_err(failed)?;
-        let (begun, asked) = (Instant::now(), AtomicU64::new(0));
-        let source = RwLock::new(source);
-        let shared = Arc::new(Shared { source, policy, framing, begun, asked });
+        let shared = Shared::new(source, policy, framing);
         let (stop, stopped) = oneshot::channel();
         let router = router(Arc::clone(&shared));
         let serve = move || run(listener, router, stopped);
@@ -187,8 +192,7 @@ fn run(listener: std::net::TcpListener, router: Router, stopped: oneshot::Receiv
 /// The page of one run on loopback, for [`crate::untrusted`].
 pub(crate) fn local_router(log: Arc<RunLog>, token: Option<String>) -> Result<Router, AccessError> {
     let policy = AccessPolicy::new(SocketAddr::from(([127, 0, 0, 1], 8600)), token)?;
-    let source = PageSource::Run(log);
-    Ok(router(Arc::new(Shared { source, policy, begun: Instant::now(), asked: AtomicU64::new(0) })))
+    Ok(router(Shared::new(PageSource::Run(log), policy, PageFraming::Nowhere)))
 }
 
 fn router(shared: Arc<Shared>) -> Router {

@@ -1,6 +1,7 @@
 //! One worker sends NaN, infinities or absurd magnitudes in the virtual cluster: each policy does what it says,
 //! and the records tell who.
 
+#[allow(dead_code, reason = "each test file uses its own part")]
 mod common;
 
 use common::{Case, SMALL, Shape};

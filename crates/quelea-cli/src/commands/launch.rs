@@ -65,7 +65,8 @@ fn run(_registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
         python.arg("--records").arg(folder);
     }
     let status = python.args(&args.script).status();
-    let status = status.with_context(|| format!("cannot start {}", interpreter.to_string_lossy()))?;
+    let status =
+        status.with_context(|| format!("cannot start {}", interpreter.to_string_lossy()))?;
     match status.code() {
         Some(0) => Ok(()),
         code => std::process::exit(code.unwrap_or(1)),

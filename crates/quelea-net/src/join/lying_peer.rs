@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use quelea_control::LossPolicy;
 use quelea_control::RankEvent;
-use quelea_core::message::Message;
+use quelea_core::message::{Message, Part};
 use quelea_core::node::Loan;
 use quelea_core::payload::Pool;
 use quelea_core::poison::PoisonPolicy;
@@ -461,20 +461,26 @@ fn from_step(lie: impl Fn(Message) -> Vec<Message> + Send + Sync + 'static) -> L
     Lies::sent(move |message| if message.step < FROM { vec![message] } else { lie(message) })
 }
 
+/// Changes every message from that step on.
+fn changed(change: impl Fn(&mut Message) + Send + Sync + 'static) -> Lies {
+    from_step(move |mut message| {
+        change(&mut message);
+        vec![message]
+    })
+}
+
 #[test]
 fn messages_of_other_views_buckets_lengths_and_steps_cost_the_liar_its_place() {
     let short = Pool::new().copy(&[1.0]);
     let lies: [(Lies, &str); 5] = [
-        (from_step(|message| vec![Message { view: 9, ..message }]), "it is of view 9"),
-        (from_step(|message| vec![Message { bucket: 9999, ..message }]), "there is no bucket 9999"),
+        (changed(|message| message.view = 9), "it is of view 9"),
+        (changed(|message| message.bucket = 9999), "there is no bucket 9999"),
         (
-            from_step(move |message| {
-                vec![Message { parts: Default::default(), ..message }.with(short.clone())]
-            }),
+            changed(move |message| message.parts = [Part::Values(short.clone()), Part::Empty]),
             "it sent a message that could not be taken",
         ),
         (
-            from_step(|message| vec![Message { parts: Default::default(), ..message }]),
+            changed(|message| message.parts = Default::default()),
             "it sent a message that could not be taken",
         ),
         (

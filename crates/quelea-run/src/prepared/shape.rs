@@ -134,7 +134,12 @@ impl PreparedRun {
     /// Who takes part, and who mixes with whom at its beginning.
     pub fn shape(&self) -> RunShape {
         let setup = &self.setup;
-        RunShape::of_view(&setup.view, setup.seats(), setup.topology.as_ref(), setup.properties().synchronous)
+        RunShape::of_view(
+            &setup.view,
+            setup.seats(),
+            setup.topology.as_ref(),
+            setup.properties().synchronous,
+        )
     }
 }
 
