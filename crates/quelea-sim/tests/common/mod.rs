@@ -1,4 +1,5 @@
 //! Setups for the tests: quadratics of any size, rings, any placement on hosts.
+#![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::sync::Arc;
 
