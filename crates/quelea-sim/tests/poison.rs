@@ -1,6 +1,7 @@
 //! One worker sends NaN, infinities or absurd magnitudes in the virtual cluster: each policy does what it says,
 //! and the records tell who.
 
+#[allow(dead_code, reason = "only a part of it is used")]
 mod common;
 
 use common::{Case, SMALL, Shape};

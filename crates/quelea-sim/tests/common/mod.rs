@@ -1,5 +1,4 @@
 //! Setups for the tests: quadratics of any size, rings, any placement on hosts.
-#![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::sync::Arc;
 
