@@ -161,6 +161,7 @@ fn pictures() -> Vec<Vec<u8>> {
 }
 
 /// Puts the checksums of a PNG's chunks right.
+#[expect(clippy::ptr_arg, reason = "the type that all repairs have")]
 fn repair_png(bytes: &mut Vec<u8>) {
     if !bytes.starts_with(b"\x89PNG") {
         return;
@@ -224,6 +225,7 @@ fn archive() -> Vec<u8> {
 }
 
 /// Puts the checksums of the headers right, which stand every 512 bytes at most.
+#[expect(clippy::ptr_arg, reason = "the type that all repairs have")]
 fn repair_archive(bytes: &mut Vec<u8>) {
     let mut at = 0;
     while at + 512 <= bytes.len() && bytes[at] != 0 {

@@ -59,6 +59,7 @@ fn frames() -> Vec<Vec<u8>> {
     frames
 }
 
+#[expect(clippy::ptr_arg, reason = "the type that all repairs have")]
 fn repair_frame(bytes: &mut Vec<u8>) {
     if bytes.len() >= HEADER_BYTES {
         bytes[..4].copy_from_slice(&frame::MAGIC);

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use quelea_core::contract::{Context, Effect, Fact, Mode};
-use quelea_core::message::{Message, Part, Rank};
+use quelea_core::message::{Message, MessageFields, Part, Rank};
 
 use super::memory::{LentVector, Place, helper, tensor_of};
 use super::message::PyMessage;
@@ -265,7 +265,18 @@ impl PyContext {
             let parts =
                 places.map(|place| place.map_or(Part::Empty, |at| Part::Values(copied(at))));
             let step = step.unwrap_or(cx.step);
-            Message { kind, step, bucket, stage, seq, count, scalar, parts, ..Message::default() }
+            let fields = MessageFields {
+                kind,
+                step,
+                bucket,
+                stage,
+                seq,
+                count,
+                scalar,
+                parts,
+                ..MessageFields::default()
+            };
+            Message::from(fields)
         })?;
         Ok(PyMessage::new(message, self.tensors))
     }

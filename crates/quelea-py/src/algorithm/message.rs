@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
-use quelea_core::message::{Message, Part};
+use quelea_core::message::{Message, MessageFields, Part};
 use quelea_core::payload::{Payload, Pool};
 
 use super::memory::{OwnedVector, tensor_of};
@@ -117,7 +117,7 @@ impl PyMessage {
     }
 
     fn __repr__(&self) -> String {
-        let Message { kind, step, bucket, scalar, .. } = self.head;
+        let MessageFields { kind, step, bucket, scalar, .. } = *self.head;
         format!("Message(kind={kind}, step={step}, bucket={bucket}, scalar={scalar})")
     }
 }
