@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use crate::allocations::PeakMeter;
 use crate::corpus;
 use crate::mutation::InputMaker;
-use crate::target::{FuzzTarget, Scratch};
+use crate::target::{FuzzTarget, InputFolder};
 
 /// Processor time that one input may take: load on the machine does not count.
 const INPUT_CPU: Duration = Duration::from_secs(5);
@@ -78,7 +78,7 @@ pub fn run(
     progress: Option<&Path>,
 ) -> Result<CampaignReport> {
     let begun = Instant::now();
-    let (scratch, maker) = (Scratch::new()?, InputMaker::new(target, range.seed));
+    let (scratch, maker) = (InputFolder::new()?, InputMaker::new(target, range.seed));
     let progress = progress.map(File::create).transpose().context("cannot write the progress")?;
     let watched = Watched::start(target, range.seed);
     let mut report = CampaignReport { inputs: 0, seconds: 0.0, peak_bytes: 0, failure: None };
@@ -116,7 +116,7 @@ pub fn run(
 pub fn attempt(
     target: &FuzzTarget,
     bytes: &[u8],
-    scratch: &Scratch,
+    scratch: &InputFolder,
     peak_bytes: &mut usize,
 ) -> Result<(), String> {
     keep_panics();
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
     use crate::target::{InputFormat, as_it_is};
 
-    fn target(read: fn(&[u8], &Scratch)) -> FuzzTarget {
+    fn target(read: fn(&[u8], &InputFolder)) -> FuzzTarget {
         FuzzTarget {
             name: "made-up",
             function: "",
@@ -232,7 +232,7 @@ mod tests {
     /// One test only: the meter and the hook are the process's.
     #[test]
     fn panics_and_large_allocations_are_failures_and_nothing_else_is() {
-        let scratch = Scratch::new().expect("a folder");
+        let scratch = InputFolder::new().expect("a folder");
         let attempt = |read| attempt(&target(read), &[1, 2, 3], &scratch, &mut 0);
         attempt(|_, _| ()).expect("nothing happens");
         attempt(|bytes, _| drop(vec![0u8; bytes.len() << 10])).expect("within its limit");

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use quelea_fuzz::campaign::{self, HANG_STATUS, InputRange};
 use quelea_fuzz::corpus;
 use quelea_fuzz::mutation::InputMaker;
-use quelea_fuzz::target::{self, FuzzTarget, Scratch};
+use quelea_fuzz::target::{self, FuzzTarget, InputFolder};
 
 const HELP: &str = "\
 Fuzzes everything that reads bytes or text from outside.
@@ -130,7 +130,7 @@ fn all(seed: u64, inputs: u64) -> Result<bool> {
 
 /// One target in a process of its own: what ends it ends nobody else.
 fn child(target: &'static FuzzTarget, seed: u64, inputs: u64) -> Result<bool> {
-    let folder = Scratch::new()?;
+    let folder = InputFolder::new()?;
     let progress = folder.path().join("progress");
     let program = std::env::current_exe().context("this program has no name")?;
     let status = Command::new(program)
@@ -174,7 +174,7 @@ fn own(target: &'static FuzzTarget, seed: u64, count: u64, progress: &Path) -> R
 fn again(target: &'static FuzzTarget, bytes: &[u8]) -> Result<bool> {
     println!("{}: {} bytes: {}", target.name, bytes.len(), bytes.escape_ascii());
     let mut peak = 0;
-    let attempted = campaign::attempt(target, bytes, &Scratch::new()?, &mut peak);
+    let attempted = campaign::attempt(target, bytes, &InputFolder::new()?, &mut peak);
     match &attempted {
         Ok(()) => println!("good; it held at most {peak} bytes"),
         Err(problem) => println!("{problem}"),

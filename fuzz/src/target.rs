@@ -30,7 +30,7 @@ pub struct FuzzTarget {
     /// Makes checksums and lengths right again after a change.
     pub repair: fn(&mut Vec<u8>),
     /// Reads an input. What must hold of a good one is asserted.
-    pub read: fn(&[u8], &Scratch),
+    pub read: fn(&[u8], &InputFolder),
     /// Of a campaign's inputs, so many parts go to this target: readers of files are slower.
     pub share: u64,
     /// What reading one input may hold at once, in bytes.
@@ -65,20 +65,20 @@ pub fn as_it_is(_: &mut Vec<u8>) {}
 
 /// A folder for inputs that are read from files, in memory where the system has such a place.
 #[derive(Debug)]
-pub struct Scratch {
+pub struct InputFolder {
     folder: TempDir,
 }
 
-impl Scratch {
+impl InputFolder {
     /// An empty one.
-    pub fn new() -> std::io::Result<Scratch> {
+    pub fn new() -> std::io::Result<InputFolder> {
         let shared = Path::new("/dev/shm");
         let folder = if shared.is_dir() {
             tempfile::tempdir_in(shared).or_else(|_| tempfile::tempdir())
         } else {
             tempfile::tempdir()
         };
-        Ok(Scratch { folder: folder? })
+        Ok(InputFolder { folder: folder? })
     }
 
     /// Where it is.

@@ -66,7 +66,7 @@ pub(crate) struct Accusations {
 
 /// What becomes of an accusation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum AccusationVerdict {
     /// Others say the same: the accused is lost.
     Confirmed,
     /// Nobody else does, or the accuser is in conflict with more ranks: it is the one who is lost.
@@ -149,14 +149,14 @@ impl Controller {
         self.accusations.open.retain(|open| !is_lost(open.accuser) && !is_lost(open.accused));
         let open = &self.accusations.open;
         let decided = open.iter().find_map(|accusation| match self.verdict(accusation) {
-            Verdict::Pending => None,
+            AccusationVerdict::Pending => None,
             verdict => Some((accusation.clone(), verdict)),
         });
         let Some((accusation, verdict)) = decided else { return };
         self.accusations.open.retain(|open| *open != accusation);
         let Accusation { accuser, accused, reason, .. } = accusation;
         let error = match verdict {
-            Verdict::Confirmed => {
+            AccusationVerdict::Confirmed => {
                 let witnesses = self.accusations.witnesses(accused);
                 let reason = format!("{reason} (seen by {witnesses})");
                 RunFailure::Lost { rank: accused, reason }
@@ -177,7 +177,7 @@ impl Controller {
             }
         };
         // A liar explains all conflicts with it; where it is one word against another, the next one counts.
-        if verdict == Verdict::Confirmed {
+        if verdict == AccusationVerdict::Confirmed {
             self.accusations.explain(accused);
         } else if self.accusations.conflicts_of(accuser) > 1 {
             self.accusations.explain(accuser);
@@ -185,19 +185,19 @@ impl Controller {
         self.suspect(Evidence::Inferred, error);
     }
 
-    fn verdict(&self, accusation: &Accusation) -> Verdict {
+    fn verdict(&self, accusation: &Accusation) -> AccusationVerdict {
         let Accusation { accuser, accused, since, .. } = *accusation;
         let against = self.accusations.conflicts_of(accused);
         // Ranks of this process do not lie to it.
         let may_be_true = !self.own_ranks.contains(&accused);
         if may_be_true && against > self.accusations.conflicts_of(accuser) {
-            return Verdict::Confirmed;
+            return AccusationVerdict::Confirmed;
         }
         let is_heard = self.has_heard_since(accused, since + GRACE);
         if self.now >= since + WITNESS_TIME && is_heard {
-            return Verdict::Unconfirmed;
+            return AccusationVerdict::Unconfirmed;
         }
-        Verdict::Pending
+        AccusationVerdict::Pending
     }
 
     /// Whether the process of `rank` has shown since then that it is alive. One that has not is silent, and

@@ -88,6 +88,7 @@ struct Direct;
 
 impl Relay for Direct {}
 
+// long: joining is one step after another, and each needs what the one before made
 fn join_through(
     addr: &str,
     rank: Option<u32>,

@@ -38,17 +38,17 @@ impl Visitors {
 }
 
 impl Listener for Visitors {
-    type Io = Visitor;
+    type Io = PageVisitor;
     type Addr = SocketAddr;
 
-    async fn accept(&mut self) -> (Visitor, SocketAddr) {
+    async fn accept(&mut self) -> (PageVisitor, SocketAddr) {
         loop {
             let permit = Arc::clone(&self.free).acquire_owned().await;
             let permit = permit.expect("nobody closes it");
             match self.listener.accept().await {
                 Ok((stream, address)) => {
                     let deadline = Box::pin(sleep(self.patience));
-                    return (Visitor { stream, deadline, _permit: permit }, address);
+                    return (PageVisitor { stream, deadline, _permit: permit }, address);
                 }
                 Err(_) => sleep(RETRY).await,
             }
@@ -62,13 +62,13 @@ impl Listener for Visitors {
 
 /// A connection that is closed when its time is over.
 #[derive(Debug)]
-pub(crate) struct Visitor {
+pub(crate) struct PageVisitor {
     stream: TcpStream,
     deadline: Pin<Box<Sleep>>,
     _permit: OwnedSemaphorePermit,
 }
 
-impl AsyncRead for Visitor {
+impl AsyncRead for PageVisitor {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -81,7 +81,7 @@ impl AsyncRead for Visitor {
     }
 }
 
-impl AsyncWrite for Visitor {
+impl AsyncWrite for PageVisitor {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

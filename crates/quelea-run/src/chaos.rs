@@ -15,8 +15,8 @@ use std::time::Instant;
 use quelea_record::Record;
 
 use disturber::Disturber;
+use ledger::{Heard, Ledger};
 pub use ledger::{Incident, IncidentKind};
-use ledger::{Ledger, Moment};
 
 /// What is done to the processes of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -66,7 +66,7 @@ impl ProcessChaosRun {
 
     /// Takes a record of the run, as it comes.
     pub fn take(&self, record: &Record) {
-        self.ledger().take(record, Moment(Instant::now()));
+        self.ledger().take(record, Heard(Instant::now()));
     }
 
     /// From the run's first step on, things happen to its processes.

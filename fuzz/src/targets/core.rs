@@ -7,7 +7,7 @@ use quelea_core::payload::Pool;
 use quelea_core::problems::dataset::Dataset;
 use quelea_core::topology::{self, TopologyRequest};
 
-use crate::target::{FuzzTarget, InputFormat, Scratch, as_it_is};
+use crate::target::{FuzzTarget, InputFolder, InputFormat, as_it_is};
 
 /// The targets of `quelea-core`.
 pub const TARGETS: &[FuzzTarget] = &[
@@ -72,7 +72,7 @@ fn options(place: usize, variant: u8) -> Options {
     Options::check(keys, given.into_iter().collect::<Vec<_>>()).expect("an option that it has")
 }
 
-fn decode(bytes: &[u8], _: &Scratch) {
+fn decode(bytes: &[u8], _: &InputFolder) {
     let [place, variant, rest @ ..] = bytes else { return };
     let place = usize::from(*place) % CODECS.len();
     let mut words = vec![0f32; rest.len().div_ceil(4)];
@@ -99,7 +99,7 @@ fn samples() -> Vec<Vec<u8>> {
     texts.map(|text| text.as_bytes().to_vec()).to_vec()
 }
 
-fn read_samples(bytes: &[u8], _: &Scratch) {
+fn read_samples(bytes: &[u8], _: &InputFolder) {
     let Ok(read) = Dataset::parse(bytes) else { return };
     for sample in read.samples() {
         assert!(sample.indices.iter().all(|index| (*index as usize) < read.features()));
@@ -119,7 +119,7 @@ fn topologies() -> Vec<Vec<u8>> {
     texts.map(|text| text.as_bytes().to_vec()).to_vec()
 }
 
-fn read_topology(bytes: &[u8], _: &Scratch) {
+fn read_topology(bytes: &[u8], _: &InputFolder) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let entry = topology::find("custom").expect("there is one");
     let hosts = [0, 1, 2, 3];

@@ -10,7 +10,7 @@ use quelea_data::text::{SentencePairs, Vocabulary, plain};
 use quelea_data::{images, untrusted};
 use sha2::{Digest, Sha256};
 
-use crate::target::{FuzzTarget, InputFormat, Scratch, as_it_is};
+use crate::target::{FuzzTarget, InputFolder, InputFormat, as_it_is};
 
 /// The targets of `quelea-data`.
 pub const TARGETS: &[FuzzTarget] = &[
@@ -103,7 +103,7 @@ pub const TARGETS: &[FuzzTarget] = &[
 ];
 
 /// What readers of files have in common.
-const fn files(read: fn(&[u8], &Scratch)) -> FuzzTarget {
+const fn files(read: fn(&[u8], &InputFolder)) -> FuzzTarget {
     FuzzTarget {
         name: "",
         function: "",
@@ -179,7 +179,7 @@ fn repair_png(bytes: &mut Vec<u8>) {
     }
 }
 
-fn read_sentences(bytes: &[u8], scratch: &Scratch) {
+fn read_sentences(bytes: &[u8], scratch: &InputFolder) {
     let good = b"one\ntwo\n".to_vec();
     scratch.write_set(&[("train.de", good.clone()), ("train.en", good)], bytes);
     if let Ok(pairs) = SentencePairs::read(scratch.path(), "train", "de", "en") {
@@ -236,7 +236,7 @@ fn repair_archive(bytes: &mut Vec<u8>) {
     }
 }
 
-fn read_archive(bytes: &[u8], scratch: &Scratch) {
+fn read_archive(bytes: &[u8], scratch: &InputFolder) {
     let folder = scratch.path().join("unpacked");
     let _ = std::fs::create_dir(&folder);
     let archive = scratch.write("archive.tar.gz", &packed(bytes));

@@ -8,7 +8,7 @@ use quelea_wire::control::encode;
 
 use super::wire::repair_packet;
 use crate::corpus;
-use crate::target::{FuzzTarget, InputFormat, Scratch, as_it_is};
+use crate::target::{FuzzTarget, InputFolder, InputFormat, as_it_is};
 
 /// The targets of `quelea-net`.
 pub const TARGETS: &[FuzzTarget] = &[
@@ -119,7 +119,7 @@ pub fn save_seeds() -> anyhow::Result<()> {
 }
 
 /// What most targets of bytes have in common.
-const fn binary(read: fn(&[u8], &Scratch)) -> FuzzTarget {
+const fn binary(read: fn(&[u8], &InputFolder)) -> FuzzTarget {
     FuzzTarget {
         name: "",
         function: "",
@@ -136,7 +136,7 @@ const fn packets(
     name: &'static str,
     function: &'static str,
     seeds: fn() -> Vec<Vec<u8>>,
-    read: fn(&[u8], &Scratch),
+    read: fn(&[u8], &InputFolder),
 ) -> FuzzTarget {
     let repair = repair_packet;
     FuzzTarget { name, function, seeds, repair, share: 8, memory_bytes: 2 << 20, ..binary(read) }
@@ -196,7 +196,7 @@ fn tokens() -> Vec<Vec<u8>> {
         .to_vec()
 }
 
-fn read_token(bytes: &[u8], _: &Scratch) {
+fn read_token(bytes: &[u8], _: &InputFolder) {
     let text = String::from_utf8_lossy(bytes);
     let _ = JoinToken::is_token(&text);
     if let Ok(token) = JoinToken::from_str(&text) {

@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use quelea_page::untrusted::{self, PipedServer};
 use quelea_page::{folder, metrics};
 
-use crate::target::{FuzzTarget, InputFormat, Scratch, as_it_is};
+use crate::target::{FuzzTarget, InputFolder, InputFormat, as_it_is};
 
 /// The targets of `quelea-page`.
 pub const TARGETS: &[FuzzTarget] = &[
@@ -56,7 +56,7 @@ fn requests() -> Vec<Vec<u8>> {
     texts.map(|text| text.as_bytes().to_vec()).to_vec()
 }
 
-fn read_request(bytes: &[u8], _: &Scratch) {
+fn read_request(bytes: &[u8], _: &InputFolder) {
     thread_local! {
         static SERVER: OnceCell<PipedServer> = const { OnceCell::new() };
     }
@@ -90,7 +90,7 @@ fn folders() -> Vec<Vec<u8>> {
     vec![format!("\0{SUMMARY}").into_bytes(), format!("\x01{RECORDS}").into_bytes()]
 }
 
-fn read_folder(bytes: &[u8], scratch: &Scratch) {
+fn read_folder(bytes: &[u8], scratch: &InputFolder) {
     let files = [("summary.json", SUMMARY.into()), ("records.jsonl", RECORDS.into())];
     scratch.write_set(&files, bytes);
     if let Ok(log) = folder::open(scratch.path(), None) {

@@ -14,7 +14,7 @@ use quelea_run::files::read_records::read_line;
 use quelea_run::prepared::PreparedRun;
 use sha2::{Digest, Sha256};
 
-use crate::target::{FuzzTarget, InputFormat, Scratch, as_it_is};
+use crate::target::{FuzzTarget, InputFolder, InputFormat, as_it_is};
 
 /// The targets of `quelea-run`.
 pub const TARGETS: &[FuzzTarget] = &[
@@ -93,7 +93,7 @@ pub const TARGETS: &[FuzzTarget] = &[
 ];
 
 /// What readers of text have in common.
-const fn text(read: fn(&[u8], &Scratch)) -> FuzzTarget {
+const fn text(read: fn(&[u8], &InputFolder)) -> FuzzTarget {
     FuzzTarget {
         name: "",
         function: "",
@@ -189,7 +189,7 @@ fn is_small(config: &Config) -> bool {
         && options.whole("dimensions") <= 1000
 }
 
-fn read_run_file(bytes: &[u8], _: &Scratch) {
+fn read_run_file(bytes: &[u8], _: &InputFolder) {
     let Ok(table) = parse(&String::from_utf8_lossy(bytes)) else { return };
     let Ok(config) = Config::read(table, &[], None) else { return };
     if is_small(&config) {
@@ -203,7 +203,7 @@ fn settings() -> Vec<Vec<u8>> {
     texts.map(|text| text.as_bytes().to_vec()).to_vec()
 }
 
-fn read_setting(bytes: &[u8], _: &Scratch) {
+fn read_setting(bytes: &[u8], _: &InputFolder) {
     let Ok(setting) = setting(&String::from_utf8_lossy(bytes)) else { return };
     let mut table = parse("workers = 4\n[optimizer]\nlr = 0.1\n").expect("good TOML");
     if apply(&mut table, &setting).is_ok() {
@@ -285,7 +285,7 @@ fn checkpoint_seeds() -> Vec<Vec<u8>> {
 }
 
 /// The sums are always right: those of a file that was changed with them say nothing.
-fn read_checkpoint(bytes: &[u8], scratch: &Scratch) {
+fn read_checkpoint(bytes: &[u8], scratch: &InputFolder) {
     let folder = scratch.path().join("checkpoints/step-3");
     if fs::create_dir_all(&folder).is_err() {
         return;

@@ -6,7 +6,7 @@ use quelea_wire::control::{self, HEAD_BYTES, Reader, Writer};
 use quelea_wire::decoder::Decoder;
 use quelea_wire::frame::{self, HEADER_BYTES, Limits, Route};
 
-use crate::target::{FuzzTarget, InputFormat, Scratch};
+use crate::target::{FuzzTarget, InputFolder, InputFormat};
 
 /// The targets of `quelea-wire`.
 pub const TARGETS: &[FuzzTarget] = &[
@@ -70,7 +70,7 @@ fn repair_frame(bytes: &mut Vec<u8>) {
 }
 
 /// In two pieces, as bytes come from the network, and once more into the spare memory of the decoder.
-fn read_frames(bytes: &[u8], _: &Scratch) {
+fn read_frames(bytes: &[u8], _: &InputFolder) {
     let limits =
         Limits { route: ROUTE, part_bytes: PART_BYTES, held_bytes: HELD_BYTES, inspects: true };
     let cut = bytes.first().map_or(0, |first| usize::from(*first) * bytes.len() / 256);
@@ -112,7 +112,7 @@ pub(super) fn repair_packet(bytes: &mut Vec<u8>) {
     }
 }
 
-fn read_fields(bytes: &[u8], _: &Scratch) {
+fn read_fields(bytes: &[u8], _: &InputFolder) {
     let Some((head, body)) = bytes.split_first_chunk::<HEAD_BYTES>() else { return };
     let Ok(head) = control::decode_head(head, 64 << 10) else { return };
     let _ = head.check(body);

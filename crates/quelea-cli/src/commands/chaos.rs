@@ -106,7 +106,7 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let chaos = ProcessChaosRun::new(plan, workers);
     let finished = disturbed(&prepared, &chaos, plan, &directory, args.quiet || args.json)?;
     let references = references(registry, &args, directory.path())?;
-    let verdict = Verdict { plan, incidents: chaos.incidents(), finished, references };
+    let verdict = DisturbedRun { plan, incidents: chaos.incidents(), finished, references };
     let text = serde_json::to_string_pretty(&verdict.json())?;
     let path = directory.path().join("chaos.json");
     std::fs::write(&path, &text).with_context(|| format!("cannot write {}", path.display()))?;
@@ -184,7 +184,7 @@ fn references(registry: &Registry, args: &Args, folder: &Path) -> anyhow::Result
 }
 
 /// What a disturbed run came to.
-struct Verdict {
+struct DisturbedRun {
     plan: ProcessChaos,
     incidents: Vec<Incident>,
     finished: Finished,
@@ -211,7 +211,7 @@ impl LossSpread {
     }
 }
 
-impl Verdict {
+impl DisturbedRun {
     fn done(&self, kind: IncidentKind) -> usize {
         self.incidents.iter().filter(|incident| incident.kind == kind).count()
     }

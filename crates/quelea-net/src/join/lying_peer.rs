@@ -1,3 +1,4 @@
+// long: a test double with its tests
 //! A worker with the credentials of its seat that keeps to the protocol and lies: every lie is refused or
 //! contained, and the honest ranks finish.
 //!
@@ -231,7 +232,7 @@ impl Observer for Keeper {
 }
 
 /// A run in which rank 2 lies.
-struct Trial {
+struct LyingRun {
     run: Run,
     poison: PoisonPolicy,
     request: Option<Request>,
@@ -239,10 +240,10 @@ struct Trial {
     is_gated: bool,
 }
 
-impl Trial {
-    fn of(algorithm: &str) -> Trial {
+impl LyingRun {
+    fn of(algorithm: &str) -> LyingRun {
         let run = Run::of(algorithm, WORKERS as usize).steps(30);
-        Trial { run, poison: PoisonPolicy::Ignore, request: None, is_gated: true }
+        LyingRun { run, poison: PoisonPolicy::Ignore, request: None, is_gated: true }
     }
 
     /// What it comes to: all processes but that of rank 0 are threads, over TLS.
@@ -325,21 +326,21 @@ fn accusation(peer: u32) -> RankEvent {
 
 #[test]
 fn whoever_accuses_an_innocent_rank_is_the_one_who_goes() {
-    let (outcome, _) = Trial::of("d-psgd").with(event(|| accusation(3)));
+    let (outcome, _) = LyingRun::of("d-psgd").with(event(|| accusation(3)));
     assert_expelled(&outcome, "it says that it has lost rank 3 (the connection was closed)");
 }
 
 #[test]
 fn whoever_accuses_all_others_is_the_one_who_goes() {
     let lies = Lies::said_once(|| vec![accusation(0), accusation(1), accusation(3)]);
-    let (outcome, _) = Trial::of("d-psgd").with(lies);
+    let (outcome, _) = LyingRun::of("d-psgd").with(lies);
     assert_expelled(&outcome, "it says that it has lost rank");
 }
 
 #[test]
 fn whoever_says_that_an_innocent_rank_sent_nan_is_the_one_who_goes() {
     let lie = || RankEvent::Poisoned { rank: LIAR, peer: 1, reason: "rank 1 sent NaN".into() };
-    let trial = Trial { poison: PoisonPolicy::Drop, ..Trial::of("d-psgd") };
+    let trial = LyingRun { poison: PoisonPolicy::Drop, ..LyingRun::of("d-psgd") };
     let (outcome, _) = trial.with(event(lie));
     assert_expelled(&outcome, "it says that it has lost rank 1 (rank 1 sent NaN)");
 }
@@ -378,14 +379,14 @@ fn impossible_steps_records_reports_and_cuts_cost_the_liar_its_place() {
         ),
     ];
     for (lie, reason) in lies {
-        let (outcome, _) = Trial::of("d-psgd").with(lie);
+        let (outcome, _) = LyingRun::of("d-psgd").with(lie);
         assert_expelled(&outcome, reason);
     }
 }
 
 #[test]
 fn lies_that_change_nothing_are_left_without_an_answer() {
-    let trial = || Trial { is_gated: false, ..Trial::of("d-psgd") };
+    let trial = || LyingRun { is_gated: false, ..LyingRun::of("d-psgd") };
     let expected = bits(&trial().run.threads().expect("threads"));
     let model = || RankEvent::Model { rank: LIAR, step: 7, model: vec![9.0; 37] };
     let stalled = || RankEvent::Stalled { rank: LIAR, complaint: "rank 1 is too slow".into() };
@@ -430,7 +431,7 @@ fn a_report_says_nothing_about_who_somebody_is_or_when_the_run_ended() {
         RankEvent::Finished { rank, .. } => vec![RankEvent::Finished { rank, at: Time(u64::MAX) }],
         event => vec![event],
     });
-    let trial = Trial { is_gated: false, ..Trial::of("sync-ps") };
+    let trial = LyingRun { is_gated: false, ..LyingRun::of("sync-ps") };
     let expected = trial.run.threads().expect("threads");
     let (outcome, _) = trial.with(lies);
     let roles = |outcome: &Outcome| -> Vec<[bool; 3]> {
@@ -452,7 +453,7 @@ fn whoever_counts_messages_that_nobody_has_received_does_not_keep_the_run_from_i
         }
         event => vec![event],
     });
-    let (outcome, _) = Trial { is_gated: false, ..Trial::of("d-psgd") }.with(lies);
+    let (outcome, _) = LyingRun { is_gated: false, ..LyingRun::of("d-psgd") }.with(lies);
     assert_expelled(&outcome, "rank 2 could not reach rank 1: 7 messages did not arrive");
 }
 
@@ -494,7 +495,7 @@ fn messages_of_other_views_buckets_lengths_and_steps_cost_the_liar_its_place() {
         ),
     ];
     for (lie, reason) in lies {
-        let (outcome, _) = Trial::of("d-psgd").with(lie);
+        let (outcome, _) = LyingRun::of("d-psgd").with(lie);
         assert_expelled(&outcome, reason);
     }
 }

@@ -176,6 +176,7 @@ impl Coordinator {
         Ok(())
     }
 
+    // long: a run begins in one order, and each step needs what the one before made
     /// Waits for the workers that it does not host itself, hands each the `job`, runs, and gives
     /// the outcome.
     pub fn run(
@@ -198,7 +199,7 @@ impl Coordinator {
         let doors = Doors::of(identity.clone());
         let plan = self.plan(setup.ranks(), here, identity.clone(), doors.clone());
         let (workers, join_refusal) = (setup.seats() as u32, setup.join_refusal());
-        let call = Call { plan, absent, job, workers, join_refusal, clock };
+        let call = JoinCall { plan, absent, job, workers, join_refusal, clock };
         let gathered = self.gather(call, controller.clone(), observer)?;
         let ConnectedWorkers { streams, rank_links, door, transport, _published, _listener } =
             gathered;
@@ -256,7 +257,7 @@ impl Coordinator {
         let plan = self.plan(workers, BTreeSet::new(), None, Doors::default());
         let (absent, clock) = (BTreeSet::new(), RunClock::start());
         let join_refusal = Some("it only measures");
-        let call = Call { plan, absent, job, workers: workers as u32, join_refusal, clock };
+        let call = JoinCall { plan, absent, job, workers: workers as u32, join_refusal, clock };
         let gathered = self.gather(call, controller, observer)?;
         StreamSurvey { streams: &gathered.streams, options: &options }.measure(steps, observer)
     }
@@ -282,7 +283,7 @@ impl Coordinator {
     /// Who admits workers to what they are called for.
     fn admission(
         &self,
-        call: &Call,
+        call: &JoinCall,
         controller: &Sender<Incoming>,
         observer: &dyn Observer,
     ) -> Admission {
@@ -309,12 +310,12 @@ impl Coordinator {
     /// Waits for the workers and connects everybody with everybody.
     fn gather(
         self,
-        call: Call,
+        call: JoinCall,
         controller: Sender<Incoming>,
         observer: &mut dyn Observer,
     ) -> Result<ConnectedWorkers, NetError> {
         let admission = self.admission(&call, &controller, observer);
-        let Call { plan, absent, .. } = call;
+        let JoinCall { plan, absent, .. } = call;
         let ip = self.address.ip();
         let transport = self.options.transport.open(plan.clone(), ip, &self.options, controller)?;
         let (arrived, arrivals) = channel();
@@ -361,7 +362,7 @@ impl Coordinator {
 }
 
 /// What workers join for.
-struct Call {
+struct JoinCall {
     plan: MeshPlan,
     /// Ranks that were lost before the run was resumed.
     absent: BTreeSet<Rank>,

@@ -131,7 +131,7 @@ pub(super) fn mesh(
             )
         })?);
     }
-    let mut visitors = Visitors::default();
+    let mut visitors = Newcomers::default();
     while streams.iter().skip(peers.rank + 1).any(Option::is_none) {
         if Instant::now() > until {
             let missing = (peers.rank + 1..streams.len()).find(|rank| streams[*rank].is_none());
@@ -193,12 +193,12 @@ fn greet(address: &str, peers: &Peers, rank: usize, until: Instant) -> io::Resul
     Ok(stream)
 }
 
-/// Visitors whose first words are awaited at once; of more, those that came first are sent away.
+/// Newcomers whose first words are awaited at once; of more, those that came first are sent away.
 const VISITORS: usize = 256;
 
 /// Somebody who has connected and not shown yet who it is.
 #[derive(Debug)]
-struct Visitor {
+struct Newcomer {
     stream: TcpStream,
     bytes: [u8; HELLO_BYTES],
     filled: usize,
@@ -207,18 +207,18 @@ struct Visitor {
 
 /// Those who have connected. None of them is waited for: one that is silent, or slow, holds up nobody.
 #[derive(Debug, Default)]
-struct Visitors {
-    waiting: VecDeque<Visitor>,
+struct Newcomers {
+    waiting: VecDeque<Newcomer>,
 }
 
-impl Visitors {
+impl Newcomers {
     /// Takes in those who have come.
     fn accept(&mut self, listener: &TcpListener) {
         for _ in 0..VISITORS {
             let Ok((stream, _)) = listener.accept() else { return };
             if stream.set_nonblocking(true).is_ok() {
                 let (bytes, since) = ([0; HELLO_BYTES], Instant::now());
-                self.waiting.push_back(Visitor { stream, bytes, filled: 0, since });
+                self.waiting.push_back(Newcomer { stream, bytes, filled: 0, since });
             }
             if self.waiting.len() > VISITORS {
                 self.waiting.pop_front();
@@ -244,7 +244,7 @@ impl Visitors {
     }
 }
 
-impl Visitor {
+impl Newcomer {
     /// Reads what is there of its first words.
     fn read(&mut self) -> io::Result<()> {
         while self.filled < HELLO_BYTES {

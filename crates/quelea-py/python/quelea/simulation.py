@@ -30,6 +30,7 @@ Measure = Callable[[torch.nn.Module], tuple[float, float | None]]
 Watch = Callable[[int, int, float], None]
 
 
+# long: most of it is its documentation
 def simulate(
     make_model: Callable[[], torch.nn.Module],
     loss: Loss,

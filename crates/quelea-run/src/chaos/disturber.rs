@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use quelea_core::random::Rng;
 
 use super::ProcessChaos;
-use super::ledger::{Ledger, Moment};
+use super::ledger::{Heard, Ledger};
 use crate::drive::{ProcessSignal, signal_worker, workers_with_processes};
 
 /// How soon it is tried again where nobody can be disturbed yet.
@@ -106,7 +106,7 @@ impl Disturber {
                 return false;
             }
             self.kills -= 1;
-            ledger.note(rank, None, Moment(now));
+            ledger.note(rank, None, Heard(now));
             return true;
         }
         let seconds = self.exponential(PAUSE_SECONDS).min(LONGEST_PAUSE_SECONDS);
@@ -116,7 +116,7 @@ impl Disturber {
         self.pauses -= 1;
         let paused = Duration::from_secs_f64(seconds);
         self.stopped.push(StoppedProcess { rank, until: now + paused });
-        ledger.note(rank, Some(paused), Moment(now));
+        ledger.note(rank, Some(paused), Heard(now));
         true
     }
 

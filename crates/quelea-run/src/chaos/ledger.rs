@@ -8,10 +8,10 @@ use serde::Serialize;
 
 /// When something was heard here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Moment(pub(super) Instant);
+pub(super) struct Heard(pub(super) Instant);
 
-impl Moment {
-    fn seconds_since(self, earlier: Moment) -> f64 {
+impl Heard {
+    fn seconds_since(self, earlier: Heard) -> f64 {
         self.0.saturating_duration_since(earlier.0).as_secs_f64()
     }
 }
@@ -51,14 +51,14 @@ pub struct Incident {
 
 /// An incident with its moment.
 struct Entry {
-    at: Moment,
+    at: Heard,
     incident: Incident,
 }
 
 /// Who takes part, and everything that was done.
 pub(super) struct Ledger {
     members: BTreeSet<u32>,
-    first_step: Option<Moment>,
+    first_step: Option<Heard>,
     entries: Vec<Entry>,
 }
 
@@ -81,7 +81,7 @@ impl Ledger {
     }
 
     /// A process was killed, or stopped for this long.
-    pub(super) fn note(&mut self, rank: u32, paused: Option<Duration>, at: Moment) {
+    pub(super) fn note(&mut self, rank: u32, paused: Option<Duration>, at: Heard) {
         let kind = if paused.is_some() { IncidentKind::Pause } else { IncidentKind::Kill };
         let took_part = match kind {
             IncidentKind::Kill => self.members.remove(&rank),
@@ -102,7 +102,7 @@ impl Ledger {
     }
 
     /// A record has come at this moment.
-    pub(super) fn take(&mut self, record: &Record, now: Moment) {
+    pub(super) fn take(&mut self, record: &Record, now: Heard) {
         let rank = record.rank;
         match record.event {
             RecordKind::Step { .. } => self.step(rank, now),
@@ -130,7 +130,7 @@ impl Ledger {
         }
     }
 
-    fn step(&mut self, rank: u32, now: Moment) {
+    fn step(&mut self, rank: u32, now: Heard) {
         self.first_step.get_or_insert(now);
         for Entry { at, incident } in &mut self.entries {
             let Incident { rank: whose, noticed_seconds, joined_seconds, .. } = *incident;
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn a_kill_is_followed_from_its_notice_to_the_first_step_of_the_worker_that_joins() {
         let begun = Instant::now();
-        let after = |seconds: u64| Moment(begun + Duration::from_secs(seconds));
+        let after = |seconds: u64| Heard(begun + Duration::from_secs(seconds));
         let mut ledger = Ledger::new(3);
         ledger.take(&step(0), after(0));
         ledger.note(2, None, after(10));
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_short_pause_that_nobody_noticed_has_lost_nobody() {
-        let begun = Moment(Instant::now());
+        let begun = Heard(Instant::now());
         let mut ledger = Ledger::new(2);
         ledger.note(1, Some(Duration::from_millis(100)), begun);
         ledger.take(&step(1), begun);

@@ -171,6 +171,7 @@ fn is_before(record: &Value, start: &ResumePoint) -> bool {
     }
 }
 
+// long: one arm for every kind of record
 /// Writes one record as one line of JSON.
 pub fn write_line(out: &mut impl Write, record: &Record) -> io::Result<()> {
     let Record { t, rank, step, .. } = record;
