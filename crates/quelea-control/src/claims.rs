@@ -61,6 +61,8 @@ impl Controller {
             RankEvent::Report(report) => {
                 let is_early = matches!(self.phase, RunPhase::Running | RunPhase::Draining);
                 let early = is_early.then(|| "it sent its report before the end".to_string());
+                let inherited = self.ranks[rank as usize].inherited_steps;
+                let steps = 0..=steps.end().saturating_add(inherited);
                 early.or_else(|| beyond(report.steps, "a report", steps))
             }
             _ => None,

@@ -180,6 +180,7 @@ impl Controller {
     fn resume(&mut self, start: &ResumePoint) {
         for (progress, part) in self.ranks.iter_mut().zip(&start.parts) {
             (progress.steps_before, progress.position) = (part.step(), part.step());
+            progress.inherited_steps = part.report.steps.saturating_sub(part.step());
         }
         for rank in start.absent(&self.setup) {
             let report = start.report(rank);

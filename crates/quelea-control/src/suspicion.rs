@@ -27,6 +27,8 @@ pub(crate) struct RankProgress {
     /// Steps that it had completed where the run was resumed, and those that it has completed since.
     pub(crate) steps_before: u64,
     pub(crate) steps: u64,
+    /// Steps of others that its report counts: of those in whose place it is, where a run is resumed with fewer.
+    pub(crate) inherited_steps: u64,
     /// The step that it is at, by what it has said.
     pub(crate) position: u64,
     /// Its process is gone.
@@ -58,6 +60,7 @@ impl RankProgress {
             is_lost: false,
             steps_before: 0,
             steps: 0,
+            inherited_steps: 0,
             position: 0,
             is_gone: false,
             is_unreachable: false,

@@ -26,7 +26,7 @@ impl MomentState {
         let waits = waits::find(self, description, around);
         let evaluation = self.evaluation;
         let sampled = self.sampled_consensus();
-        let total = description.steps * description.workers as u64;
+        let total = description.steps.saturating_mul(description.workers as u64);
         let or_last = |key: &str, own: Value| match &summary[key] {
             Value::Null => own,
             last => last.clone(),
