@@ -71,7 +71,7 @@ fn run_metrics(out: &mut String, about: &RunDescription, state: &MomentState, no
         label(&about.algorithm),
         label(&about.task)
     );
-    let total = (about.steps * about.workers as u64) as f64;
+    let total = about.steps as f64 * about.workers as f64;
     single(out, "quelea_run_clock_seconds", "gauge", "The run's clock.", Some(now));
     single(out, "quelea_run_planned_steps", "gauge", "Steps of all workers together.", Some(total));
     let rate = state.samples_per_second();
