@@ -49,7 +49,7 @@ pub struct Limits {
     pub part_bytes: u64,
     /// What the vectors that have come over this connection and are still held may add up to, in bytes.
     pub held_bytes: u64,
-    /// Whether values are looked at while they arrive: see [`Message::largest_bits`].
+    /// Whether values are looked at while they arrive: see [`MessageFields::largest_bits`](quelea_core::message::MessageFields).
     pub inspects: bool,
 }
 

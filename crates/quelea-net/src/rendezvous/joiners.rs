@@ -31,6 +31,8 @@ pub(crate) struct Joiners {
     pub(crate) limits: EventLimits,
     pub(crate) zero: Time,
     pub(crate) schedule: CheckpointSchedule,
+    /// Who connects with the others, or waits to enter. One at a time: the next one must be connected with it too.
+    pub(crate) joining: Option<u32>,
     /// Those who are connected with all others and wait to enter.
     pub(crate) waiting: BTreeMap<u32, JoinedWorker>,
     /// Who reads what each worker says.
@@ -48,12 +50,15 @@ impl Drop for Joiners {
 }
 
 impl Joiners {
-    /// Lets those who have arrived since the last call connect with the others, on threads of their own.
+    /// Lets the next one who has arrived connect with the others, on a thread of its own.
     /// Before that, `links` bring the others word of their seats, so that no earlier holder is let in.
     pub(crate) fn attend(&mut self, links: &[ControlLink]) {
-        while let Ok(arrival) = self.arrivals.try_recv() {
+        while self.joining.is_none()
+            && let Ok(arrival) = self.arrivals.try_recv()
+        {
             match arrival {
                 Ok(worker) => {
+                    self.joining = Some(worker.rank);
                     self.give_seat(worker.rank, links);
                     self.connect(worker);
                 }
@@ -84,7 +89,10 @@ impl Joiners {
         let (ranks, port) = (self.limits.ranks, self.port);
         let seats = self.admission.seats(ranks);
         let table = AddressTable { ranks, absent: &absent, port, seats: &seats };
-        let Ok(own) = worker.stream.local_addr() else { return };
+        let own = match worker.stream.local_addr() {
+            Ok(own) => own,
+            Err(error) => return self.give_up(worker.rank, &error.to_string()),
+        };
         let peers = table.peers(own.ip(), &self.addresses);
         let seconds = self.admission.options.connect_seconds;
         let controller = self.controller.clone();
@@ -132,6 +140,7 @@ impl Joiners {
     /// A worker that was to join is gone.
     pub(crate) fn give_up(&mut self, rank: u32, reason: &str) {
         self.waiting.remove(&rank);
+        self.joining.take_if(|joining| *joining == rank);
         self.admission.vacate(rank);
         let text = format!("a worker could not join as rank {rank}: {reason}");
         let _ = self.controller.send(Incoming::Event(RankEvent::Warning(text)));
@@ -144,6 +153,7 @@ impl Joiners {
         write_limit: Duration,
     ) -> Result<ControlLink, String> {
         let Entrance { rank, start } = entrance;
+        self.joining.take_if(|joining| *joining == rank);
         let gone = || "it was gone before it could enter".to_string();
         let JoinedWorker { stream, address, .. } = self.waiting.remove(&rank).ok_or_else(gone)?;
         let part = Box::new(start.parts.into_iter().next_back().unwrap_or_default());

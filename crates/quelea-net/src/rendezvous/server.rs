@@ -235,6 +235,7 @@ impl Coordinator {
             limits,
             zero,
             schedule,
+            joining: None,
             waiting: BTreeMap::new(),
             readers,
         };

@@ -17,7 +17,7 @@ pub fn started_by(words: Vec<OsString>) {
     }
 }
 
-/// The executable that starts this program again, with [`restarted`].
+/// The executable that starts this program again, by the same name or by its interpreter.
 pub fn executable() -> std::io::Result<PathBuf> {
     match interpreter() {
         Some(path) => Ok(path.to_path_buf()),
