@@ -184,6 +184,35 @@ fn a_worker_joins_beside_all_others() {
     }
 }
 
+/// Two workers that arrive at the same moment exchange with each other too.
+#[test]
+fn workers_that_join_at_once_are_connected_with_each_other() {
+    for name in ["allreduce", "ad-psgd"] {
+        let run = Run { spare: 2, ..Run::of(name, 2).steps(2 * STEPS) };
+        let coordinator = coordinator(NetOptions { on_loss: CONTINUE, ..NetOptions::default() });
+        let address = coordinator.address().to_string();
+        let begun: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+        let mut watch = Watch::calling(|done| begun.store(done >= STEPS / 8, Ordering::SeqCst));
+        let hosted = Hosted { workers: vec![0, 1] };
+        let ended = std::thread::scope(|scope| {
+            let address = &address;
+            for _ in 0..2 {
+                scope.spawn(move || {
+                    while !begun.load(Ordering::SeqCst) {
+                        std::thread::yield_now();
+                    }
+                    worker(address, None).expect("it takes part to the end")
+                });
+            }
+            coordinator.run(run.job(), &run.setup(), &gradients(&run), &hosted, &mut watch)
+        });
+        let outcome = ended.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(outcome.ranks.iter().all(|rank| !rank.lost), "{name}: {:?}", outcome.warnings);
+        let joined = watch.records.iter().filter(|record| record.event == RecordKind::Joined);
+        assert_eq!(joined.count(), 2, "{name}");
+    }
+}
+
 /// Before the run begins, only as many join as it starts with.
 #[test]
 fn places_for_later_are_not_waited_for() {
