@@ -38,7 +38,7 @@ impl Mlp {
 }
 
 fn main() -> Result<(), Error> {
-    let device = Device::ndarray().autodiff();
+    let device = Device::flex().autodiff();
     let images = Tensor::random([BATCH, 784], Distribution::Default, &device);
     let labels = Tensor::<1, Int>::arange(0..BATCH as i64, &device).remainder_scalar(10);
     let (model, (of_worker, answers)) = (Mlp::new(&device), (images.clone(), labels.clone()));

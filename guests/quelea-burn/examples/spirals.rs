@@ -47,7 +47,7 @@ fn spirals(first: u64, count: usize, device: &Device) -> (Tensor<2>, Tensor<1, I
 }
 
 fn main() -> Result<(), Error> {
-    let device = Device::ndarray().autodiff();
+    let device = Device::flex().autodiff();
     device.seed(1);
     let (data, held_out) = (device.clone(), device.clone().without_autodiff());
     let problem =

@@ -16,7 +16,7 @@
 //! }
 //!
 //! # fn main() -> Result<(), quelea::Error> {
-//! let device = Device::ndarray().autodiff();
+//! let device = Device::flex().autodiff();
 //! let line = Line { layer: LinearConfig::new(1, 1).init(&device) };
 //! // Every worker fits y = 3x + 1 on points of its own.
 //! let problem = BurnProblem::new(line, move |line: &Line, batch| {

@@ -47,7 +47,7 @@ impl Classifier {
 }
 
 fn device() -> Device {
-    Device::ndarray().autodiff()
+    Device::flex().autodiff()
 }
 
 /// `count` points from number `first` on, each on one of three rings.
@@ -132,7 +132,7 @@ fn the_vector_begins_with_the_last_layer_and_fits_back_into_the_module() {
     assert_eq!(names, ["output.bias", "output.weight", "hidden.bias", "hidden.weight"]);
     let counted: Vec<f32> = (0..problem.dimensions()).map(|k| k as f32).collect();
     let module = problem.module(&counted);
-    let bias = module.output.bias.expect("there is one").val().into_data();
+    let bias = module.output.bias.as_ref().expect("there is one").val().into_data();
     assert_eq!(bias.as_slice::<f32>().expect("floats"), [0.0, 1.0, 2.0]);
     let again = BurnProblem::new(module, |model: &Classifier, _| {
         model.forward(Tensor::zeros([1, 2], &device())).sum()
