@@ -95,10 +95,11 @@ impl Controller {
 
     /// A worker has completed step `step`. One that skips steps has caught up with others.
     pub(crate) fn advance_position(&mut self, rank: u32, step: u64) {
-        let plausible = self.furthest().saturating_add(STEPS_AHEAD);
-        let position = &mut self.ranks[rank as usize].position;
-        let next = step.saturating_add(1);
-        *position = if next <= plausible { next.max(*position) } else { *position + 1 };
+        let (position, next) = (self.ranks[rank as usize].position, step.saturating_add(1));
+        // All ranks are looked at only for one that skips steps: this is asked at every step of every rank.
+        let is_plausible = next <= position + 1 || !self.is_beyond(next);
+        self.ranks[rank as usize].position =
+            if is_plausible { next.max(position) } else { position + 1 };
     }
 
     /// The step of the worker that is furthest, by what was heard.
