@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_damaged_file_is_read_no_further() {
-        // Found by fuzzing: the decoder of this one does not end when it is asked again.
+        // Fuzzing has found files whose decoder does not end when it is asked again after an error.
         let path =
             Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/packed/damaged.xz"));
         let mut content = Content::open(path).expect("it begins like xz");
