@@ -44,6 +44,10 @@ pub(super) fn numbers(kept: &Kept) -> Result<String> {
     let aladdin = kept.number(&format!("aladdin to undisturbed, {slow}"), "ours_ms")?;
     let gigabit = kept.number("allreduce to ddp, 1000 Mbit/s", "theirs_ms")?;
     let gossip = kept.number("gossip to decent-dp, 1000 Mbit/s", "ours_ms")?;
+    let fashion = "ad-psgd to 80 %, one host 4 times slower";
+    let of_fashion = |field| kept.number(fashion, field);
+    let (ddp_seconds, seconds) = (of_fashion("ddp_seconds")?, of_fashion("ours_seconds")?);
+    let (least, most) = (of_fashion("least")?, of_fashion("most")?);
     let (low, high) = kept.predictions()?;
     let simulated = kept.number("d-psgd, 1,024 workers × 200 steps", "seconds")?;
     Ok(format!(
@@ -51,6 +55,9 @@ pub(super) fn numbers(kept: &Kept) -> Result<String> {
          | four hosts, one of them 10 times slower: a step of the other three | {ddp:.0} ms | \
          **{aladdin:.0} ms** (`aladdin`), {:.1} times faster; all four together {:.1} times as many samples per \
          second | `cargo xtask bench peers-slow` |\n\
+         | four hosts, one of them 4 times slower: until a CNN has 80 % test accuracy on Fashion-MNIST | \
+         {ddp_seconds:.1} s | **{seconds:.1} s** (`ad-psgd`), {least:.1} to {most:.1} times faster with five \
+         seeds | `cargo xtask bench accuracy` |\n\
          | four equal hosts, links of 1 Gbit/s: a step | {gigabit:.0} ms | \
          **{gossip:.0} ms** (`d-psgd` on `one-peer-hypercube`), {:.2} times faster | `cargo xtask bench peers-1gbit` |\n\
          | predicted time of a step divided by measured time, five algorithms, 1 Gbit/s and 100 Mbit/s | – | \
