@@ -71,7 +71,7 @@ impl Controller {
 
     /// The most steps that one worker can complete.
     fn most_steps(&self) -> u64 {
-        if self.setup.properties().budget == Budget::TotalGradients {
+        if self.properties.budget == Budget::TotalGradients {
             self.total
         } else {
             self.setup.steps

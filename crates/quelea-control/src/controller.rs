@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use quelea_core::properties::Budget;
+use quelea_core::properties::{Budget, Properties};
 use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_core::view::View;
@@ -70,6 +70,8 @@ pub struct ControllerConfig<'a> {
 pub struct Controller {
     pub(crate) now: Time,
     pub(crate) setup: RunSpec,
+    /// Of the run's algorithm with its options; looked at for every step, so it is not asked for anew.
+    pub(crate) properties: Properties,
     pub(crate) on_loss: LossPolicy,
     pub(crate) watches: bool,
     /// Whether ranks are asked if anything is on its way.
@@ -134,6 +136,7 @@ impl Controller {
         let mut controller = Controller {
             now,
             setup: setup.clone(),
+            properties,
             on_loss: config.on_loss,
             watches: config.watches,
             uses_probes: config.watches,

@@ -136,7 +136,7 @@ impl Controller {
         let samples = &mut self.survey.samples;
         let first = samples.values().next().map(|sample| (sample.step, sample.values.len()));
         let Some((step, length)) = first else { return };
-        let is_synchronous = self.setup.properties().synchronous;
+        let is_synchronous = self.properties.synchronous;
         let fits = |sample: &ModelSample| {
             sample.is_new
                 && sample.values.len() == length
