@@ -71,11 +71,7 @@ impl Controller {
 
     /// The most steps that one worker can complete.
     fn most_steps(&self) -> u64 {
-        if self.properties.budget == Budget::TotalGradients {
-            self.total
-        } else {
-            self.setup.steps
-        }
+        if self.properties.budget == Budget::TotalGradients { self.total } else { self.setup.steps }
     }
 
     /// A step that this worker cannot have completed.

@@ -9,8 +9,7 @@ class AllReduce(quelea.Algorithm):
     name, reloadable = "my-allreduce", True
 
     def on_start(self, cx):
-        self.average, self.pending = quelea.Average(), 0
-        self.average.enter(cx)
+        self.average, self.pending = quelea.Average().enter(cx), 0
 
     def on_bucket(self, cx, b):
         self.pending += 1

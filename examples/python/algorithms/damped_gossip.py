@@ -42,9 +42,9 @@ class DampedGossip(quelea.Algorithm):
         theirs = self.received.get((cx.step, b), {})
         if b not in self.sent or others.keys() - theirs.keys():
             return
-        own = cx.params[b].clone()
+        cx.params[b].mul_(1.0 - self.gamma * sum(others.values()))
         for rank, weight in others.items():
-            cx.params[b].add_(theirs[rank] - own, alpha=self.gamma * weight)
+            cx.params[b].add_(theirs[rank], alpha=self.gamma * weight)
         self.received.pop((cx.step, b), None)
         self.sent.remove(b)
         self.pending -= 1

@@ -36,22 +36,20 @@ impl PyExchange {
         }
     }
 
-    /// The exchange of `step` is the next; what came for earlier ones is forgotten.
-    fn enter(&self, cx: &PyContext, step: u64) -> PyResult<()> {
+    /// The exchange of `step`, by default the current one, is the next; what came for earlier ones is
+    /// forgotten. Returns itself.
+    #[pyo3(signature = (cx, step=None))]
+    fn enter<'py>(
+        own: &Bound<'py, Self>,
+        cx: &PyContext,
+        step: Option<u64>,
+    ) -> PyResult<Bound<'py, Self>> {
         cx.with(|cx| {
             check_topology(cx)?;
-            self.exchange().enter(cx, step);
-            Ok(())
-        })?
-    }
-
-    /// As `enter`, and no bucket is done with it yet.
-    fn begin(&self, cx: &PyContext, step: u64) -> PyResult<()> {
-        cx.with(|cx| {
-            check_topology(cx)?;
-            self.exchange().begin(cx, step);
-            Ok(())
-        })?
+            own.get().exchange().enter(cx, step.unwrap_or(cx.step));
+            PyResult::Ok(())
+        })??;
+        Ok(own.clone())
     }
 
     /// Gives the vectors of `message` to those who mix them at its step.
@@ -65,14 +63,22 @@ impl PyExchange {
         })?
     }
 
-    /// Bucket `b` lacks nothing but the neighbours' vectors.
+    /// Bucket `b` lacks nothing but the neighbours' vectors. With the first bucket of a step, its exchange
+    /// begins.
     fn wait(&self, cx: &PyContext, b: usize) -> PyResult<()> {
-        let count = cx.with(|cx| cx.layout.buckets.len())?;
-        if b >= count {
-            return Err(PyValueError::new_err(format!("bucket {b}: there are {count}")));
-        }
-        self.exchange().wait(b);
-        Ok(())
+        cx.with(|cx| {
+            let count = cx.layout.buckets.len();
+            if b >= count {
+                return Err(PyValueError::new_err(format!("bucket {b}: there are {count}")));
+            }
+            check_topology(cx)?;
+            let mut exchange = self.exchange();
+            if exchange.is_over() {
+                exchange.begin(cx, cx.step);
+            }
+            exchange.wait(b);
+            Ok(())
+        })?
     }
 
     /// Keeps what came; the bucket that may now be complete, or None.
@@ -93,8 +99,10 @@ impl PyExchange {
         cx.with(|cx| self.exchange().on_view(cx))
     }
 
-    /// What the neighbours sent for bucket `b`, once all is here and nothing else is missing.
-    fn gather(&self, cx: &PyContext, b: usize) -> PyResult<Option<PyGathered>> {
+    /// What the neighbours sent for bucket `b`, once all is here and nothing else is missing; None for None.
+    #[pyo3(signature = (cx, b))]
+    fn gather(&self, cx: &PyContext, b: Option<usize>) -> PyResult<Option<PyGathered>> {
+        let Some(b) = b else { return Ok(None) };
         cx.with(|cx| self.exchange().gather(&cx.outbox, b).map(PyGathered))
     }
 
@@ -103,7 +111,7 @@ impl PyExchange {
         let mut exchange = self.exchange();
         if exchange.is_over() {
             return Err(Error::new_err(
-                "Exchange.finish() was called more often than there are buckets since begin()",
+                "Exchange.finish() was called more often than there are buckets in a step",
             ));
         }
         exchange.finish();
@@ -195,9 +203,10 @@ impl PyAverage {
         Ok(PyAverage { average, unwritten: AtomicUsize::new(0) })
     }
 
-    /// From now on among the living workers; what was under way is forgotten.
-    fn enter(&self, cx: &PyContext) -> PyResult<()> {
-        cx.with(|cx| self.average().enter(cx, &[]))
+    /// From now on among the living workers; what was under way is forgotten. Returns itself.
+    fn enter<'py>(own: &Bound<'py, Self>, cx: &PyContext) -> PyResult<Bound<'py, Self>> {
+        cx.with(|cx| own.get().average().enter(cx, &[]))?;
+        Ok(own.clone())
     }
 
     /// My vector of bucket `b` is ready. It must stay as it is until `finish`.
