@@ -12,7 +12,8 @@ use crate::rules::root;
 use crate::{bench, cargo, execute, output};
 
 const NAME: &str = "guests";
-const CRATES: &[&str] = &["quelea-burn", "quelea-candle"];
+/// Their crates are `quelea-NAME`, their examples `NAME_overhead` and `NAME_spirals`.
+const LIBRARIES: &[&str] = &["burn", "candle"];
 
 /// `cargo xtask guests [--keep]`.
 pub(crate) fn run(words: &[String]) -> Result<()> {
@@ -26,9 +27,9 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     execute(inside(&["doc", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"))?;
     execute(&mut inside(&["test"]))?;
     let mut rows = Vec::new();
-    for name in CRATES {
-        execute(&mut inside(&["run", "--release", "--quiet", "-p", name, "--example", "spirals"]))?;
-        rows.push(overhead(name)?);
+    for library in LIBRARIES {
+        execute(&mut example(library, "spirals"))?;
+        rows.push(overhead(library)?);
     }
     bench::table(&rows);
     if keep {
@@ -38,11 +39,16 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
 }
 
 /// What quelea adds to a step of the library.
-fn overhead(name: &str) -> Result<Value> {
-    let words = ["run", "--release", "--quiet", "-p", name, "--example", "overhead"];
-    let mut row: Value = serde_json::from_str(&output(&mut inside(&words))?)?;
+fn overhead(library: &str) -> Result<Value> {
+    let mut row: Value = serde_json::from_str(&output(&mut example(library, "overhead"))?)?;
     row["bench"] = Value::from(NAME);
     Ok(row)
+}
+
+/// An example of the crate for this library, in release mode.
+fn example(library: &str, name: &str) -> Command {
+    let (package, name) = (format!("quelea-{library}"), format!("{library}_{name}"));
+    inside(&["run", "--release", "--quiet", "-p", &package, "--example", &name])
 }
 
 /// Cargo in the guests' workspace.

@@ -3,6 +3,7 @@
 mod accuracy;
 mod bench;
 mod book;
+mod capture;
 mod chaos;
 mod compile;
 mod docs;
@@ -47,6 +48,7 @@ usage: cargo xtask COMMAND
   chaos --real  kill processes of real runs, eight algorithms; --kills K --mean-seconds S --seed N
                 --algorithms A,B
   fuzz          10^7 inputs to everything that reads bytes of others; --target, --inputs, --seed, --list
+  capture       what somebody between the machines can read of a run: with a secret, nothing
   sanitize      the tests of unsafe code under AddressSanitizer, ThreadSanitizer or valgrind; NAME…
   python        the Python package's tests, with PyTorch; further words go to pytest
   wheel         the Python package as a file that pip installs, in target/wheels; --portable links it
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         Some("bench") => bench::run(&words[1..]),
         Some("chaos") => chaos::run(&words[1..]),
         Some("fuzz") => fuzz::run(&words[1..]),
+        Some("capture") => capture::run(&words[1..]),
         Some("sanitize") => sanitize::run(&words[1..]),
         Some("python") => python::run(&words[1..]),
         Some("wheel") => wheel::run(&words[1..]),

@@ -44,12 +44,17 @@ impl ShapedNetwork {
         Ok(network)
     }
 
+    /// The interface that all packets of a host pass.
+    pub(crate) fn cable(&self, host: usize) -> String {
+        format!("{}v{host}", self.prefix)
+    }
+
     fn build(&self) -> Result<()> {
         let bridge = format!("{}b", self.prefix);
         ip(&["link", "add", &bridge, "type", "bridge"])?;
         ip(&["link", "set", &bridge, "up"])?;
         for host in 0..self.hosts {
-            let (space, cable) = (self.space(host), format!("{}v{host}", self.prefix));
+            let (space, cable) = (self.space(host), self.cable(host));
             ip(&["netns", "add", &space])?;
             ip(&["link", "add", &cable, "type", "veth", "peer", "name", "eth0", "netns", &space])?;
             ip(&["link", "set", &cable, "master", &bridge, "up"])?;
@@ -84,7 +89,7 @@ impl Drop for ShapedNetwork {
     fn drop(&mut self) {
         // What was never made cannot be deleted; the rest must go whatever happened before.
         for host in 0..self.hosts {
-            quietly(&["link", "del", &format!("{}v{host}", self.prefix)]);
+            quietly(&["link", "del", &self.cable(host)]);
             quietly(&["netns", "del", &self.space(host)]);
         }
         quietly(&["link", "del", &format!("{}b", self.prefix)]);

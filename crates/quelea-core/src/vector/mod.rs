@@ -35,6 +35,9 @@ pub fn sum_into(a: &[f32], b: &[f32], out: &mut [f32]) {
 
 /// `y ← a·y`.
 pub fn scale(a: f32, y: &mut [f32]) {
+    if a == 1.0 {
+        return; // The mean of one worker: nothing would change.
+    }
     let level = Level::best();
     in_parts([y], PART_MIN, |_, [y]| loops::scale(level, a, y));
 }
