@@ -87,13 +87,13 @@ class BackwardPass:
         active.run.set_learning_rate(_optimizers.learning_rate(self.optimizer))
         Variable._execution_engine.queue_callback(self.ended)
         active.binding.rebind_params()
-        if flat.on_gpu and not active.properties.snapshot:
+        if flat.copies and not active.properties.snapshot:
             # The script may have changed them since the last step.
-            self.params_sent = flat.send_later("params", 0, flat.params.numel())
+            self.params_sent = flat.send_later("params", 0, flat.host_params.numel())
 
     def _take(self, index: int, p: torch.Tensor) -> None:
         self.ready[index] = True
-        if self.active.properties.reads_gradient:
+        if self.active.takes_gradient:
             self.active.binding.take_gradient(index, p)
 
     def _hand_over(self) -> None:
@@ -101,7 +101,7 @@ class BackwardPass:
         flat, buckets = self.active.flat, self.active.buckets
         while self.next_bucket < len(buckets) and self.remaining[self.next_bucket] == 0:
             event = self.params_sent
-            if self.active.properties.reads_gradient and flat.on_gpu:
+            if self.active.properties.reads_gradient and flat.copies:
                 event = flat.send_later("grads", *buckets[self.next_bucket])
             self.in_transit.append((self.next_bucket, event))
             self.next_bucket += 1
@@ -119,6 +119,7 @@ class BackwardPass:
         for index, p in enumerate(active.binding.trained.params):
             if not self.ready[index]:
                 self._take(index, p)
+        active.flat.average()
         self.remaining = [0] * len(self.remaining)
         self._hand_over()
         for bucket, event in self.in_transit:
@@ -130,6 +131,6 @@ class BackwardPass:
         active.cycle.end_backward(loss, self._take_samples())
         active.flat.fetch(grads=active.properties.reads_gradient)
         active.binding.narrow.refresh()
-        if active.properties.reads_gradient:
+        if active.takes_gradient:
             active.binding.narrow.refresh_gradients()
         active.prepare_step()
