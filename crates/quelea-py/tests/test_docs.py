@@ -15,6 +15,7 @@ from group import launch
 
 import quelea
 import quelea._algorithm
+import quelea._balance
 import quelea._checkpoint
 import quelea._progress
 import quelea._results
@@ -28,6 +29,7 @@ from quelea._turn import Turn
 
 MODULES = (
     quelea._algorithm,
+    quelea._balance,
     quelea._checkpoint,
     quelea.torch,
     quelea.simulation,

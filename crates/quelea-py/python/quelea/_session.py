@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -21,6 +21,9 @@ from quelea._settings import WrapSettings
 from quelea._sharded import local
 from quelea._step import OptimizerStep
 from quelea._untrained import UntrainedTensors, gather, scatter
+
+if TYPE_CHECKING:
+    from quelea._balance import Balancer
 
 #: The wrapped models of this process, in the order of `wrap`.
 sessions: list[Session] = []
@@ -54,6 +57,7 @@ class Session:
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         settings: WrapSettings,
+        balancer: Balancer | None = None,
     ):
         self.exchange, self.group = exchange, exchange.group
         self.model, self.optimizer, self.settings = model, optimizer, settings
@@ -72,6 +76,8 @@ class Session:
         self.untrained.broadcast(self.group)
         self.backward = BackwardPass(optimizer, settings.server_optimizer)
         self.step = OptimizerStep(self.backward)
+        #: What divides the work among unequal ranks.
+        self.balancer = self.backward.balancer = balancer
         self.gpu_memory = GpuMemory(self.trained.device)
         #: Steps of earlier runs of this process, and of the processes that this one resumes.
         self._steps_of_earlier_runs = self._steps_resumed = 0

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from quelea._pytorch import torch  # isort: skip
 from quelea import _failure, _hosts, _pages, _session, _sharded, _tensor_mesh
 from quelea._algorithm import Algorithm, resolved
+from quelea._balance import Balance, BalancedBatches, balancer_of
 from quelea._checkpoint import RunState, load_state_dict, state_dict
 from quelea._core import Error, Group
 from quelea._exchange import Exchange
@@ -59,6 +60,8 @@ from quelea._windows import (
 )
 
 __all__ = [
+    "Balance",
+    "BalancedBatches",
     "Error",
     "GlobalScheduler",
     "RunState",
@@ -209,6 +212,7 @@ def wrap(
     poison: str | None = None,
     replicate: Any = None,
     within_host: str | None = None,
+    balance: bool | Balance = False,
     **parameters: Any,
 ) -> Model:
     """Trains `model` together with all other processes; returns the same model.
@@ -226,7 +230,8 @@ def wrap(
     A model that ``fully_shard`` has sharded needs `replicate`, the dimension of the replicas of a device mesh:
     every rank exchanges its shards with the ranks that have the same ones. With `within_host`, the ranks of a host
     work together through torch.distributed, as ``"ddp"`` or sharded as ``"fsdp"``, and the algorithm is between
-    hosts. A process may wrap several models, each with its own optimizer; calls then need ``model=``.
+    hosts. A process may wrap several models, each with its own optimizer; calls then need ``model=``. With
+    `balance`, ranks get shares of the work in proportion to their speeds (`BalancedBatches`).
 
     >>> import torch, quelea.torch as quelea
     >>> quelea.init()
@@ -255,7 +260,8 @@ def wrap(
         "trust": {"poison": poison} if poison is not None else None,
     }
     settings = settings_of(config, model, optimizer, server_optimizer)
-    _session.sessions.append(_session.Session(exchange, model, optimizer, settings))
+    balancer = balancer_of(exchange, settings, balance)
+    _session.sessions.append(_session.Session(exchange, model, optimizer, settings, balancer))
     model.no_sync = partial(no_sync, model)
     return model
 
