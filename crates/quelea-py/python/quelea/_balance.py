@@ -143,6 +143,10 @@ class Balancer:
 
     # Events of the run.
 
+    def restart(self) -> None:
+        """A run has started, whose steps are counted from 0."""
+        self._steps, self._since = 0, None
+
     def step_ended(self) -> None:
         """The rank may compute again."""
         self._since = time.perf_counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,6 +47,15 @@ def chosen(what: str, model: torch.nn.Module | None) -> Session:
     return found
 
 
+def _free_records() -> Path | None:
+    """The folder of records, or one in it: models that train at once have folders of their own."""
+    folder, number = _pages.records, 1
+    while folder is not None and any(session._records == folder for session in sessions):
+        number += 1
+        folder = _pages.records and _pages.records / f"model-{number}"
+    return folder
+
+
 class Session:
     """A model and its optimizer in a run."""
 
@@ -65,10 +75,8 @@ class Session:
         _checks.check_wrappable(optimizer, self.trained, exchange.replicas)
         _checks.check_not_shared(self.trained, [other.trained for other in sessions])
         exchange.check_state(settings.state, settings.algorithm)
-        #: Where rank 0 writes what is measured: models that train at once have folders of their own.
-        self._records = _pages.records
-        if self._records is not None and sessions:
-            self._records = self._records / f"model-{len(sessions) + 1}"
+        #: Where rank 0 writes what is measured.
+        self._records = _free_records()
         self.untrained = UntrainedTensors(model, self.trained)
         self._agree()
         initial = self.trained.flattened()
@@ -104,6 +112,8 @@ class Session:
         self.bind_state()
         self.backward.attach(self.active)
         self.step.attach(self.active)
+        if self.balancer is not None:
+            self.balancer.restart()
 
     def _run(self, initial: torch.Tensor) -> Run:
         settings, part = self.settings, self.exchange.part(initial)
