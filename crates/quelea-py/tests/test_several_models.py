@@ -57,8 +57,11 @@ def train_gan(rank, algorithms):
         with gan.discriminator.no_sync():
             gan.generator_loss(rank, step).backward()
         generate.step()
-    assert quelea.global_step(gan.generator) == quelea.global_step(gan.discriminator) == STEPS
+    steps = [quelea.global_step(model) for model in models]
     quelea.shutdown()
+    # Asynchronous ranks learn of each other's steps a little later.
+    assert max(steps) <= STEPS
+    assert steps == [STEPS, STEPS] or "ad-psgd" in algorithms
     return torch.cat([flat(model) for model in models])
 
 

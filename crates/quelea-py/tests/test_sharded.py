@@ -51,10 +51,9 @@ def train(model, optimizer, rank, steps=STEPS, dtype=torch.float32):
         optimizer.step()
 
 
-def hsdp(rank, optimizer_name):
-    model = sharded(make("mlp"), two_by_two())
-    train(model, optimizer := optimizer_of(model, optimizer_name), rank)
-    assert optimizer.state
+def hsdp(rank, optimizer_name, dtype=torch.float32):
+    model = sharded(make("mlp").to(dtype), two_by_two())
+    train(model, optimizer_of(model, optimizer_name), rank, dtype=dtype)
     return whole(model)
 
 
@@ -119,13 +118,17 @@ def gossip(rank):
     return ours(rank, "d-psgd", "adam", topology="ring", form="consensus")
 
 
-@pytest.mark.parametrize("algorithm", ["allreduce", "d-psgd"])
-def test_bf16_shards_learn_what_float32_shards_learn(algorithm):
-    wide = in_group(RANKS, ours, algorithm, "sgd", backend="gloo")
-    half = in_group(RANKS, ours, algorithm, "sgd", torch.bfloat16, backend="gloo")
-    way = (wide[0] - flat(make("mlp"))).norm()
-    for narrow, full in zip(half, wide, strict=True):
-        assert (narrow - full).norm() < 0.1 * way
+def test_bf16_shards_are_as_near_to_float32_as_those_of_hsdp():
+    wide, half = (
+        in_group(RANKS, hsdp, "sgd", dtype, backend="gloo")[0] for dtype in (torch.float32, torch.bfloat16)
+    )
+    rounding = (half - wide).norm()
+    for found in in_group(RANKS, ours, "allreduce", "sgd", torch.bfloat16, backend="gloo"):
+        assert distance(found, half) < 1e-3
+    narrow = in_group(RANKS, ours, "d-psgd", "sgd", torch.bfloat16, backend="gloo")
+    full = in_group(RANKS, ours, "d-psgd", "sgd", backend="gloo")
+    for mine, other in zip(narrow, full, strict=True):
+        assert 0 < (mine - other).norm() < 1.5 * rounding
 
 
 def other_algorithms(rank):
@@ -168,7 +171,8 @@ def test_other_algorithms_train_shards_and_evaluate_their_mean():
     for rank, result in enumerate(results):
         for name, found in result.items():
             if not name.endswith("mean"):
-                assert found[1] < 0.8 * found[0], (rank, name, found)
+                first, last = (sum(each[name][i] for each in results) for i in (0, 1))
+                assert last < 0.98 * first, (name, first, last)
                 continue
             mean, _, evaluated = found
             owns = torch.tensor([results[each][name][1] for each in (0, 2)])

@@ -161,7 +161,7 @@ class RunState:
         """What the names of this run start with."""
         end = ".mean.params." + self._session.trained.names[0]
         found = [key[: -len(end)] for key in keys if key.endswith(end)]
-        found = [name for name in found if self._key in (None, name)]
+        found = sorted(name for name in found if self._key in (None, name))
         if len(found) == 1:
             return f"{found[0]}."
         if not found:
