@@ -159,8 +159,8 @@ const FRAMEWORKS: &[&str] = &[
     "certifi",
     "click",
     "h11",
-    "httpcore",
-    "httpx",
+    "httpcore2",
+    "httpx2",
     "huggingface-hub>=1.31,<3",
     "idna",
     "lightning==2.6.6",
@@ -169,11 +169,11 @@ const FRAMEWORKS: &[&str] = &[
     "pyyaml",
     "regex",
     "safetensors",
-    "sniffio",
     "tokenizers>=0.23.1,<0.24",
     "torchmetrics",
     "tqdm",
     "transformers==5.22.2",
+    "truststore",
     "typer",
 ];
 

@@ -202,7 +202,8 @@ fn a_refusal_a_wrong_call_and_a_lost_process_are_heard_by_all() {
 fn smaller_groups_are_groups_of_their_own() {
     let answers = at_all("smaller", 6, |rank, mut process_group| {
         // Ranks 0, 2, 4 and ranks 5, 3; rank 1 is alone.
-        let members = [&[0, 2, 4][..], &[1], &[0, 2, 4], &[5, 3], &[0, 2, 4], &[5, 3]][rank as usize];
+        let members =
+            [&[0, 2, 4][..], &[1], &[0, 2, 4], &[5, 3], &[0, 2, 4], &[5, 3]][rank as usize];
         let security = Security::Automatic;
         let mut part = process_group
             .subgroup(call("a part"), members, &security, &mut || true)

@@ -121,7 +121,10 @@ fn places(all: Vec<Vec<u8>>) -> Result<Vec<u8>, String> {
         sorted.sort_unstable();
         sorted.dedup();
         if sorted.len() != one.members.len() {
-            return Err(format!("rank {rank} has named a group with a rank twice: {:?}", one.members));
+            return Err(format!(
+                "rank {rank} has named a group with a rank twice: {:?}",
+                one.members
+            ));
         }
         for member in &one.members {
             let other = said.get(*member as usize).ok_or_else(|| {
@@ -153,15 +156,26 @@ mod tests {
 
     #[test]
     fn the_places_of_two_groups_come_by_rank() {
-        let said = vec![line(&[0, 2], ":7"), line(&[1, 3], "10.0.0.2:8"), line(&[0, 2], ""), line(&[1, 3], "")];
+        let said = vec![
+            line(&[0, 2], ":7"),
+            line(&[1, 3], "10.0.0.2:8"),
+            line(&[0, 2], ""),
+            line(&[1, 3], ""),
+        ];
         assert_eq!(places(said), Ok(b":7\n10.0.0.2:8\n\n".to_vec()));
     }
 
     #[test]
     fn groups_that_do_not_fit_together_are_refused_by_rank() {
         let cases = [
-            (vec![line(&[0, 1], ""), line(&[1], "")], "rank 0 has named the group [0, 1], but rank 1"),
-            (vec![line(&[1], ""), line(&[1], "")], "rank 0 has named the group [1], which it is not in"),
+            (
+                vec![line(&[0, 1], ""), line(&[1], "")],
+                "rank 0 has named the group [0, 1], but rank 1",
+            ),
+            (
+                vec![line(&[1], ""), line(&[1], "")],
+                "rank 0 has named the group [1], which it is not in",
+            ),
             (vec![line(&[0, 9], "")], "rank 0 has named rank 9, of 1 ranks"),
             (vec![line(&[0, 0], "")], "rank 0 has named a group with a rank twice"),
             (vec![b"0 a b".to_vec()], "rank 0 has named no group"),

@@ -139,6 +139,9 @@ class QueleaStrategy(ParallelStrategy):
         if not isinstance(tensor, torch.Tensor):
             return tensor
         average = str(reduce_op).lower().rpartition(".")[2] in ("mean", "avg", "none")
+        if average and not tensor.is_floating_point():
+            # As Lightning's other strategies do it: the mean, as a whole number.
+            return (_quelea.allreduce(tensor, average=False) / self.world_size).to(tensor.dtype)
         return _quelea.allreduce(tensor, average=average)
 
     def all_gather(self, tensor: torch.Tensor, group: Any = None, sync_grads: bool = False) -> Any:
