@@ -34,7 +34,7 @@ def main() -> None:
     rows, letters = windows(shakespeare(options.data), options.length)
     torch.manual_seed(0)
     sizes = {"n_positions": options.length, "n_embd": options.width, "n_layer": 4, "n_head": 4}
-    model = GPT2LMHeadModel(GPT2Config(letters, bos_token_id=0, eos_token_id=0, **sizes))
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=letters, bos_token_id=0, eos_token_id=0, **sizes))
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             folder,
