@@ -30,7 +30,7 @@ from quelea._core import Error, Group
 from quelea._exchange import Exchange
 from quelea._progress import global_step, page, report_loss
 from quelea._schedulers import GlobalScheduler
-from quelea._settings import settings_of
+from quelea._settings import WrapSettings, settings_of
 from quelea._tensor_calls import (
     allgather,
     allgather_nonblocking,
@@ -227,11 +227,9 @@ def wrap(
     ``"refuse"`` or ``"ignore"``. Where ranks send each other gradients the default is ``"ignore"``, because a
     ``GradScaler`` finds infinities there and skips the step; elsewhere it is ``"stop"``.
 
-    A model that ``fully_shard`` has sharded needs `replicate`, the dimension of the replicas of a device mesh:
-    every rank exchanges its shards with the ranks that have the same ones. With `within_host`, the ranks of a host
-    work together through torch.distributed, as ``"ddp"`` or sharded as ``"fsdp"``, and the algorithm is between
-    hosts. A process may wrap several models, each with its own optimizer; calls then need ``model=``. With
-    `balance`, ranks get shares of the work in proportion to their speeds (`BalancedBatches`).
+    A model that ``fully_shard`` has sharded needs `replicate`, the dimension of the replicas of its mesh. With
+    `within_host`, ``"ddp"`` or ``"fsdp"``, ranks of a host work together through torch.distributed, and the algorithm
+    is between hosts. With `balance`, ranks get work in proportion to their speeds (`BalancedBatches`).
 
     >>> import torch, quelea.torch as quelea
     >>> quelea.init()
@@ -259,11 +257,21 @@ def wrap(
         "cluster": {"servers": servers},
         "trust": {"poison": poison} if poison is not None else None,
     }
-    settings = settings_of(config, model, optimizer, server_optimizer)
+    _start(exchange, model, optimizer, settings_of(config, model, optimizer, server_optimizer), balance)
+    return model
+
+
+def _start(
+    exchange: Exchange,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    settings: WrapSettings,
+    balance: bool | Balance,
+) -> None:
+    """Starts the run of a model."""
     balancer = balancer_of(exchange, settings, balance)
     _session.sessions.append(_session.Session(exchange, model, optimizer, settings, balancer))
     model.no_sync = partial(no_sync, model)
-    return model
 
 
 def _exchange(
