@@ -243,10 +243,9 @@ def wrap(
     >>> model.weight.tolist()
     [[-0.5, -0.5]]
     """
-    group = _joined()
     if _session.session_of(model) is not None:
         raise Error("this model is wrapped already: quelea.shutdown(model) ends its run")
-    exchange = _exchange(group, model, optimizer, replicate, within_host)
+    exchange = _exchange(_joined(), model, optimizer, replicate, within_host)
     config = {
         "seed": seed,
         "workers": exchange.group.world_size,
