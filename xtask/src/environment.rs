@@ -108,9 +108,13 @@ pub(crate) fn provide() -> Result<PathBuf> {
 /// A package of its own folder in the cache, for `PYTHONPATH`: what it brings along does not
 /// disturb the environment.
 pub(crate) fn provide_beside(python: &Path, packages: &[&str]) -> Result<PathBuf> {
+    provide_named(python, &packages.join("+").replace("==", "-"), packages)
+}
+
+/// The same in a folder of this name.
+fn provide_named(python: &Path, name: &str, packages: &[&str]) -> Result<PathBuf> {
     let lock = lock()?;
-    let name = packages.join("+").replace("==", "-");
-    let (folder, beside) = (cache()?.join(&name), cache()?.join(format!("new-{name}")));
+    let (folder, beside) = (cache()?.join(name), cache()?.join(format!("new-{name}")));
     if folder.exists() {
         return Ok(folder);
     }
@@ -146,6 +150,36 @@ const PANDAS: &[&str] = &["pandas", "python-dateutil", "six"];
 /// Provides pandas beside the environment of this interpreter: what goes into the path.
 pub(crate) fn pandas(python: &Path) -> Result<PathBuf> {
     provide_beside(python, PANDAS)
+}
+
+/// Transformers and Lightning, and what they need beside an environment that has PyTorch and pytest.
+const FRAMEWORKS: &[&str] = &[
+    "accelerate==1.15.0",
+    "anyio",
+    "certifi",
+    "click",
+    "h11",
+    "httpcore2",
+    "httpx2",
+    "huggingface-hub>=1.31,<3",
+    "idna",
+    "lightning==2.6.6",
+    "lightning-utilities",
+    "psutil",
+    "pyyaml",
+    "regex",
+    "safetensors",
+    "tokenizers>=0.23.1,<0.24",
+    "torchmetrics",
+    "tqdm",
+    "transformers==5.22.2",
+    "truststore",
+    "typer",
+];
+
+/// Provides the frameworks beside the environment of this interpreter: what goes into the path.
+pub(crate) fn frameworks(python: &Path) -> Result<PathBuf> {
+    provide_named(python, "transformers-5.22.2+lightning-2.6.6", FRAMEWORKS)
 }
 
 /// Installs; if this process is killed meanwhile, the installer holds the lock until it has ended.

@@ -37,6 +37,12 @@ fn test(python: &Path, words: &[String]) -> Result<()> {
         }
         Err(problem) => println!("skipped: records in pandas ({problem:#})"),
     }
+    match environment::frameworks(python) {
+        Ok(path) => {
+            pytest.env("QUELEA_FRAMEWORKS_PATH", path);
+        }
+        Err(problem) => println!("skipped: Transformers and Lightning ({problem:#})"),
+    }
     // Several processes share the cores.
     pytest.env("OMP_NUM_THREADS", "1");
     execute(&mut pytest)

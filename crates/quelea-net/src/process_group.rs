@@ -6,9 +6,10 @@
 
 mod frames;
 mod meeting;
+mod subgroup;
 
 use std::io::{self, ErrorKind};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use quelea_control::{REASON_CHARS, shown};
@@ -96,6 +97,11 @@ impl ProcessGroup {
             0 => gather(launched, security, wait, keep_waiting),
             _ => find(launched, security, wait, keep_waiting),
         }
+    }
+
+    /// A group of one.
+    fn alone() -> ProcessGroup {
+        ProcessGroup { rank: 0, peers: Vec::new(), address: IpAddr::V4(Ipv4Addr::LOCALHOST) }
     }
 
     /// Where the hub's machine is reached; at the hub, the address to listen on.

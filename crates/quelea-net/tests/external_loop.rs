@@ -199,6 +199,37 @@ fn a_refusal_a_wrong_call_and_a_lost_process_are_heard_by_all() {
 }
 
 #[test]
+fn smaller_groups_are_groups_of_their_own() {
+    let answers = at_all("smaller", 6, |rank, mut process_group| {
+        // Ranks 0, 2, 4 and ranks 5, 3; rank 1 is alone.
+        let members =
+            [&[0, 2, 4][..], &[1], &[0, 2, 4], &[5, 3], &[0, 2, 4], &[5, 3]][rank as usize];
+        let security = Security::Automatic;
+        let mut part = process_group
+            .subgroup(call("a part"), members, &security, &mut || true)
+            .expect("all of the part come");
+        let join = |all: Vec<Vec<u8>>| Ok(all.concat());
+        part.together(call("a test"), vec![rank as u8], join, &mut || true)
+    });
+    let expected = [&[0, 2, 4][..], &[1], &[0, 2, 4], &[5, 3], &[0, 2, 4], &[5, 3]];
+    let expected: Vec<_> = expected.iter().map(|ranks| Ok(ranks.to_vec())).collect();
+    assert_eq!(answers, expected);
+}
+
+#[test]
+fn smaller_groups_that_do_not_fit_together_are_refused_at_all_ranks() {
+    let answers = at_all("unfit", 2, |rank, mut process_group| {
+        let members = if rank == 0 { vec![0, 1] } else { vec![1] };
+        let part =
+            process_group.subgroup(call("a part"), &members, &Security::Automatic, &mut || true);
+        part.expect_err("refused").to_string()
+    });
+    for text in answers {
+        assert!(text.contains("rank 0 has named the group [0, 1], but rank 1"), "{text}");
+    }
+}
+
+#[test]
 fn a_process_that_does_not_come_is_named() {
     let launched = assemblies("alone", 3).swap_remove(0);
     let error = ProcessGroup::open(&launched, &Security::Automatic, 0.1, &mut || true)

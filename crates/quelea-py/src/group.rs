@@ -23,6 +23,8 @@ pub(crate) struct PyGroup {
 
 /// How long the ranks may take to come to a call that has no limit of its own, in seconds.
 const CALL_SECONDS: f64 = 1800.0;
+/// How long the ranks may take to come to a call that makes smaller groups, and to find each other.
+const SUBGROUP_LIMIT: Duration = Duration::from_secs(300);
 
 #[pymethods]
 impl PyGroup {
@@ -103,6 +105,22 @@ impl PyGroup {
         })?;
         split(&joined)
             .ok_or_else(|| Error::new_err(format!("rank 0's answer to {what} is cut off")))
+    }
+
+    /// The ranks `members` of this group as a group of their own, numbered by their places in the list. All
+    /// ranks of this group call it together, each with the list that it is in.
+    fn subgroup(&self, py: Python<'_>, what: &str, members: Vec<u32>) -> PyResult<PyGroup> {
+        let call = GroupCall { what, limit: SUBGROUP_LIMIT };
+        let assembly = py.detach(|| {
+            interruptibly(&mut || false, |patience| {
+                self.assembly().subgroup(call, &members, &self.security, patience)
+            })
+        })?;
+        let rank = members.iter().position(|member| *member == self.launched.rank);
+        let rank = rank.ok_or_else(|| Error::new_err("this rank is not one of the members"))?;
+        let (rank, world) = (rank as u32, members.len() as u32);
+        let launched = Launched { rank, world, ..self.launched.clone() };
+        Ok(PyGroup { assembly: Mutex::new(assembly), launched, security: self.security.clone() })
     }
 
     /// Replaces the vector by rank 0's.

@@ -77,6 +77,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     algorithm::add_to(module)?;
     module.add_function(wrap_pyfunction!(tensors::tensor_types, module)?)?;
     module.add_function(wrap_pyfunction!(properties::properties, module)?)?;
+    module.add_function(wrap_pyfunction!(properties::local_steps, module)?)?;
     module.add_function(wrap_pyfunction!(simulate::simulate, module)?)?;
     module.add_function(wrap_pyfunction!(command::command_line, module)?)?;
     module.add_function(wrap_pyfunction!(event_times::event_times, module)?)?;

@@ -2,6 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use quelea_core::algorithms::Traffic;
 use quelea_core::properties::{OptimizerRequirement, OptimizerSite, OptimizerState, Properties};
 
 use crate::settings;
@@ -11,6 +12,8 @@ use crate::settings;
 #[pyclass(frozen, get_all, name = "Properties", module = "quelea._core")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PyProperties {
+    /// All ranks take the same number of steps, and wait for each other.
+    synchronous: bool,
     /// Gradients are computed on a copy of the parameters.
     snapshot: bool,
     /// The algorithm reads gradients before the optimizer does.
@@ -41,6 +44,7 @@ impl From<Properties> for PyProperties {
     fn from(properties: Properties) -> PyProperties {
         let rule = properties.optimizer_rule;
         PyProperties {
+            synchronous: properties.synchronous,
             snapshot: properties.snapshot,
             reads_gradient: properties.reads_gradient,
             servers_optimize: properties.optimizer == OptimizerSite::Servers,
@@ -61,4 +65,16 @@ impl From<Properties> for PyProperties {
 #[pyfunction]
 pub(crate) fn properties(settings: &Bound<'_, PyDict>) -> PyResult<PyProperties> {
     Ok(settings::config(settings)?.properties().into())
+}
+
+/// How many steps the ranks take by themselves from one exact average to the next; 1 where they exchange
+/// something at every step.
+#[pyfunction]
+pub(crate) fn local_steps(settings: &Bound<'_, PyDict>) -> PyResult<u64> {
+    let config = settings::config(settings)?;
+    let algorithm = &config.algorithm;
+    Ok(match (algorithm.entry.traffic)(algorithm.options()) {
+        Traffic::Average { period } => period,
+        _ => 1,
+    })
 }

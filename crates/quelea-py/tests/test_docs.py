@@ -15,6 +15,8 @@ from group import launch
 
 import quelea
 import quelea._algorithm
+import quelea._balance
+import quelea._checkpoint
 import quelea._progress
 import quelea._results
 import quelea._schedulers
@@ -27,6 +29,8 @@ from quelea._turn import Turn
 
 MODULES = (
     quelea._algorithm,
+    quelea._balance,
+    quelea._checkpoint,
     quelea.torch,
     quelea.simulation,
     quelea._progress,
@@ -112,7 +116,7 @@ def turn_after_backward(rank, algorithm):
     loss = model(torch.ones(1, 3)).sum()
     quelea.torch.report_loss(loss)
     loss.backward()
-    turn = _session.current.active.cycle.turn
+    turn = _session.sessions[0].active.cycle.turn
     optimizer.step()
     quelea.torch.shutdown()
     return turn.name

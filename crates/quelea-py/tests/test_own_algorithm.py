@@ -181,8 +181,8 @@ def test_views_are_the_memory_of_the_rank():
         seen = []
 
         def inspect(self, cx, b):
-            start = 4 * _session.current.active.buckets[b][0]
-            vectors = _session.current.active.vectors
+            start = 4 * _session.sessions[0].active.buckets[b][0]
+            vectors = _session.sessions[0].active.vectors
             places = (vectors.params.address + start, vectors.grads.address + start)
             seen.append((cx.params[b].data_ptr(), cx.grad[b].data_ptr()) == places)
             cx.grad[b].zero_()

@@ -109,7 +109,7 @@ def test_calls_at_a_wrong_time_are_refused():
     def work():
         model, optimizer = wrap()
         found = {"init() was called before": refusal(quelea.init)}
-        found["one process trains one model"] = refusal(lambda: wrap())
+        found["this model is wrapped already"] = refusal(lambda: wrap(model, optimizer))
         with quelea.no_sync():
             loss_of(model).backward()
         found["must be outside no_sync()"] = refusal(optimizer.step)

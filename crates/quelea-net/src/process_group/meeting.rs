@@ -25,6 +25,35 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The longest answer to a hello.
 const INIT_BYTES: u64 = 64 << 10;
 
+/// Where a hub waits for the others of its group.
+#[derive(Debug)]
+pub(super) struct HubListener {
+    listener: TcpListener,
+    /// The address that it listens on.
+    ip: IpAddr,
+    /// The call at which the others are expected.
+    what: &'static str,
+}
+
+impl HubListener {
+    /// Listens at this address; 0 is any free port.
+    pub(super) fn bind(
+        ip: IpAddr,
+        port: u16,
+        what: &'static str,
+    ) -> Result<HubListener, ProcessGroupError> {
+        let listener = TcpListener::bind((ip, port))
+            .map_err(|error| refused(format!("cannot listen on {ip}:{port}: {error}")))?;
+        Ok(HubListener { listener, ip, what })
+    }
+
+    /// Its port.
+    pub(super) fn port(&self) -> Result<u16, ProcessGroupError> {
+        let own = self.listener.local_addr();
+        own.map(|own| own.port()).map_err(|error| refused(error.to_string()))
+    }
+}
+
 /// The hub waits for the others.
 pub(super) fn gather(
     launched: &Launched,
@@ -32,14 +61,23 @@ pub(super) fn gather(
     wait: Wait,
     keep_waiting: KeepWaiting<'_>,
 ) -> Result<ProcessGroup, ProcessGroupError> {
-    let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
     if launched.world == 1 {
-        return Ok(ProcessGroup { rank: 0, peers: Vec::new(), address: local });
+        return Ok(ProcessGroup::alone());
     }
-    let text = |error: &dyn std::fmt::Display| refused(error.to_string());
     let (ip, port) = listening_place(&launched.rendezvous);
-    let listener = TcpListener::bind((ip, port))
-        .map_err(|error| refused(format!("cannot listen on {ip}:{port}: {error}")))?;
+    gather_at(HubListener::bind(ip, port, "init()")?, launched, security, wait, keep_waiting)
+}
+
+/// The hub waits for the others where it listens already.
+pub(super) fn gather_at(
+    hub: HubListener,
+    launched: &Launched,
+    security: &Security,
+    wait: Wait,
+    keep_waiting: KeepWaiting<'_>,
+) -> Result<ProcessGroup, ProcessGroupError> {
+    let HubListener { listener, ip, what } = hub;
+    let text = |error: &dyn std::fmt::Display| refused(error.to_string());
     let own = listener.local_addr().map_err(|error| text(&error))?;
     let access = Access::new(0, ip, security, f64::MAX).map_err(|error| text(&error))?;
     let published = match &launched.rendezvous {
@@ -66,7 +104,7 @@ pub(super) fn gather(
             Ok(found) => peers.push(found),
             Err(RecvTimeoutError::Disconnected) => return Err(refused("nobody listens any more")),
             Err(RecvTimeoutError::Timeout) if wait.left().is_zero() => {
-                return Err(missing(own, launched, &peers));
+                return Err(missing(own, what, launched, &peers));
             }
             Err(RecvTimeoutError::Timeout) if !keep_waiting() => {
                 return Err(ProcessGroupError::Interrupted);
@@ -94,6 +132,7 @@ fn listening_place(rendezvous: &Rendezvous) -> (IpAddr, u16) {
 
 fn missing(
     own: SocketAddr,
+    what: &str,
     launched: &Launched,
     peers: &[(u32, ControlStream)],
 ) -> ProcessGroupError {
@@ -101,7 +140,7 @@ fn missing(
     let missing: Vec<String> =
         (1..launched.world).filter(|rank| !there(rank)).map(|rank| rank.to_string()).collect();
     refused(format!(
-        "waited at {own} for {} processes, but rank {} did not come to init()",
+        "waited at {own} for {} processes, but rank {} did not come to {what}",
         launched.world,
         missing.join(", rank ")
     ))

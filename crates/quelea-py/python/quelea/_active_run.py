@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quelea._binding import Binding
 from quelea._core import Run
-from quelea._flat import Flat
+from quelea._exchange import Exchange
 from quelea._params import TrainedParams
 from quelea._step_delta import StepDelta
 from quelea._turn import StepCycle
@@ -13,13 +13,15 @@ from quelea._turn import StepCycle
 class ActiveRun:
     """A run that has started, at the turn for its first gradient."""
 
-    def __init__(self, run: Run, algorithm: str, trained: TrainedParams):
+    def __init__(self, run: Run, algorithm: str, trained: TrainedParams, exchange: Exchange):
         self.run, self.algorithm = run, algorithm
         # Asked for at every gradient; they never change.
         self.buckets, self.properties = run.buckets, run.properties
         self.cycle = StepCycle(run)
         self.vectors = run.vectors()
-        self.flat = Flat(self.vectors, trained.device)
+        self.flat = exchange.flat(self.vectors, trained.device)
+        #: Gradients lie in the flat vector: the algorithm reads them, or the host averages them.
+        self.takes_gradient = self.properties.reads_gradient or self.flat.averages
         self.binding = Binding(trained, self.flat, self.buckets)
         self.step_delta: StepDelta | None = None
         #: Changes with every write to the gradients.
@@ -30,7 +32,7 @@ class ActiveRun:
         self.grads_version = self.flat.grads._version
         if self.cycle.turn.sends_displacement:
             if self.step_delta is None:
-                self.step_delta = StepDelta(self.flat, self.properties.reads_gradient)
+                self.step_delta = StepDelta(self.flat, self.takes_gradient)
             self.step_delta.complete()
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch.autograd import Variable
@@ -11,6 +12,9 @@ from quelea import _checks, _optimizers
 from quelea._active_run import ActiveRun
 from quelea._core import Error
 from quelea._turn import Turn
+
+if TYPE_CHECKING:
+    from quelea._balance import Balancer
 
 #: The most samples of a mini-batch that a record has room for.
 SAMPLES_MAX = 2**32 - 1
@@ -30,8 +34,11 @@ class BackwardPass:
         #: What the script has reported for this step.
         self.loss = math.nan
         self._samples_reported: int | None = None
-        #: Samples that the model was called with since the last step.
-        self._samples_seen = 0
+        #: Samples that the model was called with since the last step, and how often it was called.
+        self._samples_seen = self._passes_seen = 0
+        #: What divides the work among unequal ranks, and what a gradient is multiplied by for it.
+        self.balancer: Balancer | None = None
+        self._weight = 1.0
 
     def attach(self, active: ActiveRun) -> None:
         """Hands gradients over to this run from now on."""
@@ -58,11 +65,17 @@ class BackwardPass:
         first = next((one for one in inputs if isinstance(one, torch.Tensor) and one.dim() > 0), None)
         if first is not None:
             self._samples_seen += first.shape[0]
+        self._passes_seen += 1
 
     def _take_samples(self) -> int:
         reported, seen = self._samples_reported, self._samples_seen
-        self._samples_reported, self._samples_seen = None, 0
+        self._samples_reported, self._samples_seen, self._passes_seen = None, 0, 0
         return min(max(seen if reported is None else int(reported), 0), SAMPLES_MAX)
+
+    def _samples_of_pass(self) -> float:
+        """The samples of a forward pass of this step; passes of one step are alike."""
+        reported, seen = self._samples_reported, self._samples_seen
+        return (seen if reported is None else reported) / max(1, self._passes_seen)
 
     def accumulated(self, index: int, p: torch.Tensor) -> None:
         """The gradient of a parameter is complete for this backward pass."""
@@ -86,14 +99,18 @@ class BackwardPass:
             _optimizers.check_server_optimizer(self.optimizer, self.server_optimizer)
         active.run.set_learning_rate(_optimizers.learning_rate(self.optimizer))
         Variable._execution_engine.queue_callback(self.ended)
+        if self.balancer is not None:
+            self._weight = self.balancer.weight(self._samples_of_pass())
         active.binding.rebind_params()
-        if flat.on_gpu and not active.properties.snapshot:
+        if flat.copies and not active.properties.snapshot:
             # The script may have changed them since the last step.
-            self.params_sent = flat.send_later("params", 0, flat.params.numel())
+            self.params_sent = flat.send_later("params", 0, flat.host_params.numel())
 
     def _take(self, index: int, p: torch.Tensor) -> None:
         self.ready[index] = True
-        if self.active.properties.reads_gradient:
+        if self._weight != 1.0 and p.grad is not None:
+            p.grad.mul_(self._weight)
+        if self.active.takes_gradient:
             self.active.binding.take_gradient(index, p)
 
     def _hand_over(self) -> None:
@@ -101,7 +118,7 @@ class BackwardPass:
         flat, buckets = self.active.flat, self.active.buckets
         while self.next_bucket < len(buckets) and self.remaining[self.next_bucket] == 0:
             event = self.params_sent
-            if self.active.properties.reads_gradient and flat.on_gpu:
+            if self.active.properties.reads_gradient and flat.copies:
                 event = flat.send_later("grads", *buckets[self.next_bucket])
             self.in_transit.append((self.next_bucket, event))
             self.next_bucket += 1
@@ -119,6 +136,7 @@ class BackwardPass:
         for index, p in enumerate(active.binding.trained.params):
             if not self.ready[index]:
                 self._take(index, p)
+        active.flat.average()
         self.remaining = [0] * len(self.remaining)
         self._hand_over()
         for bucket, event in self.in_transit:
@@ -127,9 +145,11 @@ class BackwardPass:
             active.run.bucket(bucket)
         _checks.check_loss(active.properties, active.algorithm, self.loss)
         loss, self.loss = self.loss, math.nan
+        if self.balancer is not None:
+            self.balancer.gradient_computed(self._samples_of_pass())
         active.cycle.end_backward(loss, self._take_samples())
         active.flat.fetch(grads=active.properties.reads_gradient)
         active.binding.narrow.refresh()
-        if active.properties.reads_gradient:
+        if active.takes_gradient:
             active.binding.narrow.refresh_gradients()
         active.prepare_step()

@@ -20,10 +20,13 @@ SECOND_BACKWARD = (
 )
 
 
-def check_wrappable(optimizer: torch.optim.Optimizer, trained: TrainedParams) -> None:
-    """Raises if `wrap` does not support this model with this optimizer."""
+def check_wrappable(
+    optimizer: torch.optim.Optimizer, trained: TrainedParams, replicas: list[int] | None
+) -> None:
+    """Raises if `wrap` does not support this model with this optimizer, between these replicas of shards."""
     if not trained.params:
         raise Error("the model has no parameter that requires a gradient: nothing to train")
+    trained.shards.check(trained.named, replicas)
     owned = {id(p) for group in optimizer.param_groups for p in group["params"]}
     device = trained.device
     for name, p in trained.named:
@@ -49,6 +52,16 @@ def check_wrappable(optimizer: torch.optim.Optimizer, trained: TrainedParams) ->
             raise Error(
                 "the optimizer has parameters that are not the model's and would not be "
                 "exchanged: create it from model.parameters()"
+            )
+
+
+def check_not_shared(trained: TrainedParams, others: list[TrainedParams]) -> None:
+    """Raises if another wrapped model of this process trains one of these parameters."""
+    for name, p in trained.named:
+        if any(id(p) in other.ids for other in others):
+            raise Error(
+                f"the parameter `{name}` belongs to another wrapped model, which trains it: freeze it in one "
+                "of them, or wrap a module that has both"
             )
 
 

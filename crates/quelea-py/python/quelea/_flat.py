@@ -21,10 +21,10 @@ def vector_of(tensor: torch.Tensor) -> VectorAt:
     return VectorAt(tensor.data_ptr(), tensor.numel())
 
 
-def padding(like: torch.Tensor) -> int:
-    """How many elements are left free after a tensor like this: kernels of a GPU are faster on
-    tensors that start at multiples of 128 bytes."""
-    return -like.numel() % 32 if like.is_cuda else 0
+def padding(like: torch.Tensor, more: int = 0) -> int:
+    """How many elements are left free after a tensor like this and `more` elements: kernels of a GPU are
+    faster on tensors that start at multiples of 128 bytes."""
+    return -(like.numel() + more) % 32 if like.is_cuda else 0
 
 
 def flatten(
@@ -74,6 +74,10 @@ class Flat:
         self.host_params = tensor_at(vectors.params, vectors)
         self.host_grads = tensor_at(vectors.grads, vectors)
         self.on_gpu = device.type == "cuda"
+        #: Whether the model's vectors are not the rank's own: they are copied in both directions.
+        self.copies = self.on_gpu
+        #: Whether gradients are averaged over the ranks of a host before they are handed over.
+        self.averages = False
         if self.on_gpu:
             _pin(self.host_params, True)
             try:
@@ -87,7 +91,10 @@ class Flat:
         else:
             self.params, self.grads = self.host_params, self.host_grads
 
-    def send_later(self, vector: str, start: int, end: int) -> torch.cuda.Event:
+    def average(self) -> None:
+        """Averages the gradient over the ranks of this host, where it is to be."""
+
+    def send_later(self, vector: str, start: int, end: int) -> torch.cuda.Event | None:
         """Starts to copy a part of the parameters or gradients from a GPU to the rank. When the
         event has happened, this copy and all earlier copies to the GPU are complete."""
         host, device = getattr(self, f"host_{vector}"), getattr(self, vector)
@@ -108,7 +115,9 @@ class Flat:
     def send(self, vector: str) -> None:
         """Copies the device's parameters or gradients to the rank."""
         if self.on_gpu:
-            self.send_later(vector, 0, self.params.numel()).synchronize()
+            event = self.send_later(vector, 0, self.params.numel())
+            assert event is not None, "a copy from a GPU has an event"
+            event.synchronize()
 
     def close(self) -> None:
         """Unpins the memory."""

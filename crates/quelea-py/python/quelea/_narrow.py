@@ -10,6 +10,7 @@ import torch
 
 from quelea._core import Error
 from quelea._params import TrainedParams
+from quelea._sharded import local, set_local_grad
 
 #: Types that a parameter may have beside `float32`, and the codec of the same width.
 CODECS = {torch.bfloat16: "bf16", torch.float16: "f16"}
@@ -40,29 +41,30 @@ class NarrowParams:
         """Adds to the flat vector what the script has changed since `refresh`."""
         with torch.no_grad():
             for name, p, dtype, view, _ in self._all:
-                if (p.shape, p.dtype, p.device) != (view.shape, dtype, view.device):
+                own = local(p).detach()
+                if (own.shape, own.dtype, own.device) != (view.shape, dtype, view.device):
                     raise Error(
                         f"the parameter `{name}` was {dtype} on {view.device} at wrap() and is "
                         f"{p.dtype} on {p.device} now: change type and device of the model before "
                         "wrap()"
                     )
-                view += p.detach().float() - view.to(dtype).float()
+                view += own.float() - view.to(dtype).float()
 
     def refresh(self) -> None:
         """Rounds the flat vector into the parameters."""
         with torch.no_grad():
             for _, p, _, view, _ in self._all:
-                p.detach().copy_(view)
+                local(p).detach().copy_(view)
 
     def refresh_gradients(self) -> None:
         """Rounds the averaged gradient into the gradients of the parameters."""
         for _, p, dtype, _, grad in self._all:
             if p.requires_grad:
-                p.grad = grad.to(dtype)
+                set_local_grad(p, grad.to(dtype))
 
     def tensors(self) -> list[torch.Tensor]:
         """The parameters."""
-        return [p.detach() for _, p, *_ in self._all]
+        return [local(p).detach() for _, p, *_ in self._all]
 
 
 def codec_of(params: list[torch.nn.Parameter]) -> str | None:

@@ -7,6 +7,7 @@ import itertools
 import torch
 
 from quelea._core import Error, Properties
+from quelea._sharded import local, with_local
 
 #: Options that all parameter groups must share where servers run the optimizer.
 _SHARED = (
@@ -125,6 +126,6 @@ def bind_state(
             before = state.get(name)
             if before is None:
                 views[index].zero_()
-            elif before is not views[index]:
-                views[index].copy_(before)
-            state[name] = views[index]
+            elif local(before) is not views[index]:
+                views[index].copy_(local(before))
+            state[name] = with_local(p, views[index])

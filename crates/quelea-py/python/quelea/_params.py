@@ -8,21 +8,30 @@ from collections.abc import Iterable
 import torch
 
 from quelea._flat import layout_of, padding
+from quelea._sharded import ShardedParams, local
 
 
 class TrainedParams:
-    """The parameters of a model that require a gradient, in the order of the flat vectors."""
+    """The parameters of a model that require a gradient, in the order of the flat vectors. In a sharded
+    model, flat vectors have this rank's shards."""
 
     def __init__(self, model: torch.nn.Module):
+        self.shards = ShardedParams(model)
         # In the order in which backward passes finish them, roughly.
         self.named = [(n, p) for n, p in model.named_parameters() if p.requires_grad][::-1]
         self.names = [name for name, _ in self.named]
         self.params = [p for _, p in self.named]
         self.ids = {id(p) for p in self.params}
-        self.pads = [padding(p) for p in self.params]
-        sizes = [p.numel() + pad for p, pad in zip(self.params, self.pads, strict=True)]
+        self.pads = [self._pad(p) for p in self.params]
+        sizes = [local(p).numel() + pad for p, pad in zip(self.params, self.pads, strict=True)]
         #: Where each starts in the flat vectors.
         self.starts = list(itertools.accumulate(sizes, initial=0))[:-1]
+        #: The length of the flat vectors.
+        self.length = sum(sizes)
+
+    def _pad(self, p: torch.Tensor) -> int:
+        sharded = self.shards.padding(p)
+        return sharded + padding(local(p), sharded)
 
     @property
     def device(self) -> torch.device:
@@ -33,10 +42,15 @@ class TrainedParams:
         """Name and shape of every part of the flat vectors."""
         shapes: list[tuple[str, list[int]]] = []
         for (name, p), pad in zip(self.named, self.pads, strict=True):
-            shapes.append((name, list(p.shape)))
+            shapes.append((name, list(local(p).shape)))
             if pad > 0:
                 shapes.append((f"{name}_padding", [pad]))
         return shapes
+
+    @property
+    def count(self) -> int:
+        """The number of their elements that this rank has."""
+        return sum(local(p).numel() for p in self.params)
 
     def packed(self, views: list[torch.Tensor]) -> torch.Tensor:
         """A copy of the parameters, as these views have them, as one vector without padding, on
@@ -50,10 +64,10 @@ class TrainedParams:
     def unpacked(self, packed: torch.Tensor) -> torch.Tensor:
         """A flat vector of the rank from what `packed` returned."""
         packed = packed.detach().to(torch.float32).cpu()
-        return self._padded(packed.split([p.numel() for p in self.params]))
+        return self._padded(packed.split([local(p).numel() for p in self.params]))
 
     def _parts(self) -> list[torch.Tensor]:
-        return [_in_memory_order(p).float().cpu() for p in self.params]
+        return [_in_memory_order(local(p)).float().cpu() for p in self.params]
 
     def _padded(self, parts: Iterable[torch.Tensor]) -> torch.Tensor:
         free = (torch.zeros(pad) for pad in self.pads)

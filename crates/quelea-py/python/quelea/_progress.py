@@ -9,14 +9,14 @@ from quelea._pages import RunPage
 from quelea._session import Session
 
 
-def _wrapped(what: str) -> Session:
+def _wrapped(what: str, model: torch.nn.Module | None) -> Session:
     # quelea.torch imports this file.
     from quelea.torch import _wrapped
 
-    return _wrapped(what)
+    return _wrapped(what, model)
 
 
-def global_step() -> int:
+def global_step(model: torch.nn.Module | None = None) -> int:
     """The step at which the ranks are on average, as far as this one knows; it never falls.
 
     In asynchronous algorithms that is the number of gradients of all ranks, divided by the number
@@ -34,10 +34,12 @@ def global_step() -> int:
     >>> quelea.global_step()
     1
     """
-    return _wrapped("global_step()").global_step
+    return _wrapped("global_step()", model).global_step
 
 
-def report_loss(loss: float | torch.Tensor, samples: int | None = None) -> None:
+def report_loss(
+    loss: float | torch.Tensor, samples: int | None = None, model: torch.nn.Module | None = None
+) -> None:
     """Reports the loss of this step, for algorithms that use it and for the page.
 
     `samples` is the size of the mini-batch, for the page; unless it is given, it is the first dimension of
@@ -54,7 +56,7 @@ def report_loss(loss: float | torch.Tensor, samples: int | None = None) -> None:
     >>> optimizer.step()
     """
     value = loss.detach() if isinstance(loss, torch.Tensor) else loss
-    _wrapped("report_loss()").backward.report(float(value), samples)
+    _wrapped("report_loss()", model).backward.report(float(value), samples)
 
 
 def page() -> RunPage | None:

@@ -10,12 +10,17 @@ from quelea import _session
 from quelea._core import Error
 
 
-def _session_of_scheduler() -> _session.Session:
-    if _session.current is None:
+def _session_of(scheduler: LRScheduler) -> _session.Session:
+    """The session whose optimizer the scheduler has, or the only one."""
+    for session in _session.sessions:
+        if session.optimizer is scheduler.optimizer:
+            return session
+    if len(_session.sessions) > 1:
         raise Error(
-            "GlobalScheduler needs a wrapped model: call quelea.wrap(model, optimizer, …) first"
+            "the optimizer of the scheduler is none of the wrapped models': create the scheduler with an "
+            "optimizer that was given to quelea.wrap()"
         )
-    return _session.current
+    return _session.chosen("GlobalScheduler", None)
 
 
 class GlobalScheduler:
@@ -54,11 +59,11 @@ class GlobalScheduler:
             raise ValueError(f"every = {every}: must be at least 1")
         self.scheduler, self.every = scheduler, every
         #: The step of the process up to which the scheduler was advanced.
-        self._followed = _session_of_scheduler().steps_in_process
+        self._followed = _session_of(scheduler).steps_in_process
 
     def step(self) -> None:
         """Advances the scheduler to the step at which the ranks are on average."""
-        reached = _session_of_scheduler().steps_in_process
+        reached = _session_of(self.scheduler).steps_in_process
         while self._followed + self.every <= reached:
             self._followed += self.every
             if not self._has_ended():
@@ -75,10 +80,10 @@ class GlobalScheduler:
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the scheduler, and how many steps it has not followed yet."""
-        ahead = _session_of_scheduler().steps_in_process - self._followed
+        ahead = _session_of(self.scheduler).steps_in_process - self._followed
         return {"scheduler": self.scheduler.state_dict(), "ahead": ahead}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resumes from what `state_dict` returned."""
         self.scheduler.load_state_dict(state["scheduler"])
-        self._followed = _session_of_scheduler().steps_in_process - state["ahead"]
+        self._followed = _session_of(self.scheduler).steps_in_process - state["ahead"]

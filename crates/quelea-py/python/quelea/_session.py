@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -11,17 +12,48 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from quelea import _checks, _optimizers, _pages
 from quelea._active_run import ActiveRun
 from quelea._backward import BackwardPass
-from quelea._core import Group, Run
+from quelea._core import Error, Run
+from quelea._exchange import Exchange
 from quelea._flat import layout_of, vector_of
 from quelea._gpu_memory import GpuMemory
 from quelea._narrow import codec_of
 from quelea._params import TrainedParams
 from quelea._settings import WrapSettings
+from quelea._sharded import local
 from quelea._step import OptimizerStep
 from quelea._untrained import UntrainedTensors, gather, scatter
 
-#: The wrapped model of this process.
-current: Session | None = None
+if TYPE_CHECKING:
+    from quelea._balance import Balancer
+
+#: The wrapped models of this process, in the order of `wrap`.
+sessions: list[Session] = []
+
+
+def session_of(model: torch.nn.Module) -> Session | None:
+    """The session of a wrapped model."""
+    return next((session for session in sessions if session.model is model), None)
+
+
+def chosen(what: str, model: torch.nn.Module | None) -> Session:
+    """The session of `model`, or the only one; raises if there is none or the choice is open."""
+    if not sessions:
+        raise Error(f"{what} needs a wrapped model: call quelea.wrap(model, optimizer, …) first")
+    if model is None and len(sessions) > 1:
+        raise Error(f"{len(sessions)} models are wrapped: say which one {what} is for by model=…")
+    found = sessions[0] if model is None else session_of(model)
+    if found is None:
+        raise Error(f"the model given to {what} is not wrapped: pass what was given to quelea.wrap()")
+    return found
+
+
+def _free_records() -> Path | None:
+    """The folder of records, or one in it: models that train at once have folders of their own."""
+    folder, number = _pages.records, 1
+    while folder is not None and any(session._records == folder for session in sessions):
+        number += 1
+        folder = _pages.records and _pages.records / f"model-{number}"
+    return folder
 
 
 class Session:
@@ -31,21 +63,29 @@ class Session:
 
     def __init__(
         self,
-        group: Group,
+        exchange: Exchange,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         settings: WrapSettings,
+        balancer: Balancer | None = None,
     ):
-        self.group, self.model, self.optimizer, self.settings = group, model, optimizer, settings
+        self.exchange, self.group = exchange, exchange.group
+        self.model, self.optimizer, self.settings = model, optimizer, settings
         self.trained = TrainedParams(model)
-        _checks.check_wrappable(optimizer, self.trained)
+        _checks.check_wrappable(optimizer, self.trained, exchange.replicas)
+        _checks.check_not_shared(self.trained, [other.trained for other in sessions])
+        exchange.check_state(settings.state, settings.algorithm)
+        #: Where rank 0 writes what is measured.
+        self._records = _free_records()
         self.untrained = UntrainedTensors(model, self.trained)
         self._agree()
         initial = self.trained.flattened()
-        group.broadcast_vector("wrap()", vector_of(initial))
-        self.untrained.broadcast(group)
+        self.group.broadcast_vector("wrap()", vector_of(initial))
+        self.untrained.broadcast(self.group)
         self.backward = BackwardPass(optimizer, settings.server_optimizer)
         self.step = OptimizerStep(self.backward)
+        #: What divides the work among unequal ranks.
+        self.balancer = self.backward.balancer = balancer
         self.gpu_memory = GpuMemory(self.trained.device)
         #: Steps of earlier runs of this process, and of the processes that this one resumes.
         self._steps_of_earlier_runs = self._steps_resumed = 0
@@ -57,8 +97,9 @@ class Session:
         device = self.trained.device.type
         lines = [f"the settings {self.settings.config}", f"a model on the device type {device}"]
         for name, p in self.trained.named:
+            own = local(p)
             lines.append(
-                f"the parameter `{name}` of shape {tuple(p.shape)}, {layout_of(p)}, {p.dtype}"
+                f"the parameter `{name}` of shape {tuple(own.shape)}, {layout_of(own)}, {p.dtype}"
             )
         self.group.agree("wrap()", lines)
 
@@ -66,24 +107,27 @@ class Session:
         """Starts a run from these parameters."""
         run = self._run(initial)
         run.set_learning_rate(_optimizers.learning_rate(self.optimizer))
-        self.active = ActiveRun(run, self.settings.algorithm, self.trained)
-        self._bind_state()
+        self.active = ActiveRun(run, self.settings.algorithm, self.trained, self.exchange)
+        self.trained.shards.reshard()
+        self.bind_state()
         self.backward.attach(self.active)
         self.step.attach(self.active)
+        if self.balancer is not None:
+            self.balancer.restart()
 
     def _run(self, initial: torch.Tensor) -> Run:
-        settings = self.settings
+        settings, part = self.settings, self.exchange.part(initial)
 
         def start(config: dict[str, Any]) -> Run:
             return Run(
                 self.group,
                 config,
-                self.trained.shapes(),
-                initial=vector_of(initial),
+                self.exchange.shapes(self.trained),
+                initial=vector_of(part),
                 state_vectors=len(settings.state),
                 has_velocity=settings.has_velocity,
                 page=None if _pages.live is None else _pages.live.served,
-                records=None if _pages.records is None else str(_pages.records),
+                records=None if self._records is None else str(self._records),
             )
 
         codec = codec_of(self.trained.params)
@@ -95,7 +139,8 @@ class Session:
                 pass
         return start(settings.config)
 
-    def _bind_state(self) -> None:
+    def bind_state(self) -> None:
+        """Makes the optimizer's state that the algorithm works on views of the rank's vectors."""
         active = self.active
         active.binding.bind_state(self.optimizer, self.settings.state, active.vectors)
 
@@ -147,7 +192,14 @@ class Session:
             self.group.mean("evaluate_model()", vector_of(flat), self.active.run)
             scatter(flat, tensors)
         narrow.refresh()
+        self.trained.shards.reshard()
         return saved
+
+    def restore(self, saved: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Gives the model back what `average` has returned."""
+        for tensor, value in saved:
+            tensor.copy_(value)
+        self.trained.shards.reshard()
 
     def check_between_steps(self, what: str) -> None:
         """Closes a step that was skipped; raises if `what` was called inside a backward pass."""
@@ -165,7 +217,9 @@ class Session:
         self.hooks: list[Any] = [register(p, accumulated(i)) for i, p in enumerate(params)]
         self.hooks.append(self.optimizer.register_step_pre_hook(self._before_step))
         self.hooks.append(self.optimizer.register_step_post_hook(self._after_step))
-        self.hooks.append(self.model.register_forward_pre_hook(_before_forward))
+        # FSDP gathers parameters in a hook of its own, which must come after.
+        first = bool(self.trained.shards)
+        self.hooks.append(self.model.register_forward_pre_hook(_before_forward, prepend=first))
         self.hooks.append(self.optimizer.register_load_state_dict_post_hook(self._state_loaded))
         self.hooks.append(self.model.register_load_state_dict_post_hook(_params_loaded))
         self.hooks.append(register_optimizer_step_post_hook(self._any_stepped))
@@ -189,7 +243,7 @@ class Session:
     def _state_loaded(self, _optimizer: torch.optim.Optimizer) -> None:
         """The script has called optimizer.load_state_dict(), which creates new state."""
         self.check_between_steps("optimizer.load_state_dict()")
-        self._bind_state()
+        self.bind_state()
 
 
 # Hooks of the model are copied and saved with it: they must not hold the session.
@@ -197,8 +251,8 @@ class Session:
 
 def _params_loaded(module: torch.nn.Module, _keys: Any) -> None:
     """The script has called model.load_state_dict()."""
-    session = current
-    if session is None or module is not session.model or session.active.properties.reloadable:
+    session = session_of(module)
+    if session is None or session.active.properties.reloadable:
         return
     warnings.warn(
         f"model.load_state_dict() after wrap(): {session.settings.algorithm} keeps models beside "
@@ -211,8 +265,8 @@ def _params_loaded(module: torch.nn.Module, _keys: Any) -> None:
 @torch.compiler.disable
 def _before_forward(module: torch.nn.Module, args: Any) -> None:
     """A new forward pass ends the step before it, whether that was taken or not."""
-    session = current
-    if session is not None and module is session.model and torch.is_grad_enabled():
+    session = session_of(module) if torch.is_grad_enabled() else None
+    if session is not None:
         active = session.active
         _checks.check_backward_ended(active.cycle)
         active.cycle.start_forward()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from quelea import _checks, _failure
@@ -71,3 +73,25 @@ class OptimizerStep:
         active.binding.narrow.refresh()
         self.backward.reset()
         _failure.continues()
+        balancer = self.backward.balancer
+        if balancer is not None:
+            for _ in range(balancer.steps_to_pass()):
+                self._pass()
+            balancer.compare()
+            balancer.step_ended()
+
+    def _pass(self) -> None:
+        """Takes a step without a gradient: nothing moves but what the algorithm does to the parameters."""
+        active = self.active
+        if active.properties.reads_gradient:
+            active.flat.grads.zero_()
+            active.flat.send("grads")
+        active.cycle.start_backward()
+        for bucket in range(len(active.buckets)):
+            active.run.bucket(bucket)
+        active.cycle.end_backward(math.nan, 0)
+        if active.cycle.turn.sends_displacement:
+            active.flat.host_grads.zero_()
+        active.cycle.end_step()
+        active.flat.fetch(grads=False)
+        active.binding.narrow.refresh()

@@ -10,6 +10,7 @@ import torch
 from quelea._core import Error, Group
 from quelea._flat import vector_of
 from quelea._params import TrainedParams
+from quelea._sharded import local
 
 
 class UntrainedTensors:
@@ -20,7 +21,7 @@ class UntrainedTensors:
 
     def _all(self) -> list[torch.Tensor]:
         params = self.model.parameters()
-        frozen = [p.data for p in params if id(p) not in self.trained.ids]
+        frozen = [local(p).data for p in params if id(p) not in self.trained.ids]
         return [t for t in [*frozen, *self.model.buffers()] if t.numel() > 0]
 
     def floats(self) -> list[torch.Tensor]:

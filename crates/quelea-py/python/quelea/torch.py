@@ -17,16 +17,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from quelea._pytorch import torch  # isort: skip
-from quelea import _failure, _pages, _session, _tensor_mesh
+from quelea import _failure, _hosts, _pages, _session, _sharded, _tensor_mesh
 from quelea._algorithm import Algorithm, resolved
+from quelea._balance import Balance, BalancedBatches, balancer_of
+from quelea._checkpoint import RunState, load_state_dict, state_dict
 from quelea._core import Error, Group
+from quelea._exchange import Exchange
 from quelea._progress import global_step, page, report_loss
 from quelea._schedulers import GlobalScheduler
-from quelea._settings import settings_of
+from quelea._settings import WrapSettings, settings_of
 from quelea._tensor_calls import (
     allgather,
     allgather_nonblocking,
@@ -56,8 +60,11 @@ from quelea._windows import (
 )
 
 __all__ = [
+    "Balance",
+    "BalancedBatches",
     "Error",
     "GlobalScheduler",
+    "RunState",
     "allgather",
     "allgather_nonblocking",
     "allreduce",  # names: default
@@ -132,8 +139,8 @@ def init(
 
 
 def _fail(reason: str) -> bool:
-    session = _session.current
-    return session is None or session.active.run.fail(reason)
+    ended = [session.active.run.fail(reason) for session in _session.sessions]
+    return all(ended)
 
 
 def _joined() -> Group:
@@ -142,11 +149,9 @@ def _joined() -> Group:
     return _group
 
 
-def _wrapped(what: str) -> _session.Session:
+def _wrapped(what: str, model: torch.nn.Module | None) -> _session.Session:
     _joined()
-    if _session.current is None:
-        raise Error(f"{what} needs a wrapped model: call quelea.wrap(model, optimizer, …) first")
-    return _session.current
+    return _session.chosen(what, model)
 
 
 def rank() -> int:
@@ -189,8 +194,8 @@ def barrier(timeout: float = 1800.0) -> None:
     >>> quelea.init()
     >>> quelea.barrier()
     """
-    session = _session.current
-    _joined().barrier(session.active.run if session is not None else None, timeout)
+    run = _session.sessions[0].active.run if _session.sessions else None
+    _joined().barrier(run, timeout)
 
 
 def wrap(
@@ -205,6 +210,9 @@ def wrap(
     bucket_mb: float = 25.0,
     seed: int = 1,
     poison: str | None = None,
+    replicate: Any = None,
+    within_host: str | None = None,
+    balance: bool | Balance = False,
     **parameters: Any,
 ) -> Model:
     """Trains `model` together with all other processes; returns the same model.
@@ -219,6 +227,10 @@ def wrap(
     ``"refuse"`` or ``"ignore"``. Where ranks send each other gradients the default is ``"ignore"``, because a
     ``GradScaler`` finds infinities there and skips the step; elsewhere it is ``"stop"``.
 
+    A model that ``fully_shard`` has sharded needs `replicate`, the dimension of the replicas of its mesh. With
+    `within_host`, ``"ddp"`` or ``"fsdp"``, ranks of a host work together through torch.distributed, and the algorithm
+    is between hosts. With `balance`, ranks get work in proportion to their speeds (`BalancedBatches`).
+
     >>> import torch, quelea.torch as quelea
     >>> quelea.init()
     >>> model = torch.nn.Linear(2, 1, bias=False)
@@ -231,12 +243,12 @@ def wrap(
     >>> model.weight.tolist()
     [[-0.5, -0.5]]
     """
-    group = _joined()
-    if _session.current is not None:
-        raise Error("a model is wrapped already: one process trains one model; shutdown() ends it")
+    if _session.session_of(model) is not None:
+        raise Error("this model is wrapped already: quelea.shutdown(model) ends its run")
+    exchange = _exchange(_joined(), model, optimizer, replicate, within_host)
     config = {
         "seed": seed,
-        "workers": group.world_size,
+        "workers": exchange.group.world_size,
         "algorithm": resolved({"name": algorithm, **parameters}),
         "topology": _named(topology),
         "codec": _named(codec),
@@ -244,10 +256,39 @@ def wrap(
         "cluster": {"servers": servers},
         "trust": {"poison": poison} if poison is not None else None,
     }
-    settings = settings_of(config, model, optimizer, server_optimizer)
-    _session.current = _session.Session(group, model, optimizer, settings)
-    model.no_sync = no_sync
+    _start(exchange, model, optimizer, settings_of(config, model, optimizer, server_optimizer), balance)
     return model
+
+
+def _start(
+    exchange: Exchange,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    settings: WrapSettings,
+    balance: bool | Balance,
+) -> None:
+    """Starts the run of a model."""
+    balancer = balancer_of(exchange, settings, balance)
+    _session.sessions.append(_session.Session(exchange, model, optimizer, settings, balancer))
+    model.no_sync = partial(no_sync, model)
+
+
+def _exchange(
+    group: Group,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    replicate: Any,
+    within_host: str | None,
+) -> Exchange:
+    """Who exchanges what."""
+    if within_host is not None:
+        if replicate is not None:
+            raise ValueError("replicate and within_host were given: the second finds the replicas itself")
+        return _hosts.exchange_between_hosts(group, model, optimizer, within_host)
+    if replicate is None:
+        return Exchange(group, group)
+    ranks = _sharded.replica_ranks(group, replicate)
+    return Exchange(group, group.subgroup("wrap()", ranks), ranks)
 
 
 def _named(given: str | dict[str, Any] | None) -> dict[str, Any] | None:
@@ -255,10 +296,11 @@ def _named(given: str | dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 @contextmanager
-def no_sync() -> Iterator[None]:
+def no_sync(model: torch.nn.Module | None = None) -> Iterator[None]:
     """Backward passes inside only add to the gradient: nothing is exchanged.
 
-    The last backward pass before a step must be outside.
+    The last backward pass before a step must be outside. Where several models are wrapped, it is for `model`,
+    as is ``model.no_sync()``.
 
     >>> import torch, quelea.torch as quelea
     >>> quelea.init()
@@ -272,7 +314,7 @@ def no_sync() -> Iterator[None]:
     [[2.0, 2.0]]
     >>> optimizer.step()
     """
-    backward = _wrapped("no_sync()").backward
+    backward = _wrapped("no_sync()", model).backward
     before, backward.paused = backward.paused, True
     try:
         yield
@@ -281,7 +323,7 @@ def no_sync() -> Iterator[None]:
 
 
 @contextmanager
-def evaluate_model() -> Iterator[torch.nn.Module]:
+def evaluate_model(model: torch.nn.Module | None = None) -> Iterator[torch.nn.Module]:
     """Inside, the model has the mean of all ranks' parameters and buffers, then its own again.
 
     All ranks must call it.
@@ -294,7 +336,7 @@ def evaluate_model() -> Iterator[torch.nn.Module]:
     ...     mean(torch.ones(4, 2)).shape
     torch.Size([4, 1])
     """
-    session = _wrapped("evaluate_model()")
+    session = _wrapped("evaluate_model()", model)
     session.check_between_steps("evaluate_model()")
     with torch.no_grad():
         saved = session.average()
@@ -302,67 +344,14 @@ def evaluate_model() -> Iterator[torch.nn.Module]:
         yield session.model
     finally:
         with torch.no_grad():
-            for tensor, value in saved:
-                tensor.copy_(value)
+            session.restore(saved)
 
 
-def state_dict() -> dict[str, Any]:
-    """What this rank needs to resume: its own parameters, which in gossip differ between ranks.
-
-    Save it at every rank, beside ``optimizer.state_dict()``.
-
-    >>> import torch, quelea.torch as quelea
-    >>> quelea.init()
-    >>> model = torch.nn.Linear(2, 1)
-    >>> model = quelea.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1), "d-psgd")
-    >>> state = quelea.state_dict()
-    >>> state["algorithm"], state["rank"], state["params"].numel()
-    ('d-psgd', 0, 3)
-    """
-    session = _wrapped("state_dict()")
-    session.check_between_steps("state_dict()")
-    return {
-        "algorithm": session.settings.algorithm,
-        "rank": rank(),
-        "world_size": world_size(),
-        "global_step": session.global_step,
-        "params": session.packed(),
-    }
-
-
-def load_state_dict(state: dict[str, Any]) -> None:
-    """Resumes from what `state_dict` returned, at all ranks together.
-
-    In most gossip algorithms every rank resumes from its own parameters; in all others the ranks
-    start from the mean. What an algorithm keeps beside the parameters (trackers, corrections,
-    push-sum weights, servers' models) is reset.
-
-    >>> import torch, quelea.torch as quelea
-    >>> quelea.init()
-    >>> model = torch.nn.Linear(2, 1)
-    >>> model = quelea.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1), "d-psgd")
-    >>> state = quelea.state_dict()
-    >>> _ = torch.nn.init.zeros_(model.weight)
-    >>> quelea.load_state_dict(state)
-    >>> bool((model.weight != 0).all())
-    True
-    """
-    session = _wrapped("load_state_dict()")
-    session.check_between_steps("load_state_dict()")
-    for key, mine in (("world_size", world_size()), ("rank", rank())):
-        if state[key] != mine:
-            raise Error(f"the state has {key} {state[key]}, this process has {key} {mine}")
-    count = sum(p.numel() for p in session.trained.params)
-    if state["params"].numel() != count:
-        raise Error(f"the state has {state['params'].numel()} parameters, the model {count}")
-    # States of earlier versions have no step.
-    session.reopen(state["params"], state.get("global_step", session.global_step))
-
-
-def shutdown() -> None:
+def shutdown(model: torch.nn.Module | None = None) -> None:
     """Ends the run; returns when all ranks have called it. The model keeps its parameters.
 
-    A script that ends without an error calls it implicitly.
+    Where several models are wrapped it ends the run of `model`, or all. A script that ends without an error
+    calls it implicitly.
 
     >>> import torch, quelea.torch as quelea
     >>> quelea.init()
@@ -372,8 +361,10 @@ def shutdown() -> None:
     ...     model = quelea.wrap(model, optimizer, algorithm)
     ...     quelea.shutdown()
     """
-    session, _session.current = _session.current, None
-    if session is not None:
+    ending = list(_session.sessions) if model is None else [_session.chosen("shutdown()", model)]
+    for session in ending:
+        _session.sessions.remove(session)
         session.finish()
         session.model.__dict__.pop("no_sync", None)
-    _tensor_mesh.leave()
+    if not _session.sessions:
+        _tensor_mesh.leave()
