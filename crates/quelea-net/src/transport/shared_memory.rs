@@ -11,9 +11,9 @@
 //!
 //! A rank's pool takes its memory from the arena of its process. A vector that is sent is not copied: its
 //! slot says where it lies, the sender keeps it unchanged until it is given back, and the receiver sums or
-//! mixes straight out of the sender's pages. Nothing is ever waited for by spinning, and nobody waits
-//! inside shared memory: a side that has nothing to do sets a flag in its own pages and sleeps in its
-//! runtime, with all its time limits, until a byte comes through the pipe or the connection ends. A peer
+//! mixes straight out of the sender's pages. Nobody waits inside shared memory: a side that has nothing to
+//! do looks for another frame for some microseconds if there are cores enough, sets a flag in its own pages
+//! and sleeps in its runtime, with all its time limits, until a byte comes through the pipe or the connection ends. A peer
 //! that is killed or paused leaves nothing locked, because there are no locks.
 //!
 //! | module | what is in it |

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quelea_core::message::{Message, Part, Rank};
@@ -65,6 +66,8 @@ pub(super) struct SharedLink {
     arena: Arc<Arena>,
     staging: Pool,
     ways: Arc<Ways>,
+    /// How many links like this one the process has.
+    links: Arc<AtomicUsize>,
     sending: RefCell<Sending>,
     /// More than this may not wait to be taken.
     unsent_limit: u64,
@@ -166,13 +169,15 @@ impl SharedLink {
         peer: Rank,
         context: &AttachContext<'_>,
     ) -> Rc<SharedLink> {
-        let SharedMemory { arena, staging, .. } = memory;
+        let SharedMemory { arena, staging, links, .. } = memory;
+        links.fetch_add(1, Ordering::Relaxed);
         let link = Rc::new(SharedLink {
             route: Route { from: context.rank, to: peer },
             order: Rc::clone(context.order),
             arena,
             staging,
             ways: Arc::new(ways),
+            links,
             sending: RefCell::default(),
             unsent_limit: budget_bytes(context.len, UNSENT_VECTORS),
             waiting: Cell::new((false, false)),
@@ -186,6 +191,11 @@ impl SharedLink {
 
     pub(super) fn ways(&self) -> &Arc<Ways> {
         &self.ways
+    }
+
+    /// Whether this rank and all peers that it shares memory with have a core each.
+    pub(super) fn has_cores(&self, cores: usize) -> bool {
+        self.links.load(Ordering::Relaxed) < cores
     }
 
     /// Ends when the link must end although its connection is open.

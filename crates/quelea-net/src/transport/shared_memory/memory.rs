@@ -5,13 +5,14 @@
 //! no name, so that nothing is left behind however a process ends. It is sealed against shrinking before
 //! anybody maps it: reading beyond the end of a file that was cut would end the reader (SIGBUS).
 
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quelea_core::payload::{MemorySource, VectorMemory};
@@ -185,21 +186,37 @@ impl PeerPages {
     }
 }
 
+/// All memory of this machine.
+pub(super) fn machine_bytes() -> usize {
+    // SAFETY: calls with a number that return one.
+    let (pages, page) =
+        unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    let bytes = usize::try_from(pages).ok().zip(usize::try_from(page).ok());
+    bytes.map_or(1 << 34, |(pages, page)| pages * page)
+}
+
 /// The vectors of this process that others may read: memory for its pools.
 #[derive(Debug)]
 pub(super) struct Arena {
     pages: OwnPages,
-    /// Where the memory begins that nobody has yet.
-    unused: AtomicUsize,
-    /// What was given back, as offset and bytes.
-    free: Mutex<Vec<(usize, usize)>>,
+    space: Mutex<Space>,
+}
+
+/// Which memory of an arena nobody has.
+#[derive(Debug)]
+struct Space {
+    /// Where the memory begins that nobody ever had.
+    unused: usize,
+    /// What was given back: where, by bytes.
+    free: BTreeMap<usize, Vec<usize>>,
 }
 
 impl Arena {
     /// With address space for `bytes`.
     pub(super) fn create(bytes: usize) -> io::Result<Arena> {
         let pages = OwnPages::create(c"quelea-vectors", bytes.max(2 * FIRST_VECTOR))?;
-        Ok(Arena { pages, unused: AtomicUsize::new(FIRST_VECTOR), free: Mutex::default() })
+        let space = Mutex::new(Space { unused: FIRST_VECTOR, free: BTreeMap::new() });
+        Ok(Arena { pages, space })
     }
 
     /// The pages; the first belongs to whoever made the arena.
@@ -216,15 +233,19 @@ impl Arena {
 
     /// Memory that nobody has.
     fn reserve(&self, bytes: usize) -> Option<usize> {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = free.iter().position(|(_, size)| *size == bytes) {
-            return Some(free.swap_remove(at).0);
+        let mut space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(offset) = space.free.get_mut(&bytes).and_then(Vec::pop) {
+            return Some(offset);
         }
-        // Under the same lock: two who ask at once get different memory.
-        let offset = self.unused.load(Ordering::Relaxed);
-        let end = offset.checked_add(bytes).filter(|end| *end <= self.pages.mapping.bytes)?;
-        self.unused.store(end, Ordering::Relaxed);
+        let offset = space.unused;
+        space.unused = offset.checked_add(bytes).filter(|end| *end <= self.pages.mapping.bytes)?;
         Some(offset)
+    }
+
+    /// Nobody has it any more.
+    fn give_back(&self, offset: usize, bytes: usize) {
+        let mut space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
+        space.free.entry(bytes).or_default().push(offset);
     }
 }
 
@@ -272,7 +293,6 @@ impl VectorMemory for ArenaVector {
 
 impl Drop for ArenaVector {
     fn drop(&mut self) {
-        let mut free = self.arena.free.lock().unwrap_or_else(PoisonError::into_inner);
-        free.push((self.offset, self.bytes));
+        self.arena.give_back(self.offset, self.bytes);
     }
 }

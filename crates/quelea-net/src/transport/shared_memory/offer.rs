@@ -18,13 +18,13 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use quelea_core::message::Rank;
 use quelea_core::payload::Pool;
 use quelea_wire::control::{ControlError, Reader, Writer};
 
-use super::memory::{Arena, ArenaSource, PeerPages};
+use super::memory::{Arena, ArenaSource, PeerPages, machine_bytes};
 use super::segment::{OwnSegment, PeerSegment};
 
 /// A number that no two processes share.
@@ -121,6 +121,8 @@ pub(crate) struct SharedMemory {
     pub(super) arena: Arc<Arena>,
     /// For what is sent and lies elsewhere.
     pub(super) staging: Pool,
+    /// Links through shared memory that this process has or had.
+    pub(super) links: Arc<AtomicUsize>,
 }
 
 /// The words of the first page of an arena that tell whose it is.
@@ -136,7 +138,7 @@ impl SharedMemory {
         }
         let staging = Pool::new();
         staging.take_from(Arc::new(ArenaSource(Arc::clone(&arena))));
-        Ok(SharedMemory { boot, number, arena, staging })
+        Ok(SharedMemory { boot, number, arena, staging, links: Arc::default() })
     }
 
     /// What `own` offers to `peer`.
@@ -145,15 +147,6 @@ impl SharedMemory {
         let (woken, bell) = io::pipe()?;
         Ok(OpenOffer { memory: self.clone(), own, peer, segment, woken, bell })
     }
-}
-
-/// All memory of this machine.
-fn machine_bytes() -> usize {
-    // SAFETY: calls with a number that return one.
-    let (pages, page) =
-        unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
-    let bytes = usize::try_from(pages).ok().zip(usize::try_from(page).ok());
-    bytes.map_or(1 << 34, |(pages, page)| pages * page)
 }
 
 /// An offer, as long as it is open.

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use quelea_core::message::{Message, Part, Rank};
 use quelea_core::payload::{Payload, Pool, VectorMemory};
@@ -21,6 +22,10 @@ use crate::transport::{AttachContext, FrameSink, Link, LinkError, limits};
 const FRAMES_PER_TURN: usize = 16;
 /// Vectors up to this many elements are copied: that takes less than giving them back.
 const COPIED_ELEMENTS: usize = 1024;
+/// How long the next frame is looked for before the rank sleeps: about what waking it takes.
+const SPIN_LIMIT: Duration = Duration::from_micros(20);
+/// How long the processor pauses between two looks.
+const PAUSES_PER_LOOK: usize = 16;
 
 /// What reads the frames of one link.
 pub(super) struct SharedReader {
@@ -29,6 +34,8 @@ pub(super) struct SharedReader {
     pool: Pool,
     /// Frames that were taken.
     taken: Cell<u64>,
+    /// Cores of this machine that the process may use.
+    cores: usize,
 }
 
 /// A vector in the pages of the peer.
@@ -65,7 +72,8 @@ impl SharedReader {
     ) -> SharedReader {
         let limits = limits(peer, context.rank, context.len, context.inspects);
         let (link, pool) = (Rc::clone(link), context.pool.metered());
-        SharedReader { link, limits, pool, taken: Cell::new(0) }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        SharedReader { link, limits, pool, taken: Cell::new(0), cores }
     }
 
     /// The link has ended.
@@ -100,6 +108,7 @@ impl SharedReader {
         loop {
             // There may be room again.
             let _ = self.link.flush();
+            let before = self.taken.get();
             match self.take_frames(sink) {
                 Ok(true) => {
                     tokio::task::yield_now().await;
@@ -107,6 +116,10 @@ impl SharedReader {
                 }
                 Ok(false) => {}
                 Err(error) => return error,
+            }
+            // Who has just been heard often answers at once.
+            if self.taken.get() != before && self.comes_soon() {
+                continue;
             }
             self.link.set_sleeping(true);
             // A frame that came before the flag was seen has woken nobody.
@@ -116,6 +129,23 @@ impl SharedReader {
                 return error.into();
             }
             self.link.set_sleeping(false);
+        }
+    }
+
+    /// Looks for another frame for a moment, if that takes no core from anybody.
+    fn comes_soon(&self) -> bool {
+        if !self.link.has_cores(self.cores) {
+            return false;
+        }
+        let begun = Instant::now();
+        loop {
+            (0..PAUSES_PER_LOOK).for_each(|_| std::hint::spin_loop());
+            if self.link.ways().peer.segment.head() != self.taken.get() {
+                return true;
+            }
+            if begun.elapsed() > SPIN_LIMIT {
+                return false;
+            }
         }
     }
 
@@ -154,13 +184,14 @@ impl SharedReader {
         let [first, second] = header.elements();
         let vectors = [self.vector(first, slot.places[0])?, self.vector(second, slot.places[1])?];
         let mut message = header.message(vectors);
-        message.largest_bits = self.limits.inspects.then(|| {
+        if self.limits.inspects {
             let largest = |part: &Part| match part {
                 Part::Values(values) => vector::largest_bits(values),
                 _ => 0,
             };
-            message.parts.iter().map(largest).max().unwrap_or(0)
-        });
+            let [first, second] = &message.parts;
+            message.largest_bits = Some(largest(first).max(largest(second)));
+        }
         Ok((header, message))
     }
 
