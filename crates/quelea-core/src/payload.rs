@@ -344,7 +344,11 @@ mod tests {
         assert_eq!((&*outside, &*heap), (&[1.0; 4][..], &[2.0; 5][..]));
         drop((outside, heap));
         assert_eq!(&*pool.copy(&[3.0; 4]), &[3.0; 4]);
-        assert_eq!((pool.allocated(), dropped.load(Ordering::Relaxed)), (2, 0), "kept and used again");
+        assert_eq!(
+            (pool.allocated(), dropped.load(Ordering::Relaxed)),
+            (2, 0),
+            "kept and used again"
+        );
         drop(pool);
         assert_eq!(dropped.load(Ordering::Relaxed), 1);
     }

@@ -412,7 +412,10 @@ fn report(case: &Case, mut found: Found) {
     }
     if wants_json() {
         let goal = case.goal;
-        println!("{{\"name\": \"{name}\", \"goal\": \"{goal} (ours / gloo)\", {}}}", fields.join(", "));
+        println!(
+            "{{\"name\": \"{name}\", \"goal\": \"{goal} (ours / gloo)\", {}}}",
+            fields.join(", ")
+        );
     } else {
         println!("{name}: {}", fields.join(", ").replace('"', ""));
     }

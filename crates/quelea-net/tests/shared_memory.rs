@@ -7,8 +7,8 @@
 mod common;
 
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::{Run, Watch, bits, coordinator};
@@ -184,7 +184,9 @@ fn shared_memory_is_left_out_where_one_side_asks_for_tcp() {
     };
     let (shared, shares) = asked(TransportKind::Auto, TransportKind::Auto);
     assert!(shares);
-    for (here, there) in [(TransportKind::Tcp, TransportKind::Auto), (TransportKind::Auto, TransportKind::Tcp)] {
+    for (here, there) in
+        [(TransportKind::Tcp, TransportKind::Auto), (TransportKind::Auto, TransportKind::Tcp)]
+    {
         let (found, shares) = asked(here, there);
         assert!(!shares, "{here} and {there}");
         assert!(found == shared, "{here} and {there}: the same bits");

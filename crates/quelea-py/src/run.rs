@@ -347,7 +347,7 @@ fn spawn(
 }
 
 /// What `QUELEA_TRANSPORT` asks for.
-fn asked_transport() -> PyResult<TransportKind> {
+pub(crate) fn asked_transport() -> PyResult<TransportKind> {
     match std::env::var(TRANSPORT_VARIABLE) {
         Ok(name) => name
             .parse()

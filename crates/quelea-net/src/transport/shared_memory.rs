@@ -23,7 +23,9 @@
 //! | `offer` | how two processes find that they can share memory |
 //! | `link` | frames out: slots, vectors that are lent, what waits |
 //! | `reading` | frames in |
+//! | `bytes` | a stream of bytes, for calls on tensors |
 
+mod bytes;
 mod link;
 mod memory;
 mod offer;
@@ -39,6 +41,7 @@ use tokio::net::unix::pipe;
 
 use super::tls::{LinkBytes, LinkSocket};
 use super::{AttachContext, Attached, Link};
+pub(crate) use bytes::{ByteOffer, SharedBytes};
 use link::{SharedLink, Ways};
 use memory::ArenaSource;
 pub(crate) use offer::{OpenOffer, SharedMemory, SharedOffer, SharedPair};

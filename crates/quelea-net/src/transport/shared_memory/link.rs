@@ -150,7 +150,9 @@ impl Sending {
         while self.returned != returned {
             let token = ways.peer.segment.returned_token(self.returned);
             if self.lent.take_back(token).is_none() {
-                return Err(LinkError::Shared(format!("it gave back vector {token}, which it has not")));
+                return Err(LinkError::Shared(format!(
+                    "it gave back vector {token}, which it has not"
+                )));
             }
             self.returned += 1;
         }

@@ -130,6 +130,18 @@ impl OwnPages {
     pub(super) fn word(&self, at: usize) -> &AtomicU64 {
         self.mapping.word(at)
     }
+
+    /// Writes bytes, which others see when they are told.
+    pub(super) fn write(&mut self, at: usize, bytes: &[u8]) {
+        let end = at.checked_add(bytes.len());
+        assert!(end.is_some_and(|end| end <= self.mapping.bytes), "inside the mapping");
+        // SAFETY: inside the mapping, to which nobody else writes; `bytes` lie elsewhere, because what is
+        // mapped is lent to nobody as bytes.
+        unsafe {
+            let target = self.mapping.address.add(at).as_ptr();
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len());
+        }
+    }
 }
 
 /// Pages of another process, to be read. What is in them may change at any time.
@@ -173,6 +185,18 @@ impl PeerPages {
     /// What a word is now.
     pub(super) fn load(&self, at: usize, ordering: Ordering) -> u64 {
         self.mapping.word(at).load(ordering)
+    }
+
+    /// Copies bytes; if their owner changes them meanwhile, any mixture of them.
+    pub(super) fn read(&self, at: usize, target: &mut [u8]) {
+        let end = at.checked_add(target.len());
+        assert!(end.is_some_and(|end| end <= self.mapping.bytes), "inside the mapping");
+        // SAFETY: inside the mapping; `target` is memory of this process that nobody else has. Every byte
+        // that is read is one that the peer chose.
+        unsafe {
+            let source = self.mapping.address.add(at).as_ptr();
+            std::ptr::copy_nonoverlapping(source, target.as_mut_ptr(), target.len());
+        }
     }
 
     /// Values that their owner does not change before it has them back; none where they are said to lie

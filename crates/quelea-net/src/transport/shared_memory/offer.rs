@@ -14,7 +14,7 @@
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, PipeReader, PipeWriter};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ use super::segment::{OwnSegment, PeerSegment};
 pub(super) struct ProcessNumber(pub(super) [u64; 2]);
 
 impl ProcessNumber {
-    fn drawn() -> ProcessNumber {
+    pub(super) fn drawn() -> ProcessNumber {
         ProcessNumber([0, 1].map(|part: u8| RandomState::new().hash_one(part)))
     }
 }
@@ -41,16 +41,16 @@ impl ProcessNumber {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SharedOffer {
     /// Which start of which kernel.
-    boot: String,
+    pub(super) boot: String,
     /// The process, by the kernel's number.
-    process: u32,
-    number: ProcessNumber,
-    /// Its vectors.
-    arena: u32,
+    pub(super) process: u32,
+    pub(super) number: ProcessNumber,
+    /// Its vectors, if there are any.
+    pub(super) arena: u32,
     /// What it says to the rank that this is offered to.
-    segment: u32,
+    pub(super) segment: u32,
     /// What wakes it.
-    bell: u32,
+    pub(super) bell: u32,
 }
 
 impl SharedOffer {
@@ -73,19 +73,36 @@ impl SharedOffer {
         })
     }
 
-    fn path(&self, file: u32) -> PathBuf {
+    /// An offer of this process; `files` are its vectors, its pages and what wakes it.
+    pub(super) fn new(boot: &str, number: ProcessNumber, files: [Option<RawFd>; 3]) -> SharedOffer {
+        let file = |file: Option<RawFd>| {
+            file.and_then(|number| u32::try_from(number).ok()).unwrap_or(u32::MAX)
+        };
+        let [arena, segment, bell] = files.map(file);
+        let process = std::process::id();
+        SharedOffer { boot: boot.to_string(), process, number, arena, segment, bell }
+    }
+
+    /// Refuses one of another machine.
+    pub(super) fn check_boot(&self, boot: &str) -> Result<(), String> {
+        if self.boot == boot {
+            return Ok(());
+        }
+        Err("it is on another machine, or in another virtual one".into())
+    }
+
+    pub(super) fn path(&self, file: u32) -> PathBuf {
         PathBuf::from(format!("/proc/{}/fd/{file}", self.process))
     }
 
     /// Opens what wakes the peer. What is no pipe is not opened.
-    fn open_bell(&self) -> io::Result<File> {
+    pub(super) fn open_bell(&self) -> io::Result<File> {
         let path = self.path(self.bell);
         if !std::fs::metadata(&path)?.file_type().is_fifo() {
             return Err(io::Error::other("what is to wake it is no pipe"));
         }
         File::options().write(true).custom_flags(libc::O_NONBLOCK).open(path)
     }
-
 }
 
 #[cfg(test)]
@@ -112,6 +129,20 @@ impl SharedOffer {
     }
 }
 
+/// Which start of which kernel this process runs on.
+pub(super) fn boot() -> io::Result<String> {
+    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_string())
+}
+
+/// Why something that was offered cannot be opened.
+pub(super) fn why(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "it is in another process namespace".into(),
+        io::ErrorKind::PermissionDenied => "it belongs to another user".into(),
+        _ => error.to_string(),
+    }
+}
+
 /// What this process can share with others.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedMemory {
@@ -131,7 +162,7 @@ const NUMBER_WORDS: [usize; 2] = [0, 1];
 impl SharedMemory {
     /// Takes address space for as many vectors as this machine has memory for.
     pub(crate) fn create() -> io::Result<SharedMemory> {
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_string();
+        let boot = boot()?;
         let (number, arena) = (ProcessNumber::drawn(), Arc::new(Arena::create(machine_bytes())?));
         for (at, word) in NUMBER_WORDS.into_iter().zip(number.0) {
             arena.pages().word(at).store(word, Ordering::Release);
@@ -164,29 +195,16 @@ pub(crate) struct OpenOffer {
 impl OpenOffer {
     /// What the peer is told.
     pub(crate) fn told(&self) -> SharedOffer {
-        let number = |descriptor: Option<i32>| {
-            descriptor.and_then(|number| u32::try_from(number).ok()).unwrap_or(u32::MAX)
-        };
-        SharedOffer {
-            boot: self.memory.boot.clone(),
-            process: std::process::id(),
-            number: self.memory.number,
-            arena: number(self.memory.arena.pages().descriptor()),
-            segment: number(self.segment.pages().descriptor()),
-            bell: number(Some(self.bell.as_raw_fd())),
-        }
+        let arena = self.memory.arena.pages().descriptor();
+        let segment = self.segment.pages().descriptor();
+        let files = [arena, segment, Some(self.bell.as_raw_fd())];
+        SharedOffer::new(&self.memory.boot, self.memory.number, files)
     }
 
     /// Opens what the peer offers; an error says why that cannot be.
     pub(crate) fn open(&self, theirs: &SharedOffer) -> Result<PeerMemory, String> {
-        if theirs.boot != self.memory.boot {
-            return Err("it is on another machine, or in another virtual one".into());
-        }
-        self.try_open(theirs).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => "it is in another process namespace".into(),
-            io::ErrorKind::PermissionDenied => "it belongs to another user".into(),
-            _ => error.to_string(),
-        })
+        theirs.check_boot(&self.memory.boot)?;
+        self.try_open(theirs).map_err(|error| why(&error))
     }
 
     fn try_open(&self, theirs: &SharedOffer) -> io::Result<PeerMemory> {

@@ -13,8 +13,8 @@ use tokio::task::LocalSet;
 use super::memory::{Arena, ArenaSource, OwnPages, PeerPages};
 use super::segment::{NO_TOKEN, OwnSegment, Place, SLOTS, Slot};
 use super::*;
-use crate::transport::tests::{Collector, bytes, tcp_pair};
 use crate::transport::tcp::tests::shared_endpoint;
+use crate::transport::tests::{Collector, bytes, tcp_pair};
 use crate::transport::{LinkError, LinkTask, RankEndpoint, WriteOrder};
 
 /// Elements of the model.
@@ -178,7 +178,10 @@ async fn frames_that_find_no_slot_wait_and_keep_their_order() {
         }
         second.sink.until(|sink| sink.frames().len() as u64 == count).await;
         for (step, (_, _, message)) in second.sink.take_frames().into_iter().enumerate() {
-            assert_eq!((message.step, &*message.into_values()), (step as u64, &[step as f32; 3][..]));
+            assert_eq!(
+                (message.step, &*message.into_values()),
+                (step as u64, &[step as f32; 3][..])
+            );
         }
     })
     .await;
