@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::protocol::{self, PacketError, SMALL_BYTES, SetupMessage, Wait};
 use crate::transport::TransportKind;
-use crate::transport::shared_memory::{ByteOffer, SharedBytes};
+use crate::transport::shared_memory::{ByteOffer, PeerBytes, SharedBytes};
 use crate::transport::tcp::is_near;
 
 /// A connection.
@@ -104,6 +104,63 @@ impl Wire {
     }
 }
 
+/// One connection on its way to shared memory.
+struct Negotiation {
+    socket: TcpStream,
+    /// If both ends are on this machine.
+    is_near: bool,
+    offer: Option<ByteOffer>,
+    opened: Option<PeerBytes>,
+}
+
+impl Negotiation {
+    fn new(socket: TcpStream) -> Negotiation {
+        let is_near = is_near(socket.peer_addr(), socket.local_addr()).unwrap_or(false);
+        Negotiation { socket, is_near, offer: None, opened: None }
+    }
+
+    /// Says what this side offers.
+    fn offer(&mut self, kind: TransportKind) -> Result<(), PacketError> {
+        self.offer = ByteOffer::create().ok().filter(|_| kind != TransportKind::Tcp);
+        let word = match &self.offer {
+            Some(offer) => SetupMessage::AcceptedNear { offer: offer.told() },
+            None => SetupMessage::Separate { problem: String::new() },
+        };
+        protocol::write(&self.socket, &word)
+    }
+
+    /// Opens what the other offers, and says whether that could be.
+    fn open(&mut self, wait: Wait) -> Result<(), PacketError> {
+        let word = protocol::read(&self.socket, SMALL_BYTES, Some(wait))?;
+        let opened = match (&self.offer, word) {
+            (Some(offer), SetupMessage::AcceptedNear { offer: theirs }) => offer.open(&theirs),
+            _ => Err("one of the two keeps to TCP".into()),
+        };
+        let problem = opened.as_ref().err().cloned().unwrap_or_default();
+        self.opened = opened.ok();
+        protocol::write(&self.socket, &SetupMessage::Shared { problem })
+    }
+
+    /// Hears whether the other could open what is offered here. If not, there is nothing to share.
+    fn hear(&mut self, wait: Wait) -> Result<(), PacketError> {
+        let word: SetupMessage = protocol::read(&self.socket, SMALL_BYTES, Some(wait))?;
+        if word != (SetupMessage::Shared { problem: String::new() }) {
+            self.offer = None;
+        }
+        Ok(())
+    }
+
+    fn wire(self) -> Wire {
+        match (self.offer, self.opened) {
+            (Some(offer), Some(peer)) => {
+                let (bytes, socket) = (offer.joined(peer), self.socket);
+                Wire::Shared { bytes, socket, has_ended: false }
+            }
+            _ => Wire::Socket(self.socket),
+        }
+    }
+}
+
 /// Uses shared memory between ranks whose connections stay within this machine, where both can. All say
 /// first what they offer and then hear the others, so that nobody waits for one that waits for it.
 pub(super) fn share(
@@ -114,51 +171,15 @@ pub(super) fn share(
 ) -> Result<Vec<Option<Wire>>, String> {
     let left = until.saturating_duration_since(Instant::now());
     let wait = Wait::new(left.as_secs_f64(), "word of shared memory");
-    let near =
-        |stream: &TcpStream| is_near(stream.peer_addr(), stream.local_addr()).unwrap_or(false);
-    let is_near: Vec<bool> =
-        streams.iter().map(|stream| stream.as_ref().is_some_and(near)).collect();
-    let gone = |rank: usize| {
-        move |error: PacketError| format!("rank {} did not connect: {error}", names[rank])
-    };
-    let asked = |rank: &usize| is_near[*rank];
-    let stream = |rank: usize| streams[rank].as_ref().expect("near ranks are connected");
-    let all = || (0..streams.len()).filter(asked);
-    let mut offers: Vec<Option<ByteOffer>> = streams.iter().map(|_| None).collect();
-    for rank in all() {
-        offers[rank] = ByteOffer::create().ok().filter(|_| kind != TransportKind::Tcp);
-        let word = match &offers[rank] {
-            Some(offer) => SetupMessage::AcceptedNear { offer: offer.told() },
-            None => SetupMessage::Separate { problem: String::new() },
-        };
-        protocol::write(stream(rank), &word).map_err(gone(rank))?;
+    let mut all: Vec<Option<Negotiation>> =
+        streams.into_iter().map(|stream| stream.map(Negotiation::new)).collect();
+    let steps: [&dyn Fn(&mut Negotiation) -> Result<(), PacketError>; 3] =
+        [&|one| one.offer(kind), &|one| one.open(wait), &|one| one.hear(wait)];
+    for step in steps {
+        for (one, name) in all.iter_mut().zip(names) {
+            let Some(one) = one.as_mut().filter(|one| one.is_near) else { continue };
+            step(one).map_err(|error| format!("rank {name} did not connect: {error}"))?;
+        }
     }
-    let mut opened: Vec<_> = streams.iter().map(|_| None).collect();
-    for rank in all() {
-        let word = protocol::read(stream(rank), SMALL_BYTES, Some(wait)).map_err(gone(rank))?;
-        let found = match (&offers[rank], word) {
-            (Some(offer), SetupMessage::AcceptedNear { offer: theirs }) => offer.open(&theirs),
-            _ => Err("one of the two keeps to TCP".into()),
-        };
-        let problem = found.as_ref().err().cloned().unwrap_or_default();
-        opened[rank] = found.ok();
-        protocol::write(stream(rank), &SetupMessage::Shared { problem }).map_err(gone(rank))?;
-    }
-    let mut is_shared = vec![false; streams.len()];
-    for rank in all() {
-        let word = protocol::read(stream(rank), SMALL_BYTES, Some(wait)).map_err(gone(rank))?;
-        is_shared[rank] = word == SetupMessage::Shared { problem: String::new() };
-    }
-    let wires = streams.into_iter().zip(offers).zip(opened).zip(is_shared);
-    let wire = |(((stream, offer), opened), is_shared): (((Option<TcpStream>, _), _), bool)| {
-        let socket = stream?;
-        Some(match (offer, opened) {
-            (Some(offer), Some(peer)) if is_shared => {
-                let bytes = ByteOffer::joined(offer, peer);
-                Wire::Shared { bytes, socket, has_ended: false }
-            }
-            _ => Wire::Socket(socket),
-        })
-    };
-    Ok(wires.map(wire).collect())
+    Ok(all.into_iter().map(|one| one.map(Negotiation::wire)).collect())
 }

@@ -41,7 +41,7 @@ use tokio::net::unix::pipe;
 
 use super::tls::{LinkBytes, LinkSocket};
 use super::{AttachContext, Attached, Link};
-pub(crate) use bytes::{ByteOffer, SharedBytes};
+pub(crate) use bytes::{ByteOffer, PeerBytes, SharedBytes};
 use link::{SharedLink, Ways};
 use memory::ArenaSource;
 pub(crate) use offer::{OpenOffer, SharedMemory, SharedOffer, SharedPair};
