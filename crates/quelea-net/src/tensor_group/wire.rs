@@ -161,6 +161,9 @@ impl Negotiation {
     }
 }
 
+/// What is done on every connection before the next thing is done on any.
+type NegotiationStep<'a> = dyn Fn(&mut Negotiation) -> Result<(), PacketError> + 'a;
+
 /// Uses shared memory between ranks whose connections stay within this machine, where both can. All say
 /// first what they offer and then hear the others, so that nobody waits for one that waits for it.
 pub(super) fn share(
@@ -173,7 +176,7 @@ pub(super) fn share(
     let wait = Wait::new(left.as_secs_f64(), "word of shared memory");
     let mut all: Vec<Option<Negotiation>> =
         streams.into_iter().map(|stream| stream.map(Negotiation::new)).collect();
-    let steps: [&dyn Fn(&mut Negotiation) -> Result<(), PacketError>; 3] =
+    let steps: [&NegotiationStep<'_>; 3] =
         [&|one| one.offer(kind), &|one| one.open(wait), &|one| one.hear(wait)];
     for step in steps {
         for (one, name) in all.iter_mut().zip(names) {

@@ -24,6 +24,8 @@ const FRAMES_PER_TURN: usize = 16;
 const COPIED_ELEMENTS: usize = 1024;
 /// How long the next frame is looked for before the rank sleeps: about what waking it takes.
 const SPIN_LIMIT: Duration = Duration::from_micros(20);
+/// Frames after which the next one is looked for again, at most.
+const LONGEST_PAUSE: u32 = 1023;
 /// How long the processor pauses between two looks.
 const PAUSES_PER_LOOK: usize = 16;
 
@@ -36,6 +38,9 @@ pub(super) struct SharedReader {
     taken: Cell<u64>,
     /// Cores of this machine that the process may use.
     cores: usize,
+    /// After how many frames the next one is looked for, after it was in vain, and how many of those are left.
+    pause: Cell<u32>,
+    unlooked: Cell<u32>,
 }
 
 /// A vector in the pages of the peer.
@@ -73,7 +78,15 @@ impl SharedReader {
         let limits = limits(peer, context.rank, context.len, context.inspects);
         let (link, pool) = (Rc::clone(link), context.pool.metered());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        SharedReader { link, limits, pool, taken: Cell::new(0), cores }
+        SharedReader {
+            link,
+            limits,
+            pool,
+            taken: Cell::new(0),
+            cores,
+            pause: Cell::new(0),
+            unlooked: Cell::new(0),
+        }
     }
 
     /// The link has ended.
@@ -132,11 +145,25 @@ impl SharedReader {
         }
     }
 
-    /// Looks for another frame for a moment, if that takes no core from anybody.
+    /// Looks for another frame for a moment, if that takes no core from anybody. Where it was in vain, as it
+    /// is while other programs have the cores, it is tried again after twice as many frames.
     fn comes_soon(&self) -> bool {
         if !self.link.has_cores(self.cores) {
             return false;
         }
+        if self.unlooked.get() > 0 {
+            self.unlooked.set(self.unlooked.get() - 1);
+            return false;
+        }
+        let has_come = self.look();
+        let pause = if has_come { 0 } else { (2 * self.pause.get() + 1).min(LONGEST_PAUSE) };
+        self.pause.set(pause);
+        self.unlooked.set(pause);
+        has_come
+    }
+
+    /// Whether a frame comes within the limit.
+    fn look(&self) -> bool {
         let begun = Instant::now();
         loop {
             (0..PAUSES_PER_LOOK).for_each(|_| std::hint::spin_loop());
