@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn bytes_come_out_as_they_went_in_whatever_the_pieces() {
         let ([mut sender, mut receiver], mut rng) = (pair(), Rng::new(1, "bytes", 0));
-        let bytes: Vec<u8> = (0..5 * RING + 77).map(|i| (i * i >> 7) as u8).collect();
+        let bytes: Vec<u8> = (0..5 * RING + 77).map(|i| ((i * i) >> 7) as u8).collect();
         let (mut written, mut found) = (0, Vec::new());
         while found.len() < bytes.len() {
             let mut piece = |most: usize| rng.below(most as u64) as usize;
