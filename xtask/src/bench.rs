@@ -4,7 +4,7 @@
 //! `{"name": …, "ratio": …, "goal": …, …}`. Here they are run one after another, collected,
 //! shown as one table and kept as JSON.
 //!
-//! Peers that the project does not build (PyTorch's gloo) are measured where they are found:
+//! Peers that the project does not build (PyTorch's gloo, Open MPI) are measured where they are found:
 //! `cargo xtask bench --torch` makes an environment for them outside the repository, once, as do
 //! `cargo xtask bench peers` and `cargo xtask test`; later runs find it there.
 
@@ -51,6 +51,11 @@ const BENCHES: &[Bench] = &[
         name: "ring",
         what: "ring all-reduce of 25 MiB over TCP, 2 and 4 processes",
         command: &["bench", "-q", "-p", "quelea-net", "--bench", "ring", "--", "--json"],
+    },
+    Bench {
+        name: "local",
+        what: "processes of one machine: shared memory, TCP, gloo, Open MPI; 25 MiB and 4 KiB",
+        command: &["bench", "-q", "-p", "quelea-net", "--bench", "local", "--", "--json"],
     },
     Bench {
         name: "detect",

@@ -1,8 +1,10 @@
 //! `cargo xtask chaos`: small random runs of every algorithm in the virtual cluster, with random faults, and
 //! what must hold in them whatever goes wrong. A seed that fails is printed with the command that repeats it.
-//! With `--real`, processes of real runs are killed instead.
+//! With `--real`, processes of real runs are killed instead; with `--shared-memory`, those of small runs in the
+//! middle of their exchanges.
 
 mod real;
+mod shared_memory;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
@@ -23,9 +25,10 @@ struct SeedRange {
 }
 
 pub(crate) fn run(words: &[String]) -> Result<()> {
-    if let Some(("--real", rest)) = words.split_first().map(|(first, rest)| (first.as_str(), rest))
-    {
-        return real::run(rest);
+    match words.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+        Some(("--real", rest)) => return real::run(rest),
+        Some(("--shared-memory", rest)) => return shared_memory::run(rest),
+        _ => {}
     }
     let seeds = seeds(words)?;
     let begun = Instant::now();

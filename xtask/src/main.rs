@@ -46,6 +46,7 @@ usage: cargo xtask COMMAND
   bench --keep  also renew these numbers in docs/benchmarks.json
   chaos         300 random runs with random faults in the virtual cluster; --seeds N --from S, --seed S
   chaos --real  kill processes of real runs, eight algorithms; --kills K --mean-seconds S --seed N
+  chaos --shared-memory  kill and pause processes in exchanges through shared memory, 1,000 times each; --rounds N
                 --algorithms A,B
   fuzz          10^7 inputs to everything that reads bytes of others; --target, --inputs, --seed, --list
   capture       what somebody between the machines can read of a run: with a secret, nothing

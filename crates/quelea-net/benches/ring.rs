@@ -17,7 +17,7 @@ use quelea_core::options::Options;
 use quelea_core::run_spec::RunSpec;
 use quelea_core::state::Visitor;
 use quelea_core::time::Time;
-use quelea_net::{Coordinator, Hosted, NetOptions, join};
+use quelea_net::{Coordinator, Hosted, NetOptions, TransportKind, join};
 use quelea_record::Silent;
 
 /// In how many pieces the vector is reduced: whole, and in pieces of about 3 MiB.
@@ -118,6 +118,11 @@ fn rings(_: &Options) -> Box<dyn Algorithm> {
     Box::<Rings>::default()
 }
 
+/// What goes through shared memory is measured by `local`.
+fn over_tcp() -> NetOptions {
+    NetOptions { transport: TransportKind::Tcp, ..NetOptions::default() }
+}
+
 fn child(address: &str, rank: usize) -> Child {
     Command::new(std::env::current_exe().expect("this bench"))
         .env("QUELEA_BENCH_ADDRESS", address)
@@ -128,7 +133,7 @@ fn child(address: &str, rank: usize) -> Child {
 
 fn take_part(address: &str) {
     let rank = std::env::var("QUELEA_BENCH_RANK").ok().and_then(|rank| rank.parse().ok());
-    join(address, rank, &NetOptions::default(), &mut |job| {
+    join(address, rank, &over_tcp(), &mut |job| {
         let text = String::from_utf8_lossy(job).into_owned();
         let numbers: Vec<u64> = text.split(' ').filter_map(|word| word.parse().ok()).collect();
         let [workers, steps, pieces] = numbers[..] else { return Err("three numbers".into()) };
@@ -143,7 +148,7 @@ fn take_part(address: &str) {
 fn processes(workers: usize, pieces: usize, rounds: u64) -> f64 {
     PIECES.store(pieces, Ordering::Relaxed);
     let steps = WARM_UP + rounds;
-    let coordinator = Coordinator::bind("127.0.0.1:0", NetOptions::default()).expect("a free port");
+    let coordinator = Coordinator::bind("127.0.0.1:0", over_tcp()).expect("a free port");
     let address = coordinator.address().to_string();
     let children: Vec<Child> = (1..workers).map(|rank| child(&address, rank)).collect();
     let job = format!("{workers} {steps} {pieces}").into_bytes();

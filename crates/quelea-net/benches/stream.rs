@@ -23,7 +23,7 @@ use quelea_core::poison::PoisonPolicy;
 use quelea_core::run_spec::RunSpec;
 use quelea_core::state::Visitor;
 use quelea_core::time::Time;
-use quelea_net::{Coordinator, Hosted, NetOptions, RunSecret, Security, join};
+use quelea_net::{Coordinator, Hosted, NetOptions, RunSecret, Security, TransportKind, join};
 use quelea_record::Silent;
 
 /// What the stack asks for on loopback (`transport/tcp.rs`).
@@ -103,7 +103,8 @@ fn inspected() -> f64 {
 fn stack_with(security: Security, poison: PoisonPolicy) -> f64 {
     let worker = |_: &Options| Box::<Stream>::default() as Box<dyn Algorithm>;
     let setup = RunSpec { poison, ..setup(worker, 2, STEPS) };
-    let options = NetOptions { security, ..NetOptions::default() };
+    let transport = TransportKind::Tcp;
+    let options = NetOptions { security, transport, ..NetOptions::default() };
     let coordinator = Coordinator::bind("127.0.0.1:0", options.clone()).expect("a free port");
     let address = coordinator.address().to_string();
     std::thread::scope(|scope| {

@@ -9,7 +9,7 @@ mod lying_peer;
 
 use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use crate::clock::RunClock;
@@ -27,7 +27,7 @@ use crate::protocol::{
 };
 use crate::rendezvous::check;
 use crate::transport::tcp::prepare;
-use crate::transport::{Doors, MeshPlan, RankLinks, Transport};
+use crate::transport::{Doors, MeshPlan, RankLinks, TransportKind};
 use crate::trust::{ControlStream, Credentials, LinkIdentity, RankKey};
 use coordinator_reader::{CoordinatorReader, hear, unexpected};
 use entrance::JoinTarget;
@@ -104,7 +104,8 @@ fn join_through(
         address: address.clone(),
         reason: error.to_string(),
     };
-    let Welcome { run, rank, open, timeline, late, job } = welcome;
+    let Welcome { run, rank, open, timeline, late, shares, job } = welcome;
+    let kind = if shares { options.transport } else { TransportKind::Tcp };
     prepare(stream.socket(), options.connect_seconds).map_err(|error| gone(error.into()))?;
     let (setup, gradients) = build_checked(build, &job, &stream)?;
     check_rank(rank, setup.seats(), &address)?;
@@ -115,7 +116,8 @@ fn join_through(
     let (here, ranks) = ([Rank(rank)].into(), setup.ranks());
     let plan = MeshPlan { run, ranks, here, identity, is_late: late, doors: doors.clone() };
     let own = stream.local_addr().map_err(|error| gone(error.into()))?.ip();
-    let transport = open_transport(plan, open, own, options, controller.clone())?;
+    let ip = listening_ip(open, own);
+    let transport = kind.open(plan, ip, options, controller.clone())?;
     let begin = Wait::new(options.connect_seconds, "the run to begin");
     let clock = synchronize(&stream, begin).map_err(gone)?;
     protocol::write(&stream, &SetupMessage::Listening { port: transport.port() }).map_err(gone)?;
@@ -228,20 +230,13 @@ fn certified(
     }
 }
 
-/// Listens for peers: on all addresses where other machines take part, else on `own` only.
-fn open_transport(
-    plan: MeshPlan,
-    open: bool,
-    own: IpAddr,
-    options: &NetOptions,
-    controller: Sender<Incoming>,
-) -> Result<Box<dyn Transport>, NetError> {
-    let ip = match (open, own) {
+/// Where to listen for peers: on all addresses where other machines take part, else on `own` only.
+fn listening_ip(open: bool, own: IpAddr) -> IpAddr {
+    match (open, own) {
         (false, ip) => ip,
         (true, IpAddr::V4(_)) => IpAddr::from([0, 0, 0, 0]),
         (true, IpAddr::V6(_)) => IpAddr::from([0u16; 8]),
-    };
-    options.transport.open(plan, ip, options, controller)
+    }
 }
 
 /// The coordinator's answer to a worker that may take part.
@@ -251,6 +246,7 @@ struct Welcome {
     open: bool,
     timeline: bool,
     late: bool,
+    shares: bool,
     job: Vec<u8>,
 }
 
@@ -313,8 +309,8 @@ fn ask_once(
     let wait = Wait::new(options.connect_seconds, "an answer");
     let answer = protocol::read(&stream, JOB_BYTES + SMALL_BYTES, Some(wait));
     match answer.map_err(|error| entrance.explain(wrong(error)))? {
-        SetupMessage::Welcome { run, rank, open, timeline, late, job } => {
-            Ok(Ok((stream, Welcome { run, rank, open, timeline, late, job })))
+        SetupMessage::Welcome { run, rank, open, timeline, late, shares, job } => {
+            Ok(Ok((stream, Welcome { run, rank, open, timeline, late, shares, job })))
         }
         SetupMessage::Refused { reason, elsewhere: true } => Ok(Err(reason)),
         SetupMessage::Refused { reason, .. } => {

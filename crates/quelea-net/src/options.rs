@@ -36,7 +36,8 @@ pub struct NetOptions {
     pub on_loss: LossPolicy,
     /// Notice to leave, for the workers of this process.
     pub leave: LeaveNotice,
-    /// What carries frames between processes. The same for all processes of a run.
+    /// What carries frames between processes. The coordinator's choice holds for all; a process that joins
+    /// may keep to TCP.
     pub transport: TransportKind,
     /// Whether connections are encrypted, and who may take part.
     pub security: Security,

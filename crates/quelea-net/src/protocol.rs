@@ -17,6 +17,7 @@ use quelea_wire::control::{self, ControlError, HEAD_BYTES, Head, Reader};
 
 use crate::measure::Probe;
 use crate::running_time;
+use crate::transport::SharedOffer;
 use crate::trust::RankSeat;
 
 /// The longest packet before a run is agreed on, the job apart.
@@ -39,8 +40,17 @@ pub(crate) enum SetupMessage {
     /// A worker wants to take part, as this rank or any.
     Join { rank: Option<u32>, key: String },
     /// It may, as this rank. `open` tells whether other machines may take part, `late` whether the run has
-    /// begun, so that the worker connects to all others.
-    Welcome { run: u64, rank: u32, open: bool, timeline: bool, late: bool, job: Vec<u8> },
+    /// begun, so that the worker connects to all others, `shares` whether ranks of one machine may share
+    /// memory.
+    Welcome {
+        run: u64,
+        rank: u32,
+        open: bool,
+        timeline: bool,
+        late: bool,
+        shares: bool,
+        job: Vec<u8>,
+    },
     /// It may not. `elsewhere`: this is another run than the one it looks for.
     Refused { reason: String, elsewhere: bool },
     /// The worker cannot run the job.
@@ -65,6 +75,14 @@ pub(crate) enum SetupMessage {
     Hello { run: u64, from: u32, to: u32 },
     /// The answer to it.
     Accepted,
+    /// A hello of a rank on the same machine, with what it can share.
+    HelloNear { run: u64, from: u32, to: u32, offer: SharedOffer },
+    /// The answer to it, if that could be opened.
+    AcceptedNear { offer: SharedOffer },
+    /// The answer to it, if not: frames go over the connection.
+    Separate { problem: String },
+    /// Whether what was offered in the answer could be opened; if there is no problem, it was.
+    Shared { problem: String },
     /// Instead of a hello: the connection broke, after this many frames from `to` to `from`.
     Reconnect { run: u64, from: u32, to: u32, received: u64 },
     /// The answer to it: this many frames have come from `from`.

@@ -1,7 +1,7 @@
 //! Collective calls on tensors: what `torch.distributed` expects of a backend.
 //!
-//! A [`TensorGroup`] is one process's end of a full mesh of TCP connections, with a thread that
-//! moves the bytes. Calls return at once with a [`Pending`]. Collectives run in the order in which
+//! A [`TensorGroup`] is one process's end of a full mesh of connections, over TCP or through shared memory,
+//! with a thread that moves the bytes. Calls return at once with a [`Pending`]. Collectives run in the order in which
 //! they were submitted, which must be the same at all ranks; sends and receives run beside them.
 //!
 //! Bytes move only when the receiver has announced the memory that they go to: nothing is
@@ -13,6 +13,7 @@
 //! |---|---|
 //! | `connect` | how the processes find each other |
 //! | `frame`, `link` | what travels over one connection, and its queues |
+//! | `wire` | what carries its bytes |
 //! | `engine` | the thread: waiting for all connections, time limits, failures |
 //! | `schedules` | ring, halving-doubling, trees and direct exchanges on tensors |
 //! | `windows` | tensors that other ranks write to while their owner computes |
@@ -28,6 +29,7 @@ mod schedules;
 mod submitted;
 mod untrusted;
 mod windows;
+mod wire;
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -207,14 +209,16 @@ impl TensorGroup {
         limit: Duration,
     ) -> Result<TensorGroup, String> {
         let (rank, size) = (peers.rank, peers.addresses.len());
-        let streams = connect::mesh(listener, peers, Instant::now() + limit, &names)?;
+        let (kind, until) = (listener.transport(), Instant::now() + limit);
+        let streams = connect::mesh(listener, peers, until, &names)?;
+        let wires = wire::share(streams, kind, until, &names)?;
         let failed = |error: std::io::Error| format!("cannot start the group's thread: {error}");
         let (wake, woken) = UnixStream::pair().map_err(failed)?;
         wake.set_nonblocking(true).map_err(failed)?;
         let (commands, receiver) = mpsc::channel();
         let windows = Arc::new(WindowTable::default());
         let shared = Arc::clone(&windows);
-        let engine = Engine::new(rank, names, streams, woken, receiver, shared).map_err(failed)?;
+        let engine = Engine::new(rank, names, wires, woken, receiver, shared).map_err(failed)?;
         let name = "quelea-tensors".to_owned();
         let thread = std::thread::Builder::new().name(name).spawn(move || engine.run());
         let thread = Mutex::new(Some(thread.map_err(failed)?));

@@ -14,6 +14,7 @@
 //! | `stream` | frames over any non-blocking stream of bytes, without copying vectors |
 //! | `tcp` | TCP: sockets, and connecting every rank with every other |
 //! | `tls` | the same sockets, encrypted and with both ends authenticated |
+//! | `shared_memory` | processes of one machine: frames in shared pages, vectors read in place |
 //! | `in_process` | ranks of one process, which share message memory and send no bytes |
 //! | `doors` | how workers that join a run that has begun reach its ranks |
 //! | `order` | the order of frames over all links of a rank |
@@ -21,6 +22,7 @@
 mod doors;
 pub(crate) mod in_process;
 mod order;
+pub(crate) mod shared_memory;
 mod stream;
 pub(crate) mod tcp;
 pub(crate) mod tls;
@@ -34,6 +36,7 @@ use std::rc::Rc;
 use std::str::FromStr;
 use std::sync::mpsc::Sender;
 
+use quelea_control::RankEvent;
 use quelea_core::message::{Message, Rank};
 use quelea_core::payload::Pool;
 use quelea_wire::frame::{FrameError, Limits, Route};
@@ -46,6 +49,7 @@ use crate::trust::LinkIdentity;
 
 pub(crate) use doors::Doors;
 pub(crate) use order::WriteOrder;
+pub(crate) use shared_memory::{SharedMemory, SharedOffer};
 
 /// The sending end of the way to one peer. One virtual call per frame; everything below it is compiled
 /// for the transport.
@@ -129,6 +133,9 @@ pub(crate) enum LinkError {
     /// What arrived is not a frame of this link.
     #[error("it sent a bad frame: {0}")]
     Frame(#[from] FrameError),
+    /// What it wrote to its shared pages cannot be.
+    #[error("it broke the rules of shared memory: {0}")]
+    Shared(String),
     /// The rank could not take a message.
     #[error("it sent a message that could not be taken: {0}")]
     Refused(String),
@@ -137,7 +144,13 @@ pub(crate) enum LinkError {
 impl LinkError {
     /// Whether the connection is gone, so that a new one may help; otherwise the peer is at fault.
     pub(crate) fn is_disconnection(&self) -> bool {
-        !matches!(self, LinkError::Frame(_) | LinkError::Refused(_) | LinkError::Unread { .. })
+        !matches!(
+            self,
+            LinkError::Frame(_)
+                | LinkError::Refused(_)
+                | LinkError::Unread { .. }
+                | LinkError::Shared(_)
+        )
     }
 }
 
@@ -226,21 +239,25 @@ pub(crate) trait Transport: fmt::Debug + Send {
     ) -> Result<Vec<RankLinks>, NetError>;
 }
 
-/// Which transport connects the processes of a run; the same one in all of them.
+/// Which transport connects the processes of a run. The coordinator's choice holds for all that join; one
+/// of them may still keep to TCP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransportKind {
-    /// One TCP connection between every two ranks of different processes.
+    /// Shared memory between processes of one machine that can open each other's, TCP between all others.
     #[default]
+    Auto,
+    /// One TCP connection between every two ranks of different processes.
     Tcp,
 }
 
 impl TransportKind {
     /// All of them.
-    pub const ALL: [TransportKind; 1] = [TransportKind::Tcp];
+    pub const ALL: [TransportKind; 2] = [TransportKind::Auto, TransportKind::Tcp];
 
     /// What a configuration calls it.
     pub fn name(self) -> &'static str {
         match self {
+            TransportKind::Auto => "auto",
             TransportKind::Tcp => "tcp",
         }
     }
@@ -254,10 +271,25 @@ impl TransportKind {
         options: &NetOptions,
         warnings: Sender<Incoming>,
     ) -> Result<Box<dyn Transport>, NetError> {
-        match self {
-            TransportKind::Tcp => Ok(Box::new(tcp::Mesh::open(plan, ip, options, warnings)?)),
-        }
+        let shared = match self {
+            // Connections that are restored are those between machines: memory does not break.
+            TransportKind::Auto if options.reconnect_seconds == 0.0 => own_memory(&warnings),
+            TransportKind::Auto | TransportKind::Tcp => None,
+        };
+        Ok(Box::new(tcp::Mesh::open(plan, ip, shared, options, warnings)?))
     }
+}
+
+/// What this process can share; if nothing, it is said why.
+fn own_memory(warnings: &Sender<Incoming>) -> Option<SharedMemory> {
+    let created = SharedMemory::create();
+    if let Err(error) = &created
+        && error.kind() != io::ErrorKind::Unsupported
+    {
+        let text = format!("this process shares no memory with others of its machine: {error}");
+        let _ = warnings.send(Incoming::Event(RankEvent::Warning(text)));
+    }
+    created.ok()
 }
 
 impl fmt::Display for TransportKind {

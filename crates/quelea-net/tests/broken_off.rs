@@ -12,7 +12,7 @@ use std::time::Duration;
 use common::detour::{PeerDetour, detour};
 use common::{Run, coordinator, worker_with};
 use quelea_core::time::Time;
-use quelea_net::{Hosted, NetError, NetOptions, Observer};
+use quelea_net::{Hosted, NetError, NetOptions, Observer, TransportKind};
 use quelea_record::{Outcome, Record, SalvagedModel};
 
 /// Calls back on progress, and keeps what is salvaged.
@@ -49,7 +49,10 @@ fn cut(algorithm: &str) -> (NetError, Vec<SalvagedModel>) {
     let run = Run::of(algorithm, 3);
     let is_synchronous = run.setup().properties().synchronous;
     let run = run.steps(if is_synchronous { u64::MAX >> 8 } else { 20_000 });
-    let options = NetOptions { peer_seconds: 2.0, drain_seconds: 2.0, ..NetOptions::default() };
+    // Between machines: shared memory cannot be cut.
+    let transport = TransportKind::Tcp;
+    let options =
+        NetOptions { peer_seconds: 2.0, drain_seconds: 2.0, transport, ..NetOptions::default() };
     let coordinator = coordinator(options.clone());
     let direct = coordinator.address().to_string();
     let peers = Arc::new(PeerDetour::default());

@@ -10,7 +10,9 @@ use common::capture::{Capture, has, own_address};
 use common::{Run, Watch, bits, worker_with};
 use quelea_net::launcher::{Launched, Rendezvous};
 use quelea_net::process_group::{GroupCall, ProcessGroup};
-use quelea_net::{Coordinator, Hosted, JoinToken, NetError, NetOptions, RunSecret, Security};
+use quelea_net::{
+    Coordinator, Hosted, JoinToken, NetError, NetOptions, RunSecret, Security, TransportKind,
+};
 use quelea_record::Outcome;
 
 const MARK: &str = "mark-of-this-job";
@@ -56,7 +58,8 @@ fn run_of_two(
 fn seen(ip: IpAddr, security: Security) -> Option<(Vec<u8>, Outcome, Option<JoinToken>)> {
     let run = Run { dimensions: 5_000, ..Run::of("d-psgd", 2) };
     let capture = Capture::start(ip)?;
-    let options = with(security);
+    // As between two machines.
+    let options = NetOptions { transport: TransportKind::Tcp, ..with(security) };
     let coordinator = Coordinator::bind(&format!("{ip}:0"), options.clone()).expect("a free port");
     let token = coordinator.token(&ip.to_string());
     let place = token.as_ref().map_or(coordinator.address().to_string(), JoinToken::reveal);

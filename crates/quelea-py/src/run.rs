@@ -14,7 +14,7 @@ use quelea_core::problems::{Computed, ModelSpec};
 use quelea_core::properties::OptimizerSite;
 use quelea_core::run_spec::RunSpec;
 use quelea_net::external_loop::{ExternalLoop, LoopHandle, LoopTurn, RankEnded};
-use quelea_net::{Coordinator, Gradients, Hosted, NetOptions};
+use quelea_net::{Coordinator, Gradients, Hosted, NetOptions, TransportKind};
 use quelea_page::log::{LogClock, RunLog};
 use quelea_run::prepared::run_spec;
 use serde_json::Value;
@@ -295,6 +295,9 @@ fn recorder(
     Ok(ScriptRecorder { log, file: file.transpose()? })
 }
 
+/// What carries frames between processes: `auto` or `tcp`.
+const TRANSPORT_VARIABLE: &str = "QUELEA_TRANSPORT";
+
 /// Starts this process's part of the run on its own thread.
 fn spawn(
     py: Python<'_>,
@@ -311,6 +314,7 @@ fn spawn(
         report_models: false,
         compute_factor: f64::INFINITY,
         security: group.security(),
+        transport: asked_transport()?,
         ..NetOptions::default()
     };
     let coordinator = if rank == 0 { Some(bind(address, &options)?) } else { None };
@@ -340,6 +344,16 @@ fn spawn(
     };
     let thread = std::thread::Builder::new().name("quelea".into()).spawn(run);
     thread.map_err(|error| Error::new_err(format!("cannot start a thread: {error}")))
+}
+
+/// What `QUELEA_TRANSPORT` asks for.
+pub(crate) fn asked_transport() -> PyResult<TransportKind> {
+    match std::env::var(TRANSPORT_VARIABLE) {
+        Ok(name) => name
+            .parse()
+            .map_err(|error| Error::new_err(format!("{TRANSPORT_VARIABLE}={name}: {error}"))),
+        Err(_) => Ok(TransportKind::default()),
+    }
 }
 
 fn bind(address: IpAddr, options: &NetOptions) -> PyResult<Coordinator> {

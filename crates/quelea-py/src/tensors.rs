@@ -12,6 +12,7 @@ use quelea_net::tensor_group::{
     Reduction, TensorCall, TensorGroup, TensorMemory, WindowRequest,
 };
 
+use crate::run::asked_transport;
 use crate::{Error, uninterrupted};
 
 /// Where a tensor lies in memory.
@@ -76,7 +77,7 @@ impl PyListener {
     fn new(insecure: bool) -> PyResult<PyListener> {
         let bound = Listener::bind(if insecure { Reach::Network } else { Reach::Loopback });
         let bound = bound.map_err(|error| Error::new_err(format!("cannot listen: {error}")))?;
-        Ok(PyListener(Mutex::new(Some(bound))))
+        Ok(PyListener(Mutex::new(Some(bound.over(asked_transport()?)))))
     }
 
     /// Its port; 0 once a group has it.

@@ -24,6 +24,7 @@ use quelea_core::options::{OptionKind, OptionSpec, Options};
 use quelea_core::properties::{Properties, TopologyRequirement};
 use quelea_core::registry::Registry;
 use quelea_core::{algorithms, codec, optim, topology};
+use quelea_net::TransportKind;
 use toml::{Table, Value};
 
 use crate::error::RequestError;
@@ -68,6 +69,11 @@ pub const TOP: &[OptionSpec] = &[
         name: "plots",
         kind: OptionKind::Flag(true),
         help: "draw loss, accuracy, consensus distance and the split of time at the end",
+    },
+    OptionSpec {
+        name: "transport",
+        kind: OptionKind::Choice(&["auto", "tcp"]),
+        help: "between processes: shared memory within a machine and TCP between machines, or TCP everywhere",
     },
 ];
 
@@ -166,6 +172,8 @@ pub struct Config {
     pub evaluate_workers: bool,
     /// `plots`.
     pub plots: bool,
+    /// `transport`.
+    pub transport: TransportKind,
     /// `[algorithm]`.
     pub algorithm: Chosen<algorithms::Entry>,
     /// `[topology]`.
@@ -276,6 +284,7 @@ impl Config {
             evaluations: top.whole("evaluations"),
             evaluate_workers: top.flag("evaluate_workers"),
             plots: top.flag("plots"),
+            transport: top.text("transport").parse().expect("one of the choices of the key"),
             algorithm: Chosen::read(registry, &inside("algorithm")?)?,
             topology: Chosen::read(registry, &inside("topology")?)?,
             optimizer: Chosen::read(registry, &optimizer)?,

@@ -96,8 +96,10 @@ impl OpenRendezvous {
         let gradients = slowed(prepared);
         let mut host = JoinObserver { recorder, gathering };
         let coordinator = self.coordinator.resume_from(Arc::clone(&prepared.start));
-        let coordinator =
-            coordinator.on_loss(prepared.loss_policy()).silence(prepared.silence_limits());
+        let coordinator = coordinator
+            .on_loss(prepared.loss_policy())
+            .silence(prepared.silence_limits())
+            .transport(prepared.config.transport);
         let outcome =
             coordinator.run(prepared.job(), &prepared.setup, &gradients, &hosted, &mut host)?;
         Ok((ClockKind::Real, outcome))

@@ -12,7 +12,7 @@
 //! ```
 
 use quelea_core::message::{Message, MessageFields, Part, Rank};
-use quelea_core::payload::Pool;
+use quelea_core::payload::{Payload, Pool};
 use quelea_core::time::Time;
 
 use crate::VERSION;
@@ -247,16 +247,30 @@ impl Header {
     /// The message that it announces, with vectors from `pool` whose contents are still to be
     /// read: part after part, into [`bytes_mut`].
     pub fn allocate(&self, pool: &Pool) -> Message {
+        self.message(self.elements().map(|len| len.map(|len| pool.take(len))))
+    }
+
+    /// Elements of the vector of each part that has one; bytes of an encoded one are rounded up.
+    pub fn elements(&self) -> [Option<usize>; 2] {
+        self.parts.map(|shape| match shape {
+            PartShape::Empty => None,
+            PartShape::Values(len) => Some(len as usize),
+            PartShape::Encoded(bytes) => Some((bytes as usize).div_ceil(4)),
+        })
+    }
+
+    /// The message that it announces, with these vectors: as long as [`elements`](Header::elements) says.
+    pub fn message(&self, vectors: [Option<Payload>; 2]) -> Message {
         let fields = self.fields;
-        let part = |shape: PartShape| match shape {
-            PartShape::Empty => Part::Empty,
-            PartShape::Values(len) => Part::Values(pool.take(len as usize)),
-            PartShape::Encoded(bytes) => Part::Encoded {
-                data: pool.take((bytes as usize).div_ceil(4)),
-                bytes: bytes as usize,
-            },
+        let [first, second] = vectors;
+        let part = |shape: PartShape, data: Option<Payload>| match (shape, data) {
+            (PartShape::Values(_), Some(data)) => Part::Values(data),
+            (PartShape::Encoded(bytes), Some(data)) => {
+                Part::Encoded { data, bytes: bytes as usize }
+            }
+            _ => Part::Empty,
         };
-        let parts = self.parts.map(part);
+        let parts = [part(self.parts[0], first), part(self.parts[1], second)];
         let fields = MessageFields {
             kind: fields.kind,
             view: fields.view,

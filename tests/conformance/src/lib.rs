@@ -1,7 +1,7 @@
 //! The suite that every algorithm passes, for the built-in ones and for those of other crates.
 //!
 //! A scenario is the text of a run file. It is written once and run by every driver: the virtual
-//! cluster, threads, and TCP between ranks that join a coordinator on loopback.
+//! cluster, threads, and ranks that join a coordinator on loopback, over TCP and through shared memory.
 //!
 //! A crate that has an algorithm of its own puts one line into a test file, and gets one test per
 //! [property](suite::Suite):
@@ -28,7 +28,7 @@ pub mod scenario;
 pub mod suite;
 
 use quelea_core::registry::Registry;
-use quelea_net::{Coordinator, Hosted, NetOptions};
+use quelea_net::{Coordinator, Hosted, NetOptions, TransportKind};
 use quelea_record::{Outcome, Silent};
 use quelea_run::config::Config;
 use quelea_run::config::source;
@@ -74,10 +74,12 @@ pub enum Arm {
     Threads,
     /// Every worker connected by TCP on loopback.
     Tcp,
+    /// Every worker connected through memory that it shares with the others.
+    SharedMemory,
 }
 
 /// All arms.
-pub const ARMS: [Arm; 3] = [Arm::Virtual, Arm::Threads, Arm::Tcp];
+pub const ARMS: [Arm; 4] = [Arm::Virtual, Arm::Threads, Arm::Tcp, Arm::SharedMemory];
 
 impl Arm {
     /// Runs the plan. Panics with the failure's words.
@@ -91,15 +93,16 @@ impl Arm {
                 quelea_net::threads(setup, &gradients, &options, &mut Silent)
                     .unwrap_or_else(|error| panic!("threads: {error}"))
             }
-            Arm::Tcp => tcp(plan),
+            Arm::Tcp => joined(plan, TransportKind::Tcp),
+            Arm::SharedMemory => joined(plan, TransportKind::Auto),
         }
     }
 }
 
 /// Workers that join a coordinator, each on a thread of its own with its own sockets.
-fn tcp(plan: &PreparedRun) -> Outcome {
-    let coordinator =
-        Coordinator::bind("127.0.0.1:0", NetOptions::default()).expect("loopback is there");
+fn joined(plan: &PreparedRun, transport: TransportKind) -> Outcome {
+    let options = NetOptions { transport, ..NetOptions::default() };
+    let coordinator = Coordinator::bind("127.0.0.1:0", options).expect("loopback is there");
     let address = coordinator.address().to_string();
     std::thread::scope(|scope| {
         for rank in 0..plan.setup.workers() as u32 {

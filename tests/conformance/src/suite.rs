@@ -183,7 +183,9 @@ impl Suite {
             let found = result(Arm::Threads, &plan);
             assert_eq!(found, expected, "{workers} workers in threads, {}", form.text());
             if workers == 3 {
-                assert_eq!(result(Arm::Tcp, &plan), expected, "TCP, {}", form.text());
+                for arm in [Arm::Tcp, Arm::SharedMemory] {
+                    assert_eq!(result(arm, &plan), expected, "{arm:?}, {}", form.text());
+                }
             }
         }
         let slow = self.plan(&scenario_of(form, 4, 12, "slow = { \"2\" = 10.0 }"));

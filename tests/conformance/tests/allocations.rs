@@ -6,7 +6,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use conformance::{Arm, plan};
+use conformance::{ARMS, Arm, plan};
 use quelea_core::algorithms::{ALGORITHMS, Entry};
 use quelea_core::options::Options;
 
@@ -75,7 +75,7 @@ fn large_blocks(entry: &Entry, steps: u64, arm: Arm) -> usize {
 #[test]
 fn a_longer_run_allocates_no_more_large_blocks_than_a_short_one() {
     for entry in ALGORITHMS {
-        for arm in [Arm::Virtual, Arm::Threads, Arm::Tcp] {
+        for arm in ARMS {
             let (short, long) = (large_blocks(entry, 30, arm), large_blocks(entry, 230, arm));
             // Real timing decides how many buffers are in use at once, so a few more may be
             // needed; 200 more steps of 4 workers would show as hundreds.

@@ -17,7 +17,9 @@ fn synchronous_forms_give_the_same_bits_and_bytes_in_every_arm() {
             let expected = result(Arm::Virtual, &plan);
             assert_eq!(result(Arm::Threads, &plan), expected, "n = {workers}, {}", form.text());
             if workers == 3 {
-                assert_eq!(result(Arm::Tcp, &plan), expected, "TCP, {}", form.text());
+                for arm in [Arm::Tcp, Arm::SharedMemory] {
+                    assert_eq!(result(arm, &plan), expected, "{arm:?}, {}", form.text());
+                }
             }
         }
     }
@@ -55,6 +57,33 @@ fn every_algorithm_gives_the_same_bits_and_bytes_over_tcp_with_every_codec() {
     }
 }
 
+/// Long vectors are read where their sender has them; short ones are copied.
+#[test]
+fn vectors_that_are_read_in_place_give_the_same_bits_and_bytes() {
+    for form in first_synchronous() {
+        for (_, codec) in form.codecs(LONG_ELEMENTS) {
+            let plan = plan(&long_scenario(&form, &codec));
+            let expected = result(Arm::Virtual, &plan);
+            let found = result(Arm::SharedMemory, &plan);
+            assert!(found == expected, "{}, {codec}", form.text());
+        }
+    }
+}
+
+/// Parameters of a model whose buckets and chunks of buckets are all read in place.
+const LONG_ELEMENTS: usize = 20_000;
+
+/// Four workers, two buckets.
+fn long_scenario(form: &AlgorithmForm, codec: &str) -> String {
+    let algorithm = form.text();
+    format!(
+        "workers = 4\nsteps = 6\n[algorithm]\n{algorithm}\n[codec]\n{codec}\n[buckets]\nsize_mb = 0.04\n\
+         [task]\nname = \"quadratic\"\ndimensions = {LONG_ELEMENTS}\nnoise_std = 0.5\n\
+         curvature = [[1], [2], [3], [4]]\ntarget = [[1], [-2], [0.5], [3]]\n\
+         [optimizer]\nlr = 0.05\n[cluster]\nservers = 2"
+    )
+}
+
 /// Groups of a topology average by all-reduce, over hosts that several of them share.
 #[test]
 fn gossip_in_groups_gives_the_same_bits_and_bytes_in_every_arm() {
@@ -69,7 +98,7 @@ fn gossip_in_groups_gives_the_same_bits_and_bytes_in_every_arm() {
                 continue;
             };
             let expected = result(Arm::Virtual, &plan);
-            for arm in [Arm::Threads, Arm::Tcp] {
+            for arm in [Arm::Threads, Arm::Tcp, Arm::SharedMemory] {
                 let what = format!("{arm:?}, {topology} on {hosts} hosts, {}", form.text());
                 assert_eq!(result(arm, &plan), expected, "{what}");
             }

@@ -22,7 +22,8 @@ const EXAMPLES: &str = "\
 Examples:
   quelea train                                      the embedded default
   quelea train run.toml --set optimizer.lr=0.1      what a file says, with another learning rate
-  quelea train run.toml --processes                 one process per worker, over TCP
+  quelea train run.toml --processes                 one process per worker, through shared memory
+  quelea train run.toml --processes --transport tcp one process per worker, over TCP
   quelea train run.toml --processes --restarts 5    the same, and a process that dies is replaced
   quelea train run.toml --page 127.0.0.1:8600       show it in a browser while it lasts
   quelea train run.toml --set algorithm.name=allreduce --out runs/allreduce
@@ -41,13 +42,18 @@ struct Args {
     #[command(flatten)]
     run: RunArgs,
 
-    /// One process per worker, over TCP on this machine, instead of threads
+    /// One process per worker on this machine, instead of threads
     #[arg(long, conflicts_with = "threads")]
     processes: bool,
 
     /// Start a process again that ends before its time, so many times in all; it joins the running run
     #[arg(long, value_name = "N", default_value_t = 0, requires = "processes")]
     restarts: u32,
+
+    /// What carries messages between processes, the same as --set transport=KIND: auto (shared memory within
+    /// a machine, TCP between machines) or tcp
+    #[arg(long, value_name = "KIND")]
+    transport: Option<String>,
 
     /// All workers as threads of this process, even under a launcher
     #[arg(long)]
@@ -62,7 +68,8 @@ struct Args {
 }
 
 fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
-    let args = Args::from_arg_matches(matches)?;
+    let mut args = Args::from_arg_matches(matches)?;
+    args.run.settings.extend(args.transport.as_ref().map(|kind| format!("transport={kind}")));
     let asked = Invocation { command: "train", run: &args.run };
     if args.processes || args.threads {
         // What a launcher says is of interest only where its processes would be in each other's way.

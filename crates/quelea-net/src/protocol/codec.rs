@@ -14,6 +14,7 @@ use super::fields::{
 use super::surveys::{read_survey, write_survey};
 use super::{Packet, SetupMessage};
 use crate::measure::Probe;
+use crate::transport::SharedOffer;
 use crate::trust::RankSeat;
 
 /// A sentence of another process, fit to be shown.
@@ -29,9 +30,9 @@ impl Packet for SetupMessage {
                 let rank = rank.map_or(u64::MAX, u64::from);
                 w.number(rank).text(key).packet(1)
             }
-            SetupMessage::Welcome { run, rank, open, timeline, late, job } => {
+            SetupMessage::Welcome { run, rank, open, timeline, late, shares, job } => {
                 let w = w.number(*run).number(*rank).number(*open).number(*timeline);
-                w.number(*late).bytes(job).packet(2)
+                w.number(*late).number(*shares).bytes(job).packet(2)
             }
             SetupMessage::Refused { reason, elsewhere } => {
                 w.text(reason).number(*elsewhere).packet(3)
@@ -72,6 +73,12 @@ impl Packet for SetupMessage {
             }
             SetupMessage::Alive => w.packet(21),
             SetupMessage::Seat(seat) => w.number(seat.rank).number(seat.times).packet(22),
+            SetupMessage::HelloNear { run, from, to, offer } => {
+                offer.write(w.number(*run).number(*from).number(*to)).packet(23)
+            }
+            SetupMessage::AcceptedNear { offer } => offer.write(w).packet(24),
+            SetupMessage::Separate { problem } => w.text(problem).packet(25),
+            SetupMessage::Shared { problem } => w.text(problem).packet(26),
         }
     }
 
@@ -84,6 +91,7 @@ impl Packet for SetupMessage {
                 open: r.flag()?,
                 timeline: r.flag()?,
                 late: r.flag()?,
+                shares: r.flag()?,
                 job: r.bytes()?.to_vec(),
             },
             3 => SetupMessage::Refused { reason: reason(r)?, elsewhere: r.flag()? },
@@ -124,6 +132,15 @@ impl Packet for SetupMessage {
             },
             21 => SetupMessage::Alive,
             22 => SetupMessage::Seat(RankSeat { rank: r.small()?, times: r.small()? }),
+            23 => SetupMessage::HelloNear {
+                run: r.number()?,
+                from: r.small()?,
+                to: r.small()?,
+                offer: SharedOffer::read(r)?,
+            },
+            24 => SetupMessage::AcceptedNear { offer: SharedOffer::read(r)? },
+            25 => SetupMessage::Separate { problem: reason(r)? },
+            26 => SetupMessage::Shared { problem: reason(r)? },
             _ => return Err(r.unknown()),
         })
     }
@@ -395,6 +412,11 @@ mod tests {
         let addresses = vec!["127.0.0.1:1".into()];
         comes_back(SetupMessage::Peers { addresses, seats: vec![1, 2] });
         comes_back(SetupMessage::Seat(RankSeat { rank: 3, times: 2 }));
+        let offer = SharedOffer::example();
+        comes_back(SetupMessage::HelloNear { run: 1, from: 2, to: 0, offer: offer.clone() });
+        comes_back(SetupMessage::AcceptedNear { offer });
+        comes_back(SetupMessage::Separate { problem: "another user".into() });
+        comes_back(SetupMessage::Shared { problem: String::new() });
         comes_back(Command::Probe(4));
         comes_back(Command::SaveAt { step: 9, last: true });
         comes_back(Command::Explain);

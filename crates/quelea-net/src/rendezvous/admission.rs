@@ -16,6 +16,7 @@ use crate::controller::Incoming;
 use crate::error::NetError;
 use crate::options::NetOptions;
 use crate::protocol::{self, PacketError, PacketStream, SMALL_BYTES, SetupMessage, Wait};
+use crate::transport::TransportKind;
 use crate::transport::tcp::prepare;
 use crate::trust::{Access, ControlStream, Credentials, RankSeat};
 use quelea_control::{Command, REASON_CHARS, RankEvent, WARNING_CHARS, shown};
@@ -251,7 +252,8 @@ impl Admission {
     fn prepare(&self, stream: &ControlStream, rank: u32) -> Result<Result<u16, String>, String> {
         let Admission { run, open, timeline, .. } = *self;
         let (late, job) = (self.has_begun.load(Ordering::Acquire), self.job.clone());
-        let welcome = SetupMessage::Welcome { run, rank, open, timeline, late, job };
+        let shares = self.options.transport != TransportKind::Tcp;
+        let welcome = SetupMessage::Welcome { run, rank, open, timeline, late, shares, job };
         let text = |error: PacketError| error.to_string();
         prepare(stream.socket(), self.options.connect_seconds).map_err(|e| e.to_string())?;
         protocol::write(stream, &welcome).map_err(text)?;

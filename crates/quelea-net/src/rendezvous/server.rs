@@ -28,10 +28,10 @@ use crate::rendezvous::admission::{Admission, Arrival};
 use crate::rendezvous::joiners::Joiners;
 use crate::rendezvous::listener::{GuardedListener, WhenBusy};
 use crate::rendezvous::starting::{
-    attend_workers, begin_worker, control_links, residents, send_states, vector_lengths,
+    attend_workers, begin_worker, control_links, residents, run_number, send_states, vector_lengths,
 };
 use crate::rendezvous::worker_reader::EventLimits;
-use crate::transport::{Doors, MeshPlan, RankLinks, Transport};
+use crate::transport::{Doors, MeshPlan, RankLinks, Transport, TransportKind};
 use crate::trust::{self, Access, JoinToken, LinkIdentity};
 use quelea_control::{Command, LossPolicy, SilenceLimits};
 
@@ -140,6 +140,12 @@ impl Coordinator {
     /// How long a process may be silent.
     pub fn silence(mut self, limits: SilenceLimits) -> Coordinator {
         self.options.silence = limits;
+        self
+    }
+
+    /// What carries frames between processes, those that join included.
+    pub fn transport(mut self, kind: TransportKind) -> Coordinator {
+        self.options.transport = kind;
         self
     }
 
@@ -389,10 +395,4 @@ struct ConnectedWorkers {
     transport: Box<dyn Transport>,
     _published: Option<PublishedAddress>,
     _listener: GuardedListener,
-}
-
-/// A number that two runs will hardly share, without asking for secrets.
-fn run_number() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(std::process::id())
 }

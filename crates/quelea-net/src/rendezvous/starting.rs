@@ -85,3 +85,9 @@ pub(super) fn residents(setup: &RunSpec, hosted: &Hosted) -> Result<BTreeSet<Ran
     let servers = (workers..setup.ranks()).map(Rank::from);
     Ok(hosted.workers.iter().map(|rank| Rank(*rank)).chain(servers).collect())
 }
+
+/// A number that two runs will hardly share, without asking for secrets.
+pub(super) fn run_number() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id())
+}

@@ -11,6 +11,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
 
+use crate::transport::TransportKind;
 use crate::trust::{host_of, is_own};
 
 /// The first bytes of every connection.
@@ -40,6 +41,7 @@ pub struct Listener {
     listener: TcpListener,
     port: u16,
     reach: Reach,
+    transport: TransportKind,
 }
 
 impl Listener {
@@ -52,7 +54,17 @@ impl Listener {
         let listener = TcpListener::bind((ip, 0))?;
         listener.set_nonblocking(true)?;
         let port = listener.local_addr()?.port();
-        Ok(Listener { listener, port, reach })
+        Ok(Listener { listener, port, reach, transport: TransportKind::default() })
+    }
+
+    /// With another choice of what carries bytes between ranks of one machine.
+    pub fn over(self, transport: TransportKind) -> Listener {
+        Listener { transport, ..self }
+    }
+
+    /// What carries bytes between ranks of one machine.
+    pub(super) fn transport(&self) -> TransportKind {
+        self.transport
     }
 
     /// How far its group may go.

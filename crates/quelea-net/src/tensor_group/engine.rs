@@ -2,13 +2,12 @@
 //! and ends everything when a rank is lost.
 
 mod ending;
+mod polling;
 mod requests;
 mod tagged;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, Read};
-use std::net::TcpStream;
-use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -19,6 +18,7 @@ use super::link::{Event, Link, Side};
 use super::schedules::Scratch;
 use super::submitted::{CallOutcome, Pending};
 use super::windows::WindowTable;
+use super::wire::Wire;
 use super::{Operation, TensorMemory};
 use tagged::{Tagged, Unmatched};
 
@@ -98,13 +98,13 @@ impl Engine {
     pub(super) fn new(
         rank: usize,
         names: Vec<u32>,
-        streams: Vec<Option<TcpStream>>,
+        wires: Vec<Option<Wire>>,
         woken: UnixStream,
         commands: Receiver<GroupCommand>,
         windows: Arc<WindowTable>,
     ) -> io::Result<Engine> {
         woken.set_nonblocking(true)?;
-        for stream in streams.iter().flatten() {
+        for stream in wires.iter().flatten().map(Wire::socket) {
             stream.set_nonblocking(true)?;
             stream.set_nodelay(true)?;
             if stream.peer_addr()?.ip() == stream.local_addr()?.ip() {
@@ -112,11 +112,11 @@ impl Engine {
                 socket2::SockRef::from(stream).set_send_buffer_size(LOOPBACK_BYTES)?;
             }
         }
-        let link = |stream| Link::new(stream, Arc::clone(&windows));
+        let link = |wire| Link::new(wire, Arc::clone(&windows));
         Ok(Engine {
             rank,
             names,
-            links: streams.into_iter().map(|stream| stream.map(link)).collect(),
+            links: wires.into_iter().map(|wire| wire.map(link)).collect(),
             woken,
             commands,
             phase: Phase::Running,
@@ -272,44 +272,39 @@ impl Engine {
             self.react(peer, events)?;
         }
         let mut polled = self.poll_list();
+        let links = self.links.iter().flatten().filter(|link| !link.is_lost());
+        // All of them say that they sleep; none may be left out.
+        let busy = links.filter(|link| link.wire().before_sleep(link.wants_to_write())).count();
         // What was waited for may be what was just written.
-        let due = if self.open.len() < waiting { Instant::now() } else { self.next_due(until) };
+        let is_done = self.open.len() < waiting || busy > 0;
+        let due = if is_done { Instant::now() } else { self.next_due(until) };
         let limit = due.saturating_duration_since(Instant::now());
         let milliseconds = limit.min(POLL_INTERVAL).as_micros().div_ceil(1000) as libc::c_int;
         // SAFETY: the list is as long as is said, and its descriptors are open.
         unsafe {
             libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, milliseconds);
         }
-        if polled[self.links.len()].revents != 0 {
+        let count = self.links.len();
+        let is_seen = |seen: &libc::pollfd| seen.revents & !libc::POLLOUT != 0;
+        // Before anything can fail: whoever has said that it sleeps says that it is awake.
+        let mut to_read = vec![false; count];
+        for (peer, link) in self.links.iter_mut().enumerate() {
+            if let Some(link) = link {
+                let was_socket = is_seen(&polled[count + 1 + peer]);
+                to_read[peer] = link.wire_mut().after_sleep(is_seen(&polled[peer]), was_socket);
+            }
+        }
+        if polled[count].revents != 0 {
             self.take_commands()?;
         }
-        for (peer, seen) in polled[..self.links.len()].iter().enumerate() {
-            if seen.revents & !libc::POLLOUT != 0 {
-                let mut events = Vec::new();
-                if let Some(link) = &mut self.links[peer] {
-                    link.read(&mut events);
-                }
-                self.react(peer, events)?;
+        for peer in (0..count).filter(|peer| to_read[*peer]) {
+            let mut events = Vec::new();
+            if let Some(link) = &mut self.links[peer] {
+                link.read(&mut events);
             }
+            self.react(peer, events)?;
         }
         self.check_tagged()
-    }
-
-    /// All connections by rank, those that are gone ignored, then what wakes the thread.
-    fn poll_list(&self) -> Vec<libc::pollfd> {
-        let ignored = libc::pollfd { fd: -1, events: 0, revents: 0 };
-        let of_link = |link: &Option<Link>| match link {
-            Some(link) if !link.is_lost() => {
-                let write = if link.wants_to_write() { libc::POLLOUT } else { 0 };
-                let fd = link.stream().as_raw_fd();
-                libc::pollfd { fd, events: libc::POLLIN | write, revents: 0 }
-            }
-            _ => ignored,
-        };
-        let mut polled: Vec<libc::pollfd> = self.links.iter().map(of_link).collect();
-        let fd = self.woken.as_raw_fd();
-        polled.push(libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-        polled
     }
 
     fn next_due(&self, until: Option<Instant>) -> Instant {

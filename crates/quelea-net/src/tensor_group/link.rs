@@ -3,13 +3,13 @@
 mod reading;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io::{ErrorKind, IoSlice, Write};
-use std::net::TcpStream;
+use std::io::{ErrorKind, IoSlice};
 use std::sync::Arc;
 
 use super::TensorMemory;
 use super::frame::{Body, Frame, HEADER_BYTES, Kind, TensorCall, TensorHeader, Ticket};
 use super::windows::WindowTable;
+use super::wire::Wire;
 use reading::{Input, NO_HEADER, reason_of};
 
 /// How many frames one system call writes.
@@ -70,7 +70,7 @@ struct Posted {
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Link {
-    stream: TcpStream,
+    wire: Wire,
     state: State,
     outgoing: VecDeque<Frame>,
     /// How much of the first outgoing frame is written.
@@ -94,9 +94,9 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(stream: TcpStream, windows: Arc<WindowTable>) -> Link {
+    pub(super) fn new(wire: impl Into<Wire>, windows: Arc<WindowTable>) -> Link {
         Link {
-            stream,
+            wire: wire.into(),
             state: State::Open,
             outgoing: VecDeque::new(),
             written: 0,
@@ -112,8 +112,12 @@ impl Link {
         }
     }
 
-    pub(super) fn stream(&self) -> &TcpStream {
-        &self.stream
+    pub(super) fn wire(&self) -> &Wire {
+        &self.wire
+    }
+
+    pub(super) fn wire_mut(&mut self) -> &mut Wire {
+        &mut self.wire
     }
 
     /// Why nothing can come from the peer any more.
@@ -247,7 +251,7 @@ impl Link {
     /// Nothing follows from this side.
     pub(super) fn close_writing(&self) {
         // The peer may have closed it already.
-        let _ = self.stream.shutdown(std::net::Shutdown::Write);
+        let _ = self.wire.socket().shutdown(std::net::Shutdown::Write);
     }
 
     /// Gives the connection up. Of several reasons the first one counts.
@@ -259,7 +263,7 @@ impl Link {
         self.state = State::Lost(reason);
         self.was_cut = self.is_awaited();
         // It may be closed already.
-        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+        let _ = self.wire.socket().shutdown(std::net::Shutdown::Both);
         self.outgoing.clear();
         self.written = 0;
         self.input = NO_HEADER;
@@ -311,7 +315,7 @@ impl Link {
                 parts[2 * at + 1] = IoSlice::new(body);
                 skip = 0;
             }
-            match self.stream.write_vectored(&parts) {
+            match self.wire.write_vectored(&parts) {
                 Ok(count) => self.advance(count, events),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}

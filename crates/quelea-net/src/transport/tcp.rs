@@ -1,6 +1,8 @@
-//! TCP: one socket between every two ranks of different processes.
+//! TCP: one socket between every two ranks of different processes. Where the two share memory, frames go
+//! through that, and the socket says by its end that the peer is gone.
 
 mod mesh;
+mod near;
 mod restore;
 
 use std::cell::Cell;
@@ -13,6 +15,7 @@ use std::time::Duration;
 use quelea_core::message::Rank;
 use quelea_wire::frame::Route;
 
+use super::shared_memory::{self, SharedPair};
 use super::stream::{ByteStream, Receiving, SendBudget, StreamLink};
 use super::tls::{LinkBytes, LinkSocket};
 use super::{
@@ -157,6 +160,8 @@ struct TcpConnection {
     stream: LinkSocket,
     /// If it is restored when it breaks.
     restorer: Option<Restorer>,
+    /// If the two share memory.
+    shared: Option<SharedPair>,
 }
 
 /// The connections of one rank.
@@ -168,7 +173,11 @@ struct TcpEndpoint {
 impl RankEndpoint for TcpEndpoint {
     fn attach(self: Box<Self>, context: &AttachContext<'_>) -> io::Result<Attached> {
         let mut attached = Attached::default();
-        for TcpConnection { peer, stream, restorer } in self.connections {
+        for TcpConnection { peer, stream, restorer, shared } in self.connections {
+            if let Some(pair) = shared {
+                shared_memory::attach(pair, stream, peer, context, &mut attached)?;
+                continue;
+            }
             let route = Route { from: context.rank, to: peer };
             let kept_bytes = if restorer.is_some() { KEPT_BYTES } else { 0 };
             let unsent_bytes = budget_bytes(context.len, UNSENT_VECTORS);
@@ -234,8 +243,21 @@ pub(super) mod tests {
     /// One connection that is not restored.
     pub(crate) fn endpoint(peer: Rank, stream: TcpStream) -> Box<dyn RankEndpoint> {
         let stream = LinkSocket::Plain(stream);
-        Box::new(TcpEndpoint { connections: vec![TcpConnection { peer, stream, restorer: None }] })
+        let connection = TcpConnection { peer, stream, restorer: None, shared: None };
+        Box::new(TcpEndpoint { connections: vec![connection] })
     }
+
+    /// One connection of two that share memory.
+    pub(crate) fn shared_endpoint(
+        peer: Rank,
+        stream: TcpStream,
+        pair: SharedPair,
+    ) -> Box<dyn RankEndpoint> {
+        let stream = LinkSocket::Plain(stream);
+        let connection = TcpConnection { peer, stream, restorer: None, shared: Some(pair) };
+        Box::new(TcpEndpoint { connections: vec![connection] })
+    }
+
     #[cfg(target_os = "linux")]
     #[test]
     fn the_system_knows_the_round_trip_of_a_connection_that_was_used() {

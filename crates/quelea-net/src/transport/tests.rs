@@ -57,8 +57,18 @@ impl FrameSink for Collector {
 }
 
 impl Collector {
+    /// What it has received.
+    pub(super) fn frames(&self) -> std::cell::Ref<'_, Vec<(Rank, u32, Message)>> {
+        self.frames.borrow()
+    }
+
+    /// Takes what it has received.
+    pub(super) fn take_frames(&self) -> Vec<(Rank, u32, Message)> {
+        self.frames.take()
+    }
+
     /// Waits until `is_enough`.
-    async fn until(&self, is_enough: impl Fn(&Collector) -> bool) {
+    pub(super) async fn until(&self, is_enough: impl Fn(&Collector) -> bool) {
         let wait = async {
             while !is_enough(self) {
                 self.changed.notified().await;
@@ -67,7 +77,7 @@ impl Collector {
         tokio::time::timeout(PATIENCE, wait).await.expect("it comes in time");
     }
 
-    async fn end(&self) -> (Rank, LinkError) {
+    pub(super) async fn end(&self) -> (Rank, LinkError) {
         self.until(|own| !own.ended.borrow().is_empty()).await;
         self.ended.borrow_mut().pop().expect("there is one")
     }
@@ -138,9 +148,11 @@ enum Carrier {
     InProcess,
     Tcp,
     Unix,
+    SharedMemory,
 }
 
-const CARRIERS: [Carrier; 3] = [Carrier::InProcess, Carrier::Tcp, Carrier::Unix];
+const CARRIERS: [Carrier; 4] =
+    [Carrier::InProcess, Carrier::Tcp, Carrier::Unix, Carrier::SharedMemory];
 
 /// Two connected sockets.
 pub(super) fn tcp_pair() -> (TcpStream, TcpStream) {
@@ -166,6 +178,7 @@ fn endpoints(carrier: Carrier) -> [Box<dyn RankEndpoint>; 2] {
             let endpoint = |peer, stream| Box::new(UnixEndpoint { peer, stream }) as Box<_>;
             [endpoint(Rank(1), near), endpoint(Rank(0), far)]
         }
+        Carrier::SharedMemory => shared_memory::tests::endpoints(),
     }
 }
 
@@ -343,7 +356,7 @@ fn a_transport_is_found_by_its_name() {
         assert_eq!(kind.name().parse::<TransportKind>().expect("its own name"), kind);
     }
     let error = "pigeon".parse::<TransportKind>().expect_err("there is none");
-    assert_eq!(error.to_string(), "there is no transport \"pigeon\"; there are: tcp");
+    assert_eq!(error.to_string(), "there is no transport \"pigeon\"; there are: auto, tcp");
 }
 
 /// What waits for a peer that reads nothing is bounded, however fast its sender is.

@@ -23,6 +23,7 @@ const MAY_CHANGE: &[&str] = &[
     "evaluations",
     "evaluate_workers",
     "plots",
+    "transport",
     "task.data",
     "workers",
     "checkpoint.",

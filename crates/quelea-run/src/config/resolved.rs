@@ -31,6 +31,7 @@ impl Config {
         put("evaluations", json!(self.evaluations));
         put("evaluate_workers", json!(self.evaluate_workers));
         put("plots", json!(self.plots));
+        put("transport", json!(self.transport.name()));
         put("algorithm", Value::Object(row(&self.algorithm)));
         put("topology", Value::Object(row(&self.topology)));
         put("optimizer", Value::Object(optimizer));

@@ -1,4 +1,4 @@
-//! One process per worker on this machine, over TCP; the servers stay in this one.
+//! One process per worker on this machine; the servers stay in this one.
 //!
 //! Every process holds one end of a pipe whose other end is here: when this process is gone,
 //! however it went, the pipe is closed and they end too ([`end_with_parent`]). A process that ends

@@ -1,7 +1,7 @@
 //! Reading from a connection: headers, and bodies to where they go.
 
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind};
 
 use quelea_control::{REASON_CHARS, shown};
 
@@ -51,7 +51,7 @@ impl Link {
         if let Input::Discarded { left } = &mut self.input {
             let mut bytes = [0; 4096];
             let most = bytes.len().min(*left);
-            let count = self.stream.read(&mut bytes[..most])?;
+            let count = self.wire.read(&mut bytes[..most])?;
             *left -= count;
             return Ok(count);
         }
@@ -64,7 +64,7 @@ impl Link {
             Input::Owned { bytes, filled, .. } => (&mut bytes[*filled..], filled),
             Input::Discarded { .. } => unreachable!("read above"),
         };
-        let count = self.stream.read(buffer)?;
+        let count = self.wire.read(buffer)?;
         *filled += count;
         Ok(count)
     }

@@ -12,12 +12,14 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::controller::Incoming;
 use crate::error::NetError;
 use crate::options::NetOptions;
-use crate::protocol::{self, SMALL_BYTES, SetupMessage, Wait};
+use crate::protocol::{self, PacketError, SMALL_BYTES, SetupMessage, Wait};
 use crate::rendezvous::listener::{GuardedListener, WhenBusy};
+use crate::transport::shared_memory::SharedPair;
 use crate::transport::tls::LinkSocket;
-use crate::transport::{MeshPlan, RankEndpoint, RankLinks, Transport};
+use crate::transport::{MeshPlan, RankEndpoint, RankLinks, SharedMemory, SharedOffer, Transport};
 use quelea_control::{RankEvent, WARNING_CHARS, shown};
 
+use super::near::{self, Dialled};
 use super::restore::{Dialler, Reconnection, Restorer};
 use super::{TcpConnection, TcpEndpoint, prepare, tune};
 
@@ -46,7 +48,10 @@ impl MeshPlan {
 pub(crate) struct Mesh {
     plan: MeshPlan,
     listener: GuardedListener,
-    arrivals: Receiver<(Rank, Rank, LinkSocket)>,
+    arrivals: Receiver<Arrived>,
+    /// What this process can share with others on its machine.
+    shared: Option<SharedMemory>,
+    warnings: Sender<Incoming>,
     /// Connections that take the place of broken ones, by (peer, own), until the links take them.
     returns: Mutex<BTreeMap<(Rank, Rank), UnboundedReceiver<Reconnection>>>,
 }
@@ -56,6 +61,7 @@ impl Mesh {
     pub(crate) fn open(
         plan: MeshPlan,
         ip: IpAddr,
+        shared: Option<SharedMemory>,
         options: &NetOptions,
         warnings: Sender<Incoming>,
     ) -> Result<Mesh, NetError> {
@@ -74,16 +80,17 @@ impl Mesh {
             plan: plan.clone(),
             returning,
             missing: Mutex::new(plan.expected()),
+            shared: shared.clone(),
             patience_seconds: options.handshake_seconds,
             arrived: Mutex::new(sender),
-            warnings: Mutex::new(warnings),
+            warnings: Mutex::new(warnings.clone()),
         };
         let guard = Arc::new(guard);
         let when_busy = WhenBusy::of(plan.identity.is_some());
         let hear = move |stream, peer| guard.hear(stream, peer);
         let listener = GuardedListener::open(listener, when_busy, hear)
             .map_err(|source| NetError::Listen { address: "a port for peers".into(), source })?;
-        Ok(Mesh { plan, listener, arrivals, returns: Mutex::new(returns) })
+        Ok(Mesh { plan, listener, arrivals, shared, warnings, returns: Mutex::new(returns) })
     }
 
     /// The side of `own` where it dials `peer`.
@@ -91,6 +98,13 @@ impl Mesh {
         let (address, options) = (address.to_string(), options.clone());
         let identity = self.plan.identity.clone();
         Dialler { run: self.plan.run, from: own, to: peer, address, identity, options }
+    }
+
+    /// Two ranks of one machine that do not share memory although both would.
+    fn tell_separate(&self, own: Rank, peer: Rank, problem: &str) {
+        let problem = shown(problem, WARNING_CHARS);
+        let text = format!("{own} and {peer} of one machine use TCP: {problem}");
+        let _ = self.warnings.send(Incoming::Event(RankEvent::Warning(text)));
     }
 
     /// What restores the connection that `peer` has dialled to `own`.
@@ -118,18 +132,21 @@ impl Transport for Mesh {
         let takes_part = |pair: &(Rank, Rank)| !addresses[pair.0.index()].is_empty();
         for (peer, own) in self.plan.dialled().into_iter().filter(takes_part) {
             let dialler = self.dialler(own, peer, &addresses[peer.index()], options);
-            let stream = dialler.connect()?;
+            let Dialled { stream, shared, problem } = dialler.connect(self.shared.as_ref())?;
+            problem.iter().for_each(|problem| self.tell_separate(own, peer, problem));
             let restorer = (options.reconnect_seconds > 0.0).then_some(Restorer::Dial(dialler));
-            links.entry(own).or_default().push(TcpConnection { peer, stream, restorer });
+            let connection = TcpConnection { peer, stream, restorer, shared };
+            links.entry(own).or_default().push(connection);
         }
         let mut missing = self.plan.expected();
         missing.retain(takes_part);
         while !missing.is_empty() {
             match self.arrivals.recv_timeout(wait.left()) {
-                Ok((peer, own, stream)) => {
+                Ok(Arrived { pair: (peer, own), stream, shared }) => {
                     missing.remove(&(peer, own));
                     let restorer = self.awaiting(peer, own, options);
-                    links.entry(own).or_default().push(TcpConnection { peer, stream, restorer });
+                    let connection = TcpConnection { peer, stream, restorer, shared };
+                    links.entry(own).or_default().push(connection);
                 }
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                     let names: BTreeSet<String> = missing
@@ -152,12 +169,22 @@ impl Transport for Mesh {
     }
 }
 
+/// A connection that was let in; the pair is (peer, own).
+struct Arrived {
+    pair: (Rank, Rank),
+    stream: LinkSocket,
+    /// If the two share memory.
+    shared: Option<SharedPair>,
+}
+
 /// Lets in whoever belongs to the run: once, and again when its connection broke.
 struct Guard {
     plan: MeshPlan,
     missing: Mutex<BTreeSet<(Rank, Rank)>>,
     patience_seconds: f64,
-    arrived: Mutex<Sender<(Rank, Rank, LinkSocket)>>,
+    arrived: Mutex<Sender<Arrived>>,
+    /// What this process can share.
+    shared: Option<SharedMemory>,
     /// To the links that may be restored, by (peer, own).
     returning: BTreeMap<(Rank, Rank), UnboundedSender<Reconnection>>,
     warnings: Mutex<Sender<Incoming>>,
@@ -165,8 +192,8 @@ struct Guard {
 
 /// What somebody who may connect wants; pairs are (peer, own).
 enum Visit {
-    First { pair: (Rank, Rank) },
-    Joins { pair: (Rank, Rank) },
+    First { pair: (Rank, Rank), offer: Option<SharedOffer> },
+    Joins { pair: (Rank, Rank), offer: Option<SharedOffer> },
     Again { pair: (Rank, Rank), received: u64 },
 }
 
@@ -178,8 +205,8 @@ impl Guard {
             Err(reason) => return self.warn(peer, &reason),
         };
         match self.judge(&stream) {
-            Ok(Visit::First { pair }) => self.admit(pair, stream),
-            Ok(Visit::Joins { pair }) => self.let_in(pair, stream),
+            Ok(Visit::First { pair, offer }) => self.admit(pair, stream, offer.as_ref()),
+            Ok(Visit::Joins { pair, offer }) => self.let_in(pair, stream, offer.as_ref()),
             Ok(Visit::Again { pair, received }) => {
                 let reconnection = Reconnection { stream, peer_received: received };
                 // The link answers; if it has ended, nobody does, and the connection is closed.
@@ -189,19 +216,36 @@ impl Guard {
         }
     }
 
-    fn admit(&self, pair: (Rank, Rank), stream: LinkSocket) {
-        if protocol::write(&stream, &SetupMessage::Accepted).is_err() {
+    fn admit(&self, pair: (Rank, Rank), stream: LinkSocket, offer: Option<&SharedOffer>) {
+        let Ok(shared) = self.accept(pair, &stream, offer) else {
             self.missing().insert(pair);
             return;
-        }
+        };
         let arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = arrived.send((pair.0, pair.1, stream));
+        let _ = arrived.send(Arrived { pair, stream, shared });
+    }
+
+    /// Tells a visitor that it may connect, and shares memory with it where both can.
+    fn accept(
+        &self,
+        pair: (Rank, Rank),
+        stream: &LinkSocket,
+        offer: Option<&SharedOffer>,
+    ) -> Result<Option<SharedPair>, PacketError> {
+        match (&self.shared, offer) {
+            (Some(memory), Some(offer)) => {
+                let wait = Wait::new(self.patience_seconds, "word of shared memory");
+                near::answer(memory, pair, stream, offer, wait)
+            }
+            _ => protocol::write(stream, &SetupMessage::Accepted).map(|()| None),
+        }
     }
 
     /// Hands the connection of a worker that joins to the rank that it is for.
-    fn let_in(&self, (peer, own): (Rank, Rank), stream: LinkSocket) {
-        if protocol::write(&stream, &SetupMessage::Accepted).is_ok() {
-            let connections = vec![TcpConnection { peer, stream, restorer: None }];
+    fn let_in(&self, pair: (Rank, Rank), stream: LinkSocket, offer: Option<&SharedOffer>) {
+        let (peer, own) = pair;
+        if let Ok(shared) = self.accept(pair, &stream, offer) {
+            let connections = vec![TcpConnection { peer, stream, restorer: None, shared }];
             self.plan.doors.pass(own, Box::new(TcpEndpoint { connections }));
         }
     }
@@ -237,19 +281,11 @@ impl Guard {
         let wait = Wait::new(self.patience_seconds, "a hello");
         let hello = protocol::read(stream, SMALL_BYTES, Some(wait));
         match hello.map_err(|error| error.to_string())? {
-            SetupMessage::Hello { run, from, to }
-                if run == self.plan.run && self.plan.doors.admit(Rank(from), Rank(to)) =>
-            {
-                stream.check_joiner(self.plan.identity.as_ref(), Rank(from), &wait)?;
-                Ok(Visit::Joins { pair: (Rank(from), Rank(to)) })
-            }
             SetupMessage::Hello { run, from, to } => {
-                let pair = self.check_pair(run, Rank(from), Rank(to))?;
-                stream.check_rank(self.plan.identity.as_ref(), pair.0)?;
-                if !self.missing().remove(&pair) {
-                    return Err(format!("{} is already connected to {}", pair.0, pair.1));
-                }
-                Ok(Visit::First { pair })
+                self.judge_hello(stream, run, (Rank(from), Rank(to)), None, &wait)
+            }
+            SetupMessage::HelloNear { run, from, to, offer } => {
+                self.judge_hello(stream, run, (Rank(from), Rank(to)), Some(offer), &wait)
             }
             SetupMessage::Reconnect { run, from, to, received } => {
                 let pair = self.check_pair(run, Rank(from), Rank(to))?;
@@ -263,6 +299,27 @@ impl Guard {
             }
             other => Err(format!("it began with {other:?} instead of a hello")),
         }
+    }
+
+    /// What somebody wants who begins with a hello.
+    fn judge_hello(
+        &self,
+        stream: &LinkSocket,
+        run: u64,
+        pair: (Rank, Rank),
+        offer: Option<SharedOffer>,
+        wait: &Wait,
+    ) -> Result<Visit, String> {
+        if run == self.plan.run && self.plan.doors.admit(pair.0, pair.1) {
+            stream.check_joiner(self.plan.identity.as_ref(), pair.0, wait)?;
+            return Ok(Visit::Joins { pair, offer });
+        }
+        let pair = self.check_pair(run, pair.0, pair.1)?;
+        stream.check_rank(self.plan.identity.as_ref(), pair.0)?;
+        if !self.missing().remove(&pair) {
+            return Err(format!("{} is already connected to {}", pair.0, pair.1));
+        }
+        Ok(Visit::First { pair, offer })
     }
 
     /// The pair (peer, own), if it is one of which the peer dials.

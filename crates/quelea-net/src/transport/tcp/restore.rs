@@ -17,10 +17,12 @@ use quelea_core::message::Rank;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 
+use super::near::{self, Dialled};
 use super::{prepare, tune};
 use crate::error::NetError;
 use crate::options::NetOptions;
 use crate::protocol::{self, PacketError, SMALL_BYTES, SetupMessage, Wait};
+use crate::transport::SharedMemory;
 use crate::transport::stream::StreamLink;
 use crate::transport::tls::{LinkBytes, LinkSocket};
 use crate::trust::LinkIdentity;
@@ -61,14 +63,28 @@ struct DialError {
 }
 
 impl Dialler {
-    /// Connects for the first time.
-    pub(super) fn connect(&self) -> Result<LinkSocket, NetError> {
+    /// Connects for the first time, and shares memory where both can.
+    pub(super) fn connect(&self, memory: Option<&SharedMemory>) -> Result<Dialled, NetError> {
         let patience = Duration::from_secs_f64(self.options.connect_seconds);
         let stream = self.open(patience).map_err(|failed| failed.error)?;
-        let hello = SetupMessage::Hello { run: self.run, from: self.from.0, to: self.to.0 };
-        match self.ask(&stream, &hello).map_err(|failed| failed.error)? {
-            SetupMessage::Accepted => Ok(stream),
-            other => Err(self.wrong(format!("it answered {other:?}")).error),
+        let (run, from, to) = (self.run, self.from.0, self.to.0);
+        let memory = memory.filter(|_| near::is_near(&stream));
+        let offer = memory.and_then(|memory| memory.offer(self.from, self.to).ok());
+        let hello = match &offer {
+            Some(offer) => SetupMessage::HelloNear { run, from, to, offer: offer.told() },
+            None => SetupMessage::Hello { run, from, to },
+        };
+        let answer = self.ask(&stream, &hello).map_err(|failed| failed.error)?;
+        match (answer, offer) {
+            (SetupMessage::Accepted, _) => Ok(Dialled::over_tcp(stream, None)),
+            (SetupMessage::Separate { problem }, Some(_)) => {
+                Ok(Dialled::over_tcp(stream, Some(problem)))
+            }
+            (SetupMessage::AcceptedNear { offer: theirs }, Some(offer)) => {
+                near::confirm(stream, offer, &theirs)
+                    .map_err(|error| self.wrong(error.to_string()).error)
+            }
+            (other, _) => Err(self.wrong(format!("it answered {other:?}")).error),
         }
     }
 
