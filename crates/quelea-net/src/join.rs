@@ -116,7 +116,8 @@ fn join_through(
     let plan = MeshPlan { run, ranks, here, identity, is_late: late, doors: doors.clone() };
     let own = stream.local_addr().map_err(|error| gone(error.into()))?.ip();
     let transport = open_transport(plan, open, own, options, controller.clone())?;
-    let begin = Wait::new(options.connect_seconds, "the run to begin");
+    let seconds = if late { options.entrance_seconds } else { options.connect_seconds };
+    let begin = Wait::new(seconds, "the run to begin");
     let clock = synchronize(&stream, begin).map_err(gone)?;
     protocol::write(&stream, &SetupMessage::Listening { port: transport.port() }).map_err(gone)?;
     let addresses = hear_peers(&stream, &address, begin, setup.ranks(), known.as_ref())?;

@@ -1,5 +1,5 @@
-//! Records of a script's run, for whoever looks at it: rank 0 hands them to the page of its process, and
-//! writes to a folder what `quelea train` writes to `records.jsonl`.
+//! Records of a script's run, for whoever looks at it: rank 0 hands them to the page of its process, writes to
+//! a folder what `quelea train` writes to `records.jsonl`, and learns from them who is lost and who has joined.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use quelea_page::folder::DESCRIPTION;
+use quelea_net::process_group::GroupMembers;
 use quelea_page::log::RunLog;
-use quelea_record::{Observer, Record};
+use quelea_record::{Observer, Record, RecordKind};
 use quelea_run::files::records::write_line;
 use serde_json::Value;
 
@@ -23,6 +24,8 @@ pub(crate) struct ScriptRecorder {
     pub(crate) log: Option<Arc<RunLog>>,
     /// The file that keeps them.
     pub(crate) file: Option<RecordFile>,
+    /// Who makes calls outside the run.
+    pub(crate) members: GroupMembers,
 }
 
 /// `records.jsonl` of a run that is under way.
@@ -54,6 +57,11 @@ impl RecordFile {
 
 impl Observer for ScriptRecorder {
     fn record(&mut self, record: Record) {
+        match record.event {
+            RecordKind::Lost | RecordKind::Left => self.members.lose(record.rank),
+            RecordKind::Joined => self.members.enter(record.rank, record.step),
+            _ => {}
+        }
         if let Some(log) = &self.log {
             log.take(&record);
         }
