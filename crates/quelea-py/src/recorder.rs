@@ -57,10 +57,19 @@ impl RecordFile {
 
 impl Observer for ScriptRecorder {
     fn record(&mut self, record: Record) {
-        match record.event {
-            RecordKind::Lost | RecordKind::Left => self.members.lose(record.rank),
-            RecordKind::Joined => self.members.enter(record.rank, record.step),
-            _ => {}
+        let Record { rank, step, .. } = record;
+        let happened = match record.event {
+            RecordKind::Lost => Some(("was lost", "; the others continue")),
+            RecordKind::Left => Some(("has left", "; the others continue")),
+            RecordKind::Joined => Some(("has joined", "")),
+            _ => None,
+        };
+        if let Some((what, then)) = happened {
+            match record.event {
+                RecordKind::Joined => self.members.enter(rank, step),
+                _ => self.members.lose(rank),
+            }
+            eprintln!("quelea: rank {rank} {what} after {step} steps{then}");
         }
         if let Some(log) = &self.log {
             log.take(&record);

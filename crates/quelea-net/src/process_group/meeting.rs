@@ -10,7 +10,7 @@ use std::time::Duration;
 use quelea_control::{REASON_CHARS, shown};
 
 use super::frames::{Frame, read_up_to, write};
-use super::members::{Arrival, GroupMembers, RunUnderWay};
+use super::members::{AddressFile, Arrival, GroupMembers, RunUnderWay};
 use super::{KeepWaiting, ProcessGroup, ProcessGroupError, refused, said};
 use crate::launcher::{self, Launched, PublishedAddress, Rendezvous};
 use crate::protocol::{PacketStream, Wait};
@@ -29,7 +29,6 @@ const INIT_BYTES: u64 = 64 << 10;
 /// Where the hub hears processes that come late. Dropping it closes it.
 #[derive(Debug)]
 pub(super) struct Door {
-    _published: Option<PublishedAddress>,
     _listener: GuardedListener,
 }
 
@@ -83,8 +82,14 @@ pub(super) fn gather(
             Err(RecvTimeoutError::Timeout) => {}
         }
     }
-    members.complete();
-    let door = Door { _published: published, _listener: listener };
+    drop(published);
+    members.complete(match &launched.rendezvous {
+        Rendezvous::LocalFile(path) => {
+            Some(AddressFile { path: path.clone(), address: own, published: None })
+        }
+        Rendezvous::Address(_) => None,
+    });
+    let door = Door { _listener: listener };
     Ok(ProcessGroup { members, _door: Some(door), ..group(0, peers, ip) })
 }
 

@@ -1,8 +1,11 @@
 //! Who takes part in the calls of a group, as its hub knows: who was lost, and who came in a lost one's place.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::launcher::PublishedAddress;
 use crate::trust::ControlStream;
 
 /// The run that a process which comes late can join.
@@ -35,6 +38,8 @@ struct MemberTable {
     /// Whether all of them have.
     is_whole: bool,
     run: Option<RunUnderWay>,
+    /// The file in which the hub leaves its address, where the launcher names no host.
+    file: Option<AddressFile>,
     lost: BTreeSet<u32>,
     /// The step before which those who came late make no call.
     entered: BTreeMap<u32, u64>,
@@ -42,6 +47,14 @@ struct MemberTable {
     fresh: BTreeSet<u32>,
     /// Connections of processes that came late.
     newcomers: BTreeMap<u32, ControlStream>,
+}
+
+/// A file with the hub's address, which is there as long as somebody may come.
+#[derive(Debug)]
+pub(super) struct AddressFile {
+    pub(super) path: PathBuf,
+    pub(super) address: SocketAddr,
+    pub(super) published: Option<PublishedAddress>,
 }
 
 /// What a hub does with a process that comes.
@@ -64,6 +77,10 @@ impl GroupMembers {
         let mut table = self.table();
         table.run = Some(run);
         table.entered.clear();
+        if let Some(file) = &mut table.file {
+            // Without the file nobody comes late, and the run goes on.
+            file.published = PublishedAddress::new(&file.path, file.address).ok();
+        }
     }
 
     /// The run has ended.
@@ -71,6 +88,7 @@ impl GroupMembers {
         let mut table = self.table();
         table.run = None;
         table.newcomers.clear();
+        table.file.iter_mut().for_each(|file| file.published = None);
     }
 
     /// The run continues without this rank.
@@ -126,9 +144,10 @@ impl GroupMembers {
         self.table().came.remove(&rank);
     }
 
-    /// All have come.
-    pub(super) fn complete(&self) {
-        self.table().is_whole = true;
+    /// All have come. Late ones look into `file`, if the hub's address is in one.
+    pub(super) fn complete(&self, file: Option<AddressFile>) {
+        let mut table = self.table();
+        (table.is_whole, table.file) = (true, file);
     }
 
     /// A process that comes late waits to join the run.
@@ -162,7 +181,7 @@ mod tests {
         assert_eq!(refusal(members.arrive(1, 2)), "rank 1 is taken");
         members.leave(1);
         assert!(matches!(members.arrive(1, 2), Arrival::Expected));
-        members.complete();
+        members.complete(None);
         assert!(refusal(members.arrive(1, 2)).contains("no run is under way"));
         members.begin_run(RUN);
         assert!(matches!(members.arrive(1, 2), Arrival::Late(RUN)));

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from quelea._binding import Binding
 from quelea._core import Run
 from quelea._flat import Flat
@@ -13,11 +15,13 @@ from quelea._turn import StepCycle
 class ActiveRun:
     """A run that has started, at the turn for its first gradient."""
 
-    def __init__(self, run: Run, algorithm: str, trained: TrainedParams):
-        self.run, self.algorithm = run, algorithm
+    def __init__(
+        self, run: Run, algorithm: str, trained: TrainedParams, save: Callable[[], bytes]
+    ):
+        self.run, self.algorithm, self.save = run, algorithm, save
         # Asked for at every gradient; they never change.
         self.buckets, self.properties = run.buckets, run.properties
-        self.cycle = StepCycle(run)
+        self.cycle = StepCycle(run, save)
         self.vectors = run.vectors()
         self.flat = Flat(self.vectors, trained.device)
         self.binding = Binding(trained, self.flat, self.buckets)
@@ -39,7 +43,7 @@ class ActiveRun:
             self.binding.narrow.absorb()
             if not self.properties.snapshot:
                 self.flat.send("params")
-            self.run.finish()
+            self.run.finish(self.save)
             self.flat.fetch(grads=False)
             self.binding.narrow.refresh()
         finally:

@@ -54,7 +54,15 @@ class GlobalScheduler:
             raise ValueError(f"every = {every}: must be at least 1")
         self.scheduler, self.every = scheduler, every
         #: The step of the process up to which the scheduler was advanced.
-        self._followed = _session_of_scheduler().steps_in_process
+        self._followed = self._now()
+        self.step()
+
+    @staticmethod
+    def _now() -> int:
+        """The step from which a scheduler of this process follows: in one that has just joined, all steps of
+        the run are before it."""
+        session = _session_of_scheduler()
+        return session.steps_in_process if session.joined is None else 0
 
     def step(self) -> None:
         """Advances the scheduler to the step at which the ranks are on average."""
@@ -81,4 +89,4 @@ class GlobalScheduler:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resumes from what `state_dict` returned."""
         self.scheduler.load_state_dict(state["scheduler"])
-        self._followed = _session_of_scheduler().steps_in_process - state["ahead"]
+        self._followed = self._now() - state["ahead"]

@@ -23,8 +23,8 @@ from typing import Any, TypeVar
 from quelea._pytorch import torch  # isort: skip
 from quelea import _failure, _pages, _session, _tensor_mesh
 from quelea._algorithm import Algorithm, resolved
-from quelea._core import Error, Group
-from quelea._progress import global_step, page, report_loss
+from quelea._core import Error, Group, Left
+from quelea._progress import global_step, leave, page, report_loss, start_step, workers
 from quelea._schedulers import GlobalScheduler
 from quelea._settings import settings_of
 from quelea._tensor_calls import (
@@ -58,6 +58,7 @@ from quelea._windows import (
 __all__ = [
     "Error",
     "GlobalScheduler",
+    "Left",
     "allgather",
     "allgather_nonblocking",
     "allreduce",  # names: default
@@ -69,6 +70,7 @@ __all__ = [
     "global_step",
     "in_neighbor_ranks",
     "init",
+    "leave",
     "load_state_dict",
     "local_rank",
     "neighbor_allreduce",
@@ -81,6 +83,7 @@ __all__ = [
     "report_loss",
     "set_topology",
     "shutdown",
+    "start_step",
     "state_dict",
     "synchronize",
     "win_accumulate",
@@ -93,6 +96,7 @@ __all__ = [
     "win_put_nonblocking",
     "win_update",
     "win_update_then_collect",
+    "workers",
     "world_size",
     "wrap",
 ]
@@ -161,7 +165,7 @@ def rank() -> int:
 
 
 def world_size() -> int:
-    """The number of processes.
+    """The number of processes that were started; those that take part now are in `workers`.
 
     >>> import quelea.torch as quelea
     >>> quelea.init()
@@ -183,7 +187,7 @@ def local_rank() -> int:
 
 
 def barrier(timeout: float = 1800.0) -> None:
-    """Waits until all processes have called it; after `timeout` seconds an error names who is missing.
+    """Waits until all processes that take part have called it; after `timeout` seconds an error names who is missing.
 
     >>> import quelea.torch as quelea
     >>> quelea.init()
@@ -205,6 +209,8 @@ def wrap(
     bucket_mb: float = 25.0,
     seed: int = 1,
     poison: str | None = None,
+    on_loss: str = "continue",
+    min_workers: int = 1,
     **parameters: Any,
 ) -> Model:
     """Trains `model` together with all other processes; returns the same model.
@@ -218,6 +224,10 @@ def wrap(
     `poison` says what happens when a rank sends NaN, infinities or absurd magnitudes: ``"stop"``, ``"drop"``,
     ``"refuse"`` or ``"ignore"``. Where ranks send each other gradients the default is ``"ignore"``, because a
     ``GradScaler`` finds infinities there and skips the step; elsewhere it is ``"stop"``.
+
+    When a process is lost, the others continue by the algorithm's own rule as long as `min_workers` are left;
+    with ``on_loss="stop"`` they raise an error that names it. The loss of rank 0's process ends the run. A
+    process that is started again joins the run here, with the state of the others: see `start_step`.
 
     >>> import torch, quelea.torch as quelea
     >>> quelea.init()
@@ -243,6 +253,7 @@ def wrap(
         "buckets": {"size_mb": bucket_mb},
         "cluster": {"servers": servers},
         "trust": {"poison": poison} if poison is not None else None,
+        "membership": {"on_loss": on_loss, "min_workers": min_workers},
     }
     settings = settings_of(config, model, optimizer, server_optimizer)
     _session.current = _session.Session(group, model, optimizer, settings)
@@ -284,7 +295,7 @@ def no_sync() -> Iterator[None]:
 def evaluate_model() -> Iterator[torch.nn.Module]:
     """Inside, the model has the mean of all ranks' parameters and buffers, then its own again.
 
-    All ranks must call it.
+    All ranks that take part must call it at the same step.
 
     >>> import torch, quelea.torch as quelea
     >>> quelea.init()
@@ -335,7 +346,8 @@ def load_state_dict(state: dict[str, Any]) -> None:
 
     In most gossip algorithms every rank resumes from its own parameters; in all others the ranks
     start from the mean. What an algorithm keeps beside the parameters (trackers, corrections,
-    push-sum weights, servers' models) is reset.
+    push-sum weights, servers' models) is reset. In a process that has just joined a run it does nothing: the
+    others are further.
 
     >>> import torch, quelea.torch as quelea
     >>> quelea.init()
