@@ -274,7 +274,7 @@ for step in itertools.count(quelea.start_step()):
     optimizer.step()
     scheduler.step()
 quelea.shutdown()
-print(model.weight.tolist(), scheduler.get_last_lr() == [0.01 * 0.99**step])
+print(model.weight.tolist(), abs(scheduler.get_last_lr()[0] / (0.01 * 0.99**step) - 1) < 1e-9)
 """
 
 

@@ -51,6 +51,10 @@ class JoinedState:
     def restore(self, optimizer: torch.optim.Optimizer, untrained: UntrainedTensors) -> None:
         """Puts it into the optimizer and the tensors that are not trained."""
         optimizer.load_state_dict(self._loaded["optimizer"])
+        for group in optimizer.param_groups:
+            # A scheduler that is advanced to where the others are begins with this one.
+            if "initial_lr" in group:
+                group["lr"] = group["initial_lr"]
         tensors, sent = untrained.tensors(), self._loaded["untrained"]
         if sent is not None:
             for mine, other in zip(tensors, sent, strict=True):
