@@ -69,6 +69,9 @@ pub struct LoopEntrance {
     pub state: Option<Vec<u8>>,
 }
 
+/// What the state of a loop may have besides what its rank's may: the longest that a worker reads when it joins.
+pub(crate) const STATE_BYTES: u64 = 256 << 20;
+
 /// The vector of a rank's state that has the state of its loop.
 const LOOP_STATE: &str = "loop";
 

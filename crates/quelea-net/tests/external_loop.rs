@@ -220,8 +220,9 @@ fn calls_of_a_run_continue_without_a_lost_process_and_with_the_one_in_its_place(
     let open = |rank: usize| ProcessGroup::open(&launches[rank], &security, 20.0, &mut || true);
     let at = |step| GroupCall { participants: Participants::Living { step }, ..call("a call") };
     let (gone, has_gone) = std::sync::mpsc::channel::<()>();
+    let (open, at) = (&open, &at);
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| {
+        let first = scope.spawn(move || {
             let mut hub = open(0).expect("all come");
             let mut give = |step| hub.together(at(step), vec![0], joined, &mut || true);
             let mut answers = vec![give(0)];
@@ -241,7 +242,7 @@ fn calls_of_a_run_continue_without_a_lost_process_and_with_the_one_in_its_place(
             let all = hub.together(call("wrap()"), vec![0], joined, &mut || true);
             (answers, all.expect_err("one is missing").to_string())
         });
-        let second = scope.spawn(|| {
+        let second = scope.spawn(move || {
             let mut group = open(1).expect("all come");
             let mut give = |step| group.together(at(step), vec![1], joined, &mut || true);
             let answers: Vec<_> = (0..4).map(&mut give).collect();
