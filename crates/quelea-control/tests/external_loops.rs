@@ -46,8 +46,7 @@ fn commands(controller: &mut Controller) -> Vec<Command> {
 #[test]
 fn a_run_does_not_stop_for_a_cut_while_a_loop_waits_for_the_others_outside_it() {
     let setup = asynchronous();
-    let (mut controller, mut observer) =
-        (controller(&setup), Requests(Some(Request::Checkpoint)));
+    let (mut controller, mut observer) = (controller(&setup), Requests(Some(Request::Checkpoint)));
     let at = Time::from_ms;
     controller.poll(at(1.0), &mut observer).expect("it pauses");
     assert!(commands(&mut controller).contains(&Command::Pause));

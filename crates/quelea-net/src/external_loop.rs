@@ -323,9 +323,13 @@ mod tests {
             let state: Vec<u8> = (0..length).map(|at| 255 - at).collect();
             let mut saved = Saved::default();
             add_state(&mut saved, &state);
-            assert_eq!(LoopEntrance::of(7, Some(&saved)), LoopEntrance { step: 7, state: Some(state) });
+            assert_eq!(
+                LoopEntrance::of(7, Some(&saved)),
+                LoopEntrance { step: 7, state: Some(state) }
+            );
         }
-        let cut_off = Saved { vectors: [(LOOP_STATE.to_string(), vec![1.0])].into(), ..Saved::default() };
+        let cut_off =
+            Saved { vectors: [(LOOP_STATE.to_string(), vec![1.0])].into(), ..Saved::default() };
         assert_eq!(LoopEntrance::of(0, Some(&cut_off)).state, None);
     }
 }

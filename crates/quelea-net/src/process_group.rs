@@ -22,8 +22,8 @@ use crate::protocol::Wait;
 use crate::trust::{self, ControlStream, Security};
 pub(crate) use frames::takes_frame;
 use frames::{read, write};
-pub use members::{GroupMembers, RunUnderWay};
 use meeting::{Door, find, gather};
+pub use members::{GroupMembers, RunUnderWay};
 
 /// How much longer than rank 0 the others wait, so that its reason reaches them.
 const ANSWER_GRACE: Duration = Duration::from_secs(5);

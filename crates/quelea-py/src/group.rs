@@ -108,7 +108,9 @@ impl PyGroup {
     /// The bytes that every rank passed, by rank.
     fn gather(&self, py: Python<'_>, what: &str, mine: Vec<u8>) -> PyResult<Vec<Vec<u8>>> {
         if self.is_late() {
-            let text = format!("{what} needs processes that were started together, and this one came late");
+            let text = format!(
+                "{what} needs processes that were started together, and this one came late"
+            );
             return Err(Error::new_err(text));
         }
         let joined = self.together(py, what, mine, None, |all| {

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use quelea_page::folder::DESCRIPTION;
 use quelea_net::process_group::GroupMembers;
+use quelea_page::folder::DESCRIPTION;
 use quelea_page::log::RunLog;
 use quelea_record::{Observer, Record, RecordKind};
 use quelea_run::files::records::write_line;

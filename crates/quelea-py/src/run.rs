@@ -120,8 +120,7 @@ impl PyRun {
         let begun =
             RankStart { setup: setup.clone(), script, recorder, membership, described, joinable };
         let thread = Mutex::new(Some(begun.spawn(py, group)?));
-        let (rank, is_late, outcome) =
-            (group.launched().rank, joinable.is_some(), OnceLock::new());
+        let (rank, is_late, outcome) = (group.launched().rank, joinable.is_some(), OnceLock::new());
         let turns = AtomicU64::new(0);
         Ok(PyRun {
             handle,

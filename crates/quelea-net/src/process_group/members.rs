@@ -176,7 +176,8 @@ mod tests {
     #[test]
     fn a_rank_is_taken_until_all_have_come_and_then_only_a_run_is_joined() {
         let members = GroupMembers::default();
-        let refusal = |arrival| if let Arrival::Refused(why) = arrival { why } else { String::new() };
+        let refusal =
+            |arrival| if let Arrival::Refused(why) = arrival { why } else { String::new() };
         assert!(matches!(members.arrive(1, 2), Arrival::Expected));
         assert_eq!(refusal(members.arrive(1, 2)), "rank 1 is taken");
         members.leave(1);

@@ -142,13 +142,13 @@ impl RankStart {
     }
 
     fn join(self, place: SocketAddr, rank: u32, options: &NetOptions) -> Result<(), String> {
-        let mut build = |job: &[u8]| match difference(&String::from_utf8_lossy(job), &self.described)
-        {
-            None => Ok((self.setup.clone(), self.gradients())),
-            Some([theirs, own]) => {
-                Err(JobError::from(format!("the run has {theirs}, this process has {own}")))
-            }
-        };
+        let mut build =
+            |job: &[u8]| match difference(&String::from_utf8_lossy(job), &self.described) {
+                None => Ok((self.setup.clone(), self.gradients())),
+                Some([theirs, own]) => {
+                    Err(JobError::from(format!("the run has {theirs}, this process has {own}")))
+                }
+            };
         let ended = quelea_net::join(&place.to_string(), Some(rank), options, &mut build);
         ended.map_err(|error| error.to_string())
     }
