@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
@@ -55,7 +56,10 @@ class GlobalScheduler:
         self.scheduler, self.every = scheduler, every
         #: The step of the process up to which the scheduler was advanced.
         self._followed = self._now()
-        self.step()
+        with warnings.catch_warnings():
+            # In a process that has just joined, the others' optimizers have run as often.
+            warnings.simplefilter("ignore", UserWarning)
+            self.step()
 
     @staticmethod
     def _now() -> int:
