@@ -28,6 +28,9 @@ pub use members::{GroupMembers, RunUnderWay};
 /// How much longer than rank 0 the others wait, so that its reason reaches them.
 const ANSWER_GRACE: Duration = Duration::from_secs(5);
 
+/// How often it is looked whether a run continues without a process that is gone.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
 /// Why processes could not do something together.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ProcessGroupError {
@@ -223,8 +226,17 @@ impl ProcessGroup {
             let word = read(&self.peers[rank], &mut || !is_lost() && keep_waiting());
             let word = match word {
                 Ok(word) => word,
-                // That its process is gone is known to the run as well, or soon will be.
-                Err(error) if may_be_lost && (is_lost() || is_gone(&error)) => continue,
+                // Whether the run continues without it is for the run to say.
+                Err(error) if may_be_lost && is_gone(&error) => {
+                    while !is_lost() {
+                        if !keep_waiting() {
+                            return Err(call.failure(*rank, &error, begun, call.limit));
+                        }
+                        std::thread::sleep(POLL_INTERVAL);
+                    }
+                    continue;
+                }
+                Err(_) if is_lost() => continue,
                 Err(error) => return Err(call.failure(*rank, &error, begun, call.limit)),
             };
             if word.what != call.what {

@@ -15,9 +15,9 @@ use quelea_core::optim::LearningRate;
 use quelea_core::problems::{Computed, ModelSpec};
 use quelea_core::properties::OptimizerSite;
 use quelea_core::run_spec::RunSpec;
+use quelea_net::LossPolicy;
 use quelea_net::external_loop::{ExternalLoop, LoopHandle, LoopTurn, RankEnded};
 use quelea_net::process_group::Participants;
-use quelea_net::{LeaveNotice, LossPolicy};
 use quelea_page::log::RunLog;
 use quelea_run::prepared::run_spec;
 
@@ -37,6 +37,13 @@ const STEPS: u64 = 1 << 60;
 /// How long a script that has failed waits for the other ranks to receive the reason.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
+/// Where a process is in its run.
+struct Place {
+    rank: u32,
+    /// The run had begun before this process joined it.
+    is_late: bool,
+}
+
 /// A rank of a run. Its methods are called in the order that `quelea_net::external_loop` describes.
 #[pyclass(frozen, name = "Run", module = "quelea._core")]
 pub(crate) struct PyRun {
@@ -52,12 +59,8 @@ pub(crate) struct PyRun {
     state: StateVectors,
     /// Where the page of this process sees the run, if it has one.
     shown: Option<Arc<RunLog>>,
-    rank: u32,
-    on_loss: LossPolicy,
-    /// Notice to leave.
-    leave: LeaveNotice,
-    /// The run had begun before this process joined it.
-    is_late: bool,
+    membership: Membership,
+    place: Place,
     /// Turns for a gradient that the script had.
     turns: AtomicU64,
 }
@@ -90,8 +93,7 @@ impl PyRun {
     ) -> PyResult<PyRun> {
         let config = config(settings)?;
         let resolved = config.resolved();
-        let (on_loss, silence, leave) =
-            (config.loss_policy(), config.silence_limits(), LeaveNotice::default());
+        let membership = Membership::of(&config);
         if initial.length == 0 {
             return Err(Error::new_err("all parameters of the model are empty: nothing to train"));
         }
@@ -101,7 +103,7 @@ impl PyRun {
         let tensors = model::tensors(tensors);
         let model = ModelSpec { tensors, initial: start.to_vec(), samples: Vec::new() };
         let spec = run_spec(config, model).map_err(value_error)?;
-        check_restarts(restarts, on_loss, &spec).map_err(Error::new_err)?;
+        check_restarts(restarts, membership.on_loss, &spec).map_err(Error::new_err)?;
         let rate = Arc::new(AtomicU32::new(0));
         let steps = STEPS / u64::from(group.launched().world);
         let mut setup =
@@ -115,13 +117,12 @@ impl PyRun {
         install_outlet(&handle, &raised);
         let recorder = recorder(group, &script_config(&resolved), initial.length, page, records)?;
         let (shown, joinable) = (recorder.log.clone(), group.take_joinable());
-        let membership = Membership { on_loss, silence, leave: leave.clone() };
         let described = described.join("\n");
+        let (run, members) = (setup.clone(), membership.clone());
         let begun =
-            RankStart { setup: setup.clone(), script, recorder, membership, described, joinable };
-        let thread = Mutex::new(Some(begun.spawn(py, group)?));
-        let (rank, is_late, outcome) = (group.launched().rank, joinable.is_some(), OnceLock::new());
-        let turns = AtomicU64::new(0);
+            RankStart { setup: run, script, recorder, membership: members, described, joinable };
+        let (thread, outcome) = (Mutex::new(Some(begun.spawn(py, group)?)), OnceLock::new());
+        let place = Place { rank: group.launched().rank, is_late: joinable.is_some() };
         Ok(PyRun {
             handle,
             raised,
@@ -131,11 +132,9 @@ impl PyRun {
             setup,
             state,
             shown,
-            rank,
-            on_loss,
-            leave,
-            is_late,
-            turns,
+            membership,
+            place,
+            turns: AtomicU64::new(0),
         })
     }
 
@@ -179,18 +178,18 @@ impl PyRun {
     /// Whether the others continue when this process is lost or leaves.
     #[getter]
     fn can_leave(&self) -> bool {
-        self.rank != 0 && self.on_loss != LossPolicy::Stop
+        self.place.rank != 0 && self.membership.on_loss != LossPolicy::Stop
     }
 
     /// Whether this process has left the run.
     #[getter]
     fn has_left(&self) -> bool {
-        self.leave.has_left()
+        self.membership.leave.has_left()
     }
 
     /// Gives this process notice: it leaves the run as soon as the others can do without it.
     fn leave(&self) {
-        self.leave.give();
+        self.membership.leave.give();
     }
 
     /// What the script needs besides the rank's vectors, as the turn "save" asked.
@@ -305,7 +304,7 @@ impl PyRun {
     pub(crate) fn participants(&self) -> Participants {
         let turns = self.turns.load(Ordering::Relaxed);
         let step = self.start_step() + turns.saturating_sub(1);
-        if self.on_loss == LossPolicy::Stop {
+        if self.membership.on_loss == LossPolicy::Stop {
             Participants::All
         } else {
             Participants::Living { step }
@@ -314,7 +313,7 @@ impl PyRun {
 
     /// Whether this process came late and has taken no step yet.
     pub(crate) fn has_just_joined(&self) -> bool {
-        self.is_late && self.turns.load(Ordering::Relaxed) <= 1
+        self.place.is_late && self.turns.load(Ordering::Relaxed) <= 1
     }
 
     /// Whether the run has ended.
@@ -340,7 +339,7 @@ impl PyRun {
     /// Why the run has ended.
     pub(crate) fn failure(&self, py: Python<'_>) -> PyErr {
         match self.end(py) {
-            Ok(Ok(())) if self.leave.has_left() => Left::new_err(()),
+            Ok(Ok(())) if self.membership.leave.has_left() => Left::new_err(()),
             Ok(Ok(())) => Error::new_err("the run has ended"),
             Ok(Err(reason)) => self.raised.take().unwrap_or_else(|| Error::new_err(reason)),
             Err(interrupted) => interrupted,

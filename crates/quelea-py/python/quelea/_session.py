@@ -25,6 +25,19 @@ from quelea._untrained import UntrainedTensors, gather, scatter
 #: The wrapped model of this process.
 current: Session | None = None
 
+#: A process that is silent for less is not suspected. One that ends is noticed at once; scripts share their machine
+#: with data loaders and compilers, and a false suspicion costs a restart.
+SILENCE_FLOOR_SECONDS = 10.0
+
+
+def membership(on_loss: str, min_workers: int) -> dict[str, Any]:
+    """What a run file says in ``[membership]``."""
+    return {
+        "on_loss": on_loss,
+        "min_workers": min_workers,
+        "silence_floor_seconds": SILENCE_FLOOR_SECONDS,
+    }
+
 
 class Session:
     """A model and its optimizer in a run."""

@@ -223,11 +223,9 @@ def wrap(
 
     `poison` says what happens when a rank sends NaN, infinities or absurd magnitudes: ``"stop"``, ``"drop"``,
     ``"refuse"`` or ``"ignore"``. Where ranks send each other gradients the default is ``"ignore"``, because a
-    ``GradScaler`` finds infinities there and skips the step; elsewhere it is ``"stop"``.
-
-    When a process is lost, the others continue by the algorithm's own rule as long as `min_workers` are left;
-    with ``on_loss="stop"`` they raise an error that names it. The loss of rank 0's process ends the run. A
-    process that is started again joins the run here, with the state of the others: see `start_step`.
+    ``GradScaler`` finds infinities there and skips the step; elsewhere it is ``"stop"``. When a process is lost,
+    the others continue as long as `min_workers` are left and rank 0 is one of them; with ``on_loss="stop"`` they
+    raise an error. A process that is started again joins the run here: see `start_step`.
 
     >>> import torch, quelea.torch as quelea
     >>> quelea.init()
@@ -253,7 +251,7 @@ def wrap(
         "buckets": {"size_mb": bucket_mb},
         "cluster": {"servers": servers},
         "trust": {"poison": poison} if poison is not None else None,
-        "membership": {"on_loss": on_loss, "min_workers": min_workers},
+        "membership": _session.membership(on_loss, min_workers),
     }
     settings = settings_of(config, model, optimizer, server_optimizer)
     _session.current = _session.Session(group, model, optimizer, settings)

@@ -12,6 +12,7 @@ use quelea_net::{
     Coordinator, Gradients, Hosted, JobError, LeaveNotice, LossPolicy, NetOptions, SilenceLimits,
 };
 use quelea_page::log::LogClock;
+use quelea_run::config::Config;
 use serde_json::Value;
 
 use crate::Error;
@@ -23,11 +24,20 @@ use crate::recorder::{RecordFile, ScriptRecorder};
 const ENTRANCE_SECONDS: f64 = 3600.0;
 
 /// What happens to a run when processes are lost, leave or come.
+#[derive(Clone)]
 pub(super) struct Membership {
     pub(super) on_loss: LossPolicy,
     pub(super) silence: SilenceLimits,
     /// Notice for this process.
     pub(super) leave: LeaveNotice,
+}
+
+impl Membership {
+    /// As a configuration says it.
+    pub(super) fn of(config: &Config) -> Membership {
+        let (on_loss, silence) = (config.loss_policy(), config.silence_limits());
+        Membership { on_loss, silence, leave: LeaveNotice::default() }
+    }
 }
 
 /// Refuses restarts in a run that nobody could join again.
