@@ -73,11 +73,13 @@ fn a_loop_in_the_controllers_process_takes_the_run_with_it_and_no_other_does() {
         let (mut controller, mut observer) = (controller(&setup), Requests(None));
         let failed = RankEvent::Failed { rank, reason: "it raised".to_string() };
         controller.handle(Time::from_ms(1.0), failed, &mut observer);
-        controller.poll(Time::from_ms(1.0), &mut observer).expect("ranks are asked first");
-        commands(&mut controller)
+        let ended = controller.poll(Time::from_ms(1.0), &mut observer);
+        (ended.err().map(|failure| failure.to_string()), commands(&mut controller))
     };
-    assert!(fail(0).contains(&Command::Salvage));
-    assert!(fail(1).contains(&Command::Freeze(1)));
+    let told = fail(0).0.expect("it ends");
+    assert!(told.contains("its process has the controller of the run"), "{told}");
+    let (ended, said) = fail(1);
+    assert!(ended.is_none() && said.contains(&Command::Freeze(1)), "{ended:?} {said:?}");
 }
 
 #[test]
