@@ -146,6 +146,7 @@ impl Controller {
             self.end_if_finished();
         }
         self.agree_on_cut();
+        self.give_way_to_gathering();
         // Parts of different views do not fit together.
         if !self.may_cut() {
             return;
@@ -208,7 +209,20 @@ impl Controller {
     /// Whether a cut may begin now.
     fn may_cut(&self) -> bool {
         let is_running = self.phase == RunPhase::Running;
-        is_running && self.cutting.is_idle() && !self.is_unsettled()
+        is_running && self.cutting.is_idle() && !self.is_unsettled() && !self.is_gathered_for()
+    }
+
+    /// Whether ranks that stop where they are could be waited for in a call that all loops make together
+    /// outside the run. Those of a synchronous run make it at the same step, which is cut before or after it.
+    fn is_gathered_for(&self) -> bool {
+        !self.cutting.synchronous && self.gathering() > 0
+    }
+
+    /// Lets a run continue whose ranks stop for a cut while others wait for them outside the run.
+    fn give_way_to_gathering(&mut self) {
+        if matches!(self.cutting.stage, Stage::Pausing { .. }) && self.is_gathered_for() {
+            self.interrupt_cut();
+        }
     }
 
     /// Whether some ranks may be in another view than others.

@@ -89,7 +89,7 @@ impl Controller {
             return Some((first, "`membership.on_loss` is \"stop\""));
         };
         let of = |rank: &u32| {
-            let refusal = LossRefusal::of(&self.setup, &self.members.view, Rank(*rank))?;
+            let refusal = self.permanent_refusal(*rank)?;
             Some((*rank, refusal.consequence()))
         };
         let left = self.members.view.workers.len().saturating_sub(ranks.len());

@@ -41,6 +41,8 @@ pub enum LossRefusal {
     Server,
     /// It mixes for its host, and its algorithm's state there cannot be taken over.
     Leader,
+    /// Its process has the controller of the run.
+    Controller,
     /// It is the last worker.
     LastWorker,
     /// Fewer workers would be left than the run wants.
@@ -67,6 +69,7 @@ impl LossRefusal {
                 "it mixes for its host (`topology.within_host` = \"average\"), and the state of the \
                  algorithm there is lost with it"
             }
+            LossRefusal::Controller => "its process has the controller of the run",
             LossRefusal::LastWorker => "it was the last worker",
             LossRefusal::TooFew => "fewer workers are left than `membership.min_workers`",
         }
@@ -161,9 +164,17 @@ impl Controller {
 
     /// Why the run cannot continue without `rank`, if it cannot.
     pub(crate) fn loss_refusal(&self, rank: u32, min_workers: usize) -> Option<LossRefusal> {
-        let refusal = LossRefusal::of(&self.setup, &self.members.view, Rank(rank));
+        let refusal = self.permanent_refusal(rank);
         let workers = self.ranks[..self.workers].iter().filter(|progress| !progress.is_lost);
         refusal.or((workers.count() <= min_workers).then_some(LossRefusal::TooFew))
+    }
+
+    /// The same, however many workers are left. A loop outside that has ended takes its process with it.
+    pub(crate) fn permanent_refusal(&self, rank: u32) -> Option<LossRefusal> {
+        if self.is_external && self.own_ranks.contains(&rank) {
+            return Some(LossRefusal::Controller);
+        }
+        LossRefusal::of(&self.setup, &self.members.view, Rank(rank))
     }
 
     /// Steps of each worker on average, of as many as there were at the start.

@@ -111,6 +111,8 @@ pub struct RankMachine {
     frozen_until: Option<u32>,
     /// When something last happened here.
     moved: Time,
+    /// A loop outside runs its optimizer, or is about to.
+    is_optimizing: bool,
     /// For how long the process stood still since the gradient was asked for.
     stood_still: Time,
     /// How long its next gradient may take.
@@ -160,6 +162,7 @@ impl RankMachine {
             was_frozen: false,
             frozen_until: None,
             moved: now,
+            is_optimizing: false,
             stood_still: Time::ZERO,
             compute_limit: ComputeLimit::new(limits.compute),
             cutting: CutState::new(
@@ -209,6 +212,16 @@ impl RankMachine {
         let mut saved = Saved::default();
         self.node.state(&mut saved);
         saved
+    }
+
+    /// A loop outside was asked to run its optimizer, or has run it: until then nothing rests here.
+    pub fn note_optimizing(&mut self, is_optimizing: bool) {
+        self.is_optimizing = is_optimizing;
+    }
+
+    /// Whether nothing of this rank's is pending any more, after it was told to flush it.
+    fn is_drained(&self) -> bool {
+        self.life_cycle.is_draining() && self.node.is_drained() && !self.is_optimizing
     }
 
     /// Whether a gradient is being computed.
@@ -337,7 +350,7 @@ impl RankMachine {
             Command::Probe(probe) => self.events.push(RankEvent::Probed {
                 rank: self.node.rank.0,
                 probe,
-                drained: self.life_cycle.is_draining() && self.node.is_drained(),
+                drained: self.is_drained(),
                 sent: self.among_living(&self.sent_to, self.sent),
                 received: self.among_living(&self.received_from, self.received),
             }),

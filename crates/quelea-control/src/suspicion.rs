@@ -234,9 +234,10 @@ impl Controller {
     fn standstill(&self) -> Option<RunFailure> {
         let workers = &self.ranks[..self.workers];
         let finished = workers.iter().filter(|progress| progress.finished).count();
-        let gathering = workers.iter().filter(|progress| progress.gathering).count();
+        let gathering = self.gathering();
+        let living = workers.iter().filter(|progress| !progress.is_lost).count();
         let may_wait = self.phase != RunPhase::Running || self.rests_for_cuts();
-        let all = [finished, gathering].contains(&self.workers);
+        let all = finished == self.workers || gathering == living;
         if may_wait || all || finished + gathering == 0 {
             return None;
         }
@@ -252,7 +253,8 @@ impl Controller {
             return None;
         }
         let before = self.finished_before();
-        if let Some(rank) = workers.iter().position(|progress| progress.gathering) {
+        let gathers = |progress: &RankProgress| progress.gathering && !progress.is_lost;
+        if let Some(rank) = workers.iter().position(gathers) {
             let others =
                 workers.iter().position(|progress| !progress.finished && !progress.gathering);
             let others = others.map(|rank| format!(", but rank {rank} waits in a step"));
@@ -270,9 +272,16 @@ impl Controller {
         Some(RunFailure::Stalled(format!("rank {waiting} waits for others' next step{before}")))
     }
 
+    /// How many living workers wait where all loops come together outside the run.
+    pub(crate) fn gathering(&self) -> usize {
+        let workers = self.ranks[..self.workers].iter();
+        workers.filter(|progress| progress.gathering && !progress.is_lost).count()
+    }
+
     /// Who has ended while others wait: with scripts whose loops differ, that is the reason.
     pub(crate) fn finished_before(&self) -> String {
-        let finished = (0..self.workers).filter(|rank| self.ranks[*rank].finished);
+        let has_ended = |rank: &usize| self.ranks[*rank].finished && !self.ranks[*rank].is_lost;
+        let finished = (0..self.workers).filter(has_ended);
         let ranks: Vec<String> = finished.map(|rank| rank.to_string()).collect();
         match ranks.len() {
             0 => String::new(),

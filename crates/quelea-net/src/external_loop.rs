@@ -11,6 +11,9 @@
 //! handle.optimized()                    -> node.optimized; then the next LoopTurn::Gradient
 //! ```
 //!
+//! While it waits, the loop may be asked for its own state ([`LoopTurn::Save`]), which a worker that joins
+//! begins with: [`LoopHandle::entrance`].
+//!
 //! The loop reads and writes the node's vectors in place, through [`LoopHandle::vectors`]. Who may
 //! touch what follows the contract: a bucket is the loop's until it is handed over, all of them
 //! are the loop's again at [`LoopTurn::Optimize`], and after [`LoopHandle::optimized`] none until the next
@@ -25,6 +28,7 @@ use quelea_core::contract::Mode;
 use quelea_core::node::Loan;
 use quelea_core::node::loan::SharedVector;
 use quelea_core::problems::Computed;
+use quelea_core::state::Saved;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::compute::{Compute, Gradient};
@@ -52,7 +56,24 @@ pub enum LoopTurn {
     Gradient(u64),
     /// The optimizer is to run on every bucket.
     Optimize(Mode),
+    /// The loop's own state is wanted, for a worker that joins; then it waits on for what it waited for.
+    Save,
 }
+
+/// What a rank and its loop begin with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoopEntrance {
+    /// The step of the first gradient.
+    pub step: u64,
+    /// The state of another loop, if this one joins a run that has begun.
+    pub state: Option<Vec<u8>>,
+}
+
+/// What the state of a loop may have besides what its rank's may: the longest that a worker reads when it joins.
+pub(crate) const STATE_BYTES: u64 = 256 << 20;
+
+/// The vector of a rank's state that has the state of its loop.
+const LOOP_STATE: &str = "loop";
 
 /// The rank has ended; why is known to whoever runs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +98,10 @@ struct LoopShared {
     global_step: AtomicU64,
     /// Bytes that the loop has allocated on its GPU, as it last said.
     gpu_bytes: AtomicU64,
+    /// What it begins with, once that is known.
+    entrance: OnceLock<LoopEntrance>,
+    /// The workers that take part.
+    workers: Mutex<Vec<u32>>,
 }
 
 /// What the rank asks of the loop.
@@ -84,6 +109,7 @@ struct LoopShared {
 enum LoopRequest {
     Gradient(Loan),
     Optimize(Mode),
+    Save,
 }
 
 impl ExternalLoop {
@@ -99,10 +125,22 @@ impl ExternalLoop {
         (ExternalLoop { requests, shared }, handle)
     }
 
-    /// The rank is there: what the loop says goes to `inbox`.
-    pub(crate) fn attach(&self, inbox: UnboundedSender<Inbox>) {
-        let attached = self.shared.inbox.set(inbox);
-        debug_assert!(attached.is_ok(), "a loop has one rank");
+    /// The rank is there, and begins with `entrance`: what the loop says goes to `inbox`.
+    pub(crate) fn attach(&self, inbox: UnboundedSender<Inbox>, entrance: LoopEntrance) {
+        let attached = self.shared.inbox.set(inbox).is_ok();
+        let entered = self.shared.entrance.set(entrance).is_ok();
+        debug_assert!(attached && entered, "a loop has one rank");
+    }
+
+    /// Asks for the loop's own state.
+    pub(crate) fn save(&self) {
+        // A loop that is gone has said so before.
+        let _ = self.requests.send(LoopRequest::Save);
+    }
+
+    /// Shows the loop which workers take part.
+    pub(crate) fn show_workers(&self, workers: impl Iterator<Item = u32>) {
+        *self.shared.workers() = workers.collect();
     }
 
     /// Whether the loop waits where all loops come together outside the run.
@@ -127,6 +165,41 @@ impl ExternalLoop {
     }
 }
 
+impl LoopShared {
+    fn workers(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LoopEntrance {
+    /// Of a rank that begins with `step`, and with the state of another rank if it joins.
+    pub(crate) fn of(step: u64, sponsor: Option<&Saved>) -> LoopEntrance {
+        let kept = sponsor.and_then(|saved| saved.vectors.get(LOOP_STATE));
+        LoopEntrance { step, state: kept.and_then(|values| bytes_of(values)) }
+    }
+}
+
+/// Adds the state of its loop to that of a rank.
+pub(crate) fn add_state(saved: &mut Saved, state: &[u8]) {
+    saved.vectors.insert(LOOP_STATE.to_string(), values_of(state));
+}
+
+/// Bytes as the elements of a vector: how many there are, and the bytes, filled up.
+fn values_of(bytes: &[u8]) -> Vec<f32> {
+    let mut all = (bytes.len() as u64).to_le_bytes().to_vec();
+    all.extend_from_slice(bytes);
+    all.resize(all.len().next_multiple_of(4), 0);
+    let (words, _) = all.as_chunks::<4>();
+    words.iter().map(|word| f32::from_ne_bytes(*word)).collect()
+}
+
+/// What [`values_of`] was made of.
+fn bytes_of(values: &[f32]) -> Option<Vec<u8>> {
+    let (length, rest) = bytemuck::cast_slice::<f32, u8>(values).split_first_chunk()?;
+    let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
+    rest.get(..length).map(<[u8]>::to_vec)
+}
+
 impl Compute for ExternalLoop {
     fn begin(&mut self, loan: Loan) {
         // A loop that is gone has said so before.
@@ -145,9 +218,25 @@ impl LoopHandle {
                 Ok(Some(turn))
             }
             Ok(LoopRequest::Optimize(mode)) => Ok(Some(LoopTurn::Optimize(mode))),
+            Ok(LoopRequest::Save) => Ok(Some(LoopTurn::Save)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(RankEnded),
         }
+    }
+
+    /// What the rank began with, from the first turn on.
+    pub fn entrance(&self) -> LoopEntrance {
+        self.shared.entrance.get().cloned().unwrap_or_default()
+    }
+
+    /// The workers that take part, as far as the rank knows.
+    pub fn workers(&self) -> Vec<u32> {
+        self.shared.workers().clone()
+    }
+
+    /// The loop's own state, as [`LoopTurn::Save`] asked.
+    pub fn saved(&self, state: Vec<u8>) -> Result<(), RankEnded> {
+        self.tell(Inbox::LoopState(state))
     }
 
     /// The step at which all workers are on average, as far as the rank knows; in synchronous
@@ -221,5 +310,26 @@ impl LoopHandle {
     fn tell(&self, what: Inbox) -> Result<(), RankEnded> {
         let inbox = self.shared.inbox.get().ok_or(RankEnded)?;
         inbox.send(what).map_err(|_| RankEnded)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loops_state_travels_as_a_vector_whatever_its_length_and_its_bits() {
+        for length in 0..9 {
+            let state: Vec<u8> = (0..length).map(|at| 255 - at).collect();
+            let mut saved = Saved::default();
+            add_state(&mut saved, &state);
+            assert_eq!(
+                LoopEntrance::of(7, Some(&saved)),
+                LoopEntrance { step: 7, state: Some(state) }
+            );
+        }
+        let cut_off =
+            Saved { vectors: [(LOOP_STATE.to_string(), vec![1.0])].into(), ..Saved::default() };
+        assert_eq!(LoopEntrance::of(0, Some(&cut_off)).state, None);
     }
 }

@@ -118,7 +118,8 @@ fn join_through(
     let own = stream.local_addr().map_err(|error| gone(error.into()))?.ip();
     let ip = listening_ip(open, own);
     let transport = kind.open(plan, ip, options, controller.clone())?;
-    let begin = Wait::new(options.connect_seconds, "the run to begin");
+    let seconds = if late { options.entrance_seconds } else { options.connect_seconds };
+    let begin = Wait::new(seconds, "the run to begin");
     let clock = synchronize(&stream, begin).map_err(gone)?;
     protocol::write(&stream, &SetupMessage::Listening { port: transport.port() }).map_err(gone)?;
     let addresses = hear_peers(&stream, &address, begin, setup.ranks(), known.as_ref())?;

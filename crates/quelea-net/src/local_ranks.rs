@@ -22,7 +22,7 @@ use crate::clock::RunClock;
 use crate::compute::{self, Gradients, InlineActivity};
 use crate::controller::Incoming;
 use crate::error::NetError;
-use crate::external_loop::ExternalLoop;
+use crate::external_loop::{ExternalLoop, LoopEntrance};
 use crate::heartbeat::{HeartbeatThread, Heartbeats, WatchedRank};
 use crate::options::NetOptions;
 use crate::rank::{Inbox, RankConfig, RankState};
@@ -251,7 +251,9 @@ impl RankThread {
         let machine = RankMachine::new(config, rank, self.pool.clone(), context.clock.now());
         let mut machine = machine.map_err(std::io::Error::other)?;
         if let Some(external) = self.external.clone() {
-            external.attach(self.own.clone());
+            let sponsor = context.start.parts.get(rank.index()).filter(|_| context.start.joins);
+            let sponsor = sponsor.map(|part| &part.state);
+            external.attach(self.own.clone(), LoopEntrance::of(machine.node().step(), sponsor));
             if context.setup.properties().optimizer == OptimizerSite::Workers {
                 machine.optimize_outside();
             }
@@ -287,6 +289,7 @@ impl RankThread {
                     Some(Inbox::Bucket(bucket)) => rank_state.borrow_mut().bucket(bucket),
                     Some(Inbox::Optimized) => rank_state.borrow_mut().optimized(),
                     Some(Inbox::Finished) => rank_state.borrow_mut().loop_finished(),
+                    Some(Inbox::LoopState(state)) => rank_state.borrow_mut().loop_saved(&state),
                     Some(Inbox::Broken(reason)) => rank_state.borrow_mut().failed(reason),
                     Some(Inbox::Peer(endpoint)) => self.meet(rank_state, order, endpoint),
                     Some(Inbox::Command(command)) => {

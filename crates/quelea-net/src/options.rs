@@ -11,6 +11,8 @@ use crate::trust::Security;
 pub struct NetOptions {
     /// How long all processes together may take to join, load their data and connect.
     pub connect_seconds: f64,
+    /// How long a worker that joins a run which has begun waits until it may enter.
+    pub entrance_seconds: f64,
     /// How long a peer that has connected may take to say who it is.
     pub handshake_seconds: f64,
     /// How long nothing may move while nobody computes; and how long a process may be silent at most.
@@ -69,6 +71,7 @@ impl Default for NetOptions {
     fn default() -> NetOptions {
         NetOptions {
             connect_seconds: 30.0,
+            entrance_seconds: 30.0,
             handshake_seconds: 5.0,
             peer_seconds: 30.0,
             silence: SilenceLimits::default(),

@@ -2,12 +2,16 @@
 //! average a vector.
 //!
 //! Rank 0 is the hub. Everybody gives it something; it makes one answer of all and gives that to
-//! everybody. Whoever dies breaks its connection, and the others hear who it was.
+//! everybody. Whoever dies breaks its connection, and the others hear who it was; while a run is under way that
+//! continues without a lost process, so do their calls. A process that comes late, in the place of a lost one,
+//! is told which run it can join.
 
 mod frames;
 mod meeting;
+mod members;
 mod subgroup;
 
+use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
@@ -19,10 +23,14 @@ use crate::protocol::Wait;
 use crate::trust::{self, ControlStream, Security};
 pub(crate) use frames::takes_frame;
 use frames::{read, write};
-use meeting::{find, gather};
+use meeting::{Door, find, gather};
+pub use members::{GroupMembers, RunUnderWay};
 
 /// How much longer than rank 0 the others wait, so that its reason reaches them.
 const ANSWER_GRACE: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether a run continues without a process that is gone.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Why processes could not do something together.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -66,8 +74,43 @@ pub type KeepWaiting<'a> = &'a mut dyn FnMut() -> bool;
 pub struct ProcessGroup {
     rank: u32,
     /// At rank 0 the others, by rank; elsewhere rank 0 alone.
-    peers: Vec<(u32, ControlStream)>,
+    peers: BTreeMap<u32, ControlStream>,
     address: IpAddr,
+    members: GroupMembers,
+    /// At a process that came late.
+    joinable: Option<RunUnderWay>,
+    /// At the hub: where processes come late.
+    _door: Option<Door>,
+}
+
+/// Who makes a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Participants {
+    /// All processes; if one is lost, nobody can.
+    All,
+    /// All that were not lost before.
+    Remaining,
+    /// All workers of a run that continues without those who are lost, before the gradient of this step at
+    /// the hub.
+    Living {
+        /// The step.
+        step: u64,
+    },
+}
+
+impl Participants {
+    fn may_be_lost(self) -> bool {
+        matches!(self, Participants::Living { .. })
+    }
+}
+
+/// What one process gives in a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// Whose it is.
+    pub rank: u32,
+    /// What it is.
+    pub bytes: Vec<u8>,
 }
 
 /// A call that all processes make together.
@@ -77,6 +120,8 @@ pub struct GroupCall<'a> {
     pub what: &'a str,
     /// How long everybody may take to come to it.
     pub limit: Duration,
+    /// Who makes it.
+    pub participants: Participants,
 }
 
 impl ProcessGroup {
@@ -101,12 +146,22 @@ impl ProcessGroup {
 
     /// A group of one.
     fn alone() -> ProcessGroup {
-        ProcessGroup { rank: 0, peers: Vec::new(), address: IpAddr::V4(Ipv4Addr::LOCALHOST) }
+        meeting::group(0, BTreeMap::new(), IpAddr::V4(Ipv4Addr::LOCALHOST))
     }
 
     /// Where the hub's machine is reached; at the hub, the address to listen on.
     pub fn address(&self) -> IpAddr {
         self.address
+    }
+
+    /// Who takes part, as the hub knows.
+    pub fn members(&self) -> &GroupMembers {
+        &self.members
+    }
+
+    /// The run that this process can join, if it came late.
+    pub fn joinable(&self) -> Option<RunUnderWay> {
+        self.joinable
     }
 
     /// Everybody gives `mine`; everybody gets what the hub's `fold` makes of all, which are in the
@@ -115,43 +170,50 @@ impl ProcessGroup {
         &mut self,
         call: GroupCall<'_>,
         mine: Vec<u8>,
-        fold: impl FnOnce(Vec<Vec<u8>>) -> Result<Vec<u8>, String>,
+        fold: impl FnOnce(Vec<Given>) -> Result<Vec<u8>, String>,
+        keep_waiting: KeepWaiting<'_>,
+    ) -> Result<Vec<u8>, ProcessGroupError> {
+        if self.rank != 0 {
+            return self.ask_hub(call, &mine, keep_waiting);
+        }
+        let begun = Instant::now();
+        self.members.settle(&mut self.peers);
+        let callers = self.callers(call);
+        let mut patience = || begun.elapsed() < call.limit && keep_waiting();
+        let all = self.collect(call, mine, &callers, begun, &mut patience);
+        let folded = all.and_then(|all| fold(all).map_err(ProcessGroupError::Refused));
+        self.answer(call, &callers, &folded, keep_waiting)?;
+        folded
+    }
+
+    /// One of the others gives its part and gets the hub's answer.
+    fn ask_hub(
+        &self,
+        call: GroupCall<'_>,
+        mine: &[u8],
         keep_waiting: KeepWaiting<'_>,
     ) -> Result<Vec<u8>, ProcessGroupError> {
         let begun = Instant::now();
-        if self.rank != 0 {
-            let (rank, stream) = &self.peers[0];
-            let limit = call.limit + ANSWER_GRACE;
-            let mut patience = || begun.elapsed() < limit && keep_waiting();
-            let answer = write(stream, true, call.what, &mine, &mut patience)
-                .and_then(|()| read(stream, &mut patience))
-                .map_err(|error| call.failure(*rank, &error, begun, limit))?;
-            return if answer.good {
-                Ok(answer.body)
-            } else {
-                let reason = String::from_utf8_lossy(&answer.body);
-                Err(ProcessGroupError::Refused(shown(&reason, REASON_CHARS)))
-            };
+        let stream = self.peers.get(&0).expect("everybody else is connected with the hub");
+        let limit = call.limit + ANSWER_GRACE;
+        let mut patience = || begun.elapsed() < limit && keep_waiting();
+        let answer = write(stream, true, call.what, mine, &mut patience)
+            .and_then(|()| read(stream, &mut patience))
+            .map_err(|error| call.failure(0, &error, begun, limit))?;
+        if answer.good {
+            return Ok(answer.body);
         }
-        let mut patience = || begun.elapsed() < call.limit && keep_waiting();
-        let all = self.collect(call, mine, begun, &mut patience);
-        let folded = all.and_then(|all| fold(all).map_err(ProcessGroupError::Refused));
-        // The answer has a time of its own.
-        let answering = Instant::now();
-        let mut patience = || answering.elapsed() < ANSWER_GRACE.max(call.limit) && keep_waiting();
-        for (rank, stream) in &self.peers {
-            let told = match &folded {
-                Ok(body) => write(stream, true, call.what, body, &mut patience),
-                Err(error) => {
-                    // Whoever is gone already is the reason, or is as good as gone.
-                    let text = error.to_string();
-                    let _ = write(stream, false, call.what, text.as_bytes(), &mut patience);
-                    Ok(())
-                }
-            };
-            told.map_err(|error| call.failure(*rank, &error, answering, call.limit))?;
-        }
-        folded
+        let reason = String::from_utf8_lossy(&answer.body);
+        Err(ProcessGroupError::Refused(shown(&reason, REASON_CHARS)))
+    }
+
+    /// Those of whom the hub expects the call.
+    fn callers(&self, call: GroupCall<'_>) -> Vec<u32> {
+        let makes_call = |rank: &u32| match call.participants {
+            Participants::All | Participants::Remaining => true,
+            Participants::Living { step } => self.members.makes_call(*rank, step),
+        };
+        self.peers.keys().copied().filter(makes_call).collect()
     }
 
     /// What everybody gives, at the hub.
@@ -159,13 +221,30 @@ impl ProcessGroup {
         &self,
         call: GroupCall<'_>,
         mine: Vec<u8>,
+        callers: &[u32],
         begun: Instant,
         keep_waiting: KeepWaiting<'_>,
-    ) -> Result<Vec<Vec<u8>>, ProcessGroupError> {
-        let mut all = vec![mine];
-        for (rank, stream) in &self.peers {
-            let word = read(stream, keep_waiting)
-                .map_err(|error| call.failure(*rank, &error, begun, call.limit))?;
+    ) -> Result<Vec<Given>, ProcessGroupError> {
+        let may_be_lost = call.participants.may_be_lost();
+        let mut all = vec![Given { rank: 0, bytes: mine }];
+        for rank in callers {
+            let is_lost = || may_be_lost && self.members.is_lost(*rank);
+            let word = read(&self.peers[rank], &mut || !is_lost() && keep_waiting());
+            let word = match word {
+                Ok(word) => word,
+                // Whether the run continues without it is for the run to say.
+                Err(error) if may_be_lost && is_gone(&error) => {
+                    while !is_lost() {
+                        if !keep_waiting() {
+                            return Err(call.failure(*rank, &error, begun, call.limit));
+                        }
+                        std::thread::sleep(POLL_INTERVAL);
+                    }
+                    continue;
+                }
+                Err(_) if is_lost() => continue,
+                Err(error) => return Err(call.failure(*rank, &error, begun, call.limit)),
+            };
             if word.what != call.what {
                 let (what, other) = (call.what, shown(&word.what, REASON_CHARS));
                 return Err(ProcessGroupError::Refused(format!(
@@ -173,9 +252,56 @@ impl ProcessGroup {
                      calls in the same order"
                 )));
             }
-            all.push(word.body);
+            all.push(Given { rank: *rank, bytes: word.body });
         }
+        self.check_complete(call)?;
         Ok(all)
+    }
+
+    /// Refuses a call that needs all processes where one is lost.
+    fn check_complete(&self, call: GroupCall<'_>) -> Result<(), ProcessGroupError> {
+        match self.members.lost().first() {
+            Some(rank) if call.participants == Participants::All => {
+                Err(ProcessGroupError::Refused(format!(
+                    "rank {rank} was lost, and {} needs all processes",
+                    call.what
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Tells everybody what came of a call.
+    fn answer(
+        &self,
+        call: GroupCall<'_>,
+        callers: &[u32],
+        folded: &Result<Vec<u8>, ProcessGroupError>,
+        keep_waiting: KeepWaiting<'_>,
+    ) -> Result<(), ProcessGroupError> {
+        // The answer has a time of its own.
+        let begun = Instant::now();
+        let limit = ANSWER_GRACE.max(call.limit);
+        let may_be_lost = call.participants.may_be_lost();
+        for rank in callers {
+            let is_lost = || may_be_lost && self.members.is_lost(*rank);
+            let mut patience = || begun.elapsed() < limit && !is_lost() && keep_waiting();
+            let stream = &self.peers[rank];
+            match folded {
+                Ok(body) => {
+                    let told = write(stream, true, call.what, body, &mut patience);
+                    // Whoever is lost needs no answer.
+                    told.or_else(|error| if may_be_lost { Ok(()) } else { Err(error) })
+                        .map_err(|error| call.failure(*rank, &error, begun, call.limit))?;
+                }
+                Err(error) => {
+                    // Whoever is gone already is the reason, or is as good as gone.
+                    let text = error.to_string();
+                    let _ = write(stream, false, call.what, text.as_bytes(), &mut patience);
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -199,12 +325,13 @@ impl GroupCall<'_> {
 }
 
 fn said(error: &io::Error) -> String {
-    match error.kind() {
-        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
-            "its process has ended".into()
-        }
-        _ => error.to_string(),
-    }
+    if is_gone(error) { "its process has ended".into() } else { error.to_string() }
+}
+
+/// Whether the other end of a connection was closed.
+fn is_gone(error: &io::Error) -> bool {
+    use ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe)
 }
 
 fn refused(text: impl Into<String>) -> ProcessGroupError {

@@ -1,5 +1,7 @@
 //! One rank on its thread: drives its machine by the real clock and carries out its effects.
 
+mod outside;
+
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -34,6 +36,8 @@ pub(crate) enum Inbox {
     Optimized,
     /// The external loop computes no more gradients.
     Finished,
+    /// The external loop's own state.
+    LoopState(Vec<u8>),
     /// The gradient's thread cannot continue.
     Broken(String),
     /// A command of the controller.
@@ -70,6 +74,8 @@ pub(crate) struct RankState {
     /// Buckets on which the external loop is to run its optimizer.
     asked: Vec<(usize, Mode)>,
     all_buckets: usize,
+    /// The state of this rank, which waits for that of its external loop.
+    unsaved: Option<RankEvent>,
     still: StoodStill,
     /// Memory for the effects of one event.
     effects: Vec<Effect>,
@@ -125,12 +131,14 @@ impl RankState {
             timeline: config.timeline,
             bucket_numbers: config.bucket_numbers,
             asked: Vec::new(),
+            unsaved: None,
             still: StoodStill::new(),
             effects: Vec::new(),
         }
     }
 
     pub(crate) fn start(&mut self) {
+        self.show_workers();
         match self.joins_after.take() {
             Some(old) => self.machine.enter(self.clock.now(), &old),
             None => self.machine.start(self.clock.now()),
@@ -214,21 +222,6 @@ impl RankState {
         self.settle();
     }
 
-    /// The external loop has run its optimizer.
-    pub(crate) fn optimized(&mut self) {
-        let now = self.clock.now();
-        for (bucket, _) in std::mem::take(&mut self.asked) {
-            self.machine.optimized(now, bucket);
-        }
-        self.settle();
-    }
-
-    /// The external loop computes no more gradients; the last that it was asked for is not to be.
-    pub(crate) fn loop_finished(&mut self) {
-        self.machine.loop_finished(self.clock.now());
-        self.settle();
-    }
-
     /// A command of the controller has come. `true`: it was the last one.
     pub(crate) fn command(&mut self, command: Command) -> bool {
         if let Command::View(change) = command {
@@ -260,6 +253,7 @@ impl RankState {
         self.doors.miss(change.ranks());
         self.doors.welcome(&change.joined);
         self.machine.change_view(self.clock.now(), view);
+        self.show_workers();
         self.settle();
     }
 
@@ -301,9 +295,17 @@ impl RankState {
     }
 
     fn tell_all(&mut self) {
+        let is_sponsor = self.is_sponsor();
         for mut event in self.machine.take_events() {
             if let RankEvent::Surveyed { survey, .. } = &mut event {
                 self_survey::complete(survey, &self.links, self.external.as_ref());
+            }
+            if let (RankEvent::Saved { .. }, Some(external), true) =
+                (&event, &self.external, is_sponsor)
+            {
+                external.save();
+                self.unsaved = Some(event);
+                continue;
             }
             let _ = self.controller.send(Incoming::Event(event));
         }
@@ -327,12 +329,6 @@ impl RankState {
         self.flush();
     }
 
-    fn show_progress(&self) {
-        if let Some(external) = &self.external {
-            external.show_global_step(self.machine.node().global_step());
-        }
-    }
-
     fn carry_out(&mut self) {
         let now = self.clock.now();
         let sent_micros = (now.0 / 1000) as u32;
@@ -350,6 +346,7 @@ impl RankState {
                 Effect::Measure(fact) => self.machine.note_fact(now, fact),
                 Effect::Optimize { bucket, mode, .. } => {
                     self.asked.push((bucket, mode));
+                    self.machine.note_optimizing(self.external.is_some());
                     if let Some(external) = &self.external
                         && self.asked.len() == self.all_buckets
                     {

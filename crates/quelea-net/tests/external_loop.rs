@@ -14,7 +14,9 @@ use quelea_core::properties::OptimizerSite;
 use quelea_net::Security;
 use quelea_net::external_loop::{ExternalLoop, LoopHandle, LoopTurn};
 use quelea_net::launcher::{Launched, Rendezvous};
-use quelea_net::process_group::{GroupCall, ProcessGroup, ProcessGroupError};
+use quelea_net::process_group::{
+    Given, GroupCall, Participants, ProcessGroup, ProcessGroupError, RunUnderWay,
+};
 use quelea_net::{Gradients, NetOptions};
 use quelea_record::Outcome;
 
@@ -143,7 +145,11 @@ fn assemblies(name: &str, world: u32) -> Vec<Launched> {
 }
 
 fn call(what: &str) -> GroupCall<'_> {
-    GroupCall { what, limit: Duration::from_secs(60) }
+    GroupCall { what, limit: Duration::from_secs(60), participants: Participants::All }
+}
+
+fn joined(all: Vec<Given>) -> Result<Vec<u8>, String> {
+    Ok(all.into_iter().flat_map(|given| given.bytes).collect())
 }
 
 fn at_all<T: Send>(name: &str, world: u32, work: impl Fn(u32, ProcessGroup) -> T + Sync) -> Vec<T> {
@@ -166,8 +172,7 @@ fn at_all<T: Send>(name: &str, world: u32, work: impl Fn(u32, ProcessGroup) -> T
 #[test]
 fn everybody_gets_what_the_hub_makes_of_all() {
     let answers = at_all("all", 4, |rank, mut process_group| {
-        let join = |all: Vec<Vec<u8>>| Ok(all.concat());
-        process_group.together(call("a test"), vec![rank as u8; 2], join, &mut || true)
+        process_group.together(call("a test"), vec![rank as u8; 2], joined, &mut || true)
     });
     assert_eq!(answers, vec![Ok(vec![0, 0, 1, 1, 2, 2, 3, 3]); 4]);
 }
@@ -208,7 +213,7 @@ fn smaller_groups_are_groups_of_their_own() {
         let mut part = process_group
             .subgroup(call("a part"), members, &security, &mut || true)
             .expect("all of the part come");
-        let join = |all: Vec<Vec<u8>>| Ok(all.concat());
+        let join = |all: Vec<Given>| Ok(all.into_iter().flat_map(|given| given.bytes).collect());
         part.together(call("a test"), vec![rank as u8], join, &mut || true)
     });
     let expected = [&[0, 2, 4][..], &[1], &[0, 2, 4], &[5, 3], &[0, 2, 4], &[5, 3]];
@@ -235,4 +240,58 @@ fn a_process_that_does_not_come_is_named() {
     let error = ProcessGroup::open(&launched, &Security::Automatic, 0.1, &mut || true)
         .expect_err("nobody comes");
     assert!(error.to_string().contains("rank 1, rank 2 did not come"), "{error}");
+}
+
+/// Rank 2 of three goes after the first call; another comes in its place once the hub knows of a run, and makes
+/// calls from its first step on.
+#[test]
+fn calls_of_a_run_continue_without_a_lost_process_and_with_the_one_in_its_place() {
+    let launches = assemblies("late", 3);
+    let security = Security::Automatic;
+    let open = |rank: usize| ProcessGroup::open(&launches[rank], &security, 20.0, &mut || true);
+    let at = |step| GroupCall { participants: Participants::Living { step }, ..call("a call") };
+    let (gone, has_gone) = std::sync::mpsc::channel::<()>();
+    let (open, at) = (&open, &at);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(move || {
+            let mut hub = open(0).expect("all come");
+            let mut give = |step| hub.together(at(step), vec![0], joined, &mut || true);
+            let mut answers = vec![give(0)];
+            has_gone.recv().expect_err("rank 2 drops its end");
+            let members = hub.members().clone();
+            // The run says so while the hub waits for it.
+            scope.spawn(move || members.lose(2));
+            let mut give = |step| hub.together(at(step), vec![0], joined, &mut || true);
+            answers.push(give(1));
+            hub.members().begin_run(RunUnderWay { port: 9 });
+            let mut late = open(2).expect("it comes late");
+            assert_eq!(late.joinable(), Some(RunUnderWay { port: 9 }));
+            hub.members().enter(2, 2);
+            let mut give = |step| hub.together(at(step), vec![0], joined, &mut || true);
+            answers.push(give(2));
+            let calling = scope.spawn(move || late.together(at(3), vec![2], joined, &mut || true));
+            answers.push(give(3));
+            assert_eq!(calling.join().expect("no panic"), Ok(vec![0, 1, 2]));
+            hub.members().lose(2);
+            let all = hub.together(call("wrap()"), vec![0], joined, &mut || true);
+            (answers, all.expect_err("one is missing").to_string())
+        });
+        let second = scope.spawn(move || {
+            let mut group = open(1).expect("all come");
+            let mut give = |step| group.together(at(step), vec![1], joined, &mut || true);
+            let answers: Vec<_> = (0..4).map(&mut give).collect();
+            let all = group.together(call("wrap()"), vec![1], joined, &mut || true);
+            (answers, all.expect_err("one is missing").to_string())
+        });
+        scope.spawn(move || {
+            let mut group = open(2).expect("all come");
+            let all = group.together(at(0), vec![2], joined, &mut || true);
+            assert_eq!(all, Ok(vec![0, 1, 2]));
+            drop((group, gone));
+        });
+        let answers = [vec![0, 1, 2], vec![0, 1], vec![0, 1], vec![0, 1, 2]].map(Ok).to_vec();
+        let told = "rank 2 was lost, and wrap() needs all processes".to_string();
+        assert_eq!(first.join().expect("no panic"), (answers.clone(), told.clone()));
+        assert_eq!(second.join().expect("no panic"), (answers, told));
+    });
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::capture::{Capture, has, own_address};
 use common::{Run, Watch, bits, worker_with};
 use quelea_net::launcher::{Launched, Rendezvous};
-use quelea_net::process_group::{GroupCall, ProcessGroup};
+use quelea_net::process_group::{Given, GroupCall, Participants, ProcessGroup};
 use quelea_net::{
     Coordinator, Hosted, JoinToken, NetError, NetOptions, RunSecret, Security, TransportKind,
 };
@@ -226,9 +226,14 @@ fn grouped(name: &str, secrets: [Security; 2]) -> Vec<Result<Vec<u8>, String>> {
                 let seconds = if launched.rank == 0 { 2.0 } else { 20.0 };
                 let group = ProcessGroup::open(&launched, &security, seconds, &mut || true);
                 let mut group = group.map_err(|error| error.to_string())?;
-                let call = GroupCall { what: "a test", limit: Duration::from_secs(20) };
-                let (mine, join) =
-                    (vec![launched.rank as u8], |all: Vec<Vec<u8>>| Ok(all.concat()));
+                let call = GroupCall {
+                    what: "a test",
+                    limit: Duration::from_secs(20),
+                    participants: Participants::All,
+                };
+                let mine = vec![launched.rank as u8];
+                let join =
+                    |all: Vec<Given>| Ok(all.into_iter().flat_map(|given| given.bytes).collect());
                 let all = group.together(call, mine, join, &mut || true);
                 all.map_err(|error| error.to_string())
             })
@@ -263,7 +268,11 @@ fn a_rank_that_does_not_come_to_a_call_is_named_after_the_limit() {
             let _ = is_late.recv();
         });
         let group = ProcessGroup::open(&first, &Security::Automatic, 20.0, &mut || true);
-        let call = GroupCall { what: "barrier()", limit: Duration::from_millis(200) };
+        let call = GroupCall {
+            what: "barrier()",
+            limit: Duration::from_millis(200),
+            participants: Participants::All,
+        };
         let ended = group.expect("both come").together(call, vec![], |_| Ok(vec![]), &mut || true);
         let told = ended.expect_err("nobody comes").to_string();
         assert!(

@@ -7,7 +7,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use quelea_net::Security;
 use quelea_net::launcher::{self, Launched, Rendezvous};
-use quelea_net::process_group::{GroupCall, ProcessGroup, ProcessGroupError};
+use quelea_net::process_group::{
+    Given, GroupCall, GroupMembers, Participants, ProcessGroup, ProcessGroupError, RunUnderWay,
+};
 
 use crate::run::PyRun;
 use crate::vectors::VectorAt;
@@ -19,6 +21,9 @@ pub(crate) struct PyGroup {
     assembly: Mutex<ProcessGroup>,
     launched: Launched,
     security: Security,
+    members: GroupMembers,
+    /// The run that a process which came late is to join, until it does.
+    joinable: Mutex<Option<RunUnderWay>>,
 }
 
 /// How long the ranks may take to come to a call that has no limit of its own, in seconds.
@@ -46,7 +51,8 @@ impl PyGroup {
                 ProcessGroup::open(&launched, &security, seconds, patience)
             })
         })?;
-        Ok(PyGroup { assembly: Mutex::new(assembly), launched, security })
+        let (members, joinable) = (assembly.members().clone(), Mutex::new(assembly.joinable()));
+        Ok(PyGroup { assembly: Mutex::new(assembly), launched, security, members, joinable })
     }
 
     #[getter]
@@ -76,10 +82,17 @@ impl PyGroup {
         self.assembly().address().to_string()
     }
 
+    /// Whether the others are in a run, which this process is to join.
+    #[getter]
+    fn is_late(&self) -> bool {
+        self.joinable().is_some()
+    }
+
     /// Waits until all ranks have called it, for `seconds` at most; raises if `run` ends before.
     #[pyo3(signature = (run=None, seconds=CALL_SECONDS))]
     fn barrier(&self, py: Python<'_>, run: Option<&PyRun>, seconds: f64) -> PyResult<()> {
-        let call = GroupCall { what: "barrier()", limit: limit(seconds)? };
+        let participants = run.map_or(Participants::Remaining, PyRun::participants);
+        let call = GroupCall { what: "barrier()", limit: limit(seconds)?, participants };
         self.within(py, call, Vec::new(), run, |_| Ok(Vec::new())).map(|_| ())
     }
 
@@ -91,15 +104,21 @@ impl PyGroup {
 
     /// The bytes that rank 0 passed.
     fn broadcast(&self, py: Python<'_>, what: &str, mine: Vec<u8>) -> PyResult<Vec<u8>> {
-        self.together(py, what, mine, None, |mut all| Ok(all.swap_remove(0)))
+        self.together(py, what, mine, None, first)
     }
 
     /// The bytes that every rank passed, by rank.
     fn gather(&self, py: Python<'_>, what: &str, mine: Vec<u8>) -> PyResult<Vec<Vec<u8>>> {
+        if self.is_late() {
+            let text = format!(
+                "{what} needs processes that were started together, and this one came late"
+            );
+            return Err(Error::new_err(text));
+        }
         let joined = self.together(py, what, mine, None, |all| {
-            let framed = all.iter().flat_map(|bytes| {
-                let length = (bytes.len() as u64).to_le_bytes();
-                length.into_iter().chain(bytes.iter().copied())
+            let framed = all.iter().flat_map(|given| {
+                let length = (given.bytes.len() as u64).to_le_bytes();
+                length.into_iter().chain(given.bytes.iter().copied())
             });
             Ok(framed.collect())
         })?;
@@ -110,7 +129,7 @@ impl PyGroup {
     /// The ranks `members` of this group as a group of their own, numbered by their places in the list. All
     /// ranks of this group call it together, each with the list that it is in.
     fn subgroup(&self, py: Python<'_>, what: &str, members: Vec<u32>) -> PyResult<PyGroup> {
-        let call = GroupCall { what, limit: SUBGROUP_LIMIT };
+        let call = GroupCall { what, limit: SUBGROUP_LIMIT, participants: Participants::All };
         let assembly = py.detach(|| {
             interruptibly(&mut || false, |patience| {
                 self.assembly().subgroup(call, &members, &self.security, patience)
@@ -120,12 +139,18 @@ impl PyGroup {
         let rank = rank.ok_or_else(|| Error::new_err("this rank is not one of the members"))?;
         let (rank, world) = (rank as u32, members.len() as u32);
         let launched = Launched { rank, world, ..self.launched.clone() };
-        Ok(PyGroup { assembly: Mutex::new(assembly), launched, security: self.security.clone() })
+        let members = assembly.members().clone();
+        Ok(PyGroup {
+            assembly: Mutex::new(assembly),
+            launched,
+            security: self.security.clone(),
+            members,
+            joinable: Mutex::new(None),
+        })
     }
 
     /// Replaces the vector by rank 0's.
     fn broadcast_vector(&self, py: Python<'_>, what: &str, vector: VectorAt) -> PyResult<()> {
-        let first = |mut all: Vec<Vec<u8>>| Ok(all.swap_remove(0));
         // SAFETY: the package passes the address of a tensor that it holds during the call.
         let values = unsafe { vector.as_mut_slice() };
         let mine = if self.launched.rank == 0 { bytes(values) } else { Vec::new() };
@@ -142,6 +167,20 @@ impl PyGroup {
 }
 
 impl PyGroup {
+    fn joinable(&self) -> MutexGuard<'_, Option<RunUnderWay>> {
+        self.joinable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The run that this process joins now, if it came late.
+    pub(crate) fn take_joinable(&self) -> Option<RunUnderWay> {
+        self.joinable().take()
+    }
+
+    /// Who takes part, as rank 0 knows.
+    pub(crate) fn members(&self) -> &GroupMembers {
+        &self.members
+    }
+
     pub(crate) fn launched(&self) -> &Launched {
         &self.launched
     }
@@ -162,10 +201,11 @@ impl PyGroup {
         what: &str,
         mine: Vec<u8>,
         run: Option<&PyRun>,
-        fold: impl FnOnce(Vec<Vec<u8>>) -> Result<Vec<u8>, String> + Send,
+        fold: impl FnOnce(Vec<Given>) -> Result<Vec<u8>, String> + Send,
     ) -> PyResult<Vec<u8>> {
-        let call = GroupCall { what, limit: Duration::from_secs_f64(CALL_SECONDS) };
-        self.within(py, call, mine, run, fold)
+        let participants = run.map_or(Participants::All, PyRun::participants);
+        let limit = Duration::from_secs_f64(CALL_SECONDS);
+        self.within(py, GroupCall { what, limit, participants }, mine, run, fold)
     }
 
     /// As [`together`](PyGroup::together), within the time limit of `call`.
@@ -175,8 +215,13 @@ impl PyGroup {
         call: GroupCall<'_>,
         mine: Vec<u8>,
         run: Option<&PyRun>,
-        fold: impl FnOnce(Vec<Vec<u8>>) -> Result<Vec<u8>, String> + Send,
+        fold: impl FnOnce(Vec<Given>) -> Result<Vec<u8>, String> + Send,
     ) -> PyResult<Vec<u8>> {
+        // The others made the calls that come before its first step when they were there.
+        if self.is_late() || run.is_some_and(PyRun::has_just_joined) {
+            let own = Given { rank: self.launched.rank, bytes: mine };
+            return fold(vec![own]).map_err(Error::new_err);
+        }
         let gather = |is_there| run.into_iter().for_each(|run| run.gather(is_there));
         gather(true);
         let found = py.detach(|| {
@@ -252,33 +297,42 @@ fn bytes(values: &[f32]) -> Vec<u8> {
     bytemuck::cast_slice(values).to_vec()
 }
 
-fn compare(all: &[Vec<u8>]) -> Result<Vec<u8>, String> {
-    let first = String::from_utf8_lossy(&all[0]);
-    for (rank, other) in all.iter().enumerate().skip(1) {
-        let other = String::from_utf8_lossy(other);
-        let (mut ours, mut theirs) = (first.lines(), other.lines());
-        loop {
-            match (ours.next(), theirs.next()) {
-                (None, None) => break,
-                (a, b) if a == b => {}
-                (a, b) => {
-                    let (a, b) = (a.unwrap_or("nothing more"), b.unwrap_or("nothing more"));
-                    return Err(format!("the ranks disagree: rank 0 has {a}, rank {rank} has {b}"));
-                }
-            }
+/// What rank 0 passed.
+pub(crate) fn first(mut all: Vec<Given>) -> Result<Vec<u8>, String> {
+    Ok(all.swap_remove(0).bytes)
+}
+
+fn compare(all: &[Given]) -> Result<Vec<u8>, String> {
+    let first = String::from_utf8_lossy(&all[0].bytes);
+    for Given { rank, bytes } in &all[1..] {
+        if let Some([a, b]) = difference(&first, &String::from_utf8_lossy(bytes)) {
+            return Err(format!("the ranks disagree: rank 0 has {a}, rank {rank} has {b}"));
         }
     }
     Ok(Vec::new())
 }
 
+/// The first lines in which two texts differ.
+pub(crate) fn difference(one: &str, other: &str) -> Option<[String; 2]> {
+    let (mut ours, mut theirs) = (one.lines(), other.lines());
+    loop {
+        match (ours.next(), theirs.next()) {
+            (None, None) => return None,
+            (a, b) if a == b => {}
+            (a, b) => return Some([a, b].map(|line| line.unwrap_or("nothing more").to_string())),
+        }
+    }
+}
+
 /// The mean in the order of ranks.
-fn mean_of(all: &[Vec<u8>]) -> Result<Vec<u8>, String> {
-    let mut sum: Vec<f64> = vec![0.0; all[0].len() / 4];
-    for (rank, vector) in all.iter().enumerate() {
-        if vector.len() != all[0].len() {
+fn mean_of(all: &[Given]) -> Result<Vec<u8>, String> {
+    let length = all[0].bytes.len();
+    let mut sum: Vec<f64> = vec![0.0; length / 4];
+    for Given { rank, bytes } in all {
+        if bytes.len() != length {
             return Err(format!("rank {rank} passed a vector of another length than rank 0"));
         }
-        for (sum, value) in sum.iter_mut().zip(vector.chunks_exact(4)) {
+        for (sum, value) in sum.iter_mut().zip(bytes.chunks_exact(4)) {
             *sum += f64::from(f32::from_ne_bytes(value.try_into().expect("four bytes")));
         }
     }

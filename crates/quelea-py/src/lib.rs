@@ -32,6 +32,13 @@ pyo3::create_exception!(
     "A run cannot continue: a process has died, a peer does not answer, or a call came at the wrong time."
 );
 
+pyo3::create_exception!(
+    quelea,
+    Left,
+    pyo3::exceptions::PySystemExit,
+    "This process was given notice and has left its run; the others continue. It ends the script, with status 0."
+);
+
 /// How often a call that waits checks for Ctrl-C.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -62,6 +69,7 @@ fn algorithms() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Error", module.py().get_type::<Error>())?;
+    module.add("Left", module.py().get_type::<Left>())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<group::PyGroup>()?;
     module.add_class::<page::PyPage>()?;

@@ -80,6 +80,10 @@ impl Optimizer for ScriptOptimizer {
 
 impl Drop for ScriptOptimizer {
     fn drop(&mut self) {
-        self.store.inner().kept.append(&mut self.vectors);
+        let mut store = self.store.inner();
+        let is_known = |vector: &Vec<f32>| store.addresses.contains(&(vector.as_ptr() as usize));
+        if self.vectors.iter().any(is_known) {
+            store.kept.append(&mut self.vectors);
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! Records of a script's run, for whoever looks at it: rank 0 hands them to the page of its process, and
-//! writes to a folder what `quelea train` writes to `records.jsonl`.
+//! Records of a script's run, for whoever looks at it: rank 0 hands them to the page of its process, writes to
+//! a folder what `quelea train` writes to `records.jsonl`, and learns from them who is lost and who has joined.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -7,9 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use quelea_net::process_group::GroupMembers;
 use quelea_page::folder::DESCRIPTION;
 use quelea_page::log::RunLog;
-use quelea_record::{Observer, Record};
+use quelea_record::{Observer, Record, RecordKind};
 use quelea_run::files::records::write_line;
 use serde_json::Value;
 
@@ -23,6 +24,8 @@ pub(crate) struct ScriptRecorder {
     pub(crate) log: Option<Arc<RunLog>>,
     /// The file that keeps them.
     pub(crate) file: Option<RecordFile>,
+    /// Who makes calls outside the run.
+    pub(crate) members: GroupMembers,
 }
 
 /// `records.jsonl` of a run that is under way.
@@ -54,6 +57,20 @@ impl RecordFile {
 
 impl Observer for ScriptRecorder {
     fn record(&mut self, record: Record) {
+        let Record { rank, step, .. } = record;
+        let happened = match record.event {
+            RecordKind::Lost => Some(("was lost", "; the others continue")),
+            RecordKind::Left => Some(("has left", "; the others continue")),
+            RecordKind::Joined => Some(("has joined", "")),
+            _ => None,
+        };
+        if let Some((what, then)) = happened {
+            match record.event {
+                RecordKind::Joined => self.members.enter(rank, step),
+                _ => self.members.lose(rank),
+            }
+            eprintln!("quelea: rank {rank} {what} after {step} steps{then}");
+        }
         if let Some(log) = &self.log {
             log.take(&record);
         }

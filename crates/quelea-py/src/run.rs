@@ -1,39 +1,48 @@
 //! One rank of a run whose outer loop is the training script.
 
-use std::net::IpAddr;
+pub(crate) mod start;
+
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyBytes, PyDict};
 use quelea_core::contract::Mode;
+use quelea_core::optim::LearningRate;
 use quelea_core::problems::{Computed, ModelSpec};
 use quelea_core::properties::OptimizerSite;
 use quelea_core::run_spec::RunSpec;
+use quelea_net::LossPolicy;
 use quelea_net::external_loop::{ExternalLoop, LoopHandle, LoopTurn, RankEnded};
-use quelea_net::{Coordinator, Gradients, Hosted, NetOptions, TransportKind};
-use quelea_page::log::{LogClock, RunLog};
+use quelea_net::process_group::Participants;
+use quelea_page::log::RunLog;
 use quelea_run::prepared::run_spec;
-use serde_json::Value;
 
 use crate::algorithm::Outlet;
 use crate::group::PyGroup;
 use crate::model::{self, Raised};
 use crate::optimizer_state::{StateLayout, StateVectors};
-use crate::page::{PyPage, ShownRun, folder_name, script_config};
+use crate::page::{PyPage, script_config};
 use crate::properties::PyProperties;
-use crate::recorder::{RecordFile, ScriptRecorder};
 use crate::settings::{config, value_error};
 use crate::vectors::{RankVectors, VectorAt};
-use crate::{Error, POLL_INTERVAL, uninterrupted};
+use crate::{Error, Left, POLL_INTERVAL, uninterrupted};
+use start::{Membership, RankStart, check_restarts, recorder};
 
 /// More steps than all ranks together will ever take: the script decides when it is done.
 const STEPS: u64 = 1 << 60;
 /// How long a script that has failed waits for the other ranks to receive the reason.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
+
+/// Where a process is in its run.
+struct Place {
+    rank: u32,
+    /// The run had begun before this process joined it.
+    is_late: bool,
+}
 
 /// A rank of a run. Its methods are called in the order that `quelea_net::external_loop` describes.
 #[pyclass(frozen, name = "Run", module = "quelea._core")]
@@ -50,17 +59,23 @@ pub(crate) struct PyRun {
     state: StateVectors,
     /// Where the page of this process sees the run, if it has one.
     shown: Option<Arc<RunLog>>,
+    membership: Membership,
+    place: Place,
+    /// Turns for a gradient that the script had.
+    turns: AtomicU64,
 }
 
 #[pymethods]
 impl PyRun {
-    /// Starts the run with all ranks of `group`. `initial` are the flat parameters;
-    /// `state_vectors` is how many vectors of the optimizer's state the algorithm needs, and
-    /// `has_velocity` whether the first of them is the velocity of momentum. At rank 0, `page` shows the
-    /// run, and its records go to the folder `records`.
+    /// Starts the run with all ranks of `group`, or joins the one that is under way. `initial` are the flat
+    /// parameters; `state_vectors` is how many vectors of the optimizer's state the algorithm needs, and
+    /// `has_velocity` whether the first of them is the velocity of momentum. `described` are settings and
+    /// model in lines, `restarts` how many lost processes the launcher would start again. At rank 0, `page`
+    /// shows the run, and its records go to the folder `records`.
     #[new]
     #[pyo3(signature = (
-        group, settings, tensors, initial, state_vectors, has_velocity, page=None, records=None
+        group, settings, tensors, initial, state_vectors, has_velocity, described, restarts=0, page=None,
+        records=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -71,46 +86,56 @@ impl PyRun {
         initial: VectorAt,
         state_vectors: usize,
         has_velocity: bool,
+        described: Vec<String>,
+        restarts: u32,
         page: Option<&PyPage>,
         records: Option<PathBuf>,
     ) -> PyResult<PyRun> {
         let config = config(settings)?;
         let resolved = config.resolved();
+        let membership = Membership::of(&config);
         if initial.length == 0 {
             return Err(Error::new_err("all parameters of the model are empty: nothing to train"));
         }
         // SAFETY: the package passes the address of a tensor that it holds during the call.
         let start = unsafe { initial.as_mut_slice() };
-        let (outer, handle) = ExternalLoop::new();
+        let (script, handle) = ExternalLoop::new();
         let tensors = model::tensors(tensors);
         let model = ModelSpec { tensors, initial: start.to_vec(), samples: Vec::new() };
         let spec = run_spec(config, model).map_err(value_error)?;
+        check_restarts(restarts, membership.on_loss, &spec).map_err(Error::new_err)?;
         let rate = Arc::new(AtomicU32::new(0));
-        let read = Arc::clone(&rate);
-        let learning_rate = Arc::new(move |_| f32::from_bits(read.load(Ordering::Relaxed)));
         let steps = STEPS / u64::from(group.launched().world);
-        let mut setup = RunSpec { learning_rate, clip: None, steps, ..spec };
+        let mut setup =
+            RunSpec { learning_rate: rate_in(Arc::clone(&rate)), clip: None, steps, ..spec };
         let state = StateVectors::default();
         if setup.properties().optimizer == OptimizerSite::Workers {
             let layout = StateLayout { vectors: state_vectors, has_velocity };
             setup.optimizer = state.maker(layout, initial.length);
         }
         let (handle, raised) = (Arc::new(handle), Raised::default());
-        let told = Arc::downgrade(&handle);
-        let end = move |reason| {
-            if let Some(handle) = told.upgrade() {
-                handle.fail(reason);
-            }
-        };
-        Outlet { raised: raised.clone(), end: Some(Arc::new(end)) }.install();
-        let recorder = match group.launched().rank {
-            0 => recorder(&script_config(&resolved), initial.length, page, records)?,
-            _ => ScriptRecorder::default(),
-        };
-        let shown = recorder.log.clone();
-        let thread = spawn(py, group, setup.clone(), outer, recorder)?;
-        let (thread, outcome) = (Mutex::new(Some(thread)), OnceLock::new());
-        Ok(PyRun { handle, raised, thread, outcome, rate, setup, state, shown })
+        install_outlet(&handle, &raised);
+        let recorder = recorder(group, &script_config(&resolved), initial.length, page, records)?;
+        let (shown, joinable) = (recorder.log.clone(), group.take_joinable());
+        let described = described.join("\n");
+        let (run, members) = (setup.clone(), membership.clone());
+        let begun =
+            RankStart { setup: run, script, recorder, membership: members, described, joinable };
+        let (thread, outcome) = (Mutex::new(Some(begun.spawn(py, group)?)), OnceLock::new());
+        let place = Place { rank: group.launched().rank, is_late: joinable.is_some() };
+        Ok(PyRun {
+            handle,
+            raised,
+            thread,
+            outcome,
+            rate,
+            setup,
+            state,
+            shown,
+            membership,
+            place,
+            turns: AtomicU64::new(0),
+        })
     }
 
     /// Start and end of every bucket, in order.
@@ -130,6 +155,46 @@ impl PyRun {
     #[getter]
     fn global_step(&self) -> u64 {
         self.handle.global_step()
+    }
+
+    /// The step of the first gradient: 0, or where the others were when this process joined.
+    #[getter]
+    fn start_step(&self) -> u64 {
+        self.handle.entrance().step
+    }
+
+    /// What another rank's script has saved, where this process has joined a run; after the first turn.
+    #[getter]
+    fn joined_state<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        self.handle.entrance().state.map(|state| PyBytes::new(py, &state))
+    }
+
+    /// The ranks that take part, as far as this one knows.
+    #[getter]
+    fn workers(&self) -> Vec<u32> {
+        self.handle.workers()
+    }
+
+    /// Whether the others continue when this process is lost or leaves.
+    #[getter]
+    fn can_leave(&self) -> bool {
+        self.place.rank != 0 && self.membership.on_loss != LossPolicy::Stop
+    }
+
+    /// Whether this process has left the run.
+    #[getter]
+    fn has_left(&self) -> bool {
+        self.membership.leave.has_left()
+    }
+
+    /// Gives this process notice: it leaves the run as soon as the others can do without it.
+    fn leave(&self) {
+        self.membership.leave.give();
+    }
+
+    /// What the script needs besides the rank's vectors, as the turn "save" asked.
+    fn saved(&self, py: Python<'_>, state: &Bound<'_, PyBytes>) -> PyResult<()> {
+        self.checked(py, self.handle.saved(state.as_bytes().to_vec()))
     }
 
     /// The vectors of the rank; at the turn for a gradient.
@@ -174,12 +239,16 @@ impl PyRun {
         self.checked(py, self.handle.optimized())
     }
 
-    /// Waits for the script's turn, and returns its name: "gradient", or the mode in which the
-    /// optimizer is to run. The names are the values of Python's `LoopTurn`.
+    /// Waits for the script's turn, and returns its name: "gradient", "save", or the mode in which the
+    /// optimizer is to run. The names are the values of Python's `Turn`.
     fn wait(&self, py: Python<'_>) -> PyResult<&'static str> {
         loop {
             match py.detach(|| self.handle.wait(POLL_INTERVAL)) {
-                Ok(Some(LoopTurn::Gradient(_))) => return Ok("gradient"),
+                Ok(Some(LoopTurn::Gradient(_))) => {
+                    self.turns.fetch_add(1, Ordering::Relaxed);
+                    return Ok("gradient");
+                }
+                Ok(Some(LoopTurn::Save)) => return Ok("save"),
                 Ok(Some(LoopTurn::Optimize(Mode::Apply))) => return Ok("apply"),
                 Ok(Some(LoopTurn::Optimize(Mode::Displace))) => return Ok("displace"),
                 Ok(Some(LoopTurn::Optimize(Mode::ApplyAndReport))) => {
@@ -191,9 +260,17 @@ impl PyRun {
         }
     }
 
-    /// No more gradients; waits until the run has ended for all ranks.
-    fn finish(&self, py: Python<'_>) -> PyResult<()> {
+    /// No more gradients; waits until the run has ended for all ranks. `save` gives what the script needs
+    /// besides the rank's vectors, for a process that joins meanwhile.
+    fn finish(&self, py: Python<'_>, save: &Bound<'_, PyAny>) -> PyResult<()> {
         self.checked(py, self.handle.finish())?;
+        loop {
+            match py.detach(|| self.handle.wait(POLL_INTERVAL)) {
+                Ok(Some(LoopTurn::Save)) => self.saved(py, save.call0()?.cast()?)?,
+                Ok(_) => py.check_signals()?,
+                Err(RankEnded) => break,
+            }
+        }
         match self.end(py)? {
             Ok(()) => Ok(()),
             Err(reason) => Err(self.raised.take().unwrap_or_else(|| Error::new_err(reason))),
@@ -223,6 +300,22 @@ impl PyRun {
         self.handle.gather(is_there);
     }
 
+    /// Who makes a call that this script makes now.
+    pub(crate) fn participants(&self) -> Participants {
+        let turns = self.turns.load(Ordering::Relaxed);
+        let step = self.start_step() + turns.saturating_sub(1);
+        if self.membership.on_loss == LossPolicy::Stop {
+            Participants::All
+        } else {
+            Participants::Living { step }
+        }
+    }
+
+    /// Whether this process came late and has taken no step yet.
+    pub(crate) fn has_just_joined(&self) -> bool {
+        self.place.is_late && self.turns.load(Ordering::Relaxed) <= 1
+    }
+
     /// Whether the run has ended.
     pub(crate) fn is_over(&self) -> bool {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
@@ -246,6 +339,7 @@ impl PyRun {
     /// Why the run has ended.
     pub(crate) fn failure(&self, py: Python<'_>) -> PyErr {
         match self.end(py) {
+            Ok(Ok(())) if self.membership.leave.has_left() => Left::new_err(()),
             Ok(Ok(())) => Error::new_err("the run has ended"),
             Ok(Err(reason)) => self.raised.take().unwrap_or_else(|| Error::new_err(reason)),
             Err(interrupted) => interrupted,
@@ -277,86 +371,18 @@ impl PyRun {
     }
 }
 
-/// What takes the records of the run at rank 0, for its page and its folder.
-fn recorder(
-    config: &Value,
-    elements: usize,
-    page: Option<&PyPage>,
-    records: Option<PathBuf>,
-) -> PyResult<ScriptRecorder> {
-    let file = records.as_ref().map(|folder| {
-        RecordFile::create(folder, config).map_err(|error| {
-            Error::new_err(format!("cannot write records to {}: {error}", folder.display()))
-        })
-    });
-    let name = records.as_deref().map(folder_name);
-    let shown = ShownRun { config, elements, clock: LogClock::Real, name };
-    let log = page.map(|page| page.show(shown)).transpose()?;
-    Ok(ScriptRecorder { log, file: file.transpose()? })
+/// A learning rate that is read where the script has written it.
+fn rate_in(rate: Arc<AtomicU32>) -> LearningRate {
+    Arc::new(move |_| f32::from_bits(rate.load(Ordering::Relaxed)))
 }
 
-/// What carries frames between processes: `auto` or `tcp`.
-const TRANSPORT_VARIABLE: &str = "QUELEA_TRANSPORT";
-
-/// Starts this process's part of the run on its own thread.
-fn spawn(
-    py: Python<'_>,
-    group: &PyGroup,
-    setup: RunSpec,
-    script: ExternalLoop,
-    mut recorder: ScriptRecorder,
-) -> PyResult<JoinHandle<Result<(), String>>> {
-    let (rank, address) = (group.launched().rank, group.assembly().address());
-    // The scripts hold their models: nobody needs them reported.
-    // What a script does between two steps, such as an evaluation, seems to be a part of its gradient.
-    let options = NetOptions {
-        connect_seconds: 60.0,
-        report_models: false,
-        compute_factor: f64::INFINITY,
-        security: group.security(),
-        transport: asked_transport()?,
-        ..NetOptions::default()
-    };
-    let coordinator = if rank == 0 { Some(bind(address, &options)?) } else { None };
-    let port = coordinator.as_ref().map_or(0, |coordinator| coordinator.address().port());
-    let answer = group.together(py, "wrap()", port.to_le_bytes().to_vec(), None, |mut all| {
-        Ok(all.swap_remove(0))
-    })?;
-    let port = <[u8; 2]>::try_from(&answer[..]).map(u16::from_le_bytes);
-    let port =
-        port.map_err(|_| Error::new_err("rank 0 did not send the port of its coordinator"))?;
-    let gradients = move || {
-        let script = script.clone();
-        Gradients::External(Box::new(move |_| script.clone()))
-    };
-    let run = move || match coordinator {
-        Some(coordinator) => {
-            let hosted = Hosted { workers: vec![0] };
-            let ended = coordinator.run(Vec::new(), &setup, &gradients(), &hosted, &mut recorder);
-            ended.map(|_| ()).map_err(|error| error.to_string())
-        }
-        None => {
-            let place = std::net::SocketAddr::new(address, port).to_string();
-            let mut build = |_: &[u8]| Ok((setup.clone(), gradients()));
-            let ended = quelea_net::join(&place, Some(rank), &options, &mut build);
-            ended.map_err(|error| error.to_string())
+/// An event of an algorithm in Python that raises ends the run.
+fn install_outlet(handle: &Arc<LoopHandle>, raised: &Raised) {
+    let told = Arc::downgrade(handle);
+    let end = move |reason| {
+        if let Some(handle) = told.upgrade() {
+            handle.fail(reason);
         }
     };
-    let thread = std::thread::Builder::new().name("quelea".into()).spawn(run);
-    thread.map_err(|error| Error::new_err(format!("cannot start a thread: {error}")))
-}
-
-/// What `QUELEA_TRANSPORT` asks for.
-pub(crate) fn asked_transport() -> PyResult<TransportKind> {
-    match std::env::var(TRANSPORT_VARIABLE) {
-        Ok(name) => name
-            .parse()
-            .map_err(|error| Error::new_err(format!("{TRANSPORT_VARIABLE}={name}: {error}"))),
-        Err(_) => Ok(TransportKind::default()),
-    }
-}
-
-fn bind(address: IpAddr, options: &NetOptions) -> PyResult<Coordinator> {
-    Coordinator::bind(&std::net::SocketAddr::new(address, 0).to_string(), options.clone())
-        .map_err(|error| Error::new_err(error.to_string()))
+    Outlet { raised: raised.clone(), end: Some(Arc::new(end)) }.install();
 }

@@ -12,7 +12,7 @@ use quelea_net::tensor_group::{
     Reduction, TensorCall, TensorGroup, TensorMemory, WindowRequest,
 };
 
-use crate::run::asked_transport;
+use crate::run::start::asked_transport;
 use crate::{Error, uninterrupted};
 
 /// Where a tensor lies in memory.

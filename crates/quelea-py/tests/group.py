@@ -32,12 +32,15 @@ def outcomes(
     *args: Any,
     limit: float = 60.0,
     dead: tuple[int, ...] = (),
+    restarted: tuple[int, ...] = (),
 ) -> list[tuple[str | None, Any]]:
-    """The traceback or None, and what was returned, of every rank; nothing of those that die."""
+    """The traceback or None, and what was returned, of every rank; nothing of those that die. The ranks
+    `restarted` die and are started once more, with ``QUELEA_TEST_RESTARTED`` in their environment."""
     answers = _forks.Queue()
     job = f"test-{os.getpid()}-{next(_jobs)}"
 
-    def child(rank: int) -> None:
+    def child(rank: int, restarted: str = "") -> None:
+        os.environ["QUELEA_TEST_RESTARTED"] = restarted
         os.environ.update(
             QUELEA_RANK=str(rank), QUELEA_WORLD_SIZE=str(processes), QUELEA_JOB=job
         )
@@ -52,6 +55,10 @@ def outcomes(
     for started in children:
         started.start()
     results: dict[int, tuple[str | None, Any]] = {}
+    for rank in restarted:
+        children[rank].join(timeout=limit)
+        children[rank] = _forks.Process(target=child, args=(rank, "yes"))
+        children[rank].start()
     try:
         while len(results) < processes - len(dead):
             rank, failure, value = answers.get(timeout=limit)

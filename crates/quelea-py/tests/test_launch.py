@@ -121,7 +121,7 @@ import quelea.torch as quelea
 quelea.init()
 model = torch.nn.Linear(3, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-quelea.wrap(model, optimizer)
+quelea.wrap(model, optimizer, on_loss="stop")
 for step in range(int(sys.argv[1])):
     if step == 3 and quelea.rank() == 1:
         LEAVE

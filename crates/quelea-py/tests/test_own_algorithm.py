@@ -122,11 +122,12 @@ def test_a_worker_that_is_lost_is_not_waited_for_and_an_algorithm_without_on_vie
 # Under wrap().
 
 
-def wrapped(rank, algorithm, topology, steps=10):
+def wrapped(rank, algorithm, topology, steps=10, **settings):
     quelea.torch.init()
     model = make("mlp")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    quelea.torch.wrap(model, optimizer, algorithm, topology=topology, bucket_mb=BUCKET_MB)
+    settings |= {"topology": topology, "bucket_mb": BUCKET_MB}
+    quelea.torch.wrap(model, optimizer, algorithm, **settings)
     for step in range(steps):
         optimizer.zero_grad()
         loss(model, batch("mlp", rank, step)).backward()
@@ -314,7 +315,10 @@ def test_under_wrap_the_rank_that_failed_raises_its_exception_and_the_others_nam
                 raise LookupError("no such thing")
             super().on_message(cx, sender, message)
 
-    results = outcomes(3, wrapped, Failing, None)
+    def stopping(rank):
+        return wrapped(rank, Failing, None, on_loss="stop")
+
+    results = outcomes(3, stopping)
     failures = [failure for failure, _ in results]
     assert "LookupError: no such thing" in failures[1] and "in on_message" in failures[1]
     for other in (failures[0], failures[2]):

@@ -245,7 +245,7 @@ def test_all_ranks_start_from_the_parameters_and_buffers_of_rank_0():
 
 
 def died(rank, algorithm, victim):
-    model, optimizer = start(algorithm)
+    model, optimizer = start(algorithm, on_loss="stop")
     for number in itertools.count():
         if rank == victim and number == 3:
             os.kill(os.getpid(), 9)
@@ -258,7 +258,7 @@ def died(rank, algorithm, victim):
 
 @pytest.mark.parametrize("algorithm", ["allreduce", "d-psgd", "asp"])
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_process_that_dies_ends_the_others_within_seconds(algorithm, victim):
+def test_a_process_that_dies_ends_the_others_within_seconds_where_they_are_to_stop(algorithm, victim):
     for failure, (message, seconds) in outcomes(3, died, algorithm, victim, dead=(victim,)):
         assert failure is None
         # A rank that loses rank 0 loses the coordinator.

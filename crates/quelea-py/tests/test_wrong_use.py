@@ -192,7 +192,7 @@ def test_an_exception_at_one_rank_reaches_the_others_with_its_reason():
 
     def work(rank):
         quelea.init()
-        model, optimizer = wrap()
+        model, optimizer = wrap(on_loss="stop")
         for number in range(100):
             if rank == 1 and number == 3:
                 try:

@@ -24,7 +24,7 @@ use quelea_core::options::{OptionKind, OptionSpec, Options};
 use quelea_core::properties::{Properties, TopologyRequirement};
 use quelea_core::registry::Registry;
 use quelea_core::{algorithms, codec, optim, topology};
-use quelea_net::TransportKind;
+use quelea_net::{LossPolicy, SilenceLimits, TransportKind};
 use toml::{Table, Value};
 
 use crate::error::RequestError;
@@ -256,6 +256,24 @@ impl Config {
     /// How many workers may take part at a time, those who join later included.
     pub fn seats(&self) -> usize {
         self.workers.max(self.membership.whole("max_workers") as usize)
+    }
+
+    /// What happens when a worker is lost in a real run.
+    pub fn loss_policy(&self) -> LossPolicy {
+        match self.membership.text("on_loss") {
+            "stop" => LossPolicy::Stop,
+            _ => {
+                LossPolicy::Continue { min_workers: self.membership.whole("min_workers") as usize }
+            }
+        }
+    }
+
+    /// How long a process may be silent in a real run.
+    pub fn silence_limits(&self) -> SilenceLimits {
+        SilenceLimits {
+            floor_seconds: self.membership.real("silence_floor_seconds"),
+            ceiling_seconds: self.membership.real("silence_ceiling_seconds"),
+        }
     }
 
     /// Steps of each worker; a prepared run has turned epochs into them.

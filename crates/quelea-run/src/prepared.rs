@@ -100,20 +100,12 @@ impl PreparedRun {
 
     /// What happens when a worker is lost in a real run.
     pub fn loss_policy(&self) -> LossPolicy {
-        let membership = &self.config.membership;
-        match membership.text("on_loss") {
-            "stop" => LossPolicy::Stop,
-            _ => LossPolicy::Continue { min_workers: membership.whole("min_workers") as usize },
-        }
+        self.config.loss_policy()
     }
 
     /// How long a process may be silent in a real run.
     pub fn silence_limits(&self) -> SilenceLimits {
-        let membership = &self.config.membership;
-        SilenceLimits {
-            floor_seconds: membership.real("silence_floor_seconds"),
-            ceiling_seconds: membership.real("silence_ceiling_seconds"),
-        }
+        self.config.silence_limits()
     }
 
     /// The same run, resumed from a checkpoint.

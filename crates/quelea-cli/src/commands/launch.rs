@@ -21,17 +21,25 @@ Examples:
   quelea launch -n 4 train.py --epochs 10           what follows the script is its own
   quelea launch -n 4 --page 127.0.0.1:8600 train.py show the run in a browser, from rank 0
   quelea launch -n 4 --records runs/first train.py  keep what is measured: quelea page runs/first
+  quelea launch -n 4 --restarts 5 train.py          a process that is lost is started again and joins
 
-Needs the Python package, which has this command too. Rank 0 hosts the servers of the
-centralized algorithms. A process that fails ends the others; the last line names it.";
+Needs the Python package, which has this command too. Rank 0 hosts the controller and the servers of
+the centralized algorithms. While a run lasts the others continue without a process that is lost,
+unless that is rank 0's or the script says on_loss=\"stop\"; at any other time a process that fails
+ends the others, and the last line names it.";
 
 /// Start a PyTorch script several times on this machine
 #[derive(Debug, Parser)]
 #[command(after_help = EXAMPLES)]
 struct Args {
     /// How many processes
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short = 'n', long, alias = "nproc", value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     processes: u32,
+
+    /// Start a process that is lost again, K times in all; it joins the run (docs/python.md)
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    restarts: u32,
 
     /// Show the run on a page at this address while it lasts (docs/seeing-a-run.md)
     #[arg(long, value_name = "ADDRESS:PORT")]
@@ -57,6 +65,9 @@ fn run(_registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let interpreter = args.python.unwrap_or_else(own);
     let mut python = Process::new(&interpreter);
     python.args(["-m", "quelea.launch", "-n", &args.processes.to_string()]);
+    if args.restarts > 0 {
+        python.args(["--restarts", &args.restarts.to_string()]);
+    }
     if let Some(address) = &args.page {
         check_address("--page", address)?;
         python.args(["--page", address]);

@@ -239,7 +239,8 @@ impl RankMachine {
             Ok(mut node) => {
                 // Its own part does not say how far the others are.
                 node.progress(self.node.gradients_done());
-                self.node = node;
+                let before = std::mem::replace(&mut self.node, node);
+                self.node.take_over(before);
             }
             Err(problem) => self.failed(problem),
         }

@@ -70,6 +70,27 @@ impl Node {
         load.finish()
     }
 
+    /// Continues in the memory of `before`, the node whose state this one has: whoever knows the addresses of
+    /// its vectors, as a loop outside does, finds the vectors there. The optimizer of such a loop stays, too.
+    pub fn take_over(&mut self, mut before: Node) {
+        assert!(!before.is_lent() && !self.is_lent(), "nobody computes on vectors that move");
+        (self.outside, self.inspection.is_on) = (before.outside, before.inspection.is_on);
+        let pairs = [(&mut self.params, &before.params), (&mut self.grad, &before.grad)];
+        for (own, kept) in pairs {
+            // SAFETY: nothing is lent, so that both nodes' vectors are here, and both nodes are borrowed.
+            unsafe {
+                kept.slice_mut(0..own.len()).copy_from_slice(own.slice(0..own.len()));
+            }
+            *own = kept.clone();
+        }
+        self.spare = std::mem::take(&mut before.spare);
+        if before.outside {
+            let pairs = before.optimizer.vectors().into_iter().zip(self.optimizer.vectors());
+            pairs.for_each(|(kept, own)| kept.copy_from_slice(own));
+            std::mem::swap(&mut self.optimizer, &mut before.optimizer);
+        }
+    }
+
     /// What every rank has, whatever the algorithm.
     fn common_state(&mut self, visitor: &mut dyn Visitor) {
         visitor.number("step", &mut self.step);

@@ -5,6 +5,7 @@ use quelea_record::{CheckpointSchedule, RankCheckpoint, ResumePoint};
 use quelea_wire::control::{ControlError, Reader};
 
 use crate::error::NetError;
+use crate::external_loop::STATE_BYTES;
 use crate::measure::Prober;
 use crate::options::NetOptions;
 use crate::protocol::{self, JOB_BYTES, SMALL_BYTES, SetupMessage, Wait};
@@ -28,8 +29,10 @@ impl CoordinatorReader<'_> {
         prober: &Prober<'_>,
     ) -> Result<Option<(ResumePoint, Time, CheckpointSchedule)>, NetError> {
         let (mut start, rank) = (ResumePoint::default(), prober.links.rank.index());
+        let of_loop = if prober.gradients.are_external() { STATE_BYTES } else { 0 };
+        let most = protocol::state_bytes(len) + of_loop;
         loop {
-            match hear_up_to(self.stream, self.address, wait, protocol::state_bytes(len))? {
+            match hear_up_to(self.stream, self.address, wait, most)? {
                 SetupMessage::Resume { part, resized, joins, changes } => {
                     start.parts = vec![RankCheckpoint::default(); rank];
                     start.parts.push(*part);

@@ -1,6 +1,6 @@
 //! How the processes of a group find each other: rank 0 listens, the others come.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -10,6 +10,7 @@ use std::time::Duration;
 use quelea_control::{REASON_CHARS, shown};
 
 use super::frames::{Frame, read_up_to, write};
+use super::members::{AddressFile, Arrival, GroupMembers, RunUnderWay};
 use super::{KeepWaiting, ProcessGroup, ProcessGroupError, refused, said};
 use crate::launcher::{self, Launched, PublishedAddress, Rendezvous};
 use crate::protocol::{PacketStream, Wait};
@@ -24,6 +25,12 @@ const HELLO_SECONDS: f64 = 5.0;
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The longest answer to a hello.
 const INIT_BYTES: u64 = 64 << 10;
+
+/// Where the hub hears processes that come late. Dropping it closes it.
+#[derive(Debug)]
+pub(super) struct Door {
+    _listener: GuardedListener,
+}
 
 /// Where a hub waits for the others of its group.
 #[derive(Debug)]
@@ -89,19 +96,20 @@ pub(super) fn gather_at(
     };
     let (arrived, arrivals) = channel();
     let (world, arrived) = (launched.world, Mutex::new(arrived));
-    let taken = Mutex::new(BTreeSet::from([0]));
+    let members = GroupMembers::default();
+    let hearing = members.clone();
     // Every visitor is heard on a thread of its own: one that is silent or slow holds up nobody.
     let listener = GuardedListener::open(listener, WhenBusy::Close, move |stream, _| {
         // A visitor that is not one of us is none of our business.
-        if let Some(found) = admit(stream, access.as_ref(), world, &taken) {
+        if let Some(found) = admit(stream, access.as_ref(), world, &hearing) {
             let _ = arrived.lock().unwrap_or_else(PoisonError::into_inner).send(found);
         }
     })
     .map_err(|error| text(&error))?;
-    let mut peers: Vec<(u32, ControlStream)> = Vec::new();
+    let mut peers: BTreeMap<u32, ControlStream> = BTreeMap::new();
     while peers.len() + 1 < launched.world as usize {
         match arrivals.recv_timeout(wait.left().min(POLL_INTERVAL)) {
-            Ok(found) => peers.push(found),
+            Ok((rank, stream)) => drop(peers.insert(rank, stream)),
             Err(RecvTimeoutError::Disconnected) => return Err(refused("nobody listens any more")),
             Err(RecvTimeoutError::Timeout) if wait.left().is_zero() => {
                 return Err(missing(own, what, launched, &peers));
@@ -112,9 +120,25 @@ pub(super) fn gather_at(
             Err(RecvTimeoutError::Timeout) => {}
         }
     }
-    drop((published, listener));
-    peers.sort_by_key(|(rank, _)| *rank);
-    Ok(ProcessGroup { rank: 0, peers, address: ip })
+    drop(published);
+    members.complete(match &launched.rendezvous {
+        Rendezvous::LocalFile(path) => {
+            Some(AddressFile { path: path.clone(), address: own, published: None })
+        }
+        Rendezvous::Address(_) => None,
+    });
+    let door = Door { _listener: listener };
+    Ok(ProcessGroup { members, _door: Some(door), ..group(0, peers, ip) })
+}
+
+/// A group whose door is closed.
+pub(super) fn group(
+    rank: u32,
+    peers: BTreeMap<u32, ControlStream>,
+    address: IpAddr,
+) -> ProcessGroup {
+    let members = GroupMembers::default();
+    ProcessGroup { rank, peers, address, members, joinable: None, _door: None }
 }
 
 /// Loopback unless others must reach this machine.
@@ -134,11 +158,10 @@ fn missing(
     own: SocketAddr,
     what: &str,
     launched: &Launched,
-    peers: &[(u32, ControlStream)],
+    peers: &BTreeMap<u32, ControlStream>,
 ) -> ProcessGroupError {
-    let there = |rank: &u32| peers.iter().any(|(here, _)| here == rank);
-    let missing: Vec<String> =
-        (1..launched.world).filter(|rank| !there(rank)).map(|rank| rank.to_string()).collect();
+    let missing = (1..launched.world).filter(|rank| !peers.contains_key(rank));
+    let missing: Vec<String> = missing.map(|rank| rank.to_string()).collect();
     refused(format!(
         "waited at {own} for {} processes, but rank {} did not come to {what}",
         launched.world,
@@ -146,12 +169,12 @@ fn missing(
     ))
 }
 
-/// Hears who a visitor is.
+/// Hears who a visitor is. One that comes late is kept until it has joined the run.
 fn admit(
     socket: TcpStream,
     access: Option<&Access>,
     expected: u32,
-    taken: &Mutex<BTreeSet<u32>>,
+    members: &GroupMembers,
 ) -> Option<(u32, ControlStream)> {
     let wait = Wait::new(HELLO_SECONDS, "a hello");
     let limit = Some(Duration::from_secs_f64(HELLO_SECONDS));
@@ -161,23 +184,33 @@ fn admit(
     stream.receive_all(&mut hello, &wait).ok()?;
     let number = |at: usize| u32::from_le_bytes(hello[at..at + 4].try_into().expect("four"));
     let (rank, world) = (number(8), number(12));
-    let is_free = || taken.lock().unwrap_or_else(PoisonError::into_inner).insert(rank);
-    let reason = if hello[..8] != MAGIC {
+    if hello[..8] != MAGIC {
         return None;
-    } else if world != expected {
-        format!("it was started as one of {world}, rank 0 as one of {expected}")
-    } else if rank >= world || !is_free() {
-        format!("rank {rank} is taken")
-    } else {
-        String::new()
-    };
-    let (good, ever) = (reason.is_empty(), &mut || !wait.left().is_zero());
-    let greeted =
-        write(&stream, good, "init", reason.as_bytes(), ever).and_then(|()| tune(&stream));
-    if good && greeted.is_err() {
-        taken.lock().unwrap_or_else(PoisonError::into_inner).remove(&rank);
     }
-    (good && greeted.is_ok()).then_some((rank, stream))
+    let arrival = if world == expected {
+        members.arrive(rank, world)
+    } else {
+        Arrival::Refused(format!("it was started as one of {world}, rank 0 as one of {expected}"))
+    };
+    let (good, body) = match &arrival {
+        Arrival::Expected => (true, Vec::new()),
+        Arrival::Late(run) => (true, run.to_bytes()),
+        Arrival::Refused(reason) => (false, reason.clone().into_bytes()),
+    };
+    let ever = &mut || !wait.left().is_zero();
+    let greeted = write(&stream, good, "init", &body, ever).and_then(|()| tune(&stream));
+    match (arrival, greeted) {
+        (Arrival::Expected, Ok(())) => Some((rank, stream)),
+        (Arrival::Expected, Err(_)) => {
+            members.leave(rank);
+            None
+        }
+        (Arrival::Late(_), Ok(())) => {
+            members.keep(rank, stream);
+            None
+        }
+        (Arrival::Late(_), Err(_)) | (Arrival::Refused(_), _) => None,
+    }
 }
 
 /// One of the others looks for the hub until it is there.
@@ -193,8 +226,9 @@ pub(super) fn find(
             Ok((address, _)) => match greet(&address, launched, security, wait) {
                 Ok((stream, word)) if word.good => {
                     let address = stream.peer_addr().map_err(|error| refused(error.to_string()))?;
-                    let peers = vec![(0, stream)];
-                    return Ok(ProcessGroup { rank, peers, address: address.ip() });
+                    let joinable = RunUnderWay::from_bytes(&word.body);
+                    let peers = BTreeMap::from([(0, stream)]);
+                    return Ok(ProcessGroup { joinable, ..group(rank, peers, address.ip()) });
                 }
                 Ok((_, word)) => {
                     let reason = String::from_utf8_lossy(&word.body);

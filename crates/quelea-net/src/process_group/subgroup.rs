@@ -5,7 +5,9 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::meeting::{HubListener, gather_at};
-use super::{GroupCall, KeepWaiting, ProcessGroup, ProcessGroupError, refused};
+use super::{
+    Given, GroupCall, KeepWaiting, Participants, ProcessGroup, ProcessGroupError, refused,
+};
 use crate::launcher::{Launched, Rendezvous};
 use crate::protocol::Wait;
 use crate::trust::Security;
@@ -27,8 +29,10 @@ impl ProcessGroup {
             _ => None,
         };
         let said = Member { members: members.to_vec(), at: self.place_of(hub.as_ref())? };
-        let answer =
-            self.together(call, said.to_line().into_bytes(), places, &mut *keep_waiting)?;
+        // All processes take part, so the lines come in the order of ranks.
+        let call = GroupCall { participants: Participants::All, ..call };
+        let lines = |all: Vec<Given>| places(all.into_iter().map(|given| given.bytes).collect());
+        let answer = self.together(call, said.to_line().into_bytes(), lines, &mut *keep_waiting)?;
         let position = mine.ok_or_else(|| refused(not_in(self.rank, members)))?;
         if members.len() == 1 {
             return Ok(ProcessGroup::alone());
@@ -69,7 +73,8 @@ impl ProcessGroup {
             return Ok(format!(":{port}"));
         }
         // This machine's address on the way to rank 0 is one that the others can use as well.
-        let own = self.peers[0].1.local_addr();
+        let hub = self.peers.get(&0).ok_or_else(|| refused("rank 0 is gone"))?;
+        let own = hub.local_addr();
         let own = own.map_err(|error| refused(error.to_string()))?.ip();
         Ok(std::net::SocketAddr::new(own, port).to_string())
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from quelea._binding import Binding
 from quelea._core import Run
 from quelea._exchange import Exchange
@@ -13,11 +15,18 @@ from quelea._turn import StepCycle
 class ActiveRun:
     """A run that has started, at the turn for its first gradient."""
 
-    def __init__(self, run: Run, algorithm: str, trained: TrainedParams, exchange: Exchange):
-        self.run, self.algorithm = run, algorithm
+    def __init__(
+        self,
+        run: Run,
+        algorithm: str,
+        trained: TrainedParams,
+        exchange: Exchange,
+        save: Callable[[], bytes],
+    ):
+        self.run, self.algorithm, self.save = run, algorithm, save
         # Asked for at every gradient; they never change.
         self.buckets, self.properties = run.buckets, run.properties
-        self.cycle = StepCycle(run)
+        self.cycle = StepCycle(run, save)
         self.vectors = run.vectors()
         self.flat = exchange.flat(self.vectors, trained.device)
         #: Gradients lie in the flat vector: the algorithm reads them, or the host averages them.
@@ -41,7 +50,7 @@ class ActiveRun:
             self.binding.narrow.absorb()
             if not self.properties.snapshot:
                 self.flat.send("params")
-            self.run.finish()
+            self.run.finish(self.save)
             self.flat.fetch(grads=False)
             self.binding.narrow.refresh()
         finally:

@@ -48,7 +48,8 @@ def load_state_dict(state: dict[str, Any], model: torch.nn.Module | None = None)
 
     In most gossip algorithms every rank resumes from its own parameters; in all others the ranks
     start from the mean. What an algorithm keeps beside the parameters (trackers, corrections,
-    push-sum weights, servers' models) is reset.
+    push-sum weights, servers' models) is reset. In a process that has just joined a run it does nothing: the
+    others are further.
 
     >>> import torch, quelea.torch as quelea
     >>> quelea.init()

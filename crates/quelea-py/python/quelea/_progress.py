@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from quelea import _pages
+from quelea._core import Error
 from quelea._pages import RunPage
 from quelea._session import Session
 
@@ -14,6 +15,13 @@ def _wrapped(what: str, model: torch.nn.Module | None) -> Session:
     from quelea.torch import _wrapped
 
     return _wrapped(what, model)
+
+
+def rank() -> int:
+    """The number of this process."""
+    from quelea.torch import rank
+
+    return rank()
 
 
 def global_step(model: torch.nn.Module | None = None) -> int:
@@ -35,6 +43,57 @@ def global_step(model: torch.nn.Module | None = None) -> int:
     1
     """
     return _wrapped("global_step()", model).global_step
+
+
+def start_step(model: torch.nn.Module | None = None) -> int:
+    """The step at which this process begins: 0, or where the others are when it joins their run.
+
+    A loop ``for step in range(quelea.start_step(), steps)`` is the same in every process, also in one that was
+    started again, and after `load_state_dict`.
+
+    >>> import torch, quelea.torch as quelea
+    >>> quelea.init()
+    >>> model = torch.nn.Linear(2, 1)
+    >>> model = quelea.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    >>> quelea.start_step()
+    0
+    """
+    return _wrapped("start_step()", model).start_step
+
+
+def workers(model: torch.nn.Module | None = None) -> list[int]:
+    """The ranks that take part in the run, as far as this one knows: lost ones are missing.
+
+    >>> import torch, quelea.torch as quelea
+    >>> quelea.init()
+    >>> model = torch.nn.Linear(2, 1)
+    >>> model = quelea.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    >>> quelea.workers()
+    [0]
+    """
+    return _wrapped("workers()", model).active.run.workers
+
+
+def leave(model: torch.nn.Module | None = None) -> None:
+    """Gives this process notice: it leaves the run as soon as the others can do without it, and the step after
+    that raises `Left`, which ends the script with status 0. SIGTERM does the same.
+
+    >>> import torch, quelea.torch as quelea
+    >>> quelea.init()
+    >>> model = torch.nn.Linear(2, 1)
+    >>> model = quelea.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    >>> quelea.leave()
+    Traceback (most recent call last):
+    ...
+    quelea.Error: rank 0 cannot leave the run: its process has the controller
+    """
+    run = _wrapped("leave()", model).active.run
+    if not run.can_leave:
+        reason = "its process has the controller"
+        if rank() != 0:
+            reason = 'with on_loss="stop" the others cannot continue'
+        raise Error(f"rank {rank()} cannot leave the run: {reason}")
+    run.leave()
 
 
 def report_loss(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
@@ -59,7 +60,17 @@ class GlobalScheduler:
             raise ValueError(f"every = {every}: must be at least 1")
         self.scheduler, self.every = scheduler, every
         #: The step of the process up to which the scheduler was advanced.
-        self._followed = _session_of(scheduler).steps_in_process
+        self._followed = self._now()
+        with warnings.catch_warnings():
+            # In a process that has just joined, the others' optimizers have run as often.
+            warnings.simplefilter("ignore", UserWarning)
+            self.step()
+
+    def _now(self) -> int:
+        """The step from which a scheduler of this process follows: in one that has just joined, all steps of
+        the run are before it."""
+        session = _session_of(self.scheduler)
+        return session.steps_in_process if session.joined is None else 0
 
     def step(self) -> None:
         """Advances the scheduler to the step at which the ranks are on average."""
@@ -86,4 +97,4 @@ class GlobalScheduler:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resumes from what `state_dict` returned."""
         self.scheduler.load_state_dict(state["scheduler"])
-        self._followed = _session_of(self.scheduler).steps_in_process - state["ahead"]
+        self._followed = self._now() - state["ahead"]

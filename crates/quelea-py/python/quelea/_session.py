@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from quelea import _checks, _optimizers, _pages
+from quelea import _checks, _launched, _optimizers, _pages
 from quelea._active_run import ActiveRun
 from quelea._backward import BackwardPass
 from quelea._core import Error, Run
 from quelea._exchange import Exchange
 from quelea._flat import layout_of, vector_of
 from quelea._gpu_memory import GpuMemory
+from quelea._joined import JoinedState
+from quelea._leaving import Notice
 from quelea._narrow import codec_of
 from quelea._params import TrainedParams
 from quelea._settings import WrapSettings
@@ -55,6 +57,19 @@ def _free_records() -> Path | None:
         folder = _pages.records and _pages.records / f"model-{number}"
     return folder
 
+#: A process that is silent for less is not suspected. One that ends is noticed at once; scripts share their machine
+#: with data loaders and compilers, and a false suspicion costs a restart.
+SILENCE_FLOOR_SECONDS = 10.0
+
+
+def membership(on_loss: str, min_workers: int) -> dict[str, Any]:
+    """What a run file says in ``[membership]``."""
+    return {
+        "on_loss": on_loss,
+        "min_workers": min_workers,
+        "silence_floor_seconds": SILENCE_FLOOR_SECONDS,
+    }
+
 
 class Session:
     """A model and its optimizer in a run."""
@@ -78,10 +93,13 @@ class Session:
         #: Where rank 0 writes what is measured.
         self._records = _free_records()
         self.untrained = UntrainedTensors(model, self.trained)
-        self._agree()
+        self.described = self._described()
         initial = self.trained.flattened()
-        self.group.broadcast_vector("wrap()", vector_of(initial))
-        self.untrained.broadcast(self.group)
+        is_late = self.group.is_late
+        if not is_late:
+            self.group.agree("wrap()", self.described)
+            self.group.broadcast_vector("wrap()", vector_of(initial))
+            self.untrained.broadcast(self.group)
         self.backward = BackwardPass(optimizer, settings.server_optimizer)
         self.step = OptimizerStep(self.backward)
         #: What divides the work among unequal ranks.
@@ -89,11 +107,16 @@ class Session:
         self.gpu_memory = GpuMemory(self.trained.device)
         #: Steps of earlier runs of this process, and of the processes that this one resumes.
         self._steps_of_earlier_runs = self._steps_resumed = 0
+        #: What a process that has joined a run began with, until its first step.
+        self.joined: JoinedState | None = None
         self._open(initial)
+        if is_late:
+            self._take_over()
         self._register_hooks()
+        self.notice = Notice(self)
 
-    def _agree(self) -> None:
-        """Raises if the ranks have different settings or models."""
+    def _described(self) -> list[str]:
+        """Settings and model, which must be the same at all ranks."""
         device = self.trained.device.type
         lines = [f"the settings {self.settings.config}", f"a model on the device type {device}"]
         for name, p in self.trained.named:
@@ -101,13 +124,16 @@ class Session:
             lines.append(
                 f"the parameter `{name}` of shape {tuple(own.shape)}, {layout_of(own)}, {p.dtype}"
             )
-        self.group.agree("wrap()", lines)
+        return lines
 
     def _open(self, initial: torch.Tensor) -> None:
         """Starts a run from these parameters."""
         run = self._run(initial)
         run.set_learning_rate(_optimizers.learning_rate(self.optimizer))
-        self.active = ActiveRun(run, self.settings.algorithm, self.trained, self.exchange)
+        self.active = ActiveRun(
+            run, self.settings.algorithm, self.trained, self.exchange, self._save
+        )
+        _launched.note_run(self.exchange.processes.rank, self.settings.continues)
         self.trained.shards.reshard()
         self.bind_state()
         self.backward.attach(self.active)
@@ -126,6 +152,8 @@ class Session:
                 initial=vector_of(part),
                 state_vectors=len(settings.state),
                 has_velocity=settings.has_velocity,
+                described=self.described,
+                restarts=_launched.restarts(),
                 page=None if _pages.live is None else _pages.live.served,
                 records=None if self._records is None else str(self._records),
             )
@@ -138,6 +166,34 @@ class Session:
                 # Not every algorithm takes every codec; all ranks find the same.
                 pass
         return start(settings.config)
+
+    def _save(self) -> bytes:
+        """What a process that joins needs besides the vectors of this rank."""
+        steps_before = self._steps_of_earlier_runs + self._steps_resumed
+        return JoinedState.save(self.optimizer, self.untrained, steps_before)
+
+    def _take_over(self) -> None:
+        """Begins where the others are, after this process has joined their run."""
+        state = self.active.run.joined_state
+        if state is None:
+            raise Error("internal error in quelea: the others' state did not come with the run")
+        self.joined = JoinedState(state, self.active.flat.params)
+        self._steps_resumed = self.joined.steps_before
+        self.restore_joined()
+
+    def restore_joined(self) -> None:
+        """Puts the state with which this process has joined into model and optimizer."""
+        # None meanwhile: the optimizer's hook calls this too.
+        joined, self.joined = self.joined, None
+        if joined is not None:
+            narrow = self.active.binding.narrow
+            self.active.flat.params.copy_(joined.params)
+            narrow.refresh()
+            self.trained.shards.reshard()
+            joined.restore(self.optimizer, self.untrained)
+            self.bind_state()
+            self.active.run.set_learning_rate(_optimizers.learning_rate(self.optimizer))
+        self.joined = joined
 
     def bind_state(self) -> None:
         """Makes the optimizer's state that the algorithm works on views of the rank's vectors."""
@@ -154,8 +210,16 @@ class Session:
         """Steps that the ranks have taken on average since the training began."""
         return self._steps_resumed + self.steps_in_process
 
+    @property
+    def start_step(self) -> int:
+        """The step with which this process began, or resumed."""
+        return self._steps_resumed + self._steps_of_earlier_runs + self.active.run.start_step
+
     def reopen(self, packed: torch.Tensor, global_step: int) -> None:
-        """Replaces the run by one that starts from these parameters, together with all ranks."""
+        """Replaces the run by one that starts from these parameters, together with all ranks. A process that
+        has just joined has the state of the others, who are further."""
+        if self.joined is not None:
+            return
         initial, active = self.trained.unpacked(packed), self.active
         if not active.properties.own_start:
             self.group.mean("load_state_dict()", vector_of(initial), active.run)
@@ -172,12 +236,19 @@ class Session:
 
     def finish(self) -> None:
         """Ends the run together with all other ranks."""
+        has_left = self.active.run.has_left
         try:
-            self.check_between_steps("shutdown()")
+            if not has_left:
+                self.check_between_steps("shutdown()")
         finally:
+            self.notice.close()
             for hook in self.hooks:
                 hook.remove()
-        self.active.close()
+        if has_left:
+            self.active.flat.close()
+        else:
+            self.active.close()
+        _launched.note_end(self.exchange.processes.rank)
 
     def average(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Puts the mean over all ranks into the model; returns tensors with their old values."""
@@ -232,6 +303,7 @@ class Session:
 
     def _after_step(self, *_: Any) -> None:
         """The optimizer has run."""
+        self.joined = None
         self.step.after()
         self.gpu_memory.note(self.active.run)
 
@@ -244,6 +316,7 @@ class Session:
         """The script has called optimizer.load_state_dict(), which creates new state."""
         self.check_between_steps("optimizer.load_state_dict()")
         self.bind_state()
+        self.restore_joined()
 
 
 # Hooks of the model are copied and saved with it: they must not hold the session.
@@ -252,7 +325,11 @@ class Session:
 def _params_loaded(module: torch.nn.Module, _keys: Any) -> None:
     """The script has called model.load_state_dict()."""
     session = session_of(module)
-    if session is None or session.active.properties.reloadable:
+    if session is None:
+        return
+    if session.joined is not None:
+        return session.restore_joined()
+    if session.active.properties.reloadable:
         return
     warnings.warn(
         f"model.load_state_dict() after wrap(): {session.settings.algorithm} keeps models beside "

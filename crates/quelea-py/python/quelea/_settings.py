@@ -30,6 +30,11 @@ class WrapSettings:
         return name
 
     @property
+    def continues(self) -> bool:
+        """Whether the others continue when a process is lost."""
+        return self.config["membership"]["on_loss"] != "stop"
+
+    @property
     def has_velocity(self) -> bool:
         """Whether the first vector of the state is the velocity of momentum."""
         return self.state == [_optimizers.VELOCITY]

@@ -11,8 +11,12 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 
 from quelea._core import Error, Run
+
+#: What `Run.wait` returns where a process that joins needs the state of this script.
+SAVE = "save"
 
 
 class Turn(enum.Enum):
@@ -55,8 +59,8 @@ class Turn(enum.Enum):
 class StepCycle:
     """Whose turn it is in a run. Every transition is a method of this class."""
 
-    def __init__(self, run: Run):
-        self.run = run
+    def __init__(self, run: Run, save: Callable[[], bytes]):
+        self.run, self.save = run, save
         self._wait_for_gradient()
         self.turn = Turn.GRADIENT
         #: A forward pass has closed the last step before optimizer.step() was called.
@@ -78,7 +82,7 @@ class StepCycle:
         self.run.gradient(loss, samples)
         # A run that ends here has got the whole gradient.
         self.turn = Turn.GRADIENT
-        asked = Turn(self.run.wait())
+        asked = self._wait()
         self.turn = Turn.SERVED if asked is Turn.GRADIENT else asked
 
     def end_step(self) -> None:
@@ -89,6 +93,12 @@ class StepCycle:
         self.turn = Turn.GRADIENT
 
     def _wait_for_gradient(self) -> None:
-        asked = Turn(self.run.wait())
+        asked = self._wait()
         if asked is not Turn.GRADIENT:
             raise Error(f"internal error in quelea: expected the turn GRADIENT, not {asked.name}")
+
+    def _wait(self) -> Turn:
+        """Waits for the script's turn; gives its state meanwhile where that is wanted."""
+        while (asked := self.run.wait()) == SAVE:
+            self.run.saved(self.save())
+        return Turn(asked)

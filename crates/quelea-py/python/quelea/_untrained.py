@@ -19,14 +19,23 @@ class UntrainedTensors:
     def __init__(self, model: torch.nn.Module, trained: TrainedParams):
         self.model, self.trained = model, trained
 
-    def _all(self) -> list[torch.Tensor]:
+    def tensors(self) -> list[torch.Tensor]:
+        """All of them that have elements."""
         params = self.model.parameters()
         frozen = [local(p).data for p in params if id(p) not in self.trained.ids]
         return [t for t in [*frozen, *self.model.buffers()] if t.numel() > 0]
 
     def floats(self) -> list[torch.Tensor]:
         """Those of type float32, which evaluation averages."""
-        return [t for t in self._all() if t.dtype == torch.float32]
+        return [t for t in self.tensors() if t.dtype == torch.float32]
+
+    @staticmethod
+    def digest(tensors: list[torch.Tensor]) -> str:
+        """The same where tensors are the same."""
+        digest = hashlib.blake2b()
+        for t in tensors:
+            digest.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        return digest.hexdigest()
 
     def broadcast(self, group: Group) -> None:
         """Gives every rank those of rank 0."""
@@ -37,13 +46,10 @@ class UntrainedTensors:
             scatter(flat, floats)
         # Integers and floats of other widths: if they are many, they are a frozen model, which
         # all ranks have loaded already. So they are compared before they are sent.
-        others = [t for t in self._all() if t.dtype != torch.float32]
+        others = [t for t in self.tensors() if t.dtype != torch.float32]
         others = [t for t in others if t.layout == torch.strided and not t.is_quantized]
-        digest = hashlib.blake2b()
-        for t in others:
-            digest.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
         try:
-            group.agree("wrap()", [digest.hexdigest()])
+            group.agree("wrap()", [self.digest(others)])
         except Error:
             file = io.BytesIO()
             if group.rank == 0:

@@ -26,9 +26,9 @@ from quelea import _failure, _hosts, _pages, _session, _sharded, _tensor_mesh
 from quelea._algorithm import Algorithm, resolved
 from quelea._balance import Balance, BalancedBatches, balancer_of
 from quelea._checkpoint import RunState, load_state_dict, state_dict
-from quelea._core import Error, Group
+from quelea._core import Error, Group, Left
 from quelea._exchange import Exchange
-from quelea._progress import global_step, page, report_loss
+from quelea._progress import global_step, leave, page, report_loss, start_step, workers
 from quelea._schedulers import GlobalScheduler
 from quelea._settings import WrapSettings, settings_of
 from quelea._tensor_calls import (
@@ -64,6 +64,7 @@ __all__ = [
     "BalancedBatches",
     "Error",
     "GlobalScheduler",
+    "Left",
     "RunState",
     "allgather",
     "allgather_nonblocking",
@@ -76,6 +77,7 @@ __all__ = [
     "global_step",
     "in_neighbor_ranks",
     "init",
+    "leave",
     "load_state_dict",
     "local_rank",
     "neighbor_allreduce",
@@ -88,6 +90,7 @@ __all__ = [
     "report_loss",
     "set_topology",
     "shutdown",
+    "start_step",
     "state_dict",
     "synchronize",
     "win_accumulate",
@@ -100,6 +103,7 @@ __all__ = [
     "win_put_nonblocking",
     "win_update",
     "win_update_then_collect",
+    "workers",
     "world_size",
     "wrap",
 ]
@@ -166,7 +170,7 @@ def rank() -> int:
 
 
 def world_size() -> int:
-    """The number of processes.
+    """The number of processes that were started; those that take part now are in `workers`.
 
     >>> import quelea.torch as quelea
     >>> quelea.init()
@@ -188,14 +192,15 @@ def local_rank() -> int:
 
 
 def barrier(timeout: float = 1800.0) -> None:
-    """Waits until all processes have called it; after `timeout` seconds an error names who is missing.
+    """Waits until all processes that take part have called it; after `timeout` seconds an error names who is missing.
 
     >>> import quelea.torch as quelea
     >>> quelea.init()
     >>> quelea.barrier()
     """
-    run = _session.sessions[0].active.run if _session.sessions else None
-    _joined().barrier(run, timeout)
+    group = _joined()
+    runs = (session.active.run for session in _session.sessions if session.group is group)
+    group.barrier(next(runs, None), timeout)
 
 
 def wrap(
@@ -213,6 +218,8 @@ def wrap(
     replicate: Any = None,
     within_host: str | None = None,
     balance: bool | Balance = False,
+    on_loss: str = "continue",
+    min_workers: int = 1,
     **parameters: Any,
 ) -> Model:
     """Trains `model` together with all other processes; returns the same model.
@@ -225,7 +232,9 @@ def wrap(
 
     `poison` says what happens when a rank sends NaN, infinities or absurd magnitudes: ``"stop"``, ``"drop"``,
     ``"refuse"`` or ``"ignore"``. Where ranks send each other gradients the default is ``"ignore"``, because a
-    ``GradScaler`` finds infinities there and skips the step; elsewhere it is ``"stop"``.
+    ``GradScaler`` finds infinities there and skips the step; elsewhere it is ``"stop"``. When a process is lost,
+    the others continue as long as `min_workers` are left and rank 0 is one of them; with ``on_loss="stop"``, with
+    `replicate` or `within_host` and beside another wrapped model they raise an error. A process that is started again joins the run here: see `start_step`.
 
     A model that ``fully_shard`` has sharded needs `replicate`, the dimension of the replicas of its mesh. With
     `within_host`, ``"ddp"`` or ``"fsdp"``, ranks of a host work together through torch.distributed, and the algorithm
@@ -246,6 +255,8 @@ def wrap(
     if _session.session_of(model) is not None:
         raise Error("this model is wrapped already: quelea.shutdown(model) ends its run")
     exchange = _exchange(_joined(), model, optimizer, replicate, within_host)
+    # Ranks that work together inside a host, or on several models at once, cannot do without one another.
+    can_lose = exchange.group is exchange.processes and not _session.sessions
     config = {
         "seed": seed,
         "workers": exchange.group.world_size,
@@ -255,6 +266,7 @@ def wrap(
         "buckets": {"size_mb": bucket_mb},
         "cluster": {"servers": servers},
         "trust": {"poison": poison} if poison is not None else None,
+        "membership": _session.membership(on_loss if can_lose else "stop", min_workers),
     }
     _start(exchange, model, optimizer, settings_of(config, model, optimizer, server_optimizer), balance)
     return model
@@ -326,7 +338,7 @@ def no_sync(model: torch.nn.Module | None = None) -> Iterator[None]:
 def evaluate_model(model: torch.nn.Module | None = None) -> Iterator[torch.nn.Module]:
     """Inside, the model has the mean of all ranks' parameters and buffers, then its own again.
 
-    All ranks must call it.
+    All ranks that take part must call it at the same step.
 
     >>> import torch, quelea.torch as quelea
     >>> quelea.init()
