@@ -9,6 +9,7 @@
 #[path = "../../tests/common/mod.rs"]
 mod common;
 
+use std::net::TcpStream;
 use std::io;
 use std::rc::Rc;
 use std::sync::{Arc, Condvar, Mutex};
@@ -278,7 +279,7 @@ impl LyingRun {
                     let mut gradients = Some(gradients);
                     join_through(
                         address,
-                        Some(rank),
+                        SeatWish::Rank(rank),
                         options,
                         &mut |_| build(setup, gradients.take().expect("asked once")),
                         relay,

@@ -72,6 +72,8 @@ impl Packet for SetupMessage {
             }
             SetupMessage::Alive => w.packet(21),
             SetupMessage::Seat(seat) => w.number(seat.rank).number(seat.times).packet(22),
+            SetupMessage::StandBy { key } => w.text(key).packet(23),
+            SetupMessage::ListeningAt { address } => w.text(&address.to_string()).packet(24),
         }
     }
 
@@ -124,6 +126,11 @@ impl Packet for SetupMessage {
             },
             21 => SetupMessage::Alive,
             22 => SetupMessage::Seat(RankSeat { rank: r.small()?, times: r.small()? }),
+            23 => SetupMessage::StandBy { key: r.text()? },
+            24 => {
+                let address = r.text()?.parse().map_err(|_| r.unknown())?;
+                SetupMessage::ListeningAt { address }
+            }
             _ => return Err(r.unknown()),
         })
     }
@@ -475,5 +482,8 @@ mod tests {
         comes_back(SetupMessage::Certify { key: vec![4, 1] });
         comes_back(SetupMessage::Certified { certificate: vec![1], root: vec![2, 3] });
         comes_back(SetupMessage::Alive);
+        comes_back(SetupMessage::StandBy { key: "run".into() });
+        let address = "[fd00::1]:7".parse().expect("an address");
+        comes_back(SetupMessage::ListeningAt { address });
     }
 }

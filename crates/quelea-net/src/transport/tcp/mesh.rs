@@ -52,15 +52,17 @@ pub(crate) struct Mesh {
 }
 
 impl Mesh {
-    /// Starts to listen on any free port of `ip`. What is refused is reported to `warnings`.
+    /// Starts to listen on `ip`, at the port of the options or any free one. What is refused is reported to `warnings`.
     pub(crate) fn open(
         plan: MeshPlan,
         ip: IpAddr,
         options: &NetOptions,
         warnings: Sender<Incoming>,
     ) -> Result<Mesh, NetError> {
-        let failed = |source| NetError::Listen { address: format!("{ip}, any port"), source };
-        let listener = TcpListener::bind((ip, 0)).map_err(failed)?;
+        let port = options.local.port;
+        let shown = if port == 0 { "any port".to_string() } else { format!("port {port}") };
+        let failed = |source| NetError::Listen { address: format!("{ip}, {shown}"), source };
+        let listener = TcpListener::bind((ip, port)).map_err(failed)?;
         let (sender, arrivals) = channel();
         let restored =
             if options.reconnect_seconds > 0.0 { plan.expected() } else { BTreeSet::new() };
