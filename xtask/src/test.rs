@@ -1,6 +1,6 @@
 //! `cargo xtask test`: everything that must hold, cheapest first.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Error, Result, bail};
@@ -25,6 +25,8 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     }
     let missing = OPTIONAL.iter().filter(|tool| !tool.provide());
     let mut skipped: Vec<String> = missing.map(Optional::skipped).collect();
+    let left_out: Vec<&str> =
+        CLUSTERS.iter().filter(|(programs, _)| !provide(*programs)).map(|(_, tests)| *tests).collect();
     let mut tests = cargo();
     if exists("cargo-nextest") {
         tests.args(["nextest", "run", "--workspace", "--no-fail-fast"]);
@@ -43,6 +45,13 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         }
         Err(problem) => skipped.push(format!("TensorBoard's reader ({problem:#})")),
     }
+    let validator = python.clone().map_err(Error::msg);
+    match validator.and_then(|python| Ok((environment::kubernetes_validate(&python)?, python))) {
+        Ok((path, python)) => {
+            tests.env("QUELEA_KUBERNETES_PYTHON", python).env("QUELEA_KUBERNETES_PATH", path);
+        }
+        Err(problem) => skipped.push(format!("Kubernetes' schema ({problem:#})")),
+    }
     execute(&mut tests)?;
     execute(cargo().args(["test", "--workspace", "--doc", "--quiet"]))?;
     if quick {
@@ -59,6 +68,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         }
         tutorials::follow(python.as_deref().ok(), &[])?;
     }
+    left_out.iter().for_each(|tests| println!("left out, because it cannot be installed here: {tests}"));
     skipped.iter().for_each(|skipped| println!("skipped: {skipped}"));
     if !skipped.is_empty() && std::env::var_os("CI").is_some() {
         bail!("CI must not skip tests");
@@ -95,6 +105,45 @@ fn python_environment() -> Result<PathBuf, String> {
         return Err(why);
     }
     environment::provide().map_err(|problem| format!("no environment: {problem:#}"))
+}
+
+/// Programs of the system and the packages that have them.
+#[derive(Clone, Copy)]
+pub(crate) struct SystemPrograms {
+    programs: &'static [&'static str],
+    packages: &'static [&'static str],
+}
+
+/// A Slurm cluster.
+pub(crate) const SLURM: SystemPrograms = SystemPrograms {
+    programs: &["slurmctld", "slurmd", "sbatch", "munged"],
+    packages: &["slurm-wlm", "munge"],
+};
+
+/// What tests of clusters on this machine need. A machine on which nothing can be installed may leave them out,
+/// in CI too.
+const CLUSTERS: &[(SystemPrograms, &str)] = &[
+    (SLURM, "jobs in a Slurm cluster"),
+    (
+        SystemPrograms {
+            programs: &["sshd", "ssh", "ip"],
+            packages: &["openssh-server", "openssh-client", "iproute2"],
+        },
+        "runs over SSH, addresses, doctor",
+    ),
+];
+
+/// Whether programs are here, if need be after installing their packages.
+pub(crate) fn provide(wanted: SystemPrograms) -> bool {
+    let are_here = || wanted.programs.iter().all(|program| is_installed(program));
+    are_here() || (wanted.packages.iter().all(|package| install(package)) && are_here())
+}
+
+/// Whether a program is where shells or root look for programs; not all of them know `--version`.
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let folders = path.split(':').chain(["/usr/sbin", "/sbin"]);
+    folders.map(|folder| Path::new(folder).join(program)).any(|path| path.is_file())
 }
 
 /// A program that some tests need and the project does not build.

@@ -85,7 +85,11 @@ impl Examination<'_> {
     }
 
     /// Both directions of pairs that share no host, all at once.
-    fn measure(&self, round: &[(usize, usize)], env: &BTreeMap<String, String>) -> Vec<ExaminedPair> {
+    fn measure(
+        &self,
+        round: &[(usize, usize)],
+        env: &BTreeMap<String, String>,
+    ) -> Vec<ExaminedPair> {
         let mut found: BTreeMap<u32, Probed> = BTreeMap::new();
         let count = self.hosts.len() as u32;
         // The first of a pair measures, the second only looks whether it reaches the first.
@@ -114,9 +118,19 @@ impl Examination<'_> {
         for (number, (from, to, _)) in ways.iter().enumerate().step_by(2) {
             let there = probed(number).unwrap_or_else(silent);
             let back = probed(number + 1).unwrap_or_else(silent);
-            pairs.push(ExaminedPair { from: *from, to: *to, mbit: there.up_mbit, probed: there.clone() });
+            pairs.push(ExaminedPair {
+                from: *from,
+                to: *to,
+                mbit: there.up_mbit,
+                probed: there.clone(),
+            });
             let returned = Probed { latency_us: there.latency_us, ..back };
-            pairs.push(ExaminedPair { from: *to, to: *from, mbit: there.down_mbit, probed: returned });
+            pairs.push(ExaminedPair {
+                from: *to,
+                to: *from,
+                mbit: there.down_mbit,
+                probed: returned,
+            });
         }
         pairs
     }

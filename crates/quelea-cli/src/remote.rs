@@ -8,8 +8,8 @@ pub mod agent;
 pub mod fleet;
 pub mod hosts;
 pub mod scripts;
-pub mod workers;
 mod wire;
+pub mod workers;
 
 use fleet::RemoteShell;
 use quelea_run::error::RequestError;

@@ -95,7 +95,9 @@ impl LocalArgs {
 
 /// Refuses a name that does not resolve: somebody has typed it, and waiting does not help.
 pub fn check_resolves(name: &str, given: &str) -> Result<(), RequestError> {
-    let refuse = |error| RequestError::field(name, given, format!("the name does not resolve here: {error}"));
+    let refuse = |error| {
+        RequestError::field(name, given, format!("the name does not resolve here: {error}"))
+    };
     given.to_socket_addrs().map(drop).map_err(refuse)
 }
 

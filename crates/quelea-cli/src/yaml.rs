@@ -23,6 +23,13 @@ fn block(value: &Value, depth: usize, text: &mut String) {
         }
         Value::Array(list) if !list.is_empty() => {
             for inside in list {
+                if let Value::String(lines) = inside
+                    && is_block(lines)
+                {
+                    text.push_str(&format!("{indent}- |\n"));
+                    lines.lines().for_each(|line| text.push_str(&format!("{indent}  {line}\n")));
+                    continue;
+                }
                 let mut part = String::new();
                 block(inside, depth + 1, &mut part);
                 // The dash takes the place of the first line's indent.
@@ -99,7 +106,7 @@ mod tests {
             "script": "if x; then\n  y\nfi\n",
             "flag": true,
             "no": "yes",
-            "list": [["a", 1], "b:c"],
+            "list": [["a", 1], "b:c", "x\ny\n"],
         });
         let expected = "\
 apiVersion: batch/v1
@@ -109,6 +116,9 @@ list:
 - - a
   - 1
 - \"b:c\"
+- |
+  x
+  y
 \"no\": \"yes\"
 script: |
   if x; then

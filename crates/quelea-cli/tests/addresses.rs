@@ -8,10 +8,17 @@ use common::{Lab, skipped};
 const QUELEA: &str = env!("CARGO_BIN_EXE_quelea");
 
 fn lab() -> Option<Lab> {
-    match Lab::start(include_str!("ssh/lab.sh"), &["3"], &["sshd", "ssh", "ssh-keygen", "unshare", "ip"]) {
+    match Lab::start(
+        include_str!("ssh/lab.sh"),
+        &["3"],
+        &["sshd", "ssh", "ssh-keygen", "unshare", "ip"],
+    ) {
         Ok(mut lab) => {
             lab.good(&format!("cd {}", lab.path("").display()));
-            lab.write("run.toml", "steps = 20\n[task]\nname = \"quadratic\"\n[algorithm]\nname = \"d-psgd\"\n");
+            lab.write(
+                "run.toml",
+                "steps = 20\n[task]\nname = \"quadratic\"\n[algorithm]\nname = \"d-psgd\"\n",
+            );
             Some(lab)
         }
         Err(why) => {
@@ -49,7 +56,9 @@ fn workers_are_reached_over_ipv6_by_subnet_and_at_an_advertised_address() {
 
     // c does not reach b where the coordinator sees it, only at another address of b.
     lab.good("ip -n b addr add 10.78.1.12/24 dev eth0 && ip -n c addr add 10.78.1.13/24 dev eth0");
-    lab.good("ip -n a addr add 10.78.1.11/24 dev eth0 && ip -n c route add blackhole 10.78.0.12/32");
+    lab.good(
+        "ip -n a addr add 10.78.1.11/24 dev eth0 && ip -n c route add blackhole 10.78.0.12/32",
+    );
     start(&mut lab, "a", 0, "a:29470", "");
     start(&mut lab, "b", 1, "a:29470", "QUELEA_LISTEN_PORT=7001 QUELEA_ADVERTISE=10.78.1.12");
     start(&mut lab, "c", 2, "a:29470", "");
@@ -65,8 +74,16 @@ fn workers_are_reached_over_ipv6_by_subnet_and_at_an_advertised_address() {
     let wrong = "QUELEA_RANK=1 QUELEA_WORLD_SIZE=2 QUELEA_RENDEZVOUS=a QUELEA_INTERFACE=ib0";
     let (told, status) = lab.run(&format!("{wrong} ip netns exec b {QUELEA} train run.toml"));
     assert_eq!(status, 2, "{told}");
-    assert!(told.contains("QUELEA_INTERFACE=ib0: no interface of this machine fits; it has lo (127.0.0.1), eth0"), "{told}");
+    assert!(
+        told.contains(
+            "QUELEA_INTERFACE=ib0: no interface of this machine fits; it has lo (127.0.0.1), eth0"
+        ),
+        "{told}"
+    );
     let (told, status) = lab.run(&format!("{QUELEA} join nobody.invalid:29470 --insecure"));
     assert_eq!(status, 2, "{told}");
-    assert!(told.contains("`HOST:PORT` = nobody.invalid:29470: the name does not resolve here"), "{told}");
+    assert!(
+        told.contains("`HOST:PORT` = nobody.invalid:29470: the name does not resolve here"),
+        "{told}"
+    );
 }

@@ -15,11 +15,15 @@ fn a_slow_host_and_a_pair_without_a_way_are_named() {
         Ok(lab) => lab,
         Err(why) => return skipped("doctor", &why),
     };
-    lab.good(&format!("cd {}; over=(--ssh \"$ssh\" --remote-program {QUELEA})", lab.path("").display()));
+    lab.good(&format!(
+        "cd {}; over=(--ssh \"$ssh\" --remote-program {QUELEA})",
+        lab.path("").display()
+    ));
     let all = format!("{QUELEA} doctor --hosts a,b,c,d \"${{over[@]}}\"");
     let (told, status) = lab.run(&format!("{all} --save cluster.toml"));
     assert_eq!(status, 0, "{told}");
-    let planned = lab.good(&format!("{QUELEA} plan cluster.toml --model resnet-50 --compute-ms 100"));
+    let planned =
+        lab.good(&format!("{QUELEA} plan cluster.toml --model resnet-50 --compute-ms 100"));
     assert!(planned.contains("4 workers on 4 machines"), "{planned}");
 
     lab.good("tc -n c qdisc add dev eth0 root tbf rate 8mbit burst 32kb latency 400ms");
@@ -33,7 +37,10 @@ fn a_slow_host_and_a_pair_without_a_way_are_named() {
     let found: Vec<String> =
         examined["findings"].as_array().expect("a list").iter().map(what).collect();
     assert!(found[0].starts_with("a and d do not reach each other ("), "{found:?}");
-    assert!(found.iter().any(|what| what.starts_with("c sends slowly to all others: ")), "{found:?}");
+    assert!(
+        found.iter().any(|what| what.starts_with("c sends slowly to all others: ")),
+        "{found:?}"
+    );
     assert!(!found.iter().any(|what| what.contains(" → ")), "no other way is slow: {found:?}");
     assert_eq!(examined["pairs"].as_array().map(Vec::len), Some(12));
     assert_eq!(lab.run("pgrep -f 'quelea (probe|agent)'").0, "", "all have ended");

@@ -15,7 +15,10 @@ fn lab(hosts: &str) -> Option<Lab> {
         Ok(mut lab) => {
             let folder = lab.path("").display().to_string();
             lab.good(&format!("cd {folder}; over=(--ssh \"$ssh\" --remote-program {QUELEA})"));
-            lab.write("run.toml", "steps = 30\n[task]\nname = \"quadratic\"\n[algorithm]\nname = \"d-psgd\"\n");
+            lab.write(
+                "run.toml",
+                "steps = 30\n[task]\nname = \"quadratic\"\n[algorithm]\nname = \"d-psgd\"\n",
+            );
             Some(lab)
         }
         Err(why) => {
@@ -39,7 +42,8 @@ fn hosts_that_are_reached_over_ssh_train_together_and_nothing_outlives_the_comma
 }
 
 fn workers_train_to_the_bits_of_threads(lab: &mut Lab) {
-    let told = lab.good(&format!("{QUELEA} train run.toml --hosts a:2,b:2 \"${{over[@]}}\" --out there"));
+    let told =
+        lab.good(&format!("{QUELEA} train run.toml --hosts a:2,b:2 \"${{over[@]}}\" --out there"));
     assert!(told.contains("there"), "{told}");
     lab.good(&format!("{QUELEA} train run.toml --set workers=4 --threads -q --out here"));
     let model = |run: &str| fs::read(lab.path(run).join("final.safetensors")).expect("a model");
@@ -50,13 +54,15 @@ fn workers_train_to_the_bits_of_threads(lab: &mut Lab) {
 fn what_is_wrong_with_hosts_is_said_for_all_of_them(lab: &mut Lab) {
     lab.write("old", "#!/bin/sh\necho '{\"Hello\":{\"version\":\"0.0.1\"}}'\nread forever\n");
     lab.good("chmod +x old");
-    let old = format!("{QUELEA} train run.toml --ssh \"$ssh\" --remote-program $PWD/old --hosts a,b");
+    let old =
+        format!("{QUELEA} train run.toml --ssh \"$ssh\" --remote-program $PWD/old --hosts a,b");
     let (told, status) = lab.run(&old);
     assert_eq!(status, 1, "{told}");
     for host in ["a", "b"] {
         assert!(told.contains(&format!("{host} has quelea 0.0.1, this is ")), "{told}");
     }
-    let (told, status) = lab.run(&format!("{QUELEA} train run.toml --hosts a,nobody \"${{over[@]}}\""));
+    let (told, status) =
+        lab.run(&format!("{QUELEA} train run.toml --hosts a,nobody \"${{over[@]}}\""));
     assert_eq!(status, 1, "{told}");
     assert!(told.contains("nobody: ") && told.contains("not known"), "{told}");
     let (told, status) = lab.run(&format!("{QUELEA} train run.toml --hosts a:0"));
@@ -73,7 +79,11 @@ fn scripts_get_ranks_and_their_lines_have_host_and_rank(lab: &mut Lab) {
                 ${#QUELEA_SECRET} $1; tr '\\0' ' ' < /proc/$PPID/cmdline";
     lab.write("ranks.sh", text);
     let told = lab.good(&launch("ranks.sh word"));
-    for line in ["[a:0] 0/3 0/2 a:29470 64 word", "[a:1] 1/3 1/2 a:29470 64 word", "[b:2] 2/3 0/1 a:29470 64 word"] {
+    for line in [
+        "[a:0] 0/3 0/2 a:29470 64 word",
+        "[a:1] 1/3 1/2 a:29470 64 word",
+        "[b:2] 2/3 0/1 a:29470 64 word",
+    ] {
         assert!(told.lines().any(|told| told == line), "{line} is not in\n{told}");
     }
     assert!(told.contains(" agent"), "started by the agent: {told}");

@@ -90,6 +90,13 @@ fn a_wrong_request_names_its_field() {
             "`membership.on_loss` = \"stop\": spares replace nobody",
         ),
         ("slurm run.toml --nodes 0".to_string(), "--nodes"),
+        ("kubernetes run.toml --workers 4 --set workers=3".to_string(), "`workers` = 3: the job starts 4"),
+        ("kubernetes run.toml --workers 4 --memory much".to_string(), "`--memory` = much: must be an amount"),
+        ("kubernetes run.toml --workers 4 --cpu -1".to_string(), "--cpu"),
+        ("kubernetes run.toml --workers 4 --namespace A".to_string(), "`--namespace` = A: must have"),
+        ("kubernetes run.toml --workers 4 --image a;b".to_string(), "`--image` = a;b: must be the name"),
+        ("kubernetes run.toml --workers 4 --form elastic --spares 1".to_string(), "`--spares` = 1: only a job"),
+        ("kubernetes run.toml --workers 4 --form pods".to_string(), "--form"),
     ];
     for (words, expected) in cases {
         let words: Vec<&str> = words.split_whitespace().collect();
@@ -98,4 +105,87 @@ fn a_wrong_request_names_its_field() {
         assert_eq!(refused.status.code(), Some(2), "{words:?}: {told}");
         assert!(told.contains(expected), "{words:?}: {told}");
     }
+}
+
+/// The files of a folder, by name.
+fn files(folder: &Path) -> Vec<(String, String)> {
+    let entries = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let name = |path: &Path| path.file_name().expect("a name").to_string_lossy().into_owned();
+    let mut all: Vec<(String, String)> =
+        entries.map(|path| (name(&path), fs::read_to_string(&path).expect("text"))).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn manifests_for_kubernetes_are_as_they_were_and_fit_its_schema() {
+    let place = place();
+    let all = "--spares 1 --gpus 2 --cpu 8 --memory 64Gi --claim scratch --namespace team --name big";
+    let cases = [("job", ""), ("job-all", all), ("elastic", ""), ("jobset", ""), ("trainjob", "")];
+    for (name, more) in cases {
+        let form = name.trim_end_matches("-all");
+        let words = format!("kubernetes run.toml --workers 8 --image registry.example/quelea:1 --form {form} --to {name} {more}");
+        let words: Vec<&str> = words.split_whitespace().collect();
+        text(&submit(place.path(), &words));
+        for (file, text) in files(&place.path().join(name)) {
+            is_golden(&format!("{name}/{file}"), &text);
+        }
+        validate(&place.path().join(name));
+    }
+}
+
+/// Holds manifests of Kubernetes' own kinds against its schema, where `xtask test` has found the validator.
+fn validate(folder: &Path) {
+    let (Ok(python), Ok(path)) =
+        (std::env::var("QUELEA_KUBERNETES_PYTHON"), std::env::var("QUELEA_KUBERNETES_PATH"))
+    else {
+        eprintln!("skipped: manifests are not validated; `cargo xtask test` provides kubernetes-validate");
+        return;
+    };
+    let own = ["job.yaml", "service.yaml", "coordinator.yaml", "workers.yaml", "claim.yaml"];
+    for file in own.iter().map(|name| folder.join(name)).filter(|path| path.exists()) {
+        let code = "import sys, yaml, kubernetes_validate as k; \
+                    k.validate(yaml.safe_load(open(sys.argv[1])), k.latest_version(), strict=True)";
+        let validated = Command::new(&python)
+            .args(["-c", code])
+            .arg(&file)
+            .env("PYTHONPATH", &path)
+            .output()
+            .expect("Python is there");
+        let told = String::from_utf8_lossy(&validated.stderr);
+        assert!(validated.status.success(), "{}: {told}", file.display());
+    }
+}
+
+/// What the container of a manifest runs: it starts, and starts again where a checkpoint is.
+#[cfg(unix)]
+#[test]
+fn the_command_of_a_pod_starts_resumes_and_leaves_a_finished_run_alone() {
+    let place = place();
+    text(&submit(place.path(), &["kubernetes", "run.toml", "--workers", "2"]));
+    let job = fs::read_to_string(place.path().join("run-kubernetes/job.yaml")).expect("written");
+    let block: Vec<&str> = job.lines().skip_while(|line| !line.ends_with("- |")).skip(1).collect();
+    let script: String = block
+        .iter()
+        .take_while(|line| line.starts_with("          "))
+        .map(|line| format!("{}\n", line.trim_start()))
+        .collect();
+    assert!(script.contains("exec quelea train"), "{job}");
+    // A program that only says how it was called.
+    let fake = place.path().join("quelea");
+    fs::write(&fake, "#!/bin/sh\necho \"$@\"\n").expect("written");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&fake, mode).expect("permitted");
+    let out = place.path().join("out");
+    let run = || {
+        let path = format!("{}:/usr/bin:/bin", place.path().display());
+        let shell = Command::new("/bin/sh").args(["-c", &script]).env("OUT", &out).env("PATH", path).output();
+        text(&shell.expect("a shell")).trim().to_string()
+    };
+    let shown = out.display();
+    assert_eq!(run(), format!("train /etc/quelea/run.toml --out {shown} --force"));
+    fs::create_dir_all(out.join("checkpoints/step-7")).expect("made");
+    assert_eq!(run(), format!("train --resume {shown}"));
+    fs::write(out.join("summary.json"), "{}").expect("written");
+    assert_eq!(run(), "");
 }

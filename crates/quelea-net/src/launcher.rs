@@ -237,7 +237,8 @@ impl Environment<'_> {
 /// machine. All addresses, of IPv6 too where the name has only such.
 pub(crate) fn bound_address(address: &str) -> String {
     let port = address.rsplit_once(':').map_or("0", |(_, port)| port);
-    let found: Vec<SocketAddr> = address.to_socket_addrs().map(Iterator::collect).unwrap_or_default();
+    let found: Vec<SocketAddr> =
+        address.to_socket_addrs().map(Iterator::collect).unwrap_or_default();
     let only_six = !found.is_empty() && found.iter().all(SocketAddr::is_ipv6);
     if only_six { format!("[::]:{port}") } else { format!("0.0.0.0:{port}") }
 }

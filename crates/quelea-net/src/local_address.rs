@@ -24,10 +24,15 @@ impl LocalAddress {
     /// address), `QUELEA_LISTEN_PORT`, and `QUELEA_ADVERTISE` (`HOST` or `HOST:PORT`).
     pub fn from_env(env: impl Fn(&str) -> Option<String>) -> Result<LocalAddress, NetError> {
         let get = |name: &str| env(name).filter(|value| !value.is_empty());
-        let ip = get("QUELEA_INTERFACE").map(|spec| choose("QUELEA_INTERFACE", &spec)).transpose()?;
+        let ip =
+            get("QUELEA_INTERFACE").map(|spec| choose("QUELEA_INTERFACE", &spec)).transpose()?;
         let port = get("QUELEA_LISTEN_PORT").map(|text| {
             let port = text.parse::<u16>().ok().filter(|port| *port > 0);
-            let problem = || NetError::Setup(format!("QUELEA_LISTEN_PORT={text}: must be a port from 1 to 65535"));
+            let problem = || {
+                NetError::Setup(format!(
+                    "QUELEA_LISTEN_PORT={text}: must be a port from 1 to 65535"
+                ))
+            };
             port.ok_or_else(problem)
         });
         let advertised = get("QUELEA_ADVERTISE").map(|text| advertised("QUELEA_ADVERTISE", &text));
@@ -109,12 +114,17 @@ fn choose_of(all: &[InterfaceAddress], spec: &str) -> Result<IpAddr, String> {
     };
     // An interface with both kinds is used by the older one, as names are.
     fitting.sort_by_key(IpAddr::is_ipv6);
-    fitting.first().copied().ok_or_else(|| format!("no interface of this machine fits; it has {}", list()))
+    fitting
+        .first()
+        .copied()
+        .ok_or_else(|| format!("no interface of this machine fits; it has {}", list()))
 }
 
 fn is_inside(ip: &IpAddr, net: &IpAddr, bits: u8) -> bool {
     let (ip, net, width) = match (ip, net) {
-        (IpAddr::V4(ip), IpAddr::V4(net)) => (u128::from(ip.to_bits()), u128::from(net.to_bits()), 32),
+        (IpAddr::V4(ip), IpAddr::V4(net)) => {
+            (u128::from(ip.to_bits()), u128::from(net.to_bits()), 32)
+        }
         (IpAddr::V6(ip), IpAddr::V6(net)) => (ip.to_bits(), net.to_bits(), 128),
         _ => return false,
     };
@@ -184,7 +194,10 @@ mod tests {
     use super::*;
 
     fn machine() -> Vec<InterfaceAddress> {
-        let of = |name: &str, ip: &str| InterfaceAddress { name: name.into(), ip: ip.parse().expect("an address") };
+        let of = |name: &str, ip: &str| InterfaceAddress {
+            name: name.into(),
+            ip: ip.parse().expect("an address"),
+        };
         vec![
             of("lo", "127.0.0.1"),
             of("eth0", "192.168.1.5"),
@@ -213,7 +226,8 @@ mod tests {
     fn what_chooses_nothing_is_refused_with_what_there_is() {
         for spec in ["eth7", "10.8.0.0/16", "10.7.0.6"] {
             let told = choose_of(&machine(), spec).expect_err(spec);
-            let expected = "no interface of this machine fits; it has lo (127.0.0.1), eth0 (192.168.1.5)";
+            let expected =
+                "no interface of this machine fits; it has lo (127.0.0.1), eth0 (192.168.1.5)";
             assert!(told.starts_with(expected), "{told}");
         }
         for spec in ["10.0.0.0/33", "ten/8", "10.0.0.0/x"] {
@@ -249,6 +263,9 @@ mod tests {
         let wrong = found(&[("QUELEA_LISTEN_PORT", "0")]).expect_err("no port");
         assert!(wrong.starts_with("QUELEA_LISTEN_PORT=0: must be a port"), "{wrong}");
         let nobody = found(&[("QUELEA_ADVERTISE", "nobody.invalid")]).expect_err("no name");
-        assert!(nobody.starts_with("QUELEA_ADVERTISE=nobody.invalid: does not resolve"), "{nobody}");
+        assert!(
+            nobody.starts_with("QUELEA_ADVERTISE=nobody.invalid: does not resolve"),
+            "{nobody}"
+        );
     }
 }

@@ -34,7 +34,9 @@ pub use processes::{
 };
 pub use program::{again, executable, interpreter, started_by};
 pub use quelea_net::launcher::{PORT as RENDEZVOUS_PORT, expand_hosts};
-pub use quelea_net::{JoinToken, LocalAddress, PublishedToken, RunSecret, Security, local_address, measure};
+pub use quelea_net::{
+    JoinToken, LocalAddress, PublishedToken, RunSecret, Security, local_address, measure,
+};
 pub use slowed::slowed;
 
 /// A line of another program, fit to be shown.

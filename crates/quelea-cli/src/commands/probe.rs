@@ -39,8 +39,9 @@ struct Args {
 
 fn run(_registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
-    let secret = std::env::var("QUELEA_PROBE")
-        .map_err(|_| RequestError::Conflict("QUELEA_PROBE is not set; use `quelea doctor`".into()))?;
+    let secret = std::env::var("QUELEA_PROBE").map_err(|_| {
+        RequestError::Conflict("QUELEA_PROBE is not set; use `quelea doctor`".into())
+    })?;
     interrupt::follow();
     if let Some(target) = &args.measure {
         say(&serde_json::to_string(&measure(target, &secret, args.only_reach))?);

@@ -113,7 +113,8 @@ fn run_remote(registry: &Registry, args: &Args, list: &str) -> anyhow::Result<()
     let workers = hosts::total(&hosts);
     let prepared = args.run.prepare(registry, Some(workers))?;
     if prepared.config.workers != workers {
-        let problem = format!("--hosts {list} has {workers} processes, one per worker; leave `workers` out");
+        let problem =
+            format!("--hosts {list} has {workers} processes, one per worker; leave `workers` out");
         return Err(RequestError::field("workers", prepared.config.workers, problem).into());
     }
     let fleet = Fleet::connect(&hosts, &args.remote.shell()?)?;

@@ -74,7 +74,8 @@ fn unreached(examined: &Examined) -> Vec<Finding> {
         } else {
             format!("{from} does not reach {to} ({why}), though {to} reaches {from}")
         };
-        let change = format!("open the way between {from} and {to}: routes, firewalls, security groups");
+        let change =
+            format!("open the way between {from} and {to}: routes, firewalls, security groups");
         found.push(Finding { weight: FindingWeight::Error, what, change });
     }
     found
@@ -88,12 +89,16 @@ fn slow(examined: &Examined) -> Vec<Finding> {
     let is_slow = |pair: &&ExaminedPair| pair.mbit.is_some_and(|mbit| mbit < SLOW * usual);
     let mut left: Vec<&ExaminedPair> = examined.pairs.iter().filter(is_slow).collect();
     let mut found = Vec::new();
-    let directions: [(&str, fn(&ExaminedPair) -> usize); 2] =
-        [("sends slowly to all others", |pair| pair.from), ("receives slowly from all others", |pair| pair.to)];
+    let directions: [(&str, fn(&ExaminedPair) -> usize); 2] = [
+        ("sends slowly to all others", |pair| pair.from),
+        ("receives slowly from all others", |pair| pair.to),
+    ];
     for (says, end) in directions {
         for host in 0..examined.hosts.len() {
-            let measured = examined.pairs.iter().filter(|pair| end(pair) == host && pair.mbit.is_some());
-            let slow: Vec<&ExaminedPair> = left.iter().copied().filter(|pair| end(pair) == host).collect();
+            let measured =
+                examined.pairs.iter().filter(|pair| end(pair) == host && pair.mbit.is_some());
+            let slow: Vec<&ExaminedPair> =
+                left.iter().copied().filter(|pair| end(pair) == host).collect();
             if slow.len() < 2 || slow.len() < measured.count() {
                 continue;
             }
@@ -104,7 +109,11 @@ fn slow(examined: &Examined) -> Vec<Finding> {
                 rounded(median(&own).unwrap_or(0.0)),
                 rounded(usual)
             );
-            found.push(Finding { weight: FindingWeight::Warning, what, change: SLOW_HOST.to_string() });
+            found.push(Finding {
+                weight: FindingWeight::Warning,
+                what,
+                change: SLOW_HOST.to_string(),
+            });
             left.retain(|pair| end(pair) != host);
         }
     }
@@ -180,8 +189,13 @@ fn limits(examined: &Examined) -> Vec<Finding> {
             weight: FindingWeight::Note,
             what: format!("a process on {} may have {limit} files open", host.host),
             change: match host.open_files_most.filter(|most| *most >= OPEN_FILES) {
-                Some(most) => format!("quelea raises it up to {most} by itself; nothing up to some thousand workers"),
-                None => "raise the limit (`ulimit -Hn`, limits.conf) for runs with thousands of workers".into(),
+                Some(most) => format!(
+                    "quelea raises it up to {most} by itself; nothing up to some thousand workers"
+                ),
+                None => {
+                    "raise the limit (`ulimit -Hn`, limits.conf) for runs with thousands of workers"
+                        .into()
+                }
             },
         })
         .collect()
@@ -211,11 +225,17 @@ fn differences(examined: &Examined) -> Vec<Finding> {
         let change = "set net.ipv4.tcp_congestion_control to the same on all".to_string();
         found.push(Finding { weight: FindingWeight::Note, what, change });
     } else if is_far && control.keys().all(|name| name != "bbr") {
-        let what = format!("hosts are far from each other, and TCP's congestion control is {}", listed(control));
-        let change = "try net.ipv4.tcp_congestion_control=bbr, which loses less speed to lost packets".to_string();
+        let what = format!(
+            "hosts are far from each other, and TCP's congestion control is {}",
+            listed(control)
+        );
+        let change =
+            "try net.ipv4.tcp_congestion_control=bbr, which loses less speed to lost packets"
+                .to_string();
         found.push(Finding { weight: FindingWeight::Note, what, change });
     }
-    let gpus = groups(&|host| Some(examined.hosts[host].gpus.as_ref().map_or(0, Vec::len).to_string()));
+    let gpus =
+        groups(&|host| Some(examined.hosts[host].gpus.as_ref().map_or(0, Vec::len).to_string()));
     if gpus.len() > 1 {
         let what = format!("not all hosts see as many GPUs: {}", listed(gpus));
         let change = "look at `nvidia-smi` and CUDA_VISIBLE_DEVICES there, or give each host as many processes as it has GPUs".to_string();
@@ -276,7 +296,10 @@ mod tests {
         for to in [0, 1, 3] {
             pair_mut(&mut examined, 2, to).mbit = Some(20.0);
         }
-        assert_eq!(told(&examined), ["c sends slowly to all others: 20.0 Mbit/s, where 900 is usual"]);
+        assert_eq!(
+            told(&examined),
+            ["c sends slowly to all others: 20.0 Mbit/s, where 900 is usual"]
+        );
         let mut examined = even(3, 900.0, 50.0);
         pair_mut(&mut examined, 0, 1).probed.problem = Some("refused".into());
         assert_eq!(told(&examined), ["a does not reach b (refused), though b reaches a"]);

@@ -93,7 +93,8 @@ impl Examined {
         let lines = survey.settings().into_iter().map(|(key, value)| format!("{key} = {value}\n"));
         let names: Vec<&str> = self.hosts.iter().map(|host| &*host.host).collect();
         let workers = self.hosts.len();
-        let about = format!("# Measured by `quelea doctor`: {}\nworkers = {workers}\n", names.join(", "));
+        let about =
+            format!("# Measured by `quelea doctor`: {}\nworkers = {workers}\n", names.join(", "));
         std::iter::once(about).chain(lines).collect()
     }
 
@@ -168,7 +169,8 @@ pub mod tests {
             clock_ahead_ms: Some(0.1),
             ..Probed::unreached("")
         };
-        let others = |from: usize| (0..count).filter(move |to| *to != from).map(move |to| (from, to));
+        let others =
+            |from: usize| (0..count).filter(move |to| *to != from).map(move |to| (from, to));
         let pairs = (0..count).flat_map(others);
         let pair = |(from, to)| ExaminedPair { from, to, mbit: Some(mbit), probed: probed.clone() };
         Examined { hosts: (0..count).map(host).collect(), pairs: pairs.map(pair).collect() }
@@ -181,14 +183,22 @@ pub mod tests {
         examined.pairs[5].probed.problem = Some("timed out".into());
         let map = examined.bandwidth_map();
         let lines: Vec<&str> = map.lines().collect();
-        assert_eq!(lines[1].split_whitespace().collect::<Vec<_>>(), ["a", "·", "9.50", "░", "940", "▓"]);
+        assert_eq!(
+            lines[1].split_whitespace().collect::<Vec<_>>(),
+            ["a", "·", "9.50", "░", "940", "▓"]
+        );
         assert_eq!(lines[3].split_whitespace().collect::<Vec<_>>(), ["c", "940", "▓", "×", "·"]);
     }
 
     #[test]
     fn what_was_measured_is_a_run_file() {
         let text = even(4, 800.0, 50.0).run_file();
-        for line in ["workers = 4", "cluster.hosts = 4", "cluster.bandwidth_gbps = 0.8", "cluster.latency_us = 50"] {
+        for line in [
+            "workers = 4",
+            "cluster.hosts = 4",
+            "cluster.bandwidth_gbps = 0.8",
+            "cluster.latency_us = 50",
+        ] {
             assert!(text.lines().any(|told| told == line), "{line} is not in\n{text}");
         }
         quelea_run::config::source::parse(&text).expect("TOML");

@@ -121,7 +121,8 @@ impl Started {
         for (_, child) in &self.children {
             // Each is the leader of a group, with what it has started itself.
             let group = format!("-{}", child.id());
-            let _ = Command::new("kill").args([signal, "--", &group]).stderr(Stdio::null()).status();
+            let _ =
+                Command::new("kill").args([signal, "--", &group]).stderr(Stdio::null()).status();
         }
     }
 }
@@ -139,7 +140,8 @@ impl Drop for Started {
 fn spawn(order: &Order, process: &OrderedProcess) -> Result<Child, String> {
     let mut command = match &order.program {
         Some(program) => Command::new(program),
-        None => drive::again().map_err(|error| format!("the agent does not know its program: {error}"))?,
+        None => drive::again()
+            .map_err(|error| format!("the agent does not know its program: {error}"))?,
     };
     command.args(&process.words).envs(&process.env);
     if let Some(folder) = &order.folder {
@@ -177,5 +179,7 @@ fn how(status: ExitStatus) -> String {
     if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
         return format!("was killed by signal {signal}");
     }
-    status.code().map_or_else(|| format!("ended: {status}"), |code| format!("ended with status {code}"))
+    status
+        .code()
+        .map_or_else(|| format!("ended: {status}"), |code| format!("ended with status {code}"))
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -198,11 +198,7 @@ impl Fleet {
     }
 
     /// Shows what was printed, and returns the processes that have ended; waits for `limit` at most.
-    pub fn attend(
-        &self,
-        limit: Duration,
-        show: &mut dyn FnMut(RemoteLine),
-    ) -> Vec<EndedProcess> {
+    pub fn attend(&self, limit: Duration, show: &mut dyn FnMut(RemoteLine)) -> Vec<EndedProcess> {
         let mut ended = Vec::new();
         let mut wait = limit;
         while let Ok(Heard { host, said }) = self.said.recv_timeout(wait) {
@@ -283,7 +279,8 @@ impl RemoteAgent {
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let spawned = command.spawn();
-        let mut child = spawned.map_err(|error| anyhow::anyhow!("cannot start {first}: {error}"))?;
+        let mut child =
+            spawned.map_err(|error| anyhow::anyhow!("cannot start {first}: {error}"))?;
         let (output, errors) = (child.stdout.take(), Arc::new(Mutex::new(Vec::new())));
         std::thread::spawn(move || {
             let mut lines = BufReader::new(output.expect("it was asked for"));
@@ -313,15 +310,8 @@ impl RemoteAgent {
 }
 
 /// Never ask a person; notice a connection that is gone.
-const SSH_OPTIONS: [&str; 7] = [
-    "-T",
-    "-o",
-    "BatchMode=yes",
-    "-o",
-    "ServerAliveInterval=5",
-    "-o",
-    "ServerAliveCountMax=3",
-];
+const SSH_OPTIONS: [&str; 7] =
+    ["-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"];
 
 /// A line to an agent. One that is gone is noticed by whoever reads what it says.
 fn tell(input: &Mutex<Option<ChildStdin>>, told: &Told) {

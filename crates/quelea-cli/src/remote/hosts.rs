@@ -34,7 +34,9 @@ pub fn parse(field: &str, list: &str) -> Result<Vec<RemoteHost>, RequestError> {
                 return Err(refuse(format!("{name:?} is not the name of a host")));
             }
             if !seen.insert(name.clone()) {
-                return Err(refuse(format!("{name} is named twice; give it more processes instead")));
+                return Err(refuse(format!(
+                    "{name} is named twice; give it more processes instead"
+                )));
             }
             hosts.push(RemoteHost { name, slots, first_rank });
             first_rank = first_rank.saturating_add(slots);
@@ -96,10 +98,14 @@ mod tests {
 
     #[test]
     fn hosts_get_their_processes_in_order() {
-        let host = |name: &str, slots, first_rank| RemoteHost { name: name.into(), slots, first_rank };
+        let host =
+            |name: &str, slots, first_rank| RemoteHost { name: name.into(), slots, first_rank };
         let hosts = |list| parse("--hosts", list).expect("good");
         assert_eq!(hosts("a:4,b:2,c"), [host("a", 4, 0), host("b", 2, 4), host("c", 1, 6)]);
-        assert_eq!(hosts("n[1-2]:3, me@x"), [host("n1", 3, 0), host("n2", 3, 3), host("me@x", 1, 6)]);
+        assert_eq!(
+            hosts("n[1-2]:3, me@x"),
+            [host("n1", 3, 0), host("n2", 3, 3), host("me@x", 1, 6)]
+        );
         assert_eq!(hosts("[fd00::1]:2,fd00::2"), [host("fd00::1", 2, 0), host("fd00::2", 1, 2)]);
         assert_eq!(total(&hosts("a:4,b:2,c")), 7);
     }

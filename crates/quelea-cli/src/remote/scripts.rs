@@ -73,7 +73,9 @@ fn watch(fleet: &Fleet) -> u8 {
             if pressed > 1 {
                 break;
             }
-            mention("quelea: interrupted; the scripts have 30 s to end; Ctrl-C again ends them now");
+            mention(
+                "quelea: interrupted; the scripts have 30 s to end; Ctrl-C again ends them now",
+            );
             fleet.interrupt();
             deadline = Some(Instant::now() + INTERRUPT_GRACE);
         }
@@ -84,5 +86,9 @@ fn watch(fleet: &Fleet) -> u8 {
     }
     let Some(process) = failed else { return 0 };
     mention(&format!("quelea: {}; the others were ended", process.how));
-    process.status.and_then(|status| u8::try_from(status).ok()).filter(|status| *status > 0).unwrap_or(1)
+    process
+        .status
+        .and_then(|status| u8::try_from(status).ok())
+        .filter(|status| *status > 0)
+        .unwrap_or(1)
 }

@@ -97,7 +97,8 @@ pub fn next_line<T: for<'a> Deserialize<'a>>(from: &mut impl BufRead) -> io::Res
 
 /// A line.
 pub fn line_of<T: Serialize>(message: &T) -> Vec<u8> {
-    let mut line = serde_json::to_vec(message).expect("lines have no maps with other keys than text");
+    let mut line =
+        serde_json::to_vec(message).expect("lines have no maps with other keys than text");
     line.push(b'\n');
     line
 }

@@ -38,7 +38,8 @@ pub fn run(
         tokens.insert(host.name.clone(), token.reveal());
     }
     fleet.start(None, None, |host, rank| {
-        let words = ["join", "--rank", &rank.to_string(), "--wait", "60", "--quiet", "--with-parent"];
+        let words =
+            ["join", "--rank", &rank.to_string(), "--wait", "60", "--quiet", "--with-parent"];
         let env = [("QUELEA_TOKEN".to_string(), tokens[&host.name].clone())];
         (words.map(str::to_string).to_vec(), env.into())
     });
@@ -55,7 +56,8 @@ fn own_address(host: &RemoteHost) -> Result<String, RunError> {
         )))
     };
     let found = (name, 9).to_socket_addrs();
-    let found = found.map_err(|error| refuse(format!("its address is not known here ({error})")))?;
+    let found =
+        found.map_err(|error| refuse(format!("its address is not known here ({error})")))?;
     let way_out = |to: SocketAddr| {
         let any = if to.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
         let socket = UdpSocket::bind(any)?;

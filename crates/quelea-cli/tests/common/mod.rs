@@ -33,7 +33,15 @@ impl Lab {
         let path = folder.path().join("lab.sh");
         std::fs::write(&path, script).map_err(|error| error.to_string())?;
         let mut command = Command::new("unshare");
-        command.args(["--mount", "--net", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc"]);
+        command.args([
+            "--mount",
+            "--net",
+            "--pid",
+            "--uts",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        ]);
         command.arg("bash").arg(&path).arg(folder.path()).args(words).current_dir(folder.path());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn().map_err(|error| format!("unshare: {error}"))?;

@@ -9,8 +9,8 @@
 #[path = "../../tests/common/mod.rs"]
 mod common;
 
-use std::net::TcpStream;
 use std::io;
+use std::net::TcpStream;
 use std::rc::Rc;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;

@@ -22,10 +22,7 @@ pub struct HostListError {
 /// assert_eq!(hosts, ["gpu08", "gpu09", "gpu10", "rack1n1", "rack1n3", "rack2n1", "rack2n3"]);
 /// ```
 pub fn expand_hosts(list: &str) -> Result<Vec<String>, HostListError> {
-    let refuse = |problem: String| HostListError {
-        list: list.chars().take(80).collect(),
-        problem,
-    };
+    let refuse = |problem: String| HostListError { list: list.chars().take(80).collect(), problem };
     if list.len() > MOST_BYTES {
         return Err(refuse(format!("it has more than {MOST_BYTES} bytes")));
     }

@@ -62,9 +62,7 @@ impl AddressTable<'_> {
                 SocketAddr::new(own, address.port()).to_string()
             }
             Some(address) => address.to_string(),
-            None => {
-                self.advertised.unwrap_or_else(|| SocketAddr::new(own, self.port)).to_string()
-            }
+            None => self.advertised.unwrap_or_else(|| SocketAddr::new(own, self.port)).to_string(),
         };
         (0..self.ranks).map(address).collect()
     }

@@ -124,7 +124,8 @@ pub fn run(registry: &Registry, args: &KubernetesArgs) -> anyhow::Result<()> {
         form: args.form,
         name,
     };
-    let folder = args.to.clone().unwrap_or_else(|| PathBuf::from(format!("{}-kubernetes", asked.name)));
+    let folder =
+        args.to.clone().unwrap_or_else(|| PathBuf::from(format!("{}-kubernetes", asked.name)));
     write(&folder, &asked, args.force || args.now)?;
     let (shown, secret) = (folder.display(), asked.secret());
     mention(&format!(

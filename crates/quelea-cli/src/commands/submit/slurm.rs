@@ -186,7 +186,9 @@ fn check_time(time: &str, save_before: u32) -> Result<(), RequestError> {
         return Err(RequestError::field("--time", time, problem));
     };
     if seconds <= u64::from(save_before) {
-        let problem = format!("leaves no time to train: the run is saved {save_before} s before (--save-before)");
+        let problem = format!(
+            "leaves no time to train: the run is saved {save_before} s before (--save-before)"
+        );
         return Err(RequestError::field("--time", time, problem));
     }
     Ok(())
