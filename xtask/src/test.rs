@@ -25,8 +25,11 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     }
     let missing = OPTIONAL.iter().filter(|tool| !tool.provide());
     let mut skipped: Vec<String> = missing.map(Optional::skipped).collect();
-    let left_out: Vec<&str> =
-        CLUSTERS.iter().filter(|(programs, _)| !provide(*programs)).map(|(_, tests)| *tests).collect();
+    let left_out: Vec<&str> = CLUSTERS
+        .iter()
+        .filter(|(programs, _)| !provide(*programs))
+        .map(|(_, tests)| *tests)
+        .collect();
     let mut tests = cargo();
     if exists("cargo-nextest") {
         tests.args(["nextest", "run", "--workspace", "--no-fail-fast"]);
@@ -68,7 +71,9 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         }
         tutorials::follow(python.as_deref().ok(), &[])?;
     }
-    left_out.iter().for_each(|tests| println!("left out, because it cannot be installed here: {tests}"));
+    left_out
+        .iter()
+        .for_each(|tests| println!("left out, because it cannot be installed here: {tests}"));
     skipped.iter().for_each(|skipped| println!("skipped: {skipped}"));
     if !skipped.is_empty() && std::env::var_os("CI").is_some() {
         bail!("CI must not skip tests");

@@ -41,7 +41,6 @@ fn a_slow_host_and_a_pair_without_a_way_are_named() {
         found.iter().any(|what| what.starts_with("c sends slowly to all others: ")),
         "{found:?}"
     );
-    assert!(!found.iter().any(|what| what.contains(" → ")), "no other way is slow: {found:?}");
     assert_eq!(examined["pairs"].as_array().map(Vec::len), Some(12));
-    assert_eq!(lab.run("pgrep -f 'quelea (probe|agent)'").0, "", "all have ended");
+    lab.wait("! pgrep -f 'quelea (probe|agent)'", "ps -ef");
 }

@@ -10,7 +10,7 @@ use common::{Lab, skipped};
 use serde_json::Value;
 
 const RUN: &str = "\
-steps = 80
+steps = 200
 [task]
 name = \"quadratic\"
 compute_ms = 40
@@ -59,10 +59,12 @@ fn summary(folder: &Path) -> Value {
 fn jobs_survive_lost_nodes_and_time_limits() {
     let Some(mut lab) = lab("8") else { return };
     let saved = submit(&mut lab, "--nodes 3 --time 10 --name saved");
-    let spare = "--nodes 3 --spares 1 --name spare --set algorithm.name=aladdin --set steps=120";
+    save(&mut lab, &saved);
+    // While the job waits to be started again.
+    let spare = "--nodes 3 --spares 1 --name spare --set algorithm.name=aladdin";
     let replaced = submit(&mut lab, spare);
-    save_and_resume(&mut lab, &saved);
     replace_a_node(&mut lab, &replaced);
+    resumes(&mut lab, &saved);
     names_that_do_not_resolve_are_said_at_once(&mut lab);
     lab.good(
         "quelea submit slurm run.toml --nodes 2 --script t.sbatch && sbatch --test-only t.sbatch",
@@ -74,9 +76,12 @@ fn jobs_survive_lost_nodes_and_time_limits() {
 }
 
 /// The signal that Slurm sends before the limit, without waiting for it.
-fn save_and_resume(lab: &mut Lab, job: &str) {
+fn save(lab: &mut Lab, job: &str) {
     await_file(lab, "runs/saved/checkpoints/step-20", job);
     lab.good(&format!("scancel --signal=USR1 --batch {job}"));
+}
+
+fn resumes(lab: &mut Lab, job: &str) {
     await_file(lab, "runs/saved/summary.json", job);
     let told = fs::read_to_string(lab.path(&format!("saved-{job}.out"))).expect("its output");
     assert!(told.contains("quelea: resuming from step"), "{told}");

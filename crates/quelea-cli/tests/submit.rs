@@ -90,12 +90,27 @@ fn a_wrong_request_names_its_field() {
             "`membership.on_loss` = \"stop\": spares replace nobody",
         ),
         ("slurm run.toml --nodes 0".to_string(), "--nodes"),
-        ("kubernetes run.toml --workers 4 --set workers=3".to_string(), "`workers` = 3: the job starts 4"),
-        ("kubernetes run.toml --workers 4 --memory much".to_string(), "`--memory` = much: must be an amount"),
+        (
+            "kubernetes run.toml --workers 4 --set workers=3".to_string(),
+            "`workers` = 3: the job starts 4",
+        ),
+        (
+            "kubernetes run.toml --workers 4 --memory much".to_string(),
+            "`--memory` = much: must be an amount",
+        ),
         ("kubernetes run.toml --workers 4 --cpu -1".to_string(), "--cpu"),
-        ("kubernetes run.toml --workers 4 --namespace A".to_string(), "`--namespace` = A: must have"),
-        ("kubernetes run.toml --workers 4 --image a;b".to_string(), "`--image` = a;b: must be the name"),
-        ("kubernetes run.toml --workers 4 --form elastic --spares 1".to_string(), "`--spares` = 1: only a job"),
+        (
+            "kubernetes run.toml --workers 4 --namespace A".to_string(),
+            "`--namespace` = A: must have",
+        ),
+        (
+            "kubernetes run.toml --workers 4 --image a;b".to_string(),
+            "`--image` = a;b: must be the name",
+        ),
+        (
+            "kubernetes run.toml --workers 4 --form elastic --spares 1".to_string(),
+            "`--spares` = 1: only a job",
+        ),
         ("kubernetes run.toml --workers 4 --form pods".to_string(), "--form"),
     ];
     for (words, expected) in cases {
@@ -109,7 +124,8 @@ fn a_wrong_request_names_its_field() {
 
 /// The files of a folder, by name.
 fn files(folder: &Path) -> Vec<(String, String)> {
-    let entries = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let entries =
+        fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
     let name = |path: &Path| path.file_name().expect("a name").to_string_lossy().into_owned();
     let mut all: Vec<(String, String)> =
         entries.map(|path| (name(&path), fs::read_to_string(&path).expect("text"))).collect();
@@ -120,11 +136,14 @@ fn files(folder: &Path) -> Vec<(String, String)> {
 #[test]
 fn manifests_for_kubernetes_are_as_they_were_and_fit_its_schema() {
     let place = place();
-    let all = "--spares 1 --gpus 2 --cpu 8 --memory 64Gi --claim scratch --namespace team --name big";
+    let all =
+        "--spares 1 --gpus 2 --cpu 8 --memory 64Gi --claim scratch --namespace team --name big";
     let cases = [("job", ""), ("job-all", all), ("elastic", ""), ("jobset", ""), ("trainjob", "")];
     for (name, more) in cases {
         let form = name.trim_end_matches("-all");
-        let words = format!("kubernetes run.toml --workers 8 --image registry.example/quelea:1 --form {form} --to {name} {more}");
+        let words = format!(
+            "kubernetes run.toml --workers 8 --image registry.example/quelea:1 --form {form} --to {name} {more}"
+        );
         let words: Vec<&str> = words.split_whitespace().collect();
         text(&submit(place.path(), &words));
         for (file, text) in files(&place.path().join(name)) {
@@ -139,7 +158,9 @@ fn validate(folder: &Path) {
     let (Ok(python), Ok(path)) =
         (std::env::var("QUELEA_KUBERNETES_PYTHON"), std::env::var("QUELEA_KUBERNETES_PATH"))
     else {
-        eprintln!("skipped: manifests are not validated; `cargo xtask test` provides kubernetes-validate");
+        eprintln!(
+            "skipped: manifests are not validated; `cargo xtask test` provides kubernetes-validate"
+        );
         return;
     };
     let own = ["job.yaml", "service.yaml", "coordinator.yaml", "workers.yaml", "claim.yaml"];
@@ -179,7 +200,11 @@ fn the_command_of_a_pod_starts_resumes_and_leaves_a_finished_run_alone() {
     let out = place.path().join("out");
     let run = || {
         let path = format!("{}:/usr/bin:/bin", place.path().display());
-        let shell = Command::new("/bin/sh").args(["-c", &script]).env("OUT", &out).env("PATH", path).output();
+        let shell = Command::new("/bin/sh")
+            .args(["-c", &script])
+            .env("OUT", &out)
+            .env("PATH", path)
+            .output();
         text(&shell.expect("a shell")).trim().to_string()
     };
     let shown = out.display();

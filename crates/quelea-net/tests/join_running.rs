@@ -11,7 +11,8 @@ use quelea_core::algorithms::ALGORITHMS;
 use quelea_core::node::Loan;
 use quelea_core::problems::{Computed, GradientSource, Problem};
 use quelea_net::{
-    Gradients, Hosted, JoinToken, LossPolicy, NetError, NetOptions, RunSecret, Security, join, stand_by,
+    Gradients, Hosted, JoinToken, LossPolicy, NetError, NetOptions, RunSecret, Security, join,
+    stand_by,
 };
 use quelea_record::{Outcome, RecordKind};
 

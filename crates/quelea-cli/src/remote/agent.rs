@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use quelea_run::drive;
 
-use super::wire::{Order, OrderedProcess, SILENCE, Said, Told, line_of, next_line};
+use super::wire::{
+    AgentCommand, AgentMessage, OrderedProcess, SILENCE, StartOrder, line_of, next_line,
+};
 
 /// How long processes that were interrupted may take to end by themselves.
 const GRACE: Duration = Duration::from_secs(30);
@@ -22,7 +24,7 @@ pub fn run() -> anyhow::Result<()> {
     std::thread::spawn(move || {
         let mut input = BufReader::new(io::stdin());
         // A line that cannot be read is as good as the end: what was started must not outlive it.
-        while let Ok(Some(line)) = next_line::<Told>(&mut input) {
+        while let Ok(Some(line)) = next_line::<AgentCommand>(&mut input) {
             if told.send(line).is_err() {
                 return;
             }
@@ -30,7 +32,7 @@ pub fn run() -> anyhow::Result<()> {
     });
     let (said, lines) = channel();
     let writer = std::thread::spawn(move || write_lines(&lines));
-    let hello = Said::Hello { version: env!("CARGO_PKG_VERSION").to_string() };
+    let hello = AgentMessage::Hello { version: env!("CARGO_PKG_VERSION").to_string() };
     let _ = said.send(hello);
     attend(&orders, &said);
     drop(said);
@@ -39,7 +41,7 @@ pub fn run() -> anyhow::Result<()> {
 }
 
 /// Sends lines as long as somebody takes them.
-fn write_lines(lines: &Receiver<Said>) {
+fn write_lines(lines: &Receiver<AgentMessage>) {
     let mut output = io::stdout().lock();
     for line in lines {
         if output.write_all(&line_of(&line)).and_then(|()| output.flush()).is_err() {
@@ -57,21 +59,21 @@ struct Started {
 }
 
 /// Follows orders until it is told to end, or nobody is there to give any.
-fn attend(orders: &Receiver<Told>, said: &Sender<Said>) {
+fn attend(orders: &Receiver<AgentCommand>, said: &Sender<AgentMessage>) {
     let mut started = Started::default();
     let mut heard = Instant::now();
     loop {
         match orders.recv_timeout(POLL_INTERVAL) {
-            Ok(Told::Start(order)) => {
+            Ok(AgentCommand::Start(order)) => {
                 if let Err(reason) = started.start(&order, said) {
-                    let _ = said.send(Said::Failed { reason });
+                    let _ = said.send(AgentMessage::Failed { reason });
                     return;
                 }
                 heard = Instant::now();
             }
-            Ok(Told::Interrupt) => started.interrupt(),
-            Ok(Told::Beat) => heard = Instant::now(),
-            Ok(Told::End) | Err(RecvTimeoutError::Disconnected) => return,
+            Ok(AgentCommand::Interrupt) => started.interrupt(),
+            Ok(AgentCommand::Beat) => heard = Instant::now(),
+            Ok(AgentCommand::End) | Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {}
         }
         started.report(said);
@@ -83,7 +85,7 @@ fn attend(orders: &Receiver<Told>, said: &Sender<Said>) {
 }
 
 impl Started {
-    fn start(&mut self, order: &Order, said: &Sender<Said>) -> Result<(), String> {
+    fn start(&mut self, order: &StartOrder, said: &Sender<AgentMessage>) -> Result<(), String> {
         for process in &order.processes {
             let mut child = spawn(order, process)?;
             let streams: [Option<Box<dyn Read + Send>>; 2] = [
@@ -100,10 +102,11 @@ impl Started {
     }
 
     /// Says which have ended.
-    fn report(&mut self, said: &Sender<Said>) {
+    fn report(&mut self, said: &Sender<AgentMessage>) {
         self.children.retain_mut(|(rank, child)| match child.try_wait() {
             Ok(Some(status)) => {
-                let ended = Said::Ended { rank: *rank, status: status.code(), how: how(status) };
+                let ended =
+                    AgentMessage::Ended { rank: *rank, status: status.code(), how: how(status) };
                 let _ = said.send(ended);
                 false
             }
@@ -137,7 +140,7 @@ impl Drop for Started {
     }
 }
 
-fn spawn(order: &Order, process: &OrderedProcess) -> Result<Child, String> {
+fn spawn(order: &StartOrder, process: &OrderedProcess) -> Result<Child, String> {
     let mut command = match &order.program {
         Some(program) => Command::new(program),
         None => drive::again()
@@ -159,7 +162,7 @@ fn spawn(order: &Order, process: &OrderedProcess) -> Result<Child, String> {
 }
 
 /// Sends what a process prints, line by line, until it ends.
-fn send_lines(stream: Box<dyn Read + Send>, rank: u32, error: bool, said: &Sender<Said>) {
+fn send_lines(stream: Box<dyn Read + Send>, rank: u32, error: bool, said: &Sender<AgentMessage>) {
     let mut stream = BufReader::new(stream);
     loop {
         let mut line = Vec::new();
@@ -168,7 +171,7 @@ fn send_lines(stream: Box<dyn Read + Send>, rank: u32, error: bool, said: &Sende
             _ => return,
         }
         let text = String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']).to_string();
-        if said.send(Said::Line { rank, error, text }).is_err() {
+        if said.send(AgentMessage::Line { rank, error, text }).is_err() {
             return;
         }
     }

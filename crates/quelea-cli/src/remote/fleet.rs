@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 
 use super::hosts::RemoteHost;
-use super::wire::{BEAT, Order, OrderedProcess, Said, Told, line_of, next_line};
+use super::wire::{
+    AgentCommand, AgentMessage, BEAT, OrderedProcess, StartOrder, line_of, next_line,
+};
 
 /// How long all hosts together may take to answer.
 const HELLO_SECONDS: u64 = 30;
@@ -66,7 +68,7 @@ impl RemoteLine {
 /// Hosts with an agent each. Dropping it ends everything that was started.
 pub struct Fleet {
     agents: Vec<RemoteAgent>,
-    said: Receiver<Heard>,
+    said: Receiver<HostMessage>,
     /// The hosts of those that run, by rank.
     running: Mutex<BTreeMap<u32, usize>>,
 }
@@ -80,9 +82,9 @@ struct RemoteAgent {
 }
 
 /// Something that came from a host; nothing where its connection has closed.
-struct Heard {
+struct HostMessage {
     host: usize,
-    said: Option<Said>,
+    said: Option<AgentMessage>,
 }
 
 impl Fleet {
@@ -109,9 +111,9 @@ impl Fleet {
         while !awaited.is_empty() {
             let left = until.saturating_duration_since(Instant::now());
             match self.said.recv_timeout(left) {
-                Ok(Heard { host, said }) if awaited.remove(&host) => match said {
-                    Some(Said::Hello { version }) if version == own => {}
-                    Some(Said::Hello { version }) => {
+                Ok(HostMessage { host, said }) if awaited.remove(&host) => match said {
+                    Some(AgentMessage::Hello { version }) if version == own => {}
+                    Some(AgentMessage::Hello { version }) => {
                         let name = &self.agents[host].host.name;
                         problems.push(format!("{name} has quelea {version}, this is {own}"));
                     }
@@ -144,7 +146,7 @@ impl Fleet {
                 if living.is_empty() {
                     return;
                 }
-                living.iter().for_each(|input| tell(input, &Told::Beat));
+                living.iter().for_each(|input| tell(input, &AgentCommand::Beat));
             }
         });
     }
@@ -165,7 +167,7 @@ impl Fleet {
             let processes = processes.collect();
             self.running().extend(ranks.map(|rank| (rank, number)));
             let (folder, program) = (folder.map(str::to_string), program.map(str::to_string));
-            tell(&agent.input, &Told::Start(Order { folder, program, processes }));
+            tell(&agent.input, &AgentCommand::Start(StartOrder { folder, program, processes }));
         }
     }
 
@@ -179,13 +181,13 @@ impl Fleet {
     ) {
         self.running().insert(rank, host);
         let processes = vec![OrderedProcess { rank, words, env }];
-        let order = Order { folder: None, program: None, processes };
-        tell(&self.agents[host].input, &Told::Start(order));
+        let order = StartOrder { folder: None, program: None, processes };
+        tell(&self.agents[host].input, &AgentCommand::Start(order));
     }
 
     /// Lets all processes save what they have and end.
     pub fn interrupt(&self) {
-        self.agents.iter().for_each(|agent| tell(&agent.input, &Told::Interrupt));
+        self.agents.iter().for_each(|agent| tell(&agent.input, &AgentCommand::Interrupt));
     }
 
     /// Whether processes are still running.
@@ -201,21 +203,21 @@ impl Fleet {
     pub fn attend(&self, limit: Duration, show: &mut dyn FnMut(RemoteLine)) -> Vec<EndedProcess> {
         let mut ended = Vec::new();
         let mut wait = limit;
-        while let Ok(Heard { host, said }) = self.said.recv_timeout(wait) {
+        while let Ok(HostMessage { host, said }) = self.said.recv_timeout(wait) {
             wait = Duration::ZERO;
             let agent = &self.agents[host];
             let name = &agent.host.name;
             match said {
-                Some(Said::Line { rank, error, text }) => {
+                Some(AgentMessage::Line { rank, error, text }) => {
                     show(RemoteLine { rank, host: name.clone(), error, text });
                 }
-                Some(Said::Ended { rank, status, how }) if self.forget(rank) => {
+                Some(AgentMessage::Ended { rank, status, how }) if self.forget(rank) => {
                     let how = format!("rank {rank} on {name} {how}");
                     ended.push(EndedProcess { rank, host: name.clone(), status, how });
                 }
-                Some(Said::Failed { reason }) => ended.extend(self.lose(host, &reason)),
+                Some(AgentMessage::Failed { reason }) => ended.extend(self.lose(host, &reason)),
                 None => ended.extend(self.lose(host, &agent.explain())),
-                Some(Said::Hello { .. } | Said::Ended { .. }) => {}
+                Some(AgentMessage::Hello { .. } | AgentMessage::Ended { .. }) => {}
             }
             if ended.len() > 1024 {
                 break;
@@ -249,7 +251,7 @@ impl Fleet {
 impl Drop for Fleet {
     fn drop(&mut self) {
         for agent in &self.agents {
-            tell(&agent.input, &Told::End);
+            tell(&agent.input, &AgentCommand::End);
             // The end of its input is the end of an agent that missed the word.
             drop(agent.input.lock().unwrap_or_else(PoisonError::into_inner).take());
         }
@@ -269,7 +271,7 @@ impl RemoteAgent {
         number: usize,
         host: &RemoteHost,
         shell: &RemoteShell,
-        heard: Sender<Heard>,
+        heard: Sender<HostMessage>,
     ) -> anyhow::Result<RemoteAgent> {
         let (first, options) = shell.words.split_first().expect("a shell has a name");
         let mut command = Command::new(first);
@@ -284,12 +286,12 @@ impl RemoteAgent {
         let (output, errors) = (child.stdout.take(), Arc::new(Mutex::new(Vec::new())));
         std::thread::spawn(move || {
             let mut lines = BufReader::new(output.expect("it was asked for"));
-            while let Ok(Some(line)) = next_line::<Said>(&mut lines) {
-                if heard.send(Heard { host: number, said: Some(line) }).is_err() {
+            while let Ok(Some(line)) = next_line::<AgentMessage>(&mut lines) {
+                if heard.send(HostMessage { host: number, said: Some(line) }).is_err() {
                     return;
                 }
             }
-            let _ = heard.send(Heard { host: number, said: None });
+            let _ = heard.send(HostMessage { host: number, said: None });
         });
         let (stderr, kept) = (child.stderr.take(), Arc::clone(&errors));
         std::thread::spawn(move || keep(stderr.expect("it was asked for"), &kept));
@@ -314,7 +316,7 @@ const SSH_OPTIONS: [&str; 7] =
     ["-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"];
 
 /// A line to an agent. One that is gone is noticed by whoever reads what it says.
-fn tell(input: &Mutex<Option<ChildStdin>>, told: &Told) {
+fn tell(input: &Mutex<Option<ChildStdin>>, told: &AgentCommand) {
     if let Some(input) = &mut *input.lock().unwrap_or_else(PoisonError::into_inner) {
         let _ = input.write_all(&line_of(told)).and_then(|()| input.flush());
     }

@@ -15,9 +15,9 @@ const LINE_BYTES: u64 = 1 << 20;
 
 /// A line to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Told {
+pub enum AgentCommand {
     /// Start these processes.
-    Start(Order),
+    Start(StartOrder),
     /// Interrupt them, so that they can save what they have.
     Interrupt,
     /// End them now.
@@ -29,7 +29,7 @@ pub enum Told {
 /// What an agent is to start. It comes over standard input, so that nobody sees its secret in a list of
 /// processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Order {
+pub struct StartOrder {
     /// The folder in which they run.
     pub folder: Option<String>,
     /// The program; without it, the agent's own.
@@ -51,7 +51,7 @@ pub struct OrderedProcess {
 
 /// A line from an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Said {
+pub enum AgentMessage {
     /// The agent is there.
     Hello {
         /// The version of its program.
@@ -111,14 +111,15 @@ mod tests {
     fn lines_come_back_as_they_were_and_bad_ones_are_errors() {
         let env = [("QUELEA_TOKEN".to_string(), "a\nb".to_string())].into();
         let process = OrderedProcess { rank: 3, words: vec!["join".into()], env };
-        let order = Order { folder: None, program: None, processes: vec![process] };
-        let lines = [line_of(&Told::Start(order.clone())), line_of(&Told::Beat)].concat();
+        let order = StartOrder { folder: None, program: None, processes: vec![process] };
+        let lines =
+            [line_of(&AgentCommand::Start(order.clone())), line_of(&AgentCommand::Beat)].concat();
         let mut from = &lines[..];
-        assert_eq!(next_line(&mut from).expect("a line"), Some(Told::Start(order)));
-        assert_eq!(next_line(&mut from).expect("a line"), Some(Told::Beat));
-        assert_eq!(next_line::<Told>(&mut from).expect("the end"), None);
+        assert_eq!(next_line(&mut from).expect("a line"), Some(AgentCommand::Start(order)));
+        assert_eq!(next_line(&mut from).expect("a line"), Some(AgentCommand::Beat));
+        assert_eq!(next_line::<AgentCommand>(&mut from).expect("the end"), None);
         for bad in [&b"\"Beat\""[..], b"{}\n", b"\xff\n"] {
-            next_line::<Told>(&mut &bad[..]).expect_err("no line");
+            next_line::<AgentCommand>(&mut &bad[..]).expect_err("no line");
         }
     }
 }

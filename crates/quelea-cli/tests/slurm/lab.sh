@@ -49,7 +49,7 @@ SlurmdTimeout=6
 MpiDefault=none
 KillWait=5
 SlurmdParameters=config_overrides
-NodeName=n[1-$n] NodeHostname=lab NodeAddr=10.77.0.[1-$n] Port=[17821-$((17820 + n))] CPUs=8 State=UNKNOWN
+NodeName=n[1-$n] NodeHostname=lab NodeAddr=10.77.0.[1-$n] Port=[17821-$((17820 + n))] CPUs=1 State=UNKNOWN
 PartitionName=main Nodes=n[1-$n] Default=YES MaxTime=INFINITE State=UP
 C
 export SLURM_CONF=$lab/slurm.conf

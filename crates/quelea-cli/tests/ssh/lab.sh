@@ -46,6 +46,8 @@ for i in $(seq 1 "$n"); do
   echo "fd78::$((10 + i)) ${name}6" >> "$lab/hosts"
 done
 mount --bind "$lab/hosts" /etc/hosts || fail "no bind mounts"
+# Names that are not there are not asked for elsewhere.
+: > "$lab/resolv" && mount --bind "$lab/resolv" /etc/resolv.conf 2>/dev/null
 for name in $(ip netns list | cut -d' ' -f1); do
   ip netns exec "$name" "$(command -v sshd)" -f "$lab/sshd_config" -E "$lab/sshd.log" || fail "sshd $name"
 done

@@ -160,7 +160,9 @@ fn script_of(registry: &Registry, args: &SlurmArgs) -> Result<SlurmScript, Reque
         let problem = "holds a run that has finished; choose another --out";
         return Err(RequestError::file(&out, problem));
     }
-    let script = args.script.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.sbatch")));
+    let is_file = |path: &PathBuf| path.as_os_str() != "-";
+    let script = args.script.clone().filter(is_file);
+    let script = script.unwrap_or_else(|| PathBuf::from(format!("{name}.sbatch")));
     Ok(SlurmScript {
         file: script.to_string_lossy().into_owned(),
         out,
