@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn tables_lists_and_texts_are_written_as_people_write_them() {
         let value = json!({
-            "spec": { "env": [{ "value": "8", "name": "N" }, { "name": "M", "value": "a b" }], "empty": {}, "none": [] },
+            "spec": { "env": [{ "value": "8", "name": "COUNT" }, { "name": "M", "value": "a b" }], "empty": {}, "none": [] },
             "kind": "Job",
             "apiVersion": "batch/v1",
             "script": "if x; then\n  y\nfi\n",
@@ -127,7 +127,7 @@ script: |
 spec:
   empty: {}
   env:
-  - name: N
+  - name: COUNT
     value: \"8\"
   - name: M
     value: \"a b\"

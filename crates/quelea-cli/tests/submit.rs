@@ -98,7 +98,7 @@ fn a_wrong_request_names_its_field() {
             "kubernetes run.toml --workers 4 --memory much".to_string(),
             "`--memory` = much: must be an amount",
         ),
-        ("kubernetes run.toml --workers 4 --cpu -1".to_string(), "--cpu"),
+        ("kubernetes run.toml --workers 4 --cpu 0".to_string(), "`--cpu` = 0: must be an amount"),
         (
             "kubernetes run.toml --workers 4 --namespace A".to_string(),
             "`--namespace` = A: must have",

@@ -110,7 +110,9 @@ pub fn run(registry: &Registry, args: &KubernetesArgs) -> anyhow::Result<()> {
     check_quantity("--cpu", &args.cpu)?;
     check_quantity("--memory", &args.memory)?;
     check_image(&args.image)?;
-    let table = args.run.merged(registry)?;
+    let mut table = args.run.merged(registry)?;
+    // A coordinator knows the number from its file, others from their launcher.
+    table.insert("workers".to_string(), i64::from(args.workers).into());
     let asked = KubernetesRun {
         run_file: table.to_string(),
         namespace: args.namespace.clone(),
