@@ -121,7 +121,8 @@ impl Transport for Mesh {
         for (peer, own) in self.plan.dialled().into_iter().filter(takes_part) {
             let dialler = self.dialler(own, peer, &addresses[peer.index()], options);
             let stream = dialler.connect()?;
-            let restorer = (options.reconnect_seconds > 0.0).then_some(Restorer::Dial(dialler));
+            let restores = options.reconnect_seconds > 0.0;
+            let restorer = restores.then(|| Restorer::Dial(Box::new(dialler)));
             links.entry(own).or_default().push(TcpConnection { peer, stream, restorer });
         }
         let mut missing = self.plan.expected();
