@@ -81,6 +81,9 @@ fn unreached(examined: &Examined) -> Vec<Finding> {
     found
 }
 
+/// One of the two hosts of a way.
+type PairEnd = fn(&ExaminedPair) -> usize;
+
 /// Ways that have much less bandwidth than most. A host all of whose ways in one direction are slow is named
 /// instead of the ways.
 fn slow(examined: &Examined) -> Vec<Finding> {
@@ -89,7 +92,7 @@ fn slow(examined: &Examined) -> Vec<Finding> {
     let is_slow = |pair: &&ExaminedPair| pair.mbit.is_some_and(|mbit| mbit < SLOW * usual);
     let mut left: Vec<&ExaminedPair> = examined.pairs.iter().filter(is_slow).collect();
     let mut found = Vec::new();
-    let directions: [(&str, fn(&ExaminedPair) -> usize); 2] = [
+    let directions: [(&str, PairEnd); 2] = [
         ("sends slowly to all others", |pair| pair.from),
         ("receives slowly from all others", |pair| pair.to),
     ];
