@@ -41,20 +41,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     } else {
         python_environment()
     };
-    match python.clone().map_err(Error::msg).and_then(environment::tensorboard) {
-        Ok(tensorboard) => {
-            tests.env("QUELEA_TENSORBOARD_PYTHON", tensorboard.python);
-            tests.env("QUELEA_TENSORBOARD_PATH", tensorboard.path);
-        }
-        Err(problem) => skipped.push(format!("TensorBoard's reader ({problem:#})")),
-    }
-    let validator = python.clone().map_err(Error::msg);
-    match validator.and_then(|python| Ok((environment::kubernetes_validate(&python)?, python))) {
-        Ok((path, python)) => {
-            tests.env("QUELEA_KUBERNETES_PYTHON", python).env("QUELEA_KUBERNETES_PATH", path);
-        }
-        Err(problem) => skipped.push(format!("Kubernetes' schema ({problem:#})")),
-    }
+    skipped.extend(provide_readers(&mut tests, &python));
     execute(&mut tests)?;
     execute(cargo().args(["test", "--workspace", "--doc", "--quiet"]))?;
     if quick {
@@ -80,6 +67,26 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     }
     println!("\nall good{}", if skipped.is_empty() { "" } else { ", but for what was skipped" });
     Ok(())
+}
+
+/// Tells tests where packages of Python are that read what they write; those that cannot be had.
+fn provide_readers(tests: &mut Command, python: &Result<PathBuf, String>) -> Vec<String> {
+    let mut skipped = Vec::new();
+    match python.clone().map_err(Error::msg).and_then(environment::tensorboard) {
+        Ok(tensorboard) => {
+            tests.env("QUELEA_TENSORBOARD_PYTHON", tensorboard.python);
+            tests.env("QUELEA_TENSORBOARD_PATH", tensorboard.path);
+        }
+        Err(problem) => skipped.push(format!("TensorBoard's reader ({problem:#})")),
+    }
+    let validator = python.clone().map_err(Error::msg);
+    match validator.and_then(|python| Ok((environment::kubernetes_validate(&python)?, python))) {
+        Ok((path, python)) => {
+            tests.env("QUELEA_KUBERNETES_PYTHON", python).env("QUELEA_KUBERNETES_PATH", path);
+        }
+        Err(problem) => skipped.push(format!("Kubernetes' schema ({problem:#})")),
+    }
+    skipped
 }
 
 /// Packs every crate that can be published, without building it again.
