@@ -25,11 +25,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     }
     let missing = OPTIONAL.iter().filter(|tool| !tool.provide());
     let mut skipped: Vec<String> = missing.map(Optional::skipped).collect();
-    let left_out: Vec<&str> = CLUSTERS
-        .iter()
-        .filter(|(programs, _)| !provide(*programs))
-        .map(|(_, tests)| *tests)
-        .collect();
+    let left_out = missing_clusters();
     let mut tests = cargo();
     if exists("cargo-nextest") {
         tests.args(["nextest", "run", "--workspace", "--no-fail-fast"]);
@@ -144,6 +140,12 @@ const CLUSTERS: &[(SystemPrograms, &str)] = &[
         "runs over SSH, addresses, doctor",
     ),
 ];
+
+/// The tests that are left out because what they need cannot be had.
+fn missing_clusters() -> Vec<&'static str> {
+    let missing = CLUSTERS.iter().filter(|(programs, _)| !provide(*programs));
+    missing.map(|(_, tests)| *tests).collect()
+}
 
 /// Whether programs are here, if need be after installing their packages.
 pub(crate) fn provide(wanted: SystemPrograms) -> bool {
