@@ -77,7 +77,6 @@ fn jobs_survive_lost_nodes_and_time_limits() {
     );
     if std::env::var_os("QUELEA_SLURM").is_some_and(|value| value == "full") {
         the_real_time_limit(&mut lab);
-        the_node_of_rank_0_is_lost(&mut lab);
     }
 }
 
@@ -139,17 +138,4 @@ fn the_real_time_limit(lab: &mut Lab) {
     assert_eq!(model("runs/limit"), model("limited"));
     let told = fs::read_to_string(lab.path(&format!("limit-{job}.out"))).expect("its output");
     assert!(told.contains("the time limit is near; saving the run"), "{told}");
-}
-
-/// The script of the job is lost with it; Slurm requeues the job.
-fn the_node_of_rank_0_is_lost(lab: &mut Lab) {
-    let job = submit(lab, "--nodes 2 --name first --set steps=400");
-    await_checkpoint(lab, "runs/first", &job);
-    let nodes = lab.good(&format!("scontrol show hostnames $(squeue -h -j {job} -o %N)"));
-    let first = nodes.lines().next().expect("two nodes").to_string();
-    lab.good(&format!("kill_node {first}"));
-    lab.good(&format!("scontrol update nodename={first} state=down reason=test"));
-    await_file(lab, "runs/first/summary.json", &job);
-    let told = fs::read_to_string(lab.path(&format!("first-{job}.out"))).expect("its output");
-    assert!(told.contains("quelea: resuming from step"), "{told}");
 }
