@@ -144,6 +144,25 @@ pub(crate) fn tensorboard(python: PathBuf) -> Result<TensorboardReader> {
     Ok(TensorboardReader { python, path })
 }
 
+/// What holds manifests against Kubernetes' schema.
+const KUBERNETES: &[&str] = &[
+    "kubernetes-validate",
+    "jsonschema",
+    "jsonschema-specifications",
+    "referencing",
+    "rpds-py",
+    "attrs",
+    "PyYAML",
+    "importlib-resources",
+    "packaging",
+    "typing-extensions",
+];
+
+/// Provides the validator beside the environment of this interpreter: what goes into the path.
+pub(crate) fn kubernetes_validate(python: &Path) -> Result<PathBuf> {
+    provide_beside(python, KUBERNETES)
+}
+
 /// What loads records into tables, beside an environment that has NumPy.
 const PANDAS: &[&str] = &["pandas", "python-dateutil", "six"];
 

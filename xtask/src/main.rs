@@ -22,6 +22,7 @@ mod python;
 mod reality;
 mod rules;
 mod sanitize;
+mod slurm;
 mod test;
 mod tidy;
 mod tutorials;
@@ -51,6 +52,7 @@ usage: cargo xtask COMMAND
   fuzz          10^7 inputs to everything that reads bytes of others; --target, --inputs, --seed, --list
   capture       what somebody between the machines can read of a run: with a secret, nothing
   sanitize      the tests of unsafe code under AddressSanitizer, ThreadSanitizer or valgrind; NAME…
+  slurm         jobs in a real Slurm cluster on this machine, with a real time limit; some minutes
   python        the Python package's tests, with PyTorch; further words go to pytest
   wheel         the Python package as a file that pip installs, in target/wheels; --portable links it
                 for older versions of the C library
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
         Some("fuzz") => fuzz::run(&words[1..]),
         Some("capture") => capture::run(&words[1..]),
         Some("sanitize") => sanitize::run(&words[1..]),
+        Some("slurm") => slurm::run(&words[1..]),
         Some("python") => python::run(&words[1..]),
         Some("wheel") => wheel::run(&words[1..]),
         Some("docs") => docs::run(),

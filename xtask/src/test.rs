@@ -1,6 +1,6 @@
 //! `cargo xtask test`: everything that must hold, cheapest first.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Error, Result, bail};
@@ -25,6 +25,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     }
     let missing = OPTIONAL.iter().filter(|tool| !tool.provide());
     let mut skipped: Vec<String> = missing.map(Optional::skipped).collect();
+    let left_out = missing_clusters();
     let mut tests = cargo();
     if exists("cargo-nextest") {
         tests.args(["nextest", "run", "--workspace", "--no-fail-fast"]);
@@ -36,13 +37,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     } else {
         python_environment()
     };
-    match python.clone().map_err(Error::msg).and_then(environment::tensorboard) {
-        Ok(tensorboard) => {
-            tests.env("QUELEA_TENSORBOARD_PYTHON", tensorboard.python);
-            tests.env("QUELEA_TENSORBOARD_PATH", tensorboard.path);
-        }
-        Err(problem) => skipped.push(format!("TensorBoard's reader ({problem:#})")),
-    }
+    skipped.extend(provide_readers(&mut tests, &python));
     execute(&mut tests)?;
     execute(cargo().args(["test", "--workspace", "--doc", "--quiet"]))?;
     if quick {
@@ -59,12 +54,35 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         }
         tutorials::follow(python.as_deref().ok(), &[])?;
     }
+    left_out
+        .iter()
+        .for_each(|tests| println!("left out, because it cannot be installed here: {tests}"));
     skipped.iter().for_each(|skipped| println!("skipped: {skipped}"));
     if !skipped.is_empty() && std::env::var_os("CI").is_some() {
         bail!("CI must not skip tests");
     }
     println!("\nall good{}", if skipped.is_empty() { "" } else { ", but for what was skipped" });
     Ok(())
+}
+
+/// Tells tests where packages of Python are that read what they write; those that cannot be had.
+fn provide_readers(tests: &mut Command, python: &Result<PathBuf, String>) -> Vec<String> {
+    let mut skipped = Vec::new();
+    match python.clone().map_err(Error::msg).and_then(environment::tensorboard) {
+        Ok(tensorboard) => {
+            tests.env("QUELEA_TENSORBOARD_PYTHON", tensorboard.python);
+            tests.env("QUELEA_TENSORBOARD_PATH", tensorboard.path);
+        }
+        Err(problem) => skipped.push(format!("TensorBoard's reader ({problem:#})")),
+    }
+    let validator = python.clone().map_err(Error::msg);
+    match validator.and_then(|python| Ok((environment::kubernetes_validate(&python)?, python))) {
+        Ok((path, python)) => {
+            tests.env("QUELEA_KUBERNETES_PYTHON", python).env("QUELEA_KUBERNETES_PATH", path);
+        }
+        Err(problem) => skipped.push(format!("Kubernetes' schema ({problem:#})")),
+    }
+    skipped
 }
 
 /// Packs every crate that can be published, without building it again.
@@ -95,6 +113,51 @@ fn python_environment() -> Result<PathBuf, String> {
         return Err(why);
     }
     environment::provide().map_err(|problem| format!("no environment: {problem:#}"))
+}
+
+/// Programs of the system and the packages that have them.
+#[derive(Clone, Copy)]
+pub(crate) struct SystemPrograms {
+    programs: &'static [&'static str],
+    packages: &'static [&'static str],
+}
+
+/// A Slurm cluster.
+pub(crate) const SLURM: SystemPrograms = SystemPrograms {
+    programs: &["slurmctld", "slurmd", "sbatch", "munged"],
+    packages: &["slurm-wlm", "munge"],
+};
+
+/// What tests of clusters on this machine need. A machine on which nothing can be installed may leave them out,
+/// in CI too.
+const CLUSTERS: &[(SystemPrograms, &str)] = &[
+    (SLURM, "jobs in a Slurm cluster"),
+    (
+        SystemPrograms {
+            programs: &["sshd", "ssh", "ip"],
+            packages: &["openssh-server", "openssh-client", "iproute2"],
+        },
+        "runs over SSH, addresses, doctor",
+    ),
+];
+
+/// The tests that are left out because what they need cannot be had.
+fn missing_clusters() -> Vec<&'static str> {
+    let missing = CLUSTERS.iter().filter(|(programs, _)| !provide(*programs));
+    missing.map(|(_, tests)| *tests).collect()
+}
+
+/// Whether programs are here, if need be after installing their packages.
+pub(crate) fn provide(wanted: SystemPrograms) -> bool {
+    let are_here = || wanted.programs.iter().all(|program| is_installed(program));
+    are_here() || (wanted.packages.iter().all(|package| install(package)) && are_here())
+}
+
+/// Whether a program is where shells or root look for programs; not all of them know `--version`.
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let folders = path.split(':').chain(["/usr/sbin", "/sbin"]);
+    folders.map(|folder| Path::new(folder).join(program)).any(|path| path.is_file())
 }
 
 /// A program that some tests need and the project does not build.

@@ -1,19 +1,23 @@
 //! The table of commands. One file each.
 
+mod agent;
 mod chaos;
 mod compare;
 mod completions;
 mod data;
+mod doctor;
 mod join;
 mod launch;
 mod list;
 mod man;
 mod page;
 mod plan;
+mod probe;
 mod report;
 mod reproduce;
 mod serve;
 mod simulate;
+mod submit;
 mod token;
 mod top;
 mod topology;
@@ -48,10 +52,14 @@ pub const COMMANDS: &[CommandSpec] = &[
     serve::COMMAND,
     join::COMMAND,
     token::COMMAND,
+    submit::COMMAND,
+    doctor::COMMAND,
     chaos::COMMAND,
     launch::COMMAND,
     completions::COMMAND,
     man::COMMAND,
+    agent::COMMAND,
+    probe::COMMAND,
 ];
 
 const ABOUT: &str = "Train one model on many machines that are not all fast, not all alike and \

@@ -1,7 +1,7 @@
 //! Ctrl-C, and being asked to stop: the run is saved, and nothing half-written stays.
 
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use quelea_run::execute::{EndingRun, ask_to_leave, ask_to_stop};
 
@@ -17,12 +17,30 @@ pub fn follow() {
     FOLLOWS.store(true, Ordering::Relaxed);
 }
 
+/// Whether Ctrl-C is only counted, and how often it came.
+static COUNTS: AtomicBool = AtomicBool::new(false);
+static COUNTED: AtomicU32 = AtomicU32::new(0);
+
+/// From now on Ctrl-C is only counted, for whoever looks at [`counted`] and ends what it has started.
+pub fn count_only() {
+    COUNTS.store(true, Ordering::Relaxed);
+}
+
+/// How often somebody wanted this process to end, since [`count_only`].
+pub fn counted() -> u32 {
+    COUNTED.load(Ordering::Relaxed)
+}
+
 /// From now on, Ctrl-C and a request to stop let a run save its state and end. A second one, or
 /// one without a run, takes away what was begun and ends the process at once; not before the model
 /// of a run that has come to its end is written.
 pub fn install() {
     let stop = || {
         if FOLLOWS.load(Ordering::Relaxed) {
+            return;
+        }
+        if COUNTS.load(Ordering::Relaxed) {
+            COUNTED.fetch_add(1, Ordering::Relaxed);
             return;
         }
         if ask_to_stop() {

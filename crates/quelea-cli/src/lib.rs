@@ -18,14 +18,17 @@
 //! Exit status: 0 done, 1 the run failed, 2 the request was wrong, 130 interrupted.
 
 mod commands;
+mod doctor;
 mod interrupt;
 mod page;
 mod pages;
 mod progress;
+mod remote;
 mod report;
 mod request;
 mod session;
 mod text;
+mod yaml;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

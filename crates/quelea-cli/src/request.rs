@@ -1,12 +1,14 @@
 //! What the commands that run something have in common: a run file, settings, a directory.
 
 use std::ffi::OsString;
+use std::net::ToSocketAddrs;
 use std::path::PathBuf;
 
 use quelea_core::registry::Registry;
 use quelea_run::checkpoint::read::{self, Checkpoint};
 use quelea_run::config::source::{self, ConfigSetting};
 use quelea_run::config::{self, Config};
+use quelea_run::drive::LocalAddress;
 use quelea_run::error::{RequestError, RunError};
 use quelea_run::execute::is_asked_to_stop;
 use quelea_run::prepared::PreparedRun;
@@ -61,6 +63,44 @@ pub struct Output {
     pub tensorboard: bool,
 }
 
+/// How this process is reached by others.
+#[derive(Clone, Debug, clap::Args)]
+pub struct LocalArgs {
+    /// Use this interface only: its name, a subnet as in 10.0.0.0/8, or an address; as QUELEA_INTERFACE
+    #[arg(long, value_name = "NAME|SUBNET")]
+    interface: Option<String>,
+
+    /// The port that other processes of the run connect to; as QUELEA_LISTEN_PORT
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    listen_port: Option<u16>,
+
+    /// What others are told to connect to, where that is not this machine's own address; as QUELEA_ADVERTISE
+    #[arg(long, value_name = "HOST[:PORT]")]
+    advertise: Option<String>,
+}
+
+impl LocalArgs {
+    /// What is asked for; where nothing is, what the environment says.
+    pub fn resolve(&self) -> Result<LocalAddress, RequestError> {
+        let given = |name: &str| match name {
+            "QUELEA_INTERFACE" => self.interface.clone(),
+            "QUELEA_LISTEN_PORT" => self.listen_port.map(|port| port.to_string()),
+            "QUELEA_ADVERTISE" => self.advertise.clone(),
+            _ => None,
+        };
+        let found = LocalAddress::from_env(|name| given(name).or_else(|| std::env::var(name).ok()));
+        found.map_err(|error| RequestError::Conflict(error.to_string()))
+    }
+}
+
+/// Refuses a name that does not resolve: somebody has typed it, and waiting does not help.
+pub fn check_resolves(name: &str, given: &str) -> Result<(), RequestError> {
+    let refuse = |error| {
+        RequestError::field(name, given, format!("the name does not resolve here: {error}"))
+    };
+    given.to_socket_addrs().map(drop).map_err(refuse)
+}
+
 /// The command line of a run: the command that was typed, with its run.
 #[derive(Clone, Copy)]
 pub struct Invocation<'a> {
@@ -97,6 +137,11 @@ impl RunArgs {
             }
             None => self.config(registry, None, None),
         }
+    }
+
+    /// The configuration of a new run with so many workers, unless it says how many; no data are read.
+    pub fn for_workers(&self, registry: &Registry, workers: usize) -> Result<Config, RequestError> {
+        self.config(registry, Some(workers), None)
     }
 
     /// The configuration that is asked for.
@@ -148,7 +193,7 @@ impl RunArgs {
 }
 
 /// As a shell takes it.
-fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,+@%".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
         text.to_string()

@@ -74,6 +74,8 @@ fn every_command_has_help_with_examples() {
         "serve",
         "join",
         "token",
+        "submit",
+        "doctor",
         "launch",
         "completions",
         "man",

@@ -90,6 +90,12 @@ pub enum NetError {
         /// Why: "as asked", or who was given notice and could not leave.
         reason: String,
     },
+    /// A spare was not needed: the coordinator has closed its connection.
+    #[error("the run at {address} ended without needing this spare")]
+    Unneeded {
+        /// Where it was coordinated.
+        address: String,
+    },
     /// The coordinator ended the run.
     #[error("the coordinator ended the run: {0}")]
     Aborted(String),

@@ -7,7 +7,7 @@ mod loading;
 #[cfg(test)]
 mod lying_peer;
 
-use std::net::{IpAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -26,6 +26,7 @@ use crate::protocol::{
     self, JOB_BYTES, PacketError, PacketStream, SMALL_BYTES, SetupMessage, Wait,
 };
 use crate::rendezvous::check;
+use crate::rendezvous::stand_by::{SILENCE_SECONDS, SeatWish};
 use crate::transport::tcp::prepare;
 use crate::transport::{Doors, MeshPlan, RankLinks, TransportKind};
 use crate::trust::{ControlStream, Credentials, LinkIdentity, RankKey};
@@ -68,7 +69,17 @@ pub fn join(
     options: &NetOptions,
     build: &mut BuildRun<'_>,
 ) -> Result<(), NetError> {
-    join_through(addr, rank, options, build, &Direct)
+    join_through(addr, SeatWish::of(rank), options, build, &Direct)
+}
+
+/// Waits at the coordinator as a spare until a worker is lost, and takes part in its place.
+/// [`NetError::Unneeded`] says that the run ended before that.
+pub fn stand_by(
+    addr: &str,
+    options: &NetOptions,
+    build: &mut BuildRun<'_>,
+) -> Result<(), NetError> {
+    join_through(addr, SeatWish::Lost, options, build, &Direct)
 }
 
 /// What is between a rank and the others: nothing, except in tests of ranks that lie.
@@ -91,13 +102,13 @@ impl Relay for Direct {}
 // long: joining is one step after another, and each needs what the one before made
 fn join_through(
     addr: &str,
-    rank: Option<u32>,
+    wish: SeatWish,
     options: &NetOptions,
     build: &mut BuildRun<'_>,
     relay: &dyn Relay,
 ) -> Result<(), NetError> {
     let entrance = JoinTarget::new(addr, options)?;
-    let (stream, welcome) = ask(&entrance, rank, options)?;
+    let (stream, welcome) = ask(&entrance, wish, options)?;
     let known = |_| entrance.address().to_string();
     let address = stream.peer_addr().map_or_else(known, |peer| peer.to_string());
     let gone = |error: PacketError| NetError::LostCoordinator {
@@ -116,12 +127,12 @@ fn join_through(
     let (here, ranks) = ([Rank(rank)].into(), setup.ranks());
     let plan = MeshPlan { run, ranks, here, identity, is_late: late, doors: doors.clone() };
     let own = stream.local_addr().map_err(|error| gone(error.into()))?.ip();
-    let ip = listening_ip(open, own);
+    let ip = listening_ip(options, open, own);
     let transport = kind.open(plan, ip, options, controller.clone())?;
     let seconds = if late { options.entrance_seconds } else { options.connect_seconds };
     let begin = Wait::new(seconds, "the run to begin");
     let clock = synchronize(&stream, begin).map_err(gone)?;
-    protocol::write(&stream, &SetupMessage::Listening { port: transport.port() }).map_err(gone)?;
+    protocol::write(&stream, &listening(options, transport.port())).map_err(gone)?;
     let addresses = hear_peers(&stream, &address, begin, setup.ranks(), known.as_ref())?;
     let rank_links = transport.connect(&addresses, options, begin).inspect_err(|error| {
         let _ = protocol::write(&stream, &SetupMessage::Unable { reason: error.to_string() });
@@ -231,12 +242,22 @@ fn certified(
     }
 }
 
-/// Where to listen for peers: on all addresses where other machines take part, else on `own` only.
-fn listening_ip(open: bool, own: IpAddr) -> IpAddr {
-    match (open, own) {
-        (false, ip) => ip,
-        (true, IpAddr::V4(_)) => IpAddr::from([0, 0, 0, 0]),
-        (true, IpAddr::V6(_)) => IpAddr::from([0u16; 8]),
+/// Says where this process listens.
+fn listening(options: &NetOptions, port: u16) -> SetupMessage {
+    match options.local.told(port) {
+        Some(address) => SetupMessage::ListeningAt { address },
+        None => SetupMessage::Listening { port },
+    }
+}
+
+/// Where to listen for peers: where the operator says, else on all addresses where other machines take part,
+/// else on `own` only.
+fn listening_ip(options: &NetOptions, open: bool, own: IpAddr) -> IpAddr {
+    match (options.local.ip, open, own) {
+        (Some(chosen), ..) => chosen,
+        (None, false, ip) => ip,
+        (None, true, IpAddr::V4(_)) => IpAddr::from([0, 0, 0, 0]),
+        (None, true, IpAddr::V6(_)) => IpAddr::from([0u16; 8]),
     }
 }
 
@@ -254,7 +275,7 @@ struct Welcome {
 /// Finds the coordinator and asks to take part; tries again until it is there.
 fn ask(
     entrance: &JoinTarget,
-    rank: Option<u32>,
+    wish: SeatWish,
     options: &NetOptions,
 ) -> Result<(ControlStream, Welcome), NetError> {
     let begun = Instant::now();
@@ -262,7 +283,7 @@ fn ask(
     let mut pause = Duration::from_millis(2);
     loop {
         let problem = match launcher::resolve(entrance.address()) {
-            Ok((address, key)) => match ask_once(entrance, &address, rank, &key, options)? {
+            Ok((address, key)) => match ask_once(entrance, &address, wish, &key, options)? {
                 Ok(welcomed) => return Ok(welcomed),
                 Err(problem) => problem,
             },
@@ -282,13 +303,13 @@ fn ask(
 fn ask_once(
     entrance: &JoinTarget,
     address: &str,
-    rank: Option<u32>,
+    wish: SeatWish,
     key: &str,
     options: &NetOptions,
 ) -> Result<Result<(ControlStream, Welcome), String>, NetError> {
     let limit = Duration::from_secs_f64(options.connect_seconds);
     let stream = match address.to_socket_addrs().map(|mut found| found.next()) {
-        Ok(Some(target)) => TcpStream::connect_timeout(&target, limit),
+        Ok(Some(target)) => options.local.connect(&target, limit),
         Ok(None) => return Ok(Err("the name has no address".into())),
         Err(error) => Err(error),
     };
@@ -305,10 +326,12 @@ fn ask_once(
         Ok(stream) => stream,
         Err(problem) => return Ok(Err(problem)),
     };
-    let join = SetupMessage::Join { rank, key: key.into() };
-    protocol::write(&stream, &join).map_err(wrong)?;
+    protocol::write(&stream, &wish.request(key)).map_err(wrong)?;
     let wait = Wait::new(options.connect_seconds, "an answer");
-    let answer = protocol::read(&stream, JOB_BYTES + SMALL_BYTES, Some(wait));
+    let mut answer = protocol::read(&stream, JOB_BYTES + SMALL_BYTES, Some(wait));
+    if wish == SeatWish::Lost && matches!(answer, Ok(SetupMessage::Alive)) {
+        answer = await_loss(&stream, address)?;
+    }
     match answer.map_err(|error| entrance.explain(wrong(error)))? {
         SetupMessage::Welcome { run, rank, open, timeline, late, shares, job } => {
             Ok(Ok((stream, Welcome { run, rank, open, timeline, late, shares, job })))
@@ -318,6 +341,23 @@ fn ask_once(
             Err(NetError::Refused { address: address.into(), reason })
         }
         other => Err(unexpected(address, &other)),
+    }
+}
+
+/// Waits as a spare; what follows the signs that it may still be needed.
+fn await_loss(
+    stream: &ControlStream,
+    address: &str,
+) -> Result<Result<SetupMessage, PacketError>, NetError> {
+    loop {
+        let sign = Wait::new(SILENCE_SECONDS, "a sign that the run goes on");
+        match protocol::read(stream, JOB_BYTES + SMALL_BYTES, Some(sign)) {
+            Ok(SetupMessage::Alive) => {}
+            Ok(SetupMessage::Refused { elsewhere: true, .. }) | Err(PacketError::Closed) => {
+                return Err(NetError::Unneeded { address: address.into() });
+            }
+            answer => return Ok(answer),
+        }
     }
 }
 

@@ -5,22 +5,27 @@
 //! address in a file whose name the launcher's job number determines.
 
 mod address_file;
+mod host_list;
 mod variables;
 
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
 pub(crate) use address_file::{PublishedAddress, resolve};
+pub use host_list::{HostListError, expand_hosts};
 use variables::{LAUNCHERS, LauncherSign, Variables};
 
 /// The port of a rendezvous when only a host is given.
 pub const PORT: u16 = 29_470;
+/// How many of the processes, the last ones, wait to take the place of others.
+const SPARES: &str = "QUELEA_SPARES";
 
 /// How this process was launched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launched {
-    /// Its number, from 0.
+    /// Its number, from 0. Numbers from `world` on are those of spares.
     pub rank: u32,
-    /// How many there are.
+    /// How many there are, without spares.
     pub world: u32,
     /// Where they meet.
     pub rendezvous: Rendezvous,
@@ -30,6 +35,13 @@ pub struct Launched {
     pub local_size: Option<u32>,
     /// Who launched it.
     pub launcher: &'static str,
+}
+
+impl Launched {
+    /// Whether this process only waits until a worker is lost, whose place it takes.
+    pub fn is_spare(&self) -> bool {
+        self.rank >= self.world
+    }
 }
 
 /// Where the processes of a run meet.
@@ -109,9 +121,10 @@ impl Environment<'_> {
             return Err(self.refusal(launcher, variables.rank, problem));
         }
         let local = |name: &str| self.get(name)?.parse::<u32>().ok();
+        let spares = self.spares(launcher, world)?;
         Ok(Launched {
             rank,
-            world,
+            world: world - spares,
             // Whoever is alone meets nobody.
             rendezvous: match world {
                 1 => Rendezvous::Address("127.0.0.1:0".to_string()),
@@ -120,6 +133,18 @@ impl Environment<'_> {
             local_rank: local(variables.local_rank),
             local_size: local(variables.local_size),
             launcher,
+        })
+    }
+
+    /// How many of so many processes are spares.
+    fn spares(&self, launcher: &'static str, processes: u32) -> Result<u32, LauncherError> {
+        let Some(given) = self.get(SPARES) else { return Ok(0) };
+        let spares = given.parse::<u32>().ok().filter(|spares| *spares < processes);
+        spares.ok_or_else(|| {
+            let problem = format!(
+                "must be how many of the {processes} processes only wait to replace others, fewer than all"
+            );
+            self.refusal(launcher, SPARES, problem)
         })
     }
 
@@ -151,14 +176,15 @@ impl Environment<'_> {
             };
             return with_port(&address).map(Rendezvous::Address).ok_or_else(refuse);
         }
-        if let Some(host) = self.get("MASTER_ADDR") {
-            let port = match self.get("MASTER_PORT").map(|port| port.parse::<u16>()) {
+        let [host, port] = variables.master;
+        if let Some(host) = self.get(host) {
+            let port = match self.get(port).map(|port| port.parse::<u16>()) {
                 None => PORT,
                 // The launcher's own port is taken by its own rendezvous; ours is the next one.
                 Some(Ok(port @ 1..=65_534)) => port + 1,
                 Some(_) => {
                     let problem = "must be a port from 1 to 65534";
-                    return Err(self.refusal(launcher, "MASTER_PORT", problem));
+                    return Err(self.refusal(launcher, variables.master[1], problem));
                 }
             };
             // Where all processes are on one machine, nobody else needs to reach them.
@@ -188,8 +214,8 @@ impl Environment<'_> {
             return Some(Rendezvous::LocalFile(meeting_file("Slurm", &format!("{job}.{step}"))));
         }
         let list = get("SLURM_STEP_NODELIST").or_else(|| get("SLURM_JOB_NODELIST"));
-        let host =
-            list.map(|list| first_host(&list)).or_else(|| get("SLURM_LAUNCH_NODE_IPADDR"))?;
+        let first = |list: String| expand_hosts(&list).ok()?.into_iter().next();
+        let host = list.and_then(first).or_else(|| get("SLURM_LAUNCH_NODE_IPADDR"))?;
         let number: u32 = job.parse().unwrap_or(0);
         // Two jobs on one node must not meet at the same port.
         let port = PORT + (number % 1000) as u16;
@@ -207,15 +233,14 @@ impl Environment<'_> {
     }
 }
 
-/// `node[03-07,9],other` → `node03`.
-fn first_host(list: &str) -> String {
-    match list.split_once('[') {
-        Some((prefix, rest)) if !prefix.contains(',') => {
-            let first: String = rest.chars().take_while(char::is_ascii_digit).collect();
-            format!("{prefix}{first}")
-        }
-        _ => list.split(',').next().unwrap_or(list).to_string(),
-    }
+/// Where rank 0 listens so that others reach it at `address`: the name is theirs, and need not be one of this
+/// machine. All addresses, of IPv6 too where the name has only such.
+pub(crate) fn bound_address(address: &str) -> String {
+    let port = address.rsplit_once(':').map_or("0", |(_, port)| port);
+    let found: Vec<SocketAddr> =
+        address.to_socket_addrs().map(Iterator::collect).unwrap_or_default();
+    let only_six = !found.is_empty() && found.iter().all(SocketAddr::is_ipv6);
+    if only_six { format!("[::]:{port}") } else { format!("0.0.0.0:{port}") }
 }
 
 /// `HOST:PORT`, with the usual port where there is none; nothing where it cannot be one.
@@ -301,7 +326,23 @@ mod tests {
         assert_eq!(with(&many), format!("gpu04:{}", PORT + 77));
         let one = [("SLURM_JOB_NUM_NODES", "1"), ("SLURM_STEP_ID", "0")];
         assert!(with(&one).ends_with("quelea-slurm-77-0"));
-        assert_eq!(first_host("a1,a2[1-3]"), "a1");
+    }
+
+    #[test]
+    fn the_last_processes_of_a_launch_with_spares_take_no_seat_of_their_own() {
+        let job = [("SLURM_NTASKS", "5"), ("SLURM_JOB_ID", "77"), ("SLURM_JOB_NUM_NODES", "5")];
+        let at = [("SLURM_JOB_NODELIST", "n[1-5]"), ("QUELEA_SPARES", "1")];
+        let of = |rank: &'static str| {
+            let all = [&job[..], &at, &[("SLURM_PROCID", rank)]].concat();
+            launched(&all).expect("Slurm")
+        };
+        assert_eq!((of("3").world, of("3").is_spare(), of("4").is_spare()), (4, false, true));
+        for wrong in ["5", "x", "-1"] {
+            let all = [&job[..], &[("SLURM_PROCID", "0"), ("QUELEA_SPARES", wrong)]].concat();
+            let told = detected(&all).expect_err("refused").to_string();
+            let expected = format!("Slurm: QUELEA_SPARES={wrong}: must be how many of the 5");
+            assert!(told.starts_with(&expected), "{told}");
+        }
     }
 
     #[test]
@@ -313,6 +354,16 @@ mod tests {
         ];
         let found = launched(&indexed).expect("Kubernetes");
         assert_eq!((found.rank, address(&found)), (3, format!("train-0.train:{PORT}")));
+        let kubeflow = launched(&[
+            ("PET_NODE_RANK", "1"),
+            ("PET_NNODES", "4"),
+            ("PET_MASTER_ADDR", "train-node-0-0.train"),
+            ("PET_MASTER_PORT", "29400"),
+            ("JOB_COMPLETION_INDEX", "1"),
+        ]);
+        let kubeflow = kubeflow.expect("Kubeflow");
+        assert_eq!((kubeflow.rank, kubeflow.world, kubeflow.launcher), (1, 4, "Kubeflow"));
+        assert_eq!(address(&kubeflow), "train-node-0-0.train:29401");
         let found = launched(&[("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("PMI_JOBID", "j")]);
         assert_eq!(found.expect("MPICH").launcher, "MPICH");
         let own = [
@@ -387,6 +438,13 @@ mod tests {
             let message = detected(&pairs).expect_err(expected).to_string();
             assert!(message.starts_with(expected), "{message}");
         }
+    }
+
+    #[test]
+    fn rank_0_listens_on_the_kind_of_address_that_others_are_told() {
+        assert_eq!(bound_address("192.0.2.1:7"), "0.0.0.0:7");
+        assert_eq!(bound_address("[fd00::1]:7"), "[::]:7");
+        assert_eq!(bound_address("nobody.invalid:7"), "0.0.0.0:7");
     }
 
     #[test]

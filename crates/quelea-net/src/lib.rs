@@ -54,6 +54,7 @@ mod heartbeat;
 mod join;
 pub mod launcher;
 mod leave;
+pub mod local_address;
 mod local_ranks;
 pub mod measure;
 mod open_files;
@@ -72,8 +73,9 @@ pub mod untrusted;
 
 pub use compute::{Gradients, MakeLoop, MakeSource};
 pub use error::NetError;
-pub use join::{BuildRun, JobError, join};
+pub use join::{BuildRun, JobError, join, stand_by};
 pub use leave::LeaveNotice;
+pub use local_address::LocalAddress;
 pub use options::NetOptions;
 pub use quelea_control::{LossPolicy, SilenceLimits, WARNING_CHARS, shown};
 pub use quelea_record::Observer;

@@ -3,6 +3,7 @@
 use quelea_control::{ComputeLimits, ControlLimits, LossPolicy, SilenceLimits};
 
 use crate::leave::LeaveNotice;
+use crate::local_address::LocalAddress;
 use crate::transport::TransportKind;
 use crate::trust::Security;
 
@@ -45,6 +46,8 @@ pub struct NetOptions {
     pub security: Security,
     /// For how long workers may join with a coordinator's token.
     pub token_seconds: f64,
+    /// How the ranks of this process are reached.
+    pub local: LocalAddress,
 }
 
 impl NetOptions {
@@ -85,6 +88,7 @@ impl Default for NetOptions {
             transport: TransportKind::default(),
             security: Security::default(),
             token_seconds: 86_400.0,
+            local: LocalAddress::default(),
         }
     }
 }

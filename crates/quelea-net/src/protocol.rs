@@ -7,7 +7,7 @@ mod surveys;
 
 use std::borrow::Cow;
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use quelea_core::time::Time;
@@ -101,6 +101,10 @@ pub(crate) enum SetupMessage {
     Alive,
     /// During the run: a worker that joins was given this seat, and its earlier holders count no more.
     Seat(RankSeat),
+    /// As [`Listening`](SetupMessage::Listening), at another address than that of the connection.
+    ListeningAt { address: SocketAddr },
+    /// A spare waits, with the connection open, until it can take the place of a worker that is lost.
+    StandBy { key: String },
 }
 
 /// Anything that is written as one packet.

@@ -7,6 +7,7 @@ pub(crate) mod joiners;
 pub(crate) mod listener;
 mod part_gate;
 mod server;
+pub(crate) mod stand_by;
 mod starting;
 pub(crate) mod worker_reader;
 

@@ -12,6 +12,7 @@ use quelea_core::node::Loan;
 use quelea_core::problems::{Computed, GradientSource, Problem};
 use quelea_net::{
     Gradients, Hosted, JoinToken, LossPolicy, NetError, NetOptions, RunSecret, Security, join,
+    stand_by,
 };
 use quelea_record::{Outcome, RecordKind};
 
@@ -137,6 +138,39 @@ fn takes_a_replacement(name: &str, security: Security) {
         let bits = common::bits(&outcome);
         assert!(bits.iter().all(|rank| *rank == bits[0]), "replicas are equal");
     }
+}
+
+/// Two spares wait from the beginning: one is needed, the other hears that the run has ended.
+#[test]
+fn a_spare_takes_the_place_of_a_lost_worker_and_another_is_told_that_it_is_not_needed() {
+    let run = Run::of("d-psgd", WORKERS).steps(STEPS);
+    let coordinator = coordinator(NetOptions { on_loss: CONTINUE, ..NetOptions::default() });
+    let address = coordinator.address().to_string();
+    let mut victim = child(&address);
+    let killed: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+    let mut watch = killer(victim.id(), killed);
+    let hosted = Hosted { workers: vec![0, 1, 2] };
+    let (ended, spares) = std::thread::scope(|scope| {
+        let address = &address;
+        let spare = || {
+            let build = &mut |job: &[u8]| {
+                let run = Run::parse(job);
+                Ok((run.setup(), gradients(&run)))
+            };
+            stand_by(address, &NetOptions::default(), build)
+        };
+        let spares = [(); 2].map(|()| scope.spawn(spare));
+        let ended = coordinator.run(run.job(), &run.setup(), &gradients(&run), &hosted, &mut watch);
+        (ended, spares.map(|spare| spare.join().expect("no panic")))
+    });
+    let _ = victim.wait();
+    let outcome = ended.expect("it ends well");
+    assert!(outcome.ranks.iter().all(|rank| !rank.lost), "{:?}", outcome.warnings);
+    let joined = watch.records.iter().filter(|record| record.event == RecordKind::Joined);
+    assert_eq!(joined.map(|record| record.rank).collect::<Vec<_>>(), [WORKERS as u32 - 1]);
+    assert_eq!(spares.iter().filter(|spare| spare.is_ok()).count(), 1, "{spares:?}");
+    let unneeded = |spare: &&Result<(), NetError>| matches!(spare, Err(NetError::Unneeded { .. }));
+    assert_eq!(spares.iter().filter(unneeded).count(), 1, "{spares:?}");
 }
 
 /// A run of four workers that a fifth joins, in a new place.

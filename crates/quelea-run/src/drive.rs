@@ -17,7 +17,7 @@ use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_core::view::ViewChange;
 pub use quelea_net::LeaveNotice;
-use quelea_net::{Coordinator, Gradients, Hosted, JobError, NetOptions};
+use quelea_net::{Coordinator, Gradients, Hosted, JobError, NetError, NetOptions};
 use quelea_record::{
     CheckpointSchedule, Models, Observer, Outcome, RankCheckpoint, Record, Request, SalvagedModel,
 };
@@ -32,9 +32,17 @@ pub use processes::{
     ProcessOptions, ProcessSignal, Tell, end_with_parent, kill_worker, measure_processes,
     processes, signal_worker, workers_with_processes,
 };
-pub use program::{executable, interpreter, started_by};
-pub use quelea_net::{JoinToken, PublishedToken, Security, measure};
+pub use program::{again, executable, interpreter, started_by};
+pub use quelea_net::launcher::{PORT as RENDEZVOUS_PORT, expand_hosts};
+pub use quelea_net::{
+    JoinToken, LocalAddress, PublishedToken, RunSecret, Security, local_address, measure,
+};
 pub use slowed::slowed;
+
+/// A line of another program, fit to be shown.
+pub fn shown_line(line: &str) -> String {
+    quelea_net::shown(line, quelea_net::WARNING_CHARS)
+}
 
 /// What a run's times are measured by, and what the run came to.
 pub type Driven = Result<(ClockKind, Outcome), RunError>;
@@ -69,8 +77,18 @@ impl OpenRendezvous {
         wait_seconds: f64,
         security: Security,
     ) -> Result<OpenRendezvous, RunError> {
+        OpenRendezvous::open_at(address, wait_seconds, security, LocalAddress::default())
+    }
+
+    /// As [`open`](OpenRendezvous::open), with how the ranks of this process are reached.
+    pub fn open_at(
+        address: &str,
+        wait_seconds: f64,
+        security: Security,
+        local: LocalAddress,
+    ) -> Result<OpenRendezvous, RunError> {
         let options =
-            NetOptions { connect_seconds: wait_seconds, security, ..NetOptions::default() };
+            NetOptions { connect_seconds: wait_seconds, security, local, ..NetOptions::default() };
         Ok(OpenRendezvous { coordinator: Coordinator::bind(address, options)? })
     }
 
@@ -214,6 +232,8 @@ pub struct Joining {
     pub data: Option<Vec<PathBuf>>,
     /// The worker leaves when this is given.
     pub leave: LeaveNotice,
+    /// How this process is reached.
+    pub local: LocalAddress,
 }
 
 /// Takes part in the run that is coordinated at `place`: a token, or an address. The coordinator's names
@@ -225,14 +245,41 @@ pub fn join(
     joining: &Joining,
     mut made: Option<PreparedRun>,
 ) -> Result<(), RunError> {
-    let Joining { rank, wait_seconds, ref security, ref leave, .. } = *joining;
-    let options = NetOptions {
-        connect_seconds: wait_seconds,
-        security: security.clone(),
-        leave: leave.clone(),
-        ..NetOptions::default()
-    };
-    let mut build = |job: &[u8]| -> Result<(RunSpec, Gradients), JobError> {
+    let mut build = builder(registry, joining, &mut made);
+    Ok(quelea_net::join(place, joining.rank, &joining.options(), &mut build)?)
+}
+
+/// Waits at the coordinator until a worker is lost, and takes part in its place. `false` if the run has
+/// ended without needing it.
+pub fn stand_by(registry: &Registry, place: &str, joining: &Joining) -> Result<bool, RunError> {
+    let mut made = None;
+    let mut build = builder(registry, joining, &mut made);
+    match quelea_net::stand_by(place, &joining.options(), &mut build) {
+        Ok(()) => Ok(true),
+        Err(NetError::Unneeded { .. }) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl Joining {
+    fn options(&self) -> NetOptions {
+        NetOptions {
+            connect_seconds: self.wait_seconds,
+            security: self.security.clone(),
+            leave: self.leave.clone(),
+            local: self.local.clone(),
+            ..NetOptions::default()
+        }
+    }
+}
+
+/// Makes the run of the coordinator's job; one that was made already is used if it is the same.
+fn builder<'a>(
+    registry: &'a Registry,
+    joining: &'a Joining,
+    made: &'a mut Option<PreparedRun>,
+) -> impl FnMut(&[u8]) -> Result<(RunSpec, Gradients), JobError> + 'a {
+    move |job: &[u8]| {
         let prepare = || {
             joining.data.iter().try_for_each(|folders| data_folders::check(job, folders))?;
             PreparedRun::from_job(registry, job)
@@ -243,6 +290,5 @@ pub fn join(
         };
         let gradients = slowed(&prepared);
         Ok((prepared.setup, gradients))
-    };
-    Ok(quelea_net::join(place, rank, &options, &mut build)?)
+    }
 }

@@ -10,7 +10,7 @@ use quelea_run::error::RequestError;
 use super::CommandSpec;
 use super::serve::security;
 use crate::interrupt;
-use crate::request::{check_address, check_wait};
+use crate::request::{LocalArgs, check_address, check_resolves, check_wait};
 use crate::text::mention;
 
 /// The row.
@@ -21,6 +21,9 @@ Examples:
   quelea join TOKEN                                 as any worker that is still missing
   quelea join TOKEN --rank 3                        as worker 3
   QUELEA_TOKEN=TOKEN quelea join                    the same, and `ps` does not show the token
+  quelea join TOKEN --interface ib0                 over this interface; or --interface 10.0.0.0/8
+  quelea join TOKEN --listen-port 7001 --advertise 203.0.113.5
+                                                     others reach this worker through a gateway
   quelea join 127.0.0.1:29470                       a coordinator on this machine
 
 The coordinator (`quelea serve`) prints the token, sends the configuration and keeps the results. A run
@@ -43,6 +46,9 @@ struct Args {
     /// Join a coordinator on another machine without encryption and without knowing who it is
     #[arg(long)]
     insecure: bool,
+
+    #[command(flatten)]
+    local: LocalArgs,
 
     /// Which worker to be; without it, any that is missing
     #[arg(long)]
@@ -77,6 +83,7 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
         token.address
     } else {
         check_address("HOST:PORT", &place)?;
+        check_resolves("HOST:PORT", &place)?;
         place.clone()
     };
     check_wait(args.wait)?;
@@ -87,10 +94,11 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let joining = Joining {
         rank: args.rank,
         wait_seconds: f64::from(args.wait),
-        security: security(args.insecure),
+        security: security(args.insecure)?,
         // A parent is the same operator.
         data: (!args.with_parent).then_some(args.data),
         leave: leave.clone(),
+        local: args.local.resolve()?,
     };
     drive::join(registry, &place, &joining, None)?;
     if !args.quiet {

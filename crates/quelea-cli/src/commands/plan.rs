@@ -182,7 +182,7 @@ fn measure(
         Some(address) => {
             check_address("--listen", address)?;
             check_wait(args.wait)?;
-            let security = serve::security(args.insecure);
+            let security = serve::security(args.insecure)?;
             let place = OpenRendezvous::open(address, f64::from(args.wait), security)?;
             serve::invite(&place, None, plan.config.workers);
             let mut begun = |count: u64| {

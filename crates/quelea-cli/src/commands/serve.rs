@@ -5,10 +5,11 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_core::registry::Registry;
 use quelea_run::drive::{OpenRendezvous, PublishedToken, Security};
+use quelea_run::error::RequestError;
 
 use super::CommandSpec;
 use crate::page::DriverKind;
-use crate::request::{Invocation, Output, RunArgs, check_address, check_wait};
+use crate::request::{Invocation, LocalArgs, Output, RunArgs, check_address, check_wait};
 use crate::session;
 use crate::text::mention;
 
@@ -43,6 +44,9 @@ struct Args {
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
 
+    #[command(flatten)]
+    local: LocalArgs,
+
     /// No encryption and no token: whoever can connect may join
     #[arg(long)]
     insecure: bool,
@@ -60,7 +64,8 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     check_address("--bind", &args.bind)?;
     check_wait(args.wait)?;
     let prepared = args.run.prepare(registry, None)?;
-    let place = OpenRendezvous::open(&args.bind, f64::from(args.wait), security(args.insecure))?;
+    let (wait, security) = (f64::from(args.wait), security(args.insecure)?);
+    let place = OpenRendezvous::open_at(&args.bind, wait, security, args.local.resolve()?)?;
     let host = args.host.as_deref();
     let _published = publish(&place, host);
     let is_told = !args.output.quiet;
@@ -79,9 +84,13 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     )
 }
 
-/// Plain connections between machines must be asked for.
-pub fn security(insecure: bool) -> Security {
-    if insecure { Security::Insecure } else { Security::Automatic }
+/// Plain connections between machines must be asked for; a secret of the environment takes the place of tokens.
+pub fn security(insecure: bool) -> Result<Security, RequestError> {
+    if insecure {
+        return Ok(Security::Insecure);
+    }
+    let found = Security::from_env(|name| std::env::var(name).ok());
+    found.map_err(|error| RequestError::Conflict(error.to_string()))
 }
 
 /// Says how workers join.
@@ -129,9 +138,16 @@ fn reachable(address: SocketAddr) -> SocketAddr {
         return address;
     }
     // Connecting a datagram socket sends nothing; it only chooses the way out.
-    let way_out = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
-        socket.connect("192.0.2.1:9")?;
+    let way = |from: &str, to: &str| {
+        let socket = UdpSocket::bind(from)?;
+        socket.connect(to)?;
         socket.local_addr()
-    });
+    };
+    let six = || way("[::]:0", "[2001:db8::1]:9");
+    let way_out = if address.is_ipv6() {
+        six().or_else(|_| way("0.0.0.0:0", "192.0.2.1:9"))
+    } else {
+        way("0.0.0.0:0", "192.0.2.1:9")
+    };
     way_out.map_or(address, |own| SocketAddr::new(own.ip(), address.port()))
 }

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_core::registry::Registry;
 use quelea_run::drive::{self, LaunchedWorker, ProcessOptions};
-use quelea_run::error::RunError;
+use quelea_run::error::{RequestError, RunError};
 use quelea_run::prepared::PreparedRun;
 
 use super::CommandSpec;
 use crate::interrupt;
 use crate::page::DriverKind;
+use crate::remote::fleet::Fleet;
+use crate::remote::{self, RemoteArgs, hosts};
 use crate::request::{Invocation, Output, RunArgs};
 use crate::session;
 use crate::text::mention;
@@ -30,6 +32,7 @@ Examples:
   quelea train run.toml --out runs/long --set checkpoint.every=500
   quelea train --resume runs/long                   resume from its last checkpoint
   quelea train --resume runs/long --set steps=9000  resume, and train for longer
+  quelea train run.toml --hosts a:4,b:4             four workers each on two machines, over SSH
   mpirun -n 4 quelea train run.toml                 one process per worker, started by MPI
                                                      (or srun, torchrun, Kubernetes: docs/launchers.md)
 
@@ -59,6 +62,17 @@ struct Args {
     #[arg(long)]
     threads: bool,
 
+    /// Workers on other machines, started over SSH: hosts with the number of workers on each, as in a:4,b:4
+    #[arg(long, value_name = "LIST", conflicts_with_all = ["threads", "processes"])]
+    hosts: Option<String>,
+
+    /// How the hosts reach this machine; without it, its address on the way to each
+    #[arg(long, value_name = "NAME", requires = "hosts")]
+    address: Option<String>,
+
+    #[command(flatten)]
+    remote: RemoteArgs,
+
     /// Under a launcher with several machines: no encryption, and no secret in QUELEA_SECRET
     #[arg(long)]
     insecure: bool,
@@ -71,6 +85,9 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let mut args = Args::from_arg_matches(matches)?;
     args.run.settings.extend(args.transport.as_ref().map(|kind| format!("transport={kind}")));
     let asked = Invocation { command: "train", run: &args.run };
+    if let Some(list) = &args.hosts {
+        return run_remote(registry, &args, list);
+    }
     if args.processes || args.threads {
         // What a launcher says is of interest only where its processes would be in each other's way.
         if let (Ok(Some(launched)), Some(out)) = (drive::launched(), &args.output.out) {
@@ -97,6 +114,23 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     session::run(prepared, asked, &args.output, DriverKind::Threads, drive::threads)
 }
 
+/// Coordinates here, with workers on other machines.
+fn run_remote(registry: &Registry, args: &Args, list: &str) -> anyhow::Result<()> {
+    let hosts = hosts::parse("--hosts", list)?;
+    let workers = hosts::total(&hosts);
+    let prepared = args.run.prepare(registry, Some(workers))?;
+    if prepared.config.workers != workers {
+        let problem =
+            format!("--hosts {list} has {workers} processes, one per worker; leave `workers` out");
+        return Err(RequestError::field("workers", prepared.config.workers, problem).into());
+    }
+    let fleet = Fleet::connect(&hosts, &args.remote.shell()?)?;
+    let (asked, is_told) = (Invocation { command: "train", run: &args.run }, !args.output.quiet);
+    session::run(prepared, asked, &args.output, DriverKind::Joined, |prepared, recorder| {
+        remote::workers::run(fleet, &hosts, args.address.as_deref(), is_told, prepared, recorder)
+    })
+}
+
 fn prepared(
     registry: &Registry,
     args: &Args,
@@ -110,6 +144,13 @@ fn prepared(
 }
 
 fn run_launched(registry: &Registry, args: &Args, launched: &LaunchedWorker) -> anyhow::Result<()> {
+    if launched.is_spare() {
+        interrupt::follow();
+        if !launched.stand_by(registry)? && !args.output.quiet {
+            mention("the run has ended without needing this spare");
+        }
+        return Ok(());
+    }
     if !launched.is_first() {
         interrupt::follow();
         // The checkpoint is where the first process is; it sends to each what is its own.

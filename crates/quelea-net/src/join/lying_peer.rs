@@ -10,6 +10,7 @@
 mod common;
 
 use std::io;
+use std::net::TcpStream;
 use std::rc::Rc;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -278,7 +279,7 @@ impl LyingRun {
                     let mut gradients = Some(gradients);
                     join_through(
                         address,
-                        Some(rank),
+                        SeatWish::Rank(rank),
                         options,
                         &mut |_| build(setup, gradients.take().expect("asked once")),
                         relay,

@@ -9,6 +9,8 @@ pub(super) struct Variables {
     pub(super) local_size: &'static str,
     /// What tells one job from another.
     pub(super) job: &'static [&'static str],
+    /// Where rank 0's machine and a port of it are named.
+    pub(super) master: [&'static str; 2],
     /// Which of rank and number of processes show that it was this launcher.
     pub(super) sign: LauncherSign,
 }
@@ -21,6 +23,9 @@ pub(super) enum LauncherSign {
     Both,
 }
 
+/// What most launchers use.
+const MASTER: [&str; 2] = ["MASTER_ADDR", "MASTER_PORT"];
+
 /// In order: what a person sets by hand wins; what wraps others comes last, and pods wrap all.
 pub(super) const LAUNCHERS: &[Variables] = &[
     Variables {
@@ -30,6 +35,7 @@ pub(super) const LAUNCHERS: &[Variables] = &[
         local_rank: "QUELEA_LOCAL_RANK",
         local_size: "QUELEA_LOCAL_SIZE",
         job: &["QUELEA_JOB"],
+        master: MASTER,
         sign: LauncherSign::Rank,
     },
     Variables {
@@ -39,6 +45,7 @@ pub(super) const LAUNCHERS: &[Variables] = &[
         local_rank: "LOCAL_RANK",
         local_size: "LOCAL_WORLD_SIZE",
         job: &["TORCHELASTIC_RUN_ID"],
+        master: MASTER,
         sign: LauncherSign::Both,
     },
     Variables {
@@ -48,6 +55,7 @@ pub(super) const LAUNCHERS: &[Variables] = &[
         local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
         local_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
         job: &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"],
+        master: MASTER,
         sign: LauncherSign::Rank,
     },
     Variables {
@@ -57,6 +65,7 @@ pub(super) const LAUNCHERS: &[Variables] = &[
         local_rank: "MPI_LOCALRANKID",
         local_size: "MPI_LOCALNRANKS",
         job: &["PMI_JOBID", "PMI_PORT"],
+        master: MASTER,
         sign: LauncherSign::Rank,
     },
     Variables {
@@ -66,6 +75,17 @@ pub(super) const LAUNCHERS: &[Variables] = &[
         local_rank: "SLURM_LOCALID",
         local_size: "SLURM_TASKS_PER_NODE",
         job: &["SLURM_JOB_ID"],
+        master: MASTER,
+        sign: LauncherSign::Both,
+    },
+    Variables {
+        launcher: "Kubeflow",
+        rank: "PET_NODE_RANK",
+        world: "PET_NNODES",
+        local_rank: "",
+        local_size: "",
+        job: &[],
+        master: ["PET_MASTER_ADDR", "PET_MASTER_PORT"],
         sign: LauncherSign::Both,
     },
     Variables {
@@ -75,6 +95,7 @@ pub(super) const LAUNCHERS: &[Variables] = &[
         local_rank: "",
         local_size: "",
         job: &[],
+        master: MASTER,
         sign: LauncherSign::Rank,
     },
 ];

@@ -79,6 +79,8 @@ impl Packet for SetupMessage {
             SetupMessage::AcceptedNear { offer } => offer.write(w).packet(24),
             SetupMessage::Separate { problem } => w.text(problem).packet(25),
             SetupMessage::Shared { problem } => w.text(problem).packet(26),
+            SetupMessage::StandBy { key } => w.text(key).packet(27),
+            SetupMessage::ListeningAt { address } => w.text(&address.to_string()).packet(28),
         }
     }
 
@@ -141,6 +143,11 @@ impl Packet for SetupMessage {
             24 => SetupMessage::AcceptedNear { offer: SharedOffer::read(r)? },
             25 => SetupMessage::Separate { problem: reason(r)? },
             26 => SetupMessage::Shared { problem: reason(r)? },
+            27 => SetupMessage::StandBy { key: r.text()? },
+            28 => {
+                let address = r.text()?.parse().map_err(|_| r.unknown())?;
+                SetupMessage::ListeningAt { address }
+            }
             _ => return Err(r.unknown()),
         })
     }
@@ -497,5 +504,8 @@ mod tests {
         comes_back(SetupMessage::Certify { key: vec![4, 1] });
         comes_back(SetupMessage::Certified { certificate: vec![1], root: vec![2, 3] });
         comes_back(SetupMessage::Alive);
+        comes_back(SetupMessage::StandBy { key: "run".into() });
+        let address = "[fd00::1]:7".parse().expect("an address");
+        comes_back(SetupMessage::ListeningAt { address });
     }
 }

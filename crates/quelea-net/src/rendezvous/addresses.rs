@@ -15,6 +15,25 @@ use crate::trust::ControlStream;
 /// The connections of the workers that have joined, by rank.
 pub(super) type Streams = BTreeMap<u32, ControlStream>;
 
+/// Where a worker listens for its peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ListeningPlace {
+    /// At this port of the address that its connection comes from.
+    Port(u16),
+    /// At this address, which is the worker's own claim.
+    Advertised(SocketAddr),
+}
+
+impl ListeningPlace {
+    /// Its address, where its connection comes from `ip`.
+    pub(super) fn seen_at(self, ip: IpAddr) -> SocketAddr {
+        match self {
+            ListeningPlace::Port(port) => SocketAddr::new(ip, port),
+            ListeningPlace::Advertised(address) => address,
+        }
+    }
+}
+
 /// Where the ranks are.
 pub(super) struct AddressTable<'a> {
     pub(super) ranks: usize,
@@ -22,6 +41,8 @@ pub(super) struct AddressTable<'a> {
     pub(super) absent: &'a BTreeSet<Rank>,
     /// Where the coordinator's own ranks listen.
     pub(super) port: u16,
+    /// What others are told of that, where it is not the address at which they reach the coordinator.
+    pub(super) advertised: Option<SocketAddr>,
     /// Which time the seat of each rank was given.
     pub(super) seats: &'a [u32],
 }
@@ -41,7 +62,7 @@ impl AddressTable<'_> {
                 SocketAddr::new(own, address.port()).to_string()
             }
             Some(address) => address.to_string(),
-            None => SocketAddr::new(own, self.port).to_string(),
+            None => self.advertised.unwrap_or_else(|| SocketAddr::new(own, self.port)).to_string(),
         };
         (0..self.ranks).map(address).collect()
     }

@@ -16,13 +16,15 @@ use crate::controller::Incoming;
 use crate::error::NetError;
 use crate::options::NetOptions;
 use crate::protocol::{self, PacketError, PacketStream, SMALL_BYTES, SetupMessage, Wait};
+use crate::rendezvous::addresses::ListeningPlace;
+use crate::rendezvous::stand_by::SeatWish;
 use crate::transport::TransportKind;
 use crate::transport::tcp::prepare;
 use crate::trust::{Access, ControlStream, Credentials, RankSeat};
 use quelea_control::{Command, REASON_CHARS, RankEvent, WARNING_CHARS, shown};
 
 /// How often the observer is asked whether to keep waiting.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long a worker that has been given a seat may say nothing.
 const SILENCE_SECONDS: f64 = 15.0;
@@ -54,7 +56,7 @@ impl JoinedWorker {
 }
 
 /// Why a seat is not given.
-struct RefusedClaim {
+pub(super) struct RefusedClaim {
     reason: String,
     /// Somebody has it, who may be gone without anybody knowing.
     is_taken: bool,
@@ -78,6 +80,8 @@ pub(crate) struct Admission {
     pub(crate) lost: Mutex<BTreeSet<u32>>,
     /// The run has begun.
     pub(crate) has_begun: AtomicBool,
+    /// It has ended, or will never begin.
+    pub(crate) has_ended: AtomicBool,
     /// Why nobody can join once it has, if nobody can.
     pub(crate) join_refusal: Option<&'static str>,
     /// By whom each rank is taken; `None`: by the coordinator's own process.
@@ -152,8 +156,8 @@ impl Admission {
             }
         };
         match self.prepare(&stream, rank) {
-            Ok(Ok(port)) => {
-                let address = SocketAddr::new(peer.ip(), port);
+            Ok(Ok(place)) => {
+                let address = place.seen_at(peer.ip());
                 send(Ok(JoinedWorker { rank, stream, address }));
             }
             Ok(Err(reason)) => {
@@ -185,14 +189,23 @@ impl Admission {
         let wait = Wait::new(self.options.handshake_seconds, "a request to join");
         let word = protocol::read(stream, SMALL_BYTES, Some(wait));
         let word = word.map_err(|e| plain(e.to_string()))?;
-        let SetupMessage::Join { rank, key } = word else {
-            return Err(plain(format!(
-                "its first message was {word:?} instead of a request to join"
-            )));
+        let (wish, key) = match word {
+            SetupMessage::Join { rank, key } => (SeatWish::of(rank), key),
+            SetupMessage::StandBy { key } => (SeatWish::Lost, key),
+            word => {
+                return Err(plain(format!(
+                    "its first message was {word:?} instead of a request to join"
+                )));
+            }
         };
         if key != self.key && !key.is_empty() {
             return Err((format!("this is not the run \"{key}\""), true));
         }
+        let rank = match wish {
+            SeatWish::Any => None,
+            SeatWish::Rank(rank) => Some(rank),
+            SeatWish::Lost => return self.stand_by(stream, peer),
+        };
         let has_begun = self.has_begun.load(Ordering::Acquire);
         if let Some(why) = self.join_refusal.filter(|_| has_begun) {
             return Err(plain(format!("the run has begun, and nobody can join it: {why}")));
@@ -211,7 +224,7 @@ impl Admission {
     }
 
     /// Takes the seat of `rank`, or of any that is missing.
-    fn claim(&self, rank: Option<u32>, peer: SocketAddr) -> Result<u32, RefusedClaim> {
+    pub(super) fn claim(&self, rank: Option<u32>, peer: SocketAddr) -> Result<u32, RefusedClaim> {
         let never = |reason: String| RefusedClaim { reason, is_taken: false };
         let has_begun = self.has_begun.load(Ordering::Acquire);
         let lost = self.lost().clone();
@@ -247,9 +260,13 @@ impl Admission {
         }
     }
 
-    /// Hands over the job; gives the port at which the worker listens once it is ready, or why it
-    /// cannot run the job. An error is that it left, or does not speak as it should.
-    fn prepare(&self, stream: &ControlStream, rank: u32) -> Result<Result<u16, String>, String> {
+    /// Hands over the job; gives where the worker listens once it is ready, or why it cannot run the job. An
+    /// error is that it left, or does not speak as it should.
+    fn prepare(
+        &self,
+        stream: &ControlStream,
+        rank: u32,
+    ) -> Result<Result<ListeningPlace, String>, String> {
         let Admission { run, open, timeline, .. } = *self;
         let (late, job) = (self.has_begun.load(Ordering::Acquire), self.job.clone());
         let shares = self.options.transport != TransportKind::Tcp;
@@ -272,7 +289,10 @@ impl Admission {
                     let pong = SetupMessage::Pong { now: self.clock.now() };
                     protocol::write(stream, &pong).map_err(text)?;
                 }
-                SetupMessage::Listening { port } => return Ok(Ok(port)),
+                SetupMessage::Listening { port } => return Ok(Ok(ListeningPlace::Port(port))),
+                SetupMessage::ListeningAt { address } => {
+                    return Ok(Ok(ListeningPlace::Advertised(address)));
+                }
                 SetupMessage::Unable { reason } => return Ok(Err(reason)),
                 other => return Err(format!("it sent {other:?} instead of where it listens")),
             }
@@ -311,6 +331,7 @@ impl Admission {
     ) -> Result<Vec<JoinedWorker>, NetError> {
         let mut joined: Vec<JoinedWorker> = Vec::new();
         self.fill(&mut joined, arrivals, address, observer).inspect_err(|error| {
+            self.end();
             for worker in &joined {
                 let _ = protocol::write(&worker.stream, &Command::Abort(error.to_string()));
             }

@@ -41,6 +41,7 @@ pub(crate) struct Joiners {
 
 impl Drop for Joiners {
     fn drop(&mut self) {
+        self.admission.end();
         let reason = "the run has ended before it could enter".to_string();
         for worker in self.waiting.values() {
             // One that is gone needs no reason.
@@ -88,7 +89,8 @@ impl Joiners {
         let absent = self.admission.vacant();
         let (ranks, port) = (self.limits.ranks, self.port);
         let seats = self.admission.seats(ranks);
-        let table = AddressTable { ranks, absent: &absent, port, seats: &seats };
+        let advertised = self.admission.options.local.told(port);
+        let table = AddressTable { ranks, absent: &absent, port, advertised, seats: &seats };
         let own = match worker.stream.local_addr() {
             Ok(own) => own,
             Err(error) => return self.give_up(worker.rank, &error.to_string()),

@@ -17,7 +17,7 @@ use crate::compute::Gradients;
 use crate::controller::{self, Incoming};
 use crate::error::NetError;
 use crate::heartbeat::Heartbeats;
-use crate::launcher::{Launched, PublishedAddress, Rendezvous};
+use crate::launcher::{self, Launched, PublishedAddress, Rendezvous};
 use crate::local_ranks::{LocalRanks, ProcessContext};
 use crate::measure::{Measured, StreamSurvey};
 use crate::open_files::OpenFiles;
@@ -162,9 +162,7 @@ impl Coordinator {
             }
             Rendezvous::Address(address) => {
                 options.security.check_host(trust::host_of(address))?;
-                // The name is how others reach this machine; it need not be one of its own.
-                let port = address.rsplit_once(':').map_or("0", |(_, port)| port);
-                Coordinator::bind(&format!("0.0.0.0:{port}"), options)
+                Coordinator::bind(&launcher::bound_address(address), options)
             }
             Rendezvous::LocalFile(path) => {
                 let mut coordinator = Coordinator::bind("127.0.0.1:0", options)?;
@@ -307,6 +305,7 @@ impl Coordinator {
             given: Mutex::default(),
             lost: Mutex::new(call.absent.iter().map(|rank| rank.0).collect()),
             has_begun: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
             join_refusal: call.join_refusal,
             taken: Mutex::new(call.plan.here.iter().map(|rank| (rank.0, None)).collect()),
             warnings: Mutex::new(controller.clone()),
@@ -323,7 +322,7 @@ impl Coordinator {
     ) -> Result<ConnectedWorkers, NetError> {
         let admission = self.admission(&call, &controller, observer);
         let JoinCall { plan, absent, .. } = call;
-        let ip = self.address.ip();
+        let ip = self.options.local.ip.unwrap_or(self.address.ip());
         let transport = self.options.transport.open(plan.clone(), ip, &self.options, controller)?;
         let (arrived, arrivals) = channel();
         let (admission, arrived) = (Arc::new(admission), Mutex::new(arrived));
@@ -344,7 +343,8 @@ impl Coordinator {
         let seats = door.admission.seats(plan.ranks);
         plan.identity.iter().for_each(|identity| identity.seats().set(seats.clone()));
         let (ranks, port) = (plan.ranks, transport.port());
-        let table = AddressTable { ranks, absent: &absent, port, seats: &seats };
+        let advertised = self.options.local.told(port);
+        let table = AddressTable { ranks, absent: &absent, port, advertised, seats: &seats };
         match exchange_addresses(&table, &*transport, joined, &self.options, wait) {
             Ok((streams, rank_links)) => {
                 // Workers that take the places of lost ones look there too.
@@ -359,6 +359,7 @@ impl Coordinator {
                 })
             }
             Err((streams, error)) => {
+                door.admission.end();
                 for stream in streams.values() {
                     let _ = protocol::write(stream, &Command::Abort(error.to_string()));
                 }

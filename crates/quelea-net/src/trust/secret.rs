@@ -31,6 +31,11 @@ impl RunSecret {
         random_bytes().map(RunSecret)
     }
 
+    /// A text that all processes of a run can be given, for [`from_text`](RunSecret::from_text).
+    pub fn random_text() -> Result<String, NetError> {
+        Ok(random_bytes()?.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
     /// From a text that all processes were given; `source` names where it came from.
     pub fn from_text(source: &str, text: &str) -> Result<RunSecret, NetError> {
         let text = text.trim();

@@ -1,12 +1,14 @@
 //! Under a launcher (`mpirun`, `srun`, `torchrun`, Kubernetes): every process is one worker.
 
+use std::net::ToSocketAddrs;
 use std::path::Path;
+use std::time::Duration;
 
 use quelea_core::registry::Registry;
 use quelea_net::launcher;
 use quelea_net::{Coordinator, NetOptions};
 
-use super::{Driven, Joining, LeaveNotice, OpenRendezvous, Security, join};
+use super::{Driven, Joining, LeaveNotice, LocalAddress, OpenRendezvous, Security, join, stand_by};
 use crate::error::{RequestError, RunError};
 use crate::prepared::PreparedRun;
 use crate::recorder::RunRecorder;
@@ -14,11 +16,15 @@ use crate::recorder::RunRecorder;
 /// How long the processes may take to find each other.
 const WAIT_SECONDS: f64 = 60.0;
 
+/// Between two attempts to resolve a name.
+const RESOLVE_PAUSE: Duration = Duration::from_millis(300);
+
 /// How this process was launched.
 #[derive(Clone, Debug)]
 pub struct LaunchedWorker {
     found: launcher::Launched,
     security: Security,
+    local: LocalAddress,
 }
 
 /// Whether this process is one of several that a launcher has started.
@@ -26,10 +32,36 @@ pub fn launched() -> Result<Option<LaunchedWorker>, RequestError> {
     let found = launcher::detect(|name| std::env::var(name).ok()).map_err(|error| {
         RequestError::Conflict(format!("{error} (--threads leaves launchers out of account)"))
     })?;
-    let Some(found) = found.filter(|found| found.world > 1) else { return Ok(None) };
+    let is_alone = |found: &launcher::Launched| found.world == 1 && found.rank == 0;
+    let Some(found) = found.filter(|found| !is_alone(found)) else { return Ok(None) };
+    check_name(&found)?;
     let security = Security::from_env(|name| std::env::var(name).ok());
     let security = security.map_err(|error| RequestError::Conflict(error.to_string()))?;
-    Ok(Some(LaunchedWorker { found, security }))
+    let local = LocalAddress::from_env(|name| std::env::var(name).ok());
+    let local = local.map_err(|error| RequestError::Conflict(error.to_string()))?;
+    Ok(Some(LaunchedWorker { found, security, local }))
+}
+
+/// Refuses a name of rank 0's machine that does not resolve, where a launcher that knows all machines has
+/// given it: waiting does not help. In Kubernetes names come with their pods.
+fn check_name(found: &launcher::Launched) -> Result<(), RequestError> {
+    let launcher::Rendezvous::Address(address) = &found.rendezvous else { return Ok(()) };
+    if found.launcher != "Slurm" {
+        return Ok(());
+    }
+    let resolve = |again: u32| {
+        std::thread::sleep(RESOLVE_PAUSE * again);
+        address.to_socket_addrs().map(drop)
+    };
+    // A server of names that is asked by a thousand processes at once may need a moment.
+    let resolved = resolve(0).or_else(|_| resolve(1)).or_else(|_| resolve(2));
+    let Err(error) = resolved else { return Ok(()) };
+    let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
+    Err(RequestError::Conflict(format!(
+        "Slurm: the name of the first node, {host}, does not resolve on this node ({error}): add it to DNS or \
+         /etc/hosts, or set QUELEA_RENDEZVOUS=ADDRESS:{port} for all processes (`scontrol show node {host}` \
+         has its NodeAddr)"
+    )))
 }
 
 impl LaunchedWorker {
@@ -41,6 +73,11 @@ impl LaunchedWorker {
     /// How many processes there are.
     pub fn world(&self) -> usize {
         self.found.world as usize
+    }
+
+    /// Whether this process only waits to replace a lost worker.
+    pub fn is_spare(&self) -> bool {
+        self.found.is_spare()
     }
 
     /// Whether this process coordinates the run, writes its files and reports.
@@ -74,8 +111,12 @@ impl LaunchedWorker {
     /// Runs the run as the first process.
     pub fn lead(&self, prepared: &PreparedRun, recorder: &mut RunRecorder<'_>) -> Driven {
         let security = self.security.clone();
-        let options =
-            NetOptions { connect_seconds: WAIT_SECONDS, security, ..NetOptions::default() };
+        let options = NetOptions {
+            connect_seconds: WAIT_SECONDS,
+            security,
+            local: self.local.clone(),
+            ..NetOptions::default()
+        };
         let coordinator = Coordinator::of_launch(&self.found, options)?;
         OpenRendezvous { coordinator }.run(prepared, &[0], recorder, &mut |_, _| Ok(()))
     }
@@ -86,14 +127,24 @@ impl LaunchedWorker {
         registry: &Registry,
         prepared: Option<PreparedRun>,
     ) -> Result<(), RunError> {
-        let joining = Joining {
-            rank: Some(self.found.rank),
+        let joining = self.joining(Some(self.found.rank));
+        join(registry, &self.found.rendezvous.to_join(), &joining, prepared)
+    }
+
+    /// Waits as a spare until a worker is lost, and takes its place. `false` if the run ended before that.
+    pub fn stand_by(&self, registry: &Registry) -> Result<bool, RunError> {
+        stand_by(registry, &self.found.rendezvous.to_join(), &self.joining(None))
+    }
+
+    fn joining(&self, rank: Option<u32>) -> Joining {
+        Joining {
+            rank,
             wait_seconds: WAIT_SECONDS,
             security: self.security.clone(),
             data: None,
             // A launcher that ends a job gives all its processes notice; the first one saves the run.
             leave: LeaveNotice::default(),
-        };
-        join(registry, &self.found.rendezvous.to_join(), &joining, prepared)
+            local: self.local.clone(),
+        }
     }
 }

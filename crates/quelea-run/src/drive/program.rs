@@ -30,6 +30,11 @@ pub fn interpreter() -> Option<&'static Path> {
     WORDS.get().map(|words| Path::new(&words[0]))
 }
 
+/// A command that starts this program again, without arguments.
+pub fn again() -> std::io::Result<Command> {
+    Ok(restarted(&executable()?))
+}
+
 /// A process of `executable`, which is this program's or another that takes the same arguments.
 pub(super) fn restarted(executable: &Path) -> Command {
     let mut command = Command::new(executable);

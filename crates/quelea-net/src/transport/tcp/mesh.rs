@@ -57,7 +57,7 @@ pub(crate) struct Mesh {
 }
 
 impl Mesh {
-    /// Starts to listen on any free port of `ip`. What is refused is reported to `warnings`.
+    /// Starts to listen on `ip`, at the port of the options or any free one. What is refused is reported to `warnings`.
     pub(crate) fn open(
         plan: MeshPlan,
         ip: IpAddr,
@@ -65,8 +65,10 @@ impl Mesh {
         options: &NetOptions,
         warnings: Sender<Incoming>,
     ) -> Result<Mesh, NetError> {
-        let failed = |source| NetError::Listen { address: format!("{ip}, any port"), source };
-        let listener = TcpListener::bind((ip, 0)).map_err(failed)?;
+        let port = options.local.port;
+        let shown = if port == 0 { "any port".to_string() } else { format!("port {port}") };
+        let failed = |source| NetError::Listen { address: format!("{ip}, {shown}"), source };
+        let listener = TcpListener::bind((ip, port)).map_err(failed)?;
         let (sender, arrivals) = channel();
         let restored =
             if options.reconnect_seconds > 0.0 { plan.expected() } else { BTreeSet::new() };
@@ -134,7 +136,8 @@ impl Transport for Mesh {
             let dialler = self.dialler(own, peer, &addresses[peer.index()], options);
             let Dialled { stream, shared, problem } = dialler.connect(self.shared.as_ref())?;
             problem.iter().for_each(|problem| self.tell_separate(own, peer, problem));
-            let restorer = (options.reconnect_seconds > 0.0).then_some(Restorer::Dial(dialler));
+            let restores = options.reconnect_seconds > 0.0;
+            let restorer = restores.then(|| Restorer::Dial(Box::new(dialler)));
             let connection = TcpConnection { peer, stream, restorer, shared };
             links.entry(own).or_default().push(connection);
         }

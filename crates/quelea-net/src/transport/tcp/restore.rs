@@ -167,7 +167,7 @@ impl Dialler {
 #[derive(Debug)]
 pub(super) enum Restorer {
     /// It dials.
-    Dial(Dialler),
+    Dial(Box<Dialler>),
     /// It is dialled; connections come from the listener.
     Await {
         /// Where they come from.
@@ -198,7 +198,7 @@ impl Restorer {
     ) -> Result<(), String> {
         let received = link.received();
         let reconnection = match self {
-            Restorer::Dial(dialler) => dial_elsewhere(dialler.clone(), received).await?,
+            Restorer::Dial(dialler) => dial_elsewhere(Dialler::clone(dialler), received).await?,
             Restorer::Await { arrivals, limit } => {
                 let deadline = tokio::time::Instant::now() + *limit;
                 let mut next = arrived;

@@ -1,0 +1,134 @@
+//! Machines in namespaces on this one: a shell script sets them up, then runs commands for a test.
+#![allow(dead_code)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// How long a lab may take to start: where it takes longer, tests are skipped.
+const START: Duration = Duration::from_secs(60);
+/// How long one command may take.
+const COMMAND: Duration = Duration::from_secs(120);
+
+/// A shell in namespaces of its own. Everything in them goes with this.
+pub struct Lab {
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<String>,
+    folder: TempDir,
+}
+
+impl Lab {
+    /// Starts `script` with the lab's folder and these words, or says why that cannot be done here.
+    pub fn start(script: &str, words: &[&str], needed: &[&str]) -> Result<Lab, String> {
+        let missing = needed.iter().find(|program| !is_installed(program));
+        if let Some(program) = missing {
+            return Err(format!("{program} is not installed"));
+        }
+        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let path = folder.path().join("lab.sh");
+        std::fs::write(&path, script).map_err(|error| error.to_string())?;
+        let mut command = Command::new("unshare");
+        command.args([
+            "--mount",
+            "--net",
+            "--pid",
+            "--uts",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        ]);
+        command.arg("bash").arg(&path).arg(folder.path()).args(words).current_dir(folder.path());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut child = command.spawn().map_err(|error| format!("unshare: {error}"))?;
+        let (send, lines) = channel();
+        let output = BufReader::new(child.stdout.take().expect("it was asked for"));
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                if send.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let input = child.stdin.take();
+        let lab = Lab { child, input, lines, folder };
+        match lab.lines.recv_timeout(START) {
+            Ok(line) if line == "ready" => Ok(lab),
+            Ok(line) => Err(line),
+            Err(RecvTimeoutError::Timeout) => Err(format!("not ready after {} s", START.as_secs())),
+            Err(RecvTimeoutError::Disconnected) => Err("namespaces cannot be made here".into()),
+        }
+    }
+
+    /// A file of the lab.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Writes a file of the lab.
+    pub fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).expect("the folder is there");
+    }
+
+    /// What a command prints, and its status.
+    pub fn run(&mut self, command: &str) -> (String, i32) {
+        assert!(!command.contains('\n'), "one line");
+        let input = self.input.as_mut().expect("it is open");
+        writeln!(input, "{command}").expect("the lab is there");
+        let mut text = String::new();
+        loop {
+            let line = self.lines.recv_timeout(COMMAND).unwrap_or_else(|error| {
+                panic!("`{command}` has printed only this ({error}):\n{text}")
+            });
+            if let Some(status) = line.strip_prefix("=== ") {
+                return (text, status.parse().expect("a number"));
+            }
+            text.push_str(&line);
+            text.push('\n');
+        }
+    }
+
+    /// What a command prints that must succeed.
+    pub fn good(&mut self, command: &str) -> String {
+        let (text, status) = self.run(command);
+        assert_eq!(status, 0, "`{command}`:\n{text}");
+        text
+    }
+
+    /// Waits until a command succeeds; `shown` tells what to look at where it never does.
+    pub fn wait(&mut self, command: &str, shown: &str) {
+        let until = Instant::now() + Duration::from_secs(180);
+        while self.run(command).1 != 0 {
+            if Instant::now() > until {
+                panic!("waited in vain for `{command}`:\n{}", self.run(shown).0);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        // The end of the first process of a PID namespace is the end of all.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether a program is where shells or root look for programs.
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let folders = path.split(':').chain(["/usr/sbin", "/sbin"]);
+    let mut found = folders.map(|folder| Path::new(folder).join(program));
+    found.any(|path| path.is_file())
+}
+
+/// Says that a test was left out, and why.
+pub fn skipped(what: &str, why: &str) {
+    eprintln!("skipped: {what}: {why}");
+}
