@@ -49,6 +49,12 @@ impl GradientBudget {
         self.granted[worker] = 0;
     }
 
+    /// As a new controller finds it: `left` beyond those that `worker` was `granted`.
+    pub(crate) fn inherit(&mut self, left: u64, worker: usize, granted: u64) {
+        self.left = left;
+        self.granted[worker] = granted;
+    }
+
     /// `worker` asks for its gradient number `number`, from 1. One that is wanted soon is granted while
     /// there are plenty; near the end only one that is computed now, so that no worker holds the right
     /// to a gradient while others are idle. Nothing for a request that was answered before.
@@ -99,6 +105,16 @@ impl RankBudget {
         }
         self.asked = Some(urgent);
         Some(self.granted + 1)
+    }
+
+    /// How many were granted in all.
+    pub(crate) fn granted(&self) -> u64 {
+        self.granted
+    }
+
+    /// Whoever was asked is gone.
+    pub(crate) fn ask_again(&mut self) {
+        self.asked = None;
     }
 
     pub(crate) fn grant(&mut self) {

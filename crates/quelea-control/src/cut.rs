@@ -3,7 +3,7 @@
 //! A synchronous run is cut at a step: by its schedule, or, on request, at the latest step that any rank
 //! proposes. Any other run comes to rest, is saved, and continues.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quelea_core::message::Rank;
 use quelea_core::time::Time;
@@ -36,6 +36,10 @@ pub(crate) struct CutAgreement {
     stop: bool,
     /// Why the run ends, where nobody has asked for it.
     reason: Option<String>,
+    /// Some ranks rest already, and cannot continue before they have saved: a loss does not interrupt.
+    must_rest: bool,
+    /// Checkpoints until this step were written before this controller took over.
+    written_before: u64,
     /// No cut begins for the time being.
     is_held: bool,
     /// What a cut was for that a change of membership has interrupted.
@@ -54,8 +58,8 @@ enum Stage {
     /// Every rank saves there. Servers learn of it first, because a server that does not know must not
     /// be passed; this many of them have not confirmed.
     Saving { step: u64, unconfirmed: usize },
-    /// Nobody starts a gradient any more; this many ranks still compute.
-    Pausing { step: u64, left: usize },
+    /// Nobody starts a gradient any more; these ranks may still compute.
+    Pausing { step: u64, awaited: BTreeSet<u32> },
     /// What is pending comes to rest.
     Resting { step: u64 },
     /// All ranks have saved; they continue when it is written.
@@ -69,6 +73,17 @@ impl CutAgreement {
 
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.stage, Stage::None)
+    }
+
+    /// As a new controller finds it: checkpoints until `step` are written, and what a cut was for that
+    /// did not come about.
+    pub(crate) fn inherit(&mut self, step: u64, retry: Option<Request>) {
+        (self.durable, self.written_before, self.retry) = (step, step, retry);
+    }
+
+    /// Until which step checkpoints were written before this controller took over.
+    pub(crate) fn written_before(&self) -> u64 {
+        self.written_before
     }
 
     /// The run ends with the next cut, for this reason.
@@ -120,6 +135,7 @@ impl Controller {
     /// Asks the observer what it requests, and does what has become due.
     pub(crate) fn attend_cuts(&mut self, observer: &mut dyn Observer) {
         let durable = if self.waits_for_disk { observer.durable_step() } else { u64::MAX };
+        let durable = durable.max(self.cutting.written_before);
         let held = self.cutting.synchronous && self.cutting.schedule.save_every > 0;
         if durable != std::mem::replace(&mut self.cutting.durable, durable) && held {
             self.order(Recipient::All, Command::Durable(durable));
@@ -205,8 +221,16 @@ impl Controller {
     }
 
     fn pause(&mut self, step: u64) {
-        self.cutting.stage = Stage::Pausing { step, left: self.living() };
+        let living = self.ranks.iter().enumerate().filter(|(_, progress)| !progress.is_lost);
+        let awaited = living.map(|(rank, _)| rank as u32).collect();
+        self.cutting.stage = Stage::Pausing { step, awaited };
         self.order(Recipient::All, Command::Pause);
+    }
+
+    /// Some ranks rest already for a cut of which this controller knows nothing else: all come to rest.
+    pub(crate) fn rest_with_others(&mut self) {
+        self.cutting.must_rest = true;
+        self.pause(self.done / self.workers as u64);
     }
 
     pub(crate) fn cut_proposal(&mut self, rank: u32, step: u64) {
@@ -252,11 +276,17 @@ impl Controller {
         }
     }
 
-    pub(crate) fn paused(&mut self) {
-        let Stage::Pausing { step, left } = &mut self.cutting.stage else { return };
-        *left = left.saturating_sub(1);
-        if *left == 0 {
+    pub(crate) fn paused(&mut self, rank: u32) {
+        let Stage::Pausing { awaited, .. } = &mut self.cutting.stage else { return };
+        awaited.remove(&rank);
+        self.rest_if_all_paused();
+    }
+
+    fn rest_if_all_paused(&mut self) {
+        let Stage::Pausing { step, awaited } = &self.cutting.stage else { return };
+        if awaited.is_empty() {
             self.cutting.stage = Stage::Resting { step: *step };
+            self.cutting.must_rest = false;
             self.drain();
         }
     }
@@ -278,6 +308,13 @@ impl Controller {
     /// given up, the others continue, and it is tried again in the view to come: a rank that has saved
     /// must have continued before it hears of a change, or its state would not follow.
     pub(crate) fn interrupt_cut(&mut self) {
+        let ranks = &self.ranks;
+        if let Stage::Pausing { awaited, .. } = &mut self.cutting.stage
+            && self.cutting.must_rest
+        {
+            awaited.retain(|rank| !ranks[*rank as usize].is_lost);
+            return self.rest_if_all_paused();
+        }
         if matches!(self.cutting.stage, Stage::None | Stage::Resting { .. }) {
             return;
         }

@@ -1,6 +1,7 @@
 //! What the controller wants to be delivered, and why a run does not end well.
 
 use crate::messages::Command;
+use crate::quorum::MissingQuorum;
 
 /// Whom an order is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,9 @@ pub enum RunFailure {
         /// Why.
         reason: String,
     },
+    /// Too few workers of the last view are within reach.
+    #[error("{0}")]
+    NoQuorum(MissingQuorum),
     /// The run was asked to stop, and every rank has saved its state.
     #[error("stopped after {step} steps of each worker, {reason}")]
     Stopped {

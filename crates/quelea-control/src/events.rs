@@ -70,11 +70,15 @@ impl Controller {
             }
             RankEvent::Paused { rank } => {
                 self.hear(rank);
-                self.paused();
+                self.paused(rank);
             }
             RankEvent::Frozen { rank, number, step } => {
                 self.hear(rank);
                 self.frozen(rank, number, step, observer);
+            }
+            RankEvent::Stored { rank, number } => {
+                self.hear(rank);
+                self.stored(rank, number, observer);
             }
             RankEvent::Leaving { rank } => {
                 self.hear(rank);

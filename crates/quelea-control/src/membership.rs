@@ -15,7 +15,8 @@ use crate::departure::Notices;
 use crate::directive::{Recipient, RunFailure};
 use crate::entrance::Waiting;
 use crate::messages::Command;
-use crate::suspicion::RankProgress;
+use crate::quorum::{MissingQuorum, NO_RANK, QuorumRule};
+use crate::suspicion::{Evidence, RankProgress};
 
 /// The steps of survivors differ by at most one when they are stopped; one more may be under way. The
 /// rebuilt topology holds from beyond that.
@@ -84,25 +85,67 @@ pub(crate) struct Membership {
     pub(crate) notices: Notices,
     /// Workers that want to join.
     pub(crate) waiting: Waiting,
+    /// Where another controller may have to take over: the place of this one.
+    pub(crate) seat: Option<ControllerSeat>,
+    /// The controller that the view names.
+    pub(crate) named: u32,
+}
+
+/// The place of a controller whose run survives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ControllerSeat {
+    /// The rank in whose process it lives.
+    pub rank: u32,
+    /// Its term.
+    pub term: u32,
+    /// Who may continue.
+    pub quorum: QuorumRule,
+}
+
+/// A change that is under way.
+#[derive(Debug)]
+enum PendingChange {
+    /// Survivors are being asked how far they are.
+    Standing(StandingChange),
+    /// The next view is being stored by all, where another controller may have to take over.
+    Storing(StoringChange),
 }
 
 /// Survivors are being asked how far they are.
 #[derive(Debug)]
-struct PendingChange {
+struct StandingChange {
     departed: Vec<Rank>,
     joined: Vec<Rank>,
     awaited: BTreeSet<u32>,
     furthest: u64,
 }
 
+/// A view that is in force once a quorum of the one before has stored it.
+#[derive(Debug)]
+struct StoringChange {
+    change: ViewChange,
+    stored: BTreeSet<u32>,
+    /// Whether it is that of a controller before: its joiners have no state.
+    is_inherited: bool,
+    /// Lost since.
+    lost: Vec<Rank>,
+}
+
 impl Membership {
     pub(crate) fn new(view: Arc<View>, changes: Vec<ViewChange>) -> Membership {
         let (notices, waiting) = Default::default();
-        Membership { view, change: None, changes, notices, waiting }
+        Membership { view, change: None, changes, notices, waiting, seat: None, named: 0 }
     }
 
     pub(crate) fn is_changing(&self) -> bool {
         self.change.is_some()
+    }
+
+    /// The view that a controller before has begun to store is the next one; then `lost` are left out.
+    pub(crate) fn inherit(&mut self, change: ViewChange, lost: Vec<Rank>) {
+        let stored = BTreeSet::new();
+        let storing = StoringChange { change, stored, is_inherited: true, lost };
+        self.change = Some(PendingChange::Storing(storing));
     }
 }
 
@@ -158,7 +201,36 @@ impl Controller {
         self.interrupt_cut();
         self.evaluate_complete(observer);
         self.start_change(Rank(rank));
+        self.check_quorum();
         self.finish_change_if_all_stand(observer);
+    }
+
+    /// From now on the run survives this controller, which lives there.
+    pub fn sit(&mut self, seat: ControllerSeat) {
+        self.members.seat = Some(seat);
+        self.members.named = seat.rank;
+    }
+
+    /// The term of a controller whose run survives it.
+    pub fn term(&self) -> u32 {
+        self.members.seat.map_or(0, |seat| seat.term)
+    }
+
+    /// Workers of the last agreed view that were not lost.
+    fn present(&self) -> BTreeSet<u32> {
+        let workers = self.members.view.workers.iter().map(|rank| rank.0);
+        let living = workers.filter(|rank| !self.ranks[*rank as usize].is_lost);
+        living.chain(self.members.seat.map(|seat| seat.rank)).collect()
+    }
+
+    /// The run ends here if the rest of the last view could continue without those who are left.
+    pub(crate) fn check_quorum(&mut self) {
+        let Some(seat) = self.members.seat else { return };
+        let (workers, present) = (&self.members.view.workers, self.present());
+        if !seat.quorum.is_met(workers, self.members.named, &present) {
+            let error = RunFailure::NoQuorum(MissingQuorum::new(workers, &present));
+            self.suspect(Evidence::Own, error);
+        }
     }
 
     /// From now on nothing is expected of `rank`, which did what the report says.
@@ -173,28 +245,33 @@ impl Controller {
 
     /// From now on the others agree on a view without `departed`, whose rank is struck out.
     pub(crate) fn start_change(&mut self, departed: Rank) {
-        if let Some(change) = &mut self.members.change {
-            change.departed.push(departed);
-            change.awaited.remove(&departed.0);
-            // Those who wanted to join wait for the next cut: theirs is not whole any more.
-            self.members.waiting.put_back(&std::mem::take(&mut change.joined));
-            return;
+        match &mut self.members.change {
+            Some(PendingChange::Standing(change)) => {
+                change.departed.push(departed);
+                change.awaited.remove(&departed.0);
+                // Those who wanted to join wait for the next cut: theirs is not whole any more.
+                self.members.waiting.put_back(&std::mem::take(&mut change.joined));
+            }
+            // It may be in force somewhere: the next one is without this rank.
+            Some(PendingChange::Storing(change)) => change.lost.push(departed),
+            None => self.freeze(vec![departed], Vec::new()),
         }
-        self.freeze(vec![departed], Vec::new());
     }
 
     /// From now on the others agree on a view with `joined`.
     pub(crate) fn start_joining(&mut self, joined: Rank) {
         match &mut self.members.change {
-            Some(change) => change.joined.push(joined),
+            Some(PendingChange::Standing(change)) => change.joined.push(joined),
+            Some(PendingChange::Storing(_)) => self.members.waiting.put_back(&[joined]),
             None => self.freeze(Vec::new(), vec![joined]),
         }
     }
 
-    fn freeze(&mut self, departed: Vec<Rank>, joined: Vec<Rank>) {
+    pub(crate) fn freeze(&mut self, departed: Vec<Rank>, joined: Vec<Rank>) {
         let alive = |rank: &u32| !self.ranks[*rank as usize].is_lost;
         let awaited = (0..self.ranks.len() as u32).filter(alive).collect();
-        self.members.change = Some(PendingChange { departed, joined, awaited, furthest: 0 });
+        let standing = StandingChange { departed, joined, awaited, furthest: 0 };
+        self.members.change = Some(PendingChange::Standing(standing));
         self.order(Recipient::All, Command::Freeze(self.members.view.number + 1));
     }
 
@@ -207,7 +284,7 @@ impl Controller {
         observer: &mut dyn Observer,
     ) {
         let expected = self.members.view.number + 1;
-        let Some(change) = &mut self.members.change else { return };
+        let Some(PendingChange::Standing(change)) = &mut self.members.change else { return };
         if number == expected && change.awaited.remove(&rank) {
             change.furthest = change.furthest.max(step);
             self.finish_change_if_all_stand(observer);
@@ -215,25 +292,81 @@ impl Controller {
     }
 
     pub(crate) fn finish_change_if_all_stand(&mut self, observer: &mut dyn Observer) {
-        let Some(change) = self.members.change.take_if(|change| change.awaited.is_empty()) else {
+        let all_stand = |change: &mut PendingChange| {
+            matches!(change, PendingChange::Standing(change) if change.awaited.is_empty())
+        };
+        let Some(PendingChange::Standing(standing)) = self.members.change.take_if(all_stand) else {
             return;
         };
-        let from_step = change.furthest + STEPS_AHEAD;
+        let from_step = standing.furthest + STEPS_AHEAD;
         let steps = |rank: &Rank| {
             let progress = &self.ranks[rank.index()];
             let left = progress.report.as_ref().is_some_and(|report| report.left);
             DepartedRank { rank: *rank, steps: progress.steps_before + progress.steps, left }
         };
-        let departed = change.departed.iter().map(steps).collect();
+        let departed = standing.departed.iter().map(steps).collect();
         let number = self.members.view.number + 1;
-        let joined = change.joined;
-        let change = ViewChange { number, departed, joined, from_step };
+        let change = ViewChange { number, departed, joined: standing.joined, from_step };
+        if self.members.seat.is_none() {
+            return self.put_in_force(change, false, observer);
+        }
+        let (stored, lost) = (self.own_store(), Vec::new());
+        let storing = StoringChange { change, stored, is_inherited: false, lost };
+        self.members.change = Some(PendingChange::Storing(storing));
+        self.announce_storing();
+    }
+
+    /// A controller in a process without workers stores for itself.
+    fn own_store(&self) -> BTreeSet<u32> {
+        let seat = self.members.seat.map(|seat| seat.rank);
+        seat.into_iter().filter(|rank| *rank == NO_RANK).collect()
+    }
+
+    /// Asks all to store the view that is to follow.
+    pub(crate) fn announce_storing(&mut self) {
+        let Some(PendingChange::Storing(storing)) = &self.members.change else { return };
+        let command = Command::Store(storing.change.clone());
+        self.order(Recipient::All, command);
+    }
+
+    /// A rank has stored the next view.
+    pub(crate) fn stored(&mut self, rank: u32, number: u32, observer: &mut dyn Observer) {
+        let Some(seat) = self.members.seat else { return };
+        let Some(PendingChange::Storing(storing)) = &mut self.members.change else { return };
+        if number != storing.change.number {
+            return;
+        }
+        storing.stored.insert(rank);
+        let is_agreed =
+            seat.quorum.is_met(&self.members.view.workers, self.members.named, &storing.stored);
+        if !is_agreed {
+            return;
+        }
+        let Some(PendingChange::Storing(storing)) = self.members.change.take() else { return };
+        let StoringChange { change, is_inherited, mut lost, .. } = storing;
+        if is_inherited {
+            lost.extend(&change.joined);
+            self.exclude(&change);
+        }
+        self.put_in_force(change, is_inherited, observer);
+        if !lost.is_empty() {
+            self.freeze(lost, Vec::new());
+            self.check_quorum();
+            self.finish_change_if_all_stand(observer);
+        }
+    }
+
+    fn put_in_force(&mut self, change: ViewChange, is_inherited: bool, observer: &mut dyn Observer) {
         self.members.view = Arc::new(self.setup.view_after(&self.members.view, &change));
+        if let Some(seat) = self.members.seat {
+            self.members.named = seat.rank;
+        }
         self.members.changes.push(change.clone());
         self.forget_parts();
         observer.view_changed(&change);
-        for rank in &change.joined {
-            self.enter_run(*rank, observer);
+        // Whoever was to join under another controller has no state from which to begin.
+        if !is_inherited {
+            change.joined.iter().for_each(|rank| self.enter_run(*rank, observer));
         }
         self.order(Recipient::All, Command::View(change));
         match self.phase {

@@ -258,6 +258,7 @@ impl From<RunFailure> for NetError {
         match error {
             RunFailure::Lost { rank, reason } => NetError::Lost { rank, reason },
             RunFailure::Stalled(text) => NetError::Stalled(text),
+            RunFailure::NoQuorum(missing) => NetError::NoQuorum(missing),
             RunFailure::Failed { rank, reason } => NetError::Failed { rank, reason },
             RunFailure::Stopped { step, reason } => NetError::Stopped { step, reason },
         }

@@ -2,7 +2,8 @@
 //!
 //! Incidents happen at random times; each consists of two faults at about the same time, of any kinds:
 //! crashes of workers, workers that leave, pauses of any rank, slow links, partitions of one pair, partitions of one worker that
-//! last until it counts as lost, and late control messages. [`ChaosScenario`] puts them into random small runs
+//! last until it counts as lost, two sides that take each other for lost, and late control messages. Where the
+//! controller lives with a worker, these are its faults too. [`ChaosScenario`] puts them into random small runs
 //! of every algorithm and checks what must hold whatever goes wrong.
 
 mod scenario;
@@ -14,7 +15,7 @@ use quelea_core::time::Time;
 
 use crate::faults::{
     ControlDelay, Crash, Faults, Leave, PairPartition, Pause, PlainRule, RankPartition, Rule,
-    Verdict,
+    Split, Verdict,
 };
 
 /// Which faults are drawn, and how many.
@@ -34,6 +35,9 @@ pub struct ChaosOptions {
     pub links: bool,
     /// Control messages arrive late.
     pub control: bool,
+    /// The cluster falls into two sides that do not reach each other; only where the controller lives with
+    /// a worker.
+    pub splits: bool,
     /// This many workers are never lost and never leave.
     pub survivors: u32,
 }
@@ -48,6 +52,7 @@ enum FaultKind {
     SlowLink,
     PairPartition,
     ControlDelay,
+    Split,
 }
 
 /// The ranks of a run, and the times in which it lives.
@@ -71,6 +76,7 @@ impl ChaosOptions {
             (FaultKind::SlowLink, self.links),
             (FaultKind::PairPartition, self.links),
             (FaultKind::ControlDelay, self.control),
+            (FaultKind::Split, self.splits),
         ];
         kinds.into_iter().filter(|(_, is_wanted)| *is_wanted).map(|(kind, _)| kind).collect()
     }
@@ -142,6 +148,14 @@ impl FaultDraw {
                 let pair = PairPartition { rank, peer, from_ms, until_ms };
                 self.faults.pair_partitions.push(pair);
             }
+            FaultKind::Split => {
+                let ranks: Vec<u32> =
+                    (0..ranks).filter(|_| self.rng.below(2) == 1).collect();
+                let until_ms = until_ms + 2.0 * self.target.detect_ms + 1.0;
+                if !ranks.is_empty() {
+                    self.faults.splits.push(Split { ranks, from_ms, until_ms });
+                }
+            }
             FaultKind::ControlDelay => {
                 let delay_ms = options.mean_ms * self.rng.uniform();
                 let delay = ControlDelay { rank, from_ms, until_ms, delay_ms };
@@ -172,6 +186,7 @@ mod tests {
         pauses: true,
         links: true,
         control: true,
+        splits: false,
         survivors: 2,
     };
     const TARGET: ChaosTarget = ChaosTarget { workers: 6, servers: 1, detect_ms: 5.0 };

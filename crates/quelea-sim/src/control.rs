@@ -12,7 +12,7 @@ use quelea_record::{BUFFERS, Outcome};
 
 use crate::SimError;
 use crate::cluster::ControlPath;
-use crate::control_network::ControlPacket;
+use crate::control_network::{ControlPacket, Place, Route};
 use crate::driver::Driver;
 use crate::network::microseconds;
 use crate::queue::SimEvent;
@@ -40,14 +40,14 @@ impl Driver<'_> {
         }
         if self.sends_control() {
             for event in self.events.split_off(first) {
-                self.send_control(rank, ControlPacket::Event(event));
+                self.tell_controller(rank, event);
             }
         }
     }
 
     /// Whether control messages travel over the network.
     pub(crate) fn sends_control(&self) -> bool {
-        self.cluster.control == ControlPath::Network
+        self.cluster.control != ControlPath::Free
     }
 
     /// The controller hears an event.
@@ -64,18 +64,29 @@ impl Driver<'_> {
 
     /// Sends the controller's commands over the network.
     fn send_orders(&mut self) {
+        if !self.controller_runs() {
+            return;
+        }
         let orders: Vec<Directive> = self.controller.take_orders().collect();
-        for Directive { to, command } in orders {
-            if matches!(command, Command::View(_)) {
-                self.views.push(Arc::clone(self.controller.view()));
+        let (from, term) = (self.home.place, self.controller.term());
+        for order in orders {
+            if let Command::View(change) = &order.command {
+                self.note_view(change);
             }
-            let ranks = match to {
-                Recipient::Rank(rank) => rank as usize..rank as usize + 1,
-                Recipient::All => 0..self.ranks.len(),
-            };
-            for rank in ranks {
-                self.send_control(rank, ControlPacket::Command(command.clone()));
-            }
+            self.send_command(from, term, order);
+        }
+    }
+
+    /// Sends a command of the controller of this term, which is there.
+    pub(crate) fn send_command(&mut self, from: Place, term: u32, order: Directive) {
+        let Directive { to, command } = order;
+        let ranks = match to {
+            Recipient::Rank(rank) => rank as usize..rank as usize + 1,
+            Recipient::All => 0..self.ranks.len(),
+        };
+        for rank in ranks {
+            let packet = ControlPacket::Command(term, command.clone());
+            self.send_control(Route { from, to: Some(rank) }, packet);
         }
     }
 
@@ -181,8 +192,17 @@ impl Driver<'_> {
 
     /// Lets the controller do what has become due. An outcome: the run has ended.
     pub(crate) fn attend_controller(&mut self) -> Result<Option<Outcome>, SimError> {
+        self.attend_deposed();
+        self.check_sides()?;
+        if !self.controller_runs() {
+            return Ok(None);
+        }
         let ended = self.controller.poll(self.now, self.observer);
         self.exchange_control();
+        if let Err(error @ RunFailure::NoQuorum(_)) = ended {
+            self.end_side(error)?;
+            return self.check_sides().map(|()| None);
+        }
         ended.map_err(|error| match error {
             RunFailure::Stopped { step, reason } => SimError::Stopped { step, reason },
             RunFailure::Failed { reason, .. } => SimError::Resume(reason),
@@ -250,6 +270,18 @@ impl Driver<'_> {
     /// The loss of a rank is noticed.
     pub(crate) fn detect(&mut self, rank: usize) {
         let at = self.ranks[rank].lost.unwrap_or(self.now);
+        if let Some(home) = self.home.place.filter(|_| !self.home.is_gone)
+            && self.ranks[home].paused_until() > self.now
+        {
+            // Whoever stands still notices afterwards.
+            let later = self.ranks[home].paused_until();
+            self.spread_loss(rank);
+            return self.queue.schedule(later, SimEvent::Detect(rank as u32));
+        }
+        self.spread_loss(rank);
+        if self.home.is_gone {
+            return;
+        }
         self.controller.lose(self.now, Rank::from(rank).0, at, self.observer);
         self.exchange_control();
         let due = self.gates.due(self.living_workers);

@@ -32,6 +32,7 @@ use crate::membership::RankFault;
 use crate::network::{VirtualNetwork, bits_per_second};
 use crate::queue::{EventQueue, SimEvent};
 use crate::rank_state::RankState;
+use crate::takeover::ControllerHome;
 use crate::traffic::Handoff;
 use crate::{SimError, Stuck, awaited};
 
@@ -54,6 +55,10 @@ pub(crate) struct Driver<'a> {
     pub(crate) attends_at: Option<Time>,
     /// Control messages on their way, where they travel over the network.
     pub(crate) control: ControlNetwork,
+    /// Where the controller lives.
+    pub(crate) home: ControllerHome,
+    /// The state that the run has begun with.
+    pub(crate) start: ResumePoint,
     pub(crate) timeline: bool,
     pub(crate) handoff_send: Handoff,
     pub(crate) handoff_receive: Handoff,
@@ -98,7 +103,7 @@ impl<'a> Driver<'a> {
         let views = setup.views(&start.changes);
         let view = views.last().expect("the first view is there");
         let mut machine = machine_config(setup, start, view, observer);
-        let travels = cluster.control == ControlPath::Network;
+        let travels = cluster.control != ControlPath::Free;
         (machine.asks_ahead, machine.counts_links) = (travels, travels);
         let ranks = rank_states(machine, &pool)?;
         if !start.resized {
@@ -106,13 +111,15 @@ impl<'a> Driver<'a> {
         }
         let is_global =
             properties.synchronous && properties.topology == TopologyRequirement::Nothing;
-        Ok(Driver {
+        let mut driver = Driver {
             controller: controller(machine, cluster.control),
             events: VecDeque::new(),
             orders: VecDeque::new(),
             exchanges_control: false,
             attends_at: None,
-            control: ControlNetwork::new(setup.ranks()),
+            control: ControlNetwork::default(),
+            home: ControllerHome::default(),
+            start: start.clone(),
             timeline: machine.timeline,
             handoff_send: Handoff::of_sending(cluster),
             handoff_receive: Handoff::of_receiving(cluster),
@@ -145,7 +152,9 @@ impl<'a> Driver<'a> {
             problem,
             cluster,
             observer,
-        })
+        };
+        driver.seat_controller(&start.changes);
+        Ok(driver)
     }
 
     /// Runs until all workers have done their share and nothing is on its way any more.
@@ -202,6 +211,8 @@ impl<'a> Driver<'a> {
             SimEvent::Enter(rank) => self.enter(rank as usize),
             // It is attended to after every event.
             SimEvent::Attend => self.attends_at = None,
+            SimEvent::Succession(rank) => self.attend_succession(rank as usize),
+            SimEvent::Silent(rank) => self.silent(rank as usize),
             SimEvent::ControlArrive(number) => self.control_arrive(number),
             SimEvent::ControlDeliver(number) => self.control_deliver(number),
         }
@@ -337,10 +348,10 @@ fn rank_states(machine: RankMachineConfig<'_>, pool: &Pool) -> Result<Vec<RankSt
     (0..machine.setup.ranks()).map(state).collect()
 }
 
-/// The controller of the same run.
-fn controller(machine: RankMachineConfig<'_>, control: ControlPath) -> Controller {
+/// What the controller of the same run is made of.
+pub(crate) fn controller_config(machine: RankMachineConfig<'_>) -> ControllerConfig<'_> {
     let RankMachineConfig { setup, start, schedule, limits, .. } = machine;
-    let config = ControllerConfig {
+    ControllerConfig {
         setup,
         start,
         schedule,
@@ -348,9 +359,13 @@ fn controller(machine: RankMachineConfig<'_>, control: ControlPath) -> Controlle
         on_loss: LossPolicy::Continue { min_workers: 1 },
         watches: false,
         waits_for_disk: false,
-    };
-    let mut controller = Controller::new(config, start.now);
-    if control == ControlPath::Network {
+    }
+}
+
+/// The first controller of the same run.
+fn controller(machine: RankMachineConfig<'_>, control: ControlPath) -> Controller {
+    let mut controller = Controller::new(controller_config(machine), machine.start.now);
+    if control != ControlPath::Free {
         controller.use_probes();
     }
     controller

@@ -31,6 +31,8 @@ pub struct Faults {
     pub partitions: Vec<RankPartition>,
     /// Pairs of ranks that do not reach each other for a while; what they send arrives afterwards.
     pub pair_partitions: Vec<PairPartition>,
+    /// Sets of ranks that reach each other and nobody else for a while.
+    pub splits: Vec<Split>,
     /// Control messages of ranks that arrive later, where they travel over the network.
     pub control_delays: Vec<ControlDelay>,
     /// Workers that send something else than their algorithm says.
@@ -96,6 +98,19 @@ pub struct PairPartition {
     pub rank: u32,
     /// The other.
     pub peer: u32,
+    /// Since when.
+    pub from_ms: f64,
+    /// Until when.
+    pub until_ms: f64,
+}
+
+/// Some ranks reach each other and nobody else. If that lasts longer than the cluster's `detect_ms`, both
+/// sides take each other for lost, and close their connections; else what they send each other arrives when
+/// it is over.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Split {
+    /// One side.
+    pub ranks: Vec<u32>,
     /// Since when.
     pub from_ms: f64,
     /// Until when.
@@ -222,9 +237,15 @@ impl fmt::Debug for Rule {
 
 impl Faults {
     /// What becomes of this message.
-    pub(crate) fn verdict(&self, seed: u64, flight: &Flight) -> Verdict {
+    pub(crate) fn verdict(&self, seed: u64, detect_ms: f64, flight: &Flight) -> Verdict {
         if self.partitions.iter().any(|partition| partition.separates(flight)) {
             return Verdict::Drop;
+        }
+        let Flight { from, to, time, .. } = *flight;
+        match self.split_delay(from.0, to.0, time, detect_ms) {
+            None => return Verdict::Drop,
+            Some(Time::ZERO) => {}
+            Some(delay) => return Verdict::Delay(delay),
         }
         let mut held = self.pair_partitions.iter().filter_map(|pair| pair.holds_up(flight));
         if let Some(delay) = held.next() {
@@ -232,6 +253,22 @@ impl Faults {
         }
         let mut verdicts = self.rules.iter().map(|rule| rule.verdict(seed, flight));
         verdicts.find(|verdict| *verdict != Verdict::Pass).unwrap_or(Verdict::Pass)
+    }
+
+    /// How much later a message between these arrives because their sides are split; never, if both sides
+    /// take each other for lost.
+    pub(crate) fn split_delay(&self, a: u32, b: u32, now: Time, detect_ms: f64) -> Option<Time> {
+        let mut longest = Time::ZERO;
+        for split in self.splits.iter().filter(|split| split.separates(a, b)) {
+            let (from, until) = (Time::from_ms(split.from_ms), Time::from_ms(split.until_ms));
+            if split.is_final(detect_ms) && from <= now {
+                return None;
+            }
+            if (from..until).contains(&now) {
+                longest = longest.max(until.since(now));
+            }
+        }
+        Some(longest)
     }
 
     /// How much later a control message arrives that is sent now, by `rank` or to it. Across a partition
@@ -255,7 +292,10 @@ impl Faults {
 
     /// Whether any message can be touched at all.
     pub(crate) fn touches_messages(&self) -> bool {
-        !self.rules.is_empty() || !self.partitions.is_empty() || !self.pair_partitions.is_empty()
+        !self.rules.is_empty()
+            || !self.partitions.is_empty()
+            || !self.pair_partitions.is_empty()
+            || !self.splits.is_empty()
     }
 
     pub(crate) fn check(&self) -> Result<(), ClusterError> {
@@ -278,6 +318,10 @@ impl Faults {
         for pair in &self.pair_partitions {
             check_span("pair_partitions", pair.from_ms, pair.until_ms)?;
             check_span("pair_partitions", pair.until_ms, f64::INFINITY)?;
+        }
+        for split in &self.splits {
+            check_span("splits", split.from_ms, split.until_ms)?;
+            check_span("splits", split.until_ms, f64::INFINITY)?;
         }
         for delay in &self.control_delays {
             check_span("control_delays", delay.from_ms, delay.until_ms)?;
@@ -304,8 +348,10 @@ impl Faults {
         let delays = self.control_delays.iter().map(|delay| ("control_delays", delay.rank));
         let pairs = self.pair_partitions.iter().flat_map(|pair| [pair.rank, pair.peer]);
         let pairs = pairs.map(|rank| ("pair_partitions", rank));
+        let splits = self.splits.iter().flat_map(|split| &split.ranks);
+        let splits = splits.map(|rank| ("splits", *rank));
         let all = crashes.chain(leaves).chain(joins).chain(pauses).chain(partitions);
-        let unknown = all.chain(delays).chain(pairs).find(|(_, rank)| *rank >= ranks);
+        let unknown = all.chain(delays).chain(pairs).chain(splits).find(|(_, rank)| *rank >= ranks);
         unknown.map_or(Ok(()), |(list, rank)| {
             let allowed = format!("there are {ranks} ranks, numbered from 0");
             Err(ClusterError::new(format!("faults.{list}.rank"), rank, allowed))
@@ -318,6 +364,18 @@ impl RankPartition {
         let touched = self.rank == flight.from.0 || self.rank == flight.to.0;
         let span = Time::from_ms(self.from_ms)..Time::from_ms(self.until_ms);
         touched && span.contains(&flight.time)
+    }
+}
+
+impl Split {
+    /// Whether both sides take each other for lost.
+    pub(crate) fn is_final(&self, detect_ms: f64) -> bool {
+        self.until_ms - self.from_ms > detect_ms
+    }
+
+    /// Whether these are on different sides.
+    pub(crate) fn separates(&self, a: u32, b: u32) -> bool {
+        self.ranks.contains(&a) != self.ranks.contains(&b)
     }
 }
 
@@ -360,29 +418,29 @@ mod tests {
         let twice = PlainRule { from_ms: 5.0, ..PlainRule::all(Verdict::Duplicate) };
         let rules = vec![Rule::Plain(drop), Rule::Plain(twice)];
         let faults = Faults { rules, ..Faults::default() };
-        assert_eq!(faults.verdict(1, &flight(1, 0, 9.0)), Verdict::Drop);
-        assert_eq!(faults.verdict(1, &flight(0, 1, 9.0)), Verdict::Duplicate);
-        assert_eq!(faults.verdict(1, &flight(0, 1, 4.0)), Verdict::Pass);
+        assert_eq!(faults.verdict(1, 10.0, &flight(1, 0, 9.0)), Verdict::Drop);
+        assert_eq!(faults.verdict(1, 10.0, &flight(0, 1, 9.0)), Verdict::Duplicate);
+        assert_eq!(faults.verdict(1, 10.0, &flight(0, 1, 4.0)), Verdict::Pass);
     }
 
     #[test]
     fn a_partition_touches_both_directions_for_its_time_only() {
         let partitions = vec![RankPartition { rank: 2, from_ms: 1.0, until_ms: 2.0 }];
         let faults = Faults { partitions, ..Faults::default() };
-        assert_eq!(faults.verdict(1, &flight(2, 0, 1.0)), Verdict::Drop);
-        assert_eq!(faults.verdict(1, &flight(0, 2, 1.5)), Verdict::Drop);
-        assert_eq!(faults.verdict(1, &flight(0, 2, 2.0)), Verdict::Pass);
-        assert_eq!(faults.verdict(1, &flight(0, 1, 1.5)), Verdict::Pass);
+        assert_eq!(faults.verdict(1, 10.0, &flight(2, 0, 1.0)), Verdict::Drop);
+        assert_eq!(faults.verdict(1, 10.0, &flight(0, 2, 1.5)), Verdict::Drop);
+        assert_eq!(faults.verdict(1, 10.0, &flight(0, 2, 2.0)), Verdict::Pass);
+        assert_eq!(faults.verdict(1, 10.0, &flight(0, 1, 1.5)), Verdict::Pass);
     }
 
     #[test]
     fn what_a_separated_pair_sends_arrives_when_the_partition_ends() {
         let pair = PairPartition { rank: 2, peer: 0, from_ms: 1.0, until_ms: 4.0 };
         let faults = Faults { pair_partitions: vec![pair], ..Faults::default() };
-        assert_eq!(faults.verdict(1, &flight(2, 0, 1.5)), Verdict::Delay(Time::from_ms(2.5)));
-        assert_eq!(faults.verdict(1, &flight(0, 2, 3.0)), Verdict::Delay(Time::from_ms(1.0)));
-        assert_eq!(faults.verdict(1, &flight(0, 1, 3.0)), Verdict::Pass);
-        assert_eq!(faults.verdict(1, &flight(0, 2, 4.0)), Verdict::Pass);
+        assert_eq!(faults.verdict(1, 10.0, &flight(2, 0, 1.5)), Verdict::Delay(Time::from_ms(2.5)));
+        assert_eq!(faults.verdict(1, 10.0, &flight(0, 2, 3.0)), Verdict::Delay(Time::from_ms(1.0)));
+        assert_eq!(faults.verdict(1, 10.0, &flight(0, 1, 3.0)), Verdict::Pass);
+        assert_eq!(faults.verdict(1, 10.0, &flight(0, 2, 4.0)), Verdict::Pass);
     }
 
     #[test]

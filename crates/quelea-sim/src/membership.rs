@@ -23,6 +23,8 @@ pub(crate) enum RankFault {
     Pause(usize, Time),
     /// A partition that lasts long enough to be noticed.
     Partitioned(usize),
+    /// The same between two sides.
+    Split(usize),
 }
 
 impl Driver<'_> {
@@ -52,6 +54,11 @@ impl Driver<'_> {
                 ));
             }
         }
+        for (number, split) in faults.splits.iter().enumerate() {
+            if split.is_final(detect_ms) {
+                list.push((split.from_ms + detect_ms, RankFault::Split(number)));
+            }
+        }
         for (number, (at_ms, _)) in list.iter().enumerate() {
             self.queue.schedule(Time::from_ms(*at_ms), SimEvent::Fault(number as u32));
         }
@@ -79,6 +86,14 @@ impl Driver<'_> {
             RankFault::Pause(rank, until) => {
                 self.ranks[rank].pause(self.now, until);
                 self.wake_at(rank, until);
+                let noticed = self.now + Time::from_ms(self.cluster.detect_ms);
+                if self.ranks[rank].succession.is_some() && noticed < until {
+                    self.queue.schedule(noticed, SimEvent::Silent(rank as u32));
+                }
+                Ok(())
+            }
+            RankFault::Split(number) => {
+                self.split(number);
                 Ok(())
             }
         }
@@ -98,7 +113,9 @@ impl Driver<'_> {
             return Err(SimError::LeaderLost { rank: who, at });
         }
         self.silence(rank);
+        self.lose_home(rank);
         if self.living_workers == 0 {
+            self.check_sides()?;
             return Err(SimError::AllWorkersLost { rank: who, at });
         }
         self.queue.schedule(at + noticed, SimEvent::Detect(rank as u32));
@@ -106,9 +123,9 @@ impl Driver<'_> {
     }
 
     /// This rank neither sends nor receives anything any more.
-    fn silence(&mut self, rank: usize) {
+    pub(crate) fn silence(&mut self, rank: usize) {
         self.ranks[rank].lose(self.now);
-        self.living_workers -= 1;
+        self.living_workers -= usize::from(!self.ranks[rank].is_server());
         for Arrived { from, bytes, holds_link, .. } in std::mem::take(&mut self.ranks[rank].inbox) {
             self.leave_network(from, Rank::from(rank), bytes, holds_link);
         }

@@ -192,7 +192,8 @@ impl Driver<'_> {
             return Verdict::Pass;
         }
         let (number, kind, time) = (self.messages, message.kind, self.now);
-        faults.verdict(self.setup.seed, &Flight { number, from, to, kind, time, bytes })
+        let flight = Flight { number, from, to, kind, time, bytes };
+        faults.verdict(self.setup.seed, self.cluster.detect_ms, &flight)
     }
 
     /// The head of a message has reached the receiver's card.

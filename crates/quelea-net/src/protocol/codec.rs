@@ -152,6 +152,7 @@ impl Packet for Command {
             Command::Progress { done } => w.number(*done).packet(119),
             Command::Freeze(number) => w.number(*number).packet(117),
             Command::View(change) => write_change(w, change).packet(118),
+            Command::Store(change) => write_change(w, change).packet(122),
             Command::Salvage => w.packet(116),
             Command::HandOver => w.packet(120),
             Command::Leave => w.packet(121),
@@ -183,6 +184,7 @@ impl Packet for Command {
             119 => Command::Progress { done: r.number()? },
             117 => Command::Freeze(r.small()?),
             118 => Command::View(read_change(r)?),
+            122 => Command::Store(read_change(r)?),
             _ => return Err(r.unknown()),
         })
     }
@@ -244,6 +246,7 @@ impl Packet for RankEvent {
             RankEvent::Frozen { rank, number, step } => {
                 w.number(*rank).number(*number).number(*step).packet(218)
             }
+            RankEvent::Stored { rank, number } => w.number(*rank).number(*number).packet(221),
             RankEvent::Account { rank, account } => {
                 let w = w.number(*rank).number(account.step);
                 let w = w.list(&account.awaiting, |w, peer| w.number(peer.from).text(&peer.what));
@@ -305,6 +308,7 @@ impl Packet for RankEvent {
                     received: r.list(Reader::number)?,
                 }),
             },
+            221 => RankEvent::Stored { rank: r.small()?, number: r.small()? },
             218 => RankEvent::Frozen { rank: r.small()?, number: r.small()?, step: r.number()? },
             217 => RankEvent::Salvaged { rank: r.small()?, step: r.number()?, model: r.values()? },
             231 => {
@@ -389,6 +393,8 @@ mod tests {
             from_step: 9,
         };
         comes_back(Command::View(change.clone()));
+        comes_back(Command::Store(change.clone()));
+        comes_back(RankEvent::Stored { rank: 1, number: 3 });
         comes_back(RankEvent::Frozen { rank: 1, number: 3, step: 7 });
         comes_back(RankEvent::Salvaged { rank: 1, step: 7, model: vec![0.5] });
         let awaiting = vec![AwaitedPeer { from: 2, what: "a chunk".into() }];

@@ -18,6 +18,7 @@ use quelea_record::{CheckpointSchedule, Observer, Outcome, Record, RecordKind, R
 
 use super::{ChaosOptions, ChaosTarget};
 use crate::cluster::{Cluster, ControlPath};
+use crate::faults::Faults;
 use crate::{SimError, simulate_checked};
 
 /// Elements of the model.
@@ -96,7 +97,8 @@ impl ChaosScenario {
             leaves: true,
             pauses: true,
             links: true,
-            control: cluster.control == ControlPath::Network,
+            control: cluster.control != ControlPath::Free,
+            splits: cluster.control == ControlPath::Worker && picker.pick(&[0.0, 0.0, 1.0]) > 0.0,
             survivors: 1,
         };
         cluster.faults = options.draw(seed, target);
@@ -123,7 +125,7 @@ impl ChaosScenario {
             simulate_checked(&self.setup, &self.problem, &self.cluster, EVENT_LIMIT, &mut observer);
         match ended {
             Ok(outcome) => self.check(&outcome, &observer).map_err(failure),
-            Err(error) if self.is_stop(&error) => Ok(()),
+            Err(error) if self.is_stop(&error) || self.may_end(&error) => Ok(()),
             Err(error) => Err(failure(error.to_string())),
         }
     }
@@ -134,12 +136,36 @@ impl ChaosScenario {
         is_wanted && matches!(error, SimError::Stopped { .. })
     }
 
+    /// Whether so much goes wrong that the run may end: too few of the workers are spared for a quorum.
+    fn may_end(&self, error: &SimError) -> bool {
+        let is_end = matches!(error, SimError::NoQuorum { .. } | SimError::AllWorkersLost { .. });
+        let workers = self.setup.workers();
+        let spared = (0..workers as u32).filter(|rank| !self.is_hit(*rank)).count();
+        self.cluster.control == ControlPath::Worker && is_end && 2 * spared <= workers
+    }
+
+    /// Whether this worker is lost, or may be taken for lost.
+    fn is_hit(&self, rank: u32) -> bool {
+        let Faults { crashes, leaves, partitions, pauses, splits, .. } = &self.cluster.faults;
+        let detect_ms = self.cluster.detect_ms;
+        crashes.iter().any(|crash| crash.rank == rank)
+            || leaves.iter().any(|leave| leave.rank == rank)
+            || partitions.iter().any(|cut| cut.rank == rank)
+            || pauses.iter().any(|p| p.rank == rank && p.until_ms - p.from_ms > detect_ms)
+            || splits.iter().any(|split| {
+                let workers = self.setup.workers();
+                let inside = split.ranks.iter().filter(|r| (**r as usize) < workers).count();
+                let is_inside = split.ranks.contains(&rank);
+                2 * if is_inside { inside } else { workers - inside } <= workers
+            })
+    }
+
     fn check(&self, outcome: &Outcome, observer: &ChaosObserver) -> Result<(), String> {
         let mut warnings = outcome.warnings.iter().filter(|warning| {
             // A run may end before a partition is noticed.
             let is_cut =
                 warning.contains("is not drained") && !self.cluster.faults.partitions.is_empty();
-            !is_cut && !warning.contains("left with notice")
+            !is_cut && !warning.contains("left with notice") && !warning.contains("took over")
         });
         if let Some(warning) = warnings.next() {
             return Err(format!("it ends with a warning: {warning}"));
@@ -173,6 +199,7 @@ impl ChaosScenario {
             faults.pauses.iter().map(|pause| pause.until_ms).collect(),
             faults.partitions.iter().map(|partition| partition.until_ms).collect(),
             faults.pair_partitions.iter().map(|pair| pair.until_ms).collect(),
+            faults.splits.iter().map(|split| split.until_ms).collect(),
             faults.control_delays.iter().map(|late| late.until_ms + late.delay_ms).collect(),
         ];
         let last = ends.into_iter().flatten().fold(0.0, f64::max);
@@ -240,8 +267,11 @@ fn costs(picker: &mut Picker) -> Cluster {
     cluster.reduce_gbs = picker.pick(&[0.0, 0.0001]);
     cluster.collective_fixed_us = picker.pick(&[0.0, 200.0]);
     cluster.start_barrier = picker.pick(&[0.0, 1.0]) > 0.0;
-    let travels = picker.pick(&[0.0, 1.0, 1.0, 1.0]) > 0.0;
-    cluster.control = if travels { ControlPath::Network } else { ControlPath::Free };
+    cluster.control = match picker.pick(&[0.0, 1.0, 2.0, 2.0]) as u64 {
+        0 => ControlPath::Free,
+        1 => ControlPath::Network,
+        _ => ControlPath::Worker,
+    };
     cluster
 }
 
