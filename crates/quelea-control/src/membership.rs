@@ -202,6 +202,7 @@ impl Controller {
         self.evaluate_complete(observer);
         self.start_change(Rank(rank));
         self.check_quorum();
+        self.check_server(Rank(rank));
         self.finish_change_if_all_stand(observer);
     }
 
@@ -223,13 +224,31 @@ impl Controller {
         living.chain(self.members.seat.map(|seat| seat.rank)).collect()
     }
 
+    /// Workers of the last agreed view, but for those who have left it with notice: they are on no side.
+    fn voters(&self) -> Vec<Rank> {
+        let has_left = |rank: &Rank| {
+            let report = self.ranks[rank.index()].report.as_ref();
+            report.is_some_and(|report| report.left)
+        };
+        self.members.view.workers.iter().copied().filter(|rank| !has_left(rank)).collect()
+    }
+
     /// The run ends here if the rest of the last view could continue without those who are left.
     pub(crate) fn check_quorum(&mut self) {
         let Some(seat) = self.members.seat else { return };
-        let (workers, present) = (&self.members.view.workers, self.present());
-        if !seat.quorum.is_met(workers, self.members.named, &present) {
-            let error = RunFailure::NoQuorum(MissingQuorum::new(workers, &present));
+        let (voters, present) = (self.voters(), self.present());
+        if !seat.quorum.is_met(&voters, self.members.named, &present) {
+            let error = RunFailure::NoQuorum(MissingQuorum::new(&voters, &present));
             self.suspect(Evidence::Own, error);
+        }
+    }
+
+    /// A server cannot be lost: then the run ends.
+    fn check_server(&mut self, rank: Rank) {
+        let refusal = LossRefusal::of(&self.setup, &self.members.view, rank);
+        if self.members.seat.is_some() && refusal == Some(LossRefusal::Server) {
+            let reason = format!("lost {rank}: {}", LossRefusal::Server.consequence());
+            self.suspect(Evidence::Own, RunFailure::Stalled(reason));
         }
     }
 
@@ -332,13 +351,13 @@ impl Controller {
     /// A rank has stored the next view.
     pub(crate) fn stored(&mut self, rank: u32, number: u32, observer: &mut dyn Observer) {
         let Some(seat) = self.members.seat else { return };
+        let (voters, named) = (self.voters(), self.members.named);
         let Some(PendingChange::Storing(storing)) = &mut self.members.change else { return };
         if number != storing.change.number {
             return;
         }
         storing.stored.insert(rank);
-        let is_agreed =
-            seat.quorum.is_met(&self.members.view.workers, self.members.named, &storing.stored);
+        let is_agreed = seat.quorum.is_met(&voters, named, &storing.stored);
         if !is_agreed {
             return;
         }
@@ -348,6 +367,8 @@ impl Controller {
             lost.extend(&change.joined);
             self.exclude(&change);
         }
+        let departed = change.ranks();
+        lost.retain(|rank| !departed.contains(rank));
         self.put_in_force(change, is_inherited, observer);
         if !lost.is_empty() {
             self.freeze(lost, Vec::new());

@@ -112,6 +112,8 @@ pub struct Succession {
     /// When the last controller that was heard was lost.
     since: Time,
     unreachable: BTreeSet<u32>,
+    /// The controller was lost because nothing was heard of it: that may change.
+    is_silent: bool,
     /// Claims that came while the controller was still heard, by claimant.
     claims: BTreeMap<u32, u32>,
     /// A vote that is not sent yet: for whom.
@@ -138,6 +140,7 @@ impl Succession {
             patience,
             since: Time::ZERO,
             unreachable: BTreeSet::new(),
+            is_silent: false,
             claims: BTreeMap::new(),
             owed: None,
             out: Vec::new(),
@@ -204,6 +207,11 @@ impl Succession {
             self.role = Role::Following;
             self.claims.retain(|_, claimed| *claimed > term);
         }
+        if matches!(self.role, Role::Orphaned) && self.is_silent && from == self.controller {
+            // It was only silent, and nobody has claimed its place.
+            self.role = Role::Following;
+            self.unreachable.remove(&from);
+        }
         true
     }
 
@@ -220,8 +228,17 @@ impl Succession {
         }
     }
 
+    /// Nothing is heard of this peer any more; it may come back.
+    pub fn silent(&mut self, now: Time, peer: u32, view: &View) {
+        self.lost(now, peer, view);
+        self.is_silent = peer == self.controller;
+    }
+
     /// This peer cannot be reached, or is gone.
     pub fn lost(&mut self, now: Time, peer: u32, view: &View) {
+        if peer == self.controller {
+            self.is_silent = false;
+        }
         self.unreachable.insert(peer);
         self.claims.remove(&peer);
         if peer != self.controller || self.is_leading() || self.has_ended() {
@@ -339,9 +356,14 @@ impl Succession {
         reached
     }
 
-    /// Whether this is the lowest worker within reach.
+    /// Whether this is the lowest worker within reach, and these are a quorum: whoever votes for one that
+    /// cannot take over hears nobody else.
     fn is_first(&self, view: &View) -> bool {
         let reached = self.within_reach(view);
+        let named = self.log.last().map_or(self.first, |entry| entry.controller);
+        if !self.quorum.is_met(&view.workers, named, &reached) {
+            return false;
+        }
         view.workers.iter().map(|rank| rank.0).find(|rank| reached.contains(rank))
             == Some(self.rank)
     }
@@ -514,6 +536,7 @@ mod tests {
         let (view, mut all) = (view(8), members(8, QuorumRule::Majority));
         lose(&mut all, &[5, 6, 7], &[0, 1, 2, 3, 4], &view);
         assert_eq!(exchange(&mut all, &[5, 6, 7], &view, Time(6)), []);
+        assert!(all.iter().all(|member| member.term() == 1), "nobody claims in vain");
         let late = Time(5 + 4 * PATIENCE.0);
         let steps = exchange(&mut all, &[5, 6, 7], &view, late);
         assert_eq!(steps.len(), 3);
@@ -561,6 +584,17 @@ mod tests {
         let [(1, SuccessionStep::TakeOver(inheritance))] = &steps[..] else { panic!("{steps:?}") };
         assert_eq!(inheritance.log(), [entry(1, 4)]);
         assert_eq!(inheritance.pending().map(|stored| stored.entry), Some(entry(2, 1)));
+    }
+
+    #[test]
+    fn a_controller_that_was_only_silent_is_heard_again_if_nobody_could_take_over() {
+        let (view, mut all) = (view(2), members(2, QuorumRule::Majority));
+        all[1].silent(Time(5), 0, &view);
+        assert_eq!(exchange(&mut all, &[1], &view, Time(6)), []);
+        assert!(all[1].is_orphaned() && all[1].hears_command(0, 1) && !all[1].is_orphaned());
+        all[1].lost(Time(7), 0, &view);
+        assert!(all[1].hears_command(0, 1), "what was on its way");
+        assert!(all[1].is_orphaned(), "it is gone all the same");
     }
 
     #[test]

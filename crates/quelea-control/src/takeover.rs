@@ -41,9 +41,10 @@ impl Controller {
             observer.record(record.clone());
         }
         controller.warn_of_loss(inheritance);
+        let missing = controller.strike_out_missing(inheritance, observer);
         controller.continue_phase(inheritance);
         controller.catch_up(inheritance);
-        controller.leave_out_missing(inheritance, observer);
+        controller.leave_out(missing, inheritance, observer);
         controller
     }
 
@@ -140,8 +141,12 @@ impl Controller {
         }
     }
 
-    /// The others agree on a view without those who are not within reach.
-    fn leave_out_missing(&mut self, inheritance: &Inheritance, observer: &mut dyn Observer) {
+    /// From now on nothing is expected of those who are not within reach.
+    fn strike_out_missing(
+        &mut self,
+        inheritance: &Inheritance,
+        observer: &mut dyn Observer,
+    ) -> Vec<Rank> {
         let view = self.members.view.clone();
         let members = view.workers.iter().chain(&view.servers).copied();
         let missing: Vec<Rank> =
@@ -158,6 +163,16 @@ impl Controller {
             self.order(Recipient::Rank(rank.0), Command::Abort(reason.to_string()));
         }
         self.check_quorum();
+        missing
+    }
+
+    /// The others agree on a view without those who are missing.
+    fn leave_out(
+        &mut self,
+        missing: Vec<Rank>,
+        inheritance: &Inheritance,
+        observer: &mut dyn Observer,
+    ) {
         if let Some(pending) = inheritance.pending() {
             self.members.inherit(pending.entry.change, missing);
             self.announce_storing();

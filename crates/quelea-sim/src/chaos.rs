@@ -149,8 +149,9 @@ impl FaultDraw {
                 self.faults.pair_partitions.push(pair);
             }
             FaultKind::Split => {
+                // Servers stay together.
                 let ranks: Vec<u32> =
-                    (0..ranks).filter(|_| self.rng.below(2) == 1).collect();
+                    (0..self.target.workers).filter(|_| self.rng.below(2) == 1).collect();
                 let until_ms = until_ms + 2.0 * self.target.detect_ms + 1.0;
                 if !ranks.is_empty() {
                     self.faults.splits.push(Split { ranks, from_ms, until_ms });

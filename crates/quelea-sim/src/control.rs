@@ -184,6 +184,9 @@ impl Driver<'_> {
     /// Attends to the controller again when ranks are to be probed.
     pub(crate) fn schedule_probe(&mut self) {
         let Some(next) = self.controller.next_probe() else { return };
+        if !self.controller_runs() {
+            return;
+        }
         if self.attends_at.is_none_or(|at| next < at) {
             self.attends_at = Some(next);
             self.queue.schedule(next, SimEvent::Attend);

@@ -207,6 +207,11 @@ impl Driver<'_> {
                 self.control.transit(number).has_arrived = false;
                 return self.queue.schedule(later, SimEvent::ControlDeliver(number));
             }
+            if std::env::var("TRACE").is_ok() {
+                let packet = &self.control.transit(number).packet;
+                let text = format!("{packet:?}");
+                if !text.contains("Record(") && !text.contains("Probe") { eprintln!("TRACE {:.6} {:?}->{:?} {}", self.now.seconds(), route.from, route.to, &text[..text.len().min(400)]); }
+            }
             match (self.control.take(number).packet, route.to) {
                 (ControlPacket::Event(event), to) => self.event_arrived(to, event),
                 (ControlPacket::Command(term, command), Some(rank)) => {

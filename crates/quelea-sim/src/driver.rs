@@ -278,9 +278,10 @@ impl<'a> Driver<'a> {
 
     /// What the run came to, with what only this driver knows.
     fn outcome(mut self, mut outcome: Outcome) -> Outcome {
-        for state in &self.ranks {
+        for (rank, state) in self.ranks.iter().enumerate() {
             let node = state.machine.node();
-            if state.is_alive() && !node.is_drained() {
+            // Those on the other side of a partition end by themselves.
+            if state.is_alive() && self.follows(rank) && !node.is_drained() {
                 let (rank, awaits) = (node.rank, awaited(&node.awaiting()));
                 outcome
                     .warnings

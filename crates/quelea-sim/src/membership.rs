@@ -180,6 +180,12 @@ impl Driver<'_> {
     pub(crate) fn retire(&mut self, rank: usize) {
         self.ranks[rank].has_left = true;
         self.silence(rank);
+        if self.ranks[rank].succession.is_some() {
+            // A controller that lives there goes with it; the others notice.
+            self.lose_home(rank);
+            let at = self.now + Time::from_ms(self.cluster.detect_ms);
+            self.queue.schedule(at, SimEvent::Detect(rank as u32));
+        }
         let due = self.gates.due(self.living_workers);
         self.open_later(due);
     }

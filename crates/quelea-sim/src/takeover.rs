@@ -202,6 +202,7 @@ impl Driver<'_> {
             let term = inheritance.term;
             self.home.violation = Some(format!("two controllers in term {term}"));
         }
+        if std::env::var("TRACE").is_ok() { eprintln!("TRACE {:.6} TAKEOVER {rank} {inheritance:?}", self.now.seconds()); }
         let start = self.start.clone();
         let view = self.views.last().expect("the first view is there").clone();
         let machine = machine_config(self.setup, &start, &view, self.observer);
@@ -308,8 +309,16 @@ impl Driver<'_> {
     /// The rank with the controller has stood still for so long that others notice.
     pub(crate) fn silent(&mut self, rank: usize) {
         let stands_still = self.ranks[rank].paused_until() > self.now;
-        if self.home.place == Some(rank) && stands_still && self.ranks[rank].is_alive() {
-            self.spread_loss(rank);
+        if self.home.place != Some(rank) || !stands_still || !self.ranks[rank].is_alive() {
+            return;
+        }
+        for other in (0..self.ranks.len()).filter(|other| *other != rank) {
+            let (now, state) = (self.now, &mut self.ranks[other]);
+            let view = state.machine.node().view().clone();
+            if let Some(succession) = state.succession.as_mut().filter(|_| state.lost.is_none()) {
+                succession.silent(now, rank as u32, &view);
+                self.attend_succession(other);
+            }
         }
     }
 
@@ -373,7 +382,10 @@ impl Driver<'_> {
     pub(crate) fn follows(&self, rank: usize) -> bool {
         let term = self.controller.term();
         self.ranks[rank].succession.as_ref().is_none_or(|succession| {
-            succession.term() == term && !succession.is_orphaned() && !self.home.is_gone
+            succession.term() == term
+                && !succession.is_orphaned()
+                && !self.home.is_gone
+                && Some(succession.controller() as usize) == self.home.place
         })
     }
 }

@@ -14,7 +14,9 @@ use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_core::topology::{Round, Schedule};
 use quelea_core::view::View;
-use quelea_record::{CheckpointSchedule, Observer, Outcome, Record, RecordKind, Request};
+use quelea_record::{
+    CheckpointSchedule, Observer, Outcome, RankReport, Record, RecordKind, Request,
+};
 
 use super::{ChaosOptions, ChaosTarget};
 use crate::cluster::{Cluster, ControlPath};
@@ -138,10 +140,20 @@ impl ChaosScenario {
 
     /// Whether so much goes wrong that the run may end: too few of the workers are spared for a quorum.
     fn may_end(&self, error: &SimError) -> bool {
+        if self.cluster.control != ControlPath::Worker {
+            return false;
+        }
+        // Nobody has a server that is on the other side.
+        let has_splits = !self.cluster.faults.splits.is_empty();
+        if has_splits && error.to_string().contains("it is a server") {
+            return true;
+        }
         let is_end = matches!(error, SimError::NoQuorum { .. } | SimError::AllWorkersLost { .. });
         let workers = self.setup.workers();
         let spared = (0..workers as u32).filter(|rank| !self.is_hit(*rank)).count();
-        self.cluster.control == ControlPath::Worker && is_end && 2 * spared <= workers
+        // One that is taken for lost may be all that is left when the others leave.
+        let is_notice = matches!(error, SimError::Stopped { reason, .. } if reason.contains("notice"));
+        (is_end || is_notice) && 2 * spared <= workers
     }
 
     /// Whether this worker is lost, or may be taken for lost.
@@ -174,18 +186,36 @@ impl ChaosScenario {
         if let Some(rank) = living().find(|rank| rank.params.iter().any(|x| !x.is_finite())) {
             return Err(format!("rank {} ends with parameters that are no numbers", rank.rank));
         }
-        let total = self.setup.workers() as u64 * self.setup.steps;
-        // What a lost worker was granted and has not done stays undone if the others have ended.
-        let lost = outcome.ranks.iter().filter(|rank| rank.lost).count() as u64;
-        let least = total.saturating_sub(GRANTED_AHEAD * lost);
-        let is_shared = self.setup.properties().budget == Budget::TotalGradients;
-        if is_shared && !(least..=total).contains(&observer.steps) {
-            return Err(format!("{} steps were taken, not {total}", observer.steps));
-        }
+        self.check_steps(outcome, observer)?;
         let last = self.last_fault().seconds();
         if outcome.clock_seconds > last + PATIENCE_SECONDS {
             let clock = outcome.clock_seconds;
             return Err(format!("it took {clock} s, although nothing happened after {last} s"));
+        }
+        Ok(())
+    }
+
+    /// Whether as many gradients were computed as there are.
+    fn check_steps(&self, outcome: &Outcome, observer: &ChaosObserver) -> Result<(), String> {
+        let total = self.setup.workers() as u64 * self.setup.steps;
+        // What a lost worker was granted and has not done stays undone if the others have ended.
+        let lost = outcome.ranks.iter().filter(|rank| rank.lost).count() as u64;
+        let least = total.saturating_sub(GRANTED_AHEAD * lost);
+        if self.setup.properties().budget != Budget::TotalGradients {
+            return Ok(());
+        }
+        let steps = |is_counted: fn(&RankReport) -> bool| {
+            let counted = outcome.ranks.iter().filter(|rank| is_counted(rank));
+            counted.map(|rank| rank.steps).sum::<u64>()
+        };
+        // A controller that is lost knows of steps that nobody else does; others take them again.
+        let (most, all) = if self.cluster.control == ControlPath::Worker {
+            (steps(|rank| !rank.lost), steps(|_| true))
+        } else {
+            (observer.steps, observer.steps)
+        };
+        if most > total || all < least {
+            return Err(format!("{all} steps were taken, {most} of them count, not {total}"));
         }
         Ok(())
     }
