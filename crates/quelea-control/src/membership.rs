@@ -311,9 +311,7 @@ impl Controller {
     }
 
     pub(crate) fn finish_change_if_all_stand(&mut self, observer: &mut dyn Observer) {
-        let all_stand = |change: &mut PendingChange| {
-            matches!(change, PendingChange::Standing(change) if change.awaited.is_empty())
-        };
+        let all_stand = |change: &mut PendingChange| matches!(change, PendingChange::Standing(change) if change.awaited.is_empty());
         let Some(PendingChange::Standing(standing)) = self.members.change.take_if(all_stand) else {
             return;
         };
@@ -377,7 +375,12 @@ impl Controller {
         }
     }
 
-    fn put_in_force(&mut self, change: ViewChange, is_inherited: bool, observer: &mut dyn Observer) {
+    fn put_in_force(
+        &mut self,
+        change: ViewChange,
+        is_inherited: bool,
+        observer: &mut dyn Observer,
+    ) {
         self.members.view = Arc::new(self.setup.view_after(&self.members.view, &change));
         if let Some(seat) = self.members.seat {
             self.members.named = seat.rank;

@@ -88,8 +88,7 @@ mod tests {
                     let part = |wanted| -> BTreeSet<u32> {
                         (0..n).filter(|rank| (side >> rank & 1 == 1) == wanted).collect()
                     };
-                    let met =
-                        |part| QuorumRule::Majority.is_met(&workers(n), controller, &part);
+                    let met = |part| QuorumRule::Majority.is_met(&workers(n), controller, &part);
                     assert!(!(met(part(true)) && met(part(false))), "{n} {controller} {side:b}");
                 }
             }

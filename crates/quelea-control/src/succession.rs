@@ -185,12 +185,7 @@ impl Succession {
 
     /// Adds what only this knows to a rank's share of the controller's state.
     pub fn complete(&self, state: MemberState) -> MemberState {
-        MemberState {
-            rank: self.rank,
-            log: self.log.clone(),
-            stored: self.stored.clone(),
-            ..state
-        }
+        MemberState { rank: self.rank, log: self.log.clone(), stored: self.stored.clone(), ..state }
     }
 
     /// A command of the controller in the process of `from` has come, of this term. Whether it is heard;
@@ -230,6 +225,9 @@ impl Succession {
 
     /// Nothing is heard of this peer any more; it may come back.
     pub fn silent(&mut self, now: Time, peer: u32, view: &View) {
+        if self.unreachable.contains(&peer) {
+            return;
+        }
         self.lost(now, peer, view);
         self.is_silent = peer == self.controller;
     }
@@ -309,7 +307,12 @@ impl Succession {
     }
 
     /// Does what has become due. `own` is this rank's share of the controller's state.
-    pub fn poll(&mut self, now: Time, view: &View, own: impl Fn() -> MemberState) -> SuccessionStep {
+    pub fn poll(
+        &mut self,
+        now: Time,
+        view: &View,
+        own: impl Fn() -> MemberState,
+    ) -> SuccessionStep {
         if std::mem::take(&mut self.is_deposed) {
             self.role = Role::Ended;
             return SuccessionStep::Deposed;
@@ -378,12 +381,7 @@ impl Succession {
     }
 
     /// Takes over once all within reach have voted, or, after the patience, a quorum.
-    fn count(
-        &mut self,
-        now: Time,
-        view: &View,
-        own: &impl Fn() -> MemberState,
-    ) -> SuccessionStep {
+    fn count(&mut self, now: Time, view: &View, own: &impl Fn() -> MemberState) -> SuccessionStep {
         let reached = self.within_reach(view);
         let Role::Standing(stood, votes) = &self.role else { return SuccessionStep::Wait };
         let is_over = *stood + self.patience <= now;
@@ -410,11 +408,7 @@ impl Succession {
     }
 
     /// The workers of the last agreed view that any voter knows, and the controller that it names.
-    fn last_view(
-        &self,
-        view: &View,
-        votes: &BTreeMap<u32, MemberState>,
-    ) -> (Vec<Rank>, u32) {
+    fn last_view(&self, view: &View, votes: &BTreeMap<u32, MemberState>) -> (Vec<Rank>, u32) {
         let longest = votes.values().map(|vote| &vote.log).max_by_key(|log| log.len());
         let longest = longest.filter(|log| log.len() > self.log.len());
         let mut workers: BTreeSet<Rank> = view.workers.iter().copied().collect();

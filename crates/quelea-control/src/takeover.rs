@@ -111,9 +111,8 @@ impl Controller {
         }
         let is_any = |rest: RestState| members.iter().any(|member| member.rest == rest);
         let has_saved = is_any(RestState::Saved);
-        let has_ended = members.iter().all(|member| {
-            member.is_finished || member.rank as usize >= self.workers
-        });
+        let has_ended =
+            members.iter().all(|member| member.is_finished || member.rank as usize >= self.workers);
         let step = self.done / self.workers as u64;
         for member in members {
             let to = Recipient::Rank(member.rank);

@@ -282,6 +282,7 @@ impl Driver<'_> {
             return self.queue.schedule(later, SimEvent::Detect(rank as u32));
         }
         self.spread_loss(rank);
+        self.tell_deposed();
         if self.home.is_gone {
             return;
         }

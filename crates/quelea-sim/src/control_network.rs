@@ -32,6 +32,8 @@ pub(crate) type Place = Option<usize>;
 
 /// How often it is looked whether a rank has handed over what it sends.
 const OUTBOX_INTERVAL: Time = Time(50_000);
+/// How long a packet takes from one thread of a process to another.
+const WITHIN_PROCESS: Time = Time(1_000);
 /// Numbers in a packet beside its vectors, roughly.
 const FIELD_BYTES: u64 = 48;
 
@@ -119,7 +121,7 @@ impl ControlNetwork {
 }
 
 impl Driver<'_> {
-    /// Sends a control message over the network; within a host it takes no time.
+    /// Sends a control message over the network, or to another thread of the same process.
     pub(crate) fn send_control(&mut self, route: Route, packet: ControlPacket) {
         let ends = [route.from, route.to];
         if ends.iter().flatten().any(|rank| !self.ranks[*rank].is_alive()) {
@@ -127,10 +129,10 @@ impl Driver<'_> {
         }
         let bytes = packet.bytes(self.cluster.vector_scale);
         if route.from == route.to {
-            let (left, flight) = (self.now, Time::ZERO);
+            let (left, flight) = (self.now, WITHIN_PROCESS);
             let transit = ControlTransit { route, packet, bytes, left, flight, has_arrived: false };
             let number = self.control.store(transit);
-            return self.queue.schedule(self.now, SimEvent::ControlDeliver(number));
+            return self.queue.schedule(left + flight, SimEvent::ControlDeliver(number));
         }
         let port = self.port_of(route.from);
         let (start, left) = self.network.leave(self.now, port, bytes);
@@ -206,11 +208,6 @@ impl Driver<'_> {
             if let Some(later) = self.reads_later(route, number) {
                 self.control.transit(number).has_arrived = false;
                 return self.queue.schedule(later, SimEvent::ControlDeliver(number));
-            }
-            if std::env::var("TRACE").is_ok() {
-                let packet = &self.control.transit(number).packet;
-                let text = format!("{packet:?}");
-                if !text.contains("Record(") && !text.contains("Probe") { eprintln!("TRACE {:.6} {:?}->{:?} {}", self.now.seconds(), route.from, route.to, &text[..text.len().min(400)]); }
             }
             match (self.control.take(number).packet, route.to) {
                 (ControlPacket::Event(event), to) => self.event_arrived(to, event),

@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use quelea_control::{RankEvent, RankMachine, Succession};
 use quelea_core::message::{Message, Rank};
 use quelea_core::time::Time;
-use quelea_record::Record;
 
 use crate::compute::ComputePass;
 use crate::takeover::FIRST_TERM;
@@ -37,7 +36,7 @@ pub(crate) struct RankState {
     /// Its part in who controls the run, where that may change.
     pub(crate) succession: Option<Succession>,
     /// What no controller has taken: it has lost its own.
-    pub(crate) untold: Vec<Record>,
+    pub(crate) untold: Vec<RankEvent>,
     /// The term of the last controller that it has met.
     pub(crate) met_term: u32,
     /// What was told to it, as the controller to be.

@@ -2,9 +2,11 @@
 //! its long silence, sides of a partition, and controllers whose term is over.
 
 use quelea_control::{
-    Command, Controller, ControllerSeat, Inheritance, MissingQuorum, PeerMessage, QuorumRule,
-    RankEvent, RunFailure, Succession, SuccessionConfig, SuccessionStep, ViewEntry,
+    Command, Controller, ControllerSeat, Directive, Inheritance, MemberState, MissingQuorum,
+    PeerMessage, QuorumRule, RankEvent, Recipient, RunFailure, Succession, SuccessionConfig,
+    SuccessionStep, ViewEntry,
 };
+use quelea_core::message::Rank;
 use quelea_core::time::Time;
 use quelea_core::view::ViewChange;
 
@@ -14,6 +16,7 @@ use crate::control_network::{ControlPacket, Place, Route};
 use crate::driver::{Driver, controller_config, machine_config};
 use crate::network::microseconds;
 use crate::queue::SimEvent;
+use crate::rank_state::RankState;
 
 /// The term of a run's first controller.
 pub(crate) const FIRST_TERM: u32 = 1;
@@ -89,10 +92,7 @@ impl Driver<'_> {
         let to = match &state.succession {
             None => self.home.place,
             Some(succession) if succession.is_orphaned() => {
-                if let RankEvent::Record(record) = event {
-                    state.untold.push(record);
-                }
-                return;
+                return state.untold.push(event);
             }
             Some(succession) => Some(succession.controller() as usize),
         };
@@ -120,7 +120,7 @@ impl Driver<'_> {
         let (Some(succession), Some(from)) = (&mut state.succession, from) else {
             return self.command(rank, word);
         };
-        if !state.lost.is_none() || !succession.hears_command(from as u32, term) {
+        if state.lost.is_some() || !succession.hears_command(from as u32, term) {
             return self.attend_succession(rank);
         }
         if term < succession.term() {
@@ -129,6 +129,11 @@ impl Driver<'_> {
         if std::mem::replace(&mut state.met_term, term) < term {
             state.machine.meet_controller();
             self.collect_events(rank);
+        } else if !succession.is_orphaned() {
+            // The controller was only silent.
+            for event in std::mem::take(&mut state.untold) {
+                self.tell_controller(rank, event);
+            }
         }
         let controller = from as u32;
         let succession = self.ranks[rank].succession.as_mut().expect("just seen");
@@ -167,9 +172,12 @@ impl Driver<'_> {
         };
         let (machine, untold) = (&state.machine, &state.untold);
         let own = || {
-            let mut member = machine.member_state();
-            member.records = untold.clone();
-            member
+            // All but the records is asked for again.
+            let records = untold.iter().filter_map(|event| match event {
+                RankEvent::Record(record) => Some(record.clone()),
+                _ => None,
+            });
+            MemberState { records: records.collect(), ..machine.member_state() }
         };
         let view = machine.node().view().clone();
         let step = succession.poll(now, &view, own);
@@ -202,7 +210,6 @@ impl Driver<'_> {
             let term = inheritance.term;
             self.home.violation = Some(format!("two controllers in term {term}"));
         }
-        if std::env::var("TRACE").is_ok() { eprintln!("TRACE {:.6} TAKEOVER {rank} {inheritance:?}", self.now.seconds()); }
         let start = self.start.clone();
         let view = self.views.last().expect("the first view is there").clone();
         let machine = machine_config(self.setup, &start, &view, self.observer);
@@ -220,8 +227,7 @@ impl Driver<'_> {
         let state = &mut self.ranks[rank];
         state.met_term = inheritance.term;
         state.machine.meet_controller();
-        let lost: Vec<u32> =
-            state.succession.iter().flat_map(Succession::unreachable).collect();
+        let lost: Vec<u32> = state.succession.iter().flat_map(Succession::unreachable).collect();
         for peer in lost {
             self.controller.lose(self.now, peer, self.now, self.observer);
         }
@@ -308,8 +314,15 @@ impl Driver<'_> {
 
     /// The rank with the controller has stood still for so long that others notice.
     pub(crate) fn silent(&mut self, rank: usize) {
-        let stands_still = self.ranks[rank].paused_until() > self.now;
-        if self.home.place != Some(rank) || !stands_still || !self.ranks[rank].is_alive() {
+        let until = self.ranks[rank].paused_until();
+        if !self.ranks[rank].is_alive() {
+            return;
+        }
+        if until <= self.now {
+            return self.show_life(rank);
+        }
+        self.queue.schedule(until, SimEvent::Silent(rank as u32));
+        if self.home.place != Some(rank) {
             return;
         }
         for other in (0..self.ranks.len()).filter(|other| *other != rank) {
@@ -318,6 +331,29 @@ impl Driver<'_> {
             if let Some(succession) = state.succession.as_mut().filter(|_| state.lost.is_none()) {
                 succession.silent(now, rank as u32, &view);
                 self.attend_succession(other);
+            }
+        }
+    }
+
+    /// A controller that stood still says that it is alive; if its term is over, it learns that.
+    fn show_life(&mut self, rank: usize) {
+        let is_here = self.home.place == Some(rank) && !self.home.is_gone;
+        let deposed = self.home.deposed.iter().find(|old| old.rank == rank);
+        let term = deposed.map(|old| old.controller.term());
+        let Some(term) = term.or(is_here.then(|| self.controller.term())) else { return };
+        self.tell_deposed();
+        let order = Directive { to: Recipient::All, command: Command::Heartbeat };
+        self.send_command(Some(rank), term, order);
+    }
+
+    /// Controllers whose term is over notice too who is gone.
+    pub(crate) fn tell_deposed(&mut self) {
+        let gone = |(rank, state): (usize, &RankState)| (!state.is_alive()).then_some(rank as u32);
+        let gone: Vec<u32> = self.ranks.iter().enumerate().filter_map(gone).collect();
+        for old in &mut self.home.deposed {
+            if self.ranks[old.rank].paused_until() <= self.now {
+                let lose = |rank| old.controller.lose(self.now, rank, self.now, self.observer);
+                gone.iter().copied().for_each(lose);
             }
         }
     }
@@ -359,8 +395,12 @@ impl Driver<'_> {
         if self.living_workers > 0 {
             return Ok(());
         }
-        let Some(missing) = self.home.missing.clone() else { return Ok(()) };
-        Err(SimError::NoQuorum { at: self.now, missing })
+        let at = self.now;
+        match (&self.home.missing, self.home.place) {
+            (Some(missing), _) => Err(SimError::NoQuorum { at, missing: missing.clone() }),
+            (None, Some(rank)) => Err(SimError::AllWorkersLost { rank: Rank::from(rank), at }),
+            (None, None) => Ok(()),
+        }
     }
 
     /// A view is announced: one with a number that was announced before must be the same.

@@ -152,7 +152,8 @@ impl ChaosScenario {
         let workers = self.setup.workers();
         let spared = (0..workers as u32).filter(|rank| !self.is_hit(*rank)).count();
         // One that is taken for lost may be all that is left when the others leave.
-        let is_notice = matches!(error, SimError::Stopped { reason, .. } if reason.contains("notice"));
+        let is_notice =
+            matches!(error, SimError::Stopped { reason, .. } if reason.contains("notice"));
         (is_end || is_notice) && 2 * spared <= workers
     }
 
