@@ -281,6 +281,7 @@ fn check_record(record: &Record) -> Result<(), String> {
         | RecordKind::Lost
         | RecordKind::Left
         | RecordKind::Joined
+        | RecordKind::TookOver
         | RecordKind::Workers { .. }
         | RecordKind::Account { .. }
         | RecordKind::Deviation { .. }

@@ -334,12 +334,11 @@ impl RankMachine {
         match command {
             Command::Grant { .. } => self.budget.grant(),
             Command::Deny => self.budget.deny(),
+            // Told again by another controller, it flushes nothing twice.
+            Command::Drain if self.life_cycle.is_draining() => {}
             Command::Drain => {
-                // Told again by another controller, it flushes nothing twice.
-                if !self.life_cycle.is_draining() {
-                    self.life_cycle.drain();
-                    self.node.drain(now);
-                }
+                self.life_cycle.drain();
+                self.node.drain(now);
             }
             Command::Probe(probe) => self.events.push(RankEvent::Probed {
                 rank: self.node.rank.0,

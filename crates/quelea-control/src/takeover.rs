@@ -40,7 +40,7 @@ impl Controller {
         for record in inheritance.members.iter().flat_map(|member| &member.records) {
             observer.record(record.clone());
         }
-        controller.warn_of_loss(inheritance);
+        controller.tell_of_loss(inheritance, observer);
         let missing = controller.strike_out_missing(inheritance, observer);
         controller.continue_phase(inheritance);
         controller.catch_up(inheritance);
@@ -48,8 +48,11 @@ impl Controller {
         controller
     }
 
-    fn warn_of_loss(&mut self, inheritance: &Inheritance) {
-        let Inheritance { rank, before, .. } = inheritance;
+    fn tell_of_loss(&mut self, inheritance: &Inheritance, observer: &mut dyn Observer) {
+        let &Inheritance { rank, before, .. } = inheritance;
+        let step = inheritance.member(rank).map_or(0, |own| own.steps_before + own.steps);
+        let (t, event) = (self.now.seconds(), RecordKind::TookOver);
+        observer.record(Record { t, rank, step, event });
         self.warnings.push(format!(
             "the process of rank {before}, which controlled the run, was lost; that of rank {rank} \
              took over"

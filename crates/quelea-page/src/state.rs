@@ -141,6 +141,7 @@ impl MomentState {
             RecordKind::Lost
             | RecordKind::Left
             | RecordKind::Joined
+            | RecordKind::TookOver
             | RecordKind::View { .. }
             | RecordKind::Checkpoint { .. } => self.happened(record),
             RecordKind::Compute { .. } | RecordKind::Workers { .. } => {}
@@ -171,6 +172,9 @@ impl MomentState {
             RecordKind::Joined => {
                 self.ranks[rank as usize].lost = None;
                 ("joined", format!("a worker joined as rank {rank} at step {step}"), None)
+            }
+            RecordKind::TookOver => {
+                ("took_over", format!("the process of rank {rank} controls the run"), None)
             }
             RecordKind::View { number } => {
                 self.ranks[rank as usize].view = *number;
