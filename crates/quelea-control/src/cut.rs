@@ -3,6 +3,8 @@
 //! A synchronous run is cut at a step: by its schedule, or, on request, at the latest step that any rank
 //! proposes. Any other run comes to rest, is saved, and continues.
 
+mod inherited;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use quelea_core::message::Rank;
@@ -73,17 +75,6 @@ impl CutAgreement {
 
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.stage, Stage::None)
-    }
-
-    /// As a new controller finds it: checkpoints until `step` are written, and what a cut was for that
-    /// did not come about.
-    pub(crate) fn inherit(&mut self, step: u64, retry: Option<Request>) {
-        (self.durable, self.written_before, self.retry) = (step, step, retry);
-    }
-
-    /// Until which step checkpoints were written before this controller took over.
-    pub(crate) fn written_before(&self) -> u64 {
-        self.written_before
     }
 
     /// The run ends with the next cut, for this reason.
@@ -225,12 +216,6 @@ impl Controller {
         let awaited = living.map(|(rank, _)| rank as u32).collect();
         self.cutting.stage = Stage::Pausing { step, awaited };
         self.order(Recipient::All, Command::Pause);
-    }
-
-    /// Some ranks rest already for a cut of which this controller knows nothing else: all come to rest.
-    pub(crate) fn rest_with_others(&mut self) {
-        self.cutting.must_rest = true;
-        self.pause(self.done / self.workers as u64);
     }
 
     pub(crate) fn cut_proposal(&mut self, rank: u32, step: u64) {

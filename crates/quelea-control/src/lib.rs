@@ -39,7 +39,7 @@
 //! | `progress` | how far all workers are together, for learning rates of asynchronous runs |
 //! | `cut` | agreement on a consistent cut through the run |
 //! | `membership` | who takes part; how survivors of a loss agree on a new view |
-//! | `quorum` | who may continue without the others |
+//! | `quorum`, `seat` | who may continue without the others; where the controller lives |
 //! | `succession`, `member` | who takes over when the controller is gone; every rank's share of its state |
 //! | `takeover` | how the new controller continues |
 //! | `departure`, `entrance` | leaving with notice and joining, at a cut |
@@ -70,6 +70,7 @@ mod progress;
 mod quorum;
 mod rank;
 mod salvage;
+mod seat;
 mod silence;
 mod succession;
 mod survey;
@@ -84,11 +85,12 @@ pub use directive::{Directive, Recipient, RunFailure};
 pub use entrance::Entrance;
 pub use limits::{ComputeLimits, ControlLimits, SilenceLimits};
 pub use member::{Inheritance, MemberState, RestState, StoredEntry, ViewEntry};
-pub use membership::{ControllerSeat, LossPolicy, LossRefusal};
+pub use membership::{LossPolicy, LossRefusal};
 pub use messages::{Account, AwaitedPeer, Command, RankEvent, VectorLengths};
 pub use quorum::{MissingQuorum, NO_RANK, QuorumRule};
 pub use rank::{LoopStatus, RankMachine, RankMachineConfig};
-pub use succession::{PeerMessage, Succession, SuccessionConfig, SuccessionStep};
+pub use seat::ControllerSeat;
+pub use succession::{ControllerSuccession, PeerMessage, SuccessionConfig, SuccessionStep};
 pub use survey::RankSurvey;
 pub use text::{REASON_CHARS, WARNING_CHARS, shown};
 pub use timing::GradientTime;

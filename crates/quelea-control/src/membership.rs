@@ -15,8 +15,8 @@ use crate::departure::Notices;
 use crate::directive::{Recipient, RunFailure};
 use crate::entrance::Waiting;
 use crate::messages::Command;
-use crate::quorum::{MissingQuorum, NO_RANK, QuorumRule};
-use crate::suspicion::{Evidence, RankProgress};
+use crate::seat::ControllerSeat;
+use crate::suspicion::RankProgress;
 
 /// The steps of survivors differ by at most one when they are stopped; one more may be under way. The
 /// rebuilt topology holds from beyond that.
@@ -89,17 +89,6 @@ pub(crate) struct Membership {
     pub(crate) seat: Option<ControllerSeat>,
     /// The controller that the view names.
     pub(crate) named: u32,
-}
-
-/// The place of a controller whose run survives it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ControllerSeat {
-    /// The rank in whose process it lives.
-    pub rank: u32,
-    /// Its term.
-    pub term: u32,
-    /// Who may continue.
-    pub quorum: QuorumRule,
 }
 
 /// A change that is under way.
@@ -206,52 +195,6 @@ impl Controller {
         self.finish_change_if_all_stand(observer);
     }
 
-    /// From now on the run survives this controller, which lives there.
-    pub fn sit(&mut self, seat: ControllerSeat) {
-        self.members.seat = Some(seat);
-        self.members.named = seat.rank;
-    }
-
-    /// The term of a controller whose run survives it.
-    pub fn term(&self) -> u32 {
-        self.members.seat.map_or(0, |seat| seat.term)
-    }
-
-    /// Workers of the last agreed view that were not lost.
-    fn present(&self) -> BTreeSet<u32> {
-        let workers = self.members.view.workers.iter().map(|rank| rank.0);
-        let living = workers.filter(|rank| !self.ranks[*rank as usize].is_lost);
-        living.chain(self.members.seat.map(|seat| seat.rank)).collect()
-    }
-
-    /// Workers of the last agreed view, but for those who have left it with notice: they are on no side.
-    fn voters(&self) -> Vec<Rank> {
-        let has_left = |rank: &Rank| {
-            let report = self.ranks[rank.index()].report.as_ref();
-            report.is_some_and(|report| report.left)
-        };
-        self.members.view.workers.iter().copied().filter(|rank| !has_left(rank)).collect()
-    }
-
-    /// The run ends here if the rest of the last view could continue without those who are left.
-    pub(crate) fn check_quorum(&mut self) {
-        let Some(seat) = self.members.seat else { return };
-        let (voters, present) = (self.voters(), self.present());
-        if !seat.quorum.is_met(&voters, self.members.named, &present) {
-            let error = RunFailure::NoQuorum(MissingQuorum::new(&voters, &present));
-            self.suspect(Evidence::Own, error);
-        }
-    }
-
-    /// A server cannot be lost: then the run ends.
-    fn check_server(&mut self, rank: Rank) {
-        let refusal = LossRefusal::of(&self.setup, &self.members.view, rank);
-        if self.members.seat.is_some() && refusal == Some(LossRefusal::Server) {
-            let reason = format!("lost {rank}: {}", LossRefusal::Server.consequence());
-            self.suspect(Evidence::Own, RunFailure::Stalled(reason));
-        }
-    }
-
     /// From now on nothing is expected of `rank`, which did what the report says.
     pub(crate) fn strike_out(&mut self, rank: u32, report: RankReport) {
         self.lost += 1;
@@ -331,12 +274,6 @@ impl Controller {
         let storing = StoringChange { change, stored, is_inherited: false, lost };
         self.members.change = Some(PendingChange::Storing(storing));
         self.announce_storing();
-    }
-
-    /// A controller in a process without workers stores for itself.
-    fn own_store(&self) -> BTreeSet<u32> {
-        let seat = self.members.seat.map(|seat| seat.rank);
-        seat.into_iter().filter(|rank| *rank == NO_RANK).collect()
     }
 
     /// Asks all to store the view that is to follow.

@@ -14,6 +14,8 @@
 //! is over ends. One who still hears the controller keeps a claim until that has changed: one accuser is
 //! not enough.
 
+mod messages;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use quelea_core::message::Rank;
@@ -22,28 +24,7 @@ use quelea_core::view::View;
 
 use crate::member::{Inheritance, MemberState, StoredEntry, ViewEntry};
 use crate::quorum::{MissingQuorum, QuorumRule};
-
-/// What ranks tell each other about who controls the run.
-#[derive(Clone, Debug, PartialEq)]
-pub enum PeerMessage {
-    /// The sender wants to control the run in this term.
-    Claim {
-        /// The term.
-        term: u32,
-    },
-    /// The receiver may control the run in this term.
-    Vote {
-        /// The term.
-        term: u32,
-        /// The voter's share of the controller's state.
-        state: Box<MemberState>,
-    },
-    /// What the receiver said is of a term that is over: this one is the sender's.
-    Outdated {
-        /// The sender's term.
-        term: u32,
-    },
-}
+pub use messages::{PeerMessage, SuccessionConfig, SuccessionStep};
 
 /// Where a rank stands.
 #[derive(Debug)]
@@ -62,39 +43,9 @@ enum Role {
     Ended,
 }
 
-/// What follows for a rank.
-#[derive(Clone, Debug, PartialEq)]
-pub enum SuccessionStep {
-    /// Nothing.
-    Wait,
-    /// Its process controls the run from now on.
-    TakeOver(Box<Inheritance>),
-    /// It ends, because it reaches no quorum.
-    End(MissingQuorum),
-    /// It ends, because the others continue without it.
-    Deposed,
-}
-
-/// With what a rank begins.
-#[derive(Clone, Debug)]
-pub struct SuccessionConfig {
-    /// Which rank.
-    pub rank: u32,
-    /// The rank in whose process the controller lives.
-    pub controller: u32,
-    /// The term.
-    pub term: u32,
-    /// The views until now, after the first.
-    pub log: Vec<ViewEntry>,
-    /// Who may continue.
-    pub quorum: QuorumRule,
-    /// For how long votes of others are waited for, and then for a quorum.
-    pub patience: Time,
-}
-
 /// One rank's part.
 #[derive(Debug)]
-pub struct Succession {
+pub struct ControllerSuccession {
     rank: u32,
     /// The term that was promised: nothing of an older one is heard.
     term: u32,
@@ -122,12 +73,12 @@ pub struct Succession {
     is_deposed: bool,
 }
 
-impl Succession {
+impl ControllerSuccession {
     /// As a rank begins.
-    pub fn new(config: SuccessionConfig) -> Succession {
+    pub fn new(config: SuccessionConfig) -> ControllerSuccession {
         let SuccessionConfig { rank, controller, term, log, quorum, patience } = config;
         let role = if rank == controller { Role::Leading } else { Role::Following };
-        Succession {
+        ControllerSuccession {
             rank,
             term,
             controller,
@@ -337,7 +288,7 @@ impl Succession {
         step
     }
 
-    /// When to call [`poll`](Succession::poll) at the latest.
+    /// When to call [`poll`](ControllerSuccession::poll) at the latest.
     pub fn next_deadline(&self) -> Option<Time> {
         match self.role {
             Role::Orphaned | Role::Voted => Some(self.until()),
@@ -434,12 +385,12 @@ mod tests {
         View::first(workers as usize, 0, (0..workers).collect(), None)
     }
 
-    fn members(workers: u32, quorum: QuorumRule) -> Vec<Succession> {
+    fn members(workers: u32, quorum: QuorumRule) -> Vec<ControllerSuccession> {
         let member = |rank| {
             let log = Vec::new();
             let config =
                 SuccessionConfig { rank, controller: 0, term: 1, log, quorum, patience: PATIENCE };
-            Succession::new(config)
+            ControllerSuccession::new(config)
         };
         (0..workers).map(member).collect()
     }
@@ -450,7 +401,7 @@ mod tests {
 
     /// Lets all messages arrive among `present`, at `now`; what follows for each.
     fn exchange(
-        all: &mut [Succession],
+        all: &mut [ControllerSuccession],
         present: &[usize],
         view: &View,
         now: Time,
@@ -476,7 +427,7 @@ mod tests {
         }
     }
 
-    fn lose(all: &mut [Succession], present: &[usize], lost: &[u32], view: &View) {
+    fn lose(all: &mut [ControllerSuccession], present: &[usize], lost: &[u32], view: &View) {
         for rank in present {
             for peer in lost {
                 all[*rank].lost(Time(5), *peer, view);

@@ -13,9 +13,10 @@ use quelea_record::{Observer, RankReport, Record, RecordKind, Request};
 use crate::controller::{Controller, ControllerConfig, RunPhase};
 use crate::directive::{Recipient, RunFailure};
 use crate::member::{Inheritance, MemberState, RestState};
-use crate::membership::{ControllerSeat, LossPolicy, LossRefusal, Membership};
+use crate::membership::{LossPolicy, LossRefusal, Membership};
 use crate::messages::Command;
 use crate::quorum::QuorumRule;
+use crate::seat::ControllerSeat;
 use crate::suspicion::Evidence;
 
 impl Controller {

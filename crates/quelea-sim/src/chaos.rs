@@ -15,7 +15,7 @@ use quelea_core::time::Time;
 
 use crate::faults::{
     ControlDelay, Crash, Faults, Leave, PairPartition, Pause, PlainRule, RankPartition, Rule,
-    Split, Verdict,
+    SidePartition, Verdict,
 };
 
 /// Which faults are drawn, and how many.
@@ -154,7 +154,7 @@ impl FaultDraw {
                     (0..self.target.workers).filter(|_| self.rng.below(2) == 1).collect();
                 let until_ms = until_ms + 2.0 * self.target.detect_ms + 1.0;
                 if !ranks.is_empty() {
-                    self.faults.splits.push(Split { ranks, from_ms, until_ms });
+                    self.faults.splits.push(SidePartition { ranks, from_ms, until_ms });
                 }
             }
             FaultKind::ControlDelay => {

@@ -12,7 +12,7 @@ use quelea_record::{BUFFERS, Outcome};
 
 use crate::SimError;
 use crate::cluster::ControlPath;
-use crate::control_network::{ControlPacket, Place, Route};
+use crate::control_network::{ControlPacket, ControlRoute, Place};
 use crate::driver::Driver;
 use crate::network::microseconds;
 use crate::queue::SimEvent;
@@ -86,7 +86,7 @@ impl Driver<'_> {
         };
         for rank in ranks {
             let packet = ControlPacket::Command(term, command.clone());
-            self.send_control(Route { from, to: Some(rank) }, packet);
+            self.send_control(ControlRoute { from, to: Some(rank) }, packet);
         }
     }
 

@@ -61,7 +61,7 @@ fn event_elements(event: &RankEvent) -> usize {
 
 /// One direction of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Route {
+pub(crate) struct ControlRoute {
     pub(crate) from: Place,
     pub(crate) to: Place,
 }
@@ -69,7 +69,7 @@ pub(crate) struct Route {
 /// A packet on its way.
 #[derive(Clone, Debug)]
 struct ControlTransit {
-    route: Route,
+    route: ControlRoute,
     packet: ControlPacket,
     bytes: u64,
     /// When its last byte leaves the sender.
@@ -85,7 +85,7 @@ pub(crate) struct ControlNetwork {
     transits: Vec<Option<ControlTransit>>,
     vacant: Vec<u32>,
     /// Numbers of the packets on each connection, in the order in which they were sent.
-    streams: BTreeMap<Route, VecDeque<u32>>,
+    streams: BTreeMap<ControlRoute, VecDeque<u32>>,
 }
 
 impl ControlNetwork {
@@ -114,7 +114,7 @@ impl ControlNetwork {
     }
 
     /// The first packet of a connection, if it has arrived.
-    fn first_arrived(&mut self, route: Route) -> Option<u32> {
+    fn first_arrived(&mut self, route: ControlRoute) -> Option<u32> {
         let first = self.streams.get(&route)?.front().copied()?;
         self.transit(first).has_arrived.then_some(first)
     }
@@ -122,7 +122,7 @@ impl ControlNetwork {
 
 impl Driver<'_> {
     /// Sends a control message over the network, or to another thread of the same process.
-    pub(crate) fn send_control(&mut self, route: Route, packet: ControlPacket) {
+    pub(crate) fn send_control(&mut self, route: ControlRoute, packet: ControlPacket) {
         let ends = [route.from, route.to];
         if ends.iter().flatten().any(|rank| !self.ranks[*rank].is_alive()) {
             return;
@@ -148,7 +148,7 @@ impl Driver<'_> {
     }
 
     /// How much later a packet arrives, if it does.
-    fn control_delay(&self, route: Route) -> Option<Time> {
+    fn control_delay(&self, route: ControlRoute) -> Option<Time> {
         let (faults, detect_ms) = (&self.cluster.faults, self.cluster.detect_ms);
         let mut longest = Time::ZERO;
         for rank in [route.from, route.to].into_iter().flatten() {
@@ -185,14 +185,14 @@ impl Driver<'_> {
     }
 
     /// A rank that is lost sends nothing more: what had not left it whole never arrives.
-    fn was_control_cut_short(&self, route: Route, left: Time) -> bool {
+    fn was_control_cut_short(&self, route: ControlRoute, left: Time) -> bool {
         let Some(sender) = route.from.map(|rank| &self.ranks[rank]) else { return false };
         !sender.has_left && sender.lost.is_some_and(|lost| left > lost)
     }
 
     /// When a rank reads this packet, if not now: when it runs again after a pause. What it has
     /// not handed to the network yet counts as sent in a real run, so that a probe is read after that.
-    fn reads_later(&mut self, route: Route, number: u32) -> Option<Time> {
+    fn reads_later(&mut self, route: ControlRoute, number: u32) -> Option<Time> {
         let state = &self.ranks[route.to?];
         let packet = &self.control.transit(number).packet;
         let is_probe = matches!(packet, ControlPacket::Command(_, Command::Probe(_)));
@@ -203,7 +203,7 @@ impl Driver<'_> {
     }
 
     /// Hands over what has arrived on a connection, in order.
-    fn deliver_control(&mut self, route: Route) {
+    fn deliver_control(&mut self, route: ControlRoute) {
         while let Some(number) = self.control.first_arrived(route) {
             if let Some(later) = self.reads_later(route, number) {
                 self.control.transit(number).has_arrived = false;

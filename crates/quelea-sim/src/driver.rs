@@ -123,18 +123,12 @@ impl<'a> Driver<'a> {
             timeline: machine.timeline,
             handoff_send: Handoff::of_sending(cluster),
             handoff_receive: Handoff::of_receiving(cluster),
-            reduce_bps: (cluster.reduce_gbs > 0.0)
-                .then(|| bits_per_second(cluster.reduce_gbs * 8.0)),
+            reduce_bps: reduce_rate(cluster),
             now: start.now,
             queue: EventQueue::default(),
             network: VirtualNetwork::new(cluster, &setup.view.hosts),
             compute: ComputeModel::new(cluster, setup.seed, workers),
-            gradients: GradientPool::new(
-                problem,
-                attacks::sources(problem, cluster, workers)?,
-                workers,
-                cluster.threads,
-            ),
+            gradients: gradient_pool(problem, cluster, workers)?,
             attacks: Attacks::new(cluster),
             computed: vec![Computed::default(); workers],
             ranks,
@@ -310,6 +304,20 @@ impl<'a> Driver<'a> {
         outcome.in_flight = self.in_flight.report();
         outcome
     }
+}
+
+/// Bits of arithmetic per second; nothing if it costs nothing.
+fn reduce_rate(cluster: &Cluster) -> Option<u64> {
+    (cluster.reduce_gbs > 0.0).then(|| bits_per_second(cluster.reduce_gbs * 8.0))
+}
+
+fn gradient_pool(
+    problem: &dyn Problem,
+    cluster: &Cluster,
+    workers: usize,
+) -> Result<GradientPool, SimError> {
+    let sources = attacks::sources(problem, cluster, workers)?;
+    Ok(GradientPool::new(problem, sources, workers, cluster.threads))
 }
 
 /// What all ranks of a run have in common.

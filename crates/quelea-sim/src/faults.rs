@@ -4,6 +4,8 @@
 //! A fault of a message is a function of the message: an ordered list of rules is asked, and the
 //! first that does not let it pass decides. A fault of a rank is an entry in a list.
 
+mod split;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -13,6 +15,7 @@ use quelea_core::time::Time;
 
 use crate::attacks::Attack;
 use crate::cluster::ClusterError;
+pub use split::SidePartition;
 
 /// All that goes wrong in a run.
 #[derive(Clone, Debug, Default)]
@@ -32,7 +35,7 @@ pub struct Faults {
     /// Pairs of ranks that do not reach each other for a while; what they send arrives afterwards.
     pub pair_partitions: Vec<PairPartition>,
     /// Sets of ranks that reach each other and nobody else for a while.
-    pub splits: Vec<Split>,
+    pub splits: Vec<SidePartition>,
     /// Control messages of ranks that arrive later, where they travel over the network.
     pub control_delays: Vec<ControlDelay>,
     /// Workers that send something else than their algorithm says.
@@ -98,19 +101,6 @@ pub struct PairPartition {
     pub rank: u32,
     /// The other.
     pub peer: u32,
-    /// Since when.
-    pub from_ms: f64,
-    /// Until when.
-    pub until_ms: f64,
-}
-
-/// Some ranks reach each other and nobody else. If that lasts longer than the cluster's `detect_ms`, both
-/// sides take each other for lost, and close their connections; else what they send each other arrives when
-/// it is over.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Split {
-    /// One side.
-    pub ranks: Vec<u32>,
     /// Since when.
     pub from_ms: f64,
     /// Until when.
@@ -255,22 +245,6 @@ impl Faults {
         verdicts.find(|verdict| *verdict != Verdict::Pass).unwrap_or(Verdict::Pass)
     }
 
-    /// How much later a message between these arrives because their sides are split; never, if both sides
-    /// take each other for lost.
-    pub(crate) fn split_delay(&self, a: u32, b: u32, now: Time, detect_ms: f64) -> Option<Time> {
-        let mut longest = Time::ZERO;
-        for split in self.splits.iter().filter(|split| split.separates(a, b)) {
-            let (from, until) = (Time::from_ms(split.from_ms), Time::from_ms(split.until_ms));
-            if split.is_final(detect_ms) && from <= now {
-                return None;
-            }
-            if (from..until).contains(&now) {
-                longest = longest.max(until.since(now));
-            }
-        }
-        Some(longest)
-    }
-
     /// How much later a control message arrives that is sent now, by `rank` or to it. Across a partition
     /// it is sent again until that ends; never, if the partition lasts until the rank counts as lost.
     pub(crate) fn control_delay(&self, rank: u32, now: Time, detect_ms: f64) -> Option<Time> {
@@ -364,18 +338,6 @@ impl RankPartition {
         let touched = self.rank == flight.from.0 || self.rank == flight.to.0;
         let span = Time::from_ms(self.from_ms)..Time::from_ms(self.until_ms);
         touched && span.contains(&flight.time)
-    }
-}
-
-impl Split {
-    /// Whether both sides take each other for lost.
-    pub(crate) fn is_final(&self, detect_ms: f64) -> bool {
-        self.until_ms - self.from_ms > detect_ms
-    }
-
-    /// Whether these are on different sides.
-    pub(crate) fn separates(&self, a: u32, b: u32) -> bool {
-        self.ranks.contains(&a) != self.ranks.contains(&b)
     }
 }
 

@@ -63,7 +63,7 @@ pub use attacks::{ATTACKS, Attack, AttackEntry, AttackKind};
 pub use cluster::{Cluster, ClusterError, ControlPath, KNOBS};
 pub use faults::{
     ControlDelay, Crash, Faults, Flight, Join, Leave, PairPartition, Pause, PlainRule,
-    RankPartition, Rule, Split, Verdict,
+    RankPartition, Rule, SidePartition, Verdict,
 };
 pub use knob::Knob;
 pub use quelea_record::{Models, Observer};

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use quelea_control::{RankEvent, RankMachine, Succession};
+use quelea_control::{ControllerSuccession, RankEvent, RankMachine};
 use quelea_core::message::{Message, Rank};
 use quelea_core::time::Time;
 
@@ -34,7 +34,7 @@ pub(crate) struct RankState {
     /// It was not lost, but has left: what it had to say still arrives.
     pub(crate) has_left: bool,
     /// Its part in who controls the run, where that may change.
-    pub(crate) succession: Option<Succession>,
+    pub(crate) succession: Option<ControllerSuccession>,
     /// What no controller has taken: it has lost its own.
     pub(crate) untold: Vec<RankEvent>,
     /// The term of the last controller that it has met.

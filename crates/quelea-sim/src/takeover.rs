@@ -1,9 +1,11 @@
 //! Who controls the run where the controller lives with a worker (`cluster.control` = "worker"): its loss,
 //! its long silence, sides of a partition, and controllers whose term is over.
 
+mod deposed;
+
 use quelea_control::{
-    Command, Controller, ControllerSeat, Directive, Inheritance, MemberState, MissingQuorum,
-    PeerMessage, QuorumRule, RankEvent, Recipient, RunFailure, Succession, SuccessionConfig,
+    Command, Controller, ControllerSeat, ControllerSuccession, Inheritance, MemberState,
+    MissingQuorum, PeerMessage, QuorumRule, RankEvent, RunFailure, SuccessionConfig,
     SuccessionStep, ViewEntry,
 };
 use quelea_core::message::Rank;
@@ -12,11 +14,11 @@ use quelea_core::view::ViewChange;
 
 use crate::SimError;
 use crate::cluster::{Cluster, ControlPath};
-use crate::control_network::{ControlPacket, Place, Route};
+use crate::control_network::{ControlPacket, ControlRoute, Place};
 use crate::driver::{Driver, controller_config, machine_config};
 use crate::network::microseconds;
 use crate::queue::SimEvent;
-use crate::rank_state::RankState;
+pub(crate) use deposed::DeposedController;
 
 /// The term of a run's first controller.
 pub(crate) const FIRST_TERM: u32 = 1;
@@ -40,12 +42,6 @@ pub(crate) struct ControllerHome {
     pub(crate) violation: Option<String>,
 }
 
-/// A controller that others have taken over from.
-pub(crate) struct DeposedController {
-    pub(crate) rank: usize,
-    pub(crate) controller: Controller,
-}
-
 /// For how long votes are waited for.
 fn patience(cluster: &Cluster) -> Time {
     let detection = Time::from_ms(4.0 * cluster.detect_ms);
@@ -67,7 +63,7 @@ impl Driver<'_> {
         let log: Vec<ViewEntry> = changes.iter().map(entry).collect();
         for (rank, state) in self.ranks.iter_mut().enumerate() {
             state.machine.keep_report();
-            state.succession = Some(Succession::new(SuccessionConfig {
+            state.succession = Some(ControllerSuccession::new(SuccessionConfig {
                 rank: rank as u32,
                 controller: first,
                 term: FIRST_TERM,
@@ -96,7 +92,7 @@ impl Driver<'_> {
             }
             Some(succession) => Some(succession.controller() as usize),
         };
-        self.send_control(Route { from: Some(rank), to }, ControlPacket::Event(event));
+        self.send_control(ControlRoute { from: Some(rank), to }, ControlPacket::Event(event));
     }
 
     /// An event has arrived at this place: for the controller there, or the one to be.
@@ -190,7 +186,7 @@ impl Driver<'_> {
             state.untold.clear();
         }
         for (to, message) in messages {
-            let route = Route { from: Some(rank), to: Some(to as usize) };
+            let route = ControlRoute { from: Some(rank), to: Some(to as usize) };
             self.send_control(route, ControlPacket::Peer(message));
         }
         match step {
@@ -227,7 +223,8 @@ impl Driver<'_> {
         let state = &mut self.ranks[rank];
         state.met_term = inheritance.term;
         state.machine.meet_controller();
-        let lost: Vec<u32> = state.succession.iter().flat_map(Succession::unreachable).collect();
+        let lost: Vec<u32> =
+            state.succession.iter().flat_map(ControllerSuccession::unreachable).collect();
         for peer in lost {
             self.controller.lose(self.now, peer, self.now, self.observer);
         }
@@ -237,43 +234,6 @@ impl Driver<'_> {
         self.collect_events(rank);
         self.exchange_control();
         self.settle(rank);
-    }
-
-    /// Sends what a controller commands whose term is over.
-    fn send_old_orders(&mut self, rank: usize) {
-        let old = self.home.deposed.iter_mut().find(|old| old.rank == rank);
-        let Some(old) = old else { return };
-        let term = old.controller.term();
-        let orders: Vec<_> = old.controller.take_orders().collect();
-        for order in orders {
-            self.send_command(Some(rank), term, order);
-        }
-    }
-
-    /// Lets controllers act whose term is over, and who do not know it.
-    pub(crate) fn attend_deposed(&mut self) {
-        let ranks: Vec<usize> = self.home.deposed.iter().map(|old| old.rank).collect();
-        for rank in ranks {
-            if !self.ranks[rank].is_alive() {
-                self.home.deposed.retain(|old| old.rank != rank);
-                continue;
-            }
-            if self.ranks[rank].paused_until() > self.now {
-                continue;
-            }
-            let (now, observer) = (self.now, &mut *self.observer);
-            let deposed = &mut self.home.deposed;
-            let Some(old) = deposed.iter_mut().find(|old| old.rank == rank) else { continue };
-            let ended = old.controller.poll(now, observer);
-            self.send_old_orders(rank);
-            match ended {
-                Ok(None) => {}
-                Ok(Some(_)) => {
-                    self.home.violation = Some(format!("rank {rank} ended the run after its term"));
-                }
-                Err(_) => self.end_rank(rank),
-            }
-        }
     }
 
     /// A rank ends by itself: its process is gone, which others notice.
@@ -331,29 +291,6 @@ impl Driver<'_> {
             if let Some(succession) = state.succession.as_mut().filter(|_| state.lost.is_none()) {
                 succession.silent(now, rank as u32, &view);
                 self.attend_succession(other);
-            }
-        }
-    }
-
-    /// A controller that stood still says that it is alive; if its term is over, it learns that.
-    fn show_life(&mut self, rank: usize) {
-        let is_here = self.home.place == Some(rank) && !self.home.is_gone;
-        let deposed = self.home.deposed.iter().find(|old| old.rank == rank);
-        let term = deposed.map(|old| old.controller.term());
-        let Some(term) = term.or(is_here.then(|| self.controller.term())) else { return };
-        self.tell_deposed();
-        let order = Directive { to: Recipient::All, command: Command::Heartbeat };
-        self.send_command(Some(rank), term, order);
-    }
-
-    /// Controllers whose term is over notice too who is gone.
-    pub(crate) fn tell_deposed(&mut self) {
-        let gone = |(rank, state): (usize, &RankState)| (!state.is_alive()).then_some(rank as u32);
-        let gone: Vec<u32> = self.ranks.iter().enumerate().filter_map(gone).collect();
-        for old in &mut self.home.deposed {
-            if self.ranks[old.rank].paused_until() <= self.now {
-                let lose = |rank| old.controller.lose(self.now, rank, self.now, self.observer);
-                gone.iter().copied().for_each(lose);
             }
         }
     }

@@ -6,7 +6,7 @@ mod common;
 
 use common::{Case, SMALL, Shape};
 use quelea_record::{Outcome, RankReport};
-use quelea_sim::{ControlPath, Crash, Pause, SimError, Split};
+use quelea_sim::{ControlPath, Crash, Pause, SidePartition, SimError};
 
 fn every_algorithm(workers: usize) -> impl Iterator<Item = Case> {
     quelea_core::algorithms::ALGORITHMS.iter().map(move |entry| {
@@ -97,7 +97,8 @@ fn a_controller_that_stood_still_for_a_minute_changes_nothing_when_it_wakes() {
 
 #[test]
 fn five_of_eight_continue_and_three_end() {
-    let split = |ranks: &[u32]| Split { ranks: ranks.into(), from_ms: 5.5, until_ms: 2_000.0 };
+    let split =
+        |ranks: &[u32]| SidePartition { ranks: ranks.into(), from_ms: 5.5, until_ms: 2_000.0 };
     // The controller is among the three, then among the five.
     for (three, five) in [([0, 1, 2], [3, 4, 5, 6, 7]), ([5, 6, 7], [0, 1, 2, 3, 4])] {
         for case in every_algorithm(8).filter(|case| case.setup.ranks() == 8) {
@@ -115,7 +116,7 @@ fn of_four_and_four_only_the_side_of_the_controller_continues() {
         cluster.compute_ms = 1.0;
         cluster.detect_ms = 1.0;
         cluster.control = ControlPath::Worker;
-        let split = Split { ranks: vec![4, 5, 6, 7], from_ms: 5.5, until_ms: 2_000.0 };
+        let split = SidePartition { ranks: vec![4, 5, 6, 7], from_ms: 5.5, until_ms: 2_000.0 };
         cluster.faults.splits = vec![split];
     });
     assert_eq!(lost(&case.run()), [4, 5, 6, 7]);
@@ -136,7 +137,7 @@ fn without_a_quorum_on_any_side_the_run_ends_and_names_who_is_missing() {
 
 #[test]
 fn sides_of_a_partition_need_a_controller_that_lives_with_a_worker() {
-    let split = Split { ranks: vec![1], from_ms: 1.0, until_ms: 2.0 };
+    let split = SidePartition { ranks: vec![1], from_ms: 1.0, until_ms: 2.0 };
     let case = Case::new("d-psgd", SMALL).on(|cluster| cluster.faults.splits = vec![split]);
     let error = case.try_run().expect_err("refused").to_string();
     assert!(error.contains("need `cluster.control` = \"worker\""), "{error}");

@@ -5,7 +5,7 @@ use quelea_core::options::{OptionKind, OptionSpec, Options};
 use quelea_core::time::Time;
 use quelea_sim::{
     ATTACKS, Attack, ControlDelay, Crash, Faults, Join, Leave, PairPartition, Pause, PlainRule,
-    RankPartition, Rule, Split, Verdict,
+    RankPartition, Rule, SidePartition, Verdict,
 };
 use toml::{Table, Value};
 
@@ -234,13 +234,13 @@ fn pair(entry: FaultEntry<'_>) -> Result<PairPartition, RequestError> {
     Ok(PairPartition { rank, peer: entry.options.whole("peer") as u32, from_ms, until_ms })
 }
 
-fn split(entry: FaultEntry<'_>) -> Result<Split, RequestError> {
+fn split(entry: FaultEntry<'_>) -> Result<SidePartition, RequestError> {
     let (from_ms, until_ms) = entry.span()?;
     if until_ms == f64::MAX {
         return Err(entry.lacks("until_ms", "when do the sides reach each other again?"));
     }
     let (from, to) = (entry.options.whole("from") as u32, entry.options.whole("to") as u32);
-    Ok(Split { ranks: (from..=to).collect(), from_ms, until_ms })
+    Ok(SidePartition { ranks: (from..=to).collect(), from_ms, until_ms })
 }
 
 fn attack(entry: FaultEntry<'_>) -> Result<Attack, RequestError> {
