@@ -42,6 +42,8 @@ pub(crate) struct CutAgreement {
     must_rest: bool,
     /// Checkpoints until this step were written before this controller took over.
     written_before: u64,
+    /// Some rank can be cut only after its last step.
+    is_near_end: bool,
     /// No cut begins for the time being.
     is_held: bool,
     /// What a cut was for that a change of membership has interrupted.
@@ -141,7 +143,7 @@ impl Controller {
             self.end_if_finished();
         }
         // Parts of different views do not fit together.
-        if !self.may_cut() {
+        if !self.may_cut() || self.cutting.is_near_end {
             return;
         }
         let mut request = self.cutting.retry.take().unwrap_or_else(|| observer.request());
@@ -206,11 +208,6 @@ impl Controller {
         self.members.is_changing() || self.cutting.is_held
     }
 
-    /// No cut begins while this holds: for drivers whose views take longer than other commands.
-    pub fn hold_cuts(&mut self, is_held: bool) {
-        self.cutting.is_held = is_held;
-    }
-
     fn pause(&mut self, step: u64) {
         let living = self.ranks.iter().enumerate().filter(|(_, progress)| !progress.is_lost);
         let awaited = living.map(|(rank, _)| rank as u32).collect();
@@ -226,6 +223,8 @@ impl Controller {
         }
         let step = answers.values().copied().max().unwrap_or(0);
         if step >= self.cutting.steps {
+            // Steps only grow: there is no room for a cut on request any more.
+            self.cutting.is_near_end = true;
             self.cutting.stage = Stage::None;
             self.cutting.stop = false;
             // Ranks that have ended meanwhile must not start again.

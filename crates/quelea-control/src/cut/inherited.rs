@@ -1,4 +1,4 @@
-//! Cuts that were under way when another controller took over.
+//! Cuts that were under way when another controller took over, and cuts that a driver holds up.
 
 use quelea_record::Request;
 
@@ -19,6 +19,11 @@ impl CutAgreement {
 }
 
 impl Controller {
+    /// No cut begins while this holds: for drivers whose views take longer than other commands.
+    pub fn hold_cuts(&mut self, is_held: bool) {
+        self.cutting.is_held = is_held;
+    }
+
     /// Some ranks rest already for a cut of which this controller knows nothing else: all come to rest.
     pub(crate) fn rest_with_others(&mut self) {
         self.cutting.must_rest = true;

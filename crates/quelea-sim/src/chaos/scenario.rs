@@ -145,7 +145,8 @@ impl ChaosScenario {
         }
         // Nobody has a server that is on the other side.
         let has_splits = !self.cluster.faults.splits.is_empty();
-        if has_splits && error.to_string().contains("it is a server") {
+        let text = error.to_string();
+        if has_splits && (text.contains("it is a server") || text.contains("was being aborted")) {
             return true;
         }
         let is_end = matches!(error, SimError::NoQuorum { .. } | SimError::AllWorkersLost { .. });
